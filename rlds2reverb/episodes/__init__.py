@@ -1,0 +1,1 @@
+"""In: RLDS episodes, their step fields, and blocks of their steps."""

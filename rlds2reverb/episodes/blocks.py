@@ -1,0 +1,327 @@
+"""Episodes cut into blocks: runs of consecutive steps, stacked `[B, ...]`.
+
+A block is the unit of all work here. It is long enough that the cost of a
+`tf.data` element does not count, and short enough, in bytes, that memory stays
+bounded whatever the length of an episode.
+
+The flags and the discount of an episode, its *outline*, are a few bytes a step.
+They are read whole before the episode's first block comes out, so that an
+episode can be refused before anything of it is used.
+"""
+
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.episodes import steps as steps_lib
+
+# An outline is a dict of columns [T]: the flags, bool; the discount, float32;
+# and, where NaN is looked for, NAN_FIELD, int32: 0, or 1 + the index of the
+# step's first field that holds a NaN, in the order of `steps_lib.float_fields`.
+Outline = Dict[str, tf.Tensor]
+NAN_FIELD = 'nan_field'
+
+_OUTLINE_FIELDS = frozenset(
+    [rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, rlds.DISCOUNT]
+)
+
+_BLOCK_BYTES = 2 << 20
+_MAX_BLOCK_LENGTH = 4096
+_UNKNOWN_DIM = 256  # what a dimension of unknown size counts for: an image side
+_STRING_BYTES = 4096  # what a string counts for: a small encoded image
+
+
+class Verdict(NamedTuple):
+  """Whether an episode, or a block, is valid.
+
+  Attributes:
+    valid: bool `[]`.
+    describe: called, where it is not valid, to make in the graph the string
+      `[]` that says what is wrong, and where.
+  """
+
+  valid: tf.Tensor
+  describe: Callable[[], tf.Tensor]
+
+
+class Block(NamedTuple):
+  """A run of `B` consecutive steps of one episode.
+
+  Attributes:
+    steps: a dict of the selected step fields, every leaf `[B, ...]`.
+    outline: the outline of these steps and of the one that follows, `[B + 1]`.
+      What follows an episode's last step is `end_outline()`.
+    episode: int64 `[]`: the index of the episode in the data set.
+    step: int64 `[]`: the index in its episode of the block's first step.
+    fault: string `[]`: what is wrong with the episode; empty where it is valid.
+  """
+
+  steps: Any
+  outline: Outline
+  episode: tf.Tensor
+  step: tf.Tensor
+  fault: tf.Tensor
+
+
+def default_block_length(step_spec: Any) -> int:
+  """Returns how many steps of `step_spec` make a block of about 2 MiB."""
+  step_bytes = 0
+  for spec in tf.nest.flatten(step_spec):
+    shape = [None] if spec.shape.rank is None else spec.shape.as_list()
+    size = _STRING_BYTES if spec.dtype == tf.string else spec.dtype.size
+    for dim in shape:
+      size *= _UNKNOWN_DIM if dim is None else dim
+    step_bytes += size
+  return min(max(_BLOCK_BYTES // max(step_bytes, 1), 1), _MAX_BLOCK_LENGTH)
+
+
+def end_outline() -> Outline:
+  """The outline `[1]` of the step thought after an episode's last: a FIRST."""
+  return {
+      rlds.IS_FIRST: tf.constant([True]),
+      rlds.IS_LAST: tf.constant([False]),
+      rlds.IS_TERMINAL: tf.constant([False]),
+      rlds.DISCOUNT: tf.constant([0.0]),
+  }
+
+
+def zeros(spec: Any) -> Any:
+  """Returns zeros of `spec`; a dimension that it leaves open is 0."""
+  return tf.nest.map_structure(
+      lambda leaf: tf.zeros([dim or 0 for dim in leaf.shape], leaf.dtype), spec
+  )
+
+
+def episode_blocks(
+    rlds_data: tf.data.Dataset,
+    fields: Sequence[str],
+    *,
+    inspect: Callable[[tf.Tensor, Outline], Verdict],
+    invalid_episodes: str,
+    find_nan: bool = False,
+    block_length: Optional[int] = None,
+    block_fn: Callable[[Block], Any] = lambda block: block,
+) -> tf.data.Dataset:
+  """Cuts every episode into `Block`s, in order, after a look at its outline.
+
+      an episode, T=5, block_length=2    |  0  1 |  2  3 |  4  |
+      the outlines of its blocks         |  0  1    2
+                                                 |  2  3    4
+                                                         |  4   end
+
+  A nested data set of steps is read once where an episode fits one block. Of a
+  longer one the outline is read first, then all of it: its steps must be the
+  same each time.
+
+  Args:
+    rlds_data: an RLDS data set with a valid `steps_spec`.
+    fields: the names of the step fields that the blocks carry. No other field
+      is looked at.
+    inspect: called in the graph with an episode's index, int64 `[]`, and its
+      outline, `[T]`.
+    invalid_episodes: what an episode that `inspect` refuses leaves: `"raise"`,
+      an error; `"skip"`, nothing; `"mark"`, its first block, which may have no
+      steps, with the fault.
+    find_nan: whether the outline has the column `NAN_FIELD`, on `fields`.
+    block_length: the most steps of a block. By default about 2 MiB.
+    block_fn: applied to each block.
+
+  Returns:
+    A data set of `Block`s, or of what `block_fn` makes of them.
+
+  Raises:
+    ValueError: if `block_length` is not positive.
+    InvalidArgumentError: while iterating, on an invalid episode, or if nested
+      steps change between two readings.
+  """
+  spec = steps_lib.steps_spec(rlds_data)
+  if block_length is None:
+    block_length = default_block_length(_select(spec.step, fields))
+  if block_length < 1:
+    raise ValueError(f'block_length must be positive, but is {block_length}.')
+  nan_fields = fields if find_nan else ()
+
+  def cut(episode, steps):
+    """Returns the data set of one episode's pieces, each with its place."""
+    if spec.stacked:
+      outline = _outline(steps, nan_fields)
+      pieces = tf.data.Dataset.from_tensors(_select(steps, fields)).repeat()
+    else:
+      outline, pieces = _read_nested(steps, fields, nan_fields, block_length)
+    verdict = inspect(episode, outline)
+    fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
+    # An invalid episode goes on as one piece, or not at all.
+    length = tf.where(
+        verdict.valid,
+        tf.size(outline[rlds.IS_FIRST], out_type=tf.int64),
+        0 if invalid_episodes == 'skip' else 1,
+    )
+    outline = {
+        name: tf.concat([outline[name], end], 0)
+        for name, end in end_outline().items()
+    }
+    return tf.data.Dataset.zip((
+        tf.data.Dataset.range(0, length, block_length),
+        pieces,
+        tf.data.Dataset.from_tensors((outline, episode, fault)).repeat(),
+    ))
+
+  def to_block(start, piece, place):
+    outline, episode, fault = place
+    outline = _rows(outline, start, block_length + 1)
+    checks = []
+    if spec.stacked:
+      piece = _rows(piece, start, block_length)
+    else:
+      piece, again = piece
+      checks.append(_check_unchanged(outline, again, episode))
+    if invalid_episodes == 'raise':
+      checks.append(tf.debugging.Assert(fault == '', [fault]))
+    with tf.control_dependencies(checks):
+      start = tf.identity(start)
+    return block_fn(Block(piece, outline, episode, start, fault))
+
+  return (
+      rlds_data.map(lambda episode: episode[rlds.STEPS])
+      .enumerate()
+      .flat_map(cut)
+      .map(to_block)
+  )
+
+
+def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """Gives every block the step that follows it, in the next episode too.
+
+  Args:
+    dataset: a data set of `Block`s, none of them without steps but of invalid
+      episodes.
+
+  Returns:
+    A data set of pairs: the `Block`, with an outline that ends with the next
+    block's first step; and that step, `[1, ...]`. The last block is followed by
+    a first step whose fields are zeros, shaped as in the data.
+  """
+  end = zeros(dataset.element_spec)
+
+  def pair(held, block):
+    is_step = tf.size(block.outline[rlds.IS_FIRST]) > 1
+    following, outline = tf.cond(
+        is_step,
+        lambda: (_rows(block.steps, 0, 1), _rows(block.outline, 0, 1)),
+        lambda: (
+            tf.nest.map_structure(
+                lambda leaf: tf.zeros_like(leaf[-1:]), held.steps
+            ),
+            end_outline(),
+        ),
+    )
+    whole = concat(
+        tf.nest.map_structure(lambda column: column[:-1], held.outline), outline
+    )
+    return block, (held._replace(outline=whole), following)
+
+  # The first block to come out is the one held before there was any.
+  return (
+      dataset.concatenate(tf.data.Dataset.from_tensors(end))
+      .scan(end, pair)
+      .skip(1)
+  )
+
+
+def _rows(nest, start, count):
+  return tf.nest.map_structure(lambda leaf: leaf[start : start + count], nest)
+
+
+def concat(head: Any, rest: Any) -> Any:
+  """Concatenates two nests in their leading dimension."""
+  return tf.nest.map_structure(
+      lambda *leaves: tf.concat(leaves, 0), head, rest
+  )
+
+
+def _outline(steps, nan_fields) -> Outline:
+  """Returns the outline `[B]` of steps stacked `[B, ...]`."""
+  outline = {
+      flag: tf.cast(tf.reshape(steps[flag], [-1]), tf.bool)
+      for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
+  }
+  outline[rlds.DISCOUNT] = tf.cast(
+      tf.reshape(steps[rlds.DISCOUNT], [-1]), tf.float32
+  )
+  if nan_fields:
+    leaves = steps_lib.float_fields(_select(steps, nan_fields))
+    nan_field = tf.zeros_like(outline[rlds.DISCOUNT], tf.int32)
+    for index, leaf in reversed(list(enumerate(leaves.values()))):
+      has_nan = tf.reduce_any(
+          tf.math.is_nan(tf.reshape(leaf, [tf.shape(leaf)[0], -1])), axis=1
+      )
+      nan_field = tf.where(has_nan, index + 1, nan_field)
+    outline[NAN_FIELD] = nan_field
+  return outline
+
+
+def _select(steps, fields):
+  return {field: steps[field] for field in fields}
+
+
+def _read_nested(steps, fields, nan_fields, block_length):
+  """Reads the outline of a nested data set of steps.
+
+  Returns:
+    The outline, `[T]`, and a data set of pieces of the length of a block: the
+    fields, and the outline that was read with them.
+  """
+  outline_fields = _OUTLINE_FIELDS.union(nan_fields)
+  blocks = steps.map(
+      lambda step: _select(step, outline_fields.union(fields))
+  ).batch(block_length)
+  # Of no steps the first block is empty.
+  nothing = tf.data.Dataset.from_tensors(zeros(blocks.element_spec))
+  head = blocks.concatenate(nothing).take(1).get_single_element()
+  head_outline = _outline(head, nan_fields)
+
+  def whole_outline():
+    return (
+        steps.map(lambda step: _select(step, outline_fields))
+        .skip(block_length)
+        .batch(_MAX_BLOCK_LENGTH)
+        .reduce(
+            head_outline,
+            lambda outline, block: concat(outline, _outline(block, nan_fields)),
+        )
+    )
+
+  # An episode that ends with its first block is not read a second time.
+  outline = tf.cond(
+      tf.size(head_outline[rlds.IS_FIRST]) < block_length,
+      lambda: head_outline,
+      whole_outline,
+  )
+  pieces = tf.data.Dataset.from_tensors(head).concatenate(blocks.skip(1))
+  return outline, pieces.map(
+      lambda piece: (_select(piece, fields), _outline(piece, ()))
+  )
+
+
+def _check_unchanged(outline, again, episode):
+  """Returns the op that compares `outline` `[B + 1]` with `again`, `[B]`."""
+  length = tf.size(again[rlds.IS_FIRST])
+  same = [tf.size(outline[rlds.IS_FIRST]) == length + 1]
+  for name, column in again.items():
+    first = outline[name][:length]
+    # NaN is not equal to itself.
+    same.append(
+        tf.reduce_all(
+            (first == column[: tf.size(first)])
+            | ((first != first) if name == rlds.DISCOUNT else False)
+        )
+    )
+  return tf.debugging.Assert(
+      tf.reduce_all(same),
+      [
+          'Nested steps must be the same each time they are read, but those of'
+          ' this episode changed:',
+          episode,
+      ],
+  )

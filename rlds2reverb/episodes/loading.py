@@ -1,0 +1,111 @@
+"""RLDS data sets on disk, in the TFDS format, read as stacked episodes."""
+
+import os
+from typing import Any, Dict, Optional
+
+import rlds
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+
+def load_episodes(
+    name_or_directory: str,
+    split: str = 'train',
+    *,
+    data_dir: Optional[str] = None,
+    decoders: Optional[Dict[str, Any]] = None,
+    num_shards: int = 1,
+    shard_index: int = 0,
+    shuffle_files: bool = False,
+    read_config: Optional[tfds.ReadConfig] = None,
+) -> tf.data.Dataset:
+  """Reads an RLDS data set as episodes with stacked steps.
+
+  The steps of an episode are read in one piece and decoded as a whole, without
+  work for each step. An episode is in memory whole; where its images are too
+  large for that, `decoders` leaves them encoded.
+
+  Args:
+    name_or_directory: the directory of a data set's version, where its
+      `dataset_info.json` is; or the name of a TFDS data set that is prepared in
+      `data_dir`, for example `d4rl_mujoco_halfcheetah/v2-medium`.
+    split: a TFDS split, for example `train` or `train[:10%]`.
+    data_dir: where TFDS looks for a named data set. By default where TFDS does.
+    decoders: TFDS decoders of single features, nested as the features are, for
+      example `{'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}`
+      to leave the images encoded.
+    num_shards: into how many parts, of nearly as many episodes each, the split
+      is divided.
+    shard_index: which of them is read, from 0.
+    shuffle_files: whether the files are read in a random order.
+    read_config: further options of reading. By default nothing is cached, so
+      that memory stays bounded.
+
+  Returns:
+    A data set of episodes. The `steps` of an episode are a dict whose every
+    leaf is `[T, ...]`; the other features are those of the episode.
+
+  Raises:
+    FileNotFoundError: if there is no such data set on disk.
+    ValueError: if it has no such split, if its episodes have no steps, or if
+      `shard_index` is not one of `num_shards`.
+  """
+  if not 0 <= shard_index < num_shards:
+    raise ValueError(
+        f'shard_index must be at least 0 and less than num_shards={num_shards},'
+        f' but is {shard_index}.'
+    )
+  builder = _builder(name_or_directory, data_dir)
+  features = builder.info.features
+  if rlds.STEPS not in features:
+    raise ValueError(
+        f'{name_or_directory} is not an RLDS data set: its features are'
+        f' {sorted(features)}, without {rlds.STEPS}.'
+    )
+  if num_shards > 1:
+    split = tfds.even_splits(split, num_shards)[shard_index]
+  steps = features[rlds.STEPS].feature
+  episodes = builder.as_dataset(
+      split=split,
+      decoders={
+          **(decoders or {}),
+          rlds.STEPS: tfds.decode.SkipDecoding(),
+      },
+      shuffle_files=shuffle_files,
+      read_config=read_config or tfds.ReadConfig(try_autocache=False),
+  )
+  # The steps are on disk as a sequence is: as one, they are decoded all at once.
+  sequence = tfds.features.FeaturesDict(
+      {rlds.STEPS: tfds.features.Sequence(steps)}
+  )
+  step_decoders = {
+      key: value for key, value in (decoders or {}).items() if key == rlds.STEPS
+  }
+
+  def decode(episode):
+    decoded = sequence.decode_example(
+        {rlds.STEPS: episode[rlds.STEPS]}, decoders=step_decoders or None
+    )
+    return {**episode, **decoded}
+
+  return episodes.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _builder(name_or_directory: str, data_dir: Optional[str]):
+  directory = os.path.expanduser(name_or_directory)
+  if os.path.isdir(directory):
+    return tfds.builder_from_directory(directory)
+  try:
+    builder = tfds.builder(name_or_directory, data_dir=data_dir)
+  except (tfds.core.registered.DatasetNotFoundError, ValueError) as e:
+    raise FileNotFoundError(
+        f'{name_or_directory} is neither a directory nor the name of a TFDS'
+        ' data set.'
+    ) from e
+  if not os.path.isdir(builder.data_dir):
+    raise FileNotFoundError(
+        f'The TFDS data set {name_or_directory} is not in {builder.data_dir}.'
+        ' Prepare it with tfds.builder(...).download_and_prepare(), or pass'
+        ' data_dir.'
+    )
+  return builder

@@ -1,0 +1,191 @@
+"""Recording episodes of a gym environment as an RLDS data set on disk."""
+
+import os
+import shutil
+import tempfile
+from typing import Any, Callable, Dict, Iterator, Optional
+
+import gym
+import numpy as np
+import rlds
+import tensorflow_datasets as tfds
+import tqdm
+
+# From an observation to an action.
+Policy = Callable[[Any], Any]
+
+
+def record_episodes(
+    environment: str,
+    directory: str,
+    num_episodes: int,
+    *,
+    policy: Optional[Policy] = None,
+    max_steps: Optional[int] = None,
+    split: str = 'train',
+    seed: int = 0,
+    progress: bool = False,
+) -> str:
+  """Records episodes of a gym environment as an RLDS data set.
+
+  An episode of `T` transitions has `T + 1` steps. The action, reward and
+  discount of its last step are zeros that carry no meaning. An episode that the
+  environment ends is terminal: `is_terminal` is set on its last step, and the
+  discount of the transition into it is 0. One that a time limit cuts is not,
+  and its discounts are 1.
+
+  Args:
+    environment: the id of a gym environment, for example `CartPole-v1`.
+    directory: a directory that does not exist yet, or is empty.
+    num_episodes: how many episodes to record.
+    policy: from an observation to an action. By default uniformly random.
+    max_steps: cuts an episode after so many transitions, as a time limit does.
+    split: the name of the split.
+    seed: of the environment and of the random actions.
+    progress: whether to show a progress bar.
+
+  Returns:
+    The directory, for `load_episodes`.
+
+  Raises:
+    FileExistsError: if `directory` is not empty.
+    ValueError: if `num_episodes` or `max_steps` is not positive, or there is no
+      such environment.
+  """
+  if num_episodes < 1 or (max_steps is not None and max_steps < 1):
+    raise ValueError(
+        'num_episodes and max_steps must be positive, but are'
+        f' {num_episodes} and {max_steps}.'
+    )
+  directory = os.path.abspath(os.path.expanduser(directory))
+  if os.path.exists(directory) and os.listdir(directory):
+    raise FileExistsError(
+        f'{directory} is not empty. Record into a new directory.'
+    )
+  try:
+    env = gym.make(environment)
+  except gym.error.Error as e:
+    raise ValueError(f'There is no gym environment {environment!r}: {e}') from e
+  # Written beside and renamed: there is never half a data set in `directory`.
+  os.makedirs(os.path.dirname(directory), exist_ok=True)
+  unfinished = tempfile.mkdtemp(
+      prefix=os.path.basename(directory), dir=os.path.dirname(directory)
+  )
+  try:
+    env.seed(seed)
+    env.action_space.seed(seed)
+    writer = tfds.core.SequentialWriter(
+        _dataset_info(environment, env, unfinished), max_examples_per_shard=1000
+    )
+    writer.initialize_splits([split])
+    for _ in tqdm.trange(
+        num_episodes, desc=f'Recording {environment}', disable=not progress
+    ):
+      steps = list(_steps(env, policy, max_steps))
+      writer.add_examples({split: [{rlds.STEPS: steps}]})
+    writer.close_all()
+    os.chmod(unfinished, 0o755)
+    os.replace(unfinished, directory)
+  finally:
+    shutil.rmtree(unfinished, ignore_errors=True)
+    env.close()
+  return directory
+
+
+def _dataset_info(environment, env, directory):
+  identity = tfds.core.dataset_info.DatasetIdentity(
+      name=tfds.core.naming.camelcase_to_snakecase(
+          environment.replace('-', '_').replace('/', '_')
+      ),
+      version=tfds.core.Version('1.0.0'),
+      data_dir=directory,
+      module_name=__name__,
+  )
+  features = tfds.features.FeaturesDict({
+      rlds.STEPS: tfds.features.Dataset({
+          rlds.OBSERVATION: _feature(env.observation_space),
+          rlds.ACTION: _feature(env.action_space),
+          rlds.REWARD: np.float32,
+          rlds.DISCOUNT: np.float32,
+          rlds.IS_FIRST: np.bool_,
+          rlds.IS_LAST: np.bool_,
+          rlds.IS_TERMINAL: np.bool_,
+      })
+  })
+  return tfds.core.DatasetInfo(
+      builder=identity,
+      description=f'Episodes of the gym environment {environment}.',
+      features=features,
+  )
+
+
+def _feature(space: gym.Space) -> Any:
+  """Returns the TFDS feature of a gym space."""
+  if isinstance(space, gym.spaces.Dict):
+    return {key: _feature(value) for key, value in space.spaces.items()}
+  if space.shape is None or space.dtype is None:
+    raise ValueError(f'The space {space} cannot be recorded.')
+  return tfds.features.Tensor(shape=space.shape, dtype=space.dtype)
+
+
+def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
+  """Yields the RLDS steps of one episode."""
+  no_action = _zeros(env.action_space)
+  observation = env.reset()
+  is_first = True
+  num_steps = 0
+  while True:
+    action = policy(observation) if policy else env.action_space.sample()
+    next_observation, reward, done, info = env.step(action)
+    num_steps += 1
+    is_terminal = done and not info.get('TimeLimit.truncated', False)
+    yield _step(
+        env, observation, action, reward, 0.0 if is_terminal else 1.0, is_first
+    )
+    observation, is_first = next_observation, False
+    if done or num_steps == max_steps:
+      yield _step(
+          env,
+          observation,
+          no_action,
+          0.0,
+          0.0 if is_terminal else 1.0,
+          is_first,
+          is_last=True,
+          is_terminal=is_terminal,
+      )
+      return
+
+
+def _step(
+    env,
+    observation,
+    action,
+    reward,
+    discount,
+    is_first,
+    is_last=False,
+    is_terminal=False,
+):
+  return {
+      rlds.OBSERVATION: _as_dtype(env.observation_space, observation),
+      rlds.ACTION: _as_dtype(env.action_space, action),
+      rlds.REWARD: np.float32(reward),
+      rlds.DISCOUNT: np.float32(discount),
+      rlds.IS_FIRST: is_first,
+      rlds.IS_LAST: is_last,
+      rlds.IS_TERMINAL: is_terminal,
+  }
+
+
+def _zeros(space):
+  if isinstance(space, gym.spaces.Dict):
+    return {key: _zeros(value) for key, value in space.spaces.items()}
+  return np.zeros(space.shape, space.dtype)
+
+
+def _as_dtype(space, value):
+  # Environments return float64 where their space is float32.
+  if isinstance(space, gym.spaces.Dict):
+    return {key: _as_dtype(space[key], value[key]) for key in space.spaces}
+  return np.asarray(value, space.dtype)

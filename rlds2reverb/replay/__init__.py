@@ -1,0 +1,1 @@
+"""Out: trajectories into Reverb."""

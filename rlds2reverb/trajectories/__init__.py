@@ -1,0 +1,1 @@
+"""Shape: RLDS steps to TF-Agents trajectories."""

@@ -1,0 +1,297 @@
+"""RLDS episodes to TF-Agents trajectories, in blocks, in graph mode."""
+
+from typing import NamedTuple, Optional
+
+import rlds
+import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.trajectories import boundaries
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import specs
+
+
+class TrajectoryBlock(NamedTuple):
+  """Consecutive one-step frames of one episode, with their place.
+
+  Attributes:
+    trajectory: a `Trajectory` whose every leaf is `[B, ...]`.
+    episode: int64 `[]`: the index of the episode in the data set.
+    step: int64 `[]`: the index in its episode of the block's first frame.
+  """
+
+  trajectory: trajectory.Trajectory
+  episode: tf.Tensor
+  step: tf.Tensor
+
+
+def convert_rlds_to_trajectories(
+    rlds_data: tf.data.Dataset,
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    *,
+    validation: str = 'strict',
+    terminal_discount: str = 'step',
+    invalid_episodes: str = 'raise',
+    nan: str = 'report',
+    report: Optional[report_lib.ConversionReport] = None,
+) -> tf.data.Dataset:
+  """Converts RLDS data to a data set of one-step TF-Agents trajectories.
+
+  After `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents 0.19.0). Each step
+  makes one frame; its next step type comes from the overlapping pair of the
+  step and the one that follows. Behind the last step of the data set a FIRST
+  step of zeros is thought. F, M, L are FIRST, MID, LAST:
+
+      episodes         |  F  M  M  L |  single |  F  M  M  L |
+      step_type        |  F  M  M  L |    L    |  F  M  M  L |
+      next_step_type   |  M  M  L  F |    L    |  M  M  L  F |
+      discount         |  d  d  d  e |    e    |  d  d  d  e |
+
+  where `d` is the step's own discount and `e` is 0 in a terminal episode and
+  the step's own in a truncated one.
+
+  Args:
+    rlds_data: an RLDS data set: a `tf.data.Dataset` of episodes, dicts whose
+      `steps` are a nested `tf.data.Dataset` of steps or steps stacked
+      `[T, ...]`. A step is a dict of observation, action and reward, nests of
+      any depth, and of discount, is_first, is_last and is_terminal, one number
+      (a flag may be bool) each.
+    policy_info_fn: called in graph mode with the current and the next step,
+      dicts without a batch dimension, across the ends of episodes too; returns
+      the frame's `policy_info`. By default `()`.
+    validation: `"strict"` refuses every episode that is not first step, middle
+      steps, last step, or one step that is both; that is terminal before its
+      last step; or with a discount outside [0, 1]. `"tf_agents"` accepts what
+      TF-Agents accepts, on the stream of the steps of all episodes.
+    terminal_discount: where a terminal episode gets its discount of 0:
+      `"step"`, as in TF-Agents, on the frame of its last step, which learners
+      mask out; `"transition"`, on the frame of the transition into it too.
+    invalid_episodes: `"raise"`, or `"skip"` to leave invalid episodes out
+      whole.
+    nan: `"report"` lets NaN in observation, action and reward pass, counted in
+      the report; `"invalid"` makes an episode that holds one invalid.
+    report: a new `ConversionReport` to fill, for what was skipped and counted.
+
+  Returns:
+    A data set of `Trajectory` frames: step_type and next_step_type int32 `[]`,
+    discount float32 `[]`; observation, action and reward as in the step.
+
+  Raises:
+    ValueError: if `rlds_data` has no RLDS steps, they lack a feature or have
+      one of a wrong dtype or shape, or an argument is not valid.
+    InvalidArgumentError: while iterating, on an invalid episode, before its
+      first frame. The message says what is wrong, in which episode and step.
+  """
+  return convert_rlds_to_trajectory_blocks(
+      rlds_data,
+      policy_info_fn,
+      validation=validation,
+      terminal_discount=terminal_discount,
+      invalid_episodes=invalid_episodes,
+      nan=nan,
+      report=report,
+  ).unbatch()
+
+
+def convert_rlds_to_trajectory_blocks(
+    rlds_data: tf.data.Dataset,
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    *,
+    block_length: Optional[int] = None,
+    validation: str = 'strict',
+    terminal_discount: str = 'step',
+    invalid_episodes: str = 'raise',
+    nan: str = 'report',
+    report: Optional[report_lib.ConversionReport] = None,
+) -> tf.data.Dataset:
+  """Converts RLDS data to trajectories, many consecutive frames an element.
+
+  The frames are those of `convert_rlds_to_trajectories`, in the same order, but
+  stacked: this is many times faster.
+
+  Args:
+    rlds_data: see `convert_rlds_to_trajectories`, as for all arguments but one.
+    policy_info_fn: see there.
+    block_length: the most frames of a block. By default what makes about 2 MiB.
+    validation: see there.
+    terminal_discount: see there.
+    invalid_episodes: see there.
+    nan: see there.
+    report: see there.
+
+  Returns:
+    A data set of `Trajectory`s whose every leaf is `[B, ...]`, with `B` no more
+    than `block_length`. Every block is of one episode.
+
+  Raises:
+    ValueError: see there; and if `block_length` is not positive.
+    InvalidArgumentError: see there.
+  """
+  return trajectory_blocks(
+      rlds_data,
+      policy_info_fn,
+      block_length=block_length,
+      validation=validation,
+      terminal_discount=terminal_discount,
+      invalid_episodes=invalid_episodes,
+      nan=nan,
+      report=report,
+  ).map(lambda block: block.trajectory)
+
+
+def trajectory_blocks(
+    rlds_data: tf.data.Dataset,
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    *,
+    block_length: Optional[int] = None,
+    validation: str = 'strict',
+    terminal_discount: str = 'step',
+    invalid_episodes: str = 'raise',
+    nan: str = 'report',
+    report: Optional[report_lib.ConversionReport] = None,
+) -> tf.data.Dataset:
+  """Converts RLDS data to `TrajectoryBlock`s: blocks that know their place.
+
+  Arguments and errors are those of `convert_rlds_to_trajectory_blocks`.
+
+  Returns:
+    A data set of `TrajectoryBlock`s.
+  """
+  _check_choice('validation', validation, boundaries.VALIDATIONS)
+  _check_choice('terminal_discount', terminal_discount, ('step', 'transition'))
+  _check_choice('invalid_episodes', invalid_episodes, ('raise', 'skip'))
+  _check_choice('nan', nan, ('report', 'invalid'))
+  skip = invalid_episodes == 'skip'
+  if skip and validation == 'tf_agents':
+    raise ValueError(
+        'validation="tf_agents" checks a stream of steps, in which no episode'
+        ' can be skipped: use validation="strict" with'
+        ' invalid_episodes="skip".'
+    )
+  step_spec = steps_lib.steps_spec(rlds_data).step
+  policy_info = (
+      specs.PolicyInfo(policy_info_fn, step_spec) if policy_info_fn else None
+  )
+  fields = [
+      field
+      for field in step_spec
+      if field in (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD)
+      or (policy_info and field in policy_info.fields)
+  ]
+  nan_fields = tuple(
+      steps_lib.float_fields({field: step_spec[field] for field in fields})
+  )
+  if report:
+    report.attach(nan_fields)
+
+  def inspect(episode, outline):
+    verdict = boundaries.check_episode(
+        episode,
+        outline,
+        validation=validation,
+        nan_fields=nan_fields if nan == 'invalid' else (),
+    )
+    if not (report and skip):
+      return verdict
+    return verdict._replace(
+        describe=lambda: report.add_skipped(episode, verdict.describe())
+    )
+
+  def convert(block, following=None):
+    frames, bootstraps = _to_frames(
+        block.steps, block.outline, terminal_discount
+    )
+    if policy_info:
+      next_steps = blocks.concat(
+          tf.nest.map_structure(lambda leaf: leaf[1:], block.steps), following
+      )
+      frames = frames._replace(
+          policy_info=policy_info(block.steps, next_steps)
+      )
+    if report:
+      report.add_nans(block)
+      report.add_bootstrapped(block.episode, bootstraps)
+    return TrajectoryBlock(frames, block.episode, block.step)
+
+  # Only these look beyond the end of an episode.
+  looks_ahead = policy_info is not None or validation == 'tf_agents'
+  if not looks_ahead:
+    return blocks.episode_blocks(
+        rlds_data,
+        fields,
+        inspect=inspect,
+        invalid_episodes=invalid_episodes,
+        find_nan=nan == 'invalid',
+        block_length=block_length,
+        block_fn=convert,
+    )
+
+  def check_and_convert(block, following):
+    # The episode before an invalid one comes out when the invalid one has come
+    # in, so it is here that an error does not hold it back.
+    faults = [block.fault]
+    if validation == 'tf_agents':
+      pairs = boundaries.check_pairs(block)
+      faults.append(
+          tf.cond(pairs.valid, lambda: tf.constant(''), pairs.describe)
+      )
+    with tf.control_dependencies(
+        [tf.debugging.Assert(fault == '', [fault]) for fault in faults]
+    ):
+      block = tf.nest.map_structure(tf.identity, block)
+    return convert(block, following)
+
+  return blocks.with_following_step(
+      blocks.episode_blocks(
+          rlds_data,
+          fields,
+          inspect=inspect,
+          invalid_episodes='skip' if skip else 'mark',
+          find_nan=nan == 'invalid',
+          block_length=block_length,
+      )
+  ).map(check_and_convert)
+
+
+def _to_frames(steps, outline, terminal_discount):
+  """Returns the frames `[B]` of steps `[B]` with an outline `[B + 1]`.
+
+  Also returns, bool `[]`, whether a transition into a terminal step has a
+  discount other than 0.
+  """
+  is_last = outline[rlds.IS_LAST]
+  is_end = is_last & outline[rlds.IS_TERMINAL]
+  into_end = is_end[1:] & ~is_last[:-1]
+  discount = tf.where(is_end, 0.0, outline[rlds.DISCOUNT])[:-1]
+  if terminal_discount == 'transition':
+    discount = tf.where(into_end, 0.0, discount)
+  step_type = tf.where(
+      outline[rlds.IS_FIRST],
+      ts.StepType.FIRST,
+      tf.where(is_last, ts.StepType.LAST, ts.StepType.MID),
+  )
+  # An episode of one step is a LAST step, followed by a LAST step.
+  is_single = (step_type[:-1] == ts.StepType.FIRST) & (
+      step_type[1:] == ts.StepType.FIRST
+  )
+  frames = trajectory.Trajectory(
+      step_type=tf.where(is_single, ts.StepType.LAST, step_type[:-1]),
+      observation=steps[rlds.OBSERVATION],
+      action=steps[rlds.ACTION],
+      policy_info=(),
+      next_step_type=tf.where(is_single, ts.StepType.LAST, step_type[1:]),
+      reward=steps[rlds.REWARD],
+      discount=discount,
+  )
+  return frames, tf.reduce_any(into_end & (discount != 0))
+
+
+def _check_choice(name, value, choices):
+  if value not in choices:
+    raise ValueError(
+        f'{name} must be one of {", ".join(map(repr, choices))}, but is'
+        f' {value!r}.'
+    )

@@ -1,0 +1,139 @@
+"""What a conversion left out or found odd, asked for after the conversion."""
+
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import steps as steps_lib
+
+
+class SkippedEpisode(NamedTuple):
+  """An episode that was left out.
+
+  Attributes:
+    episode: its index in the data set.
+    reason: the rule that it breaks, the first step at fault, and what was found
+      there.
+  """
+
+  episode: int
+  reason: str
+
+
+class ConversionReport:
+  """Collects what `invalid_episodes="skip"` left out, and what looks wrong.
+
+  Give one to a conversion, and read it when the converted data set has been
+  iterated. It is filled in graph mode. Entries go by their place in the data
+  set, so iterating a second time changes nothing; a report serves one
+  conversion.
+
+      report = rlds2reverb.ConversionReport()
+      frames = rlds2reverb.convert_rlds_to_trajectories(
+          data, invalid_episodes='skip', report=report)
+      ...
+      for skipped in report.skipped_episodes:
+        print(skipped.episode, skipped.reason)
+
+  Attributes:
+    inserted_items: the number of items that the server has confirmed, by table.
+      Filled by `push_rlds_to_reverb` alone.
+  """
+
+  def __init__(self):
+    self.inserted_items: Dict[str, int] = {}
+    self._skipped = _table(tf.string, '')
+    self._bootstrapped = _table(tf.int64, 0)
+    self._nan_counts = None
+    self._nan_fields = None
+
+  @property
+  def skipped_episodes(self) -> List[SkippedEpisode]:
+    """The episodes that were left out, in their order."""
+    return [
+        SkippedEpisode(episode, reason.decode())
+        for episode, reason in sorted(_entries(self._skipped).items())
+    ]
+
+  @property
+  def bootstrapped_terminals(self) -> List[int]:
+    """The terminal episodes whose last transition has a non-zero discount.
+
+    A learner that goes by that discount bootstraps through their terminal
+    states; `terminal_discount="transition"` makes it 0.
+    """
+    return sorted(_entries(self._bootstrapped))
+
+  @property
+  def nan_counts(self) -> Dict[str, int]:
+    """How many NaNs each field holds that has any, by its path."""
+    if not self._nan_fields:
+      return {}
+    totals = self._nan_counts.export()[1].numpy().sum(axis=0)
+    return {
+        field: int(total)
+        for field, total in zip(self._nan_fields, totals)
+        if total
+    }
+
+  def attach(self, nan_fields: Sequence[str]) -> None:
+    """Makes the report ready for one conversion, with these float fields.
+
+    Raises:
+      ValueError: if it serves a conversion already.
+    """
+    if self._nan_fields is not None:
+      raise ValueError(
+          'A ConversionReport serves one conversion; this one has one already.'
+          ' Create a new report.'
+      )
+    self._nan_fields = tuple(nan_fields)
+    self._nan_counts = _table(tf.int64, [0] * max(len(nan_fields), 1))
+
+  def add_skipped(self, episode: tf.Tensor, reason: tf.Tensor) -> tf.Tensor:
+    """Notes that `episode` is left out; returns `reason`."""
+    with tf.control_dependencies([self._skipped.insert(episode, reason)]):
+      return tf.identity(reason)
+
+  def add_bootstrapped(self, episode: tf.Tensor, found: tf.Tensor) -> None:
+    """Notes `episode` for `bootstrapped_terminals` where `found`."""
+    _when(
+        found,
+        lambda: self._bootstrapped.insert(episode, tf.constant(0, tf.int64)),
+    )
+
+  def add_nans(self, block: blocks.Block) -> None:
+    """Counts the NaNs in the float fields of `block`."""
+    fields = steps_lib.float_fields(block.steps)
+    if not self._nan_fields:
+      return
+    counts = tf.stack([
+        tf.math.count_nonzero(tf.math.is_nan(fields[field]))
+        for field in self._nan_fields
+    ])
+    # An episode has fewer than 2**32 steps: this is the block's own key.
+    place = block.episode * 2**32 + block.step
+    _when(
+        tf.reduce_any(counts > 0),
+        lambda: self._nan_counts.insert(place, counts),
+    )
+
+
+def _table(dtype, default):
+  return tf.lookup.experimental.MutableHashTable(
+      tf.int64, dtype, tf.constant(default, dtype)
+  )
+
+
+def _entries(table) -> Dict[int, Any]:
+  keys, values = table.export()
+  return dict(zip(keys.numpy().tolist(), values.numpy()))
+
+
+def _when(condition, action) -> None:
+  def act():
+    action()
+    return tf.constant(True)
+
+  tf.cond(condition, act, lambda: tf.constant(True))

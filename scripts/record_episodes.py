@@ -1,0 +1,63 @@
+"""Records episodes of a gym environment as an RLDS data set on disk.
+
+    python -m scripts.record_episodes --environment=CartPole-v1 \
+        --num_episodes=100 --directory=/tmp/cartpole
+"""
+
+import os
+import sys
+
+from absl import app
+from absl import flags
+
+from rlds2reverb.episodes import recording
+
+_ENVIRONMENT = flags.DEFINE_string(
+    'environment', 'CartPole-v1', 'The id of a gym environment.'
+)
+_DIRECTORY = flags.DEFINE_string(
+    'directory',
+    None,
+    'Where to write: a directory that does not exist yet, or is empty.',
+    required=True,
+)
+_NUM_EPISODES = flags.DEFINE_integer(
+    'num_episodes', 100, 'How many episodes to record.', lower_bound=1
+)
+_MAX_STEPS = flags.DEFINE_integer(
+    'max_steps',
+    None,
+    'Cuts an episode after so many transitions, as a time limit does.',
+    lower_bound=1,
+)
+_SPLIT = flags.DEFINE_string('split', 'train', 'The name of the split.')
+_SEED = flags.DEFINE_integer(
+    'seed', 0, 'Seeds the environment and the random actions.'
+)
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
+  # Under `bazel run` a relative path is relative to where the user is.
+  directory = os.path.join(
+      os.environ.get('BUILD_WORKING_DIRECTORY', ''),
+      os.path.expanduser(_DIRECTORY.value),
+  )
+  try:
+    recording.record_episodes(
+        _ENVIRONMENT.value,
+        directory,
+        _NUM_EPISODES.value,
+        max_steps=_MAX_STEPS.value,
+        split=_SPLIT.value,
+        seed=_SEED.value,
+        progress=True,
+    )
+  except (FileExistsError, ValueError) as e:
+    sys.exit(f'Nothing was recorded: {e}')
+  print(f'Recorded {_NUM_EPISODES.value} episodes in {directory}')
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,38 @@
+"""Installs rlds2reverb, and what it needs in versions that work together."""
+
+import setuptools
+
+setuptools.setup(
+    name='rlds2reverb',
+    version='0.1.0',
+    description='Offline reinforcement-learning data into training: RLDS to Reverb',
+    license='Apache-2.0',
+    packages=setuptools.find_packages(
+        include=['rlds2reverb', 'rlds2reverb.*', 'scripts']
+    ),
+    python_requires='>=3.9,<3.12',
+    install_requires=[
+        'absl-py>=1.4',
+        # dm-reverb 0.14.0, the last release, is compiled against TensorFlow
+        # 2.15, and TF-Agents 0.19.0 is the release for both.
+        'tensorflow==2.15.1',
+        'dm-reverb==0.14.0',
+        'tf-agents==0.19.0',
+        'rlds==0.1.8',
+        'tensorflow-datasets==4.9.10',
+        # Newer ones are generated for a protobuf that TensorFlow 2.15 excludes,
+        # and break `import tensorflow_datasets`. pip does not see it.
+        'tensorflow-metadata==1.17.3',
+        'protobuf==4.25.9',
+        # Newer ones need NumPy 2, which TensorFlow 2.15 excludes. pip does not
+        # see that either.
+        'pyarrow<26',
+        'numpy==1.26.4',
+        # The gym that TF-Agents 0.19.0 knows, for recording episodes.
+        'gym==0.23.0',
+        'pygame==2.1.3',
+        'dm-tree',
+        'tqdm',
+    ],
+    extras_require={'test': ['pytest', 'pytest-xdist']},
+)
