@@ -88,9 +88,12 @@ def end_outline() -> Outline:
 
 def zeros(spec: Any) -> Any:
   """Returns zeros of `spec`; a dimension that it leaves open is 0."""
-  return tf.nest.map_structure(
-      lambda leaf: tf.zeros([dim or 0 for dim in leaf.shape], leaf.dtype), spec
-  )
+
+  def leaf_zeros(leaf):
+    shape = [None] if leaf.shape.rank is None else leaf.shape.as_list()
+    return tf.zeros([dim or 0 for dim in shape], leaf.dtype)
+
+  return tf.nest.map_structure(leaf_zeros, spec)
 
 
 def episode_blocks(
@@ -136,8 +139,12 @@ def episode_blocks(
       steps change between two readings.
   """
   spec = steps_lib.steps_spec(rlds_data)
+  read_fields = _OUTLINE_FIELDS.union(fields)
+  if not spec.stacked and all(map(_has_one_shape, tf.nest.flatten(spec.step))):
+    # To leave fields out before nested steps are batched costs far more.
+    read_fields = frozenset(spec.step)
   if block_length is None:
-    block_length = default_block_length(_select(spec.step, fields))
+    block_length = default_block_length(_select(spec.step, read_fields))
   if block_length < 1:
     raise ValueError(f'block_length must be positive, but is {block_length}.')
   nan_fields = fields if find_nan else ()
@@ -148,7 +155,9 @@ def episode_blocks(
       outline = _outline(steps, nan_fields)
       pieces = tf.data.Dataset.from_tensors(_select(steps, fields)).repeat()
     else:
-      outline, pieces = _read_nested(steps, fields, nan_fields, block_length)
+      outline, pieces = _read_nested(
+          steps, read_fields, nan_fields, block_length
+      )
     verdict = inspect(episode, outline)
     fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
     # An invalid episode goes on as one piece, or not at all.
@@ -174,8 +183,8 @@ def episode_blocks(
     if spec.stacked:
       piece = _rows(piece, start, block_length)
     else:
-      piece, again = piece
-      checks.append(_check_unchanged(outline, again, episode))
+      checks.append(_check_unchanged(outline, _outline(piece, ()), episode))
+      piece = _select(piece, fields)
     if invalid_episodes == 'raise':
       checks.append(tf.debugging.Assert(fault == '', [fault]))
     with tf.control_dependencies(checks):
@@ -190,36 +199,50 @@ def episode_blocks(
   )
 
 
-def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def with_following_step(
+    dataset: tf.data.Dataset, *, join_episodes: bool
+) -> tf.data.Dataset:
   """Gives every block the step that follows it, in the next episode too.
 
   Args:
     dataset: a data set of `Block`s, none of them without steps but of invalid
       episodes.
+    join_episodes: whether an episode's outline ends with the first step of the
+      next episode, rather than with `end_outline()`.
 
   Returns:
-    A data set of pairs: the `Block`, with an outline that ends with the next
-    block's first step; and that step, `[1, ...]`. The last block is followed by
-    a first step whose fields are zeros, shaped as in the data.
+    A data set of pairs: the `Block`; and the step that follows it, `[1, ...]`.
+    The last block, and one before an invalid episode, is followed by a first
+    step whose fields are zeros, shaped as in the data.
   """
   end = zeros(dataset.element_spec)
 
+  def end_step(held):
+    step = tf.nest.map_structure(
+        lambda leaf: tf.zeros_like(leaf[-1:]), held.steps
+    )
+    if rlds.IS_FIRST in step:
+      step[rlds.IS_FIRST] = tf.ones_like(step[rlds.IS_FIRST])
+    return step
+
   def pair(held, block):
-    is_step = tf.size(block.outline[rlds.IS_FIRST]) > 1
-    following, outline = tf.cond(
-        is_step,
-        lambda: (_rows(block.steps, 0, 1), _rows(block.outline, 0, 1)),
-        lambda: (
-            tf.nest.map_structure(
-                lambda leaf: tf.zeros_like(leaf[-1:]), held.steps
-            ),
-            end_outline(),
-        ),
+    has_steps = tf.size(block.outline[rlds.IS_FIRST]) > 1
+    following = tf.cond(
+        has_steps & (block.fault == ''),
+        lambda: _rows(block.steps, 0, 1),
+        lambda: end_step(held),
     )
-    whole = concat(
-        tf.nest.map_structure(lambda column: column[:-1], held.outline), outline
-    )
-    return block, (held._replace(outline=whole), following)
+    if join_episodes:
+      outline = tf.cond(
+          has_steps, lambda: _rows(block.outline, 0, 1), end_outline
+      )
+      held = held._replace(
+          outline=concat(
+              tf.nest.map_structure(lambda column: column[:-1], held.outline),
+              outline,
+          )
+      )
+    return block, (held, following)
 
   # The first block to come out is the one held before there was any.
   return (
@@ -242,17 +265,16 @@ def concat(head: Any, rest: Any) -> Any:
 
 def _outline(steps, nan_fields) -> Outline:
   """Returns the outline `[B]` of steps stacked `[B, ...]`."""
-  outline = {
-      flag: tf.cast(tf.reshape(steps[flag], [-1]), tf.bool)
-      for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-  }
-  outline[rlds.DISCOUNT] = tf.cast(
-      tf.reshape(steps[rlds.DISCOUNT], [-1]), tf.float32
-  )
+  outline = {}
+  for name, end in end_outline().items():
+    column = tf.cast(steps[name], end.dtype)
+    # [B, 1] as some data has it; what is [B] already costs no operation.
+    is_flat = column.shape.rank == 1
+    outline[name] = column if is_flat else tf.reshape(column, [-1])
   if nan_fields:
     leaves = steps_lib.float_fields(_select(steps, nan_fields))
     nan_field = tf.zeros_like(outline[rlds.DISCOUNT], tf.int32)
-    for index, leaf in reversed(list(enumerate(leaves.values()))):
+    for index, (_, leaf) in reversed(list(enumerate(leaves))):
       has_nan = tf.reduce_any(
           tf.math.is_nan(tf.reshape(leaf, [tf.shape(leaf)[0], -1])), axis=1
       )
@@ -265,42 +287,47 @@ def _select(steps, fields):
   return {field: steps[field] for field in fields}
 
 
-def _read_nested(steps, fields, nan_fields, block_length):
+def _has_one_shape(spec) -> bool:
+  return isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+
+
+def _read_nested(steps, read_fields, nan_fields, block_length):
   """Reads the outline of a nested data set of steps.
 
+  Args:
+    steps: the data set of an episode's steps.
+    read_fields: the fields that are read, if only to be left out: all, or
+      those that are used.
+    nan_fields: see `_outline`.
+    block_length: the most steps of a block.
+
   Returns:
-    The outline, `[T]`, and a data set of pieces of the length of a block: the
-    fields, and the outline that was read with them.
+    The outline, `[T]`, and a data set of what was read, `[B, ...]` a block.
   """
-  outline_fields = _OUTLINE_FIELDS.union(nan_fields)
-  blocks = steps.map(
-      lambda step: _select(step, outline_fields.union(fields))
-  ).batch(block_length)
+  if frozenset(steps.element_spec) != read_fields:
+    steps = steps.map(lambda step: _select(step, read_fields))
+  blocks = steps.batch(block_length)
   # Of no steps the first block is empty.
   nothing = tf.data.Dataset.from_tensors(zeros(blocks.element_spec))
   head = blocks.concatenate(nothing).take(1).get_single_element()
-  head_outline = _outline(head, nan_fields)
-
-  def whole_outline():
-    return (
-        steps.map(lambda step: _select(step, outline_fields))
-        .skip(block_length)
-        .batch(_MAX_BLOCK_LENGTH)
-        .reduce(
-            head_outline,
-            lambda outline, block: concat(outline, _outline(block, nan_fields)),
-        )
-    )
-
+  outline = _outline(head, nan_fields)
   # An episode that ends with its first block is not read a second time.
+  is_whole = tf.size(outline[rlds.IS_FIRST]) < block_length
+  head_outline = outline
   outline = tf.cond(
-      tf.size(head_outline[rlds.IS_FIRST]) < block_length,
+      is_whole,
       lambda: head_outline,
-      whole_outline,
+      lambda: blocks.skip(1).reduce(
+          head_outline,
+          lambda outline, block: concat(outline, _outline(block, nan_fields)),
+      ),
   )
-  pieces = tf.data.Dataset.from_tensors(head).concatenate(blocks.skip(1))
-  return outline, pieces.map(
-      lambda piece: (_select(piece, fields), _outline(piece, ()))
+  rest = blocks.skip(1).take(tf.where(is_whole, tf.constant(0, tf.int64), -1))
+  # Where the second reading ends too soon, it is found to have changed.
+  return outline, (
+      tf.data.Dataset.from_tensors(head)
+      .concatenate(rest)
+      .concatenate(nothing.repeat())
   )
 
 

@@ -6,7 +6,7 @@ of tensors `[T, ...]`, as TFDS gives with `SkipDecoding` for `steps`. Everything
 in this package accepts both.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import rlds
 import tensorflow as tf
@@ -90,13 +90,13 @@ def field_path(path: Sequence[Any]) -> str:
   return '/'.join(str(key) for key in path)
 
 
-def float_fields(step: Any) -> Dict[str, Any]:
-  """Returns the leaves of `step` that can hold a NaN, by path, in order."""
-  return {
-      field_path(path): leaf
+def float_fields(step: Any) -> List[Tuple[str, Any]]:
+  """Returns the leaves of `step` that can hold a NaN, each with its path."""
+  return [
+      (field_path(path), leaf)
       for path, leaf in tree.flatten_with_path(step)
       if leaf.dtype.is_floating
-  }
+  ]
 
 
 def _without_time(spec):

@@ -6,13 +6,14 @@ from absl import logging
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.trajectories import trajectory
+import tree
 
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 # Reverb's writers complain on every append when many more items are pending.
-_FRAMES_PER_FLUSH = 1000
+_FRAMES_PER_FLUSH = 200
 _SERVER_TIMEOUT_SECONDS = 30
 _NUMPY_OBSERVERS = (
     reverb_utils.ReverbAddEpisodeObserver,
@@ -122,10 +123,8 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
   frames = 0
   unflushed = 0
   for block in blocks.as_numpy_iterator():
-    for leaves in zip(*tf.nest.flatten(block.trajectory)):
-      observer(
-          tf.nest.pack_sequence_as(structure, [as_leaf(leaf) for leaf in leaves])
-      )
+    for leaves in zip(*tree.flatten(block.trajectory)):
+      observer(tree.unflatten_as(structure, [as_leaf(leaf) for leaf in leaves]))
       frames += 1
       unflushed += 1
       if unflushed == _FRAMES_PER_FLUSH:

@@ -175,15 +175,18 @@ def trajectory_blocks(
   policy_info = (
       specs.PolicyInfo(policy_info_fn, step_spec) if policy_info_fn else None
   )
-  fields = [
-      field
-      for field in step_spec
-      if field in (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD)
-      or (policy_info and field in policy_info.fields)
+  used = {rlds.OBSERVATION, rlds.ACTION, rlds.REWARD}
+  if policy_info:
+    used |= policy_info.fields
+  if report or nan == 'invalid':
+    used.add(rlds.DISCOUNT)  # it may hold NaN, too
+  fields = [field for field in step_spec if field in used]
+  nan_fields = [
+      path
+      for path, _ in steps_lib.float_fields(
+          {field: step_spec[field] for field in fields}
+      )
   ]
-  nan_fields = tuple(
-      steps_lib.float_fields({field: step_spec[field] for field in fields})
-  )
   if report:
     report.attach(nan_fields)
 
@@ -205,11 +208,8 @@ def trajectory_blocks(
         block.steps, block.outline, terminal_discount
     )
     if policy_info:
-      next_steps = blocks.concat(
-          tf.nest.map_structure(lambda leaf: leaf[1:], block.steps), following
-      )
       frames = frames._replace(
-          policy_info=policy_info(block.steps, next_steps)
+          policy_info=policy_info(block.steps, following)
       )
     if report:
       report.add_nans(block)
@@ -230,17 +230,15 @@ def trajectory_blocks(
     )
 
   def check_and_convert(block, following):
-    # The episode before an invalid one comes out when the invalid one has come
-    # in, so it is here that an error does not hold it back.
-    faults = [block.fault]
+    # An invalid episode raises its error here, behind what looks ahead, or it
+    # would hold back the end of the episode before it.
+    fault = block.fault
     if validation == 'tf_agents':
       pairs = boundaries.check_pairs(block)
-      faults.append(
-          tf.cond(pairs.valid, lambda: tf.constant(''), pairs.describe)
+      fault = tf.cond(
+          (fault != '') | pairs.valid, lambda: block.fault, pairs.describe
       )
-    with tf.control_dependencies(
-        [tf.debugging.Assert(fault == '', [fault]) for fault in faults]
-    ):
+    with tf.control_dependencies([tf.debugging.Assert(fault == '', [fault])]):
       block = tf.nest.map_structure(tf.identity, block)
     return convert(block, following)
 
@@ -252,7 +250,8 @@ def trajectory_blocks(
           invalid_episodes='skip' if skip else 'mark',
           find_nan=nan == 'invalid',
           block_length=block_length,
-      )
+      ),
+      join_episodes=validation == 'tf_agents',
   ).map(check_and_convert)
 
 

@@ -71,11 +71,11 @@ class ConversionReport:
     if not self._nan_fields:
       return {}
     totals = self._nan_counts.export()[1].numpy().sum(axis=0)
-    return {
-        field: int(total)
-        for field, total in zip(self._nan_fields, totals)
-        if total
-    }
+    counts = {}
+    for field, total in zip(self._nan_fields, totals):
+      if total:
+        counts[field] = counts.get(field, 0) + int(total)
+    return counts
 
   def attach(self, nan_fields: Sequence[str]) -> None:
     """Makes the report ready for one conversion, with these float fields.
@@ -105,12 +105,11 @@ class ConversionReport:
 
   def add_nans(self, block: blocks.Block) -> None:
     """Counts the NaNs in the float fields of `block`."""
-    fields = steps_lib.float_fields(block.steps)
     if not self._nan_fields:
       return
     counts = tf.stack([
-        tf.math.count_nonzero(tf.math.is_nan(fields[field]))
-        for field in self._nan_fields
+        tf.math.count_nonzero(tf.math.is_nan(leaf))
+        for _, leaf in steps_lib.float_fields(block.steps)
     ])
     # An episode has fewer than 2**32 steps: this is the block's own key.
     place = block.episode * 2**32 + block.step

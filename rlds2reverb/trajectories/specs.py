@@ -10,6 +10,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 import tree
 
+from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import steps as steps_lib
 
 # Called with the current and the next RLDS step, both dicts without a batch
@@ -76,11 +77,25 @@ class PolicyInfo:
     )
     self._fn = tf.function(policy_info_fn)
 
-  def __call__(self, current: Dict[str, Any], following: Dict[str, Any]) -> Any:
-    """Calls the function on every row of two blocks of steps `[B, ...]`."""
-    info = tf.vectorized_map(lambda pair: self._fn(*pair), (current, following))
+  def __call__(self, steps: Dict[str, Any], following: Dict[str, Any]) -> Any:
+    """Calls the function on each of a block's steps and the one that follows.
+
+    Args:
+      steps: steps `[B, ...]`.
+      following: the step after them, `[1, ...]`.
+
+    Returns:
+      What the function returned, `[B, ...]`.
+    """
+    # One more row than is needed, as in a single one `tf.vectorized_map` lets
+    # `tf.squeeze` squeeze the row away.
+    rows = blocks.concat(steps, following)
+    next_rows = blocks.concat(
+        tf.nest.map_structure(lambda leaf: leaf[1:], rows), following
+    )
+    info = tf.vectorized_map(lambda pair: self._fn(*pair), (rows, next_rows))
     return tf.nest.map_structure(
-        lambda leaf, spec: tf.ensure_shape(leaf, [None] + spec.shape),
+        lambda leaf, spec: tf.ensure_shape(leaf[:-1], [None] + spec.shape),
         info,
         self.spec,
     )
@@ -89,33 +104,39 @@ class PolicyInfo:
 class _ReadFields(dict):
   """A step that notes which of its fields are read."""
 
-  def __init__(self, step, fields):
+  def __init__(self, step=(), fields=None):
     super().__init__(step)
-    self._fields = fields
+    self._fields = set() if fields is None else fields
 
   def __getitem__(self, key):
     value = super().__getitem__(key)
     self._fields.add(key)
     return value
 
+  def __contains__(self, key):
+    if not super().__contains__(key):
+      return False
+    self._fields.add(key)
+    return True
+
   def get(self, key, default=None):
     return self[key] if key in self else default
 
-  def __iter__(self):
+  def _all_read(self):
     self._fields.update(super().keys())
-    return super().__iter__()
+    return super()
+
+  def __iter__(self):
+    return self._all_read().__iter__()
 
   def keys(self):
-    self._fields.update(super().keys())
-    return super().keys()
+    return self._all_read().keys()
 
   def items(self):
-    self._fields.update(super().keys())
-    return super().items()
+    return self._all_read().items()
 
   def values(self):
-    self._fields.update(super().keys())
-    return super().values()
+    return self._all_read().values()
 
 
 class SpecMismatchError(ValueError):
@@ -157,40 +178,34 @@ def check_signature(signature: Any, data_spec: trajectory.Trajectory) -> None:
 
 
 def _differences(signature, data_spec) -> List[str]:
-  expected = _leaves_by_path(signature)
-  found = _leaves_by_path(data_spec)
+  # By tuples: a key may itself contain what joins the keys of a path.
+  expected = dict(tree.flatten_with_path(signature))
+  found = dict(tree.flatten_with_path(data_spec))
   differences = []
-  for path in sorted(expected.keys() | found.keys()):
-    if path not in found:
-      differences.append(
-          f'{path}: the table expects {_describe(expected[path])}, the data has'
-          ' no such field'
+  for path in sorted(expected.keys() | found.keys(), key=steps_lib.field_path):
+    table, data = expected.get(path), found.get(path)
+    if data is None:
+      difference = f'expects {_describe(table)}, the data has no such field'
+    elif table is None:
+      difference = (
+          f'has no such field, the data has {_describe(_with_time(data))}'
       )
-    elif path not in expected:
-      differences.append(
-          f'{path}: the data has {_describe(found[path], outer=True)}, the'
-          ' table has no such field'
+    elif table.dtype != data.dtype or not table.shape.is_compatible_with(
+        _with_time(data).shape
+    ):
+      difference = (
+          f'expects {_describe(table)}, the data has'
+          f' {_describe(_with_time(data))}'
       )
     else:
-      table, data = expected[path], found[path]
-      if table.dtype != data.dtype or not (
-          table.shape.rank is None
-          or table.shape[1:].is_compatible_with(data.shape)
-      ):
-        differences.append(
-            f'{path}: the table expects {_describe(table)}, the data has'
-            f' {_describe(data, outer=True)}'
-        )
+      continue
+    differences.append(f'{steps_lib.field_path(path)}: the table {difference}')
   return differences
 
 
-def _leaves_by_path(spec):
-  return {
-      steps_lib.field_path(path): leaf
-      for path, leaf in tree.flatten_with_path(spec)
-  }
+def _with_time(spec):
+  return tf.TensorSpec([None] + spec.shape, spec.dtype)
 
 
-def _describe(spec, outer=False):
-  shape = tf.TensorShape([None]).concatenate(spec.shape) if outer else spec.shape
-  return f'{spec.dtype.name} {shape}'
+def _describe(spec):
+  return f'{spec.dtype.name} {spec.shape}'

@@ -1,0 +1,206 @@
+"""RLDS data for the benchmarks: on disk, in the TFDS format, or generated."""
+
+import contextlib
+import math
+import os
+import tempfile
+from typing import Any, Dict, Iterator
+
+from absl import flags
+import numpy as np
+import rlds
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+OBSERVATION_SIZE = flags.DEFINE_integer(
+    'observation_size', 17, 'Floats in an observation.', lower_bound=1
+)
+ACTION_SIZE = flags.DEFINE_integer(
+    'action_size', 6, 'Floats in an action.', lower_bound=1
+)
+UNUSED_SIZE = flags.DEFINE_integer(
+    'unused_size',
+    0,
+    'Floats in a field of the steps that no trajectory has; 0 for no field.',
+    lower_bound=0,
+)
+EPISODE_LENGTH = flags.DEFINE_integer(
+    'episode_length', 1000, 'Steps in an episode on disk.', lower_bound=2
+)
+
+_NAME = 'synthetic'
+_UNUSED = 'unused'
+_NUM_DISTINCT_EPISODES = 20
+# The same for every size of data, since each file has buffers of its own.
+_NUM_FILES = 4
+
+
+def count_episodes(num_steps: int) -> int:
+  """Returns the number of whole episodes that have at least `num_steps`."""
+  return math.ceil(num_steps / EPISODE_LENGTH.value)
+
+
+def whole_steps(num_steps: int) -> int:
+  """Returns `num_steps`, rounded up to whole episodes."""
+  return count_episodes(num_steps) * EPISODE_LENGTH.value
+
+
+@contextlib.contextmanager
+def temporary_episodes(num_steps: int) -> Iterator[str]:
+  """Writes episodes to a directory that exists only within the context.
+
+  Args:
+    num_steps: how many steps; rounded up to whole episodes.
+
+  Yields:
+    The directory.
+  """
+  with tempfile.TemporaryDirectory() as directory:
+    write_episodes(directory, num_steps)
+    yield directory
+
+
+def write_episodes(directory: str, num_steps: int) -> None:
+  """Writes an RLDS data set that `tfds.builder_from_directory` reads.
+
+  A few episodes are encoded, and their bytes written again and again.
+
+  Args:
+    directory: where to write; it must exist.
+    num_steps: how many steps; rounded up to whole episodes.
+  """
+  features = _features()
+  rng = np.random.default_rng(0)
+  records = [
+      features.serialize_example({rlds.STEPS: _random_steps(rng)})
+      for _ in range(_NUM_DISTINCT_EPISODES)
+  ]
+  num_episodes = count_episodes(num_steps)
+  num_files = min(_NUM_FILES, num_episodes)
+  template = tfds.core.ShardedFileTemplate(
+      data_dir=directory,
+      dataset_name=_NAME,
+      split='train',
+      filetype_suffix='tfrecord',
+  )
+  lengths = []
+  for index in range(num_files):
+    episodes = range(index, num_episodes, num_files)
+    path = template.sharded_filepath(shard_index=index, num_shards=num_files)
+    with tf.io.TFRecordWriter(os.fspath(path)) as writer:
+      for episode in episodes:
+        writer.write(records[episode % len(records)])
+    lengths.append(len(episodes))
+  tfds.folder_dataset.write_metadata(
+      data_dir=directory,
+      features=features,
+      split_infos=[
+          tfds.core.SplitInfo(
+              name='train',
+              shard_lengths=lengths,
+              num_bytes=0,
+              filename_template=template,
+          )
+      ],
+      filename_template=template,
+      check_data=False,
+  )
+
+
+def read_stacked(directory: str) -> tf.data.Dataset:
+  """Reads episodes whose steps are stacked `[T, ...]`."""
+  return _read(directory, decoders={rlds.STEPS: tfds.decode.SkipDecoding()})
+
+
+def read_nested(directory: str) -> tf.data.Dataset:
+  """Reads episodes whose steps are a nested data set."""
+  return _read(directory)
+
+
+def one_nested_episode(num_steps: int) -> tf.data.Dataset:
+  """Returns one episode whose steps are generated in the graph."""
+
+  def step(index):
+    number = tf.cast(index, tf.float32)
+    is_last = index == num_steps - 1
+    unused = {_UNUSED: tf.fill([UNUSED_SIZE.value], number)}
+    return {
+        **(unused if UNUSED_SIZE.value else {}),
+        rlds.OBSERVATION: tf.fill([OBSERVATION_SIZE.value], number),
+        rlds.ACTION: tf.fill([ACTION_SIZE.value], number),
+        rlds.REWARD: number,
+        rlds.DISCOUNT: tf.constant(1.0),
+        rlds.IS_FIRST: index == 0,
+        rlds.IS_LAST: is_last,
+        rlds.IS_TERMINAL: is_last,
+    }
+
+  return tf.data.Dataset.from_tensors(0).map(
+      lambda _: {rlds.STEPS: tf.data.Dataset.range(num_steps).map(step)}
+  )
+
+
+def count_rows(dataset: tf.data.Dataset) -> int:
+  """Iterates `dataset` in the graph; returns its rows, of all elements."""
+  return int(
+      dataset.reduce(
+          np.int64(0),
+          lambda rows, element: rows
+          + tf.shape(tf.nest.flatten(element)[0], tf.int64)[0],
+      )
+  )
+
+
+def _read(directory, decoders=None):
+  return tfds.builder_from_directory(directory).as_dataset(
+      split='train',
+      decoders=decoders,
+      shuffle_files=False,
+      read_config=tfds.ReadConfig(try_autocache=False),
+  )
+
+
+def _features() -> tfds.features.FeaturesDict:
+  unused = {
+      _UNUSED: tfds.features.Tensor(
+          shape=(UNUSED_SIZE.value,), dtype=np.float32
+      )
+  }
+  return tfds.features.FeaturesDict({
+      rlds.STEPS: tfds.features.Dataset({
+          **(unused if UNUSED_SIZE.value else {}),
+          rlds.OBSERVATION: tfds.features.Tensor(
+              shape=(OBSERVATION_SIZE.value,), dtype=np.float32
+          ),
+          rlds.ACTION: tfds.features.Tensor(
+              shape=(ACTION_SIZE.value,), dtype=np.float32
+          ),
+          rlds.REWARD: np.float32,
+          rlds.DISCOUNT: np.float32,
+          rlds.IS_FIRST: np.bool_,
+          rlds.IS_LAST: np.bool_,
+          rlds.IS_TERMINAL: np.bool_,
+      })
+  })
+
+
+def _random_steps(rng: np.random.Generator) -> Dict[str, Any]:
+  """Returns the steps, `[T, ...]`, of one terminal episode."""
+  length = EPISODE_LENGTH.value
+  is_first = np.arange(length) == 0
+  is_last = np.arange(length) == length - 1
+
+  def normal(*shape):
+    return rng.normal(size=(length, *shape)).astype(np.float32)
+
+  unused = {_UNUSED: normal(UNUSED_SIZE.value)}
+  return {
+      **(unused if UNUSED_SIZE.value else {}),
+      rlds.OBSERVATION: normal(OBSERVATION_SIZE.value),
+      rlds.ACTION: normal(ACTION_SIZE.value),
+      rlds.REWARD: normal(),
+      rlds.DISCOUNT: np.ones(length, np.float32),
+      rlds.IS_FIRST: is_first,
+      rlds.IS_LAST: is_last,
+      rlds.IS_TERMINAL: is_last,
+  }

@@ -1,0 +1,153 @@
+"""Peak memory of converting RLDS steps to blocks, beside that of reading alone.
+
+    python -m benchmarks.memory
+
+Every case has a process of its own. Memory is bounded where the larger data
+does not take more than the smaller, beyond what reading it alone takes.
+"""
+
+import pathlib
+import statistics
+import subprocess
+import sys
+
+from absl import app
+from absl import flags
+from absl import logging
+import rlds
+
+from benchmarks import data
+from rlds2reverb import rlds_to_reverb
+
+_SMALL_STEPS = flags.DEFINE_integer(
+    'small_steps', 100_000, 'Steps of the smaller files.', lower_bound=1
+)
+_LARGE_STEPS = flags.DEFINE_integer(
+    'large_steps', 2_000_000, 'Steps of the larger files.', lower_bound=1
+)
+_SHORT_EPISODE_STEPS = flags.DEFINE_integer(
+    'short_episode_steps', 5_000, 'Steps of the shorter nested episode.',
+    lower_bound=2,
+)
+_LONG_EPISODE_STEPS = flags.DEFINE_integer(
+    'long_episode_steps', 500_000, 'Steps of the longer nested episode.',
+    lower_bound=2,
+)
+_REPEATS = flags.DEFINE_integer(
+    'repeats', 3, 'How many times each case is run.', lower_bound=1
+)
+_TIMEOUT_SECONDS = flags.DEFINE_integer(
+    'timeout_seconds', 300, 'The longest that one process may take.'
+)
+_CASE = flags.DEFINE_enum(
+    'case',
+    None,
+    ['files:read', 'files:blocks', 'episode:read', 'episode:blocks'],
+    'Runs this case only, in this process.',
+)
+_CASE_STEPS = flags.DEFINE_integer('case_steps', None, 'The steps of --case.')
+_DIRECTORY = flags.DEFINE_string(
+    'directory', None, 'The data set of a --case on files.'
+)
+
+
+def _peak_mib() -> float:
+  """Returns the most memory that this process had at a time.
+
+  This is what `getrusage` has as `ru_maxrss`, but without the memory of the
+  process that started this one, which Linux counts there.
+  """
+  status = pathlib.Path('/proc/self/status').read_text()
+  fields = dict(line.split(':', 1) for line in status.splitlines())
+  return int(fields['VmHWM'].split()[0]) / 1024
+
+
+def _run_case(case: str, steps: int) -> None:
+  """Iterates the data set of `case` and prints the peak, in MiB."""
+  source, action = case.split(':')
+  if source == 'files':
+    episodes = data.read_stacked(_DIRECTORY.value)
+  else:
+    episodes = data.one_nested_episode(steps)
+  if action == 'blocks':
+    dataset = rlds_to_reverb.convert_rlds_to_trajectory_blocks(episodes)
+  elif source == 'files':
+    dataset = episodes.map(lambda episode: episode[rlds.STEPS])
+  else:
+    dataset = episodes.flat_map(lambda episode: episode[rlds.STEPS].batch(1000))
+  rows = data.count_rows(dataset)
+  if rows != steps:
+    raise RuntimeError(f'Expected {steps} steps, but got {rows}.')
+  print(_peak_mib())
+
+
+def _start_case(case: str, steps: int, directory: str = '') -> float:
+  """Runs `case` in a new process; returns its peak, in MiB."""
+  args = [f'--case={case}', f'--case_steps={steps}', f'--directory={directory}']
+  args += [
+      flag.serialize()
+      for flag in flags.FLAGS.get_key_flags_for_module(data)
+      if flag.present
+  ]
+  done = subprocess.run(
+      [sys.executable, '-m', 'benchmarks.memory', *args],
+      check=True,
+      stdout=subprocess.PIPE,
+      text=True,
+      timeout=_TIMEOUT_SECONDS.value,
+  )
+  return float(done.stdout.split()[-1])
+
+
+def _measure(source: str, sizes, directories) -> None:
+  """Prints the peaks of one source, of reading it and of its blocks."""
+  peaks = {}
+  cases = [
+      (f'{source}:{action}', size, directory)
+      for action in ('read', 'blocks')
+      for size, directory in zip(sizes, directories)
+  ]
+  for _ in range(_REPEATS.value):
+    for case in cases:
+      peaks.setdefault(case[:2], []).append(_start_case(*case))
+  for action, title in (('read', 'reading alone'), ('blocks', 'blocks')):
+    small, large = (
+        statistics.median(peaks[f'{source}:{action}', size]) for size in sizes
+    )
+    print(
+        f'  {title:<16}{sizes[0]:>9,} steps {small:7.0f} MiB'
+        f'{sizes[1]:>12,} steps {large:7.0f} MiB{large - small:+10.0f} MiB',
+        flush=True,
+    )
+  spread = max(max(values) - min(values) for values in peaks.values())
+  print(f'  spread of the repeats: up to {spread:.0f} MiB\n', flush=True)
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError('Too many command-line arguments.')
+  logging.set_verbosity(logging.WARNING)
+  if _CASE.value:
+    _run_case(_CASE.value, _CASE_STEPS.value)
+    return
+  print(
+      f'Peak memory of a process, the median of {_REPEATS.value};'
+      f' {data.OBSERVATION_SIZE.value}-float observations,'
+      f' {data.ACTION_SIZE.value}-float actions.\n'
+  )
+  small = data.whole_steps(_SMALL_STEPS.value)
+  large = data.whole_steps(_LARGE_STEPS.value)
+  print(f'Files, {data.EPISODE_LENGTH.value}-step episodes, stacked:')
+  with data.temporary_episodes(small) as small_files:
+    with data.temporary_episodes(large) as large_files:
+      _measure('files', (small, large), (small_files, large_files))
+  print('One nested episode, generated in the graph:')
+  _measure(
+      'episode',
+      (_SHORT_EPISODE_STEPS.value, _LONG_EPISODE_STEPS.value),
+      ('', ''),
+  )
+
+
+if __name__ == '__main__':
+  app.run(main)

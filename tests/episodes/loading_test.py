@@ -1,0 +1,185 @@
+"""Tests of reading RLDS data sets from disk, stacked."""
+
+import os
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from rlds2reverb.episodes import loading
+
+
+def _write(directory, features, episodes):
+  """Writes episodes as TFDS data of one split, in files of two episodes."""
+  os.makedirs(directory, exist_ok=True)
+  info = tfds.core.DatasetInfo(
+      builder=tfds.core.dataset_info.DatasetIdentity(
+          name='written',
+          version=tfds.core.Version('1.0.0'),
+          data_dir=directory,
+          module_name=__name__,
+      ),
+      features=tfds.features.FeaturesDict(features),
+  )
+  writer = tfds.core.SequentialWriter(info, max_examples_per_shard=2)
+  writer.initialize_splits(['train'])
+  writer.add_examples({'train': episodes})
+  writer.close_all()
+
+
+_FEATURES = {
+    'episode_id': np.int64,
+    'steps': tfds.features.Dataset({
+        'observation': {
+            'image': tfds.features.Image(shape=(None, None, 3)),
+            'state': tfds.features.Tensor(shape=(2,), dtype=np.float64),
+            'depth': tfds.features.Tensor(
+                shape=(3, 2), dtype=np.uint16, encoding='zlib'
+            ),
+            'words': tfds.features.Text(),
+        },
+        'action': np.int32,
+        'is_first': np.bool_,
+        'label': tfds.features.ClassLabel(names=['a', 'b']),
+        'tags': tfds.features.Sequence(np.int32),
+    }),
+}
+
+
+def _episode(rng, index):
+  length = index % 4 + 1
+  return {
+      'episode_id': index,
+      'steps': [
+          {
+              'observation': {
+                  'image': rng.integers(
+                      0, 256, (4 + index, 5, 3), dtype=np.uint8
+                  ),
+                  # The format keeps the precision of float32.
+                  'state': np.float64(np.float32(rng.normal(size=2))),
+                  'depth': rng.integers(0, 9999, (3, 2), dtype=np.uint16),
+                  'words': f'step {t} of {index}',
+              },
+              'action': t,
+              'is_first': t == 0,
+              'label': 'ab'[t % 2],
+              'tags': list(range(t)),
+          }
+          for t in range(length)
+      ],
+  }
+
+
+class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls._directory = os.path.join(
+        tf.compat.v1.test.get_temp_dir(), 'mixed_features'
+    )
+    rng = np.random.default_rng(0)
+    cls._episodes = [_episode(rng, index) for index in range(7)]
+    _write(cls._directory, _FEATURES, cls._episodes)
+
+  def test_every_feature_is_decoded(self):
+    loaded = list(loading.load_episodes(self._directory))
+    self.assertLen(loaded, len(self._episodes))
+    for episode, written in zip(loaded, self._episodes):
+      self.assertEqual(episode['episode_id'], written['episode_id'])
+      steps, expected = episode['steps'], written['steps']
+      self.assertEqual(steps['action'].shape[0], len(expected))
+      for t, step in enumerate(expected):
+        for field in ('image', 'state', 'depth'):
+          value = steps['observation'][field][t].numpy()
+          self.assertEqual(value.dtype, step['observation'][field].dtype)
+          self.assertAllEqual(value, step['observation'][field])
+        self.assertEqual(
+            steps['observation']['words'][t].numpy().decode(),
+            step['observation']['words'],
+        )
+        self.assertEqual(steps['action'][t], step['action'])
+        self.assertEqual(steps['is_first'][t], step['is_first'])
+        self.assertEqual(steps['label'][t], 'ab'.index(step['label']))
+        self.assertAllEqual(steps['tags'][t], step['tags'])
+
+  def test_static_shapes(self):
+    spec = loading.load_episodes(self._directory).element_spec['steps']
+    self.assertEqual(spec['action'], tf.TensorSpec([None], tf.int32))
+    self.assertEqual(spec['is_first'], tf.TensorSpec([None], tf.bool))
+    self.assertEqual(
+        spec['observation'],
+        {
+            'image': tf.TensorSpec([None, None, None, 3], tf.uint8),
+            'state': tf.TensorSpec([None, 2], tf.float64),
+            'depth': tf.TensorSpec([None, 3, 2], tf.uint16),
+            'words': tf.TensorSpec([None], tf.string),
+        },
+    )
+
+  def test_decoders_leave_images_encoded(self):
+    loaded = loading.load_episodes(
+        self._directory,
+        decoders={
+            'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}
+        },
+    )
+    for episode, written in zip(loaded, self._episodes):
+      encoded = episode['steps']['observation']['image']
+      self.assertEqual(encoded.dtype, tf.string)
+      for t, step in enumerate(written['steps']):
+        self.assertAllEqual(
+            tf.io.decode_png(encoded[t]), step['observation']['image']
+        )
+
+  def test_shards_are_disjoint_and_whole(self):
+    shards = [
+        [
+            int(episode['episode_id'])
+            for episode in loading.load_episodes(
+                self._directory, num_shards=3, shard_index=index
+            )
+        ]
+        for index in range(3)
+    ]
+    self.assertEqual(sum(shards, []), list(range(7)))
+    self.assertLessEqual(
+        max(map(len, shards)) - min(map(len, shards)), 1
+    )
+
+  def test_split(self):
+    loaded = loading.load_episodes(self._directory, 'train[2:5]')
+    self.assertEqual([int(e['episode_id']) for e in loaded], [2, 3, 4])
+
+  def test_by_name(self):
+    data_dir = self.create_tempdir().full_path
+    with self.assertRaisesRegex(FileNotFoundError, 'mnist.*Prepare it'):
+      loading.load_episodes('mnist', data_dir=data_dir)
+
+  @parameterized.parameters('no_such_data_set', '/no/such/directory')
+  def test_no_such_data_set(self, name):
+    with self.assertRaisesRegex(FileNotFoundError, f'{name} is neither'):
+      loading.load_episodes(name)
+
+  def test_no_steps(self):
+    directory = self.create_tempdir().full_path
+    _write(directory, {'random': np.int64}, [{'random': 1}])
+    with self.assertRaisesRegex(ValueError, r"\['random'\], without steps"):
+      loading.load_episodes(directory)
+
+  def test_no_such_split(self):
+    with self.assertRaisesRegex(ValueError, 'Unknown split'):
+      loading.load_episodes(self._directory, 'test')
+
+  @parameterized.parameters((2, 2), (3, -1), (0, 0))
+  def test_no_such_shard(self, num_shards, shard_index):
+    with self.assertRaisesRegex(ValueError, 'shard_index must be'):
+      loading.load_episodes(
+          self._directory, num_shards=num_shards, shard_index=shard_index
+      )
+
+
+if __name__ == '__main__':
+  tf.test.main()

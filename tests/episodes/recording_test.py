@@ -1,0 +1,109 @@
+"""Tests of recording real episodes, and of reading them back."""
+
+import os
+
+from absl.testing import parameterized
+import gym
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import loading
+from rlds2reverb.episodes import recording
+
+
+def _read(directory):
+  return [
+      episode['steps']
+      for episode in loading.load_episodes(directory).as_numpy_iterator()
+  ]
+
+
+class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
+
+  def _directory(self):
+    return os.path.join(self.create_tempdir().full_path, 'recorded')
+
+  @parameterized.parameters('CartPole-v1', 'Pendulum-v1')
+  def test_steps_are_those_of_the_environment(self, name):
+    directory = self._directory()
+    recording.record_episodes(name, directory, 3, seed=7)
+
+    env = gym.make(name)
+    env.seed(7)
+    env.action_space.seed(7)
+    episodes = _read(directory)
+    self.assertLen(episodes, 3)
+    for steps in episodes:
+      observation = env.reset()
+      transitions = len(steps['reward']) - 1
+      for t in range(transitions):
+        self.assertAllClose(steps['observation'][t], observation)
+        action = env.action_space.sample()
+        self.assertAllEqual(steps['action'][t], action)
+        observation, reward, done, info = env.step(action)
+        self.assertNear(steps['reward'][t], reward, 1e-5)
+        self.assertEqual(done, t == transitions - 1)
+      self.assertAllClose(steps['observation'][-1], observation)
+      is_terminal = not info.get('TimeLimit.truncated', False)
+      self.assertEqual(is_terminal, name == 'CartPole-v1')
+      self.assertAllEqual(
+          steps['is_first'], [True] + [False] * transitions
+      )
+      self.assertAllEqual(steps['is_last'], [False] * transitions + [True])
+      self.assertAllEqual(
+          steps['is_terminal'], [False] * transitions + [is_terminal]
+      )
+      end = [0.0, 0.0] if is_terminal else [1.0, 1.0]
+      self.assertAllEqual(steps['discount'], [1.0] * (transitions - 1) + end)
+      self.assertAllEqual(steps['reward'][-1], 0.0)
+    env.close()
+
+  def test_max_steps_cuts_without_termination(self):
+    directory = self._directory()
+    recording.record_episodes(
+        'MountainCarContinuous-v0', directory, 2, max_steps=5
+    )
+    for steps in _read(directory):
+      self.assertLen(steps['reward'], 6)
+      self.assertFalse(steps['is_terminal'].any())
+      self.assertAllEqual(steps['discount'], np.ones(6))
+
+  def test_policy_acts(self):
+    directory = self._directory()
+    recording.record_episodes(
+        'CartPole-v1', directory, 2, policy=lambda o: int(o[2] > 0)
+    )
+    for steps in _read(directory):
+      self.assertAllEqual(
+          steps['action'][:-1], (steps['observation'][:-1, 2] > 0).astype(int)
+      )
+
+  def test_never_overwrites(self):
+    directory = self._directory()
+    recording.record_episodes('CartPole-v1', directory, 1)
+    with self.assertRaisesRegex(FileExistsError, 'is not empty'):
+      recording.record_episodes('CartPole-v1', directory, 1)
+
+  def test_failure_leaves_nothing(self):
+    directory = self._directory()
+
+    def policy(_):
+      raise RuntimeError('no action')
+
+    with self.assertRaisesRegex(RuntimeError, 'no action'):
+      recording.record_episodes('CartPole-v1', directory, 1, policy=policy)
+    self.assertEmpty(os.listdir(os.path.dirname(directory)))
+
+  def test_bad_arguments(self):
+    with self.assertRaisesRegex(ValueError, 'no gym environment'):
+      recording.record_episodes('NoSuchEnvironment-v0', self._directory(), 1)
+    with self.assertRaisesRegex(ValueError, 'must be positive'):
+      recording.record_episodes('CartPole-v1', self._directory(), 0)
+    with self.assertRaisesRegex(ValueError, 'must be positive'):
+      recording.record_episodes(
+          'CartPole-v1', self._directory(), 1, max_steps=0
+      )
+
+
+if __name__ == '__main__':
+  tf.test.main()

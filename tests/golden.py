@@ -1,0 +1,485 @@
+"""Named golden episodes, and plain numpy computations to compare against.
+
+An episode is a dict of its steps' fields, every leaf a numpy array `[T, ...]`.
+"""
+
+import operator
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+import tree
+
+Episode = Dict[str, Any]
+
+FIRST, MID, LAST = 0, 1, 2
+
+TERMINAL_NOT_LAST = 'Terminal step must be the last step of an episode.'
+FIRST_AFTER_MID = 'Mid step should not be followed by a first step.'
+NO_FIRST_AFTER_LAST = (
+    'Last step of an episode must be followed by a first step.'
+)
+NO_FIRST = 'An episode must begin with a first step.'
+FIRST_AFTER_FIRST = (
+    'First step should not be followed by a first step, unless it is the last'
+    ' step too.'
+)
+STEPS_AFTER_LAST = 'Last step of an episode must end it.'
+DISCOUNT_RANGE = 'Discount must lie in [0, 1].'
+NAN = 'Step must not hold NaN.'
+EMPTY = 'An episode must have a step.'
+
+
+class Case(NamedTuple):
+  """Episodes in, rows out."""
+
+  episodes: List[Episode]
+  step_type: List[int]
+  next_step_type: List[int]
+  discount: List[float]
+
+
+class InvalidCase(NamedTuple):
+  """An episode, the sentence it is refused with, and the step at fault.
+
+  The step is None where the episode has none.
+  """
+
+  episode: Episode
+  sentence: str
+  step: Optional[int]
+
+
+def make_episode(
+    discount: Sequence[float], *, terminal: bool, base: int = 0
+) -> Episode:
+  """Returns a flat float32 episode; `base` tells its values from another's."""
+  length = len(discount)
+  step = np.arange(length)
+  values = (base + step).astype(np.float32)
+  return {
+      'observation': np.stack([values, -values], axis=1),
+      'action': 100 + base + step,
+      'reward': 10 * values,
+      'discount': np.array(discount, np.float32),
+      'is_first': step == 0,
+      'is_last': step == length - 1,
+      'is_terminal': (step == length - 1) & terminal,
+  }
+
+
+COMPLETE = make_episode([1, 1, 1, 1], terminal=True)
+TRUNCATED = make_episode([1, 1, 1, 0.9], terminal=False, base=10)
+SINGLE_TERMINAL = make_episode([1], terminal=True, base=20)
+SINGLE_TRUNCATED = make_episode([0.7], terminal=False, base=30)
+
+CASES = {
+    'complete': Case(
+        episodes=[COMPLETE],
+        step_type=[FIRST, MID, MID, LAST],
+        next_step_type=[MID, MID, LAST, FIRST],
+        discount=[1, 1, 1, 0],
+    ),
+    'truncated': Case(
+        episodes=[TRUNCATED],
+        step_type=[FIRST, MID, MID, LAST],
+        next_step_type=[MID, MID, LAST, FIRST],
+        discount=[1, 1, 1, 0.9],
+    ),
+    'single_terminal': Case(
+        episodes=[SINGLE_TERMINAL],
+        step_type=[LAST],
+        next_step_type=[LAST],
+        discount=[0],
+    ),
+    'single_truncated': Case(
+        episodes=[SINGLE_TRUNCATED],
+        step_type=[LAST],
+        next_step_type=[LAST],
+        discount=[0.7],
+    ),
+    'truncated_single_complete': Case(
+        episodes=[TRUNCATED, SINGLE_TERMINAL, COMPLETE],
+        step_type=[FIRST, MID, MID, LAST, LAST, FIRST, MID, MID, LAST],
+        next_step_type=[MID, MID, LAST, FIRST, LAST, MID, MID, LAST, FIRST],
+        discount=[1, 1, 1, 0.9, 0, 1, 1, 1, 0],
+    ),
+}
+
+
+def _with_flags(first, last, terminal=None, discount=None) -> Episode:
+  length = len(first)
+  episode = make_episode([1] * length, terminal=False, base=40)
+  episode['is_first'] = np.array(first, bool)
+  episode['is_last'] = np.array(last, bool)
+  if terminal is not None:
+    episode['is_terminal'] = np.array(terminal, bool)
+  if discount is not None:
+    episode['discount'] = np.array(discount, np.float32)
+  return episode
+
+
+INVALID_CASES = {
+    'terminal_before_last': InvalidCase(
+        _with_flags([1, 0, 0], [0, 0, 1], terminal=[0, 1, 1]),
+        TERMINAL_NOT_LAST,
+        1,
+    ),
+    'stops_at_mid': InvalidCase(
+        _with_flags([1, 0, 0], [0, 0, 0]), FIRST_AFTER_MID, 2
+    ),
+    'first_last_mid_last': InvalidCase(
+        _with_flags([1, 0, 0, 0], [0, 1, 0, 1]), NO_FIRST_AFTER_LAST, 1
+    ),
+    'first_first': InvalidCase(
+        _with_flags([1, 1, 0], [0, 0, 1]), FIRST_AFTER_FIRST, 0
+    ),
+    'mid_at_start': InvalidCase(
+        _with_flags([0, 0, 0], [0, 0, 1]), NO_FIRST, 0
+    ),
+    'first_alone': InvalidCase(_with_flags([1], [0]), FIRST_AFTER_FIRST, 0),
+    'last_first': InvalidCase(
+        _with_flags([1, 0, 1, 0], [0, 1, 0, 1]), STEPS_AFTER_LAST, 1
+    ),
+    'discount_above_one': InvalidCase(
+        _with_flags([1, 0, 0], [0, 0, 1], discount=[1, 2.5, 1]),
+        DISCOUNT_RANGE,
+        1,
+    ),
+    'discount_below_zero': InvalidCase(
+        _with_flags([1, 0, 0], [0, 0, 1], discount=[1, 1, -0.5]),
+        DISCOUNT_RANGE,
+        2,
+    ),
+    'empty': InvalidCase(_with_flags([], []), EMPTY, None),
+}
+
+
+def stacked_spec(episode: Episode) -> Any:
+  """Returns the specs of stacked steps like those of `episode`."""
+
+  def spec(leaf):
+    dtype = tf.string if leaf.dtype == object else leaf.dtype
+    return tf.TensorSpec([None, *leaf.shape[1:]], dtype)
+
+  return tf.nest.map_structure(spec, episode)
+
+
+def stacked(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
+  """Returns the RLDS data set of `episodes` with stacked steps.
+
+  Args:
+    episodes: read anew each time that the data set is iterated, so that one
+      data set serves many lists: change the list in place.
+    spec: the specs of stacked steps; by default those of the first episode.
+  """
+  spec = stacked_spec(episodes[0]) if spec is None else spec
+  return tf.data.Dataset.from_generator(
+      lambda: ({'steps': episode} for episode in list(episodes)),
+      output_signature={'steps': spec},
+  )
+
+
+def nested(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
+  """Returns what `stacked` does, with a nested data set of steps."""
+  return stacked(episodes, spec).map(
+      lambda episode: {
+          'steps': tf.data.Dataset.from_tensor_slices(episode['steps'])
+      }
+  )
+
+
+FORMS = {'stacked': stacked, 'nested': nested}
+
+
+def with_unused_fields(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
+  """Adds step fields that no tensor `[T, ...]` can hold."""
+
+  def add_to_step(step):
+    count = 1 + tf.reshape(tf.cast(step['is_first'], tf.int32), [])
+    return {
+        **step,
+        'words': tf.RaggedTensor.from_row_splits(
+            tf.range(3), tf.stack([0, count, 3])
+        ),
+        'points': tf.zeros(tf.stack([count, 2])),
+    }
+
+  def add(episode):
+    steps = episode['steps']
+    if isinstance(steps, tf.data.Dataset):
+      return {**episode, 'steps': steps.map(add_to_step)}
+    words = tf.ragged.range(tf.range(tf.shape(steps['is_first'])[0]))
+    return {**episode, 'steps': {**steps, 'words': words}}
+
+  return rlds_data.map(add)
+
+
+def random_episodes(
+    rng: np.random.Generator,
+    count: int,
+    *,
+    nested_fields: bool = False,
+    discount_dtype: Any = np.float32,
+    discount_shape: Tuple[int, ...] = (),
+    max_length: int = 7,
+) -> List[Episode]:
+  """Returns valid random episodes of 1 to `max_length` steps, one of one step.
+
+  Args:
+    rng: the source of the randomness.
+    count: the number of episodes.
+    nested_fields: whether observation and action are deeply nested, of many
+      dtypes, rather than flat float32.
+    discount_dtype: the dtype of the discount.
+    discount_shape: the shape of a step's discount.
+    max_length: the length of the longest episode.
+  """
+  lengths = rng.integers(1, max_length + 1, count)
+  lengths[rng.integers(count)] = 1
+  return [
+      _random_episode(
+          rng, int(length), nested_fields, discount_dtype, discount_shape
+      )
+      for length in lengths
+  ]
+
+
+def _random_episode(rng, length, nested_fields, discount_dtype, discount_shape):
+  def floats(*shape, dtype=np.float32):
+    return rng.normal(size=(length, *shape)).astype(dtype)
+
+  def strings():
+    return np.array(
+        [rng.bytes(int(rng.integers(5))) for _ in range(length)], object
+    )
+
+  if nested_fields:
+    observation = {
+        'camera': {
+            'rgb': rng.integers(0, 256, (length, 2, 3, 3)).astype(np.uint8),
+            'pose': (floats(3, dtype=np.float64), {'joint': floats(2)}),
+        },
+        'task': strings(),
+        'state': (rng.integers(-(2**40), 2**40, (length, 2)), floats()),
+    }
+    action = ({'gripper': rng.integers(0, 9, length)}, strings(), floats(2))
+    reward = floats(dtype=np.float64)
+  else:
+    observation, action, reward = floats(3), floats(2), floats()
+  discount = rng.uniform(size=(length, *discount_shape))
+  if np.issubdtype(discount_dtype, np.integer):
+    discount = discount > 0.5
+  step = np.arange(length)
+  return {
+      'observation': observation,
+      'action': action,
+      'reward': reward,
+      'discount': discount.astype(discount_dtype),
+      'is_first': step == 0,
+      'is_last': step == length - 1,
+      'is_terminal': (step == length - 1) & bool(rng.integers(2)),
+  }
+
+
+def length_of(episode: Episode) -> int:
+  return len(episode['is_first'])
+
+
+def step_of(episode: Episode, step: int) -> Dict[str, Any]:
+  return tf.nest.map_structure(lambda leaf: leaf[step], episode)
+
+
+def _zero(leaf):
+  return b'' if isinstance(leaf, bytes) else np.zeros_like(leaf)
+
+
+def expected_frames(
+    episodes: Sequence[Episode],
+    terminal_discount: str = 'step',
+    policy_info: Optional[Callable[[Any, Any], Any]] = None,
+) -> List[trajectory.Trajectory]:
+  """Converts valid episodes step by step, by their positions.
+
+  Args:
+    episodes: valid episodes.
+    terminal_discount: "step" or "transition".
+    policy_info: called with the current and the next step, in numpy.
+
+  Returns:
+    One `Trajectory` of numpy values a step.
+  """
+  places = [
+      (episode, step)
+      for episode in episodes
+      for step in range(length_of(episode))
+  ]
+  frames = []
+  for index, (episode, step) in enumerate(places):
+    current = step_of(episode, step)
+    last = length_of(episode) - 1
+    if last == 0:
+      step_type, next_step_type = LAST, LAST
+    elif step == last:
+      step_type, next_step_type = LAST, FIRST
+    else:
+      step_type = FIRST if step == 0 else MID
+      next_step_type = LAST if step == last - 1 else MID
+    terminal = bool(episode['is_terminal'][last])
+    discount = float(np.reshape(current['discount'], ()))
+    if terminal and step == last:
+      discount = 0.0
+    if terminal and step == last - 1 and terminal_discount == 'transition':
+      discount = 0.0
+    info = ()
+    if policy_info:
+      if index + 1 < len(places):
+        following = step_of(*places[index + 1])
+      else:
+        following = tf.nest.map_structure(_zero, current)
+        following['is_first'] = np.ones_like(current['is_first'])
+      info = policy_info(current, following)
+    frames.append(
+        trajectory.Trajectory(
+            step_type=np.int32(step_type),
+            observation=current['observation'],
+            action=current['action'],
+            policy_info=info,
+            next_step_type=np.int32(next_step_type),
+            reward=current['reward'],
+            discount=np.float32(discount),
+        )
+    )
+  return frames
+
+
+def find_fault(episode: Episode) -> Optional[Tuple[str, Optional[int]]]:
+  """Returns the sentence and the step of the first fault, None where valid."""
+  length = length_of(episode)
+  if length == 0:
+    return EMPTY, None
+  for step in range(length):
+    at = {
+        name: episode[name][step]
+        for name in ('is_first', 'is_last', 'is_terminal', 'discount')
+    }
+    is_end = step == length - 1
+    first_follows = is_end or episode['is_first'][step + 1]
+    if at['is_terminal'] and not at['is_last']:
+      return TERMINAL_NOT_LAST, step
+    if not at['is_first'] and not at['is_last'] and first_follows:
+      return FIRST_AFTER_MID, step
+    if at['is_last'] and not first_follows:
+      return NO_FIRST_AFTER_LAST, step
+    if step == 0 and not at['is_first']:
+      return NO_FIRST, step
+    if at['is_first'] and not at['is_last'] and first_follows:
+      return FIRST_AFTER_FIRST, step
+    if at['is_last'] and not is_end:
+      return STEPS_AFTER_LAST, step
+    if not 0 <= at['discount'] <= 1:
+      return DISCOUNT_RANGE, step
+  return None
+
+
+def corrupted(rng: np.random.Generator, episode: Episode) -> Episode:
+  """Returns `episode` with one to three random changes; it may stay valid."""
+  episode = dict(episode)
+  for _ in range(rng.integers(1, 4)):
+    length = length_of(episode)
+    change = rng.integers(6)
+    if change < 3:
+      flag = ('is_first', 'is_last', 'is_terminal')[change]
+      episode[flag] = episode[flag].copy()
+      if length:
+        episode[flag][rng.integers(length)] ^= True
+    elif change == 3:
+      episode = tf.nest.map_structure(lambda leaf: leaf[1:], episode)
+    elif change == 4:
+      episode = tf.nest.map_structure(lambda leaf: leaf[:-1], episode)
+    else:
+      episode = joined(episode, episode)
+  return episode
+
+
+def joined(*episodes: Episode) -> Episode:
+  """Returns one episode of the steps of several."""
+  return tf.nest.map_structure(
+      lambda *leaves: np.concatenate(leaves), *episodes
+  )
+
+
+def frames_of(dataset: tf.data.Dataset) -> List[Any]:
+  """Returns the elements of a data set of frames, in numpy."""
+  return list(dataset.as_numpy_iterator())
+
+
+def rows_of(block: Any) -> List[Any]:
+  """Returns the rows of a nest whose every leaf is `[B, ...]`."""
+  lengths = {len(leaf) for leaf in tree.flatten(block)}
+  if len(lengths) != 1:
+    raise ValueError(f'The leaves of a block are of the lengths {lengths}.')
+  return [
+      tree.map_structure(operator.itemgetter(row), block)
+      for row in range(lengths.pop())
+  ]
+
+
+def rows_of_blocks(dataset: tf.data.Dataset) -> List[Any]:
+  """Returns the rows of all blocks of a data set, in numpy."""
+  return [
+      row for block in dataset.as_numpy_iterator() for row in rows_of(block)
+  ]
+
+
+def frames_and_error(
+    dataset: tf.data.Dataset,
+) -> Tuple[List[Any], Optional[tf.errors.InvalidArgumentError]]:
+  """Returns the frames before an InvalidArgumentError, and that error."""
+  frames = []
+  try:
+    for frame in dataset.as_numpy_iterator():
+      frames.append(frame)
+  except tf.errors.InvalidArgumentError as error:
+    return frames, error
+  return frames, None
+
+
+def place(episode: int, step: Optional[int]) -> str:
+  """Returns how a message names a place."""
+  if step is None:
+    return f'Episode {episode} has none.'
+  return f'episode {episode}, step {step}:'
+
+
+def assert_frames_equal(
+    test: tf.test.TestCase, actual: Sequence[Any], expected: Sequence[Any]
+) -> None:
+  """Asserts that two lists of nests are equal in structure, dtype and value."""
+  test.assertLen(actual, len(expected))
+  for index, (one, other) in enumerate(zip(actual, expected)):
+    tf.nest.assert_same_structure(one, other)
+    others = tree.flatten(other)
+    for (path, leaf), expected_leaf in zip(
+        tree.flatten_with_path(one), others
+    ):
+      name = f'frame {index}, {"/".join(map(str, path))}'
+      leaf, expected_leaf = _as_array(leaf), _as_array(expected_leaf)
+      test.assertEqual(leaf.dtype, expected_leaf.dtype, name)
+      np.testing.assert_array_equal(leaf, expected_leaf, name)
+
+
+def _as_array(leaf):
+  if isinstance(leaf, bytes):
+    return np.array(leaf, object)
+  return np.asarray(leaf)

@@ -1,0 +1,49 @@
+"""Tests of the program that records episodes, run as a user runs it."""
+
+import os
+import subprocess
+import sys
+
+from absl.testing import absltest
+
+from rlds2reverb.episodes import loading
+
+
+def _run(*args, **environment):
+  return subprocess.run(
+      [sys.executable, '-m', 'scripts.record_episodes', *args],
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), **environment},
+      capture_output=True,
+      text=True,
+      check=False,
+  )
+
+
+class RecordEpisodesTest(absltest.TestCase):
+
+  def test_records_relative_to_the_user_and_never_overwrites(self):
+    folder = self.create_tempdir().full_path
+    args = ('--environment=Pendulum-v1', '--num_episodes=3', '--max_steps=20')
+    result = _run(*args, '--directory=new/data', BUILD_WORKING_DIRECTORY=folder)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    directory = os.path.join(folder, 'new', 'data')
+    self.assertIn(f'Recorded 3 episodes in {directory}', result.stdout)
+    self.assertIn('3/3', result.stderr)
+    lengths = [
+        len(episode['steps']['reward'])
+        for episode in loading.load_episodes(directory)
+    ]
+    self.assertEqual(lengths, [21, 21, 21])
+
+    result = _run(*args, f'--directory={directory}')
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('is not empty. Record into a new directory.', result.stderr)
+
+  def test_needs_a_directory(self):
+    result = _run()
+    self.assertNotEqual(result.returncode, 0)
+    self.assertIn('--directory', result.stderr + result.stdout)
+
+
+if __name__ == '__main__':
+  absltest.main()
