@@ -12,8 +12,8 @@ from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
-# Reverb's writers complain on every append when many more items are pending.
-_FRAMES_PER_FLUSH = 200
+# With some more items pending Reverb's writers complain on every append.
+_FRAMES_PER_FLUSH = 50
 _SERVER_TIMEOUT_SECONDS = 30
 _NUMPY_OBSERVERS = (
     reverb_utils.ReverbAddEpisodeObserver,
