@@ -24,13 +24,15 @@ setuptools.setup(
         # and break `import tensorflow_datasets`. pip does not see it.
         'tensorflow-metadata==1.17.3',
         'protobuf==4.25.9',
+        # What tensorflow-datasets prepares a data set with, and asks for on
+        # Python 3.8 only.
+        'importlib_resources',
         # Newer ones need NumPy 2, which TensorFlow 2.15 excludes. pip does not
         # see that either.
         'pyarrow<26',
         'numpy==1.26.4',
         # The gym that TF-Agents 0.19.0 knows, for recording episodes.
         'gym==0.23.0',
-        'pygame==2.1.3',
         'dm-tree',
         'tqdm',
     ],

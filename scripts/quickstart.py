@@ -75,9 +75,8 @@ def main(argv):
   for _ in blocks:
     pass
   seconds = time.perf_counter() - start
-  _print_stage(
-      'converted', f'{frames} trajectories, {frames / seconds:,.0f} a second, to'
-  )
+  rate = f'{frames / seconds:,.0f} a second'
+  _print_stage('converted', f'{frames} trajectories, {rate}, to')
   _print_leaves(data_spec, lambda spec: f'{spec.dtype.name} {spec.shape}')
 
   server = reverb.Server([

@@ -31,9 +31,9 @@ def load_episodes(
       `data_dir`, for example `d4rl_mujoco_halfcheetah/v2-medium`.
     split: a TFDS split, for example `train` or `train[:10%]`.
     data_dir: where TFDS looks for a named data set. By default where TFDS does.
-    decoders: TFDS decoders of single features, nested as the features are, for
-      example `{'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}`
-      to leave the images encoded.
+    decoders: TFDS decoders of single features, nested as the features are.
+      `{'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}`, for
+      example, leaves the images encoded.
     num_shards: into how many parts, of nearly as many episodes each, the split
       is divided.
     shard_index: which of them is read, from 0.
@@ -74,7 +74,7 @@ def load_episodes(
       shuffle_files=shuffle_files,
       read_config=read_config or tfds.ReadConfig(try_autocache=False),
   )
-  # The steps are on disk as a sequence is: as one, they are decoded all at once.
+  # The steps are on disk as a sequence is, and can be decoded at once as one.
   sequence = tfds.features.FeaturesDict(
       {rlds.STEPS: tfds.features.Sequence(steps)}
   )

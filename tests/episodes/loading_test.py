@@ -28,6 +28,28 @@ def _write(directory, features, episodes):
   writer.close_all()
 
 
+class NamedRlds(tfds.core.GeneratorBasedBuilder):
+  """A data set that TFDS knows by its name."""
+
+  VERSION = tfds.core.Version('1.0.0')
+
+  def _info(self):
+    return tfds.core.DatasetInfo(
+        builder=self,
+        features=tfds.features.FeaturesDict(
+            {'steps': tfds.features.Dataset({'reward': np.float32})}
+        ),
+    )
+
+  def _split_generators(self, dl_manager):
+    return {'train': self._generate_examples()}
+
+  def _generate_examples(self):
+    for index in range(2):
+      rewards = [10 * index + t for t in range(3)]
+      yield index, {'steps': [{'reward': reward} for reward in rewards]}
+
+
 _FEATURES = {
     'episode_id': np.int64,
     'steps': tfds.features.Dataset({
@@ -155,8 +177,14 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_by_name(self):
     data_dir = self.create_tempdir().full_path
-    with self.assertRaisesRegex(FileNotFoundError, 'mnist.*Prepare it'):
-      loading.load_episodes('mnist', data_dir=data_dir)
+    with self.assertRaisesRegex(FileNotFoundError, 'named_rlds.*Prepare it'):
+      loading.load_episodes('named_rlds', data_dir=data_dir)
+    tfds.builder('named_rlds', data_dir=data_dir).download_and_prepare()
+    episodes = list(loading.load_episodes('named_rlds', data_dir=data_dir))
+    self.assertAllEqual(
+        [episode['steps']['reward'] for episode in episodes],
+        [[0, 1, 2], [10, 11, 12]],
+    )
 
   @parameterized.parameters('no_such_data_set', '/no/such/directory')
   def test_no_such_data_set(self, name):
