@@ -136,8 +136,8 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
 def _empty(observer: Observer) -> None:
   """Leaves `observer` as it was when it was new: nothing cached."""
   observer.reset(write_cached_steps=False)
-  # ReverbAddEpisodeObserver.reset forgets that its writer is empty now; closing
-  # and opening it does not.
+  # ReverbAddEpisodeObserver.reset still takes its writer to have data; closing
+  # and opening the observer mends that.
   if type(observer) in _NUMPY_OBSERVERS:
     observer.close()
     observer.open()

@@ -56,34 +56,35 @@ def check_episode(
   is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   discount = outline[rlds.DISCOUNT]
   length = tf.size(is_first)
+  has_nan = {NAN: outline[blocks.NAN_FIELD] > 0} if nan_fields else {}
   if validation == 'tf_agents':
     # What follows the last step is not known here: take what breaks no rule.
     next_is_first = tf.concat([is_first[1:], is_last[-1:]], 0)
-    broken = _broken_pairs(outline, next_is_first)
-    if nan_fields:
-      broken[NAN] = outline[blocks.NAN_FIELD] > 0
+    broken = {**_broken_pairs(outline, next_is_first), **has_nan}
     return _verdict(broken, outline, episode, nan_fields=nan_fields)
 
   # All rules in a few operations: most episodes cost no more than these.
   step = tf.range(length)
+  is_out_of_range = (discount < 0) | (discount > 1)
   is_right = (
       tf.equal(is_first, step == 0)
       & tf.equal(is_last, step == length - 1)
       & (is_last | ~outline[rlds.IS_TERMINAL])
-      & ~((discount < 0) | (discount > 1))
+      & ~is_out_of_range
   )
   if nan_fields:
-    is_right &= outline[blocks.NAN_FIELD] == 0
+    is_right &= ~has_nan[NAN]
 
   def describe():
     next_is_first = tf.concat([is_first, [True]], 0)[1:]
-    broken = _broken_pairs(outline, next_is_first)
-    broken[NO_FIRST] = ~is_first & (step == 0)
-    broken[FIRST_AFTER_FIRST] = is_first & ~is_last & next_is_first
-    broken[STEPS_AFTER_LAST] = is_last & next_is_first & (step < length - 1)
-    broken[DISCOUNT_RANGE] = (discount < 0) | (discount > 1)
-    if nan_fields:
-      broken[NAN] = outline[blocks.NAN_FIELD] > 0
+    broken = {
+        **_broken_pairs(outline, next_is_first),
+        NO_FIRST: ~is_first & (step == 0),
+        FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
+        STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
+        DISCOUNT_RANGE: is_out_of_range,
+        **has_nan,
+    }
     return tf.cond(
         length > 0,
         lambda: _describe(broken, outline, episode, nan_fields=nan_fields),

@@ -32,6 +32,12 @@ def _policy_info(current, following):
   }
 
 
+def _server(data, **kwargs):
+  return testing.reverb_server(
+      specs.create_trajectory_data_spec(data), **kwargs
+  )
+
+
 def _windows(frames, length):
   return [frames[i : i + length] for i in range(len(frames) - length + 1)]
 
@@ -84,9 +90,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_items_of_the_trajectory_observer(self, settings, num_items):
     data = golden.stacked(_ROW_OF_THREE)
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = reverb_utils.ReverbAddTrajectoryObserver(
           client, testing.TABLE, **settings
       )
@@ -102,9 +106,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_items_of_the_episode_observer(self):
     data = golden.stacked(_ROW_OF_THREE)
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = reverb_utils.ReverbAddEpisodeObserver(
           client, testing.TABLE, max_sequence_length=4
       )
@@ -115,9 +117,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
   def test_episode_observer_raises_and_can_be_used_again(self):
     data = golden.stacked(_ROW_OF_THREE)
     single = golden.stacked([golden.SINGLE_TERMINAL])
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = reverb_utils.ReverbAddEpisodeObserver(
           client, testing.TABLE, max_sequence_length=3
       )
@@ -133,9 +133,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_episode_observer_bypasses_long_episodes(self):
     data = golden.stacked(_ROW_OF_THREE)
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = reverb_utils.ReverbAddEpisodeObserver(
           client,
           testing.TABLE,
@@ -150,9 +148,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_items_of_the_sequence_observer_cross_episodes(self):
     data = golden.stacked(_ROW_OF_THREE)
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = reverb_utils.ReverbTrajectorySequenceObserver(
           client, testing.TABLE, sequence_length=2
       )
@@ -174,9 +170,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
         for pair in _windows(frames, 2)
     ]
     after = _windows(golden.expected_frames([golden.COMPLETE]), 2)
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = _pair_observer(client)
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError,
@@ -191,9 +185,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(
         [golden.TRUNCATED, golden.INVALID_CASES['first_alone'].episode]
     )
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = reverb_utils.ReverbTrajectorySequenceObserver(
           client, testing.TABLE, sequence_length=2
       )
@@ -218,9 +210,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
         bad[2].episode,
     ])
     good = [golden.COMPLETE, golden.TRUNCATED]
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = _pair_observer(client)
       report = report_lib.ConversionReport()
       with self.assertLogs(level='WARNING') as logs:
@@ -249,9 +239,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_nothing_but_skipped_episodes(self):
     data = golden.stacked([golden.INVALID_CASES['first_alone'].episode])
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = _pair_observer(client)
       self.assertEqual(
           push.push_rlds_to_reverb(data, observer, invalid_episodes='skip'), 0
@@ -260,9 +248,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_no_episodes(self):
     data = golden.stacked([golden.COMPLETE]).take(0)
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = _pair_observer(client)
       with self.assertRaisesRegex(ValueError, 'No dataset representing RLDS'):
         push.push_rlds_to_reverb(data, observer)
@@ -272,9 +258,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer.close()
 
   def _warnings(self, data, max_size=1000, **kwargs):
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data), max_size=max_size
-    ) as client:
+    with _server(data, max_size=max_size) as client:
       observer = _pair_observer(client)
       with self.assertLogs(level='WARNING') as logs:
         logging.warning('(so that there is one)')
@@ -382,9 +366,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_policy_info_that_the_table_lacks_is_left_out(self):
     data = golden.stacked([golden.TRUNCATED])
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = _pair_observer(client)
       with self.assertLogs(level='WARNING') as logs:
         push.push_rlds_to_reverb(data, observer, _policy_info)
@@ -448,9 +430,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_server_that_is_gone(self):
     data = golden.stacked([golden.TRUNCATED])
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
+    with _server(data) as client:
       observer = _pair_observer(client)
     with self.assertRaisesRegex(Exception, 'timeout|Deadline'):
       with mock.patch.object(push, '_SERVER_TIMEOUT_SECONDS', 1):
