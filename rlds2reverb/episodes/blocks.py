@@ -86,16 +86,6 @@ def end_outline() -> Outline:
   }
 
 
-def zeros(spec: Any) -> Any:
-  """Returns zeros of `spec`; a dimension that it leaves open is 0."""
-
-  def leaf_zeros(leaf):
-    shape = [None] if leaf.shape.rank is None else leaf.shape.as_list()
-    return tf.zeros([dim or 0 for dim in shape], leaf.dtype)
-
-  return tf.nest.map_structure(leaf_zeros, spec)
-
-
 def episode_blocks(
     rlds_data: tf.data.Dataset,
     fields: Sequence[str],
@@ -215,7 +205,7 @@ def with_following_step(
     The last block, and one before an invalid episode, is followed by a first
     step whose fields are zeros, shaped as in the data.
   """
-  end = zeros(dataset.element_spec)
+  end = steps_lib.zeros(dataset.element_spec)
 
   def end_step(held):
     step = tf.nest.map_structure(
@@ -308,7 +298,9 @@ def _read_nested(steps, read_fields, nan_fields, block_length):
     steps = steps.map(lambda step: _select(step, read_fields))
   blocks = steps.batch(block_length)
   # Of no steps the first block is empty.
-  nothing = tf.data.Dataset.from_tensors(zeros(blocks.element_spec))
+  nothing = tf.data.Dataset.from_tensors(
+      steps_lib.zeros(blocks.element_spec)
+  )
   head = blocks.concatenate(nothing).take(1).get_single_element()
   outline = _outline(head, nan_fields)
   # An episode that ends with its first block is not read a second time.

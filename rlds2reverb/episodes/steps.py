@@ -85,6 +85,35 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
   return StepsSpec(step, stacked)
 
 
+def stack_steps(steps: Any) -> Any:
+  """Returns the steps of one episode stacked `[T, ...]`, whole.
+
+  Args:
+    steps: what an RLDS episode holds under `steps`: a nested `tf.data.Dataset`
+      of steps, or steps stacked already, which come back as they are.
+
+  Returns:
+    A nest of tensors `[T, ...]`. Of a nested data set every field must have the
+    same shape in every step.
+  """
+  if not isinstance(steps, tf.data.Dataset):
+    return steps
+  whole = steps.batch(tf.int64.max)
+  # Of no steps there is no batch.
+  nothing = tf.data.Dataset.from_tensors(zeros(whole.element_spec))
+  return whole.concatenate(nothing).take(1).get_single_element()
+
+
+def zeros(spec: Any) -> Any:
+  """Returns zeros of `spec`; a dimension that it leaves open is 0."""
+
+  def leaf_zeros(leaf):
+    shape = [None] if leaf.shape.rank is None else leaf.shape.as_list()
+    return tf.zeros([dim or 0 for dim in shape], leaf.dtype)
+
+  return tf.nest.map_structure(leaf_zeros, spec)
+
+
 def field_path(path: Sequence[Any]) -> str:
   """Names a nested field, for example `observation/camera/0`."""
   return '/'.join(str(key) for key in path)

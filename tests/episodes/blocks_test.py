@@ -419,17 +419,5 @@ class DefaultBlockLengthTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(blocks.default_block_length(spec), expected)
 
 
-class ZerosTest(tf.test.TestCase):
-
-  def test_open_dimensions_are_zero(self):
-    found = blocks.zeros({
-        'a': tf.TensorSpec([None, 3], tf.int64),
-        'b': (tf.TensorSpec([2], tf.string),),
-    })
-    self.assertEqual(found['a'].shape, [0, 3])
-    self.assertEqual(found['a'].dtype, tf.int64)
-    self.assertAllEqual(found['b'][0], [b'', b''])
-
-
 if __name__ == '__main__':
   tf.test.main()

@@ -14,6 +14,31 @@ _FORMS = (('stacked', golden.stacked), ('nested', golden.nested))
 _FLAGS = ('is_first', 'is_last', 'is_terminal')
 
 
+class StackStepsTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('stacked', golden.stacked, True),
+      ('nested', golden.nested, True),
+      ('stacked_in_map', golden.stacked, False),
+      ('nested_in_map', golden.nested, False),
+  )
+  def test_whole_episodes(self, form, eagerly):
+    episodes = [golden.COMPLETE, golden.INVALID_CASES['empty'].episode]
+    rlds_data = form(episodes)
+    if eagerly:
+      stacked = [steps_lib.stack_steps(e['steps']) for e in rlds_data]
+    else:
+      stacked = list(
+          rlds_data.map(lambda e: steps_lib.stack_steps(e['steps']))
+      )
+    self.assertLen(stacked, 2)
+    for steps, episode in zip(stacked, episodes):
+      self.assertAllEqual(sorted(steps), sorted(episode))
+      for name, leaf in episode.items():
+        self.assertAllEqual(steps[name], leaf)
+        self.assertEqual(steps[name].dtype, leaf.dtype)
+
+
 class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*_FORMS)
@@ -230,6 +255,18 @@ class FieldsTest(tf.test.TestCase):
             ('reward', tf.TensorSpec([], tf.bfloat16)),
         ],
     )
+
+
+class ZerosTest(tf.test.TestCase):
+
+  def test_open_dimensions_are_zero(self):
+    found = steps_lib.zeros({
+        'a': tf.TensorSpec([None, 3], tf.int64),
+        'b': (tf.TensorSpec([2], tf.string),),
+    })
+    self.assertEqual(found['a'].shape, [0, 3])
+    self.assertEqual(found['a'].dtype, tf.int64)
+    self.assertAllEqual(found['b'][0], [b'', b''])
 
 
 if __name__ == '__main__':
