@@ -31,6 +31,8 @@ setuptools.setup(
         # see that either.
         'pyarrow<26',
         'numpy==1.26.4',
+        # The release that was tried with Reverb's insert stream.
+        'grpcio==1.74.0',
         # The gym that TF-Agents 0.19.0 knows, for recording episodes.
         'gym==0.23.0',
         'dm-tree',

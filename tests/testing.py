@@ -1,7 +1,9 @@
 """A real Reverb server for tests, and what its tables hold."""
 
 import contextlib
+from typing import Any, List, NamedTuple
 
+import numpy as np
 import reverb
 from tf_agents.specs import tensor_spec
 import tree
@@ -9,23 +11,10 @@ import tree
 TABLE = 'experience'
 
 
-@contextlib.contextmanager
-def reverb_server(data_spec=None, *, signature=None, max_size=1000):
-  """Starts a server, and yields a client of it.
-
-  Args:
-    data_spec: the spec of a frame, for the table's signature.
-    signature: the table's signature, instead.
-    max_size: of the table.
-
-  Yields:
-    The client. The table, `TABLE`, gives its items in the order in which they
-    came, each once.
-  """
-  if data_spec is not None:
-    signature = tensor_spec.add_outer_dim(data_spec)
-  table = reverb.Table(
-      TABLE,
+def make_table(*, signature=None, max_size=1000, name=TABLE):
+  """Returns a table that gives its items in their order, each once."""
+  return reverb.Table(
+      name,
       sampler=reverb.selectors.Fifo(),
       remover=reverb.selectors.Fifo(),
       max_size=max_size,
@@ -33,15 +22,70 @@ def reverb_server(data_spec=None, *, signature=None, max_size=1000):
       rate_limiter=reverb.rate_limiters.MinSize(1),
       signature=signature,
   )
-  server = reverb.Server([table])
+
+
+@contextlib.contextmanager
+def reverb_server(data_spec=None, *, signature=None, max_size=1000, tables=(TABLE,)):
+  """Starts a server, and yields a client of it.
+
+  Args:
+    data_spec: the spec of a frame, for the table's signature.
+    signature: the table's signature, instead.
+    max_size: of the table.
+    tables: the names of the tables.
+
+  Yields:
+    The client. A table gives its items in the order in which they came, each
+    once.
+  """
+  if data_spec is not None:
+    signature = tensor_spec.add_outer_dim(data_spec)
+  server = reverb.Server(
+      [make_table(signature=signature, max_size=max_size, name=name)
+       for name in tables]
+  )
   try:
     yield reverb.Client(f'localhost:{server.port}')
   finally:
     server.stop()
 
 
-def size(client):
-  return client.server_info()[TABLE].current_size
+def size(client, table=TABLE):
+  return client.server_info()[table].current_size
+
+
+class Contents(NamedTuple):
+  """What a table holds.
+
+  Attributes:
+    items: a tuple an item, in their order: the priority, and the dtype, shape
+      and bytes of every column.
+    num_episodes: the number of episodes that they are of.
+    signature: the table's.
+  """
+
+  items: List[Any]
+  num_episodes: int
+  signature: Any
+
+
+def contents(client, table=TABLE):
+  """Takes everything out of a table; returns the `Contents`."""
+  info = client.server_info()[table]
+  items = []
+  if info.current_size:
+    for sample in client.sample(
+        table, num_samples=info.current_size, emit_timesteps=False
+    ):
+      columns = tuple(
+          (leaf.dtype.str, leaf.shape, bytes_of(leaf)) for leaf in sample.data
+      )
+      items.append((float(np.ravel(sample.info.priority)[0]), columns))
+  return Contents(items, info.num_episodes, info.signature)
+
+
+def bytes_of(leaf):
+  return tuple(leaf.ravel()) if leaf.dtype == object else leaf.tobytes()
 
 
 def drain(client):

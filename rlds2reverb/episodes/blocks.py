@@ -55,6 +55,8 @@ class Block(NamedTuple):
     episode: int64 `[]`: the index of the episode in the data set.
     step: int64 `[]`: the index in its episode of the block's first step.
     fault: string `[]`: what is wrong with the episode; empty where it is valid.
+    episode_id: what identifies the episode, `[]`: the field asked for; `()`
+      where none was.
   """
 
   steps: Any
@@ -62,6 +64,7 @@ class Block(NamedTuple):
   episode: tf.Tensor
   step: tf.Tensor
   fault: tf.Tensor
+  episode_id: Any = ()
 
 
 def default_block_length(step_spec: Any) -> int:
@@ -94,6 +97,7 @@ def episode_blocks(
     invalid_episodes: str,
     find_nan: bool = False,
     block_length: Optional[int] = None,
+    episode_id: Optional[str] = None,
     block_fn: Callable[[Block], Any] = lambda block: block,
 ) -> tf.data.Dataset:
   """Cuts every episode into `Block`s, in order, after a look at its outline.
@@ -118,13 +122,15 @@ def episode_blocks(
       steps, with the fault.
     find_nan: whether the outline has the column `NAN_FIELD`, on `fields`.
     block_length: the most steps of a block. By default about 2 MiB.
+    episode_id: the name of a field of the episodes that identifies them.
     block_fn: applied to each block.
 
   Returns:
     A data set of `Block`s, or of what `block_fn` makes of them.
 
   Raises:
-    ValueError: if `block_length` is not positive.
+    ValueError: if `block_length` is not positive, or the episodes do not have
+      the field `episode_id`, a number or string.
     InvalidArgumentError: while iterating, on an invalid episode, or if nested
       steps change between two readings.
   """
@@ -138,8 +144,11 @@ def episode_blocks(
   if block_length < 1:
     raise ValueError(f'block_length must be positive, but is {block_length}.')
   nan_fields = fields if find_nan else ()
+  if episode_id is not None:
+    _check_episode_id(rlds_data.element_spec, episode_id)
 
-  def cut(episode, steps):
+  def cut(episode, element):
+    steps, identity = element
     """Returns the data set of one episode's pieces, each with its place."""
     if spec.stacked:
       outline = _outline(steps, nan_fields)
@@ -163,11 +172,13 @@ def episode_blocks(
     return tf.data.Dataset.zip((
         tf.data.Dataset.range(0, length, block_length),
         pieces,
-        tf.data.Dataset.from_tensors((outline, episode, fault)).repeat(),
+        tf.data.Dataset.from_tensors(
+            (outline, episode, fault, identity)
+        ).repeat(),
     ))
 
   def to_block(start, piece, place):
-    outline, episode, fault = place
+    outline, episode, fault, identity = place
     outline = _rows(outline, start, block_length + 1)
     checks = []
     if spec.stacked:
@@ -179,10 +190,15 @@ def episode_blocks(
       checks.append(tf.debugging.Assert(fault == '', [fault]))
     with tf.control_dependencies(checks):
       start = tf.identity(start)
-    return block_fn(Block(piece, outline, episode, start, fault))
+    return block_fn(Block(piece, outline, episode, start, fault, identity))
 
   return (
-      rlds_data.map(lambda episode: episode[rlds.STEPS])
+      rlds_data.map(
+          lambda episode: (
+              episode[rlds.STEPS],
+              () if episode_id is None else episode[episode_id],
+          )
+      )
       .enumerate()
       .flat_map(cut)
       .map(to_block)
@@ -240,6 +256,22 @@ def with_following_step(
       .scan(end, pair)
       .skip(1)
   )
+
+
+def _check_episode_id(episode, name) -> None:
+  fields = [field for field in episode if field != rlds.STEPS]
+  if name not in fields:
+    raise ValueError(
+        f'episode_id must be a field of the episodes, but is {name!r}. They'
+        f' have {fields}.'
+    )
+  spec = episode[name]
+  if spec.shape.rank != 0 or not (spec.dtype.is_integer or
+                                  spec.dtype == tf.string):
+    raise ValueError(
+        f'Episode field {name} must be one integer or string, to identify'
+        f' episodes, but its spec is {spec}.'
+    )
 
 
 def _rows(nest, start, count):

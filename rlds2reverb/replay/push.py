@@ -1,25 +1,30 @@
 """RLDS data into a Reverb server, through a TF-Agents observer."""
 
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, List, Optional, Union
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.trajectories import trajectory
 import tree
 
+from rlds2reverb.replay import bulk
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import source as source_lib
+from rlds2reverb.replay import tables as tables_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 # With some more items pending Reverb's writers complain on every append.
 _FRAMES_PER_FLUSH = 50
-_SERVER_TIMEOUT_SECONDS = 30
-_NUMPY_OBSERVERS = (
+_KNOWN_OBSERVERS = (
     reverb_utils.ReverbAddEpisodeObserver,
     reverb_utils.ReverbAddTrajectoryObserver,
     reverb_utils.ReverbTrajectorySequenceObserver,
 )
+_METHODS = ('auto', 'observer', 'bulk')
 
 Observer = Union[
     reverb_utils.ReverbAddEpisodeObserver,
@@ -33,6 +38,11 @@ def push_rlds_to_reverb(
     reverb_observer: Observer,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
+    method: str = 'auto',
+    identity: Optional[Any] = None,
+    episode_id: Optional[str] = None,
+    overflow: str = 'warn',
+    timeout: float = 60.0,
     validation: str = 'strict',
     terminal_discount: str = 'step',
     invalid_episodes: str = 'raise',
@@ -47,6 +57,12 @@ def push_rlds_to_reverb(
   episodes before it are in the table, and the observer is empty: it can be
   used again.
 
+  The items of the three TF-Agents observers are written for them by the bulk way
+  of `write_rlds_to_reverb`, many times faster than the observers write them
+  frame by frame. Only a `ReverbTrajectorySequenceObserver` shows it: its items
+  do not go on from the frames that it was given before into these, nor from
+  these into those to come.
+
   A warning, with numbers, says where the table was too small for the data,
   where a terminal episode's last transition has a discount other than 0, where
   there is NaN, and which episodes were skipped.
@@ -58,6 +74,13 @@ def push_rlds_to_reverb(
       and has `get_table_signature`, `flush` and `reset` as these have.
     policy_info_fn: see `convert_rlds_to_trajectories`. Left out, with a
       warning, where the table's signature has no `policy_info`.
+    method: `"bulk"`; `"observer"`, which calls the observer with each frame; or
+      `"auto"`, bulk for the three TF-Agents observers when they hold no frames
+      of an episode that goes on.
+    identity: see `write_rlds_to_reverb`; with the bulk way alone, as the next.
+    episode_id: see there.
+    overflow: see there.
+    timeout: see there. An observer's own calls wait without a limit.
     validation: see `convert_rlds_to_trajectories`.
     terminal_discount: see there.
     invalid_episodes: see there.
@@ -74,12 +97,23 @@ def push_rlds_to_reverb(
     ValueError: if `rlds_data` has no RLDS steps or no episodes at all (unless
       `validation="tf_agents"`), or they lack a feature; if the signature of
       the observer's table does not fit the data (a `SpecMismatchError`, which
-      lists each difference by path); or what the observer raises.
+      lists each difference by path); an episode is longer than the observer's
+      `max_sequence_length`; `method="bulk"` where that is not possible; or
+      what the observer raises.
+    ConnectionError: if the server does not answer.
+    InsertError: if the bulk way fails, see `write_rlds_to_reverb`.
     InvalidArgumentError: on an invalid episode.
   """
   report = report or report_lib.ConversionReport()
-  tables = _tables(reverb_observer)
-  signature = reverb_observer.get_table_signature()
+  is_bulk = _is_bulk(
+      method, reverb_observer, identity, episode_id, overflow
+  )
+  tables = _tables(reverb_observer, timeout)
+  signature = (
+      next(iter(tables.values())).signature
+      if tables
+      else reverb_observer.get_table_signature()
+  )
   if policy_info_fn and not _has_policy_info(signature):
     logging.warning(
         'The signature of the table has no policy_info, so that of'
@@ -87,36 +121,115 @@ def push_rlds_to_reverb(
         ' create_trajectory_data_spec(rlds_data, policy_info_fn) to keep it.'
     )
     policy_info_fn = None
-  specs.check_signature(
-      signature, specs.create_trajectory_data_spec(rlds_data, policy_info_fn)
-  )
-  blocks = conversion.trajectory_blocks(
-      rlds_data,
-      policy_info_fn,
+  settings = dict(
       validation=validation,
       terminal_discount=terminal_discount,
       invalid_episodes=invalid_episodes,
       nan=nan,
       report=report,
   )
-  try:
-    frames = _hand_over(blocks, reverb_observer)
-    reverb_observer.flush()
-  except BaseException:
-    _empty(reverb_observer)
-    raise
+  if is_bulk:
+    source = source_lib.make_source(
+        rlds_data,
+        _items_of(reverb_observer),
+        policy_info_fn,
+        None,
+        episode_id,
+        **settings,
+    )
+    layout = bulk.insert(
+        source,
+        reverb_observer.py_client,
+        identity=identity,
+        overflow=overflow,
+        timeout=timeout,
+    )
+    frames = layout.frames
+    report.inserted_items.update(layout.num_items)
+  else:
+    specs.check_signature(
+        signature, specs.create_trajectory_data_spec(rlds_data, policy_info_fn)
+    )
+    blocks = conversion.trajectory_blocks(
+        rlds_data, policy_info_fn, **settings
+    )
+    try:
+      frames = _hand_over(blocks, reverb_observer)
+      reverb_observer.flush()
+    except BaseException:
+      _empty(reverb_observer)
+      raise
+    after = _tables(reverb_observer, timeout)
+    for name, info in after.items():
+      report.inserted_items[name] = tables_lib.inserted(
+          info
+      ) - tables_lib.inserted(tables[name])
+    tables_lib.say_what_was_inserted(report.inserted_items, tables, after)
   if not frames and not report.skipped_episodes and validation == 'strict':
     raise ValueError('No dataset representing RLDS steps exist in the data.')
-  _say_what_happened(frames, tables, _tables(reverb_observer), report)
+  _say_what_looks_wrong(report)
   return frames
+
+
+def _is_bulk(method, observer, identity, episode_id, overflow) -> bool:
+  """Whether the bulk way is taken, if it can be."""
+  if method not in _METHODS:
+    raise ValueError(
+        f'method must be one of {", ".join(map(repr, _METHODS))}, but is'
+        f' {method!r}.'
+    )
+  reason = None
+  if type(observer) not in _KNOWN_OBSERVERS:
+    reason = f'what a {type(observer).__name__} writes is not known'
+  elif observer._cached_steps or not observer._writer:  # pylint: disable=protected-access
+    reason = 'the observer is closed, or holds frames of an unfinished episode'
+  if method == 'auto':
+    method = 'observer' if reason else 'bulk'
+  if method == 'bulk' and reason:
+    raise ValueError(f'method="bulk" is not possible: {reason}.')
+  if method == 'observer' and (
+      identity is not None or episode_id is not None or overflow != 'warn'
+  ):
+    raise ValueError(
+        'identity, episode_id and overflow go with the bulk way, but the'
+        f' observer is called with each frame: {reason or "as method says"}.'
+    )
+  return method == 'bulk'
+
+
+def _items_of(observer: Observer) -> List[items_lib.TableItems]:
+  """Returns which items a TF-Agents observer writes."""
+  # TF-Agents has no public names for the settings of an observer.
+  # pylint: disable=protected-access
+  settings = {'priority': observer._priority}
+  if type(observer) is reverb_utils.ReverbAddEpisodeObserver:
+    settings.update(
+        sequence_length=None,
+        max_sequence_length=observer._max_sequence_length,
+        bypass_longer_episodes=observer._bypass_partial_episodes,
+    )
+  else:
+    settings.update(
+        sequence_length=observer._sequence_length,
+        stride_length=observer._stride_length,
+    )
+    if type(observer) is reverb_utils.ReverbTrajectorySequenceObserver:
+      settings.update(end_of_episode='cross')
+    elif observer._tile_end_of_episodes:
+      settings.update(end_of_episode='tile')
+    elif observer._pad_end_of_episodes:
+      settings.update(end_of_episode='pad')
+  return [
+      items_lib.TableItems(name, **settings) for name in observer._table_names
+  ]
 
 
 def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
   """Calls `observer` with each frame of `blocks`; returns their number."""
   # What is not ours to know gets the tensors that TF-Agents gives it.
   as_leaf = (
-      (lambda leaf: leaf)
-      if type(observer) in _NUMPY_OBSERVERS
+      _as_array
+      if type(observer) in _KNOWN_OBSERVERS
       else tf.convert_to_tensor
   )
   structure = blocks.element_spec.trajectory
@@ -133,24 +246,28 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
   return frames
 
 
+def _as_array(leaf):
+  # As a numpy string it would lose the zeros that it ends with.
+  return np.array(leaf, object) if isinstance(leaf, bytes) else leaf
+
+
 def _empty(observer: Observer) -> None:
   """Leaves `observer` as it was when it was new: nothing cached."""
   observer.reset(write_cached_steps=False)
   # ReverbAddEpisodeObserver.reset still takes its writer to have data; closing
   # and opening the observer mends that.
-  if type(observer) in _NUMPY_OBSERVERS:
+  if type(observer) in _KNOWN_OBSERVERS:
     observer.close()
     observer.open()
 
 
-def _tables(observer: Observer) -> Dict[str, Any]:
+def _tables(observer: Observer, timeout: float) -> Dict[str, Any]:
   """Returns the server's `TableInfo`s of the observer's tables, by name."""
-  if type(observer) not in _NUMPY_OBSERVERS:
+  if type(observer) not in _KNOWN_OBSERVERS:
     return {}
   # TF-Agents has no public name for the tables of an observer.
   names = observer._table_names  # pylint: disable=protected-access
-  infos = observer.py_client.server_info(timeout=_SERVER_TIMEOUT_SECONDS)
-  return {name: infos[name] for name in names}
+  return tables_lib.table_infos(observer.py_client, names, timeout)
 
 
 def _has_policy_info(signature) -> bool:
@@ -159,24 +276,7 @@ def _has_policy_info(signature) -> bool:
   )
 
 
-def _say_what_happened(frames, before, after, report) -> None:
-  """Logs the outcome of a push; notes in `report` what the tables took in."""
-  logging.info('Handed %d trajectories to the Reverb observer.', frames)
-  for name, table in after.items():
-    inserted = _inserts(table) - _inserts(before[name])
-    report.inserted_items[name] = inserted
-    logging.info(
-        'The server confirmed %d items inserted into table %r, which now holds'
-        ' %d.', inserted, name, table.current_size,
-    )
-    evicted = before[name].current_size + inserted - table.current_size
-    if evicted > 0 and table.current_size == table.max_size:
-      logging.warning(
-          'Table %r is too small: %d items were inserted beside the %d it held,'
-          ' but its max_size is %d, so %d items were removed. Create the table'
-          ' with a larger max_size.',
-          name, inserted, before[name].current_size, table.max_size, evicted,
-      )
+def _say_what_looks_wrong(report: report_lib.ConversionReport) -> None:
   if report.bootstrapped_terminals:
     logging.warning(
         'In %d terminal episodes (the first is episode %d) the last transition'
@@ -194,7 +294,3 @@ def _say_what_happened(frames, before, after, report) -> None:
         'Skipped %d invalid episodes. The first: %s',
         len(report.skipped_episodes), report.skipped_episodes[0].reason,
     )
-
-
-def _inserts(table) -> int:
-  return table.rate_limiter_info.insert_stats.completed

@@ -1,6 +1,6 @@
 """RLDS episodes to TF-Agents trajectories, in blocks, in graph mode."""
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import rlds
 import tensorflow as tf
@@ -21,11 +21,14 @@ class TrajectoryBlock(NamedTuple):
     trajectory: a `Trajectory` whose every leaf is `[B, ...]`.
     episode: int64 `[]`: the index of the episode in the data set.
     step: int64 `[]`: the index in its episode of the block's first frame.
+    episode_id: what identifies the episode, `[]`: the field asked for; `()`
+      where none was.
   """
 
   trajectory: trajectory.Trajectory
   episode: tf.Tensor
   step: tf.Tensor
+  episode_id: Any = ()
 
 
 def convert_rlds_to_trajectories(
@@ -147,6 +150,7 @@ def trajectory_blocks(
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
     block_length: Optional[int] = None,
+    episode_id: Optional[str] = None,
     validation: str = 'strict',
     terminal_discount: str = 'step',
     invalid_episodes: str = 'raise',
@@ -155,7 +159,9 @@ def trajectory_blocks(
 ) -> tf.data.Dataset:
   """Converts RLDS data to `TrajectoryBlock`s: blocks that know their place.
 
-  Arguments and errors are those of `convert_rlds_to_trajectory_blocks`.
+  Arguments and errors are those of `convert_rlds_to_trajectory_blocks`; and
+  `episode_id`, the name of a field of the episodes that identifies them, an
+  integer or string.
 
   Returns:
     A data set of `TrajectoryBlock`s.
@@ -214,7 +220,9 @@ def trajectory_blocks(
     if report:
       report.add_nans(block)
       report.add_bootstrapped(block.episode, bootstraps)
-    return TrajectoryBlock(frames, block.episode, block.step)
+    return TrajectoryBlock(
+        frames, block.episode, block.step, block.episode_id
+    )
 
   # Only these look beyond the end of an episode.
   looks_ahead = policy_info is not None or validation == 'tf_agents'
@@ -226,6 +234,7 @@ def trajectory_blocks(
         invalid_episodes=invalid_episodes,
         find_nan=nan == 'invalid',
         block_length=block_length,
+        episode_id=episode_id,
         block_fn=convert,
     )
 
@@ -250,6 +259,7 @@ def trajectory_blocks(
           invalid_episodes='skip' if skip else 'mark',
           find_nan=nan == 'invalid',
           block_length=block_length,
+          episode_id=episode_id,
       ),
       join_episodes=validation == 'tf_agents',
   ).map(check_and_convert)

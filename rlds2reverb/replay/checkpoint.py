@@ -1,0 +1,544 @@
+"""Reverb checkpoints: written from RLDS data without a server, merged, served.
+
+A checkpoint is a directory that a Reverb server starts from: `tables.tfrecord`,
+`items.tfrecord`, `chunks.tfrecord`, and an empty `DONE`, without which it is not
+one. Here it is written beside its place and renamed when it is whole.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import shutil
+import socket
+import tempfile
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Union,
+)
+
+from absl import logging
+import numpy as np
+import reverb
+from reverb.cc import schema_pb2
+from reverb.cc.checkpointing import checkpoint_pb2
+import tensorflow as tf
+from tf_agents.replay_buffers import reverb_replay_buffer
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.replay import encoding
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import keys as keys_lib
+from rlds2reverb.replay import layout as layout_lib
+from rlds2reverb.replay import source as source_lib
+from rlds2reverb.replay import tables as tables_lib
+from rlds2reverb.trajectories import specs
+
+_TABLES = 'tables.tfrecord'
+_ITEMS = 'items.tfrecord'
+_CHUNKS = 'chunks.tfrecord'
+_DONE = 'DONE'
+_COMPRESSION = 'ZLIB'
+_RECORDS_PER_READ = 64
+_TIMEOUT_SECONDS = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSettings:
+  """A Reverb table that is not there yet.
+
+  Attributes:
+    name: of the table.
+    sampler: a Reverb selector. By default uniform.
+    remover: a Reverb selector. By default first in, first out.
+    rate_limiter: by default a `MinSize` of 1.
+    max_size: the most items. By default as many as are written.
+    max_times_sampled: how often an item is sampled before it is removed; 0 for
+      no limit.
+  """
+
+  name: str
+  sampler: Any = dataclasses.field(default_factory=reverb.selectors.Uniform)
+  remover: Any = dataclasses.field(default_factory=reverb.selectors.Fifo)
+  rate_limiter: Any = dataclasses.field(
+      default_factory=lambda: reverb.rate_limiters.MinSize(1)
+  )
+  max_size: Optional[int] = None
+  max_times_sampled: int = 0
+
+
+def write_reverb_checkpoint(
+    rlds_data: tf.data.Dataset,
+    directory: str,
+    tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    *,
+    reverb_tables: Sequence[Union[reverb.Table, TableSettings]] = (),
+    identity: Optional[Any] = None,
+    episode_id: Optional[str] = None,
+    chunk_length: Optional[int] = None,
+    **settings: Any,
+) -> Dict[str, int]:
+  """Writes RLDS data as a Reverb checkpoint, without a server.
+
+  A server that starts from it has the items that `write_rlds_to_reverb` would
+  have inserted, see there:
+
+      rlds2reverb.write_reverb_checkpoint(
+          rlds_data, '/data/cartpole', rlds2reverb.TableItems('transitions'))
+      server = rlds2reverb.restore_reverb_server('/data/cartpole')
+      replay_buffer = rlds2reverb.create_replay_buffer(server, 'transitions')
+
+  Memory does not grow with the data, but for 8 bytes an item, to find two of
+  the same key.
+
+  Args:
+    rlds_data: see `write_rlds_to_reverb`.
+    directory: of the checkpoint. It must not exist.
+    tables: see `write_rlds_to_reverb`.
+    policy_info_fn: see there.
+    reverb_tables: the tables as they will be served, for those that are not to
+      be as `TableSettings(name)`. A `reverb.Table` keeps its signature; for a
+      `TableSettings` it is inferred from the data.
+    identity: see there.
+    episode_id: see there.
+    chunk_length: see there.
+    **settings: see there.
+
+  Returns:
+    The number of items, by table.
+
+  Raises:
+    FileExistsError: if `directory` exists.
+    OSError: if it cannot be written. Nothing of it is left then.
+    ValueError: if a table is described twice or not filled, its signature does
+      not fit the data, it is too small, two items have one key, or an argument
+      or the data is not valid.
+    InvalidArgumentError: on an invalid episode. Nothing is left then.
+  """
+  if isinstance(tables, items_lib.TableItems):
+    tables = [tables]
+  source = source_lib.make_source(
+      rlds_data, tables, policy_info_fn, chunk_length, episode_id, **settings
+  )
+  layout = layout_lib.Layout(
+      source.tables, keys_lib.make_keys(identity), source.chunk_length
+  )
+  described = _describe_tables(list(layout.num_items), reverb_tables)
+  for table in described:
+    if isinstance(table, reverb.Table):
+      specs.check_signature(table.info.signature, source.spec)
+  with _new_checkpoint(directory) as path:
+    with _Writer(path) as writer:
+      for batch in layout.batches(source.frames()):
+        writer.write(batch)
+    writer.check_keys()
+    _write_tables(
+        path,
+        [
+            _table_checkpoint(table, layout.num_items[table.name], source.spec)
+            for table in described
+        ],
+    )
+  for name, count in layout.num_items.items():
+    logging.info('Wrote %d items of table %r to %s.', count, name, directory)
+  return layout.num_items
+
+
+def merge_reverb_checkpoints(
+    directories: Sequence[str], directory: str
+) -> Dict[str, int]:
+  """Merges checkpoints of the same tables into one.
+
+  Their records are copied as they are. An item or chunk that several of them
+  have, under one key, is taken once, from the first.
+
+  Args:
+    directories: of the checkpoints.
+    directory: of the new one. It must not exist.
+
+  Returns:
+    The number of items, by table. Where they are more than any of the
+    checkpoints has a table's `max_size` for, the merged table is that large.
+
+  Raises:
+    FileExistsError: if `directory` exists.
+    FileNotFoundError: if one of `directories` is not a checkpoint.
+    OSError: if it cannot be written. Nothing of it is left then.
+    ValueError: if there is no checkpoint, or their tables differ.
+  """
+  if not directories:
+    raise ValueError('There must be a checkpoint to merge.')
+  tables = [_read_tables(path) for path in directories]
+  for path, others in zip(directories[1:], tables[1:]):
+    _check_same_tables(directories[0], tables[0], path, others)
+  with _new_checkpoint(directory) as path:
+    _copy_records(directories, _CHUNKS, path, ())
+    counts = _copy_records(directories, _ITEMS, path, list(tables[0]))
+    for name, table in tables[0].items():
+      others = [checkpoint[name] for checkpoint in tables]
+      samples = sum(other.rate_limiter.sample_count for other in others)
+      table.max_size = max(other.max_size for other in others)
+      table.max_size = max(table.max_size, counts[name])
+      table.rate_limiter.insert_count = counts[name]
+      table.rate_limiter.delete_count = 0
+      table.rate_limiter.sample_count = samples
+      table.num_unique_samples = sum(o.num_unique_samples for o in others)
+      table.num_deleted_episodes = 0
+    _write_tables(path, tables[0].values())
+  return counts
+
+
+def restore_reverb_server(
+    directory: str,
+    *,
+    port: Optional[int] = None,
+    checkpoint_root: Optional[str] = None,
+) -> reverb.Server:
+  """Starts a Reverb server from a checkpoint.
+
+  The server listens on all interfaces and asks nobody who they are, as every
+  Reverb server does: whoever reaches the port can read and change its tables.
+
+  Args:
+    directory: of the checkpoint.
+    port: of the server. By default a free one.
+    checkpoint_root: where the server's own checkpoints go, and from where it
+      starts if there is one. Reverb removes all else there. By default a
+      temporary directory.
+
+  Returns:
+    The server, with the tables of the checkpoint.
+
+  Raises:
+    FileNotFoundError: if `directory` is not a whole checkpoint.
+    ValueError: if `port` is in use, or `checkpoint_root` holds `directory`.
+  """
+  # All but the names is as in the checkpoint, whatever is said here.
+  tables = [
+      reverb.Table(
+          name,
+          sampler=reverb.selectors.Uniform(),
+          remover=reverb.selectors.Fifo(),
+          max_size=table.max_size,
+          rate_limiter=reverb.rate_limiters.MinSize(1),
+      )
+      for name, table in _read_tables(directory).items()
+  ]
+  if port is not None:
+    _check_port(port)
+  if checkpoint_root is None:
+    checkpoint_root = tempfile.mkdtemp()
+  elif os.path.realpath(directory).startswith(
+      os.path.join(os.path.realpath(checkpoint_root), '')
+  ):
+    raise ValueError(
+        f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb removes'
+        ' old checkpoints from its root. Choose another root.'
+    )
+  server = reverb.Server(
+      tables,
+      port,
+      reverb.checkpointers.DefaultCheckpointer(
+          checkpoint_root, fallback_checkpoint_path=directory
+      ),
+  )
+  logging.info(
+      'A Reverb server with %s listens on port %d of all interfaces, without'
+      ' authentication.', directory, server.port,
+  )
+  return server
+
+
+def create_replay_buffer(
+    server: reverb.Server,
+    table_name: str,
+    sequence_length: Optional[int] = None,
+    **kwargs: Any,
+) -> reverb_replay_buffer.ReverbReplayBuffer:
+  """Creates a TF-Agents replay buffer on a table, as its signature says.
+
+  Args:
+    server: the server.
+    table_name: the table. Its signature must be of `Trajectory`s.
+    sequence_length: see `ReverbReplayBuffer`.
+    **kwargs: see there.
+
+  Raises:
+    ValueError: if there is no such table, or it has no such signature.
+  """
+  client = server.localhost_client()
+  info = tables_lib.table_infos(client, [table_name], _TIMEOUT_SECONDS)
+  signature = info[table_name].signature
+  fields = getattr(signature, '_fields', ())
+  if fields != trajectory.Trajectory._fields:
+    raise ValueError(
+        f'The signature of table {table_name!r} is not of trajectories:'
+        f' {signature}.'
+    )
+  data_spec = trajectory.Trajectory(
+      *tf.nest.map_structure(_without_time, tuple(signature))
+  )
+  return reverb_replay_buffer.ReverbReplayBuffer(
+      data_spec,
+      table_name=table_name,
+      sequence_length=sequence_length,
+      local_server=server,
+      **kwargs,
+  )
+
+
+class _RecordFile:
+  """A file of records, written."""
+
+  def __init__(self, directory: str, file: str):
+    self._path = os.path.join(directory, file)
+    # The fastest level: what is large is compressed already.
+    options = tf.io.TFRecordOptions(_COMPRESSION, compression_level=1)
+    self._writer = tf.io.TFRecordWriter(self._path, options)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, error_type, *unused_error):
+    with self._os_error(error_type is not None):
+      self._writer.close()
+
+  def write(self, records: Iterable[bytes]) -> None:
+    with self._os_error():
+      for record in records:
+        self._writer.write(record)
+
+  @contextlib.contextmanager
+  def _os_error(self, ignored=False):
+    try:
+      yield
+    except tf.errors.OpError as error:
+      if not ignored:
+        raise OSError(
+            f'{self._path} could not be written, so nothing of the checkpoint is'
+            f' left: {error.message}'
+        ) from error
+
+
+class _Writer:
+  """Writes batches of items into a checkpoint."""
+
+  def __init__(self, path: str):
+    self._chunk_keys: List[np.ndarray] = []
+    self._item_keys: List[np.ndarray] = []
+    self._files = contextlib.ExitStack()
+    self._chunks = self._files.enter_context(_RecordFile(path, _CHUNKS))
+    self._items = self._files.enter_context(_RecordFile(path, _ITEMS))
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    return self._files.__exit__(*error)
+
+  def write(self, batch: layout_lib.Batch) -> None:
+    self._chunks.write(batch.chunks)
+    heads = b''.join(chunk[: encoding.KEY_HEAD] for chunk in batch.chunks)
+    heads = np.frombuffer(heads, np.uint8).reshape(-1, encoding.KEY_HEAD)
+    self._chunk_keys.append(encoding.keys_of(heads))
+    for rows in batch.items:
+      content = rows.tobytes()
+      size = rows.shape[1]
+      self._items.write(
+          content[begin : begin + size]
+          for begin in range(0, len(content), size)
+      )
+      self._item_keys.append(encoding.keys_of(rows))
+
+  def check_keys(self) -> None:
+    """Raises a ValueError if two chunks, or two items, have the same key."""
+    for kind, keys in ('chunks', self._chunk_keys), ('items', self._item_keys):
+      keys = np.concatenate(keys) if keys else np.zeros(0, np.uint64)
+      if len(np.unique(keys)) != len(keys):
+        raise ValueError(
+            f'Two {kind} have the same key, so one would replace the other.'
+            ' Write them under another identity.'
+        )
+
+
+@contextlib.contextmanager
+def _new_checkpoint(directory: str) -> Iterator[str]:
+  """Yields the path to write a checkpoint to; it is in its place when whole."""
+  directory = os.path.abspath(directory)
+  if os.path.exists(directory):
+    raise FileExistsError(
+        f'{directory} exists. Remove it, or write to another directory.'
+    )
+  parent, name = os.path.split(directory)
+  os.makedirs(parent, exist_ok=True)
+  path = tempfile.mkdtemp(prefix=f'.{name}.', dir=parent)
+  try:
+    yield path
+    with open(os.path.join(path, _DONE), 'wb'):
+      pass
+    os.chmod(path, 0o755)
+    os.rename(path, directory)
+  finally:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _copy_records(directories, file, path, table_names):
+  """Copies the records of several checkpoints, each key once.
+
+  Args:
+    directories: of the checkpoints.
+    file: which of their files.
+    path: of the new checkpoint.
+    table_names: the tables in which keys are told apart and counted; none for
+      chunks, which are of no table.
+
+  Returns:
+    The number of records that were copied, by table.
+  """
+  records = tf.data.TFRecordDataset(
+      [os.path.join(directory, file) for directory in directories], _COMPRESSION
+  )
+  head_length = encoding.KEY_HEAD + max(map(len, table_names), default=0) * 4 + 4
+  heads = records.batch(_RECORDS_PER_READ).map(
+      lambda batch: tf.io.decode_raw(batch, tf.uint8, fixed_length=head_length)
+  )
+  keys, tables = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+  for batch in heads.as_numpy_iterator():
+    keys.append(encoding.keys_of(batch))
+    table = np.zeros(len(batch), np.int64)
+    for index, name in enumerate(table_names):
+      table[encoding.is_of_table(batch, name)] = index
+    tables.append(table)
+  tables = np.concatenate(tables)
+  both = np.stack([np.concatenate(keys), tables.astype(np.uint64)], axis=1)
+  _, first = np.unique(both, axis=0, return_index=True)
+  is_first = np.zeros(len(both), bool)
+  is_first[first] = True
+  with _RecordFile(path, file) as copy:
+    begin = 0
+    for batch in records.batch(_RECORDS_PER_READ).as_numpy_iterator():
+      end = begin + len(batch)
+      copy.write(itertools.compress(batch.tolist(), is_first[begin:end]))
+      begin = end
+  counts = np.bincount(tables[is_first], minlength=len(table_names)).tolist()
+  return dict(zip(table_names, counts))
+
+
+def _describe_tables(names, described):
+  """Returns a `reverb.Table` or `TableSettings` for each of `names`."""
+  tables = {table.name: table for table in described}
+  if len(tables) != len(described):
+    raise ValueError('reverb_tables describes a table twice.')
+  unknown = sorted(tables.keys() - set(names))
+  if unknown:
+    raise ValueError(
+        f'reverb_tables describes table {unknown[0]!r}, which no items go into.'
+        f' The tables with items are {names}.'
+    )
+  return [tables.get(name) or TableSettings(name) for name in names]
+
+
+def _table_checkpoint(table, num_items, spec):
+  """Returns the `PriorityTableCheckpoint` of a table with `num_items`."""
+  if isinstance(table, TableSettings):
+    table = reverb.Table(
+        table.name,
+        sampler=table.sampler,
+        remover=table.remover,
+        max_size=max(num_items, 1) if table.max_size is None else table.max_size,
+        rate_limiter=table.rate_limiter,
+        max_times_sampled=table.max_times_sampled,
+        signature=tensor_spec.add_outer_dim(spec),
+    )
+  # TableInfo has the protocol buffers that the checkpoint is of.
+  info = schema_pb2.TableInfo.FromString(table.internal_table.info())
+  if num_items > info.max_size:
+    raise ValueError(
+        f'Table {table.name!r} is too small: its max_size is {info.max_size}, and'
+        f' the data makes {num_items} items. Raise max_size.'
+    )
+  limiter = info.rate_limiter_info
+  checkpoint = checkpoint_pb2.PriorityTableCheckpoint(
+      table_name=info.name,
+      max_size=info.max_size,
+      max_times_sampled=info.max_times_sampled,
+      rate_limiter=checkpoint_pb2.RateLimiterCheckpoint(
+          samples_per_insert=limiter.samples_per_insert,
+          min_diff=limiter.min_diff,
+          max_diff=limiter.max_diff,
+          min_size_to_sample=limiter.min_size_to_sample,
+          insert_count=num_items,
+      ),
+      sampler=info.sampler_options,
+      remover=info.remover_options,
+  )
+  if info.HasField('signature'):
+    checkpoint.signature.CopyFrom(info.signature)
+  return checkpoint
+
+
+def _write_tables(path, tables) -> None:
+  with _RecordFile(path, _TABLES) as file:
+    file.write(table.SerializeToString() for table in tables)
+
+
+def _read_tables(directory):
+  """Returns the `PriorityTableCheckpoint`s of a checkpoint, by name."""
+  if not os.path.exists(os.path.join(directory, _DONE)):
+    raise FileNotFoundError(
+        f'{directory} is not a whole Reverb checkpoint: it has no {_DONE}.'
+    )
+  records = tf.data.TFRecordDataset(
+      os.path.join(directory, _TABLES), _COMPRESSION
+  )
+  tables = map(
+      checkpoint_pb2.PriorityTableCheckpoint.FromString,
+      records.as_numpy_iterator(),
+  )
+  return {table.table_name: table for table in tables}
+
+
+def _check_same_tables(path, tables, other_path, others) -> None:
+  def settings(table):
+    settings = checkpoint_pb2.PriorityTableCheckpoint()
+    settings.CopyFrom(table)
+    for count in ('max_size', 'num_deleted_episodes', 'num_unique_samples'):
+      settings.ClearField(count)
+    for count in ('insert_count', 'delete_count', 'sample_count'):
+      settings.rate_limiter.ClearField(count)
+    return settings
+
+  if tables.keys() != others.keys():
+    raise ValueError(
+        f'The checkpoints must have the same tables, but {path} has'
+        f' {sorted(tables)}, and {other_path} has {sorted(others)}.'
+    )
+  for name, table in tables.items():
+    if settings(table) != settings(others[name]):
+      raise ValueError(
+          f'Table {name!r} differs between the checkpoints {path} and'
+          f' {other_path}:\n{settings(table)}\n{settings(others[name])}'
+      )
+
+
+def _check_port(port: int) -> None:
+  # A second Reverb server would start on the same port without an error.
+  with socket.socket() as probe:
+    try:
+      probe.bind(('', port))
+    except OSError as error:
+      raise ValueError(
+          f'Port {port} is in use. Choose another one, or none.'
+      ) from error
+
+
+def _without_time(spec):
+  return tf.TensorSpec(spec.shape[1:], spec.dtype, spec.name)

@@ -1,0 +1,262 @@
+"""The bytes of Reverb's inserts and checkpoints.
+
+An insert request and a checkpoint hold the same two messages of
+`reverb.cc.schema_pb2`: `ChunkData`, rows of every column, and
+`PrioritizedItem`, which refers to slices of chunks. Their bytes are laid out
+here without a message object: a block's items, which differ in numbers alone,
+are the rows of one numpy array. A number that varies has a fixed width, as a
+varint longer than it need be, which protocol buffers accept.
+
+This module knows the format and nothing else.
+"""
+
+import functools
+from typing import List, Sequence
+
+import numpy as np
+import pyarrow
+import tensorflow as tf
+
+# A varint of 64 bits, and of the 28 bits that are enough for a chunk's rows.
+_KEY_BYTES = 10
+_ROW_BYTES = 4
+
+# The tag and the longest key that a message begins with.
+KEY_HEAD = 1 + _KEY_BYTES
+
+_SNAPPY = pyarrow.Codec('snappy')
+
+
+def encode_chunk(
+    key: int, episode_id: int, start: int, columns: Sequence[np.ndarray]
+) -> bytes:
+  """Returns a `ChunkData` that holds rows of every column.
+
+  Args:
+    key: the chunk's key, 64 bits.
+    episode_id: the key of the episode, by which a table counts episodes.
+    start: the index in the episode of the first row.
+    columns: arrays `[N, ...]`, one a column; strings as objects of bytes.
+  """
+  end = start + len(columns[0]) - 1
+  sequence_range = (
+      b'\x08' + _varint(episode_id)
+      + b'\x10' + _varint(start)
+      + b'\x18' + _varint(end)
+  )
+  tensors = [_field(b'\x0a', _tensor(column)) for column in columns]
+  return b''.join([
+      b'\x08', _varint(key),
+      _field(b'\x12', sequence_range),
+      _field(b'\x2a', b''.join(tensors)),
+      b'\x30', _varint(len(columns)),
+      b'\x38', _varint(sum(map(_uncompressed_size, columns))),
+  ])
+
+
+def encode_items(
+    table: str,
+    keys: np.ndarray,
+    priorities: np.ndarray,
+    chunk_keys: np.ndarray,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    num_columns: int,
+    inserted_at: int,
+) -> np.ndarray:
+  """Returns `PrioritizedItem`s, each of which is the same rows of all columns.
+
+  Args:
+    table: the name of the table.
+    keys: the items' keys, uint64 `[N]`.
+    priorities: float64 `[N]`.
+    chunk_keys: the chunks that each item takes rows of, uint64 `[N, S]`.
+    offsets: the first row of each, `[N, S]`.
+    lengths: the number of rows of each, `[N, S]`.
+    num_columns: the number of columns of the chunks.
+    inserted_at: seconds since the epoch.
+
+  Returns:
+    uint8 `[N, bytes]`, an item a row.
+  """
+  # One slice, then one column, but for the index of the column at its end.
+  slices = np.concatenate(
+      [
+          _constant(keys, chunk_keys.shape[1], b'\x08'),
+          _fixed_varints(chunk_keys, _KEY_BYTES),
+          _constant(keys, chunk_keys.shape[1], b'\x10'),
+          _fixed_varints(offsets, _ROW_BYTES),
+          _constant(keys, chunk_keys.shape[1], b'\x18'),
+          _fixed_varints(lengths, _ROW_BYTES),
+      ],
+      axis=2,
+  )  # [N, S, bytes]
+  columns = []
+  for column in range(num_columns):
+    index = b'\x20' + _varint(column)
+    size = slices.shape[2] + len(index)
+    column_size = slices.shape[1] * (1 + len(_varint(size)) + size)
+    columns.append(_repeated(keys, b'\x0a' + _varint(column_size)))
+    columns.append(
+        np.concatenate(
+            [
+                _constant(keys, slices.shape[1], b'\x0a' + _varint(size)),
+                slices,
+                _constant(keys, slices.shape[1], index),
+            ],
+            axis=2,
+        ).reshape(len(keys), -1)
+    )
+  name = table.encode()
+  flat_trajectory_size = sum(column.shape[1] for column in columns)
+  return np.concatenate(
+      [
+          _repeated(keys, b'\x08'),
+          _fixed_varints(keys, _KEY_BYTES),
+          _repeated(keys, _field(b'\x12', name) + b'\x29'),
+          priorities.astype('<f8')[:, None].view(np.uint8),
+          _repeated(
+              keys,
+              _field(b'\x3a', b'\x08' + _varint(inserted_at))
+              + b'\x42' + _varint(flat_trajectory_size),
+          ),
+          *columns,
+      ],
+      axis=1,
+  )
+
+
+def encode_insert_request(
+    chunks: Sequence[bytes],
+    items: Sequence[np.ndarray],
+    keep_chunk_keys: Sequence[int],
+) -> bytes:
+  """Returns an `InsertStreamRequest`.
+
+  Args:
+    chunks: `ChunkData`s that the server has not had yet.
+    items: arrays of `PrioritizedItem`s, in the order of their insertion.
+    keep_chunk_keys: the chunks, of these and of earlier requests, that later
+      requests refer to. The server forgets all others, and fails the stream
+      where it does not have one of these.
+  """
+  parts: List[bytes] = []
+  for chunk in chunks:
+    parts += [b'\x0a', _varint(len(chunk)), chunk]
+  for rows in items:
+    frame = _repeated(rows, b'\x12' + _varint(rows.shape[1]))
+    parts.append(np.concatenate([frame, rows], axis=1).tobytes())
+  keys = np.array(keep_chunk_keys, np.uint64)
+  parts.append(_field(b'\x1a', _fixed_varints(keys, _KEY_BYTES).tobytes()))
+  return b''.join(parts)
+
+
+def count_keys(response: bytes) -> int:
+  """Returns how many keys an `InsertStreamResponse` confirms."""
+  # One field of packed varints; a varint ends with a byte below 128.
+  content = np.frombuffer(response, np.uint8)
+  if not content.size:
+    return 0
+  header = 2 + int(np.argmax(content[1:] < 128))
+  return int(np.count_nonzero(content[header:] < 128))
+
+
+def keys_of(heads: np.ndarray) -> np.ndarray:
+  """Returns the keys that begin `ChunkData`s or `PrioritizedItem`s.
+
+  Args:
+    heads: the first `KEY_HEAD` bytes of each, or more, uint8 `[N, bytes]`.
+
+  Returns:
+    uint64 `[N]`.
+  """
+  digits = heads[:, 1:KEY_HEAD].astype(np.uint64)
+  # What follows the last byte of a varint is not of it.
+  used = np.arange(_KEY_BYTES) < _key_sizes(heads)[:, None]
+  digits = np.where(used, digits & np.uint64(127), np.uint64(0))
+  shifts = np.arange(0, 7 * _KEY_BYTES, 7, dtype=np.uint64)
+  return np.bitwise_or.reduce(digits << shifts, axis=1)
+
+
+def is_of_table(heads: np.ndarray, table: str) -> np.ndarray:
+  """Returns which `PrioritizedItem`s are of a table.
+
+  Args:
+    heads: the first bytes of each, uint8 `[N, bytes]`.
+    table: the name of the table.
+
+  Returns:
+    bool `[N]`.
+  """
+  name = np.frombuffer(_field(b'\x12', table.encode()), np.uint8)
+  padded = np.pad(heads, [(0, 0), (0, KEY_HEAD + len(name))])
+  begin = 1 + _key_sizes(heads)[:, None]
+  found = np.take_along_axis(padded, begin + np.arange(len(name)), axis=1)
+  return np.all(found == name, axis=1)
+
+
+def _key_sizes(heads: np.ndarray) -> np.ndarray:
+  return 1 + np.argmax(heads[:, 1:KEY_HEAD] < 128, axis=1)
+
+
+def _tensor(column: np.ndarray) -> bytes:
+  """Returns a `TensorProto`, compressed as Reverb expects it."""
+  if column.dtype == object:
+    strings = column.ravel().tolist()
+    sizes = np.fromiter(map(len, strings), np.uint64, len(strings))
+    # No more than 5 bytes, in which TensorFlow reads a size of 32 bits.
+    content = _fixed_varints(sizes, 5).tobytes() + b''.join(strings)
+    dtype = tf.string
+  else:
+    flat = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+    content = _SNAPPY.compress(flat, asbytes=True)
+    dtype = column.dtype
+  return _tensor_header(dtype, column.shape) + _field(b'\x22', content)
+
+
+def _uncompressed_size(column: np.ndarray) -> int:
+  if column.dtype == object:
+    return sum(map(len, column.ravel().tolist()))
+  return column.nbytes
+
+
+@functools.lru_cache(maxsize=1024)
+def _tensor_header(dtype, shape) -> bytes:
+  dims = [_field(b'\x12', b'\x08' + _varint(size)) for size in shape]
+  return (
+      b'\x08'
+      + _varint(tf.as_dtype(dtype).as_datatype_enum)
+      + _field(b'\x12', b''.join(dims))
+  )
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+  return tag + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+  digits = bytearray()
+  while value >= 128:
+    digits.append(value & 127 | 128)
+    value >>= 7
+  digits.append(value)
+  return bytes(digits)
+
+
+def _fixed_varints(values: np.ndarray, size: int) -> np.ndarray:
+  """Returns varints of `size` bytes: uint8 `values.shape + [size]`."""
+  shifts = np.arange(0, 7 * size, 7, dtype=np.uint64)
+  digits = (values.astype(np.uint64)[..., None] >> shifts).astype(np.uint8)
+  digits[..., :-1] |= 128
+  digits[..., -1] &= 127
+  return digits
+
+
+def _constant(keys, num_slices, content: bytes) -> np.ndarray:
+  row = np.frombuffer(content, np.uint8)
+  return np.broadcast_to(row, (len(keys), num_slices, len(row)))
+
+
+def _repeated(keys, content: bytes) -> np.ndarray:
+  row = np.frombuffer(content, np.uint8)
+  return np.broadcast_to(row, (len(keys), len(row)))

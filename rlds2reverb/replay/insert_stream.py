@@ -1,0 +1,147 @@
+"""A client of a Reverb server's insert stream, for whole batches of items."""
+
+import collections
+import threading
+import time
+
+import grpc
+
+from rlds2reverb.replay import encoding
+
+_METHOD = '/deepmind.reverb.ReverbService/InsertStream'
+# Requests that wait for the network; a request is about a mebibyte.
+_MAX_WAITING = 4
+# Above 2 GB protocol buffers abort the process.
+_MAX_REQUEST_BYTES = (2 << 30) - 1
+
+
+class InsertError(RuntimeError):
+  """A Reverb server did not confirm what was sent to it.
+
+  Attributes:
+    confirmed: the number of items that it did confirm.
+  """
+
+  def __init__(self, message: str, confirmed: int):
+    super().__init__(message)
+    self.confirmed = confirmed
+
+
+class InsertStream:
+  """Sends insert requests, and counts the items that the server confirms.
+
+  Attributes:
+    sent: the number of items that were sent.
+    confirmed: the number of items that the server has confirmed.
+  """
+
+  def __init__(self, address: str, timeout: float):
+    """Opens the stream.
+
+    Args:
+      address: of the server: `host:port`.
+      timeout: how many seconds the server may go without taking a request or
+        confirming an item.
+    """
+    self.sent = 0
+    self.confirmed = 0
+    self._timeout = timeout
+    self._changed = threading.Condition()
+    self._waiting = collections.deque()
+    self._is_closing = False
+    self._failure = None
+    self._progress = time.monotonic()
+    self._channel = grpc.insecure_channel(
+        address, options=[('grpc.max_send_message_length', -1)]
+    )
+    self._call = self._channel.stream_stream(_METHOD)(self._requests())
+    self._reader = threading.Thread(target=self._read, daemon=True)
+    self._reader.start()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused_error):
+    """Ends the stream; what has not been confirmed by now may be lost."""
+    with self._changed:
+      self._is_closing = True
+      self._waiting.clear()
+      self._changed.notify_all()
+    self._call.cancel()
+    self._channel.close()
+    self._reader.join()
+
+  def write(self, request: bytes, num_items: int) -> None:
+    """Sends a request, when the ones before it are on their way.
+
+    Args:
+      request: as of `encoding.encode_insert_request`.
+      num_items: how many items it holds.
+
+    Raises:
+      InsertError: if the stream has failed, or nothing moved for `timeout`.
+      ValueError: if the request is larger than Reverb can take.
+    """
+    if len(request) > _MAX_REQUEST_BYTES:
+      raise ValueError(
+          f'An insert of {len(request)} bytes is more than the 2 GB that Reverb'
+          ' can take: its chunks are too long. Choose a smaller chunk_length.'
+      )
+    self._wait(lambda: len(self._waiting) < _MAX_WAITING)
+    with self._changed:
+      self._waiting.append(request)
+      self.sent += num_items
+      self._changed.notify_all()
+
+  def flush(self) -> None:
+    """Returns when the server has confirmed every item.
+
+    Raises:
+      InsertError: if the stream has failed, or nothing moved for `timeout`.
+    """
+    self._wait(lambda: self.confirmed == self.sent)
+
+  def _wait(self, condition) -> None:
+    with self._changed:
+      self._progress = time.monotonic()
+      while not condition():
+        left = self._progress + self._timeout - time.monotonic()
+        if self._failure is None and left <= 0:
+          self._failure = (
+              f'The server confirmed nothing for {self._timeout:g} seconds.'
+          )
+        if self._failure is not None:
+          raise InsertError(
+              f'{self._failure} It has confirmed {self.confirmed} of the'
+              f' {self.sent} items sent so far.',
+              self.confirmed,
+          )
+        self._changed.wait(left)
+
+  def _requests(self):
+    """Yields the requests, in gRPC's own thread."""
+    while True:
+      with self._changed:
+        self._changed.wait_for(lambda: self._waiting or self._is_closing)
+        if self._is_closing:
+          return
+        request = self._waiting.popleft()
+        self._moved()
+      yield request
+
+  def _read(self) -> None:
+    failure = 'The server ended the insert stream.'
+    try:
+      for response in self._call:
+        with self._changed:
+          self.confirmed += encoding.count_keys(response)
+          self._moved()
+    except grpc.RpcError as error:
+      failure = f'The insert stream failed: {error.code()}: {error.details()}.'
+    with self._changed:
+      self._failure = failure
+      self._changed.notify_all()
+
+  def _moved(self) -> None:
+    self._progress = time.monotonic()
+    self._changed.notify_all()

@@ -1,0 +1,365 @@
+"""Lays blocks of trajectories out as Reverb's chunks and items.
+
+A chunk holds consecutive rows of all columns; an item refers to slices of
+chunks, so overlapping items, and those of several tables, share their rows:
+
+    frames     |  0  1  2  3 |  4  5  6  7 |  8  9 |
+    chunks     |      a      |      b      |   c   |
+    an item               [3, 6)  =  a[3:4] + b[0:2]
+"""
+
+import time
+from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
+
+from rlds2reverb.replay import encoding
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import keys as keys_lib
+
+# A sampler reads whole chunks, so they are short in bytes, and an item's rows
+# are not spread over many.
+_CHUNK_BYTES = 8 << 10
+_MAX_CHUNK_LENGTH = 64
+_BATCH_BYTES = 1 << 20
+
+
+class Batch(NamedTuple):
+  """Chunks and items that belong together.
+
+  Attributes:
+    chunks: encoded chunks.
+    items: encoded items, arrays as of `encoding.encode_items`. They refer to
+      these chunks and to those that the last batch kept.
+    keep_chunk_keys: the chunks that later batches refer to.
+  """
+
+  chunks: List[bytes]
+  items: List[np.ndarray]
+  keep_chunk_keys: List[int]
+
+  @property
+  def num_items(self) -> int:
+    return sum(map(len, self.items))
+
+  @property
+  def num_bytes(self) -> int:
+    return sum(map(len, self.chunks)) + sum(rows.nbytes for rows in self.items)
+
+
+def default_chunk_length(spec: Any) -> int:
+  """Returns how many frames of `spec` make a chunk that samples quickly."""
+  size = 0
+  for leaf in tf.nest.flatten(spec):
+    shape = [dim or 1 for dim in leaf.shape.as_list()] if leaf.shape else []
+    itemsize = _CHUNK_BYTES if leaf.dtype == tf.string else leaf.dtype.size
+    size += itemsize * int(np.prod(shape))
+  return min(max(_CHUNK_BYTES // max(size, 1), 1), _MAX_CHUNK_LENGTH)
+
+
+class Layout:
+  """Turns blocks of frames, in their order, into batches of chunks and items.
+
+  Attributes:
+    frames: the number of frames that came in.
+    num_items: the number of items of each table.
+  """
+
+  def __init__(
+      self,
+      tables: Sequence[items_lib.TableItems],
+      keys: keys_lib.Keys,
+      chunk_length: int,
+  ):
+    """Creates the layout.
+
+    Args:
+      tables: which items go into which table.
+      keys: makes the keys.
+      chunk_length: the most frames of a chunk.
+
+    Raises:
+      ValueError: if there are no tables, `"cross"` and padded items are to
+        share chunks, or `chunk_length` is not positive.
+    """
+    if not tables:
+      raise ValueError('There must be a table that the items go into.')
+    crossing = [t.table for t in tables if t.end_of_episode == 'cross']
+    padded = [t.table for t in tables if t.end_of_episode in ('pad', 'tile')]
+    if crossing and padded:
+      raise ValueError(
+          f'The items of table {crossing[0]!r} cross episodes, between which'
+          f' those of table {padded[0]!r} are padded. Write them one after the'
+          ' other.'
+      )
+    if chunk_length < 1:
+      raise ValueError(f'chunk_length must be positive, but is {chunk_length}.')
+    self.frames = 0
+    self.num_items = {table.table: 0 for table in tables}
+    self._tables = tables
+    self._keys = keys
+    self._chunk_length = chunk_length
+    # Observers whose items cross episodes write one episode, to Reverb.
+    self._is_one_episode = len(crossing) == len(tables)
+    self._priority_fns = [
+        _batched(table.priority) if callable(table.priority) else None
+        for table in tables
+    ]
+    self._bypassed = 0
+    # Positions are in frames from the start of the data, padding included.
+    self._end = 0
+    self._episode_start = 0
+    self._episode_key = None
+    # The chunks that items may still refer to; their frames, where priorities
+    # are functions of them.
+    self._chunk_starts = np.zeros(0, np.int64)
+    self._chunk_keys = np.zeros(0, np.uint64)
+    self._chunk_frames: List[Any] = []
+
+  def batches(self, blocks: Iterable[Tuple[Any, Any]]) -> Iterator[Batch]:
+    """Yields the batches of `blocks`.
+
+    Args:
+      blocks: pairs of a `Trajectory` of arrays `[B, ...]`, consecutive frames
+        of one episode, and what identifies the episode, as a JSON value. The
+        frame whose step type is LAST ends it.
+
+    Raises:
+      ValueError: if an episode is longer than a table takes, before any item
+        of it, or a priority is not a number from 0 up.
+    """
+    batch = Batch([], [], [])
+    try:
+      for frames, episode_id in blocks:
+        self._append_block(batch, frames, episode_id)
+        if batch.num_bytes >= _BATCH_BYTES:
+          yield batch._replace(keep_chunk_keys=self._chunk_keys.tolist())
+          batch = Batch([], [], [])
+    except Exception:
+      # What came before a bad episode is not lost with it.
+      if batch.items:
+        yield batch
+      raise
+    if batch.items:
+      yield batch
+    if self._bypassed:
+      logging.warning(
+          'Left out %d episodes that are longer than max_sequence_length.',
+          self._bypassed,
+      )
+
+  def _append_block(self, batch, frames, episode_id) -> None:
+    length = len(frames.step_type)
+    self.frames += length
+    ends = np.flatnonzero(frames.step_type == ts.StepType.LAST) + 1
+    begin = 0
+    for end in [*ends.tolist(), length]:
+      if begin < end:
+        piece = _rows(frames, begin, end)
+        self._append(batch, piece, episode_id)
+        if end in ends:
+          self._end_episode(batch, piece, episode_id)
+        self._forget_chunks()
+        begin = end
+
+  def _append(self, batch, frames, episode_id) -> None:
+    """Lays out consecutive frames of an episode, and the items they end."""
+    begin = self._end
+    self._append_chunks(batch, frames, episode_id, 'chunk')
+    for table, priority_fn in zip(self._tables, self._priority_fns):
+      if table.sequence_length is None:
+        length = self._end - self._episode_start
+        if table.is_too_long(length) and not table.bypass_longer_episodes:
+          raise ValueError(
+              f'Episode {episode_id} has more frames than the'
+              f' {table.max_sequence_length} that an item of table'
+              f' {table.table!r} may have. Raise max_sequence_length, or leave'
+              ' such episodes out: bypass_partial_episodes=True of the observer,'
+              ' bypass_longer_episodes=True of TableItems.'
+          )
+      else:
+        origin = self._origin(table)
+        starts = table.starts(begin - origin, self._end - origin) + origin
+        self._append_items(
+            batch, table, priority_fn, starts, table.sequence_length, episode_id
+        )
+
+  def _end_episode(self, batch, frames, episode_id) -> None:
+    """Lays out what an episode's end makes; `frames` are its last ones."""
+    end = self._end
+    length = end - self._episode_start
+    padding = max(table.padding(length) for table in self._tables)
+    if padding:
+      self._append_chunks(batch, _padding(frames, padding), episode_id, 'pad')
+    for table, priority_fn in zip(self._tables, self._priority_fns):
+      if table.sequence_length is not None:
+        origin = self._episode_start
+        starts = table.starts(length, length + table.padding(length)) + origin
+        item_length = table.sequence_length
+      elif table.is_too_long(length):
+        self._bypassed += 1
+        continue
+      else:
+        starts = np.array([self._episode_start])
+        item_length = length
+      self._append_items(
+          batch, table, priority_fn, starts, item_length, episode_id
+      )
+    self._episode_start = self._end
+    if not self._is_one_episode:
+      self._episode_key = None
+
+  def _append_chunks(self, batch, frames, episode_id, kind) -> None:
+    columns = tf.nest.flatten(frames)
+    length = len(columns[0])
+    begins = np.arange(0, length, self._chunk_length)
+    first = self._end - self._episode_start
+    if self._episode_key is None:
+      self._episode_key = int(
+          self._keys(['episode', episode_id], np.zeros(1, np.int64))[0]
+      )
+    keys = self._keys(
+        [kind, episode_id, self._chunk_length, length if kind == 'pad' else 0],
+        first + begins,
+    )
+    for key, begin in zip(keys.tolist(), begins.tolist()):
+      end = begin + self._chunk_length
+      batch.chunks.append(
+          encoding.encode_chunk(
+              key,
+              self._episode_key,
+              first + begin,
+              [column[begin:end] for column in columns],
+          )
+      )
+      if any(self._priority_fns):
+        self._chunk_frames.append(_rows(frames, begin, end))
+    self._chunk_starts = np.concatenate([self._chunk_starts, self._end + begins])
+    self._chunk_keys = np.concatenate([self._chunk_keys, keys])
+    self._num_columns = len(columns)
+    self._end += length
+
+  def _append_items(
+      self, batch, table, priority_fn, starts, length, episode_id
+  ) -> None:
+    """Lays out the items of `length` frames that start at `starts`."""
+    if not len(starts):
+      return
+    crosses = table.end_of_episode == 'cross'
+    keys = self._keys(
+        [
+            'item', table.table, table.sequence_length, table.end_of_episode,
+            None if crosses else episode_id,
+        ],
+        starts - self._origin(table),
+    )
+    if priority_fn:
+      priorities = self._priorities(table, priority_fn, starts, length)
+    else:
+      priorities = np.full(len(starts), table.priority)
+    # [N, 1]
+    ends = (starts + length)[:, None]
+    starts = starts[:, None]
+    first = np.searchsorted(self._chunk_starts, starts, 'right') - 1
+    last = np.searchsorted(self._chunk_starts, ends, 'left') - 1
+    num_slices = (last - first + 1)[:, 0]
+    chunk_ends = np.append(self._chunk_starts[1:], self._end)
+    rows = {}
+    for count in np.unique(num_slices).tolist():
+      chosen = np.flatnonzero(num_slices == count)
+      chunk = first[chosen] + np.arange(count)  # [N, S]
+      begin = np.maximum(starts[chosen], self._chunk_starts[chunk])
+      end = np.minimum(ends[chosen], chunk_ends[chunk])
+      rows[count] = iter(
+          _split_runs(
+              chosen,
+              encoding.encode_items(
+                  table.table,
+                  keys[chosen],
+                  priorities[chosen],
+                  self._chunk_keys[chunk],
+                  begin - self._chunk_starts[chunk],
+                  end - begin,
+                  self._num_columns,
+                  int(time.time()),
+              ),
+          )
+      )
+    # Tables go by the order of insertion, so the items keep theirs.
+    run_starts = np.flatnonzero(np.diff(num_slices, prepend=0))
+    for count in num_slices[run_starts].tolist():
+      batch.items.append(next(rows[count]))
+    self.num_items[table.table] += len(starts)
+
+  def _priorities(self, table, priority_fn, starts, length) -> np.ndarray:
+    begin = self._chunk_starts[0]
+    index = (starts - begin)[:, None] + np.arange(length)  # [N, L]
+    windows = tf.nest.map_structure(
+        lambda *leaves: np.concatenate(leaves)[index], *self._chunk_frames
+    )
+    priorities = priority_fn(windows).numpy().astype(np.float64)
+    wrong = np.flatnonzero(~(priorities >= 0))
+    if len(wrong):
+      raise ValueError(
+          f'A priority must be a number from 0 up, but that of an item of table'
+          f' {table.table!r} is {priorities[wrong[0]]}: of the one that starts'
+          f' at frame {starts[wrong[0]] - self._origin(table)} of its episode.'
+      )
+    return priorities
+
+  def _forget_chunks(self) -> None:
+    """Forgets the chunks that no item to come refers to."""
+    needed = min(
+        self._origin(table) + table.next_start(self._end - self._origin(table))
+        for table in self._tables
+    )
+    # The chunks from the one that holds the frame on.
+    kept = np.searchsorted(self._chunk_starts, needed, 'right') - 1
+    if needed >= self._end:
+      kept = len(self._chunk_starts)
+    self._chunk_starts = self._chunk_starts[kept:]
+    self._chunk_keys = self._chunk_keys[kept:]
+    self._chunk_frames = self._chunk_frames[kept:]
+
+  def _origin(self, table) -> int:
+    """Returns where the positions of a table's items count from."""
+    return 0 if table.end_of_episode == 'cross' else self._episode_start
+
+
+def _rows(nest, begin, end):
+  return tf.nest.map_structure(lambda leaf: leaf[begin:end], nest)
+
+
+def _padding(frames, length):
+  """Returns `length` boundary frames of zeros, as TF-Agents pads with."""
+
+  def zeros(leaf):
+    zero = b'' if leaf.dtype == object else 0
+    return np.full((length,) + leaf.shape[1:], zero, leaf.dtype)
+
+  padding = tf.nest.map_structure(zeros, frames)
+  return padding._replace(
+      step_type=np.full_like(padding.step_type, ts.StepType.LAST)
+  )
+
+
+def _split_runs(indices, rows):
+  """Splits `rows` where their `indices` are not consecutive."""
+  return np.split(rows, np.flatnonzero(np.diff(indices) > 1) + 1)
+
+
+def _batched(priority_fn):
+  """Returns a priority of each item of a batch, `[N]`, as a graph function."""
+
+  @tf.function(reduce_retracing=True)
+  def priorities(items):
+    # A batch of one would have its dimension squeezed away by tf.squeeze.
+    twice = tf.nest.map_structure(
+        lambda leaf: tf.concat([leaf, leaf[:1]], 0), items
+    )
+    return tf.vectorized_map(priority_fn, twice)[:-1]
+
+  return priorities

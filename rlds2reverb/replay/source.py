@@ -1,0 +1,129 @@
+"""RLDS data, or sequences, as blocks of frames that can be laid out."""
+
+import dataclasses
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.episodes import blocks as blocks_lib
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import layout
+from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import specs
+
+
+class Source(NamedTuple):
+  """Frames to write, and which items to make of them.
+
+  Attributes:
+    spec: the spec of one frame, a `Trajectory`.
+    tables: which items go into which table.
+    chunk_length: the most frames of a chunk.
+    blocks: a data set of `TrajectoryBlock`s.
+  """
+
+  spec: trajectory.Trajectory
+  tables: List[items_lib.TableItems]
+  chunk_length: int
+  blocks: tf.data.Dataset
+
+  def step_types(self) -> Iterator[np.ndarray]:
+    """Yields the step types of the blocks, int32 `[B]`."""
+    return self.blocks.map(
+        lambda block: block.trajectory.step_type
+    ).as_numpy_iterator()
+
+  def frames(self) -> Iterator[Tuple[trajectory.Trajectory, Any]]:
+    """Yields the blocks, each with what identifies its episode."""
+    for block in self.blocks.prefetch(1).as_numpy_iterator():
+      episode_id = block.episode_id
+      if isinstance(episode_id, tuple):
+        episode_id = block.episode
+      if isinstance(episode_id, bytes):
+        yield block.trajectory, episode_id.decode(errors='backslashreplace')
+      else:
+        yield block.trajectory, int(episode_id)
+
+
+def make_source(
+    data: tf.data.Dataset,
+    tables: Sequence[items_lib.TableItems],
+    policy_info_fn: Optional[specs.PolicyInfoFn],
+    chunk_length: Optional[int],
+    episode_id: Optional[str],
+    **settings: Any,
+) -> Source:
+  """Makes ready what is to be written.
+
+  Args:
+    data: an RLDS data set; or a data set of sequences, `Trajectory`s
+      `[L, ...]`, which are the items as they are.
+    tables: which items go into which table.
+    policy_info_fn: see `convert_rlds_to_trajectories`.
+    chunk_length: the most frames of a chunk. By default a few KiB; of
+      sequences, one sequence.
+    episode_id: the name of a field of the episodes that identifies them.
+    **settings: of `convert_rlds_to_trajectory_blocks`.
+
+  Raises:
+    ValueError: if `data` is neither, or an argument does not go with it.
+  """
+  if isinstance(data.element_spec, trajectory.Trajectory):
+    if policy_info_fn or episode_id or settings.pop('report', None) or settings:
+      raise ValueError(
+          'Sequences are written as they are: policy_info_fn, episode_id and the'
+          ' settings of a conversion go with RLDS data alone.'
+      )
+    return _source_of_sequences(data, tables)
+  spec = specs.create_trajectory_data_spec(data, policy_info_fn)
+  if chunk_length is None:
+    chunk_length = layout.default_chunk_length(spec)
+  # Of whole chunks, so that where a chunk starts does not depend on the blocks.
+  chunks = max(blocks_lib.default_block_length(spec) // max(chunk_length, 1), 1)
+  blocks = conversion.trajectory_blocks(
+      data,
+      policy_info_fn,
+      block_length=chunks * chunk_length,
+      episode_id=episode_id,
+      **settings,
+  )
+  return Source(spec, list(tables), chunk_length, blocks)
+
+
+def _source_of_sequences(data, tables) -> Source:
+  length = data.element_spec.step_type.shape[0]
+  if length is None:
+    raise ValueError(
+        'Sequences must have a fixed length, but their step_type has the spec'
+        f' {data.element_spec.step_type}.'
+    )
+  for table in tables:
+    if table != items_lib.TableItems(table.table, priority=table.priority):
+      raise ValueError(
+          f'The items of table {table.table!r} are the sequences of the data set,'
+          ' so its TableItems can have a priority and nothing else.'
+      )
+  spec = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), data.element_spec
+  )
+
+  def join(index, sequences):
+    rows = tf.nest.map_structure(
+        lambda leaf: tf.reshape(leaf, tf.concat([[-1], tf.shape(leaf)[2:]], 0)),
+        sequences,
+    )
+    return conversion.TrajectoryBlock(rows, index, tf.constant(0, tf.int64))
+
+  count = max(blocks_lib.default_block_length(spec) // length, 1)
+  tables = [
+      dataclasses.replace(
+          table,
+          sequence_length=length,
+          stride_length=length,
+          end_of_episode='cross',
+      )
+      for table in tables
+  ]
+  return Source(spec, tables, length, data.batch(count).enumerate().map(join))

@@ -1,0 +1,107 @@
+"""The tables of a running Reverb server."""
+
+import math
+from typing import Any, Dict, Mapping, Sequence
+
+from absl import logging
+import reverb
+
+_DESCRIBE_TIMEOUT_SECONDS = 5
+
+
+def table_infos(
+    client: reverb.Client,
+    names: Sequence[str],
+    timeout: float,
+) -> Dict[str, Any]:
+  """Asks a server for its tables.
+
+  Args:
+    client: a client of the server.
+    names: the tables to ask for.
+    timeout: how many seconds to wait for the server.
+
+  Returns:
+    Reverb's `TableInfo`s, by name.
+
+  Raises:
+    ConnectionError: if the server does not answer in time.
+    ValueError: if it does not have one of the tables.
+  """
+  try:
+    infos = client.server_info(timeout=max(math.ceil(timeout), 1))
+  except reverb.errors.ReverbError as error:
+    raise ConnectionError(
+        f'There is no answer from a Reverb server at {client.server_address}.'
+        ' Start it, or correct the address.'
+    ) from error
+  missing = [name for name in names if name not in infos]
+  if missing:
+    raise ValueError(
+        f'The Reverb server at {client.server_address} has no table'
+        f' {missing[0]!r}. Its tables are {sorted(infos)}.'
+    )
+  return {name: infos[name] for name in names}
+
+
+def describe_contents(client: reverb.Client, names: Sequence[str]) -> str:
+  """Returns what a server's tables hold and why they do not take more."""
+  try:
+    infos = table_infos(client, names, _DESCRIBE_TIMEOUT_SECONDS)
+  except (ConnectionError, ValueError) as error:
+    return str(error)
+  return ' '.join(map(_describe, infos.values()))
+
+
+def inserted(info: Any) -> int:
+  """Returns how many items have ever been inserted into a table."""
+  return info.rate_limiter_info.insert_stats.completed
+
+
+def say_what_was_inserted(
+    inserted_items: Mapping[str, int],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+) -> None:
+  """Logs what the server confirmed, and warns where a table was too small.
+
+  Args:
+    inserted_items: the number of items that were inserted, by table.
+    before: the `TableInfo`s from before, by name.
+    after: those from afterwards.
+  """
+  for name, table in after.items():
+    inserted_here = inserted_items[name]
+    logging.info(
+        'The server confirmed %d items inserted into table %r, which now holds'
+        ' %d.', inserted_here, name, table.current_size,
+    )
+    removed = before[name].current_size + inserted_here - table.current_size
+    if removed > 0 and table.current_size == table.max_size:
+      logging.warning(
+          'Table %r is too small: %d items were inserted beside the %d it held,'
+          ' but its max_size is %d, so %d items were removed. Create the table'
+          ' with a larger max_size.',
+          name, inserted_here, before[name].current_size, table.max_size,
+          removed,
+      )
+
+
+def _describe(info) -> str:
+  text = f'Table {info.name!r} holds {info.current_size} items.'
+  limiter = info.rate_limiter_info
+  sampled = limiter.sample_stats.completed
+  # After `RateLimiter::CanInsert` of Reverb 0.14.0.
+  if (
+      info.current_size + 1 > limiter.min_size_to_sample
+      and (inserted(info) + 1) * limiter.samples_per_insert - sampled
+      > limiter.max_diff
+  ):
+    text += (
+        f' Its rate limiter lets no more in before it is sampled: it has'
+        f' samples_per_insert={limiter.samples_per_insert:g} and'
+        f' max_diff={limiter.max_diff:g}, with {inserted(info)} items inserted'
+        f' and {sampled} sampled. Fill a table with the MinSize rate limiter,'
+        ' or sample at the same time.'
+    )
+  return text
