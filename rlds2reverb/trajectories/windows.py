@@ -1,0 +1,213 @@
+"""Windows on an episode's rows: one gather with a matrix of row indices.
+
+Sequences, chunks, views, stacked frames, slices and n-step returns differ only
+in the indices that they ask for. What an index means outside the rows is
+decided on the indices, which are few bytes, never on the rows gathered:
+
+    rows                    a  b  c  d
+    index           -2  -1  0  1  2  3   4   5
+    mask             F   F  T  T  T  T   F   F
+    "zeros"          0   0  a  b  c  d   0   0
+    "repeat"         a   a  a  b  c  d   d   d
+"""
+
+import difflib
+from typing import Any, Dict, Iterable, Union
+
+import rlds
+import tensorflow as tf
+import tree
+
+from rlds2reverb.episodes import steps as steps_lib
+
+NEXT_OBSERVATION = 'next_observation'
+MASK = 'mask'
+
+FILLS = ('zeros', 'repeat')
+
+
+def window_index(starts: tf.Tensor, length: int) -> tf.Tensor:
+  """Returns the indices `[W, length]` of windows that start at `starts` [W]."""
+  return starts[:, tf.newaxis] + tf.range(length, dtype=starts.dtype)
+
+
+def is_inside(index: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+  """Returns, bool, which indices are those of rows in `[0, stop)`."""
+  return (index >= 0) & (index < stop)
+
+
+def take(rows: Any, index: tf.Tensor) -> Any:
+  """Gathers rows that all exist.
+
+  Args:
+    rows: a nest of tensors `[N, ...]`.
+    index: int32 or int64 of any shape, every value in `[0, N)`.
+
+  Returns:
+    The nest, every leaf `index.shape + [...]`, its dtype kept.
+  """
+  return tf.nest.map_structure(lambda leaf: tf.gather(leaf, index), rows)
+
+
+def take_filled(
+    rows: Any,
+    index: tf.Tensor,
+    stop: tf.Tensor,
+    *,
+    before: Union[str, float] = 'zeros',
+    after: Union[str, float] = 'zeros',
+) -> Any:
+  """Gathers rows, and fills what lies outside `[0, stop)`.
+
+  Args:
+    rows: a nest of tensors `[N, ...]`.
+    index: int32 or int64 of any shape.
+    stop: a scalar, at most `N`: the rows from here on do not count.
+    before: what an index below 0 gives: `"zeros"` (False, or an empty string);
+      `"repeat"`, the first row; or a number, for leaves that are not strings.
+    after: what an index of `stop` or above gives: `"repeat"` is the last row;
+      a number must be that of `before`, if that is one too.
+
+  Returns:
+    The nest, every leaf `index.shape + [...]`, its dtype kept.
+  """
+  stop = tf.cast(stop, index.dtype)
+  # The row of the fill stands where the rows end.
+  last = tf.maximum(stop - 1, 0)
+  below = 0 if before == 'repeat' else stop
+  above = last if after == 'repeat' else stop
+  index = tf.where(index < 0, below, tf.where(index < stop, index, above))
+  values = [fill for fill in (before, after) if fill != 'repeat']
+  if not values:
+    return take(rows, index)
+  value = 0 if values[0] == 'zeros' else values[0]
+
+  def gather(leaf):
+    shape = tf.concat([[1], tf.shape(leaf)[1:]], 0)
+    fill = tf.fill(
+        shape,
+        tf.constant('')
+        if leaf.dtype == tf.string
+        else tf.cast(value, leaf.dtype),
+    )
+    fill = tf.ensure_shape(fill, [1] + leaf.shape[1:])
+    return tf.gather(tf.concat([leaf[:stop], fill], 0), index)
+
+  return tf.nest.map_structure(gather, rows)
+
+
+def num_rows(rows: Any) -> tf.Tensor:
+  """Returns, int64 `[]`, how many rows a nest of `[N, ...]` has."""
+  return tf.shape(tf.nest.flatten(rows)[0], tf.int64)[0]
+
+
+def transition_rows(steps: Any) -> Dict[str, Any]:
+  """Returns the `T` transitions of one episode of `T + 1` steps.
+
+      steps              o0 a0 r0   o1 a1 r1   o2 a2 r2   o3 (last, terminal)
+      observation        o0         o1         o2
+      next_observation   o1         o2         o3
+      is_first           T          F          F
+      is_last            F          F          T
+      is_terminal        F          F          T
+      discount           d0         d1         0
+
+  A row's `is_last`, `is_terminal` are those of the step that it leads to, as a
+  learner's *done* is; its discount is 0 where that step is terminal, as in
+  TF-Agents. Every other field is that of the step it leaves.
+
+  Args:
+    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
+      tensors. `observation`, `discount` and the flags may each be missing.
+
+  Returns:
+    A dict of the steps' fields, and `next_observation`, every leaf `[T, ...]`;
+    the flags are bool `[T]`, the discount float32 `[T]`. An episode of one step
+    has no rows.
+  """
+  steps = stack_dict(steps)
+  rows = tf.nest.map_structure(lambda leaf: leaf[:-1], steps)
+  if rlds.OBSERVATION in steps:
+    rows[NEXT_OBSERVATION] = tf.nest.map_structure(
+        lambda leaf: leaf[1:], steps[rlds.OBSERVATION]
+    )
+  if rlds.IS_FIRST in steps:
+    rows[rlds.IS_FIRST] = _numbers(rows[rlds.IS_FIRST], tf.bool)
+  for flag in (rlds.IS_LAST, rlds.IS_TERMINAL):
+    if flag in steps:
+      rows[flag] = _numbers(steps[flag], tf.bool)[1:]
+  if rlds.DISCOUNT in steps:
+    discount = _numbers(rows[rlds.DISCOUNT], tf.float32)
+    if rlds.IS_TERMINAL in steps:
+      discount = tf.where(rows[rlds.IS_TERMINAL], 0.0, discount)
+    rows[rlds.DISCOUNT] = discount
+  return rows
+
+
+def stack_dict(steps: Any) -> Dict[str, Any]:
+  """Returns steps of either form stacked, as a new dict of tensors.
+
+  Raises:
+    ValueError: if a step is not a dict.
+  """
+  steps = steps_lib.stack_steps(steps)
+  if not isinstance(steps, dict):
+    raise ValueError(
+        'The steps of an episode must be a dict of fields, but are a'
+        f' {type(steps).__name__}.'
+    )
+  return tf.nest.map_structure(tf.convert_to_tensor, dict(steps))
+
+
+def find_column(rows: Any, name: str) -> Any:
+  """Returns a field by its path, for example `observation/camera`.
+
+  Args:
+    rows: a nest.
+    name: the keys on the way, joined by `/`.
+
+  Returns:
+    The nest, or the leaf, at that path.
+
+  Raises:
+    ValueError: if there is none; it suggests the nearest name.
+  """
+  paths = {
+      steps_lib.field_path(path[:depth]): path[:depth]
+      for path, _ in tree.flatten_with_path(rows)
+      for depth in range(1, len(path) + 1)
+  }
+  if name not in paths:
+    raise ValueError(unknown_name('column', name, paths))
+  for key in paths[name]:
+    rows = getattr(rows, key) if hasattr(rows, '_fields') else rows[key]
+  return rows
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+  """Raises a ValueError if `value` is not one of `choices`."""
+  if value not in choices:
+    raise ValueError(unknown_name(name, value, choices))
+
+
+def check_positive(name: str, value: int) -> None:
+  """Raises a ValueError if `value` is not an integer above 0."""
+  if isinstance(value, bool) or not hasattr(value, '__index__') or value < 1:
+    raise ValueError(f'{name} must be a positive integer, but is {value!r}.')
+
+
+def unknown_name(what: str, name: Any, known: Iterable[Any]) -> str:
+  """Returns a message that says what there is, and what is nearest."""
+  known = [str(one) for one in known]
+  near = difflib.get_close_matches(str(name), known, 1)
+  suggestion = f' Did you mean {near[0]!r}?' if near else ''
+  return (
+      f'{what} must be one of {", ".join(map(repr, known))}, but is {name!r}.'
+      + suggestion
+  )
+
+
+def _numbers(column, dtype):
+  """Casts a column of one number a row, `[N]` or `[N, 1]`, and flattens it."""
+  column = tf.cast(column, dtype)
+  return column if column.shape.rank == 1 else tf.reshape(column, [-1])
