@@ -22,7 +22,7 @@ class BurnIn(NamedTuple):
       action, reward        [b:L - n]
       is_terminal, weight   [b:]
 
-  What the sequences do not have is None.
+  What the sequences do not have is `()`.
   """
 
   burn_in_observation: Any
@@ -175,7 +175,7 @@ def split_burn_in(
       return leaf[start:stop] if time_major else leaf[:, start:stop]
 
     if field not in sequences:
-      return None
+      return ()
     return tf.nest.map_structure(cut, sequences[field])
 
   main = slice(burn_in, length - ahead)
@@ -183,7 +183,7 @@ def split_burn_in(
       burn_in_observation=part(rlds.OBSERVATION, 0, burn_in + ahead),
       main_observation=part(rlds.OBSERVATION, main.start, main.stop),
       target_observation=(
-          part(rlds.OBSERVATION, burn_in + ahead, length) if n_step else None
+          part(rlds.OBSERVATION, burn_in + ahead, length) if n_step else ()
       ),
       action=part(rlds.ACTION, main.start, main.stop),
       reward=part(rlds.REWARD, main.start, main.stop),

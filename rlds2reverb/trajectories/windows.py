@@ -74,7 +74,7 @@ def take_filled(
   stop = tf.cast(stop, index.dtype)
   # The row of the fill stands where the rows end.
   last = tf.maximum(stop - 1, 0)
-  below = 0 if before == 'repeat' else stop
+  below = tf.zeros_like(stop) if before == 'repeat' else stop
   above = last if after == 'repeat' else stop
   index = tf.where(index < 0, below, tf.where(index < stop, index, above))
   values = [fill for fill in (before, after) if fill != 'repeat']

@@ -1,0 +1,155 @@
+"""The episodes of the worked arrays in SEMANTICS.md, and random ones.
+
+What a function returns is compared with plain numpy loops on `transitions`.
+"""
+
+from typing import Any, Callable, Dict, List, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from tests import golden
+
+
+def make_steps(
+    observations: Sequence[float],
+    rewards: Sequence[float],
+    *,
+    terminal: bool,
+) -> golden.Episode:
+  """Returns the steps of an episode; its actions are 1, 2, 3, ..."""
+  length = len(observations)
+  step = np.arange(length)
+  return {
+      'observation': np.array(observations, np.float32),
+      'action': step + 1,
+      # What the last step's reward is must not matter.
+      'reward': np.array([*rewards, 99], np.float32),
+      'discount': np.ones(length, np.float32),
+      'is_first': step == 0,
+      'is_last': step == length - 1,
+      'is_terminal': (step == length - 1) & terminal,
+  }
+
+
+A = make_steps(range(6), [1, 2, 3, 4, 5], terminal=True)
+B = make_steps(range(10, 14), [10, 20, 30], terminal=False)
+
+
+def random_steps(
+    rng: np.random.Generator, transitions: int
+) -> golden.Episode:
+  """Returns nested steps of many dtypes, with a recurrent state."""
+  length = transitions + 1
+  step = np.arange(length)
+
+  def floats(*shape, dtype=np.float32):
+    return rng.normal(size=(length, *shape)).astype(dtype)
+
+  words = np.array([rng.bytes(3).hex().encode() for _ in step], object)
+  return {
+      'observation': {
+          'camera': rng.integers(1, 256, (length, 2, 1)).astype(np.uint8),
+          'pose': (floats(3, dtype=np.float64), words),
+      },
+      'action': ({'gripper': rng.integers(1, 9, length)}, floats(2)),
+      'reward': floats(dtype=np.float64),
+      'discount': rng.uniform(0.1, 1, length).astype(np.float32),
+      'state': {'h': floats(2), 'c': (floats(1),)},
+      'is_first': step == 0,
+      'is_last': step == length - 1,
+      'is_terminal': (step == length - 1) & bool(rng.integers(2)),
+  }
+
+
+def edge_episodes(length: int, seed: int = 0) -> List[golden.Episode]:
+  """Random episodes of 0, 1, L - 1, L, L + 1 and of many transitions."""
+  rng = np.random.default_rng(seed)
+  lengths = [0, 1, length - 1, length, length + 1, 2 * length, 3 * length + 1]
+  return [random_steps(rng, transitions) for transitions in lengths]
+
+
+def transitions(steps: golden.Episode) -> List[Dict[str, Any]]:
+  """Returns the transitions of an episode, one after the other."""
+  rows = []
+  for t in range(golden.length_of(steps) - 1):
+    row = golden.step_of(steps, t)
+    following = golden.step_of(steps, t + 1)
+    row['next_observation'] = following['observation']
+    row['is_last'] = following['is_last']
+    row['is_terminal'] = following['is_terminal']
+    if following['is_terminal']:
+      row['discount'] = np.float32(0)
+    rows.append(row)
+  return rows
+
+
+def zero_like(row: Any) -> Any:
+  """Returns the row of zeros that pads rows like `row`."""
+  return tree.map_structure(
+      lambda leaf: b'' if isinstance(leaf, bytes) else np.zeros_like(leaf), row
+  )
+
+
+def stack(rows: Sequence[Any]) -> Any:
+  """Stacks nests of numpy values, of which there must be one."""
+
+  def stack_leaves(*leaves):
+    if isinstance(leaves[0], bytes):
+      return np.array(leaves, object)
+    return np.stack([np.asarray(leaf) for leaf in leaves])
+
+  return tree.map_structure(stack_leaves, *rows)
+
+
+def check_everywhere(
+    test: tf.test.TestCase,
+    function: Callable[[Any], Any],
+    episodes: List[golden.Episode],
+    check: Callable[[golden.Episode, Any], None],
+) -> Any:
+  """Checks a function of steps eagerly and in `map`, on steps of both forms.
+
+  Args:
+    test: what fails.
+    function: takes the steps of an episode, and returns tensors.
+    episodes: the steps to call it on, all of the same spec.
+    check: called with the steps and what the function returned, in numpy.
+
+  Returns:
+    The element spec that `map` gives.
+  """
+  for steps in episodes:
+    with test.subTest(f'eagerly, {golden.length_of(steps) - 1} transitions'):
+      check(
+          steps,
+          tf.nest.map_structure(
+              lambda leaf: leaf.numpy(),
+              function(tf.nest.map_structure(tf.constant, steps)),
+          ),
+      )
+  for name, form in golden.FORMS.items():
+    mapped = form(episodes).map(lambda episode: function(episode['steps']))
+    results = list(mapped.as_numpy_iterator())
+    test.assertLen(results, len(episodes))
+    for steps, result in zip(episodes, results):
+      with test.subTest(f'{name}, {golden.length_of(steps) - 1} transitions'):
+        check(steps, result)
+  return mapped.element_spec
+
+
+def assert_equal(test: tf.test.TestCase, actual: Any, expected: Any) -> None:
+  """Asserts that two nests are equal in structure, dtype and value."""
+  golden.assert_frames_equal(test, [actual], [expected])
+
+
+def assert_rows(
+    test: tf.test.TestCase, actual: Any, expected: Sequence[Any]
+) -> None:
+  """Asserts that `actual`, stacked, has just the rows `expected`."""
+  if expected:
+    assert_equal(test, actual, stack(expected))
+  else:
+    for leaf in tree.flatten(actual):
+      test.assertEqual(leaf.shape[0], 0)

@@ -1,0 +1,141 @@
+"""Tests of the gather that windows are made with."""
+
+from absl.testing import parameterized
+import numpy as np
+from rlds2reverb.trajectories import windows
+import tensorflow as tf
+
+from tests import contract
+
+
+class TakeFilledTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(
+      ('zeros', 'zeros', [0, 0, 1, 2, 3, 4, 0, 0]),
+      ('repeat', 'repeat', [1, 1, 1, 2, 3, 4, 4, 4]),
+      ('repeat', 'zeros', [1, 1, 1, 2, 3, 4, 0, 0]),
+      ('zeros', 'repeat', [0, 0, 1, 2, 3, 4, 4, 4]),
+      (7, 7, [7, 7, 1, 2, 3, 4, 7, 7]),
+      (7, 'repeat', [7, 7, 1, 2, 3, 4, 4, 4]),
+  )
+  def test_fills(self, before, after, expected):
+    for dtype in (tf.int32, tf.uint8, tf.float64):
+      # The fifth row is there, but does not count.
+      taken = windows.take_filled(
+          tf.constant([1, 2, 3, 4, 5], dtype),
+          tf.range(-2, 6),
+          4,
+          before=before,
+          after=after,
+      )
+      self.assertEqual(taken.dtype, dtype)
+      self.assertAllEqual(taken, expected)
+
+  def test_random_nests_against_a_loop(self):
+    rng = np.random.default_rng(0)
+    for count in (0, 1, 5):
+      steps = contract.random_steps(rng, count)
+      index = rng.integers(-9, count + 9, (4, 3))
+      stop = int(rng.integers(count + 1)) if count else 0
+      rows = tf.nest.map_structure(tf.constant, steps)
+      taken = windows.take_filled(rows, tf.constant(index), stop)
+
+      def row(position):
+        if 0 <= position < stop:  # pylint: disable=cell-var-from-loop
+          return tf.nest.map_structure(lambda leaf: leaf[position], steps)  # pylint: disable=cell-var-from-loop
+        return contract.zero_like(
+            tf.nest.map_structure(lambda leaf: leaf[0], steps)  # pylint: disable=cell-var-from-loop
+        )
+
+      contract.assert_equal(
+          self,
+          tf.nest.map_structure(lambda leaf: leaf.numpy(), taken),
+          contract.stack(
+              [contract.stack([row(p) for p in line]) for line in index]
+          ),
+      )
+      self.assertAllEqual(
+          windows.is_inside(tf.constant(index), stop),
+          [[0 <= p < stop for p in line] for line in index],
+      )
+
+  def test_no_rows_at_all(self):
+    taken = windows.take_filled(
+        (tf.zeros([0, 2]), tf.zeros([0], tf.string)), tf.constant([[0, -1]]), 0
+    )
+    self.assertAllEqual(taken[0], np.zeros([1, 2, 2]))
+    self.assertAllEqual(taken[1], [[b'', b'']])
+
+  def test_static_shapes(self):
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 3, None]), tf.TensorSpec([None], tf.int64)
+        ]
+    )
+    def take(rows, starts):
+      index = windows.window_index(starts, 4)
+      return windows.take_filled(rows, index, 2), windows.take(rows, index)
+
+    for output in take.get_concrete_function().structured_outputs:
+      self.assertEqual(output.shape.as_list(), [None, 4, 3, None])
+
+
+class TransitionRowsTest(tf.test.TestCase):
+
+  def test_the_contract_episode(self):
+    rows = windows.transition_rows(contract.A)
+    self.assertAllEqual(rows['observation'], [0, 1, 2, 3, 4])
+    self.assertAllEqual(rows['next_observation'], [1, 2, 3, 4, 5])
+    self.assertAllEqual(rows['reward'], [1, 2, 3, 4, 5])
+    self.assertAllEqual(rows['discount'], [1, 1, 1, 1, 0])
+    self.assertAllEqual(rows['is_first'], [1, 0, 0, 0, 0])
+    self.assertAllEqual(rows['is_last'], [0, 0, 0, 0, 1])
+    self.assertAllEqual(rows['is_terminal'], [0, 0, 0, 0, 1])
+
+  def test_edges_against_a_loop(self):
+    def check(steps, rows):
+      contract.assert_rows(self, rows, contract.transitions(steps))
+
+    contract.check_everywhere(
+        self, windows.transition_rows, contract.edge_episodes(3), check
+    )
+
+  def test_flags_and_discount_of_shape_one(self):
+    steps = dict(contract.A)
+    for name in ('is_first', 'is_last', 'is_terminal', 'discount'):
+      steps[name] = steps[name].astype(np.int64)[:, np.newaxis]
+    contract.assert_rows(
+        self,
+        tf.nest.map_structure(
+            lambda leaf: leaf.numpy(), windows.transition_rows(steps)
+        ),
+        contract.transitions(contract.A),
+    )
+
+  def test_fields_that_are_missing(self):
+    rows = windows.transition_rows({'action': tf.range(3)})
+    self.assertAllEqual(rows['action'], [0, 1])
+    self.assertEqual(list(rows), ['action'])
+
+  def test_steps_must_be_a_dict(self):
+    with self.assertRaisesRegex(ValueError, 'must be a dict of fields'):
+      windows.transition_rows(tf.range(3))
+
+
+class FindColumnTest(tf.test.TestCase):
+
+  def test_paths(self):
+    steps = contract.random_steps(np.random.default_rng(0), 2)
+    pose = steps['observation']['pose']
+    self.assertIs(windows.find_column(steps, 'observation/pose/0'), pose[0])
+    self.assertIs(windows.find_column(steps, 'observation/pose'), pose)
+    self.assertIs(windows.find_column({'a/b': pose}, 'a/b'), pose)
+
+  def test_the_nearest_is_suggested(self):
+    steps = contract.random_steps(np.random.default_rng(0), 2)
+    with self.assertRaisesRegex(ValueError, "mean 'observation/camera'"):
+      windows.find_column(steps, 'observation/camra')
+
+
+if __name__ == '__main__':
+  tf.test.main()
