@@ -6,6 +6,7 @@ Every run has a server of its own, in this process, and is over when the server
 has confirmed the last item.
 """
 
+import functools
 import tempfile
 import time
 from typing import Callable, List
@@ -95,7 +96,9 @@ def _cases(directory: str) -> List[timing.Case]:
     episodes = episodes.take(data.count_episodes(steps))
     return timing.Case(name, steps, lambda: _push(push, episodes, steps))
 
-  ours = rlds_to_reverb.push_rlds_to_reverb
+  ours = functools.partial(
+      rlds_to_reverb.push_rlds_to_reverb, method='observer'
+  )
   theirs = reference.push_rlds_to_reverb
   return [
       case('rlds2reverb, stacked files', ours, stacked, _STEPS.value),

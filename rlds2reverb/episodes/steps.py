@@ -98,7 +98,9 @@ def stack_steps(steps: Any) -> Any:
   """
   if not isinstance(steps, tf.data.Dataset):
     return steps
-  whole = steps.batch(tf.int64.max)
+  # The prefetch keeps tf.data from fusing a map before it with the batch, which
+  # would then allocate by the batch size.
+  whole = steps.prefetch(1).batch(tf.int64.max)
   # Of no steps there is no batch.
   nothing = tf.data.Dataset.from_tensors(zeros(whole.element_spec))
   return whole.concatenate(nothing).take(1).get_single_element()

@@ -257,6 +257,17 @@ class FieldsTest(tf.test.TestCase):
     )
 
 
+  def test_mapped_steps(self):
+    # tf.data would fuse the map with the batch, and hang.
+    rlds_data = golden.nested([golden.COMPLETE]).map(
+        lambda episode: steps_lib.stack_steps(
+            episode['steps'].map(lambda step: step['reward'] + 1)
+        )
+    )
+    (found,) = rlds_data
+    self.assertAllEqual(found, golden.COMPLETE['reward'] + 1)
+
+
 class ZerosTest(tf.test.TestCase):
 
   def test_open_dimensions_are_zero(self):

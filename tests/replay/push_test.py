@@ -43,6 +43,12 @@ def _windows(frames, length):
 
 
 class PushTest(parameterized.TestCase, tf.test.TestCase):
+  """Of the way that is taken unless another is asked for."""
+
+  method = 'auto'
+
+  def _push(self, *args, **kwargs):
+    return push.push_rlds_to_reverb(*args, method=self.method, **kwargs)
 
   def _assert_items(self, client, expected):
     items = testing.drain(client)
@@ -68,7 +74,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with testing.reverb_server(spec) as client:
       observer = _pair_observer(client)
       report = report_lib.ConversionReport()
-      pushed = push.push_rlds_to_reverb(
+      pushed = self._push(
           data, observer, policy_info_fn, report=report
       )
       self.assertEqual(pushed, sum(map(golden.length_of, episodes)))
@@ -94,7 +100,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer = reverb_utils.ReverbAddTrajectoryObserver(
           client, testing.TABLE, **settings
       )
-      self.assertEqual(push.push_rlds_to_reverb(data, observer), 9)
+      self.assertEqual(self._push(data, observer), 9)
       items = testing.drain(client)
       self.assertLen(items, num_items)
       if 'pad_end_of_episodes' in settings:
@@ -110,7 +116,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer = reverb_utils.ReverbAddEpisodeObserver(
           client, testing.TABLE, max_sequence_length=4
       )
-      self.assertEqual(push.push_rlds_to_reverb(data, observer), 9)
+      self.assertEqual(self._push(data, observer), 9)
       self._assert_items(client, list(self._frames_by_episode(_ROW_OF_THREE)))
       observer.close()
 
@@ -122,10 +128,10 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
           client, testing.TABLE, max_sequence_length=3
       )
       with self.assertRaisesRegex(ValueError, 'max_sequence_length'):
-        push.push_rlds_to_reverb(data, observer)
+        self._push(data, observer)
       observer.reset()
       self.assertEqual(testing.size(client), 0)
-      push.push_rlds_to_reverb(single, observer)
+      self._push(single, observer)
       self._assert_items(
           client, [golden.expected_frames([golden.SINGLE_TERMINAL])]
       )
@@ -140,7 +146,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
           max_sequence_length=3,
           bypass_partial_episodes=True,
       )
-      self.assertEqual(push.push_rlds_to_reverb(data, observer), 9)
+      self.assertEqual(self._push(data, observer), 9)
       self._assert_items(
           client, [golden.expected_frames([golden.SINGLE_TERMINAL])]
       )
@@ -152,7 +158,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer = reverb_utils.ReverbTrajectorySequenceObserver(
           client, testing.TABLE, sequence_length=2
       )
-      self.assertEqual(push.push_rlds_to_reverb(data, observer), 9)
+      self.assertEqual(self._push(data, observer), 9)
       self._assert_items(
           client, _windows(golden.expected_frames(_ROW_OF_THREE), 2)
       )
@@ -176,8 +182,8 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
           tf.errors.InvalidArgumentError,
           f'{fault.sentence} Found at {golden.place(6, fault.step)}',
       ):
-        push.push_rlds_to_reverb(data, observer)
-      push.push_rlds_to_reverb(golden.stacked([golden.COMPLETE]), observer)
+        self._push(data, observer)
+      self._push(golden.stacked([golden.COMPLETE]), observer)
       self._assert_items(client, before + after)
       observer.close()
 
@@ -190,8 +196,8 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
           client, testing.TABLE, sequence_length=2
       )
       with self.assertRaises(tf.errors.InvalidArgumentError):
-        push.push_rlds_to_reverb(data, observer)
-      push.push_rlds_to_reverb(golden.stacked([golden.COMPLETE]), observer)
+        self._push(data, observer)
+      self._push(golden.stacked([golden.COMPLETE]), observer)
       self._assert_items(
           client,
           _windows(golden.expected_frames([golden.TRUNCATED]), 2)
@@ -214,7 +220,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer = _pair_observer(client)
       report = report_lib.ConversionReport()
       with self.assertLogs(level='WARNING') as logs:
-        pushed = push.push_rlds_to_reverb(
+        pushed = self._push(
             data, observer, invalid_episodes='skip', report=report
         )
       self.assertEqual(pushed, 8)
@@ -242,7 +248,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       observer = _pair_observer(client)
       self.assertEqual(
-          push.push_rlds_to_reverb(data, observer, invalid_episodes='skip'), 0
+          self._push(data, observer, invalid_episodes='skip'), 0
       )
       observer.close()
 
@@ -251,9 +257,9 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       observer = _pair_observer(client)
       with self.assertRaisesRegex(ValueError, 'No dataset representing RLDS'):
-        push.push_rlds_to_reverb(data, observer)
+        self._push(data, observer)
       self.assertEqual(
-          push.push_rlds_to_reverb(data, observer, validation='tf_agents'), 0
+          self._push(data, observer, validation='tf_agents'), 0
       )
       observer.close()
 
@@ -262,7 +268,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer = _pair_observer(client)
       with self.assertLogs(level='WARNING') as logs:
         logging.warning('(so that there is one)')
-        push.push_rlds_to_reverb(data, observer, **kwargs)
+        self._push(data, observer, **kwargs)
       observer.close()
     return logs.output[1:]
 
@@ -339,7 +345,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with testing.reverb_server(spec) as client:
       observer = _pair_observer(client)
       with self.assertRaises(specs.SpecMismatchError) as error:
-        push.push_rlds_to_reverb(data, observer)
+        self._push(data, observer)
       self.assertEqual(
           str(error.exception),
           'Replay buffer table signature spec should match RLDS data spec.',
@@ -361,7 +367,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     )
     with testing.reverb_server(spec) as client:
       observer = _pair_observer(client)
-      self.assertEqual(push.push_rlds_to_reverb(data, observer), 4)
+      self.assertEqual(self._push(data, observer), 4)
       observer.close()
 
   def test_policy_info_that_the_table_lacks_is_left_out(self):
@@ -369,7 +375,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       observer = _pair_observer(client)
       with self.assertLogs(level='WARNING') as logs:
-        push.push_rlds_to_reverb(data, observer, _policy_info)
+        self._push(data, observer, _policy_info)
       self.assertIn('has no policy_info', logs.output[0])
       self._assert_items(
           client, _windows(golden.expected_frames([golden.TRUNCATED]), 2)
@@ -382,7 +388,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with testing.reverb_server(spec) as client:
       observer = _pair_observer(client)
       with self.assertRaises(specs.SpecMismatchError):
-        push.push_rlds_to_reverb(
+        self._push(
             data, observer, lambda current, _: current['reward']
         )
       observer.close()
@@ -412,7 +418,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
         self.resets.append(write_cached_steps)
 
     recorder = Recorder()
-    self.assertEqual(push.push_rlds_to_reverb(data, recorder), 8)
+    self.assertEqual(self._push(data, recorder), 8)
     self.assertIsInstance(recorder.frames[0], trajectory.Trajectory)
     self.assertTrue(all(map(tf.is_tensor, tf.nest.flatten(recorder.frames))))
     golden.assert_frames_equal(
@@ -425,7 +431,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
 
     bad = golden.stacked([golden.INVALID_CASES['first_alone'].episode])
     with self.assertRaises(tf.errors.InvalidArgumentError):
-      push.push_rlds_to_reverb(bad, recorder)
+      self._push(bad, recorder)
     self.assertEqual(recorder.resets, [False])
 
   def test_a_server_that_is_gone(self):
@@ -433,7 +439,43 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       observer = _pair_observer(client)
     with self.assertRaisesRegex(ConnectionError, 'no answer.*localhost'):
-      push.push_rlds_to_reverb(data, observer, timeout=1)
+      self._push(data, observer, timeout=1)
+
+  def test_auto_goes_by_the_state_of_the_observer(self):
+    data = golden.stacked([golden.TRUNCATED])
+    frames = golden.expected_frames([golden.TRUNCATED])
+    with _server(data) as client:
+      observer = _pair_observer(client)
+      observer(frames[0])  # of an episode that goes on
+      with self.assertRaisesRegex(ValueError, 'unfinished episode'):
+        push.push_rlds_to_reverb(data, observer, method='bulk')
+      push.push_rlds_to_reverb(data, observer)
+      self._assert_items(client, _windows([frames[0], *frames], 2))
+      observer.close()
+
+  def test_settings_of_the_bulk_way_alone(self):
+    data = golden.stacked([golden.TRUNCATED])
+    with _server(data) as client:
+      observer = _pair_observer(client)
+      for settings in (
+          {'identity': 'a'}, {'episode_id': 'a'}, {'overflow': 'refuse'}
+      ):
+        with self.assertRaisesRegex(ValueError, 'go with the bulk way'):
+          push.push_rlds_to_reverb(
+              data, observer, method='observer', **settings
+          )
+      with self.assertRaisesRegex(ValueError, "must be one of 'auto'"):
+        push.push_rlds_to_reverb(data, observer, method='fast')
+      with self.assertRaisesRegex(ValueError, 'is not known'):
+        push.push_rlds_to_reverb(data, lambda frame: None, method='bulk')
+      self.assertEqual(testing.size(client), 0)
+      observer.close()
+
+
+class PushFrameByFrameTest(PushTest):
+  """Of the same through the observers' own calls."""
+
+  method = 'observer'
 
 
 if __name__ == '__main__':
