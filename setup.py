@@ -36,6 +36,7 @@ setuptools.setup(
         # The gym that TF-Agents 0.19.0 knows, for recording episodes.
         'gym==0.23.0',
         'dm-tree',
+        'gin-config',
         'tqdm',
     ],
     extras_require={'test': ['pytest', 'pytest-xdist']},

@@ -1,6 +1,10 @@
 """Offline reinforcement-learning data into training: RLDS to Reverb."""
 
 from rlds2reverb import rlds_to_reverb
+from rlds2reverb.episodes.fields import map_fields
+from rlds2reverb.episodes.fields import step_policy_info
+from rlds2reverb.episodes.fields import StepMapping
+from rlds2reverb.episodes.fields import TerminalOnSuccess
 from rlds2reverb.episodes.loading import load_episodes
 from rlds2reverb.episodes.recording import record_episodes
 from rlds2reverb.episodes.steps import get_rlds_step_features
