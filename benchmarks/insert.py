@@ -15,7 +15,7 @@ import os
 import pathlib
 import tempfile
 import time
-from typing import Callable, Dict, Iterator, List
+from typing import Callable, Dict, Iterator, List, Tuple
 
 from absl import app
 from absl import flags
@@ -56,20 +56,18 @@ _SAMPLES = flags.DEFINE_integer(
 _IMAGES = flags.DEFINE_boolean(
     'images', True, 'Whether to sample tables of images, too.'
 )
-_IMAGE_STEPS = flags.DEFINE_integer(
-    'image_steps', 3_000, 'Steps of the tables of images.', lower_bound=1
-)
 
 _TABLE = 'benchmark'
 _SEQUENCE_LENGTH = 2
 _IMAGE_SHAPE = (84, 84, 4)
+_IMAGE_STEPS = 3_000
 # Encoded requests are in memory all at once.
 _MAX_ENCODED_STEPS = 200_000
 _TIMEOUT_SECONDS = 60
 
 _REFERENCE = 'tf_agents'
 _SERVER = 'server alone, encoded before'
-_SERVER_CHECKPOINT = 'push, then client.checkpoint'
+_PUSH_CHECKPOINT = 'push, then client.checkpoint'
 
 
 def _num_items(steps: int) -> int:
@@ -121,9 +119,9 @@ def _push(push: Callable[..., int], episodes, client, **kwargs) -> None:
   observer.close()
 
 
-def _time_insert(insert: Callable[..., None], episodes, steps: int) -> float:
+def _time_insert(insert: Callable[..., None], signature, steps: int) -> float:
   """Calls `insert` with a client of a new server; returns the seconds."""
-  with _serve(_signature(episodes), steps) as server:
+  with _serve(signature, steps) as server:
     client = reverb.Client(f'localhost:{server.port}')
     start = time.perf_counter()
     insert(client)
@@ -151,35 +149,39 @@ def _time_restore(path: str, steps: int) -> float:
   return seconds
 
 
-def _insert_cases(directory: str, steps: int) -> List[timing.Case]:
-  """Returns the cases on the first `steps` of the data set in `directory`."""
+def _take(episodes: tf.data.Dataset, steps: int) -> tf.data.Dataset:
+  return episodes.take(data.count_episodes(steps))
 
-  def take(episodes, count):
-    return episodes.take(data.count_episodes(count))
 
-  stacked = take(data.read_stacked(directory), steps)
-  few = min(steps, data.whole_steps(_REFERENCE_STEPS.value))
-  nested = take(data.read_nested(directory), few)
-  encoded_steps = min(steps, data.whole_steps(_MAX_ENCODED_STEPS))
-  source = source_lib.make_source(
-      take(stacked, encoded_steps),
-      [rlds2reverb.TableItems(_TABLE, _SEQUENCE_LENGTH)],
-      None,
-      None,
-      None,
-  )
+def _encode(episodes: tf.data.Dataset) -> List[Tuple[bytes, int]]:
+  """Returns the requests that insert `episodes`, with their items."""
+  tables = [rlds2reverb.TableItems(_TABLE, _SEQUENCE_LENGTH)]
+  source = source_lib.make_source(episodes, tables, None, None, None)
   layout = layout_lib.Layout(
       source.tables, keys_lib.make_keys(None), source.chunk_length
   )
-  requests = [
+  return [
       (encoding.encode_insert_request(*batch), batch.num_items)
       for batch in layout.batches(source.frames())
   ]
+
+
+def _insert_cases(directory: str, steps: int) -> List[timing.Case]:
+  """Returns the cases on the first `steps` of the data set in `directory`."""
+  stacked = _take(data.read_stacked(directory), steps)
+  few = min(steps, data.whole_steps(_REFERENCE_STEPS.value))
+  nested = _take(data.read_nested(directory), few)
+  encoded_steps = min(steps, data.whole_steps(_MAX_ENCODED_STEPS))
+  requests = _encode(_take(stacked, encoded_steps))
+  signature = _signature(stacked)
   checkpoint = os.path.join(directory, f'checkpoint_{steps}')
   _write_checkpoint(stacked, checkpoint)
 
   def bulk(client):
     _push(rlds2reverb.push_rlds_to_reverb, stacked, client)
+
+  def push_reference(client):
+    _push(reference.push_rlds_to_reverb, nested, client)
 
   def send(client):
     address = client.server_address
@@ -198,25 +200,19 @@ def _insert_cases(directory: str, steps: int) -> List[timing.Case]:
       _write_checkpoint(stacked, os.path.join(parent, 'checkpoint'))
       return time.perf_counter() - start
 
-  def inserting(name, insert, episodes, count):
-    return timing.Case(
-        name, count, lambda: _time_insert(insert, episodes, count)
-    )
+  def case(name, count, time_fn, *args):
+    return timing.Case(name, count, lambda: time_fn(*args, count))
 
-  def push_reference(client):
-    _push(reference.push_rlds_to_reverb, nested, client)
+  def inserting(name, count, insert):
+    return case(name, count, _time_insert, insert, signature)
 
   return [
-      inserting('push_rlds_to_reverb, bulk', bulk, stacked, steps),
-      inserting(_SERVER, send, stacked, encoded_steps),
-      inserting(_REFERENCE, push_reference, nested, few),
+      inserting('push_rlds_to_reverb, bulk', steps, bulk),
+      inserting(_SERVER, encoded_steps, send),
+      inserting(_REFERENCE, few, push_reference),
       timing.Case('write_reverb_checkpoint', steps, write),
-      inserting(_SERVER_CHECKPOINT, bulk_and_checkpoint, stacked, steps),
-      timing.Case(
-          'restore_reverb_server',
-          steps,
-          lambda: _time_restore(checkpoint, steps),
-      ),
+      inserting(_PUSH_CHECKPOINT, steps, bulk_and_checkpoint),
+      case('restore_reverb_server', steps, _time_restore, checkpoint),
   ]
 
 
@@ -287,7 +283,9 @@ def _filled_servers(episodes, steps: int) -> Iterator[Dict[str, reverb.Client]]:
     yield clients
 
 
-def _measure_sampling(title: str, episodes: tf.data.Dataset, steps: int):
+def _measure_sampling(
+    title: str, episodes: tf.data.Dataset, steps: int
+) -> None:
   """Prints the memory of tables of `episodes`, and the speed of sampling."""
 
   def sample(client):
@@ -296,7 +294,7 @@ def _measure_sampling(title: str, episodes: tf.data.Dataset, steps: int):
     if count != _SAMPLES.value:
       raise RuntimeError(f'Sampled {count} items only.')
 
-  print(f'\nA server with {steps:,} steps of {title}:')
+  print(f'\nA server with {steps:,} steps of {title}:', flush=True)
   with _filled_servers(episodes, steps) as clients:
     cases = [
         timing.Case(
@@ -338,15 +336,13 @@ def main(argv):
           [
               ('tf_agents', _REFERENCE),
               ('server', _SERVER),
-              ('push+checkpoint', _SERVER_CHECKPOINT),
+              ('push+checkpoint', _PUSH_CHECKPOINT),
           ],
       )
     stacked = data.read_stacked(directory)
-    _measure_sampling(
-        vectors, stacked.take(data.count_episodes(vector_steps)), vector_steps
-    )
+    _measure_sampling(vectors, _take(stacked, vector_steps), vector_steps)
   if _IMAGES.value:
-    steps = data.whole_steps(_IMAGE_STEPS.value)
+    steps = data.whole_steps(_IMAGE_STEPS)
     title = f'{"x".join(map(str, _IMAGE_SHAPE))} uint8 images'
     _measure_sampling(title, _image_episodes(steps), steps)
 

@@ -244,9 +244,6 @@ def _stack(steps, sources):
   ]
   if len(kept) < len(steps.element_spec):
     steps = steps.map(lambda step: {field: step[field] for field in kept})
-    # TensorFlow 2.15 fuses a map with the batch that follows it in one graph,
-    # and with a batch size without bound that does not end.
-    steps = steps.prefetch(1)
   return steps_lib.stack_steps(steps)
 
 

@@ -17,8 +17,8 @@ from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
-# With some more items pending Reverb's writers complain on every append.
-_FRAMES_PER_FLUSH = 50
+# With 50 items pending Reverb's writers complain on every append.
+_FRAMES_PER_FLUSH = 40
 _KNOWN_OBSERVERS = (
     reverb_utils.ReverbAddEpisodeObserver,
     reverb_utils.ReverbAddTrajectoryObserver,

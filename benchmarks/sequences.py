@@ -1,0 +1,258 @@
+"""Speed of windows on steps, beside RLDS and Reverb, and of other functions.
+
+    python -m benchmarks.sequences
+
+Read the ratios: all cases are run in turn, on the same machine and data. Speeds
+are of the steps read, whatever the rows that are made of them. Data sets are
+consumed in the graph. The columns of ratios are over reading the same source
+alone, and over the two ways to make the same windows without this library.
+"""
+
+import functools
+import math
+from typing import Any, Callable, Dict, List
+
+from absl import app
+from absl import flags
+from absl import logging
+import rlds
+import tensorflow as tf
+
+import rlds2reverb
+from benchmarks import data
+from benchmarks import timing
+
+_STEPS = flags.DEFINE_integer(
+    'steps', 100_000, 'Steps of the stacked cases.', lower_bound=1
+)
+_REFERENCE_STEPS = flags.DEFINE_integer(
+    'reference_steps',
+    5_000,
+    'Steps of the RLDS and Reverb cases, and of reading nested steps.',
+    lower_bound=1,
+)
+_REPEATS = flags.DEFINE_integer(
+    'repeats', 5, 'How many times each case is run.', lower_bound=3
+)
+
+_READ_STACKED = 'stacked files: reading alone'
+_READ_NESTED = 'nested files: reading alone'
+_BATCH = 256  # Windows of a batch, where the reference makes one an element.
+_LENGTHS = (2, 10, 80)
+_LONGEST = max(_LENGTHS)  # Of the chunks and the slices, too.
+_NUM_FRAMES = 4
+_N_STEP = 5
+_GAMMA = 0.99
+_VIEWS = {
+    'frames': rlds2reverb.ViewRequirement(rlds.OBSERVATION, '-3:0'),
+    'next_observation': rlds2reverb.ViewRequirement(rlds.OBSERVATION, 1),
+    'previous_action': rlds2reverb.ViewRequirement(rlds.ACTION, -1),
+    rlds.REWARD: rlds2reverb.ViewRequirement(),
+}
+
+
+def _run(dataset: tf.data.Dataset, rows: int) -> None:
+  found = data.count_rows(dataset)
+  if found != rows:
+    raise RuntimeError(f'Expected {rows} rows, but got {found}.')
+
+
+def _read_stacked(episodes: tf.data.Dataset) -> tf.data.Dataset:
+  return episodes.map(lambda episode: episode[rlds.STEPS])
+
+
+def _read_nested(episodes: tf.data.Dataset) -> tf.data.Dataset:
+  return episodes.flat_map(lambda episode: episode[rlds.STEPS].batch(1000))
+
+
+def _rlds_windows(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
+  return episodes.flat_map(
+      lambda episode: rlds.transformations.batch(
+          episode[rlds.STEPS], length, shift=1, drop_remainder=True
+      )
+  ).batch(_BATCH)
+
+
+def _reverb_windows(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
+  # Makes a `reverb.PatternDataset` of the last steps.
+  return rlds.transformations.pattern_map_from_transform(
+      episodes,
+      lambda step: tf.nest.map_structure(lambda leaf: leaf[-length:], step),
+  ).batch(_BATCH)
+
+
+def _sample(steps: Dict[str, Any], num_slices: int) -> rlds2reverb.Slices:
+  rows = rlds2reverb.transition_rows(steps)
+  lengths = tf.shape(rows[rlds.REWARD])
+  return rlds2reverb.sample_slices(
+      rows, lengths, num_slices, _LONGEST, seed=(7, 0)
+  )
+
+
+def _chop(steps: Dict[str, Any]) -> rlds2reverb.ChoppedSequences:
+  rows = rlds2reverb.transition_rows(steps)
+  episode_ids = tf.zeros(tf.shape(rows[rlds.REWARD]), tf.int64)
+  return rlds2reverb.chop_into_sequences(rows, episode_ids, _LONGEST)
+
+
+def _case(
+    name: str,
+    episodes: tf.data.Dataset,
+    steps: int,
+    convert: Callable[[tf.data.Dataset], tf.data.Dataset],
+    rows: int,
+    baseline: str,
+) -> timing.Case:
+  """Returns a case that makes `rows` rows of every episode."""
+  num_episodes = data.count_episodes(steps)
+  return timing.Case(
+      name,
+      data.whole_steps(steps),
+      functools.partial(
+          _run, convert(episodes.take(num_episodes)), num_episodes * rows
+      ),
+      None if name == baseline else baseline,
+  )
+
+
+def _window_cases(
+    stacked: tf.data.Dataset, nested: tf.data.Dataset, length: int
+) -> List[timing.Case]:
+  """Returns the case of this library, then those of RLDS and of Reverb."""
+  rows = data.EPISODE_LENGTH.value - length + 1
+  reference_steps = _REFERENCE_STEPS.value
+  return [
+      _case(
+          f'windows of {length}: convert_rlds_to_sequence_batches',
+          stacked,
+          _STEPS.value,
+          lambda episodes: rlds2reverb.convert_rlds_to_sequence_batches(
+              episodes, length
+          ),
+          rows,
+          _READ_STACKED,
+      ),
+      _case(
+          f'windows of {length}: rlds.transformations.batch',
+          nested,
+          reference_steps,
+          functools.partial(_rlds_windows, length=length),
+          rows,
+          _READ_NESTED,
+      ),
+      _case(
+          f'windows of {length}: reverb.PatternDataset',
+          nested,
+          reference_steps,
+          functools.partial(_reverb_windows, length=length),
+          rows,
+          _READ_NESTED,
+      ),
+  ]
+
+
+def _episode_cases(stacked: tf.data.Dataset) -> List[timing.Case]:
+  """Returns a case a function of one episode's steps."""
+  num_steps = data.EPISODE_LENGTH.value
+  transitions = num_steps - 1
+  chunks = math.ceil(transitions / _LONGEST)
+
+  def case(name, function, rows):
+    def convert(episodes):
+      return episodes.map(lambda episode: function(episode[rlds.STEPS]))
+
+    return _case(name, stacked, _STEPS.value, convert, rows, _READ_STACKED)
+
+  return [
+      case('transition_rows', rlds2reverb.transition_rows, transitions),
+      case(
+          f'unroll: {_LONGEST}',
+          lambda steps: rlds2reverb.unroll(steps, _LONGEST),
+          chunks,
+      ),
+      case(
+          f'n_step_transitions: {_N_STEP}',
+          lambda steps: rlds2reverb.n_step_transitions(steps, _N_STEP, _GAMMA),
+          transitions,
+      ),
+      case(
+          'reward_to_go',
+          lambda steps: rlds2reverb.reward_to_go(steps, _GAMMA),
+          transitions,
+      ),
+      case(
+          'td_lambda_returns',
+          lambda steps: rlds2reverb.td_lambda_returns(
+              steps, steps[rlds.REWARD], _GAMMA  # Any values will do.
+          ),
+          transitions,
+      ),
+      case(
+          f'apply_views: {len(_VIEWS)}, 4 frames in one',
+          lambda steps: rlds2reverb.apply_views(steps, _VIEWS),
+          transitions,
+      ),
+      case(
+          f'stack_observations: {_NUM_FRAMES}',
+          lambda steps: rlds2reverb.stack_observations(steps, _NUM_FRAMES),
+          num_steps,
+      ),
+      case(
+          f'chunk_actions: {_NUM_FRAMES}',
+          lambda steps: rlds2reverb.chunk_actions(steps, _NUM_FRAMES),
+          num_steps,
+      ),
+      case(
+          f'sample_slices: {chunks} of {_LONGEST} an episode',
+          lambda steps: _sample(steps, chunks),
+          chunks,
+      ),
+      case(f'chop_into_sequences: {_LONGEST}', _chop, chunks),
+  ]
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError('Too many command-line arguments.')
+  length = data.EPISODE_LENGTH.value
+  if length <= _LONGEST:
+    raise app.UsageError(f'--episode_length must be more than {_LONGEST}.')
+  logging.set_verbosity(logging.WARNING)
+  steps, reference_steps = _STEPS.value, _REFERENCE_STEPS.value
+  with data.temporary_episodes(max(steps, reference_steps)) as directory:
+    stacked = data.read_stacked(directory)
+    nested = data.read_nested(directory)
+    reading = [
+        _case(
+            _READ_STACKED, stacked, steps, _read_stacked, length, _READ_STACKED
+        ),
+        _case(
+            _READ_NESTED,
+            nested, reference_steps, _read_nested, length, _READ_NESTED,
+        ),
+    ]
+    windows = [_window_cases(stacked, nested, size) for size in _LENGTHS]
+    functions = _episode_cases(stacked)
+    cases = sum(windows, reading) + functions
+    for case in cases:
+      case.run()  # The files are in the page cache after this.
+    speeds = timing.measure(cases, _REPEATS.value)
+  print(
+      f'{data.OBSERVATION_SIZE.value}-float observations,'
+      f' {data.ACTION_SIZE.value}-float actions, {length}-step episodes;'
+      f' references in batches of {_BATCH}; {_REPEATS.value} repeats.'
+  )
+  for group in windows:
+    _, of_rlds, of_reverb = group
+    print()
+    timing.print_table(
+        reading + group,
+        speeds,
+        [('RLDS', of_rlds.name), ('Reverb', of_reverb.name)],
+    )
+  print()
+  timing.print_table([reading[0]] + functions, speeds, [])
+
+
+if __name__ == '__main__':
+  app.run(main)
