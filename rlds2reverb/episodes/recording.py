@@ -1,8 +1,6 @@
 """Recording episodes of a gym environment as an RLDS data set on disk."""
 
 import os
-import shutil
-import tempfile
 from typing import Any, Callable, Dict, Iterator, Optional
 
 import gym
@@ -10,6 +8,8 @@ import numpy as np
 import rlds
 import tensorflow_datasets as tfds
 import tqdm
+
+from rlds2reverb.episodes import writing
 
 # From an observation to an action.
 Policy = Callable[[Any], Any]
@@ -66,42 +66,31 @@ def record_episodes(
     env = gym.make(environment)
   except gym.error.Error as e:
     raise ValueError(f'There is no gym environment {environment!r}: {e}') from e
-  # Written beside and renamed: there is never half a data set in `directory`.
-  os.makedirs(os.path.dirname(directory), exist_ok=True)
-  unfinished = tempfile.mkdtemp(
-      prefix=os.path.basename(directory), dir=os.path.dirname(directory)
-  )
   try:
     env.seed(seed)
     env.action_space.seed(seed)
-    writer = tfds.core.SequentialWriter(
-        _dataset_info(environment, env, unfinished), max_examples_per_shard=1000
+    writing.write_episodes(
+        (
+            {rlds.STEPS: list(_steps(env, policy, max_steps))}
+            for _ in tqdm.trange(
+                num_episodes,
+                desc=f'Recording {environment}',
+                disable=not progress,
+            )
+        ),
+        directory,
+        name=environment,
+        description=f'Episodes of the gym environment {environment}.',
+        features=_features(env),
+        split=split,
     )
-    writer.initialize_splits([split])
-    for _ in tqdm.trange(
-        num_episodes, desc=f'Recording {environment}', disable=not progress
-    ):
-      steps = list(_steps(env, policy, max_steps))
-      writer.add_examples({split: [{rlds.STEPS: steps}]})
-    writer.close_all()
-    os.chmod(unfinished, 0o755)
-    os.replace(unfinished, directory)
   finally:
-    shutil.rmtree(unfinished, ignore_errors=True)
     env.close()
   return directory
 
 
-def _dataset_info(environment, env, directory):
-  identity = tfds.core.dataset_info.DatasetIdentity(
-      name=tfds.core.naming.camelcase_to_snakecase(
-          environment.replace('-', '_').replace('/', '_')
-      ),
-      version=tfds.core.Version('1.0.0'),
-      data_dir=directory,
-      module_name=__name__,
-  )
-  features = tfds.features.FeaturesDict({
+def _features(env):
+  return {
       rlds.STEPS: tfds.features.Dataset({
           rlds.OBSERVATION: _feature(env.observation_space),
           rlds.ACTION: _feature(env.action_space),
@@ -111,12 +100,7 @@ def _dataset_info(environment, env, directory):
           rlds.IS_LAST: np.bool_,
           rlds.IS_TERMINAL: np.bool_,
       })
-  })
-  return tfds.core.DatasetInfo(
-      builder=identity,
-      description=f'Episodes of the gym environment {environment}.',
-      features=features,
-  )
+  }
 
 
 def _feature(space: gym.Space) -> Any:

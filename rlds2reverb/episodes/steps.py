@@ -71,7 +71,7 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
         f'are {features}, but found {found}'
     )
   if stacked:
-    step = tf.nest.map_structure(_without_time, step)
+    step = without_time(step)
   for feature in features:
     for path, spec in tree.flatten_with_path(step[feature]):
       if not isinstance(spec, tf.TensorSpec):
@@ -128,6 +128,11 @@ def float_fields(step: Any) -> List[Tuple[str, Any]]:
       for path, leaf in tree.flatten_with_path(step)
       if leaf.dtype.is_floating
   ]
+
+
+def without_time(stacked_spec: Any) -> Any:
+  """Returns the specs of one step, of those of stacked steps."""
+  return tf.nest.map_structure(_without_time, stacked_spec)
 
 
 def _without_time(spec):

@@ -1,0 +1,198 @@
+"""One structure for the elements of several data sets."""
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import rlds
+import tensorflow as tf
+import tree
+
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
+
+
+class Aligned(NamedTuple):
+  """An element that has all fields which any of the data sets has.
+
+  Attributes:
+    element: the element, with zeros in the fields that its data set lacks.
+    present: for each leaf that some data set lacks, by the name of its path,
+      whether this one has it: bool `[]`.
+  """
+
+  element: Any
+  present: Dict[str, tf.Tensor]
+
+
+def align(
+    datasets: Mapping[str, tf.data.Dataset],
+) -> Dict[str, tf.data.Dataset]:
+  """Gives the elements of several data sets one structure.
+
+  A key of a dict that only some of them have is filled with zeros in the
+  others, and marked. A dimension that only some of them know is left open. A
+  filled field whose first dimension is open, such as the time of an episode, is
+  as long as the field of the element that is nearest to it.
+
+  Args:
+    datasets: data sets of episodes (of which the steps are stacked), of
+      trajectories, or of other nests of tensors, by their names.
+
+  Returns:
+    Data sets of `Aligned` elements, all with one element spec.
+
+  Raises:
+    ValueError: if they differ in anything but keys of dicts. The message lists
+      each difference by path, and which data set has what.
+  """
+  datasets = {name: _stack(dataset) for name, dataset in datasets.items()}
+  differences = []
+  spec = _merge(
+      {name: dataset.element_spec for name, dataset in datasets.items()},
+      (),
+      differences,
+  )
+  if differences:
+    raise ValueError(
+        'The data sets cannot be mixed. Map them to the same fields first:\n'
+        + '\n'.join(differences)
+    )
+  leaves = tree.flatten_with_path(spec)
+  owned = {
+      name: {keys for keys, _ in tree.flatten_with_path(dataset.element_spec)}
+      for name, dataset in datasets.items()
+  }
+  partial = [
+      keys
+      for keys, _ in leaves
+      if not all(keys in own for own in owned.values())
+  ]
+  return {
+      name: dataset.map(
+          lambda *element, own=owned[name]: _fill(
+              # `map` passes the parts of a plain tuple one by one.
+              element if type(spec) is tuple else element[0],  # pylint: disable=unidiomatic-typecheck
+              own,
+              spec,
+              partial,
+          ),
+          num_parallel_calls=tf.data.AUTOTUNE,
+      )
+      for name, dataset in datasets.items()
+  }
+
+
+def _stack(dataset):
+  spec = dataset.element_spec
+  if not isinstance(spec, dict) or rlds.STEPS not in spec:
+    return dataset
+  return dataset.map(
+      lambda episode: {
+          **episode,
+          rlds.STEPS: steps_lib.stack_steps(episode[rlds.STEPS]),
+      },
+      num_parallel_calls=tf.data.AUTOTUNE,
+  )
+
+
+def _merge(specs: Mapping[str, Any], keys: paths.Keys, differences: List[str]):
+  """Returns the common spec of what several data sets have at `keys`."""
+  found = list(specs.values())
+  if all(isinstance(spec, Mapping) for spec in found):
+    names = dict.fromkeys(key for spec in found for key in spec)
+    return {
+        key: _merge(
+            {name: spec[key] for name, spec in specs.items() if key in spec},
+            keys + (key,),
+            differences,
+        )
+        for key in names
+    }
+  same_type = len({type(spec) for spec in found}) == 1
+  if same_type and isinstance(found[0], (tuple, list)):
+    if len({len(spec) for spec in found}) == 1:
+      fields = getattr(found[0], '_fields', range(len(found[0])))
+      parts = [
+          _merge(
+              {name: spec[index] for name, spec in specs.items()},
+              keys + (field,),
+              differences,
+          )
+          for index, field in enumerate(fields)
+      ]
+      make = type(found[0])
+      return make(*parts) if hasattr(make, '_fields') else make(parts)
+  elif same_type and isinstance(found[0], tf.TensorSpec):
+    shape = _common_shape([spec.shape for spec in found])
+    if shape is not None and len({spec.dtype for spec in found}) == 1:
+      return tf.TensorSpec(shape, found[0].dtype)
+  described = ', '.join(
+      f'{name} has {_describe(spec)}' for name, spec in specs.items()
+  )
+  differences.append(f'{steps_lib.field_path(keys) or "element"}: {described}')
+  return found[0]
+
+
+def _common_shape(
+    shapes: Sequence[tf.TensorShape],
+) -> Optional[List[Optional[int]]]:
+  """Returns a shape with what is open in any left open, or None."""
+  ranks = {shape.rank for shape in shapes}
+  if len(ranks) > 1 or None in ranks:
+    return None
+  common = []
+  for dims in zip(*(shape.as_list() for shape in shapes)):
+    if len(set(dims) - {None}) > 1:
+      return None
+    common.append(None if None in dims else dims[0])
+  return common
+
+
+def _describe(spec) -> str:
+  if isinstance(spec, tf.TensorSpec):
+    return f'{spec.dtype.name} {spec.shape}'
+  if isinstance(spec, Mapping):
+    return f'a dict of {sorted(map(str, spec))}'
+  if isinstance(spec, (tuple, list)):
+    return f'a {type(spec).__name__} of {len(spec)}'
+  return str(spec)
+
+
+def _fill(element, own, spec, partial) -> Aligned:
+  """Puts zeros where `element`, which has the leaves `own`, has nothing."""
+
+  def fill(keys, leaf_spec):
+    if keys in own:
+      return tf.ensure_shape(paths.get(element, keys), leaf_spec.shape)
+    shape = [dim or 0 for dim in leaf_spec.shape]
+    if shape and leaf_spec.shape[0] is None:
+      shape[0] = _nearest_length(element, own, spec, keys)
+    zeros = tf.zeros(shape, leaf_spec.dtype)
+    return tf.ensure_shape(zeros, leaf_spec.shape)
+
+  present = {
+      steps_lib.field_path(keys): tf.constant(keys in own) for keys in partial
+  }
+  return Aligned(tree.map_structure_with_path(fill, spec), present)
+
+
+def _nearest_length(element, own, spec, keys) -> tf.Tensor:
+  """Returns the first dimension of the field that shares the most keys."""
+
+  def shared(other):
+    count = 0
+    while count < min(len(keys), len(other)) and keys[count] == other[count]:
+      count += 1
+    return count
+
+  like = [
+      other
+      for other in own
+      if paths.get(spec, other).shape[:1] == [None]
+  ]
+  if not like:
+    raise ValueError(
+        f'{steps_lib.field_path(keys)} is of no known length, and no other'
+        ' field of the data set without it has a length to take.'
+    )
+  nearest = max(sorted(like, key=str), key=shared)
+  return tf.shape(paths.get(element, nearest))[0]

@@ -1,0 +1,163 @@
+"""Normalisation of fields by their statistics or bounds, and its inverse."""
+
+import dataclasses
+
+import gin
+import numpy as np
+import rlds
+
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import statistics as statistics_lib
+from rlds2reverb.episodes import transforms
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class NormalizeField(transforms.StepsTransform):
+  """`(field - offset) / scale`, in the dtype of the field; and its inverse.
+
+  Where `scale` is 0 the number is only shifted: what never varies in the data
+  has nothing to be divided by.
+
+  Attributes:
+    field: the path of a floating-point leaf.
+    offset: one number, or an array that fits the leaf's last dimensions.
+    scale: likewise.
+    low: the least value that comes out, if there is one. The inverse does not
+      clip.
+    high: the greatest.
+  """
+
+  field: paths.Path
+  offset: transforms.Numbers = 0.0
+  scale: transforms.Numbers = 1.0
+  low: transforms.Numbers = -np.inf
+  high: transforms.Numbers = np.inf
+
+  def transform(self, steps):
+    def normalize(name, leaf):
+      offset, scale = self._constants(name, leaf)
+      return transforms.clip((leaf - offset) / scale, self.low, self.high, name)
+
+    return paths.map_leaves(normalize, steps, self.field)
+
+  def invert(self, steps):
+    if not paths.contains(steps, self.field):
+      return steps
+
+    def unnormalize(name, leaf):
+      offset, scale = self._constants(name, leaf)
+      return leaf * scale + offset
+
+    return paths.map_leaves(unnormalize, steps, self.field)
+
+  def _constants(self, name, leaf):
+    if not leaf.dtype.is_floating:
+      raise ValueError(
+          f'{name} is {leaf.dtype.name}. Only floats can be normalised: cast'
+          ' it, or name the fields one by one.'
+      )
+    scale = np.asarray(self.scale)
+    return (
+        transforms.constant(self.offset, leaf, name),
+        transforms.constant(np.where(scale == 0, 1, scale), leaf, name),
+    )
+
+
+def normalize_by_mean_std(
+    statistics: statistics_lib.Statistics, field: paths.Path = rlds.OBSERVATION
+) -> transforms.Compose:
+  """Normalises to a mean of 0 and a standard deviation of 1.
+
+  Args:
+    statistics: of the data, from `compute_statistics`.
+    field: the path of a leaf, or of several, all of which are normalised that
+      `statistics` has and that are floats.
+
+  Returns:
+    A transform.
+
+  Raises:
+    ValueError: if `statistics` has no such field.
+  """
+  return transforms.Compose([
+      NormalizeField(path, offset=found.mean, scale=found.std)
+      for path, found in _select(statistics, field).items()
+  ])
+
+
+def normalize_by_quantiles(
+    statistics: statistics_lib.Statistics,
+    field: paths.Path = rlds.ACTION,
+    *,
+    low: float = 0.01,
+    high: float = 0.99,
+    clip: bool = True,
+) -> transforms.Compose:
+  """Normalises the range between two quantiles to [-1, 1].
+
+  Args:
+    statistics: of the data, from `compute_statistics`.
+    field: see `normalize_by_mean_std`.
+    low: the quantile that becomes -1; one of those in `statistics`. 0 is the
+      minimum, which is exact.
+    high: the quantile that becomes 1. 1 is the maximum.
+    clip: whether what lies outside is clipped.
+
+  Returns:
+    A transform.
+
+  Raises:
+    ValueError: if `statistics` has no such field or quantile.
+  """
+  return transforms.Compose([
+      _to_unit_range(path, found.quantile(low), found.quantile(high), clip)
+      for path, found in _select(statistics, field).items()
+  ])
+
+
+def normalize_by_bounds(
+    field: paths.Path,
+    low: transforms.Numbers,
+    high: transforms.Numbers,
+    *,
+    clip: bool = False,
+) -> NormalizeField:
+  """Normalises known bounds, for example of an action, to [-1, 1].
+
+  Args:
+    field: the path of a leaf.
+    low: what becomes -1: one number, or an array that fits the leaf.
+    high: what becomes 1.
+    clip: whether what lies outside is clipped.
+
+  Returns:
+    A transform.
+  """
+  return _to_unit_range(field, np.asarray(low), np.asarray(high), clip)
+
+
+def _to_unit_range(field, low, high, clip):
+  return NormalizeField(
+      field,
+      offset=(low + high) / 2,
+      scale=(high - low) / 2,
+      low=-1.0 if clip else -np.inf,
+      high=1.0 if clip else np.inf,
+  )
+
+
+def _select(statistics, field):
+  """Returns the statistics of all float leaves at or below a path."""
+  name = paths.name_of(field)
+  selected = {
+      path: found
+      for path, found in statistics.fields.items()
+      if path == name or path.startswith(f'{name}/')
+  }
+  if not selected:
+    raise ValueError(
+        f'There are no statistics of {name}, only of'
+        f' {sorted(statistics.fields)}.'
+    )
+  return {path: found for path, found in selected.items() if found.is_floating}

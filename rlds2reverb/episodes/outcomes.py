@@ -1,0 +1,52 @@
+"""What came of an episode: its return, its length, and how it ended."""
+
+from typing import Any, Dict, NamedTuple
+
+import rlds
+import tensorflow as tf
+import tree
+
+
+class Outcome(NamedTuple):
+  """Scalars that sum up one episode.
+
+  Attributes:
+    undiscounted_return: float64 `[]`: the sum of the rewards of all steps but
+      the last one, whose reward carries no meaning.
+    length: int64 `[]`: the number of transitions: of the steps that are not a
+      last one.
+    is_terminal: bool `[]`: whether its last step is terminal.
+  """
+
+  undiscounted_return: tf.Tensor
+  length: tf.Tensor
+  is_terminal: tf.Tensor
+
+
+def outcome(steps: Dict[str, Any]) -> Outcome:
+  """Sums up the stacked steps of one episode.
+
+  Raises:
+    ValueError: if the reward is not one number a step.
+  """
+  rewards = tree.flatten(steps[rlds.REWARD])
+  if len(rewards) != 1 or not (
+      rewards[0].shape.is_compatible_with([None])
+      or rewards[0].shape.is_compatible_with([None, 1])
+  ):
+    raise ValueError(
+        'The return of an episode needs a reward of one number a step, but the'
+        f' reward is {steps[rlds.REWARD]}.'
+    )
+  is_transition = ~flag(steps, rlds.IS_LAST)
+  reward = tf.cast(tf.reshape(rewards[0], [-1]), tf.float64)
+  return Outcome(
+      tf.reduce_sum(tf.boolean_mask(reward, is_transition)),
+      tf.math.count_nonzero(is_transition),
+      tf.reduce_any(flag(steps, rlds.IS_TERMINAL)),
+  )
+
+
+def flag(steps: Dict[str, Any], name: str) -> tf.Tensor:
+  """Returns a flag of stacked steps, bool `[T]`, whatever its dtype."""
+  return tf.cast(tf.reshape(steps[name], [-1]), tf.bool)

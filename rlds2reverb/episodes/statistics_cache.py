@@ -1,0 +1,113 @@
+"""Statistics kept in a JSON file beside the data set."""
+
+import dataclasses
+import json
+import os
+import tempfile
+from typing import Any, Sequence
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import identity as identity_lib
+from rlds2reverb.episodes import statistics as statistics_lib
+
+
+def cached_statistics(
+    rlds_data: tf.data.Dataset,
+    directory: str,
+    identity: Sequence[Any] = (),
+    **kwargs: Any,
+) -> statistics_lib.Statistics:
+  """Reads the statistics of a data set, or computes and keeps them.
+
+  They are in `directory`, in the file `statistics-<hash>.json`. The hash is
+  that of the data set's version, of the element spec, of `identity` and of
+  `kwargs`, so another version, mapping or choice of fields has another file.
+
+      identity = ['train', mapping, ScaleReward(0.1)]
+      statistics = cached_statistics(episodes, directory, identity)
+
+  Args:
+    rlds_data: see `compute_statistics`.
+    directory: the directory of the data set's version. Where it cannot be
+      written into, the statistics are computed each time, with a warning.
+    identity: what was done to the data set in `directory` to get `rlds_data`:
+      its split, mapping and transforms, or strings that name them.
+    **kwargs: passed to `compute_statistics`.
+
+  Returns:
+    The statistics.
+
+  Raises:
+    FileNotFoundError: if there is no such directory.
+    ValueError: see `compute_statistics`; and if `identity` holds a function.
+  """
+  directory = os.path.expanduser(directory)
+  if not os.path.isdir(directory):
+    raise FileNotFoundError(f'There is no directory {directory}.')
+  name = identity_lib.fingerprint(
+      identity_lib.data_set_version(directory),
+      str(rlds_data.element_spec),
+      identity,
+      kwargs,
+  )
+  path = os.path.join(directory, f'statistics-{name}.json')
+  if os.path.exists(path):
+    with open(path, encoding='utf-8') as f:
+      return from_json(f.read())
+  statistics = statistics_lib.compute_statistics(rlds_data, **kwargs)
+  try:
+    _write(path, to_json(statistics))
+  except OSError as e:
+    logging.warning('The statistics are not kept: %s', e)
+  return statistics
+
+
+def to_json(statistics: statistics_lib.Statistics) -> str:
+  """Returns statistics as text; NaN is written as `NaN`."""
+  return json.dumps(
+      dataclasses.asdict(statistics),
+      default=lambda array: array.tolist(),
+      indent=1,
+  )
+
+
+def from_json(text: str) -> statistics_lib.Statistics:
+  """Returns the statistics of which `to_json` made the text."""
+  plain = json.loads(text)
+
+  def field(values):
+    arrays = {
+        name: np.array(values[name], np.float64)
+        for name in ('mean', 'std', 'min', 'max')
+    }
+    arrays.update(
+        (name, np.array(values[name], np.int64))
+        for name in ('count', 'not_finite')
+    )
+    quantiles = {
+        float(level): np.array(numbers, np.float64)
+        for level, numbers in values['quantiles'].items()
+    }
+    return statistics_lib.FieldStatistics(
+        dtype=values['dtype'], quantiles=quantiles, **arrays
+    )
+
+  for name in ('returns', 'lengths'):
+    plain[name] = field(plain[name])
+  plain['fields'] = {
+      name: field(values) for name, values in plain['fields'].items()
+  }
+  return statistics_lib.Statistics(**plain)
+
+
+def _write(path, text):
+  # Renamed when it is whole, so that no other process reads half of it.
+  with tempfile.NamedTemporaryFile(
+      'w', dir=os.path.dirname(path), delete=False, encoding='utf-8'
+  ) as f:
+    f.write(text)
+  os.chmod(f.name, 0o644)
+  os.replace(f.name, path)
