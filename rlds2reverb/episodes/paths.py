@@ -10,6 +10,7 @@ mean two fields, only the tuple will do.
 import difflib
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
+import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import steps as steps_lib
@@ -56,14 +57,18 @@ def get(nest: Any, keys: Keys) -> Any:
 
 
 def map_leaves(fn: Callable[[str, Any], Any], nest: Any, path: Path) -> Any:
-  """Returns `nest` with `fn(name, leaf)` for each leaf at or below `path`."""
+  """Returns `nest` with `fn(name, leaf)` for each leaf at or below `path`.
+
+  `fn` is given tensors, also where a leaf is an array.
+  """
   keys = find(nest, path)
-  return tree.map_structure_with_path(
-      lambda leaf_keys, leaf: fn(steps_lib.field_path(leaf_keys), leaf)
-      if leaf_keys[: len(keys)] == keys
-      else leaf,
-      nest,
-  )
+
+  def map_leaf(leaf_keys, leaf):
+    if leaf_keys[: len(keys)] != keys:
+      return leaf
+    return fn(steps_lib.field_path(leaf_keys), tf.convert_to_tensor(leaf))
+
+  return tree.map_structure_with_path(map_leaf, nest)
 
 
 def remove(nest: Any, keys: Keys) -> Any:
