@@ -13,6 +13,7 @@ import tensorflow as tf
 import tree
 
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
+_PIECE_LENGTH = 64
 
 
 class StepsSpec(NamedTuple):
@@ -98,9 +99,9 @@ def stack_steps(steps: Any) -> Any:
   """
   if not isinstance(steps, tf.data.Dataset):
     return steps
-  # The prefetch keeps tf.data from fusing a map before it with the batch, which
-  # would then allocate by the batch size.
-  whole = steps.prefetch(1).batch(tf.int64.max)
+  # In pieces first: TensorFlow makes one operation of a map and the batch that
+  # follows, and that one hangs on a batch without bounds.
+  whole = steps.batch(_PIECE_LENGTH).rebatch(tf.int64.max)
   # Of no steps there is no batch.
   nothing = tf.data.Dataset.from_tensors(zeros(whole.element_spec))
   return whole.concatenate(nothing).take(1).get_single_element()
