@@ -29,16 +29,16 @@ def align(
   """Gives the elements of several data sets one structure.
 
   A key of a dict that only some of them have is filled with zeros in the
-  others, and marked. A dimension that only some of them know is left open. A
-  filled field whose first dimension is open, such as the time of an episode, is
-  as long as the field of the element that is nearest to it.
+  others, and marked. A dimension that only some of them know may stay known in
+  those. A filled field whose first dimension is open, such as the time of an
+  episode, is as long as the field of the element that is nearest to it.
 
   Args:
     datasets: data sets of episodes (of which the steps are stacked), of
       trajectories, or of other nests of tensors, by their names.
 
   Returns:
-    Data sets of `Aligned` elements, all with one element spec.
+    Data sets of `Aligned` elements, all of one structure.
 
   Raises:
     ValueError: if they differ in anything but keys of dicts. The message lists

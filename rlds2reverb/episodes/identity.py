@@ -1,4 +1,4 @@
-"""Hashes that tell one version of a data set, or of its mapping, from another."""
+"""Hashes that tell one version of a data set, or its mapping, from another."""
 
 import dataclasses
 import hashlib

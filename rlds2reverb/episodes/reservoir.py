@@ -40,7 +40,7 @@ def add(reservoir: Reservoir, rows: tf.Tensor, seed: int) -> Reservoir:
   count = tf.shape(rows, tf.int64)[0]
   index = reservoir.seen + tf.range(count)
   draws = tf.random.stateless_uniform(
-      [count], [tf.constant(seed, tf.int64), reservoir.seen], dtype=tf.float64
+      [count], [tf.cast(seed, tf.int64), reservoir.seen], dtype=tf.float64
   )
   # Row `i` takes the place of a row drawn from all `i + 1`, if it is in here.
   drawn = tf.cast(draws * tf.cast(index + 1, tf.float64), tf.int64)

@@ -36,8 +36,8 @@ def save_episodes(
       episodes = load_episodes(saved)
 
   What is in `directory` already is used again if it was saved from data of the
-  same spec and `identity`. It is written beside `directory` and moved there when
-  it is whole.
+  same spec and `identity`. It is written beside `directory` and moved there
+  when it is whole.
 
   Every value is read back as it was, with its dtype and bits. Decoded images
   (uint8 or uint16, of 1, 3 or 4 channels) are stored as PNG; other leaves of

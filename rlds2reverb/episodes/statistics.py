@@ -293,7 +293,7 @@ def _add_block(state, block, seed):
 
 
 def _columns(moments, steps_sample, outcomes_sample, quantiles):
-  """Returns a dict of numpy arrays `[..., D]`: the statistics of each column."""
+  """Returns a dict of numpy arrays `[..., D]`: what is known of each column."""
   sample = steps_sample.rows.numpy()[: steps_sample.seen]
   ends = outcomes_sample.rows.numpy()[: outcomes_sample.seen]
   is_empty = moments.count == 0

@@ -248,7 +248,8 @@ class ScaleReward(StepsTransform):
 
     def unscale(name, reward):
       unshifted = reward - constant(self.shift, reward, name)
-      return tf.cast(unshifted / constant(self.scale, reward, name), reward.dtype)
+      unscaled = unshifted / constant(self.scale, reward, name)
+      return tf.cast(unscaled, reward.dtype)
 
     return paths.map_leaves(unscale, steps, rlds.REWARD)
 

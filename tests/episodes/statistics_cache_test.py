@@ -1,0 +1,121 @@
+"""Tests of keeping statistics, and of the hashes that they are kept under."""
+
+import os
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import identity
+from rlds2reverb.episodes import statistics
+from rlds2reverb.episodes import statistics_cache
+from rlds2reverb.episodes import transforms
+from tests import golden
+from tests import ways
+
+
+class FingerprintTest(parameterized.TestCase):
+
+  def test_equal_where_the_content_is(self):
+    def make():
+      return (
+          'train',
+          {'b': 1, 'a': [None, True]},
+          np.array([1.5, 2]),
+          transforms.Compose([transforms.ClipField('action', np.zeros(2), 1)]),
+      )
+
+    self.assertEqual(
+        identity.fingerprint(*make()), identity.fingerprint(*make())
+    )
+
+  def test_different_otherwise(self):
+    values = [
+        1,
+        '1',
+        True,
+        None,
+        [1],
+        [[1]],
+        {'a': 1},
+        {'a': 2},
+        np.array([1]),
+        np.array([1.0]),
+        np.dtype(np.float32),
+        transforms.ScaleReward(1.0),
+        transforms.ScaleReward(2.0),
+        transforms.ScaleReward(1.0, 2.0),
+        transforms.ClipField('action', np.zeros(2)),
+        transforms.ClipField('action', np.ones(2)),
+    ]
+    prints = [identity.fingerprint(value) for value in values]
+    self.assertLen(set(prints), len(values))
+
+  def test_a_function_has_none(self):
+    with self.assertRaisesRegex(ValueError, 'Name it by a string'):
+      identity.fingerprint([lambda: 1])
+
+
+class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
+
+  def _files(self, directory):
+    return [
+        name for name in os.listdir(directory) if name.startswith('statistics')
+    ]
+
+  @parameterized.parameters(False, True)
+  def test_json(self, nested_fields):
+    episodes = golden.random_episodes(
+        np.random.default_rng(0), 4, nested_fields=nested_fields
+    )
+    episodes[0]['reward'][:] = np.nan
+    found = statistics.compute_statistics(golden.stacked(episodes))
+    again = statistics_cache.from_json(statistics_cache.to_json(found))
+    self.assertEqual(again.num_truncated, found.num_truncated)
+    self.assertEqual(list(again.fields), list(found.fields))
+    pairs = [(again.returns, found.returns), (again.lengths, found.lengths)]
+    pairs += [(again.fields[name], found.fields[name]) for name in found.fields]
+    for one, other in pairs:
+      self.assertEqual(one.dtype, other.dtype)
+      self.assertEqual(list(one.quantiles), list(other.quantiles))
+      for name in ('mean', 'std', 'min', 'max', 'count', 'not_finite'):
+        self.assertAllEqual(getattr(one, name), getattr(other, name))
+      self.assertAllEqual(one.quantile(0.5), other.quantile(0.5))
+
+  def test_computed_once(self):
+    directory = self.create_tempdir().full_path
+    episodes = [ways.A]
+    rlds_data = golden.stacked(episodes)
+    first = statistics_cache.cached_statistics(rlds_data, directory, ['x'])
+    episodes[0] = ways.B  # would be seen if it were read again
+    second = statistics_cache.cached_statistics(rlds_data, directory, ['x'])
+    self.assertEqual(first.returns.mean, 15)
+    self.assertEqual(second.returns.mean, 15)
+    self.assertLen(self._files(directory), 1)
+
+  def test_whatever_differs_is_computed_anew(self):
+    directory = self.create_tempdir().full_path
+    rlds_data = golden.stacked([ways.A])
+
+    def compute(**kwargs):
+      return statistics_cache.cached_statistics(rlds_data, directory, **kwargs)
+
+    compute()
+    compute(identity=[transforms.ScaleReward(2.0)])
+    compute(fields=['reward'])
+    with open(os.path.join(directory, 'dataset_info.json'), 'w') as f:
+      f.write('{"version": "2.0.0"}')
+    compute()
+    self.assertLen(self._files(directory), 4)
+    statistics_cache.cached_statistics(
+        golden.stacked([golden.COMPLETE]), directory
+    )
+    self.assertLen(self._files(directory), 5)
+
+  def test_no_directory(self):
+    with self.assertRaises(FileNotFoundError):
+      statistics_cache.cached_statistics(golden.stacked([ways.A]), '/no/where')
+
+
+if __name__ == '__main__':
+  tf.test.main()
