@@ -32,7 +32,6 @@ from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import insert_stream
-from rlds2reverb.replay import keys as keys_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import source as source_lib
 
@@ -158,7 +157,7 @@ def _encode(episodes: tf.data.Dataset) -> List[Tuple[bytes, int]]:
   tables = [rlds2reverb.TableItems(_TABLE, _SEQUENCE_LENGTH)]
   source = source_lib.make_source(episodes, tables, None, None, None)
   layout = layout_lib.Layout(
-      source.tables, keys_lib.make_keys(None), source.chunk_length
+      source.tables, None, source.chunk_length
   )
   return [
       (encoding.encode_insert_request(*batch), batch.num_items)

@@ -9,7 +9,6 @@ import tensorflow as tf
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import insert_stream
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import keys as keys_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import source as source_lib
 from rlds2reverb.replay import tables as tables_lib
@@ -55,7 +54,7 @@ def write_rlds_to_reverb(
       are random.
     episode_id: the name of a field of the episodes, an integer or string, that
       identifies them under `identity`, where the order of the data set does
-      not.
+      not. No two episodes may have the same.
     chunk_length: the most frames that are stored together. By default 8 KiB of
       them, and no more than 64.
     overflow: `"warn"` says where a table was too small for the data; `"refuse"`
@@ -114,15 +113,13 @@ def insert(
     )
   if not timeout > 0:
     raise ValueError(f'timeout must be positive, but is {timeout}.')
-  layout = layout_lib.Layout(
-      source.tables, keys_lib.make_keys(identity), source.chunk_length
-  )
+  layout = layout_lib.Layout(source.tables, identity, source.chunk_length)
   names = [table.table for table in source.tables]
   before = tables_lib.table_infos(client, names, timeout)
   for info in before.values():
     specs.check_signature(info.signature, source.spec)
   if overflow == 'refuse':
-    _refuse_overflow(source, before)
+    _refuse_overflow(source, before, identity)
   with insert_stream.InsertStream(client.server_address, timeout) as stream:
     try:
       try:
@@ -151,19 +148,21 @@ def insert(
       )
       raise
   after = tables_lib.table_infos(client, names, timeout)
-  tables_lib.say_what_was_inserted(layout.num_items, before, after)
+  tables_lib.say_what_was_inserted(before, after)
   return layout
 
 
-def _refuse_overflow(source, infos) -> None:
+def _refuse_overflow(source, infos, identity) -> None:
   """Raises a ValueError if a table is too small for the items of `source`."""
   items = items_lib.count_items(source.tables, source.step_types())
   for name, count in items.items():
     info = infos[name]
-    if info.current_size + count > info.max_size:
+    # Under an identity these may be the items that it holds.
+    held = info.current_size if identity is None else 0
+    if held + count > info.max_size:
       raise ValueError(
-          f'Table {name!r} is too small: it holds {info.current_size} items, and'
-          f' {count} are to go in, but its max_size is {info.max_size}. Nothing'
+          f'Table {name!r} is too small: it holds {info.current_size} items,'
+          f' and {count} are to go in, but its max_size is {info.max_size}. Nothing'
           ' was written. Create the table with a larger max_size, or pass'
           ' overflow="warn" to let it remove items.'
       )

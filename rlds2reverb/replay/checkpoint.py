@@ -35,7 +35,6 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import keys as keys_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import source as source_lib
 from rlds2reverb.replay import tables as tables_lib
@@ -128,9 +127,7 @@ def write_reverb_checkpoint(
   source = source_lib.make_source(
       rlds_data, tables, policy_info_fn, chunk_length, episode_id, **settings
   )
-  layout = layout_lib.Layout(
-      source.tables, keys_lib.make_keys(identity), source.chunk_length
-  )
+  layout = layout_lib.Layout(source.tables, identity, source.chunk_length)
   described = _describe_tables(list(layout.num_items), reverb_tables)
   for table in described:
     if isinstance(table, reverb.Table):

@@ -9,7 +9,16 @@ chunks, so overlapping items, and those of several tables, share their rows:
 """
 
 import time
-from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import (
+    Any,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from absl import logging
 import numpy as np
@@ -71,14 +80,14 @@ class Layout:
   def __init__(
       self,
       tables: Sequence[items_lib.TableItems],
-      keys: keys_lib.Keys,
+      identity: Optional[Any],
       chunk_length: int,
   ):
     """Creates the layout.
 
     Args:
       tables: which items go into which table.
-      keys: makes the keys.
+      identity: what the keys are a function of, see `keys.make_keys`.
       chunk_length: the most frames of a chunk.
 
     Raises:
@@ -100,7 +109,8 @@ class Layout:
     self.frames = 0
     self.num_items = {table.table: 0 for table in tables}
     self._tables = tables
-    self._keys = keys
+    self._keys = keys_lib.make_keys(identity)
+    self._has_identity = identity is not None
     self._chunk_length = chunk_length
     # Observers whose items cross episodes write one episode, to Reverb.
     self._is_one_episode = len(crossing) == len(tables)
@@ -109,6 +119,8 @@ class Layout:
         for table in tables
     ]
     self._bypassed = 0
+    self._episode_ids = set()
+    self._open_episode = None
     # Positions are in frames from the start of the data, padding included.
     self._end = 0
     self._episode_start = 0
@@ -129,7 +141,8 @@ class Layout:
 
     Raises:
       ValueError: if an episode is longer than a table takes, before any item
-        of it, or a priority is not a number from 0 up.
+        of it; under an identity two episodes have the same `episode_id`; or a
+        priority is not a number from 0 up.
     """
     batch = Batch([], [], [])
     try:
@@ -152,6 +165,14 @@ class Layout:
       )
 
   def _append_block(self, batch, frames, episode_id) -> None:
+    if self._has_identity and episode_id != self._open_episode:
+      if episode_id in self._episode_ids:
+        raise ValueError(
+            f'Two episodes have the episode_id {episode_id!r}, so their items'
+            ' would have the same keys. Give each its own.'
+        )
+      self._episode_ids.add(episode_id)
+      self._open_episode = episode_id
     length = len(frames.step_type)
     self.frames += length
     ends = np.flatnonzero(frames.step_type == ts.StepType.LAST) + 1
@@ -209,6 +230,7 @@ class Layout:
           batch, table, priority_fn, starts, item_length, episode_id
       )
     self._episode_start = self._end
+    self._open_episode = None
     if not self._is_one_episode:
       self._episode_key = None
 
@@ -237,7 +259,7 @@ class Layout:
       )
       if any(self._priority_fns):
         self._chunk_frames.append(_rows(frames, begin, end))
-    self._chunk_starts = np.concatenate([self._chunk_starts, self._end + begins])
+    self._chunk_starts = np.append(self._chunk_starts, self._end + begins)
     self._chunk_keys = np.concatenate([self._chunk_keys, keys])
     self._num_columns = len(columns)
     self._end += length

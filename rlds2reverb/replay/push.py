@@ -164,7 +164,7 @@ def push_rlds_to_reverb(
       report.inserted_items[name] = tables_lib.inserted(
           info
       ) - tables_lib.inserted(tables[name])
-    tables_lib.say_what_was_inserted(report.inserted_items, tables, after)
+    tables_lib.say_what_was_inserted(tables, after)
   if not frames and not report.skipped_episodes and validation == 'strict':
     raise ValueError('No dataset representing RLDS steps exist in the data.')
   _say_what_looks_wrong(report)

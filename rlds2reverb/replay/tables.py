@@ -30,7 +30,8 @@ def table_infos(
   """
   try:
     infos = client.server_info(timeout=max(math.ceil(timeout), 1))
-  except reverb.errors.ReverbError as error:
+  # Of a connection that is lost Reverb raises a plain RuntimeError.
+  except (reverb.errors.ReverbError, RuntimeError) as error:
     raise ConnectionError(
         f'There is no answer from a Reverb server at {client.server_address}.'
         ' Start it, or correct the address.'
@@ -59,22 +60,19 @@ def inserted(info: Any) -> int:
 
 
 def say_what_was_inserted(
-    inserted_items: Mapping[str, int],
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
+    before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
-  """Logs what the server confirmed, and warns where a table was too small.
+  """Logs what was inserted, and warns where a table was too small.
 
   Args:
-    inserted_items: the number of items that were inserted, by table.
     before: the `TableInfo`s from before, by name.
     after: those from afterwards.
   """
   for name, table in after.items():
-    inserted_here = inserted_items[name]
+    inserted_here = inserted(table) - inserted(before[name])
     logging.info(
-        'The server confirmed %d items inserted into table %r, which now holds'
-        ' %d.', inserted_here, name, table.current_size,
+        'The server took %d new items into table %r, which now holds %d.',
+        inserted_here, name, table.current_size,
     )
     removed = before[name].current_size + inserted_here - table.current_size
     if removed > 0 and table.current_size == table.max_size:

@@ -142,12 +142,6 @@ def _wait_for_items(address):
     time.sleep(0.02)
 
 
-def _let_notice(client):
-  """Lets the client's connection notice that the server was killed."""
-  with contextlib.suppress(RuntimeError, reverb.errors.ReverbError):
-    client.server_info(timeout=1)
-
-
 def _python(script, *args):
   return [sys.executable, '-c', script, *map(str, args)]
 
@@ -230,7 +224,6 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     def kill():
       _wait_for_items(server.address)
       server.kill()
-      _let_notice(client)
 
     begin = time.monotonic()
     with self.assertRaisesRegex(
@@ -257,7 +250,6 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     def restart():
       _wait_for_items(server.address)
       server.kill()
-      _let_notice(client)
       self._start_process(server.port)
 
     with self.assertRaises(insert_stream.InsertError) as raised:
@@ -500,19 +492,43 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       bulk.write_rlds_to_reverb(data, client, _PAIRS)
       self.assertEqual(found, self._sorted_contents(client))
 
-  def test_two_episodes_of_one_id(self):
+  @parameterized.parameters(([4, 5, 4],), ([5, 4, 4],))
+  def test_two_episodes_of_one_id(self, ids):
     episodes = _episodes(3)
     parent = self._parent()
     path = os.path.join(parent, 'checkpoint')
-    with self.assertRaisesRegex(ValueError, 'Two chunks have the same key'):
+    with self.assertRaisesRegex(ValueError, 'Two episodes have the episode_id'):
       checkpoint.write_reverb_checkpoint(
-          _with_ids(episodes, [4, 5, 4]),
+          _with_ids(episodes, ids),
           path,
           _PAIRS,
           identity=_IDENTITY,
           episode_id='name',
       )
     self.assertEmpty(os.listdir(parent))
+    with _server(golden.stacked(episodes)) as client:
+      with self.assertRaisesRegex(ValueError, 'Two episodes have the episode_id'):
+        bulk.write_rlds_to_reverb(
+            _with_ids(episodes, ids),
+            client,
+            _PAIRS,
+            identity=_IDENTITY,
+            episode_id='name',
+        )
+      self.assertEqual(testing.size(client), _num_pairs(episodes[:2]))
+
+  def test_the_same_again_needs_no_room(self):
+    episodes = _episodes(3)
+    data = golden.stacked(episodes)
+    size = _num_pairs(episodes)
+    with _server(data, max_size=size) as client:
+      bulk.write_rlds_to_reverb(data, client, _PAIRS, identity=_IDENTITY)
+      with mock.patch.object(logging, 'warning') as warning:
+        bulk.write_rlds_to_reverb(
+            data, client, _PAIRS, identity=_IDENTITY, overflow='refuse'
+        )
+      warning.assert_not_called()
+      self.assertEqual(testing.size(client), size)
 
   def test_unknown_episode_id(self):
     data = _with_ids(_episodes(3), [1, 2, 3])
