@@ -162,7 +162,7 @@ def _refuse_overflow(source, infos, identity) -> None:
     if held + count > info.max_size:
       raise ValueError(
           f'Table {name!r} is too small: it holds {info.current_size} items,'
-          f' and {count} are to go in, but its max_size is {info.max_size}. Nothing'
-          ' was written. Create the table with a larger max_size, or pass'
+          f' and {count} are to go in, but its max_size is {info.max_size}.'
+          ' Nothing was written. Create the table with a larger max_size, or pass'
           ' overflow="warn" to let it remove items.'
       )

@@ -237,8 +237,8 @@ def restore_reverb_server(
       os.path.join(os.path.realpath(checkpoint_root), '')
   ):
     raise ValueError(
-        f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb removes'
-        ' old checkpoints from its root. Choose another root.'
+        f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb'
+        ' removes old checkpoints from its root. Choose another root.'
     )
   server = reverb.Server(
       tables,
@@ -459,8 +459,8 @@ def _table_checkpoint(table, num_items, spec):
   info = schema_pb2.TableInfo.FromString(table.internal_table.info())
   if num_items > info.max_size:
     raise ValueError(
-        f'Table {table.name!r} is too small: its max_size is {info.max_size}, and'
-        f' the data makes {num_items} items. Raise max_size.'
+        f'Table {table.name!r} is too small: its max_size is {info.max_size},'
+        f' and the data makes {num_items} items. Raise max_size.'
     )
   limiter = info.rate_limiter_info
   checkpoint = checkpoint_pb2.PriorityTableCheckpoint(

@@ -102,8 +102,8 @@ def _source_of_sequences(data, tables) -> Source:
   for table in tables:
     if table != items_lib.TableItems(table.table, priority=table.priority):
       raise ValueError(
-          f'The items of table {table.table!r} are the sequences of the data set,'
-          ' so its TableItems can have a priority and nothing else.'
+          f'The items of table {table.table!r} are the sequences of the data'
+          ' set, so its TableItems can have a priority and nothing else.'
       )
   spec = tf.nest.map_structure(
       lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), data.element_spec

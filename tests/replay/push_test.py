@@ -1,7 +1,5 @@
 """Tests of pushing RLDS data into a real Reverb server."""
 
-from unittest import mock
-
 from absl import logging
 from absl.testing import parameterized
 import numpy as np
