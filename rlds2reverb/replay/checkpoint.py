@@ -346,14 +346,15 @@ class _Writer:
     heads = b''.join(chunk[: encoding.KEY_HEAD] for chunk in batch.chunks)
     heads = np.frombuffer(heads, np.uint8).reshape(-1, encoding.KEY_HEAD)
     self._chunk_keys.append(encoding.keys_of(heads))
-    for rows in batch.items:
-      content = rows.tobytes()
-      size = rows.shape[1]
+    for items in batch.items:
+      content = items['item'].tobytes()
+      size = len(content) // len(items)
       self._items.write(
           content[begin : begin + size]
           for begin in range(0, len(content), size)
       )
-      self._item_keys.append(encoding.keys_of(rows))
+      heads = np.frombuffer(content, np.uint8).reshape(-1, size)
+      self._item_keys.append(encoding.keys_of(heads))
 
   def check_keys(self) -> None:
     """Raises a ValueError if two chunks, or two items, have the same key."""

@@ -11,7 +11,7 @@ This module knows the format and nothing else.
 """
 
 import functools
-from typing import List, Sequence
+from typing import Any, List, Sequence
 
 import numpy as np
 import pyarrow
@@ -20,7 +20,6 @@ import tensorflow as tf
 # A varint of 64 bits, and of the 28 bits that are enough for a chunk's rows.
 _KEY_BYTES = 10
 _ROW_BYTES = 4
-
 # The tag and the longest key that a message begins with.
 KEY_HEAD = 1 + _KEY_BYTES
 
@@ -59,6 +58,7 @@ def encode_items(
     keys: np.ndarray,
     priorities: np.ndarray,
     chunk_keys: np.ndarray,
+    chunks: np.ndarray,
     offsets: np.ndarray,
     lengths: np.ndarray,
     num_columns: int,
@@ -70,60 +70,31 @@ def encode_items(
     table: the name of the table.
     keys: the items' keys, uint64 `[N]`.
     priorities: float64 `[N]`.
-    chunk_keys: the chunks that each item takes rows of, uint64 `[N, S]`.
+    chunk_keys: the keys of chunks, uint64 `[K]`.
+    chunks: the chunks that each item takes rows of, indices to `chunk_keys`,
+      `[N, S]`.
     offsets: the first row of each, `[N, S]`.
     lengths: the number of rows of each, `[N, S]`.
     num_columns: the number of columns of the chunks.
     inserted_at: seconds since the epoch.
 
   Returns:
-    uint8 `[N, bytes]`, an item a row.
+    Structured `[N]`: each item, under `'item'`, with what goes before it in an
+    `InsertStreamRequest`.
   """
-  # One slice, then one column, but for the index of the column at its end.
-  slices = np.concatenate(
-      [
-          _constant(keys, chunk_keys.shape[1], b'\x08'),
-          _fixed_varints(chunk_keys, _KEY_BYTES),
-          _constant(keys, chunk_keys.shape[1], b'\x10'),
-          _fixed_varints(offsets, _ROW_BYTES),
-          _constant(keys, chunk_keys.shape[1], b'\x18'),
-          _fixed_varints(lengths, _ROW_BYTES),
-      ],
-      axis=2,
-  )  # [N, S, bytes]
-  columns = []
-  for column in range(num_columns):
-    index = b'\x20' + _varint(column)
-    size = slices.shape[2] + len(index)
-    column_size = slices.shape[1] * (1 + len(_varint(size)) + size)
-    columns.append(_repeated(keys, b'\x0a' + _varint(column_size)))
-    columns.append(
-        np.concatenate(
-            [
-                _constant(keys, slices.shape[1], b'\x0a' + _varint(size)),
-                slices,
-                _constant(keys, slices.shape[1], index),
-            ],
-            axis=2,
-        ).reshape(len(keys), -1)
-    )
-  name = table.encode()
-  flat_trajectory_size = sum(column.shape[1] for column in columns)
-  return np.concatenate(
-      [
-          _repeated(keys, b'\x08'),
-          _fixed_varints(keys, _KEY_BYTES),
-          _repeated(keys, _field(b'\x12', name) + b'\x29'),
-          priorities.astype('<f8')[:, None].view(np.uint8),
-          _repeated(
-              keys,
-              _field(b'\x3a', b'\x08' + _varint(inserted_at))
-              + b'\x42' + _varint(flat_trajectory_size),
-          ),
-          *columns,
-      ],
-      axis=1,
-  )
+  slices = _SLICE.repeat(chunks.size).reshape(chunks.shape)
+  slices['chunk_key'] = _fixed_varints(chunk_keys, _KEY_BYTES)[chunks]
+  slices['offset'] = _fixed_varints(offsets, _ROW_BYTES)
+  slices['length'] = _fixed_varints(lengths, _ROW_BYTES)
+  framed = _item_template(
+      table, chunks.shape[1], num_columns, inserted_at
+  ).repeat(len(keys))
+  items = framed['item']
+  items['key'] = _fixed_varints(keys, _KEY_BYTES)
+  items['priority'] = priorities
+  # Every column has the same slices.
+  items['columns']['slices']['rows'] = slices.view(_ROWS)[:, np.newaxis]
+  return framed
 
 
 def encode_insert_request(
@@ -135,20 +106,17 @@ def encode_insert_request(
 
   Args:
     chunks: `ChunkData`s that the server has not had yet.
-    items: arrays of `PrioritizedItem`s, in the order of their insertion.
+    items: arrays as of `encode_items`, in the order of their insertion.
     keep_chunk_keys: the chunks, of these and of earlier requests, that later
       requests refer to. The server forgets all others, and fails the stream
       where it does not have one of these.
   """
-  parts: List[bytes] = []
+  parts: List[Any] = []
   for chunk in chunks:
     parts += [b'\x0a', _varint(len(chunk)), chunk]
-  for rows in items:
-    frame = _repeated(rows, b'\x12' + _varint(rows.shape[1]))
-    parts.append(np.concatenate([frame, rows], axis=1).tobytes())
   keys = np.array(keep_chunk_keys, np.uint64)
-  parts.append(_field(b'\x1a', _fixed_varints(keys, _KEY_BYTES).tobytes()))
-  return b''.join(parts)
+  kept = _field(b'\x1a', _fixed_varints(keys, _KEY_BYTES).tobytes())
+  return b''.join([*parts, *items, kept])
 
 
 def count_keys(response: bytes) -> int:
@@ -208,8 +176,9 @@ def _tensor(column: np.ndarray) -> bytes:
     content = _fixed_varints(sizes, 5).tobytes() + b''.join(strings)
     dtype = tf.string
   else:
-    flat = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
-    content = _SNAPPY.compress(flat, asbytes=True)
+    content = _SNAPPY.compress(
+        np.ascontiguousarray(column).view(np.uint8), asbytes=True
+    )
     dtype = column.dtype
   return _tensor_header(dtype, column.shape) + _field(b'\x22', content)
 
@@ -234,6 +203,7 @@ def _field(tag: bytes, content: bytes) -> bytes:
   return tag + _varint(len(content)) + content
 
 
+@functools.lru_cache(maxsize=4096)
 def _varint(value: int) -> bytes:
   digits = bytearray()
   while value >= 128:
@@ -252,11 +222,59 @@ def _fixed_varints(values: np.ndarray, size: int) -> np.ndarray:
   return digits
 
 
-def _constant(keys, num_slices, content: bytes) -> np.ndarray:
-  row = np.frombuffer(content, np.uint8)
-  return np.broadcast_to(row, (len(keys), num_slices, len(row)))
+def _record(**parts: Any) -> np.ndarray:
+  """Returns a structured scalar of named parts: bytes, or other arrays."""
+  parts = {
+      name: np.array(part, f'V{len(part)}') if isinstance(part, bytes) else part
+      for name, part in parts.items()
+  }
+  record = np.zeros(
+      (), [(name, part.dtype, part.shape) for name, part in parts.items()]
+  )
+  for name, part in parts.items():
+    record[name] = part
+  return record
 
 
-def _repeated(keys, content: bytes) -> np.ndarray:
-  row = np.frombuffer(content, np.uint8)
-  return np.broadcast_to(row, (len(keys), len(row)))
+# What an item says of a chunk, in every column.
+_SLICE = _record(
+    chunk_key_tag=b'\x08',
+    chunk_key=np.zeros(_KEY_BYTES, np.uint8),
+    offset_tag=b'\x10',
+    offset=np.zeros(_ROW_BYTES, np.uint8),
+    length_tag=b'\x18',
+    length=np.zeros(_ROW_BYTES, np.uint8),
+)
+_ROWS = f'V{_SLICE.itemsize}'
+
+
+@functools.lru_cache(maxsize=64)
+def _item_template(
+    table: str, num_slices: int, num_columns: int, inserted_at: int
+) -> np.ndarray:
+  """Returns an item in its frame, with zeros where items differ."""
+  index_bytes = len(_varint(num_columns - 1))
+  head = b'\x0a' + _varint(_SLICE.itemsize + 1 + index_bytes)
+  one_slice = _record(
+      head=head,
+      rows=np.zeros((), _ROWS),
+      index_tag=b'\x20',
+      index=np.zeros(index_bytes, np.uint8),
+  )
+  slices = one_slice.repeat(num_slices)
+  column = _record(head=b'\x0a' + _varint(slices.nbytes), slices=slices)
+  columns = column.repeat(num_columns)
+  columns['slices']['index'] = _fixed_varints(
+      np.arange(num_columns), index_bytes
+  )[:, np.newaxis]
+  item = _record(
+      key_tag=b'\x08',
+      key=np.zeros(_KEY_BYTES, np.uint8),
+      table=_field(b'\x12', table.encode()),
+      priority_tag=b'\x29',
+      priority=np.zeros((), '<f8'),
+      inserted_at=_field(b'\x3a', b'\x08' + _varint(inserted_at)),
+      trajectory_head=b'\x42' + _varint(columns.nbytes),
+      columns=columns,
+  )
+  return _record(frame=b'\x12' + _varint(item.nbytes), item=item)

@@ -33,7 +33,7 @@ from rlds2reverb.replay import keys as keys_lib
 # are not spread over many.
 _CHUNK_BYTES = 8 << 10
 _MAX_CHUNK_LENGTH = 64
-_BATCH_BYTES = 1 << 20
+_BATCH_BYTES = 2 << 20
 
 
 class Batch(NamedTuple):
@@ -179,7 +179,7 @@ class Layout:
     begin = 0
     for end in [*ends.tolist(), length]:
       if begin < end:
-        piece = _rows(frames, begin, end)
+        piece = frames if end - begin == length else _rows(frames, begin, end)
         self._append(batch, piece, episode_id)
         if end in ends:
           self._end_episode(batch, piece, episode_id)
@@ -295,25 +295,23 @@ class Layout:
       chunk = first[chosen] + np.arange(count)  # [N, S]
       begin = np.maximum(starts[chosen], self._chunk_starts[chunk])
       end = np.minimum(ends[chosen], chunk_ends[chunk])
-      rows[count] = iter(
-          _split_runs(
-              chosen,
-              encoding.encode_items(
-                  table.table,
-                  keys[chosen],
-                  priorities[chosen],
-                  self._chunk_keys[chunk],
-                  begin - self._chunk_starts[chunk],
-                  end - begin,
-                  self._num_columns,
-                  int(time.time()),
-              ),
-          )
+      rows[count] = encoding.encode_items(
+          table.table,
+          keys[chosen],
+          priorities[chosen],
+          self._chunk_keys,
+          chunk,
+          begin - self._chunk_starts[chunk],
+          end - begin,
+          self._num_columns,
+          int(time.time()),
       )
     # Tables go by the order of insertion, so the items keep theirs.
-    run_starts = np.flatnonzero(np.diff(num_slices, prepend=0))
-    for count in num_slices[run_starts].tolist():
-      batch.items.append(next(rows[count]))
+    run_starts = np.flatnonzero(np.diff(num_slices, prepend=0)).tolist()
+    for begin, end in zip(run_starts, [*run_starts[1:], len(num_slices)]):
+      count = num_slices[begin]
+      batch.items.append(rows[count][: end - begin])
+      rows[count] = rows[count][end - begin :]
     self.num_items[table.table] += len(starts)
 
   def _priorities(self, table, priority_fn, starts, length) -> np.ndarray:
@@ -366,11 +364,6 @@ def _padding(frames, length):
   return padding._replace(
       step_type=np.full_like(padding.step_type, ts.StepType.LAST)
   )
-
-
-def _split_runs(indices, rows):
-  """Splits `rows` where their `indices` are not consecutive."""
-  return np.split(rows, np.flatnonzero(np.diff(indices) > 1) + 1)
 
 
 def _batched(priority_fn):
