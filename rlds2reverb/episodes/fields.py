@@ -127,8 +127,8 @@ class StepMapping:
     self._resolve(episode_spec)
 
   def _resolve(self, episode) -> Dict[str, Any]:
-    """Returns the sources by field, with a `Path` for each path in them."""
-    paths = sources_lib.Paths(episode)
+    """Returns the sources by field, with a `Field` for each path in them."""
+    nest = sources_lib.nest_of(episode)
     sources = {}
     problems = []
     for field in dataclasses.fields(self):
@@ -136,18 +136,18 @@ class StepMapping:
         continue
       source = getattr(self, field.name)
       if source is None and field.name in (rlds.OBSERVATION, rlds.ACTION):
-        problems.append(f'{field.name}: it cannot be filled in')
+        problems.append(f'{field.name}: It cannot be filled in.')
         continue
       found = []
-      sources[field.name] = paths.resolve(source, found)
-      hint = '; None fills it in' if field.name in _CAN_BE_FILLED else ''
+      sources[field.name] = sources_lib.resolve(source, nest, found)
+      hint = ' None fills it in.' if field.name in _CAN_BE_FILLED else ''
       problems += [f'{field.name}: {problem}{hint}' for problem in found]
     if problems:
       raise ValueError(
           'The mapping does not fit the data set.\n  '
           + '\n  '.join(problems)
           + '\nThe data set has:\n  '
-          + '\n  '.join(paths.describe())
+          + '\n  '.join(sources_lib.describe(episode))
       )
     return sources
 
@@ -175,9 +175,10 @@ class TerminalOnSuccess:
   def __call__(self, episode: Dict[str, Any]) -> tf.Tensor:
     """Returns bool `[T]` for an episode with stacked steps."""
     problems = []
-    source = sources_lib.Paths(episode).resolve(self.success, problems)
+    nest = sources_lib.nest_of(episode)
+    source = sources_lib.resolve(self.success, nest, problems)
     if problems:
-      raise ValueError('TerminalOnSuccess: ' + '; '.join(problems))
+      raise ValueError('TerminalOnSuccess: ' + ' '.join(problems))
     length = sources_lib.num_steps(episode[rlds.STEPS])
     success = _squeeze(sources_lib.read(source, episode, length, tf.identity))
     at_end = tf.reduce_any(tf.cast(success, tf.bool)[-2:])
@@ -233,9 +234,9 @@ def _stack(steps, sources):
   if not isinstance(steps, tf.data.Dataset):
     return steps
   used = {
-      path.keys[0]
-      for path in tree.flatten(sources)
-      if isinstance(path, sources_lib.Path) and not path.in_episode
+      source.keys[0]
+      for source in tree.flatten(sources)
+      if isinstance(source, sources_lib.Field)
   }
   kept = [
       field

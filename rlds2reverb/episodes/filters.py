@@ -57,7 +57,7 @@ class KeepEpisodes:
       length = tf.math.count_nonzero(~outcomes.flag(steps, rlds.IS_LAST))
       conditions += _within(length, self.min_length, self.max_length)
     if self.success is not None:
-      success = paths.get(episode, paths.find(episode, self.success))
+      success = paths.get(episode, self.success)
       if not isinstance(success, tf.Tensor) or success.dtype == tf.string:
         raise ValueError(
             f'{paths.name_of(self.success)} must be a bool or number, but is'

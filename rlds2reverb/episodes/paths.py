@@ -8,7 +8,18 @@ mean two fields, only the tuple will do.
 """
 
 import difflib
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import tensorflow as tf
 import tree
@@ -25,22 +36,35 @@ def find(nest: Any, path: Path) -> Keys:
   Raises:
     ValueError: if there is none, with the names that come nearest, or more.
   """
+  keys, problem = look_up(nest, path)
+  if problem:
+    names = [steps_lib.field_path(keys) for keys in _nodes(nest)]
+    raise ValueError(f'{problem} The fields are {names}.')
+  return keys
+
+
+def look_up(nest: Any, path: Path) -> Tuple[Optional[Keys], str]:
+  """Returns the keys that `find` does, or None, and what is wrong with `path`.
+
+  For those who list several problems in one message.
+  """
   found = _find_all(nest, path)
   if len(found) == 1:
-    return found[0]
+    return found[0], ''
   if found:
-    raise ValueError(
+    return None, (
         f'{path!r} may be any of {found}. Write the path as one of these'
         ' tuples.'
     )
   name = name_of(path)
   names = [steps_lib.field_path(keys) for keys in _nodes(nest)]
-  near = difflib.get_close_matches(name, names)
-  raise ValueError(
-      f'There is no field {name}. '
-      + (f'Did you mean {" or ".join(near)}? ' if near else '')
-      + f'The fields are {names}.'
-  )
+  return None, f'There is no field {name}.{did_you_mean(name, names)}'
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+  """Returns a sentence with those of `names` that come near `name`, or ''."""
+  near = difflib.get_close_matches(name, list(names))
+  return f' Did you mean {" or ".join(near)}?' if near else ''
 
 
 def contains(nest: Any, path: Path) -> bool:
@@ -48,9 +72,13 @@ def contains(nest: Any, path: Path) -> bool:
   return bool(_find_all(nest, path))
 
 
-def get(nest: Any, keys: Keys) -> Any:
-  """Returns what is at `keys`."""
-  for key in keys:
+def get(nest: Any, path: Path) -> Any:
+  """Returns the field of `nest` that `path` names: a leaf or a nest.
+
+  Raises:
+    ValueError: as `find` does.
+  """
+  for key in find(nest, path):
     # `tree` has the elements of a named tuple by name.
     nest = getattr(nest, key) if hasattr(nest, '_fields') else nest[key]
   return nest

@@ -4,16 +4,14 @@
 """
 
 import dataclasses
-import difflib
-import functools
 import numbers
-import operator
 from typing import Any, Callable, Dict, List, Tuple, Union
 
 import rlds
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 
 Source = Union[
@@ -26,100 +24,76 @@ Source = Union[
     Callable[[Dict[str, Any]], Any],
 ]
 
-_EPISODE = '..'
+EPISODE = '..'
 
 
 @dataclasses.dataclass(frozen=True)
-class Path:
-  """Where a field is.
+class Field:
+  """A field that a source names.
 
   Attributes:
-    keys: the keys that lead to it, from the step, or from its episode.
-    in_episode: whether it is a field of the episode.
+    keys: what leads to it in the `nest_of` its episode.
   """
 
-  keys: Tuple[Any, ...]
-  in_episode: bool
-
-  def full(self) -> Tuple[Any, ...]:
-    return (_EPISODE, *self.keys) if self.in_episode else self.keys
-
-  def name(self) -> str:
-    return steps_lib.field_path(self.full())
+  keys: paths.Keys
 
 
-class Paths:
-  """The paths of all fields of an episode and of its steps.
+def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns the fields of a step, and beside them, at `..`, the episode's.
 
   Args:
     episode: an episode, or the spec of one.
+
+  Raises:
+    ValueError: if a step is not a dict.
   """
-
-  def __init__(self, episode: Dict[str, Any]):
-    steps = episode[rlds.STEPS]
-    self._is_stacked = not isinstance(
-        steps, (tf.data.Dataset, tf.data.DatasetSpec)
+  steps = episode[rlds.STEPS]
+  if isinstance(steps, (tf.data.Dataset, tf.data.DatasetSpec)):
+    steps = steps.element_spec
+  if not isinstance(steps, dict):
+    raise ValueError(
+        f'A step must be a dict of fields, but is a {type(steps).__name__}.'
     )
-    nests = {
-        False: steps if self._is_stacked else steps.element_spec,
-        True: {k: v for k, v in episode.items() if k != rlds.STEPS},
-    }
-    self._leaves = {
-        Path(keys, in_episode): leaf
-        for in_episode, nest in nests.items()
-        for keys, leaf in tree.flatten_with_path(nest)
-    }
-    self._nodes = {
-        Path(path.keys[:end], path.in_episode)
-        for path in self._leaves
-        for end in range(1, len(path.keys) + 1)
-    }
+  metadata = {k: v for k, v in episode.items() if k != rlds.STEPS}
+  return {**steps, EPISODE: metadata}
 
-  def resolve(self, source: Source, problems: List[str]) -> Any:
-    """Returns `source` with a `Path` for every string and tuple in it.
 
-    Args:
-      source: a source.
-      problems: gets a sentence for every path that is not there, or that can be
-        read in more than one way.
-    """
-    if isinstance(source, dict):
-      return {k: self.resolve(v, problems) for k, v in source.items()}
-    if isinstance(source, list):
-      return [self.resolve(item, problems) for item in source]
-    if not isinstance(source, (str, tuple)):
-      return source
-    as_read = Path.name if isinstance(source, str) else Path.full
-    found = [path for path in self._nodes if as_read(path) == source]
-    if len(found) == 1:
-      return found[0]
-    if found:
-      problems.append(
-          f'the path {source!r} can be read as each of'
-          f' {sorted(map(Path.full, found))}; give the tuple'
-      )
-    else:
-      problems.append(f'there is no field {source!r}{self._suggestion(source)}')
-    return None
+def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
+  """Returns `source` with a `Field` for every string and tuple in it.
 
-  def _suggestion(self, source) -> str:
-    name = source if isinstance(source, str) else steps_lib.field_path(source)
-    names = sorted({path.name() for path in self._nodes})
-    nearest = difflib.get_close_matches(name, names)
-    return f'; the nearest: {", ".join(nearest)}' if nearest else ''
+  Args:
+    source: a source.
+    nest: the `nest_of` an episode, or of the spec of one.
+    problems: gets a sentence for every path that is not there, or that can be
+      read in more than one way.
+  """
+  if isinstance(source, dict):
+    return {k: resolve(v, nest, problems) for k, v in source.items()}
+  if isinstance(source, list):
+    return [resolve(item, nest, problems) for item in source]
+  if not isinstance(source, (str, tuple)):
+    return source
+  keys, problem = paths.look_up(nest, source)
+  if problem:
+    problems.append(problem)
+  return Field(keys)
 
-  def describe(self) -> List[str]:
-    """Returns a line a leaf: its path, its dtype and the shape of one."""
-    lines = []
-    for path, leaf in self._leaves.items():
-      line = path.name()
-      if hasattr(leaf, 'shape'):
-        shape = tf.TensorShape(leaf.shape)
-        if self._is_stacked and not path.in_episode:
-          shape = shape[1:]
-        line += f': {leaf.dtype.name} {shape}'
-      lines.append(line)
-    return lines
+
+def describe(episode: Dict[str, Any]) -> List[str]:
+  """Returns a line a leaf of `nest_of`: its path, its dtype and its shape."""
+  stacked = not isinstance(
+      episode[rlds.STEPS], (tf.data.Dataset, tf.data.DatasetSpec)
+  )
+  lines = []
+  for keys, leaf in tree.flatten_with_path(nest_of(episode)):
+    line = steps_lib.field_path(keys)
+    if hasattr(leaf, 'shape'):
+      shape = tf.TensorShape(leaf.shape)
+      if stacked and keys[0] != EPISODE:
+        shape = shape[1:]
+      line += f': {leaf.dtype.name} {shape}'
+    lines.append(line)
+  return lines
 
 
 def read(
@@ -131,7 +105,7 @@ def read(
   """Returns the tensors of a resolved source.
 
   Args:
-    source: what `Paths.resolve` returns of a source that is not None.
+    source: what `resolve` returns of a source that is not None.
     episode: the episode, its steps stacked.
     length: int32 `[]`: the number of its steps, `T`.
     cast: applied to each leaf.
@@ -139,10 +113,9 @@ def read(
   Returns:
     A nest of tensors `[T, ...]`.
   """
-  if isinstance(source, Path):
-    nest = episode if source.in_episode else episode[rlds.STEPS]
-    nest = functools.reduce(operator.getitem, source.keys, nest)
-    if source.in_episode:
+  if isinstance(source, Field):
+    nest = paths.get(nest_of(episode), source.keys)
+    if source.keys[0] == EPISODE:
       nest = tf.nest.map_structure(lambda leaf: _repeat(leaf, length), nest)
     return tf.nest.map_structure(cast, nest)
   if isinstance(source, dict):

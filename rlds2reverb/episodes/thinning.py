@@ -88,7 +88,7 @@ class DropNoOps(transforms.StepsTransform):
     return keep_steps(steps, ~is_no_op)
 
   def _is_no_op(self, steps):
-    action = paths.get(steps, paths.find(steps, self.field))
+    action = paths.get(steps, self.field)
     is_no_op = True
     for keys, leaf in tree.flatten_with_path(action):
       name = paths.name_of(keys)

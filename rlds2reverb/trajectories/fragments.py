@@ -6,6 +6,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import windows
 
@@ -144,7 +145,7 @@ def convert_rlds_to_fragments(
     rows[T] = tf.range(length)
     if agent_steps is None:
       return rows, tf.ones([length], tf.int64)
-    counts = windows.find_column(rows, agent_steps)
+    counts = paths.get(rows, agent_steps)
     return rows, tf.reshape(tf.cast(counts, tf.int64), [length])
 
   def place(gathered, element):

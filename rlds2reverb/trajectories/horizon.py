@@ -5,6 +5,7 @@ from typing import Any, Dict, Optional
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.trajectories import windows
 
 
@@ -97,7 +98,7 @@ def _checked(steps, horizon) -> Dict[str, Any]:
     windows.check_positive('horizon', horizon)
   steps = windows.stack_dict(steps)
   for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL):
-    windows.find_column(steps, flag)
+    paths.get(steps, flag)
   return steps
 
 

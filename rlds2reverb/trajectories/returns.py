@@ -17,6 +17,7 @@ from typing import Any, Dict, NamedTuple
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.trajectories import windows
 
 
@@ -218,7 +219,7 @@ def _sum_backwards(terms, factors):
 def _checked_rows(steps, *fields) -> Dict[str, Any]:
   rows = windows.transition_rows(steps)
   for field in (rlds.REWARD, rlds.DISCOUNT, rlds.IS_TERMINAL, *fields):
-    windows.find_column(rows, field)
+    paths.get(rows, field)
   return rows
 
 

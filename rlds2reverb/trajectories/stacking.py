@@ -10,6 +10,7 @@ from typing import Any, Dict, Union
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.trajectories import windows
 
 OBSERVATION_MASK = 'observation_mask'
@@ -44,7 +45,7 @@ def stack_observations(
   windows.check_positive('num_frames', num_frames)
   _check_fill(fill)
   steps = windows.stack_dict(steps)
-  observation = windows.find_column(steps, rlds.OBSERVATION)
+  observation = paths.get(steps, rlds.OBSERVATION)
   length = windows.num_rows(observation)
   index = windows.window_index(tf.range(length) - num_frames + 1, num_frames)
   steps[rlds.OBSERVATION] = windows.take_filled(
@@ -83,7 +84,7 @@ def chunk_actions(
   windows.check_positive('num_actions', num_actions)
   _check_fill(fill)
   steps = windows.stack_dict(steps)
-  action = windows.find_column(steps, rlds.ACTION)
+  action = paths.get(steps, rlds.ACTION)
   length = windows.num_rows(action)
   index = windows.window_index(tf.range(length), num_actions)
   stop = tf.maximum(length - 1, 0)

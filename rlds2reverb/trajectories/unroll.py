@@ -5,6 +5,7 @@ from typing import Any, Dict, NamedTuple, Optional
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.trajectories import windows
 
 RESIDUALS = ('repeat_last', 'overlap', 'drop', 'null')
@@ -75,7 +76,7 @@ def unroll(
   windows.check_positive('unroll_length', unroll_length)
   windows.check_choice('residual', residual, RESIDUALS)
   rows = windows.transition_rows(steps)
-  states = None if state is None else windows.find_column(rows, state)
+  states = None if state is None else paths.get(rows, state)
   length = windows.num_rows(rows)
   chunks = length // unroll_length
   if residual != 'drop':
@@ -158,7 +159,7 @@ def split_burn_in(
   if n_step is not None:
     windows.check_positive('n_step', n_step)
   for field in (rlds.OBSERVATION, rlds.ACTION):
-    windows.find_column(sequences, field)
+    paths.get(sequences, field)
   axis = 0 if time_major else 1
   length = tf.nest.flatten(sequences[rlds.OBSERVATION])[0].shape[axis]
   ahead = n_step or 0

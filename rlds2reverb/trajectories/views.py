@@ -8,6 +8,7 @@ import rlds
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import windows
 
@@ -119,7 +120,7 @@ def apply_views(
         f'batch_repeat_value of view {name!r}', view.batch_repeat_value
     )
     path = view.data_col or name
-    column = windows.find_column(rows, path)
+    column = paths.get(rows, path)
     _check_space(name, column, view.space)
     shifts = _shifts(name, view.shift)
     is_observation = path.split('/')[0] == rlds.OBSERVATION

@@ -11,13 +11,12 @@ decided on the indices, which are few bytes, never on the rows gathered:
     "repeat"         a   a  a  b  c  d   d   d
 """
 
-import difflib
 from typing import Any, Dict, Iterable, Union
 
 import rlds
 import tensorflow as tf
-import tree
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 
 NEXT_OBSERVATION = 'next_observation'
@@ -159,52 +158,20 @@ def stack_dict(steps: Any) -> Dict[str, Any]:
   return tf.nest.map_structure(tf.convert_to_tensor, dict(steps))
 
 
-def find_column(rows: Any, name: str) -> Any:
-  """Returns a field by its path, for example `observation/camera`.
-
-  Args:
-    rows: a nest.
-    name: the keys on the way, joined by `/`.
-
-  Returns:
-    The nest, or the leaf, at that path.
-
-  Raises:
-    ValueError: if there is none; it suggests the nearest name.
-  """
-  paths = {
-      steps_lib.field_path(path[:depth]): path[:depth]
-      for path, _ in tree.flatten_with_path(rows)
-      for depth in range(1, len(path) + 1)
-  }
-  if name not in paths:
-    raise ValueError(unknown_name('column', name, paths))
-  for key in paths[name]:
-    rows = getattr(rows, key) if hasattr(rows, '_fields') else rows[key]
-  return rows
-
-
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
   """Raises a ValueError if `value` is not one of `choices`."""
   if value not in choices:
-    raise ValueError(unknown_name(name, value, choices))
+    names = list(map(str, choices))
+    raise ValueError(
+        f'{name} must be one of {", ".join(map(repr, names))}, but is'
+        f' {value!r}.{paths.did_you_mean(str(value), names)}'
+    )
 
 
 def check_positive(name: str, value: int) -> None:
   """Raises a ValueError if `value` is not an integer above 0."""
   if isinstance(value, bool) or not hasattr(value, '__index__') or value < 1:
     raise ValueError(f'{name} must be a positive integer, but is {value!r}.')
-
-
-def unknown_name(what: str, name: Any, known: Iterable[Any]) -> str:
-  """Returns a message that says what there is, and what is nearest."""
-  known = [str(one) for one in known]
-  near = difflib.get_close_matches(str(name), known, 1)
-  suggestion = f' Did you mean {near[0]!r}?' if near else ''
-  return (
-      f'{what} must be one of {", ".join(map(repr, known))}, but is {name!r}.'
-      + suggestion
-  )
 
 
 def _numbers(column, dtype):

@@ -253,7 +253,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         _HARD, is_terminal=fields.TerminalOnSuccess('reach')
     )
     with self.assertRaisesRegex(
-        ValueError, "no field 'reach'; the nearest: reached"
+        ValueError, "no field reach. Did you mean reached?"
     ):
       fields.map_fields(_dataset(_EPISODES), mapping)
 
@@ -326,13 +326,15 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         str(caught.exception).splitlines(),
         [
             'The mapping does not fit the data set.',
-            "  observation: there is no field 'obs/poses'; the nearest:"
-            ' obs/pose, obs/pose/1, obs/pose/0',
-            "  observation: there is no field '../tsk'; the nearest: ../task",
-            "  action: there is no field ('a', 'size')",
-            "  discount: there is no field 'discount'; the nearest: a/count; None"
-            ' fills it in',
+            '  observation: There is no field obs/poses. Did you mean obs/pose'
+            ' or obs/pose/1 or obs/pose/0?',
+            '  observation: There is no field ../tsk. Did you mean ../task?',
+            '  action: There is no field a/size.',
+            '  discount: There is no field discount. Did you mean a/count? None'
+            ' fills it in.',
             'The data set has:',
+            '  ../camera/extrinsics: float64 (2, 2)',
+            '  ../task: string ()',
             '  a/count: int64 ()',
             '  a/delta: float64 (3,)',
             '  a:gripper: bool ()',
@@ -342,8 +344,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
             '  obs/words: string ()',
             '  r: float64 (1,)',
             '  reached: bool ()',
-            '  ../camera/extrinsics: float64 (2, 2)',
-            '  ../task: string ()',
         ],
     )
 
@@ -354,8 +354,8 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     for source in ('obs/camera/rgb', ['obs/camera/rgb']):
       with self.assertRaisesRegex(
           ValueError,
-          r"can be read as each of \[\('obs', 'camera', 'rgb'\),"
-          r" \('obs', 'camera/rgb'\)\]; give the tuple",
+          r"may be any of \[\('obs', 'camera', 'rgb'\),"
+          r" \('obs', 'camera/rgb'\)\]. Write the path as one of these",
       ):
         fields.map_fields(data, dataclasses.replace(_HARD, action=source))
     for keys in (('obs', 'camera', 'rgb'), ('obs', 'camera/rgb')):
@@ -375,7 +375,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters('observation', 'action')
   def test_what_cannot_be_filled_in(self, field):
     mapping = dataclasses.replace(_HARD, **{field: None})
-    with self.assertRaisesRegex(ValueError, f'{field}: it cannot be filled'):
+    with self.assertRaisesRegex(ValueError, f'{field}: It cannot be filled'):
       fields.map_fields(_dataset(_EPISODES), mapping)
 
   def test_no_number_for_a_flag(self):

@@ -33,7 +33,7 @@ class PathsTest(parameterized.TestCase):
   def test_find_and_get(self, path, keys, value):
     self.assertEqual(paths.find(_NEST, path), keys)
     self.assertTrue(paths.contains(_NEST, path))
-    self.assertEqual(paths.get(_NEST, keys), value)
+    self.assertEqual(paths.get(_NEST, path), value)
 
   def test_nearest_name(self):
     with self.assertRaisesRegex(

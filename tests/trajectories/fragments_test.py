@@ -192,11 +192,11 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked([contract.A])
     for message, arguments in (
         ('fragment_length must be a positive', (0,)),
-        ("Did you mean 'truncate_episodes'", (2, 'truncate_episode')),
+        ('Did you mean truncate_episodes', (2, 'truncate_episode')),
     ):
       with self.assertRaisesRegex(ValueError, message):
         fragments.convert_rlds_to_fragments(data, *arguments)
-    with self.assertRaisesRegex(ValueError, "Did you mean 'action'"):
+    with self.assertRaisesRegex(ValueError, 'Did you mean action'):
       fragments.convert_rlds_to_fragments(data, 2, agent_steps='actoin')
 
 

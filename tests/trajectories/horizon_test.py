@@ -72,7 +72,7 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'horizon must be a positive'):
       horizon.apply_horizon(contract.A, 0)
     without = {k: v for k, v in contract.A.items() if k != 'is_last'}
-    with self.assertRaisesRegex(ValueError, "is 'is_last'"):
+    with self.assertRaisesRegex(ValueError, 'no field is_last'):
       horizon.apply_horizon(without, 2)
 
 

@@ -238,7 +238,7 @@ class BadArgumentsTest(tf.test.TestCase):
         ('gamma must lie in', lambda: returns.reward_to_go(contract.A, -1)),
         ('lambda_ must lie in', lambda: returns.td_lambda_returns(
             contract.A, [0.0] * 6, 1, 2)),
-        ("is 'discount'", lambda: returns.reward_to_go(without)),
+        ('no field discount', lambda: returns.reward_to_go(without)),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
         call()

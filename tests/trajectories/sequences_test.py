@@ -265,7 +265,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
         ('sequence_length must be a positive', {'sequence_length': 2.0}),
         ('stride_length must be a positive', {'stride_length': 0}),
         ('max_batch_size must be a positive', {'max_batch_size': 0}),
-        ("Did you mean 'repeat_last'", {'end_of_episode': 'repeat_lst'}),
+        ('Did you mean repeat_last', {'end_of_episode': 'repeat_lst'}),
     ):
       with self.assertRaisesRegex(ValueError, message):
         sequences.convert_rlds_to_sequence_batches(

@@ -228,8 +228,8 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     for message, arguments in (
         ('num_slices must be a positive', {'num_slices': 0}),
         ('slice_length must be a positive', {'slice_length': 0}),
-        ("Did you mean 'window'", {'weighting': 'windows'}),
-        ("Did you mean 'ragged'", {'pad': 'raged'}),
+        ('Did you mean window', {'weighting': 'windows'}),
+        ('Did you mean ragged', {'pad': 'raged'}),
         ('span must be two numbers from 0', {'span': (0, 2)}),
         ('span must be two numbers from 0', {'span': (-1, 0)}),
         ('seed must be two integers', {'seed': 3}),

@@ -125,8 +125,8 @@ class BadArgumentsTest(tf.test.TestCase):
       for message, steps, arguments in (
           ('must be a positive integer', contract.A, (0,)),
           ('must be a positive integer', contract.A, (1.5,)),
-          ("Did you mean 'repeat'", contract.A, (2, 'repeats')),
-          ('column must be one of', {'reward': contract.A['reward']}, (2,)),
+          ('Did you mean repeat', contract.A, (2, 'repeats')),
+          ('no field [ao]', {'reward': contract.A['reward']}, (2,)),
       ):
         with self.assertRaisesRegex(ValueError, message):
           function(steps, *arguments)

@@ -114,8 +114,8 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
   def test_bad_arguments(self):
     for message, arguments in (
         ('unroll_length must be a positive integer', {'unroll_length': 0}),
-        ("Did you mean 'overlap'", {'residual': 'overlapp'}),
-        ("Did you mean 'observation'", {'state': 'observaton'}),
+        ('Did you mean overlap', {'residual': 'overlapp'}),
+        ('Did you mean observation', {'state': 'observaton'}),
     ):
       with self.assertRaisesRegex(ValueError, message):
         unroll.unroll(_SIX, **{'unroll_length': 2, **arguments})
@@ -192,7 +192,7 @@ class BurnInTest(parameterized.TestCase, tf.test.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         unroll.split_burn_in(self._sequences(5), *arguments)
-    with self.assertRaisesRegex(ValueError, "Did you mean 'observatio'"):
+    with self.assertRaisesRegex(ValueError, 'Did you mean observatio'):
       unroll.split_burn_in({'observatio': tf.zeros([1, 5])}, 1)
 
 

@@ -190,7 +190,7 @@ class BadArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       ('a range such as', {'shift': [1.5]}),
       ('backwards', {'shift': '2:0'}),
       ('backwards', {'shift': '0:2:0'}),
-      ("Did you mean 'reward'", {'data_col': 'rewards'}),
+      ('Did you mean reward', {'data_col': 'rewards'}),
       ('batch_repeat_value', {'batch_repeat_value': 0}),
       ('is float64', {'space': tf.TensorSpec([], tf.float64)}),
       ('float32 \\(2,\\)', {'space': tf.TensorSpec([2], tf.float32)}),
@@ -202,7 +202,7 @@ class BadArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       views.apply_views(_THREE, {'view': view})
 
   def test_others(self):
-    with self.assertRaisesRegex(ValueError, "Did you mean 'rllib'"):
+    with self.assertRaisesRegex(ValueError, 'Did you mean rllib'):
       _view(_THREE, _View('reward'), fill='rlib')
     for start, stop in ((2, 1), (-1, 2), (0, 4)):
       with self.assertRaisesRegex(

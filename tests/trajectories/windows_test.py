@@ -122,20 +122,5 @@ class TransitionRowsTest(tf.test.TestCase):
       windows.transition_rows(tf.range(3))
 
 
-class FindColumnTest(tf.test.TestCase):
-
-  def test_paths(self):
-    steps = contract.random_steps(np.random.default_rng(0), 2)
-    pose = steps['observation']['pose']
-    self.assertIs(windows.find_column(steps, 'observation/pose/0'), pose[0])
-    self.assertIs(windows.find_column(steps, 'observation/pose'), pose)
-    self.assertIs(windows.find_column({'a/b': pose}, 'a/b'), pose)
-
-  def test_the_nearest_is_suggested(self):
-    steps = contract.random_steps(np.random.default_rng(0), 2)
-    with self.assertRaisesRegex(ValueError, "mean 'observation/camera'"):
-      windows.find_column(steps, 'observation/camra')
-
-
 if __name__ == '__main__':
   tf.test.main()
