@@ -9,7 +9,10 @@ setuptools.setup(
     license='Apache-2.0',
     packages=setuptools.find_packages(
         include=['rlds2reverb', 'rlds2reverb.*', 'scripts']
-    ),
+    )
+    + ['rlds2reverb.configs'],
+    package_dir={'rlds2reverb.configs': 'configs'},
+    package_data={'rlds2reverb.configs': ['*.gin', 'features/*/*.json']},
     python_requires='>=3.9,<3.12',
     install_requires=[
         'absl-py>=1.4',

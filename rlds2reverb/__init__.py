@@ -12,6 +12,7 @@ from rlds2reverb.episodes.images import resize_images
 from rlds2reverb.episodes.loading import load_episodes
 from rlds2reverb.episodes.mixtures import mix_datasets
 from rlds2reverb.episodes.mixtures import Mixed
+from rlds2reverb.episodes.named_mappings import load_mapping
 from rlds2reverb.episodes.normalization import normalize_by_bounds
 from rlds2reverb.episodes.normalization import normalize_by_mean_std
 from rlds2reverb.episodes.normalization import normalize_by_quantiles
