@@ -1,0 +1,86 @@
+"""Checks that configs can be read, and fit the data sets that they are for.
+
+    python -m scripts.validate_configs
+
+checks all configs, without their data. Your own gin file, and your data:
+
+    python -m scripts.validate_configs --config=mine.gin --data=/data/mine/1.0.0
+
+Prints a line a config. Exits with 1, and the reasons, if one does not fit.
+"""
+
+import os
+import sys
+
+from absl import app
+from absl import flags
+
+from rlds2reverb.episodes import fields
+from rlds2reverb.episodes import known_features
+from rlds2reverb.episodes import loading
+from rlds2reverb.episodes import named_mappings
+
+_CONFIG = flags.DEFINE_string(
+    'config', None, 'The name of a config or the path of a gin file; else all.'
+)
+_DATA = flags.DEFINE_string(
+    'data',
+    None,
+    'The directory of a data set, or its name in TFDS, that --config is for.',
+)
+_SPLIT = flags.DEFINE_string('split', 'train', 'A split of --data.')
+
+
+def _user_path(path):
+  # Under `bazel run` a relative path is relative to where the user is.
+  return os.path.join(
+      os.environ.get('BUILD_WORKING_DIRECTORY', ''), os.path.expanduser(path)
+  )
+
+
+def _validate(config):
+  """Returns what a config fits, in words.
+
+  Raises:
+    ValueError: if it does not.
+  """
+  if config.endswith('.gin'):
+    config = _user_path(config)
+  mapping = named_mappings.load_mapping(config)
+  if _DATA.value is not None:
+    data = _user_path(_DATA.value)
+    data = data if os.path.isdir(data) else _DATA.value
+    fields.map_fields(loading.load_episodes(data, _SPLIT.value), mapping)
+    return f'fits {data}'
+  known = known_features.known_features(config)
+  for name, features in known.items():
+    try:
+      mapping.check(known_features.episode_spec(features))
+    except ValueError as e:
+      raise ValueError(f'{name}: {e}') from e
+  if not known:
+    return 'can be read; pass --data to see whether it fits'
+  first, *others = known
+  return f'fits {first}' + (f' and {len(others)} others' if others else '')
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
+  if _DATA.value is not None and _CONFIG.value is None:
+    raise app.UsageError('--data needs --config: a config for that data.')
+  names = named_mappings.config_names()
+  errors = []
+  for config in [_CONFIG.value] if _CONFIG.value is not None else names:
+    try:
+      outcome = _validate(config)
+    except (OSError, SyntaxError, ValueError) as e:
+      errors.append(f'{config}: {e}')
+      outcome = 'FAILS'
+    print(f'{config:<{max(map(len, names))}}  {outcome}', flush=True)
+  if errors:
+    sys.exit('\n\n' + '\n\n'.join(errors))
+
+
+if __name__ == '__main__':
+  app.run(main)
