@@ -75,11 +75,6 @@ def _in_float32(steps, _):
   return _float32(steps['observation']), _float32(steps['action']), ()
 
 
-def _antmaze(steps, _):
-  goal = steps['infos']['goal']
-  return _vector(steps['observation'], goal), steps['action'], ()
-
-
 def _robosuite(steps, _):
   observation = {
       'robot': np.float32(steps['observation']['robot0_proprio-state']),
@@ -200,8 +195,8 @@ _CASES = {
     'bridge': ('bridge', _bridge),
     'bridge_open_x': ('bridge_open_x', _bridge_open_x),
     'd4rl_adroit_pen/v0-cloned': ('d4rl_adroit', _in_float32),
-    'd4rl_antmaze/umaze-v2': ('d4rl_antmaze', _antmaze),
-    'd4rl_mujoco_hopper/v2-full-replay': ('d4rl_mujoco', _in_float32),
+    'd4rl_antmaze/umaze-v2': ('d4rl_antmaze', _as_it_is),
+    'd4rl_mujoco_hopper/v1-medium-replay': ('d4rl_mujoco', _in_float32),
     'd4rl_mujoco_ant/v2-medium': ('d4rl_mujoco', _in_float32),
     'fractal20220817_data': ('fractal20220817_data', _fractal),
     'kuka': ('kuka', _kuka),
