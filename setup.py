@@ -39,6 +39,7 @@ setuptools.setup(
         # The gym that TF-Agents 0.19.0 knows, for recording episodes.
         'gym==0.23.0',
         'dm-tree',
+        'h5py',
         'gin-config',
         'tqdm',
     ],

@@ -6,6 +6,7 @@ from rlds2reverb.episodes.fields import step_policy_info
 from rlds2reverb.episodes.fields import StepMapping
 from rlds2reverb.episodes.fields import TerminalOnSuccess
 from rlds2reverb.episodes.filters import KeepEpisodes
+from rlds2reverb.episodes.flat_arrays import from_flat_arrays
 from rlds2reverb.episodes.images import decode_images
 from rlds2reverb.episodes.images import images_to_float
 from rlds2reverb.episodes.images import resize_images

@@ -4,6 +4,7 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
+from rlds2reverb.episodes import flat_arrays
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
@@ -188,6 +189,27 @@ class RandomEpisodesTest(tf.test.TestCase, parameterized.TestCase):
             ),
             golden.frames_of(original.convert_rlds_to_trajectories(rlds_data)),
         )
+
+
+class FlatArraysTest(tf.test.TestCase):
+
+  def test_frames(self):
+    rlds_data = flat_arrays.from_flat_arrays({
+        'observations': np.array([0, 1, 2, 10, 11], np.float32),
+        'next_observations': np.array([1, 2, 3, 11, 12], np.float32),
+        'actions': np.array([5, 6, 7, 8, 9]),
+        'rewards': np.array([0.1, 0.2, 0.3, 0.4, 0.5]),
+        'terminals': np.array([0, 0, 1, 0, 0]),
+    })
+    frames = golden.frames_of(
+        conversion.convert_rlds_to_trajectories(rlds_data, validation='strict')
+    )
+    self.assertEqual([f.step_type for f in frames], [0, 1, 1, 2, 0, 1, 2])
+    self.assertEqual([f.next_step_type for f in frames], [1, 1, 2, 0, 1, 2, 0])
+    self.assertEqual([f.discount for f in frames], [1, 1, 0, 0, 1, 1, 1])
+    self.assertEqual(
+        [f.observation for f in frames], [0, 1, 2, 3, 10, 11, 12]
+    )
 
 
 class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):

@@ -1,0 +1,118 @@
+"""Columns: arrays with a row a step, in memory or in an HDF5 file.
+
+A column is a numpy array or an `h5py.Dataset`. Its name is its path from the
+top, the keys joined by `/`, as HDF5 has it: `infos/qpos`.
+"""
+
+from typing import Any, Dict, Iterable, Mapping, Union
+
+import h5py
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import paths
+
+Column = Union[np.ndarray, h5py.Dataset]
+
+
+def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
+  """Returns the columns below an HDF5 group or a dict, by their names.
+
+  Args:
+    source: an `h5py.Group`, or a dict of arrays and dicts. A key of a dict may
+      be the path to an array: `{'infos/qpos': array}`.
+  """
+  found = {}
+  for key, value in source.items():
+    if isinstance(value, Mapping):
+      for name, column in leaves(value).items():
+        found[f'{key}/{name}'] = column
+    else:
+      is_column = isinstance(value, (np.ndarray, h5py.Dataset))
+      found[key] = value if is_column else np.asarray(value)
+  return found
+
+
+def below(name: str, names: Iterable[str]) -> Any:
+  """Returns those of `names` that are at or below `name`, as they are nested.
+
+  That is one name, a dict, or for the keys `_index_0`, `_index_1`, ..., as
+  Minari writes them, a tuple. Of no names it is an empty dict.
+  """
+  nest = {}
+  for found in names:
+    if found == name:
+      return name
+    if found.startswith(f'{name}/'):
+      nest = paths.insert(nest, paths.split(found[len(name) + 1 :]), found)
+  return _with_tuples(nest)
+
+
+def is_readable(column: Column) -> bool:
+  """Returns whether a column has rows, of numbers or strings."""
+  if not column.shape:
+    return False
+  if column.dtype.kind == 'O':
+    element = h5py.check_vlen_dtype(column.dtype)
+    return element in (None, str, bytes, np.uint8) and (
+        h5py.check_ref_dtype(column.dtype) is None
+    )
+  return column.dtype.kind in 'biufcSU'
+
+
+def row_spec(column: Column) -> tf.TensorSpec:
+  """Returns the spec of one row of a column that is readable.
+
+  Text, bytes, and rows of uint8 of various lengths, are strings.
+  """
+  dtype = tf.as_dtype(column.dtype.newbyteorder('='))
+  return tf.TensorSpec(column.shape[1:], dtype)
+
+
+def read(
+    column: Column, rows: Union[slice, np.ndarray], spec: tf.TensorSpec
+) -> np.ndarray:
+  """Reads rows.
+
+  Args:
+    column: the column.
+    rows: which; indices must increase.
+    spec: of one row. Where it is a string, but the column has uint8, the
+      string has the bytes of a row.
+
+  Returns:
+    An array `[rows, ...]`; strings are bytes in an array of objects.
+  """
+  values = column[rows]
+  if spec.dtype != tf.string:
+    return np.asarray(values, spec.dtype.as_numpy_dtype)
+  shape = values.shape[: 1 + spec.shape.rank]
+  strings = zeros(int(np.prod(shape)), tf.TensorSpec([], tf.string))
+  for index, value in enumerate(
+      values.reshape(-1, *values.shape[len(shape) :])
+  ):
+    strings[index] = _to_bytes(value)
+  return strings.reshape(shape)
+
+
+def zeros(length: int, spec: tf.TensorSpec) -> np.ndarray:
+  """Returns rows of zeros, or of empty strings."""
+  if spec.dtype == tf.string:
+    return np.full((length, *spec.shape), b'', object)
+  return np.zeros((length, *spec.shape), spec.dtype.as_numpy_dtype)
+
+
+def _with_tuples(nest):
+  if not isinstance(nest, dict):
+    return nest
+  nest = {key: _with_tuples(value) for key, value in nest.items()}
+  indices = [f'_index_{index}' for index in range(len(nest))]
+  if nest and set(indices) == nest.keys():
+    return tuple(nest[key] for key in indices)
+  return nest
+
+
+def _to_bytes(value) -> bytes:
+  if isinstance(value, str):
+    return value.encode()
+  return value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
