@@ -28,9 +28,22 @@ EPISODE_LENGTH = flags.DEFINE_integer(
     'episode_length', 1000, 'Steps in an episode on disk.', lower_bound=2
 )
 
+# What observations are.
+VECTORS = 'vectors'  # float32
+NESTED = 'nested'  # dicts of float64, as of dm_control
+IMAGES = 'images'  # PNG
+KINDS = (VECTORS, NESTED, IMAGES)
+IMAGE_SIZE = (84, 84)
+_NESTED_SIZES = {
+    'arm': {'position': 3, 'velocity': 3},
+    'height': 1,
+    'orientations': 14,
+    'velocity': 9,
+}
+
 _NAME = 'synthetic'
 _UNUSED = 'unused'
-_NUM_DISTINCT_EPISODES = 20
+_NUM_DISTINCT_EPISODES = {VECTORS: 20, NESTED: 20, IMAGES: 2}
 # The same for every size of data, since each file has buffers of its own.
 _NUM_FILES = 4
 
@@ -46,21 +59,26 @@ def whole_steps(num_steps: int) -> int:
 
 
 @contextlib.contextmanager
-def temporary_episodes(num_steps: int) -> Iterator[str]:
+def temporary_episodes(
+    num_steps: int, kind: str = VECTORS
+) -> Iterator[str]:
   """Writes episodes to a directory that exists only within the context.
 
   Args:
     num_steps: how many steps; rounded up to whole episodes.
+    kind: what the observations are, one of `KINDS`.
 
   Yields:
     The directory.
   """
   with tempfile.TemporaryDirectory() as directory:
-    write_episodes(directory, num_steps)
+    write_episodes(directory, num_steps, kind)
     yield directory
 
 
-def write_episodes(directory: str, num_steps: int) -> None:
+def write_episodes(
+    directory: str, num_steps: int, kind: str = VECTORS
+) -> None:
   """Writes an RLDS data set that `tfds.builder_from_directory` reads.
 
   A few episodes are encoded, and their bytes written again and again.
@@ -68,12 +86,13 @@ def write_episodes(directory: str, num_steps: int) -> None:
   Args:
     directory: where to write; it must exist.
     num_steps: how many steps; rounded up to whole episodes.
+    kind: what the observations are, one of `KINDS`.
   """
-  features = _features()
+  features = _features(kind)
   rng = np.random.default_rng(0)
   records = [
-      features.serialize_example({rlds.STEPS: _random_steps(rng)})
-      for _ in range(_NUM_DISTINCT_EPISODES)
+      features.serialize_example({rlds.STEPS: random_steps(rng, kind)})
+      for _ in range(_NUM_DISTINCT_EPISODES[kind])
   ]
   num_episodes = count_episodes(num_steps)
   num_files = min(_NUM_FILES, num_episodes)
@@ -160,7 +179,19 @@ def _read(directory, decoders=None):
   )
 
 
-def _features() -> tfds.features.FeaturesDict:
+def _features(kind: str) -> tfds.features.FeaturesDict:
+  observation = {
+      VECTORS: tfds.features.Tensor(
+          shape=(OBSERVATION_SIZE.value,), dtype=np.float32
+      ),
+      NESTED: tf.nest.map_structure(
+          lambda size: tfds.features.Tensor(shape=(size,), dtype=np.float64),
+          _NESTED_SIZES,
+      ),
+      IMAGES: tfds.features.Image(
+          shape=(*IMAGE_SIZE, 3), encoding_format='png'
+      ),
+  }
   unused = {
       _UNUSED: tfds.features.Tensor(
           shape=(UNUSED_SIZE.value,), dtype=np.float32
@@ -169,9 +200,7 @@ def _features() -> tfds.features.FeaturesDict:
   return tfds.features.FeaturesDict({
       rlds.STEPS: tfds.features.Dataset({
           **(unused if UNUSED_SIZE.value else {}),
-          rlds.OBSERVATION: tfds.features.Tensor(
-              shape=(OBSERVATION_SIZE.value,), dtype=np.float32
-          ),
+          rlds.OBSERVATION: observation[kind],
           rlds.ACTION: tfds.features.Tensor(
               shape=(ACTION_SIZE.value,), dtype=np.float32
           ),
@@ -184,7 +213,9 @@ def _features() -> tfds.features.FeaturesDict:
   })
 
 
-def _random_steps(rng: np.random.Generator) -> Dict[str, Any]:
+def random_steps(
+    rng: np.random.Generator, kind: str = VECTORS
+) -> Dict[str, Any]:
   """Returns the steps, `[T, ...]`, of one terminal episode."""
   length = EPISODE_LENGTH.value
   is_first = np.arange(length) == 0
@@ -193,10 +224,22 @@ def _random_steps(rng: np.random.Generator) -> Dict[str, Any]:
   def normal(*shape):
     return rng.normal(size=(length, *shape)).astype(np.float32)
 
+  def observation():
+    if kind == NESTED:
+      return tf.nest.map_structure(
+          lambda size: normal(size).astype(np.float64), _NESTED_SIZES
+      )
+    if kind == IMAGES:
+      # Of squares, that PNG has something to compress.
+      squares = rng.integers(0, 255, (length, 7, 7, 3)).astype(np.uint8)
+      height, width = (size // 7 for size in IMAGE_SIZE)
+      return squares.repeat(height, axis=1).repeat(width, axis=2)
+    return normal(OBSERVATION_SIZE.value)
+
   unused = {_UNUSED: normal(UNUSED_SIZE.value)}
   return {
       **(unused if UNUSED_SIZE.value else {}),
-      rlds.OBSERVATION: normal(OBSERVATION_SIZE.value),
+      rlds.OBSERVATION: observation(),
       rlds.ACTION: normal(ACTION_SIZE.value),
       rlds.REWARD: normal(),
       rlds.DISCOUNT: np.ones(length, np.float32),

@@ -6,10 +6,7 @@ Every case has a process of its own. Memory is bounded where the larger data
 does not take more than the smaller, beyond what reading it alone takes.
 """
 
-import pathlib
 import statistics
-import subprocess
-import sys
 
 from absl import app
 from absl import flags
@@ -17,6 +14,7 @@ from absl import logging
 import rlds
 
 from benchmarks import data
+from benchmarks import processes
 from rlds2reverb import rlds_to_reverb
 
 _SMALL_STEPS = flags.DEFINE_integer(
@@ -51,17 +49,6 @@ _DIRECTORY = flags.DEFINE_string(
 )
 
 
-def _peak_mib() -> float:
-  """Returns the most memory that this process had at a time.
-
-  This is what `getrusage` has as `ru_maxrss`, but without the memory of the
-  process that started this one, which Linux counts there.
-  """
-  status = pathlib.Path('/proc/self/status').read_text()
-  fields = dict(line.split(':', 1) for line in status.splitlines())
-  return int(fields['VmHWM'].split()[0]) / 1024
-
-
 def _run_case(case: str, steps: int) -> None:
   """Iterates the data set of `case` and prints the peak, in MiB."""
   source, action = case.split(':')
@@ -78,25 +65,16 @@ def _run_case(case: str, steps: int) -> None:
   rows = data.count_rows(dataset)
   if rows != steps:
     raise RuntimeError(f'Expected {steps} steps, but got {rows}.')
-  print(_peak_mib())
+  print(processes.peak_mib())
 
 
 def _start_case(case: str, steps: int, directory: str = '') -> float:
   """Runs `case` in a new process; returns its peak, in MiB."""
-  args = [f'--case={case}', f'--case_steps={steps}', f'--directory={directory}']
-  args += [
-      flag.serialize()
-      for flag in flags.FLAGS.get_key_flags_for_module(data)
-      if flag.present
-  ]
-  done = subprocess.run(
-      [sys.executable, '-m', 'benchmarks.memory', *args],
-      check=True,
-      stdout=subprocess.PIPE,
-      text=True,
-      timeout=_TIMEOUT_SECONDS.value,
+  return processes.run(
+      'benchmarks.memory',
+      [f'--case={case}', f'--case_steps={steps}', f'--directory={directory}'],
+      _TIMEOUT_SECONDS.value,
   )
-  return float(done.stdout.split()[-1])
 
 
 def _measure(source: str, sizes, directories) -> None:
