@@ -6,6 +6,7 @@ made of.
 """
 
 import dataclasses
+import functools
 from typing import Any, Dict, Optional
 
 import gin
@@ -13,6 +14,7 @@ import rlds
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import sources as sources_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes.sources import Source
@@ -233,18 +235,25 @@ def _stack(steps, sources):
   """Stacks steps, without unused fields that cannot be stacked."""
   if not isinstance(steps, tf.data.Dataset):
     return steps
-  used = {
-      source.keys[0]
+  used = [
+      source.keys
       for source in tree.flatten(sources)
       if isinstance(source, sources_lib.Field)
-  }
-  kept = [
-      field
-      for field, spec in steps.element_spec.items()
-      if field in used or all(map(_has_one_shape, tf.nest.flatten(spec)))
   ]
-  if len(kept) < len(steps.element_spec):
-    steps = steps.map(lambda step: {field: step[field] for field in kept})
+
+  def is_used(keys):
+    return any(keys[: len(path)] == path for path in used)
+
+  dropped = {
+      # Whole, where nothing of it is used.
+      keys if any(path[0] == keys[0] for path in used) else keys[:1]: None
+      for keys, spec in tree.flatten_with_path(steps.element_spec)
+      if not _has_one_shape(spec) and not is_used(keys)
+  }
+  if dropped:
+    steps = steps.map(
+        lambda step: functools.reduce(paths_lib.remove, dropped, step)
+    )
   return steps_lib.stack_steps(steps)
 
 

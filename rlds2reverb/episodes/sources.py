@@ -64,8 +64,8 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
   Args:
     source: a source.
     nest: the `nest_of` an episode, or of the spec of one.
-    problems: gets a sentence for every path that is not there, or that can be
-      read in more than one way.
+    problems: gets a sentence for every path that is not there, that can be read
+      in more than one way, or that leads to what is not dense.
   """
   if isinstance(source, dict):
     return {k: resolve(v, nest, problems) for k, v in source.items()}
@@ -76,7 +76,18 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
   keys, problem = paths.look_up(nest, source)
   if problem:
     problems.append(problem)
+  else:
+    problems += _what_is_not_dense(nest, keys)
   return Field(keys)
+
+
+def _what_is_not_dense(nest, keys) -> List[str]:
+  return [
+      f'{steps_lib.field_path(path)} is not a dense tensor; make it one first'
+      for path, leaf in tree.flatten_with_path(nest)
+      if path[: len(keys)] == keys
+      and len(tf.nest.flatten(leaf, expand_composites=True)) > 1
+  ]
 
 
 def describe(episode: Dict[str, Any]) -> List[str]:

@@ -309,6 +309,32 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertNotIn('words', episode['steps'])
 
+  @parameterized.parameters(*golden.FORMS)
+  def test_unused_parts_of_fields_that_cannot_be_stacked(self, form):
+    def move(steps):
+      return {**steps, 'observation': {'seen': steps, 'words': steps['words']}}
+
+    def move_all(episode):
+      steps = episode['steps']
+      nested = isinstance(steps, tf.data.Dataset)
+      return {'steps': steps.map(move) if nested else move(steps)}
+
+    data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
+    (episode,) = fields.map_fields(
+        data.map(move_all), _MAPPING(observation='observation/seen/action')
+    )
+    self.assertAllEqual(
+        episode['steps']['observation'], golden.COMPLETE['action']
+    )
+
+  @parameterized.parameters(*golden.FORMS)
+  def test_a_used_field_that_is_not_dense(self, form):
+    data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
+    with self.assertRaisesRegex(
+        ValueError, 'observation: words is not a dense tensor; make it'
+    ):
+      fields.map_fields(data, _MAPPING(observation={'said': 'words'}))
+
   @parameterized.parameters('stacked', 'nested')
   def test_every_misfit_is_listed(self, form):
     mapping = _MAPPING(
