@@ -60,7 +60,8 @@ def save_episodes(
 
   Raises:
     ValueError: if `rlds_data` is read from `directory`, or a field cannot be
-      written: ragged, bfloat16, in a tuple, or a string array of open shape.
+      written: ragged, bfloat16, in a tuple, or a string array of open shape or
+      of no strings.
       Or while writing, if there are no episodes.
     FileExistsError: if there is something else in `directory`.
   """
@@ -141,16 +142,18 @@ def _feature(spec: Any, keys: Sequence[Any]) -> Any:
     )
   shape = tuple(spec.shape.as_list())
   is_open = None in shape
+  is_empty = 0 in shape
   if spec.dtype == tf.string:
-    if is_open:
+    if is_open or is_empty:
       raise ValueError(
           f'{path} cannot be written: it holds strings, but the shape {shape}'
-          ' of a step is not known.'
+          f' of a step is {"not known" if is_open else "of no strings"}.'
       )
     return tfds.features.Tensor(shape=shape, dtype=np.object_)
   dtype = np.dtype(spec.dtype.as_numpy_dtype)
   if (
       dtype in (np.uint8, np.uint16)
+      and not is_empty
       and len(shape) == 3
       and shape[-1] in _IMAGE_CHANNELS
   ):
@@ -158,7 +161,12 @@ def _feature(spec: Any, keys: Sequence[Any]) -> Any:
         shape=shape, dtype=dtype, encoding_format='png'
     )
   encoding = 'none'
-  if is_open or np.prod(shape) * dtype.itemsize >= _COMPRESSED_BYTES:
+  # Where it is not encoded, TensorFlow divides by the size of a step.
+  if (
+      is_open
+      or is_empty
+      or np.prod(shape) * dtype.itemsize >= _COMPRESSED_BYTES
+  ):
     encoding = 'zlib'
   elif dtype == np.float64:
     encoding = 'bytes'

@@ -40,6 +40,8 @@ def _episode(rng, length):
           'image': numbers(np.uint8, 6, 5, 3),
           'depth': numbers(np.uint16, 6, 5, 1),
           'mask': numbers(np.uint8, 40, 40, 2),
+          'nothing': numbers(np.float32, 0),
+          'no_image': numbers(np.uint8, 6, 0, 3),
           'encoded': np.array([rng.bytes(9) for _ in step], object),
           'a/b': {'c:d': numbers(np.float32)},
       },
@@ -216,6 +218,13 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
                   ),
                   [None, None],
               ),
+          },
+          'steps/x cannot be written: it holds strings',
+      ),
+      (
+          'no_strings',
+          lambda s: {
+              **s, 'x': tf.strings.as_string(s['reward'])[:, None][:, :0]
           },
           'steps/x cannot be written: it holds strings',
       ),
