@@ -9,13 +9,15 @@ how fast they are sampled, and what memory the server has for an item.
 """
 
 import contextlib
+import functools
 import gc
 import multiprocessing
 import os
 import pathlib
+import statistics
 import tempfile
 import time
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 from absl import app
 from absl import flags
@@ -23,11 +25,10 @@ from absl import logging
 import reverb
 import rlds
 import tensorflow as tf
-from tf_agents.replay_buffers import reverb_utils
 from tf_agents.replay_buffers import rlds_to_reverb as reference
-from tf_agents.specs import tensor_spec
 
 from benchmarks import data
+from benchmarks import serving
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.replay import encoding
@@ -56,12 +57,9 @@ _IMAGES = flags.DEFINE_boolean(
     'images', True, 'Whether to sample tables of images, too.'
 )
 
-_TABLE = 'benchmark'
-_SEQUENCE_LENGTH = 2
+_TABLE_ITEMS = rlds2reverb.TableItems(serving.TABLE, serving.SEQUENCE_LENGTH)
 _IMAGE_SHAPE = (84, 84, 4)
 _IMAGE_STEPS = 3_000
-# Encoded requests are in memory all at once.
-_MAX_ENCODED_STEPS = 200_000
 _TIMEOUT_SECONDS = 60
 
 _REFERENCE = 'tf_agents'
@@ -69,70 +67,11 @@ _SERVER = 'server alone, encoded before'
 _PUSH_CHECKPOINT = 'push, then client.checkpoint'
 
 
-def _num_items(steps: int) -> int:
-  """Returns the items of whole episodes: their first frames end none."""
-  return steps - data.count_episodes(steps) * (_SEQUENCE_LENGTH - 1)
-
-
-def _check_items(client: reverb.Client, steps: int) -> None:
-  items = client.server_info()[_TABLE].current_size
-  if items != _num_items(steps):
-    raise RuntimeError(f'Expected {_num_items(steps)} items, but got {items}.')
-
-
-@contextlib.contextmanager
-def _serve(signature, max_size: int) -> Iterator[reverb.Server]:
-  """Serves an empty table, within the context."""
-  table = reverb.Table(
-      name=_TABLE,
-      sampler=reverb.selectors.Uniform(),
-      remover=reverb.selectors.Fifo(),
-      max_size=max_size,
-      rate_limiter=reverb.rate_limiters.MinSize(1),
-      signature=signature,
-  )
-  # A server makes a directory for its checkpoints, and does not remove it.
-  with tempfile.TemporaryDirectory() as directory:
-    server = reverb.Server(
-        tables=[table],
-        checkpointer=reverb.checkpointers.DefaultCheckpointer(path=directory),
-    )
-    try:
-      yield server
-    finally:
-      server.stop()
-
-
-def _signature(episodes: tf.data.Dataset):
-  return tensor_spec.add_outer_dim(
-      rlds2reverb.create_trajectory_data_spec(episodes)
-  )
-
-
-def _push(push: Callable[..., int], episodes, client, **kwargs) -> None:
-  observer = reverb_utils.ReverbAddTrajectoryObserver(
-      client, _TABLE, sequence_length=_SEQUENCE_LENGTH
-  )
-  push(episodes, observer, **kwargs)
-  observer.flush()
-  observer.close()
-
-
-def _time_insert(insert: Callable[..., None], signature, steps: int) -> float:
-  """Calls `insert` with a client of a new server; returns the seconds."""
-  with _serve(signature, steps) as server:
-    client = reverb.Client(f'localhost:{server.port}')
-    start = time.perf_counter()
-    insert(client)
-    seconds = time.perf_counter() - start
-    _check_items(client, steps)
-  return seconds
+_push = functools.partial(serving.push, rlds2reverb.push_rlds_to_reverb)
 
 
 def _write_checkpoint(episodes: tf.data.Dataset, path: str) -> None:
-  rlds2reverb.write_reverb_checkpoint(
-      episodes, path, rlds2reverb.TableItems(_TABLE, _SEQUENCE_LENGTH)
-  )
+  rlds2reverb.write_reverb_checkpoint(episodes, path, _TABLE_ITEMS)
 
 
 def _time_restore(path: str, steps: int) -> float:
@@ -142,7 +81,7 @@ def _time_restore(path: str, steps: int) -> float:
     server = rlds2reverb.restore_reverb_server(path, checkpoint_root=root)
     seconds = time.perf_counter() - start
     try:
-      _check_items(reverb.Client(f'localhost:{server.port}'), steps)
+      serving.check_items(reverb.Client(f'localhost:{server.port}'), steps)
     finally:
       server.stop()
   return seconds
@@ -154,11 +93,8 @@ def _take(episodes: tf.data.Dataset, steps: int) -> tf.data.Dataset:
 
 def _encode(episodes: tf.data.Dataset) -> List[Tuple[bytes, int]]:
   """Returns the requests that insert `episodes`, with their items."""
-  tables = [rlds2reverb.TableItems(_TABLE, _SEQUENCE_LENGTH)]
-  source = source_lib.make_source(episodes, tables, None, None, None)
-  layout = layout_lib.Layout(
-      source.tables, None, source.chunk_length
-  )
+  source = source_lib.make_source(episodes, _TABLE_ITEMS, None, None, None)
+  layout = layout_lib.Layout(source.tables, None, source.chunk_length)
   return [
       (encoding.encode_insert_request(*batch), batch.num_items)
       for batch in layout.batches(source.frames())
@@ -170,17 +106,16 @@ def _insert_cases(directory: str, steps: int) -> List[timing.Case]:
   stacked = _take(data.read_stacked(directory), steps)
   few = min(steps, data.whole_steps(_REFERENCE_STEPS.value))
   nested = _take(data.read_nested(directory), few)
-  encoded_steps = min(steps, data.whole_steps(_MAX_ENCODED_STEPS))
-  requests = _encode(_take(stacked, encoded_steps))
-  signature = _signature(stacked)
+  requests = _encode(stacked)
+  signature = serving.signature(stacked)
   checkpoint = os.path.join(directory, f'checkpoint_{steps}')
   _write_checkpoint(stacked, checkpoint)
 
   def bulk(client):
-    _push(rlds2reverb.push_rlds_to_reverb, stacked, client)
+    _push(stacked, client)
 
   def push_reference(client):
-    _push(reference.push_rlds_to_reverb, nested, client)
+    serving.push(reference.push_rlds_to_reverb, nested, client)
 
   def send(client):
     address = client.server_address
@@ -203,16 +138,34 @@ def _insert_cases(directory: str, steps: int) -> List[timing.Case]:
     return timing.Case(name, count, lambda: time_fn(*args, count))
 
   def inserting(name, count, insert):
-    return case(name, count, _time_insert, insert, signature)
+    return case(name, count, serving.time_insert, insert, signature)
 
   return [
       inserting('push_rlds_to_reverb, bulk', steps, bulk),
-      inserting(_SERVER, encoded_steps, send),
+      inserting(_SERVER, steps, send),
       inserting(_REFERENCE, few, push_reference),
       timing.Case('write_reverb_checkpoint', steps, write),
       inserting(_PUSH_CHECKPOINT, steps, bulk_and_checkpoint),
       case('restore_reverb_server', steps, _time_restore, checkpoint),
   ]
+
+
+def _print_start(directory: str) -> None:
+  """Prints how long a push takes that has hardly anything to push."""
+  episodes = data.read_stacked(directory).take(1)
+  signature = serving.signature(episodes)
+  seconds = [
+      serving.time_insert(
+          functools.partial(_push, episodes),
+          signature,
+          data.EPISODE_LENGTH.value,
+      )
+      for _ in range(1 + _REPEATS.value)
+  ][1:]
+  print(
+      f'A push of one episode takes {statistics.median(seconds):.2f} s, most of'
+      ' it to build the pipeline: what every push takes, beside its steps.'
+  )
 
 
 def _image_episodes(steps: int) -> tf.data.Dataset:
@@ -242,7 +195,7 @@ def _image_episodes(steps: int) -> tf.data.Dataset:
 
 def _serve_until_told(connection, signature, max_size: int) -> None:
   """Serves a table, in a process of its own."""
-  with _serve(signature, max_size) as server:
+  with serving.serve(signature, max_size) as server:
     connection.send(server.port)
     connection.recv()
 
@@ -263,7 +216,7 @@ def _filled_servers(episodes, steps: int) -> Iterator[Dict[str, reverb.Client]]:
       ours, theirs = context.Pipe()
       process = context.Process(
           target=_serve_until_told,
-          args=(theirs, _signature(episodes), steps),
+          args=(theirs, serving.signature(episodes), steps),
           daemon=True,
       )
       process.start()
@@ -273,11 +226,12 @@ def _filled_servers(episodes, steps: int) -> Iterator[Dict[str, reverb.Client]]:
         raise TimeoutError('A server did not start.')
       client = reverb.Client(f'localhost:{ours.recv()}')
       before = _resident_bytes(process.pid)
-      _push(rlds2reverb.push_rlds_to_reverb, episodes, client, method=method)
+      _push(episodes, client, method=method)
       gc.collect()
-      _check_items(client, steps)
+      serving.check_items(client, steps)
       growth = _resident_bytes(process.pid) - before
-      print(f'Filled by {method}: {growth / _num_items(steps):,.0f} bytes/item')
+      size = growth / serving.num_items(steps)
+      print(f'Filled by {method}: {size:,.0f} bytes/item')
       clients[method] = client
     yield clients
 
@@ -288,7 +242,7 @@ def _measure_sampling(
   """Prints the memory of tables of `episodes`, and the speed of sampling."""
 
   def sample(client):
-    samples = client.sample(_TABLE, _SAMPLES.value, emit_timesteps=False)
+    samples = client.sample(serving.TABLE, _SAMPLES.value, emit_timesteps=False)
     count = sum(1 for _ in samples)
     if count != _SAMPLES.value:
       raise RuntimeError(f'Sampled {count} items only.')
@@ -319,13 +273,14 @@ def main(argv):
   )
   print(
       f'{vectors}, {data.EPISODE_LENGTH.value}-step episodes;'
-      f' ReverbAddTrajectoryObserver, sequence_length {_SEQUENCE_LENGTH};'
+      ' ReverbAddTrajectoryObserver, sequence_length'
+      f' {serving.SEQUENCE_LENGTH};'
       f' {_REPEATS.value} repeats. A step is an item, but for the first of an'
       f' episode.\nTF-Agents pushes no more than {_REFERENCE_STEPS.value:,}'
-      ' steps, as it does one or two thousand a second; the server alone gets'
-      f' no more than {_MAX_ENCODED_STEPS:,}.'
+      ' steps, as it does one or two thousand a second.'
   )
   with data.temporary_episodes(max(sizes + [vector_steps])) as directory:
+    _print_start(directory)
     for steps in sizes:
       print(f'\n{steps:,} steps:', flush=True)
       cases = _insert_cases(directory, steps)

@@ -85,13 +85,7 @@ def _stack(dataset):
   spec = dataset.element_spec
   if not isinstance(spec, dict) or rlds.STEPS not in spec:
     return dataset
-  return dataset.map(
-      lambda episode: {
-          **episode,
-          rlds.STEPS: steps_lib.stack_steps(episode[rlds.STEPS]),
-      },
-      num_parallel_calls=tf.data.AUTOTUNE,
-  )
+  return steps_lib.stack_episodes(dataset)
 
 
 def _merge(specs: Mapping[str, Any], keys: paths.Keys, differences: List[str]):

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 
 # An outline is a dict of columns [T]: the flags, bool; the discount, float32;
@@ -136,13 +137,14 @@ def episode_blocks(
   """
   spec = steps_lib.steps_spec(rlds_data)
   read_fields = _OUTLINE_FIELDS.union(fields)
-  if not spec.stacked and all(map(_has_one_shape, tf.nest.flatten(spec.step))):
+  if not spec.stacked and all(
+      map(steps_lib.has_one_shape, tf.nest.flatten(spec.step))
+  ):
     # To leave fields out before nested steps are batched costs far more.
     read_fields = frozenset(spec.step)
   if block_length is None:
     block_length = default_block_length(_select(spec.step, read_fields))
-  if block_length < 1:
-    raise ValueError(f'block_length must be positive, but is {block_length}.')
+  checks.check_positive('block_length', block_length)
   nan_fields = fields if find_nan else ()
   if episode_id is not None:
     _check_episode_id(rlds_data.element_spec, episode_id)
@@ -307,10 +309,6 @@ def _outline(steps, nan_fields) -> Outline:
 
 def _select(steps, fields):
   return {field: steps[field] for field in fields}
-
-
-def _has_one_shape(spec) -> bool:
-  return isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
 
 
 def _read_nested(steps, read_fields, nan_fields, block_length):

@@ -248,17 +248,13 @@ def _stack(steps, sources):
       # Whole, where nothing of it is used.
       keys if any(path[0] == keys[0] for path in used) else keys[:1]: None
       for keys, spec in tree.flatten_with_path(steps.element_spec)
-      if not _has_one_shape(spec) and not is_used(keys)
+      if not steps_lib.has_one_shape(spec) and not is_used(keys)
   }
   if dropped:
     steps = steps.map(
         lambda step: functools.reduce(paths_lib.remove, dropped, step)
     )
   return steps_lib.stack_steps(steps)
-
-
-def _has_one_shape(spec) -> bool:
-  return isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
 
 
 def _is_last(length) -> tf.Tensor:

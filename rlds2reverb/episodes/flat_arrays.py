@@ -6,7 +6,6 @@ for the observation that they lead to.
 """
 
 import contextlib
-import difflib
 import os
 from typing import (
     Any,
@@ -28,6 +27,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import columns as columns_lib
 from rlds2reverb.episodes import minari
 from rlds2reverb.episodes import packs
@@ -165,12 +165,11 @@ def _layout(
   missing = [_FIELDS[field] for field, found in names.items() if not found]
   missing += [name for name in [_TERMINALS] if name not in columns]
   if missing:
-    near = difflib.get_close_matches(missing[0], columns)
     raise ValueError(
-        f'There is no column {", ".join(missing)}. '
-        + (f'Did you mean {" or ".join(near)}? ' if near else '')
-        + f'The columns are {sorted(columns)}. Pass a dict that has them under'
-        ' the expected names: its values can be datasets of an open HDF5 file.'
+        f'There is no column {", ".join(missing)}.'
+        f'{checks.did_you_mean(missing[0], columns)} The columns are'
+        f' {sorted(columns)}. Pass a dict that has them under the expected'
+        ' names: its values can be datasets of an open HDF5 file.'
     )
   num_rows = len(columns[_TERMINALS])
   names.update(_other_fields(columns, num_rows))
@@ -274,8 +273,7 @@ def _flag(columns, name, num_rows) -> np.ndarray:
 
 def _cut(bounds, max_length) -> np.ndarray:
   """Cuts episodes after each `max_length` rows."""
-  if max_length < 1:
-    raise ValueError(f'max_episode_steps must be positive, not {max_length}.')
+  checks.check_positive('max_episode_steps', max_length)
   starts = [
       np.arange(start, end, max_length)
       for start, end in zip(bounds[:-1], bounds[1:])

@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import columns as columns_lib
 from rlds2reverb.episodes import packs
-from rlds2reverb.episodes import steps as steps_lib
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _METADATA_FILE = 'metadata.json'

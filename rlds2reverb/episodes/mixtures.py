@@ -6,6 +6,7 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import alignment
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -77,8 +78,8 @@ def mix_datasets(
     InvalidArgumentError: while iterating, if a data set that is to be repeated
       is empty.
   """
-  _check_choice('level', level, _LEVELS)
-  _check_choice('end', end, _ENDS)
+  checks.check_choice('level', level, _LEVELS)
+  checks.check_choice('end', end, _ENDS)
   if (level == 'subbatch') != (subbatch_size is not None) or (
       subbatch_size is not None and subbatch_size < 1
   ):
@@ -147,11 +148,3 @@ def _error(spec, name):
       return tf.nest.map_structure(tf.identity, steps_lib.zeros(spec))
 
   return tf.data.Dataset.range(1).map(fail)
-
-
-def _check_choice(name, value, choices):
-  if value not in choices:
-    raise ValueError(
-        f'{name} must be one of {", ".join(map(repr, choices))}, but is'
-        f' {value!r}.'
-    )

@@ -18,8 +18,8 @@ import gin
 from gin import config_parser
 import tree
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import fields
-from rlds2reverb.episodes import paths
 
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
@@ -54,7 +54,7 @@ def load_mapping(name_or_path: str) -> fields.StepMapping:
     if name_or_path not in config_names():
       raise ValueError(
           f'There is no config {name_or_path}.'
-          f'{paths.did_you_mean(name_or_path, config_names())} The configs are'
+          f'{checks.did_you_mean(name_or_path, config_names())} The configs are'
           f' {config_names()}. The path of a gin file must end in {_SUFFIX}.'
       )
   bindings = _read_bindings(path)
@@ -74,7 +74,7 @@ def load_mapping(name_or_path: str) -> fields.StepMapping:
     if name not in arguments:
       raise ValueError(
           f'{path} binds {_MAPPING}.{name}, which is not a field.'
-          f'{paths.did_you_mean(name, arguments)} The fields are'
+          f'{checks.did_you_mean(name, arguments)} The fields are'
           f' {list(arguments)}.'
       )
     arguments[name] = tree.map_structure(

@@ -7,12 +7,10 @@ or all leaves below a key. Where a key has a `/` in it, and the string could
 mean two fields, only the tuple will do.
 """
 
-import difflib
 from typing import (
     Any,
     Callable,
     Dict,
-    Iterable,
     List,
     Mapping,
     Optional,
@@ -24,6 +22,7 @@ from typing import (
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 
 Path = Union[str, Sequence[Any]]
@@ -58,13 +57,7 @@ def look_up(nest: Any, path: Path) -> Tuple[Optional[Keys], str]:
     )
   name = name_of(path)
   names = [steps_lib.field_path(keys) for keys in _nodes(nest)]
-  return None, f'There is no field {name}.{did_you_mean(name, names)}'
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-  """Returns a sentence with those of `names` that come near `name`, or ''."""
-  near = difflib.get_close_matches(name, list(names))
-  return f' Did you mean {" or ".join(near)}?' if near else ''
+  return None, f'There is no field {name}.{checks.did_you_mean(name, names)}'
 
 
 def contains(nest: Any, path: Path) -> bool:

@@ -71,13 +71,7 @@ def save_episodes(
         f'The episodes are read from {directory}. They cannot be saved there'
         ' too: choose another directory.'
     )
-  rlds_data = rlds_data.map(
-      lambda episode: {
-          **episode,
-          rlds.STEPS: steps_lib.stack_steps(episode[rlds.STEPS]),
-      },
-      num_parallel_calls=tf.data.AUTOTUNE,
-  )
+  rlds_data = steps_lib.stack_episodes(rlds_data)
   features = _features(rlds_data.element_spec)
   fingerprint = identity_lib.fingerprint(
       str(rlds_data.element_spec), split, identity

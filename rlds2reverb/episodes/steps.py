@@ -107,6 +107,22 @@ def stack_steps(steps: Any) -> Any:
   return whole.concatenate(nothing).take(1).get_single_element()
 
 
+def stack_episodes(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
+  """Returns the episodes with their `steps` stacked; see `stack_steps`."""
+  return rlds_data.map(
+      lambda episode: {
+          **episode,
+          rlds.STEPS: stack_steps(episode[rlds.STEPS]),
+      },
+      num_parallel_calls=tf.data.AUTOTUNE,
+  )
+
+
+def has_one_shape(spec: Any) -> bool:
+  """Returns whether a field has the same dense shape in every step."""
+  return isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+
+
 def zeros(spec: Any) -> Any:
   """Returns zeros of `spec`; a dimension that it leaves open is 0."""
 

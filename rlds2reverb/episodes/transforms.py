@@ -96,13 +96,7 @@ def transform_episodes(
   Raises:
     ValueError: if a transform does not fit the steps.
   """
-  rlds_data = rlds_data.map(
-      lambda episode: {
-          **episode,
-          rlds.STEPS: steps_lib.stack_steps(episode[rlds.STEPS]),
-      },
-      num_parallel_calls=tf.data.AUTOTUNE,
-  )
+  rlds_data = steps_lib.stack_episodes(rlds_data)
   for transform in transforms:
     if isinstance(transform, filters.KeepEpisodes):
       rlds_data = rlds_data.filter(transform)

@@ -6,6 +6,7 @@ from absl import logging
 import reverb
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import insert_stream
 from rlds2reverb.replay import items as items_lib
@@ -79,8 +80,6 @@ def write_rlds_to_reverb(
   """
   if isinstance(client, str):
     client = reverb.Client(client)
-  if isinstance(tables, items_lib.TableItems):
-    tables = [tables]
   source = source_lib.make_source(
       rlds_data, tables, policy_info_fn, chunk_length, episode_id, **settings
   )
@@ -106,11 +105,7 @@ def insert(
 
   Args and errors are those of `write_rlds_to_reverb`.
   """
-  if overflow not in _OVERFLOWS:
-    raise ValueError(
-        f'overflow must be one of {", ".join(map(repr, _OVERFLOWS))}, but is'
-        f' {overflow!r}.'
-    )
+  checks.check_choice('overflow', overflow, _OVERFLOWS)
   if not timeout > 0:
     raise ValueError(f'timeout must be positive, but is {timeout}.')
   layout = layout_lib.Layout(source.tables, identity, source.chunk_length)
@@ -163,6 +158,6 @@ def _refuse_overflow(source, infos, identity) -> None:
       raise ValueError(
           f'Table {name!r} is too small: it holds {info.current_size} items,'
           f' and {count} are to go in, but its max_size is {info.max_size}.'
-          ' Nothing was written. Create the table with a larger max_size, or pass'
-          ' overflow="warn" to let it remove items.'
+          ' Nothing was written. Create the table with a larger max_size, or'
+          ' pass overflow="warn" to let it remove items.'
       )

@@ -1,8 +1,8 @@
 """Reverb checkpoints: written from RLDS data without a server, merged, served.
 
 A checkpoint is a directory that a Reverb server starts from: `tables.tfrecord`,
-`items.tfrecord`, `chunks.tfrecord`, and an empty `DONE`, without which it is not
-one. Here it is written beside its place and renamed when it is whole.
+`items.tfrecord`, `chunks.tfrecord`, and an empty `DONE`, without which it is
+not one. Here it is written beside its place and renamed when it is whole.
 """
 
 import contextlib
@@ -122,8 +122,6 @@ def write_reverb_checkpoint(
       or the data is not valid.
     InvalidArgumentError: on an invalid episode. Nothing is left then.
   """
-  if isinstance(tables, items_lib.TableItems):
-    tables = [tables]
   source = source_lib.make_source(
       rlds_data, tables, policy_info_fn, chunk_length, episode_id, **settings
   )
@@ -320,8 +318,8 @@ class _RecordFile:
     except tf.errors.OpError as error:
       if not ignored:
         raise OSError(
-            f'{self._path} could not be written, so nothing of the checkpoint is'
-            f' left: {error.message}'
+            f'{self._path} could not be written, so nothing of the checkpoint'
+            f' is left: {error.message}'
         ) from error
 
 
@@ -404,7 +402,8 @@ def _copy_records(directories, file, path, table_names):
   records = tf.data.TFRecordDataset(
       [os.path.join(directory, file) for directory in directories], _COMPRESSION
   )
-  head_length = encoding.KEY_HEAD + max(map(len, table_names), default=0) * 4 + 4
+  longest = max(map(len, table_names), default=0)
+  head_length = encoding.KEY_HEAD + longest * 4 + 4
   heads = records.batch(_RECORDS_PER_READ).map(
       lambda batch: tf.io.decode_raw(batch, tf.uint8, fixed_length=head_length)
   )
@@ -451,7 +450,9 @@ def _table_checkpoint(table, num_items, spec):
         table.name,
         sampler=table.sampler,
         remover=table.remover,
-        max_size=max(num_items, 1) if table.max_size is None else table.max_size,
+        max_size=(
+            max(num_items, 1) if table.max_size is None else table.max_size
+        ),
         rate_limiter=table.rate_limiter,
         max_times_sampled=table.max_times_sampled,
         signature=tensor_spec.add_outer_dim(spec),

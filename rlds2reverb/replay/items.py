@@ -1,12 +1,23 @@
 """Which items of a stream of trajectories go into a table."""
 
 import dataclasses
-from typing import Callable, Dict, Iterable, Optional, Sequence, Union
+from typing import (
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
+
+from rlds2reverb.episodes import checks
 
 END_OF_EPISODE = ('drop', 'pad', 'tile', 'cross')
 
@@ -60,19 +71,14 @@ class TableItems:
   priority: Priority = 1.0
 
   def __post_init__(self):
+    items = f'of the items of table {self.table!r}'
     for name in ('sequence_length', 'stride_length', 'max_sequence_length'):
       value = getattr(self, name)
-      if value is not None and value < 1:
-        raise ValueError(
-            f'{name} of the items of table {self.table!r} must be positive, but'
-            f' is {value}.'
-        )
-    if self.end_of_episode not in END_OF_EPISODE:
-      raise ValueError(
-          f'end_of_episode of the items of table {self.table!r} must be one of'
-          f' {", ".join(map(repr, END_OF_EPISODE))}, but is'
-          f' {self.end_of_episode!r}.'
-      )
+      if value is not None:
+        checks.check_positive(f'{name} {items}', value)
+    checks.check_choice(
+        f'end_of_episode {items}', self.end_of_episode, END_OF_EPISODE
+    )
     if self.sequence_length is None and (
         self.end_of_episode != 'drop' or self.stride_length != 1
     ):
@@ -133,6 +139,20 @@ class TableItems:
     )
 
 
+def split_at_ends(step_type: np.ndarray) -> Iterator[Tuple[int, int, bool]]:
+  """Splits frames `[B]` where episodes end.
+
+  Yields:
+    Where the frames of an episode begin and end, and whether it ends there.
+  """
+  begin = 0
+  for end in (np.flatnonzero(step_type == ts.StepType.LAST) + 1).tolist():
+    yield begin, end, True
+    begin = end
+  if begin < len(step_type):
+    yield begin, len(step_type), False
+
+
 def count_items(
     tables: Sequence[TableItems], step_types: Iterable[np.ndarray]
 ) -> Dict[str, int]:
@@ -160,14 +180,11 @@ def count_items(
         counts[table.table] += len(table.starts(0, length + padding))
 
   for step_type in step_types:
-    ends = np.flatnonzero(step_type == ts.StepType.LAST) + 1
-    begin = 0
-    for end in ends.tolist():
+    for begin, end, is_end in split_at_ends(step_type):
       length += end - begin
-      add(True)
-      length = 0
-      begin = end
-    length += len(step_type) - begin
+      if is_end:
+        add(True)
+        length = 0
     total += len(step_type)
   if length:
     add(False)

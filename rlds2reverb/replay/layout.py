@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import keys as keys_lib
@@ -104,8 +105,7 @@ class Layout:
           f' those of table {padded[0]!r} are padded. Write them one after the'
           ' other.'
       )
-    if chunk_length < 1:
-      raise ValueError(f'chunk_length must be positive, but is {chunk_length}.')
+    checks.check_positive('chunk_length', chunk_length)
     self.frames = 0
     self.num_items = {table.table: 0 for table in tables}
     self._tables = tables
@@ -175,16 +175,12 @@ class Layout:
       self._open_episode = episode_id
     length = len(frames.step_type)
     self.frames += length
-    ends = np.flatnonzero(frames.step_type == ts.StepType.LAST) + 1
-    begin = 0
-    for end in [*ends.tolist(), length]:
-      if begin < end:
-        piece = frames if end - begin == length else _rows(frames, begin, end)
-        self._append(batch, piece, episode_id)
-        if end in ends:
-          self._end_episode(batch, piece, episode_id)
-        self._forget_chunks()
-        begin = end
+    for begin, end, is_end in items_lib.split_at_ends(frames.step_type):
+      piece = frames if end - begin == length else _rows(frames, begin, end)
+      self._append(batch, piece, episode_id)
+      if is_end:
+        self._end_episode(batch, piece, episode_id)
+      self._forget_chunks()
 
   def _append(self, batch, frames, episode_id) -> None:
     """Lays out consecutive frames of an episode, and the items they end."""
@@ -198,8 +194,8 @@ class Layout:
               f'Episode {episode_id} has more frames than the'
               f' {table.max_sequence_length} that an item of table'
               f' {table.table!r} may have. Raise max_sequence_length, or leave'
-              ' such episodes out: bypass_partial_episodes=True of the observer,'
-              ' bypass_longer_episodes=True of TableItems.'
+              ' such episodes out: bypass_partial_episodes=True of the'
+              ' observer, bypass_longer_episodes=True of TableItems.'
           )
       else:
         origin = self._origin(table)

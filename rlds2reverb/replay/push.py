@@ -9,6 +9,7 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.trajectories import trajectory
 import tree
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.replay import bulk
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import source as source_lib
@@ -57,8 +58,8 @@ def push_rlds_to_reverb(
   episodes before it are in the table, and the observer is empty: it can be
   used again.
 
-  The items of the three TF-Agents observers are written for them by the bulk way
-  of `write_rlds_to_reverb`, many times faster than the observers write them
+  The items of the three TF-Agents observers are written for them by the bulk
+  way of `write_rlds_to_reverb`, many times faster than the observers write them
   frame by frame. Only a `ReverbTrajectorySequenceObserver` shows it: its items
   do not go on from the frames that it was given before into these, nor from
   these into those to come.
@@ -173,11 +174,7 @@ def push_rlds_to_reverb(
 
 def _is_bulk(method, observer, identity, episode_id, overflow) -> bool:
   """Whether the bulk way is taken, if it can be."""
-  if method not in _METHODS:
-    raise ValueError(
-        f'method must be one of {", ".join(map(repr, _METHODS))}, but is'
-        f' {method!r}.'
-    )
+  checks.check_choice('method', method, _METHODS)
   reason = None
   if type(observer) not in _KNOWN_OBSERVERS:
     reason = f'what a {type(observer).__name__} writes is not known'

@@ -1,13 +1,23 @@
 """RLDS data, or sequences, as blocks of frames that can be laid out."""
 
 import dataclasses
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks as blocks_lib
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout
 from rlds2reverb.trajectories import conversion
@@ -49,7 +59,7 @@ class Source(NamedTuple):
 
 def make_source(
     data: tf.data.Dataset,
-    tables: Sequence[items_lib.TableItems],
+    tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
     policy_info_fn: Optional[specs.PolicyInfoFn],
     chunk_length: Optional[int],
     episode_id: Optional[str],
@@ -70,11 +80,13 @@ def make_source(
   Raises:
     ValueError: if `data` is neither, or an argument does not go with it.
   """
+  if isinstance(tables, items_lib.TableItems):
+    tables = [tables]
   if isinstance(data.element_spec, trajectory.Trajectory):
     if policy_info_fn or episode_id or settings.pop('report', None) or settings:
       raise ValueError(
-          'Sequences are written as they are: policy_info_fn, episode_id and the'
-          ' settings of a conversion go with RLDS data alone.'
+          'Sequences are written as they are: policy_info_fn, episode_id and'
+          ' the settings of a conversion go with RLDS data alone.'
       )
     return _source_of_sequences(data, tables)
   spec = specs.create_trajectory_data_spec(data, policy_info_fn)
@@ -105,9 +117,7 @@ def _source_of_sequences(data, tables) -> Source:
           f'The items of table {table.table!r} are the sequences of the data'
           ' set, so its TableItems can have a priority and nothing else.'
       )
-  spec = tf.nest.map_structure(
-      lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), data.element_spec
-  )
+  spec = steps_lib.without_time(data.element_spec)
 
   def join(index, sequences):
     rows = tf.nest.map_structure(

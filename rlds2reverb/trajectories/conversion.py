@@ -8,6 +8,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import report as report_lib
@@ -166,10 +167,12 @@ def trajectory_blocks(
   Returns:
     A data set of `TrajectoryBlock`s.
   """
-  _check_choice('validation', validation, boundaries.VALIDATIONS)
-  _check_choice('terminal_discount', terminal_discount, ('step', 'transition'))
-  _check_choice('invalid_episodes', invalid_episodes, ('raise', 'skip'))
-  _check_choice('nan', nan, ('report', 'invalid'))
+  checks.check_choice('validation', validation, boundaries.VALIDATIONS)
+  checks.check_choice(
+      'terminal_discount', terminal_discount, ('step', 'transition')
+  )
+  checks.check_choice('invalid_episodes', invalid_episodes, ('raise', 'skip'))
+  checks.check_choice('nan', nan, ('report', 'invalid'))
   skip = invalid_episodes == 'skip'
   if skip and validation == 'tf_agents':
     raise ValueError(
@@ -296,11 +299,3 @@ def _to_frames(steps, outline, terminal_discount):
       discount=discount,
   )
   return frames, tf.reduce_any(into_end & (discount != 0))
-
-
-def _check_choice(name, value, choices):
-  if value not in choices:
-    raise ValueError(
-        f'{name} must be one of {", ".join(map(repr, choices))}, but is'
-        f' {value!r}.'
-    )

@@ -6,6 +6,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import windows
@@ -62,10 +63,10 @@ def chop_into_sequences(
     The `ChoppedSequences`.
 
   Raises:
-    ValueError: if `max_length` is not positive, or `episode_ids` has neither one
-      nor two dimensions.
+    ValueError: if `max_length` is not positive, or `episode_ids` has neither
+      one nor two dimensions.
   """
-  windows.check_positive('max_length', max_length)
+  checks.check_positive('max_length', max_length)
   ids = tf.convert_to_tensor(episode_ids)
   if ids.shape.rank not in (1, 2):
     raise ValueError(
@@ -135,8 +136,8 @@ def convert_rlds_to_fragments(
     ValueError: if `fragment_length` is not positive, `batch_mode` is not one of
       the two, or there is no field `agent_steps`.
   """
-  windows.check_positive('fragment_length', fragment_length)
-  windows.check_choice('batch_mode', batch_mode, BATCH_MODES)
+  checks.check_positive('fragment_length', fragment_length)
+  checks.check_choice('batch_mode', batch_mode, BATCH_MODES)
 
   def to_rows(index, episode):
     rows = windows.transition_rows(episode[rlds.STEPS])

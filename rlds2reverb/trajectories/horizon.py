@@ -5,6 +5,7 @@ from typing import Any, Dict, Optional
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.trajectories import windows
 
@@ -68,7 +69,7 @@ def split_at_horizon(
   Raises:
     ValueError: if `horizon` is not positive, or a flag is missing.
   """
-  windows.check_positive('horizon', horizon)
+  checks.check_positive('horizon', horizon)
 
   def split(episode):
     steps = _checked(episode[rlds.STEPS], horizon)
@@ -95,7 +96,7 @@ def split_at_horizon(
 
 def _checked(steps, horizon) -> Dict[str, Any]:
   if horizon is not None:
-    windows.check_positive('horizon', horizon)
+    checks.check_positive('horizon', horizon)
   steps = windows.stack_dict(steps)
   for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL):
     paths.get(steps, flag)

@@ -17,6 +17,7 @@ from typing import Any, Dict, NamedTuple
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.trajectories import windows
 
@@ -76,7 +77,7 @@ def n_step_transitions(
     ValueError: if `n_step` is not positive, gamma is not in [0, 1], or a field
       is missing.
   """
-  windows.check_positive('n_step', n_step)
+  checks.check_positive('n_step', n_step)
   _check_unit('gamma', gamma)
   rows = _checked_rows(steps, rlds.OBSERVATION, rlds.ACTION)
   length = windows.num_rows(rows)

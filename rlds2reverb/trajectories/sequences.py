@@ -7,6 +7,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
@@ -165,9 +166,9 @@ def convert_rlds_to_sequence_batches(
     ValueError: see there; and if `max_batch_size` is not positive.
     InvalidArgumentError: see there.
   """
-  windows.check_positive('sequence_length', sequence_length)
-  windows.check_positive('stride_length', stride_length)
-  windows.check_choice('end_of_episode', end_of_episode, ENDS)
+  checks.check_positive('sequence_length', sequence_length)
+  checks.check_positive('stride_length', stride_length)
+  checks.check_choice('end_of_episode', end_of_episode, ENDS)
   frames = conversion.trajectory_blocks(
       rlds_data,
       policy_info_fn,
@@ -186,7 +187,7 @@ def convert_rlds_to_sequence_batches(
             spec,
         )
     )
-  windows.check_positive('max_batch_size', max_batch_size)
+  checks.check_positive('max_batch_size', max_batch_size)
 
   def gather(cut, first):
     index = windows.window_index(

@@ -9,6 +9,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import windows
 
@@ -111,10 +112,10 @@ def sample_slices(
     InvalidArgumentError: if there is nothing to draw, less than `num_slices`
       without replacement, or the lengths do not add up to the rows.
   """
-  windows.check_positive('num_slices', num_slices)
-  windows.check_positive('slice_length', slice_length)
-  windows.check_choice('weighting', weighting, WEIGHTINGS)
-  windows.check_choice('pad', pad, PADS)
+  checks.check_positive('num_slices', num_slices)
+  checks.check_positive('slice_length', slice_length)
+  checks.check_choice('weighting', weighting, WEIGHTINGS)
+  checks.check_choice('pad', pad, PADS)
   seed = _checked_seed(seed)
   left, right = span
   if not (0 <= left < slice_length and 0 <= right < slice_length):
@@ -175,7 +176,7 @@ def pad_trajectories(
   if max_length is None:
     max_length = tf.reduce_max(tf.concat([[0], lengths], 0))
   else:
-    windows.check_positive('max_length', max_length)
+    checks.check_positive('max_length', max_length)
     tf.debugging.assert_less_equal(
         lengths,
         tf.constant(max_length, tf.int64),
@@ -210,7 +211,7 @@ def random_crop(steps: Any, crop_length: int, seed: Seed) -> Dict[str, Any]:
     ValueError: if `crop_length` is not positive, or `seed` not two integers.
     InvalidArgumentError: if the episode has fewer transitions.
   """
-  windows.check_positive('crop_length', crop_length)
+  checks.check_positive('crop_length', crop_length)
   seed = _checked_seed(seed)
   rows = windows.transition_rows(steps)
   length = windows.num_rows(rows)

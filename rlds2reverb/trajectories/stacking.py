@@ -10,6 +10,7 @@ from typing import Any, Dict, Union
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.trajectories import windows
 
@@ -42,7 +43,7 @@ def stack_observations(
   Raises:
     ValueError: if `num_frames` is not positive, or there is no observation.
   """
-  windows.check_positive('num_frames', num_frames)
+  checks.check_positive('num_frames', num_frames)
   _check_fill(fill)
   steps = windows.stack_dict(steps)
   observation = paths.get(steps, rlds.OBSERVATION)
@@ -81,7 +82,7 @@ def chunk_actions(
   Raises:
     ValueError: if `num_actions` is not positive, or there is no action.
   """
-  windows.check_positive('num_actions', num_actions)
+  checks.check_positive('num_actions', num_actions)
   _check_fill(fill)
   steps = windows.stack_dict(steps)
   action = paths.get(steps, rlds.ACTION)
@@ -97,4 +98,4 @@ def chunk_actions(
 
 def _check_fill(fill):
   if isinstance(fill, str):
-    windows.check_choice('fill', fill, windows.FILLS)
+    checks.check_choice('fill', fill, windows.FILLS)

@@ -5,6 +5,7 @@ from typing import Any, Dict, NamedTuple, Optional
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.trajectories import windows
 
@@ -73,8 +74,8 @@ def unroll(
     ValueError: if `unroll_length` is not positive, `residual` is not one of the
       four, or there is no field `state`.
   """
-  windows.check_positive('unroll_length', unroll_length)
-  windows.check_choice('residual', residual, RESIDUALS)
+  checks.check_positive('unroll_length', unroll_length)
+  checks.check_choice('residual', residual, RESIDUALS)
   rows = windows.transition_rows(steps)
   states = None if state is None else paths.get(rows, state)
   length = windows.num_rows(rows)
@@ -157,7 +158,7 @@ def split_burn_in(
   if burn_in < 0:
     raise ValueError(f'burn_in must not be negative, but is {burn_in}.')
   if n_step is not None:
-    windows.check_positive('n_step', n_step)
+    checks.check_positive('n_step', n_step)
   for field in (rlds.OBSERVATION, rlds.ACTION):
     paths.get(sequences, field)
   axis = 0 if time_major else 1

@@ -1,4 +1,4 @@
-"""Views: columns of a step's past and future, after RLlib's trajectory views."""
+"""Views: columns of a step's past and future, as RLlib's trajectory views."""
 
 import dataclasses
 import re
@@ -8,6 +8,7 @@ import rlds
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import windows
@@ -96,7 +97,7 @@ def apply_views(
       `space`; or `fill` is not one of the three.
     InvalidArgumentError: if the fragment does not lie in the episode.
   """
-  windows.check_choice('fill', fill, FILLS)
+  checks.check_choice('fill', fill, FILLS)
   steps = windows.stack_dict(steps)
   rows = windows.transition_rows(steps)
   length = windows.num_rows(rows)
@@ -116,7 +117,7 @@ def apply_views(
   for name, view in views.items():
     if for_training and not view.used_for_training:
       continue
-    windows.check_positive(
+    checks.check_positive(
         f'batch_repeat_value of view {name!r}', view.batch_repeat_value
     )
     path = view.data_col or name

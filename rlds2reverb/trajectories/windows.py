@@ -11,12 +11,11 @@ decided on the indices, which are few bytes, never on the rows gathered:
     "repeat"         a   a  a  b  c  d   d   d
 """
 
-from typing import Any, Dict, Iterable, Union
+from typing import Any, Dict, Union
 
 import rlds
 import tensorflow as tf
 
-from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 
 NEXT_OBSERVATION = 'next_observation'
@@ -156,22 +155,6 @@ def stack_dict(steps: Any) -> Dict[str, Any]:
         f' {type(steps).__name__}.'
     )
   return tf.nest.map_structure(tf.convert_to_tensor, dict(steps))
-
-
-def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-  """Raises a ValueError if `value` is not one of `choices`."""
-  if value not in choices:
-    names = list(map(str, choices))
-    raise ValueError(
-        f'{name} must be one of {", ".join(map(repr, names))}, but is'
-        f' {value!r}.{paths.did_you_mean(str(value), names)}'
-    )
-
-
-def check_positive(name: str, value: int) -> None:
-  """Raises a ValueError if `value` is not an integer above 0."""
-  if isinstance(value, bool) or not hasattr(value, '__index__') or value < 1:
-    raise ValueError(f'{name} must be a positive integer, but is {value!r}.')
 
 
 def _numbers(column, dtype):

@@ -419,7 +419,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
   def test_other_errors(self):
     with self.assertRaisesRegex(ValueError, 'There is no HDF5 file'):
       flat_arrays.from_flat_arrays('/nowhere/file.hdf5')
-    with self.assertRaisesRegex(ValueError, 'must be positive, not 0'):
+    with self.assertRaisesRegex(ValueError, 'max_episode_steps must be a'):
       flat_arrays.from_flat_arrays(_ARRAYS, max_episode_steps=0)
 
 

@@ -1,0 +1,26 @@
+"""Checks of arguments, and the words of what is wrong with them."""
+
+import difflib
+from typing import Any, Iterable
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+  """Raises a ValueError if `value` is not one of `choices`."""
+  if value not in choices:
+    names = list(map(str, choices))
+    raise ValueError(
+        f'{name} must be one of {", ".join(map(repr, names))}, but is'
+        f' {value!r}.{did_you_mean(str(value), names)}'
+    )
+
+
+def check_positive(name: str, value: int) -> None:
+  """Raises a ValueError if `value` is not an integer above 0."""
+  if isinstance(value, bool) or not hasattr(value, '__index__') or value < 1:
+    raise ValueError(f'{name} must be a positive integer, but is {value!r}.')
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+  """Returns a sentence with those of `names` that come near `name`, or ''."""
+  near = difflib.get_close_matches(name, list(names))
+  return f' Did you mean {" or ".join(near)}?' if near else ''
