@@ -162,13 +162,18 @@ def compute_statistics(
       min(max(_BLOCK_BYTES // (8 * width), 1), _MAX_BLOCK_LENGTH)
   )
   sample_size = max(min(sample_size, _SAMPLE_BYTES // (8 * width)), 1)
+  # What needs only the block itself is done for several blocks at a time.
+  blocks = blocks.map(
+      lambda block: (_block_moments(block), block),
+      num_parallel_calls=tf.data.AUTOTUNE,
+  )
   moments, steps_sample, outcomes_sample = blocks.reduce(
       (
           _no_moments(width),
           reservoir.empty(sample_size, width),
           reservoir.empty(sample_size, _NUM_OUTCOMES),
       ),
-      lambda state, block: _add_block(state, block, seed),
+      lambda state, block: _add_block(state, *block, seed),
   )
   moments = _Moments(*(leaf.numpy() for leaf in moments))
   columns = _columns(moments, steps_sample, outcomes_sample, quantiles)
@@ -267,14 +272,12 @@ def _merge(one: _Moments, other: _Moments) -> _Moments:
   )
 
 
-def _add_block(state, block, seed):
-  """Adds a block of rows `[B, D]` to the moments and samples."""
-  moments, steps_sample, outcomes_sample = state
+def _block_moments(block) -> _Moments:
   is_finite = tf.math.is_finite(block)
   count = tf.reduce_sum(tf.cast(is_finite, tf.float64), 0)
   total = tf.reduce_sum(tf.where(is_finite, block, 0.0), 0)
   mean = tf.math.divide_no_nan(total, count)
-  block_moments = _Moments(
+  return _Moments(
       count,
       mean,
       tf.reduce_sum(tf.where(is_finite, block - mean, 0.0) ** 2, 0),
@@ -282,9 +285,14 @@ def _add_block(state, block, seed):
       tf.reduce_max(tf.where(is_finite, block, -np.inf), 0),
       tf.shape(block, tf.int64)[0],
   )
+
+
+def _add_block(state, block_moments, block, seed):
+  """Adds a block of rows `[B, D]` to the moments and samples."""
+  moments, steps_sample, outcomes_sample = state
   ends = block[:, -_NUM_OUTCOMES:]
   # Only a return may be NaN, or infinite.
-  ends = tf.boolean_mask(ends, is_finite[:, -1])
+  ends = tf.boolean_mask(ends, tf.math.is_finite(ends[:, -1]))
   return (
       _merge(moments, block_moments),
       reservoir.add(steps_sample, block, seed),
