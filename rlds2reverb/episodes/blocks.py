@@ -70,14 +70,21 @@ class Block(NamedTuple):
 
 def default_block_length(step_spec: Any) -> int:
   """Returns how many steps of `step_spec` make a block of about 2 MiB."""
-  step_bytes = 0
+  return min(
+      max(_BLOCK_BYTES // step_bytes(step_spec), 1), _MAX_BLOCK_LENGTH
+  )
+
+
+def step_bytes(step_spec: Any) -> int:
+  """Returns about how many bytes a step of `step_spec` has; at least 1."""
+  total = 0
   for spec in tf.nest.flatten(step_spec):
     shape = [None] if spec.shape.rank is None else spec.shape.as_list()
     size = _STRING_BYTES if spec.dtype == tf.string else spec.dtype.size
     for dim in shape:
       size *= _UNKNOWN_DIM if dim is None else dim
-    step_bytes += size
-  return min(max(_BLOCK_BYTES // max(step_bytes, 1), 1), _MAX_BLOCK_LENGTH)
+    total += size
+  return max(total, 1)
 
 
 def end_outline() -> Outline:

@@ -45,6 +45,7 @@ _FIELDS = {
 }
 _USED = (*_FIELDS.values(), _TERMINALS, _TIMEOUTS, _NEXT + _OBSERVATIONS)
 _METADATA = 'metadata'
+_PACK_BYTES = 4 << 20
 
 
 class _Layout(NamedTuple):
@@ -287,7 +288,7 @@ def _packs(
 ) -> Iterator[packs.Pack]:
   """Reads the episodes, a pack at a time."""
   # Episodes that begin in the same run of so many rows are read together.
-  num_rows = blocks.default_block_length(layout.spec)
+  num_rows = max(_PACK_BYTES // blocks.step_bytes(layout.spec), 1)
   run = layout.bounds[:-1] // num_rows
   starts = np.flatnonzero(np.diff(run, prepend=-1))
   with open_source() as source:
