@@ -415,6 +415,11 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "must be dicts with 'steps'"):
       fields.map_fields(tf.data.Dataset.range(3))
 
+  def test_a_step_that_is_no_dict(self):
+    data = tf.data.Dataset.from_tensors({'steps': tf.zeros([2, 3])})
+    with self.assertRaisesRegex(ValueError, 'must be a dict of fields, but is'):
+      fields.map_fields(data)
+
   def test_no_dtype(self):
     with self.assertRaisesRegex(ValueError, "but has 'float46'"):
       _MAPPING(cast={'float46': 'float32'})
