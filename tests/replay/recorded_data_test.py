@@ -1,0 +1,584 @@
+"""Tests that data as it is found comes out of a Reverb server right.
+
+The data is recorded from real environments. Each test gives it one deviation
+from RLDS that data sets have, writes it to disk so, and undoes it by a mapping.
+What is sampled must be equal, bit by bit, to what was recorded, or to what a
+plain Python loop makes of it.
+"""
+
+import os
+
+from absl.testing import parameterized
+import gym
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from tf_agents.replay_buffers import reverb_utils
+import tree
+
+from rlds2reverb.episodes import fields
+from rlds2reverb.episodes import images
+from rlds2reverb.episodes import recording
+from rlds2reverb.episodes import transforms
+from rlds2reverb.replay import push
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import specs
+from tests import recordings
+from tests import testing
+
+_MAPPING = fields.StepMapping
+
+
+class RecordedDataTest(recordings.RecordedDataTestCase):
+
+  def test_recordings_are_of_environments(self):
+    for steps in self.steps('half_cheetah'):
+      for t, step in enumerate(steps):
+        infos = step['infos']
+        np.testing.assert_array_equal(
+            step['observation'],
+            np.concatenate([infos['qpos'][1:], infos['qvel']]),
+        )
+        if t < len(steps) - 1:
+          # How the environment rewards: speed, less the cost of the action.
+          moved = steps[t + 1]['infos']['qpos'][0] - infos['qpos'][0]
+          cost = 0.1 * sum(float(a) ** 2 for a in step['action'])
+          self.assertAllClose(step['reward'], moved / 0.05 - cost)
+    for steps in self.steps('breakout'):
+      self.assertEqual(steps[-1]['lives'] == 0, steps[-1]['is_terminal'])
+    for steps in self.steps('cartpole'):
+      for step, following in zip(steps, steps[1:]):
+        before, after = step['observation'], following['observation']
+        self.assertAllClose(after[0], before[0] + 0.02 * before[1])
+        # Action 1 pushes the cart to the right.
+        self.assertEqual(after[1] > before[1], step['action'] == 1)
+    ends = {
+        name: {bool(s[-1]['is_terminal']) for s in self.steps(name)}
+        for name in recordings.NAMES
+    }
+    self.assertEqual(
+        ends,
+        {
+            'walker': {False},
+            'cartpole_pixels': {False},
+            'half_cheetah': {False},
+            'breakout': {False, True},
+            'cartpole': {False, True},
+        },
+    )
+    for name in recordings.NAMES:
+      for steps in self.steps(name):
+        shown = [str(s['observation']) + str(s['action']) for s in steps[:-1]]
+        self.assertGreater(len(set(shown)), 1, name)
+
+  @parameterized.product(name=recordings.NAMES, form=recordings.FORMS)
+  def test_as_recorded(self, name, form):
+    data = recordings.load(self.directories[name], form)
+    self.check_sampled(data, self.steps(name))
+
+  # Observations.
+
+  def test_fields_concatenated_to_a_vector(self):
+    self.check_mapped(
+        'walker',
+        recordings.as_recorded,
+        _MAPPING(
+            observation=[
+                'observation/orientations',
+                'observation/height',
+                'observation/velocity',
+            ]
+        ),
+        recordings.each(
+            lambda step: {
+                'observation': np.array([
+                    *step['observation']['orientations'],
+                    step['observation']['height'],
+                    *step['observation']['velocity'],
+                ])
+            }
+        ),
+    )
+
+  def test_keys_with_slashes_and_colons(self):
+    def rename(step):
+      shown = step['observation']
+      return {
+          'observation': {
+              'arm:joint/angles': shown['orientations'],
+              'arm:height': shown['height'],
+              'velocity:0': {'a/b': shown['velocity']},
+          }
+      }
+
+    change = recordings.each(rename)
+    self.check_mapped('walker', change, _MAPPING(), change)
+    self.check_mapped(
+        'walker',
+        change,
+        _MAPPING(
+            observation={
+                'orientations': ('observation', 'arm:joint/angles'),
+                'height': 'observation/arm:height',
+                'velocity': 'observation/velocity:0/a/b',
+            }
+        ),
+    )
+
+  def test_names_of_their_own(self):
+    self.check_mapped(
+        'cartpole_pixels',
+        lambda steps: [
+            {
+                'state': step['observation'],
+                'control': {'commands': step['action']},
+                'gain': step['reward'],
+                'gamma': step['discount'],
+                'begin': step['is_first'],
+                'timeout_or_done': step['is_last'],
+                'done': step['is_terminal'],
+            }
+            for step in steps
+        ],
+        _MAPPING(
+            observation={
+                'camera': {'rgb': 'state/pixels', 'depth': 'state/depth'},
+                'cart': {'position': 'state/position'},
+            },
+            action='control/commands',
+            reward='gain',
+            discount='gamma',
+            is_first='begin',
+            is_last='timeout_or_done',
+            is_terminal='done',
+        ),
+        recordings.each(
+            lambda step: {
+                'observation': {
+                    'camera': {
+                        'rgb': step['observation']['pixels'],
+                        'depth': step['observation']['depth'],
+                    },
+                    'cart': {'position': step['observation']['position']},
+                }
+            }
+        ),
+    )
+
+  def test_float64_everywhere(self):
+    def to_float32(step):
+      return {
+          'observation': {
+              key: np.float32(value)
+              for key, value in step['observation'].items()
+          },
+          'action': np.float32(step['action']),
+          'reward': np.float32(step['reward']),
+      }
+
+    self.check_mapped(
+        'walker',
+        recordings.as_recorded,
+        _MAPPING(cast={'float64': 'float32'}),
+        recordings.each(to_float32),
+    )
+
+  def test_images_that_stay_encoded_until_they_are_sampled(self):
+    data = recordings.load(
+        self.directories['breakout'],
+        'stacked',
+        {'steps': {'observation': tfds.decode.SkipDecoding()}},
+    )
+    self.assertEqual(data.element_spec['steps']['observation'].dtype, tf.string)
+    sampled = self.push_and_sample(data)
+    shown = [
+        step['observation']
+        for steps in self.steps('breakout')
+        for pair in zip(steps, steps[1:])
+        for step in pair
+    ]
+    encoded = np.array(
+        [frame.observation for item in sampled for frame in item], object
+    )
+    nest = {'image': encoded}
+    decoded = images.decode_images(nest, ['image'], size=(210, 160))
+    np.testing.assert_array_equal(decoded['image'], np.stack(shown))
+    scaled = images.decode_images(
+        nest, ['image'], size=(210, 160), to_float=True
+    )
+    np.testing.assert_array_equal(
+        scaled['image'], np.stack(shown) / np.float32(255)
+    )
+
+  def test_nested_infos_as_observation(self):
+    self.check_mapped(
+        'half_cheetah',
+        recordings.as_recorded,
+        _MAPPING(observation={'q': 'infos', 'shown': 'observation'}),
+        recordings.each(
+            lambda step: {
+                'observation': {
+                    'q': step['infos'],
+                    'shown': step['observation'],
+                }
+            }
+        ),
+    )
+
+  def test_nested_infos_as_policy_info(self):
+    self.check_mapped(
+        'half_cheetah',
+        recordings.as_recorded,
+        _MAPPING(policy_info='infos'),
+        recordings.each(lambda step: {'policy_info': step['infos']}),
+    )
+
+  def test_a_dummy_last_observation_stays(self):
+    def zero_last(steps):
+      last = {**steps[-1], 'observation': np.zeros([17])}
+      return [*steps[:-1], last]
+
+    self.check_mapped('half_cheetah', zero_last, _MAPPING(), zero_last)
+
+  def test_a_dummy_last_observation_is_cut(self):
+    path = self.write_changed(
+        'half_cheetah',
+        lambda steps: [*steps[:-1], {**steps[-1], 'observation': np.zeros(17)}],
+    )
+
+    def cut(episode):
+      steps = tf.nest.map_structure(lambda leaf: leaf[:-1], episode['steps'])
+      return {**episode, 'steps': steps}
+
+    for form in recordings.FORMS:
+      data = recordings.load(path, form)
+      data = transforms.transform_episodes(data, [cut])
+      data = fields.map_fields(data, _MAPPING(is_last=None))
+      self.check_sampled(
+          data,
+          [
+              [*s[:-2], {**s[-2], 'is_last': True}]
+              for s in self.steps('half_cheetah')
+          ],
+      )
+
+  @parameterized.parameters('said', '../task/said')
+  def test_language(self, path):
+    def instruction(steps):
+      # TensorFlow's strings are bytes, and may end with zeros.
+      return b'balance \xc3\xa0 %d\0' % len(steps)
+
+    self.check_mapped(
+        'cartpole_pixels',
+        lambda steps: [{**step, 'said': instruction(steps)} for step in steps],
+        _MAPPING(
+            observation={'image': 'observation/pixels', 'language': path}
+        ),
+        lambda steps: [
+            {
+                **step,
+                'observation': {
+                    'image': step['observation']['pixels'],
+                    'language': instruction(steps),
+                },
+            }
+            for step in steps
+        ],
+        metadata=lambda steps: {'task': {'said': instruction(steps)}},
+    )
+
+  def test_language_as_policy_info(self):
+    self.check_mapped(
+        'walker',
+        recordings.as_recorded,
+        _MAPPING(policy_info={'said': '../said'}),
+        recordings.each(lambda step: {'policy_info': {'said': b'walk'}}),
+        metadata=lambda steps: {'said': b'walk'},
+    )
+
+  def test_unused_fields_of_many_lengths(self):
+    self.check_mapped(
+        'walker',
+        lambda steps: [
+            {**step, 'detections': list(np.arange(1 + t % 3))}
+            for t, step in enumerate(steps)
+        ],
+        _MAPPING(),
+    )
+
+  def test_unused_parts_of_observations_of_many_lengths(self):
+    self.check_mapped(
+        'walker',
+        lambda steps: [
+            {
+                **step,
+                'observation': {
+                    'body': step['observation'],
+                    'detections': list(np.arange(1 + t % 3)),
+                },
+            }
+            for t, step in enumerate(steps)
+        ],
+        _MAPPING(observation='observation/body'),
+    )
+
+  @parameterized.parameters('breakout', 'cartpole_pixels')
+  def test_images_of_a_size_that_the_data_set_leaves_open(self, name):
+    self.check_mapped(
+        name,
+        recordings.as_recorded,
+        _MAPPING(),
+        open_images=True,
+    )
+
+  # Actions.
+
+  def test_dict_actions(self):
+    change = recordings.each(_split_action)
+    self.check_mapped('half_cheetah', change, _MAPPING(), change)
+
+  def test_dict_actions_concatenated_to_a_vector(self):
+    self.check_mapped(
+        'half_cheetah',
+        recordings.each(_split_action),
+        _MAPPING(
+            action=[
+                'action/back',
+                'action/front/thigh',
+                'action/front/shin',
+                'action/front/foot',
+            ]
+        ),
+    )
+
+  def test_string_actions(self):
+    names = (b'NOOP', b'FIRE', b'RIGHT', b'LEFT')
+    change = recordings.each(lambda step: {'action': names[step['action']]})
+    self.check_mapped('breakout', change, _MAPPING(), change)
+
+  # Rewards and discounts.
+
+  @parameterized.parameters('reward', 'discount')
+  def test_numbers_of_shape_1(self, field):
+    self.check_mapped(
+        'cartpole',
+        recordings.each(lambda step: {field: np.reshape(step[field], [1])}),
+        _MAPPING(),
+    )
+
+  @parameterized.parameters(np.int32, np.int64, np.float64)
+  def test_discount_of_another_dtype(self, dtype):
+    self.check_mapped(
+        'cartpole',
+        recordings.each(lambda step: {'discount': dtype(step['discount'])}),
+        _MAPPING(),
+    )
+
+  @parameterized.parameters('breakout', 'half_cheetah')
+  def test_no_discount(self, name):
+    def fill(steps):
+      filled = [{**step, 'discount': 1.0} for step in steps]
+      if steps[-1]['is_terminal']:
+        filled[-1]['discount'] = filled[-2]['discount'] = 0.0
+      return filled
+
+    self.check_mapped(
+        name, recordings.drop('discount'), _MAPPING(discount=None), fill
+    )
+
+  @parameterized.parameters('step', 'transition')
+  def test_discounts_of_1_into_terminal_states(self, terminal_discount):
+    change = recordings.each(lambda step: {'discount': np.float32(1)})
+    path = self.write_changed('breakout', change)
+    for form in recordings.FORMS:
+      self.check_sampled(
+          recordings.load(path, form),
+          [change(steps) for steps in self.steps('breakout')],
+          terminal_discount,
+      )
+
+  def test_no_reward(self):
+    self.check_mapped(
+        'walker',
+        recordings.drop('reward'),
+        _MAPPING(reward=None),
+        recordings.each(lambda step: {'reward': np.float32(0)}),
+    )
+
+  def test_reward_from_a_function(self):
+    self.check_mapped(
+        'walker',
+        recordings.drop('reward'),
+        _MAPPING(
+            reward=lambda episode: episode['steps']['observation']['height'] - 1
+        ),
+        recordings.each(
+            lambda step: {'reward': step['observation']['height'] - 1}
+        ),
+    )
+
+  # Ends of episodes.
+
+  def test_is_last_is_never_set(self):
+    self.check_mapped(
+        'walker',
+        recordings.each(lambda step: {'is_last': np.bool_(False)}),
+        _MAPPING(is_last=None),
+    )
+
+  @parameterized.parameters(
+      ('is_first',), ('is_last',), ('is_first', 'is_last')
+  )
+  def test_no_flags(self, *missing):
+    self.check_mapped(
+        'cartpole',
+        recordings.drop(*missing),
+        _MAPPING(**dict.fromkeys(missing)),
+    )
+
+  def test_flags_that_are_numbers(self):
+    self.check_mapped(
+        'cartpole',
+        recordings.each(
+            lambda step: {
+                'is_first': np.int32(step['is_first']),
+                'is_last': np.float32([step['is_last']]),
+                'is_terminal': np.int64(step['is_terminal']),
+            }
+        ),
+        # Filled in, it shows which episodes are terminal.
+        _MAPPING(discount=None),
+    )
+
+  @parameterized.parameters(
+      (recordings.drop('is_terminal'),),
+      (recordings.each(lambda step: {'is_terminal': np.bool_(False)}),),
+  )
+  def test_is_terminal_missing_or_never_set(self, change):
+    self.check_mapped(
+        'breakout',
+        change,
+        _MAPPING(is_terminal=None, discount=None),
+        recordings.each(
+            lambda step: {'is_terminal': np.bool_(False), 'discount': 1.0}
+        ),
+    )
+
+  def test_is_terminal_from_another_field(self):
+    self.check_mapped(
+        'breakout',
+        recordings.drop('is_terminal'),
+        _MAPPING(
+            is_terminal=lambda episode: episode['steps']['lives'] == 0,
+            discount=None,
+        ),
+    )
+
+  @parameterized.parameters(-1, -2)
+  def test_is_terminal_from_success(self, place):
+    def add_success(steps):
+      changed = [
+          {**step, 'success': np.int32(0)}
+          for step in recordings.drop('is_terminal')(steps)
+      ]
+      changed[place]['success'] = np.int32(steps[-1]['is_terminal'])
+      return changed
+
+    self.check_mapped(
+        'cartpole',
+        add_success,
+        _MAPPING(
+            is_terminal=fields.TerminalOnSuccess('success'), discount=None
+        ),
+    )
+
+  def test_is_terminal_from_success_of_the_episode(self):
+    self.check_mapped(
+        'cartpole',
+        recordings.drop('is_terminal'),
+        _MAPPING(
+            is_terminal=fields.TerminalOnSuccess('../success'), discount=None
+        ),
+        metadata=lambda steps: {'success': steps[-1]['is_terminal']},
+    )
+
+  # Lengths of episodes.
+
+  def test_episodes_of_one_step(self):
+    def shorten(steps):
+      if len(steps) % 2:
+        return [{**steps[0], 'is_last': np.bool_(True)}]
+      return steps
+
+    self.assertLen({len(s) % 2 for s in self.steps('walker')}, 1)
+    self.check_mapped('cartpole', shorten, _MAPPING(), shorten)
+
+  def test_episodes_without_steps(self):
+    path = os.path.join(self.create_tempdir().full_path, 'changed')
+    first, *others = [{'steps': steps} for steps in self.steps('walker')]
+    recordings.write([first, {'steps': []}, *others], path)
+    for form in recordings.FORMS:
+      data = fields.map_fields(recordings.load(path, form))
+      report = report_lib.ConversionReport()
+      sampled = self.push_and_sample(
+          data, invalid_episodes='skip', report=report
+      )
+      self.assertLen(
+          sampled, sum(len(steps) - 1 for steps in self.steps('walker'))
+      )
+      self.assertEqual([e.episode for e in report.skipped_episodes], [1])
+
+  def test_an_episode_of_100_000_steps(self):
+    gym.register(
+        'Endless-v0', entry_point='gym.envs.classic_control:CartPoleEnv'
+    )
+    self.addCleanup(gym.envs.registry.env_specs.pop, 'Endless-v0')
+    path = os.path.join(self.create_tempdir().full_path, 'endless')
+    recording.record_episodes(
+        'Endless-v0',
+        path,
+        1,
+        # Enough to keep the pole up.
+        policy=lambda o: int(o @ [1.0, 1.6, 18.7, 3.5] > 0),
+        max_steps=99_999,
+    )
+    (episode,) = tfds.builder_from_directory(path).as_dataset(split='train')
+    (steps,) = tfds.as_numpy(episode['steps'].batch(100_000))
+    for form in recordings.FORMS:
+      data = recordings.load(path, form)
+      spec = specs.create_trajectory_data_spec(data)
+      with testing.reverb_server(spec) as client:
+        observer = reverb_utils.ReverbAddTrajectoryObserver(
+            client, testing.TABLE, sequence_length=1000, stride_length=1000
+        )
+        push.push_rlds_to_reverb(data, observer)
+        sampled = tree.map_structure(
+            lambda *leaves: np.concatenate(leaves), *_drain(client)
+        )
+        observer.close()
+      for field in ('observation', 'action', 'reward', 'discount'):
+        np.testing.assert_array_equal(getattr(sampled, field), steps[field])
+      self.assertAllEqual(sampled.step_type, [0] + [1] * 99_998 + [2])
+      self.assertAllEqual(sampled.next_step_type, [1] * 99_998 + [2, 0])
+
+
+def _split_action(step):
+  action = step['action']
+  front = {'thigh': action[3], 'shin': action[4], 'foot': action[5]}
+  return {'action': {'back': action[:3], 'front': front}}
+
+
+def _drain(client):
+  return [
+      sample.data
+      for sample in client.sample(
+          testing.TABLE,
+          num_samples=testing.size(client),
+          emit_timesteps=False,
+          unpack_as_table_signature=True,
+      )
+  ]
+
+
+if __name__ == '__main__':
+  tf.test.main()
