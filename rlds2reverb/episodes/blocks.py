@@ -157,8 +157,8 @@ def episode_blocks(
     _check_episode_id(rlds_data.element_spec, episode_id)
 
   def cut(episode, element):
-    steps, identity = element
     """Returns the data set of one episode's pieces, each with its place."""
+    steps, identity = element
     if spec.stacked:
       outline = _outline(steps, nan_fields)
       pieces = tf.data.Dataset.from_tensors(_select(steps, fields)).repeat()
