@@ -204,10 +204,7 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
         self.check_sampled(data, [expected(s) for s in self.steps(name)])
 
   def check_sampled(
-      self,
-      data: tf.data.Dataset,
-      episodes: List[Steps],
-      terminal_discount: str = 'step',
+      self, data: tf.data.Dataset, episodes: List[Steps], **settings: Any
   ) -> None:
     """Checks that a server gives the pairs of frames of `episodes`.
 
@@ -215,19 +212,19 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
       data: the episodes, to be pushed. Frames have the `policy_info` of their
         steps, where steps have one.
       episodes: their steps.
-      terminal_discount: of the push.
+      **settings: of the push.
     """
     expected = []
     frames = golden.expected_frames(
         [_stack(steps) for steps in episodes],
-        terminal_discount,
+        settings.get('terminal_discount', 'step'),
         policy_info=_policy_info if 'policy_info' in episodes[0][0] else None,
     )
     for steps in episodes:
       for t in range(len(steps) - 1):
         expected += frames[t : t + 2]
       frames = frames[len(steps) :]
-    sampled = self.push_and_sample(data, terminal_discount=terminal_discount)
+    sampled = self.push_and_sample(data, **settings)
     self.assertEqual({len(item) for item in sampled}, {2})
     golden.assert_frames_equal(self, sum(sampled, []), expected)
 
