@@ -120,7 +120,9 @@ def _cartpole_pixels() -> Iterator[Episode]:
   """dm_control: camera images, colour and depth."""
   for seed, seconds in enumerate((0.1, 0.14, 0.08)):
     env = suite.load(
-        'cartpole', 'swingup', task_kwargs={'random': seed, 'time_limit': seconds}
+        'cartpole',
+        'swingup',
+        task_kwargs={'random': seed, 'time_limit': seconds},
     )
 
     def render(shown, physics=env.physics):
