@@ -52,16 +52,13 @@ _REFERENCE_GRAPH = 'tf_agents, nested files: in graph, batches'
 _BATCH = 256
 
 
-def _run(dataset: tf.data.Dataset, steps: int) -> None:
-  rows = data.count_rows(dataset)
-  if rows != steps:
-    raise RuntimeError(f'Expected {steps} steps, but got {rows}.')
+def _read_eagerly(dataset: tf.data.Dataset, steps: int) -> Callable[[], None]:
+  def read():
+    found = sum(1 for _ in dataset)
+    if found != steps:
+      raise RuntimeError(f'Expected {steps} steps, but got {found}.')
 
-
-def _run_eagerly(dataset: tf.data.Dataset, steps: int) -> None:
-  rows = sum(1 for _ in dataset)
-  if rows != steps:
-    raise RuntimeError(f'Expected {steps} steps, but got {rows}.')
+  return read
 
 
 def _stacked_steps(episodes: tf.data.Dataset) -> tf.data.Dataset:
@@ -92,15 +89,13 @@ def _cases(directory: str) -> List[timing.Case]:
       _batch_frames, reference.convert_rlds_to_trajectories
   )
 
-  def case(name, episodes, steps, convert, baseline=None, run=_run):
+  def case(name, episodes, steps, convert, baseline=None, read=data.reading):
     if episodes is long_episode:
       dataset = convert(episodes)
     else:
       steps = data.whole_steps(steps)
       dataset = convert(episodes.take(data.count_episodes(steps)))
-    return timing.Case(
-        name, steps, functools.partial(run, dataset, steps), baseline
-    )
+    return timing.Case(name, steps, read(dataset, steps), baseline)
 
   steps, nested_steps, reference_steps, long_steps = (
       _STEPS.value,
@@ -135,7 +130,7 @@ def _cases(directory: str) -> List[timing.Case]:
           reference_steps,
           reference.convert_rlds_to_trajectories,
           _READ_NESTED,
-          run=_run_eagerly,
+          read=_read_eagerly,
       ),
       case(
           _REFERENCE_GRAPH,
@@ -151,7 +146,6 @@ def main(argv):
   num_steps = max(_STEPS.value, _NESTED_STEPS.value, _REFERENCE_STEPS.value)
   with data.temporary_episodes(num_steps) as directory:
     cases = _cases(directory)
-    cases[0].run()  # The files are in the page cache after this.
     speeds = timing.measure(cases, _REPEATS.value)
   print(
       f'{data.OBSERVATION_SIZE.value}-float observations,'

@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import tempfile
-from typing import Any, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator
 
 from absl import flags
 import numpy as np
@@ -159,15 +159,30 @@ def one_nested_episode(num_steps: int) -> tf.data.Dataset:
   )
 
 
-def count_rows(dataset: tf.data.Dataset) -> int:
-  """Iterates `dataset` in the graph; returns its rows, of all elements."""
-  return int(
-      dataset.reduce(
-          np.int64(0),
-          lambda rows, element: rows
-          + tf.shape(tf.nest.flatten(element)[0], tf.int64)[0],
-      )
-  )
+def reading(dataset: tf.data.Dataset, rows: int) -> Callable[[], None]:
+  """Returns a function that iterates `dataset` in the graph, once a call.
+
+  The graph is traced in the first call.
+
+  Args:
+    dataset: the data set.
+    rows: how many rows its elements have; others are a RuntimeError.
+  """
+
+  @tf.function
+  def count_rows():
+    return dataset.reduce(
+        np.int64(0),
+        lambda rows, element: rows
+        + tf.shape(tf.nest.flatten(element)[0], tf.int64)[0],
+    )
+
+  def read():
+    found = int(count_rows())
+    if found != rows:
+      raise RuntimeError(f'Expected {rows} rows, but got {found}.')
+
+  return read
 
 
 def _read(directory, decoders=None):

@@ -53,12 +53,6 @@ _SLICE_LENGTH = 8
 _USED_SHARE = 8  # one frame in so many is in a slice
 
 
-def _run(dataset: tf.data.Dataset, rows: int) -> None:
-  found = data.count_rows(dataset)
-  if found != rows:
-    raise RuntimeError(f'Expected {rows} rows, but got {found}.')
-
-
 def _steps_of(episodes: tf.data.Dataset) -> tf.data.Dataset:
   return episodes.map(lambda episode: episode[rlds.STEPS])
 
@@ -86,7 +80,7 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
     return timing.Case(name, steps, run, None if name == _READ else _READ)
 
   def rows(name, dataset, num_rows=steps):
-    return case(name, functools.partial(_run, dataset, num_rows))
+    return case(name, data.reading(dataset, num_rows))
 
   cases = [rows(_READ, _steps_of(episodes))]
   if kind == data.IMAGES:
@@ -217,8 +211,6 @@ def main(argv):
       if kind == data.VECTORS:
         _write_flat_file(os.path.join(directory, _FLAT_FILE), num_steps)
       cases = _cases(kind, directory)
-      for case in cases:
-        case.run()  # The files are in the page cache after this.
       speeds = timing.measure(cases, _REPEATS.value)
       print(f'\n{kind}; {data.EPISODE_LENGTH.value}-step episodes')
       timing.print_table(cases, speeds, [])

@@ -62,9 +62,7 @@ def _run_case(case: str, steps: int) -> None:
     dataset = episodes.map(lambda episode: episode[rlds.STEPS])
   else:
     dataset = episodes.flat_map(lambda episode: episode[rlds.STEPS].batch(1000))
-  rows = data.count_rows(dataset)
-  if rows != steps:
-    raise RuntimeError(f'Expected {steps} steps, but got {rows}.')
+  data.reading(dataset, steps)()
   print(processes.peak_mib())
 
 

@@ -22,6 +22,7 @@ from typing import (
     Sequence,
     Union,
 )
+import weakref
 
 from absl import logging
 import numpy as np
@@ -207,7 +208,7 @@ def restore_reverb_server(
     port: of the server. By default a free one.
     checkpoint_root: where the server's own checkpoints go, and from where it
       starts if there is one. Reverb removes all else there. By default a
-      temporary directory.
+      temporary directory, which goes with the server.
 
   Returns:
     The server, with the tables of the checkpoint.
@@ -229,7 +230,8 @@ def restore_reverb_server(
   ]
   if port is not None:
     _check_port(port)
-  if checkpoint_root is None:
+  is_temporary = checkpoint_root is None
+  if is_temporary:
     checkpoint_root = tempfile.mkdtemp()
   elif os.path.realpath(directory).startswith(
       os.path.join(os.path.realpath(checkpoint_root), '')
@@ -245,6 +247,8 @@ def restore_reverb_server(
           checkpoint_root, fallback_checkpoint_path=directory
       ),
   )
+  if is_temporary:
+    weakref.finalize(server, shutil.rmtree, checkpoint_root, ignore_errors=True)
   logging.info(
       'A Reverb server with %s listens on port %d of all interfaces, without'
       ' authentication.', directory, server.port,
