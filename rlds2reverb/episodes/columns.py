@@ -14,16 +14,21 @@ from rlds2reverb.episodes import paths
 
 Column = Union[np.ndarray, h5py.Dataset]
 
+# What an element of a tuple is called, as Minari calls it.
+_INDEX = '_index_'
+
 
 def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
   """Returns the columns below an HDF5 group or a dict, by their names.
 
   Args:
-    source: an `h5py.Group`, or a dict of arrays and dicts. A key of a dict may
-      be the path to an array: `{'infos/qpos': array}`.
+    source: an `h5py.Group`, or a dict of arrays, dicts and tuples. A key of a
+      dict may be the path to an array: `{'infos/qpos': array}`.
   """
   found = {}
   for key, value in source.items():
+    if isinstance(value, tuple):
+      value = {f'{_INDEX}{index}': one for index, one in enumerate(value)}
     if isinstance(value, Mapping):
       for name, column in leaves(value).items():
         found[f'{key}/{name}'] = column
@@ -36,8 +41,8 @@ def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
 def below(name: str, names: Iterable[str]) -> Any:
   """Returns those of `names` that are at or below `name`, as they are nested.
 
-  That is one name, a dict, or for the keys `_index_0`, `_index_1`, ..., as
-  Minari writes them, a tuple. Of no names it is an empty dict.
+  That is one name, a dict, or for the keys `_index_0`, `_index_1`, ... a tuple.
+  Of no names it is an empty dict.
   """
   nest = {}
   for found in names:
@@ -106,7 +111,7 @@ def _with_tuples(nest):
   if not isinstance(nest, dict):
     return nest
   nest = {key: _with_tuples(value) for key, value in nest.items()}
-  indices = [f'_index_{index}' for index in range(len(nest))]
+  indices = [f'{_INDEX}{index}' for index in range(len(nest))]
   if nest and set(indices) == nest.keys():
     return tuple(nest[key] for key in indices)
   return nest

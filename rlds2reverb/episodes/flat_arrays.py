@@ -102,15 +102,16 @@ def from_flat_arrays(
   A truncated episode has its last observation at the last step, whose action
   and reward no longer count, so that its last transition is lost, as in
   `qlearning_dataset`. A terminal episode keeps its last transition, and with it
-  its outcome; it leads to an observation of zeros, which the discount of 0
-  hides from whoever bootstraps, but not from a model of the dynamics.
+  its outcome; it leads to an observation of zeros, as in TFDS's D4RL sets,
+  which the discount of 0 hides from whoever bootstraps, but not from a model of
+  the dynamics.
 
   Args:
     arrays: one of
 
       - a dict of arrays, or `h5py.Dataset`s of an open file, of `N` rows each;
-        nested, or with paths as keys (`infos/qpos`), as D4RL's `get_dataset`
-        returns it;
+        nested, in dicts and tuples, or with paths as keys (`infos/qpos`), as
+        D4RL's `get_dataset` returns it;
       - the path of an HDF5 file with the same names;
       - the path of a Minari data set in HDF5: its directory, or its
         `main_data.hdf5`, which has a group an episode; see Minari's
@@ -132,7 +133,7 @@ def from_flat_arrays(
 
   Raises:
     ValueError: if there is no such file or column, if a column does not have
-      as many rows as the rewards, or if a flag is neither 0 nor 1.
+      as many rows as the terminals, or if a flag is neither 0 nor 1.
     InvalidArgumentError: while iterating, if an episode of Minari does not have
       the columns of the first, or as many rows as they need.
   """
@@ -172,7 +173,8 @@ def _layout(
         f' {sorted(columns)}. Pass a dict that has them under the expected'
         ' names: its values can be datasets of an open HDF5 file.'
     )
-  num_rows = len(columns[_TERMINALS])
+  terminals = _flag(columns, _TERMINALS)
+  num_rows = len(terminals)
   names.update(_other_fields(columns, num_rows))
   spec = tf.nest.map_structure(
       lambda name: _row_spec(columns, name, num_rows), names
@@ -185,7 +187,6 @@ def _layout(
         names[rlds.OBSERVATION],
         spec[rlds.OBSERVATION],
     )
-  terminals = _flag(columns, _TERMINALS, num_rows)
   is_end = terminals.copy()
   if _TIMEOUTS in columns:
     is_end |= _flag(columns, _TIMEOUTS, num_rows)
@@ -220,14 +221,14 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
   return {top: columns_lib.below(top, kept) for top in tops}
 
 
-def _row_spec(columns, name, num_rows) -> tf.TensorSpec:
+def _row_spec(columns, name, num_rows=None) -> tf.TensorSpec:
   column = columns[name]
   if not columns_lib.is_readable(column):
     raise ValueError(
         f'The column {name} must have a row of numbers or strings a step, but'
         f' is {column.dtype} {column.shape}.'
     )
-  if len(column) != num_rows:
+  if num_rows is not None and len(column) != num_rows:
     raise ValueError(
         f'The column {name} has {len(column)} rows, but {_TERMINALS} has'
         f' {num_rows}. A row must be a transition in both.'
@@ -254,7 +255,7 @@ def _check_next(columns, name, spec, num_rows) -> None:
     )
 
 
-def _flag(columns, name, num_rows) -> np.ndarray:
+def _flag(columns, name, num_rows=None) -> np.ndarray:
   """Returns a flag, bool `[N]`."""
   spec = _squeezed(_row_spec(columns, name, num_rows))
   if spec.shape.rank or spec.dtype == tf.string:

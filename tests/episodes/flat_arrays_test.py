@@ -276,6 +276,27 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     self._check(flat, expected)
     golden.assert_frames_equal(self, _steps(nested), expected)
 
+  def test_tuples(self):
+    arrays = _without(
+        'observations',
+        'next_observations',
+        observations=(_OBSERVATIONS, {'a': _OBSERVATIONS + 100}),
+        next_observations=(
+            _ARRAYS['next_observations'],
+            {'a': _ARRAYS['next_observations'] + 100},
+        ),
+    )
+    expected = [
+        dict(
+            steps,
+            observation=(
+                steps['observation'], {'a': steps['observation'] + 100}
+            ),
+        )
+        for steps in (_FIRST, _SECOND)
+    ]
+    golden.assert_frames_equal(self, _steps(arrays), expected)
+
   def test_other_columns(self):
     names = np.array(['u', 'vv', '', 'w', 'x'])
     others = {
@@ -410,6 +431,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       ('flag_shape', _without(timeouts=np.zeros((5, 2))),
        'timeouts must be one bool or number a row'),
       ('scalar', _without(rewards=np.array(1.0)), 'rewards must have a row'),
+      ('scalar_flag', _without(terminals=True), 'terminals must have a row'),
       ('name', _without(discount=np.ones(5)), 'discount has the name'),
   )
   def test_errors(self, arrays, message):
