@@ -948,7 +948,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(0, -1)
   def test_block_length_not_positive(self, block_length):
-    with self.assertRaisesRegex(ValueError, f'positive, but is {block_length}'):
+    with self.assertRaisesRegex(ValueError, f'positive integer, but is {block_length}'):
       conversion.convert_rlds_to_trajectory_blocks(
           golden.stacked([golden.COMPLETE]), block_length=block_length
       )
