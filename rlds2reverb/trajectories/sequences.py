@@ -189,7 +189,7 @@ def convert_rlds_to_sequence_batches(
     )
   checks.check_positive('max_batch_size', max_batch_size)
 
-  def gather(cut, first):
+  def gather(first, cut):
     index = windows.window_index(
         cut.starts[first : first + max_batch_size], sequence_length
     )
@@ -201,11 +201,15 @@ def convert_rlds_to_sequence_batches(
     sequences = windows.take(cut.frames, index)
     return (sequences, mask) if with_mask else sequences
 
-  def to_batches(*cut):
-    cut = _Cut(*cut)
-    return tf.data.Dataset.range(
-        0, tf.size(cut.starts, tf.int64), max_batch_size
-    ).map(lambda first: gather(cut, first))
+  def split(cut):
+    # A map in here would be made anew for each cut, which takes longer than the
+    # gathers.
+    return tf.data.Dataset.zip((
+        tf.data.Dataset.range(
+            0, tf.size(cut.starts, tf.int64), max_batch_size
+        ),
+        tf.data.Dataset.from_tensors(cut).repeat(),
+    ))
 
   def advance(held, block):
     return _advance(
@@ -213,7 +217,7 @@ def convert_rlds_to_sequence_batches(
     )
 
   nothing = _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64))
-  return frames.scan(nothing, advance).flat_map(to_batches)
+  return frames.scan(nothing, advance).flat_map(split).map(gather)
 
 
 def _advance(held, block, length, stride, end_of_episode):
@@ -272,9 +276,7 @@ def _advance(held, block, length, stride, end_of_episode):
   if end_of_episode != 'cross':
     first = tf.where(is_end, num_real, first)
   kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
-  return _Held(kept, end_start - first), tuple(
-      _Cut(cut_frames, num_real, starts)
-  )
+  return _Held(kept, end_start - first), _Cut(cut_frames, num_real, starts)
 
 
 def _boundary(frames: Any) -> trajectory.Trajectory:
