@@ -52,15 +52,6 @@ _REFERENCE_GRAPH = 'tf_agents, nested files: in graph, batches'
 _BATCH = 256
 
 
-def _read_eagerly(dataset: tf.data.Dataset, steps: int) -> Callable[[], None]:
-  def read():
-    found = sum(1 for _ in dataset)
-    if found != steps:
-      raise RuntimeError(f'Expected {steps} steps, but got {found}.')
-
-  return read
-
-
 def _stacked_steps(episodes: tf.data.Dataset) -> tf.data.Dataset:
   return episodes.map(lambda episode: episode[rlds.STEPS])
 
@@ -130,7 +121,7 @@ def _cases(directory: str) -> List[timing.Case]:
           reference_steps,
           reference.convert_rlds_to_trajectories,
           _READ_NESTED,
-          read=_read_eagerly,
+          read=data.reading_eagerly,
       ),
       case(
           _REFERENCE_GRAPH,

@@ -185,6 +185,24 @@ def reading(dataset: tf.data.Dataset, rows: int) -> Callable[[], None]:
   return read
 
 
+def reading_eagerly(
+    dataset: tf.data.Dataset, elements: int
+) -> Callable[[], None]:
+  """Returns a function that iterates `dataset` in Python, as most users do.
+
+  Args:
+    dataset: the data set.
+    elements: how many elements it has; others are a RuntimeError.
+  """
+
+  def read():
+    found = sum(1 for _ in dataset)
+    if found != elements:
+      raise RuntimeError(f'Expected {elements} elements, but got {found}.')
+
+  return read
+
+
 def _read(directory, decoders=None):
   return tfds.builder_from_directory(directory).as_dataset(
       split='train',

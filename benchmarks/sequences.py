@@ -4,8 +4,9 @@
 
 Read the ratios: all cases are run in turn, on the same machine and data. Speeds
 are of the steps read, whatever the rows that are made of them. Data sets are
-consumed in the graph. The columns of ratios are over reading the same source
-alone, and over the two ways to make the same windows without this library.
+consumed in the graph, but for the eager loops. The columns of ratios are over
+reading the same source alone, and over the two ways to make the same windows
+without this library.
 """
 
 import functools
@@ -64,7 +65,7 @@ def _rlds_windows(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
       lambda episode: rlds.transformations.batch(
           episode[rlds.STEPS], length, shift=1, drop_remainder=True
       )
-  ).batch(_BATCH)
+  )
 
 
 def _reverb_windows(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
@@ -72,7 +73,7 @@ def _reverb_windows(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
   return rlds.transformations.pattern_map_from_transform(
       episodes,
       lambda step: tf.nest.map_structure(lambda leaf: leaf[-length:], step),
-  ).batch(_BATCH)
+  )
 
 
 def _sample(steps: Dict[str, Any], num_slices: int) -> rlds2reverb.Slices:
@@ -96,13 +97,14 @@ def _case(
     convert: Callable[[tf.data.Dataset], tf.data.Dataset],
     rows: int,
     baseline: str,
+    read: Callable[..., Callable[[], None]] = data.reading,
 ) -> timing.Case:
   """Returns a case that makes `rows` rows of every episode."""
   num_episodes = data.count_episodes(steps)
   return timing.Case(
       name,
       data.whole_steps(steps),
-      data.reading(convert(episodes.take(num_episodes)), num_episodes * rows),
+      read(convert(episodes.take(num_episodes)), num_episodes * rows),
       None if name == baseline else baseline,
   )
 
@@ -110,9 +112,33 @@ def _case(
 def _window_cases(
     stacked: tf.data.Dataset, nested: tf.data.Dataset, length: int
 ) -> List[timing.Case]:
-  """Returns the case of this library, then those of RLDS and of Reverb."""
+  """Returns the case of this library, then two each of RLDS and of Reverb."""
   rows = data.EPISODE_LENGTH.value - length + 1
-  reference_steps = _REFERENCE_STEPS.value
+
+  def reference_cases(name, convert):
+    def case(how, how_to_convert, read):
+      return _case(
+          f'windows of {length}: {name}, {how}',
+          nested,
+          _REFERENCE_STEPS.value,
+          how_to_convert,
+          rows,
+          _READ_NESTED,
+          read,
+      )
+
+    def in_batches(episodes):
+      return convert(episodes, length).batch(_BATCH)
+
+    return [
+        case('in graph', in_batches, data.reading),
+        case(
+            'eager loop',
+            functools.partial(convert, length=length),
+            data.reading_eagerly,
+        ),
+    ]
+
   return [
       _case(
           f'windows of {length}: convert_rlds_to_sequence_batches',
@@ -124,22 +150,8 @@ def _window_cases(
           rows,
           _READ_STACKED,
       ),
-      _case(
-          f'windows of {length}: rlds.transformations.batch',
-          nested,
-          reference_steps,
-          functools.partial(_rlds_windows, length=length),
-          rows,
-          _READ_NESTED,
-      ),
-      _case(
-          f'windows of {length}: reverb.PatternDataset',
-          nested,
-          reference_steps,
-          functools.partial(_reverb_windows, length=length),
-          rows,
-          _READ_NESTED,
-      ),
+      *reference_cases('rlds.transformations.batch', _rlds_windows),
+      *reference_cases('reverb.PatternDataset', _reverb_windows),
   ]
 
 
@@ -230,15 +242,16 @@ def main(argv):
   print(
       f'{data.OBSERVATION_SIZE.value}-float observations,'
       f' {data.ACTION_SIZE.value}-float actions, {length}-step episodes;'
-      f' references in batches of {_BATCH}; {_REPEATS.value} repeats.'
+      f' references in graph in batches of {_BATCH}; {_REPEATS.value} repeats.'
   )
   for group in windows:
-    _, of_rlds, of_reverb = group
+    names = [case.name for case in group[1:]]
+    headings = ['RLDS', 'RLDS, eager', 'Reverb', 'Reverb, eager']
     print()
     timing.print_table(
         reading + group,
         speeds,
-        [('RLDS', of_rlds.name), ('Reverb', of_reverb.name)],
+        list(zip(headings, names)),
     )
   print()
   timing.print_table([reading[0]] + functions, speeds, [])

@@ -156,9 +156,10 @@ def episode_blocks(
   if episode_id is not None:
     _check_episode_id(rlds_data.element_spec, episode_id)
 
-  def cut(episode, element):
+  def cut(index, episode):
     """Returns the data set of one episode's pieces, each with its place."""
-    steps, identity = element
+    steps = episode[rlds.STEPS]
+    identity = () if episode_id is None else episode[episode_id]
     if spec.stacked:
       outline = _outline(steps, nan_fields)
       pieces = tf.data.Dataset.from_tensors(_select(steps, fields)).repeat()
@@ -166,7 +167,7 @@ def episode_blocks(
       outline, pieces = _read_nested(
           steps, read_fields, nan_fields, block_length
       )
-    verdict = inspect(episode, outline)
+    verdict = inspect(index, outline)
     fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
     # An invalid episode goes on as one piece, or not at all.
     length = tf.where(
@@ -182,7 +183,7 @@ def episode_blocks(
         tf.data.Dataset.range(0, length, block_length),
         pieces,
         tf.data.Dataset.from_tensors(
-            (outline, episode, fault, identity)
+            (outline, index, fault, identity)
         ).repeat(),
     ))
 
@@ -201,17 +202,7 @@ def episode_blocks(
       start = tf.identity(start)
     return block_fn(Block(piece, outline, episode, start, fault, identity))
 
-  return (
-      rlds_data.map(
-          lambda episode: (
-              episode[rlds.STEPS],
-              () if episode_id is None else episode[episode_id],
-          )
-      )
-      .enumerate()
-      .flat_map(cut)
-      .map(to_block)
-  )
+  return rlds_data.enumerate().flat_map(cut).map(to_block)
 
 
 def with_following_step(
@@ -284,7 +275,12 @@ def _check_episode_id(episode, name) -> None:
 
 
 def _rows(nest, start, count):
-  return tf.nest.map_structure(lambda leaf: leaf[start : start + count], nest)
+  # The operators for this make their own operations for every leaf.
+  begin, end = tf.reshape(start, [1]), tf.reshape(start + count, [1])
+  strides = tf.ones([1], begin.dtype)
+  return tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, begin, end, strides), nest
+  )
 
 
 def concat(head: Any, rest: Any) -> Any:
