@@ -156,6 +156,8 @@ def episode_blocks(
   if episode_id is not None:
     _check_episode_id(rlds_data.element_spec, episode_id)
 
+  # Nothing here needs AutoGraph, which takes most of a second to see that.
+  @tf.autograph.experimental.do_not_convert
   def cut(index, episode):
     """Returns the data set of one episode's pieces, each with its place."""
     steps = episode[rlds.STEPS]
@@ -187,6 +189,7 @@ def episode_blocks(
         ).repeat(),
     ))
 
+  @tf.autograph.experimental.do_not_convert
   def to_block(start, piece, place):
     outline, episode, fault, identity = place
     outline = _rows(outline, start, block_length + 1)
@@ -231,6 +234,7 @@ def with_following_step(
       step[rlds.IS_FIRST] = tf.ones_like(step[rlds.IS_FIRST])
     return step
 
+  @tf.autograph.experimental.do_not_convert
   def pair(held, block):
     has_steps = tf.size(block.outline[rlds.IS_FIRST]) > 1
     following = tf.cond(

@@ -1,12 +1,14 @@
 """The tables of a running Reverb server."""
 
 import math
+import time
 from typing import Any, Dict, Mapping, Sequence
 
 from absl import logging
 import reverb
 
 _DESCRIBE_TIMEOUT_SECONDS = 5
+_RETRY_SECONDS = 0.1
 
 
 def table_infos(
@@ -28,14 +30,20 @@ def table_infos(
     ConnectionError: if the server does not answer in time.
     ValueError: if it does not have one of the tables.
   """
-  try:
-    infos = client.server_info(timeout=max(math.ceil(timeout), 1))
-  # Of a connection that is lost Reverb raises a plain RuntimeError.
-  except (reverb.errors.ReverbError, RuntimeError) as error:
-    raise ConnectionError(
-        f'There is no answer from a Reverb server at {client.server_address}.'
-        ' Start it, or correct the address.'
-    ) from error
+  deadline = time.monotonic() + timeout
+  infos = None
+  while infos is None:
+    left = deadline - time.monotonic()
+    try:
+      infos = client.server_info(timeout=max(math.ceil(left), 1))
+    # Of a connection that is lost Reverb raises a plain RuntimeError, at once.
+    except (reverb.errors.ReverbError, RuntimeError) as error:
+      if time.monotonic() >= deadline:
+        raise ConnectionError(
+            'There is no answer from a Reverb server at'
+            f' {client.server_address}. Start it, or correct the address.'
+        ) from error
+      time.sleep(_RETRY_SECONDS)
   missing = [name for name in names if name not in infos]
   if missing:
     raise ValueError(

@@ -189,6 +189,7 @@ def convert_rlds_to_sequence_batches(
     )
   checks.check_positive('max_batch_size', max_batch_size)
 
+  @tf.autograph.experimental.do_not_convert
   def gather(first, cut):
     index = windows.window_index(
         cut.starts[first : first + max_batch_size], sequence_length
@@ -201,6 +202,7 @@ def convert_rlds_to_sequence_batches(
     sequences = windows.take(cut.frames, index)
     return (sequences, mask) if with_mask else sequences
 
+  @tf.autograph.experimental.do_not_convert
   def split(cut):
     # A map in here would be made anew for each cut, which takes longer than the
     # gathers.
@@ -211,6 +213,7 @@ def convert_rlds_to_sequence_batches(
         tf.data.Dataset.from_tensors(cut).repeat(),
     ))
 
+  @tf.autograph.experimental.do_not_convert
   def advance(held, block):
     return _advance(
         held, block, sequence_length, stride_length, end_of_episode

@@ -40,7 +40,8 @@ table = reverb.Table(
     sys.argv[1], sampler=reverb.selectors.Fifo(),
     remover=reverb.selectors.Fifo(), max_size=1000,
     rate_limiter=reverb.rate_limiters.MinSize(1))
-server = reverb.Server([table], port=int(sys.argv[2]) or None)
+print('READY', flush=True)
+server = reverb.Server([table], port=int(input()) or None)
 print('PORT', server.port, flush=True)
 threading.Event().wait()
 """
@@ -165,27 +166,35 @@ def _run(script, *args):
 class _ServerProcess:
   """A server in a process of its own, that can be killed."""
 
-  def __init__(self, port=0):
+  def __init__(self):
     self._process = subprocess.Popen(
-        _python(_SERVER, testing.TABLE, port),
+        _python(_SERVER, testing.TABLE),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    # Reverb prints lines of its own.
-    for line in self._process.stdout:
-      if line.startswith('PORT '):
-        self.port = int(line.split()[1])
-        break
-    else:
-      raise RuntimeError('The server did not start.')
+    self._wait_for('READY')
+
+  def serve(self, port=0):
+    self._process.stdin.write(f'{port}\n')
+    self._process.stdin.flush()
+    self.port = int(self._wait_for('PORT'))
     self.address = f'localhost:{self.port}'
 
   def kill(self):
     if self._process.poll() is None:
       os.kill(self._process.pid, signal.SIGKILL)
     self._process.wait()
+    self._process.stdin.close()
     self._process.stdout.close()
+
+  def _wait_for(self, word):
+    # Reverb prints lines of its own.
+    for line in self._process.stdout:
+      if line.startswith(word):
+        return line[len(word) :]
+    raise RuntimeError('The server did not start.')
 
 
 class FailuresTest(parameterized.TestCase, tf.test.TestCase):
@@ -199,8 +208,8 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     checkpoint.write_reverb_checkpoint(data, path, table, **kwargs)
     return path
 
-  def _start_process(self, port=0):
-    server = _ServerProcess(port)
+  def _new_process(self):
+    server = _ServerProcess()
     self.addCleanup(server.kill)
     return server
 
@@ -218,7 +227,8 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   # The server.
 
   def test_killed_server(self):
-    server = self._start_process()
+    server = self._new_process()
+    server.serve()
     client = reverb.Client(server.address)
 
     def kill():
@@ -244,13 +254,14 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def test_server_that_lost_what_it_held(self):
-    server = self._start_process()
+    server, successor = self._new_process(), self._new_process()
+    server.serve()
     client = reverb.Client(server.address)
 
     def restart():
       _wait_for_items(server.address)
       server.kill()
-      self._start_process(server.port)
+      successor.serve(server.port)
 
     with self.assertRaises(insert_stream.InsertError) as raised:
       bulk.write_rlds_to_reverb(
