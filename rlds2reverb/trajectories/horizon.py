@@ -35,7 +35,9 @@ def apply_horizon(
   Raises:
     ValueError: if `horizon` is not positive, or a flag is missing.
   """
-  steps = _checked(steps, horizon)
+  if horizon is not None:
+    checks.check_positive('horizon', horizon)
+  steps = _checked(steps)
   if horizon is None:
     return _mark(steps, ends_episode=True, no_done_at_end=no_done_at_end)
   is_whole = windows.num_rows(steps) <= horizon + 1
@@ -72,7 +74,7 @@ def split_at_horizon(
   checks.check_positive('horizon', horizon)
 
   def split(episode):
-    steps = _checked(episode[rlds.STEPS], horizon)
+    steps = _checked(episode[rlds.STEPS])
     length = windows.num_rows(steps)
     # An episode of one step is one of no transitions.
     count = tf.maximum((length - 1 + horizon - 1) // horizon, 1)
@@ -94,9 +96,7 @@ def split_at_horizon(
   return rlds_data.flat_map(split)
 
 
-def _checked(steps, horizon) -> Dict[str, Any]:
-  if horizon is not None:
-    checks.check_positive('horizon', horizon)
+def _checked(steps) -> Dict[str, Any]:
   steps = windows.stack_dict(steps)
   for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL):
     paths.get(steps, flag)
