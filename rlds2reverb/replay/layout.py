@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
+from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items as items_lib
@@ -62,12 +63,8 @@ class Batch(NamedTuple):
 
 def default_chunk_length(spec: Any) -> int:
   """Returns how many frames of `spec` make a chunk that samples quickly."""
-  size = 0
-  for leaf in tf.nest.flatten(spec):
-    shape = [dim or 1 for dim in leaf.shape.as_list()] if leaf.shape else []
-    itemsize = _CHUNK_BYTES if leaf.dtype == tf.string else leaf.dtype.size
-    size += itemsize * int(np.prod(shape))
-  return min(max(_CHUNK_BYTES // max(size, 1), 1), _MAX_CHUNK_LENGTH)
+  length = _CHUNK_BYTES // blocks_lib.step_bytes(spec)
+  return min(max(length, 1), _MAX_CHUNK_LENGTH)
 
 
 class Layout:

@@ -11,6 +11,7 @@ from tf_agents.specs import tensor_spec
 from rlds2reverb.replay import bulk
 from rlds2reverb.replay import checkpoint
 from rlds2reverb.replay import items
+from rlds2reverb.replay import layout
 from rlds2reverb.replay import push
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -130,6 +131,20 @@ def _written_in_bulk(data, table, **kwargs):
         data, client.server_address, table, _policy_info, **kwargs
     )
     return testing.contents(client)
+
+
+class ChunkLengthTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ([], tf.float32, 64),
+      ([512], tf.float32, 4),
+      ([84, 84, 4], tf.uint8, 1),
+      ([None, None, 3], tf.uint8, 1),
+      ([], tf.string, 2),
+  )
+  def test_default_by_bytes(self, shape, dtype, expected):
+    spec = {'leaf': tf.TensorSpec(shape, dtype)}
+    self.assertEqual(layout.default_chunk_length(spec), expected)
 
 
 class EqualityTest(parameterized.TestCase, tf.test.TestCase):
