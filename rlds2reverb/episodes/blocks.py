@@ -1,8 +1,9 @@
 """Episodes cut into blocks: runs of consecutive steps, stacked `[B, ...]`.
 
 A block is the unit of all work here. It is long enough that the cost of a
-`tf.data` element does not count, and short enough, in bytes, that memory stays
-bounded whatever the length of an episode.
+`tf.data` element does not count, and no longer than memory allows: a whole
+episode where that is in memory already, stacked, and about 2 MiB of one that is
+read step by step, whatever its length.
 
 The flags and the discount of an episode, its *outline*, are a few bytes a step.
 They are read whole before the episode's first block comes out, so that an
@@ -124,12 +125,14 @@ def episode_blocks(
     fields: the names of the step fields that the blocks carry. No other field
       is looked at.
     inspect: called in the graph with an episode's index, int64 `[]`, and its
-      outline, `[T]`.
+      outline, `[T]`. An episode without steps that it accepts leaves nothing;
+      where invalid episodes raise, it must refuse it.
     invalid_episodes: what an episode that `inspect` refuses leaves: `"raise"`,
       an error; `"skip"`, nothing; `"mark"`, its first block, which may have no
       steps, with the fault.
     find_nan: whether the outline has the column `NAN_FIELD`, on `fields`.
-    block_length: the most steps of a block. By default about 2 MiB.
+    block_length: the most steps of a block. By default a stacked episode, which
+      is in memory whole, is one block, and of nested steps about 2 MiB are.
     episode_id: the name of a field of the episodes that identifies them.
     block_fn: applied to each block.
 
@@ -144,68 +147,103 @@ def episode_blocks(
   """
   spec = steps_lib.steps_spec(rlds_data)
   read_fields = _OUTLINE_FIELDS.union(fields)
-  if not spec.stacked and all(
-      map(steps_lib.has_one_shape, tf.nest.flatten(spec.step))
-  ):
-    # To leave fields out before nested steps are batched costs far more.
-    read_fields = frozenset(spec.step)
-  if block_length is None:
-    block_length = default_block_length(_select(spec.step, read_fields))
-  checks.check_positive('block_length', block_length)
+  if not spec.stacked:
+    if all(map(steps_lib.has_one_shape, tf.nest.flatten(spec.step))):
+      # To leave fields out before nested steps are batched costs far more.
+      read_fields = frozenset(spec.step)
+    if block_length is None:
+      block_length = default_block_length(_select(spec.step, read_fields))
+  if block_length is not None:
+    checks.check_positive('block_length', block_length)
   nan_fields = fields if find_nan else ()
   if episode_id is not None:
     _check_episode_id(rlds_data.element_spec, episode_id)
 
-  # Nothing here needs AutoGraph, which takes most of a second to see that.
-  @tf.autograph.experimental.do_not_convert
-  def cut(index, episode):
-    """Returns the data set of one episode's pieces, each with its place."""
-    steps = episode[rlds.STEPS]
-    identity = () if episode_id is None else episode[episode_id]
-    if spec.stacked:
-      outline = _outline(steps, nan_fields)
-      pieces = tf.data.Dataset.from_tensors(_select(steps, fields)).repeat()
-    else:
-      outline, pieces = _read_nested(
-          steps, read_fields, nan_fields, block_length
-      )
+  def judge(index, episode, outline):
+    """Returns a `Block` of the whole episode, but without its steps."""
     verdict = inspect(index, outline)
     fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
-    # An invalid episode goes on as one piece, or not at all.
-    length = tf.where(
-        verdict.valid,
-        tf.size(outline[rlds.IS_FIRST], out_type=tf.int64),
-        0 if invalid_episodes == 'skip' else 1,
+    guards = []
+    if invalid_episodes == 'raise':
+      guards.append(tf.debugging.Assert(verdict.valid, [fault]))
+    with tf.control_dependencies(guards):
+      index = tf.identity(index)
+    return Block(
+        steps=(),
+        outline={
+            name: tf.concat([outline[name], end], 0)
+            for name, end in end_outline().items()
+        },
+        episode=index,
+        step=tf.constant(0, tf.int64),
+        fault=fault,
+        episode_id=() if episode_id is None else episode[episode_id],
     )
-    outline = {
-        name: tf.concat([outline[name], end], 0)
-        for name, end in end_outline().items()
-    }
+
+  def kept_length(whole):
+    """Returns the steps that go on; of an invalid episode one, or none."""
+    return tf.where(
+        whole.fault == '',
+        tf.size(whole.outline[rlds.IS_FIRST], tf.int64) - 1,
+        tf.constant(0 if invalid_episodes == 'skip' else 1, tf.int64),
+    )
+
+  # Nothing here needs AutoGraph, which takes most of a second to see that.
+  no_autograph = tf.autograph.experimental.do_not_convert
+
+  @no_autograph
+  def to_whole(index, episode):
+    steps = episode[rlds.STEPS]
+    whole = judge(index, episode, _outline(steps, nan_fields))
+    return whole._replace(steps=_select(steps, fields))
+
+  @no_autograph
+  def cut_whole(whole):
     return tf.data.Dataset.zip((
-        tf.data.Dataset.range(0, length, block_length),
-        pieces,
-        tf.data.Dataset.from_tensors(
-            (outline, index, fault, identity)
-        ).repeat(),
+        tf.data.Dataset.range(0, kept_length(whole), block_length),
+        tf.data.Dataset.from_tensors(whole).repeat(),
     ))
 
-  @tf.autograph.experimental.do_not_convert
-  def to_block(start, piece, place):
-    outline, episode, fault, identity = place
-    outline = _rows(outline, start, block_length + 1)
-    checks = []
-    if spec.stacked:
-      piece = _rows(piece, start, block_length)
-    else:
-      checks.append(_check_unchanged(outline, _outline(piece, ()), episode))
-      piece = _select(piece, fields)
-    if invalid_episodes == 'raise':
-      checks.append(tf.debugging.Assert(fault == '', [fault]))
-    with tf.control_dependencies(checks):
-      start = tf.identity(start)
-    return block_fn(Block(piece, outline, episode, start, fault, identity))
+  @no_autograph
+  def read_pieces(index, episode):
+    """Returns the data set of one nested episode's pieces, with their place."""
+    outline, pieces = _read_nested(
+        episode[rlds.STEPS], read_fields, nan_fields, block_length
+    )
+    whole = judge(index, episode, outline)
+    return tf.data.Dataset.zip((
+        tf.data.Dataset.range(0, kept_length(whole), block_length),
+        tf.data.Dataset.from_tensors(whole).repeat(),
+        pieces,
+    ))
 
-  return rlds_data.enumerate().flat_map(cut).map(to_block)
+  @no_autograph
+  def to_block(start, whole, piece=None):
+    outline = _rows(whole.outline, start, block_length + 1)
+    if piece is None:
+      steps = _rows(whole.steps, start, block_length)
+    else:
+      with tf.control_dependencies([
+          _check_unchanged(outline, _outline(piece, ()), whole.episode)
+      ]):
+        start = tf.identity(start)
+      steps = _select(piece, fields)
+    return block_fn(whole._replace(steps=steps, outline=outline, step=start))
+
+  episodes = rlds_data.enumerate()
+  if not spec.stacked:
+    return episodes.flat_map(read_pieces).map(to_block)
+  if block_length is not None:
+    return episodes.map(to_whole).flat_map(cut_whole).map(to_block)
+  if invalid_episodes == 'raise':
+    return episodes.map(
+        no_autograph(lambda *episode: block_fn(to_whole(*episode)))
+    )
+  return (
+      episodes.map(to_whole)
+      .filter(no_autograph(lambda whole: kept_length(whole) > 0))
+      .map(no_autograph(block_fn))
+  )
 
 
 def with_following_step(

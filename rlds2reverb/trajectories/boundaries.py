@@ -67,8 +67,8 @@ def check_episode(
   step = tf.range(length)
   is_out_of_range = (discount < 0) | (discount > 1)
   is_right = (
-      tf.equal(is_first, step == 0)
-      & tf.equal(is_last, step == length - 1)
+      tf.equal(is_first, step < 1)
+      & tf.equal(is_last, step > length - 2)
       & (is_last | ~outline[rlds.IS_TERMINAL])
       & ~is_out_of_range
   )

@@ -119,7 +119,9 @@ def convert_rlds_to_trajectory_blocks(
   Args:
     rlds_data: see `convert_rlds_to_trajectories`, as for all arguments but one.
     policy_info_fn: see there.
-    block_length: the most frames of a block. By default what makes about 2 MiB.
+    block_length: the most frames of a block. By default an episode whose steps
+      are stacked, and so in memory whole, is one block; of nested steps about
+      2 MiB are.
     validation: see there.
     terminal_discount: see there.
     invalid_episodes: see there.
@@ -274,21 +276,19 @@ def _to_frames(steps, outline, terminal_discount):
   Also returns, bool `[]`, whether a transition into a terminal step has a
   discount other than 0.
   """
-  is_last = outline[rlds.IS_LAST]
+  is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   is_end = is_last & outline[rlds.IS_TERMINAL]
-  into_end = is_end[1:] & ~is_last[:-1]
   discount = tf.where(is_end, 0.0, outline[rlds.DISCOUNT])[:-1]
+  into_end = is_end[1:] & ~is_last[:-1]
   if terminal_discount == 'transition':
     discount = tf.where(into_end, 0.0, discount)
   step_type = tf.where(
-      outline[rlds.IS_FIRST],
+      is_first,
       ts.StepType.FIRST,
       tf.where(is_last, ts.StepType.LAST, ts.StepType.MID),
   )
   # An episode of one step is a LAST step, followed by a LAST step.
-  is_single = (step_type[:-1] == ts.StepType.FIRST) & (
-      step_type[1:] == ts.StepType.FIRST
-  )
+  is_single = is_first[:-1] & is_first[1:]
   frames = trajectory.Trajectory(
       step_type=tf.where(is_single, ts.StepType.LAST, step_type[:-1]),
       observation=steps[rlds.OBSERVATION],

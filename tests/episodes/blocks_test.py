@@ -95,7 +95,7 @@ class EpisodeBlocksTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
       (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, 3, 5, 100))
+      for (name, form), length in itertools.product(_FORMS, (1, 3, 5, 100, None))
   )
   def test_block_lengths(self, form, block_length):
     lengths = [5, 1, 3, 6, 10]
@@ -106,10 +106,11 @@ class EpisodeBlocksTest(tf.test.TestCase, parameterized.TestCase):
     found = list(
         _blocks(form(episodes), block_length=block_length).as_numpy_iterator()
     )
+    most = block_length or max(lengths)
     expected = [
-        (index, start, min(block_length, length - start))
+        (index, start, min(most, length - start))
         for index, length in enumerate(lengths)
-        for start in range(0, length, block_length)
+        for start in range(0, length, most)
     ]
     self.assertEqual(
         [(b.episode, b.step, len(b.steps['action'])) for b in found], expected
@@ -173,14 +174,14 @@ class EpisodeBlocksTest(tf.test.TestCase, parameterized.TestCase):
   def test_default_block_length_in_use(self):
     episode = golden.make_episode([1] * 40, terminal=False)
     episode['observation'] = np.zeros([40, 256, 256], np.uint8)
-    for name, form in _FORMS:
+    for (name, form), lengths in zip(_FORMS, ([40], [31, 9])):
       with self.subTest(name):
         self.assertEqual(
             [
                 len(block.steps['action'])
                 for block in _blocks(form([episode]))
             ],
-            [31, 9],
+            lengths,
         )
 
   @parameterized.parameters(0, -3)
@@ -257,10 +258,11 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*_FORMS)
   def test_empty_episode_that_is_accepted_leaves_nothing(self, form):
-    dataset = _blocks(form(self._episodes()))
-    self.assertEqual(
-        [int(block.episode) for block in dataset], [0, 1, 2]
-    )
+    for choice in ('skip', 'mark'):
+      dataset = _blocks(form(self._episodes()), invalid_episodes=choice)
+      self.assertEqual(
+          [int(block.episode) for block in dataset], [0, 1, 2], choice
+      )
 
 
 class NanFieldTest(tf.test.TestCase, parameterized.TestCase):
