@@ -28,7 +28,6 @@ _OUTLINE_FIELDS = frozenset(
     [rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, rlds.DISCOUNT]
 )
 
-_BLOCK_BYTES = 2 << 20
 _MAX_BLOCK_LENGTH = 4096
 _UNKNOWN_DIM = 256  # what a dimension of unknown size counts for: an image side
 _STRING_BYTES = 4096  # what a string counts for: a small encoded image
@@ -69,11 +68,9 @@ class Block(NamedTuple):
   episode_id: Any = ()
 
 
-def default_block_length(step_spec: Any) -> int:
-  """Returns how many steps of `step_spec` make a block of about 2 MiB."""
-  return min(
-      max(_BLOCK_BYTES // step_bytes(step_spec), 1), _MAX_BLOCK_LENGTH
-  )
+def default_block_length(step_spec: Any, num_bytes: int = 2 << 20) -> int:
+  """Returns how many steps of `step_spec` make a block of about `num_bytes`."""
+  return min(max(num_bytes // step_bytes(step_spec), 1), _MAX_BLOCK_LENGTH)
 
 
 def step_bytes(step_spec: Any) -> int:

@@ -1,5 +1,6 @@
 """RLDS episodes to sequences: windows of a fixed length on their frames."""
 
+import functools
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
@@ -13,6 +14,8 @@ from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 from rlds2reverb.trajectories import windows
+
+_BATCH_BYTES = 8 << 20
 
 ENDS = ('drop', 'pad', 'tile', 'repeat_last', 'overlap', 'cross')
 
@@ -35,7 +38,7 @@ class _Cut(NamedTuple):
 
   Attributes:
     frames: a `Trajectory` `[M, ...]`, with one more frame where there is one to
-      pad with.
+      pad with. Beyond them the last one is repeated.
     num_real: int64 `[]`: `M`.
     starts: int64 `[W]`.
   """
@@ -150,7 +153,7 @@ def convert_rlds_to_sequence_batches(
     stride_length: see there.
     policy_info_fn: see there.
     max_batch_size: the most sequences of an element. By default what makes
-      about 2 MiB.
+      about 8 MiB.
     end_of_episode: see there.
     with_mask: see there.
     terminal_discount: see there.
@@ -185,24 +188,22 @@ def convert_rlds_to_sequence_batches(
                 [sequence_length] + leaf.shape[1:], leaf.dtype
             ),
             spec,
-        )
+        ),
+        _BATCH_BYTES,
     )
   checks.check_positive('max_batch_size', max_batch_size)
 
   @tf.autograph.experimental.do_not_convert
   def gather(first, cut):
-    index = windows.window_index(
-        cut.starts[first : first + max_batch_size], sequence_length
+    starts = cut.starts[first : first + max_batch_size]
+    sequences = windows.take_windows(
+        cut.frames, starts, sequence_length, stride_length
     )
-    mask = index < cut.num_real
-    if end_of_episode == 'repeat_last':
-      index = tf.minimum(index, cut.num_real - 1)
-    elif end_of_episode in ('pad', 'tile', 'overlap'):
-      index = tf.minimum(index, cut.num_real)
-    sequences = windows.take(cut.frames, index)
-    return (sequences, mask) if with_mask else sequences
+    if not with_mask:
+      return sequences
+    index = windows.window_index(starts, sequence_length)
+    return sequences, index < cut.num_real
 
-  @tf.autograph.experimental.do_not_convert
   def split(cut):
     # A map in here would be made anew for each cut, which takes longer than the
     # gathers.
@@ -213,24 +214,41 @@ def convert_rlds_to_sequence_batches(
         tf.data.Dataset.from_tensors(cut).repeat(),
     ))
 
+  cut = functools.partial(
+      _cut,
+      length=sequence_length,
+      stride=stride_length,
+      end_of_episode=end_of_episode,
+  )
+
+  @tf.autograph.experimental.do_not_convert
+  def split_whole(block):
+    start = tf.constant(0, tf.int64)
+    return split(cut(block.trajectory, start, start, tf.constant(True))[0])
+
   @tf.autograph.experimental.do_not_convert
   def advance(held, block):
-    return _advance(
-        held, block, sequence_length, stride_length, end_of_episode
-    )
+    return _advance(held, block, cut, sequence_length, end_of_episode)
 
+  if end_of_episode != 'cross' and steps_lib.steps_spec(rlds_data).stacked:
+    # Every block is a whole episode.
+    return frames.flat_map(split_whole).map(gather)
   nothing = _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64))
-  return frames.scan(nothing, advance).flat_map(split).map(gather)
+  return (
+      frames.scan(nothing, advance)
+      .flat_map(tf.autograph.experimental.do_not_convert(split))
+      .map(gather)
+  )
 
 
-def _advance(held, block, length, stride, end_of_episode):
+def _advance(held, block, cut, length, end_of_episode):
   """Returns what is held after a block of frames, and the `_Cut` that it ends.
 
   Args:
     held: the `_Held` frames before the block.
     block: a `TrajectoryBlock`.
+    cut: `_cut`, with its last three arguments.
     length: how many frames a sequence has.
-    stride: how many frames lie between the starts of two.
     end_of_episode: one of `ENDS`.
   """
   num_held, start = windows.num_rows(held.frames), held.start
@@ -244,42 +262,60 @@ def _advance(held, block, length, stride, end_of_episode):
       lambda: blocks.concat(held.frames, block.trajectory),
       lambda: block.trajectory,
   )
-  num_real = num_held + windows.num_rows(block.trajectory)
+  is_end = block.trajectory.step_type[-1] == ts.StepType.LAST
+  made, next_start = cut(frames, start, block.step - num_held, is_end)
+
+  # As many as an overlap may need, and those from the next start on.
+  first = tf.maximum(tf.minimum(next_start, made.num_real - length + 1), 0)
+  if end_of_episode != 'cross':
+    first = tf.where(is_end, made.num_real, first)
+  kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
+  return _Held(kept, next_start - first), made
+
+
+def _cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
+  """Returns the `_Cut` of some frames of an episode, and where to go on.
+
+  Args:
+    frames: a `Trajectory` `[M, ...]`.
+    start: int64 `[]`: where the first sequence starts.
+    num_seen: int64 `[]`: how many frames the episode has before these.
+    is_end: bool `[]`: whether the episode ends with them.
+    length: how many frames a sequence has.
+    stride: how many frames lie between the starts of two.
+    end_of_episode: one of `ENDS`.
+
+  Returns:
+    The `_Cut`, and int64 `[]`: where the next sequence starts, if the episode
+    goes on.
+  """
+  num_real = windows.num_rows(frames)
   num_whole = tf.maximum((num_real - length - start) // stride + 1, 0)
-  end_start = start + num_whole * stride
+  next_start = start + num_whole * stride
 
   # The sequences that reach beyond the end of the episode.
-  num_seen = block.step - num_held  # frames of the episode before `frames`
   if end_of_episode == 'tile':
-    num_ending = tf.maximum((num_real - end_start + stride - 1) // stride, 0)
+    num_ending = tf.maximum((num_real - next_start + stride - 1) // stride, 0)
   elif end_of_episode == 'pad':
     num_ending = tf.cast(num_seen + num_real < length, tf.int64)
   elif end_of_episode in ('repeat_last', 'overlap'):
-    is_covered = (num_seen + end_start > 0) & (
-        end_start - stride + length >= num_real
+    is_covered = (num_seen + next_start > 0) & (
+        next_start - stride + length >= num_real
     )
-    num_ending = tf.cast(~is_covered & (end_start < num_real), tf.int64)
+    num_ending = tf.cast(~is_covered & (next_start < num_real), tf.int64)
   else:
     num_ending = tf.constant(0, tf.int64)
-  is_end = block.trajectory.step_type[-1] == ts.StepType.LAST
   num_ending = tf.where(is_end, num_ending, 0)
   starts = start + stride * tf.range(num_whole + num_ending)
-  cut_frames = frames
   if end_of_episode == 'overlap':
     starts = tf.minimum(starts, tf.maximum(num_real - length, 0))
   if end_of_episode in ('pad', 'tile', 'overlap'):
-    cut_frames = tf.cond(
+    frames = tf.cond(
         num_ending > 0,
         lambda: blocks.concat(frames, _boundary(frames)),
         lambda: frames,
     )
-
-  # As many as an overlap may need, and those from the next start on.
-  first = tf.maximum(tf.minimum(end_start, num_real - length + 1), 0)
-  if end_of_episode != 'cross':
-    first = tf.where(is_end, num_real, first)
-  kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
-  return _Held(kept, end_start - first), _Cut(cut_frames, num_real, starts)
+  return _Cut(frames, num_real, starts), next_start
 
 
 def _boundary(frames: Any) -> trajectory.Trajectory:

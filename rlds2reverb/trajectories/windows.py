@@ -47,6 +47,49 @@ def take(rows: Any, index: tf.Tensor) -> Any:
   return tf.nest.map_structure(lambda leaf: tf.gather(leaf, index), rows)
 
 
+def take_windows(
+    rows: Any, starts: tf.Tensor, length: int, stride: int
+) -> Any:
+  """Gathers windows of consecutive rows.
+
+  Long windows that overlap are put together of pieces, which takes far fewer
+  copies than row by row. Here with pieces of two rows, of a b c d e:
+
+      pieces           ab  bc  cd  de
+      windows          ab cd   bc de
+
+  Args:
+    rows: a nest of tensors `[N, ...]`.
+    starts: int32 or int64 `[W]`, ascending, every value in `[0, N)`; `W > 0`.
+    length: of the windows, `L`. Beyond the rows the last one is repeated.
+    stride: how many rows lie between two starts, more or less.
+
+  Returns:
+    The nest, every leaf `[W, L, ...]`, its dtype kept.
+  """
+  starts = tf.cast(starts, tf.int32)
+  last = tf.cast(num_rows(rows), tf.int32) - 1
+  piece_length = _piece_length(length, stride)
+  if piece_length == 1:
+    return take(rows, tf.minimum(window_index(starts, length), last))
+  first = starts[0]
+  heads = tf.range(first, tf.minimum(starts[-1] + length, last + 1))
+  pieces = take(
+      rows, tf.minimum(window_index(heads, piece_length), last)
+  )
+  index = (starts - first)[:, tf.newaxis] + tf.range(0, length, piece_length)
+  # The last piece that may be asked for is the last row, repeated.
+  index = tf.minimum(index, tf.size(heads) - 1)
+
+  def join(leaf):
+    joined = tf.gather(leaf, index)
+    row_shape = tf.shape(leaf)[2:]
+    joined = tf.reshape(joined, tf.concat([[-1, length], row_shape], 0))
+    return tf.ensure_shape(joined, [None, length] + leaf.shape[2:])
+
+  return tf.nest.map_structure(join, pieces)
+
+
 def take_filled(
     rows: Any,
     index: tf.Tensor,
@@ -92,6 +135,17 @@ def take_filled(
     return tf.gather(tf.concat([leaf[:stop], fill], 0), index)
 
   return tf.nest.map_structure(gather, rows)
+
+
+def _piece_length(length: int, stride: int) -> int:
+  """Returns how many rows a piece has; 1 where pieces would not pay."""
+  copies = {
+      size: length // size + size * stride
+      for size in range(2, length)
+      if length % size == 0
+  }
+  best = min(copies, key=copies.get, default=1)
+  return best if copies.get(best, length) <= length // 2 else 1
 
 
 def num_rows(rows: Any) -> tf.Tensor:

@@ -122,5 +122,46 @@ class TransitionRowsTest(tf.test.TestCase):
       windows.transition_rows(tf.range(3))
 
 
+class TakeWindowsTest(parameterized.TestCase, tf.test.TestCase):
+
+  # Of 4 and of 7 row by row, of 80 and of 36 put together of pieces.
+  @parameterized.parameters(
+      (4, 1), (7, 1), (80, 1), (36, 2), (36, 30), (1, 1), (24, 1)
+  )
+  def test_random_nests_against_a_loop(self, length, stride):
+    rng = np.random.default_rng(length)
+    for count in (1, 5, length, 2 * length + 3):
+      steps = contract.random_steps(rng, count - 1)
+      starts = np.arange(int(rng.integers(count)), count, stride)
+      take = lambda rows, starts: windows.take_windows(  # pylint: disable=g-long-lambda
+          rows, starts, length, stride
+      )
+      rows = tf.nest.map_structure(tf.constant, steps)
+      mapped = tf.data.Dataset.from_tensors((rows, starts)).map(take)
+      self.assertEqual(
+          [leaf.shape[1] for leaf in tf.nest.flatten(mapped.element_spec)],
+          [length] * len(tf.nest.flatten(steps)),
+      )
+      expected = contract.stack([
+          tf.nest.map_structure(
+              lambda leaf: leaf[np.minimum(start + np.arange(length), count - 1)],  # pylint: disable=cell-var-from-loop
+              steps,
+          )
+          for start in starts
+      ])
+      for taken in (take(rows, tf.constant(starts)), *mapped):
+        contract.assert_equal(
+            self,
+            tf.nest.map_structure(lambda leaf: leaf.numpy(), taken),
+            expected,
+        )
+
+  def test_windows_that_do_not_reach_the_end(self):
+    taken = windows.take_windows(tf.range(1000), tf.range(30, 50), 64, 1)
+    self.assertAllEqual(
+        taken, np.arange(30, 50)[:, None] + np.arange(64)[None]
+    )
+
+
 if __name__ == '__main__':
   tf.test.main()
