@@ -31,12 +31,14 @@ class Source(NamedTuple):
     spec: the spec of one frame, a `Trajectory`.
     tables: which items go into which table.
     chunk_length: the most frames of a chunk.
-    blocks: a data set of `TrajectoryBlock`s.
+    block_length: the most frames that are laid out at once.
+    blocks: a data set of `TrajectoryBlock`s, of any length.
   """
 
   spec: trajectory.Trajectory
   tables: List[items_lib.TableItems]
   chunk_length: int
+  block_length: int
   blocks: tf.data.Dataset
 
   def step_types(self) -> Iterator[np.ndarray]:
@@ -46,15 +48,20 @@ class Source(NamedTuple):
     ).as_numpy_iterator()
 
   def frames(self) -> Iterator[Tuple[trajectory.Trajectory, Any]]:
-    """Yields the blocks, each with what identifies its episode."""
+    """Yields blocks of frames, each with what identifies its episode."""
     for block in self.blocks.prefetch(1).as_numpy_iterator():
       episode_id = block.episode_id
       if isinstance(episode_id, tuple):
         episode_id = block.episode
       if isinstance(episode_id, bytes):
-        yield block.trajectory, episode_id.decode(errors='backslashreplace')
+        episode_id = episode_id.decode(errors='backslashreplace')
       else:
-        yield block.trajectory, int(episode_id)
+        episode_id = int(episode_id)
+      for begin in range(0, len(block.trajectory.step_type), self.block_length):
+        end = begin + self.block_length
+        yield tf.nest.map_structure(
+            lambda leaf: leaf[begin:end], block.trajectory  # pylint: disable=cell-var-from-loop
+        ), episode_id
 
 
 def make_source(
@@ -94,14 +101,16 @@ def make_source(
     chunk_length = layout.default_chunk_length(spec)
   # Of whole chunks, so that where a chunk starts does not depend on the blocks.
   chunks = max(blocks_lib.default_block_length(spec) // max(chunk_length, 1), 1)
+  block_length = chunks * chunk_length
+  is_stacked = steps_lib.steps_spec(data).stacked
   blocks = conversion.trajectory_blocks(
       data,
       policy_info_fn,
-      block_length=chunks * chunk_length,
+      block_length=None if is_stacked else block_length,
       episode_id=episode_id,
       **settings,
   )
-  return Source(spec, list(tables), chunk_length, blocks)
+  return Source(spec, list(tables), chunk_length, block_length, blocks)
 
 
 def _source_of_sequences(data, tables) -> Source:
@@ -127,6 +136,7 @@ def _source_of_sequences(data, tables) -> Source:
     return conversion.TrajectoryBlock(rows, index, tf.constant(0, tf.int64))
 
   count = max(blocks_lib.default_block_length(spec) // length, 1)
+  blocks = data.batch(count).enumerate().map(join)
   tables = [
       dataclasses.replace(
           table,
@@ -136,4 +146,4 @@ def _source_of_sequences(data, tables) -> Source:
       )
       for table in tables
   ]
-  return Source(spec, tables, length, data.batch(count).enumerate().map(join))
+  return Source(spec, tables, length, count * length, blocks)

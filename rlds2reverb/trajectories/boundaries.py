@@ -56,7 +56,7 @@ def check_episode(
   is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   discount = outline[rlds.DISCOUNT]
   length = tf.size(is_first)
-  has_nan = {NAN: outline[blocks.NAN_FIELD] > 0} if nan_fields else {}
+  has_nan = _has_nan(outline, nan_fields)
   if validation == 'tf_agents':
     # What follows the last step is not known here: take what breaks no rule.
     next_is_first = tf.concat([is_first[1:], is_last[-1:]], 0)
@@ -65,33 +65,48 @@ def check_episode(
 
   # All rules in a few operations: most episodes cost no more than these.
   step = tf.range(length)
-  is_out_of_range = (discount < 0) | (discount > 1)
   is_right = (
       tf.equal(is_first, step < 1)
       & tf.equal(is_last, step > length - 2)
       & (is_last | ~outline[rlds.IS_TERMINAL])
-      & ~is_out_of_range
+      & ~((discount < 0) | (discount > 1))
   )
   if nan_fields:
     is_right &= ~has_nan[NAN]
 
-  def describe():
-    next_is_first = tf.concat([is_first, [True]], 0)[1:]
-    broken = {
-        **_broken_pairs(outline, next_is_first),
-        NO_FIRST: ~is_first & (step == 0),
-        FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
-        STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
-        DISCOUNT_RANGE: is_out_of_range,
-        **has_nan,
-    }
-    return tf.cond(
-        length > 0,
-        lambda: _describe(broken, outline, episode, nan_fields=nan_fields),
-        lambda: tf.strings.format(EMPTY + ' Episode {} has none.', [episode]),
-    )
+  return blocks.Verdict(
+      (length > 0) & tf.reduce_all(is_right),
+      lambda: _describe_episode(episode, outline, tuple(nan_fields)),
+  )
 
-  return blocks.Verdict((length > 0) & tf.reduce_all(is_right), describe)
+
+# Hardly ever run, and so not built into each pipeline anew, which would take as
+# long as to build all the rest of it.
+@functools.partial(
+    tf.function,
+    autograph=False,
+    experimental_attributes={'_noinline': True},
+)
+def _describe_episode(episode, outline, nan_fields):
+  """Returns the string that says what is wrong under `"strict"`."""
+  is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
+  discount = outline[rlds.DISCOUNT]
+  length = tf.size(is_first)
+  step = tf.range(length)
+  next_is_first = tf.concat([is_first, [True]], 0)[1:]
+  broken = {
+      **_broken_pairs(outline, next_is_first),
+      NO_FIRST: ~is_first & (step == 0),
+      FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
+      STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
+      DISCOUNT_RANGE: (discount < 0) | (discount > 1),
+      **_has_nan(outline, nan_fields),
+  }
+  return tf.cond(
+      length > 0,
+      lambda: _describe(broken, outline, episode, nan_fields=nan_fields),
+      lambda: tf.strings.format(EMPTY + ' Episode {} has none.', [episode]),
+  )
 
 
 def check_pairs(block: blocks.Block) -> blocks.Verdict:
@@ -120,6 +135,11 @@ def _broken_pairs(outline, next_is_first):
       FIRST_AFTER_MID: ~(is_first | is_last) & next_is_first,
       NO_FIRST_AFTER_LAST: is_last & ~next_is_first,
   }
+
+
+def _has_nan(outline, nan_fields):
+  """Returns, by its rule, where there is NaN, if that is looked for."""
+  return {NAN: outline[blocks.NAN_FIELD] > 0} if nan_fields else {}
 
 
 def _verdict(broken, outline, episode, **kwargs):

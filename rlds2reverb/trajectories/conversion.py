@@ -223,8 +223,7 @@ def trajectory_blocks(
           policy_info=policy_info(block.steps, following)
       )
     if report:
-      report.add_nans(block)
-      report.add_bootstrapped(block.episode, bootstraps)
+      report.add_block(block, bootstraps)
     return TrajectoryBlock(
         frames, block.episode, block.step, block.episode_id
     )

@@ -7,6 +7,8 @@ import tensorflow as tf
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import steps as steps_lib
 
+_MAX_STEPS = 2**32  # no episode has as many
+
 
 class SkippedEpisode(NamedTuple):
   """An episode that was left out.
@@ -63,7 +65,8 @@ class ConversionReport:
     A learner that goes by that discount bootstraps through their terminal
     states; `terminal_discount="transition"` makes it 0.
     """
-    return sorted(_entries(self._bootstrapped))
+    entries = _entries(self._bootstrapped)
+    return sorted(place // _MAX_STEPS for place in entries if entries[place])
 
   @property
   def nan_counts(self) -> Dict[str, int]:
@@ -96,26 +99,28 @@ class ConversionReport:
     with tf.control_dependencies([self._skipped.insert(episode, reason)]):
       return tf.identity(reason)
 
-  def add_bootstrapped(self, episode: tf.Tensor, found: tf.Tensor) -> None:
-    """Notes `episode` for `bootstrapped_terminals` where `found`."""
-    _when(
-        found,
-        lambda: self._bootstrapped.insert(episode, tf.constant(0, tf.int64)),
-    )
+  def add_block(self, block: blocks.Block, bootstraps: tf.Tensor) -> None:
+    """Notes what is in a block.
 
-  def add_nans(self, block: blocks.Block) -> None:
-    """Counts the NaNs in the float fields of `block`."""
-    if not self._nan_fields:
-      return
+    Args:
+      block: whose NaNs are counted.
+      bootstraps: bool `[]`: whether it belongs to `bootstrapped_terminals`.
+    """
+    leaves = steps_lib.float_fields(block.steps)
+    # In a table, even an empty row has one column.
     counts = tf.stack([
-        tf.math.count_nonzero(tf.math.is_nan(leaf))
-        for _, leaf in steps_lib.float_fields(block.steps)
-    ])
-    # An episode has fewer than 2**32 steps: this is the block's own key.
-    place = block.episode * 2**32 + block.step
-    _when(
-        tf.reduce_any(counts > 0),
-        lambda: self._nan_counts.insert(place, counts),
+        tf.math.count_nonzero(tf.math.is_nan(leaf)) for _, leaf in leaves
+    ] or [tf.constant(0, tf.int64)])
+    # This is the block's own key.
+    place = block.episode * _MAX_STEPS + block.step
+
+    def note():
+      self._nan_counts.insert(place, counts)
+      self._bootstrapped.insert(place, tf.cast(bootstraps, tf.int64))
+      return tf.constant(True)
+
+    tf.cond(
+        bootstraps | tf.reduce_any(counts > 0), note, lambda: tf.constant(True)
     )
 
 
@@ -128,11 +133,3 @@ def _table(dtype, default):
 def _entries(table) -> Dict[int, Any]:
   keys, values = table.export()
   return dict(zip(keys.numpy().tolist(), values.numpy()))
-
-
-def _when(condition, action) -> None:
-  def act():
-    action()
-    return tf.constant(True)
-
-  tf.cond(condition, act, lambda: tf.constant(True))
