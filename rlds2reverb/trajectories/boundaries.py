@@ -154,18 +154,18 @@ def _describe(broken, outline, episode, first_step=0, nan_fields=()):
   """Returns the string that tells of the first step that breaks a rule."""
   columns = tf.stack(list(broken.values()))  # [rules, T]
   row = tf.argmax(tf.reduce_any(columns, axis=0))
-  rule = tf.argmax(columns[:, row])
+  rule = tf.argmax(tf.gather(columns, row, axis=1))
   flags = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, rlds.DISCOUNT)
   message = tf.strings.join([
-      tf.constant(list(broken))[rule],
+      tf.gather(list(broken), rule),
       tf.strings.format(
           ' Found at episode {}, step {}: is_first={}, is_last={},'
           ' is_terminal={}, discount={}',
           [episode, row + tf.cast(first_step, tf.int64)]
-          + [outline[flag][row] for flag in flags],
+          + [tf.gather(outline[flag], row) for flag in flags],
       ),
   ])
   if nan_fields:
-    fields = tf.constant(['', *(f', NaN in {field}' for field in nan_fields)])
-    message += fields[outline[blocks.NAN_FIELD][row]]
+    fields = ['', *(f', NaN in {field}' for field in nan_fields)]
+    message += tf.gather(fields, tf.gather(outline[blocks.NAN_FIELD], row))
   return message + '.'
