@@ -35,7 +35,8 @@ from rlds2reverb.replay import keys as keys_lib
 # are not spread over many.
 _CHUNK_BYTES = 8 << 10
 _MAX_CHUNK_LENGTH = 64
-_BATCH_BYTES = 2 << 20
+# Larger requests are not sent faster, and a server has several at a time.
+_BATCH_BYTES = 512 << 10
 
 
 class Batch(NamedTuple):

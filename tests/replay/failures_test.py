@@ -28,7 +28,7 @@ from tests import testing
 _OTHER = 'other_table'
 _PAIRS = items.TableItems(testing.TABLE)
 _IDENTITY = {'name': 'data', 'split': 'train'}
-# An insert request is about a mebibyte; these rows do not compress.
+# An insert request is about half a mebibyte; these rows do not compress.
 _IMAGE_BYTES = 1 << 16
 _LARGE_EPISODES = 40
 _WAIT_SECONDS = 20
