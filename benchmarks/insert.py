@@ -94,7 +94,7 @@ def _take(episodes: tf.data.Dataset, steps: int) -> tf.data.Dataset:
 def _encode(episodes: tf.data.Dataset) -> List[Tuple[bytes, int]]:
   """Returns the requests that insert `episodes`, with their items."""
   source = source_lib.make_source(episodes, _TABLE_ITEMS, None, None, None)
-  layout = layout_lib.Layout(source.tables, None, source.chunk_length)
+  layout = layout_lib.Layout(source.tables, None, source.groups)
   return [
       (encoding.encode_insert_request(*batch), batch.num_items)
       for batch in layout.batches(source.frames())

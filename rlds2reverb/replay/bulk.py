@@ -56,8 +56,9 @@ def write_rlds_to_reverb(
     episode_id: the name of a field of the episodes, an integer or string, that
       identifies them under `identity`, where the order of the data set does
       not. No two episodes may have the same.
-    chunk_length: the most frames that are stored together. By default 8 KiB of
-      them, and no more than 64.
+    chunk_length: the most frames that are stored together, all their columns in
+      one chunk. By default 8 KiB of them, and no more than 64; columns of 1 KiB
+      a frame and more, images say, are in chunks of their own, of 8 KiB too.
     overflow: `"warn"` says where a table was too small for the data; `"refuse"`
       reads the data once more to say so before anything is written.
     timeout: how many seconds the server may go without answering or confirming
@@ -108,7 +109,7 @@ def insert(
   checks.check_choice('overflow', overflow, _OVERFLOWS)
   if not timeout > 0:
     raise ValueError(f'timeout must be positive, but is {timeout}.')
-  layout = layout_lib.Layout(source.tables, identity, source.chunk_length)
+  layout = layout_lib.Layout(source.tables, identity, source.groups)
   names = [table.table for table in source.tables]
   before = tables_lib.table_infos(client, names, timeout)
   for info in before.values():

@@ -126,7 +126,7 @@ def write_reverb_checkpoint(
   source = source_lib.make_source(
       rlds_data, tables, policy_info_fn, chunk_length, episode_id, **settings
   )
-  layout = layout_lib.Layout(source.tables, identity, source.chunk_length)
+  layout = layout_lib.Layout(source.tables, identity, source.groups)
   described = _describe_tables(list(layout.num_items), reverb_tables)
   for table in described:
     if isinstance(table, reverb.Table):

@@ -11,7 +11,8 @@ This module knows the format and nothing else.
 """
 
 import functools
-from typing import Any, List, Sequence
+import itertools
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import pyarrow
@@ -53,47 +54,57 @@ def encode_chunk(
   ])
 
 
+class Slices(NamedTuple):
+  """Slices of chunks, of each of `N` items `S`.
+
+  Attributes:
+    chunk_keys: the keys of chunks, uint64 `[K]`.
+    chunks: indices to `chunk_keys`, `[N, S]`.
+    offsets: the first row of each slice, `[N, S]`.
+    lengths: the number of its rows, `[N, S]`.
+  """
+
+  chunk_keys: np.ndarray
+  chunks: np.ndarray
+  offsets: np.ndarray
+  lengths: np.ndarray
+
+
 def encode_items(
     table: str,
     keys: np.ndarray,
     priorities: np.ndarray,
-    chunk_keys: np.ndarray,
-    chunks: np.ndarray,
-    offsets: np.ndarray,
-    lengths: np.ndarray,
-    num_columns: int,
+    groups: Sequence[Tuple[int, ...]],
+    slices: Sequence[Slices],
     inserted_at: int,
 ) -> np.ndarray:
-  """Returns `PrioritizedItem`s, each of which is the same rows of all columns.
+  """Returns `PrioritizedItem`s.
 
   Args:
     table: the name of the table.
     keys: the items' keys, uint64 `[N]`.
     priorities: float64 `[N]`.
-    chunk_keys: the keys of chunks, uint64 `[K]`.
-    chunks: the chunks that each item takes rows of, indices to `chunk_keys`,
-      `[N, S]`.
-    offsets: the first row of each, `[N, S]`.
-    lengths: the number of rows of each, `[N, S]`.
-    num_columns: the number of columns of the chunks.
+    groups: the columns of each group: the indices that those of its chunks have
+      in an item. Together they are all columns of the item.
+    slices: the items' rows in the chunks of each group.
     inserted_at: seconds since the epoch.
 
   Returns:
     Structured `[N]`: each item, under `'item'`, with what goes before it in an
     `InsertStreamRequest`.
   """
-  slices = _SLICE.repeat(chunks.size).reshape(chunks.shape)
-  slices['chunk_key'] = _fixed_varints(chunk_keys, _KEY_BYTES)[chunks]
-  slices['offset'] = _fixed_varints(offsets, _ROW_BYTES)
-  slices['length'] = _fixed_varints(lengths, _ROW_BYTES)
-  framed = _item_template(
-      table, chunks.shape[1], num_columns, inserted_at
-  ).repeat(len(keys))
+  groups = tuple(groups)
+  num_slices = tuple(each.chunks.shape[1] for each in slices)
+  framed = _item_template(table, groups, num_slices, inserted_at).repeat(
+      len(keys)
+  )
   items = framed['item']
   items['key'] = _fixed_varints(keys, _KEY_BYTES)
   items['priority'] = priorities
-  # Every column has the same slices.
-  items['columns']['slices']['rows'] = slices.view(_ROWS)[:, np.newaxis]
+  rows = [_slice_rows(each) for each in slices]
+  columns = items['columns']
+  for name, (group, _) in zip(columns.dtype.names, _runs(groups)):
+    columns[name]['slices']['rows'] = rows[group][:, np.newaxis]
   return framed
 
 
@@ -248,25 +259,50 @@ _SLICE = _record(
 _ROWS = f'V{_SLICE.itemsize}'
 
 
+def _slice_rows(slices: Slices) -> np.ndarray:
+  """Returns what items say of slices in every column: opaque `[N, S]`."""
+  rows = _SLICE.repeat(slices.chunks.size).reshape(slices.chunks.shape)
+  rows['chunk_key'] = _fixed_varints(slices.chunk_keys, _KEY_BYTES)[
+      slices.chunks
+  ]
+  rows['offset'] = _fixed_varints(slices.offsets, _ROW_BYTES)
+  rows['length'] = _fixed_varints(slices.lengths, _ROW_BYTES)
+  return rows.view(_ROWS)
+
+
+@functools.lru_cache(maxsize=64)
+def _runs(groups: Tuple[Tuple[int, ...], ...]) -> List[Tuple[int, List[int]]]:
+  """Returns an item's columns in runs of one group.
+
+  Args:
+    groups: see `encode_items`.
+
+  Returns:
+    Pairs of a group, and the indices in its chunks of the run's columns.
+  """
+  places = {}
+  for group, columns in enumerate(groups):
+    for index, column in enumerate(columns):
+      places[column] = group, index
+  in_order = [place for _, place in sorted(places.items())]
+  return [
+      (group, [index for _, index in run])
+      for group, run in itertools.groupby(in_order, lambda place: place[0])
+  ]
+
+
 @functools.lru_cache(maxsize=64)
 def _item_template(
-    table: str, num_slices: int, num_columns: int, inserted_at: int
+    table: str,
+    groups: Tuple[Tuple[int, ...], ...],
+    num_slices: Tuple[int, ...],
+    inserted_at: int,
 ) -> np.ndarray:
   """Returns an item in its frame, with zeros where items differ."""
-  index_bytes = len(_varint(num_columns - 1))
-  head = b'\x0a' + _varint(_SLICE.itemsize + 1 + index_bytes)
-  one_slice = _record(
-      head=head,
-      rows=np.zeros((), _ROWS),
-      index_tag=b'\x20',
-      index=np.zeros(index_bytes, np.uint8),
-  )
-  slices = one_slice.repeat(num_slices)
-  column = _record(head=b'\x0a' + _varint(slices.nbytes), slices=slices)
-  columns = column.repeat(num_columns)
-  columns['slices']['index'] = _fixed_varints(
-      np.arange(num_columns), index_bytes
-  )[:, np.newaxis]
+  columns = _record(**{
+      f'run_{number}': _run_template(indices, num_slices[group])
+      for number, (group, indices) in enumerate(_runs(groups))
+  })
   item = _record(
       key_tag=b'\x08',
       key=np.zeros(_KEY_BYTES, np.uint8),
@@ -278,3 +314,22 @@ def _item_template(
       columns=columns,
   )
   return _record(frame=b'\x12' + _varint(item.nbytes), item=item)
+
+
+def _run_template(indices: Sequence[int], num_slices: int) -> np.ndarray:
+  """Returns columns that have the same slices, of chunks of one group."""
+  index_bytes = len(_varint(max(indices)))
+  head = b'\x0a' + _varint(_SLICE.itemsize + 1 + index_bytes)
+  one_slice = _record(
+      head=head,
+      rows=np.zeros((), _ROWS),
+      index_tag=b'\x20',
+      index=np.zeros(index_bytes, np.uint8),
+  )
+  slices = one_slice.repeat(num_slices)
+  column = _record(head=b'\x0a' + _varint(slices.nbytes), slices=slices)
+  columns = column.repeat(len(indices))
+  columns['slices']['index'] = _fixed_varints(np.array(indices), index_bytes)[
+      :, np.newaxis
+  ]
+  return columns

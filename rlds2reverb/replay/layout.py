@@ -1,13 +1,14 @@
 """Lays blocks of trajectories out as Reverb's chunks and items.
 
-A chunk holds consecutive rows of all columns; an item refers to slices of
-chunks, so overlapping items, and those of several tables, share their rows:
+A chunk holds consecutive rows of a group of columns; an item refers to slices
+of chunks, so overlapping items, and those of several tables, share their rows:
 
     frames     |  0  1  2  3 |  4  5  6  7 |  8  9 |
     chunks     |      a      |      b      |   c   |
     an item               [3, 6)  =  a[3:4] + b[0:2]
 """
 
+import functools
 import time
 from typing import (
     Any,
@@ -25,16 +26,11 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from rlds2reverb.episodes import blocks as blocks_lib
-from rlds2reverb.episodes import checks
+from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import keys as keys_lib
 
-# A sampler reads whole chunks, so they are short in bytes, and an item's rows
-# are not spread over many.
-_CHUNK_BYTES = 8 << 10
-_MAX_CHUNK_LENGTH = 64
 # Larger requests are not sent faster, and a server has several at a time.
 _BATCH_BYTES = 512 << 10
 
@@ -62,12 +58,6 @@ class Batch(NamedTuple):
     return sum(map(len, self.chunks)) + sum(rows.nbytes for rows in self.items)
 
 
-def default_chunk_length(spec: Any) -> int:
-  """Returns how many frames of `spec` make a chunk that samples quickly."""
-  length = _CHUNK_BYTES // blocks_lib.step_bytes(spec)
-  return min(max(length, 1), _MAX_CHUNK_LENGTH)
-
-
 class Layout:
   """Turns blocks of frames, in their order, into batches of chunks and items.
 
@@ -80,18 +70,18 @@ class Layout:
       self,
       tables: Sequence[items_lib.TableItems],
       identity: Optional[Any],
-      chunk_length: int,
+      groups: Sequence[chunks_lib.ColumnGroup],
   ):
     """Creates the layout.
 
     Args:
       tables: which items go into which table.
       identity: what the keys are a function of, see `keys.make_keys`.
-      chunk_length: the most frames of a chunk.
+      groups: the columns that share chunks.
 
     Raises:
-      ValueError: if there are no tables, `"cross"` and padded items are to
-        share chunks, or `chunk_length` is not positive.
+      ValueError: if there are no tables, or `"cross"` and padded items are to
+        share chunks.
     """
     if not tables:
       raise ValueError('There must be a table that the items go into.')
@@ -103,13 +93,12 @@ class Layout:
           f' those of table {padded[0]!r} are padded. Write them one after the'
           ' other.'
       )
-    checks.check_positive('chunk_length', chunk_length)
     self.frames = 0
     self.num_items = {table.table: 0 for table in tables}
     self._tables = tables
     self._keys = keys_lib.make_keys(identity)
     self._has_identity = identity is not None
-    self._chunk_length = chunk_length
+    self._groups = [group.columns for group in groups]
     # Observers whose items cross episodes write one episode, to Reverb.
     self._is_one_episode = len(crossing) == len(tables)
     self._priority_fns = [
@@ -123,11 +112,10 @@ class Layout:
     self._end = 0
     self._episode_start = 0
     self._episode_key = None
-    # The chunks that items may still refer to; their frames, where priorities
-    # are functions of them.
-    self._chunk_starts = np.zeros(0, np.int64)
-    self._chunk_keys = np.zeros(0, np.uint64)
-    self._chunk_frames: List[Any] = []
+    # What items may still refer to; frames, where priorities are functions of
+    # them.
+    self._chunks = [chunks_lib.KeptChunks(group) for group in groups]
+    self._kept_frames: List[Tuple[int, Any]] = []
 
   def batches(self, blocks: Iterable[Tuple[Any, Any]]) -> Iterator[Batch]:
     """Yields the batches of `blocks`.
@@ -147,7 +135,8 @@ class Layout:
       for frames, episode_id in blocks:
         self._append_block(batch, frames, episode_id)
         if batch.num_bytes >= _BATCH_BYTES:
-          yield batch._replace(keep_chunk_keys=self._chunk_keys.tolist())
+          keys = np.concatenate([chunks.keys for chunks in self._chunks])
+          yield batch._replace(keep_chunk_keys=keys.tolist())
           batch = Batch([], [], [])
     except Exception:
       # What came before a bad episode is not lost with it.
@@ -178,7 +167,7 @@ class Layout:
       self._append(batch, piece, episode_id)
       if is_end:
         self._end_episode(batch, piece, episode_id)
-      self._forget_chunks()
+      self._forget()
 
   def _append(self, batch, frames, episode_id) -> None:
     """Lays out consecutive frames of an episode, and the items they end."""
@@ -229,33 +218,35 @@ class Layout:
       self._episode_key = None
 
   def _append_chunks(self, batch, frames, episode_id, kind) -> None:
-    columns = tf.nest.flatten(frames)
-    length = len(columns[0])
-    begins = np.arange(0, length, self._chunk_length)
+    leaves = tf.nest.flatten(frames)
+    length = len(leaves[0])
     first = self._end - self._episode_start
     if self._episode_key is None:
       self._episode_key = int(
           self._keys(['episode', episode_id], np.zeros(1, np.int64))[0]
       )
-    keys = self._keys(
-        [kind, episode_id, self._chunk_length, length if kind == 'pad' else 0],
-        first + begins,
-    )
-    for key, begin in zip(keys.tolist(), begins.tolist()):
-      end = begin + self._chunk_length
-      batch.chunks.append(
-          encoding.encode_chunk(
-              key,
-              self._episode_key,
-              first + begin,
-              [column[begin:end] for column in columns],
-          )
-      )
-      if any(self._priority_fns):
-        self._chunk_frames.append(_rows(frames, begin, end))
-    self._chunk_starts = np.append(self._chunk_starts, self._end + begins)
-    self._chunk_keys = np.concatenate([self._chunk_keys, keys])
-    self._num_columns = len(columns)
+    for chunks in self._chunks:
+      chunk_length = chunks.group.chunk_length
+      columns = [leaves[column] for column in chunks.group.columns]
+      begins = np.arange(0, length, chunk_length)
+      of = [kind, episode_id, chunk_length, length if kind == 'pad' else 0]
+      if len(columns) < len(leaves):
+        # Apart from chunks of the same rows in other columns.
+        of.append(chunks.group.columns)
+      keys = self._keys(of, first + begins)
+      for key, begin in zip(keys.tolist(), begins.tolist()):
+        end = begin + chunk_length
+        batch.chunks.append(
+            encoding.encode_chunk(
+                key,
+                self._episode_key,
+                first + begin,
+                [column[begin:end] for column in columns],
+            )
+        )
+      chunks.append(keys, self._end + begins, self._end + length)
+    if any(self._priority_fns):
+      self._kept_frames.append((self._end, frames))
     self._end += length
 
   def _append_items(
@@ -276,43 +267,43 @@ class Layout:
       priorities = self._priorities(table, priority_fn, starts, length)
     else:
       priorities = np.full(len(starts), table.priority)
-    # [N, 1]
-    ends = (starts + length)[:, None]
-    starts = starts[:, None]
-    first = np.searchsorted(self._chunk_starts, starts, 'right') - 1
-    last = np.searchsorted(self._chunk_starts, ends, 'left') - 1
-    num_slices = (last - first + 1)[:, 0]
-    chunk_ends = np.append(self._chunk_starts[1:], self._end)
+    ends = starts + length
+    spans = [chunks.spans(starts, ends) for chunks in self._chunks]
+    # Items of as many slices in every group are of one form.
+    form = functools.reduce(
+        lambda form, count: form * (count.max() + 1) + count,
+        [count for _, count in spans],
+    )
     rows = {}
-    for count in np.unique(num_slices).tolist():
-      chosen = np.flatnonzero(num_slices == count)
-      chunk = first[chosen] + np.arange(count)  # [N, S]
-      begin = np.maximum(starts[chosen], self._chunk_starts[chunk])
-      end = np.minimum(ends[chosen], chunk_ends[chunk])
-      rows[count] = encoding.encode_items(
+    for each in np.unique(form).tolist():
+      chosen = np.flatnonzero(form == each)
+      slices = [
+          chunks.slices(
+              first[chosen], count[chosen[0]], starts[chosen], ends[chosen]
+          )
+          for chunks, (first, count) in zip(self._chunks, spans)
+      ]
+      rows[each] = encoding.encode_items(
           table.table,
           keys[chosen],
           priorities[chosen],
-          self._chunk_keys,
-          chunk,
-          begin - self._chunk_starts[chunk],
-          end - begin,
-          self._num_columns,
+          self._groups,
+          slices,
           int(time.time()),
       )
     # Tables go by the order of insertion, so the items keep theirs.
-    run_starts = np.flatnonzero(np.diff(num_slices, prepend=0)).tolist()
-    for begin, end in zip(run_starts, [*run_starts[1:], len(num_slices)]):
-      count = num_slices[begin]
-      batch.items.append(rows[count][: end - begin])
-      rows[count] = rows[count][end - begin :]
+    run_starts = np.flatnonzero(np.diff(form, prepend=0)).tolist()
+    for begin, end in zip(run_starts, [*run_starts[1:], len(form)]):
+      each = form[begin]
+      batch.items.append(rows[each][: end - begin])
+      rows[each] = rows[each][end - begin :]
     self.num_items[table.table] += len(starts)
 
   def _priorities(self, table, priority_fn, starts, length) -> np.ndarray:
-    begin = self._chunk_starts[0]
-    index = (starts - begin)[:, None] + np.arange(length)  # [N, L]
+    kept_starts, frames = zip(*self._kept_frames)
+    index = (starts - kept_starts[0])[:, None] + np.arange(length)  # [N, L]
     windows = tf.nest.map_structure(
-        lambda *leaves: np.concatenate(leaves)[index], *self._chunk_frames
+        lambda *leaves: np.concatenate(leaves)[index], *frames
     )
     priorities = priority_fn(windows).numpy().astype(np.float64)
     wrong = np.flatnonzero(~(priorities >= 0))
@@ -324,19 +315,19 @@ class Layout:
       )
     return priorities
 
-  def _forget_chunks(self) -> None:
-    """Forgets the chunks that no item to come refers to."""
+  def _forget(self) -> None:
+    """Forgets what no item to come refers to."""
     needed = min(
         self._origin(table) + table.next_start(self._end - self._origin(table))
         for table in self._tables
     )
-    # The chunks from the one that holds the frame on.
-    kept = np.searchsorted(self._chunk_starts, needed, 'right') - 1
-    if needed >= self._end:
-      kept = len(self._chunk_starts)
-    self._chunk_starts = self._chunk_starts[kept:]
-    self._chunk_keys = self._chunk_keys[kept:]
-    self._chunk_frames = self._chunk_frames[kept:]
+    for chunks in self._chunks:
+      chunks.forget(needed)
+    self._kept_frames = [
+        (start, frames)
+        for start, frames in self._kept_frames
+        if start + len(frames.step_type) > needed
+    ]
 
   def _origin(self, table) -> int:
     """Returns where the positions of a table's items count from."""

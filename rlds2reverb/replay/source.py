@@ -18,8 +18,8 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import layout
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import specs
 
@@ -30,14 +30,14 @@ class Source(NamedTuple):
   Attributes:
     spec: the spec of one frame, a `Trajectory`.
     tables: which items go into which table.
-    chunk_length: the most frames of a chunk.
+    groups: the columns that share chunks.
     block_length: the most frames that are laid out at once.
     blocks: a data set of `TrajectoryBlock`s, of any length.
   """
 
   spec: trajectory.Trajectory
   tables: List[items_lib.TableItems]
-  chunk_length: int
+  groups: List[chunks.ColumnGroup]
   block_length: int
   blocks: tf.data.Dataset
 
@@ -79,8 +79,8 @@ def make_source(
       `[L, ...]`, which are the items as they are.
     tables: which items go into which table.
     policy_info_fn: see `convert_rlds_to_trajectories`.
-    chunk_length: the most frames of a chunk. By default a few KiB; of
-      sequences, one sequence.
+    chunk_length: the most frames of a chunk, which holds all columns. By
+      default see `chunks.default_groups`; of sequences, one sequence.
     episode_id: the name of a field of the episodes that identifies them.
     **settings: of `convert_rlds_to_trajectory_blocks`.
 
@@ -98,10 +98,13 @@ def make_source(
     return _source_of_sequences(data, tables)
   spec = specs.create_trajectory_data_spec(data, policy_info_fn)
   if chunk_length is None:
-    chunk_length = layout.default_chunk_length(spec)
+    groups = chunks.default_groups(spec)
+  else:
+    groups = chunks.one_group(spec, chunk_length)
   # Of whole chunks, so that where a chunk starts does not depend on the blocks.
-  chunks = max(blocks_lib.default_block_length(spec) // max(chunk_length, 1), 1)
-  block_length = chunks * chunk_length
+  longest = max(group.chunk_length for group in groups)
+  count = max(blocks_lib.default_block_length(spec) // longest, 1)
+  block_length = count * longest
   is_stacked = steps_lib.steps_spec(data).stacked
   blocks = conversion.trajectory_blocks(
       data,
@@ -110,7 +113,7 @@ def make_source(
       episode_id=episode_id,
       **settings,
   )
-  return Source(spec, list(tables), chunk_length, block_length, blocks)
+  return Source(spec, list(tables), groups, block_length, blocks)
 
 
 def _source_of_sequences(data, tables) -> Source:
@@ -146,4 +149,5 @@ def _source_of_sequences(data, tables) -> Source:
       )
       for table in tables
   ]
-  return Source(spec, tables, length, count * length, blocks)
+  groups = chunks.one_group(spec, length)
+  return Source(spec, tables, groups, count * length, blocks)

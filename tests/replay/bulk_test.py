@@ -1,5 +1,6 @@
 """Tests that the bulk way and checkpoints hold what the observers write."""
 
+import dataclasses
 import os
 
 from absl.testing import parameterized
@@ -10,8 +11,8 @@ from tf_agents.specs import tensor_spec
 
 from rlds2reverb.replay import bulk
 from rlds2reverb.replay import checkpoint
+from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items
-from rlds2reverb.replay import layout
 from rlds2reverb.replay import push
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -108,6 +109,21 @@ def _rich_data(lengths=(1, 2, 5, 80, 1, 9, 150, 3)):
   return golden.stacked([_rich_episode(rng, length) for length in lengths])
 
 
+def _image_data(lengths=(3, 1, 70, 2, 9, 130, 5)):
+  """Episodes whose images are in shorter chunks than their vectors."""
+  rng = np.random.default_rng(11)
+  episodes = []
+  for length in lengths:
+    episode = _rich_episode(rng, length)
+    episode['observation'] = {
+        'camera': rng.integers(0, 256, (length, 20, 20, 3)).astype(np.uint8),
+        'joints': rng.normal(size=(length, 7)).astype(np.float32),
+        'wrist': rng.integers(0, 256, (length, 12, 24, 4)).astype(np.uint8),
+    }
+    episodes.append(episode)
+  return golden.stacked(episodes)
+
+
 def _spec(data, policy_info_fn=_policy_info):
   return specs.create_trajectory_data_spec(data, policy_info_fn)
 
@@ -131,20 +147,6 @@ def _written_in_bulk(data, table, **kwargs):
         data, client.server_address, table, _policy_info, **kwargs
     )
     return testing.contents(client)
-
-
-class ChunkLengthTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      ([], tf.float32, 64),
-      ([512], tf.float32, 4),
-      ([84, 84, 4], tf.uint8, 1),
-      ([None, None, 3], tf.uint8, 1),
-      ([], tf.string, 2),
-  )
-  def test_default_by_bytes(self, shape, dtype, expected):
-    spec = {'leaf': tf.TensorSpec(shape, dtype)}
-    self.assertEqual(layout.default_chunk_length(spec), expected)
 
 
 class EqualityTest(parameterized.TestCase, tf.test.TestCase):
@@ -197,6 +199,46 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
       self._assert_same(testing.contents(client), expected)
       observer.close()
 
+  @parameterized.named_parameters(
+      (name, *settings) for name, settings in _SETTINGS.items()
+  )
+  def test_images_and_vectors(self, observer_class, settings, table):
+    data = _image_data()
+    groups = chunks.default_groups(_spec(data))
+    self.assertEqual([group.chunk_length for group in groups], [64, 2])
+    expected = _written_by_observer(data, observer_class, settings)
+    self._assert_same(_written_in_bulk(data, table), expected)
+    self._assert_same(
+        self._restored(self._checkpoint(data, table)), expected
+    )
+
+  @parameterized.parameters('length_3_stride_2_tile', 'cross_2')
+  def test_images_are_there_once_under_an_identity(self, name):
+    _, _, table = _SETTINGS[name]
+    data = _image_data()
+    expected = _written_in_bulk(data, table)
+    tables = [table, dataclasses.replace(table, table=_OTHER)]
+    names = (testing.TABLE, _OTHER)
+    with testing.reverb_server(
+        _spec(data), max_size=_MAX_SIZE, tables=names
+    ) as client:
+      # However they are stored.
+      for chunk_length, written in (
+          (2, tables[0]), (None, tables), (None, tables[1]), (64, tables[0])
+      ):
+        bulk.write_rlds_to_reverb(
+            data,
+            client,
+            written,
+            _policy_info,
+            identity='images',
+            chunk_length=chunk_length,
+        )
+      for each in names:
+        self.assertCountEqual(
+            testing.contents(client, each).items, expected.items
+        )
+
   @parameterized.parameters('length_3_stride_2_drop', 'length_80_stride_7_tile')
   def test_thousands_of_steps(self, name):
     observer_class, settings, table = _SETTINGS[name]
@@ -221,10 +263,13 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     found = _written_in_bulk(data, table, validation='tf_agents')
     self._assert_same(found, expected)
 
-  @parameterized.parameters('length_2_stride_1_drop', 'episodes')
-  def test_merged_shards(self, name):
+  @parameterized.product(
+      name=('length_2_stride_1_drop', 'episodes'),
+      make_data=(_rich_data, _image_data),
+  )
+  def test_merged_shards(self, name, make_data):
     observer_class, settings, table = _SETTINGS[name]
-    data = _rich_data()
+    data = make_data()
     expected = _written_by_observer(data, observer_class, settings, _own_info)
     shards = [
         self._checkpoint(shard, table, _own_info)
@@ -273,14 +318,15 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
       self._assert_same(found[index], expected)
       self._assert_same(restored[index], expected)
 
-  def test_priority_of_each_item(self):
+  @parameterized.parameters(4, None)
+  def test_priority_of_each_item(self, chunk_length):
     data = _rich_data((3, 1, 70))
 
     def priority(trajectory):
       return tf.reduce_max(tf.abs(trajectory.reward))
 
     table = items.TableItems(testing.TABLE, 3, 2, 'tile', priority=priority)
-    found = _written_in_bulk(data, table, chunk_length=4)
+    found = _written_in_bulk(data, table, chunk_length=chunk_length)
     self.assertNotEmpty(found.items)
     for item_priority, columns in found.items:
       rewards = [

@@ -1,0 +1,145 @@
+"""Which columns share chunks, and which chunks items refer to.
+
+A chunk holds consecutive rows of a group of columns. The server keeps several
+hundred bytes beside the rows of every column of every chunk, and a sampler
+reads whole chunks: so the many small columns share long chunks, and large ones,
+images say, have short chunks of their own.
+
+    frames             |  0  1  2  3  4  5  6  7 |  8  9 |
+    the small columns  |            a            |   b   |
+    the large columns  |  c  |  d  |  e  |  f  |  g  |
+    an item, [3, 9)       small: a[3:8] + b[0:1]
+                          large: d[1:2] + e + f + g[0:1]
+"""
+
+from typing import Any, List, NamedTuple, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import blocks as blocks_lib
+from rlds2reverb.episodes import checks
+from rlds2reverb.replay import encoding
+
+# A sampler reads whole chunks, so they are short in bytes, and an item's rows
+# are not spread over many.
+_CHUNK_BYTES = 8 << 10
+_MAX_CHUNK_LENGTH = 64
+# Beside rows as large as this, what the server keeps for a chunk is little.
+_LARGE_ROW_BYTES = 1 << 10
+
+
+class ColumnGroup(NamedTuple):
+  """Columns whose rows are in chunks together.
+
+  Attributes:
+    columns: their indices in a flat frame, in their order.
+    chunk_length: the most frames of a chunk.
+  """
+
+  columns: Tuple[int, ...]
+  chunk_length: int
+
+
+def one_group(spec: Any, chunk_length: int) -> List[ColumnGroup]:
+  """Returns the columns of a frame of `spec`, all in one group.
+
+  Raises:
+    ValueError: if `chunk_length` is not positive.
+  """
+  checks.check_positive('chunk_length', chunk_length)
+  return [ColumnGroup(tuple(range(len(tf.nest.flatten(spec)))), chunk_length)]
+
+
+def default_groups(spec: Any) -> List[ColumnGroup]:
+  """Returns the groups of the columns of a frame of `spec` that sample quickly.
+
+  Of two groups the chunks of one are as long as a whole number of those of the
+  other, and no longer than a block.
+  """
+  leaves = tf.nest.flatten(spec)
+  is_large = np.array(
+      [blocks_lib.step_bytes(leaf) >= _LARGE_ROW_BYTES for leaf in leaves]
+  )
+  if is_large.all() or not is_large.any():
+    return one_group(spec, _chunk_length(leaves))
+  groups = []
+  for columns in np.flatnonzero(~is_large), np.flatnonzero(is_large):
+    length = min(
+        _chunk_length([leaves[column] for column in columns]),
+        blocks_lib.default_block_length(spec),
+    )
+    # A power of two, so that blocks can be of whole chunks of both groups.
+    length = 1 << (length.bit_length() - 1)
+    groups.append(ColumnGroup(tuple(columns.tolist()), length))
+  return groups
+
+
+def _chunk_length(spec: Any) -> int:
+  length = _CHUNK_BYTES // blocks_lib.step_bytes(spec)
+  return min(max(length, 1), _MAX_CHUNK_LENGTH)
+
+
+class KeptChunks:
+  """The chunks of one group of columns that items may refer to.
+
+  Attributes:
+    group: the group.
+    keys: of the chunks, uint64 `[K]`.
+  """
+
+  def __init__(self, group: ColumnGroup):
+    self.group = group
+    self.keys = np.zeros(0, np.uint64)
+    # Where chunks start, and the last one ends, in frames.
+    self._starts = np.zeros(0, np.int64)
+    self._end = 0
+
+  def append(self, keys: np.ndarray, starts: np.ndarray, end: int) -> None:
+    """Appends chunks that start at `starts`; the last one ends at `end`."""
+    self.keys = np.concatenate([self.keys, keys])
+    self._starts = np.concatenate([self._starts, starts])
+    self._end = end
+
+  def forget(self, needed: int) -> None:
+    """Forgets the chunks that end before the frame `needed`, or there."""
+    kept = len(self._starts)
+    if needed < self._end:
+      kept = np.searchsorted(self._starts, needed, 'right') - 1
+    self.keys = self.keys[kept:]
+    self._starts = self._starts[kept:]
+
+  def spans(
+      self, starts: np.ndarray, ends: np.ndarray
+  ) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns which chunks the rows of items are in.
+
+    Args:
+      starts: the first frame of each item, `[N]`.
+      ends: the frame behind its last, `[N]`.
+
+    Returns:
+      The first chunk of each, an index to `keys`, and the number of its chunks;
+      int64 `[N]`.
+    """
+    first = np.searchsorted(self._starts, starts, 'right') - 1
+    last = np.searchsorted(self._starts, ends, 'left') - 1
+    return first, last - first + 1
+
+  def slices(
+      self, first: np.ndarray, count: int, starts: np.ndarray, ends: np.ndarray
+  ) -> encoding.Slices:
+    """Returns the rows of items that are in equally many chunks.
+
+    Args:
+      first: the first chunk of each, `[N]`, as of `spans`.
+      count: the number of chunks of each.
+      starts: the first frame of each, `[N]`.
+      ends: the frame behind the last of each, `[N]`.
+    """
+    chunks = first[:, np.newaxis] + np.arange(count)  # [N, S]
+    chunk_starts = self._starts[chunks]
+    chunk_ends = np.append(self._starts[1:], self._end)[chunks]
+    begins = np.maximum(starts[:, np.newaxis], chunk_starts)
+    lengths = np.minimum(ends[:, np.newaxis], chunk_ends) - begins
+    return encoding.Slices(self.keys, chunks, begins - chunk_starts, lengths)

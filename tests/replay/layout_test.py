@@ -1,0 +1,271 @@
+"""Tests of the chunks and items that blocks of frames become."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import pyarrow
+from reverb.cc import schema_pb2
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.replay import chunks
+from rlds2reverb.replay import items
+from rlds2reverb.replay import layout
+
+_SNAPPY = pyarrow.Codec('snappy')
+_TABLE = 'table'
+# Of the columns step_type, image, speed, text, action, next_step_type, reward
+# and discount.
+_GROUPS = {
+    'one_group': [chunks.ColumnGroup(tuple(range(8)), 4)],
+    'large_2_small_8': [
+        chunks.ColumnGroup((0, 2, 4, 5, 6, 7), 8),
+        chunks.ColumnGroup((1, 3), 2),
+    ],
+    'three_groups': [
+        chunks.ColumnGroup((1,), 1),
+        chunks.ColumnGroup((0, 4, 5, 6, 7), 4),
+        chunks.ColumnGroup((2, 3), 2),
+    ],
+}
+
+
+def _episode(rng, length, image_bytes=12):
+  step_type = np.ones(length, np.int32)
+  step_type[0] = 0
+  step_type[-1] = 2
+  return trajectory.Trajectory(
+      step_type=step_type,
+      observation={
+          'image': rng.integers(0, 256, (length, image_bytes)).astype(np.uint8),
+          'speed': rng.normal(size=length),
+          'text': np.array([rng.bytes(n % 9) for n in range(length)], object),
+      },
+      action=rng.normal(size=(length, 2)).astype(np.float32),
+      policy_info=(),
+      next_step_type=np.roll(step_type, -1),
+      reward=rng.normal(size=length).astype(np.float32),
+      discount=rng.uniform(size=length).astype(np.float32),
+  )
+
+
+def _rows(episode, begin, length):
+  return tf.nest.map_structure(
+      lambda leaf: leaf[begin : begin + length], episode
+  )
+
+
+def _blocks(episodes, block_length):
+  for index, episode in enumerate(episodes):
+    for begin in range(0, len(episode.step_type), block_length):
+      yield _rows(episode, begin, block_length), index
+
+
+def _decode(tensor):
+  """Returns the array of a chunk's TensorProto."""
+  shape = [dim.size for dim in tensor.tensor_shape.dim]
+  dtype = tf.as_dtype(tensor.dtype)
+  if dtype == tf.string:
+    return tf.io.parse_tensor(tensor.SerializeToString(), dtype).numpy()
+  size = int(np.prod(shape)) * dtype.size
+  content = _SNAPPY.decompress(tensor.tensor_content, size, asbytes=True)
+  return np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape)
+
+
+def _read_chunks(batch):
+  """Returns the columns of the chunks of a batch, by key."""
+  read = {}
+  for content in batch.chunks:
+    chunk = schema_pb2.ChunkData.FromString(content)
+    assert chunk.data_tensors_len == len(chunk.data.tensors)
+    read[chunk.chunk_key] = [_decode(tensor) for tensor in chunk.data.tensors]
+  return read
+
+
+def _read_items(batch):
+  return [
+      schema_pb2.PrioritizedItem.FromString(item.tobytes())
+      for rows in batch.items
+      for item in rows['item']
+  ]
+
+
+def _slices(item):
+  return [
+      [(s.chunk_key, s.offset, s.length, s.index) for s in column.chunk_slices]
+      for column in item.flat_trajectory.columns
+  ]
+
+
+def _content(item, columns_of):
+  """Returns an item's columns as lists; `columns_of` is of `_read_chunks`."""
+  return [
+      np.concatenate([
+          columns_of[key][index][offset : offset + length]
+          for key, offset, length, index in column
+      ]).tolist()
+      for column in _slices(item)
+  ]
+
+
+def _expected(episodes, length, stride):
+  """Returns the columns of the items that do not cross episodes."""
+  return [
+      [leaf.tolist() for leaf in tf.nest.flatten(_rows(episode, start, length))]
+      for episode in episodes
+      for start in range(0, len(episode.step_type) - length + 1, stride)
+  ]
+
+
+class LayoutTest(parameterized.TestCase):
+
+  @parameterized.product(
+      groups=tuple(_GROUPS),
+      lengths=((1, 1), (2, 1), (5, 3), (3, 7), (11, 2)),
+      block_length=(8, 16, 1000),
+  )
+  def test_items_are_their_frames(self, groups, lengths, block_length):
+    rng = np.random.default_rng(4)
+    episodes = [_episode(rng, length) for length in (30, 1, 8, 23, 2)]
+    laid_out = layout.Layout(
+        [items.TableItems(_TABLE, *lengths)], None, _GROUPS[groups]
+    )
+    columns_of = {}
+    found = []
+    for batch in laid_out.batches(_blocks(episodes, block_length)):
+      columns_of.update(_read_chunks(batch))
+      found += [_content(item, columns_of) for item in _read_items(batch)]
+    self.assertNotEmpty(found)
+    self.assertEqual(found, _expected(episodes, *lengths))
+
+  def test_many_chunks_of_one_group_and_one_of_another(self):
+    episode = _episode(np.random.default_rng(0), 9)
+    laid_out = layout.Layout(
+        [items.TableItems(_TABLE, 6, 2)], 'identity', _GROUPS['large_2_small_8']
+    )
+    (batch,) = laid_out.batches(_blocks([episode], 100))
+    # |          a           | b |
+    # |  c  |  d  |  e  |  f  | g |
+    a, b, c, d, e, f, g = [
+        schema_pb2.ChunkData.FromString(chunk).chunk_key
+        for chunk in batch.chunks
+    ]
+    self.assertLen({a, b, c, d, e, f, g}, 7)
+
+    def columns(small, large):
+      places = [
+          (small, 0), (large, 0), (small, 1), (large, 1),
+          (small, 2), (small, 3), (small, 4), (small, 5),
+      ]
+      return [[(*rows, index) for rows in group] for group, index in places]
+
+    self.assertEqual(
+        [_slices(item) for item in _read_items(batch)],
+        [
+            columns([(a, 0, 6)], [(c, 0, 2), (d, 0, 2), (e, 0, 2)]),
+            columns([(a, 2, 6)], [(d, 0, 2), (e, 0, 2), (f, 0, 2)]),
+        ],
+    )
+    laid_out = layout.Layout(
+        [items.TableItems(_TABLE, None)], 'identity', _GROUPS['large_2_small_8']
+    )
+    (batch,) = laid_out.batches(_blocks([episode], 100))
+    (item,) = _read_items(batch)
+    self.assertEqual(
+        _slices(item),
+        columns(
+            [(a, 0, 8), (b, 0, 1)],
+            [(c, 0, 2), (d, 0, 2), (e, 0, 2), (f, 0, 2), (g, 0, 1)],
+        ),
+    )
+
+  @parameterized.parameters(*_GROUPS)
+  def test_keeps_the_chunks_that_later_items_refer_to(self, groups):
+    # Of noise, so that there are several batches.
+    episode = _episode(np.random.default_rng(1), 400, image_bytes=6000)
+    laid_out = layout.Layout(
+        [items.TableItems(_TABLE, 5)], None, _GROUPS[groups]
+    )
+    batches = list(laid_out.batches(_blocks([episode], 16)))
+    self.assertGreater(len(batches), 3)
+    sent = [set(_read_chunks(batch)) for batch in batches]
+    used = [
+        {
+            key
+            for item in _read_items(batch)
+            for column in _slices(item)
+            for key, _, _, _ in column
+        }
+        for batch in batches
+    ]
+    for index, batch in enumerate(batches):
+      so_far = set().union(*sent[: index + 1])
+      later = set().union(*used[index + 1 :])
+      self.assertEqual(sorted(batch.keep_chunk_keys), sorted(so_far & later))
+      self.assertEqual(bool(so_far & later), index < len(batches) - 1)
+
+  def test_keys_under_an_identity(self):
+    episode = _episode(np.random.default_rng(2), 20)
+    groupings = [
+        *_GROUPS.values(),
+        chunks.one_group(episode, 8),
+        chunks.one_group(episode, 2),
+        [chunks.ColumnGroup(tuple(range(7)), 8), chunks.ColumnGroup((7,), 8)],
+    ]
+    chunk_keys = []
+    item_keys = []
+    for groups in groupings:
+      for _ in range(2):
+        laid_out = layout.Layout(
+            [items.TableItems(_TABLE, 3, 2, 'tile')], 'identity', groups
+        )
+        (batch,) = laid_out.batches(_blocks([episode], 16))
+        keys = sorted(_read_chunks(batch))
+        self.assertLen(keys, len(batch.chunks))
+        chunk_keys.append(keys)
+        item_keys.append([item.key for item in _read_items(batch)])
+    # The same each time, and what other chunks hold is under other keys.
+    self.assertEqual(chunk_keys[::2], chunk_keys[1::2])
+    every = sum(chunk_keys[::2], [])
+    self.assertLen(set(every), len(every))
+    # An item is the same however it is stored.
+    for keys in item_keys[1:]:
+      self.assertEqual(keys, item_keys[0])
+
+  @parameterized.product(
+      groups=tuple(_GROUPS), block_length=(8, 24), length=(3, None)
+  )
+  def test_priorities_of_frames(self, groups, block_length, length):
+    rng = np.random.default_rng(3)
+    episodes = [_episode(rng, count) for count in (50, 3, 17)]
+
+    def priority(item):
+      return tf.reduce_sum(tf.abs(item.reward)) + tf.cast(
+          tf.reduce_max(item.observation['image']), tf.float32
+      )
+
+    laid_out = layout.Layout(
+        [items.TableItems(_TABLE, length, priority=priority)],
+        None,
+        _GROUPS[groups],
+    )
+    found = [
+        item.priority
+        for batch in laid_out.batches(_blocks(episodes, block_length))
+        for item in _read_items(batch)
+    ]
+    expected = []
+    for episode in episodes:
+      count = len(episode.reward)
+      size = length or count
+      for start in range(count - size + 1):
+        rows = slice(start, start + size)
+        expected.append(
+            sum(map(abs, episode.reward[rows].tolist()))
+            + int(episode.observation['image'][rows].max())
+        )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+if __name__ == '__main__':
+  absltest.main()
