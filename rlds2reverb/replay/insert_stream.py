@@ -9,7 +9,7 @@ import grpc
 from rlds2reverb.replay import encoding
 
 _METHOD = '/deepmind.reverb.ReverbService/InsertStream'
-# Requests that wait for the network; a request is about two mebibytes.
+# Requests that wait for the network; a request is about half a mebibyte.
 _MAX_WAITING = 4
 # Above 2 GB protocol buffers abort the process.
 _MAX_REQUEST_BYTES = (2 << 30) - 1
