@@ -92,26 +92,27 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(one.reward, [10, 20, 30, 99, 0, 0])
 
   @parameterized.parameters(
-      *itertools.product(sequences.ENDS, [(1, 1), (3, 1), (4, 4), (2, 5)])
+      *itertools.product(
+          sequences.ENDS, [(1, 1), (3, 1), (4, 4), (2, 5), (16, 1)]
+      )
   )
   def test_edges_against_a_loop(self, end_of_episode, lengths):
     length, stride = lengths
     episodes = contract.edge_episodes(max(length, 2), seed=length)
-    form = golden.stacked if length % 2 else golden.nested
-    dataset = sequences.convert_rlds_to_sequences(
-        form(episodes),
-        length,
-        stride,
-        end_of_episode=end_of_episode,
-        with_mask=True,
-    )
-    self._assert_sequences(
-        dataset, _expected(episodes, length, stride, end_of_episode)
-    )
+    expected = _expected(episodes, length, stride, end_of_episode)
+    for form in (golden.stacked, golden.nested):
+      dataset = sequences.convert_rlds_to_sequences(
+          form(episodes),
+          length,
+          stride,
+          end_of_episode=end_of_episode,
+          with_mask=True,
+      )
+      self._assert_sequences(dataset, expected)
 
   @parameterized.parameters(*sequences.ENDS)
   def test_over_the_edges_of_blocks(self, end_of_episode):
-    # Frames so large that a block has two of them.
+    # Frames so large that a block of nested steps has two of them.
     size = 900_000
     episodes = []
     for length, base in ((7, 10), (1, 20), (2, 30), (4, 40)):
@@ -123,7 +124,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       episodes.append(steps)
     for length, stride in ((3, 1), (4, 3), (2, 4)):
       dataset = sequences.convert_rlds_to_sequences(
-          golden.stacked(episodes),
+          golden.nested(episodes),
           length,
           stride,
           end_of_episode=end_of_episode,
@@ -144,9 +145,11 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     steps = contract.make_steps(
         range(count), range(count - 1), terminal=True
     )
-    for batches, stride in ((None, 1), (100, 7)):
+    for form, batches, stride in itertools.product(
+        (golden.stacked, golden.nested), (None, 100), (1, 7)
+    ):
       dataset = sequences.convert_rlds_to_sequence_batches(
-          golden.stacked([steps]), 5, stride, max_batch_size=batches
+          form([steps]), 5, stride, max_batch_size=batches
       )
       found = [batch.observation for batch in dataset.as_numpy_iterator()]
       self.assertAllEqual(
