@@ -23,6 +23,8 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import specs
 
+_LARGE_STEP_BYTES = 1 << 10
+
 
 class Source(NamedTuple):
   """Frames to write, and which items to make of them.
@@ -105,11 +107,16 @@ def make_source(
   longest = max(group.chunk_length for group in groups)
   count = max(blocks_lib.default_block_length(spec) // longest, 1)
   block_length = count * longest
-  is_stacked = steps_lib.steps_spec(data).stacked
+  # Stacked episodes of small steps are cut as they come out: a pipeline that
+  # does not cut is built sooner, and several of them in memory do not count.
+  comes_whole = (
+      steps_lib.steps_spec(data).stacked
+      and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
+  )
   blocks = conversion.trajectory_blocks(
       data,
       policy_info_fn,
-      block_length=None if is_stacked else block_length,
+      block_length=None if comes_whole else block_length,
       episode_id=episode_id,
       **settings,
   )

@@ -248,6 +248,20 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     self._assert_same(self._restored(self._checkpoint(data, table)), expected)
 
   @parameterized.parameters(
+      'length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2'
+  )
+  def test_small_steps(self, name):
+    observer_class, settings, table = _SETTINGS[name]
+    rng = np.random.default_rng(5)
+    # Longer than what is laid out at once.
+    episodes = [_rich_episode(rng, length) for length in (4300, 1, 70)]
+    for episode in episodes:
+      del episode['observation']['text']
+    data = golden.stacked(episodes)
+    expected = _written_by_observer(data, observer_class, settings)
+    self._assert_same(_written_in_bulk(data, table), expected)
+
+  @parameterized.parameters(
       'length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2', 'episodes'
   )
   def test_episodes_as_tf_agents_takes_them(self, name):
