@@ -76,8 +76,8 @@ def default_groups(spec: Any) -> List[ColumnGroup]:
 
 
 def _chunk_length(spec: Any) -> int:
-  length = _CHUNK_BYTES // blocks_lib.step_bytes(spec)
-  return min(max(length, 1), _MAX_CHUNK_LENGTH)
+  length = blocks_lib.default_block_length(spec, _CHUNK_BYTES)
+  return min(length, _MAX_CHUNK_LENGTH)
 
 
 class KeptChunks:

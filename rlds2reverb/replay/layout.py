@@ -163,7 +163,9 @@ class Layout:
     length = len(frames.step_type)
     self.frames += length
     for begin, end, is_end in items_lib.split_at_ends(frames.step_type):
-      piece = frames if end - begin == length else _rows(frames, begin, end)
+      piece = frames
+      if end - begin < length:
+        piece = slice_frames(frames, begin, end)
       self._append(batch, piece, episode_id)
       if is_end:
         self._end_episode(batch, piece, episode_id)
@@ -334,8 +336,9 @@ class Layout:
     return 0 if table.end_of_episode == 'cross' else self._episode_start
 
 
-def _rows(nest, begin, end):
-  return tf.nest.map_structure(lambda leaf: leaf[begin:end], nest)
+def slice_frames(frames: Any, begin: int, end: int) -> Any:
+  """Returns the frames `[begin, end)` of a nest of arrays `[B, ...]`."""
+  return tf.nest.map_structure(lambda leaf: leaf[begin:end], frames)
 
 
 def _padding(frames, length):

@@ -20,6 +20,7 @@ from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import layout
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import specs
 
@@ -61,9 +62,7 @@ class Source(NamedTuple):
         episode_id = int(episode_id)
       for begin in range(0, len(block.trajectory.step_type), self.block_length):
         end = begin + self.block_length
-        yield tf.nest.map_structure(
-            lambda leaf: leaf[begin:end], block.trajectory  # pylint: disable=cell-var-from-loop
-        ), episode_id
+        yield layout.slice_frames(block.trajectory, begin, end), episode_id
 
 
 def make_source(

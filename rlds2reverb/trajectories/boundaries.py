@@ -80,8 +80,8 @@ def check_episode(
   )
 
 
-# Hardly ever run, and so not built into each pipeline anew, which would take as
-# long as to build all the rest of it.
+# Hardly ever run, so not built anew into each pipeline, which would take about
+# as long as to build its checks and its conversion.
 @functools.partial(
     tf.function,
     autograph=False,

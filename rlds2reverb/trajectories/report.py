@@ -46,8 +46,8 @@ class ConversionReport:
   def __init__(self):
     self.inserted_items: Dict[str, int] = {}
     self._skipped = _table(tf.string, '')
-    self._bootstrapped = _table(tf.int64, 0)
-    self._nan_counts = None
+    # A row a block: whether it bootstraps, and the NaNs of each field.
+    self._blocks = None
     self._nan_fields = None
 
   @property
@@ -65,15 +65,20 @@ class ConversionReport:
     A learner that goes by that discount bootstraps through their terminal
     states; `terminal_discount="transition"` makes it 0.
     """
-    entries = _entries(self._bootstrapped)
-    return sorted(place // _MAX_STEPS for place in entries if entries[place])
+    if self._nan_fields is None:
+      return []
+    return sorted(
+        place // _MAX_STEPS
+        for place, row in _entries(self._blocks).items()
+        if row[0]
+    )
 
   @property
   def nan_counts(self) -> Dict[str, int]:
     """How many NaNs each field holds that has any, by its path."""
     if not self._nan_fields:
       return {}
-    totals = self._nan_counts.export()[1].numpy().sum(axis=0)
+    totals = self._blocks.export()[1].numpy()[:, 1:].sum(axis=0)
     counts = {}
     for field, total in zip(self._nan_fields, totals):
       if total:
@@ -92,7 +97,7 @@ class ConversionReport:
           ' Create a new report.'
       )
     self._nan_fields = tuple(nan_fields)
-    self._nan_counts = _table(tf.int64, [0] * max(len(nan_fields), 1))
+    self._blocks = _table(tf.int64, [0] * (1 + len(nan_fields)))
 
   def add_skipped(self, episode: tf.Tensor, reason: tf.Tensor) -> tf.Tensor:
     """Notes that `episode` is left out; returns `reason`."""
@@ -106,20 +111,19 @@ class ConversionReport:
       block: whose NaNs are counted.
       bootstraps: bool `[]`: whether it belongs to `bootstrapped_terminals`.
     """
-    leaves = steps_lib.float_fields(block.steps)
-    # In a table, even an empty row has one column.
-    counts = tf.stack([
-        tf.math.count_nonzero(tf.math.is_nan(leaf)) for _, leaf in leaves
-    ] or [tf.constant(0, tf.int64)])
-    # One entry under the block's own key, or none. A cond would be as quick, but
-    # takes longer to build.
-    num_entries = tf.cast(bootstraps | tf.reduce_any(counts > 0), tf.int32)
-    place = tf.fill([num_entries], block.episode * _MAX_STEPS + block.step)
-    self._nan_counts.insert(
-        place, tf.broadcast_to(counts, [num_entries, counts.shape[0]])
-    )
-    self._bootstrapped.insert(
-        place, tf.fill([num_entries], tf.cast(bootstraps, tf.int64))
+    row = tf.stack([
+        tf.cast(bootstraps, tf.int64),
+        *(
+            tf.math.count_nonzero(tf.math.is_nan(leaf))
+            for _, leaf in steps_lib.float_fields(block.steps)
+        ),
+    ])
+    # One entry under the block's own key, or none. A cond would be as quick,
+    # but takes longer to build.
+    num_entries = tf.cast(tf.reduce_any(row > 0), tf.int32)
+    self._blocks.insert(
+        tf.fill([num_entries], block.episode * _MAX_STEPS + block.step),
+        tf.broadcast_to(row, [num_entries, row.shape[0]]),
     )
 
 

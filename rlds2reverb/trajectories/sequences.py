@@ -204,6 +204,7 @@ def convert_rlds_to_sequence_batches(
     index = windows.window_index(starts, sequence_length)
     return sequences, index < cut.num_real
 
+  @tf.autograph.experimental.do_not_convert
   def split(cut):
     # A map in here would be made anew for each cut, which takes longer than the
     # gathers.
@@ -214,8 +215,8 @@ def convert_rlds_to_sequence_batches(
         tf.data.Dataset.from_tensors(cut).repeat(),
     ))
 
-  cut = functools.partial(
-      _cut,
+  make_cut = functools.partial(
+      _make_cut,
       length=sequence_length,
       stride=stride_length,
       end_of_episode=end_of_episode,
@@ -224,30 +225,29 @@ def convert_rlds_to_sequence_batches(
   @tf.autograph.experimental.do_not_convert
   def split_whole(block):
     start = tf.constant(0, tf.int64)
-    return split(cut(block.trajectory, start, start, tf.constant(True))[0])
+    cut, _ = make_cut(block.trajectory, start, start, tf.constant(True))
+    return split(cut)
 
   @tf.autograph.experimental.do_not_convert
   def advance(held, block):
-    return _advance(held, block, cut, sequence_length, end_of_episode)
+    return _advance(
+        held, block, make_cut, sequence_length, end_of_episode
+    )
 
   if end_of_episode != 'cross' and steps_lib.steps_spec(rlds_data).stacked:
     # Every block is a whole episode.
     return frames.flat_map(split_whole).map(gather)
   nothing = _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64))
-  return (
-      frames.scan(nothing, advance)
-      .flat_map(tf.autograph.experimental.do_not_convert(split))
-      .map(gather)
-  )
+  return frames.scan(nothing, advance).flat_map(split).map(gather)
 
 
-def _advance(held, block, cut, length, end_of_episode):
+def _advance(held, block, make_cut, length, end_of_episode):
   """Returns what is held after a block of frames, and the `_Cut` that it ends.
 
   Args:
     held: the `_Held` frames before the block.
     block: a `TrajectoryBlock`.
-    cut: `_cut`, with its last three arguments.
+    make_cut: `_make_cut`, with its last three arguments.
     length: how many frames a sequence has.
     end_of_episode: one of `ENDS`.
   """
@@ -263,17 +263,17 @@ def _advance(held, block, cut, length, end_of_episode):
       lambda: block.trajectory,
   )
   is_end = block.trajectory.step_type[-1] == ts.StepType.LAST
-  made, next_start = cut(frames, start, block.step - num_held, is_end)
+  cut, next_start = make_cut(frames, start, block.step - num_held, is_end)
 
   # As many as an overlap may need, and those from the next start on.
-  first = tf.maximum(tf.minimum(next_start, made.num_real - length + 1), 0)
+  first = tf.maximum(tf.minimum(next_start, cut.num_real - length + 1), 0)
   if end_of_episode != 'cross':
-    first = tf.where(is_end, made.num_real, first)
+    first = tf.where(is_end, cut.num_real, first)
   kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
-  return _Held(kept, next_start - first), made
+  return _Held(kept, next_start - first), cut
 
 
-def _cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
+def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
   """Returns the `_Cut` of some frames of an episode, and where to go on.
 
   Args:
