@@ -13,7 +13,7 @@ setuptools.setup(
     + ['rlds2reverb.configs'],
     package_dir={'rlds2reverb.configs': 'configs'},
     package_data={'rlds2reverb.configs': ['*.gin', 'features/*/*.json']},
-    python_requires='>=3.9,<3.12',
+    python_requires='>=3.10,<3.12',
     install_requires=[
         'absl-py>=1.4',
         # dm-reverb 0.14.0, the last release, is compiled against TensorFlow

@@ -6,25 +6,56 @@ fail() {
   exit 1
 }
 
+# The newest Python for which there is a lock file.
 find_python() {
-  local name
-  for name in "${PYTHON:-}" python3.11 python3.10 python3.9 python3; do
-    if [ -n "$name" ] && "$name" -c \
-        'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))' \
-        2>/dev/null; then
+  local name version
+  set -- python3.11 python3.10 python3
+  [ -z "${PYTHON:-}" ] || set -- "$PYTHON"
+  for name in "$@"; do
+    version=$("$name" -c \
+      'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+    if [ -f "requirements/python$version.txt" ]; then
       echo "$name"
       return
     fi
   done
-  fail "needs Python 3.9, 3.10 or 3.11, and found none. On Debian 12:" \
+  [ -z "${PYTHON:-}" ] ||
+    fail "needs Python 3.10 or 3.11, but PYTHON=$PYTHON is" \
+      "${version:-no Python that runs}."
+  fail "needs Python 3.10 or 3.11, and found none. On Debian 12:" \
     "apt-get install python3 python3-venv. One that is not on the PATH can be" \
     "named: PYTHON=/path/to/python3.11"
 }
 
+# Shows which of the packages of a lock file pip is at, from what pip prints.
+show_progress() {
+  local total step what line count=0
+  total=$(grep -c '^[^ #]' "$1")
+  while read -r step what _; do
+    case "$step" in
+      Collecting | Processing)
+        count=$((count + 1))
+        line="  $count of $total: ${what##*/}"
+        # One line on a terminal; in a log one for every ten.
+        if [ -t 2 ]; then
+          printf '\r\033[K%s' "$line" >&2
+        elif [ $((count % 10)) = 0 ]; then
+          echo "$line" >&2
+        fi ;;
+      Installing)
+        [ ! -t 2 ] || echo >&2
+        echo '  Installing them, which takes about a minute ...' >&2 ;;
+    esac
+  done
+}
+
 make_environment() {
-  local python
+  local python lock
   python=$(find_python) || exit 1
-  echo "Making the environment in .venv with $("$python" --version) ..." >&2
+  lock=requirements/python$("$python" -c \
+    'import sys; print("%d.%d" % sys.version_info[:2])').txt
+  echo "Making the environment in .venv (2.1 GB) with $("$python" --version)," \
+    "from $lock ..." >&2
   rm -rf .venv
   if ! "$python" -m venv .venv 2>/dev/null; then
     rm -rf .venv
@@ -39,11 +70,22 @@ make_environment() {
       fail "$python cannot make an environment. On Debian:" \
         "apt-get install python3-venv"
   fi
+  # The lock file has every package, so that pip has nothing to resolve.
+  (
+    set -o pipefail
+    .venv/bin/python -m pip install --disable-pip-version-check --no-deps \
+      --progress-bar off --use-pep517 --requirement "$lock" |
+      show_progress "$lock"
+  ) || fail "could not install what $lock lists; pip says why above."
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    --editable '.[test]' ||
-    fail "could not install what setup.py lists; pip says why above."
-  cksum setup.py > .venv/made_from
+    --no-deps --no-build-isolation --editable . ||
+    fail "could not install rlds2reverb itself; pip says why above."
+  made_from > .venv/made_from
 }
 
-[ "$(cksum setup.py)" = "$(cat .venv/made_from 2>/dev/null)" ] || make_environment
+made_from() {
+  cksum setup.py requirements/*.txt
+}
+
+[ "$(made_from)" = "$(cat .venv/made_from 2>/dev/null)" ] || make_environment
 . .venv/bin/activate

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Makes the lock files anew from setup.py. It needs uv (`pip install uv`).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+for version in 3.10 3.11; do
+  UV_CUSTOM_COMPILE_COMMAND='bash requirements/lock.sh' uv pip compile \
+    setup.py --extra test --python-version "$version" --no-emit-index-url \
+    --quiet --upgrade --output-file "requirements/python$version.txt"
+done

@@ -1,0 +1,59 @@
+"""Holds the lock files in requirements/ against setup.py."""
+
+import distutils.core
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+from packaging import requirements
+from packaging import specifiers
+from packaging import utils
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_VERSIONS = ('3.10', '3.11')
+
+
+def _read_setup():
+  folder = os.getcwd()
+  os.chdir(_ROOT)
+  try:
+    return distutils.core.run_setup('setup.py', stop_after='init')
+  finally:
+    os.chdir(folder)
+
+
+def _read_lock(version):
+  """Returns the locked version of each package, by its normalised name."""
+  path = os.path.join(_ROOT, 'requirements', f'python{version}.txt')
+  with open(path, encoding='utf-8') as f:
+    lines = [line.partition('#')[0].strip() for line in f]
+  pins = [line.split('==') for line in lines if line]
+  return {utils.canonicalize_name(name): pinned for name, pinned in pins}
+
+
+class RequirementsTest(parameterized.TestCase):
+
+  @parameterized.parameters(*_VERSIONS)
+  def test_a_lock_file_has_what_setup_py_asks_for(self, version):
+    locked = _read_lock(version)
+    setup = _read_setup()
+    wanted = [*setup.install_requires, *setup.extras_require['test']]
+    self.assertNotEmpty(wanted)
+    for requirement in map(requirements.Requirement, wanted):
+      name = utils.canonicalize_name(requirement.name)
+      self.assertIn(name, locked, 'Run requirements/lock.sh.')
+      self.assertTrue(
+          requirement.specifier.contains(locked[name]),
+          f'setup.py asks for {requirement}, and python{version}.txt has'
+          f' {locked[name]}. Run requirements/lock.sh.',
+      )
+
+  def test_there_is_a_lock_file_for_every_python_that_setup_py_allows(self):
+    allowed = specifiers.SpecifierSet(_read_setup().python_requires)
+    self.assertEqual(
+        tuple(f'3.{m}' for m in range(30) if f'3.{m}' in allowed), _VERSIONS
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
