@@ -1,18 +1,50 @@
 """Installs rlds2reverb, and what it needs in versions that work together."""
 
+import pathlib
+
 import setuptools
 
 setuptools.setup(
     name='rlds2reverb',
     version='0.1.0',
     description='Offline reinforcement-learning data into training: RLDS to Reverb',
+    long_description=pathlib.Path(__file__).with_name('README.md').read_text(
+        encoding='utf-8'
+    ),
+    long_description_content_type='text/markdown',
     license='Apache-2.0',
-    packages=setuptools.find_packages(
-        include=['rlds2reverb', 'rlds2reverb.*', 'scripts']
-    )
-    + ['rlds2reverb.configs'],
-    package_dir={'rlds2reverb.configs': 'configs'},
-    package_data={'rlds2reverb.configs': ['*.gin', 'features/*/*.json']},
+    license_files=['LICENSE'],
+    keywords='reinforcement-learning offline-rl rlds reverb tf-agents',
+    classifiers=[
+        'Development Status :: 4 - Beta',
+        'Intended Audience :: Science/Research',
+        'Operating System :: POSIX :: Linux',
+        'Programming Language :: Python :: 3',
+        'Programming Language :: Python :: 3.10',
+        'Programming Language :: Python :: 3.11',
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+        'Typing :: Typed',
+    ],
+    packages=[
+        *setuptools.find_packages(include=['rlds2reverb', 'rlds2reverb.*']),
+        'rlds2reverb.configs',
+        'rlds2reverb.scripts',
+    ],
+    package_dir={
+        'rlds2reverb.configs': 'configs',
+        'rlds2reverb.scripts': 'scripts',
+    },
+    package_data={
+        'rlds2reverb': ['py.typed'],
+        'rlds2reverb.configs': ['*.gin', 'features/*/*.json'],
+    },
+    entry_points={
+        'console_scripts': [
+            f'rlds2reverb-{program.replace("_", "-")} ='
+            f' rlds2reverb.scripts:run_{program}'
+            for program in ('record_episodes', 'validate_configs')
+        ],
+    },
     python_requires='>=3.10,<3.12',
     install_requires=[
         'absl-py>=1.4',

@@ -1,0 +1,20 @@
+"""The programs of rlds2reverb, and what its console commands call.
+
+A command runs its program as `__main__`, so that `--help` shows its flags.
+"""
+
+import runpy
+
+
+def _run(program: str) -> None:
+  runpy.run_module(
+      f'{__name__}.{program}', run_name='__main__', alter_sys=True
+  )
+
+
+def run_record_episodes() -> None:
+  _run('record_episodes')
+
+
+def run_validate_configs() -> None:
+  _run('validate_configs')

@@ -1,4 +1,4 @@
-"""Holds the lock files in requirements/ against setup.py."""
+"""Holds setup.py against the lock files and the programs."""
 
 import distutils.core
 import os
@@ -8,6 +8,7 @@ from absl.testing import parameterized
 from packaging import requirements
 from packaging import specifiers
 from packaging import utils
+import scripts
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _VERSIONS = ('3.10', '3.11')
@@ -31,7 +32,7 @@ def _read_lock(version):
   return {utils.canonicalize_name(name): pinned for name, pinned in pins}
 
 
-class RequirementsTest(parameterized.TestCase):
+class LockFilesTest(parameterized.TestCase):
 
   @parameterized.parameters(*_VERSIONS)
   def test_a_lock_file_has_what_setup_py_asks_for(self, version):
@@ -53,6 +54,30 @@ class RequirementsTest(parameterized.TestCase):
     self.assertEqual(
         tuple(f'3.{m}' for m in range(30) if f'3.{m}' in allowed), _VERSIONS
     )
+
+
+class PackagesTest(absltest.TestCase):
+
+  def test_everything_is_installed_below_one_package(self):
+    setup = _read_setup()
+    self.assertContainsSubset(
+        ['rlds2reverb', 'rlds2reverb.configs', 'rlds2reverb.scripts'],
+        setup.packages,
+    )
+    for package in setup.packages:
+      self.assertEqual(package.split('.')[0], 'rlds2reverb')
+
+  def test_every_console_command_calls_a_program(self):
+    commands = _read_setup().entry_points['console_scripts']
+    self.assertNotEmpty(commands)
+    for command in commands:
+      name, function = command.split(' = rlds2reverb.scripts:')
+      program = name.removeprefix('rlds2reverb-').replace('-', '_')
+      self.assertEqual(function, f'run_{program}')
+      self.assertTrue(callable(getattr(scripts, function)))
+      self.assertTrue(
+          os.path.exists(os.path.join(_ROOT, 'scripts', f'{program}.py'))
+      )
 
 
 if __name__ == '__main__':
