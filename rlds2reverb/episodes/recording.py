@@ -114,26 +114,29 @@ def _feature(space: gym.Space) -> Any:
 
 def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
   """Yields the RLDS steps of one episode."""
-  no_action = _zeros(env.action_space)
   observation = env.reset()
   is_first = True
   num_steps = 0
   while True:
+    # Copied as soon as they are there: environments and policies write the next
+    # ones into the same arrays, and may change those that they are given.
+    recorded_observation = _copy(env.observation_space, observation)
     action = policy(observation) if policy else env.action_space.sample()
-    next_observation, reward, done, info = env.step(action)
+    recorded_action = _copy(env.action_space, action)
+    observation, reward, done, info = env.step(action)
     num_steps += 1
     is_terminal = done and not info.get('TimeLimit.truncated', False)
+    discount = 0.0 if is_terminal else 1.0
     yield _step(
-        env, observation, action, reward, 0.0 if is_terminal else 1.0, is_first
+        recorded_observation, recorded_action, reward, discount, is_first
     )
-    observation, is_first = next_observation, False
+    is_first = False
     if done or num_steps == max_steps:
       yield _step(
-          env,
-          observation,
-          no_action,
+          _copy(env.observation_space, observation),
+          _zeros(env.action_space),
           0.0,
-          0.0 if is_terminal else 1.0,
+          discount,
           is_first,
           is_last=True,
           is_terminal=is_terminal,
@@ -142,7 +145,6 @@ def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
 
 
 def _step(
-    env,
     observation,
     action,
     reward,
@@ -152,8 +154,8 @@ def _step(
     is_terminal=False,
 ):
   return {
-      rlds.OBSERVATION: _as_dtype(env.observation_space, observation),
-      rlds.ACTION: _as_dtype(env.action_space, action),
+      rlds.OBSERVATION: observation,
+      rlds.ACTION: action,
       rlds.REWARD: np.float32(reward),
       rlds.DISCOUNT: np.float32(discount),
       rlds.IS_FIRST: is_first,
@@ -168,8 +170,8 @@ def _zeros(space):
   return np.zeros(space.shape, space.dtype)
 
 
-def _as_dtype(space, value):
-  # Environments return float64 where their space is float32.
+def _copy(space, value):
   if isinstance(space, gym.spaces.Dict):
-    return {key: _as_dtype(space[key], value[key]) for key in space.spaces}
-  return np.asarray(value, space.dtype)
+    return {key: _copy(space[key], value[key]) for key in space.spaces}
+  # Environments return float64 where their space is float32.
+  return np.array(value, space.dtype)

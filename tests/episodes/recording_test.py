@@ -11,6 +11,44 @@ from rlds2reverb.episodes import loading
 from rlds2reverb.episodes import recording
 
 
+_NUM_STEPS = 4
+
+
+class _Reusing(gym.Env):
+  """Gives the same arrays at every step, and writes into what it is given."""
+
+  action_space = gym.spaces.Box(-9, 9, (2,), np.float32)
+
+  def __init__(self, is_dict):
+    box = gym.spaces.Box(-99, 99, (3,), np.float32)
+    self._observation = np.zeros(3, np.float32)
+    self._returned = self._observation
+    self.observation_space = box
+    if is_dict:
+      self._returned = {'a': {'b': self._observation}}
+      self.observation_space = gym.spaces.Dict(a=gym.spaces.Dict(b=box))
+
+  def seed(self, seed=None):
+    del seed
+
+  def reset(self):
+    self._observation[:] = 10
+    return self._returned
+
+  def step(self, action):
+    self._observation += 1
+    action[:] = -1
+    return self._returned, 0.0, self._observation[0] == 10 + _NUM_STEPS, {}
+
+
+for _is_dict in False, True:
+  gym.register(
+      f'Reusing{_is_dict}-v0',
+      entry_point=_Reusing,
+      kwargs={'is_dict': _is_dict},
+  )
+
+
 def _read(directory):
   return [
       episode['steps']
@@ -77,6 +115,42 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(
           steps['action'][:-1], (steps['observation'][:-1, 2] > 0).astype(int)
       )
+
+  @parameterized.parameters(False, True)
+  def test_arrays_that_are_used_again(self, is_dict):
+    directory = self._directory()
+    buffer = np.zeros(2, np.float32)
+
+    def policy(observation):
+      observation = observation['a']['b'] if is_dict else observation
+      buffer[:] = observation[:2] - 10
+      return buffer
+
+    recording.record_episodes(
+        f'Reusing{is_dict}-v0', directory, 2, policy=policy
+    )
+    for steps in _read(directory):
+      observation = steps['observation']
+      observation = observation['a']['b'] if is_dict else observation
+      times = np.arange(_NUM_STEPS + 1)[:, np.newaxis]
+      self.assertAllEqual(observation, np.tile(10 + times, 3))
+      self.assertAllEqual(steps['action'][:-1], np.tile(times[:-1], 2))
+      self.assertAllEqual(steps['action'][-1], [0, 0])
+
+  def test_a_policy_that_changes_what_it_sees(self):
+    directory = self._directory()
+
+    def policy(observation):
+      observation *= 100
+      return 0
+
+    recording.record_episodes(
+        'CartPole-v1', directory, 1, policy=policy, max_steps=1
+    )
+    env = gym.make('CartPole-v1')
+    env.seed(0)
+    (steps,) = _read(directory)
+    self.assertAllClose(steps['observation'][0], env.reset())
 
   def test_never_overwrites(self):
     directory = self._directory()
