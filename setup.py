@@ -71,6 +71,7 @@ setuptools.setup(
         # The gym that TF-Agents 0.19.0 knows, for recording episodes.
         'gym==0.23.0',
         'dm-tree',
+        'etils[epath]',
         'h5py',
         'gin-config',
         'tqdm',

@@ -21,6 +21,7 @@ from tf_agents.specs import tensor_spec
 import tree
 
 import rlds2reverb
+from rlds2reverb.episodes import files
 
 _DIRECTORY = flags.DEFINE_string(
     'directory',
@@ -49,12 +50,9 @@ def _print_leaves(nest, describe):
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
-  directory = os.path.join(
-      os.environ.get('BUILD_WORKING_DIRECTORY', ''),
-      os.path.expanduser(_DIRECTORY.value),
-  )
+  directory = files.user_path(_DIRECTORY.value)
 
-  if not os.path.exists(directory):
+  if not files.names_in(directory):
     rlds2reverb.record_episodes(
         'CartPole-v1', directory, _NUM_EPISODES.value, progress=True
     )

@@ -4,12 +4,12 @@
         --num_episodes=100 --directory=/tmp/cartpole
 """
 
-import os
 import sys
 
 from absl import app
 from absl import flags
 
+from rlds2reverb.episodes import files
 from rlds2reverb.episodes import recording
 
 _ENVIRONMENT = flags.DEFINE_string(
@@ -39,23 +39,18 @@ _SEED = flags.DEFINE_integer(
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
-  # Under `bazel run` a relative path is relative to where the user is.
-  directory = os.path.join(
-      os.environ.get('BUILD_WORKING_DIRECTORY', ''),
-      os.path.expanduser(_DIRECTORY.value),
-  )
   try:
-    recording.record_episodes(
+    directory = recording.record_episodes(
         _ENVIRONMENT.value,
-        directory,
+        files.user_path(_DIRECTORY.value),
         _NUM_EPISODES.value,
         max_steps=_MAX_STEPS.value,
         split=_SPLIT.value,
         seed=_SEED.value,
         progress=True,
     )
-  except (FileExistsError, ValueError) as e:
-    sys.exit(f'Nothing was recorded: {e}')
+  except (OSError, ValueError) as e:
+    sys.exit(str(e))
   print(f'Recorded {_NUM_EPISODES.value} episodes in {directory}')
 
 

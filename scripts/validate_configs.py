@@ -9,13 +9,13 @@ checks all configs, without their data. Your own gin file, and your data:
 Prints a line a config. Exits with 1, and the reasons, if one does not fit.
 """
 
-import os
 import sys
 
 from absl import app
 from absl import flags
 
 from rlds2reverb.episodes import fields
+from rlds2reverb.episodes import files
 from rlds2reverb.episodes import known_features
 from rlds2reverb.episodes import loading
 from rlds2reverb.episodes import named_mappings
@@ -31,13 +31,6 @@ _DATA = flags.DEFINE_string(
 _SPLIT = flags.DEFINE_string('split', 'train', 'A split of --data.')
 
 
-def _user_path(path):
-  # Under `bazel run` a relative path is relative to where the user is.
-  return os.path.join(
-      os.environ.get('BUILD_WORKING_DIRECTORY', ''), os.path.expanduser(path)
-  )
-
-
 def _validate(config):
   """Returns what a config fits, in words.
 
@@ -45,11 +38,12 @@ def _validate(config):
     ValueError: if it does not.
   """
   if config.endswith('.gin'):
-    config = _user_path(config)
+    config = files.user_path(config)
   mapping = named_mappings.load_mapping(config)
   if _DATA.value is not None:
-    data = _user_path(_DATA.value)
-    data = data if os.path.isdir(data) else _DATA.value
+    data = files.user_path(_DATA.value)
+    if not files.is_folder(data):
+      data = _DATA.value  # a name in TFDS
     fields.map_fields(loading.load_episodes(data, _SPLIT.value), mapping)
     return f'fits {data}'
   known = known_features.known_features(config)

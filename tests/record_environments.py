@@ -26,6 +26,8 @@ import numpy as np
 import rlds
 import tensorflow_datasets as tfds
 
+from rlds2reverb.episodes import identity
+from rlds2reverb.episodes import whole
 from rlds2reverb.episodes import writing
 
 _FOLDER = os.path.join(
@@ -282,13 +284,16 @@ def main(argv):
   del argv
   gymnasium.register_envs(ale_py)
   for name, (episodes, features) in _DATA_SETS.items():
-    writing.write_episodes(
-        episodes(),
-        os.path.join(_FOLDER, name),
-        name=name,
-        description=episodes.__doc__,
-        features=features,
-    )
+    with whole.new_folder(
+        os.path.join(_FOLDER, name), [identity.INFO_FILE], replace=True
+    ) as folder:
+      writing.write_episodes(
+          episodes(),
+          folder,
+          name=name,
+          description=episodes.__doc__,
+          features=features,
+      )
     print(f'Recorded {name}.')
 
 

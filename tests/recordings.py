@@ -84,9 +84,10 @@ def write(
 
   Args:
     episodes: dicts of metadata and `steps`, a list of steps.
-    path: the directory.
+    path: the directory, which is made.
     open_images: whether the size of images is left open.
   """
+  os.makedirs(path)
   first = episodes[0]
   metadata = {key: first[key] for key in first if key != 'steps'}
   writing.write_episodes(

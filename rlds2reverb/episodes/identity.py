@@ -8,7 +8,10 @@ from typing import Any, Mapping
 
 import numpy as np
 
-_INFO_FILE = 'dataset_info.json'
+from rlds2reverb.episodes import files
+
+# In the folder of every data set of TFDS, which is none without it.
+INFO_FILE = 'dataset_info.json'
 
 
 def fingerprint(*identity: Any) -> str:
@@ -33,10 +36,10 @@ def data_set_version(directory: str) -> str:
   That is its name, version, splits, and the number of episodes in every file.
   It is the hash of nothing where there is no data set.
   """
-  path = os.path.join(directory, _INFO_FILE)
-  if not os.path.exists(path):
+  path = os.path.join(directory, INFO_FILE)
+  if not files.exists(path):
     return fingerprint()
-  with open(path, encoding='utf-8') as f:
+  with files.open_text(path) as f:
     return fingerprint(f.read())
 
 

@@ -20,12 +20,13 @@ import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import fields
+from rlds2reverb.episodes import files
 
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
 
 
-def load_mapping(name_or_path: str) -> fields.StepMapping:
+def load_mapping(name_or_path: files.PathLike) -> fields.StepMapping:
   """Reads the mapping of a well-known data set, or of your own gin file.
 
       data = map_fields(load_episodes('bridge'), load_mapping('bridge'))
@@ -48,8 +49,10 @@ def load_mapping(name_or_path: str) -> fields.StepMapping:
       nearest; or if the file has other statements than bindings, none of
       `StepMapping`, or a binding of something that does not exist.
   """
-  path = name_or_path
-  if not path.endswith(_SUFFIX):
+  name_or_path = os.fspath(name_or_path)
+  if name_or_path.endswith(_SUFFIX):
+    path = files.expand(name_or_path)
+  else:
     path = os.path.join(config_folder(), f'{name_or_path}{_SUFFIX}')
     if name_or_path not in config_names():
       raise ValueError(
@@ -119,7 +122,7 @@ class _Delegate(config_parser.ParserDelegate):
 def _read_bindings(path: str) -> Dict[str, Dict[str, Any]]:
   """Returns the arguments that a gin file binds, by what they are for."""
   bindings = {}
-  with open(path, encoding='utf-8') as f:
+  with files.open_text(path) as f:
     for statement in config_parser.ConfigParser(f, _Delegate()):
       if isinstance(statement, config_parser.BlockDeclaration):
         continue

@@ -1,6 +1,5 @@
 """Recording episodes of a gym environment as an RLDS data set on disk."""
 
-import os
 from typing import Any, Callable, Dict, Iterator, Optional
 
 import gym
@@ -9,6 +8,9 @@ import rlds
 import tensorflow_datasets as tfds
 import tqdm
 
+from rlds2reverb.episodes import files
+from rlds2reverb.episodes import identity
+from rlds2reverb.episodes import whole
 from rlds2reverb.episodes import writing
 
 # From an observation to an action.
@@ -17,7 +19,7 @@ Policy = Callable[[Any], Any]
 
 def record_episodes(
     environment: str,
-    directory: str,
+    directory: files.PathLike,
     num_episodes: int,
     *,
     policy: Optional[Policy] = None,
@@ -36,7 +38,8 @@ def record_episodes(
 
   Args:
     environment: the id of a gym environment, for example `CartPole-v1`.
-    directory: a directory that does not exist yet, or is empty.
+    directory: a directory that does not exist yet, or is empty: its path, or a
+      URL that TensorFlow can write to. It becomes visible when it is whole.
     num_episodes: how many episodes to record.
     policy: from an observation to an action. By default uniformly random.
     max_steps: cuts an episode after so many transitions, as a time limit does.
@@ -48,7 +51,10 @@ def record_episodes(
     The directory, for `load_episodes`.
 
   Raises:
+    BlockingIOError: if another process is writing to `directory`.
     FileExistsError: if `directory` is not empty.
+    OSError: if `directory` cannot be written. This is found out before the
+      environment is made.
     ValueError: if `num_episodes` or `max_steps` is not positive, or there is no
       such environment.
   """
@@ -57,35 +63,34 @@ def record_episodes(
         'num_episodes and max_steps must be positive, but are'
         f' {num_episodes} and {max_steps}.'
     )
-  directory = os.path.abspath(os.path.expanduser(directory))
-  if os.path.exists(directory) and os.listdir(directory):
-    raise FileExistsError(
-        f'{directory} is not empty. Record into a new directory.'
-    )
-  try:
-    env = gym.make(environment)
-  except gym.error.Error as e:
-    raise ValueError(f'There is no gym environment {environment!r}: {e}') from e
-  try:
-    env.seed(seed)
-    env.action_space.seed(seed)
-    writing.write_episodes(
-        (
-            {rlds.STEPS: list(_steps(env, policy, max_steps))}
-            for _ in tqdm.trange(
-                num_episodes,
-                desc=f'Recording {environment}',
-                disable=not progress,
-            )
-        ),
-        directory,
-        name=environment,
-        description=f'Episodes of the gym environment {environment}.',
-        features=_features(env),
-        split=split,
-    )
-  finally:
-    env.close()
+  directory = files.expand(directory)
+  with whole.new_folder(directory, [identity.INFO_FILE]) as folder:
+    try:
+      env = gym.make(environment)
+    except gym.error.Error as e:
+      raise ValueError(
+          f'There is no gym environment {environment!r}: {e}'
+      ) from e
+    try:
+      env.seed(seed)
+      env.action_space.seed(seed)
+      writing.write_episodes(
+          (
+              {rlds.STEPS: list(_steps(env, policy, max_steps))}
+              for _ in tqdm.trange(
+                  num_episodes,
+                  desc=f'Recording {environment}',
+                  disable=not progress,
+              )
+          ),
+          folder,
+          name=environment,
+          description=f'Episodes of the gym environment {environment}.',
+          features=_features(env),
+          split=split,
+      )
+    finally:
+      env.close()
   return directory
 
 

@@ -10,8 +10,10 @@ import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.episodes import files
 from rlds2reverb.episodes import identity as identity_lib
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import whole
 from rlds2reverb.episodes import writing
 
 _MARKER = 'saved_episodes.json'
@@ -21,7 +23,7 @@ _IMAGE_CHANNELS = (1, 3, 4)
 
 def save_episodes(
     rlds_data: tf.data.Dataset,
-    directory: str,
+    directory: files.PathLike,
     identity: Sequence[Any] = (),
     *,
     split: str = 'train',
@@ -47,13 +49,15 @@ def save_episodes(
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps, in dicts of any
       depth. All episodes are gone through, in their order.
-    directory: where the data set will be. Its parents are made.
+    directory: where the data set will be: its path, or a URL that TensorFlow
+      can write to. Its parents are made.
     identity: what tells this data from other data of the same spec: the name
       of its source, its mapping and transforms; see `cached_statistics`.
     split: the name of the split.
     name: of the data set; by default the last part of `directory`.
     overwrite: whether a data set that was saved in `directory` before is
-      replaced. One that was not saved by this function never is.
+      replaced. It stays until the new one is whole; at a URL, where it could
+      not, it cannot be replaced. What was not saved by this function never is.
 
   Returns:
     The directory, for `load_episodes`.
@@ -63,9 +67,11 @@ def save_episodes(
       written: ragged, bfloat16, in a tuple, or a string array of open shape or
       of no strings.
       Or while writing, if there are no episodes.
+    BlockingIOError: if another process is writing to `directory`.
     FileExistsError: if there is something else in `directory`.
+    OSError: if it cannot be written or replaced.
   """
-  directory = os.path.abspath(os.path.expanduser(directory))
+  directory = files.expand(directory)
   if _reads_from(rlds_data, directory):
     raise ValueError(
         f'The episodes are read from {directory}. They cannot be saved there'
@@ -76,7 +82,9 @@ def save_episodes(
   fingerprint = identity_lib.fingerprint(
       str(rlds_data.element_spec), split, identity
   )
-  if os.path.exists(directory) and os.listdir(directory):
+  whole.put_right(directory)
+  saved = None
+  if files.names_in(directory):
     saved = _read_marker(directory)
     if saved == fingerprint and not overwrite:
       logging.info('Using the episodes saved in %s.', directory)
@@ -92,15 +100,20 @@ def save_episodes(
           )
           + ' Or choose another directory.'
       )
-  writing.write_episodes(
-      rlds_data.prefetch(1).as_numpy_iterator(),
+  with whole.new_folder(
       directory,
-      name=name or os.path.basename(directory),
-      description='Episodes saved by rlds2reverb.',
-      features=features,
-      split=split,
-      finish=lambda folder: _write_marker(folder, fingerprint),
-  )
+      [identity_lib.INFO_FILE, _MARKER],
+      replace=saved is not None,
+  ) as folder:
+    writing.write_episodes(
+        rlds_data.prefetch(1).as_numpy_iterator(),
+        folder,
+        name=name or os.path.basename(directory),
+        description='Episodes saved by rlds2reverb.',
+        features=features,
+        split=split,
+    )
+    _write_marker(folder, fingerprint)
   return directory
 
 
@@ -198,7 +211,7 @@ def _write_marker(directory: str, fingerprint: str) -> None:
 
 def _read_marker(directory: str) -> Optional[str]:
   try:
-    with open(os.path.join(directory, _MARKER), encoding='utf-8') as f:
+    with files.open_text(os.path.join(directory, _MARKER)) as f:
       return json.load(f)['fingerprint']
   except FileNotFoundError:
     return None

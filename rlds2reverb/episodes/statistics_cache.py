@@ -3,20 +3,21 @@
 import dataclasses
 import json
 import os
-import tempfile
 from typing import Any, Sequence
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import files
 from rlds2reverb.episodes import identity as identity_lib
 from rlds2reverb.episodes import statistics as statistics_lib
+from rlds2reverb.episodes import whole
 
 
 def cached_statistics(
     rlds_data: tf.data.Dataset,
-    directory: str,
+    directory: files.PathLike,
     identity: Sequence[Any] = (),
     **kwargs: Any,
 ) -> statistics_lib.Statistics:
@@ -44,8 +45,8 @@ def cached_statistics(
     FileNotFoundError: if there is no such directory.
     ValueError: see `compute_statistics`; and if `identity` holds a function.
   """
-  directory = os.path.expanduser(directory)
-  if not os.path.isdir(directory):
+  directory = files.expand(directory)
+  if not files.is_folder(directory):
     raise FileNotFoundError(f'There is no directory {directory}.')
   name = identity_lib.fingerprint(
       identity_lib.data_set_version(directory),
@@ -54,12 +55,12 @@ def cached_statistics(
       kwargs,
   )
   path = os.path.join(directory, f'statistics-{name}.json')
-  if os.path.exists(path):
-    with open(path, encoding='utf-8') as f:
+  if files.exists(path):
+    with files.open_text(path) as f:
       return from_json(f.read())
   statistics = statistics_lib.compute_statistics(rlds_data, **kwargs)
   try:
-    _write(path, to_json(statistics))
+    whole.write_text(path, to_json(statistics))
   except OSError as e:
     logging.warning('The statistics are not kept: %s', e)
   return statistics
@@ -101,13 +102,3 @@ def from_json(text: str) -> statistics_lib.Statistics:
       name: field(values) for name, values in plain['fields'].items()
   }
   return statistics_lib.Statistics(**plain)
-
-
-def _write(path, text):
-  # Renamed when it is whole, so that no other process reads half of it.
-  with tempfile.NamedTemporaryFile(
-      'w', dir=os.path.dirname(path), delete=False, encoding='utf-8'
-  ) as f:
-    f.write(text)
-  os.chmod(f.name, 0o644)
-  os.replace(f.name, path)

@@ -2,7 +2,7 @@
 
 A checkpoint is a directory that a Reverb server starts from: `tables.tfrecord`,
 `items.tfrecord`, `chunks.tfrecord`, and an empty `DONE`, without which it is
-not one. Here it is written beside its place and renamed when it is whole.
+not one. Here it is written whole or not at all.
 """
 
 import contextlib
@@ -34,6 +34,8 @@ from tf_agents.replay_buffers import reverb_replay_buffer
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.episodes import files
+from rlds2reverb.episodes import whole
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
@@ -76,7 +78,7 @@ class TableSettings:
 
 def write_reverb_checkpoint(
     rlds_data: tf.data.Dataset,
-    directory: str,
+    directory: files.PathLike,
     tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
@@ -101,7 +103,8 @@ def write_reverb_checkpoint(
 
   Args:
     rlds_data: see `write_rlds_to_reverb`.
-    directory: of the checkpoint. It must not exist.
+    directory: of the checkpoint: a path, or a URL that TensorFlow can write to.
+      It must not exist, or be empty.
     tables: see `write_rlds_to_reverb`.
     policy_info_fn: see there.
     reverb_tables: the tables as they will be served, for those that are not to
@@ -116,13 +119,15 @@ def write_reverb_checkpoint(
     The number of items, by table.
 
   Raises:
-    FileExistsError: if `directory` exists.
+    BlockingIOError: if another process is writing to `directory`.
+    FileExistsError: if `directory` is not empty.
     OSError: if it cannot be written. Nothing of it is left then.
     ValueError: if a table is described twice or not filled, its signature does
       not fit the data, it is too small, two items have one key, or an argument
       or the data is not valid.
     InvalidArgumentError: on an invalid episode. Nothing is left then.
   """
+  directory = files.expand(directory)
   source = source_lib.make_source(
       rlds_data, tables, policy_info_fn, chunk_length, episode_id, **settings
   )
@@ -149,7 +154,7 @@ def write_reverb_checkpoint(
 
 
 def merge_reverb_checkpoints(
-    directories: Sequence[str], directory: str
+    directories: Sequence[files.PathLike], directory: files.PathLike
 ) -> Dict[str, int]:
   """Merges checkpoints of the same tables into one.
 
@@ -158,20 +163,23 @@ def merge_reverb_checkpoints(
 
   Args:
     directories: of the checkpoints.
-    directory: of the new one. It must not exist.
+    directory: of the new one. It must not exist, or be empty.
 
   Returns:
     The number of items, by table. Where they are more than any of the
     checkpoints has a table's `max_size` for, the merged table is that large.
 
   Raises:
-    FileExistsError: if `directory` exists.
+    BlockingIOError: if another process is writing to `directory`.
+    FileExistsError: if `directory` is not empty.
     FileNotFoundError: if one of `directories` is not a checkpoint.
     OSError: if it cannot be written. Nothing of it is left then.
     ValueError: if there is no checkpoint, or their tables differ.
   """
   if not directories:
     raise ValueError('There must be a checkpoint to merge.')
+  directory = files.expand(directory)
+  directories = [files.expand(path) for path in directories]
   tables = [_read_tables(path) for path in directories]
   for path, others in zip(directories[1:], tables[1:]):
     _check_same_tables(directories[0], tables[0], path, others)
@@ -193,10 +201,10 @@ def merge_reverb_checkpoints(
 
 
 def restore_reverb_server(
-    directory: str,
+    directory: files.PathLike,
     *,
     port: Optional[int] = None,
-    checkpoint_root: Optional[str] = None,
+    checkpoint_root: Optional[files.PathLike] = None,
 ) -> reverb.Server:
   """Starts a Reverb server from a checkpoint.
 
@@ -204,19 +212,23 @@ def restore_reverb_server(
   Reverb server does: whoever reaches the port can read and change its tables.
 
   Args:
-    directory: of the checkpoint.
+    directory: of the checkpoint, on the local disk.
     port: of the server. By default a free one.
     checkpoint_root: where the server's own checkpoints go, and from where it
-      starts if there is one. Reverb removes all else there. By default a
-      temporary directory, which goes with the server.
+      starts if there is one, on the local disk. Reverb removes all else there.
+      By default a temporary directory, which goes with the server.
 
   Returns:
     The server, with the tables of the checkpoint.
 
   Raises:
     FileNotFoundError: if `directory` is not a whole checkpoint.
-    ValueError: if `port` is in use, or `checkpoint_root` holds `directory`.
+    ValueError: if `port` is in use, a directory is not on the local disk, or
+      `checkpoint_root` holds `directory`.
   """
+  directory = files.expand_local(directory, 'The checkpoint')
+  if checkpoint_root is not None:
+    checkpoint_root = files.expand_local(checkpoint_root, 'checkpoint_root')
   # All but the names is as in the checkpoint, whatever is said here.
   tables = [
       reverb.Table(
@@ -372,22 +384,10 @@ class _Writer:
 @contextlib.contextmanager
 def _new_checkpoint(directory: str) -> Iterator[str]:
   """Yields the path to write a checkpoint to; it is in its place when whole."""
-  directory = os.path.abspath(directory)
-  if os.path.exists(directory):
-    raise FileExistsError(
-        f'{directory} exists. Remove it, or write to another directory.'
-    )
-  parent, name = os.path.split(directory)
-  os.makedirs(parent, exist_ok=True)
-  path = tempfile.mkdtemp(prefix=f'.{name}.', dir=parent)
-  try:
+  with whole.new_folder(directory, [_DONE]) as path:
     yield path
     with open(os.path.join(path, _DONE), 'wb'):
       pass
-    os.chmod(path, 0o755)
-    os.rename(path, directory)
-  finally:
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def _copy_records(directories, file, path, table_names):
@@ -495,7 +495,7 @@ def _write_tables(path, tables) -> None:
 
 def _read_tables(directory):
   """Returns the `PriorityTableCheckpoint`s of a checkpoint, by name."""
-  if not os.path.exists(os.path.join(directory, _DONE)):
+  if not files.exists(os.path.join(directory, _DONE)):
     raise FileNotFoundError(
         f'{directory} is not a whole Reverb checkpoint: it has no {_DONE}.'
     )

@@ -236,6 +236,26 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       saving.save_episodes(rlds_data, self._directory())
 
+  def test_what_others_write_meanwhile_is_not_replaced(self):
+    directory = self._directory()
+    rlds_data = golden.stacked([golden.COMPLETE])
+
+    def episodes():
+      os.makedirs(os.path.join(directory, 'other'))
+      yield from rlds_data.as_numpy_iterator()
+
+    with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:
+      saving.save_episodes(
+          tf.data.Dataset.from_generator(
+              episodes, output_signature=rlds_data.element_spec
+          ),
+          directory,
+          overwrite=True,
+      )
+    self.assertEqual(os.listdir(directory), ['other'])
+    kept = str(e.exception).rsplit('kept in ', 1)[1].rstrip('.')
+    self.assertLen(self._load(kept), 1)
+
 
 if __name__ == '__main__':
   tf.test.main()

@@ -37,7 +37,18 @@ class RecordEpisodesTest(absltest.TestCase):
 
     result = _run(*args, f'--directory={directory}')
     self.assertEqual(result.returncode, 1)
-    self.assertIn('is not empty. Record into a new directory.', result.stderr)
+    self.assertIn('is not empty. Remove it, or choose a new directory.', result.stderr)
+
+  def test_a_directory_that_cannot_be_written_takes_a_line_to_say(self):
+    for directory, message in (
+        ('/proc/data', '/proc/data cannot be written'),
+        ('/proc', '/proc is a mount point'),
+        ('foo://data', 'no file system for foo://'),
+    ):
+      result = _run('--environment=none', f'--directory={directory}')
+      self.assertEqual(result.returncode, 1)
+      self.assertIn(message, result.stderr.splitlines()[-1])
+      self.assertNotIn('Traceback', result.stderr)
 
   def test_needs_a_directory(self):
     result = _run()

@@ -4,7 +4,6 @@ The data is written to disk by TFDS, read, mapped and converted, and compared
 with what numpy makes of the same arrays.
 """
 
-import os
 
 from absl.testing import parameterized
 import numpy as np
@@ -243,7 +242,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
     ]
     if config == 'robomimic':
       episodes[0]['steps']['is_terminal'][-2] = True
-    directory = os.path.join(self.get_temp_dir(), 'data')
+    directory = self.create_tempdir().full_path
     writing.write_episodes(
         [
             {

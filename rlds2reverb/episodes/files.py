@@ -1,0 +1,132 @@
+"""Paths and files, on the local disk and wherever else TensorFlow reaches.
+
+A path comes as a string or an `os.PathLike`, `~` included. `expand` makes it a
+string that is an absolute path, or a URL such as `gs://bucket/folder`, and the
+other functions take what it returns.
+"""
+
+import contextlib
+import io
+import os
+import re
+from typing import Iterator, List, Union
+
+from etils import epath
+import tensorflow as tf
+
+PathLike = Union[str, os.PathLike]
+
+_URL = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*://')
+# What `pathlib` makes of a URL.
+_BROKEN_URL = re.compile(r'([A-Za-z][A-Za-z0-9+.-]*):/(?!/)')
+
+
+def expand(path: PathLike) -> str:
+  """Returns the absolute path, or the URL, that `path` is short for.
+
+  Raises:
+    ValueError: if it is empty, or a URL that cannot be reached from here.
+  """
+  path = os.fsdecode(path)
+  if not path:
+    raise ValueError('A path must not be empty.')
+  if is_url(path):
+    try:
+      return os.fspath(epath.Path(path))
+    except KeyError as e:
+      raise ValueError(
+          f'{path} cannot be reached: there is no file system for {e.args[0]}.'
+          ' A path must be a local one, or a URL that TFDS knows, such as'
+          ' gs://bucket/folder.'
+      ) from e
+  broken = _BROKEN_URL.match(path)
+  if broken:
+    raise ValueError(
+        f'{path} is a URL that has lost a slash, as pathlib.Path does with'
+        f' {broken[1]}://. Pass a string, or an etils.epath.Path.'
+    )
+  return os.path.abspath(os.path.expanduser(path))
+
+
+def expand_local(path: PathLike, name: str) -> str:
+  """Returns what `expand` does for a path that must not be a URL.
+
+  Args:
+    path: the path.
+    name: what it is of, for the error: 'The checkpoint'.
+
+  Raises:
+    ValueError: if it is a URL.
+  """
+  path = expand(path)
+  if is_url(path):
+    raise ValueError(
+        f'{name} must be on the local disk, but is at {path}. Copy it first.'
+    )
+  return path
+
+
+def user_path(path: str) -> str:
+  """Returns what `expand` does for a path that a user has typed.
+
+  A relative one is taken from the folder in which the user typed it. Under
+  `bazel run` that is not the folder in which the program runs.
+
+  Raises:
+    ValueError: as `expand` does.
+  """
+  if not is_url(path):
+    folder = os.environ.get('BUILD_WORKING_DIRECTORY', '')
+    path = os.path.join(folder, os.path.expanduser(path))
+  return expand(path)
+
+
+def is_url(path: str) -> bool:
+  """Returns whether a path is a URL, and not a local path."""
+  return bool(_URL.match(path))
+
+
+def exists(path: str) -> bool:
+  with os_errors(path):
+    return epath.Path(path).exists()
+
+
+def is_folder(path: str) -> bool:
+  # Of a file system that cannot be reached, TensorFlow says that a folder is
+  # not there, but raises an error about whether anything is.
+  return exists(path) and epath.Path(path).is_dir()
+
+
+def names_in(folder: str) -> List[str]:
+  """Returns the names of what is in a folder, sorted; none if it is not one."""
+  if not is_folder(folder):
+    return []
+  if not is_url(folder):
+    # All of them: `epath` leaves out what ends with `~`.
+    return sorted(os.listdir(folder))
+  with os_errors(folder):
+    return sorted(path.name for path in epath.Path(folder).iterdir())
+
+
+def open_text(path: str) -> io.StringIO:
+  """Returns the text of a file, as an open file with the name `path`.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+  """
+  # Whole: to TensorFlow's `readline`, an error is the end of the file.
+  with os_errors(path), epath.Path(path).open() as f:
+    text = io.StringIO(f.read())
+  text.name = path
+  return text
+
+
+@contextlib.contextmanager
+def os_errors(path: str) -> Iterator[None]:
+  """Raises TensorFlow's errors about `path` as Python raises its own."""
+  try:
+    yield
+  except tf.errors.NotFoundError as e:
+    raise FileNotFoundError(f'{path} is not there: {e.message}') from e
+  except tf.errors.OpError as e:
+    raise OSError(f'{path} cannot be reached: {e.message}') from e
