@@ -6,7 +6,6 @@ for the observation that they lead to.
 """
 
 import contextlib
-import os
 from typing import (
     Any,
     Callable,
@@ -29,6 +28,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import columns as columns_lib
+from rlds2reverb.episodes import files
 from rlds2reverb.episodes import minari
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import steps as steps_lib
@@ -68,7 +68,7 @@ class _Layout(NamedTuple):
 
 @gin.configurable
 def from_flat_arrays(
-    arrays: Union[str, os.PathLike, Mapping[str, Any]],
+    arrays: Union[files.PathLike, Mapping[str, Any]],
     *,
     max_episode_steps: Optional[int] = None,
 ) -> tf.data.Dataset:
@@ -112,7 +112,7 @@ def from_flat_arrays(
       - a dict of arrays, or `h5py.Dataset`s of an open file, of `N` rows each;
         nested, in dicts and tuples, or with paths as keys (`infos/qpos`), as
         D4RL's `get_dataset` returns it;
-      - the path of an HDF5 file with the same names;
+      - the path of an HDF5 file with the same names, on the local disk;
       - the path of a Minari data set in HDF5: its directory, or its
         `main_data.hdf5`, which has a group an episode; see Minari's
         documentation. Images in JPEG stay encoded, for `decode_images`.
@@ -132,15 +132,16 @@ def from_flat_arrays(
     episodes that are being read are in memory.
 
   Raises:
-    ValueError: if there is no such file or column, if a column does not have
-      as many rows as the terminals, or if a flag is neither 0 nor 1.
+    ValueError: if there is no such file or column, if the file is not a whole
+      HDF5 file with something in it, if a column does not have as many rows as
+      the terminals, or if a flag is neither 0 nor 1.
     InvalidArgumentError: while iterating, if an episode of Minari does not have
       the columns of the first, or as many rows as they need.
   """
   if isinstance(arrays, Mapping):
     open_source = lambda: contextlib.nullcontext(arrays)
   else:
-    path = minari.find_file(os.fspath(arrays))
+    path = minari.find_file(arrays)
     if minari.is_minari(path):
       if max_episode_steps is not None:
         raise ValueError(

@@ -3,16 +3,20 @@
 import os
 from typing import Any, Dict, Optional
 
+from absl import logging
 import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.episodes import files
+from rlds2reverb.episodes import identity
+
 
 def load_episodes(
-    name_or_directory: str,
+    name_or_directory: files.PathLike,
     split: str = 'train',
     *,
-    data_dir: Optional[str] = None,
+    data_dir: Optional[files.PathLike] = None,
     decoders: Optional[Dict[str, Any]] = None,
     num_shards: int = 1,
     shard_index: int = 0,
@@ -27,9 +31,11 @@ def load_episodes(
 
   Args:
     name_or_directory: the directory of a data set's version, where its
-      `dataset_info.json` is; or the name of a TFDS data set that is prepared in
-      `data_dir`, for example `d4rl_mujoco_halfcheetah/v2-medium`.
-    split: a TFDS split, for example `train` or `train[:10%]`.
+      `dataset_info.json` is; the directory that holds its versions, of which
+      the newest is taken; or the name of a TFDS data set that is prepared in
+      `data_dir`, for example `d4rl_mujoco_halfcheetah/v2-medium`. A directory
+      is a path, or a URL that TensorFlow can read.
+    split: a TFDS split, for example `train`, `train[:10%]` or `train+test`.
     data_dir: where TFDS looks for a named data set. By default where TFDS does.
     decoders: TFDS decoders of single features, nested as the features are.
       `{'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}`, for
@@ -47,15 +53,22 @@ def load_episodes(
 
   Raises:
     FileNotFoundError: if there is no such data set on disk.
-    ValueError: if it has no such split, if its episodes have no steps, or if
-      `shard_index` is not one of `num_shards`.
+    OSError: if the file system cannot be reached.
+    ValueError: if it has no such split, if `split` is not one split, if its
+      episodes have no steps, or if `shard_index` is not one of `num_shards`.
   """
+  if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
+    raise ValueError(
+        f'split must be one split, but is {split!r}. To read several as one,'
+        " write 'train+test'."
+    )
   if not 0 <= shard_index < num_shards:
     raise ValueError(
         f'shard_index must be at least 0 and less than num_shards={num_shards},'
         f' but is {shard_index}.'
     )
-  builder = _builder(name_or_directory, data_dir)
+  with files.os_errors(os.fspath(name_or_directory)):
+    builder = _builder(name_or_directory, data_dir)
   features = builder.info.features
   if rlds.STEPS not in features:
     raise ValueError(
@@ -91,21 +104,47 @@ def load_episodes(
   return episodes.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _builder(name_or_directory: str, data_dir: Optional[str]):
-  directory = os.path.expanduser(name_or_directory)
-  if os.path.isdir(directory):
-    return tfds.builder_from_directory(directory)
+def _builder(name_or_directory: files.PathLike, data_dir):
+  """Returns the builder of a directory, or of a name that TFDS knows."""
+  name = os.fspath(name_or_directory)
+  directory = files.expand(name)
+  if files.is_folder(directory):
+    return tfds.builder_from_directory(_version_folder(directory))
+  if data_dir is not None:
+    data_dir = files.expand(data_dir)
   try:
-    builder = tfds.builder(name_or_directory, data_dir=data_dir)
+    builder = tfds.builder(name, data_dir=data_dir)
   except (tfds.core.registered.DatasetNotFoundError, ValueError) as e:
     raise FileNotFoundError(
-        f'{name_or_directory} is neither a directory nor the name of a TFDS'
-        ' data set.'
+        f'{name} is neither a directory nor the name of a TFDS data set.'
     ) from e
-  if not os.path.isdir(builder.data_dir):
+  if not files.is_folder(os.fspath(builder.data_path)):
     raise FileNotFoundError(
-        f'The TFDS data set {name_or_directory} is not in {builder.data_dir}.'
-        ' Prepare it with tfds.builder(...).download_and_prepare(), or pass'
-        ' data_dir.'
+        f'The TFDS data set {name} is not in {builder.data_dir}. Prepare it'
+        ' with tfds.builder(...).download_and_prepare(), or pass data_dir.'
     )
   return builder
+
+
+def _version_folder(directory: str) -> str:
+  """Returns the folder of the data set, or of its newest version, in there."""
+  names = files.names_in(directory)
+  if identity.INFO_FILE in names:
+    return directory
+  versions = [
+      name
+      for name in names
+      if tfds.core.Version.is_valid(name)
+      and files.exists(os.path.join(directory, name, identity.INFO_FILE))
+  ]
+  if not versions:
+    raise FileNotFoundError(
+        f'{directory} is not the folder of a data set: it has no'
+        f' {identity.INFO_FILE}, and no folder of a version such as 1.0.0 that'
+        f' has one. It has {names}.'
+    )
+  newest = max(versions, key=tfds.core.Version)
+  logging.info(
+      'Reading version %s of %s, the newest of %s.', newest, directory, versions
+  )
+  return os.path.join(directory, newest)

@@ -21,6 +21,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import columns as columns_lib
+from rlds2reverb.episodes import files
 from rlds2reverb.episodes import packs
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
@@ -37,23 +38,43 @@ _USED = (*_FIELDS.values(), _TERMINATIONS, _TRUNCATIONS)
 _STRING = tf.TensorSpec([], tf.string)
 
 
-def find_file(path: str) -> str:
+def find_file(path: files.PathLike) -> str:
   """Returns the path of the HDF5 file in a Minari data set, or of a file.
 
+  Args:
+    path: of the file, or of the folder of a Minari data set.
+
   Raises:
-    ValueError: if there is none.
+    ValueError: if there is none, or it is at a URL.
   """
-  candidates = [path, *(os.path.join(path, name) for name in _FILES)]
-  for candidate in candidates:
+  path = files.expand_local(path, 'An HDF5 file')
+  for candidate in path, *(os.path.join(path, name) for name in _FILES):
     if os.path.isfile(candidate):
       return candidate
-  raise ValueError(f'There is no HDF5 file: none of {candidates} is a file.')
+  if os.path.isdir(path):
+    raise ValueError(
+        f'There is no HDF5 file in {path}: a Minari data set has one of'
+        f' {_FILES}.'
+    )
+  raise ValueError(f'There is no HDF5 file {path}.')
 
 
 def is_minari(path: str) -> bool:
-  """Returns whether all that an HDF5 file has are Minari's episodes."""
-  with h5py.File(path, 'r') as file:
-    return bool(file) and all(map(_EPISODE.fullmatch, file))
+  """Returns whether all that an HDF5 file has are Minari's episodes.
+
+  Raises:
+    ValueError: if it is not a whole HDF5 file, or there is nothing in it.
+  """
+  try:
+    with h5py.File(path, 'r') as file:
+      names = list(file)
+  except PermissionError:
+    raise
+  except OSError as e:
+    raise ValueError(f'{path} is not a whole HDF5 file: {e}') from e
+  if not names:
+    raise ValueError(f'{path} is an HDF5 file with nothing in it.')
+  return all(map(_EPISODE.fullmatch, names))
 
 
 def read_episodes(path: str) -> tf.data.Dataset:
@@ -123,9 +144,9 @@ def _num_rows(name: str, length: int) -> Tuple[int, ...]:
 def _image_columns(directory: str) -> Set[str]:
   """Returns the columns whose spaces are images, as the metadata has them."""
   path = os.path.join(directory, _METADATA_FILE)
-  if not os.path.exists(path):
+  if not files.exists(path):
     return set()
-  with open(path, encoding='utf-8') as f:
+  with files.open_text(path) as f:
     metadata = json.load(f)
   found = set()
   for column, key in (

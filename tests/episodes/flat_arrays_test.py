@@ -439,10 +439,35 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       flat_arrays.from_flat_arrays(arrays)
 
   def test_other_errors(self):
-    with self.assertRaisesRegex(ValueError, 'There is no HDF5 file'):
+    with self.assertRaisesRegex(
+        ValueError, 'There is no HDF5 file /nowhere/file.hdf5'
+    ):
       flat_arrays.from_flat_arrays('/nowhere/file.hdf5')
+    folder = self.create_tempdir().full_path
+    with self.assertRaisesRegex(
+        ValueError, f'no HDF5 file in {folder}: .*data/main_data.hdf5'
+    ):
+      flat_arrays.from_flat_arrays(folder)
+    with self.assertRaisesRegex(ValueError, 'local disk, but is at gs://b/a'):
+      flat_arrays.from_flat_arrays('gs://b/a.hdf5')
     with self.assertRaisesRegex(ValueError, 'max_episode_steps must be a'):
       flat_arrays.from_flat_arrays(_ARRAYS, max_episode_steps=0)
+
+  def test_files_without_data(self):
+    path = self.create_tempfile().full_path
+    with self.assertRaisesRegex(ValueError, f'{path} is not a whole HDF5 file'):
+      flat_arrays.from_flat_arrays(path)
+    with h5py.File(path, 'w'):
+      pass
+    with self.assertRaisesRegex(ValueError, f'{path} is an HDF5 file with not'):
+      flat_arrays.from_flat_arrays(path)
+    with h5py.File(path, 'w') as file:
+      for name, column in _ARRAYS.items():
+        if not isinstance(column, dict):
+          file[name] = column
+    os.truncate(path, os.path.getsize(path) // 2)
+    with self.assertRaisesRegex(ValueError, f'{path} is not a whole HDF5 file'):
+      flat_arrays.from_flat_arrays(path)
 
 
 if __name__ == '__main__':

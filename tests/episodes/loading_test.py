@@ -2,21 +2,23 @@
 
 import os
 
+from absl import logging
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.episodes import loading
+from tests import ram_files  # pylint: disable=unused-import
 
 
-def _write(directory, features, episodes):
+def _write(directory, features, episodes, version='1.0.0'):
   """Writes episodes as TFDS data of one split, in files of two episodes."""
   os.makedirs(directory, exist_ok=True)
   info = tfds.core.DatasetInfo(
       builder=tfds.core.dataset_info.DatasetIdentity(
           name='written',
-          version=tfds.core.Version('1.0.0'),
+          version=tfds.core.Version(version),
           data_dir=directory,
           module_name=__name__,
       ),
@@ -186,7 +188,52 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         [[0, 1, 2], [10, 11, 12]],
     )
 
-  @parameterized.parameters('no_such_data_set', '/no/such/directory')
+  def test_the_newest_version_of_a_data_set(self):
+    directory = self.create_tempdir().full_path
+    for version in '2.9.0', '2.10.0', '1.11.1':
+      _write(
+          os.path.join(directory, version),
+          {'version': np.str_, 'steps': tfds.features.Dataset({'a': np.int32})},
+          [{'version': version, 'steps': [{'a': 1}]}],
+          version,
+      )
+    os.mkdir(os.path.join(directory, '3.0.0'))  # Without data.
+    os.mkdir(os.path.join(directory, 'other'))
+    with self.assertLogs(logging.get_absl_logger(), 'INFO') as logs:
+      (episode,) = loading.load_episodes(directory)
+    self.assertEqual(episode['version'], '2.10.0')
+    self.assertIn(f'Reading version 2.10.0 of {directory}', logs.output[0])
+    (episode,) = loading.load_episodes(os.path.join(directory, '1.11.1'))
+    self.assertEqual(episode['version'], '1.11.1')
+
+  def test_a_folder_that_is_no_data_set(self):
+    directory = self.create_tempdir().full_path
+    os.mkdir(os.path.join(directory, '1.0.0'))
+    with self.assertRaisesRegex(
+        FileNotFoundError,
+        r"not the folder of a data set: it has no dataset_info.json.*'1.0.0'",
+    ):
+      loading.load_episodes(directory)
+
+  @parameterized.parameters((['train'],), (('train', 'train'),), (None,))
+  def test_several_splits(self, split):
+    with self.assertRaisesRegex(ValueError, r"one split.*'train\+test'"):
+      loading.load_episodes(self._directory, split)
+
+  def test_a_split_of_several(self):
+    loaded = loading.load_episodes(self._directory, 'train[:1]+train[6:]')
+    self.assertEqual([int(e['episode_id']) for e in loaded], [0, 6])
+    first, second = tfds.even_splits('train', 2)
+    loaded = loading.load_episodes(self._directory, second)
+    self.assertEqual([int(e['episode_id']) for e in loaded], [4, 5, 6])
+    loaded = loading.load_episodes(
+        self._directory, first, num_shards=2, shard_index=1
+    )
+    self.assertEqual([int(e['episode_id']) for e in loaded], [2, 3])
+
+  @parameterized.parameters(
+      'no_such_data_set', '/no/such/directory', 'ram://no/such/directory'
+  )
   def test_no_such_data_set(self, name):
     with self.assertRaisesRegex(FileNotFoundError, f'{name} is neither'):
       loading.load_episodes(name)

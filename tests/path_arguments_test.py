@@ -1,0 +1,204 @@
+"""Holds every public function that takes a path against every form of one."""
+
+import inspect
+import os
+import pathlib
+
+from absl.testing import parameterized
+import h5py
+import numpy as np
+import tensorflow as tf
+
+import rlds2reverb
+from tests import golden
+from tests import ram_files  # pylint: disable=unused-import
+
+_TABLE = 'table'
+_NUM_STEPS = 4  # of golden.COMPLETE
+
+
+def _episodes():
+  return golden.stacked([golden.COMPLETE])
+
+
+def _record(at):
+  return rlds2reverb.record_episodes('CartPole-v1', at('new'), 1)
+
+
+def _save(at):
+  return rlds2reverb.save_episodes(_episodes(), at('new'))
+
+
+def _write_checkpoint(at):
+  rlds2reverb.write_reverb_checkpoint(
+      _episodes(), at('new'), rlds2reverb.TableItems(_TABLE)
+  )
+
+
+def _merge(at):
+  rlds2reverb.merge_reverb_checkpoints([at('checkpoint')], at('new'))
+
+
+def _cache(at):
+  rlds2reverb.cached_statistics(_episodes(), at('data'), quantiles=())
+
+
+# What each of them leaves, relative to the folder; `*` is any text.
+_WRITERS = {
+    'record_episodes': (_record, 'new/dataset_info.json'),
+    'save_episodes': (_save, 'new/saved_episodes.json'),
+    'write_reverb_checkpoint': (_write_checkpoint, 'new/DONE'),
+    'merge_reverb_checkpoints': (_merge, 'new/DONE'),
+    'cached_statistics': (_cache, 'data/statistics-*.json'),
+}
+
+
+def _load(at):
+  (episode,) = rlds2reverb.load_episodes(at('data'))
+  return len(episode['steps']['reward'])
+
+
+def _load_by_name(at):
+  (episode,) = rlds2reverb.load_episodes('named', data_dir=at('sets'))
+  return len(episode['steps']['reward'])
+
+
+def _read_mapping(at):
+  return len(rlds2reverb.load_mapping(at('mine.gin')).action)
+
+
+def _read_hdf5(at):
+  (episode,) = rlds2reverb.from_flat_arrays(at('flat.hdf5'))
+  return len(episode['steps']['reward'])
+
+
+def _serve(at):
+  server = rlds2reverb.restore_reverb_server(
+      at('checkpoint'), checkpoint_root=at('root')
+  )
+  try:
+    client = server.localhost_client()
+    client.checkpoint()
+    return client.server_info()[_TABLE].current_size
+  finally:
+    server.stop()
+
+
+# How many there are of what each of them reads.
+_READERS = {
+    'load_episodes': (_load, _NUM_STEPS),
+    'load_episodes by name': (_load_by_name, _NUM_STEPS),
+    'load_mapping': (_read_mapping, 2),
+}
+_LOCAL_READERS = {
+    'from_flat_arrays': (_read_hdf5, _NUM_STEPS),
+    'restore_reverb_server': (_serve, _NUM_STEPS - 1),
+}
+_PATH_WORDS = ('dir', 'path', 'root', 'folder', 'file')
+
+
+def _make_folder(folder):
+  """Writes what the functions read."""
+  rlds2reverb.save_episodes(_episodes(), f'{folder}/data')
+  rlds2reverb.save_episodes(
+      _episodes(), f'{folder}/sets/named/1.0.0', name='named'
+  )
+  rlds2reverb.write_reverb_checkpoint(
+      _episodes(), f'{folder}/checkpoint', rlds2reverb.TableItems(_TABLE)
+  )
+  with tf.io.gfile.GFile(f'{folder}/mine.gin', 'w') as f:
+    f.write("StepMapping.action = ['a', 'b']")
+
+
+class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._home = self.create_tempdir().full_path
+    old = {'HOME': os.environ['HOME']} if 'HOME' in os.environ else {}
+    self.addCleanup(os.environ.update, old)
+    os.environ['HOME'] = self._home
+    # What a wrong path would be relative to.
+    folder = os.getcwd()
+    self.addCleanup(os.chdir, folder)
+    self._folder = self.create_tempdir().full_path
+    os.chdir(self._folder)
+    self.addCleanup(lambda: self.assertEmpty(os.listdir(self._folder)))
+
+  def _check_all(self, at, folder, readers):
+    for name, (function, expected) in readers.items():
+      with self.subTest(name):
+        self.assertEqual(function(at), expected)
+    for name, (function, written) in _WRITERS.items():
+      with self.subTest(name):
+        returned = function(at)
+        if returned is not None:
+          self.assertEqual(returned, f'{folder}/new')
+        self.assertLen(tf.io.gfile.glob(f'{folder}/{written}'), 1)
+        if tf.io.gfile.exists(f'{folder}/new'):
+          tf.io.gfile.rmtree(f'{folder}/new')
+
+  @parameterized.named_parameters(
+      ('text', os.path.join),
+      ('path', lambda home, name: pathlib.Path(home) / name),
+      ('home', lambda _, name: f'~/{name}'),
+      ('path_home', lambda _, name: pathlib.Path('~') / name),
+  )
+  def test_on_the_local_disk(self, form):
+    _make_folder(self._home)
+    os.mkdir(os.path.join(self._home, 'root'))
+    with h5py.File(os.path.join(self._home, 'flat.hdf5'), 'w') as file:
+      file['observations'] = file['actions'] = np.ones(_NUM_STEPS)
+      file['rewards'] = np.ones(_NUM_STEPS)
+      file['terminals'] = np.zeros(_NUM_STEPS)
+    self._check_all(
+        lambda name: form(self._home, name),
+        self._home,
+        {**_READERS, **_LOCAL_READERS},
+    )
+    self.assertLen(os.listdir(os.path.join(self._home, 'root')), 1)
+    self.assertNotIn('~', os.listdir(self._home))
+
+  def test_at_a_url(self):
+    folder = 'ram://path_arguments'
+    _make_folder(folder)
+    at = lambda name: f'{folder}/{name}'
+    self._check_all(at, folder, _READERS)
+    for name, (function, _) in _LOCAL_READERS.items():
+      with self.subTest(name):
+        with self.assertRaisesRegex(ValueError, 'must be on the local disk'):
+          function(at)
+    _make_folder(self._home)
+    with self.assertRaisesRegex(ValueError, 'checkpoint_root must be on the'):
+      rlds2reverb.restore_reverb_server(
+          f'{self._home}/checkpoint', checkpoint_root=at('root')
+      )
+
+  @parameterized.parameters(
+      ('s3://bucket/', OSError),  # No such file system without tensorflow-io.
+      ('foo://bucket/', ValueError),
+      (pathlib.Path('gs://bucket'), ValueError),
+  )
+  def test_where_nothing_can_be_reached(self, folder, error):
+    at = lambda name: os.path.join(folder, name)
+    for name, (function, _) in {**_READERS, **_WRITERS}.items():
+      with self.subTest(name), self.assertRaises(error):
+        function(at)
+
+  def test_every_function_that_takes_a_path_is_here(self):
+    found = set()
+    for name in dir(rlds2reverb):
+      function = getattr(rlds2reverb, name)
+      if not inspect.isfunction(function):
+        continue
+      for parameter in inspect.signature(function).parameters.values():
+        if 'PathLike' in str(parameter.annotation):
+          found.add(name)
+        elif any(word in parameter.name for word in _PATH_WORDS):
+          self.assertNotIn('str', str(parameter.annotation), name)
+    tested = {**_READERS, **_LOCAL_READERS, **_WRITERS}
+    self.assertEqual(found, {name.split()[0] for name in tested})
+
+
+if __name__ == '__main__':
+  tf.test.main()
