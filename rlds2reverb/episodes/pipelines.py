@@ -20,6 +20,8 @@ _IGNORE = 1
 # seconds, and several times their memory.
 _MAX_TENSOR_BYTES = 128 << 20
 
+_WITHOUT_BYTES = (tf.variant, tf.resource)
+
 # What has a resource only to hold its own state: seeds, or what was cached.
 _OWN_RESOURCES = (
     'CacheDatasetV2',
@@ -74,7 +76,7 @@ def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
     return None, problem
   files = []
   for name in sorted(_strings(graph)):
-    if os.path.isfile(name):
+    if os.sep.encode() in name and os.path.isfile(name):
       stat = os.stat(name)
       files.append((name, stat.st_size, stat.st_mtime_ns))
   elements = _Hasher(graph.library).results(graph.node, {}, results)
@@ -107,17 +109,21 @@ def _strings(graph) -> Set[bytes]:
 def _tensor_bytes(dataset) -> int:
   """Returns how large the tensors are that a data set holds in memory."""
   # TensorFlow has no public way to ask before they are copied.
-  tensors = [
-      leaf
-      for leaf in tf.nest.flatten(getattr(dataset, '_tensors', []))
-      if isinstance(leaf, tf.Tensor) and leaf.dtype not in _WITHOUT_BYTES
-  ]
-  return sum(leaf.dtype.size * int(tf.size(leaf)) for leaf in tensors) + sum(
-      _tensor_bytes(source) for source in dataset._inputs()  # pylint: disable=protected-access
-  )
-
-
-_WITHOUT_BYTES = (tf.string, tf.variant, tf.resource)
+  num_bytes = 0
+  sources = [dataset]
+  seen = set()
+  while sources:
+    source = sources.pop()
+    if id(source) in seen:
+      continue
+    seen.add(id(source))
+    sources += source._inputs()  # pylint: disable=protected-access
+    for leaf in tf.nest.flatten(getattr(source, '_tensors', [])):
+      if isinstance(leaf, tf.Tensor) and leaf.dtype not in _WITHOUT_BYTES:
+        num_bytes += leaf.dtype.size * int(tf.size(leaf))
+        if leaf.dtype == tf.string:
+          num_bytes += int(tf.reduce_sum(tf.strings.length(leaf)))
+  return num_bytes
 
 
 def _reason(error: tf.errors.OpError) -> str:
@@ -143,6 +149,10 @@ def _find_state(graph) -> str:
       first = _SEED_INPUTS[node.op]
       if not any(tf.make_ndarray(seed) for seed in inputs[first : first + 2]):
         return f'{node.op} has no seed'
+  for function in graph.library.function:
+    for node in function.node_def:
+      if node.op in _SEED_INPUTS:
+        return f'{node.op} is in a function, where its seed is not known'
   return ''
 
 

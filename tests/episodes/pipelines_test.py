@@ -199,6 +199,18 @@ class FingerprintTest(parameterized.TestCase):
           'RandomUniform',
       ),
       ('shuffle', lambda: _range().shuffle(3), 'has no seed'),
+      (
+          'random_in_a_function',
+          lambda: _range().flat_map(
+              lambda _: tf.data.Dataset.random().take(1)
+          ),
+          'in a function',
+      ),
+      (
+          'large_strings',
+          lambda: _in_memory(['x' * (130 << 20)]),
+          '130 MiB of tensors in memory',
+      ),
       ('random', lambda: tf.data.Dataset.random().take(1), 'has no seed'),
       (
           'shuffled_files',
