@@ -7,6 +7,8 @@ import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.episodes import images
+
 
 def load_episodes(
     name_or_directory: str,
@@ -49,6 +51,8 @@ def load_episodes(
     FileNotFoundError: if there is no such data set on disk.
     ValueError: if it has no such split, if its episodes have no steps, or if
       `shard_index` is not one of `num_shards`.
+    InvalidArgumentError: while iterating, if the images of an episode are of
+      several sizes, and `decoders` does not leave them encoded.
   """
   if not 0 <= shard_index < num_shards:
     raise ValueError(
@@ -78,13 +82,14 @@ def load_episodes(
   sequence = tfds.features.FeaturesDict(
       {rlds.STEPS: tfds.features.Sequence(steps)}
   )
-  step_decoders = {
-      key: value for key, value in (decoders or {}).items() if key == rlds.STEPS
-  }
+  step_decoders = images.decoders_of_one_size(
+      steps, (decoders or {}).get(rlds.STEPS), (rlds.STEPS,)
+  )
 
   def decode(episode):
     decoded = sequence.decode_example(
-        {rlds.STEPS: episode[rlds.STEPS]}, decoders=step_decoders or None
+        {rlds.STEPS: episode[rlds.STEPS]},
+        decoders=step_decoders and {rlds.STEPS: step_decoders},
     )
     return {**episode, **decoded}
 
