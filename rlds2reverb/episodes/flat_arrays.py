@@ -133,7 +133,8 @@ def from_flat_arrays(
 
   Raises:
     ValueError: if there is no such file or column, if a column does not have
-      as many rows as the terminals, or if a flag is neither 0 nor 1.
+      as many rows as the terminals, if one of Python objects has others than
+      strings, or if a flag is neither 0 nor 1.
     InvalidArgumentError: while iterating, if an episode of Minari does not have
       the columns of the first, or as many rows as they need.
   """
@@ -210,6 +211,8 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
           f' others: {", ".join(_USED)}. Rename it, or leave it out.'
       )
     fits = columns_lib.is_readable(column) and len(column) == num_rows
+    if fits:
+      columns_lib.check_objects(name, column)
     (kept if fits else left_out).append(name)
   if left_out:
     logging.warning(
@@ -228,6 +231,7 @@ def _row_spec(columns, name, num_rows=None) -> tf.TensorSpec:
         f'The column {name} must have a row of numbers or strings a step, but'
         f' is {column.dtype} {column.shape}.'
     )
+  columns_lib.check_objects(name, column)
   if num_rows is not None and len(column) != num_rows:
     raise ValueError(
         f'The column {name} has {len(column)} rows, but {_TERMINALS} has'
