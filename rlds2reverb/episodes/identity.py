@@ -1,4 +1,4 @@
-"""Hashes that tell one version of a data set, or its mapping, from another."""
+"""What tells one version of a data set, or one transform, from another."""
 
 import dataclasses
 import hashlib
@@ -9,6 +9,23 @@ from typing import Any, Mapping
 import numpy as np
 
 _INFO_FILE = 'dataset_info.json'
+
+
+class ByValue:
+  """A base for dataclasses that are equal where their values are.
+
+  They are to be declared with `eq=False`: the comparison that a dataclass has
+  of its own fails on arrays, and its hash on lists and dicts too. Here a list, a
+  tuple and an array are equal where their numbers are, and NaN is equal to NaN.
+  """
+
+  def __eq__(self, other: Any) -> bool:
+    if type(self) is not type(other):
+      return NotImplemented
+    return _comparable(vars(self)) == _comparable(vars(other))
+
+  def __hash__(self) -> int:
+    return hash((type(self), _comparable(vars(self))))
 
 
 def fingerprint(*identity: Any) -> str:
@@ -38,6 +55,17 @@ def data_set_version(directory: str) -> str:
     return fingerprint()
   with open(path, encoding='utf-8') as f:
     return fingerprint(f.read())
+
+
+def _comparable(value: Any) -> Any:
+  """Returns `value` as what can be compared and hashed."""
+  if isinstance(value, (np.ndarray, np.generic)):
+    value = value.tolist()
+  if isinstance(value, Mapping):
+    return frozenset((key, _comparable(item)) for key, item in value.items())
+  if isinstance(value, (list, tuple)):
+    return tuple(map(_comparable, value))
+  return 'NaN' if isinstance(value, float) and np.isnan(value) else value
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Tests of keeping statistics, and of the hashes that they are kept under."""
 
+import dataclasses
 import os
 
 from absl.testing import parameterized
@@ -76,6 +77,8 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     episodes[0]['reward'][:] = np.nan
     found = statistics.compute_statistics(golden.stacked(episodes))
     again = statistics_cache.from_json(statistics_cache.to_json(found))
+    self.assertEqual(again, found)
+    self.assertNotEqual(again, dataclasses.replace(found, num_steps=0))
     self.assertEqual(again.num_truncated, found.num_truncated)
     self.assertEqual(list(again.fields), list(found.fields))
     pairs = [(again.returns, found.returns), (again.lengths, found.lengths)]
