@@ -15,8 +15,8 @@ class ByValue:
   """A base for dataclasses that are equal where their values are.
 
   They are to be declared with `eq=False`: the comparison that a dataclass has
-  of its own fails on arrays, and its hash on lists and dicts too. Here a list, a
-  tuple and an array are equal where their numbers are, and NaN is equal to NaN.
+  of its own fails on arrays, and its hash on lists and dicts too. Here a list,
+  a tuple and an array are equal where their numbers are, and so are two NaNs.
   """
 
   def __eq__(self, other: Any) -> bool:

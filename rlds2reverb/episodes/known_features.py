@@ -62,8 +62,8 @@ def check_kinds(
 
   A field must have the kind of dtype (float, integer, bool or string) and the
   rank that it has in one of the data sets that the config is known to be for:
-  discrete actions are not what vectors of floats are. Sizes may differ, as those
-  of another robot do, and so may the keys of a dict.
+  discrete actions are not what vectors of floats are. Sizes may differ, as
+  those of another robot do, and so may the keys of a dict.
 
   Args:
     config: the name of a config.

@@ -175,8 +175,8 @@ def _select(statistics, field):
   ]
   if len(others) == len(selected):
     raise ValueError(
-        f'Only floats can be normalised, but there are {", ".join(others)}. Cast'
-        ' them first, for example with the cast of a StepMapping.'
+        f'Only floats can be normalised, but there are {", ".join(others)}.'
+        ' Cast them first, for example with the cast of a StepMapping.'
     )
   if others:
     logging.warning(

@@ -3,8 +3,8 @@
 A path is a tuple of the keys and indices that lead to a field, or, shorter, the
 string that joins them with `/`, as error messages have it:
 `('observation', 'camera', 0)` is `'observation/camera/0'`. It names one leaf,
-or all leaves below a key; the empty tuple names the whole nest. Where a key has a `/` in it, and the string could
-mean two fields, only the tuple will do.
+or all leaves below a key; the empty tuple names the whole nest. Where a key has
+a `/` in it, and the string could mean two fields, only the tuple will do.
 """
 
 from typing import (

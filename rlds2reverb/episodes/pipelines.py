@@ -55,8 +55,8 @@ def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
   Returns:
     The hash: 16 hexadecimal digits; and an empty string. Or None, where other
     elements may come out of the same graph, and the reason: Python is called
-    (`from_generator`, `tf.py_function`), there are variables, an order or number
-    is random without a seed, or tensors in memory are too large to look at.
+    (`from_generator`, `tf.py_function`), there are variables, an order or
+    number is random without a seed, or tensors in memory are too large.
   """
   num_bytes = _tensor_bytes(dataset)
   if num_bytes > _MAX_TENSOR_BYTES:

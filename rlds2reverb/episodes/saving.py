@@ -83,8 +83,8 @@ def save_episodes(
     saved = _read_marker(directory)
     if saved is None:
       raise FileExistsError(
-          f'{directory} holds something that save_episodes did not write. Choose'
-          ' another directory.'
+          f'{directory} holds something that save_episodes did not write.'
+          ' Choose another directory.'
       )
     if not overwrite:
       if saved == fingerprint and pipeline is not None:
@@ -96,8 +96,8 @@ def save_episodes(
               'episodes of another pipeline or identity, or of files that have'
               ' changed since.'
               if pipeline is not None
-              else 'episodes of which it cannot be known whether they are these:'
-              f' {problem}. Read them with load_episodes.'
+              else 'episodes of which it cannot be known whether they are'
+              f' these: {problem}. Read them with load_episodes.'
           )
           + ' Replace them with overwrite=True. Or choose another directory.'
       )

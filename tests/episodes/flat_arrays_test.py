@@ -455,7 +455,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       ('next_objects', _without(
           next_observations=np.array([[b'a', b'b']] * 4 + [[b'a', 2]], object)),
        'next_observations is an .* has 2, a int, in row 4'),
-      ('none', _without(**{'infos/x': np.array(['a', None] * 2 + ['b'], object)}),
+      ('none', _without(**{'infos/x': _objects('a', None, 'a', None, 'b')}),
        'infos/x is an .* has None, a NoneType, in row 1'),
       ('times', _without(actions=np.zeros(5, 'datetime64[s]')),
        r'actions must have a row of numbers .* is datetime64'),

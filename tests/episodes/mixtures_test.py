@@ -95,7 +95,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(rows[0].present, {})
 
   def test_bare_tensors_that_differ(self):
-    with self.assertRaisesRegex(ValueError, r'element: a has int64 \(\), b has'):
+    with self.assertRaisesRegex(ValueError, r'element: a has int64 \(\), b'):
       mixtures.mix_datasets({
           'a': tf.data.Dataset.range(4),
           'b': tf.data.Dataset.from_tensors('x'),

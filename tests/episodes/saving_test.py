@@ -162,7 +162,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     directory = self._directory()
     saving.save_episodes(_scaled(1.0), directory, ['a'])
     other = golden.stacked([ways.B])
-    with self.assertRaisesRegex(FileExistsError, 'another pipeline or identity'):
+    with self.assertRaisesRegex(FileExistsError, 'another pipeline or'):
       saving.save_episodes(_scaled(1.0), directory, ['b'])
     self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
     saving.save_episodes(other, directory, ['b'], overwrite=True)

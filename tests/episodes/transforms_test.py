@@ -157,7 +157,7 @@ class RewardTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(scaled['reward'][:2], [0, 2])
 
   def test_strings_are_no_reward(self):
-    with self.assertRaisesRegex(ValueError, 'reward must be numbers, but is st'):
+    with self.assertRaisesRegex(ValueError, 'reward must be numbers, but is'):
       transforms.ScaleReward(2.0).transform({'reward': tf.constant(['a'])})
 
 
@@ -220,7 +220,7 @@ class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
         transforms.ClipField('x', low=bound),
         transforms.ClipField('x', high=bound),
     ):
-      with self.assertRaisesRegex(ValueError, f'x is {dtype.name}, which cannot'):
+      with self.assertRaisesRegex(ValueError, f'x is {dtype.name}, which can'):
         clip.transform(steps)
 
   def test_infinite_bounds_of_floats(self):
