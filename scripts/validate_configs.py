@@ -7,6 +7,8 @@ checks all configs, without their data. Your own gin file, and your data:
     python -m scripts.validate_configs --config=mine.gin --data=/data/mine/1.0.0
 
 Prints a line a config. Exits with 1, and the reasons, if one does not fit.
+Where it is known what data a config was made for, yours must have the same kind
+of dtype and the same rank in every field: not discrete actions for vectors.
 """
 
 import sys
@@ -19,6 +21,7 @@ from rlds2reverb.episodes import files
 from rlds2reverb.episodes import known_features
 from rlds2reverb.episodes import loading
 from rlds2reverb.episodes import named_mappings
+from rlds2reverb.episodes import steps as steps_lib
 
 _CONFIG = flags.DEFINE_string(
     'config', None, 'The name of a config or the path of a gin file; else all.'
@@ -44,8 +47,16 @@ def _validate(config):
     data = files.user_path(_DATA.value)
     if not files.is_folder(data):
       data = _DATA.value  # a name in TFDS
-    fields.map_fields(loading.load_episodes(data, _SPLIT.value), mapping)
-    return f'fits {data}'
+    mapped = fields.map_fields(
+        loading.load_episodes(data, _SPLIT.value), mapping
+    )
+    step_spec = steps_lib.steps_spec(mapped).step
+    if known_features.check_kinds(config, mapping, step_spec):
+      return f'fits {data}'
+    return (
+        f'fits {data}; dtypes and ranks were not compared, as it is not known'
+        ' which ones the config is for'
+    )
   known = known_features.known_features(config)
   for name, features in known.items():
     try:

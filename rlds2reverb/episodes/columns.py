@@ -14,6 +14,18 @@ from rlds2reverb.episodes import paths
 
 Column = Union[np.ndarray, h5py.Dataset]
 
+# Those that TensorFlow has too.
+_NUMBERS = tuple(
+    map(
+        np.dtype,
+        (
+            np.bool_, np.int8, np.int16, np.int32, np.int64,
+            np.uint8, np.uint16, np.uint32, np.uint64,
+            np.float16, np.float32, np.float64, np.complex64, np.complex128,
+        ),
+    )
+)  # pyformat: disable
+
 # What an element of a tuple is called, as Minari calls it.
 _INDEX = '_index_'
 
@@ -62,7 +74,30 @@ def is_readable(column: Column) -> bool:
     return element in (None, str, bytes, np.uint8) and (
         h5py.check_ref_dtype(column.dtype) is None
     )
-  return column.dtype.kind in 'biufcSU'
+  return column.dtype.newbyteorder('=') in _NUMBERS or column.dtype.kind in 'SU'
+
+
+def check_objects(name: str, column: Column) -> None:
+  """Checks that an array of Python objects has strings and nothing else.
+
+  Raises:
+    ValueError: names the column, and the first row that has something else.
+  """
+  if not isinstance(column, np.ndarray) or column.dtype.kind != 'O':
+    return
+  for index, value in enumerate(column.flat):
+    if not isinstance(value, (str, bytes)) and not (
+        isinstance(value, np.ndarray)
+        and value.dtype == np.uint8
+        and value.ndim == 1
+    ):
+      row = index // int(np.prod(column.shape[1:]))
+      raise ValueError(
+          f'The column {name} is an array of Python objects, which may only be'
+          f' strings, but has {value!r}, a {type(value).__name__}, in row'
+          f' {row}. Convert it with astype to a dtype of numbers, or leave it'
+          ' out.'
+      )
 
 
 def row_spec(column: Column) -> tf.TensorSpec:

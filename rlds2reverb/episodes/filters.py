@@ -76,9 +76,10 @@ class KeepEpisodes:
 
 
 def _within(value, minimum, maximum):
+  value = tf.cast(value, tf.float64)
   conditions = []
   if minimum is not None:
-    conditions.append(value >= tf.cast(minimum, value.dtype))
+    conditions.append(value >= tf.cast(minimum, tf.float64))
   if maximum is not None:
-    conditions.append(value <= tf.cast(maximum, value.dtype))
+    conditions.append(value <= tf.cast(maximum, tf.float64))
   return conditions

@@ -134,7 +134,8 @@ def from_flat_arrays(
   Raises:
     ValueError: if there is no such file or column, if the file is not a whole
       HDF5 file with something in it, if a column does not have as many rows as
-      the terminals, or if a flag is neither 0 nor 1.
+      the terminals, if one of Python objects has others than strings, or if a
+      flag is neither 0 nor 1.
     InvalidArgumentError: while iterating, if an episode of Minari does not have
       the columns of the first, or as many rows as they need.
   """
@@ -211,6 +212,8 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
           f' others: {", ".join(_USED)}. Rename it, or leave it out.'
       )
     fits = columns_lib.is_readable(column) and len(column) == num_rows
+    if fits:
+      columns_lib.check_objects(name, column)
     (kept if fits else left_out).append(name)
   if left_out:
     logging.warning(
@@ -229,6 +232,7 @@ def _row_spec(columns, name, num_rows=None) -> tf.TensorSpec:
         f'The column {name} must have a row of numbers or strings a step, but'
         f' is {column.dtype} {column.shape}.'
     )
+  columns_lib.check_objects(name, column)
   if num_rows is not None and len(column) != num_rows:
     raise ValueError(
         f'The column {name} has {len(column)} rows, but {_TERMINALS} has'

@@ -1,4 +1,4 @@
-"""Hashes that tell one version of a data set, or its mapping, from another."""
+"""What tells one version of a data set, or one transform, from another."""
 
 import dataclasses
 import hashlib
@@ -12,6 +12,23 @@ from rlds2reverb.episodes import files
 
 # In the folder of every data set of TFDS, which is none without it.
 INFO_FILE = 'dataset_info.json'
+
+
+class ByValue:
+  """A base for dataclasses that are equal where their values are.
+
+  They are to be declared with `eq=False`: the comparison that a dataclass has
+  of its own fails on arrays, and its hash on lists and dicts too. Here a list,
+  a tuple and an array are equal where their numbers are, and so are two NaNs.
+  """
+
+  def __eq__(self, other: Any) -> bool:
+    if type(self) is not type(other):
+      return NotImplemented
+    return _comparable(vars(self)) == _comparable(vars(other))
+
+  def __hash__(self) -> int:
+    return hash((type(self), _comparable(vars(self))))
 
 
 def fingerprint(*identity: Any) -> str:
@@ -41,6 +58,17 @@ def data_set_version(directory: str) -> str:
     return fingerprint()
   with files.open_text(path) as f:
     return fingerprint(f.read())
+
+
+def _comparable(value: Any) -> Any:
+  """Returns `value` as what can be compared and hashed."""
+  if isinstance(value, (np.ndarray, np.generic)):
+    value = value.tolist()
+  if isinstance(value, Mapping):
+    return frozenset((key, _comparable(item)) for key, item in value.items())
+  if isinstance(value, (list, tuple)):
+    return tuple(map(_comparable, value))
+  return 'NaN' if isinstance(value, float) and np.isnan(value) else value
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.episodes import files
 from rlds2reverb.episodes import identity
+from rlds2reverb.episodes import images
 
 
 def load_episodes(
@@ -56,6 +57,8 @@ def load_episodes(
     OSError: if the file system cannot be reached.
     ValueError: if it has no such split, if `split` is not one split, if its
       episodes have no steps, or if `shard_index` is not one of `num_shards`.
+    InvalidArgumentError: while iterating, if the images of an episode are of
+      several sizes, and `decoders` does not leave them encoded.
   """
   if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
     raise ValueError(
@@ -91,13 +94,14 @@ def load_episodes(
   sequence = tfds.features.FeaturesDict(
       {rlds.STEPS: tfds.features.Sequence(steps)}
   )
-  step_decoders = {
-      key: value for key, value in (decoders or {}).items() if key == rlds.STEPS
-  }
+  step_decoders = images.decoders_of_one_size(
+      steps, (decoders or {}).get(rlds.STEPS), (rlds.STEPS,)
+  )
 
   def decode(episode):
     decoded = sequence.decode_example(
-        {rlds.STEPS: episode[rlds.STEPS]}, decoders=step_decoders or None
+        {rlds.STEPS: episode[rlds.STEPS]},
+        decoders=step_decoders and {rlds.STEPS: step_decoders},
     )
     return {**episode, **decoded}
 

@@ -134,7 +134,8 @@ def _prepare(dataset, name, subbatch_size, end):
   for path, spec in paths.leaves(dataset.element_spec.element).items():
     if not spec.shape.is_fully_defined():
       raise ValueError(
-          f'A sub-batch stacks elements of one shape, but {path} is of'
+          'A sub-batch stacks elements of one shape, but'
+          f' {path or "the element"} is of'
           f' {spec.shape}. Cut episodes into windows first, or use'
           ' level="element".'
       )

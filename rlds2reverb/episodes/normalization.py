@@ -2,9 +2,11 @@
 
 import dataclasses
 
+from absl import logging
 import gin
 import numpy as np
 import rlds
+import tensorflow as tf
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import statistics as statistics_lib
@@ -12,12 +14,12 @@ from rlds2reverb.episodes import transforms
 
 
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class NormalizeField(transforms.StepsTransform):
   """`(field - offset) / scale`, in the dtype of the field; and its inverse.
 
-  Where `scale` is 0 the number is only shifted: what never varies in the data
-  has nothing to be divided by.
+  Where `scale` is 0, or too small for that dtype to divide by, the number is
+  only shifted: what never varies in the data has nothing to be divided by.
 
   Attributes:
     field: the path of a floating-point leaf.
@@ -57,10 +59,10 @@ class NormalizeField(transforms.StepsTransform):
           f'{name} is {leaf.dtype.name}. Only floats can be normalised: cast'
           ' it, or name the fields one by one.'
       )
-    scale = np.asarray(self.scale)
+    scale = transforms.constant(self.scale, leaf, name)
     return (
         transforms.constant(self.offset, leaf, name),
-        transforms.constant(np.where(scale == 0, 1, scale), leaf, name),
+        tf.where(tf.math.is_finite(1 / scale), scale, tf.ones_like(scale)),
     )
 
 
@@ -72,13 +74,14 @@ def normalize_by_mean_std(
   Args:
     statistics: of the data, from `compute_statistics`.
     field: the path of a leaf, or of several, all of which are normalised that
-      `statistics` has and that are floats.
+      `statistics` has and that are floats. Those that are not stay as they are,
+      which is logged.
 
   Returns:
     A transform.
 
   Raises:
-    ValueError: if `statistics` has no such field.
+    ValueError: if `statistics` has no such field, or none of floats.
   """
   return transforms.Compose([
       NormalizeField(path, offset=found.mean, scale=found.std)
@@ -108,7 +111,8 @@ def normalize_by_quantiles(
     A transform.
 
   Raises:
-    ValueError: if `statistics` has no such field or quantile.
+    ValueError: if `statistics` has no such field, none of floats, or no such
+      quantile.
   """
   return transforms.Compose([
       _to_unit_range(path, found.quantile(low), found.quantile(high), clip)
@@ -148,7 +152,11 @@ def _to_unit_range(field, low, high, clip):
 
 
 def _select(statistics, field):
-  """Returns the statistics of all float leaves at or below a path."""
+  """Returns the statistics of all float leaves at or below a path.
+
+  Raises:
+    ValueError: if there is none.
+  """
   name = paths.name_of(field)
   selected = {
       path: found
@@ -159,5 +167,19 @@ def _select(statistics, field):
     raise ValueError(
         f'There are no statistics of {name}, only of'
         f' {sorted(statistics.fields)}.'
+    )
+  others = [
+      f'{path} ({found.dtype})'
+      for path, found in selected.items()
+      if not found.is_floating
+  ]
+  if len(others) == len(selected):
+    raise ValueError(
+        f'Only floats can be normalised, but there are {", ".join(others)}.'
+        ' Cast them first, for example with the cast of a StepMapping.'
+    )
+  if others:
+    logging.warning(
+        'Not normalised, as they are not floats: %s.', ', '.join(others)
     )
   return {path: found for path, found in selected.items() if found.is_floating}

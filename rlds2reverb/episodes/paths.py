@@ -3,8 +3,8 @@
 A path is a tuple of the keys and indices that lead to a field, or, shorter, the
 string that joins them with `/`, as error messages have it:
 `('observation', 'camera', 0)` is `'observation/camera/0'`. It names one leaf,
-or all leaves below a key. Where a key has a `/` in it, and the string could
-mean two fields, only the tuple will do.
+or all leaves below a key; the empty tuple names the whole nest. Where a key has
+a `/` in it, and the string could mean two fields, only the tuple will do.
 """
 
 from typing import (
@@ -99,8 +99,10 @@ def remove(nest: Any, keys: Keys) -> Any:
     ValueError: if it is an element of a tuple or list, where what comes behind
       it would change its place.
   """
+  if not keys:
+    return {}
   nest = _copy(nest, keys)
-  rest = remove(nest[keys[0]], keys[1:]) if len(keys) > 1 else {}
+  rest = remove(nest[keys[0]], keys[1:])
   if isinstance(rest, Mapping) and not rest:
     del nest[keys[0]]
   else:
@@ -114,6 +116,8 @@ def insert(nest: Any, keys: Keys, value: Any) -> Any:
   Raises:
     ValueError: if there is something, or `keys` leads through a leaf or tuple.
   """
+  if not keys:
+    raise ValueError('A field must have a path, but it is empty.')
   if len(keys) > 1:
     below = nest.get(keys[0], {}) if isinstance(nest, Mapping) else {}
     value = insert(below, keys[1:], value)
@@ -160,7 +164,7 @@ def _find_all(nest, path) -> List[Keys]:
     return [
         keys for keys in _nodes(nest) if steps_lib.field_path(keys) == path
     ]
-  return [keys for keys in _nodes(nest) if keys == tuple(path)]
+  return [keys for keys in [(), *_nodes(nest)] if keys == tuple(path)]
 
 
 def _copy(nest, keys) -> Dict[Any, Any]:

@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.episodes import files
 from rlds2reverb.episodes import identity as identity_lib
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import whole
 from rlds2reverb.episodes import writing
@@ -32,14 +33,14 @@ def save_episodes(
 ) -> str:
   """Writes episodes as an RLDS data set, once.
 
-      saved = save_episodes(
-          transform_episodes(episodes, transforms), directory, transforms
-      )
+      saved = save_episodes(transform_episodes(episodes, transforms), directory)
       episodes = load_episodes(saved)
 
-  What is in `directory` already is used again if it was saved from data of the
-  same spec and `identity`. It is written beside `directory` and moved there
-  when it is whole.
+  What is in `directory` already is used again if it was saved from the same
+  pipeline, that is, with all that is done in the graph of `rlds_data`, and
+  `identity`. Where other episodes may come out of the same graph, as of
+  `from_generator`, `from_flat_arrays` or a shuffle without a seed, it is not.
+  Episodes are written beside `directory` and moved there when they are whole.
 
   Every value is read back as it was, with its dtype and bits. Decoded images
   (uint8 or uint16, of 1, 3 or 4 channels) are stored as PNG; other leaves of
@@ -51,8 +52,8 @@ def save_episodes(
       depth. All episodes are gone through, in their order.
     directory: where the data set will be: its path, or a URL that TensorFlow
       can write to. Its parents are made.
-    identity: what tells this data from other data of the same spec: the name
-      of its source, its mapping and transforms; see `cached_statistics`.
+    identity: what else tells this data from other data; see
+      `cached_statistics`.
     split: the name of the split.
     name: of the data set; by default the last part of `directory`.
     overwrite: whether a data set that was saved in `directory` before is
@@ -68,7 +69,8 @@ def save_episodes(
       of no strings.
       Or while writing, if there are no episodes.
     BlockingIOError: if another process is writing to `directory`.
-    FileExistsError: if there is something else in `directory`.
+    FileExistsError: if there is something else in `directory`, or it cannot be
+      known whether it is the same.
     OSError: if it cannot be written or replaced.
   """
   directory = files.expand(directory)
@@ -79,26 +81,33 @@ def save_episodes(
     )
   rlds_data = steps_lib.stack_episodes(rlds_data)
   features = _features(rlds_data.element_spec)
+  pipeline, problem = pipelines.fingerprint(rlds_data)
   fingerprint = identity_lib.fingerprint(
-      str(rlds_data.element_spec), split, identity
+      str(rlds_data.element_spec), pipeline, split, identity
   )
   whole.put_right(directory)
   saved = None
   if files.names_in(directory):
     saved = _read_marker(directory)
-    if saved == fingerprint and not overwrite:
-      logging.info('Using the episodes saved in %s.', directory)
-      return directory
-    if saved is None or not overwrite:
+    if saved is None:
+      raise FileExistsError(
+          f'{directory} holds something that save_episodes did not write.'
+          ' Choose another directory.'
+      )
+    if not overwrite:
+      if saved == fingerprint and pipeline is not None:
+        logging.info('Using the episodes saved in %s.', directory)
+        return directory
       raise FileExistsError(
           f'{directory} holds '
           + (
-              'something that save_episodes did not write.'
-              if saved is None
-              else 'episodes of another spec or identity. Replace them with'
-              ' overwrite=True.'
+              'episodes of another pipeline or identity, or of files that have'
+              ' changed since.'
+              if pipeline is not None
+              else 'episodes of which it cannot be known whether they are'
+              f' these: {problem}. Read them with load_episodes.'
           )
-          + ' Or choose another directory.'
+          + ' Replace them with overwrite=True. Or choose another directory.'
       )
   with whole.new_folder(
       directory,
@@ -186,21 +195,11 @@ def _reads_from(rlds_data: tf.data.Dataset, directory: str) -> bool:
     return False
   files = {os.fsencode(name) for name in os.listdir(directory)}
   directory = os.fsencode(os.path.realpath(directory))
-  graph = tf.compat.v1.GraphDef.FromString(
-      tf.raw_ops.DatasetToGraphV2(
-          input_dataset=tf.data.experimental.to_variant(rlds_data),
-          external_state_policy=1,  # to ignore it
-      ).numpy()
-  )
-  nodes = list(graph.node)
-  for function in graph.library.function:
-    nodes += function.node_def
   # The names of the files are constants of the graph.
   return any(
       os.path.basename(text) in files
       and os.path.dirname(os.path.realpath(text)) == directory
-      for node in nodes
-      for text in node.attr['value'].tensor.string_val
+      for text in pipelines.constant_strings(rlds_data)
   )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import identity
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import reservoir
@@ -31,8 +32,8 @@ _SAMPLE_BYTES = 64 << 20
 _NUM_OUTCOMES = 3  # the columns that hold an `Outcome`
 
 
-@dataclasses.dataclass(frozen=True)
-class FieldStatistics:
+@dataclasses.dataclass(frozen=True, eq=False)
+class FieldStatistics(identity.ByValue):
   """Statistics of each number of a field, over all steps where it has meaning.
 
   NaN and infinities are left out of all but the count of them. Of no numbers at
@@ -77,8 +78,8 @@ class FieldStatistics:
     return known[quantile]
 
 
-@dataclasses.dataclass(frozen=True)
-class Statistics:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Statistics(identity.ByValue):
   """Statistics of a data set.
 
   Attributes:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import files
 from rlds2reverb.episodes import identity as identity_lib
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import statistics as statistics_lib
 from rlds2reverb.episodes import whole
 
@@ -24,18 +25,22 @@ def cached_statistics(
   """Reads the statistics of a data set, or computes and keeps them.
 
   They are in `directory`, in the file `statistics-<hash>.json`. The hash is
-  that of the data set's version, of the element spec, of `identity` and of
-  `kwargs`, so another version, mapping or choice of fields has another file.
+  that of the data set's version, of the pipeline `rlds_data`, of `identity` and
+  of `kwargs`. The pipeline is all that is done in its graph, so another split,
+  mapping, transform or constant in one has another file.
 
-      identity = ['train', mapping, ScaleReward(0.1)]
-      statistics = cached_statistics(episodes, directory, identity)
+      statistics = cached_statistics(episodes, directory)
+
+  Where other elements may come out of the same graph, as of `from_generator`,
+  `from_flat_arrays` or a shuffle without a seed, the statistics are computed
+  each time, with a warning that names what it is.
 
   Args:
     rlds_data: see `compute_statistics`.
     directory: the directory of the data set's version. Where it cannot be
       written into, the statistics are computed each time, with a warning.
-    identity: what was done to the data set in `directory` to get `rlds_data`:
-      its split, mapping and transforms, or strings that name them.
+    identity: what else tells this data from other data: strings, numbers,
+      arrays, mappings and transforms, in lists and dicts.
     **kwargs: passed to `compute_statistics`.
 
   Returns:
@@ -48,12 +53,22 @@ def cached_statistics(
   directory = files.expand(directory)
   if not files.is_folder(directory):
     raise FileNotFoundError(f'There is no directory {directory}.')
+  pipeline, problem = pipelines.fingerprint(rlds_data)
   name = identity_lib.fingerprint(
       identity_lib.data_set_version(directory),
       str(rlds_data.element_spec),
+      pipeline,
       identity,
       kwargs,
   )
+  if pipeline is None:
+    logging.warning(
+        'The statistics are computed and not kept in %s, as it cannot be known'
+        ' whether the data would be the same the next time: %s.',
+        directory,
+        problem,
+    )
+    return statistics_lib.compute_statistics(rlds_data, **kwargs)
   path = os.path.join(directory, f'statistics-{name}.json')
   if files.exists(path):
     with files.open_text(path) as f:

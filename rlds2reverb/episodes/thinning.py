@@ -30,7 +30,7 @@ from rlds2reverb.episodes import transforms
 
 
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class FrameSkip(transforms.StepsTransform):
   """Keeps every `skip`-th step from the first one, and the last one.
 
@@ -54,7 +54,7 @@ class FrameSkip(transforms.StepsTransform):
 
 
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class DropNoOps(transforms.StepsTransform):
   """Drops the steps whose action does nothing, but never the last step.
 

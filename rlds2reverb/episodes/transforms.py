@@ -21,6 +21,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import filters
+from rlds2reverb.episodes import identity
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -37,7 +38,7 @@ _ALWAYS_SELECTED = (
 )
 
 
-class StepsTransform(abc.ABC):
+class StepsTransform(identity.ByValue, abc.ABC):
   """From an episode, with nested or stacked steps, to one with stacked steps.
 
   The other fields of the episode stay.
@@ -108,7 +109,7 @@ def transform_episodes(
 
 
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Compose(StepsTransform):
   """Transforms one after the other; the inverse goes from last to first.
 
@@ -130,7 +131,7 @@ class Compose(StepsTransform):
 
 
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class SelectFields(StepsTransform):
   """Leaves only some fields in the steps.
 
@@ -155,7 +156,7 @@ class SelectFields(StepsTransform):
 
 
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ExcludeFields(StepsTransform):
   """Leaves fields out of the steps.
 
@@ -172,7 +173,7 @@ class ExcludeFields(StepsTransform):
 
 
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class RenameFields(StepsTransform):
   """Moves fields to other paths.
 
@@ -210,11 +211,13 @@ def _move(steps, moves):
 
 
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ScaleReward(StepsTransform):
   """`clip(scale * reward + shift, minimum, maximum)`, with its dtype.
 
-  The reward of an episode's last step, which has no meaning, is changed too.
+  The reward of an episode's last step, which has no meaning, is changed too. It
+  is an InvalidArgumentError, while the episodes are gone through, if an integer
+  reward of any other step becomes one that its dtype cannot hold.
 
   Attributes:
     scale: a factor, not 0.
@@ -230,9 +233,16 @@ class ScaleReward(StepsTransform):
 
   def transform(self, steps):
     def scale(name, reward):
-      scaled = reward * constant(self.scale, reward, name)
-      scaled += constant(self.shift, reward, name)
-      return clip(scaled, self.minimum, self.maximum, name)
+      factor = constant(self.scale, reward, name)
+      shift = constant(self.shift, reward, name)
+      if reward.dtype.is_integer and reward.dtype.size < 8:
+        # Where there is room, to be clipped before it is checked.
+        wide = [tf.cast(one, tf.int64) for one in (reward, factor, shift)]
+        scaled = clip(
+            wide[0] * wide[1] + wide[2], self.minimum, self.maximum, name
+        )
+        return _narrow(scaled, reward.dtype, name, steps.get(rlds.IS_LAST))
+      return clip(reward * factor + shift, self.minimum, self.maximum, name)
 
     return paths.map_leaves(scale, steps, rlds.REWARD)
 
@@ -248,8 +258,25 @@ class ScaleReward(StepsTransform):
     return paths.map_leaves(unscale, steps, rlds.REWARD)
 
 
+def _narrow(leaf, dtype, name, is_last):
+  """Casts integers to a narrower dtype that must hold them, but the last."""
+  used = leaf
+  if is_last is not None:
+    is_last = tf.cast(is_last, tf.bool)
+    is_more = is_last.shape.rank > leaf.shape.rank  # of shape (1,) in a step
+    used = tf.boolean_mask(leaf, ~(is_last[..., 0] if is_more else is_last))
+  outside = tf.boolean_mask(used, (used < dtype.min) | (used > dtype.max))
+  message = (
+      f'A scaled {name} must fit {dtype.name}, which holds {dtype.min} to'
+      f' {dtype.max}. Clip it, or cast the field to a wider dtype first. It is:'
+  )
+  check = tf.debugging.Assert(tf.size(outside) == 0, [message, outside])
+  with tf.control_dependencies([check]):
+    return tf.cast(leaf, dtype)
+
+
 @gin.configurable
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ClipField(StepsTransform):
   """Clips the numbers of a field; NaN stays NaN.
 
@@ -277,7 +304,11 @@ class ClipField(StepsTransform):
 def clip(
     leaf: tf.Tensor, low: Optional[Numbers], high: Optional[Numbers], name: str
 ) -> tf.Tensor:
-  """Clips a leaf; `name` is that of its path, for the message of an error."""
+  """Clips a leaf; `name` is that of its path, for the message of an error.
+
+  Raises:
+    ValueError: as `constant` does.
+  """
   if low is not None:
     leaf = tf.maximum(leaf, constant(low, leaf, name))
   if high is not None:
@@ -290,14 +321,24 @@ def constant(numbers: Numbers, leaf: tf.Tensor, name: str) -> tf.Tensor:
 
   Raises:
     ValueError: if the dtype cannot hold them, or they do not fit the last
-      dimensions of `leaf`.
+      dimensions of `leaf`; or if it has strings.
   """
   array = np.asarray(numbers)
-  dtype = leaf.dtype.as_numpy_dtype
-  if leaf.dtype.is_integer and (array != array.astype(dtype)).any():
+  if leaf.dtype == tf.string:
+    raise ValueError(f'{name} must be numbers, but is {leaf.dtype.name}.')
+  with np.errstate(over='ignore', invalid='ignore'):
+    held = array.astype(leaf.dtype.as_numpy_dtype)
+  # A float is rounded, but must not become infinite.
+  wrong = (
+      np.isfinite(array) & ~np.isfinite(held)
+      if leaf.dtype.is_floating
+      else array != held
+  )
+  if wrong.any():
     raise ValueError(
         f'{name} is {leaf.dtype.name}, which cannot hold {numbers}. Cast the'
-        ' field to float first.'
+        ' field to '
+        + ('a wider dtype first.' if leaf.dtype.is_floating else 'float first.')
     )
   last = leaf.shape[leaf.shape.rank - array.ndim :]
   if array.ndim > leaf.shape.rank or not all(
@@ -308,4 +349,4 @@ def constant(numbers: Numbers, leaf: tf.Tensor, name: str) -> tf.Tensor:
         f'{name} is {leaf.shape}, which numbers of the shape {array.shape} do'
         ' not fit.'
     )
-  return tf.constant(array.astype(dtype))
+  return tf.constant(held)

@@ -31,6 +31,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ('above', dict(min_return=15.5), [1]),
       ('max_return', dict(max_return=15), [0, 2]),
       ('min_length', dict(min_length=3), [0, 1]),
+      ('between_lengths', dict(min_length=3.5), [0]),
       ('max_length', dict(max_length=3), [1, 2]),
       ('terminal', dict(success='steps/is_terminal'), [0]),
       ('both', dict(min_return=1, max_length=4), [1]),

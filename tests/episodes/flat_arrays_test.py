@@ -26,6 +26,13 @@ _ARRAYS = {
 }
 
 
+def _objects(*values):
+  array = np.empty(len(values), object)
+  for index, value in enumerate(values):
+    array[index] = value
+  return array
+
+
 def _without(*names, **others):
   kept = {key: value for key, value in _ARRAYS.items() if key not in names}
   return {**kept, **others}
@@ -337,6 +344,12 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       file.create_group('metadata/empty')
     golden.assert_frames_equal(self, _steps(path), [first, second])
 
+  def test_objects_that_are_strings(self):
+    raw = [b'\x00a\x00', 'u\x00', '', np.array([7, 0], np.uint8), b'x']
+    steps = _steps({**_ARRAYS, 'raw': _objects(*raw)})
+    self.assertEqual(list(steps[0]['raw']), [b'\x00a\x00', b'u\x00', b'', b''])
+    self.assertEqual(list(steps[1]['raw']), [b'\x07\x00', b'x', b''])
+
   def test_datasets_of_an_open_file(self):
     path = self._write({
         name.replace('observations', 'obs'): array
@@ -433,6 +446,21 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       ('scalar', _without(rewards=np.array(1.0)), 'rewards must have a row'),
       ('scalar_flag', _without(terminals=True), 'terminals must have a row'),
       ('name', _without(discount=np.ones(5)), 'discount has the name'),
+      ('integers', _without(actions=np.array([1, 2, 3, 4, 5], object)),
+       'actions is an array of Python objects.* has 1, a int, in row 0'),
+      ('ragged', _without(rewards=_objects(*np.split(np.ones(15), 5))),
+       'rewards is an array of Python objects.* a ndarray, in row 0'),
+      ('flags', _without(terminals=np.array([0, 0, 1, 0, 0], object)),
+       'terminals is an array of Python objects'),
+      ('next_objects', _without(
+          next_observations=np.array([[b'a', b'b']] * 4 + [[b'a', 2]], object)),
+       'next_observations is an .* has 2, a int, in row 4'),
+      ('none', _without(**{'infos/x': _objects('a', None, 'a', None, 'b')}),
+       'infos/x is an .* has None, a NoneType, in row 1'),
+      ('times', _without(actions=np.zeros(5, 'datetime64[s]')),
+       r'actions must have a row of numbers .* is datetime64'),
+      ('long_double', _without(actions=np.zeros(5, np.longdouble)),
+       'actions must have a row of numbers or strings'),
   )
   def test_errors(self, arrays, message):
     with self.assertRaisesRegex(ValueError, message):

@@ -158,6 +158,25 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
             tf.io.decode_png(encoded[t]), step['observation']['image']
         )
 
+  @parameterized.parameters(
+      (None,), ({'steps': {'action': tfds.decode.SkipDecoding()}},)
+  )
+  def test_images_of_varying_size(self, decoders):
+    episode = _episode(np.random.default_rng(0), 3)
+    other = _episode(np.random.default_rng(1), 2)
+    image = other['steps'][0]['observation']['image']
+    episode['steps'][2]['observation']['image'] = image
+    directory = os.path.join(self.create_tempdir().full_path, 'varying')
+    _write(directory, _FEATURES, [other, episode])
+    loaded = iter(loading.load_episodes(directory, decoders=decoders))
+    self.assertAllEqual(next(loaded)['steps']['observation']['image'][0], image)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError,
+        r'images steps/observation/image must all have one size.*'
+        r'SkipDecoding.* \[2\] \[6 5 3\] \[7 5 3\]',
+    ):
+      next(loaded)
+
   def test_shards_are_disjoint_and_whole(self):
     shards = [
         [

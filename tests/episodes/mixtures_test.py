@@ -76,6 +76,36 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
         second.present['1/a' if kind == 'tuple' else 'right/a']
     )
 
+  @parameterized.parameters(('element', None), ('subbatch', 2))
+  def test_bare_tensors(self, level, subbatch_size):
+    mixture = mixtures.mix_datasets(
+        {
+            'a': tf.data.Dataset.range(4),
+            'b': tf.data.Dataset.range(10, 14),
+        },
+        level=level,
+        subbatch_size=subbatch_size,
+        end='all',
+    )
+    rows = list(mixture.as_numpy_iterator())
+    self.assertEqual({row.source.max() for row in rows}, {0, 1})
+    for source, expected in ((0, range(4)), (1, range(10, 14))):
+      found = [row.element for row in rows if row.source.max() == source]
+      self.assertAllEqual(np.reshape(found, [-1]), expected)
+    self.assertEqual(rows[0].present, {})
+
+  def test_bare_tensors_that_differ(self):
+    with self.assertRaisesRegex(ValueError, r'element: a has int64 \(\), b'):
+      mixtures.mix_datasets({
+          'a': tf.data.Dataset.range(4),
+          'b': tf.data.Dataset.from_tensors('x'),
+      })
+    open_size = tf.data.Dataset.range(4).batch(3)
+    with self.assertRaisesRegex(ValueError, 'but the element is of'):
+      mixtures.mix_datasets(
+          {'a': open_size}, level='subbatch', subbatch_size=2
+      )
+
   def test_what_only_one_knows_is_open(self):
     known = tf.data.Dataset.from_tensors({'x': np.zeros([3, 2])})
     unknown = golden.stacked([ways.A]).map(

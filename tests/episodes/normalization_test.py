@@ -51,6 +51,40 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
     steps = normalize.transform({'x': tf.constant([-9.0, 1.0, 9.0])})
     self.assertAllEqual(steps['x'], [-1, -0.5, 1])
 
+  @parameterized.parameters(0.0, 1e-50, 1e-40)
+  def test_a_scale_that_cannot_be_divided_by(self, scale):
+    normalize = normalization.NormalizeField('x', offset=1.0, scale=scale)
+    steps = {'x': tf.constant([1.0, 3.0])}
+    for result in (
+        normalize.transform(steps)['x'],
+        tf.function(normalize.transform)(steps)['x'],
+    ):
+      self.assertAllEqual(result, [0, 2])
+    self.assertAllEqual(
+        normalize.invert({'x': tf.constant([0.0, 2.0])})['x'], [1, 3]
+    )
+
+  def test_equal_where_the_numbers_are(self):
+    def make(offset=(1.0, 2.0), field='x'):
+      return normalization.NormalizeField(field, offset=np.array(offset))
+
+    self.assertEqual(make(), make())
+    self.assertEqual(make([1, np.nan]), make([1, np.nan]))
+    self.assertEqual(make(), normalization.NormalizeField('x', [1.0, 2.0]))
+    self.assertEqual(hash(make()), hash(make()))
+    for other in (
+        make([1, 3]),
+        make([1, 2, 3]),
+        make(field='y'),
+        transforms.ClipField('x'),
+    ):
+      self.assertNotEqual(make(), other)
+    self.assertLen({make(), make(), make([1, 3])}, 2)
+    compose = [transforms.Compose([make(), make([2, 2])]) for _ in range(2)]
+    self.assertEqual(*compose)
+    self.assertLen(set(compose), 1)
+    self.assertNotEqual(compose[0], transforms.Compose([make()]))
+
   def test_integers_are_refused(self):
     with self.assertRaisesRegex(ValueError, 'action is int64. Only floats'):
       golden.stacked([golden.COMPLETE]).map(
@@ -119,7 +153,10 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         np.random.default_rng(0), 3, nested_fields=True
     )
     found = statistics.compute_statistics(golden.stacked(episodes))
-    normalize = normalization.normalize_by_mean_std(found)
+    with self.assertLogs('absl', 'WARNING') as logs:
+      normalize = normalization.normalize_by_mean_std(found)
+    self.assertLen(logs.output, 1)
+    self.assertIn('not floats: observation/', logs.output[0])
     self.assertIsInstance(normalize, transforms.Compose)
     self.assertEqual(
         [part.field for part in normalize.transforms],
@@ -134,6 +171,18 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(
         result['state'][0], episodes[0]['observation']['state'][0]
     )
+
+  def test_only_integers(self):
+    episodes = [{**ways.A, 'action': np.arange(6)[:, None]}]
+    found = statistics.compute_statistics(golden.stacked(episodes))
+    for normalize in (
+        normalization.normalize_by_mean_std,
+        normalization.normalize_by_quantiles,
+    ):
+      with self.assertRaisesRegex(
+          ValueError, r'Only floats .* action \(int64\). Cast'
+      ):
+        normalize(found, 'action')
 
   def test_what_there_is_not(self):
     with self.assertRaisesRegex(ValueError, 'no statistics of image'):

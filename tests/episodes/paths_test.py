@@ -72,6 +72,14 @@ class PathsTest(parameterized.TestCase):
     mapped = paths.map_leaves(negate, _NEST, 'pair')
     self.assertEqual(mapped['pair'], _Pair(-4, {'x': -5}))
 
+  def test_the_whole_nest(self):
+    self.assertEqual(paths.get(3, ()), 3)
+    self.assertEqual(paths.get(_NEST, ()), _NEST)
+    self.assertEqual(paths.map_leaves(lambda _, x: -x, 3, ()), -3)
+    self.assertEqual(paths.remove(_NEST, ()), {})
+    with self.assertRaisesRegex(ValueError, 'must have a path'):
+      paths.insert(_NEST, (), 1)
+
   def test_remove(self):
     self.assertEqual(
         paths.remove(_NEST, ('observation', 'state'))['observation'],

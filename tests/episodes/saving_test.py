@@ -54,6 +54,12 @@ def _episode(rng, length):
   }
 
 
+def _scaled(scale):
+  return tf.data.Dataset.from_tensors({'steps': ways.A}).map(
+      transforms.ScaleReward(scale)
+  )
+
+
 class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def _directory(self):
@@ -122,22 +128,42 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_used_again(self):
     directory = self._directory()
+    for _ in range(2):
+      saving.save_episodes(_scaled(2.0), directory, [ways.A['action']])
+    self.assertAllEqual(
+        self._load(directory)[0]['reward'], 2 * ways.A['reward']
+    )
+
+  def test_another_transform_is_not(self):
+    directory = self._directory()
+    saving.save_episodes(_scaled(2.0), directory)
+    with self.assertRaisesRegex(FileExistsError, 'of another pipeline'):
+      saving.save_episodes(_scaled(3.0), directory)
+    saving.save_episodes(_scaled(3.0), directory, overwrite=True)
+    self.assertAllEqual(
+        self._load(directory)[0]['reward'], 3 * ways.A['reward']
+    )
+
+  def test_what_cannot_be_known_is_not(self):
+    directory = self._directory()
     episodes = [ways.A]
-    rlds_data = golden.stacked(episodes)
-    identity = [transforms.ScaleReward(2.0)]
-    saving.save_episodes(rlds_data, directory, identity)
+    rlds_data = golden.stacked(episodes)  # from a generator
+    saving.save_episodes(rlds_data, directory)
     episodes[0] = ways.B
-    saving.save_episodes(rlds_data, directory, [transforms.ScaleReward(2.0)])
+    with self.assertRaisesRegex(
+        FileExistsError, 'cannot be known.*PyFunc.*overwrite=True'
+    ):
+      saving.save_episodes(rlds_data, directory)
     self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
+    saving.save_episodes(rlds_data, directory, overwrite=True)
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.B['reward'])
 
   def test_other_data_is_written_only_on_request(self):
     directory = self._directory()
-    saving.save_episodes(golden.stacked([ways.A]), directory, ['a'])
+    saving.save_episodes(_scaled(1.0), directory, ['a'])
     other = golden.stacked([ways.B])
-    with self.assertRaisesRegex(FileExistsError, 'another spec or identity'):
-      saving.save_episodes(other, directory, ['b'])
-    with self.assertRaisesRegex(FileExistsError, 'another spec or identity'):
-      saving.save_episodes(golden.stacked([golden.COMPLETE]), directory, ['a'])
+    with self.assertRaisesRegex(FileExistsError, 'another pipeline or'):
+      saving.save_episodes(_scaled(1.0), directory, ['b'])
     self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
     saving.save_episodes(other, directory, ['b'], overwrite=True)
     self.assertAllEqual(self._load(directory)[0]['reward'], ways.B['reward'])

@@ -1,11 +1,13 @@
 """Tests of keeping statistics, and of the hashes that they are kept under."""
 
+import dataclasses
 import os
 
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import fields
 from rlds2reverb.episodes import identity
 from rlds2reverb.episodes import statistics
 from rlds2reverb.episodes import statistics_cache
@@ -56,6 +58,10 @@ class FingerprintTest(parameterized.TestCase):
       identity.fingerprint([lambda: 1])
 
 
+def _in_memory(episode):
+  return tf.data.Dataset.from_tensors({'steps': episode})
+
+
 class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   def _files(self, directory):
@@ -71,6 +77,8 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     episodes[0]['reward'][:] = np.nan
     found = statistics.compute_statistics(golden.stacked(episodes))
     again = statistics_cache.from_json(statistics_cache.to_json(found))
+    self.assertEqual(again, found)
+    self.assertNotEqual(again, dataclasses.replace(found, num_steps=0))
     self.assertEqual(again.num_truncated, found.num_truncated)
     self.assertEqual(list(again.fields), list(found.fields))
     pairs = [(again.returns, found.returns), (again.lengths, found.lengths)]
@@ -84,18 +92,54 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_computed_once(self):
     directory = self.create_tempdir().full_path
-    episodes = [ways.A]
-    rlds_data = golden.stacked(episodes)
-    first = statistics_cache.cached_statistics(rlds_data, directory, ['x'])
-    episodes[0] = ways.B  # would be seen if it were read again
-    second = statistics_cache.cached_statistics(rlds_data, directory, ['x'])
+    first = statistics_cache.cached_statistics(_in_memory(ways.A), directory)
     self.assertEqual(first.returns.mean, 15)
-    self.assertEqual(second.returns.mean, 15)
-    self.assertLen(self._files(directory), 1)
+    (name,) = self._files(directory)
+    path = os.path.join(directory, name)
+    with open(path) as f:
+      kept = f.read()
+    with open(path, 'w') as f:
+      f.write(kept.replace('15.0', '16.0'))  # would not be there if computed
+    second = statistics_cache.cached_statistics(_in_memory(ways.A), directory)
+    self.assertEqual(second.returns.mean, 16)
+
+  def test_another_pipeline_is_computed_anew(self):
+    directory = self.create_tempdir().full_path
+    for scale in (1.0, 100.0):
+
+      def change(episode, scale=scale):
+        steps = episode['steps']
+        return {'steps': {**steps, 'action': steps['action'] * scale}}
+
+      found = statistics_cache.cached_statistics(
+          _in_memory(ways.A).map(change), directory, ['train']
+      )
+      self.assertAllClose(
+          found.fields['action'].std, scale * ways.A['action'][:-1].std(0)
+      )
+    for mapping in (fields.StepMapping(), fields.StepMapping(reward=None)):
+      found = statistics_cache.cached_statistics(
+          fields.map_fields(_in_memory(ways.A), mapping), directory
+      )
+      self.assertEqual(found.returns.mean, 0 if mapping.reward is None else 15)
+    self.assertLen(self._files(directory), 4)
+
+  def test_what_cannot_be_known_is_computed_anew(self):
+    directory = self.create_tempdir().full_path
+    episodes = [ways.A]
+    rlds_data = golden.stacked(episodes)  # from a generator
+    for episode, expected in ((ways.A, 15), (ways.B, 60)):
+      episodes[0] = episode
+      with self.assertLogs('absl', 'WARNING') as logs:
+        found = statistics_cache.cached_statistics(rlds_data, directory)
+      self.assertEqual(found.returns.mean, expected)
+      self.assertIn('cannot be known', logs.output[0])
+      self.assertIn('PyFunc', logs.output[0])
+    self.assertEmpty(self._files(directory))
 
   def test_whatever_differs_is_computed_anew(self):
     directory = self.create_tempdir().full_path
-    rlds_data = golden.stacked([ways.A])
+    rlds_data = _in_memory(ways.A)
 
     def compute(**kwargs):
       return statistics_cache.cached_statistics(rlds_data, directory, **kwargs)
@@ -108,7 +152,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     compute()
     self.assertLen(self._files(directory), 4)
     statistics_cache.cached_statistics(
-        golden.stacked([golden.COMPLETE]), directory
+        _in_memory(golden.COMPLETE), directory
     )
     self.assertLen(self._files(directory), 5)
 

@@ -133,6 +133,34 @@ class RewardTest(tf.test.TestCase, parameterized.TestCase):
       transforms.ScaleReward(0.5).transform(reward)
 
 
+  @parameterized.parameters(tf.int8, tf.uint8, tf.int32)
+  def test_integer_reward_out_of_its_range(self, dtype):
+    reward = tf.constant([0, 1, dtype.max], dtype)
+    double = transforms.ScaleReward(2)
+    clipped = transforms.ScaleReward(2, minimum=0, maximum=dtype.max)
+    for wrap in (lambda fn: fn, tf.function):
+      self.assertAllEqual(
+          wrap(double.transform)({'reward': reward[:2]})['reward'], [0, 2]
+      )
+      self.assertAllEqual(
+          wrap(clipped.transform)({'reward': reward})['reward'],
+          [0, 2, dtype.max],
+      )
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError,
+          f'(?s)reward must fit {dtype.name}.*{2 * dtype.max}',
+      ):
+        wrap(double.transform)({'reward': reward})
+      # The reward of a last step has no meaning, whatever it is.
+      for is_last in ([False, False, True], [[False], [False], [True]]):
+        scaled = wrap(double.transform)({'reward': reward, 'is_last': is_last})
+        self.assertAllEqual(scaled['reward'][:2], [0, 2])
+
+  def test_strings_are_no_reward(self):
+    with self.assertRaisesRegex(ValueError, 'reward must be numbers, but is'):
+      transforms.ScaleReward(2.0).transform({'reward': tf.constant(['a'])})
+
+
 class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
@@ -172,6 +200,33 @@ class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
   def test_bounds_that_do_not_fit(self, low, message):
     with self.assertRaisesRegex(ValueError, message):
       golden.stacked([ways.A]).map(transforms.ClipField('action', low))
+
+
+  @parameterized.parameters(
+      (tf.uint8, -1),
+      (tf.uint8, 300),
+      (tf.uint8, 0.5),
+      (tf.int64, 2.0**63),
+      (tf.uint64, -1),
+      (tf.int32, np.nan),
+      (tf.int32, np.inf),
+      (tf.float16, 1e5),
+      (tf.float16, -1e5),
+      (tf.float32, [0.0, 1e39]),
+  )
+  def test_bounds_that_the_dtype_cannot_hold(self, dtype, bound):
+    steps = {'x': tf.zeros([3, 2], dtype)}
+    for clip in (
+        transforms.ClipField('x', low=bound),
+        transforms.ClipField('x', high=bound),
+    ):
+      with self.assertRaisesRegex(ValueError, f'x is {dtype.name}, which can'):
+        clip.transform(steps)
+
+  def test_infinite_bounds_of_floats(self):
+    clip = transforms.ClipField('x', [-np.inf, 0.0], np.inf)
+    clipped = clip.transform({'x': tf.constant([[-9.0, -9.0]], tf.float16)})
+    self.assertAllEqual(clipped['x'], [[-9, 0]])
 
 
 class ComposeTest(tf.test.TestCase, parameterized.TestCase):

@@ -46,7 +46,14 @@ class ValidateConfigsTest(absltest.TestCase):
     user = {'BUILD_WORKING_DIRECTORY': folder.full_path}
     result = _run('--config=recorded_gym', '--data=data', **user)
     self.assertEqual(result.returncode, 0, result.stderr)
-    self.assertRegex(result.stdout, r'recorded_gym +fits .*/data\n')
+    self.assertRegex(
+        result.stdout, r'recorded_gym +fits .*/data; dtypes and ranks were not'
+    )
+    # CartPole's actions are discrete, those of D4RL are vectors.
+    result = _run('--config=d4rl_antmaze', '--data=data', **user)
+    self.assertEqual(result.returncode, 1)
+    self.assertRegex(result.stdout, 'd4rl_antmaze +FAILS')
+    self.assertIn('action: float32 (8,), but here it is int64', result.stderr)
 
     folder.create_file('mine.gin', "StepMapping.action = 'actoin'")
     result = _run('--config=mine.gin', **user)

@@ -1,0 +1,244 @@
+"""Hashes that tell one `tf.data` pipeline from another.
+
+The graph of a data set says all that is done to get its elements: the files
+that are read, the functions that are applied, and every constant in them. The
+names in a graph count up while a program builds its pipelines, so a pipeline is
+hashed by what its nodes do and where their inputs come from, without the names.
+"""
+
+import graphlib
+import hashlib
+import os
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+
+import tensorflow as tf
+
+_FAIL = 2  # what `external_state_policy` calls it
+_IGNORE = 1
+
+# Tensors in memory are copied into the graph. Of larger ones that would take
+# seconds, and several times their memory.
+_MAX_TENSOR_BYTES = 128 << 20
+
+_WITHOUT_BYTES = (tf.variant, tf.resource)
+
+# What has a resource only to hold its own state: seeds, or what was cached.
+_OWN_RESOURCES = (
+    'CacheDatasetV2',
+    'ShuffleDatasetV3',
+    'ShuffleAndRepeatDatasetV2',
+)
+
+# Where the two seeds are among a node's inputs. Both are 0 where no seed was
+# given, and a new one is drawn each time.
+_SEED_INPUTS = {
+    'RandomDataset': 0,
+    'RandomDatasetV2': 0,
+    'ShuffleDataset': 2,
+    'ShuffleDatasetV3': 2,
+    'ShuffleAndRepeatDataset': 2,
+    'ShuffleAndRepeatDatasetV2': 2,
+}
+
+
+def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
+  """Returns a hash of what a data set's elements are made of.
+
+  It is the same for the same pipeline, built again in this or another process,
+  from the same files: their size and time of modification count, where they are
+  local. Whatever else differs, such as a constant, a function, an option or the
+  order of two maps, has another hash.
+
+  Args:
+    dataset: any data set.
+
+  Returns:
+    The hash: 16 hexadecimal digits; and an empty string. Or None, where other
+    elements may come out of the same graph, and the reason: Python is called
+    (`from_generator`, `tf.py_function`), there are variables, an order or
+    number is random without a seed, or tensors in memory are too large.
+  """
+  num_bytes = _tensor_bytes(dataset)
+  if num_bytes > _MAX_TENSOR_BYTES:
+    return None, (
+        f'it has {num_bytes >> 20} MiB of tensors in memory, more than are'
+        ' looked at'
+    )
+  try:
+    graph = _graph(dataset, _FAIL)
+  except tf.errors.FailedPreconditionError as e:
+    return None, _reason(e)
+  results = [f'{node.name}:0' for node in graph.node if node.op == '_Retval']
+  if not results:
+    return None, 'its graph is too large'
+  problem = _find_state(graph)
+  if problem:
+    return None, problem
+  files = []
+  for name in sorted(_strings(graph)):
+    if os.sep.encode() in name and os.path.isfile(name):
+      stat = os.stat(name)
+      files.append((name, stat.st_size, stat.st_mtime_ns))
+  elements = _Hasher(graph.library).results(graph.node, {}, results)
+  return _digest(elements, repr(files).encode()).hex()[:16], ''
+
+
+def constant_strings(dataset: tf.data.Dataset) -> Set[bytes]:
+  """Returns all strings in a data set's graph, names of its files included."""
+  return _strings(_graph(dataset, _IGNORE))
+
+
+def _graph(dataset, external_state_policy) -> tf.compat.v1.GraphDef:
+  return tf.compat.v1.GraphDef.FromString(
+      tf.raw_ops.DatasetToGraphV2(
+          input_dataset=tf.data.experimental.to_variant(dataset),
+          external_state_policy=external_state_policy,
+      ).numpy()
+  )
+
+
+def _strings(graph) -> Set[bytes]:
+  nodes = list(graph.node)
+  for function in graph.library.function:
+    nodes += function.node_def
+  return {
+      text for node in nodes for text in node.attr['value'].tensor.string_val
+  }
+
+
+def _tensor_bytes(dataset) -> int:
+  """Returns how large the tensors are that a data set holds in memory."""
+  # TensorFlow has no public way to ask before they are copied.
+  num_bytes = 0
+  sources = [dataset]
+  seen = set()
+  while sources:
+    source = sources.pop()
+    if id(source) in seen:
+      continue
+    seen.add(id(source))
+    sources += source._inputs()  # pylint: disable=protected-access
+    for leaf in tf.nest.flatten(getattr(source, '_tensors', [])):
+      if isinstance(leaf, tf.Tensor) and leaf.dtype not in _WITHOUT_BYTES:
+        num_bytes += leaf.dtype.size * int(tf.size(leaf))
+        if leaf.dtype == tf.string:
+          num_bytes += int(tf.reduce_sum(tf.strings.length(leaf)))
+  return num_bytes
+
+
+def _reason(error: tf.errors.OpError) -> str:
+  """Returns the part of TensorFlow's message that names the operation."""
+  text = error.message.partition('input pipeline graph: ')[2] or error.message
+  return text.partition(' [Op:')[0].rstrip('. ')
+
+
+def _find_state(graph) -> str:
+  """Returns what TensorFlow lets through, though it is not in the graph."""
+  constants = {
+      node.name: node.attr['value'].tensor
+      for node in graph.node
+      if node.op == 'Const'
+  }
+  for node in graph.node:
+    inputs = [constants.get(name) for name in node.input]
+    if node.op not in _OWN_RESOURCES and any(
+        one is not None and _is_resource(one) for one in inputs
+    ):
+      return f'{node.op} has a resource whose content is not known'
+    if node.op in _SEED_INPUTS:
+      first = _SEED_INPUTS[node.op]
+      if not any(tf.make_ndarray(seed) for seed in inputs[first : first + 2]):
+        return f'{node.op} has no seed'
+  for function in graph.library.function:
+    for node in function.node_def:
+      if node.op in _SEED_INPUTS:
+        return f'{node.op} is in a function, where its seed is not known'
+  return ''
+
+
+def _is_resource(tensor) -> bool:
+  return tensor.dtype == tf.resource.as_datatype_enum
+
+
+class _Hasher:
+  """Hashes nodes and functions by what they compute."""
+
+  def __init__(self, library):
+    self._functions = {
+        function.signature.name: function for function in library.function
+    }
+    self._hashes = {}
+
+  def results(
+      self, nodes: Iterable[Any], known: Dict[str, bytes], wanted: List[str]
+  ) -> bytes:
+    """Returns the hash of some outputs of nodes.
+
+    Args:
+      nodes: the nodes of a graph or function.
+      known: the hashes of a function's arguments, by their names.
+      wanted: the outputs, as nodes name their inputs: `node:0` or `^node`.
+    """
+    nodes = {node.name: node for node in nodes}
+    inputs = {
+        name: [_node_name(reference) for reference in node.input]
+        for name, node in nodes.items()
+    }
+    hashes = dict(known)
+    for name in graphlib.TopologicalSorter(inputs).static_order():
+      if name not in hashes:
+        hashes[name] = self._node(nodes[name], hashes)
+    return _digest(*_references(wanted, hashes))
+
+  def _node(self, node, hashes) -> bytes:
+    parts = [self._function(node.op)]
+    for key in sorted(node.attr):
+      # What begins with _ are hints, and the metadata is a name.
+      if not key.startswith('_') and key != 'metadata':
+        parts += [key.encode(), self._attribute(node.attr[key])]
+    return _digest(*parts, *_references(node.input, hashes))
+
+  def _attribute(self, value) -> bytes:
+    functions = [value.func] if value.HasField('func') else value.list.func
+    if functions:
+      return _digest(*(self._function(one.name) for one in functions))
+    if _is_resource(value.tensor):
+      return b''  # It has a name that counts up.
+    return value.SerializeToString(deterministic=True)
+
+  def _function(self, name: str) -> bytes:
+    """Returns the hash of a function, or of the name of an operation."""
+    if name not in self._functions:
+      return name.encode()
+    if name not in self._hashes:
+      function = self._functions[name]
+      arguments = {
+          argument.name: f'argument {index}'.encode()
+          for index, argument in enumerate(function.signature.input_arg)
+      }
+      wanted = [function.ret[one.name] for one in function.signature.output_arg]
+      wanted += [f'^{node}' for node in function.control_ret.values()]
+      self._hashes[name] = self.results(function.node_def, arguments, wanted)
+    return self._hashes[name]
+
+
+def _references(references, hashes) -> List[bytes]:
+  """Returns what is referred to; nodes only waited for have no order."""
+  outputs = [one for one in references if not one.startswith('^')]
+  waited_for = [one for one in references if one.startswith('^')]
+  return [
+      _digest(hashes[_node_name(one)], one.partition(':')[2].encode())
+      for one in outputs
+  ] + sorted(_digest(b'^', hashes[_node_name(one)]) for one in waited_for)
+
+
+def _node_name(reference: str) -> str:
+  return reference.lstrip('^').partition(':')[0]
+
+
+def _digest(*parts: bytes) -> bytes:
+  digest = hashlib.sha256()
+  for part in parts:
+    digest.update(len(part).to_bytes(8, 'little'))
+    digest.update(part)
+  return digest.digest()
