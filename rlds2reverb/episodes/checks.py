@@ -1,6 +1,7 @@
 """Checks of arguments, and the words of what is wrong with them."""
 
 import difflib
+import numbers
 from typing import Any, Iterable
 
 
@@ -16,8 +17,12 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
 
 def check_positive(name: str, value: int) -> None:
   """Raises a ValueError if `value` is not an integer above 0."""
-  if isinstance(value, bool) or not hasattr(value, '__index__') or value < 1:
-    raise ValueError(f'{name} must be a positive integer, but is {value!r}.')
+  is_integer = isinstance(value, numbers.Integral)
+  if isinstance(value, bool) or not is_integer or value < 1:
+    known = '' if is_integer else ' It must be known when the pipeline is built.'
+    raise ValueError(
+        f'{name} must be a positive integer, but is {value!r}.{known}'
+    )
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.trajectories import rows as rows_lib
 from rlds2reverb.trajectories import windows
 
 BATCH_MODES = ('truncate_episodes', 'complete_episodes')
@@ -52,6 +53,7 @@ def chop_into_sequences(
 
   Args:
     rows: a nest of `[N, ...]`, the rows of an episode one after the other.
+      Here and below tensors, arrays or lists.
     episode_ids: `[N]`, whatever tells an episode from the next; or `[N, k]`,
       where a change in any of the `k` begins a sequence.
     max_length: the most rows of a sequence.
@@ -63,8 +65,9 @@ def chop_into_sequences(
     The `ChoppedSequences`.
 
   Raises:
-    ValueError: if `max_length` is not positive, or `episode_ids` has neither
-      one nor two dimensions.
+    ValueError: if `max_length` is not positive, `episode_ids` has neither one
+      nor two dimensions, or rows, ids and states are not of one number.
+    InvalidArgumentError: if they are not, and that is only known later.
   """
   checks.check_positive('max_length', max_length)
   ids = tf.convert_to_tensor(episode_ids)
@@ -73,6 +76,8 @@ def chop_into_sequences(
         'episode_ids must have one or two dimensions, but have the shape'
         f' {ids.shape}.'
     )
+  given = rows_lib.to_tensors(rows=rows, episode_ids=ids, states=states)
+  ids = given['episode_ids']
   if ids.shape.rank == 1:
     ids = ids[:, tf.newaxis]
   count = windows.num_rows(ids)
@@ -91,8 +96,8 @@ def chop_into_sequences(
   index = windows.window_index(starts, width)
   mask = index < ends[:, tf.newaxis]
   return ChoppedSequences(
-      rows=windows.take_filled(rows, tf.where(mask, index, -1), count),
-      initial_state=windows.take(states, starts),
+      rows=windows.take_filled(given['rows'], tf.where(mask, index, -1), count),
+      initial_state=windows.take(given['states'], starts),
       seq_lens=tf.cast(lengths, tf.int32),
       mask=mask,
   )
@@ -134,7 +139,8 @@ def convert_rlds_to_fragments(
 
   Raises:
     ValueError: if `fragment_length` is not positive, `batch_mode` is not one of
-      the two, or there is no field `agent_steps`.
+      the two, there is no field `agent_steps`, or there is one with the name of
+      a column that is added.
   """
   checks.check_positive('fragment_length', fragment_length)
   checks.check_choice('batch_mode', batch_mode, BATCH_MODES)
@@ -142,8 +148,8 @@ def convert_rlds_to_fragments(
   def to_rows(index, episode):
     rows = windows.transition_rows(episode[rlds.STEPS])
     length = windows.num_rows(rows)
-    rows[EPISODE] = tf.fill([length], index)
-    rows[T] = tf.range(length)
+    rows_lib.add_column(rows, EPISODE, tf.fill([length], index))
+    rows_lib.add_column(rows, T, tf.range(length))
     if agent_steps is None:
       return rows, tf.ones([length], tf.int64)
     counts = paths.get(rows, agent_steps)

@@ -12,7 +12,7 @@ over the `k` transitions that are left, `n` at most. So a target is always
 that was truncated, and not through one that terminated.
 """
 
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Union
 
 import rlds
 import tensorflow as tf
@@ -45,8 +45,12 @@ class NStepTransitions(NamedTuple):
   gamma: tf.Tensor
 
 
+# A number in [0, 1], or a tensor of one.
+_Fraction = Union[float, tf.Tensor]
+
+
 def n_step_transitions(
-    steps: Any, n_step: int, gamma: float = 1.0
+    steps: Any, n_step: int, gamma: _Fraction = 1.0
 ) -> NStepTransitions:
   """Returns the n-step transitions of one episode, which never leave it.
 
@@ -67,7 +71,8 @@ def n_step_transitions(
       tensors, with reward, discount, is_terminal, observation and action. The
       reward is a nest of numbers or vectors.
     n_step: the most transitions that are taken together.
-    gamma: the discount factor, beside the steps' own.
+    gamma: the discount factor, beside the steps' own: a number, or a tensor
+      `[]`.
 
   Returns:
     The `NStepTransitions`. A reward of floats keeps its dtype; another becomes
@@ -76,9 +81,11 @@ def n_step_transitions(
   Raises:
     ValueError: if `n_step` is not positive, gamma is not in [0, 1], or a field
       is missing.
+    InvalidArgumentError: if gamma is a tensor that is known only while it runs,
+      and not in [0, 1].
   """
   checks.check_positive('n_step', n_step)
-  _check_unit('gamma', gamma)
+  gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
   rows = _checked_rows(steps, rlds.OBSERVATION, rlds.ACTION)
   length = windows.num_rows(rows)
   index = windows.window_index(tf.range(length), n_step)
@@ -103,11 +110,11 @@ def n_step_transitions(
       discount=tf.reduce_prod(discounts, axis=1),
       next_observation=windows.take(rows[windows.NEXT_OBSERVATION], last),
       steps=count,
-      gamma=tf.pow(tf.cast(gamma, tf.float32), tf.cast(count, tf.float32)),
+      gamma=tf.pow(gamma, tf.cast(count, tf.float32)),
   )
 
 
-def reward_to_go(steps: Any, gamma: float = 1.0) -> Any:
+def reward_to_go(steps: Any, gamma: _Fraction = 1.0) -> Any:
   """Returns the discounted sum of the rewards from each transition on.
 
   Rewards 1 to 5 and gamma=.5 give 3.5625, 5.125, 6.25, 6.5, 5, whether the
@@ -116,7 +123,8 @@ def reward_to_go(steps: Any, gamma: float = 1.0) -> Any:
   Args:
     steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
       tensors, with reward, discount and is_terminal.
-    gamma: the discount factor, beside the steps' own.
+    gamma: the discount factor, beside the steps' own: a number, or a tensor
+      `[]`.
 
   Returns:
     The nest of the reward, `[T, ...]`. Floats keep their dtype; other rewards
@@ -124,8 +132,9 @@ def reward_to_go(steps: Any, gamma: float = 1.0) -> Any:
 
   Raises:
     ValueError: if gamma is not in [0, 1], or a field is missing.
+    InvalidArgumentError: see `n_step_transitions`.
   """
-  _check_unit('gamma', gamma)
+  gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
   rows = _checked_rows(steps)
   return tf.nest.map_structure(
       lambda leaf: _sum_backwards(
@@ -136,7 +145,10 @@ def reward_to_go(steps: Any, gamma: float = 1.0) -> Any:
 
 
 def td_lambda_returns(
-    steps: Any, values: tf.Tensor, gamma: float = 1.0, lambda_: float = 0.95
+    steps: Any,
+    values: tf.Tensor,
+    gamma: _Fraction = 1.0,
+    lambda_: _Fraction = 0.95,
 ) -> tf.Tensor:
   """Returns the TD(lambda) return of each transition.
 
@@ -150,8 +162,9 @@ def td_lambda_returns(
     steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
       tensors, with reward, discount and is_terminal. The reward is one number.
     values: float `[T + 1]`: the value of each step's observation.
-    gamma: the discount factor, beside the steps' own.
-    lambda_: how much of the longer returns is mixed in.
+    gamma: the discount factor, beside the steps' own: a number, or a tensor
+      `[]`.
+    lambda_: how much of the longer returns is mixed in, as gamma.
 
   Returns:
     `[T]`, of the dtype of the reward, or float32 where that is no float.
@@ -159,10 +172,11 @@ def td_lambda_returns(
   Raises:
     ValueError: if gamma or lambda_ is not in [0, 1], a field is missing, or
       `values` has not one dimension.
-    InvalidArgumentError: if there is not one value a step.
+    InvalidArgumentError: if there is not one value a step; and see
+      `n_step_transitions`.
   """
-  _check_unit('gamma', gamma)
-  _check_unit('lambda_', lambda_)
+  gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
+  lambda_ = _checked_unit('lambda_', lambda_)
   rows = _checked_rows(steps)
   rewards = _floats(rows[rlds.REWARD])
   if not isinstance(rewards, tf.Tensor) or rewards.shape.rank != 1:
@@ -218,10 +232,11 @@ def _sum_backwards(terms, factors):
 
 
 def _checked_rows(steps, *fields) -> Dict[str, Any]:
-  rows = windows.transition_rows(steps)
-  for field in (rlds.REWARD, rlds.DISCOUNT, rlds.IS_TERMINAL, *fields):
-    paths.get(rows, field)
-  return rows
+  steps = windows.stack_dict(steps)
+  fields = (rlds.REWARD, rlds.DISCOUNT, rlds.IS_TERMINAL, *fields)
+  return windows.transition_rows(
+      {field: paths.get(steps, field) for field in fields}
+  )
 
 
 def _floats(nest):
@@ -245,6 +260,25 @@ def _like(column, leaf):
   return tf.reshape(tf.cast(column, leaf.dtype), shape)
 
 
-def _check_unit(name: str, value: float) -> None:
-  if not 0 <= value <= 1:
-    raise ValueError(f'{name} must lie in [0, 1], but is {value}.')
+def _checked_unit(name: str, value: _Fraction) -> tf.Tensor:
+  """Returns a number in [0, 1] as a tensor `[]`, a Python float as float64."""
+  try:
+    number = tf.convert_to_tensor(value, dtype_hint=tf.float64)
+  except (TypeError, ValueError):
+    number = None
+  if (
+      number is None
+      or number.shape.rank != 0
+      or not (number.dtype.is_floating or number.dtype.is_integer)
+  ):
+    raise ValueError(f'{name} must be one number in [0, 1], but is {value!r}.')
+  problem = f'{name} must lie in [0, 1], but is'
+  known = tf.get_static_value(number)
+  if known is not None:
+    if not 0 <= known <= 1:
+      raise ValueError(f'{problem} {known}.')
+    return number
+  with tf.control_dependencies([
+      tf.debugging.Assert((0 <= number) & (number <= 1), [problem, number])
+  ]):
+    return tf.identity(number)

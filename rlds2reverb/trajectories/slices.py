@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.trajectories import rows as rows_lib
 from rlds2reverb.trajectories import windows
 
 PADS = ('zeros', 'repeat_last', 'ragged')
@@ -42,24 +43,25 @@ def join_transitions(
   """Reads the transitions of all episodes into one nest, in memory.
 
   Args:
-    rlds_data: an RLDS data set, read twice.
+    rlds_data: an RLDS data set.
 
   Returns:
     The fields of `transition_rows`, every leaf `[N, ...]`, and the lengths of
     the episodes, int64 `[E]`; those without transitions have 0.
   """
+  # Rows and lengths must be those of one pass: a data set may be shuffled anew
+  # at the next. The first reads all of it into the cache.
   per_episode = rlds_data.map(
       lambda episode: windows.transition_rows(episode[rlds.STEPS])
-  )
+  ).cache()
   joined = per_episode.rebatch(tf.int64.max)
   # Of no rows there is no batch.
   nothing = tf.data.Dataset.from_tensors(steps_lib.zeros(joined.element_spec))
-  lengths = per_episode.map(windows.num_rows).batch(tf.int64.max)
-  no_lengths = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64))
-  return (
-      joined.concatenate(nothing).take(1).get_single_element(),
-      lengths.concatenate(no_lengths).take(1).get_single_element(),
-  )
+  rows = joined.concatenate(nothing).take(1).get_single_element()
+  with tf.control_dependencies(tf.nest.flatten(rows)):
+    lengths = per_episode.map(windows.num_rows).batch(tf.int64.max)
+    no_lengths = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64))
+    return rows, lengths.concatenate(no_lengths).take(1).get_single_element()
 
 
 def sample_slices(
@@ -85,7 +87,9 @@ def sample_slices(
       "window"        1/4 each         1/4
 
   Args:
-    rows: a nest of `[N, ...]`: the rows of all trajectories.
+    rows: a nest of `[N, ...]`, tensors, arrays or lists: the rows of all
+      trajectories. Tensors cost least: arrays are copied at each call, and are
+      a part of the graph of a function that is mapped over a data set.
     lengths: integers `[E]` whose sum is `N`.
     num_slices: `S`, how many are drawn.
     slice_length: `L`.
@@ -107,10 +111,12 @@ def sample_slices(
 
   Raises:
     ValueError: if `num_slices` or `slice_length` is not positive, `span` is not
-      two numbers from 0 to `L - 1`, `seed` is not two integers, or another
+      two numbers from 0 to `L - 1`, `seed` is not two integers, `lengths` are
+      not integers, the rows are not of one number in all fields, or another
       argument is not one of its choices.
     InvalidArgumentError: if there is nothing to draw, less than `num_slices`
-      without replacement, or the lengths do not add up to the rows.
+      without replacement, a length is negative, or the lengths do not add up to
+      the rows.
   """
   checks.check_positive('num_slices', num_slices)
   checks.check_positive('slice_length', slice_length)
@@ -118,12 +124,14 @@ def sample_slices(
   checks.check_choice('pad', pad, PADS)
   seed = _checked_seed(seed)
   left, right = span
-  if not (0 <= left < slice_length and 0 <= right < slice_length):
+  if not all(
+      hasattr(edge, '__index__') and 0 <= edge < slice_length for edge in span
+  ):
     raise ValueError(
         f'span must be two numbers from 0 to slice_length - 1 ='
         f' {slice_length - 1}, but is {span}.'
     )
-  lengths = tf.cast(lengths, tf.int64)
+  rows, lengths = _checked_rows(rows, lengths)
   is_long = lengths >= slice_length
   num_starts = tf.where(
       is_long,
@@ -160,7 +168,8 @@ def pad_trajectories(
       d e 0                T T F
 
   Args:
-    rows: a nest of `[N, ...]`: the rows of all trajectories.
+    rows: a nest of `[N, ...]`, tensors, arrays or lists: the rows of all
+      trajectories.
     lengths: integers `[E]` whose sum is `N`.
     max_length: the length of the rows returned. By default that of the longest.
 
@@ -168,11 +177,12 @@ def pad_trajectories(
     A nest of `[E, max_length, ...]`, and a mask, bool `[E, max_length]`.
 
   Raises:
-    ValueError: if `max_length` is not positive.
-    InvalidArgumentError: if a trajectory is longer than `max_length`, or the
-      lengths do not add up to the rows.
+    ValueError: if `max_length` is not positive, `lengths` are not integers, or
+      the rows are not of one number in all fields.
+    InvalidArgumentError: if a trajectory is longer than `max_length`, a length
+      is negative, or the lengths do not add up to the rows.
   """
-  lengths = tf.cast(lengths, tf.int64)
+  rows, lengths = _checked_rows(rows, lengths)
   if max_length is None:
     max_length = tf.reduce_max(tf.concat([[0], lengths], 0))
   else:
@@ -182,11 +192,11 @@ def pad_trajectories(
         tf.constant(max_length, tf.int64),
         'A trajectory is longer than max_length. Choose a larger max_length.',
     )
-  trajectory = tf.range(tf.size(lengths, tf.int64))
-  padded = _cut(
-      rows, lengths, trajectory, tf.zeros_like(trajectory), max_length, 'zeros'
-  )
-  return padded.rows, padded.mask
+  starts = tf.cumsum(lengths, exclusive=True)
+  index = windows.window_index(starts, max_length)
+  mask = index < (starts + lengths)[:, tf.newaxis]
+  index = tf.where(mask, index, -1)
+  return windows.take_filled(rows, index, windows.num_rows(rows)), mask
 
 
 def random_crop(steps: Any, crop_length: int, seed: Seed) -> Dict[str, Any]:
@@ -227,17 +237,31 @@ def random_crop(steps: Any, crop_length: int, seed: Seed) -> Dict[str, Any]:
   return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), crop)
 
 
-def _cut(rows, lengths, trajectory, start, length, pad) -> Slices:
-  """Returns the slices of `length` rows that start at `start` [S]."""
-  num_rows = windows.num_rows(rows)
+def _checked_rows(rows, lengths) -> Tuple[Any, tf.Tensor]:
+  """Returns rows and the lengths, int64 `[E]`, of their trajectories."""
+  rows = rows_lib.to_tensors(rows=rows)['rows']
+  given = tf.convert_to_tensor(lengths, dtype_hint=tf.int64)
+  if not given.dtype.is_integer or given.shape.rank != 1:
+    raise ValueError(
+        f'lengths must be integers, one a trajectory, but are {lengths}.'
+    )
+  lengths = tf.cast(given, tf.int64)
   with tf.control_dependencies([
+      tf.debugging.assert_non_negative(
+          lengths, 'The lengths of trajectories must not be negative.'
+      ),
       tf.debugging.assert_equal(
           tf.reduce_sum(lengths),
-          num_rows,
+          windows.num_rows(rows),
           'The lengths of the trajectories must add up to the rows.',
-      )
+      ),
   ]):
-    offset = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
+    return rows, tf.identity(lengths)
+
+
+def _cut(rows, lengths, trajectory, start, length, pad) -> Slices:
+  """Returns the slices of `length` rows that start at `start` [S]."""
+  offset = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
   own_length = tf.gather(lengths, trajectory)[:, tf.newaxis]
   index = windows.window_index(start, length)
   mask = windows.is_inside(index, own_length)
@@ -245,14 +269,18 @@ def _cut(rows, lengths, trajectory, start, length, pad) -> Slices:
   index += offset[:, tf.newaxis]
   if pad == 'repeat_last':
     sliced = windows.take(rows, index)
-  elif pad == 'zeros':
-    sliced = windows.take_filled(rows, tf.where(mask, index, -1), num_rows)
-  else:
-    counts = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
+    return Slices(sliced, mask, trajectory, start)
+  real = windows.take(rows, index[mask])
+  counts = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
+  if pad == 'ragged':
     sliced = tf.nest.map_structure(
-        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf, counts),
-        windows.take(rows, index[mask]),
+        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf, counts), real
     )
+  else:
+    # Zeros are put to the rows that were drawn, which are few beside all.
+    place = tf.cumsum(tf.cast(tf.reshape(mask, [-1]), tf.int64)) - 1
+    place = tf.where(mask, tf.reshape(place, tf.shape(mask)), -1)
+    sliced = windows.take_filled(real, place, windows.num_rows(real))
   return Slices(sliced, mask, trajectory, start)
 
 
@@ -289,12 +317,15 @@ def _uniform(populations, seed):
 
 
 def _checked_seed(seed) -> tf.Tensor:
-  if isinstance(seed, (tuple, list)) and len(seed) == 2:
-    seed = tf.stack([tf.cast(part, tf.int64) for part in seed])
-  if not tf.is_tensor(seed) or not seed.shape.is_compatible_with([2]):
-    raise ValueError(
-        'seed must be two integers, for example (7, episode_index), but is'
-        f' {seed}.'
-    )
-  # The same numbers must give the same draws, whatever their dtype.
-  return tf.cast(seed, tf.int64)
+  is_pair = isinstance(seed, (tuple, list))
+  parts = [tf.convert_to_tensor(part) for part in (seed if is_pair else [seed])]
+  if all(part.dtype.is_integer for part in parts):
+    # The same numbers must give the same draws, whatever their dtype.
+    parts = [tf.cast(part, tf.int64) for part in parts]
+    numbers = tf.stack(parts) if is_pair else parts[0]
+    if numbers.shape.is_compatible_with([2]):
+      return numbers
+  raise ValueError(
+      'seed must be two integers, for example (7, episode_index), but is'
+      f' {seed}.'
+  )

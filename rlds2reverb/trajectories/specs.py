@@ -37,10 +37,16 @@ def create_trajectory_data_spec(
     in [0, 1], observation, action and reward as in the data.
 
   Raises:
-    ValueError: if there are no RLDS steps in `rlds_data`, or if they lack one
-      of the seven features of a step.
+    ValueError: if there are no RLDS steps in `rlds_data`, if they lack one of
+      the seven features of a step, or if there is nothing in the observation.
   """
   step = steps_lib.steps_spec(rlds_data).step
+  if not tf.nest.flatten(step[rlds.OBSERVATION]):
+    raise ValueError(
+        'A time step must have an observation, but step field observation has'
+        f' no tensor in it: {step[rlds.OBSERVATION]}. Put one there with'
+        ' map_fields.'
+    )
   time_step_spec = ts.time_step_spec(step[rlds.OBSERVATION], step[rlds.REWARD])
   info_spec = PolicyInfo(policy_info_fn, step).spec if policy_info_fn else ()
   action_spec = policy_step.PolicyStep(step[rlds.ACTION], info=info_spec)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.trajectories import rows as rows_lib
 from rlds2reverb.trajectories import windows
 
 OBSERVATION_MASK = 'observation_mask'
@@ -19,7 +20,11 @@ ACTION_MASK = 'action_mask'
 
 
 def stack_observations(
-    steps: Any, num_frames: int, fill: Union[str, float] = 'repeat'
+    steps: Any,
+    num_frames: int,
+    fill: Union[str, float] = 'repeat',
+    *,
+    mask_name: str = OBSERVATION_MASK,
 ) -> Dict[str, Any]:
   """Gives each step of one episode its last observations, the oldest first.
 
@@ -34,30 +39,42 @@ def stack_observations(
       tensors.
     num_frames: `N`.
     fill: what stands before the first: `"repeat"` (TorchRL's "same"), the first
-      observation; `"zeros"`; or a number.
+      observation; `"zeros"`; or a number, which a field of integers must be
+      able to hold.
+    mask_name: another name for `observation_mask`.
 
   Returns:
     The steps, stacked, with every leaf of `observation` `[T + 1, N, ...]`, and
     with `observation_mask`, bool `[T + 1, N]`, True where a frame is real.
 
   Raises:
-    ValueError: if `num_frames` is not positive, or there is no observation.
+    ValueError: if `num_frames` is not positive, there is no observation, one of
+      its fields cannot hold `fill`, or there is a field `observation_mask`.
   """
   checks.check_positive('num_frames', num_frames)
-  _check_fill(fill)
+  windows.check_fill(fill)
   steps = windows.stack_dict(steps)
   observation = paths.get(steps, rlds.OBSERVATION)
   length = windows.num_rows(observation)
   index = windows.window_index(tf.range(length) - num_frames + 1, num_frames)
-  steps[rlds.OBSERVATION] = windows.take_filled(
-      observation, index, length, before=fill, after='repeat'
+  frames = windows.take_filled(
+      {rlds.OBSERVATION: observation},
+      index,
+      length,
+      before=fill,
+      after='repeat',
   )
-  steps[OBSERVATION_MASK] = windows.is_inside(index, length)
+  steps.update(frames)
+  rows_lib.add_column(steps, mask_name, windows.is_inside(index, length))
   return steps
 
 
 def chunk_actions(
-    steps: Any, num_actions: int, fill: Union[str, float] = 'zeros'
+    steps: Any,
+    num_actions: int,
+    fill: Union[str, float] = 'zeros',
+    *,
+    mask_name: str = ACTION_MASK,
 ) -> Dict[str, Any]:
   """Gives each step of one episode its next actions, its own first.
 
@@ -73,29 +90,28 @@ def chunk_actions(
       tensors.
     num_actions: `K`.
     fill: what stands behind the last: `"zeros"`; `"repeat"`, the last action,
-      as Octo has it for absolute actions; or a number.
+      as Octo has it for absolute actions; or a number, which a field of
+      integers must be able to hold.
+    mask_name: another name for `action_mask`.
 
   Returns:
     The steps, stacked, with every leaf of `action` `[T + 1, K, ...]`, and with
     `action_mask`, bool `[T + 1, K]`, True where an action is real.
 
   Raises:
-    ValueError: if `num_actions` is not positive, or there is no action.
+    ValueError: if `num_actions` is not positive, there is no action, one of its
+      fields cannot hold `fill`, or there is a field `action_mask`.
   """
   checks.check_positive('num_actions', num_actions)
-  _check_fill(fill)
+  windows.check_fill(fill)
   steps = windows.stack_dict(steps)
   action = paths.get(steps, rlds.ACTION)
   length = windows.num_rows(action)
   index = windows.window_index(tf.range(length), num_actions)
   stop = tf.maximum(length - 1, 0)
-  steps[rlds.ACTION] = windows.take_filled(
-      action, index, stop, before='repeat', after=fill
+  chunks = windows.take_filled(
+      {rlds.ACTION: action}, index, stop, before='repeat', after=fill
   )
-  steps[ACTION_MASK] = windows.is_inside(index, stop)
+  steps.update(chunks)
+  rows_lib.add_column(steps, mask_name, windows.is_inside(index, stop))
   return steps
-
-
-def _check_fill(fill):
-  if isinstance(fill, str):
-    checks.check_choice('fill', fill, windows.FILLS)

@@ -7,10 +7,16 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.trajectories import rows as rows_lib
 from rlds2reverb.trajectories import windows
 
 RESIDUALS = ('repeat_last', 'overlap', 'drop', 'null')
 INITIAL_STATE = 'initial_state'
+
+# Of these `split_burn_in` makes parts.
+_FIELDS = (
+    rlds.OBSERVATION, rlds.ACTION, rlds.REWARD, rlds.IS_TERMINAL, 'weight'
+)
 
 
 class BurnIn(NamedTuple):
@@ -42,6 +48,7 @@ def unroll(
     residual: str = 'repeat_last',
     *,
     state: Optional[str] = None,
+    mask_name: str = windows.MASK,
 ) -> Dict[str, Any]:
   """Cuts the transitions of one episode into disjoint chunks.
 
@@ -59,10 +66,12 @@ def unroll(
   Args:
     steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
       tensors.
-    unroll_length: `L`, how many transitions a chunk has.
+    unroll_length: `L`, how many transitions a chunk has: an int that is known
+      when the pipeline is built.
     residual: what becomes of the rows left over, one of the four above.
     state: the path of the field that holds the recurrent state with which each
       step's action was chosen.
+    mask_name: another name for `mask`.
 
   Returns:
     The fields of `transition_rows`, every leaf `[C, L, ...]`; `mask`, bool
@@ -72,7 +81,8 @@ def unroll(
 
   Raises:
     ValueError: if `unroll_length` is not positive, `residual` is not one of the
-      four, or there is no field `state`.
+      four, there is no field `state`, or there is one with the name of a column
+      that is added.
   """
   checks.check_positive('unroll_length', unroll_length)
   checks.check_choice('residual', residual, RESIDUALS)
@@ -98,9 +108,10 @@ def unroll(
     )
   if residual in ('overlap', 'null') and rlds.IS_LAST in rows:
     chunked[rlds.IS_LAST] |= ~mask
-  chunked[windows.MASK] = mask
+  rows_lib.add_column(chunked, mask_name, mask)
   if state is not None:
-    chunked[INITIAL_STATE] = state_at(states, starts, starts > 0)
+    initial = state_at(states, starts, starts > 0)
+    rows_lib.add_column(chunked, INITIAL_STATE, initial)
   return chunked
 
 
@@ -152,11 +163,13 @@ def split_burn_in(
 
   Raises:
     ValueError: if `burn_in` is negative, `n_step` is not positive, or `L` is
-      not known or less than `burn_in + 2 * n_step` (without n_step,
-      `burn_in + 1`).
+      not known, not that of all fields, or less than `burn_in + 2 * n_step`
+      (without n_step, `burn_in + 1`).
   """
-  if burn_in < 0:
-    raise ValueError(f'burn_in must not be negative, but is {burn_in}.')
+  if not hasattr(burn_in, '__index__') or burn_in < 0:
+    raise ValueError(
+        f'burn_in must be an integer of 0 or more, but is {burn_in!r}.'
+    )
   if n_step is not None:
     checks.check_positive('n_step', n_step)
   for field in (rlds.OBSERVATION, rlds.ACTION):
@@ -171,6 +184,13 @@ def split_burn_in(
         f' n_step={n_step}: they need at least {needed} rows, known when the'
         ' pipeline is built. Choose longer sequences or a shorter burn-in.'
     )
+  used = {field: sequences[field] for field in _FIELDS if field in sequences}
+  for name, leaf in paths.leaves(used).items():
+    if leaf.shape[axis] not in (length, None):
+      raise ValueError(
+          f'Sequences must have one length in all fields, but {name} has'
+          f' {leaf.shape[axis]} rows, and observation has {length}.'
+      )
 
   def part(field, start, stop):
     def cut(leaf):

@@ -11,12 +11,17 @@ decided on the indices, which are few bytes, never on the rows gathered:
     "repeat"         a   a  a  b  c  d   d   d
 """
 
+import math
+import numbers
 from typing import Any, Dict, Union
 
 import rlds
 import tensorflow as tf
+import tree
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.trajectories import rows as rows_lib
 
 NEXT_OBSERVATION = 'next_observation'
 MASK = 'mask'
@@ -111,6 +116,10 @@ def take_filled(
 
   Returns:
     The nest, every leaf `index.shape + [...]`, its dtype kept.
+
+  Raises:
+    ValueError: if the dtype of a leaf cannot hold the number: an integer must
+      be the same, and a float may be rounded.
   """
   stop = tf.cast(stop, index.dtype)
   # The row of the fill stands where the rows end.
@@ -123,18 +132,46 @@ def take_filled(
     return take(rows, index)
   value = 0 if values[0] == 'zeros' else values[0]
 
-  def gather(leaf):
+  def gather(path, leaf):
     shape = tf.concat([[1], tf.shape(leaf)[1:]], 0)
-    fill = tf.fill(
-        shape,
-        tf.constant('')
-        if leaf.dtype == tf.string
-        else tf.cast(value, leaf.dtype),
-    )
+    fill = tf.fill(shape, _fill_value(path, value, leaf.dtype))
     fill = tf.ensure_shape(fill, [1] + leaf.shape[1:])
     return tf.gather(tf.concat([leaf[:stop], fill], 0), index)
 
-  return tf.nest.map_structure(gather, rows)
+  return tree.map_structure_with_path(gather, rows)
+
+
+def check_fill(fill: Union[str, float]) -> None:
+  """Raises a ValueError if `fill` is not what `take_filled` can fill with."""
+  if isinstance(fill, str):
+    checks.check_choice('fill', fill, FILLS)
+  elif not isinstance(fill, numbers.Real):
+    raise ValueError(
+        f'fill must be one of {FILLS}, or a number, but is {fill!r}.'
+    )
+
+
+def _fill_value(path, value, dtype) -> tf.Tensor:
+  """Returns a number in the dtype of the leaf at `path`."""
+  if dtype == tf.string:
+    return tf.constant('')
+  is_finite = math.isfinite(value)
+  if dtype.is_bool:
+    fits, convert = value in (0, 1), bool
+  elif dtype.is_integer:
+    fits, convert = is_finite and dtype.min <= value <= dtype.max, int
+    fits = fits and int(value) == value
+  elif dtype.is_floating:
+    fits, convert = not is_finite or abs(value) <= dtype.max, float
+  else:
+    fits, convert = True, complex
+  if not fits:
+    raise ValueError(
+        f'{steps_lib.field_path(path)} is {dtype.name}, which cannot hold'
+        f' {value}, the number to fill with. Choose another fill, or cast the'
+        ' field first.'
+    )
+  return tf.constant(convert(value), dtype)
 
 
 def _piece_length(length: int, stride: int) -> int:
@@ -149,8 +186,15 @@ def _piece_length(length: int, stride: int) -> int:
 
 
 def num_rows(rows: Any) -> tf.Tensor:
-  """Returns, int64 `[]`, how many rows a nest of `[N, ...]` has."""
-  return tf.shape(tf.nest.flatten(rows)[0], tf.int64)[0]
+  """Returns, int64 `[]`, how many rows a nest of `[N, ...]` has.
+
+  Raises:
+    ValueError: if the nest is empty.
+  """
+  leaves = tf.nest.flatten(rows)
+  if not leaves:
+    raise ValueError(f'Rows must have a field, but have none: {rows}.')
+  return tf.shape(leaves[0], tf.int64)[0]
 
 
 def transition_rows(steps: Any) -> Dict[str, Any]:
@@ -176,12 +220,17 @@ def transition_rows(steps: Any) -> Dict[str, Any]:
     A dict of the steps' fields, and `next_observation`, every leaf `[T, ...]`;
     the flags are bool `[T]`, the discount float32 `[T]`. An episode of one step
     has no rows.
+
+  Raises:
+    ValueError: if there are `observation` and `next_observation` already.
   """
   steps = stack_dict(steps)
   rows = tf.nest.map_structure(lambda leaf: leaf[:-1], steps)
   if rlds.OBSERVATION in steps:
-    rows[NEXT_OBSERVATION] = tf.nest.map_structure(
-        lambda leaf: leaf[1:], steps[rlds.OBSERVATION]
+    rows_lib.add_column(
+        rows,
+        NEXT_OBSERVATION,
+        tf.nest.map_structure(lambda leaf: leaf[1:], steps[rlds.OBSERVATION]),
     )
   if rlds.IS_FIRST in steps:
     rows[rlds.IS_FIRST] = _numbers(rows[rlds.IS_FIRST], tf.bool)

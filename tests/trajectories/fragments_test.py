@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+from rlds2reverb.episodes import transforms
 from rlds2reverb.trajectories import fragments
 import tensorflow as tf
 
@@ -88,6 +89,70 @@ class ChopTest(tf.test.TestCase):
       )
       self.assertEqual(chopped.rows.shape[0], 0)
       self.assertEqual(chopped.seq_lens.shape, [0])
+
+  def test_arrays_and_lists_in_the_place_of_tensors(self):
+    ids = [1, 1, 5, 5, 5, 5, 5]
+    for convert in (np.array, list, lambda column: column):
+      def chop(convert=convert):
+        return fragments.chop_into_sequences(
+            {'a': convert(range(1, 8)), 'b': (convert(['x'] * 7),)},
+            convert(ids),
+            3,
+            states=(convert(range(10, 17)), np.zeros([7, 2])),
+        )
+
+      in_map = tf.data.Dataset.range(1).map(lambda _, chop=chop: chop())
+      for chopped in (chop(), in_map.get_single_element()):
+        self.assertAllEqual(
+            chopped.rows['a'], [[1, 2, 0], [3, 4, 5], [6, 7, 0]]
+        )
+        self.assertAllEqual(
+            chopped.rows['b'][0],
+            [[b'x', b'x', b''], [b'x', b'x', b'x'], [b'x', b'x', b'']],
+        )
+        self.assertAllEqual(chopped.initial_state[0], [10, 12, 15])
+        self.assertEqual(chopped.initial_state[1].shape, [3, 2])
+    self.assertAllEqual(
+        fragments.chop_into_sequences(range(1, 4), (1, 1, 2), 2).rows,
+        [[1, 2], [3, 0]],
+    )
+    # Lists of other than numbers and strings are parts of the nest.
+    chopped = fragments.chop_into_sequences(
+        [[1, 2, 3], np.zeros([3])], [1, 1, 2], 2
+    )
+    self.assertAllEqual(chopped.rows[0], [[1, 2], [3, 0]])
+    self.assertAllEqual(chopped.rows[1], [[0, 0], [0, 0]])
+
+  def test_ids_and_rows_of_different_lengths(self):
+    rows = tf.range(5)
+    for message, ids, states in (
+        ('episode_ids has 3, rows has 5', [1, 1, 2], ()),
+        ('episode_ids has 6, rows has 5', [1] * 6, ()),
+        ('episode_ids has 5, rows has 5, states/h has 4', [1] * 5,
+         {'h': tf.zeros([4, 2])}),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        fragments.chop_into_sequences(rows, ids, 2, states=states)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None], tf.int32),
+        ]
+    )
+    def chop(rows, ids, states):
+      return fragments.chop_into_sequences(rows, ids, 2, states=states)
+
+    self.assertAllEqual(
+        chop(rows, [1, 1, 2, 2, 2], rows).rows, [[0, 1], [2, 3], [4, 0]]
+    )
+    for num_ids, num_states in ((3, 5), (6, 5), (5, 4)):
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError,
+          f'(?s)episode_ids.*{num_ids}.*rows.*5.*states.*{num_states}',
+      ):
+        chop(rows, tf.ones([num_ids], tf.int32), tf.range(num_states))
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'max_length must be a positive'):
@@ -183,6 +248,17 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
         golden.stacked(episodes), 5, mode, agent_steps='agents/count'
     )
     self.assertEqual(_ts(dataset), batches)
+
+  @parameterized.parameters('t', 'episode', 'next_observation')
+  def test_fields_of_the_names_that_are_added(self, name):
+    data = golden.stacked([{**contract.A, name: contract.A['reward']}])
+    with self.assertRaisesRegex(
+        ValueError, f'field {name!r} already.*RenameFields'
+    ):
+      fragments.convert_rlds_to_fragments(data, 3)
+    renamed = data.map(transforms.RenameFields({name: 'own'}))
+    batch = next(iter(fragments.convert_rlds_to_fragments(renamed, 3)))
+    self.assertAllEqual(batch['own'], [1, 2, 3])
 
   def test_no_episodes(self):
     data = golden.stacked([], golden.stacked_spec(contract.A))

@@ -226,6 +226,59 @@ class TdLambdaTest(parameterized.TestCase, tf.test.TestCase):
       returns.td_lambda_returns(steps, [1.0, 2.0, 3.0, 4.0])
 
 
+class TensorGammaTest(parameterized.TestCase, tf.test.TestCase):
+
+  def _all(self, gamma, lambda_):
+    values = [1.0, 2.0, 3.0, 4.0]
+    return (
+        returns.n_step_transitions(contract.B, 2, gamma),
+        returns.reward_to_go(contract.B, gamma),
+        returns.td_lambda_returns(contract.B, values, gamma, lambda_),
+    )
+
+  @parameterized.parameters(tf.float16, tf.float32, tf.float64)
+  def test_gives_what_the_number_gives(self, dtype):
+    expected = self._all(0.5, 0.25)
+    gamma = tf.constant([0.5], dtype)
+    in_map = tf.data.Dataset.from_tensor_slices(gamma).map(
+        lambda gamma: self._all(gamma, gamma / 2)
+    )
+    for result in (
+        self._all(gamma[0], gamma[0] / 2), in_map.get_single_element()
+    ):
+      tf.nest.map_structure(self.assertAllEqual, result, expected)
+    self.assertAllEqual(expected[0].reward, [20, 35, 30])
+
+  def test_one_outside_of_the_unit_interval(self):
+    for gamma in (-0.5, 1.5, np.nan):
+      with self.assertRaisesRegex(ValueError, 'gamma must lie in'):
+        returns.reward_to_go(contract.B, tf.constant(gamma))
+      dataset = tf.data.Dataset.from_tensors(gamma).map(
+          lambda gamma: returns.reward_to_go(contract.B, gamma)
+      )
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError, 'gamma must lie in'
+      ):
+        list(dataset)
+
+  def test_lambda_is_as_exact_as_the_rewards(self):
+    steps = {**contract.B, 'reward': contract.B['reward'].astype(np.float64)}
+    result = returns.td_lambda_returns(steps, [0.0] * 4, 1.0, 0.1)
+    self.assertAllClose(result, [12.3, 23, 30], rtol=1e-14, atol=0)
+
+
+class OwnNextObservationTest(tf.test.TestCase):
+
+  def test_is_not_used(self):
+    own = {**contract.B, 'next_observation': contract.B['observation'] * 0}
+    tf.nest.map_structure(
+        self.assertAllEqual,
+        returns.n_step_transitions(own, 2),
+        returns.n_step_transitions(contract.B, 2),
+    )
+    self.assertAllEqual(returns.reward_to_go(own), [60, 50, 30])
+
+
 class BadArgumentsTest(tf.test.TestCase):
 
   def test_all(self):
@@ -238,6 +291,14 @@ class BadArgumentsTest(tf.test.TestCase):
         ('gamma must lie in', lambda: returns.reward_to_go(contract.A, -1)),
         ('lambda_ must lie in', lambda: returns.td_lambda_returns(
             contract.A, [0.0] * 6, 1, 2)),
+        ('gamma must lie in', lambda: returns.reward_to_go(
+            contract.A, np.nan)),
+        ('gamma must be one number', lambda: returns.reward_to_go(
+            contract.A, [0.5, 0.5])),
+        ('gamma must be one number', lambda: returns.reward_to_go(
+            contract.A, None)),
+        ('gamma must be one number', lambda: returns.reward_to_go(
+            contract.A, 'half')),
         ('no field discount', lambda: returns.reward_to_go(without)),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):

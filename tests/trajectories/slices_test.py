@@ -36,6 +36,24 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
         lengths, [golden.length_of(steps) - 1 for steps in episodes]
     )
 
+  @parameterized.parameters(*golden.FORMS)
+  def test_a_data_set_that_is_shuffled_anew_at_each_pass(self, form):
+    # Episode e has e transitions, with the observations 10 e, 10 e + 1, ...
+    episodes = [
+        contract.make_steps(
+            range(10 * count, 11 * count + 1), range(count), terminal=True
+        )
+        for count in range(9)
+    ]
+    data = golden.FORMS[form](episodes).shuffle(9)
+    for join in (slices.join_transitions, tf.function(slices.join_transitions)):
+      rows, lengths = join(data)
+      self.assertCountEqual(lengths.numpy(), range(9))
+      expected = [
+          10 * count + t for count in lengths.numpy() for t in range(count)
+      ]
+      self.assertAllEqual(rows['observation'], expected)
+
   def test_no_episodes(self):
     rows, lengths = slices.join_transitions(
         golden.stacked([], golden.stacked_spec(contract.A))
@@ -223,6 +241,31 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       slices.sample_slices(rows, [2], 1, 1, (0, 0))
 
+  def test_arrays_and_lists_in_the_place_of_tensors(self):
+    rows, lengths = _store(*contract.edge_episodes(3))
+    numpy_rows, numpy_lengths = _numpy((rows, lengths))
+    for pad in slices.PADS:
+      draw = lambda rows, lengths, seed: slices.sample_slices(  # pylint: disable=g-long-lambda
+          rows, lengths, 5, 4, seed, strict=False, pad=pad  # pylint: disable=cell-var-from-loop
+      )
+      expected = draw(rows, lengths, (1, 2))
+      for lengths_given, seed in (
+          (numpy_lengths, np.array([1, 2])), (list(numpy_lengths), [1, 2])
+      ):
+        tf.nest.map_structure(
+            self.assertAllEqual,
+            draw(numpy_rows, lengths_given, seed),
+            expected,
+        )
+      in_map = tf.data.Dataset.range(1).map(
+          lambda _: draw(numpy_rows, numpy_lengths, (1, 2))  # pylint: disable=cell-var-from-loop
+      )
+      tf.nest.map_structure(
+          self.assertAllEqual, in_map.get_single_element(), expected
+      )
+    drawn = slices.sample_slices([5, 6, 7], [3], 1, 3, (0, 0))
+    self.assertAllEqual(drawn.rows, [[5, 6, 7]])
+
   def test_bad_arguments(self):
     rows, lengths = _store(contract.B)
     for message, arguments in (
@@ -234,6 +277,8 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
         ('span must be two numbers from 0', {'span': (-1, 0)}),
         ('seed must be two integers', {'seed': 3}),
         ('seed must be two integers', {'seed': tf.constant([1, 2, 3])}),
+        ('seed must be two integers', {'seed': (0.5, 1)}),
+        ('span must be two numbers from 0', {'span': (0.5, 0)}),
     ):
       with self.assertRaisesRegex(ValueError, message):
         slices.sample_slices(
@@ -276,6 +321,63 @@ class PadTrajectoriesTest(tf.test.TestCase):
     self.assertEqual(mask.shape.as_list(), [None, 3])
     self.assertAllEqual(pad(tf.ones([3, 2]), [2, 0, 1])[0][:, :, 0],
                         [[1, 1, 0], [0, 0, 0], [1, 0, 0]])
+
+  def test_arrays_and_lists_in_the_place_of_tensors(self):
+    rows = {'a': np.arange(3), 'b': (['x', 'y', 'z'], [[1.0], [2.0], [3.0]])}
+    pad = lambda: slices.pad_trajectories(rows, np.array([1, 2]))
+    in_map = tf.data.Dataset.range(1).map(lambda _: pad())
+    for padded, mask in (pad(), in_map.get_single_element()):
+      self.assertAllEqual(padded['a'], [[0, 0], [1, 2]])
+      self.assertEqual(padded['a'].dtype, tf.int64)
+      self.assertAllEqual(padded['b'][0], [[b'x', b''], [b'y', b'z']])
+      self.assertAllEqual(padded['b'][1], [[[1], [0]], [[2], [3]]])
+      self.assertAllEqual(mask, [[True, False], [True, True]])
+
+  def test_no_rows(self):
+    for lengths, max_length, expected in (
+        ([], None, [0, 0, 2]),
+        ([], 3, [0, 3, 2]),
+        ([0, 0], None, [2, 0, 2]),
+        ([0, 0], 3, [2, 3, 2]),
+    ):
+      padded, mask = slices.pad_trajectories(
+          np.zeros([0, 2], np.float32), lengths, max_length
+      )
+      self.assertAllEqual(padded, np.zeros(expected))
+      self.assertAllEqual(mask, np.zeros(expected[:2], bool))
+
+  def test_rows_and_lengths_that_do_not_go_together(self):
+    for error, message, rows, lengths in (
+        (ValueError, 'lengths must be integers, one a traj', [1, 2], [2.0]),
+        (ValueError, 'lengths must be integers, one a traj', [1, 2], [[2]]),
+        (ValueError, 'lengths must be integers, one a traj', [1, 2], 2),
+        (ValueError, 'rows/a .*has 2.*rows/b .*has 3',
+         {'a': [1, 2], 'b': [1, 2, 3]}, [2]),
+        (ValueError, 'rows/a .*needs a first dimension', {'a': 1}, [1]),
+        (ValueError, 'must have a field', {}, [0]),
+        (tf.errors.InvalidArgumentError, 'must not be negative', [1, 2],
+         [4, -2]),
+        (tf.errors.InvalidArgumentError, 'must add up', [1, 2], [1]),
+    ):
+      with self.assertRaisesRegex(error, message):
+        slices.pad_trajectories(rows, lengths)
+      with self.assertRaisesRegex(error, message):
+        slices.sample_slices(rows, lengths, 1, 1, (0, 0))
+
+  def test_lengths_of_rows_that_are_known_only_later(self):
+    pad = tf.function(
+        slices.pad_trajectories,
+        input_signature=[
+            {'a': tf.TensorSpec([None]), 'b': tf.TensorSpec([None, 2])},
+            tf.TensorSpec([None], tf.int64),
+        ],
+    )
+    padded, _ = pad({'a': tf.ones([2]), 'b': tf.ones([2, 2])}, [1, 1])
+    self.assertAllEqual(padded['b'], np.ones([2, 1, 2]))
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, r'(?s)rows/a.*3.*rows/b.*2'
+    ):
+      pad({'a': tf.ones([3]), 'b': tf.ones([2, 2])}, [1, 1])
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'max_length must be a positive'):

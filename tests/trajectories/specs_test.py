@@ -132,6 +132,16 @@ class CreateTrajectoryDataSpecTest(tf.test.TestCase, parameterized.TestCase):
           tf.data.Dataset.from_tensors({'observation': 1})
       )
 
+  @parameterized.parameters(({},), ((),), ({'a': {}},))
+  def test_an_observation_without_fields(self, observation):
+    data = golden.stacked([golden.COMPLETE]).map(
+        lambda episode: {
+            'steps': {**episode['steps'], 'observation': observation}
+        }
+    )
+    with self.assertRaisesRegex(ValueError, 'must have an observation'):
+      specs.create_trajectory_data_spec(data)
+
 
 class PolicyInfoTest(tf.test.TestCase):
 

@@ -118,6 +118,68 @@ class ChunkActionsTest(parameterized.TestCase, tf.test.TestCase):
     )
 
 
+class AddedColumnsTest(tf.test.TestCase):
+
+  def test_fields_of_the_names_that_are_added(self):
+    for function, mask in (
+        (stacking.stack_observations, 'observation_mask'),
+        (stacking.chunk_actions, 'action_mask'),
+    ):
+      own = {**contract.B, mask: contract.B['reward']}
+      with self.assertRaisesRegex(
+          ValueError, f'field {mask!r} already.*RenameFields'
+      ):
+        function(own, 2)
+      named = function(own, 2, mask_name='is_real')
+      self.assertAllEqual(named[mask], contract.B['reward'])
+      self.assertAllEqual(named['is_real'], function(contract.B, 2)[mask])
+
+
+class FillTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(
+      ('uint8', -1), ('uint8', 300), ('uint8', 0.5), ('uint8', np.nan),
+      ('int32', 2**31), ('int64', 2**70), ('int64', np.inf), ('bool', 2),
+      ('bool', 0.5), ('float16', 1e5), ('float32', 1e39),
+  )
+  def test_a_number_that_a_field_cannot_hold(self, dtype, fill):
+    leaf, holds_all = np.zeros([4, 2], dtype), np.zeros([4])
+    episode = {
+        **contract.B,
+        'observation': {'a': holds_all, 'b': (leaf,)},
+        'action': (holds_all, {'c': leaf}),
+    }
+    for function, path in (
+        (stacking.stack_observations, 'observation/b/0'),
+        (stacking.chunk_actions, 'action/1/c'),
+    ):
+      message = f'{path} is {dtype}, which cannot hold .*fill'
+      with self.assertRaisesRegex(ValueError, message):
+        function(episode, 2, fill)
+      with self.assertRaisesRegex(ValueError, message):
+        tf.data.Dataset.from_tensors(episode).map(
+            lambda steps: function(steps, 2, fill)  # pylint: disable=cell-var-from-loop
+        )
+
+  @parameterized.parameters(
+      ('uint8', 255), ('uint8', 7.0), ('int64', 2**40 + 1), ('bool', True),
+      ('bool', 1), ('float16', -np.inf), ('float32', 0.1), ('float64', 1e300),
+      ('float32', np.nan), ('float32', np.float64(0.5)), ('int8', np.int64(-3)),
+  )
+  def test_a_number_that_a_field_can_hold(self, dtype, fill):
+    episode = {**contract.B, 'observation': np.zeros([4], dtype)}
+    stacked = stacking.stack_observations(episode, 2, fill)['observation']
+    self.assertEqual(stacked.dtype.name, dtype)
+    np.testing.assert_array_equal(
+        stacked[0], np.array([fill, 0], dtype), strict=True
+    )
+
+  def test_strings_are_filled_with_empty_ones(self):
+    episode = {**contract.B, 'observation': np.array(['a', 'b', 'c', 'd'])}
+    stacked = stacking.stack_observations(episode, 2, -1)['observation']
+    self.assertAllEqual(stacked[0], [b'', b'a'])
+
+
 class BadArgumentsTest(tf.test.TestCase):
 
   def test_all(self):
@@ -126,6 +188,8 @@ class BadArgumentsTest(tf.test.TestCase):
           ('must be a positive integer', contract.A, (0,)),
           ('must be a positive integer', contract.A, (1.5,)),
           ('Did you mean repeat', contract.A, (2, 'repeats')),
+          ('fill must be .* or a number', contract.A, (2, None)),
+          ('fill must be .* or a number', contract.A, (2, [1, 2])),
           ('no field [ao]', {'reward': contract.A['reward']}, (2,)),
       ):
         with self.assertRaisesRegex(ValueError, message):

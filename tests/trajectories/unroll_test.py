@@ -111,6 +111,43 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
         spec['initial_state']['c'][0], tf.TensorSpec([None, 1], tf.float32)
     )
 
+  def test_fields_of_the_names_that_are_added(self):
+    for name in ('mask', 'initial_state', 'next_observation'):
+      steps = {**_SIX, name: _SIX['reward']}
+      with self.assertRaisesRegex(
+          ValueError, f'field {name!r} already.*RenameFields'
+      ):
+        unroll.unroll(steps, 3, state='observation')
+    # Where no column of that name is added, the field stays.
+    steps = {**_SIX, 'initial_state': _SIX['reward']}
+    chunks = unroll.unroll(steps, 3)
+    self.assertAllEqual(chunks['initial_state'], [[1, 2, 3], [4, 5, 6]])
+
+  def test_another_name_for_the_mask(self):
+    own = {**_SIX, 'mask': _SIX['reward']}
+    chunks = unroll.unroll(own, 4, mask_name='is_real')
+    self.assertAllEqual(chunks['mask'], [[1, 2, 3, 4], [5, 6, 6, 6]])
+    self.assertAllEqual(chunks['is_real'], [[1, 1, 1, 1], [1, 1, 0, 0]])
+    with self.assertRaisesRegex(ValueError, "field 'reward' already"):
+      unroll.unroll(_SIX, 4, mask_name='reward')
+
+  def test_observation_without_fields(self):
+    chunks = unroll.unroll({**_SIX, 'observation': {}}, 4)
+    self.assertAllEqual(chunks['reward'], [[1, 2, 3, 4], [5, 6, 6, 6]])
+    self.assertEqual(chunks['next_observation'], {})
+
+  def test_a_length_that_is_not_known_when_the_pipeline_is_built(self):
+    with self.assertRaisesRegex(
+        ValueError, 'unroll_length must be .*when the pipeline is built'
+    ):
+      tf.data.Dataset.range(1, 3).map(
+          lambda length: unroll.unroll(_SIX, length)
+      )
+    with self.assertRaisesRegex(ValueError, 'unroll_length must be'):
+      unroll.unroll(_SIX, tf.constant(3))
+    chunks = unroll.unroll(_SIX, np.int64(3))
+    self.assertAllEqual(chunks['reward'], [[1, 2, 3], [4, 5, 6]])
+
   def test_bad_arguments(self):
     for message, arguments in (
         ('unroll_length must be a positive integer', {'unroll_length': 0}),
@@ -187,11 +224,18 @@ class BurnInTest(parameterized.TestCase, tf.test.TestCase):
     for message, arguments in (
         ('at least 6 rows', (2, 2)),
         ('at least 6 rows', (5,)),
-        ('burn_in must not be negative', (-1,)),
+        ('burn_in must be an integer of 0 or more', (-1,)),
+        ('burn_in must be an integer of 0 or more', (1.5,)),
         ('n_step must be a positive integer', (1, 0)),
     ):
       with self.assertRaisesRegex(ValueError, message):
         unroll.split_burn_in(self._sequences(5), *arguments)
+    with self.assertRaisesRegex(ValueError, 'no field'):
+      unroll.split_burn_in({'observation': {}, 'action': {}}, 1)
+    with self.assertRaisesRegex(ValueError, 'action/0.* 4'):
+      unroll.split_burn_in(
+          {'observation': tf.zeros([1, 5]), 'action': (tf.zeros([1, 4]),)}, 1
+      )
     with self.assertRaisesRegex(ValueError, 'Did you mean observatio'):
       unroll.split_burn_in({'observatio': tf.zeros([1, 5])}, 1)
 

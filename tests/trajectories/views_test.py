@@ -192,6 +192,7 @@ class BadArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       ('backwards', {'shift': '0:2:0'}),
       ('Did you mean reward', {'data_col': 'rewards'}),
       ('batch_repeat_value', {'batch_repeat_value': 0}),
+      ('batch_repeat_value', {'batch_repeat_value': 1.5}),
       ('is float64', {'space': tf.TensorSpec([], tf.float64)}),
       ('float32 \\(2,\\)', {'space': tf.TensorSpec([2], tf.float32)}),
       ('has the fields', {'space': {'a': tf.TensorSpec([], tf.float32)}}),

@@ -112,6 +112,18 @@ class TransitionRowsTest(tf.test.TestCase):
         contract.transitions(contract.A),
     )
 
+  def test_a_next_observation_of_the_steps_own(self):
+    own = {**contract.A, 'next_observation': contract.A['observation'] + 1}
+    with self.assertRaisesRegex(
+        ValueError, "field 'next_observation' already.*RenameFields"
+    ):
+      windows.transition_rows(own)
+    # Without observations no column is added.
+    del own['observation']
+    self.assertAllEqual(
+        windows.transition_rows(own)['next_observation'], [1, 2, 3, 4, 5]
+    )
+
   def test_fields_that_are_missing(self):
     rows = windows.transition_rows({'action': tf.range(3)})
     self.assertAllEqual(rows['action'], [0, 1])

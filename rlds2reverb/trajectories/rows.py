@@ -1,0 +1,85 @@
+"""Rows, nests of `[N, ...]`: as they are given, and with columns added."""
+
+from typing import Any, Dict
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from rlds2reverb.episodes import steps as steps_lib
+
+_SCALARS = (bool, int, float, complex, str, bytes, np.generic)
+
+
+def to_tensors(**nests: Any) -> Dict[str, Any]:
+  """Makes tensors of the rows that a caller gives, which must be of one number.
+
+  Args:
+    **nests: by the names of the arguments, nests of `[N, ...]`, whose leaves
+      are tensors, arrays, or lists of numbers or strings. A list of anything
+      else is a part of the nest, and so is every tuple.
+
+  Returns:
+    The nests, every leaf a tensor.
+
+  Raises:
+    ValueError: if a leaf has no first dimension, or not the `N` of the others.
+    InvalidArgumentError: if that is only known later.
+  """
+
+  def convert(node):
+    if _is_array(node):
+      return tf.convert_to_tensor(list(node))
+    # `tree` goes into what is left as it is.
+    return None if tree.is_nested(node) else tf.convert_to_tensor(node)
+
+  nests = tree.traverse(convert, nests)
+  leaves = {
+      steps_lib.field_path(keys): leaf
+      for keys, leaf in tree.flatten_with_path(nests)
+  }
+  for name, leaf in leaves.items():
+    if leaf.shape.rank == 0:
+      raise ValueError(
+          f'{name} is one value, {leaf}, but needs a first dimension: the rows.'
+      )
+  problem = 'Rows must be of one number in all fields'
+  known = {name: leaf.shape[0] for name, leaf in leaves.items()}
+  if len(set(known.values()) - {None}) > 1:
+    found = ', '.join(f'{name} has {count}' for name, count in known.items())
+    raise ValueError(f'{problem}, but {found}.')
+  if len(leaves) < 2 or None not in known.values():
+    return nests
+  counts = {name: tf.shape(leaf, tf.int64)[0] for name, leaf in leaves.items()}
+  first, *others = counts.values()
+  found = [part for pair in counts.items() for part in pair]
+  with tf.control_dependencies([
+      tf.debugging.Assert(
+          tf.reduce_all([count == first for count in others]),
+          [f'{problem}, but they are', *found],
+      )
+  ]):
+    return tf.nest.map_structure(tf.identity, nests)
+
+
+def _is_array(node: Any) -> bool:
+  """Whether `node` is a list of numbers or strings, or of such lists."""
+  return (
+      isinstance(node, (list, range))
+      and len(node) > 0  # pylint: disable=g-explicit-length-test
+      and all(isinstance(part, _SCALARS) or _is_array(part) for part in node)
+  )
+
+
+def add_column(rows: Dict[str, Any], name: str, column: Any) -> None:
+  """Adds a column to `rows`, where there must be no field of its name yet.
+
+  Raises:
+    ValueError: if there is one.
+  """
+  if name in rows:
+    raise ValueError(
+        f'There is a field {name!r} already, and a column of that name is to be'
+        f' added. Rename the field first: RenameFields({{{name!r}: ...}}).'
+    )
+  rows[name] = column
