@@ -174,27 +174,6 @@ def keys_of(heads: np.ndarray) -> np.ndarray:
   return np.bitwise_or.reduce(digits << shifts, axis=1)
 
 
-def is_of_table(heads: np.ndarray, table: str) -> np.ndarray:
-  """Returns which `PrioritizedItem`s are of a table.
-
-  Args:
-    heads: the first bytes of each, uint8 `[N, bytes]`.
-    table: the name of the table.
-
-  Returns:
-    bool `[N]`.
-  """
-  name = np.frombuffer(_field(b'\x12', table.encode()), np.uint8)
-  padded = np.pad(heads, [(0, 0), (0, KEY_HEAD + len(name))])
-  begin = 1 + _key_sizes(heads)[:, None]
-  found = np.take_along_axis(padded, begin + np.arange(len(name)), axis=1)
-  return np.all(found == name, axis=1)
-
-
-def _key_sizes(heads: np.ndarray) -> np.ndarray:
-  return 1 + np.argmax(heads[:, 1:KEY_HEAD] < 128, axis=1)
-
-
 def _tensor(column: np.ndarray) -> bytes:
   """Returns a `TensorProto`, compressed as Reverb expects it."""
   if column.dtype == object:
