@@ -241,6 +241,7 @@ def restore_reverb_server(
     FileNotFoundError: if `directory` is not a whole checkpoint.
     CheckpointError: if it is damaged: a file is missing or cut, or does not
       hold what the others say.
+    ConnectionError: if the server cannot be asked what it holds.
     ValueError: if `port` is in use, a directory is not on the local disk, or
       `checkpoint_root` holds `directory`.
   """
@@ -581,14 +582,14 @@ def _newest_checkpoint(root: str) -> Optional[str]:
 
 def _check_whole(server, directory, tables) -> None:
   """Stops a server that does not hold what its checkpoint says."""
-  infos = tables_lib.table_infos(
-      server.localhost_client(), list(tables), _TIMEOUT_SECONDS
-  )
   try:
+    infos = tables_lib.table_infos(
+        server.localhost_client(), list(tables), _TIMEOUT_SECONDS
+    )
     for name, table in tables.items():
       # A server leaves out, without a word, items whose chunks are missing.
       records_lib.check_num_items(directory, table, infos[name].current_size)
-  except records_lib.CheckpointError:
+  except BaseException:
     server.stop()
     raise
 
