@@ -33,7 +33,6 @@ from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import insert_stream
-from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import source as source_lib
 
 _STEPS = flags.DEFINE_list(
@@ -94,7 +93,7 @@ def _take(episodes: tf.data.Dataset, steps: int) -> tf.data.Dataset:
 def _encode(episodes: tf.data.Dataset) -> List[Tuple[bytes, int]]:
   """Returns the requests that insert `episodes`, with their items."""
   source = source_lib.make_source(episodes, _TABLE_ITEMS, None, None, None)
-  layout = layout_lib.Layout(source.tables, None, source.groups)
+  layout = source.layout(None)
   return [
       (encoding.encode_insert_request(*batch), batch.num_items)
       for batch in layout.batches(source.frames())

@@ -43,6 +43,8 @@ from rlds2reverb.replay.checkpoint import write_reverb_checkpoint
 from rlds2reverb.replay.insert_stream import InsertError
 from rlds2reverb.replay.items import TableItems
 from rlds2reverb.replay.push import push_rlds_to_reverb
+from rlds2reverb.replay.records import CheckpointError
+from rlds2reverb.replay.tables import WrittenItems
 from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectories
 from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectory_blocks
 from rlds2reverb.trajectories.fragments import chop_into_sequences

@@ -7,11 +7,13 @@ not one. Here it is written whole or not at all.
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import os
 import shutil
 import socket
 import tempfile
+import time
 from typing import (
     Any,
     Dict,
@@ -39,16 +41,12 @@ from rlds2reverb.episodes import whole
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
+from rlds2reverb.replay import records as records_lib
 from rlds2reverb.replay import source as source_lib
 from rlds2reverb.replay import tables as tables_lib
 from rlds2reverb.trajectories import specs
 
-_TABLES = 'tables.tfrecord'
-_ITEMS = 'items.tfrecord'
-_CHUNKS = 'chunks.tfrecord'
 _DONE = 'DONE'
-_COMPRESSION = 'ZLIB'
-_RECORDS_PER_READ = 64
 _TIMEOUT_SECONDS = 30
 
 
@@ -131,7 +129,7 @@ def write_reverb_checkpoint(
   source = source_lib.make_source(
       rlds_data, tables, policy_info_fn, chunk_length, episode_id, **settings
   )
-  layout = layout_lib.Layout(source.tables, identity, source.groups)
+  layout = source.layout(identity)
   described = _describe_tables(list(layout.num_items), reverb_tables)
   for table in described:
     if isinstance(table, reverb.Table):
@@ -158,11 +156,12 @@ def merge_reverb_checkpoints(
 ) -> Dict[str, int]:
   """Merges checkpoints of the same tables into one.
 
-  Their records are copied as they are. An item or chunk that several of them
-  have, under one key, is taken once, from the first.
+  The items are in the order of `directories`, and in each in its own. An item
+  that several of them have, under one key, is taken once, from the first, with
+  the priority that it has there.
 
   Args:
-    directories: of the checkpoints.
+    directories: of the checkpoints, written here or by a server.
     directory: of the new one. It must not exist, or be empty.
 
   Returns:
@@ -173,8 +172,12 @@ def merge_reverb_checkpoints(
     BlockingIOError: if another process is writing to `directory`.
     FileExistsError: if `directory` is not empty.
     FileNotFoundError: if one of `directories` is not a checkpoint.
+    CheckpointError: if one of them is damaged: a file is missing or cut, or
+      does not hold what the others say.
     OSError: if it cannot be written. Nothing of it is left then.
-    ValueError: if there is no checkpoint, or their tables differ.
+    ValueError: if there is no checkpoint, their tables differ, or what they
+      hold under one key does: two shards, say, that were written under one
+      identity and without an `episode_id`.
   """
   if not directories:
     raise ValueError('There must be a checkpoint to merge.')
@@ -183,9 +186,22 @@ def merge_reverb_checkpoints(
   tables = [_read_tables(path) for path in directories]
   for path, others in zip(directories[1:], tables[1:]):
     _check_same_tables(directories[0], tables[0], path, others)
+  names = list(tables[0])
   with _new_checkpoint(directory) as path:
-    _copy_records(directories, _CHUNKS, path, ())
-    counts = _copy_records(directories, _ITEMS, path, list(tables[0]))
+    keys = [
+        records_lib.read_keys(each, {name: others[name] for name in names})
+        for each, others in zip(directories, tables)
+    ]
+    chunks, items, of_tables = map(np.concatenate, zip(*keys))
+    _copy_records(
+        directories, records_lib.CHUNKS, path, chunks, np.zeros_like(chunks),
+        _content_of_chunk,
+    )
+    copied = _copy_records(
+        directories, records_lib.ITEMS, path, items, of_tables, _content_of_item
+    )
+    counts = np.bincount(of_tables[copied], minlength=len(names)).tolist()
+    counts = dict(zip(names, counts))
     for name, table in tables[0].items():
       others = [checkpoint[name] for checkpoint in tables]
       samples = sum(other.rate_limiter.sample_count for other in others)
@@ -223,12 +239,16 @@ def restore_reverb_server(
 
   Raises:
     FileNotFoundError: if `directory` is not a whole checkpoint.
+    CheckpointError: if it is damaged: a file is missing or cut, or does not
+      hold what the others say.
+    ConnectionError: if the server cannot be asked what it holds.
     ValueError: if `port` is in use, a directory is not on the local disk, or
       `checkpoint_root` holds `directory`.
   """
   directory = files.expand_local(directory, 'The checkpoint')
   if checkpoint_root is not None:
     checkpoint_root = files.expand_local(checkpoint_root, 'checkpoint_root')
+  described = _read_tables(directory)
   # All but the names is as in the checkpoint, whatever is said here.
   tables = [
       reverb.Table(
@@ -238,7 +258,7 @@ def restore_reverb_server(
           max_size=table.max_size,
           rate_limiter=reverb.rate_limiters.MinSize(1),
       )
-      for name, table in _read_tables(directory).items()
+      for name, table in described.items()
   ]
   if port is not None:
     _check_port(port)
@@ -252,13 +272,29 @@ def restore_reverb_server(
         f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb'
         ' removes old checkpoints from its root. Choose another root.'
     )
-  server = reverb.Server(
-      tables,
-      port,
-      reverb.checkpointers.DefaultCheckpointer(
-          checkpoint_root, fallback_checkpoint_path=directory
-      ),
-  )
+  else:
+    newest = _newest_checkpoint(checkpoint_root)
+    if newest is not None:
+      directory = newest
+      described = _read_tables(directory)
+  try:
+    try:
+      server = reverb.Server(
+          tables,
+          port,
+          reverb.checkpointers.DefaultCheckpointer(
+              checkpoint_root, fallback_checkpoint_path=directory
+          ),
+      )
+    except RuntimeError as error:
+      raise records_lib.CheckpointError(
+          f'The checkpoint {directory} is damaged, or of other tables: {error}'
+      ) from error
+    _check_whole(server, directory, described)
+  except BaseException:
+    if is_temporary:
+      shutil.rmtree(checkpoint_root, ignore_errors=True)
+    raise
   if is_temporary:
     weakref.finalize(server, shutil.rmtree, checkpoint_root, ignore_errors=True)
   logging.info(
@@ -312,7 +348,9 @@ class _RecordFile:
   def __init__(self, directory: str, file: str):
     self._path = os.path.join(directory, file)
     # The fastest level: what is large is compressed already.
-    options = tf.io.TFRecordOptions(_COMPRESSION, compression_level=1)
+    options = tf.io.TFRecordOptions(
+        records_lib.COMPRESSION, compression_level=1
+    )
     self._writer = tf.io.TFRecordWriter(self._path, options)
 
   def __enter__(self):
@@ -346,8 +384,10 @@ class _Writer:
     self._chunk_keys: List[np.ndarray] = []
     self._item_keys: List[np.ndarray] = []
     self._files = contextlib.ExitStack()
-    self._chunks = self._files.enter_context(_RecordFile(path, _CHUNKS))
-    self._items = self._files.enter_context(_RecordFile(path, _ITEMS))
+    self._chunks, self._items = (
+        self._files.enter_context(_RecordFile(path, file))
+        for file in (records_lib.CHUNKS, records_lib.ITEMS)
+    )
 
   def __enter__(self):
     return self
@@ -390,47 +430,73 @@ def _new_checkpoint(directory: str) -> Iterator[str]:
       pass
 
 
-def _copy_records(directories, file, path, table_names):
+def _copy_records(directories, file, path, keys, tables, content):
   """Copies the records of several checkpoints, each key once.
 
   Args:
     directories: of the checkpoints.
     file: which of their files.
     path: of the new checkpoint.
-    table_names: the tables in which keys are told apart and counted; none for
-      chunks, which are of no table.
+    keys: of the records, uint64 `[N]`.
+    tables: the tables in which keys are told apart, int64 `[N]`.
+    content: takes a record and returns what must not differ under one key.
 
   Returns:
-    The number of records that were copied, by table.
+    Which records were copied, bool `[N]`.
   """
-  records = tf.data.TFRecordDataset(
-      [os.path.join(directory, file) for directory in directories], _COMPRESSION
-  )
-  longest = max(map(len, table_names), default=0)
-  head_length = encoding.KEY_HEAD + longest * 4 + 4
-  heads = records.batch(_RECORDS_PER_READ).map(
-      lambda batch: tf.io.decode_raw(batch, tf.uint8, fixed_length=head_length)
-  )
-  keys, tables = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-  for batch in heads.as_numpy_iterator():
-    keys.append(encoding.keys_of(batch))
-    table = np.zeros(len(batch), np.int64)
-    for index, name in enumerate(table_names):
-      table[encoding.is_of_table(batch, name)] = index
-    tables.append(table)
-  tables = np.concatenate(tables)
-  both = np.stack([np.concatenate(keys), tables.astype(np.uint64)], axis=1)
-  _, first = np.unique(both, axis=0, return_index=True)
-  is_first = np.zeros(len(both), bool)
-  is_first[first] = True
+  first = np.zeros(len(keys), np.int64)
+  for table in np.unique(tables):
+    (chosen,) = np.nonzero(tables == table)
+    _, firsts, inverse = np.unique(
+        keys[chosen], return_index=True, return_inverse=True
+    )
+    first[chosen] = chosen[firsts[inverse]]
+  is_first = first == np.arange(len(first))
+  is_shared = np.bincount(first, minlength=len(first))[first] > 1
+  digests = np.zeros(len(first) if is_shared.any() else 0, np.uint64)
+  inserted_at = time.time_ns() + np.cumsum(is_first)
+  begin = 0
   with _RecordFile(path, file) as copy:
-    begin = 0
-    for batch in records.batch(_RECORDS_PER_READ).as_numpy_iterator():
-      end = begin + len(batch)
-      copy.write(itertools.compress(batch.tolist(), is_first[begin:end]))
-      begin = end
-  counts = np.bincount(tables[is_first], minlength=len(table_names)).tolist()
-  return dict(zip(table_names, counts))
+    for directory in directories:
+      for batch in records_lib.read(directory, file):
+        chosen = slice(begin, begin + len(batch))
+        for place in begin + np.flatnonzero(is_shared[chosen]):
+          digest = _digest(content(batch[place - begin]))
+          if is_first[place]:
+            digests[place] = digest
+          elif digests[first[place]] != digest:
+            raise ValueError(
+                f'{directory} and a checkpoint before it hold different records'
+                f' in {file} under the same key. Different data was written'
+                ' under one identity, or with another chunk_length. Write each'
+                ' under an identity of its own, or with an episode_id that no'
+                ' two episodes have in common.'
+            )
+        begin = chosen.stop
+        kept = list(itertools.compress(batch, is_first[chosen]))
+        if file == records_lib.ITEMS:
+          # So that they are in this order in what a server writes, too.
+          dates = inserted_at[chosen][is_first[chosen]]
+          kept = encoding.redate_items(kept, dates)
+        copy.write(kept)
+  return is_first
+
+
+def _digest(content: bytes) -> int:
+  digest = hashlib.blake2b(content, digest_size=8).digest()
+  return int.from_bytes(digest, 'little')
+
+
+def _content_of_chunk(record: bytes) -> bytes:
+  # A server writes the same numbers in fewer bytes.
+  chunk = schema_pb2.ChunkData.FromString(record)
+  return chunk.SerializeToString(deterministic=True)
+
+
+def _content_of_item(record: bytes) -> bytes:
+  # Its priority, and when it was inserted, may well differ.
+  item = schema_pb2.PrioritizedItem.FromString(record)
+  return item.flat_trajectory.SerializeToString(deterministic=True)
 
 
 def _describe_tables(names, described):
@@ -489,7 +555,7 @@ def _table_checkpoint(table, num_items, spec):
 
 
 def _write_tables(path, tables) -> None:
-  with _RecordFile(path, _TABLES) as file:
+  with _RecordFile(path, records_lib.TABLES) as file:
     file.write(table.SerializeToString() for table in tables)
 
 
@@ -499,14 +565,33 @@ def _read_tables(directory):
     raise FileNotFoundError(
         f'{directory} is not a whole Reverb checkpoint: it has no {_DONE}.'
     )
-  records = tf.data.TFRecordDataset(
-      os.path.join(directory, _TABLES), _COMPRESSION
-  )
-  tables = map(
-      checkpoint_pb2.PriorityTableCheckpoint.FromString,
-      records.as_numpy_iterator(),
-  )
-  return {table.table_name: table for table in tables}
+  return records_lib.read_tables(directory)
+
+
+def _newest_checkpoint(root: str) -> Optional[str]:
+  """Returns the checkpoint in `root` that a server starts from, if any."""
+  if not os.path.isdir(root):
+    return None
+  names = [
+      name
+      for name in sorted(os.listdir(root))
+      if os.path.exists(os.path.join(root, name, _DONE))
+  ]
+  return os.path.join(root, names[-1]) if names else None
+
+
+def _check_whole(server, directory, tables) -> None:
+  """Stops a server that does not hold what its checkpoint says."""
+  try:
+    infos = tables_lib.table_infos(
+        server.localhost_client(), list(tables), _TIMEOUT_SECONDS
+    )
+    for name, table in tables.items():
+      # A server leaves out, without a word, items whose chunks are missing.
+      records_lib.check_num_items(directory, table, infos[name].current_size)
+  except BaseException:
+    server.stop()
+    raise
 
 
 def _check_same_tables(path, tables, other_path, others) -> None:

@@ -12,15 +12,17 @@ This module knows the format and nothing else.
 
 import functools
 import itertools
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import pyarrow
 import tensorflow as tf
 
-# A varint of 64 bits, and of the 28 bits that are enough for a chunk's rows.
+# A varint of 64 bits, of the 28 bits that are enough for a chunk's rows, and of
+# the 35 bits that are for seconds since the epoch and for nanoseconds.
 _KEY_BYTES = 10
 _ROW_BYTES = 4
+_TIME_BYTES = 5
 # The tag and the longest key that a message begins with.
 KEY_HEAD = 1 + _KEY_BYTES
 
@@ -76,7 +78,7 @@ def encode_items(
     priorities: np.ndarray,
     groups: Sequence[Tuple[int, ...]],
     slices: Sequence[Slices],
-    inserted_at: int,
+    inserted_at: np.ndarray,
 ) -> np.ndarray:
   """Returns `PrioritizedItem`s.
 
@@ -87,7 +89,8 @@ def encode_items(
     groups: the columns of each group: the indices that those of its chunks have
       in an item. Together they are all columns of the item.
     slices: the items' rows in the chunks of each group.
-    inserted_at: seconds since the epoch.
+    inserted_at: nanoseconds since the epoch, increasing, int64 `[N]`. A
+      server's own checkpoints have the items of a table in this order.
 
   Returns:
     Structured `[N]`: each item, under `'item'`, with what goes before it in an
@@ -95,17 +98,30 @@ def encode_items(
   """
   groups = tuple(groups)
   num_slices = tuple(each.chunks.shape[1] for each in slices)
-  framed = _item_template(table, groups, num_slices, inserted_at).repeat(
-      len(keys)
-  )
+  framed = _item_template(table, groups, num_slices).repeat(len(keys))
   items = framed['item']
   items['key'] = _fixed_varints(keys, _KEY_BYTES)
   items['priority'] = priorities
+  items['inserted_at'] = _timestamps(inserted_at)
   rows = [_slice_rows(each) for each in slices]
   columns = items['columns']
   for name, (group, _) in zip(columns.dtype.names, _runs(groups)):
     columns[name]['slices']['rows'] = rows[group][:, np.newaxis]
   return framed
+
+
+def redate_items(
+    items: Sequence[bytes], inserted_at: np.ndarray
+) -> Iterator[bytes]:
+  """Yields `PrioritizedItem`s with another `inserted_at`.
+
+  Args:
+    items: `PrioritizedItem`s, however they are encoded.
+    inserted_at: nanoseconds since the epoch, increasing, int64 `[N]`.
+  """
+  # Of a field that is there twice protocol buffers take the last.
+  for item, timestamp in zip(items, _timestamps(inserted_at)):
+    yield item + timestamp.tobytes()
 
 
 def encode_insert_request(
@@ -151,31 +167,11 @@ def keys_of(heads: np.ndarray) -> np.ndarray:
   """
   digits = heads[:, 1:KEY_HEAD].astype(np.uint64)
   # What follows the last byte of a varint is not of it.
-  used = np.arange(_KEY_BYTES) < _key_sizes(heads)[:, None]
+  last = np.argmax(heads[:, 1:KEY_HEAD] < 128, axis=1)
+  used = np.arange(_KEY_BYTES) <= last[:, None]
   digits = np.where(used, digits & np.uint64(127), np.uint64(0))
   shifts = np.arange(0, 7 * _KEY_BYTES, 7, dtype=np.uint64)
   return np.bitwise_or.reduce(digits << shifts, axis=1)
-
-
-def is_of_table(heads: np.ndarray, table: str) -> np.ndarray:
-  """Returns which `PrioritizedItem`s are of a table.
-
-  Args:
-    heads: the first bytes of each, uint8 `[N, bytes]`.
-    table: the name of the table.
-
-  Returns:
-    bool `[N]`.
-  """
-  name = np.frombuffer(_field(b'\x12', table.encode()), np.uint8)
-  padded = np.pad(heads, [(0, 0), (0, KEY_HEAD + len(name))])
-  begin = 1 + _key_sizes(heads)[:, None]
-  found = np.take_along_axis(padded, begin + np.arange(len(name)), axis=1)
-  return np.all(found == name, axis=1)
-
-
-def _key_sizes(heads: np.ndarray) -> np.ndarray:
-  return 1 + np.argmax(heads[:, 1:KEY_HEAD] < 128, axis=1)
 
 
 def _tensor(column: np.ndarray) -> bytes:
@@ -247,6 +243,28 @@ def _record(**parts: Any) -> np.ndarray:
   return record
 
 
+# When an item was inserted, with the field's tag.
+_TIMESTAMP = _record(
+    head=b'\x3a' + _varint(2 + 2 * _TIME_BYTES),
+    seconds_tag=b'\x08',
+    seconds=np.zeros(_TIME_BYTES, np.uint8),
+    nanoseconds_tag=b'\x10',
+    nanoseconds=np.zeros(_TIME_BYTES, np.uint8),
+)
+_TIMESTAMP_BYTES = f'V{_TIMESTAMP.itemsize}'
+
+
+def _timestamps(nanoseconds: np.ndarray) -> np.ndarray:
+  """Returns what items say of when they were inserted: opaque `[N]`."""
+  timestamps = _TIMESTAMP.repeat(len(nanoseconds))
+  seconds, rest = np.divmod(nanoseconds, 10**9)
+  if len(seconds) and seconds[0] == seconds[-1]:
+    seconds = seconds[:1]  # One for all, as it mostly is.
+  timestamps['seconds'] = _fixed_varints(seconds, _TIME_BYTES)
+  timestamps['nanoseconds'] = _fixed_varints(rest, _TIME_BYTES)
+  return timestamps.view(_TIMESTAMP_BYTES)
+
+
 # What an item says of a chunk, in every column.
 _SLICE = _record(
     chunk_key_tag=b'\x08',
@@ -296,7 +314,6 @@ def _item_template(
     table: str,
     groups: Tuple[Tuple[int, ...], ...],
     num_slices: Tuple[int, ...],
-    inserted_at: int,
 ) -> np.ndarray:
   """Returns an item in its frame, with zeros where items differ."""
   columns = _record(**{
@@ -309,7 +326,7 @@ def _item_template(
       table=_field(b'\x12', table.encode()),
       priority_tag=b'\x29',
       priority=np.zeros((), '<f8'),
-      inserted_at=_field(b'\x3a', b'\x08' + _varint(inserted_at)),
+      inserted_at=np.zeros((), _TIMESTAMP_BYTES),
       trajectory_head=b'\x42' + _varint(columns.nbytes),
       columns=columns,
   )

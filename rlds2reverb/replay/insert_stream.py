@@ -52,7 +52,12 @@ class InsertStream:
     self._failure = None
     self._progress = time.monotonic()
     self._channel = grpc.insecure_channel(
-        address, options=[('grpc.max_send_message_length', -1)]
+        address,
+        options=[
+            ('grpc.max_send_message_length', -1),
+            # A server of one's own is not behind the environment's proxy.
+            ('grpc.enable_http_proxy', 0),
+        ],
     )
     self._call = self._channel.stream_stream(_METHOD)(self._requests())
     self._reader = threading.Thread(target=self._read, daemon=True)

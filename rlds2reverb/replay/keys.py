@@ -6,12 +6,14 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
+from rlds2reverb.episodes import identity as identity_lib
+
 # Called with what the keys are of, as JSON values, and the positions `[N]` in
 # it; returns the keys, uint64 `[N]`.
 Keys = Callable[[Sequence[Any], np.ndarray], np.ndarray]
 
 
-def make_keys(identity: Optional[Any]) -> Keys:
+def make_keys(identity: Optional[Any], form: Any = None) -> Keys:
   """Returns a function that makes keys.
 
   A server that has an item under a key does not take another one, so where keys
@@ -19,8 +21,12 @@ def make_keys(identity: Optional[Any]) -> Keys:
   once.
 
   Args:
-    identity: what tells the data from other data, as a JSON value; None for
-      random keys.
+    identity: what tells the data from other data, any value that
+      `identity.fingerprint` takes; None for random keys.
+    form: what else the content is a function of, likewise.
+
+  Raises:
+    ValueError: if it cannot be told whether `identity` is still the same.
   """
   if identity is None:
     generator = np.random.default_rng()
@@ -28,8 +34,10 @@ def make_keys(identity: Optional[Any]) -> Keys:
         0, 2**64, len(positions), np.uint64
     )
 
+  fingerprint = identity_lib.fingerprint(identity, form)
+
   def hashed(of, positions):
-    content = json.dumps([identity, *of], sort_keys=True).encode()
+    content = json.dumps([fingerprint, *of]).encode()
     digest = hashlib.blake2b(content, digest_size=8).digest()
     return _mix(np.uint64(int.from_bytes(digest, 'little')), positions)
 

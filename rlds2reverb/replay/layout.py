@@ -58,6 +58,23 @@ class Batch(NamedTuple):
     return sum(map(len, self.chunks)) + sum(rows.nbytes for rows in self.items)
 
 
+class Block(NamedTuple):
+  """Frames that are laid out at once.
+
+  Attributes:
+    frames: a `Trajectory` of arrays `[B, ...]`, consecutive frames of one
+      episode; or whole sequences, one behind the other.
+    episode_id: what identifies the episode, as a JSON value; None where the
+      blocks are of sequences.
+    step: the index in its episode of the first frame; of sequences, in the
+      data.
+  """
+
+  frames: Any
+  episode_id: Any
+  step: int
+
+
 class Layout:
   """Turns blocks of frames, in their order, into batches of chunks and items.
 
@@ -71,6 +88,9 @@ class Layout:
       tables: Sequence[items_lib.TableItems],
       identity: Optional[Any],
       groups: Sequence[chunks_lib.ColumnGroup],
+      *,
+      form: Any = None,
+      of_sequences: bool = False,
   ):
     """Creates the layout.
 
@@ -78,6 +98,9 @@ class Layout:
       tables: which items go into which table.
       identity: what the keys are a function of, see `keys.make_keys`.
       groups: the columns that share chunks.
+      form: what the keys are a function of beside `identity`.
+      of_sequences: whether the blocks are of sequences, each of which is a
+        chunk and an item of its own, whatever its step types.
 
     Raises:
       ValueError: if there are no tables, or `"cross"` and padded items are to
@@ -96,8 +119,9 @@ class Layout:
     self.frames = 0
     self.num_items = {table.table: 0 for table in tables}
     self._tables = tables
-    self._keys = keys_lib.make_keys(identity)
+    self._keys = keys_lib.make_keys(identity, form)
     self._has_identity = identity is not None
+    self._of_sequences = of_sequences
     self._groups = [group.columns for group in groups]
     # Observers whose items cross episodes write one episode, to Reverb.
     self._is_one_episode = len(crossing) == len(tables)
@@ -107,39 +131,49 @@ class Layout:
     ]
     self._bypassed = 0
     self._episode_ids = set()
-    self._open_episode = None
+    self._next_inserted_at = time.time_ns()
     # Positions are in frames from the start of the data, padding included.
     self._end = 0
     self._episode_start = 0
     self._episode_key = None
+    # What is added to a position is its step in the episode of its block.
+    self._steps_ahead = 0
     # What items may still refer to; frames, where priorities are functions of
     # them.
     self._chunks = [chunks_lib.KeptChunks(group) for group in groups]
     self._kept_frames: List[Tuple[int, Any]] = []
 
-  def batches(self, blocks: Iterable[Tuple[Any, Any]]) -> Iterator[Batch]:
+  def batches(self, blocks: Iterable[Block]) -> Iterator[Batch]:
     """Yields the batches of `blocks`.
 
     Args:
-      blocks: pairs of a `Trajectory` of arrays `[B, ...]`, consecutive frames
-        of one episode, and what identifies the episode, as a JSON value. The
-        frame whose step type is LAST ends it.
+      blocks: the blocks. The frame whose step type is LAST ends an episode.
 
     Raises:
       ValueError: if an episode is longer than a table takes, before any item
         of it; under an identity two episodes have the same `episode_id`; or a
-        priority is not a number from 0 up.
+        priority is not a number from 0 up. Of an episode that is one block
+        no item comes out then; of a longer one some may have.
     """
     batch = Batch([], [], [])
+    whole = 0, 0  # how many of its chunks and items are of whole episodes
     try:
-      for frames, episode_id in blocks:
-        self._append_block(batch, frames, episode_id)
+      for block in self._refuse_long_episodes(blocks):
+        self._append_block(batch, block)
+        if (
+            self._of_sequences
+            or block.frames.step_type[-1] == ts.StepType.LAST
+        ):
+          whole = len(batch.chunks), len(batch.items)
         if batch.num_bytes >= _BATCH_BYTES:
           keys = np.concatenate([chunks.keys for chunks in self._chunks])
           yield batch._replace(keep_chunk_keys=keys.tolist())
           batch = Batch([], [], [])
+          whole = 0, 0
     except Exception:
       # What came before a bad episode is not lost with it.
+      num_chunks, num_items = whole
+      batch = Batch(batch.chunks[:num_chunks], batch.items[:num_items], [])
       if batch.items:
         yield batch
       raise
@@ -151,21 +185,60 @@ class Layout:
           self._bypassed,
       )
 
-  def _append_block(self, batch, frames, episode_id) -> None:
-    if self._has_identity and episode_id != self._open_episode:
+  def _refuse_long_episodes(self, blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yields `blocks`, those of an episode when it is known to be valid."""
+    tables = [
+        table
+        for table in self._tables
+        if table.max_sequence_length and not table.bypass_longer_episodes
+    ]
+    if not tables:
+      yield from blocks
+      return
+    table = min(tables, key=lambda table: table.max_sequence_length)
+    held = []  # No more than the frames that an item may have, and a block.
+    length = 0
+    for block in blocks:
+      for begin, end, is_end in items_lib.split_at_ends(block.frames.step_type):
+        length += end - begin
+        if table.is_too_long(length):
+          raise ValueError(
+              f'Episode {block.episode_id} has more frames than the'
+              f' {table.max_sequence_length} that an item of table'
+              f' {table.table!r} may have. Raise max_sequence_length, or leave'
+              ' such episodes out: bypass_partial_episodes=True of the'
+              ' observer, bypass_longer_episodes=True of TableItems.'
+          )
+        if is_end:
+          yield from held
+          held = []
+          length = 0
+      held.append(block)
+      if not length:
+        yield from held
+        held = []
+    yield from held
+
+  def _append_block(self, batch, block) -> None:
+    frames, episode_id, step = block
+    if self._has_identity and step == 0:
       if episode_id in self._episode_ids:
         raise ValueError(
             f'Two episodes have the episode_id {episode_id!r}, so their items'
             ' would have the same keys. Give each its own.'
         )
       self._episode_ids.add(episode_id)
-      self._open_episode = episode_id
     length = len(frames.step_type)
     self.frames += length
-    for begin, end, is_end in items_lib.split_at_ends(frames.step_type):
+    if self._of_sequences:
+      pieces = [(0, length, False)]
+    else:
+      pieces = items_lib.split_at_ends(frames.step_type)
+    for begin, end, is_end in pieces:
       piece = frames
       if end - begin < length:
         piece = slice_frames(frames, begin, end)
+      self._steps_ahead = step + begin - self._end
       self._append(batch, piece, episode_id)
       if is_end:
         self._end_episode(batch, piece, episode_id)
@@ -174,19 +247,9 @@ class Layout:
   def _append(self, batch, frames, episode_id) -> None:
     """Lays out consecutive frames of an episode, and the items they end."""
     begin = self._end
-    self._append_chunks(batch, frames, episode_id, 'chunk')
+    self._append_chunks(batch, frames, episode_id)
     for table, priority_fn in zip(self._tables, self._priority_fns):
-      if table.sequence_length is None:
-        length = self._end - self._episode_start
-        if table.is_too_long(length) and not table.bypass_longer_episodes:
-          raise ValueError(
-              f'Episode {episode_id} has more frames than the'
-              f' {table.max_sequence_length} that an item of table'
-              f' {table.table!r} may have. Raise max_sequence_length, or leave'
-              ' such episodes out: bypass_partial_episodes=True of the'
-              ' observer, bypass_longer_episodes=True of TableItems.'
-          )
-      else:
+      if table.sequence_length is not None:
         origin = self._origin(table)
         starts = table.starts(begin - origin, self._end - origin) + origin
         self._append_items(
@@ -199,7 +262,9 @@ class Layout:
     length = end - self._episode_start
     padding = max(table.padding(length) for table in self._tables)
     if padding:
-      self._append_chunks(batch, _padding(frames, padding), episode_id, 'pad')
+      self._append_chunks(
+          batch, _padding(frames, padding), episode_id, is_padding=True
+      )
     for table, priority_fn in zip(self._tables, self._priority_fns):
       if table.sequence_length is not None:
         origin = self._episode_start
@@ -215,34 +280,38 @@ class Layout:
           batch, table, priority_fn, starts, item_length, episode_id
       )
     self._episode_start = self._end
-    self._open_episode = None
     if not self._is_one_episode:
       self._episode_key = None
 
-  def _append_chunks(self, batch, frames, episode_id, kind) -> None:
+  def _append_chunks(
+      self, batch, frames, episode_id, is_padding=False
+  ) -> None:
     leaves = tf.nest.flatten(frames)
     length = len(leaves[0])
-    first = self._end - self._episode_start
-    if self._episode_key is None:
-      self._episode_key = int(
-          self._keys(['episode', episode_id], np.zeros(1, np.int64))[0]
-      )
+    step = self._end + self._steps_ahead
     for chunks in self._chunks:
       chunk_length = chunks.group.chunk_length
       columns = [leaves[column] for column in chunks.group.columns]
       begins = np.arange(0, length, chunk_length)
-      of = [kind, episode_id, chunk_length, length if kind == 'pad' else 0]
+      of = ['chunk', episode_id, chunk_length]
       if len(columns) < len(leaves):
         # Apart from chunks of the same rows in other columns.
         of.append(chunks.group.columns)
-      keys = self._keys(of, first + begins)
-      for key, begin in zip(keys.tolist(), begins.tolist()):
+      if is_padding:
+        # Behind a step, where other padding, or other steps, may be as well.
+        keys = self._keys(['padding', step, length, *of], begins)
+      else:
+        keys = self._keys(of, step + begins)
+      episode_keys, firsts = self._places(episode_id, step, begins)
+      for key, begin, episode_key, first in zip(
+          keys.tolist(), begins.tolist(), episode_keys, firsts
+      ):
         end = begin + chunk_length
         batch.chunks.append(
             encoding.encode_chunk(
                 key,
-                self._episode_key,
-                first + begin,
+                episode_key,
+                first,
                 [column[begin:end] for column in columns],
             )
         )
@@ -251,20 +320,37 @@ class Layout:
       self._kept_frames.append((self._end, frames))
     self._end += length
 
+  def _places(self, episode_id, step, begins):
+    """Returns the episode's key of each chunk, and its start there, as lists.
+
+    Args:
+      episode_id: see `Block`.
+      step: the index in its episode of the first row of the first chunk.
+      begins: what is added to it for the others, `[N]`.
+    """
+    if self._of_sequences:
+      episode_keys = self._keys(['episode', episode_id], step + begins)
+      return episode_keys.tolist(), [0] * len(begins)
+    if self._episode_key is None:
+      (self._episode_key,) = self._keys(
+          ['episode', episode_id], np.array([step])
+      ).tolist()
+    firsts = self._end - self._episode_start + begins
+    return [self._episode_key] * len(begins), firsts.tolist()
+
   def _append_items(
       self, batch, table, priority_fn, starts, length, episode_id
   ) -> None:
     """Lays out the items of `length` frames that start at `starts`."""
     if not len(starts):
       return
-    crosses = table.end_of_episode == 'cross'
-    keys = self._keys(
-        [
-            'item', table.table, table.sequence_length, table.end_of_episode,
-            None if crosses else episode_id,
-        ],
-        starts - self._origin(table),
-    )
+    of = ['item', table.table, table.sequence_length]
+    if table.end_of_episode == 'cross':
+      keys = self._keys(of, starts)
+    else:
+      keys = self._keys([*of, episode_id], starts + self._steps_ahead)
+    inserted_at = self._next_inserted_at + np.arange(len(starts))
+    self._next_inserted_at += len(starts)
     if priority_fn:
       priorities = self._priorities(table, priority_fn, starts, length)
     else:
@@ -291,7 +377,7 @@ class Layout:
           priorities[chosen],
           self._groups,
           slices,
-          int(time.time()),
+          inserted_at[chosen],
       )
     # Tables go by the order of insertion, so the items keep theirs.
     run_starts = np.flatnonzero(np.diff(form, prepend=0)).tolist()

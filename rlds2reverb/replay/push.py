@@ -105,6 +105,13 @@ def push_rlds_to_reverb(
     InsertError: if the bulk way fails, see `write_rlds_to_reverb`.
     InvalidArgumentError: on an invalid episode.
   """
+  if isinstance(rlds_data.element_spec, trajectory.Trajectory):
+    raise ValueError(
+        'push_rlds_to_reverb makes trajectories of an RLDS data set, and these'
+        f' are trajectories already: {rlds_data.element_spec.step_type}. Pass'
+        ' the data set as it is before any conversion. Sequences [L, ...] go to'
+        ' write_rlds_to_reverb.'
+    )
   report = report or report_lib.ConversionReport()
   is_bulk = _is_bulk(
       method, reverb_observer, identity, episode_id, overflow
@@ -138,15 +145,15 @@ def push_rlds_to_reverb(
         episode_id,
         **settings,
     )
-    layout = bulk.insert(
+    frames, counts = bulk.insert(
         source,
         reverb_observer.py_client,
         identity=identity,
         overflow=overflow,
         timeout=timeout,
     )
-    frames = layout.frames
-    report.inserted_items.update(layout.num_items)
+    for name, count in counts.items():
+      report.inserted_items[name] = count.new
   else:
     specs.check_signature(
         signature, specs.create_trajectory_data_spec(rlds_data, policy_info_fn)

@@ -8,19 +8,19 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
     Union,
 )
 
 import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
+import tree
 
 from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import layout
+from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import specs
 
@@ -36,6 +36,9 @@ class Source(NamedTuple):
     groups: the columns that share chunks.
     block_length: the most frames that are laid out at once.
     blocks: a data set of `TrajectoryBlock`s, of any length.
+    form: what the frames are a function of beside the data, as a JSON value.
+    of_sequences: whether the blocks are of whole sequences, which are the
+      items.
   """
 
   spec: trajectory.Trajectory
@@ -43,6 +46,18 @@ class Source(NamedTuple):
   groups: List[chunks.ColumnGroup]
   block_length: int
   blocks: tf.data.Dataset
+  form: Any
+  of_sequences: bool = False
+
+  def layout(self, identity: Optional[Any]) -> layout_lib.Layout:
+    """Returns a layout for the frames, see there."""
+    return layout_lib.Layout(
+        self.tables,
+        identity,
+        self.groups,
+        form=self.form,
+        of_sequences=self.of_sequences,
+    )
 
   def step_types(self) -> Iterator[np.ndarray]:
     """Yields the step types of the blocks, int32 `[B]`."""
@@ -50,19 +65,26 @@ class Source(NamedTuple):
         lambda block: block.trajectory.step_type
     ).as_numpy_iterator()
 
-  def frames(self) -> Iterator[Tuple[trajectory.Trajectory, Any]]:
-    """Yields blocks of frames, each with what identifies its episode."""
+  def frames(self) -> Iterator[layout_lib.Block]:
+    """Yields the frames as they are laid out."""
     for block in self.blocks.prefetch(1).as_numpy_iterator():
       episode_id = block.episode_id
-      if isinstance(episode_id, tuple):
-        episode_id = block.episode
-      if isinstance(episode_id, bytes):
+      if self.of_sequences:
+        episode_id = None
+      elif isinstance(episode_id, tuple):
+        episode_id = int(block.episode)
+      elif isinstance(episode_id, bytes):
         episode_id = episode_id.decode(errors='backslashreplace')
       else:
         episode_id = int(episode_id)
       for begin in range(0, len(block.trajectory.step_type), self.block_length):
-        end = begin + self.block_length
-        yield layout.slice_frames(block.trajectory, begin, end), episode_id
+        yield layout_lib.Block(
+            layout_lib.slice_frames(
+                block.trajectory, begin, begin + self.block_length
+            ),
+            episode_id,
+            int(block.step) + begin,
+        )
 
 
 def make_source(
@@ -91,12 +113,21 @@ def make_source(
   if isinstance(tables, items_lib.TableItems):
     tables = [tables]
   if isinstance(data.element_spec, trajectory.Trajectory):
-    if policy_info_fn or episode_id or settings.pop('report', None) or settings:
+    _check_sequences(data.element_spec)
+    if policy_info_fn or episode_id or chunk_length or settings:
       raise ValueError(
-          'Sequences are written as they are: policy_info_fn, episode_id and'
-          ' the settings of a conversion go with RLDS data alone.'
+          'Sequences are written as they are: policy_info_fn, episode_id,'
+          ' chunk_length and the settings of a conversion go with RLDS data'
+          ' alone.'
       )
     return _source_of_sequences(data, tables)
+  for table in tables:
+    if episode_id is not None and table.end_of_episode == 'cross':
+      raise ValueError(
+          f'The items of table {table.table!r} cross episodes, so they are a'
+          ' function of the order of the data set, which episode_id is to do'
+          ' without. Leave it out, or choose another end_of_episode.'
+      )
   spec = specs.create_trajectory_data_spec(data, policy_info_fn)
   if chunk_length is None:
     groups = chunks.default_groups(spec)
@@ -119,16 +150,39 @@ def make_source(
       episode_id=episode_id,
       **settings,
   )
-  return Source(spec, list(tables), groups, block_length, blocks)
+  form = {
+      'frames': _columns(spec),
+      'terminal_discount': settings.get('terminal_discount', 'step'),
+  }
+  return Source(spec, list(tables), groups, block_length, blocks, form)
+
+
+def _columns(spec):
+  """Returns the path, dtype and shape of every column, as a JSON value."""
+  return [
+      [steps_lib.field_path(path), leaf.dtype.name, str(leaf.shape)]
+      for path, leaf in tree.flatten_with_path(spec)
+  ]
+
+
+def _check_sequences(spec) -> None:
+  shape = spec.step_type.shape
+  if shape.rank == 1 and shape[0] is not None:
+    return
+  found = {
+      0: 'one-step frames',
+      1: 'blocks of frames, of no fixed length',
+  }.get(shape.rank, 'batches of sequences, which unbatch() takes apart')
+  raise ValueError(
+      'What is written is an RLDS data set, as it is before any conversion; or'
+      ' a data set of sequences of a fixed length, Trajectories [L, ...] as of'
+      f' convert_rlds_to_sequences. But these are {found}: their step_type has'
+      f' the spec {spec.step_type}.'
+  )
 
 
 def _source_of_sequences(data, tables) -> Source:
   length = data.element_spec.step_type.shape[0]
-  if length is None:
-    raise ValueError(
-        'Sequences must have a fixed length, but their step_type has the spec'
-        f' {data.element_spec.step_type}.'
-    )
   for table in tables:
     if table != items_lib.TableItems(table.table, priority=table.priority):
       raise ValueError(
@@ -137,14 +191,15 @@ def _source_of_sequences(data, tables) -> Source:
       )
   spec = steps_lib.without_time(data.element_spec)
 
+  count = max(blocks_lib.default_block_length(spec) // length, 1)
+
   def join(index, sequences):
     rows = tf.nest.map_structure(
         lambda leaf: tf.reshape(leaf, tf.concat([[-1], tf.shape(leaf)[2:]], 0)),
         sequences,
     )
-    return conversion.TrajectoryBlock(rows, index, tf.constant(0, tf.int64))
+    return conversion.TrajectoryBlock(rows, index, index * count * length)
 
-  count = max(blocks_lib.default_block_length(spec) // length, 1)
   blocks = data.batch(count).enumerate().map(join)
   tables = [
       dataclasses.replace(
@@ -156,4 +211,7 @@ def _source_of_sequences(data, tables) -> Source:
       for table in tables
   ]
   groups = chunks.one_group(spec, length)
-  return Source(spec, tables, groups, count * length, blocks)
+  form = {'sequences': _columns(data.element_spec)}
+  return Source(
+      spec, tables, groups, count * length, blocks, form, of_sequences=True
+  )

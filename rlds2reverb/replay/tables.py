@@ -1,14 +1,30 @@
 """The tables of a running Reverb server."""
 
 import math
+import os
 import time
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from absl import logging
 import reverb
 
 _DESCRIBE_TIMEOUT_SECONDS = 5
 _RETRY_SECONDS = 0.1
+# In the order in which gRPC looks for them, in lower case alone.
+_PROXIES = ('grpc_proxy', 'https_proxy', 'http_proxy')
+
+
+class WrittenItems(NamedTuple):
+  """How many items of a table a server has confirmed.
+
+  Attributes:
+    new: those that went into the table.
+    existing: those whose key was in the table already. Their priority is set
+      again; their content stays what it was.
+  """
+
+  new: int
+  existing: int
 
 
 def table_infos(
@@ -42,6 +58,7 @@ def table_infos(
         raise ConnectionError(
             'There is no answer from a Reverb server at'
             f' {client.server_address}. Start it, or correct the address.'
+            f'{_proxy_advice(client.server_address)}'
         ) from error
       time.sleep(_RETRY_SECONDS)
   missing = [name for name in names if name not in infos]
@@ -65,6 +82,29 @@ def describe_contents(client: reverb.Client, names: Sequence[str]) -> str:
 def inserted(info: Any) -> int:
   """Returns how many items have ever been inserted into a table."""
   return info.rate_limiter_info.insert_stats.completed
+
+
+def written_items(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    confirmed: Mapping[str, int],
+) -> Dict[str, WrittenItems]:
+  """Returns which of the confirmed items were new.
+
+  A server does not say it of each item, but counts what goes into a table. So
+  what others write at the same time counts as new here.
+
+  Args:
+    before: the `TableInfo`s from before, by name.
+    after: those from afterwards.
+    confirmed: the number of items that it has confirmed, by table.
+  """
+  counts = {}
+  for name, count in confirmed.items():
+    went_in = inserted(after[name]) - inserted(before[name])
+    new = min(max(went_in, 0), count)
+    counts[name] = WrittenItems(new, count - new)
+  return counts
 
 
 def say_what_was_inserted(
@@ -91,6 +131,18 @@ def say_what_was_inserted(
           name, inserted_here, before[name].current_size, table.max_size,
           removed,
       )
+
+
+def _proxy_advice(address: str) -> str:
+  """Returns what to do where Reverb's client may have asked a proxy."""
+  proxies = [name for name in _PROXIES if os.environ.get(name)]
+  if not proxies:
+    return ''
+  host = address.rpartition(':')[0]
+  return (
+      f" Reverb's client goes through the proxy of {proxies[0]}, unless"
+      f' no_proxy names the host: no_proxy={host}.'
+  )
 
 
 def _describe(info) -> str:

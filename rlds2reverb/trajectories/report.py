@@ -39,8 +39,9 @@ class ConversionReport:
         print(skipped.episode, skipped.reason)
 
   Attributes:
-    inserted_items: the number of items that the server has confirmed, by table.
-      Filled by `push_rlds_to_reverb` alone.
+    inserted_items: the number of items that the server has confirmed, by table,
+      without those that it had before under the same keys. Filled by
+      `push_rlds_to_reverb` alone.
   """
 
   def __init__(self):

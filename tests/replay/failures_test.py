@@ -15,12 +15,16 @@ from absl.testing import parameterized
 import numpy as np
 import reverb
 import tensorflow as tf
+from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
+from rlds2reverb.episodes import fields
 from rlds2reverb.replay import bulk
 from rlds2reverb.replay import checkpoint
 from rlds2reverb.replay import insert_stream
 from rlds2reverb.replay import items
+from rlds2reverb.replay import push
+from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -64,6 +68,21 @@ def attempt(name, function):
 attempt('WRITE', lambda: checkpoint.write_reverb_checkpoint(
     failures_test.large_data(), path, failures_test._PAIRS))
 attempt('MERGE', lambda: checkpoint.merge_reverb_checkpoints([whole], path))
+"""
+
+_PUSH = """
+import sys
+import reverb
+from rlds2reverb.replay import bulk
+from rlds2reverb.replay import items
+from tests import golden
+table = reverb.Table.queue(sys.argv[1], 1000)
+server = reverb.Server([table])
+counts = bulk.write_rlds_to_reverb(
+    golden.stacked([golden.COMPLETE]), f'localhost:{server.port}',
+    items.TableItems(sys.argv[1]), timeout=10)
+print('WROTE', counts[sys.argv[1]].new, flush=True)
+server.stop()
 """
 
 _SAMPLE = """
@@ -147,7 +166,7 @@ def _python(script, *args):
   return [sys.executable, '-c', script, *map(str, args)]
 
 
-def _run(script, *args):
+def _run(script, *args, env=None):
   """Runs a script to its end; returns the lines that it prints."""
   done = subprocess.run(
       _python(script, *args),
@@ -156,7 +175,11 @@ def _run(script, *args):
       text=True,
       timeout=60,
       check=False,
-      env={**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
+      env={
+          **os.environ,
+          'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
+          **(env or {}),
+      },
   )
   if done.returncode:
     raise RuntimeError(done.stderr)
@@ -285,6 +308,29 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
             golden.stacked(_episodes(3)), address, _PAIRS, timeout=1
         )
       self.assertLess(time.monotonic() - begin, 10)
+      with mock.patch.dict(
+          os.environ, {'http_proxy': f'http://{address}'}
+      ), self.assertRaisesRegex(
+          ConnectionError, 'http_proxy, unless no_proxy .*: no_proxy=localhost'
+      ):
+        bulk.write_rlds_to_reverb(
+            golden.stacked(_episodes(3)), address, _PAIRS, timeout=1
+        )
+
+  def test_proxy_of_the_environment(self):
+    # An empty no_proxy is enough for Reverb's own client, but not for gRPC's.
+    with socket.socket() as unused:
+      unused.bind(('localhost', 0))  # It does not listen.
+      proxy = f'http://localhost:{unused.getsockname()[1]}'
+      names = ('http_proxy', 'https_proxy', 'grpc_proxy', 'all_proxy')
+      environment = {
+          **dict.fromkeys(names, proxy),
+          **dict.fromkeys(map(str.upper, names), proxy),
+          'no_proxy': '',
+          'no_grpc_proxy': '',
+      }
+      lines = _run(_PUSH, testing.TABLE, env=environment)
+    self.assertIn('WROTE 3', lines)
 
   def test_no_such_table(self):
     data = golden.stacked(_episodes(3))
@@ -482,11 +528,127 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         thread.start()
       for thread in threads:
         thread.join()
-      self.assertEqual(counts, [{testing.TABLE: _num_pairs(episodes)}] * 2)
+      new, existing = zip(*(count[testing.TABLE] for count in counts))
+      self.assertEqual(
+          [sum(count[testing.TABLE]) for count in counts],
+          [_num_pairs(episodes)] * 2,
+      )
+      # What the other inserts at the same time may count for both.
+      self.assertGreaterEqual(sum(new), _num_pairs(episodes))
+      self.assertLessEqual(sum(existing), _num_pairs(episodes))
       found = self._sorted_contents(client)
     with _server(data) as client:
       bulk.write_rlds_to_reverb(data, client, _PAIRS)
       self.assertEqual(found, self._sorted_contents(client))
+
+  def test_new_items_and_those_that_were_there(self):
+    episodes = _episodes(20)
+    data = golden.stacked(episodes)
+    count, few = _num_pairs(episodes), _num_pairs(episodes[:9])
+    with _server(data, tables=(testing.TABLE, _OTHER)) as client:
+
+      def write(data, *tables):
+        return bulk.write_rlds_to_reverb(
+            data, client, tables, identity=_IDENTITY
+        )
+
+      other = items.TableItems(_OTHER, priority=7.0)
+      counts = write(data.take(9), _PAIRS)
+      self.assertEqual(counts, {testing.TABLE: (few, 0)})
+      self.assertEqual(counts[testing.TABLE].new, few)
+      self.assertEqual(
+          write(data, _PAIRS, other),
+          {testing.TABLE: (count - few, few), _OTHER: (count, 0)},
+      )
+      self.assertEqual(write(data, _PAIRS), {testing.TABLE: (0, count)})
+      # What was sampled away comes again.
+      self.assertLen(testing.contents(client).items, count)
+      self.assertEqual(write(data, _PAIRS), {testing.TABLE: (count, 0)})
+
+  def test_report_of_new_items(self):
+    episodes = _episodes(20)
+    data = golden.stacked(episodes)
+    with _server(data) as client:
+      observer = reverb_utils.ReverbAddTrajectoryObserver(
+          client, testing.TABLE, sequence_length=2
+      )
+      for new in (_num_pairs(episodes), 0):
+        report = report_lib.ConversionReport()
+        frames = push.push_rlds_to_reverb(
+            data, observer, identity=_IDENTITY, report=report
+        )
+        self.assertEqual(frames, sum(map(golden.length_of, episodes)))
+        self.assertEqual(report.inserted_items, {testing.TABLE: new})
+      observer.close()
+
+  def test_what_stays_of_an_item_under_its_key(self):
+    # A server cannot be asked for the content, so other data is not found out.
+    first, second = golden.COMPLETE, golden.TRUNCATED
+    with _server(golden.stacked([first])) as client:
+      counts = [
+          bulk.write_rlds_to_reverb(
+              golden.stacked([episode]), client, _PAIRS, identity=_IDENTITY
+          )[testing.TABLE]
+          for episode in (first, second)
+      ]
+      self.assertEqual(counts, [(3, 0), (0, 3)])
+      found = testing.contents(client).items
+    with _server(golden.stacked([first])) as client:
+      bulk.write_rlds_to_reverb(golden.stacked([first]), client, _PAIRS)
+      self.assertEqual(found, testing.contents(client).items)
+
+  def test_what_differs_has_other_keys(self):
+    episode = golden.COMPLETE
+    half = {**episode, 'reward': episode['reward'].astype(np.float16)}
+    pair = {**episode, 'action': np.stack([episode['action']] * 2, axis=1)}
+    with testing.reverb_server() as client:
+      for data, settings in (
+          ([episode], {}),
+          ([half], {}),
+          ([pair], {}),
+          ([episode], dict(terminal_discount='transition')),
+      ):
+        counts = bulk.write_rlds_to_reverb(
+            golden.stacked(data), client, _PAIRS, identity=_IDENTITY, **settings
+        )
+        self.assertEqual(counts, {testing.TABLE: (3, 0)})
+      # Read in another way it is the same.
+      counts = bulk.write_rlds_to_reverb(
+          golden.nested([episode]),
+          client,
+          _PAIRS,
+          identity=_IDENTITY,
+          chunk_length=2,
+          validation='tf_agents',
+      )
+      self.assertEqual(counts, {testing.TABLE: (0, 3)})
+
+  def test_mappings_are_of_an_identity(self):
+    data = golden.stacked([golden.COMPLETE])
+    with testing.reverb_server() as client:
+      for mapping, counts in (
+          (fields.StepMapping(action='action'), (3, 0)),
+          (fields.StepMapping(action='other'), (3, 0)),
+          (fields.StepMapping(action='action'), (0, 3)),
+      ):
+        found = bulk.write_rlds_to_reverb(
+            data, client, _PAIRS, identity=[_IDENTITY, mapping]
+        )
+        self.assertEqual(found, {testing.TABLE: counts})
+      with self.assertRaisesRegex(ValueError, 'no identity that can be hashed'):
+        bulk.write_rlds_to_reverb(data, client, _PAIRS, identity=lambda x: x)
+      self.assertEqual(testing.size(client), 6)
+
+  def test_items_that_cross_episodes_go_by_their_order(self):
+    data = _with_ids(_episodes(3), [1, 2, 3])
+    with self.assertRaisesRegex(ValueError, 'function of the order'):
+      bulk.write_rlds_to_reverb(
+          data,
+          'localhost:1',
+          [_PAIRS, items.TableItems(_OTHER, 2, 1, 'cross')],
+          identity=_IDENTITY,
+          episode_id='name',
+      )
 
   def test_data_in_another_order(self):
     episodes = _episodes(30)
@@ -579,6 +741,51 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           data, os.path.join(parent, 'checkpoint'), _PAIRS
       )
     self.assertEmpty(os.listdir(parent))
+
+  @parameterized.named_parameters(
+      (
+          'too_long',
+          [items.TableItems(_OTHER, None, max_sequence_length=6)],
+          'Episode 2 has more frames than the 6',
+      ),
+      (
+          'priority',
+          [items.TableItems(_OTHER, priority=lambda x: 1900 - x.reward[0])],
+          "an item of table 'other_table' is -100.0: of the one that starts at",
+      ),
+      (
+          'priority_function_that_fails',
+          [items.TableItems(
+              _OTHER,
+              priority=lambda item: tf.debugging.check_numerics(
+                  1 / tf.abs(item.reward[0] - 2020), 'odd reward'
+              ),
+          )],
+          'odd reward',
+      ),
+  )
+  def test_episode_that_one_of_two_tables_refuses(self, others, message):
+    episodes = _episodes(5)  # Rewards are 10 * (100 * episode + step).
+    data = golden.stacked(episodes)
+    tables = (testing.TABLE, _OTHER)
+    with _server(data, tables=tables) as client:
+      with mock.patch.object(logging, 'error') as log:
+        with self.assertRaisesRegex(
+            (ValueError, tf.errors.InvalidArgumentError), message
+        ):
+          bulk.write_rlds_to_reverb(data, client, [_PAIRS, *others])
+      log.assert_called_once()
+      text = log.call_args.args[0] % log.call_args.args[1:]
+      self.assertNotIn('Interrupted', text)
+      self.assertIn('Failed when the server had confirmed', text)
+      found = self._sorted_contents(client)
+      self.assertEqual(
+          testing.size(client, _OTHER),
+          2 if others[0].sequence_length is None else _num_pairs(episodes[:2]),
+      )
+    with _server(data) as client:
+      bulk.write_rlds_to_reverb(golden.stacked(episodes[:2]), client, _PAIRS)
+      self.assertEqual(found, self._sorted_contents(client))
 
   # Checkpoints.
 

@@ -58,7 +58,7 @@ def _rows(episode, begin, length):
 def _blocks(episodes, block_length):
   for index, episode in enumerate(episodes):
     for begin in range(0, len(episode.step_type), block_length):
-      yield _rows(episode, begin, block_length), index
+      yield layout.Block(_rows(episode, begin, block_length), index, begin)
 
 
 def _decode(tensor):
@@ -231,6 +231,81 @@ class LayoutTest(parameterized.TestCase):
     # An item is the same however it is stored.
     for keys in item_keys[1:]:
       self.assertEqual(keys, item_keys[0])
+
+  @parameterized.parameters('drop', 'tile')
+  def test_keys_of_an_episode_that_ends_several_times(self, end):
+    # As TF-Agents takes them: one RLDS episode, in which LAST comes thrice.
+    rng = np.random.default_rng(6)
+    parts = [_episode(rng, length) for length in (3, 9, 4)]
+    joined = tf.nest.map_structure(
+        lambda *leaves: np.concatenate(leaves), *parts
+    )
+    for block_length in (4, 100):
+      laid_out = layout.Layout(
+          [items.TableItems(_TABLE, 3, 1, end)],
+          'identity',
+          _GROUPS['large_2_small_8'],
+      )
+      batches = list(laid_out.batches(_blocks([joined], block_length)))
+      chunks_of = [_read_chunks(batch) for batch in batches]
+      columns_of = {
+          key: columns for read in chunks_of for key, columns in read.items()
+      }
+      self.assertLen(columns_of, sum(len(batch.chunks) for batch in batches))
+      found = sum(map(_read_items, batches), [])
+      self.assertLen({item.key for item in found}, len(found))
+      contents = [_content(item, columns_of) for item in found]
+      if end == 'drop':
+        self.assertEqual(contents, _expected(parts, 3, 1))
+      else:
+        self.assertLen(contents, 3 + 9 + 4)
+
+  def test_an_item_is_the_same_whatever_becomes_of_the_end(self):
+    episode = _episode(np.random.default_rng(6), 9)
+    keys = {}
+    for end in ('drop', 'pad', 'tile', 'cross'):
+      laid_out = layout.Layout(
+          [items.TableItems(_TABLE, 3, 2, end)],
+          'identity',
+          _GROUPS['one_group'],
+      )
+      (batch,) = laid_out.batches(_blocks([episode], 100))
+      keys[end] = [item.key for item in _read_items(batch)]
+    self.assertLen(keys['drop'], 4)
+    self.assertEqual(keys['pad'], keys['drop'])
+    self.assertEqual(keys['tile'][:4], keys['drop'])
+    self.assertLen(set(keys['tile']), 5)
+    # Its like may go on into the next episode.
+    self.assertNoCommonElements(keys['cross'], keys['tile'])
+
+  @parameterized.parameters(4, 100)
+  def test_nothing_of_an_episode_that_is_too_long(self, block_length):
+    rng = np.random.default_rng(7)
+    episodes = [_episode(rng, length) for length in (10, 3, 11, 2)]
+    laid_out = layout.Layout(
+        [
+            items.TableItems('pairs'),
+            items.TableItems('whole', None, max_sequence_length=10),
+            items.TableItems('longer', None, max_sequence_length=20),
+        ],
+        None,
+        _GROUPS['one_group'],
+    )
+    batches = []
+    with self.assertRaisesRegex(ValueError, 'Episode 2 has more frames than'):
+      for batch in laid_out.batches(_blocks(episodes, block_length)):
+        batches.append(batch)
+    columns_of = {}
+    for batch in batches:
+      columns_of.update(_read_chunks(batch))
+    found = {'pairs': [], 'whole': [], 'longer': []}
+    for item in sum(map(_read_items, batches), []):
+      found[item.table].append(_content(item, columns_of))
+    whole = [[leaf.tolist() for leaf in tf.nest.flatten(episode)]
+             for episode in episodes[:2]]
+    self.assertEqual(found['pairs'], _expected(episodes[:2], 2, 1))
+    self.assertEqual(found['whole'], whole)
+    self.assertEqual(found['longer'], whole)
 
   @parameterized.product(
       groups=tuple(_GROUPS), block_length=(8, 24), length=(3, None)

@@ -11,6 +11,7 @@ from rlds2reverb.replay import bulk
 from rlds2reverb.replay import checkpoint
 from rlds2reverb.replay import items
 from rlds2reverb.replay import push
+from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -100,7 +101,57 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertNotEmpty(expected)
     self.assertEqual(written, expected)
     self.assertEqual(restored, expected)
-    self.assertEqual(counts, {testing.TABLE: len(expected)})
+    self.assertEqual(counts, {testing.TABLE: (len(expected), 0)})
+
+  @parameterized.named_parameters(
+      ('whole_episodes', [4, 4, 4], 'drop', 3),
+      ('padded', [1, 4, 2, 7], 'tile', 14),
+      ('more_than_a_block', [4] * 1300, 'drop', 1300),
+  )
+  def test_written_under_an_identity(self, lengths, end, count):
+    episodes = [
+        golden.make_episode([1] * length, terminal=True, base=10 * index)
+        for index, length in enumerate(lengths)
+    ]
+    data = golden.stacked(episodes)
+    found = sequences.convert_rlds_to_sequences(
+        data, 4, 1, end_of_episode=end
+    )
+    expected = [
+        (1.0, _columns(sequence)) for sequence in found.as_numpy_iterator()
+    ]
+    self.assertLen(set(expected), count)
+    names = (testing.TABLE, 'other_table')
+    tables = [items.TableItems(name) for name in names]
+    directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    checkpoint.write_reverb_checkpoint(
+        found,
+        directory,
+        tables,
+        identity='sequences',
+        reverb_tables=[
+            testing.make_table(name=name, max_size=2000) for name in names
+        ],
+    )
+    with testing.reverb_server(
+        specs.create_trajectory_data_spec(data), tables=names, max_size=2000
+    ) as client:
+      for counts in ((count, 0), (0, count)):
+        self.assertEqual(
+            bulk.write_rlds_to_reverb(
+                found, client, tables, identity='sequences'
+            ),
+            dict.fromkeys(names, counts),
+        )
+      written = [testing.contents(client, name) for name in names]
+    server = checkpoint.restore_reverb_server(directory)
+    written += [
+        testing.contents(server.localhost_client(), name) for name in names
+    ]
+    server.stop()
+    for contents in written:
+      self.assertEqual(contents.items, expected)
+      self.assertEqual(contents.num_episodes, count)
 
   def test_settings_that_do_not_go_with_sequences(self):
     found = sequences.convert_rlds_to_sequences(_data(), 4)
@@ -115,6 +166,37 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
           items.TableItems(testing.TABLE),
           invalid_episodes='skip',
       )
+    with self.assertRaisesRegex(ValueError, 'written as they are'):
+      bulk.write_rlds_to_reverb(
+          found, 'localhost:1', items.TableItems(testing.TABLE), chunk_length=2
+      )
+
+  @parameterized.named_parameters(
+      ('frames', conversion.convert_rlds_to_trajectories, 'one-step frames'),
+      (
+          'blocks',
+          conversion.convert_rlds_to_trajectory_blocks,
+          'blocks of frames, of no fixed length',
+      ),
+      (
+          'batches',
+          lambda data: sequences.convert_rlds_to_sequence_batches(data, 4),
+          'batches of sequences',
+      ),
+  )
+  def test_what_is_neither_rlds_data_nor_sequences(self, convert, found):
+    data = convert(_data())
+    table = items.TableItems(testing.TABLE)
+    directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    for write in (
+        lambda: bulk.write_rlds_to_reverb(data, 'localhost:1', table),
+        lambda: checkpoint.write_reverb_checkpoint(data, directory, table),
+    ):
+      with self.assertRaisesRegex(ValueError, found) as raised:
+        write()
+      self.assertIn('before any conversion', str(raised.exception))
+    with self.assertRaisesRegex(ValueError, 'before any conversion'):
+      push.push_rlds_to_reverb(data, lambda frame: None)
 
 
 if __name__ == '__main__':
