@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import windows
 
 
@@ -74,8 +75,8 @@ def n_step_transitions(
     float32.
 
   Raises:
-    ValueError: if `n_step` is not positive, gamma is not in [0, 1], or a field
-      is missing.
+    ValueError: if `n_step` is not positive, gamma is not in [0, 1], a field is
+      missing, or the reward is not of numbers.
   """
   checks.check_positive('n_step', n_step)
   _check_unit('gamma', gamma)
@@ -221,6 +222,7 @@ def _checked_rows(steps, *fields) -> Dict[str, Any]:
   rows = windows.transition_rows(steps)
   for field in (rlds.REWARD, rlds.DISCOUNT, rlds.IS_TERMINAL, *fields):
     paths.get(rows, field)
+  steps_lib.check_numeric(rlds.REWARD, rows[rlds.REWARD])
   return rows
 
 
