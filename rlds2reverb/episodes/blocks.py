@@ -30,7 +30,7 @@ _OUTLINE_FIELDS = frozenset(
 
 _MAX_BLOCK_LENGTH = 4096
 _UNKNOWN_DIM = 256  # what a dimension of unknown size counts for: an image side
-_UNUSED_BYTES = 4096  # the most that is read of a nested step to be left out
+_UNUSED_BYTES = 4096  # how much of a nested step is read and not used, at most
 _STRING_BYTES = 4096  # what a string counts for: a small encoded image
 
 
