@@ -38,6 +38,7 @@ STEPS_AFTER_LAST = 'Last step of an episode must end it.'
 DISCOUNT_RANGE = 'Discount must lie in [0, 1].'
 NAN = 'Step must not hold NaN.'
 EMPTY = 'An episode must have a step.'
+UNEQUAL_LENGTHS = "An episode's fields must have a row for every step."
 
 
 class Case(NamedTuple):

@@ -30,7 +30,12 @@ _OUTLINE_FIELDS = frozenset(
 
 _MAX_BLOCK_LENGTH = 4096
 _UNKNOWN_DIM = 256  # what a dimension of unknown size counts for: an image side
+_UNUSED_BYTES = 4096  # how much of a nested step is read and not used, at most
 _STRING_BYTES = 4096  # what a string counts for: a small encoded image
+
+
+# Nothing here needs AutoGraph, which takes most of a second to see that.
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 class Verdict(NamedTuple):
@@ -46,13 +51,23 @@ class Verdict(NamedTuple):
   describe: Callable[[], tf.Tensor]
 
 
+# Called in the graph with the index of an episode, int64 `[]`; with its outline
+# and that of the step that follows, `[T + 1]`; and with the `Lengths` of its
+# fields, or None where they are the same for certain. Where they are not, the
+# outline is that of no steps.
+Inspect = Callable[
+    [tf.Tensor, Outline, Optional[steps_lib.Lengths]], Verdict
+]
+
+
 class Block(NamedTuple):
   """A run of `B` consecutive steps of one episode.
 
   Attributes:
     steps: a dict of the selected step fields, every leaf `[B, ...]`.
     outline: the outline of these steps and of the one that follows, `[B + 1]`.
-      What follows an episode's last step is `end_outline()`.
+      What follows an episode's last step is `end_outline()`, or with
+      `join_episodes` the first step of the next one.
     episode: int64 `[]`: the index of the episode in the data set.
     step: int64 `[]`: the index in its episode of the block's first step.
     fault: string `[]`: what is wrong with the episode; empty where it is valid.
@@ -66,6 +81,26 @@ class Block(NamedTuple):
   step: tf.Tensor
   fault: tf.Tensor
   episode_id: Any = ()
+
+
+class _Seen(NamedTuple):
+  """An episode whose outline has been read.
+
+  Attributes:
+    outline: `[T]`; of no steps where the lengths of the fields differ.
+    lengths: int32 `[leaves]`, of all that are used; `()` where they are the
+      same for certain.
+    steps: the used fields, `[T, ...]`; or the data set of the blocks of nested
+      steps.
+    episode: see `Block`.
+    episode_id: see `Block`.
+  """
+
+  outline: Outline
+  lengths: Any
+  steps: Any
+  episode: tf.Tensor
+  episode_id: Any
 
 
 def default_block_length(step_spec: Any, num_bytes: int = 2 << 20) -> int:
@@ -99,8 +134,9 @@ def episode_blocks(
     rlds_data: tf.data.Dataset,
     fields: Sequence[str],
     *,
-    inspect: Callable[[tf.Tensor, Outline], Verdict],
+    inspect: Inspect,
     invalid_episodes: str,
+    join_episodes: bool = False,
     find_nan: bool = False,
     block_length: Optional[int] = None,
     episode_id: Optional[str] = None,
@@ -121,13 +157,17 @@ def episode_blocks(
     rlds_data: an RLDS data set with a valid `steps_spec`.
     fields: the names of the step fields that the blocks carry. No other field
       is looked at.
-    inspect: called in the graph with an episode's index, int64 `[]`, and its
-      outline, `[T]`. An episode without steps that it accepts leaves nothing;
-      where invalid episodes raise, it must refuse it.
+    inspect: judges an episode before any of it comes out, see `Inspect`. An
+      episode without steps that it accepts leaves nothing; where invalid
+      episodes raise, it must refuse it.
     invalid_episodes: what an episode that `inspect` refuses leaves: `"raise"`,
       an error; `"skip"`, nothing; `"mark"`, its first block, which may have no
       steps, with the fault.
-    find_nan: whether the outline has the column `NAN_FIELD`, on `fields`.
+    join_episodes: whether an episode is followed by the first step of the next
+      one, rather than by `end_outline()`. Episodes without steps count as not
+      there, and nothing comes out of an episode before the next one is read.
+    find_nan: whether the outline that is inspected has the column `NAN_FIELD`,
+      on `fields`.
     block_length: the most steps of a block. By default a stacked episode, which
       is in memory whole, is one block, and of nested steps about 2 MiB are.
     episode_id: the name of a field of the episodes that identifies them.
@@ -137,44 +177,64 @@ def episode_blocks(
     A data set of `Block`s, or of what `block_fn` makes of them.
 
   Raises:
-    ValueError: if `block_length` is not positive, or the episodes do not have
-      the field `episode_id`, a number or string.
+    ValueError: if `block_length` is not positive, a used field is ragged or
+      sparse, or the episodes do not have the field `episode_id`, a number or
+      string.
     InvalidArgumentError: while iterating, on an invalid episode, or if nested
       steps change between two readings.
   """
   spec = steps_lib.steps_spec(rlds_data)
-  read_fields = _OUTLINE_FIELDS.union(fields)
-  if not spec.stacked:
-    if all(map(steps_lib.has_one_shape, tf.nest.flatten(spec.step))):
-      # To leave fields out before nested steps are batched costs far more.
-      read_fields = frozenset(spec.step)
-    if block_length is None:
-      block_length = default_block_length(_select(spec.step, read_fields))
+  steps_lib.check_dense(_select(spec.step, fields))
+  used_fields = _OUTLINE_FIELDS.union(fields)
+  if not spec.stacked and block_length is None:
+    block_length = default_block_length(_select(spec.step, used_fields))
   if block_length is not None:
     checks.check_positive('block_length', block_length)
   nan_fields = fields if find_nan else ()
   if episode_id is not None:
     _check_episode_id(rlds_data.element_spec, episode_id)
+  paths = []  # of the leaves whose lengths an element has
 
-  def judge(index, episode, outline):
-    """Returns a `Block` of the whole episode, but without its steps."""
-    verdict = inspect(index, outline)
+  def see(index, episode):
+    """Reads the outline of an episode."""
+    steps = episode[rlds.STEPS]
+    lengths = None
+    if spec.stacked:
+      lengths = steps_lib.lengths_of(_select(steps, used_fields))
+      paths[:] = lengths.paths if lengths else ()
+      outline = _outline(steps, nan_fields, lengths)
+      steps = _select(steps, fields)
+    else:
+      outline, steps = _read_nested(
+          steps, _read_fields(spec.step, used_fields), nan_fields, block_length
+      )
+    return _Seen(
+        outline=outline,
+        lengths=lengths.rows if lengths else (),
+        steps=steps,
+        episode=index,
+        episode_id=() if episode_id is None else episode[episode_id],
+    )
+
+  def judge(seen, following):
+    """Returns a `Block` of the whole episode; of nested steps without them."""
+    end = {NAN_FIELD: tf.constant([0])} if nan_fields else {}
+    outline = concat(seen.outline, {**following, **end})
+    lengths = steps_lib.Lengths(paths, seen.lengths) if paths else None
+    verdict = inspect(seen.episode, outline, lengths)
     fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
     guards = []
     if invalid_episodes == 'raise':
       guards.append(tf.debugging.Assert(verdict.valid, [fault]))
     with tf.control_dependencies(guards):
-      index = tf.identity(index)
+      index = tf.identity(seen.episode)
     return Block(
-        steps=(),
-        outline={
-            name: tf.concat([outline[name], end], 0)
-            for name, end in end_outline().items()
-        },
+        steps=seen.steps if spec.stacked else (),
+        outline=_select(outline, following),
         episode=index,
         step=tf.constant(0, tf.int64),
         fault=fault,
-        episode_id=() if episode_id is None else episode[episode_id],
+        episode_id=seen.episode_id,
     )
 
   def kept_length(whole):
@@ -185,40 +245,25 @@ def episode_blocks(
         tf.constant(0 if invalid_episodes == 'skip' else 1, tf.int64),
     )
 
-  # Nothing here needs AutoGraph, which takes most of a second to see that.
-  no_autograph = tf.autograph.experimental.do_not_convert
-
-  @no_autograph
-  def to_whole(index, episode):
-    steps = episode[rlds.STEPS]
-    whole = judge(index, episode, _outline(steps, nan_fields))
-    return whole._replace(steps=_select(steps, fields))
-
-  @no_autograph
-  def cut_whole(whole):
-    return tf.data.Dataset.zip((
+  def cut(seen, following):
+    """Returns the data set of an episode's blocks, still to be made."""
+    whole = judge(seen, following)
+    parts = (
         tf.data.Dataset.range(0, kept_length(whole), block_length),
         tf.data.Dataset.from_tensors(whole).repeat(),
-    ))
-
-  @no_autograph
-  def read_pieces(index, episode):
-    """Returns the data set of one nested episode's pieces, with their place."""
-    outline, pieces = _read_nested(
-        episode[rlds.STEPS], read_fields, nan_fields, block_length
     )
-    whole = judge(index, episode, outline)
-    return tf.data.Dataset.zip((
-        tf.data.Dataset.range(0, kept_length(whole), block_length),
-        tf.data.Dataset.from_tensors(whole).repeat(),
-        pieces,
-    ))
+    return tf.data.Dataset.zip(
+        parts if spec.stacked else (*parts, seen.steps)
+    )
 
-  @no_autograph
   def to_block(start, whole, piece=None):
     outline = _rows(whole.outline, start, block_length + 1)
     if piece is None:
-      steps = _rows(whole.steps, start, block_length)
+      stop = tf.minimum(
+          start + block_length,
+          tf.size(whole.outline[rlds.IS_FIRST], tf.int64) - 1,
+      )
+      steps = steps_lib.own_rows(whole.steps, start, stop)
     else:
       with tf.control_dependencies([
           _check_unchanged(outline, _outline(piece, ()), whole.episode)
@@ -228,31 +273,32 @@ def episode_blocks(
     return block_fn(whole._replace(steps=steps, outline=outline, step=start))
 
   episodes = rlds_data.enumerate()
-  if not spec.stacked:
-    return episodes.flat_map(read_pieces).map(to_block)
+  if join_episodes:
+    episodes = _followed(episodes.map(_no_autograph(see)))
+    on_episode = _no_autograph
+  else:
+    on_episode = lambda function: _no_autograph(
+        lambda *episode: function(see(*episode), end_outline())
+    )
   if block_length is not None:
-    return episodes.map(to_whole).flat_map(cut_whole).map(to_block)
-  if invalid_episodes == 'raise':
+    return episodes.flat_map(on_episode(cut)).map(_no_autograph(to_block))
+  if invalid_episodes == 'raise' and not join_episodes:
     return episodes.map(
-        no_autograph(lambda *episode: block_fn(to_whole(*episode)))
+        on_episode(lambda *episode: block_fn(judge(*episode)))
     )
   return (
-      episodes.map(to_whole)
-      .filter(no_autograph(lambda whole: kept_length(whole) > 0))
-      .map(no_autograph(block_fn))
+      episodes.map(on_episode(judge))
+      .filter(_no_autograph(lambda whole: kept_length(whole) > 0))
+      .map(_no_autograph(block_fn))
   )
 
 
-def with_following_step(
-    dataset: tf.data.Dataset, *, join_episodes: bool
-) -> tf.data.Dataset:
+def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
   """Gives every block the step that follows it, in the next episode too.
 
   Args:
     dataset: a data set of `Block`s, none of them without steps but of invalid
       episodes.
-    join_episodes: whether an episode's outline ends with the first step of the
-      next episode, rather than with `end_outline()`.
 
   Returns:
     A data set of pairs: the `Block`; and the step that follows it, `[1, ...]`.
@@ -269,24 +315,14 @@ def with_following_step(
       step[rlds.IS_FIRST] = tf.ones_like(step[rlds.IS_FIRST])
     return step
 
-  @tf.autograph.experimental.do_not_convert
+  @_no_autograph
   def pair(held, block):
     has_steps = tf.size(block.outline[rlds.IS_FIRST]) > 1
     following = tf.cond(
         has_steps & (block.fault == ''),
-        lambda: _rows(block.steps, 0, 1),
+        lambda: steps_lib.own_rows(block.steps, 0, 1),
         lambda: end_step(held),
     )
-    if join_episodes:
-      outline = tf.cond(
-          has_steps, lambda: _rows(block.outline, 0, 1), end_outline
-      )
-      held = held._replace(
-          outline=concat(
-              tf.nest.map_structure(lambda column: column[:-1], held.outline),
-              outline,
-          )
-      )
     return block, (held, following)
 
   # The first block to come out is the one held before there was any.
@@ -295,6 +331,81 @@ def with_following_step(
       .scan(end, pair)
       .skip(1)
   )
+
+
+def _followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
+  """Gives every episode the outline of the first step of the next one.
+
+  Args:
+    episodes: a data set of `_Seen`. Those without steps are left out.
+
+  Returns:
+    A data set of pairs: the `_Seen`, and the outline `[1]` of the step that
+    follows it: of the next episode's first one; or `end_outline()`, where there
+    is no next one or its fields differ in length.
+  """
+  spec = episodes.element_spec
+  is_nested = isinstance(spec.steps, tf.data.DatasetSpec)
+
+  @_no_autograph
+  def has_steps(seen):
+    rows = tf.size(seen.outline[rlds.IS_FIRST])
+    if spec.lengths != ():
+      rows = tf.reduce_max(seen.lengths)
+    return rows > 0
+
+  # A data set cannot be the state of a scan, but a variant can.
+  @_no_autograph
+  def to_state(seen):
+    if not is_nested:
+      return seen
+    return seen._replace(steps=tf.data.experimental.to_variant(seen.steps))
+
+  @_no_autograph
+  def pair(held, seen):
+    end = end_outline()
+    following = {
+        name: tf.concat([seen.outline[name], end[name]], 0)[:1] for name in end
+    }
+    return seen, (held, following)
+
+  @_no_autograph
+  def from_state(seen, following):
+    if is_nested:
+      pieces = tf.data.experimental.from_variant(
+          seen.steps, spec.steps.element_spec
+      )
+      seen = seen._replace(steps=pieces)
+    return seen, following
+
+  @_no_autograph
+  def pairs(unused_one):
+    nothing = _Seen(
+        outline={
+            name: tf.zeros([0], column.dtype)
+            for name, column in spec.outline.items()
+        },
+        lengths=steps_lib.zeros(spec.lengths),
+        steps=tf.data.Dataset.from_tensors(
+            steps_lib.zeros(spec.steps.element_spec)
+        )
+        if is_nested
+        else steps_lib.zeros(spec.steps),
+        episode=tf.constant(0, tf.int64),
+        episode_id=steps_lib.zeros(spec.episode_id),
+    )
+    end = tf.data.Dataset.from_tensors(nothing)
+    # The first to come out is the one held before there was any.
+    return (
+        episodes.filter(has_steps)
+        .concatenate(end)
+        .map(to_state)
+        .scan(to_state(nothing), pair)
+        .skip(1)
+    )
+
+  # In a function, as the graph of a data set cannot hold a variant.
+  return tf.data.Dataset.range(1).flat_map(pairs).map(from_state)
 
 
 def _check_episode_id(episode, name) -> None:
@@ -315,8 +426,9 @@ def _check_episode_id(episode, name) -> None:
 
 def _rows(nest, start, count):
   # The operators for this make their own operations for every leaf.
-  begin, end = tf.reshape(start, [1]), tf.reshape(start + count, [1])
-  strides = tf.ones([1], begin.dtype)
+  end = tf.reshape(start + count, [1])
+  begin = tf.reshape(tf.cast(start, end.dtype), [1])
+  strides = tf.ones([1], end.dtype)
   return tf.nest.map_structure(
       lambda leaf: tf.strided_slice(leaf, begin, end, strides), nest
   )
@@ -329,14 +441,21 @@ def concat(head: Any, rest: Any) -> Any:
   )
 
 
-def _outline(steps, nan_fields) -> Outline:
-  """Returns the outline `[B]` of steps stacked `[B, ...]`."""
+def _outline(steps, nan_fields, lengths=None) -> Outline:
+  """Returns the outline `[B]` of steps stacked `[B, ...]`.
+
+  Args:
+    steps: a dict of at least the outline's fields and `nan_fields`.
+    nan_fields: the fields that `NAN_FIELD` is about; without any there is none.
+    lengths: the `Lengths` of the steps, if they may differ. Where they do, the
+      outline is `[0]`.
+  """
+  if lengths is not None:
+    count = tf.where(steps_lib.are_equal(lengths), lengths.rows[0], 0)
+    steps = _rows(_select(steps, _OUTLINE_FIELDS.union(nan_fields)), 0, count)
   outline = {}
   for name, end in end_outline().items():
-    column = tf.cast(steps[name], end.dtype)
-    # [B, 1] as some data has it; what is [B] already costs no operation.
-    is_flat = column.shape.rank == 1
-    outline[name] = column if is_flat else tf.reshape(column, [-1])
+    outline[name] = steps_lib.one_a_step(name, steps[name], end.dtype)
   if nan_fields:
     leaves = steps_lib.float_fields(_select(steps, nan_fields))
     nan_field = tf.zeros_like(outline[rlds.DISCOUNT], tf.int32)
@@ -351,6 +470,25 @@ def _outline(steps, nan_fields) -> Outline:
 
 def _select(steps, fields):
   return {field: steps[field] for field in fields}
+
+
+def _read_fields(step_spec, used_fields):
+  """Returns the fields that are read of nested steps: those used, or more.
+
+  To leave a field out takes an operation a step, which costs more than to copy
+  a few bytes. So small ones are read with the others.
+  """
+  unused = {
+      field: spec
+      for field, spec in step_spec.items()
+      if field not in used_fields
+  }
+  if (
+      all(map(steps_lib.has_one_shape, tf.nest.flatten(unused)))
+      and step_bytes(unused) <= _UNUSED_BYTES
+  ):
+    return frozenset(step_spec)
+  return used_fields
 
 
 def _read_nested(steps, read_fields, nan_fields, block_length):

@@ -104,23 +104,27 @@ class StepMapping:
       The episode with its `steps` mapped, stacked `[T, ...]`.
 
     Raises:
-      ValueError: if a source does not fit; lists every one that does not.
+      ValueError: if a source does not fit, all of which it lists; or if what is
+        read for the reward, the discount or a flag is not of numbers.
+      InvalidArgumentError: if the stacked fields that are used differ in
+        length, or a function returns another length.
     """
     sources = self._resolve(episode)
     steps = _stack(episode[rlds.STEPS], sources)
+    steps, length = sources_lib.measured(steps, sources)
     stacked = {**episode, rlds.STEPS: steps}
-    length = sources_lib.num_steps(steps)
     mapped = {}
     for field, value in sources.items():
       if value is None:
         continue
-      value = sources_lib.read(value, stacked, length, self._cast)
-      if field in _CAN_BE_FILLED:
-        value = tf.nest.map_structure(_squeeze, value)
+      value = sources_lib.read(value, stacked, length, self._cast, field)
       if field in _FLAGS:
-        value = tf.cast(value, tf.bool)
+        value = steps_lib.one_a_step(field, value, tf.bool)
       elif field == rlds.DISCOUNT:
-        value = tf.cast(value, tf.float32)
+        value = steps_lib.one_a_step(field, value, tf.float32)
+      elif field == rlds.REWARD:
+        steps_lib.check_numeric(field, value)
+        value = tf.nest.map_structure(_squeeze, value)
       mapped[field] = value
     return {**episode, rlds.STEPS: _fill_in(mapped, length)}
 
@@ -181,9 +185,12 @@ class TerminalOnSuccess:
     source = sources_lib.resolve(self.success, nest, problems)
     if problems:
       raise ValueError('TerminalOnSuccess: ' + ' '.join(problems))
-    length = sources_lib.num_steps(episode[rlds.STEPS])
-    success = _squeeze(sources_lib.read(source, episode, length, tf.identity))
-    at_end = tf.reduce_any(tf.cast(success, tf.bool)[-2:])
+    steps, length = sources_lib.measured(episode[rlds.STEPS], source)
+    success = sources_lib.read(
+        source, {**episode, rlds.STEPS: steps}, length, tf.identity, 'success'
+    )
+    success = steps_lib.one_a_step('success', success, tf.bool)
+    at_end = tf.reduce_any(success[-2:])
     return _is_last(length) & at_end
 
 
@@ -235,11 +242,7 @@ def _stack(steps, sources):
   """Stacks steps, without unused fields that cannot be stacked."""
   if not isinstance(steps, tf.data.Dataset):
     return steps
-  used = [
-      source.keys
-      for source in tree.flatten(sources)
-      if isinstance(source, sources_lib.Field)
-  ]
+  used = sources_lib.used(sources)
 
   def is_used(keys):
     return any(keys[: len(path)] == path for path in used)

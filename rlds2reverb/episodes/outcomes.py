@@ -6,6 +6,8 @@ import rlds
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import steps as steps_lib
+
 
 class Outcome(NamedTuple):
   """Scalars that sum up one episode.
@@ -38,6 +40,7 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
         'The return of an episode needs a reward of one number a step, but the'
         f' reward is {steps[rlds.REWARD]}.'
     )
+  steps_lib.check_numeric(rlds.REWARD, steps[rlds.REWARD])
   is_transition = ~flag(steps, rlds.IS_LAST)
   reward = tf.cast(tf.reshape(rewards[0], [-1]), tf.float64)
   return Outcome(
@@ -48,5 +51,9 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
 
 
 def flag(steps: Dict[str, Any], name: str) -> tf.Tensor:
-  """Returns a flag of stacked steps, bool `[T]`, whatever its dtype."""
-  return tf.cast(tf.reshape(steps[name], [-1]), tf.bool)
+  """Returns a flag of stacked steps, bool `[T]`, whatever its dtype.
+
+  Raises:
+    ValueError: if it is not one number or bool a step.
+  """
+  return steps_lib.one_a_step(name, steps[name], tf.bool)

@@ -107,11 +107,59 @@ def describe(episode: Dict[str, Any]) -> List[str]:
   return lines
 
 
+def used(sources: Any) -> List[paths.Keys]:
+  """Returns the keys of all fields that resolved sources name."""
+  return [
+      source.keys
+      for source in tree.flatten(sources)
+      if isinstance(source, Field)
+  ]
+
+
+def measured(steps: Any, sources: Any) -> Tuple[Any, tf.Tensor]:
+  """Returns stacked steps, and how many there are.
+
+  Args:
+    steps: a dict of tensors `[T, ...]`.
+    sources: a nest of resolved sources. Leaves that none of them names are left
+      as they are.
+
+  Returns:
+    The steps, the used leaves of which are checked to have as many rows; and
+    int32 `[]`, `T`.
+
+  Raises:
+    ValueError: see `steps.lengths_of`.
+    InvalidArgumentError: if they have not.
+  """
+  named = used(sources)
+  leaves = dict(tree.flatten_with_path(steps))
+  found = {
+      keys: leaf
+      for keys, leaf in leaves.items()
+      if any(keys[: len(path)] == path for path in named)
+  }
+  names = {steps_lib.field_path(keys): keys for keys in found}
+  checked = steps_lib.with_equal_lengths(
+      {name: found[keys] for name, keys in names.items()}
+  )
+  leaves.update({keys: checked[name] for name, keys in names.items()})
+  steps = tree.map_structure_with_path(lambda keys, _: leaves[keys], steps)
+  # A ragged field, if there is one, has another kind of shape.
+  dense = (
+      leaf
+      for leaf in [*checked.values(), *leaves.values()]
+      if not isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor))
+  )
+  return steps, tf.shape(next(dense))[0]
+
+
 def read(
     source: Any,
     episode: Dict[str, Any],
     length: tf.Tensor,
     cast: Callable[[tf.Tensor], tf.Tensor],
+    name: str,
 ) -> Any:
   """Returns the tensors of a resolved source.
 
@@ -120,9 +168,13 @@ def read(
     episode: the episode, its steps stacked.
     length: int32 `[]`: the number of its steps, `T`.
     cast: applied to each leaf.
+    name: of what the source is for, for the message of an error.
 
   Returns:
     A nest of tensors `[T, ...]`.
+
+  Raises:
+    InvalidArgumentError: if a function returns another length.
   """
   if isinstance(source, Field):
     nest = paths.get(nest_of(episode), source.keys)
@@ -130,20 +182,16 @@ def read(
       nest = tf.nest.map_structure(lambda leaf: _repeat(leaf, length), nest)
     return tf.nest.map_structure(cast, nest)
   if isinstance(source, dict):
-    return {k: read(v, episode, length, cast) for k, v in source.items()}
+    return {k: read(v, episode, length, cast, name) for k, v in source.items()}
   if isinstance(source, list):
-    return _to_vectors([read(v, episode, length, cast) for v in source])
+    return _to_vectors([read(v, episode, length, cast, name) for v in source])
   if callable(source):
     values = tf.nest.map_structure(tf.convert_to_tensor, source(episode))
-    return tf.nest.map_structure(cast, values)
+    checked = steps_lib.with_equal_lengths(
+        {rlds.STEPS: tf.range(length), name: values}
+    )
+    return tf.nest.map_structure(cast, checked[name])
   return _repeat(tf.constant(source), length)
-
-
-def num_steps(steps: Any) -> tf.Tensor:
-  """Returns int32 `[]`: the number of stacked `steps`."""
-  # A ragged field, if there is one, has another kind of shape.
-  dense = (l for l in tf.nest.flatten(steps) if isinstance(l, tf.Tensor))
-  return tf.shape(next(dense))[0]
 
 
 def _repeat(value, length):

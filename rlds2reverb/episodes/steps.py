@@ -6,14 +6,29 @@ of tensors `[T, ...]`, as TFDS gives with `SkipDecoding` for `steps`. Everything
 in this package accepts both.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
 import rlds
 import tensorflow as tf
 import tree
 
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 _PIECE_LENGTH = 64
+
+UNEQUAL_LENGTHS = "An episode's fields must have a row for every step."
+
+
+class Lengths(NamedTuple):
+  """How many rows the leaves of stacked steps have.
+
+  Attributes:
+    paths: the path of each leaf.
+    rows: int32 `[leaves]`.
+  """
+
+  paths: List[str]
+  rows: tf.Tensor
 
 
 class StepsSpec(NamedTuple):
@@ -54,7 +69,8 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
   Raises:
     ValueError: if the elements are not dicts with `steps`, if a step is not a
       dict or lacks one of the seven features, if one of the seven is ragged or
-      sparse, or if `discount` or a flag is not one number a step.
+      sparse, if `discount` or a flag is not one number a step, or if the reward
+      is not of numbers.
   """
   episode = rlds_data.element_spec
   if not isinstance(episode, dict) or rlds.STEPS not in episode:
@@ -69,21 +85,81 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
   if not all(feature in found for feature in features):
     raise ValueError(
         'Invalid RLDS step spec. Features expected '
-        f'are {features}, but found {found}'
+        f'are {features}, but found {found}. map_fields makes RLDS steps of'
+        ' others: its StepMapping renames features, and fills in the reward,'
+        ' the discount and the flags that are missing.'
     )
   if stacked:
     step = without_time(step)
-  for feature in features:
-    for path, spec in tree.flatten_with_path(step[feature]):
-      if not isinstance(spec, tf.TensorSpec):
-        raise ValueError(
-            f'Step field {field_path((feature,) + path)} must be a dense'
-            f' tensor, but its spec is {spec}.'
-        )
-  _check_number(rlds.DISCOUNT, step[rlds.DISCOUNT])
+  check_dense({feature: step[feature] for feature in features})
+  check_number(rlds.DISCOUNT, step[rlds.DISCOUNT])
   for flag in _FLAGS:
-    _check_number(flag, step[flag], or_bool=True)
+    check_number(flag, step[flag], or_bool=True)
+  check_numeric(rlds.REWARD, step[rlds.REWARD])
   return StepsSpec(step, stacked)
+
+
+def check_dense(step: Any) -> None:
+  """Checks that a nest of fields, or of their specs, is of dense tensors.
+
+  Raises:
+    ValueError: if a field is ragged or sparse.
+  """
+  for path, leaf in tree.flatten_with_path(step):
+    if _is_composite(leaf):
+      raise ValueError(
+          f'Step field {field_path(path)} must be a dense tensor, but is'
+          f' {_type_name(leaf)} of {leaf.dtype.name} {leaf.shape}. Make it one,'
+          ' with its to_tensor() for example, or leave it out of the steps.'
+      )
+
+
+def check_number(feature: str, spec: Any, or_bool: bool = False) -> None:
+  """Checks that a field is one number a step, or a bool where that will do.
+
+  Args:
+    feature: the name of the field.
+    spec: its spec in one step.
+    or_bool: whether it may be a bool.
+
+  Raises:
+    ValueError: if it is not.
+  """
+  is_scalar = isinstance(spec, tf.TensorSpec) and (
+      spec.shape.is_compatible_with([]) or spec.shape.is_compatible_with([1])
+  )
+  if not is_scalar or not _is_number(spec.dtype, or_bool):
+    raise ValueError(
+        f'Step field {feature} must be one number{" or bool" * or_bool} a step,'
+        f' of shape () or (1,), but its spec is {spec}.'
+    )
+
+
+def one_a_step(field: str, column: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Casts a field of one number a step, `[T]` or `[T, 1]`, and flattens it.
+
+  Raises:
+    ValueError: if it is not; for the dtype bool, a bool will do too.
+  """
+  spec = _without_time(tf.TensorSpec(column.shape, column.dtype))
+  check_number(field, spec, or_bool=dtype == tf.bool)
+  column = tf.cast(column, dtype)
+  # What is [T] already costs no operation.
+  return column if column.shape.rank == 1 else tf.reshape(column, [-1])
+
+
+def check_numeric(feature: str, nest: Any) -> None:
+  """Checks that all leaves of a field, or their specs, are of numbers or bools.
+
+  Raises:
+    ValueError: if one is of strings.
+  """
+  for path, leaf in tree.flatten_with_path(nest):
+    if not _is_number(tf.as_dtype(leaf.dtype), or_bool=True):
+      raise ValueError(
+          f'Step field {field_path((feature,) + path)} must be of numbers, but'
+          f' is {tf.as_dtype(leaf.dtype).name} {leaf.shape}.'
+      )
 
 
 def stack_steps(steps: Any) -> Any:
@@ -96,15 +172,119 @@ def stack_steps(steps: Any) -> Any:
   Returns:
     A nest of tensors `[T, ...]`. Of a nested data set every field must have the
     same shape in every step.
+
+  Raises:
+    ValueError: if a field of a nested data set is ragged or sparse.
+    InvalidArgumentError: if stacked fields differ in length; see `lengths_of`.
   """
   if not isinstance(steps, tf.data.Dataset):
-    return steps
+    return with_equal_lengths(steps)
+  check_dense(steps.element_spec)
   # In pieces first: TensorFlow makes one operation of a map and the batch that
   # follows, and that one hangs on a batch without bounds.
   whole = steps.batch(_PIECE_LENGTH).rebatch(tf.int64.max)
   # Of no steps there is no batch.
   nothing = tf.data.Dataset.from_tensors(zeros(whole.element_spec))
   return whole.concatenate(nothing).take(1).get_single_element()
+
+
+def lengths_of(steps: Any) -> Optional[Lengths]:
+  """Returns how many rows the leaves of stacked steps have.
+
+  Args:
+    steps: a nest of tensors. Ragged and sparse ones are not looked at: where
+      they are used is where they are refused.
+
+  Returns:
+    The `Lengths`; None where it is known already that all are the same.
+
+  Raises:
+    ValueError: if a leaf has no rows; or if it is known while a pipeline is
+      built that the lengths differ.
+    InvalidArgumentError: if they differ, eagerly.
+  """
+  names, parts, sizes = [], [], []
+  for path, leaf in tree.flatten_with_path(steps):
+    if _is_composite(leaf):
+      continue
+    shape = tf.TensorShape(
+        leaf.shape if hasattr(leaf, 'shape') else np.shape(leaf)
+    )
+    if shape.rank == 0:
+      raise ValueError(
+          'Stacked steps must have a leading time dimension, but step field'
+          f' {field_path(path)} is one value.'
+      )
+    names.append(field_path(path))
+    sizes.append(None if shape.rank is None else shape[0])
+    parts.append((leaf, shape.rank))
+  known = {name: size for name, size in zip(names, sizes) if size is not None}
+  if len(set(known.values())) > 1:
+    message = f'{UNEQUAL_LENGTHS} Found ' + ', '.join(
+        f'{name}: {size}' for name, size in known.items()
+    )
+    if tf.executing_eagerly():
+      raise tf.errors.InvalidArgumentError(None, None, message)
+    raise ValueError(message)
+  if len(names) < 2 or len(known) == len(names):
+    return None
+  # The shape of what has one dimension is its length: no operation to cut it.
+  shapes = [
+      tf.shape(leaf) if rank == 1 else tf.shape(leaf)[:1]
+      for leaf, rank in parts
+  ]
+  return Lengths(names, tf.concat(shapes, 0))
+
+
+def are_equal(lengths: Lengths) -> tf.Tensor:
+  """Returns, bool `[]`, whether all lengths are the same."""
+  return tf.reduce_all(tf.equal(lengths.rows, lengths.rows[0]))
+
+
+def with_equal_lengths(steps: Any) -> Any:
+  """Returns stacked steps whose leaves are checked to have as many rows.
+
+  Raises:
+    ValueError: see `lengths_of`.
+    InvalidArgumentError: if they do not. The message has every length.
+  """
+  lengths = lengths_of(steps)
+  if lengths is None:
+    return steps
+  found = []
+  for path, rows in zip(lengths.paths, tf.unstack(lengths.rows)):
+    found += [f'{path}:', rows]
+  with tf.control_dependencies([
+      tf.debugging.Assert(
+          are_equal(lengths), [f'{UNEQUAL_LENGTHS} Found', *found]
+      )
+  ]):
+    return tf.nest.map_structure(tf.identity, steps)
+
+
+def own_rows(nest: Any, start: Any, stop: Any) -> Any:
+  """Returns the rows `[start, stop)`, in memory of their own.
+
+  TensorFlow 2.15 lends the arrays of a `from_generator` data set to its
+  operations. Of a slice of one it does not know that it is lent: in
+  `map(lambda a: a[:-1] * 2.0)` the product is written into the array, and the
+  next epoch reads it. A gather copies; strings are never lent.
+
+  Args:
+    nest: a nest of tensors `[N, ...]`.
+    start: an integer `[]` in `[0, N]`.
+    stop: an integer `[]` in `[0, N]`, of the same dtype.
+
+  Returns:
+    The nest, every leaf `[stop - start, ...]`.
+  """
+  index = tf.range(start, stop)
+  return tf.nest.map_structure(
+      lambda leaf: leaf[start:stop]
+      if leaf.dtype == tf.string
+      else tf.gather(leaf, index),
+      nest,
+  )
 
 
 def stack_episodes(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
@@ -164,16 +344,16 @@ def _without_time(spec):
   return tf.TensorSpec(spec.shape[1:], spec.dtype)
 
 
-def _check_number(feature: str, spec: Any, or_bool: bool = False) -> None:
-  is_scalar = isinstance(spec, tf.TensorSpec) and (
-      spec.shape.is_compatible_with([]) or spec.shape.is_compatible_with([1])
-  )
-  if not is_scalar or not (
-      spec.dtype.is_floating
-      or spec.dtype.is_integer
-      or (or_bool and spec.dtype.is_bool)
-  ):
-    raise ValueError(
-        f'Step field {feature} must be one number{" or bool" * or_bool} a step,'
-        f' of shape () or (1,), but its spec is {spec}.'
-    )
+def _is_number(dtype, or_bool) -> bool:
+  return dtype.is_floating or dtype.is_integer or (or_bool and dtype.is_bool)
+
+
+def _is_composite(leaf) -> bool:
+  """Returns whether a leaf, or the spec of one, is ragged or sparse."""
+  if isinstance(leaf, tf.TypeSpec):
+    return not isinstance(leaf, tf.TensorSpec)
+  return isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor))
+
+
+def _type_name(leaf) -> str:
+  return type(leaf).__name__.replace('Spec', '')

@@ -34,6 +34,7 @@ Observer = Union[
 ]
 
 
+@report_lib.frees_report
 def push_rlds_to_reverb(
     rlds_data: tf.data.Dataset,
     reverb_observer: Observer,

@@ -75,8 +75,9 @@ def convert_rlds_to_trajectories(
       mask out; `"transition"`, on the frame of the transition into it too.
     invalid_episodes: `"raise"`, or `"skip"` to leave invalid episodes out
       whole.
-    nan: `"report"` lets NaN in observation, action and reward pass, counted in
-      the report; `"invalid"` makes an episode that holds one invalid.
+    nan: `"report"` lets NaN in observation, action, reward and discount (and in
+      what else policy_info_fn reads) pass, counted in the report; `"invalid"`
+      makes an episode that holds one invalid.
     report: a new `ConversionReport` to fill, for what was skipped and counted.
 
   Returns:
@@ -148,6 +149,7 @@ def convert_rlds_to_trajectory_blocks(
   ).map(lambda block: block.trajectory)
 
 
+@report_lib.frees_report
 def trajectory_blocks(
     rlds_data: tf.data.Dataset,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
@@ -192,6 +194,7 @@ def trajectory_blocks(
   if report or nan == 'invalid':
     used.add(rlds.DISCOUNT)  # it may hold NaN, too
   fields = [field for field in step_spec if field in used]
+  steps_lib.check_dense({field: step_spec[field] for field in fields})
   nan_fields = [
       path
       for path, _ in steps_lib.float_fields(
@@ -201,10 +204,11 @@ def trajectory_blocks(
   if report:
     report.attach(nan_fields)
 
-  def inspect(episode, outline):
+  def inspect(episode, outline, lengths):
     verdict = boundaries.check_episode(
         episode,
         outline,
+        lengths,
         validation=validation,
         nan_fields=nan_fields if nan == 'invalid' else (),
     )
@@ -228,30 +232,28 @@ def trajectory_blocks(
         frames, block.episode, block.step, block.episode_id
     )
 
-  # Only these look beyond the end of an episode.
-  looks_ahead = policy_info is not None or validation == 'tf_agents'
-  if not looks_ahead:
+  settings = dict(
+      inspect=inspect,
+      join_episodes=validation == 'tf_agents',
+      find_nan=nan == 'invalid',
+      block_length=block_length,
+      episode_id=episode_id,
+  )
+  if policy_info is None:
     return blocks.episode_blocks(
         rlds_data,
         fields,
-        inspect=inspect,
         invalid_episodes=invalid_episodes,
-        find_nan=nan == 'invalid',
-        block_length=block_length,
-        episode_id=episode_id,
         block_fn=convert,
+        **settings,
     )
 
   def check_and_convert(block, following):
     # An invalid episode raises its error here, behind what looks ahead, or it
     # would hold back the end of the episode before it.
-    fault = block.fault
-    if validation == 'tf_agents':
-      pairs = boundaries.check_pairs(block)
-      fault = tf.cond(
-          (fault != '') | pairs.valid, lambda: block.fault, pairs.describe
-      )
-    with tf.control_dependencies([tf.debugging.Assert(fault == '', [fault])]):
+    with tf.control_dependencies(
+        [tf.debugging.Assert(block.fault == '', [block.fault])]
+    ):
       block = tf.nest.map_structure(tf.identity, block)
     return convert(block, following)
 
@@ -259,13 +261,9 @@ def trajectory_blocks(
       blocks.episode_blocks(
           rlds_data,
           fields,
-          inspect=inspect,
           invalid_episodes='skip' if skip else 'mark',
-          find_nan=nan == 'invalid',
-          block_length=block_length,
-          episode_id=episode_id,
-      ),
-      join_episodes=validation == 'tf_agents',
+          **settings,
+      )
   ).map(check_and_convert)
 
 

@@ -6,7 +6,9 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import windows
 
 
@@ -25,24 +27,27 @@ def apply_horizon(
     steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
       tensors.
     horizon: the most transitions, `H`. None cuts nothing.
-    no_done_at_end: whether `is_terminal` is False everywhere, so that learners
-      bootstrap at the end of every episode. `is_last` stays.
+    no_done_at_end: whether learners shall bootstrap at the end of every
+      episode: `is_terminal` is then False everywhere, and a terminal step and
+      the one before it, from which the transition leads there, have a discount
+      of 1. `is_last` stays.
 
   Returns:
     The steps, stacked, at most `H + 1`. An episode that was cut is truncated:
     its last step `is_last` and not `is_terminal`. Dtypes are kept.
 
   Raises:
-    ValueError: if `horizon` is not positive, or a flag is missing.
+    ValueError: if `horizon` is not positive, or a flag is missing or not one
+      number or bool a step.
+    InvalidArgumentError: if stacked fields differ in length.
   """
   if horizon is not None:
     checks.check_positive('horizon', horizon)
-  steps = _checked(steps)
+  steps = _checked(steps, no_done_at_end)
   if horizon is None:
-    return _mark(steps, ends_episode=True, no_done_at_end=no_done_at_end)
-  is_whole = windows.num_rows(steps) <= horizon + 1
-  kept = tf.nest.map_structure(lambda leaf: leaf[: horizon + 1], steps)
-  return _mark(kept, ends_episode=is_whole, no_done_at_end=no_done_at_end)
+    return steps
+  length = windows.num_rows(steps)
+  return _end(_cut(steps, 0, horizon, length), length <= horizon + 1)
 
 
 def split_at_horizon(
@@ -61,7 +66,7 @@ def split_at_horizon(
   Args:
     rlds_data: an RLDS data set.
     horizon: the most transitions of a pseudo-episode.
-    no_done_at_end: whether `is_terminal` is False everywhere.
+    no_done_at_end: see `apply_horizon`.
 
   Returns:
     An RLDS data set, the steps stacked, with `is_first` on the first step of
@@ -69,52 +74,67 @@ def split_at_horizon(
     each pseudo-episode has.
 
   Raises:
-    ValueError: if `horizon` is not positive, or a flag is missing.
+    ValueError: if `horizon` is not positive, or a flag is missing or not one
+      number or bool a step.
+    InvalidArgumentError: if stacked fields differ in length.
   """
   checks.check_positive('horizon', horizon)
 
   def split(episode):
-    steps = _checked(episode[rlds.STEPS])
+    steps = _checked(episode[rlds.STEPS], no_done_at_end)
     length = windows.num_rows(steps)
     # An episode of one step is one of no transitions.
     count = tf.maximum((length - 1 + horizon - 1) // horizon, 1)
     count = tf.where(length > 0, count, 0)
 
     def cut(index):
-      start = index * horizon
-      rows = tf.nest.map_structure(
-          lambda leaf: leaf[start : start + horizon + 1], steps
-      )
+      rows = _cut(steps, index * horizon, horizon, length)
       rows[rlds.IS_FIRST] = _set(rows[rlds.IS_FIRST], 0, True)
-      rows = _mark(
-          rows, ends_episode=index == count - 1, no_done_at_end=no_done_at_end
-      )
-      return {**episode, rlds.STEPS: rows}
+      return {**episode, rlds.STEPS: _end(rows, index == count - 1)}
 
     return tf.data.Dataset.range(count).map(cut)
 
   return rlds_data.flat_map(split)
 
 
-def _checked(steps) -> Dict[str, Any]:
+def _checked(steps, no_done_at_end) -> Dict[str, Any]:
+  """Returns an episode's steps stacked, none of them done if so desired."""
   steps = windows.stack_dict(steps)
   for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL):
     paths.get(steps, flag)
+    outcomes.flag(steps, flag)  # or it is no flag
+  if not no_done_at_end:
+    return steps
+  is_terminal = outcomes.flag(steps, rlds.IS_TERMINAL)
+  steps[rlds.IS_TERMINAL] = tf.zeros_like(steps[rlds.IS_TERMINAL])
+  if rlds.DISCOUNT in steps:
+    leads_there = tf.concat(
+        [is_terminal[1:], tf.zeros_like(is_terminal[:1])], 0
+    )
+    bootstraps = tf.reshape(
+        is_terminal | leads_there, tf.shape(steps[rlds.DISCOUNT])
+    )
+    steps[rlds.DISCOUNT] = tf.where(
+        bootstraps, tf.ones_like(steps[rlds.DISCOUNT]), steps[rlds.DISCOUNT]
+    )
   return steps
 
 
-def _mark(steps, *, ends_episode, no_done_at_end) -> Dict[str, Any]:
-  """Sets the flags of steps that may have been cut off behind."""
-  terminal = steps[rlds.IS_TERMINAL]
-  not_terminal = tf.zeros_like(terminal)
-  if not no_done_at_end:
-    not_terminal = tf.where(ends_episode, terminal, not_terminal)
-  is_last = steps[rlds.IS_LAST]
+def _cut(steps, start, horizon, length) -> Dict[str, Any]:
+  """Returns at most `horizon + 1` of `length` steps, from `start` on."""
+  start = tf.cast(start, length.dtype)
+  stop = tf.minimum(start + horizon + 1, length)
+  return steps_lib.own_rows(steps, start, stop)
+
+
+def _end(steps, is_end) -> Dict[str, Any]:
+  """Ends steps that, unless `is_end`, were cut off: they are truncated."""
+  is_last, is_terminal = steps[rlds.IS_LAST], steps[rlds.IS_TERMINAL]
   return {
       **steps,
-      rlds.IS_TERMINAL: not_terminal,
-      rlds.IS_LAST: tf.where(
-          ends_episode, is_last, _set(is_last, -1, True)
+      rlds.IS_LAST: tf.where(is_end, is_last, _set(is_last, -1, True)),
+      rlds.IS_TERMINAL: tf.where(
+          is_end, is_terminal, tf.zeros_like(is_terminal)
       ),
   }
 

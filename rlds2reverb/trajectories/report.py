@@ -1,6 +1,7 @@
 """What a conversion left out or found odd, asked for after the conversion."""
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+import functools
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 import tensorflow as tf
 
@@ -21,6 +22,30 @@ class SkippedEpisode(NamedTuple):
 
   episode: int
   reason: str
+
+
+def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Lets a report that a call has taken be given to another, if it raises.
+
+  What the report has collected until then can still be read.
+
+  Args:
+    function: takes a `ConversionReport`, or None, by the keyword `report`.
+  """
+
+  @functools.wraps(function)
+  def call(*args, **kwargs):
+    report = kwargs.get('report')
+    # pylint: disable=protected-access
+    was_free = report is not None and not report._is_taken
+    try:
+      return function(*args, **kwargs)
+    except BaseException:
+      if was_free:
+        report._is_taken = False
+      raise
+
+  return call
 
 
 class ConversionReport:
@@ -46,6 +71,7 @@ class ConversionReport:
 
   def __init__(self):
     self.inserted_items: Dict[str, int] = {}
+    self._is_taken = False
     self._skipped = _table(tf.string, '')
     # A row a block: whether it bootstraps, and the NaNs of each field.
     self._blocks = None
@@ -92,11 +118,15 @@ class ConversionReport:
     Raises:
       ValueError: if it serves a conversion already.
     """
-    if self._nan_fields is not None:
+    if self._is_taken:
       raise ValueError(
           'A ConversionReport serves one conversion; this one has one already.'
           ' Create a new report.'
       )
+    self._is_taken = True
+    # A call that failed may have left something.
+    self.inserted_items.clear()
+    self._skipped = _table(tf.string, '')
     self._nan_fields = tuple(nan_fields)
     self._blocks = _table(tf.int64, [0] * (1 + len(nan_fields)))
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import windows
 
 
@@ -79,8 +80,8 @@ def n_step_transitions(
     float32.
 
   Raises:
-    ValueError: if `n_step` is not positive, gamma is not in [0, 1], or a field
-      is missing.
+    ValueError: if `n_step` is not positive, gamma is not in [0, 1], a field is
+      missing, or the reward is not of numbers.
     InvalidArgumentError: if gamma is a tensor that is known only while it runs,
       and not in [0, 1].
   """
@@ -234,9 +235,11 @@ def _sum_backwards(terms, factors):
 def _checked_rows(steps, *fields) -> Dict[str, Any]:
   steps = windows.stack_dict(steps)
   fields = (rlds.REWARD, rlds.DISCOUNT, rlds.IS_TERMINAL, *fields)
-  return windows.transition_rows(
+  rows = windows.transition_rows(
       {field: paths.get(steps, field) for field in fields}
   )
+  steps_lib.check_numeric(rlds.REWARD, rows[rlds.REWARD])
+  return rows
 
 
 def _floats(nest):

@@ -127,6 +127,7 @@ def convert_rlds_to_sequences(
   ).unbatch()
 
 
+@report_lib.frees_report
 def convert_rlds_to_sequence_batches(
     rlds_data: tf.data.Dataset,
     sequence_length: int,

@@ -222,23 +222,33 @@ def transition_rows(steps: Any) -> Dict[str, Any]:
     has no rows.
 
   Raises:
-    ValueError: if there are `observation` and `next_observation` already.
+    ValueError: if the steps are no dict of dense tensors, the discount or a
+      flag is not one number a step, or there are `observation` and
+      `next_observation` already.
+    InvalidArgumentError: if stacked fields differ in length.
   """
   steps = stack_dict(steps)
-  rows = tf.nest.map_structure(lambda leaf: leaf[:-1], steps)
+  length = num_rows(steps)
+  first = tf.minimum(length, 1)
+  rows = steps_lib.own_rows(steps, 0 * length, length - first)
   if rlds.OBSERVATION in steps:
     rows_lib.add_column(
         rows,
         NEXT_OBSERVATION,
-        tf.nest.map_structure(lambda leaf: leaf[1:], steps[rlds.OBSERVATION]),
+        steps_lib.own_rows(steps[rlds.OBSERVATION], first, length),
     )
   if rlds.IS_FIRST in steps:
-    rows[rlds.IS_FIRST] = _numbers(rows[rlds.IS_FIRST], tf.bool)
+    rows[rlds.IS_FIRST] = steps_lib.one_a_step(
+        rlds.IS_FIRST, rows[rlds.IS_FIRST], tf.bool
+    )
   for flag in (rlds.IS_LAST, rlds.IS_TERMINAL):
     if flag in steps:
-      rows[flag] = _numbers(steps[flag], tf.bool)[1:]
+      flags = steps_lib.one_a_step(flag, steps[flag], tf.bool)
+      rows[flag] = steps_lib.own_rows(flags, first, length)
   if rlds.DISCOUNT in steps:
-    discount = _numbers(rows[rlds.DISCOUNT], tf.float32)
+    discount = steps_lib.one_a_step(
+        rlds.DISCOUNT, rows[rlds.DISCOUNT], tf.float32
+    )
     if rlds.IS_TERMINAL in steps:
       discount = tf.where(rows[rlds.IS_TERMINAL], 0.0, discount)
     rows[rlds.DISCOUNT] = discount
@@ -249,7 +259,8 @@ def stack_dict(steps: Any) -> Dict[str, Any]:
   """Returns steps of either form stacked, as a new dict of tensors.
 
   Raises:
-    ValueError: if a step is not a dict.
+    ValueError: if a step is not a dict, or a field is ragged or sparse.
+    InvalidArgumentError: if stacked fields differ in length.
   """
   steps = steps_lib.stack_steps(steps)
   if not isinstance(steps, dict):
@@ -257,10 +268,5 @@ def stack_dict(steps: Any) -> Dict[str, Any]:
         'The steps of an episode must be a dict of fields, but are a'
         f' {type(steps).__name__}.'
     )
+  steps_lib.check_dense(steps)
   return tf.nest.map_structure(tf.convert_to_tensor, dict(steps))
-
-
-def _numbers(column, dtype):
-  """Casts a column of one number a row, `[N]` or `[N, 1]`, and flattens it."""
-  column = tf.cast(column, dtype)
-  return column if column.shape.rank == 1 else tf.reshape(column, [-1])

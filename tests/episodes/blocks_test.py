@@ -13,16 +13,16 @@ _FORMS = (('stacked', golden.stacked), ('nested', golden.nested))
 _FIELDS = ('observation', 'action')
 
 
-def _accept(unused_episode, unused_outline):
+def _accept(unused_episode, unused_outline, unused_lengths):
   return blocks.Verdict(tf.constant(True), lambda: tf.constant('unused'))
 
 
-def _refuse_odd(episode, outline):
+def _refuse_odd(episode, outline, unused_lengths):
   """Refuses every second episode; its fault is its number and its length."""
   return blocks.Verdict(
       episode % 2 == 0,
       lambda: tf.strings.format(
-          'refused {} of {}', [episode, tf.size(outline['is_first'])]
+          'refused {} of {}', [episode, tf.size(outline['is_first']) - 1]
       ),
   )
 
@@ -146,11 +146,14 @@ class EpisodeBlocksTest(tf.test.TestCase, parameterized.TestCase):
         rlds_data,
         block_length=1_000,
         invalid_episodes='mark',
-        inspect=lambda episode, outline: blocks.Verdict(
+        inspect=lambda episode, outline, lengths: blocks.Verdict(
             tf.constant(False),
             lambda: tf.strings.format(
                 '{} {}',
-                [tf.size(outline['is_last']), tf.argmax(outline['is_last'])],
+                [
+                    tf.size(outline['is_last']) - 1,
+                    tf.argmax(outline['is_last']),
+                ],
             ),
         ),
     )
@@ -183,6 +186,13 @@ class EpisodeBlocksTest(tf.test.TestCase, parameterized.TestCase):
             ],
             lengths,
         )
+
+  def test_fields_that_are_not_used_do_not_shorten_nested_blocks(self):
+    episode = golden.make_episode([1] * 40, terminal=False)
+    for side in (8, 256):
+      episode['unused'] = np.zeros([40, side, side], np.uint8)
+      (block,) = _blocks(golden.nested([episode]))
+      self.assertAllEqual(block.steps['action'], episode['action'])
 
   @parameterized.parameters(0, -3)
   def test_block_length_not_positive(self, block_length):
@@ -282,14 +292,15 @@ class NanFieldTest(tf.test.TestCase, parameterized.TestCase):
         block_length=block_length,
         find_nan=True,
         invalid_episodes='mark',
-        inspect=lambda episode, outline: blocks.Verdict(
+        inspect=lambda episode, outline, lengths: blocks.Verdict(
             tf.constant(False),
             lambda: tf.strings.format('{}', [outline[blocks.NAN_FIELD]]),
         ),
     )
     (block,) = dataset
     # Fields are numbered in the order of their paths: action, observation.
-    self.assertEqual(block.fault, b'[0 2 0 0 1]')
+    # What follows the last step has none.
+    self.assertEqual(block.fault, b'[0 2 0 0 1 0]')
 
 
 class ChangedStepsTest(tf.test.TestCase, parameterized.TestCase):
@@ -368,7 +379,7 @@ class WithFollowingStepTest(tf.test.TestCase, parameterized.TestCase):
     data = golden.FORMS[form]([golden.COMPLETE, golden.TRUNCATED])
     pairs = list(
         blocks.with_following_step(
-            _blocks(data, block_length=3), join_episodes=join_episodes
+            _blocks(data, block_length=3, join_episodes=join_episodes)
         ).as_numpy_iterator()
     )
     self.assertEqual(

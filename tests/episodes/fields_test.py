@@ -411,6 +411,13 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'is_terminal must be one number'):
       fields.map_fields(_dataset(_EPISODES), mapping)
 
+  @parameterized.parameters('reward', 'discount', 'is_first', 'is_last')
+  def test_what_must_be_a_number(self, field):
+    words = np.array([b'1'] * 4, object)
+    data = golden.stacked([{**golden.COMPLETE, 'words': words}])
+    with self.assertRaisesRegex(ValueError, f'{field} must be .*number'):
+      fields.map_fields(data, fields.StepMapping(**{field: 'words'}))
+
   def test_no_episodes(self):
     with self.assertRaisesRegex(ValueError, "must be dicts with 'steps'"):
       fields.map_fields(tf.data.Dataset.range(3))

@@ -90,6 +90,13 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'one number a step'):
       vector.filter(filters.KeepEpisodes(min_return=1))
 
+  def test_reward_or_flag_that_is_no_number(self):
+    for field in ('reward', 'is_last'):
+      words = np.array([b'1'] * 4, object)
+      data = golden.stacked([{**golden.COMPLETE, field: words}])
+      with self.assertRaisesRegex(ValueError, f'{field} must be .*number'):
+        data.filter(filters.KeepEpisodes(min_return=1.0))
+
 
 if __name__ == '__main__':
   tf.test.main()

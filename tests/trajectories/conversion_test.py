@@ -7,6 +7,7 @@ import numpy as np
 from rlds2reverb.episodes import flat_arrays
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
@@ -581,9 +582,11 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
         if error is None:
           golden.assert_frames_equal(self, frames, expected)
           continue
-        # They stop at the step at fault, we before its block or its episode.
-        golden.assert_frames_equal(self, frames, expected[: len(frames)])
+        # They stop at the step at fault, we before its episode.
         bad, step = self._place(episodes, len(expected))
+        golden.assert_frames_equal(
+            self, frames, expected[: len(expected) - step]
+        )
         self.assertIn(golden.place(bad, step), error.message)
         (sentence,) = [
             sentence
@@ -641,18 +644,38 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
       self.assertIn(golden.NO_FIRST_AFTER_LAST, error.message)
       self.assertIn(golden.place(0, 2), error.message)
 
-  def test_fault_between_two_episodes(self):
+  @parameterized.named_parameters(
+      (f'{name}_{length}', form, length)
+      for (name, form), length in itertools.product(_FORMS, (1, 2, 3, None))
+  )
+  def test_fault_between_two_episodes(self, form, block_length):
     tail = tf.nest.map_structure(lambda leaf: leaf[1:], golden.COMPLETE)
-    dataset = conversion.convert_rlds_to_trajectories(
-        golden.stacked([golden.TRUNCATED, golden.TRUNCATED, tail]),
-        validation='tf_agents',
-    )
-    frames, error = golden.frames_and_error(dataset)
-    golden.assert_frames_equal(
-        self, frames, golden.expected_frames([golden.TRUNCATED])
-    )
-    self.assertIn(golden.NO_FIRST_AFTER_LAST, error.message)
-    self.assertIn(golden.place(1, 3), error.message)
+    no_last = _replaced(golden.COMPLETE, is_last=[0] * 4, is_terminal=[0] * 4)
+    empty = golden.INVALID_CASES['empty'].episode
+    episodes = [golden.TRUNCATED]
+    dataset = conversion.convert_rlds_to_trajectory_blocks(
+        form(episodes), block_length=block_length, validation='tf_agents'
+    ).unbatch()
+    for name, bad, following, sentence in (
+        ('last_mid', golden.TRUNCATED, [tail], golden.NO_FIRST_AFTER_LAST),
+        (
+            'last_nothing_mid',
+            golden.TRUNCATED,
+            [empty, empty, tail],
+            golden.NO_FIRST_AFTER_LAST,
+        ),
+        ('mid_first', no_last, [golden.COMPLETE], golden.FIRST_AFTER_MID),
+        ('mid_end', no_last, [empty], golden.FIRST_AFTER_MID),
+    ):
+      with self.subTest(name):
+        episodes[:] = [golden.TRUNCATED, bad, *following]
+        # Nothing of the episode at fault: not even its first block.
+        frames, error = golden.frames_and_error(dataset)
+        golden.assert_frames_equal(
+            self, frames, golden.expected_frames([golden.TRUNCATED])
+        )
+        self.assertIn(sentence, error.message)
+        self.assertIn(golden.place(1, 3), error.message)
 
 
 class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
@@ -959,6 +982,52 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     conversion.convert_rlds_to_trajectories(rlds_data, report=report)
     with self.assertRaisesRegex(ValueError, 'Create a new report'):
       conversion.convert_rlds_to_trajectories(rlds_data, report=report)
+
+  def test_report_of_a_call_that_failed_serves_another(self):
+    rlds_data = golden.nested([golden.COMPLETE])
+    report = report_lib.ConversionReport()
+    for call in (
+        lambda: conversion.convert_rlds_to_trajectory_blocks(
+            rlds_data, block_length=0, report=report
+        ),
+        lambda: conversion.trajectory_blocks(
+            rlds_data, episode_id='missing', report=report
+        ),
+        lambda: sequences.convert_rlds_to_sequence_batches(
+            rlds_data, 2, max_batch_size=0, report=report
+        ),
+    ):
+      with self.assertRaises(ValueError):
+        call()
+    episode = _replaced(golden.TRUNCATED, reward=[1, np.nan, 1, 1])
+    frames = conversion.convert_rlds_to_trajectories(
+        golden.nested([episode]), report=report
+    )
+    self.assertLen(golden.frames_of(frames), 4)
+    self.assertEqual(report.nan_counts, {'reward': 1})
+    # One that it serves, a call that is refused does not take it from.
+    with self.assertRaisesRegex(ValueError, 'Create a new report'):
+      conversion.convert_rlds_to_trajectories(rlds_data, report=report)
+    with self.assertRaisesRegex(ValueError, 'Create a new report'):
+      conversion.convert_rlds_to_trajectories(rlds_data, report=report)
+    self.assertEqual(report.nan_counts, {'reward': 1})
+
+  def test_ragged_fields(self):
+    data = golden.with_unused_fields(golden.stacked([golden.COMPLETE]))
+    with self.assertRaisesRegex(ValueError, 'words must be a dense tensor'):
+      conversion.convert_rlds_to_trajectories(
+          data, lambda current, following: current['words'].to_tensor()
+      )
+
+  @parameterized.named_parameters(*_FORMS)
+  def test_reward_that_is_no_number(self, form):
+    episode = {
+        **golden.COMPLETE, 'reward': {'a': np.array([b'1'] * 4, object)}
+    }
+    with self.assertRaisesRegex(
+        ValueError, 'reward/a must be of numbers, but is string'
+    ):
+      conversion.convert_rlds_to_trajectories(form([episode]))
 
   def test_no_steps(self):
     with self.assertRaisesRegex(

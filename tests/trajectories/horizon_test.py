@@ -4,6 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import horizon
+from rlds2reverb.trajectories import returns
 import tensorflow as tf
 
 from tests import contract
@@ -18,7 +19,11 @@ def _cut(steps, start, stop, no_done_at_end):
   if stop < last:
     rows[-1]['is_last'] = np.bool_(True)
   if no_done_at_end:
-    rows[-1]['is_terminal'] = np.bool_(False)
+    for t, row in enumerate(rows, start):
+      # Neither what leads to a terminal step nor that step itself is an end.
+      if steps['is_terminal'][t : t + 2].any():
+        row['discount'] = np.float32(1)
+      row['is_terminal'] = np.bool_(False)
   return rows
 
 
@@ -58,6 +63,65 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(
         spec['observation']['camera'], tf.TensorSpec([None, 2, 1], tf.uint8)
     )
+
+  @parameterized.parameters(None, 4, 5, 9)
+  def test_learners_bootstrap_where_nothing_is_done(self, at):
+    # What is written into the terminal step is 0, on both sides of it.
+    steps = {**contract.A, 'discount': np.float32([1, 0.5, 1, 1, 0, 0])}
+    transitions = at if at == 4 else 5
+    discount = [1, 0.5, 1, 1, 1][:transitions]
+    cut = horizon.apply_horizon(steps, at, no_done_at_end=True)
+    self.assertAllEqual(cut['discount'], [*discount, 1])
+    self.assertDTypeEqual(cut['discount'], np.float32)
+
+    rows = returns.n_step_transitions(cut, 1)
+    self.assertAllEqual(rows.discount, discount)
+    two = returns.n_step_transitions(cut, 2, 0.5)
+    self.assertAllEqual(
+        two.discount,
+        [
+            np.prod(discount[t : t + 2]) * 0.5 ** len(discount[t : t + 2])
+            for t in range(transitions)
+        ],
+    )
+    # With a value of 8 everywhere: what a learner makes of the last reward.
+    values = np.full(transitions + 1, 8, np.float32)
+    self.assertEqual(
+        returns.td_lambda_returns(cut, values, 0.5)[-1], transitions + 0.5 * 8
+    )
+    to_go = np.zeros(transitions + 1)
+    for t in reversed(range(transitions)):
+      to_go[t] = t + 1 + 0.5 * discount[t] * to_go[t + 1]
+    self.assertAllClose(returns.reward_to_go(cut, 0.5), to_go[:-1])
+
+    for terminal_discount in ('step', 'transition'):
+      frames = golden.frames_of(
+          conversion.convert_rlds_to_trajectories(
+              golden.stacked([steps]).map(
+                  lambda episode: {
+                      'steps': horizon.apply_horizon(
+                          episode['steps'], at, no_done_at_end=True
+                      )
+                  }
+              ),
+              terminal_discount=terminal_discount,
+          )
+      )
+      self.assertAllEqual([f.discount for f in frames], [*discount, 1])
+      self.assertEqual(frames[-1].step_type, golden.LAST)
+      self.assertEqual(frames[-2].next_step_type, golden.LAST)
+
+  def test_discount_of_another_dtype_and_shape(self):
+    steps = {
+        **contract.A, 'discount': np.int32([[1], [1], [1], [1], [0], [0]])
+    }
+    cut = horizon.apply_horizon(steps, None, no_done_at_end=True)
+    self.assertAllEqual(cut['discount'], np.ones([6, 1]))
+    self.assertDTypeEqual(cut['discount'], np.int32)
+    without = {k: v for k, v in steps.items() if k != 'discount'}
+    cut = horizon.apply_horizon(without, None, no_done_at_end=True)
+    self.assertNotIn('discount', cut)
+    self.assertAllEqual(cut['is_terminal'], [0] * 6)
 
   def test_flags_of_another_dtype_and_shape(self):
     steps = dict(contract.A)
@@ -107,6 +171,19 @@ class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
     frames = conversion.convert_rlds_to_trajectories(split)
     self.assertAllEqual(
         [frame.discount for frame in frames], [1, 1, 1, 1, 1, 1, 1, 0]
+    )
+
+  def test_learners_bootstrap_where_nothing_is_done(self):
+    steps = {**contract.A, 'discount': np.float32([1, 1, 1, 1, 0, 0])}
+    split = horizon.split_at_horizon(
+        golden.stacked([steps]), 2, no_done_at_end=True
+    )
+    frames = conversion.convert_rlds_to_trajectories(split)
+    self.assertAllEqual([frame.discount for frame in frames], [1] * 8)
+    rows = [returns.n_step_transitions(e['steps'], 2, 0.5) for e in split]
+    self.assertAllEqual(
+        np.concatenate([row.discount for row in rows]),
+        [0.25, 0.5, 0.25, 0.5, 0.5],
     )
 
   def test_bad_arguments(self):

@@ -304,6 +304,17 @@ class BadArgumentsTest(tf.test.TestCase):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
         call()
 
+  def test_reward_that_is_no_number(self):
+    steps = {**contract.A, 'reward': {'a': np.array([b'1'] * 6, object)}}
+    for call in (
+        lambda: returns.reward_to_go(steps),
+        lambda: returns.n_step_transitions(steps, 2),
+    ):
+      with self.assertRaisesRegex(
+          ValueError, 'reward/a must be of numbers, but is string'
+      ):
+        call()
+
 
 if __name__ == '__main__':
   tf.test.main()

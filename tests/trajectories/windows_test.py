@@ -6,6 +6,7 @@ from rlds2reverb.trajectories import windows
 import tensorflow as tf
 
 from tests import contract
+from tests import golden
 
 
 class TakeFilledTest(parameterized.TestCase, tf.test.TestCase):
@@ -173,6 +174,29 @@ class TakeWindowsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(
         taken, np.arange(30, 50)[:, None] + np.arange(64)[None]
     )
+
+  def test_ragged_field(self):
+    ragged = tf.ragged.range(tf.range(6))
+    with self.assertRaisesRegex(
+        ValueError, 'words/a must be a dense tensor, but is RaggedTensor'
+    ):
+      windows.transition_rows({**contract.A, 'words': {'a': ragged}})
+    for form in golden.FORMS.values():
+      data = golden.with_unused_fields(form([contract.A]))
+      with self.assertRaisesRegex(ValueError, 'words must be a dense tensor'):
+        data.map(lambda episode: windows.transition_rows(episode['steps']))
+
+  def test_flag_or_discount_that_is_no_number(self):
+    words = np.array([b'1'] * 6, object)
+    for field, column in (
+        ('is_first', words),
+        ('is_terminal', words),
+        ('discount', words),
+        ('discount', contract.A['is_last']),
+        ('is_last', np.zeros([6, 2])),
+    ):
+      with self.assertRaisesRegex(ValueError, f'{field} must be one number'):
+        windows.transition_rows({**contract.A, field: column})
 
 
 if __name__ == '__main__':

@@ -1,0 +1,177 @@
+"""Tests that the numpy arrays of a user stay as they are.
+
+TensorFlow 2.15 lends the arrays of a `from_generator` data set to the graph,
+where they are aligned to 64 bytes, and may write into a slice of one.
+"""
+
+from absl.testing import parameterized
+import numpy as np
+import rlds2reverb
+import tensorflow as tf
+
+from tests import golden
+
+_LENGTHS = (2, 3, 16, 17, 33, 65)
+
+
+def _aligned(array):
+  """Returns a copy of `array` that begins at a multiple of 64 bytes."""
+  room = np.zeros(array.nbytes + 64, np.uint8)
+  start = -room.ctypes.data % 64
+  copy = room[start : start + array.nbytes].view(array.dtype)
+  copy = copy.reshape(array.shape)
+  copy[...] = array
+  return copy
+
+
+def _episode(rng, length, terminal):
+  step = np.arange(length)
+  last = step == length - 1
+  steps = {
+      'observation': rng.normal(size=(length, 16)).astype(np.float32),
+      'action': rng.normal(size=(length, 8)).astype(np.float32),
+      'reward': rng.normal(size=length).astype(np.float32),
+      'discount': rng.uniform(0.1, 1, length).astype(np.float32),
+      'is_first': step == 0,
+      'is_last': last,
+      'is_terminal': last & terminal,
+  }
+  return tf.nest.map_structure(_aligned, steps)
+
+
+def _double(nest):
+  """What a user does next: an operation that can write over its input."""
+
+  def double(leaf):
+    return leaf * 2 if leaf.dtype.is_floating else leaf
+
+  return tf.nest.map_structure(double, nest)
+
+
+def _of_steps(function):
+  def on_data(data):
+    return data.map(lambda e: function(e['steps'])).map(_double)
+
+  return on_data
+
+
+_NORMALIZE = rlds2reverb.NormalizeField('action', offset=1.0, scale=2.0)
+_FUNCTIONS = {
+    'transition_rows': _of_steps(rlds2reverb.transition_rows),
+    'n_step': _of_steps(lambda s: rlds2reverb.n_step_transitions(s, 3, 0.5)),
+    'reward_to_go': _of_steps(lambda s: rlds2reverb.reward_to_go(s, 0.5)),
+    'td_lambda': _of_steps(
+        lambda s: rlds2reverb.td_lambda_returns(s, s['reward'], 0.5)
+    ),
+    'unroll': _of_steps(lambda s: rlds2reverb.unroll(s, 4, 'null')),
+    'apply_views': _of_steps(
+        lambda s: rlds2reverb.apply_views(
+            s, {'last': rlds2reverb.ViewRequirement('reward', -1)}
+        )
+    ),
+    'stack_observations': _of_steps(
+        lambda s: rlds2reverb.stack_observations(s, 2)
+    ),
+    'chunk_actions': _of_steps(lambda s: rlds2reverb.chunk_actions(s, 2)),
+    'random_crop': _of_steps(lambda s: rlds2reverb.random_crop(s, 1, (1, 2))),
+    'apply_horizon': _of_steps(lambda s: rlds2reverb.apply_horizon(s, 15)),
+    'no_done_at_end': _of_steps(
+        lambda s: rlds2reverb.apply_horizon(s, 15, no_done_at_end=True)
+    ),
+    'split_at_horizon': lambda d: rlds2reverb.split_at_horizon(d, 15).map(
+        _double
+    ),
+    'fragments': lambda d: rlds2reverb.convert_rlds_to_fragments(d, 16).map(
+        _double
+    ),
+    'complete_fragments': lambda d: rlds2reverb.convert_rlds_to_fragments(
+        d, 2, 'complete_episodes'
+    ).map(_double),
+    'frames': lambda d: rlds2reverb.convert_rlds_to_trajectories(d).map(
+        _double
+    ),
+    'blocks': lambda d: rlds2reverb.convert_rlds_to_trajectory_blocks(d).map(
+        _double
+    ),
+    'short_blocks': lambda d: rlds2reverb.convert_rlds_to_trajectory_blocks(
+        d, block_length=16, terminal_discount='transition'
+    ).map(_double),
+    'tf_agents': lambda d: rlds2reverb.convert_rlds_to_trajectory_blocks(
+        d,
+        lambda current, following: following['reward'] * current['discount'],
+        validation='tf_agents',
+    ).map(_double),
+    'sequences': lambda d: rlds2reverb.convert_rlds_to_sequences(
+        d, 2, end_of_episode='tile'
+    ).map(_double),
+    'map_fields': lambda d: rlds2reverb.map_fields(
+        d,
+        rlds2reverb.StepMapping(
+            discount=None, is_terminal=rlds2reverb.TerminalOnSuccess('is_last')
+        ),
+    ).map(_double),
+    'transforms': lambda d: rlds2reverb.transform_episodes(
+        d,
+        [
+            rlds2reverb.ScaleReward(3.0, minimum=0.0),
+            rlds2reverb.ClipField('action', -0.5, 0.5),
+            _NORMALIZE,
+            rlds2reverb.KeepEpisodes(min_length=1, min_return=-1e9),
+            rlds2reverb.DropNoOps(no_op=0.5),
+            rlds2reverb.FrameSkip(2),
+        ],
+    ).map(_double),
+    'statistics': lambda d: tf.data.Dataset.from_tensors(
+        rlds2reverb.compute_statistics(d).num_steps
+    ),
+    'mixture': lambda d: rlds2reverb.mix_datasets(
+        {'a': d, 'b': d}, end='first'
+    ).map(_double),
+}
+
+
+class LentArraysTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.named_parameters(
+      (name, function) for name, function in _FUNCTIONS.items()
+  )
+  def test_stay_as_they_are(self, function):
+    rng = np.random.default_rng(3)
+    episodes = [
+        _episode(rng, length, bool(index % 2))
+        for index, length in enumerate(_LENGTHS)
+    ]
+    before = tf.nest.map_structure(np.copy, episodes)
+    dataset = function(golden.stacked(episodes))
+    for _ in range(2):
+      list(dataset)
+    for episode, copy in zip(episodes, before):
+      for field, leaf in episode.items():
+        self.assertAllEqual(leaf, copy[field], f'{field}, {len(leaf)} steps')
+
+  def test_flat_arrays(self):
+    rng = np.random.default_rng(4)
+    rows = 128
+    arrays = tf.nest.map_structure(
+        _aligned,
+        {
+            'observations': rng.normal(size=(rows, 16)).astype(np.float32),
+            'actions': rng.normal(size=(rows, 16)).astype(np.float32),
+            'rewards': rng.normal(size=rows).astype(np.float32),
+            'terminals': np.arange(rows) % 16 == 15,
+        },
+    )
+    before = {name: np.copy(array) for name, array in arrays.items()}
+    dataset = rlds2reverb.from_flat_arrays(arrays).map(_double)
+    for _ in range(2):
+      list(dataset.map(lambda e: {'steps': _first_steps(e)}))
+    for name, array in arrays.items():
+      self.assertAllEqual(array, before[name], name)
+
+
+def _first_steps(episode):
+  return tf.nest.map_structure(lambda leaf: leaf[:1], episode['steps'])
+
+
+if __name__ == '__main__':
+  tf.test.main()
