@@ -26,6 +26,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import transforms
 
 
@@ -83,6 +84,9 @@ class DropNoOps(transforms.StepsTransform):
             'predicate must return a bool a step, but returned'
             f' {is_no_op.dtype.name} {is_no_op.shape}.'
         )
+      is_no_op = steps_lib.with_equal_lengths(
+          {**steps, 'predicate': is_no_op}
+      )['predicate']
     else:
       is_no_op = self._is_no_op(steps)
     return keep_steps(steps, ~is_no_op)

@@ -12,11 +12,13 @@ from rlds2reverb.replay import insert_stream
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import source as source_lib
 from rlds2reverb.replay import tables as tables_lib
+from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 _OVERFLOWS = ('warn', 'refuse')
 
 
+@report_lib.frees_report
 def write_rlds_to_reverb(
     rlds_data: tf.data.Dataset,
     client: Union[str, reverb.Client],

@@ -44,6 +44,7 @@ from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import records as records_lib
 from rlds2reverb.replay import source as source_lib
 from rlds2reverb.replay import tables as tables_lib
+from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 _DONE = 'DONE'
@@ -74,6 +75,7 @@ class TableSettings:
   max_times_sampled: int = 0
 
 
+@report_lib.frees_report
 def write_reverb_checkpoint(
     rlds_data: tf.data.Dataset,
     directory: files.PathLike,

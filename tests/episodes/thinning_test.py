@@ -115,6 +115,20 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
     steps = drop({'steps': ways.A})['steps']
     self.assertAllEqual(steps['observation'], [0, 2, 4, 5])
 
+  def test_predicate_of_another_length(self):
+    drop = thinning.DropNoOps(
+        predicate=lambda steps: steps['observation'][:-1] > 1
+    )
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'predicate: 5'
+    ):
+      drop({'steps': ways.A})
+    data = golden.stacked([ways.A]).map(drop)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, r'predicate:\D*5'
+    ):
+      list(data)
+
   def test_no_steps(self):
     empty = tf.nest.map_structure(
         lambda leaf: tf.constant(leaf[:0]), ways.A

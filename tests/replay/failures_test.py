@@ -581,6 +581,30 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(report.inserted_items, {testing.TABLE: new})
       observer.close()
 
+  def test_report_of_a_call_that_failed_serves_another(self):
+    data = golden.stacked([golden.COMPLETE])
+    report = report_lib.ConversionReport()
+    folder = self.create_tempdir().full_path
+    with _server(data) as client:
+      with self.assertRaisesRegex(ValueError, 'overflow'):
+        bulk.write_rlds_to_reverb(
+            data, client, _PAIRS, overflow='no', report=report
+        )
+      observer = reverb_utils.ReverbAddTrajectoryObserver(
+          client, testing.TABLE, sequence_length=2
+      )
+      with self.assertRaisesRegex(ValueError, 'overflow'):
+        push.push_rlds_to_reverb(data, observer, overflow='no', report=report)
+      observer.close()
+    with self.assertRaises(FileExistsError):
+      checkpoint.write_reverb_checkpoint(
+          data, __file__, _PAIRS, report=report
+      )
+    checkpoint.write_reverb_checkpoint(
+        data, os.path.join(folder, 'checkpoint'), _PAIRS, report=report
+    )
+    self.assertEqual(report.bootstrapped_terminals, [0])
+
   def test_what_stays_of_an_item_under_its_key(self):
     # A server cannot be asked for the content, so other data is not found out.
     first, second = golden.COMPLETE, golden.TRUNCATED
