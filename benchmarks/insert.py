@@ -32,8 +32,8 @@ from benchmarks import serving
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.replay import encoding
-from rlds2reverb.replay import insert_stream
-from rlds2reverb.replay import source as source_lib
+from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay.server import insert_stream
 
 _STEPS = flags.DEFINE_list(
     'steps', ['10000', '100000', '1000000'], 'Numbers of steps to insert.'
@@ -92,7 +92,7 @@ def _take(episodes: tf.data.Dataset, steps: int) -> tf.data.Dataset:
 
 def _encode(episodes: tf.data.Dataset) -> List[Tuple[bytes, int]]:
   """Returns the requests that insert `episodes`, with their items."""
-  source = source_lib.make_source(episodes, _TABLE_ITEMS, None, None, None)
+  source = frames_lib.make_source(episodes, _TABLE_ITEMS, None, None, None)
   layout = source.layout(None)
   return [
       (encoding.encode_insert_request(*batch), batch.num_items)

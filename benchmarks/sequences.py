@@ -19,9 +19,9 @@ from absl import logging
 import rlds
 import tensorflow as tf
 
-import rlds2reverb
 from benchmarks import data
 from benchmarks import timing
+import rlds2reverb
 
 _STEPS = flags.DEFINE_integer(
     'steps',

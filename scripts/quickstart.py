@@ -21,7 +21,7 @@ from tf_agents.specs import tensor_spec
 import tree
 
 import rlds2reverb
-from rlds2reverb.episodes import files
+from rlds2reverb.datasets import files
 
 _DIRECTORY = flags.DEFINE_string(
     'directory',

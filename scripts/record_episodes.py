@@ -9,8 +9,8 @@ import sys
 from absl import app
 from absl import flags
 
-from rlds2reverb.episodes import files
-from rlds2reverb.episodes import recording
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import recording
 
 _ENVIRONMENT = flags.DEFINE_string(
     'environment', 'CartPole-v1', 'The id of a gym environment.'

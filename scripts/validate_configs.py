@@ -16,12 +16,12 @@ import sys
 from absl import app
 from absl import flags
 
-from rlds2reverb.episodes import fields
-from rlds2reverb.episodes import files
-from rlds2reverb.episodes import known_features
-from rlds2reverb.episodes import loading
-from rlds2reverb.episodes import named_mappings
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.fields import known_features
+from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import step_mapping
 
 _CONFIG = flags.DEFINE_string(
     'config', None, 'The name of a config or the path of a gin file; else all.'
@@ -47,7 +47,7 @@ def _validate(config):
     data = files.user_path(_DATA.value)
     if not files.is_folder(data):
       data = _DATA.value  # a name in TFDS
-    mapped = fields.map_fields(
+    mapped = step_mapping.map_fields(
         loading.load_episodes(data, _SPLIT.value), mapping
     )
     step_spec = steps_lib.steps_spec(mapped).step

@@ -7,10 +7,7 @@ import tensorflow as tf
 
 from docs import sequences
 
-_MODULES = (
-    'fragments', 'horizon', 'returns', 'sequences', 'slices', 'stacking',
-    'unroll', 'views', 'windows',
-)
+_PLACES = ('rlds2reverb.trajectories.sequences', 'rlds2reverb.windows.')
 
 
 class DocsTest(tf.test.TestCase):
@@ -30,8 +27,7 @@ class DocsTest(tf.test.TestCase):
         name
         for name, value in vars(rlds2reverb).items()
         if inspect.isfunction(value)
-        and value.__module__
-        in [f'rlds2reverb.trajectories.{module}' for module in _MODULES]
+        and value.__module__.startswith(_PLACES)
     ]
     self.assertCountEqual(public, sequences.functions())
 

@@ -26,9 +26,9 @@ import numpy as np
 import rlds
 import tensorflow_datasets as tfds
 
-from rlds2reverb.episodes import identity
-from rlds2reverb.episodes import whole
-from rlds2reverb.episodes import writing
+from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import whole
+from rlds2reverb.datasets import writing
 
 _FOLDER = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'recorded'

@@ -14,12 +14,12 @@ import tensorflow_datasets as tfds
 from tf_agents.replay_buffers import reverb_utils
 import tree
 
-from rlds2reverb.episodes import fields
-from rlds2reverb.episodes import loading
-from rlds2reverb.episodes import recording
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import recording
+from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.episodes import writing
-from rlds2reverb.replay import push
+from rlds2reverb.fields import step_mapping
+from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -185,7 +185,7 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
       self,
       name: str,
       change: Change,
-      mapping: fields.StepMapping,
+      mapping: step_mapping.StepMapping,
       expected: Change = as_recorded,
       **written: Any,
   ) -> None:
@@ -201,7 +201,7 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
     path = self.write_changed(name, change, **written)
     for form in FORMS:
       with self.subTest(form):
-        data = fields.map_fields(load(path, form), mapping)
+        data = step_mapping.map_fields(load(path, form), mapping)
         self.check_sampled(data, [expected(s) for s in self.steps(name)])
 
   def check_sampled(
@@ -233,8 +233,8 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
       self, data: tf.data.Dataset, **settings: Any
   ) -> List[List[Any]]:
     """Pushes episodes as pairs of frames; returns what is sampled, in order."""
-    has_info = fields.POLICY_INFO in steps_lib.steps_spec(data).step
-    info = fields.step_policy_info if has_info else None
+    has_info = step_mapping.POLICY_INFO in steps_lib.steps_spec(data).step
+    info = step_mapping.step_policy_info if has_info else None
     spec = specs.create_trajectory_data_spec(data, info)
     with testing.reverb_server(spec) as client:
       observer = reverb_utils.ReverbAddTrajectoryObserver(

@@ -1,1 +1,4 @@
-"""In: RLDS episodes, their step fields, and blocks of their steps."""
+"""An episode in memory: its steps, the paths of its fields, its blocks.
+
+Everything else builds on these modules, and they build on nothing here.
+"""

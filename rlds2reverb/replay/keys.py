@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from rlds2reverb.episodes import identity as identity_lib
+from rlds2reverb.datasets import identity as identity_lib
 
 # Called with what the keys are of, as JSON values, and the positions `[N]` in
 # it; returns the keys, uint64 `[N]`.

@@ -9,11 +9,11 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
-from rlds2reverb.trajectories import windows
 
 _BATCH_BYTES = 8 << 20
 
@@ -197,12 +197,12 @@ def convert_rlds_to_sequence_batches(
   @tf.autograph.experimental.do_not_convert
   def gather(first, cut):
     starts = cut.starts[first : first + max_batch_size]
-    sequences = windows.take_windows(
+    sequences = gathering.take_windows(
         cut.frames, starts, sequence_length, stride_length
     )
     if not with_mask:
       return sequences
-    index = windows.window_index(starts, sequence_length)
+    index = gathering.window_index(starts, sequence_length)
     return sequences, index < cut.num_real
 
   @tf.autograph.experimental.do_not_convert
@@ -252,7 +252,7 @@ def _advance(held, block, make_cut, length, end_of_episode):
     length: how many frames a sequence has.
     end_of_episode: one of `ENDS`.
   """
-  num_held, start = windows.num_rows(held.frames), held.start
+  num_held, start = gathering.num_rows(held.frames), held.start
   if end_of_episode != 'cross':
     goes_on = block.step > 0
     num_held = tf.where(goes_on, num_held, 0)
@@ -290,7 +290,7 @@ def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
     The `_Cut`, and int64 `[]`: where the next sequence starts, if the episode
     goes on.
   """
-  num_real = windows.num_rows(frames)
+  num_real = gathering.num_rows(frames)
   num_whole = tf.maximum((num_real - length - start) // stride + 1, 0)
   next_start = start + num_whole * stride
 

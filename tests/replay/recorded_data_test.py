@@ -16,17 +16,17 @@ import tensorflow_datasets as tfds
 from tf_agents.replay_buffers import reverb_utils
 import tree
 
-from rlds2reverb.episodes import fields
-from rlds2reverb.episodes import images
-from rlds2reverb.episodes import recording
-from rlds2reverb.episodes import transforms
-from rlds2reverb.replay import push
+from rlds2reverb.datasets import recording
+from rlds2reverb.fields import step_mapping
+from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
+from rlds2reverb.transforms import images
+from rlds2reverb.transforms import transforms
 from tests import recordings
 from tests import testing
 
-_MAPPING = fields.StepMapping
+_MAPPING = step_mapping.StepMapping
 
 
 class RecordedDataTest(recordings.RecordedDataTestCase):
@@ -260,7 +260,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
     for form in recordings.FORMS:
       data = recordings.load(path, form)
       data = transforms.transform_episodes(data, [cut])
-      data = fields.map_fields(data, _MAPPING(is_last=None))
+      data = step_mapping.map_fields(data, _MAPPING(is_last=None))
       self.check_sampled(
           data,
           [
@@ -495,7 +495,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         'cartpole',
         add_success,
         _MAPPING(
-            is_terminal=fields.TerminalOnSuccess('success'), discount=None
+            is_terminal=step_mapping.TerminalOnSuccess('success'), discount=None
         ),
     )
 
@@ -504,7 +504,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         'cartpole',
         recordings.drop('is_terminal'),
         _MAPPING(
-            is_terminal=fields.TerminalOnSuccess('../success'), discount=None
+            is_terminal=step_mapping.TerminalOnSuccess('../success'), discount=None
         ),
         metadata=lambda steps: {'success': steps[-1]['is_terminal']},
     )
@@ -525,7 +525,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
     first, *others = [{'steps': steps} for steps in self.steps('walker')]
     recordings.write([first, {'steps': []}, *others], path)
     for form in recordings.FORMS:
-      data = fields.map_fields(recordings.load(path, form))
+      data = step_mapping.map_fields(recordings.load(path, form))
       report = report_lib.ConversionReport()
       self.check_sampled(
           data, self.steps('walker'), invalid_episodes='skip', report=report

@@ -10,13 +10,13 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import fields
-from rlds2reverb.episodes import filters
-from rlds2reverb.episodes import normalization
-from rlds2reverb.episodes import saving
-from rlds2reverb.episodes import statistics
-from rlds2reverb.episodes import thinning
-from rlds2reverb.episodes import transforms
+from rlds2reverb.datasets import saving
+from rlds2reverb.fields import step_mapping
+from rlds2reverb.statistics import statistics
+from rlds2reverb.transforms import filters
+from rlds2reverb.transforms import normalization
+from rlds2reverb.transforms import thinning
+from rlds2reverb.transforms import transforms
 from tests import recordings
 
 
@@ -142,7 +142,7 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
     )
 
   def test_saved_and_loaded_again(self):
-    data = fields.map_fields(
+    data = step_mapping.map_fields(
         recordings.load(self.directories['cartpole_pixels'], 'stacked')
     )
     path = os.path.join(self.create_tempdir().full_path, 'saved')

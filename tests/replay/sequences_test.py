@@ -7,10 +7,10 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 
-from rlds2reverb.replay import bulk
-from rlds2reverb.replay import checkpoint
+from rlds2reverb.replay.checkpoint import checkpoint
 from rlds2reverb.replay import items
-from rlds2reverb.replay import push
+from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs

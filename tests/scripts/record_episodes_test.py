@@ -6,7 +6,7 @@ import sys
 
 from absl.testing import absltest
 
-from rlds2reverb.episodes import loading
+from rlds2reverb.datasets import loading
 
 
 def _run(*args, **environment):

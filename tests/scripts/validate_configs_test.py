@@ -6,8 +6,8 @@ import sys
 
 from absl.testing import absltest
 
-from rlds2reverb.episodes import named_mappings
-from rlds2reverb.episodes import recording
+from rlds2reverb.datasets import recording
+from rlds2reverb.fields import named_mappings
 
 
 def _run(*args, **environment):

@@ -7,11 +7,11 @@ with what numpy makes of the same arrays.
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.episodes import fields
-from rlds2reverb.episodes import known_features
-from rlds2reverb.episodes import loading
-from rlds2reverb.episodes import named_mappings
-from rlds2reverb.episodes import writing
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import writing
+from rlds2reverb.fields import known_features
+from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import step_mapping
 from rlds2reverb.trajectories import conversion
 import tensorflow as tf
 import tree
@@ -259,10 +259,10 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
         features=dict(features),
     )
     mapping = named_mappings.load_mapping(config)
-    mapped = fields.map_fields(loading.load_episodes(directory), mapping)
+    mapped = step_mapping.map_fields(loading.load_episodes(directory), mapping)
     frames = conversion.convert_rlds_to_trajectories(
         mapped,
-        fields.step_policy_info if mapping.policy_info is not None else None,
+        step_mapping.step_policy_info if mapping.policy_info is not None else None,
     )
     found = frames.batch(sum(_LENGTHS) + 1).get_single_element()
     expected = [

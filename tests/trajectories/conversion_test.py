@@ -4,7 +4,7 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.episodes import flat_arrays
+from rlds2reverb.datasets import flat_arrays
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import sequences

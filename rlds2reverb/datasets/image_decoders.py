@@ -1,0 +1,72 @@
+"""How the images of an episode are decoded: all must be of one size."""
+
+from typing import Any, Mapping
+
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from rlds2reverb.episodes import paths
+
+
+class _OneSize(tfds.decode.Decoder):
+  """Decodes the images of an episode, which must all be of one size."""
+
+  def __init__(self, name: str):
+    super().__init__()
+    self._name = name
+
+  def decode_example(self, serialized_example):
+    return self.feature.decode_example(serialized_example)
+
+  def decode_batch_example(self, serialized_example):
+    encoded = serialized_example
+    # One image is decoded twice: its size is known before the others are.
+    size = tf.cond(
+        tf.size(encoded) > 0,
+        lambda: tf.shape(self.decode_example(encoded[0])),
+        lambda: tf.zeros([3], tf.int32),
+    )
+    message = (
+        f'The images {self._name} must all have one size in an episode to be'
+        ' decoded while it is read. Leave them encoded, with'
+        ' tfds.decode.SkipDecoding() for this field in the decoders of'
+        ' load_episodes, and use decode_images, which resizes them. Step, its'
+        ' size, and that of step 0:'
+    )
+
+    def decode(step):
+      image = self.decode_example(encoded[step])
+      found = tf.shape(image)
+      check = tf.debugging.Assert(
+          tf.reduce_all(found == size), [message, step, found, size]
+      )
+      with tf.control_dependencies([check]):
+        return tf.identity(image)
+
+    return tf.map_fn(
+        decode,
+        tf.range(tf.size(encoded)),
+        fn_output_signature=tf.TensorSpec(self.feature.shape, self.dtype),
+    )
+
+
+def decoders_of_one_size(feature: Any, decoders: Any, keys: paths.Keys) -> Any:
+  """Returns TFDS decoders that say which images are not of one size.
+
+  Args:
+    feature: the TFDS feature of a step, or of a part of it.
+    decoders: the decoders of its parts that are given already, or None.
+    keys: what leads to the feature.
+  """
+  if isinstance(feature, tfds.features.Image):
+    is_open = None in feature.shape and decoders is None
+    return _OneSize(paths.name_of(keys)) if is_open else decoders
+  if not isinstance(feature, tfds.features.FeaturesDict) or not isinstance(
+      decoders, (Mapping, type(None))
+  ):
+    return decoders
+  found = {
+      key: decoders_of_one_size(part, (decoders or {}).get(key), (*keys, key))
+      for key, part in feature.items()
+  }
+  return {key: part for key, part in found.items() if part is not None} or None

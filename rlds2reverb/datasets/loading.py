@@ -1,0 +1,154 @@
+"""RLDS data sets on disk, in the TFDS format, read as stacked episodes."""
+
+import os
+from typing import Any, Dict, Optional
+
+from absl import logging
+import rlds
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import image_decoders
+
+
+def load_episodes(
+    name_or_directory: files.PathLike,
+    split: str = 'train',
+    *,
+    data_dir: Optional[files.PathLike] = None,
+    decoders: Optional[Dict[str, Any]] = None,
+    num_shards: int = 1,
+    shard_index: int = 0,
+    shuffle_files: bool = False,
+    read_config: Optional[tfds.ReadConfig] = None,
+) -> tf.data.Dataset:
+  """Reads an RLDS data set as episodes with stacked steps.
+
+  The steps of an episode are read in one piece and decoded as a whole, without
+  work for each step. An episode is in memory whole; where its images are too
+  large for that, `decoders` leaves them encoded.
+
+  Args:
+    name_or_directory: the directory of a data set's version, where its
+      `dataset_info.json` is; the directory that holds its versions, of which
+      the newest is taken; or the name of a TFDS data set that is prepared in
+      `data_dir`, for example `d4rl_mujoco_halfcheetah/v2-medium`. A directory
+      is a path, or a URL that TensorFlow can read.
+    split: a TFDS split, for example `train`, `train[:10%]` or `train+test`.
+    data_dir: where TFDS looks for a named data set. By default where TFDS does.
+    decoders: TFDS decoders of single features, nested as the features are.
+      `{'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}`, for
+      example, leaves the images encoded.
+    num_shards: into how many parts, of nearly as many episodes each, the split
+      is divided.
+    shard_index: which of them is read, from 0.
+    shuffle_files: whether the files are read in a random order.
+    read_config: further options of reading. By default nothing is cached, so
+      that memory stays bounded.
+
+  Returns:
+    A data set of episodes. The `steps` of an episode are a dict whose every
+    leaf is `[T, ...]`; the other features are those of the episode.
+
+  Raises:
+    FileNotFoundError: if there is no such data set on disk.
+    OSError: if the file system cannot be reached.
+    ValueError: if it has no such split, if `split` is not one split, if its
+      episodes have no steps, or if `shard_index` is not one of `num_shards`.
+    InvalidArgumentError: while iterating, if the images of an episode are of
+      several sizes, and `decoders` does not leave them encoded.
+  """
+  if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
+    raise ValueError(
+        f'split must be one split, but is {split!r}. To read several as one,'
+        " write 'train+test'."
+    )
+  if not 0 <= shard_index < num_shards:
+    raise ValueError(
+        f'shard_index must be at least 0 and less than num_shards={num_shards},'
+        f' but is {shard_index}.'
+    )
+  with files.os_errors(os.fspath(name_or_directory)):
+    builder = _builder(name_or_directory, data_dir)
+  features = builder.info.features
+  if rlds.STEPS not in features:
+    raise ValueError(
+        f'{name_or_directory} is not an RLDS data set: its features are'
+        f' {sorted(features)}, without {rlds.STEPS}.'
+    )
+  if num_shards > 1:
+    split = tfds.even_splits(split, num_shards)[shard_index]
+  steps = features[rlds.STEPS].feature
+  episodes = builder.as_dataset(
+      split=split,
+      decoders={
+          **(decoders or {}),
+          rlds.STEPS: tfds.decode.SkipDecoding(),
+      },
+      shuffle_files=shuffle_files,
+      read_config=read_config or tfds.ReadConfig(try_autocache=False),
+  )
+  # The steps are on disk as a sequence is, and can be decoded at once as one.
+  sequence = tfds.features.FeaturesDict(
+      {rlds.STEPS: tfds.features.Sequence(steps)}
+  )
+  step_decoders = image_decoders.decoders_of_one_size(
+      steps, (decoders or {}).get(rlds.STEPS), (rlds.STEPS,)
+  )
+
+  def decode(episode):
+    decoded = sequence.decode_example(
+        {rlds.STEPS: episode[rlds.STEPS]},
+        decoders=step_decoders and {rlds.STEPS: step_decoders},
+    )
+    return {**episode, **decoded}
+
+  return episodes.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _builder(name_or_directory: files.PathLike, data_dir):
+  """Returns the builder of a directory, or of a name that TFDS knows."""
+  name = os.fspath(name_or_directory)
+  directory = files.expand(name)
+  if files.is_folder(directory):
+    return tfds.builder_from_directory(_version_folder(directory))
+  if data_dir is not None:
+    data_dir = files.expand(data_dir)
+  try:
+    builder = tfds.builder(name, data_dir=data_dir)
+  except (tfds.core.registered.DatasetNotFoundError, ValueError) as e:
+    raise FileNotFoundError(
+        f'{name} is neither a directory nor the name of a TFDS data set.'
+    ) from e
+  if not files.is_folder(os.fspath(builder.data_path)):
+    raise FileNotFoundError(
+        f'The TFDS data set {name} is not in {builder.data_dir}. Prepare it'
+        ' with tfds.builder(...).download_and_prepare(), or pass data_dir.'
+    )
+  return builder
+
+
+def _version_folder(directory: str) -> str:
+  """Returns the folder of the data set, or of its newest version, in there."""
+  names = files.names_in(directory)
+  if identity.INFO_FILE in names:
+    return directory
+  versions = [
+      name
+      for name in names
+      if tfds.core.Version.is_valid(name)
+      and files.exists(os.path.join(directory, name, identity.INFO_FILE))
+  ]
+  if not versions:
+    raise FileNotFoundError(
+        f'{directory} is not the folder of a data set: it has no'
+        f' {identity.INFO_FILE}, and no folder of a version such as 1.0.0 that'
+        f' has one. It has {names}.'
+    )
+  newest = max(versions, key=tfds.core.Version)
+  logging.info(
+      'Reading version %s of %s, the newest of %s.', newest, directory, versions
+  )
+  return os.path.join(directory, newest)

@@ -1,0 +1,182 @@
+"""Recording episodes of a gym environment as an RLDS data set on disk."""
+
+from typing import Any, Callable, Dict, Iterator, Optional
+
+import gym
+import numpy as np
+import rlds
+import tensorflow_datasets as tfds
+import tqdm
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import whole
+from rlds2reverb.datasets import writing
+
+# From an observation to an action.
+Policy = Callable[[Any], Any]
+
+
+def record_episodes(
+    environment: str,
+    directory: files.PathLike,
+    num_episodes: int,
+    *,
+    policy: Optional[Policy] = None,
+    max_steps: Optional[int] = None,
+    split: str = 'train',
+    seed: int = 0,
+    progress: bool = False,
+) -> str:
+  """Records episodes of a gym environment as an RLDS data set.
+
+  An episode of `T` transitions has `T + 1` steps. The action, reward and
+  discount of its last step are zeros that carry no meaning. An episode that the
+  environment ends is terminal: `is_terminal` is set on its last step, and the
+  discount of the transition into it is 0. One that a time limit cuts is not,
+  and its discounts are 1.
+
+  Args:
+    environment: the id of a gym environment, for example `CartPole-v1`.
+    directory: a directory that does not exist yet, or is empty: its path, or a
+      URL that TensorFlow can write to. It becomes visible when it is whole.
+    num_episodes: how many episodes to record.
+    policy: from an observation to an action. By default uniformly random.
+    max_steps: cuts an episode after so many transitions, as a time limit does.
+    split: the name of the split.
+    seed: of the environment and of the random actions.
+    progress: whether to show a progress bar.
+
+  Returns:
+    The directory, for `load_episodes`.
+
+  Raises:
+    BlockingIOError: if another process is writing to `directory`.
+    FileExistsError: if `directory` is not empty.
+    OSError: if `directory` cannot be written. This is found out before the
+      environment is made.
+    ValueError: if `num_episodes` or `max_steps` is not positive, or there is no
+      such environment.
+  """
+  if num_episodes < 1 or (max_steps is not None and max_steps < 1):
+    raise ValueError(
+        'num_episodes and max_steps must be positive, but are'
+        f' {num_episodes} and {max_steps}.'
+    )
+  directory = files.expand(directory)
+  with whole.new_folder(directory, [identity.INFO_FILE]) as folder:
+    try:
+      env = gym.make(environment)
+    except gym.error.Error as e:
+      raise ValueError(
+          f'There is no gym environment {environment!r}: {e}'
+      ) from e
+    try:
+      env.seed(seed)
+      env.action_space.seed(seed)
+      writing.write_episodes(
+          (
+              {rlds.STEPS: list(_steps(env, policy, max_steps))}
+              for _ in tqdm.trange(
+                  num_episodes,
+                  desc=f'Recording {environment}',
+                  disable=not progress,
+              )
+          ),
+          folder,
+          name=environment,
+          description=f'Episodes of the gym environment {environment}.',
+          features=_features(env),
+          split=split,
+      )
+    finally:
+      env.close()
+  return directory
+
+
+def _features(env):
+  return {
+      rlds.STEPS: tfds.features.Dataset({
+          rlds.OBSERVATION: _feature(env.observation_space),
+          rlds.ACTION: _feature(env.action_space),
+          rlds.REWARD: np.float32,
+          rlds.DISCOUNT: np.float32,
+          rlds.IS_FIRST: np.bool_,
+          rlds.IS_LAST: np.bool_,
+          rlds.IS_TERMINAL: np.bool_,
+      })
+  }
+
+
+def _feature(space: gym.Space) -> Any:
+  """Returns the TFDS feature of a gym space."""
+  if isinstance(space, gym.spaces.Dict):
+    return {key: _feature(value) for key, value in space.spaces.items()}
+  if space.shape is None or space.dtype is None:
+    raise ValueError(f'The space {space} cannot be recorded.')
+  return tfds.features.Tensor(shape=space.shape, dtype=space.dtype)
+
+
+def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
+  """Yields the RLDS steps of one episode."""
+  observation = env.reset()
+  is_first = True
+  num_steps = 0
+  while True:
+    # Copied as soon as they are there: environments and policies write the next
+    # ones into the same arrays, and may change those that they are given.
+    recorded_observation = _copy(env.observation_space, observation)
+    action = policy(observation) if policy else env.action_space.sample()
+    recorded_action = _copy(env.action_space, action)
+    observation, reward, done, info = env.step(action)
+    num_steps += 1
+    is_terminal = done and not info.get('TimeLimit.truncated', False)
+    discount = 0.0 if is_terminal else 1.0
+    yield _step(
+        recorded_observation, recorded_action, reward, discount, is_first
+    )
+    is_first = False
+    if done or num_steps == max_steps:
+      yield _step(
+          _copy(env.observation_space, observation),
+          _zeros(env.action_space),
+          0.0,
+          discount,
+          is_first,
+          is_last=True,
+          is_terminal=is_terminal,
+      )
+      return
+
+
+def _step(
+    observation,
+    action,
+    reward,
+    discount,
+    is_first,
+    is_last=False,
+    is_terminal=False,
+):
+  return {
+      rlds.OBSERVATION: observation,
+      rlds.ACTION: action,
+      rlds.REWARD: np.float32(reward),
+      rlds.DISCOUNT: np.float32(discount),
+      rlds.IS_FIRST: is_first,
+      rlds.IS_LAST: is_last,
+      rlds.IS_TERMINAL: is_terminal,
+  }
+
+
+def _zeros(space):
+  if isinstance(space, gym.spaces.Dict):
+    return {key: _zeros(value) for key, value in space.spaces.items()}
+  return np.zeros(space.shape, space.dtype)
+
+
+def _copy(space, value):
+  if isinstance(space, gym.spaces.Dict):
+    return {key: _copy(space[key], value[key]) for key in space.spaces}
+  # Environments return float64 where their space is float32.
+  return np.array(value, space.dtype)

@@ -1,0 +1,216 @@
+"""Saving a transformed data set as RLDS on disk, to be read many times."""
+
+import json
+import os
+from typing import Any, Dict, Optional, Sequence
+
+from absl import logging
+import numpy as np
+import rlds
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.datasets import pipelines
+from rlds2reverb.datasets import whole
+from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import steps as steps_lib
+
+_MARKER = 'saved_episodes.json'
+_COMPRESSED_BYTES = 1024
+_IMAGE_CHANNELS = (1, 3, 4)
+
+
+def save_episodes(
+    rlds_data: tf.data.Dataset,
+    directory: files.PathLike,
+    identity: Sequence[Any] = (),
+    *,
+    split: str = 'train',
+    name: Optional[str] = None,
+    overwrite: bool = False,
+) -> str:
+  """Writes episodes as an RLDS data set, once.
+
+      saved = save_episodes(transform_episodes(episodes, transforms), directory)
+      episodes = load_episodes(saved)
+
+  What is in `directory` already is used again if it was saved from the same
+  pipeline, that is, with all that is done in the graph of `rlds_data`, and
+  `identity`. Where other episodes may come out of the same graph, as of
+  `from_generator`, `from_flat_arrays` or a shuffle without a seed, it is not.
+  Episodes are written beside `directory` and moved there when they are whole.
+
+  Every value is read back as it was, with its dtype and bits. Decoded images
+  (uint8 or uint16, of 1, 3 or 4 channels) are stored as PNG; other leaves of
+  1 KiB or more a step are compressed with zlib; float64, which TFDS would round
+  to float32, is stored as bytes. Strings, and images in them, stay as they are.
+
+  Args:
+    rlds_data: an RLDS data set, with nested or stacked steps, in dicts of any
+      depth. All episodes are gone through, in their order.
+    directory: where the data set will be: its path, or a URL that TensorFlow
+      can write to. Its parents are made.
+    identity: what else tells this data from other data; see
+      `cached_statistics`.
+    split: the name of the split.
+    name: of the data set; by default the last part of `directory`.
+    overwrite: whether a data set that was saved in `directory` before is
+      replaced. It stays until the new one is whole; at a URL, where it could
+      not, it cannot be replaced. What was not saved by this function never is.
+
+  Returns:
+    The directory, for `load_episodes`.
+
+  Raises:
+    ValueError: if `rlds_data` is read from `directory`, or a field cannot be
+      written: ragged, bfloat16, in a tuple, or a string array of open shape or
+      of no strings.
+      Or while writing, if there are no episodes.
+    BlockingIOError: if another process is writing to `directory`.
+    FileExistsError: if there is something else in `directory`, or it cannot be
+      known whether it is the same.
+    OSError: if it cannot be written or replaced.
+  """
+  directory = files.expand(directory)
+  if _reads_from(rlds_data, directory):
+    raise ValueError(
+        f'The episodes are read from {directory}. They cannot be saved there'
+        ' too: choose another directory.'
+    )
+  rlds_data = steps_lib.stack_episodes(rlds_data)
+  features = _features(rlds_data.element_spec)
+  pipeline, problem = pipelines.fingerprint(rlds_data)
+  fingerprint = identity_lib.fingerprint(
+      str(rlds_data.element_spec), pipeline, split, identity
+  )
+  whole.put_right(directory)
+  saved = None
+  if files.names_in(directory):
+    saved = _read_marker(directory)
+    if saved is None:
+      raise FileExistsError(
+          f'{directory} holds something that save_episodes did not write.'
+          ' Choose another directory.'
+      )
+    if not overwrite:
+      if saved == fingerprint and pipeline is not None:
+        logging.info('Using the episodes saved in %s.', directory)
+        return directory
+      raise FileExistsError(
+          f'{directory} holds '
+          + (
+              'episodes of another pipeline or identity, or of files that have'
+              ' changed since.'
+              if pipeline is not None
+              else 'episodes of which it cannot be known whether they are'
+              f' these: {problem}. Read them with load_episodes.'
+          )
+          + ' Replace them with overwrite=True. Or choose another directory.'
+      )
+  with whole.new_folder(
+      directory,
+      [identity_lib.INFO_FILE, _MARKER],
+      replace=saved is not None,
+  ) as folder:
+    writing.write_episodes(
+        rlds_data.prefetch(1).as_numpy_iterator(),
+        folder,
+        name=name or os.path.basename(directory),
+        description='Episodes saved by rlds2reverb.',
+        features=features,
+        split=split,
+    )
+    _write_marker(folder, fingerprint)
+  return directory
+
+
+def _features(episode_spec: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns the TFDS features of an episode with stacked steps."""
+  steps = steps_lib.without_time(episode_spec[rlds.STEPS])
+  return {
+      **{
+          key: _feature(spec, (key,))
+          for key, spec in episode_spec.items()
+          if key != rlds.STEPS
+      },
+      rlds.STEPS: tfds.features.Dataset(_feature(steps, (rlds.STEPS,))),
+  }
+
+
+def _feature(spec: Any, keys: Sequence[Any]) -> Any:
+  """Returns the TFDS feature that holds values of `spec`."""
+  path = steps_lib.field_path(keys)
+  if isinstance(spec, dict):
+    if not all(isinstance(key, str) for key in spec):
+      raise ValueError(f'{path} has keys that are not strings: {list(spec)}.')
+    return {key: _feature(value, (*keys, key)) for key, value in spec.items()}
+  if (
+      not isinstance(spec, tf.TensorSpec)
+      or spec.shape.rank is None
+      or spec.dtype == tf.bfloat16
+  ):
+    raise ValueError(
+        f'{path} cannot be written in the TFDS format, which has dense tensors'
+        f' in dicts, and no bfloat16. Its spec is {spec}. Rename, cast or'
+        ' exclude it.'
+    )
+  shape = tuple(spec.shape.as_list())
+  is_open = None in shape
+  is_empty = 0 in shape
+  if spec.dtype == tf.string:
+    if is_open or is_empty:
+      raise ValueError(
+          f'{path} cannot be written: it holds strings, but the shape {shape}'
+          f' of a step is {"not known" if is_open else "of no strings"}.'
+      )
+    return tfds.features.Tensor(shape=shape, dtype=np.object_)
+  dtype = np.dtype(spec.dtype.as_numpy_dtype)
+  if (
+      dtype in (np.uint8, np.uint16)
+      and not is_empty
+      and len(shape) == 3
+      and shape[-1] in _IMAGE_CHANNELS
+  ):
+    return tfds.features.Image(
+        shape=shape, dtype=dtype, encoding_format='png'
+    )
+  encoding = 'none'
+  # Where it is not encoded, TensorFlow divides by the size of a step.
+  if (
+      is_open
+      or is_empty
+      or np.prod(shape) * dtype.itemsize >= _COMPRESSED_BYTES
+  ):
+    encoding = 'zlib'
+  elif dtype == np.float64:
+    encoding = 'bytes'
+  return tfds.features.Tensor(shape=shape, dtype=dtype, encoding=encoding)
+
+
+def _reads_from(rlds_data: tf.data.Dataset, directory: str) -> bool:
+  """Returns whether a data set reads a file in `directory`."""
+  if not os.path.isdir(directory):
+    return False
+  files = {os.fsencode(name) for name in os.listdir(directory)}
+  directory = os.fsencode(os.path.realpath(directory))
+  # The names of the files are constants of the graph.
+  return any(
+      os.path.basename(text) in files
+      and os.path.dirname(os.path.realpath(text)) == directory
+      for text in pipelines.constant_strings(rlds_data)
+  )
+
+
+def _write_marker(directory: str, fingerprint: str) -> None:
+  with open(os.path.join(directory, _MARKER), 'w', encoding='utf-8') as f:
+    json.dump({'fingerprint': fingerprint}, f)
+
+
+def _read_marker(directory: str) -> Optional[str]:
+  try:
+    with files.open_text(os.path.join(directory, _MARKER)) as f:
+      return json.load(f)['fingerprint']
+  except FileNotFoundError:
+    return None

@@ -1,0 +1,139 @@
+"""The features of well-known data sets, known without their data.
+
+So that a config can be checked where nothing is downloaded.
+"""
+
+import os
+import tempfile
+from typing import Any, Dict, List
+
+import rlds
+import tensorflow as tf
+import tensorflow_datasets as tfds
+import tree
+
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import step_mapping
+
+# Configs for data of any dtypes and ranks, of which one example is known.
+_FOR_ANY_KINDS = ('recorded_gym',)
+
+
+def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
+  """Returns the features of the data sets that a config is for.
+
+  Those in `configs/features/<config>/features.json`, as TFDS writes them; else
+  those of TFDS's own builders whose names begin with that of the config.
+
+  Args:
+    config: one of `named_mappings.config_names()`.
+
+  Returns:
+    The features of an episode by the name of the data set, for example
+    `d4rl_mujoco_ant/v2-medium`. Empty where none are known.
+  """
+  folder = os.path.join(named_mappings.config_folder(), 'features', config)
+  if os.path.isdir(folder):
+    return {config: tfds.features.FeatureConnector.from_config(folder)}
+  features = {}
+  # TFDS prefers features that it finds on disk.
+  with tempfile.TemporaryDirectory() as empty:
+    for name in tfds.list_builders(with_community_datasets=False):
+      if name.startswith(config):
+        for variant in tfds.builder_cls(name).builder_configs or ['']:
+          full_name = os.path.join(name, variant).rstrip('/')
+          found = tfds.builder(full_name, data_dir=empty).info.features
+          if rlds.STEPS in found:
+            features[full_name] = found
+  return features
+
+
+def episode_spec(features: tfds.features.FeaturesDict) -> Dict[str, Any]:
+  """Returns the spec of an episode, its steps a nested data set."""
+  spec = features.get_tensor_spec()
+  return {**spec, rlds.STEPS: tf.data.DatasetSpec(spec[rlds.STEPS])}
+
+
+def check_kinds(
+    config: str, mapping: step_mapping.StepMapping, step_spec: Dict[str, Any]
+) -> bool:
+  """Checks that mapped steps are of the kind that a config was made for.
+
+  A field must have the kind of dtype (float, integer, bool or string) and the
+  rank that it has in one of the data sets that the config is known to be for:
+  discrete actions are not what vectors of floats are. Sizes may differ, as
+  those of another robot do, and so may the keys of a dict.
+
+  Args:
+    config: the name of a config.
+    mapping: that of the config.
+    step_spec: the spec of a step that the mapping made.
+
+  Returns:
+    Whether there was something to compare with.
+
+  Raises:
+    ValueError: if there is a difference to each of the data sets. Lists those
+      to the nearest one, by path.
+  """
+  if config in _FOR_ANY_KINDS:
+    return False
+  found = {}
+  specs = {  # Many data sets have one spec.
+      repr(spec): (name, spec)
+      for name, features in known_features(config).items()
+      for spec in [episode_spec(features)]
+  }
+  for name, spec in specs.values():
+    differences = []
+    _compare(_mapped(mapping, spec), step_spec, (), differences)
+    if not differences:
+      return True
+    found[name] = differences
+  if not found:
+    return False
+  nearest = min(found, key=lambda name: len(found[name]))
+  raise ValueError(
+      f'The data is not of the kind that {config} was made for, which has, in'
+      f' {nearest}:\n  ' + '\n  '.join(found[nearest])
+  )
+
+
+def _mapped(mapping, episode) -> Dict[str, Any]:
+  """Returns the spec of a step that a mapping makes of an episode's spec."""
+  traced = tf.function(mapping).get_concrete_function(episode)
+  return steps_lib.without_time(
+      tf.nest.map_structure(
+          lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
+          traced.structured_outputs[rlds.STEPS],
+      )
+  )
+
+
+def _compare(known, found, keys, differences: List[str]) -> None:
+  """Adds a line for each field that is of another kind."""
+  if isinstance(known, dict) and isinstance(found, dict):
+    for key in known:
+      if key in found:
+        _compare(known[key], found[key], (*keys, key), differences)
+  elif _kind(known) != _kind(found):
+    differences.append(
+        f'{steps_lib.field_path(keys)}: {_describe(known)}, but here it is'
+        f' {_describe(found)}'
+    )
+
+
+def _kind(nest) -> Any:
+  """Returns what two fields must have in common."""
+  if not isinstance(nest, tf.TensorSpec):
+    # Of tuples every part counts.
+    return tree.map_structure(_kind, nest) if isinstance(nest, tuple) else dict
+  dtypes = ('is_floating', 'is_integer', 'is_bool', 'is_complex')
+  return nest.shape.rank, [getattr(nest.dtype, name) for name in dtypes]
+
+
+def _describe(nest) -> str:
+  if isinstance(nest, tf.TensorSpec):
+    return f'{nest.dtype.name} {nest.shape}'
+  return f'a nest of {sorted(map(str, nest))}'

@@ -1,0 +1,216 @@
+"""Reads the records of a checkpoint, and refuses one that is not whole.
+
+A file of records that was cut where a record ends, to nothing say, reads as one
+that is shorter. So what is read is held against the tables, which say how many
+items they hold, and the items against the chunks.
+"""
+
+import functools
+import os
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+from google.protobuf import descriptor_pb2
+import numpy as np
+from reverb.cc.checkpointing import checkpoint_pb2
+from reverb.cc import schema_pb2
+import tensorflow as tf
+
+TABLES = 'tables.tfrecord'
+ITEMS = 'items.tfrecord'
+CHUNKS = 'chunks.tfrecord'
+COMPRESSION = 'ZLIB'
+
+# Chunks may be large, items are not.
+_RECORDS_PER_READ = {TABLES: 1, ITEMS: 1024, CHUNKS: 64}
+
+
+class CheckpointError(RuntimeError):
+  """A checkpoint is damaged: its files do not hold what they should."""
+
+
+class Keys(NamedTuple):
+  """The keys of a checkpoint's records, in their order.
+
+  Attributes:
+    chunks: uint64 `[K]`.
+    items: uint64 `[N]`.
+    tables: the index of the table of each item, int64 `[N]`.
+  """
+
+  chunks: np.ndarray
+  items: np.ndarray
+  tables: np.ndarray
+
+
+def read(directory: str, file: str) -> Iterator[List[bytes]]:
+  """Yields the records of a file, a batch at a time.
+
+  Raises:
+    CheckpointError: if the file is not there, or damaged.
+  """
+  for batch in _read(directory, file, lambda records: records):
+    yield batch.tolist()
+
+
+def read_tables(
+    directory: str,
+) -> Dict[str, checkpoint_pb2.PriorityTableCheckpoint]:
+  """Returns the tables of a checkpoint, by name.
+
+  Raises:
+    CheckpointError: if the file is not there, damaged, or has no table.
+  """
+  tables = [
+      checkpoint_pb2.PriorityTableCheckpoint.FromString(record)
+      for (record,) in read(directory, TABLES)
+  ]
+  if not tables:
+    raise CheckpointError(
+        f'The checkpoint {directory} is damaged: {TABLES} holds no table.'
+    )
+  return {table.table_name: table for table in tables}
+
+
+def num_items(table: checkpoint_pb2.PriorityTableCheckpoint) -> int:
+  """Returns how many items a table holds."""
+  limiter = table.rate_limiter
+  return limiter.insert_count - limiter.delete_count
+
+
+def check_num_items(
+    directory: str,
+    table: checkpoint_pb2.PriorityTableCheckpoint,
+    found: int,
+) -> None:
+  """Raises a CheckpointError unless the items of a table were all found."""
+  expected = num_items(table)
+  if found != expected:
+    raise CheckpointError(
+        f'The checkpoint {directory} is damaged: table {table.table_name!r} has'
+        f' {expected} items, but {found} of them, with their chunks, are in'
+        f' {ITEMS} and {CHUNKS}.'
+    )
+
+
+def read_keys(
+    directory: str, tables: Dict[str, checkpoint_pb2.PriorityTableCheckpoint]
+) -> Keys:
+  """Reads the keys of a checkpoint.
+
+  Args:
+    directory: of the checkpoint.
+    tables: as of `read_tables`.
+
+  Raises:
+    CheckpointError: if a file is damaged, the items are not as many as the
+      tables say, or a chunk is missing that an item refers to.
+  """
+  chunks = [np.zeros(0, np.uint64)]
+  for batch in _read(directory, CHUNKS, _keys_of_chunks):
+    chunks.append(batch)
+  chunks = np.concatenate(chunks)
+  in_order = np.sort(chunks)
+  num_missing = 0
+  indices = {name.encode(): index for index, name in enumerate(tables)}
+  items, of_tables = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+  for keys, names, chunk_keys in _read(directory, ITEMS, _parse_items):
+    items.append(keys)
+    of_tables.append(np.array([indices.get(name, -1) for name in names]))
+    ends = np.searchsorted(in_order, chunk_keys, 'right')
+    num_missing += np.count_nonzero(
+        ends == np.searchsorted(in_order, chunk_keys)
+    )
+  keys = Keys(chunks, np.concatenate(items), np.concatenate(of_tables))
+  for index, table in enumerate(tables.values()):
+    check_num_items(
+        directory, table, int(np.count_nonzero(keys.tables == index))
+    )
+  if np.any(keys.tables < 0):
+    raise CheckpointError(
+        f'The checkpoint {directory} is damaged: {ITEMS} holds items of a table'
+        f' that is not in {TABLES}.'
+    )
+  if num_missing:
+    raise CheckpointError(
+        f'The checkpoint {directory} is damaged: chunks that its items refer to'
+        f' are not in {CHUNKS}.'
+    )
+  return keys
+
+
+def _read(
+    directory: str, file: str, parse: Callable[[tf.Tensor], Any]
+) -> Iterator[Any]:
+  """Yields what `parse` makes, in the graph, of batches of records."""
+  path = os.path.join(directory, file)
+  batches = (
+      tf.data.TFRecordDataset(path, COMPRESSION)
+      .batch(_RECORDS_PER_READ[file])
+      .map(parse)
+      .prefetch(1)
+      .as_numpy_iterator()
+  )
+  while True:
+    try:
+      batch = next(batches)
+    except StopIteration:
+      return
+    except tf.errors.OpError as error:
+      raise CheckpointError(
+          f'{path} is damaged, and with it the checkpoint: {error.message}'
+      ) from error
+    yield batch
+
+
+def _keys_of_chunks(records: tf.Tensor) -> tf.Tensor:
+  (keys,), _ = _decode(records, schema_pb2.ChunkData, chunk_key=tf.uint64)
+  return keys[:, 0]
+
+
+def _parse_items(
+    records: tf.Tensor,
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """Returns keys and names of tables, `[N]`, and the keys of chunks, `[K]`."""
+  (keys, tables, trajectories), _ = _decode(
+      records,
+      schema_pb2.PrioritizedItem,
+      key=tf.uint64,
+      table=tf.string,
+      flat_trajectory=tf.string,
+  )
+  flat = schema_pb2.FlatTrajectory
+  (columns,), counts = _decode(trajectories[:, 0], flat, columns=tf.string)
+  columns = tf.boolean_mask(columns, tf.sequence_mask(counts[:, 0]))
+  (slices,), counts = _decode(columns, flat.Column, chunk_slices=tf.string)
+  slices = tf.boolean_mask(slices, tf.sequence_mask(counts[:, 0]))
+  (chunk_keys,), _ = _decode(slices, flat.ChunkSlice, chunk_key=tf.uint64)
+  return keys[:, 0], tables[:, 0], tf.unique(chunk_keys[:, 0])[0]
+
+
+def _decode(records, message, **fields):
+  """Returns fields of messages, each `[N, count]`, and the counts `[N, F]`."""
+  counts, values = tf.io.decode_proto(
+      records,
+      message.DESCRIPTOR.full_name,
+      list(fields),
+      list(fields.values()),
+      _descriptors(),
+  )
+  return values, counts
+
+
+@functools.lru_cache(maxsize=None)
+def _descriptors() -> bytes:
+  """Returns what `tf.io.decode_proto` is told of Reverb's messages."""
+  files = {}
+
+  def add(file):
+    for dependency in file.dependencies:
+      add(dependency)
+    proto = descriptor_pb2.FileDescriptorProto()
+    file.CopyToProto(proto)
+    files[file.name] = proto
+
+  add(schema_pb2.DESCRIPTOR)
+  content = descriptor_pb2.FileDescriptorSet(file=files.values())
+  return b'bytes://' + content.SerializeToString()

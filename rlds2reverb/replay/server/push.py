@@ -1,0 +1,301 @@
+"""RLDS data into a Reverb server, through a TF-Agents observer."""
+
+from typing import Any, Callable, Dict, List, Optional, Union
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+from tf_agents.replay_buffers import reverb_utils
+from tf_agents.trajectories import trajectory
+import tree
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import tables as tables_lib
+from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import specs
+
+# With 50 items pending Reverb's writers complain on every append.
+_FRAMES_PER_FLUSH = 40
+_KNOWN_OBSERVERS = (
+    reverb_utils.ReverbAddEpisodeObserver,
+    reverb_utils.ReverbAddTrajectoryObserver,
+    reverb_utils.ReverbTrajectorySequenceObserver,
+)
+_METHODS = ('auto', 'observer', 'bulk')
+
+Observer = Union[
+    reverb_utils.ReverbAddEpisodeObserver,
+    reverb_utils.ReverbAddTrajectoryObserver,
+    Callable[[trajectory.Trajectory], None],
+]
+
+
+@report_lib.frees_report
+def push_rlds_to_reverb(
+    rlds_data: tf.data.Dataset,
+    reverb_observer: Observer,
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    *,
+    method: str = 'auto',
+    identity: Optional[Any] = None,
+    episode_id: Optional[str] = None,
+    overflow: str = 'warn',
+    timeout: float = 60.0,
+    validation: str = 'strict',
+    terminal_discount: str = 'step',
+    invalid_episodes: str = 'raise',
+    nan: str = 'report',
+    report: Optional[report_lib.ConversionReport] = None,
+) -> int:
+  """Pushes RLDS data to a Reverb server, as TF-Agents trajectories.
+
+  After `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents 0.19.0). Returns
+  when the server has confirmed every item, and logs how many it inserted. An
+  episode is checked whole before any of it is handed over. On an error the
+  episodes before it are in the table, and the observer is empty: it can be
+  used again.
+
+  The items of the three TF-Agents observers are written for them by the bulk
+  way of `write_rlds_to_reverb`, many times faster than the observers write them
+  frame by frame. Only a `ReverbTrajectorySequenceObserver` shows it: its items
+  do not go on from the frames that it was given before into these, nor from
+  these into those to come.
+
+  A warning, with numbers, says where the table was too small for the data,
+  where a terminal episode's last transition has a discount other than 0, where
+  there is NaN, and which episodes were skipped.
+
+  Args:
+    rlds_data: see `convert_rlds_to_trajectories`.
+    reverb_observer: a `ReverbAddTrajectoryObserver`, `ReverbAddEpisodeObserver`
+      or `ReverbTrajectorySequenceObserver`; or any callable that takes a frame
+      and has `get_table_signature`, `flush` and `reset` as these have.
+    policy_info_fn: see `convert_rlds_to_trajectories`. Left out, with a
+      warning, where the table's signature has no `policy_info`.
+    method: `"bulk"`; `"observer"`, which calls the observer with each frame; or
+      `"auto"`, bulk for the three TF-Agents observers when they hold no frames
+      of an episode that goes on.
+    identity: see `write_rlds_to_reverb`; with the bulk way alone, as the next.
+    episode_id: see there.
+    overflow: see there.
+    timeout: see there. An observer's own calls wait without a limit.
+    validation: see `convert_rlds_to_trajectories`.
+    terminal_discount: see there.
+    invalid_episodes: see there.
+    nan: see there.
+    report: a new `ConversionReport` to fill, see there; it also says what the
+      server confirmed.
+
+  Returns:
+    The number of frames handed to the observer, which is the number of steps of
+    the episodes that were not skipped. How many items the observer makes of
+    them is its own affair; `report.inserted_items` says.
+
+  Raises:
+    ValueError: if `rlds_data` has no RLDS steps or no episodes at all (unless
+      `validation="tf_agents"`), or they lack a feature; if the signature of
+      the observer's table does not fit the data (a `SpecMismatchError`, which
+      lists each difference by path); an episode is longer than the observer's
+      `max_sequence_length`; `method="bulk"` where that is not possible; or
+      what the observer raises.
+    ConnectionError: if the server does not answer.
+    InsertError: if the bulk way fails, see `write_rlds_to_reverb`.
+    InvalidArgumentError: on an invalid episode.
+  """
+  if isinstance(rlds_data.element_spec, trajectory.Trajectory):
+    raise ValueError(
+        'push_rlds_to_reverb makes trajectories of an RLDS data set, and these'
+        f' are trajectories already: {rlds_data.element_spec.step_type}. Pass'
+        ' the data set as it is before any conversion. Sequences [L, ...] go to'
+        ' write_rlds_to_reverb.'
+    )
+  report = report or report_lib.ConversionReport()
+  is_bulk = _is_bulk(
+      method, reverb_observer, identity, episode_id, overflow
+  )
+  tables = _tables(reverb_observer, timeout)
+  signature = (
+      next(iter(tables.values())).signature
+      if tables
+      else reverb_observer.get_table_signature()
+  )
+  if policy_info_fn and not _has_policy_info(signature):
+    logging.warning(
+        'The signature of the table has no policy_info, so that of'
+        ' policy_info_fn is left out. Create the table with'
+        ' create_trajectory_data_spec(rlds_data, policy_info_fn) to keep it.'
+    )
+    policy_info_fn = None
+  settings = dict(
+      validation=validation,
+      terminal_discount=terminal_discount,
+      invalid_episodes=invalid_episodes,
+      nan=nan,
+      report=report,
+  )
+  if is_bulk:
+    source = frames_lib.make_source(
+        rlds_data,
+        _items_of(reverb_observer),
+        policy_info_fn,
+        None,
+        episode_id,
+        **settings,
+    )
+    frames, counts = bulk.insert(
+        source,
+        reverb_observer.py_client,
+        identity=identity,
+        overflow=overflow,
+        timeout=timeout,
+    )
+    for name, count in counts.items():
+      report.inserted_items[name] = count.new
+  else:
+    specs.check_signature(
+        signature, specs.create_trajectory_data_spec(rlds_data, policy_info_fn)
+    )
+    blocks = conversion.trajectory_blocks(
+        rlds_data, policy_info_fn, **settings
+    )
+    try:
+      frames = _hand_over(blocks, reverb_observer)
+      reverb_observer.flush()
+    except BaseException:
+      _empty(reverb_observer)
+      raise
+    after = _tables(reverb_observer, timeout)
+    for name, info in after.items():
+      report.inserted_items[name] = tables_lib.inserted(
+          info
+      ) - tables_lib.inserted(tables[name])
+    tables_lib.say_what_was_inserted(tables, after)
+  if not frames and not report.skipped_episodes and validation == 'strict':
+    raise ValueError('No dataset representing RLDS steps exist in the data.')
+  _say_what_looks_wrong(report)
+  return frames
+
+
+def _is_bulk(method, observer, identity, episode_id, overflow) -> bool:
+  """Whether the bulk way is taken, if it can be."""
+  checks.check_choice('method', method, _METHODS)
+  reason = None
+  if type(observer) not in _KNOWN_OBSERVERS:
+    reason = f'what a {type(observer).__name__} writes is not known'
+  elif observer._cached_steps or not observer._writer:  # pylint: disable=protected-access
+    reason = 'the observer is closed, or holds frames of an unfinished episode'
+  if method == 'auto':
+    method = 'observer' if reason else 'bulk'
+  if method == 'bulk' and reason:
+    raise ValueError(f'method="bulk" is not possible: {reason}.')
+  if method == 'observer' and (
+      identity is not None or episode_id is not None or overflow != 'warn'
+  ):
+    raise ValueError(
+        'identity, episode_id and overflow go with the bulk way, but the'
+        f' observer is called with each frame: {reason or "as method says"}.'
+    )
+  return method == 'bulk'
+
+
+def _items_of(observer: Observer) -> List[items_lib.TableItems]:
+  """Returns which items a TF-Agents observer writes."""
+  # TF-Agents has no public names for the settings of an observer.
+  # pylint: disable=protected-access
+  settings = {'priority': observer._priority}
+  if type(observer) is reverb_utils.ReverbAddEpisodeObserver:
+    settings.update(
+        sequence_length=None,
+        max_sequence_length=observer._max_sequence_length,
+        bypass_longer_episodes=observer._bypass_partial_episodes,
+    )
+  else:
+    settings.update(
+        sequence_length=observer._sequence_length,
+        stride_length=observer._stride_length,
+    )
+    if type(observer) is reverb_utils.ReverbTrajectorySequenceObserver:
+      settings.update(end_of_episode='cross')
+    elif observer._tile_end_of_episodes:
+      settings.update(end_of_episode='tile')
+    elif observer._pad_end_of_episodes:
+      settings.update(end_of_episode='pad')
+  return [
+      items_lib.TableItems(name, **settings) for name in observer._table_names
+  ]
+
+
+def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
+  """Calls `observer` with each frame of `blocks`; returns their number."""
+  # What is not ours to know gets the tensors that TF-Agents gives it.
+  as_leaf = (
+      _as_array
+      if type(observer) in _KNOWN_OBSERVERS
+      else tf.convert_to_tensor
+  )
+  structure = blocks.element_spec.trajectory
+  frames = 0
+  unflushed = 0
+  for block in blocks.as_numpy_iterator():
+    for leaves in zip(*tree.flatten(block.trajectory)):
+      observer(tree.unflatten_as(structure, [as_leaf(leaf) for leaf in leaves]))
+      frames += 1
+      unflushed += 1
+      if unflushed == _FRAMES_PER_FLUSH:
+        observer.flush()
+        unflushed = 0
+  return frames
+
+
+def _as_array(leaf):
+  # As a numpy string it would lose the zeros that it ends with.
+  return np.array(leaf, object) if isinstance(leaf, bytes) else leaf
+
+
+def _empty(observer: Observer) -> None:
+  """Leaves `observer` as it was when it was new: nothing cached."""
+  observer.reset(write_cached_steps=False)
+  # ReverbAddEpisodeObserver.reset still takes its writer to have data; closing
+  # and opening the observer mends that.
+  if type(observer) in _KNOWN_OBSERVERS:
+    observer.close()
+    observer.open()
+
+
+def _tables(observer: Observer, timeout: float) -> Dict[str, Any]:
+  """Returns the server's `TableInfo`s of the observer's tables, by name."""
+  if type(observer) not in _KNOWN_OBSERVERS:
+    return {}
+  # TF-Agents has no public name for the tables of an observer.
+  names = observer._table_names  # pylint: disable=protected-access
+  return tables_lib.table_infos(observer.py_client, names, timeout)
+
+
+def _has_policy_info(signature) -> bool:
+  return signature is None or bool(
+      tf.nest.flatten(getattr(signature, 'policy_info', ()))
+  )
+
+
+def _say_what_looks_wrong(report: report_lib.ConversionReport) -> None:
+  if report.bootstrapped_terminals:
+    logging.warning(
+        'In %d terminal episodes (the first is episode %d) the last transition'
+        ' has a discount other than 0, so a learner bootstraps through the'
+        ' terminal state. terminal_discount="transition" makes it 0.',
+        len(report.bootstrapped_terminals), report.bootstrapped_terminals[0],
+    )
+  if report.nan_counts:
+    logging.warning(
+        'The data holds NaN: %s. nan="invalid" makes that an error.',
+        ', '.join(f'{n} in {field}' for field, n in report.nan_counts.items()),
+    )
+  if report.skipped_episodes:
+    logging.warning(
+        'Skipped %d invalid episodes. The first: %s',
+        len(report.skipped_episodes), report.skipped_episodes[0].reason,
+    )

@@ -1,0 +1,135 @@
+"""Images: decoded, resized and converted late, on the frames that are used.
+
+Keep images encoded while episodes are read, cut and shuffled (`load_episodes`
+with `tfds.decode.SkipDecoding()` for them): a shuffle buffer then holds
+compressed bytes, and what is never sampled is never decoded.
+
+    frames = convert_rlds_to_trajectories(episodes).shuffle(100_000).batch(256)
+    frames = frames.map(
+        lambda frame: decode_images(
+            frame, ['observation/image'], size=(84, 84), to_float=True
+        ),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+"""
+
+from typing import Any, Sequence, Tuple
+
+import gin
+import tensorflow as tf
+
+from rlds2reverb.episodes import paths
+
+
+@gin.configurable
+def decode_images(
+    nest: Any,
+    fields: Sequence[paths.Path],
+    *,
+    size: Tuple[int, int],
+    channels: int = 3,
+    dtype: tf.DType = tf.uint8,
+    to_float: bool = False,
+) -> Any:
+  """Decodes images in a nest of any leading dimensions.
+
+  Args:
+    nest: a step, a `Trajectory`, or another nest.
+    fields: the paths of the images: strings `[...]`, each an encoded PNG, JPEG,
+      BMP or GIF (of which the first frame counts), or images that are decoded
+      already, `[..., height, width, channels]`. An empty string, as where a
+      window is padded, is a black image.
+    size: the height and width of the images that come out. Images of another
+      size are resized.
+    channels: the number of channels.
+    dtype: what encoded images are decoded to, uint8 or uint16 (of a PNG).
+    to_float: whether they are converted to float32 in [0, 1].
+
+  Returns:
+    `nest`, with images `[..., height, width, channels]`.
+
+  Raises:
+    ValueError: if there is no such field, or it has no images.
+    InvalidArgumentError: while iterating, if a string is not an image.
+  """
+  dtype = tf.as_dtype(dtype)
+
+  def prepare(name, leaf):
+    if leaf.dtype == tf.string:
+      leaf = _decode(leaf, size, channels, dtype)
+    elif leaf.shape.rank is None or leaf.shape.rank < 3:
+      raise ValueError(
+          f'{name} must be encoded images or [..., height, width, channels],'
+          f' but is {leaf.dtype.name} {leaf.shape}.'
+      )
+    leaf = resize_images(leaf, size)
+    return images_to_float(leaf) if to_float else leaf
+
+  for path in fields:
+    nest = paths.map_leaves(prepare, nest, path)
+  return nest
+
+
+def resize_images(images: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:
+  """Resizes images bilinearly, with antialias, and keeps their dtype.
+
+  Args:
+    images: `[..., height, width, channels]`. Integers are rounded.
+    size: the height and width that come out.
+
+  Returns:
+    `[..., *size, channels]`.
+  """
+  if images.shape[-3:-1] == list(size):
+    return images
+  shape = tf.shape(images)
+
+  def resize():
+    rows = tf.reshape(images, tf.concat([[-1], shape[-3:]], 0))
+    rows = tf.image.resize(rows, size, 'bilinear', antialias=True)
+    if images.dtype.is_integer:
+      rows = tf.round(rows)
+    rows = tf.saturate_cast(rows, images.dtype)
+    return tf.reshape(rows, tf.concat([shape[:-3], size, shape[-1:]], 0))
+
+  resized = tf.cond(
+      tf.reduce_all(shape[-3:-1] == size), lambda: images, resize
+  )
+  return tf.ensure_shape(
+      resized, images.shape[:-3].concatenate([*size, images.shape[-1]])
+  )
+
+
+def images_to_float(images: tf.Tensor) -> tf.Tensor:
+  """Converts integer images to float32 in [0, 1]; floats become float32."""
+  if not images.dtype.is_integer:
+    return tf.cast(images, tf.float32)
+  return tf.cast(images, tf.float32) / images.dtype.max
+
+
+def _decode(encoded, size, channels, dtype):
+  """Decodes strings `[...]` to images `[..., *size, channels]`."""
+
+  def decode(string):
+    image = tf.io.decode_image(
+        string, channels, dtype, expand_animations=False
+    )
+    return resize_images(tf.ensure_shape(image, [None, None, channels]), size)
+
+  def black():
+    return tf.zeros([*size, channels], dtype)
+
+  images = tf.map_fn(
+      lambda string: tf.ensure_shape(
+          tf.cond(string == '', black, lambda: decode(string)),
+          [*size, channels],
+      ),
+      tf.reshape(encoded, [-1]),
+      fn_output_signature=tf.TensorSpec([*size, channels], dtype),
+  )
+  images = tf.reshape(
+      images, tf.concat([tf.shape(encoded), [*size, channels]], 0)
+  )
+  return tf.ensure_shape(
+      images, encoded.shape.concatenate([*size, channels])
+  )

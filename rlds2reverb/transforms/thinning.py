@@ -1,0 +1,143 @@
+"""Transforms that leave out steps, and keep the episode a whole one.
+
+A step that stays stands for the run of steps from it to the next one that
+stays. The transition from the one to the other has the rewards of the run,
+summed, and their discounts, multiplied:
+
+    step             0    1    2    3    4    5 (last)
+    reward           1    2    3    4    5    -
+    discount         1    1    1    .9   0    -
+    stays            yes  no   yes  no   no   always
+    step             0         2              5
+    reward           3         12             -
+    discount         1         0              -
+
+so the undiscounted return and the end of the episode stay what they were. Steps
+before the first that stays are gone, with their rewards. Other fields are those
+of the step that stays.
+"""
+
+import dataclasses
+from typing import Any, Callable, Dict, Optional
+
+import gin
+import rlds
+import tensorflow as tf
+import tree
+
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.transforms import transforms
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrameSkip(transforms.StepsTransform):
+  """Keeps every `skip`-th step from the first one, and the last one.
+
+  The action of a step that stays stands for those of its run, as where an
+  environment repeats an action. The last run may be a shorter one. After the
+  action repeat of the Arcade Learning Environment, with rewards summed.
+
+  Attributes:
+    skip: how many steps become one, 1 or more.
+  """
+
+  skip: int
+
+  def __post_init__(self):
+    if self.skip < 1:
+      raise ValueError(f'skip must be 1 or more, but is {self.skip}.')
+
+  def transform(self, steps):
+    index = tf.range(tf.shape(steps[rlds.IS_FIRST])[0])
+    return keep_steps(steps, index % self.skip == 0)
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True, eq=False)
+class DropNoOps(transforms.StepsTransform):
+  """Drops the steps whose action does nothing, but never the last step.
+
+  Of an episode of nothing else only the last step is left: `KeepEpisodes` with
+  `min_length=1` leaves it out.
+
+  Attributes:
+    field: the path of the action, or of the part of it that must do nothing.
+    no_op: the action that does nothing: one number, or an array.
+    tolerance: a step is dropped where no number of its action is further from
+      `no_op`.
+    predicate: in the place of these, called in the graph with the stacked
+      steps; returns which of them do nothing, bool `[T]`.
+  """
+
+  field: paths.Path = rlds.ACTION
+  no_op: transforms.Numbers = 0.0
+  tolerance: float = 0.0
+  predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
+
+  def transform(self, steps):
+    if self.predicate is not None:
+      is_no_op = tf.convert_to_tensor(self.predicate(steps))
+      if is_no_op.dtype != tf.bool or is_no_op.shape.rank != 1:
+        raise ValueError(
+            'predicate must return a bool a step, but returned'
+            f' {is_no_op.dtype.name} {is_no_op.shape}.'
+        )
+      is_no_op = steps_lib.with_equal_lengths(
+          {**steps, 'predicate': is_no_op}
+      )['predicate']
+    else:
+      is_no_op = self._is_no_op(steps)
+    return keep_steps(steps, ~is_no_op)
+
+  def _is_no_op(self, steps):
+    action = paths.get(steps, self.field)
+    is_no_op = True
+    for keys, leaf in tree.flatten_with_path(action):
+      name = paths.name_of(keys)
+      if leaf.dtype == tf.string:
+        raise ValueError(
+            f'{name} of the action is a string. Name a part of the action that'
+            ' has numbers, or pass a predicate.'
+        )
+      no_op = tf.cast(transforms.constant(self.no_op, leaf, name), tf.float64)
+      near = tf.abs(tf.cast(leaf, tf.float64) - no_op) <= self.tolerance
+      is_no_op &= tf.reduce_all(near, axis=list(range(1, leaf.shape.rank)))
+    return is_no_op
+
+
+def keep_steps(steps: Dict[str, Any], keep: tf.Tensor) -> Dict[str, Any]:
+  """Leaves steps out of an episode, as drawn at the head of this module.
+
+  Args:
+    steps: stacked steps, `[T, ...]`.
+    keep: bool `[T]`: which steps stay. The last step does anyway.
+
+  Returns:
+    Stacked steps.
+  """
+  length = tf.shape(keep)[0]
+  keep |= tf.range(length) == length - 1
+  kept = tf.where(keep)[:, 0]
+  # Rows before the first that stays are in no run.
+  start = tf.reduce_min(tf.concat([kept, [tf.int64.max]], 0))
+  runs = tf.cumsum(tf.cast(keep, tf.int32))[start:] - 1
+  thinned = tf.nest.map_structure(lambda leaf: tf.gather(leaf, kept), steps)
+
+  def merge(merge_run, field):
+    return tf.nest.map_structure(
+        lambda leaf, like: tf.ensure_shape(
+            merge_run(leaf[start:], runs), like.shape
+        ),
+        steps[field],
+        thinned[field],
+    )
+
+  thinned[rlds.REWARD] = merge(tf.math.segment_sum, rlds.REWARD)
+  thinned[rlds.DISCOUNT] = merge(tf.math.segment_prod, rlds.DISCOUNT)
+  # The step that comes to be the first is what the first was.
+  thinned[rlds.IS_FIRST] = tf.concat(
+      [steps[rlds.IS_FIRST][:1], thinned[rlds.IS_FIRST][1:]], 0
+  )
+  return thinned

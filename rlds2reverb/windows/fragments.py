@@ -1,0 +1,264 @@
+"""Batches of consecutive rows, as RLlib cuts them for its policies."""
+
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import rows as rows_lib
+from rlds2reverb.windows import transitions
+
+BATCH_MODES = ('truncate_episodes', 'complete_episodes')
+EPISODE = 'episode'
+T = 't'
+
+
+class ChoppedSequences(NamedTuple):
+  """Rows cut into padded sequences.
+
+  Attributes:
+    rows: a nest of `[S, L, ...]`, zeros on the right.
+    initial_state: a nest of `[S, ...]`: the state of each sequence's first row;
+      `()` where there are no states.
+    seq_lens: int32 `[S]`: how many rows of each are real.
+    mask: bool `[S, L]`: True where a row is real.
+  """
+
+  rows: Any
+  initial_state: Any
+  seq_lens: tf.Tensor
+  mask: tf.Tensor
+
+
+def chop_into_sequences(
+    rows: Any,
+    episode_ids: Any,
+    max_length: int,
+    *,
+    states: Any = (),
+    dynamic_max: bool = False,
+) -> ChoppedSequences:
+  """Cuts rows of many episodes into sequences of one episode each.
+
+  After RLlib's function of that name. max_length=3:
+
+      episode_ids    1  1  5  5  5  5  5
+      rows           1  2  3  4  5  6  7
+      sequences      1  2  0    3  4  5    6  7  0
+      seq_lens       2          3          2
+
+  Args:
+    rows: a nest of `[N, ...]`, the rows of an episode one after the other.
+      Here and below tensors, arrays or lists.
+    episode_ids: `[N]`, whatever tells an episode from the next; or `[N, k]`,
+      where a change in any of the `k` begins a sequence.
+    max_length: the most rows of a sequence.
+    states: a nest of `[N, ...]`: the recurrent state before each row.
+    dynamic_max: whether sequences are padded to the longest there is, rather
+      than to `max_length`.
+
+  Returns:
+    The `ChoppedSequences`.
+
+  Raises:
+    ValueError: if `max_length` is not positive, `episode_ids` has neither one
+      nor two dimensions, or rows, ids and states are not of one number.
+    InvalidArgumentError: if they are not, and that is only known later.
+  """
+  checks.check_positive('max_length', max_length)
+  ids = tf.convert_to_tensor(episode_ids)
+  if ids.shape.rank not in (1, 2):
+    raise ValueError(
+        'episode_ids must have one or two dimensions, but have the shape'
+        f' {ids.shape}.'
+    )
+  given = rows_lib.to_tensors(rows=rows, episode_ids=ids, states=states)
+  ids = given['episode_ids']
+  if ids.shape.rank == 1:
+    ids = ids[:, tf.newaxis]
+  count = gathering.num_rows(ids)
+  changes = tf.reduce_any(ids[1:] != ids[:-1], axis=1)
+  row = tf.range(count)
+  begins = tf.concat([row[:1] == 0, changes], 0)
+  episode_start = tf.gather(
+      tf.where(begins)[:, 0], tf.cumsum(tf.cast(begins, tf.int64)) - 1
+  )
+  starts = tf.where((row - episode_start) % max_length == 0)[:, 0]
+  ends = tf.concat([starts, count[tf.newaxis]], 0)[1:]
+  lengths = ends - starts
+  width = max_length
+  if dynamic_max:
+    width = tf.reduce_max(tf.concat([[0], lengths], 0))
+  index = gathering.window_index(starts, width)
+  mask = index < ends[:, tf.newaxis]
+  return ChoppedSequences(
+      rows=gathering.take_filled(given['rows'], tf.where(mask, index, -1), count),
+      initial_state=gathering.take(given['states'], starts),
+      seq_lens=tf.cast(lengths, tf.int32),
+      mask=mask,
+  )
+
+
+def convert_rlds_to_fragments(
+    rlds_data: tf.data.Dataset,
+    fragment_length: int,
+    batch_mode: str = 'truncate_episodes',
+    *,
+    fragment_fn: Optional[Callable[[Dict[str, Any]], Any]] = None,
+    agent_steps: Optional[str] = None,
+    drop_remainder: bool = False,
+) -> tf.data.Dataset:
+  """Batches the transitions of consecutive episodes.
+
+  After RLlib's `batch_mode` and `rollout_fragment_length`. `t` of four episodes
+  of 3 transitions, fragment_length=4; a bar is where `fragment_fn` begins anew:
+
+      "truncate_episodes"    0 1 2|0      1 2|0 1      2|0 1 2
+      "complete_episodes"    0 1 2|0 1 2      0 1 2|0 1 2
+
+  Args:
+    rlds_data: an RLDS data set.
+    fragment_length: how many transitions a batch has, at least: with
+      `"truncate_episodes"` it ends there, with `"complete_episodes"` with the
+      episode.
+    batch_mode: one of these two.
+    fragment_fn: applied to the rows of each episode in a batch, `[n, ...]`;
+      returns rows. It never sees rows of two episodes.
+    agent_steps: the path of a field that says, as a number, how many agents
+      acted in a step: `fragment_length` then counts these.
+    drop_remainder: whether the rows after the last full batch are left out.
+
+  Returns:
+    A data set of batches: the fields of `transition_rows`, `episode` and `t`,
+    int64: the index of the episode, and of the transition in it; or what
+    `fragment_fn` makes of them. Every leaf is `[B, ...]`.
+
+  Raises:
+    ValueError: if `fragment_length` is not positive, `batch_mode` is not one of
+      the two, there is no field `agent_steps`, or there is one with the name of
+      a column that is added.
+  """
+  checks.check_positive('fragment_length', fragment_length)
+  checks.check_choice('batch_mode', batch_mode, BATCH_MODES)
+
+  def to_rows(index, episode):
+    rows = transitions.transition_rows(episode[rlds.STEPS])
+    length = gathering.num_rows(rows)
+    rows_lib.add_column(rows, EPISODE, tf.fill([length], index))
+    rows_lib.add_column(rows, T, tf.range(length))
+    if agent_steps is None:
+      return rows, tf.ones([length], tf.int64)
+    counts = paths.get(rows, agent_steps)
+    return rows, tf.reshape(tf.cast(counts, tf.int64), [length])
+
+  def place(gathered, element):
+    rows, counts = element
+    if batch_mode == 'complete_episodes':
+      total = gathered + tf.reduce_sum(counts)
+      ends = gathering.num_rows(rows)[tf.newaxis]
+      fills = (total >= fragment_length)[tf.newaxis]
+      gathered = tf.where(fills[0], tf.constant(0, tf.int64), total)
+    else:
+      ends, fills, gathered = _cut(counts, gathered, fragment_length)
+    return gathered, (rows, ends, fills)
+
+  def to_pieces(rows, ends, fills):
+    def piece(index):
+      start = tf.where(index > 0, ends[index - 1], 0)
+      cut = tf.nest.map_structure(lambda leaf: leaf[start : ends[index]], rows)
+      return (fragment_fn(cut) if fragment_fn else cut), fills[index]
+
+    return tf.data.Dataset.range(tf.size(ends, tf.int64)).map(piece)
+
+  pieces = (
+      rlds_data.enumerate()
+      .map(to_rows)
+      .filter(lambda rows, counts: tf.size(counts) > 0)
+      .scan(tf.constant(0, tf.int64), place)
+      .flat_map(to_pieces)
+  )
+  return _gather(pieces, drop_remainder)
+
+
+def _cut(counts, gathered, length):
+  """Cuts an episode where batches are full.
+
+  Args:
+    counts: int64 `[T]`: what each row counts for.
+    gathered: int64 `[]`: what the batch that is begun counts so far.
+    length: what a full batch counts.
+
+  Returns:
+    The row before which each piece ends; whether it fills its batch; and
+    `gathered` after the episode.
+  """
+  totals = gathered + tf.cumsum(counts)
+  num_rows = tf.size(counts, tf.int64)
+
+  def cut(base, ends, fills):
+    end = tf.minimum(
+        tf.searchsorted(totals, (base + length)[tf.newaxis], out_type=tf.int64)
+        + 1,
+        num_rows,
+    )
+    total = totals[end[0] - 1]
+    is_full = total - base >= length
+    return (
+        tf.where(is_full, total, base),
+        tf.concat([ends, end], 0),
+        tf.concat([fills, is_full[tf.newaxis]], 0),
+    )
+
+  base, ends, fills = tf.while_loop(
+      lambda base, ends, fills: ends[-1] < num_rows,
+      cut,
+      (
+          tf.constant(0, tf.int64),
+          tf.zeros([1], tf.int64),
+          tf.zeros([1], tf.bool),
+      ),
+      shape_invariants=(
+          tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None])
+      ),
+  )
+  return ends[1:], fills[1:], totals[-1] - base
+
+
+def _gather(pieces, drop_remainder):
+  """Concatenates pieces up to each one that fills its batch.
+
+  Args:
+    pieces: a data set of pairs: a nest of `[n, ...]`, and whether it is the
+      last of its batch.
+    drop_remainder: whether what is left at the end is left out.
+  """
+  nothing = steps_lib.zeros(pieces.element_spec[0])
+
+  def gather(held, piece):
+    held_rows, is_new = held
+    rows, is_full = piece
+    rows = tf.cond(
+        is_new | (gathering.num_rows(held_rows) == 0),
+        lambda: rows,
+        lambda: tf.cond(
+            gathering.num_rows(rows) == 0,
+            lambda: held_rows,
+            lambda: blocks.concat(held_rows, rows),
+        ),
+    )
+    return (rows, is_full), (rows, is_full)
+
+  if not drop_remainder:
+    pieces = pieces.concatenate(
+        tf.data.Dataset.from_tensors((nothing, tf.constant(True)))
+    )
+  return (
+      pieces.scan((nothing, tf.constant(True)), gather)
+      .filter(lambda rows, is_full: is_full & (gathering.num_rows(rows) > 0))
+      .map(lambda rows, is_full: rows)
+  )

@@ -1,0 +1,148 @@
+"""Episodes cut at a horizon, after RLlib."""
+
+from typing import Any, Dict, Optional
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import outcomes
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import transitions
+
+
+def apply_horizon(
+    steps: Any, horizon: Optional[int], *, no_done_at_end: bool = False
+) -> Dict[str, Any]:
+  """Cuts one episode after `horizon` transitions.
+
+  An episode of 5 transitions that terminates:
+
+      steps            0  1  2  3  4  5    is_last at 5, is_terminal at 5
+      horizon=3        0  1  2  3          is_last at 3
+      horizon=5        0  1  2  3  4  5    is_last at 5, is_terminal at 5
+
+  Args:
+    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
+      tensors.
+    horizon: the most transitions, `H`. None cuts nothing.
+    no_done_at_end: whether learners shall bootstrap at the end of every
+      episode: `is_terminal` is then False everywhere, and a terminal step and
+      the one before it, from which the transition leads there, have a discount
+      of 1. `is_last` stays.
+
+  Returns:
+    The steps, stacked, at most `H + 1`. An episode that was cut is truncated:
+    its last step `is_last` and not `is_terminal`. Dtypes are kept.
+
+  Raises:
+    ValueError: if `horizon` is not positive, or a flag is missing or not one
+      number or bool a step.
+    InvalidArgumentError: if stacked fields differ in length.
+  """
+  if horizon is not None:
+    checks.check_positive('horizon', horizon)
+  steps = _checked(steps, no_done_at_end)
+  if horizon is None:
+    return steps
+  length = gathering.num_rows(steps)
+  return _end(_cut(steps, 0, horizon, length), length <= horizon + 1)
+
+
+def split_at_horizon(
+    rlds_data: tf.data.Dataset, horizon: int, *, no_done_at_end: bool = False
+) -> tf.data.Dataset:
+  """Cuts every episode into pseudo-episodes of `horizon` transitions.
+
+  RLlib's soft horizon. They share the observation where they meet, and none but
+  the last can be terminal. An episode of 5 transitions, horizon=2:
+
+      steps                0  1  2  3  4  5
+      pseudo-episodes      0  1  2
+                                 2  3  4
+                                       4  5    terminal, if the episode is
+
+  Args:
+    rlds_data: an RLDS data set.
+    horizon: the most transitions of a pseudo-episode.
+    no_done_at_end: see `apply_horizon`.
+
+  Returns:
+    An RLDS data set, the steps stacked, with `is_first` on the first step of
+    each pseudo-episode and `is_last` on its last. What else an episode has,
+    each pseudo-episode has.
+
+  Raises:
+    ValueError: if `horizon` is not positive, or a flag is missing or not one
+      number or bool a step.
+    InvalidArgumentError: if stacked fields differ in length.
+  """
+  checks.check_positive('horizon', horizon)
+
+  def split(episode):
+    steps = _checked(episode[rlds.STEPS], no_done_at_end)
+    length = gathering.num_rows(steps)
+    # An episode of one step is one of no transitions.
+    count = tf.maximum((length - 1 + horizon - 1) // horizon, 1)
+    count = tf.where(length > 0, count, 0)
+
+    def cut(index):
+      rows = _cut(steps, index * horizon, horizon, length)
+      rows[rlds.IS_FIRST] = _set(rows[rlds.IS_FIRST], 0, True)
+      return {**episode, rlds.STEPS: _end(rows, index == count - 1)}
+
+    return tf.data.Dataset.range(count).map(cut)
+
+  return rlds_data.flat_map(split)
+
+
+def _checked(steps, no_done_at_end) -> Dict[str, Any]:
+  """Returns an episode's steps stacked, none of them done if so desired."""
+  steps = transitions.stack_dict(steps)
+  for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL):
+    paths.get(steps, flag)
+    outcomes.flag(steps, flag)  # or it is no flag
+  if not no_done_at_end:
+    return steps
+  is_terminal = outcomes.flag(steps, rlds.IS_TERMINAL)
+  steps[rlds.IS_TERMINAL] = tf.zeros_like(steps[rlds.IS_TERMINAL])
+  if rlds.DISCOUNT in steps:
+    leads_there = tf.concat(
+        [is_terminal[1:], tf.zeros_like(is_terminal[:1])], 0
+    )
+    bootstraps = tf.reshape(
+        is_terminal | leads_there, tf.shape(steps[rlds.DISCOUNT])
+    )
+    steps[rlds.DISCOUNT] = tf.where(
+        bootstraps, tf.ones_like(steps[rlds.DISCOUNT]), steps[rlds.DISCOUNT]
+    )
+  return steps
+
+
+def _cut(steps, start, horizon, length) -> Dict[str, Any]:
+  """Returns at most `horizon + 1` of `length` steps, from `start` on."""
+  start = tf.cast(start, length.dtype)
+  stop = tf.minimum(start + horizon + 1, length)
+  return steps_lib.own_rows(steps, start, stop)
+
+
+def _end(steps, is_end) -> Dict[str, Any]:
+  """Ends steps that, unless `is_end`, were cut off: they are truncated."""
+  is_last, is_terminal = steps[rlds.IS_LAST], steps[rlds.IS_TERMINAL]
+  return {
+      **steps,
+      rlds.IS_LAST: tf.where(is_end, is_last, _set(is_last, -1, True)),
+      rlds.IS_TERMINAL: tf.where(
+          is_end, is_terminal, tf.zeros_like(is_terminal)
+      ),
+  }
+
+
+def _set(column, row, value):
+  """Returns `column` with its first (0) or its last (-1) row set."""
+  new = tf.cast(tf.fill(tf.shape(column[:1]), value), column.dtype)
+  if row == 0:
+    return tf.concat([new, column[1:]], 0)
+  return tf.concat([column[:-1], new], 0)

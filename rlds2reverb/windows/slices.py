@@ -1,0 +1,332 @@
+"""Random slices of trajectories, crops of episodes, and padded trajectories.
+
+Here many trajectories are one nest of rows `[N, ...]`, one after the other, and
+their lengths `[E]`, as TorchRL stores them: see `join_transitions`.
+"""
+
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import rows as rows_lib
+from rlds2reverb.windows import transitions
+
+PADS = ('zeros', 'repeat_last', 'ragged')
+WEIGHTINGS = ('trajectory', 'window')
+
+Seed = Union[Tuple[int, int], tf.Tensor]
+
+
+class Slices(NamedTuple):
+  """Sub-trajectories.
+
+  Attributes:
+    rows: a nest of `[S, L, ...]`; or, not padded, of ragged tensors.
+    mask: bool `[S, L]`: True where a row is real.
+    trajectory: int64 `[S]`: which trajectory each is of.
+    start: int64 `[S]`: which of its rows the slice starts at. It is negative
+      where the slice starts before its trajectory.
+  """
+
+  rows: Any
+  mask: tf.Tensor
+  trajectory: tf.Tensor
+  start: tf.Tensor
+
+
+def join_transitions(
+    rlds_data: tf.data.Dataset,
+) -> Tuple[Dict[str, Any], tf.Tensor]:
+  """Reads the transitions of all episodes into one nest, in memory.
+
+  Args:
+    rlds_data: an RLDS data set.
+
+  Returns:
+    The fields of `transition_rows`, every leaf `[N, ...]`, and the lengths of
+    the episodes, int64 `[E]`; those without transitions have 0.
+  """
+  # Rows and lengths must be those of one pass: a data set may be shuffled anew
+  # at the next. The first reads all of it into the cache.
+  per_episode = rlds_data.map(
+      lambda episode: transitions.transition_rows(episode[rlds.STEPS])
+  ).cache()
+  joined = per_episode.rebatch(tf.int64.max)
+  # Of no rows there is no batch.
+  nothing = tf.data.Dataset.from_tensors(steps_lib.zeros(joined.element_spec))
+  rows = joined.concatenate(nothing).take(1).get_single_element()
+  with tf.control_dependencies(tf.nest.flatten(rows)):
+    lengths = per_episode.map(gathering.num_rows).batch(tf.int64.max)
+    no_lengths = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64))
+    return rows, lengths.concatenate(no_lengths).take(1).get_single_element()
+
+
+def sample_slices(
+    rows: Any,
+    lengths: tf.Tensor,
+    num_slices: int,
+    slice_length: int,
+    seed: Seed,
+    *,
+    strict: bool = True,
+    weighting: str = 'trajectory',
+    replacement: bool = True,
+    pad: str = 'zeros',
+    span: Tuple[int, int] = (0, 0),
+) -> Slices:
+  """Draws random sub-trajectories.
+
+  After TorchRL's `SliceSampler`. Trajectories of 5 and of 3 rows, L=3:
+
+      rows            0  1  2  3  4    5  6  7
+      starts          0  1  2          0          with span=(1, 0) also -1
+      "trajectory"    1/6 each         1/2
+      "window"        1/4 each         1/4
+
+  Args:
+    rows: a nest of `[N, ...]`, tensors, arrays or lists: the rows of all
+      trajectories. Tensors cost least: arrays are copied at each call, and are
+      a part of the graph of a function that is mapped over a data set.
+    lengths: integers `[E]` whose sum is `N`.
+    num_slices: `S`, how many are drawn.
+    slice_length: `L`.
+    seed: two integers, as for `tf.random.stateless_uniform`. The same seed
+      gives the same slices.
+    strict: whether trajectories shorter than `L` are left out. Else they are
+      drawn whole.
+    weighting: `"trajectory"` draws a trajectory, each as likely, then one of
+      its starts, each as likely; `"window"` draws one of all starts.
+    replacement: whether what was drawn can be drawn again: a trajectory, or
+      with `"window"` a start.
+    pad: what stands where a slice has no rows: `"zeros"`; `"repeat_last"`, the
+      nearest row; or `"ragged"`, nothing: then rows are ragged.
+    span: how many rows a slice may start before its trajectory, and end behind
+      it; each less than `L`.
+
+  Returns:
+    The `Slices`.
+
+  Raises:
+    ValueError: if `num_slices` or `slice_length` is not positive, `span` is not
+      two numbers from 0 to `L - 1`, `seed` is not two integers, `lengths` are
+      not integers, the rows are not of one number in all fields, or another
+      argument is not one of its choices.
+    InvalidArgumentError: if there is nothing to draw, less than `num_slices`
+      without replacement, a length is negative, or the lengths do not add up to
+      the rows.
+  """
+  checks.check_positive('num_slices', num_slices)
+  checks.check_positive('slice_length', slice_length)
+  checks.check_choice('weighting', weighting, WEIGHTINGS)
+  checks.check_choice('pad', pad, PADS)
+  seed = _checked_seed(seed)
+  left, right = span
+  if not all(
+      hasattr(edge, '__index__') and 0 <= edge < slice_length for edge in span
+  ):
+    raise ValueError(
+        f'span must be two numbers from 0 to slice_length - 1 ='
+        f' {slice_length - 1}, but is {span}.'
+    )
+  rows, lengths = _checked_rows(rows, lengths)
+  is_long = lengths >= slice_length
+  num_starts = tf.where(
+      is_long,
+      lengths - slice_length + 1 + left + right,
+      tf.cast((not strict) & (lengths > 0), tf.int64),
+  )
+  seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+  if weighting == 'trajectory':
+    candidates = tf.where(num_starts > 0)[:, 0]
+    trajectory = tf.gather(
+        candidates,
+        _draw(tf.size(candidates), num_slices, replacement, seeds[0]),
+    )
+    start = _uniform(tf.gather(num_starts, trajectory), seeds[1])
+  else:
+    ends = tf.cumsum(num_starts)
+    drawn = _draw(
+        tf.reduce_sum(num_starts), num_slices, replacement, seeds[0]
+    )
+    trajectory = tf.searchsorted(ends, drawn, side='right', out_type=tf.int64)
+    start = drawn - tf.gather(ends - num_starts, trajectory)
+  start -= tf.where(tf.gather(is_long, trajectory), tf.cast(left, tf.int64), 0)
+  return _cut(rows, lengths, trajectory, start, slice_length, pad)
+
+
+def pad_trajectories(
+    rows: Any, lengths: tf.Tensor, max_length: Optional[int] = None
+) -> Tuple[Any, tf.Tensor]:
+  """Lays trajectories side by side, with zeros on the right.
+
+  As TorchRL's `split_trajectories`. Trajectories of 3 and of 2 rows:
+
+      a b c        mask    T T T
+      d e 0                T T F
+
+  Args:
+    rows: a nest of `[N, ...]`, tensors, arrays or lists: the rows of all
+      trajectories.
+    lengths: integers `[E]` whose sum is `N`.
+    max_length: the length of the rows returned. By default that of the longest.
+
+  Returns:
+    A nest of `[E, max_length, ...]`, and a mask, bool `[E, max_length]`.
+
+  Raises:
+    ValueError: if `max_length` is not positive, `lengths` are not integers, or
+      the rows are not of one number in all fields.
+    InvalidArgumentError: if a trajectory is longer than `max_length`, a length
+      is negative, or the lengths do not add up to the rows.
+  """
+  rows, lengths = _checked_rows(rows, lengths)
+  if max_length is None:
+    max_length = tf.reduce_max(tf.concat([[0], lengths], 0))
+  else:
+    checks.check_positive('max_length', max_length)
+    tf.debugging.assert_less_equal(
+        lengths,
+        tf.constant(max_length, tf.int64),
+        'A trajectory is longer than max_length. Choose a larger max_length.',
+    )
+  starts = tf.cumsum(lengths, exclusive=True)
+  index = gathering.window_index(starts, max_length)
+  mask = index < (starts + lengths)[:, tf.newaxis]
+  index = tf.where(mask, index, -1)
+  return gathering.take_filled(rows, index, gathering.num_rows(rows)), mask
+
+
+def random_crop(steps: Any, crop_length: int, seed: Seed) -> Dict[str, Any]:
+  """Returns consecutive transitions of one episode, from a random start.
+
+  As TorchRL's `RandomCropTensorDict`: every start from 0 to `T - crop_length`
+  is as likely. In a data set, enumerate for a seed an episode:
+
+      data.enumerate().map(
+          lambda index, episode: random_crop(episode['steps'], 8, (7, index)))
+
+  Args:
+    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
+      tensors.
+    crop_length: how many transitions.
+    seed: two integers, as for `tf.random.stateless_uniform`.
+
+  Returns:
+    The fields of `transition_rows`, every leaf `[crop_length, ...]`.
+
+  Raises:
+    ValueError: if `crop_length` is not positive, or `seed` not two integers.
+    InvalidArgumentError: if the episode has fewer transitions.
+  """
+  checks.check_positive('crop_length', crop_length)
+  seed = _checked_seed(seed)
+  rows = transitions.transition_rows(steps)
+  length = gathering.num_rows(rows)
+  with tf.control_dependencies([
+      tf.debugging.assert_greater_equal(
+          length,
+          tf.constant(crop_length, tf.int64),
+          f'An episode has fewer transitions than crop_length={crop_length}.',
+      )
+  ]):
+    start = _uniform(length[tf.newaxis] - crop_length + 1, seed)
+  crop = gathering.take(rows, gathering.window_index(start, crop_length))
+  return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), crop)
+
+
+def _checked_rows(rows, lengths) -> Tuple[Any, tf.Tensor]:
+  """Returns rows and the lengths, int64 `[E]`, of their trajectories."""
+  rows = rows_lib.to_tensors(rows=rows)['rows']
+  given = tf.convert_to_tensor(lengths, dtype_hint=tf.int64)
+  if not given.dtype.is_integer or given.shape.rank != 1:
+    raise ValueError(
+        f'lengths must be integers, one a trajectory, but are {lengths}.'
+    )
+  lengths = tf.cast(given, tf.int64)
+  with tf.control_dependencies([
+      tf.debugging.assert_non_negative(
+          lengths, 'The lengths of trajectories must not be negative.'
+      ),
+      tf.debugging.assert_equal(
+          tf.reduce_sum(lengths),
+          gathering.num_rows(rows),
+          'The lengths of the trajectories must add up to the rows.',
+      ),
+  ]):
+    return rows, tf.identity(lengths)
+
+
+def _cut(rows, lengths, trajectory, start, length, pad) -> Slices:
+  """Returns the slices of `length` rows that start at `start` [S]."""
+  offset = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
+  own_length = tf.gather(lengths, trajectory)[:, tf.newaxis]
+  index = gathering.window_index(start, length)
+  mask = gathering.is_inside(index, own_length)
+  index = tf.clip_by_value(index, 0, tf.maximum(own_length - 1, 0))
+  index += offset[:, tf.newaxis]
+  if pad == 'repeat_last':
+    sliced = gathering.take(rows, index)
+    return Slices(sliced, mask, trajectory, start)
+  real = gathering.take(rows, index[mask])
+  counts = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
+  if pad == 'ragged':
+    sliced = tf.nest.map_structure(
+        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf, counts), real
+    )
+  else:
+    # Zeros are put to the rows that were drawn, which are few beside all.
+    place = tf.cumsum(tf.cast(tf.reshape(mask, [-1]), tf.int64)) - 1
+    place = tf.where(mask, tf.reshape(place, tf.shape(mask)), -1)
+    sliced = gathering.take_filled(real, place, gathering.num_rows(real))
+  return Slices(sliced, mask, trajectory, start)
+
+
+def _draw(population, count, replacement, seed):
+  """Returns, int64 `[count]`, numbers in `[0, population)`."""
+  population = tf.cast(population, tf.int64)
+  needed = tf.constant(1 if replacement else count, tf.int64)
+  with tf.control_dependencies([
+      tf.debugging.assert_greater_equal(
+          population,
+          needed,
+          'There are not enough slices to draw: choose a shorter slice_length,'
+          ' strict=False, or fewer slices without replacement.',
+      )
+  ]):
+    population = tf.identity(population)
+  if replacement:
+    return tf.random.stateless_uniform(
+        [count], seed, 0, population, dtype=tf.int64
+    )
+  shuffled = tf.random.experimental.stateless_shuffle(
+      tf.range(population), seed
+  )
+  return tf.ensure_shape(shuffled[:count], [count])
+
+
+def _uniform(populations, seed):
+  """Returns, int64, a number in `[0, population)` for each of a vector."""
+  fraction = tf.random.stateless_uniform(
+      tf.shape(populations), seed, dtype=tf.float64
+  )
+  number = tf.cast(fraction * tf.cast(populations, tf.float64), tf.int64)
+  return tf.ensure_shape(number, populations.shape)
+
+
+def _checked_seed(seed) -> tf.Tensor:
+  is_pair = isinstance(seed, (tuple, list))
+  parts = [tf.convert_to_tensor(part) for part in (seed if is_pair else [seed])]
+  if all(part.dtype.is_integer for part in parts):
+    # The same numbers must give the same draws, whatever their dtype.
+    parts = [tf.cast(part, tf.int64) for part in parts]
+    numbers = tf.stack(parts) if is_pair else parts[0]
+    if numbers.shape.is_compatible_with([2]):
+      return numbers
+  raise ValueError(
+      'seed must be two integers, for example (7, episode_index), but is'
+      f' {seed}.'
+  )

@@ -1,0 +1,93 @@
+"""Tests of paths: what they are short for, and which cannot be."""
+
+import os
+import pathlib
+
+from absl.testing import parameterized
+from etils import epath
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from tests import ram_files  # pylint: disable=unused-import
+
+
+class ExpandTest(parameterized.TestCase, tf.test.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    home = os.environ.get('HOME')
+    self.addCleanup(os.environ.update, {'HOME': home} if home else {})
+    os.environ['HOME'] = '/home/someone'
+
+  @parameterized.parameters(
+      ('/a/b', '/a/b'),
+      ('/a/../b/', '/b'),
+      ('~', '/home/someone'),
+      ('~/a', '/home/someone/a'),
+      (pathlib.Path('~/a'), '/home/someone/a'),
+      (epath.Path('/a'), '/a'),
+      (os.fsencode('/a'), '/a'),
+      ('/a/~/b', '/a/~/b'),
+      ('/a:b/c', '/a:b/c'),
+      ('gs://bucket/a', 'gs://bucket/a'),
+      ('gs://bucket/a/', 'gs://bucket/a'),
+      (epath.Path('gs://bucket/a'), 'gs://bucket/a'),
+      ('ram://a/b', 'ram://a/b'),
+  )
+  def test_expand(self, path, expected):
+    self.assertEqual(files.expand(path), expected)
+
+  def test_relative(self):
+    self.assertEqual(files.expand('a/b'), os.path.join(os.getcwd(), 'a', 'b'))
+    self.assertEqual(files.expand('a:b'), os.path.join(os.getcwd(), 'a:b'))
+
+  @parameterized.parameters(
+      ('', 'must not be empty'),
+      ('foo://a/b', 'no file system for foo://'),
+      (pathlib.Path('gs://bucket/a'), 'gs:/bucket/a is a URL that has lost'),
+  )
+  def test_what_is_no_path(self, path, message):
+    with self.assertRaisesRegex(ValueError, message):
+      files.expand(path)
+
+  def test_local_only(self):
+    self.assertEqual(
+        files.expand_local('~/a', 'The file'), '/home/someone/a'
+    )
+    with self.assertRaisesRegex(
+        ValueError, 'The file must be on the local disk, but is at gs://b/a'
+    ):
+      files.expand_local('gs://b/a', 'The file')
+
+  def test_a_file_system_that_is_not_there(self):
+    for function in files.exists, files.is_folder, files.names_in:
+      # TensorFlow knows of s3, and has it in a package of its own.
+      with self.assertRaisesRegex(OSError, 's3://b/a cannot be reached: .*s3'):
+        function('s3://b/a')
+
+
+class FilesTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.parameters('local', 'ram')
+  def test_what_is_there(self, kind):
+    folder = self.create_tempdir().full_path if kind == 'local' else 'ram://f'
+    tf.io.gfile.makedirs(f'{folder}/data/1.0.0')
+    tf.io.gfile.makedirs(f'{folder}/data/c~')
+    with tf.io.gfile.GFile(f'{folder}/data/b', 'w') as f:
+      f.write('ä\n')
+    self.assertEqual(files.names_in(f'{folder}/data'), ['1.0.0', 'b', 'c~'])
+    self.assertEqual(files.names_in(f'{folder}/data/b'), [])
+    self.assertEqual(files.names_in(f'{folder}/none'), [])
+    self.assertTrue(files.is_folder(f'{folder}/data'))
+    self.assertFalse(files.is_folder(f'{folder}/data/b'))
+    self.assertTrue(files.exists(f'{folder}/data/b'))
+    self.assertFalse(files.exists(f'{folder}/none'))
+    with files.open_text(f'{folder}/data/b') as f:
+      self.assertEqual(f.name, f'{folder}/data/b')
+      self.assertEqual(f.read(), 'ä\n')
+    with self.assertRaises(FileNotFoundError):
+      files.open_text(f'{folder}/none')
+
+
+if __name__ == '__main__':
+  tf.test.main()

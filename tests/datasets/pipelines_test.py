@@ -1,0 +1,256 @@
+"""Tests of the hashes of pipelines."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import pipelines
+from rlds2reverb.fields import step_mapping
+from rlds2reverb.transforms import filters
+from rlds2reverb.transforms import transforms
+
+_RECORDED = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    'data',
+    'recorded',
+)
+_WALKER = os.path.join(_RECORDED, 'walker')
+_CHEETAH = os.path.join(_RECORDED, 'half_cheetah')
+
+
+def _range():
+  return tf.data.Dataset.range(5)
+
+
+def _numbers():
+  return np.arange(5.0)
+
+
+def _walker(directory=_WALKER, scale=2.0, discount=None, minimum=1.0):
+  episodes = step_mapping.map_fields(
+      loading.load_episodes(directory),
+      step_mapping.StepMapping(discount=discount),
+  )
+  return transforms.transform_episodes(
+      episodes,
+      [
+          filters.KeepEpisodes(min_return=minimum),
+          transforms.ScaleReward(scale),
+          transforms.ClipField('action', [-0.5] * 6, 0.5),
+      ],
+  )
+
+
+def _add(number):
+  return lambda x: x + number
+
+
+def _branch(number):
+  return lambda x: tf.cond(x > 1, lambda: x, lambda: x + number)
+
+
+def _repeat(number):
+  return lambda x: tf.map_fn(lambda y: y + number, tf.ones([x]))
+
+
+def _check(number):
+  def check(x):
+    with tf.control_dependencies([tf.debugging.assert_less(x, number)]):
+      return tf.identity(x)
+
+  return check
+
+
+def _in_memory(values):
+  return tf.data.Dataset.from_tensor_slices(values)
+
+
+def _captured(values):
+  tensor = tf.constant(values)
+  return _range().map(lambda x: tf.gather(tensor, x))
+
+
+def _embedded(values):
+  return _range().map(lambda x: tf.gather(tf.constant(values), x))
+
+
+def _looked_up(values):
+  table = tf.lookup.StaticHashTable(
+      tf.lookup.KeyValueTensorInitializer(tf.range(5, dtype=tf.int64), values),
+      0.0,
+  )
+  return _range().map(table.lookup)
+
+
+def _with_order(deterministic):
+  options = tf.data.Options()
+  options.deterministic = deterministic
+  return _range().with_options(options)
+
+
+# Each makes a pipeline that no other makes.
+_DIFFERENT = (
+    _range,
+    lambda: tf.data.Dataset.range(6),
+    lambda: tf.data.Dataset.range(5, output_type=tf.int32),
+    lambda: _range().map(_add(1)),
+    lambda: _range().map(_add(2)),
+    lambda: _range().map(_add(1)).map(_add(2)),
+    lambda: _range().map(_add(2)).map(_add(1)),
+    lambda: _range().map(lambda x: 2 - x),
+    lambda: _range().map(lambda x: x - 2),
+    lambda: _range().map(lambda x: {'a': x, 'b': x + 1}),
+    lambda: _range().map(lambda x: {'a': x + 1, 'b': x}),
+    lambda: _range().map(_branch(1)),
+    lambda: _range().map(_branch(2)),
+    lambda: _range().map(_repeat(1.0)),
+    lambda: _range().map(_repeat(2.0)),
+    lambda: _range().map(_check(tf.constant(7, tf.int64))),
+    lambda: _range().map(_check(tf.constant(8, tf.int64))),
+    lambda: _range().filter(lambda x: x > 1),
+    lambda: _range().filter(lambda x: x > 2),
+    lambda: _range().flat_map(lambda _: _range()),
+    lambda: _range().flat_map(lambda _: _range().take(1)),
+    lambda: _in_memory(_numbers()),
+    lambda: _in_memory(_numbers() + 1),
+    lambda: _in_memory(_numbers().astype(np.float32)),
+    lambda: _captured(_numbers()),
+    lambda: _captured(_numbers() + 1),
+    lambda: _captured(np.arange(1e5)),
+    lambda: _captured(np.arange(1e5) + (np.arange(1e5) == 5e4)),
+    lambda: _embedded(_numbers()),
+    lambda: _embedded(_numbers() + 1),
+    lambda: _looked_up(_numbers()),
+    lambda: _looked_up(_numbers() + 1),
+    lambda: _range().cache(),
+    lambda: _range().shuffle(3, seed=0),
+    lambda: _range().shuffle(3, seed=1),
+    lambda: _with_order(True),
+    lambda: _with_order(False),
+    lambda: _range().map(
+        lambda x: tf.random.stateless_uniform([], tf.stack([x, 1]))
+    ),
+    _walker,
+    lambda: _walker(scale=3.0),
+    lambda: _walker(discount='discount'),
+    lambda: _walker(minimum=2.0),
+    lambda: _walker(directory=_CHEETAH),
+)
+
+
+def _fingerprints():
+  return [pipelines.fingerprint(make())[0] for make in _DIFFERENT]
+
+
+# Not a tf.test.TestCase, which sets the seed that a shuffle has by default.
+class FingerprintTest(parameterized.TestCase):
+
+  def test_the_same_in_another_process_and_different_otherwise(self):
+    # In another order, so that the names of nodes and functions differ.
+    program = (
+        'from tests.datasets import pipelines_test\n'
+        'pipelines_test._DIFFERENT = pipelines_test._DIFFERENT[::-1]\n'
+        'print(*pipelines_test._fingerprints())\n'
+    )
+    other = subprocess.Popen(
+        [sys.executable, '-c', program],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found = _fingerprints()
+    for pipeline in found:
+      self.assertRegex(pipeline, '^[0-9a-f]{16}$')
+    self.assertLen(set(found), len(_DIFFERENT))
+    printed, _ = other.communicate()
+    self.assertEqual(printed.split()[::-1], found)
+
+  def test_the_same_again(self):
+    for make in (_walker, *_DIFFERENT[:38]):
+      self.assertEqual(
+          pipelines.fingerprint(make()), pipelines.fingerprint(make())
+      )
+
+  @parameterized.named_parameters(
+      (
+          'generator',
+          lambda: tf.data.Dataset.from_generator(
+              lambda: [1], output_signature=tf.TensorSpec([], tf.int32)
+          ),
+          'PyFunc',
+      ),
+      (
+          'python',
+          lambda: _range().map(
+              lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)
+          ),
+          'PyFunc',
+      ),
+      (
+          'random_number',
+          lambda: _range().map(lambda x: tf.random.uniform([])),
+          'RandomUniform',
+      ),
+      ('shuffle', lambda: _range().shuffle(3), 'has no seed'),
+      (
+          'random_in_a_function',
+          lambda: _range().flat_map(
+              lambda _: tf.data.Dataset.random().take(1)
+          ),
+          'in a function',
+      ),
+      (
+          'large_strings',
+          lambda: _in_memory(['x' * (130 << 20)]),
+          '130 MiB of tensors in memory',
+      ),
+      ('random', lambda: tf.data.Dataset.random().take(1), 'has no seed'),
+      (
+          'shuffled_files',
+          lambda: loading.load_episodes(_WALKER, shuffle_files=True),
+          'has no seed',
+      ),
+      (
+          'variable',
+          lambda: _range().map(
+              lambda x, v=tf.Variable(1, dtype=tf.int64): x + v
+          ),
+          'Variable',
+      ),
+      (
+          'large',
+          lambda: _in_memory(np.zeros([129, 1 << 20], np.uint8)).map(
+              lambda x: x
+          ),
+          '129 MiB of tensors in memory',
+      ),
+  )
+  def test_what_cannot_be_known(self, make, problem):
+    pipeline, found = pipelines.fingerprint(make())
+    self.assertIsNone(pipeline)
+    self.assertIn(problem, found)
+
+  def test_files_that_change(self):
+    directory = os.path.join(self.create_tempdir().full_path, 'walker')
+    shutil.copytree(_WALKER, directory)
+    before = pipelines.fingerprint(loading.load_episodes(directory))
+    self.assertEqual(
+        pipelines.fingerprint(loading.load_episodes(directory)), before
+    )
+    shard = os.path.join(directory, 'walker-train.tfrecord-00000')
+    stat = os.stat(shard)
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    self.assertNotEqual(
+        pipelines.fingerprint(loading.load_episodes(directory)), before
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()

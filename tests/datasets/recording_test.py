@@ -1,0 +1,235 @@
+"""Tests of recording real episodes, and of reading them back."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+from absl.testing import parameterized
+import gym
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import recording
+
+
+_NUM_STEPS = 4
+
+# It dies in the third of its episodes, as by `kill -9`.
+_KILLED = """
+import itertools, os, signal, sys
+from rlds2reverb.datasets import recording
+steps = itertools.count()
+def policy(_):
+  if next(steps) == 25:
+    os.kill(os.getpid(), signal.SIGKILL)
+  return 0
+recording.record_episodes(
+    'CartPole-v1', sys.argv[1], 5, policy=policy, max_steps=10)
+"""
+
+
+class _Reusing(gym.Env):
+  """Gives the same arrays at every step, and writes into what it is given."""
+
+  action_space = gym.spaces.Box(-9, 9, (2,), np.float32)
+
+  def __init__(self, is_dict):
+    box = gym.spaces.Box(-99, 99, (3,), np.float32)
+    self._observation = np.zeros(3, np.float32)
+    self._returned = self._observation
+    self.observation_space = box
+    if is_dict:
+      self._returned = {'a': {'b': self._observation}}
+      self.observation_space = gym.spaces.Dict(a=gym.spaces.Dict(b=box))
+
+  def seed(self, seed=None):
+    del seed
+
+  def reset(self):
+    self._observation[:] = 10
+    return self._returned
+
+  def step(self, action):
+    self._observation += 1
+    action[:] = -1
+    return self._returned, 0.0, self._observation[0] == 10 + _NUM_STEPS, {}
+
+
+for _is_dict in False, True:
+  gym.register(
+      f'Reusing{_is_dict}-v0',
+      entry_point=_Reusing,
+      kwargs={'is_dict': _is_dict},
+  )
+
+
+def _read(directory):
+  return [
+      episode['steps']
+      for episode in loading.load_episodes(directory).as_numpy_iterator()
+  ]
+
+
+class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
+
+  def _directory(self):
+    return os.path.join(self.create_tempdir().full_path, 'recorded')
+
+  @parameterized.parameters('CartPole-v1', 'Pendulum-v1')
+  def test_steps_are_those_of_the_environment(self, name):
+    directory = self._directory()
+    recording.record_episodes(name, directory, 3, seed=7)
+
+    env = gym.make(name)
+    env.seed(7)
+    env.action_space.seed(7)
+    episodes = _read(directory)
+    self.assertLen(episodes, 3)
+    for steps in episodes:
+      observation = env.reset()
+      transitions = len(steps['reward']) - 1
+      for t in range(transitions):
+        self.assertAllClose(steps['observation'][t], observation)
+        action = env.action_space.sample()
+        self.assertAllEqual(steps['action'][t], action)
+        observation, reward, done, info = env.step(action)
+        self.assertNear(steps['reward'][t], reward, 1e-5)
+        self.assertEqual(done, t == transitions - 1)
+      self.assertAllClose(steps['observation'][-1], observation)
+      is_terminal = not info.get('TimeLimit.truncated', False)
+      self.assertEqual(is_terminal, name == 'CartPole-v1')
+      self.assertAllEqual(
+          steps['is_first'], [True] + [False] * transitions
+      )
+      self.assertAllEqual(steps['is_last'], [False] * transitions + [True])
+      self.assertAllEqual(
+          steps['is_terminal'], [False] * transitions + [is_terminal]
+      )
+      end = [0.0, 0.0] if is_terminal else [1.0, 1.0]
+      self.assertAllEqual(steps['discount'], [1.0] * (transitions - 1) + end)
+      self.assertAllEqual(steps['reward'][-1], 0.0)
+    env.close()
+
+  def test_max_steps_cuts_without_termination(self):
+    directory = self._directory()
+    recording.record_episodes(
+        'MountainCarContinuous-v0', directory, 2, max_steps=5
+    )
+    for steps in _read(directory):
+      self.assertLen(steps['reward'], 6)
+      self.assertFalse(steps['is_terminal'].any())
+      self.assertAllEqual(steps['discount'], np.ones(6))
+
+  def test_policy_acts(self):
+    directory = self._directory()
+    recording.record_episodes(
+        'CartPole-v1', directory, 2, policy=lambda o: int(o[2] > 0)
+    )
+    for steps in _read(directory):
+      self.assertAllEqual(
+          steps['action'][:-1], (steps['observation'][:-1, 2] > 0).astype(int)
+      )
+
+  @parameterized.parameters(False, True)
+  def test_arrays_that_are_used_again(self, is_dict):
+    directory = self._directory()
+    buffer = np.zeros(2, np.float32)
+
+    def policy(observation):
+      observation = observation['a']['b'] if is_dict else observation
+      buffer[:] = observation[:2] - 10
+      return buffer
+
+    recording.record_episodes(
+        f'Reusing{is_dict}-v0', directory, 2, policy=policy
+    )
+    for steps in _read(directory):
+      observation = steps['observation']
+      observation = observation['a']['b'] if is_dict else observation
+      times = np.arange(_NUM_STEPS + 1)[:, np.newaxis]
+      self.assertAllEqual(observation, np.tile(10 + times, 3))
+      self.assertAllEqual(steps['action'][:-1], np.tile(times[:-1], 2))
+      self.assertAllEqual(steps['action'][-1], [0, 0])
+
+  def test_a_policy_that_changes_what_it_sees(self):
+    directory = self._directory()
+
+    def policy(observation):
+      observation *= 100
+      return 0
+
+    recording.record_episodes(
+        'CartPole-v1', directory, 1, policy=policy, max_steps=1
+    )
+    env = gym.make('CartPole-v1')
+    env.seed(0)
+    (steps,) = _read(directory)
+    self.assertAllClose(steps['observation'][0], env.reset())
+
+  def test_never_overwrites(self):
+    directory = self._directory()
+    recording.record_episodes('CartPole-v1', directory, 1)
+    with self.assertRaisesRegex(FileExistsError, 'is not empty'):
+      recording.record_episodes('CartPole-v1', directory, 1)
+
+  def test_failure_leaves_nothing(self):
+    directory = self._directory()
+
+    def policy(_):
+      raise RuntimeError('no action')
+
+    with self.assertRaisesRegex(RuntimeError, 'no action'):
+      recording.record_episodes('CartPole-v1', directory, 1, policy=policy)
+    self.assertEmpty(os.listdir(os.path.dirname(directory)))
+
+  def test_killed_and_run_again(self):
+    directory = self._directory()
+    parent = os.path.dirname(directory)
+    killed = subprocess.run(
+        [sys.executable, '-c', _KILLED, directory],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+        check=False,
+    )
+    self.assertEqual(killed.returncode, -signal.SIGKILL)
+    self.assertCountEqual(
+        os.listdir(parent), ['.recorded.lock', '.recorded.unfinished']
+    )
+    recording.record_episodes('CartPole-v1', directory, 5, max_steps=10)
+    self.assertLen(_read(directory), 5)
+    self.assertEqual(os.listdir(parent), ['recorded'])
+
+  def test_a_directory_is_checked_before_the_environment_is_made(self):
+    for directory in '/proc/data', '/proc', 's3://bucket/data':
+      with self.assertRaises(OSError):
+        recording.record_episodes('NoSuchEnvironment-v0', directory, 1)
+
+  def test_the_umask_of_the_user(self):
+    directory = self._directory()
+    umask = os.umask(0o027)
+    try:
+      recording.record_episodes('CartPole-v1', directory, 1, max_steps=1)
+    finally:
+      os.umask(umask)
+    mode = lambda path: stat.S_IMODE(os.stat(path).st_mode)
+    self.assertEqual(mode(directory), 0o750)
+    self.assertEqual(
+        {mode(os.path.join(directory, name)) for name in os.listdir(directory)},
+        {0o640},
+    )
+
+  def test_bad_arguments(self):
+    with self.assertRaisesRegex(ValueError, 'no gym environment'):
+      recording.record_episodes('NoSuchEnvironment-v0', self._directory(), 1)
+    with self.assertRaisesRegex(ValueError, 'must be positive'):
+      recording.record_episodes('CartPole-v1', self._directory(), 0)
+    with self.assertRaisesRegex(ValueError, 'must be positive'):
+      recording.record_episodes(
+          'CartPole-v1', self._directory(), 1, max_steps=0
+      )
+
+
+if __name__ == '__main__':
+  tf.test.main()

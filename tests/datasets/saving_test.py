@@ -1,0 +1,287 @@
+"""Tests of saving transformed episodes, and of reading them back."""
+
+import os
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+import tree
+
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import saving
+from rlds2reverb.transforms import transforms
+from tests import golden
+from tests import ways
+
+_NUMBERS = (
+    np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
+    np.int64, np.uint64, np.float16, np.float32, np.float64,
+)  # pyformat: disable
+
+
+def _episode(rng, length):
+  """Returns an episode with every kind of field that can be saved."""
+  step = np.arange(length)
+
+  def numbers(dtype, *shape):
+    if np.issubdtype(dtype, np.floating):
+      values = rng.normal(size=(length, *shape)) / 3
+    else:
+      values = rng.integers(0, 100, (length, *shape)) % 2 ** (
+          1 if dtype == np.bool_ else 7
+      )
+    return values.astype(dtype)
+
+  return {
+      'observation': {
+          **{np.dtype(d).name: numbers(d, 2) for d in _NUMBERS},
+          'scalar': {np.dtype(d).name: numbers(d) for d in _NUMBERS},
+          'large': numbers(np.float32, 40, 10),
+          'image': numbers(np.uint8, 6, 5, 3),
+          'depth': numbers(np.uint16, 6, 5, 1),
+          'mask': numbers(np.uint8, 40, 40, 2),
+          'nothing': numbers(np.float32, 0),
+          'no_image': numbers(np.uint8, 6, 0, 3),
+          'encoded': np.array([rng.bytes(9) for _ in step], object),
+          'a/b': {'c:d': numbers(np.float32)},
+      },
+      'action': numbers(np.float32, 3),
+      'reward': numbers(np.float64),
+      'discount': numbers(np.float32),
+      'is_first': step == 0,
+      'is_last': step == length - 1,
+      'is_terminal': step < 0,
+  }
+
+
+def _scaled(scale):
+  return tf.data.Dataset.from_tensors({'steps': ways.A}).map(
+      transforms.ScaleReward(scale)
+  )
+
+
+class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
+
+  def _directory(self):
+    return os.path.join(self.create_tempdir().full_path, 'some', 'saved-set')
+
+  def _load(self, directory):
+    return [
+        episode['steps']
+        for episode in loading.load_episodes(directory).as_numpy_iterator()
+    ]
+
+  @parameterized.named_parameters(*golden.FORMS.items())
+  def test_every_value_comes_back(self, form):
+    rng = np.random.default_rng(0)
+    episodes = [_episode(rng, length) for length in (3, 1, 4)]
+    rlds_data = form(episodes).enumerate().map(
+        lambda index, episode: {
+            **episode,
+            'id': tf.strings.as_string(index),
+            'info': {'score': tf.cast(index, tf.float64) / 3},
+        }
+    )
+    directory = self._directory()
+    self.assertEqual(saving.save_episodes(rlds_data, directory), directory)
+    self.assertLen(os.listdir(os.path.dirname(directory)), 1)
+    loaded = loading.load_episodes(directory)
+    spec = golden.stacked_spec(episodes[0])
+    for path, leaf in tree.flatten_with_path(loaded.element_spec['steps']):
+      expected = spec
+      for key in path:
+        expected = expected[key]
+      self.assertEqual(leaf.dtype, expected.dtype, path)
+      self.assertEqual(leaf.shape.as_list(), expected.shape.as_list(), path)
+    rows = list(loaded.as_numpy_iterator())
+    self.assertEqual([row['id'] for row in rows], [b'0', b'1', b'2'])
+    self.assertEqual([row['info']['score'] for row in rows], [0, 1 / 3, 2 / 3])
+    golden.assert_frames_equal(self, [row['steps'] for row in rows], episodes)
+
+  def test_open_shapes(self):
+    def open_shape(leaf):
+      return tf.ensure_shape(
+          tf.boolean_mask(leaf, tf.ones_like(leaf[0, :, 0], tf.bool), axis=1),
+          [None, None, 2],
+      )
+
+    points = np.arange(36, dtype=np.float32).reshape(6, 3, 2)
+    rlds_data = golden.stacked([dict(ways.A, points=points)]).map(
+        lambda e: {
+            'steps': {**e['steps'], 'points': open_shape(e['steps']['points'])}
+        }
+    )
+    self.assertEqual(
+        rlds_data.element_spec['steps']['points'].shape.as_list(),
+        [None, None, 2],
+    )
+    steps = self._load(saving.save_episodes(rlds_data, self._directory()))
+    self.assertAllEqual(steps[0]['points'], points)
+
+  def test_a_file_has_a_part_of_the_episodes(self):
+    episodes = [golden.SINGLE_TERMINAL] * 1001
+    directory = saving.save_episodes(
+        golden.stacked(episodes), self._directory(), split='test'
+    )
+    loaded = loading.load_episodes(directory, 'test')
+    self.assertEqual(loaded.cardinality(), 1001)
+
+  def test_used_again(self):
+    directory = self._directory()
+    for _ in range(2):
+      saving.save_episodes(_scaled(2.0), directory, [ways.A['action']])
+    self.assertAllEqual(
+        self._load(directory)[0]['reward'], 2 * ways.A['reward']
+    )
+
+  def test_another_transform_is_not(self):
+    directory = self._directory()
+    saving.save_episodes(_scaled(2.0), directory)
+    with self.assertRaisesRegex(FileExistsError, 'of another pipeline'):
+      saving.save_episodes(_scaled(3.0), directory)
+    saving.save_episodes(_scaled(3.0), directory, overwrite=True)
+    self.assertAllEqual(
+        self._load(directory)[0]['reward'], 3 * ways.A['reward']
+    )
+
+  def test_what_cannot_be_known_is_not(self):
+    directory = self._directory()
+    episodes = [ways.A]
+    rlds_data = golden.stacked(episodes)  # from a generator
+    saving.save_episodes(rlds_data, directory)
+    episodes[0] = ways.B
+    with self.assertRaisesRegex(
+        FileExistsError, 'cannot be known.*PyFunc.*overwrite=True'
+    ):
+      saving.save_episodes(rlds_data, directory)
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
+    saving.save_episodes(rlds_data, directory, overwrite=True)
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.B['reward'])
+
+  def test_other_data_is_written_only_on_request(self):
+    directory = self._directory()
+    saving.save_episodes(_scaled(1.0), directory, ['a'])
+    other = golden.stacked([ways.B])
+    with self.assertRaisesRegex(FileExistsError, 'another pipeline or'):
+      saving.save_episodes(_scaled(1.0), directory, ['b'])
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
+    saving.save_episodes(other, directory, ['b'], overwrite=True)
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.B['reward'])
+    self.assertLen(os.listdir(os.path.dirname(directory)), 1)
+
+  def test_what_was_not_saved_here_is_never_overwritten(self):
+    directory = self.create_tempdir().full_path
+    with open(os.path.join(directory, 'precious'), 'w') as f:
+      f.write('data')
+    for overwrite in (False, True):
+      with self.assertRaisesRegex(FileExistsError, 'did not write'):
+        saving.save_episodes(
+            golden.stacked([ways.A]), directory, overwrite=overwrite
+        )
+    self.assertEqual(os.listdir(directory), ['precious'])
+
+  @parameterized.parameters(False, True)
+  def test_never_in_place(self, overwrite):
+    directory = saving.save_episodes(
+        golden.stacked([ways.A]), self._directory()
+    )
+    link = os.path.join(self.create_tempdir().full_path, 'link')
+    os.symlink(directory, link)
+    for source in (directory, os.path.relpath(directory), link):
+      transformed = transforms.transform_episodes(
+          loading.load_episodes(source), [transforms.ScaleReward(2.0)]
+      )
+      for target in (directory, link):
+        with self.assertRaisesRegex(ValueError, 'are read from'):
+          saving.save_episodes(
+              transformed.shuffle(3), target, overwrite=overwrite
+          )
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
+    # Elsewhere is well.
+    other = saving.save_episodes(transformed, self._directory())
+    self.assertAllEqual(self._load(other)[0]['reward'], 2 * ways.A['reward'])
+
+  @parameterized.parameters(False, True)
+  def test_failure_leaves_what_was_there(self, overwrite):
+    directory = self._directory()
+    if overwrite:
+      saving.save_episodes(golden.stacked([ways.A]), directory)
+
+    def check(episode):
+      with tf.control_dependencies(
+          [tf.debugging.assert_less(episode['steps']['observation'][0], 5.0)]
+      ):
+        return tf.nest.map_structure(tf.identity, episode)
+
+    bad = golden.stacked([ways.A, ways.B]).map(check)
+    with self.assertRaises(tf.errors.InvalidArgumentError):
+      saving.save_episodes(bad, directory, overwrite=overwrite)
+    found = os.listdir(os.path.dirname(directory))
+    self.assertEqual(found, ['saved-set'] if overwrite else [])
+    if overwrite:
+      self.assertLen(self._load(directory), 1)
+
+  def test_no_episodes(self):
+    directory = self._directory()
+    with self.assertRaisesRegex(ValueError, 'no episodes to write'):
+      saving.save_episodes(golden.stacked([ways.A]).take(0), directory)
+    self.assertFalse(os.path.exists(directory))
+
+  @parameterized.named_parameters(
+      ('tuple', lambda s: {**s, 'x': (s['reward'],)}, 'steps/x cannot be'),
+      (
+          'bfloat16',
+          lambda s: {**s, 'x': tf.cast(s['reward'], tf.bfloat16)},
+          'steps/x cannot be.*bfloat16',
+      ),
+      (
+          'strings',
+          lambda s: {
+              **s,
+              'x': tf.ensure_shape(
+                  tf.strings.as_string(
+                      tf.boolean_mask(s['action'], [True, False], axis=1)
+                  ),
+                  [None, None],
+              ),
+          },
+          'steps/x cannot be written: it holds strings',
+      ),
+      (
+          'no_strings',
+          lambda s: {
+              **s, 'x': tf.strings.as_string(s['reward'])[:, None][:, :0]
+          },
+          'steps/x cannot be written: it holds strings',
+      ),
+  )
+  def test_what_cannot_be_written(self, add, message):
+    rlds_data = golden.stacked([ways.A]).map(
+        lambda episode: {'steps': add(episode['steps'])}
+    )
+    with self.assertRaisesRegex(ValueError, message):
+      saving.save_episodes(rlds_data, self._directory())
+
+  def test_what_others_write_meanwhile_is_not_replaced(self):
+    directory = self._directory()
+    rlds_data = golden.stacked([golden.COMPLETE])
+
+    def episodes():
+      os.makedirs(os.path.join(directory, 'other'))
+      yield from rlds_data.as_numpy_iterator()
+
+    with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:
+      saving.save_episodes(
+          tf.data.Dataset.from_generator(
+              episodes, output_signature=rlds_data.element_spec
+          ),
+          directory,
+          overwrite=True,
+      )
+    self.assertEqual(os.listdir(directory), ['other'])
+    kept = str(e.exception).rsplit('kept in ', 1)[1].rstrip('.')
+    self.assertLen(self._load(kept), 1)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,301 @@
+"""Tests of folders that are written whole or not at all: kills included."""
+
+import contextlib
+import os
+import random
+import signal
+import stat
+import time
+from unittest import mock
+
+from absl.testing import parameterized
+import tensorflow as tf
+
+from rlds2reverb.datasets import whole
+from tests import ram_files  # pylint: disable=unused-import
+
+_FILES = ('a', 'b', 'MARKER')
+_NOBODY = 65534
+
+
+def _write(directory, text, **kwargs):
+  with whole.new_folder(directory, ['MARKER'], **kwargs) as folder:
+    for name in _FILES:
+      with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
+        f.write(text)
+
+
+def _read(directory):
+  """Returns the text of the files, which must be of one writer."""
+  texts = set()
+  for name in _FILES:
+    with open(os.path.join(directory, name), encoding='utf-8') as f:
+      texts.add(f.read())
+  (text,) = texts
+  return text
+
+
+@contextlib.contextmanager
+def _as_nobody():
+  """Takes root's rights away, to whom nothing is read-only."""
+  user = os.geteuid()
+  if not user:
+    os.seteuid(_NOBODY)
+  try:
+    yield
+  finally:
+    os.seteuid(user)
+
+
+class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._parent = self.create_tempdir().full_path
+    self._target = os.path.join(self._parent, 'data')
+
+  def _assert_alone(self):
+    self.assertEqual(os.listdir(self._parent), ['data'])
+
+  def test_nothing_is_there_before_all_is(self):
+    with whole.new_folder(self._target, []) as folder:
+      self.assertFalse(os.path.exists(self._target))
+      self.assertEqual(folder, os.path.join(self._parent, '.data.unfinished'))
+    self.assertTrue(os.path.isdir(self._target))
+    self._assert_alone()
+
+  def test_parents_are_made(self):
+    self._target = os.path.join(self._parent, 'x', 'y', 'data')
+    _write(self._target, 'new')
+    self.assertEqual(_read(self._target), 'new')
+
+  def test_an_empty_folder_is_taken(self):
+    os.mkdir(self._target)
+    _write(self._target, 'new')
+    self.assertEqual(_read(self._target), 'new')
+    self._assert_alone()
+
+  def test_what_is_there_stays_unless_it_is_replaced(self):
+    _write(self._target, 'old')
+    with self.assertRaisesRegex(FileExistsError, 'data is not empty'):
+      _write(self._target, 'new')
+    self.assertEqual(_read(self._target), 'old')
+    self._assert_alone()
+    with whole.new_folder(self._target, [], replace=True):
+      self.assertEqual(_read(self._target), 'old')
+    self.assertEmpty(os.listdir(self._target))
+    self._assert_alone()
+
+  def test_a_file_is_not_replaced(self):
+    with open(self._target, 'wb'):
+      pass
+    with self.assertRaisesRegex(FileExistsError, 'data is a file'):
+      _write(self._target, 'new', replace=True)
+    self._assert_alone()
+
+  @parameterized.parameters(True, False)
+  def test_a_body_that_fails_leaves_what_was_there(self, can_exchange):
+    self._maybe_without_exchange(can_exchange)
+    _write(self._target, 'old')
+    with self.assertRaises(KeyboardInterrupt):
+      with whole.new_folder(self._target, [], replace=True) as folder:
+        os.mkdir(os.path.join(folder, 'a'))
+        raise KeyboardInterrupt
+    self.assertEqual(_read(self._target), 'old')
+    self._assert_alone()
+
+  def _maybe_without_exchange(self, can_exchange):
+    if not can_exchange:
+      # As on NFS, which there is none of here.
+      self.enter_context(
+          mock.patch.object(whole, '_exchange', lambda *_: False)
+      )
+
+  @parameterized.parameters(True, False)
+  def test_killed_at_any_moment(self, can_exchange):
+    self._maybe_without_exchange(can_exchange)
+    _write(self._target, '0')
+    for _ in range(15):
+      child = os.fork()
+      if not child:
+        for round_ in range(10**6):
+          _write(self._target, str(round_), replace=True)
+      time.sleep(random.uniform(0, 0.05))
+      os.kill(child, signal.SIGKILL)
+      os.waitpid(child, 0)
+      if not can_exchange:
+        whole.put_right(self._target)
+      self.assertTrue(_read(self._target).isdigit())
+    _write(self._target, 'last', replace=True)
+    self.assertEqual(_read(self._target), 'last')
+    self._assert_alone()
+
+  def test_the_next_writer_removes_what_a_dead_one_left(self):
+    child = os.fork()
+    if not child:
+      with whole.new_folder(self._target, []) as folder:
+        os.mkdir(os.path.join(folder, 'half'))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    self.assertCountEqual(
+        os.listdir(self._parent), ['.data.lock', '.data.unfinished']
+    )
+    _write(self._target, 'new')
+    self.assertEqual(_read(self._target), 'new')
+    self._assert_alone()
+
+  def test_killed_between_two_renames(self):
+    _write(self._target, 'old')
+    _write(os.path.join(self._parent, '.data.unfinished'), 'new')
+    os.rename(self._target, os.path.join(self._parent, '.data.replaced'))
+    whole.put_right(self._target)
+    self.assertEqual(_read(self._target), 'old')
+    self._assert_alone()
+
+    os.rename(self._target, os.path.join(self._parent, '.data.replaced'))
+    with self.assertRaisesRegex(FileExistsError, 'not empty'):
+      _write(self._target, 'new')
+    self.assertEqual(_read(self._target), 'old')
+    self._assert_alone()
+
+  def test_a_second_writer_is_refused(self):
+    with whole.new_folder(self._target, []) as folder:
+      for _ in range(2):
+        with self.assertRaisesRegex(
+            BlockingIOError, f'Another process is writing {self._target}'
+        ):
+          _write(self._target, 'second')
+        child = os.fork()
+        if not child:
+          try:
+            _write(self._target, 'second')
+          except BlockingIOError:
+            os._exit(3)
+          os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1] >> 8, 3)
+      # It may write another one.
+      other = os.path.join(self._parent, 'other')
+      _write(other, 'other')
+      self.assertEqual(_read(other), 'other')
+      os.mkdir(os.path.join(folder, 'a'))
+    self.assertEqual(os.listdir(self._target), ['a'])
+
+  def test_a_living_writer_is_not_put_right(self):
+    _write(self._target, 'old')
+    replaced = os.path.join(self._parent, '.data.replaced')
+    with whole.new_folder(self._target, [], replace=True):
+      os.rename(self._target, replaced)
+      whole.put_right(self._target)
+      self.assertFalse(os.path.exists(self._target))
+      os.rename(replaced, self._target)
+
+  def test_what_cannot_be_moved_is_kept(self):
+    with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:
+      with whole.new_folder(self._target, []) as folder:
+        with open(os.path.join(folder, 'a'), 'wb'):
+          pass
+        # Of a program that does not know of the lock.
+        os.makedirs(os.path.join(self._target, 'other'))
+    kept = str(e.exception).rsplit('kept in ', 1)[1].rstrip('.')
+    self.assertEqual(os.listdir(kept), ['a'])
+    self.assertEqual(os.listdir(self._target), ['other'])
+    _write(self._target, 'new', replace=True)
+    self.assertEqual(os.listdir(kept), ['a'])
+
+  def test_a_symbolic_link_stays(self):
+    real = os.path.join(self._parent, 'real', 'data')
+    os.symlink(real, self._target)
+    for text in 'first', 'second':  # It points to nothing at first.
+      _write(self._target, text, replace=True)
+      self.assertEqual(_read(real), text)
+      self.assertEqual(os.readlink(self._target), real)
+      self.assertEqual(os.listdir(os.path.dirname(real)), ['data'])
+
+  def test_a_mount_point_is_refused(self):
+    with self.assertRaisesRegex(OSError, '/proc is a mount point'):
+      _write('/proc', 'new', replace=True)
+
+  def test_what_cannot_be_written_is_refused_in_a_line(self):
+    os.chmod(self._parent, 0o555)
+    with _as_nobody(), self.assertRaisesRegex(
+        PermissionError, f'{self._target} cannot be written: Permission denied'
+    ) as e:
+      _write(self._target, 'new')
+    self.assertNotIn('\n', str(e.exception))
+    with open(os.path.join(self._parent, 'file'), 'wb'):
+      pass
+    with self.assertRaisesRegex(OSError, 'file/data cannot be written'):
+      _write(os.path.join(self._parent, 'file', 'data'), 'new')
+
+  @parameterized.parameters(0o027, 0o002)
+  def test_the_umask_of_the_user(self, umask):
+    before = os.umask(umask)
+    try:
+      _write(self._target, 'old')
+      _write(self._target, 'new', replace=True)
+      whole.write_text(os.path.join(self._target, 'text'), 'text')
+    finally:
+      os.umask(before)
+    mode = lambda path: stat.S_IMODE(os.stat(path).st_mode)
+    self.assertEqual(mode(self._target), 0o777 & ~umask)
+    for name in *_FILES, 'text':
+      self.assertEqual(mode(os.path.join(self._target, name)), 0o666 & ~umask)
+
+
+class RemoteTest(tf.test.TestCase):
+
+  def test_at_a_url(self):
+    gfile = tf.io.gfile
+    with whole.new_folder('ram://whole/x/data', ['MARKER']) as folder:
+      for name in 'MARKER', 'z':
+        with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
+          f.write(name)
+      self.assertEmpty(gfile.listdir('ram://whole/x/data'))
+    self.assertFalse(os.path.exists(folder))
+    for name in 'MARKER', 'z':
+      with gfile.GFile(f'ram://whole/x/data/{name}') as f:
+        self.assertEqual(f.read(), name)
+    with self.assertRaisesRegex(FileExistsError, 'is not empty'):
+      _write('ram://whole/x/data', 'new')
+    with self.assertRaisesRegex(OSError, 'cannot be replaced in one step'):
+      _write('ram://whole/x/data', 'new', replace=True)
+    _write('ram://whole/x/new', 'new', replace=True)
+    self.assertLen(gfile.listdir('ram://whole/x/new'), len(_FILES))
+
+  def test_a_file_system_that_is_not_there(self):
+    with self.assertRaisesRegex(OSError, 's3://bucket/data cannot be reached'):
+      _write('s3://bucket/data', 'new')
+
+  def test_what_cannot_be_copied_is_kept(self):
+    with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:
+      with whole.new_folder('ram://whole/y', []) as folder:
+        with open(os.path.join(folder, 'a'), 'wb'):
+          pass
+        tf.io.gfile.makedirs('ram://whole/y/a')
+    self.assertIn(folder, str(e.exception))
+    self.assertEqual(os.listdir(folder), ['a'])
+
+
+class WriteTextTest(tf.test.TestCase):
+
+  def test_in_the_place_of_what_is_there(self):
+    folder = self.create_tempdir().full_path
+    path = os.path.join(folder, 'text')
+    for text in 'a longer text', 'ä':
+      whole.write_text(path, text)
+      with open(path, encoding='utf-8') as f:
+        self.assertEqual(f.read(), text)
+    self.assertEqual(os.listdir(folder), ['text'])
+    with self.assertRaises(UnicodeEncodeError):
+      whole.write_text(path, '\ud800')
+    self.assertEqual(os.listdir(folder), ['text'])
+
+  def test_at_a_url(self):
+    tf.io.gfile.makedirs('ram://write_text')
+    whole.write_text('ram://write_text/a', 'ä')
+    with tf.io.gfile.GFile('ram://write_text/a') as f:
+      self.assertEqual(f.read(), 'ä')
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,136 @@
+"""Tests of reading mappings from gin files, each on its own."""
+
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import gin
+
+from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import step_mapping
+
+
+@gin.configurable
+def half(episode, scale=0.5):
+  return episode['steps']['reward'] * scale
+
+
+class LoadMappingTest(parameterized.TestCase):
+
+  def tearDown(self):
+    super().tearDown()
+    gin.clear_config()
+
+  def _write(self, text, name='mine.gin'):
+    return self.create_tempfile(name, text).full_path
+
+  def test_by_name(self):
+    self.assertEqual(
+        named_mappings.load_mapping('robomimic'),
+        step_mapping.StepMapping(
+            discount=None,
+            is_terminal=step_mapping.TerminalOnSuccess('is_terminal'),
+            cast={'float64': 'float32'},
+        ),
+    )
+
+  @parameterized.parameters(*named_mappings.config_names())
+  def test_gin_reads_the_same(self, name):
+    folder = named_mappings.config_folder()
+    gin.parse_config_file(os.path.join(folder, f'{name}.gin'))
+    self.assertEqual(step_mapping.StepMapping(), named_mappings.load_mapping(name))
+
+  def test_by_path(self):
+    path = self._write("""
+        StepMapping:
+          observation = {'all': ['a', ('b', 'c/d')], 'one': 1}
+          action = 'commands'
+        step_mapping.StepMapping.reward = @half
+        # The last one counts, as in gin.
+        StepMapping.action = ('commands', 0)
+        StepMapping.is_terminal = @step_mapping.TerminalOnSuccess()
+        TerminalOnSuccess.success = 'a'
+    """)
+    mapping = named_mappings.load_mapping(path)
+    self.assertEqual(
+        mapping.observation, {'all': ['a', ('b', 'c/d')], 'one': 1}
+    )
+    self.assertEqual(mapping.action, ('commands', 0))
+    self.assertEqual(mapping.reward({'steps': {'reward': 4}}), 2)
+    self.assertEqual(mapping.is_terminal, step_mapping.TerminalOnSuccess('a'))
+    self.assertEqual(mapping.discount, 'discount')
+
+  def test_mappings_do_not_disturb_each_other(self):
+    kuka = named_mappings.load_mapping('kuka')
+    robomimic = named_mappings.load_mapping('robomimic')
+    self.assertEqual(robomimic.action, 'action')
+    self.assertIsNone(robomimic.policy_info)
+    self.assertEqual(kuka, named_mappings.load_mapping('kuka'))
+
+  def test_bindings_of_the_program_do_not_count_and_stay(self):
+    expected = named_mappings.load_mapping('d4rl_mujoco')
+    gin.parse_config("""
+        StepMapping.reward = 'costs'
+        StepMapping.action = 'commands'
+        TerminalOnSuccess.success = 'won'
+    """)
+    before = gin.config_str()
+    self.assertEqual(named_mappings.load_mapping('d4rl_mujoco'), expected)
+    self.assertEqual(
+        named_mappings.load_mapping('robomimic').is_terminal.success,
+        'is_terminal',
+    )
+    self.assertEqual(gin.config_str(), before)
+    self.assertEqual(step_mapping.StepMapping().action, 'commands')
+
+  def test_when_the_config_of_the_program_is_final(self):
+    gin.finalize()
+    self.assertEqual(named_mappings.load_mapping('mt_opt').reward, None)
+    self.assertTrue(gin.config_is_locked())
+
+  def test_the_nearest_name_is_suggested(self):
+    with self.assertRaisesRegex(
+        ValueError, "no config brigde. Did you mean bridge.*configs are \\['"
+    ):
+      named_mappings.load_mapping('brigde')
+    with self.assertRaisesRegex(ValueError, 'must end in .gin'):
+      named_mappings.load_mapping('/etc/passwd')
+
+  def test_no_file(self):
+    with self.assertRaisesRegex(FileNotFoundError, 'nothing.gin'):
+      named_mappings.load_mapping('/nowhere/nothing.gin')
+
+  @parameterized.named_parameters(
+      ('nothing', 'half.scale = 1', 'must bind fields of StepMapping'),
+      ('include', "include 'other.gin'", 'line 1: a config may only'),
+      ('import', 'import os', 'line 1: a config may only'),
+      ('scope', 'a/StepMapping.action = 1', 'line 1: a config may only'),
+      ('definition', 'name = 1', 'line 1: a config may only'),
+      ('macro', 'StepMapping.action = %name', 'not have macros, but has %name'),
+      (
+          'field',
+          "StepMapping.actoin = 'a'",
+          'StepMapping.actoin, which is not a field. Did you mean action',
+      ),
+      (
+          'reference',
+          'StepMapping.reward = @nowhere()',
+          'names nowhere, which is not registered',
+      ),
+      (
+          'binding',
+          "StepMapping.reward = 1\nTerminalOnSucces.success = 'a'",
+          'names TerminalOnSucces, which is not registered',
+      ),
+  )
+  def test_what_is_no_config(self, text, message):
+    with self.assertRaisesRegex(ValueError, message):
+      named_mappings.load_mapping(self._write(text))
+
+  def test_syntax(self):
+    with self.assertRaisesRegex(SyntaxError, 'mine.gin'):
+      named_mappings.load_mapping(self._write('StepMapping.action = '))
+
+
+if __name__ == '__main__':
+  absltest.main()

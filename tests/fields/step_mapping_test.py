@@ -1,0 +1,439 @@
+"""Tests of mapping a data set's own step fields to those of RLDS."""
+
+import dataclasses
+
+from absl.testing import parameterized
+import numpy as np
+from rlds2reverb.fields import step_mapping
+import tensorflow as tf
+import tree
+
+from tests import golden
+
+_MAPPING = step_mapping.StepMapping
+
+
+def _own_episode(length, base=0):
+  """A step of fields that are not those of RLDS, and an episode's metadata."""
+  step = np.arange(length)
+  values = (base + step).astype(np.float64)
+  return {
+      'steps': {
+          'obs': {
+              'pose': (np.stack([values, -values], 1), values + 0.5),
+              'camera/rgb': (base + step).astype(np.uint8)[:, None, None],
+              'words': np.array([b'%d' % v for v in base + step], object),
+          },
+          'a:gripper': step % 2 == 0,
+          'a': {'delta': np.stack([values] * 3, 1), 'count': base + step},
+          'r': values[:, None],
+          'reached': step == length - 1,
+      },
+      'task': np.array(b'task %d' % base, object),
+      'camera': {'extrinsics': np.full([2, 2], base, np.float64)},
+  }
+
+
+_EPISODES = [_own_episode(4), _own_episode(1, 10), _own_episode(2, 20)]
+
+
+def _spec(nest):
+  return tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(
+          leaf.shape, tf.string if leaf.dtype == object else leaf.dtype
+      ),
+      nest,
+  )
+
+
+def _dataset(episodes, form='stacked'):
+  spec = _spec(episodes[0])
+  spec['steps'] = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec([None] + leaf.shape[1:], leaf.dtype),
+      spec['steps'],
+  )
+  data = tf.data.Dataset.from_generator(
+      lambda: iter(episodes), output_signature=spec
+  )
+  if form == 'stacked':
+    return data
+  return data.map(
+      lambda episode: {
+          **episode,
+          'steps': tf.data.Dataset.from_tensor_slices(episode['steps']),
+      }
+  )
+
+
+def _mapped(mapping, form='stacked', episodes=None, eagerly=False):
+  """Returns the steps of all mapped episodes, in numpy."""
+  data = _dataset(_EPISODES if episodes is None else episodes, form)
+  if eagerly:
+    mapped = [mapping(episode) for episode in data]
+  else:
+    mapped = step_mapping.map_fields(data, mapping)
+  return [
+      tf.nest.map_structure(lambda leaf: leaf.numpy(), episode['steps'])
+      for episode in mapped
+  ]
+
+
+_HARD = _MAPPING(
+    observation={
+        'robot': ['obs/pose', 'a:gripper'],
+        'image': ('obs', 'camera/rgb'),
+        'language': {'step': 'obs/words', 'task': '../task'},
+        'extrinsics': '../camera/extrinsics',
+        'one': 1,
+    },
+    action={'vector': ['a/count', 'a/delta'], 'gripper': 'a:gripper'},
+    reward='r',
+    discount=None,
+    is_first=None,
+    is_last=None,
+    is_terminal='reached',
+    policy_info=('obs', 'pose', 0),
+    cast={'float64': 'float32', 'int64': 'int32'},
+)
+
+
+def _expected_hard(episode):
+  """Maps an episode as `_HARD` does, step by step."""
+  own = episode['steps']
+  length = len(own['r'])
+  rows = []
+  for t in range(length):
+    pose, angle = own['obs']['pose']
+    rows.append({
+        'observation': {
+            'robot': np.float32([*pose[t], angle[t], own['a:gripper'][t]]),
+            'image': own['obs']['camera/rgb'][t],
+            'language': {
+                'step': own['obs']['words'][t],
+                'task': episode['task'].item(),
+            },
+            'extrinsics': np.float32(episode['camera']['extrinsics']),
+            'one': np.int32(1),
+        },
+        'action': {
+            'vector': np.float32([own['a']['count'][t], *own['a']['delta'][t]]),
+            'gripper': own['a:gripper'][t],
+        },
+        'reward': np.float32(own['r'][t][0]),
+        'discount': np.float32(0 if t >= length - 2 else 1),
+        'is_first': np.bool_(t == 0),
+        'is_last': np.bool_(t == length - 1),
+        'is_terminal': np.bool_(t == length - 1),
+        'policy_info': np.float32(pose[t]),
+    })
+  return rows
+
+
+class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.product(form=['stacked', 'nested'], eagerly=[False, True])
+  def test_every_kind_of_source(self, form, eagerly):
+    mapped = _mapped(_HARD, form, eagerly=eagerly)
+    self.assertLen(mapped, len(_EPISODES))
+    for steps, episode in zip(mapped, _EPISODES):
+      golden.assert_frames_equal(
+          self, golden.rows_of(steps), _expected_hard(episode)
+      )
+
+  def test_static_shapes_and_metadata(self):
+    spec = step_mapping.map_fields(_dataset(_EPISODES), _HARD).element_spec
+    self.assertEqual(
+        spec['steps']['observation']['robot'],
+        tf.TensorSpec([None, 4], tf.float32),
+    )
+    self.assertEqual(
+        spec['steps']['observation']['image'],
+        tf.TensorSpec([None, 1, 1], tf.uint8),
+    )
+    self.assertEqual(spec['steps']['reward'], tf.TensorSpec([None], tf.float32))
+    self.assertEqual(
+        spec['steps']['observation']['extrinsics'],
+        tf.TensorSpec([None, 2, 2], tf.float32),
+    )
+    self.assertEqual(spec['task'], tf.TensorSpec([], tf.string))
+    self.assertNotIn('obs', spec['steps'])
+
+  @parameterized.parameters(*golden.FORMS)
+  def test_the_default_keeps_rlds_steps(self, form):
+    for name, case in golden.CASES.items():
+      with self.subTest(name):
+        mapped = step_mapping.map_fields(golden.FORMS[form](case.episodes))
+        for episode, expected in zip(mapped, case.episodes):
+          tree.map_structure(
+              self.assertAllEqual, dict(episode['steps']), expected
+          )
+
+  def test_random_episodes(self):
+    episodes = golden.random_episodes(
+        np.random.default_rng(0), 8, nested_fields=True
+    )
+    mapping = _MAPPING(
+        observation=[
+            ('observation', 'camera', 'pose', 0),
+            'observation/state/1',
+        ],
+        action='action/2',
+        discount=None,
+    )
+    mapped = step_mapping.map_fields(golden.nested(episodes), mapping)
+    for episode, own in zip(mapped, episodes):
+      steps = episode['steps']
+      self.assertEqual(steps['observation'].dtype, tf.float64)
+      for t in range(golden.length_of(own)):
+        self.assertAllEqual(
+            steps['observation'][t],
+            [
+                *own['observation']['camera']['pose'][0][t],
+                own['observation']['state'][1][t],
+            ],
+        )
+        self.assertAllEqual(steps['action'][t], own['action'][2][t])
+        ends = own['is_terminal'][t : t + 2].any()
+        self.assertEqual(steps['discount'][t], 0 if ends else 1)
+
+  @parameterized.named_parameters(
+      ('never', None, [0, 0, 0, 0], [1, 1, 1, 1]),
+      ('own_field', 'reached', [0, 0, 0, 1], [1, 1, 0, 0]),
+      ('always_false', False, [0, 0, 0, 0], [1, 1, 1, 1]),
+      (
+          'success',
+          step_mapping.TerminalOnSuccess('reached'),
+          [0, 0, 0, 1],
+          [1, 1, 0, 0],
+      ),
+  )
+  def test_terminal(self, source, terminal, discount):
+    mapping = dataclasses.replace(_HARD, is_terminal=source)
+    steps = _mapped(mapping, episodes=_EPISODES[:1])[0]
+    self.assertAllEqual(steps['is_terminal'], np.array(terminal, bool))
+    self.assertAllEqual(steps['discount'], np.float32(discount))
+
+  @parameterized.parameters(
+      ([0, 0, 0, 1], True),
+      ([0, 0, 1, 0], True),
+      ([0, 1, 0, 0], False),
+      ([1], True),
+      ([0], False),
+  )
+  def test_success_at_the_end_is_terminal(self, success, terminal):
+    success = np.array(success, np.float32)[:, np.newaxis]
+    episode = _own_episode(len(success))
+    episode['steps']['tag:success'] = success
+    for source in ('tag:success', ('tag:success',)):
+      mapping = dataclasses.replace(
+          _HARD, is_terminal=step_mapping.TerminalOnSuccess(source)
+      )
+      steps = _mapped(mapping, episodes=[episode])[0]
+      self.assertAllEqual(
+          steps['is_terminal'], [False] * (len(success) - 1) + [terminal]
+      )
+
+  def test_success_of_the_episode(self):
+    episodes = [_own_episode(3), _own_episode(2)]
+    for episode, success in zip(episodes, (True, False)):
+      episode['success'] = np.array(success)
+    mapping = dataclasses.replace(
+        _HARD, is_terminal=step_mapping.TerminalOnSuccess('../success')
+    )
+    self.assertEqual(
+        [
+            steps['is_terminal'].tolist()
+            for steps in _mapped(mapping, episodes=episodes)
+        ],
+        [[False, False, True], [False, False]],
+    )
+
+  def test_success_that_is_not_there(self):
+    mapping = dataclasses.replace(
+        _HARD, is_terminal=step_mapping.TerminalOnSuccess('reach')
+    )
+    with self.assertRaisesRegex(
+        ValueError, "no field reach. Did you mean reached?"
+    ):
+      step_mapping.map_fields(_dataset(_EPISODES), mapping)
+
+  @parameterized.named_parameters(
+      ('zeros', None, [0, 0, 0, 0]),
+      ('number', 0.5, [0.5, 0.5, 0.5, 0.5]),
+      (
+          'function',
+          lambda episode: tf.cast(episode['steps']['reached'], tf.float64) * 2,
+          [0, 0, 0, 2],
+      ),
+  )
+  def test_reward(self, source, reward):
+    mapping = dataclasses.replace(_HARD, reward=source)
+    for eagerly in (False, True):
+      steps = _mapped(mapping, episodes=_EPISODES[:1], eagerly=eagerly)[0]
+      self.assertEqual(steps['reward'].dtype, np.float32)
+      self.assertAllEqual(steps['reward'], reward)
+
+  def test_vector_reward_stays(self):
+    mapping = dataclasses.replace(_HARD, reward='a/delta')
+    self.assertEqual(_mapped(mapping)[0]['reward'].shape, (4, 3))
+
+  def test_dtypes_stay_without_cast(self):
+    mapping = dataclasses.replace(_HARD, cast={})
+    steps = _mapped(mapping)[0]
+    self.assertEqual(steps['observation']['robot'].dtype, np.float64)
+    self.assertEqual(steps['reward'].dtype, np.float64)
+    self.assertEqual(steps['discount'].dtype, np.float32)
+
+  @parameterized.parameters(np.int32, np.float64)
+  def test_discount_becomes_float32(self, dtype):
+    episode = _own_episode(3)
+    episode['steps']['gamma'] = np.array([[1], [0], [1]], dtype)
+    mapping = dataclasses.replace(_HARD, discount='gamma', cast={})
+    steps = _mapped(mapping, episodes=[episode])[0]
+    self.assertEqual(steps['discount'].dtype, np.float32)
+    self.assertAllEqual(steps['discount'], [1, 0, 1])
+
+  @parameterized.parameters('stacked', 'nested')
+  def test_episode_without_steps(self, form):
+    steps = _mapped(_HARD, form, episodes=[_own_episode(0)])[0]
+    for leaf in tree.flatten(steps):
+      self.assertEqual(len(leaf), 0)
+
+  @parameterized.parameters(*golden.FORMS)
+  def test_unused_fields_that_cannot_be_stacked(self, form):
+    data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
+    (episode,) = step_mapping.map_fields(data, _MAPPING(reward=None))
+    self.assertAllEqual(episode['steps']['reward'], np.zeros(4, np.float32))
+    self.assertAllEqual(
+        episode['steps']['observation'], golden.COMPLETE['observation']
+    )
+    self.assertNotIn('words', episode['steps'])
+
+  @parameterized.parameters(*golden.FORMS)
+  def test_unused_parts_of_fields_that_cannot_be_stacked(self, form):
+    def move(steps):
+      return {**steps, 'observation': {'seen': steps, 'words': steps['words']}}
+
+    def move_all(episode):
+      steps = episode['steps']
+      nested = isinstance(steps, tf.data.Dataset)
+      return {'steps': steps.map(move) if nested else move(steps)}
+
+    data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
+    (episode,) = step_mapping.map_fields(
+        data.map(move_all), _MAPPING(observation='observation/seen/action')
+    )
+    self.assertAllEqual(
+        episode['steps']['observation'], golden.COMPLETE['action']
+    )
+
+  @parameterized.parameters(*golden.FORMS)
+  def test_a_used_field_that_is_not_dense(self, form):
+    data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
+    with self.assertRaisesRegex(
+        ValueError, 'observation: words is not a dense tensor; make it'
+    ):
+      step_mapping.map_fields(data, _MAPPING(observation={'said': 'words'}))
+
+  @parameterized.parameters('stacked', 'nested')
+  def test_every_misfit_is_listed(self, form):
+    mapping = _MAPPING(
+        observation={'pose': 'obs/poses', 'task': '../tsk'},
+        action=['a/delta', ('a', 'size')],
+        reward='r',
+        discount='discount',
+        is_first=None,
+        is_last=None,
+        is_terminal='reached',
+    )
+    with self.assertRaises(ValueError) as caught:
+      step_mapping.map_fields(_dataset(_EPISODES, form), mapping)
+    self.assertEqual(
+        str(caught.exception).splitlines(),
+        [
+            'The mapping does not fit the data set.',
+            '  observation: There is no field obs/poses. Did you mean obs/pose'
+            ' or obs/pose/1 or obs/pose/0?',
+            '  observation: There is no field ../tsk. Did you mean ../task?',
+            '  action: There is no field a/size.',
+            '  discount: There is no field discount. Did you mean a/count? None'
+            ' fills it in.',
+            'The data set has:',
+            '  ../camera/extrinsics: float64 (2, 2)',
+            '  ../task: string ()',
+            '  a/count: int64 ()',
+            '  a/delta: float64 (3,)',
+            '  a:gripper: bool ()',
+            '  obs/camera/rgb: uint8 (1, 1)',
+            '  obs/pose/0: float64 (2,)',
+            '  obs/pose/1: float64 ()',
+            '  obs/words: string ()',
+            '  r: float64 (1,)',
+            '  reached: bool ()',
+        ],
+    )
+
+  def test_a_path_with_two_readings(self):
+    episode = _own_episode(2)
+    episode['steps']['obs']['camera'] = {'rgb': np.zeros([2])}
+    data = _dataset([episode])
+    for source in ('obs/camera/rgb', ['obs/camera/rgb']):
+      with self.assertRaisesRegex(
+          ValueError,
+          r"may be any of \[\('obs', 'camera', 'rgb'\),"
+          r" \('obs', 'camera/rgb'\)\]. Write the path as one of these",
+      ):
+        step_mapping.map_fields(data, dataclasses.replace(_HARD, action=source))
+    for keys in (('obs', 'camera', 'rgb'), ('obs', 'camera/rgb')):
+      step_mapping.map_fields(data, dataclasses.replace(_HARD, action=keys))
+
+  @parameterized.named_parameters(
+      ('string', ['obs/words', 'r'], 'string ()'),
+      ('no_float', ['a/count', 'a:gripper'], 'bool ()'),
+  )
+  def test_what_makes_no_vector(self, source, named):
+    with self.assertRaisesRegex(ValueError, 'concatenated to a vector') as e:
+      step_mapping.map_fields(
+          _dataset(_EPISODES), dataclasses.replace(_HARD, action=source)
+      )
+    self.assertIn(named, str(e.exception))
+
+  @parameterized.parameters('observation', 'action')
+  def test_what_cannot_be_filled_in(self, field):
+    mapping = dataclasses.replace(_HARD, **{field: None})
+    with self.assertRaisesRegex(ValueError, f'{field}: It cannot be filled'):
+      step_mapping.map_fields(_dataset(_EPISODES), mapping)
+
+  def test_no_number_for_a_flag(self):
+    mapping = dataclasses.replace(
+        _HARD, is_terminal='a/delta', discount=1.0
+    )
+    with self.assertRaisesRegex(ValueError, 'is_terminal must be one number'):
+      step_mapping.map_fields(_dataset(_EPISODES), mapping)
+
+  @parameterized.parameters('reward', 'discount', 'is_first', 'is_last')
+  def test_what_must_be_a_number(self, field):
+    words = np.array([b'1'] * 4, object)
+    data = golden.stacked([{**golden.COMPLETE, 'words': words}])
+    with self.assertRaisesRegex(ValueError, f'{field} must be .*number'):
+      step_mapping.map_fields(data, step_mapping.StepMapping(**{field: 'words'}))
+
+  def test_no_episodes(self):
+    with self.assertRaisesRegex(ValueError, "must be dicts with 'steps'"):
+      step_mapping.map_fields(tf.data.Dataset.range(3))
+
+  def test_a_step_that_is_no_dict(self):
+    data = tf.data.Dataset.from_tensors({'steps': tf.zeros([2, 3])})
+    with self.assertRaisesRegex(ValueError, 'must be a dict of fields, but is'):
+      step_mapping.map_fields(data)
+
+  def test_no_dtype(self):
+    with self.assertRaisesRegex(ValueError, "but has 'float46'"):
+      _MAPPING(cast={'float46': 'float32'})
+
+  def test_step_policy_info(self):
+    self.assertEqual(step_mapping.step_policy_info({'policy_info': 1}, {}), 1)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,367 @@
+"""Tests that the bulk way and checkpoints hold what the observers write."""
+
+import dataclasses
+import os
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+from tf_agents.replay_buffers import reverb_utils
+from tf_agents.specs import tensor_spec
+
+from rlds2reverb.replay.checkpoint import checkpoint
+from rlds2reverb.replay import chunks
+from rlds2reverb.replay import items
+from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import specs
+from tests import golden
+from tests import testing
+
+_OTHER = 'other_table'
+_MAX_SIZE = 10_000
+
+# The settings of an observer, and the same of TableItems.
+_TRAJECTORIES = {
+    f'length_{length}_stride_{stride}_{end}': (
+        reverb_utils.ReverbAddTrajectoryObserver,
+        dict(
+            sequence_length=length,
+            stride_length=stride,
+            pad_end_of_episodes=end != 'drop',
+            tile_end_of_episodes=end == 'tile',
+            priority=length,
+        ),
+        items.TableItems(testing.TABLE, length, stride, end, priority=length),
+    )
+    for length, stride, end in (
+        (1, 1, 'drop'), (2, 1, 'drop'), (3, 2, 'drop'), (2, 1, 'pad'),
+        (5, 3, 'pad'), (5, 1, 'tile'), (3, 2, 'tile'), (80, 40, 'pad'),
+        (80, 7, 'tile'), (1, 1, 'tile'),
+    )
+}
+_SETTINGS = {
+    **_TRAJECTORIES,
+    'cross_2': (
+        reverb_utils.ReverbTrajectorySequenceObserver,
+        dict(sequence_length=2),
+        items.TableItems(testing.TABLE, 2, 1, 'cross'),
+    ),
+    'cross_70_stride_3': (
+        reverb_utils.ReverbTrajectorySequenceObserver,
+        dict(sequence_length=70, stride_length=3),
+        items.TableItems(testing.TABLE, 70, 3, 'cross'),
+    ),
+    'episodes': (
+        reverb_utils.ReverbAddEpisodeObserver,
+        dict(max_sequence_length=1000, priority=0.5),
+        items.TableItems(
+            testing.TABLE, None, max_sequence_length=1000, priority=0.5
+        ),
+    ),
+    'episodes_bypassed': (
+        reverb_utils.ReverbAddEpisodeObserver,
+        dict(max_sequence_length=9, bypass_partial_episodes=True),
+        items.TableItems(
+            testing.TABLE,
+            None,
+            max_sequence_length=9,
+            bypass_longer_episodes=True,
+        ),
+    ),
+}
+
+
+def _rich_episode(rng, length):
+  """An episode of columns of every kind."""
+  step = np.arange(length)
+  return {
+      'observation': {
+          'image': rng.integers(0, 256, (length, 6, 5, 3)).astype(np.uint8),
+          'nested': (rng.normal(size=(length, 2)), {'none': np.zeros((length, 0))}),
+          'text': np.array([rng.bytes(int(n)) for n in step % 200], object),
+          'half': rng.normal(size=length).astype(np.float16),
+      },
+      'action': {
+          'is_open': rng.integers(0, 2, length).astype(bool),
+          'gear': rng.integers(-128, 128, (length, 1)).astype(np.int8),
+      },
+      'reward': rng.normal(size=length).astype(np.float32),
+      'discount': rng.uniform(size=length).astype(np.float32),
+      'is_first': step == 0,
+      'is_last': step == length - 1,
+      'is_terminal': (step == length - 1) & bool(rng.integers(2)),
+  }
+
+
+def _policy_info(current, following):
+  return {'next_gear': following['action']['gear'], 'is_last': current['is_last']}
+
+
+def _own_info(current, following):
+  """A policy_info that does not look beyond an episode, nor a shard."""
+  del following
+  return _policy_info(current, current)
+
+
+def _rich_data(lengths=(1, 2, 5, 80, 1, 9, 150, 3)):
+  rng = np.random.default_rng(7)
+  return golden.stacked([_rich_episode(rng, length) for length in lengths])
+
+
+def _image_data(lengths=(3, 1, 70, 2, 9, 130, 5)):
+  """Episodes whose images are in shorter chunks than their vectors."""
+  rng = np.random.default_rng(11)
+  episodes = []
+  for length in lengths:
+    episode = _rich_episode(rng, length)
+    episode['observation'] = {
+        'camera': rng.integers(0, 256, (length, 20, 20, 3)).astype(np.uint8),
+        'joints': rng.normal(size=(length, 7)).astype(np.float32),
+        'wrist': rng.integers(0, 256, (length, 12, 24, 4)).astype(np.uint8),
+    }
+    episodes.append(episode)
+  return golden.stacked(episodes)
+
+
+def _spec(data, policy_info_fn=_policy_info):
+  return specs.create_trajectory_data_spec(data, policy_info_fn)
+
+
+def _written_by_observer(
+    data, observer_class, settings, info=_policy_info, **kwargs
+):
+  with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
+    observer = observer_class(client, testing.TABLE, **settings)
+    push.push_rlds_to_reverb(
+        data, observer, info, method='observer', **kwargs
+    )
+    found = testing.contents(client)
+    observer.close()
+  return found
+
+
+def _written_in_bulk(data, table, **kwargs):
+  with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
+    bulk.write_rlds_to_reverb(
+        data, client.server_address, table, _policy_info, **kwargs
+    )
+    return testing.contents(client)
+
+
+class EqualityTest(parameterized.TestCase, tf.test.TestCase):
+
+  def _assert_same(self, found, expected):
+    self.assertNotEmpty(expected.items)
+    self.assertLen(found.items, len(expected.items))
+    # In the same order, too.
+    for item, other in zip(found.items, expected.items):
+      self.assertEqual(item, other)
+    self.assertEqual(found.num_episodes, expected.num_episodes)
+    self.assertEqual(found.signature, expected.signature)
+
+  def _checkpoint(self, data, table, info=_policy_info):
+    directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    signature = tensor_spec.add_outer_dim(_spec(data))
+    checkpoint.write_reverb_checkpoint(
+        data,
+        directory,
+        table,
+        info,
+        reverb_tables=[
+            testing.make_table(signature=signature, max_size=_MAX_SIZE)
+        ],
+    )
+    return directory
+
+  def _restored(self, directory):
+    server = checkpoint.restore_reverb_server(directory)
+    try:
+      return testing.contents(server.localhost_client())
+    finally:
+      server.stop()
+
+  @parameterized.named_parameters(
+      (name, *settings) for name, settings in _SETTINGS.items()
+  )
+  def test_items_of_observers(self, observer_class, settings, table):
+    data = _rich_data()
+    expected = _written_by_observer(data, observer_class, settings)
+    self._assert_same(_written_in_bulk(data, table), expected)
+    self._assert_same(_written_in_bulk(data, table, chunk_length=4), expected)
+    self._assert_same(
+        self._restored(self._checkpoint(data, table)), expected
+    )
+    with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
+      observer = observer_class(client, testing.TABLE, **settings)
+      frames = push.push_rlds_to_reverb(data, observer, _policy_info)
+      self.assertEqual(frames, 251)
+      self._assert_same(testing.contents(client), expected)
+      observer.close()
+
+  @parameterized.named_parameters(
+      (name, *settings) for name, settings in _SETTINGS.items()
+  )
+  def test_images_and_vectors(self, observer_class, settings, table):
+    data = _image_data()
+    groups = chunks.default_groups(_spec(data))
+    self.assertEqual([group.chunk_length for group in groups], [64, 2])
+    expected = _written_by_observer(data, observer_class, settings)
+    self._assert_same(_written_in_bulk(data, table), expected)
+    self._assert_same(
+        self._restored(self._checkpoint(data, table)), expected
+    )
+
+  @parameterized.parameters('length_3_stride_2_tile', 'cross_2')
+  def test_images_are_there_once_under_an_identity(self, name):
+    _, _, table = _SETTINGS[name]
+    data = _image_data()
+    expected = _written_in_bulk(data, table)
+    tables = [table, dataclasses.replace(table, table=_OTHER)]
+    names = (testing.TABLE, _OTHER)
+    with testing.reverb_server(
+        _spec(data), max_size=_MAX_SIZE, tables=names
+    ) as client:
+      # However they are stored.
+      for chunk_length, written in (
+          (2, tables[0]), (None, tables), (None, tables[1]), (64, tables[0])
+      ):
+        bulk.write_rlds_to_reverb(
+            data,
+            client,
+            written,
+            _policy_info,
+            identity='images',
+            chunk_length=chunk_length,
+        )
+      for each in names:
+        self.assertCountEqual(
+            testing.contents(client, each).items, expected.items
+        )
+
+  @parameterized.parameters('length_3_stride_2_drop', 'length_80_stride_7_tile')
+  def test_thousands_of_steps(self, name):
+    observer_class, settings, table = _SETTINGS[name]
+    data = _rich_data((3000, 1, 700))
+    expected = _written_by_observer(data, observer_class, settings)
+    self._assert_same(_written_in_bulk(data, table), expected)
+    self._assert_same(self._restored(self._checkpoint(data, table)), expected)
+
+  @parameterized.parameters(
+      'length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2'
+  )
+  def test_small_steps(self, name):
+    observer_class, settings, table = _SETTINGS[name]
+    rng = np.random.default_rng(5)
+    # Longer than what is laid out at once.
+    episodes = [_rich_episode(rng, length) for length in (4300, 1, 70)]
+    for episode in episodes:
+      del episode['observation']['text']
+    data = golden.stacked(episodes)
+    expected = _written_by_observer(data, observer_class, settings)
+    self._assert_same(_written_in_bulk(data, table), expected)
+
+  @parameterized.parameters(
+      'length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2', 'episodes'
+  )
+  def test_episodes_as_tf_agents_takes_them(self, name):
+    # An empty episode; a stream that begins at a MID step.
+    observer_class, settings, table = _SETTINGS[name]
+    rng = np.random.default_rng(3)
+    episodes = [_rich_episode(rng, length) for length in (3, 0, 5)]
+    episodes[0]['is_first'][0] = False
+    data = golden.stacked(episodes)
+    expected = _written_by_observer(
+        data, observer_class, settings, validation='tf_agents'
+    )
+    found = _written_in_bulk(data, table, validation='tf_agents')
+    self._assert_same(found, expected)
+
+  @parameterized.product(
+      name=('length_2_stride_1_drop', 'episodes'),
+      make_data=(_rich_data, _image_data),
+  )
+  def test_merged_shards(self, name, make_data):
+    observer_class, settings, table = _SETTINGS[name]
+    data = make_data()
+    expected = _written_by_observer(data, observer_class, settings, _own_info)
+    shards = [
+        self._checkpoint(shard, table, _own_info)
+        for shard in (data.take(3), data.skip(3).take(2), data.skip(5))
+    ]
+    merged = os.path.join(self.create_tempdir().full_path, 'merged')
+    counts = checkpoint.merge_reverb_checkpoints(shards, merged)
+    self.assertEqual(counts, {testing.TABLE: len(expected.items)})
+    self._assert_same(self._restored(merged), expected)
+
+  def test_several_tables_in_one_pass(self):
+    data = _rich_data()
+    tables = [
+        items.TableItems(testing.TABLE),
+        items.TableItems(_OTHER, 80, 40, 'pad', priority=2.0),
+    ]
+    signature = tensor_spec.add_outer_dim(_spec(data))
+    directory = os.path.join(self.create_tempdir().full_path, 'both')
+    counts = checkpoint.write_reverb_checkpoint(
+        data,
+        directory,
+        tables,
+        _policy_info,
+        reverb_tables=[
+            testing.make_table(signature=signature, name=table.table)
+            for table in tables
+        ],
+    )
+    names = (testing.TABLE, _OTHER)
+    with testing.reverb_server(_spec(data), tables=names) as client:
+      in_bulk = bulk.write_rlds_to_reverb(data, client, tables, _policy_info)
+      found = [testing.contents(client, name) for name in names]
+    server = checkpoint.restore_reverb_server(directory)
+    restored = [
+        testing.contents(server.localhost_client(), name) for name in names
+    ]
+    server.stop()
+    self.assertEqual(
+        in_bulk, {name: (count, 0) for name, count in counts.items()}
+    )
+    for index, name in enumerate(
+        ('length_2_stride_1_drop', 'length_80_stride_40_pad')
+    ):
+      observer_class, settings, _ = _SETTINGS[name]
+      settings = {**settings, 'priority': index + 1}
+      expected = _written_by_observer(data, observer_class, settings)
+      self.assertLen(expected.items, counts[names[index]])
+      self._assert_same(found[index], expected)
+      self._assert_same(restored[index], expected)
+
+  @parameterized.parameters(4, None)
+  def test_priority_of_each_item(self, chunk_length):
+    data = _rich_data((3, 1, 70))
+
+    def priority(trajectory):
+      return tf.reduce_max(tf.abs(trajectory.reward))
+
+    table = items.TableItems(testing.TABLE, 3, 2, 'tile', priority=priority)
+    found = _written_in_bulk(data, table, chunk_length=chunk_length)
+    self.assertNotEmpty(found.items)
+    for item_priority, columns in found.items:
+      rewards = [
+          np.frombuffer(content, np.float32)
+          for dtype, shape, content in columns
+          if dtype == '<f4' and shape == (3,)
+      ]
+      self.assertLen(rewards, 2)  # reward, then discount
+      self.assertAlmostEqual(item_priority, float(np.max(np.abs(rewards[0]))))
+    self.assertEqual(
+        [columns for _, columns in found.items],
+        [
+            columns
+            for _, columns in _written_in_bulk(
+                data, items.TableItems(testing.TABLE, 3, 2, 'tile')
+            ).items
+        ],
+    )
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,102 @@
+"""Tests of which episodes are kept."""
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.transforms import filters
+from tests import golden
+from tests import ways
+
+_SINGLE = ways.make([20], [], terminal=False)
+_EPISODES = [ways.A, ways.B, _SINGLE]  # returns 15, 60, 0; lengths 5, 3, 0
+
+
+class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
+
+  def _kept(self, run, keep, episodes=None):
+    return list(run(keep, _EPISODES if episodes is None else episodes))
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_all_ways(self, run):
+    keep = filters.KeepEpisodes(
+        min_return=1.0,
+        max_length=3,
+        predicate=lambda episode: episode['steps']['observation'][0] > 0,
+    )
+    self.assertEqual(self._kept(run, keep), [False, True, False])
+
+  @parameterized.named_parameters(
+      ('min_return', dict(min_return=15), [0, 1]),
+      ('above', dict(min_return=15.5), [1]),
+      ('max_return', dict(max_return=15), [0, 2]),
+      ('min_length', dict(min_length=3), [0, 1]),
+      ('between_lengths', dict(min_length=3.5), [0]),
+      ('max_length', dict(max_length=3), [1, 2]),
+      ('terminal', dict(success='steps/is_terminal'), [0]),
+      ('both', dict(min_return=1, max_length=4), [1]),
+      ('none', {}, [0, 1, 2]),
+  )
+  def test_conditions(self, conditions, kept):
+    rlds_data = golden.stacked(_EPISODES).filter(
+        filters.KeepEpisodes(**conditions)
+    )
+    self.assertAllEqual(
+        [e['steps']['observation'][0] for e in rlds_data],
+        [_EPISODES[index]['observation'][0] for index in kept],
+    )
+
+  def test_success_of_the_episode(self):
+    rlds_data = golden.nested(_EPISODES).enumerate().map(
+        lambda index, episode: {**episode, 'info': {'success': index % 2}}
+    )
+    kept = rlds_data.filter(filters.KeepEpisodes(success='info/success'))
+    self.assertLen(list(kept), 1)
+    with self.assertRaisesRegex(ValueError, 'Did you mean info/success'):
+      rlds_data.filter(filters.KeepEpisodes(success='info/sucess'))
+
+  def test_random_episodes(self):
+    rng = np.random.default_rng(0)
+    episodes = golden.random_episodes(rng, 20)
+    keep = filters.KeepEpisodes(min_return=-0.5, max_return=0.5)
+    expected = []
+    for episode in episodes:
+      total = 0.0
+      for step in range(golden.length_of(episode) - 1):
+        total += float(episode['reward'][step])
+      expected.append(-0.5 <= total <= 0.5)
+    self.assertIn(True, expected)
+    self.assertIn(False, expected)
+    found = list(golden.stacked(episodes).map(keep).as_numpy_iterator())
+    self.assertEqual(found, expected)
+
+  def test_reward_and_flags_of_other_dtypes(self):
+    episode = dict(
+        ways.A,
+        reward=ways.A['reward'][:, None].astype(np.int32),
+        is_last=ways.A['is_last'][:, None].astype(np.uint8),
+    )
+    keep = filters.KeepEpisodes(min_return=15, max_return=15, min_length=5)
+    steps = tf.nest.map_structure(tf.constant, episode)
+    self.assertTrue(keep({'steps': steps}))
+
+  def test_errors(self):
+    rlds_data = golden.stacked(_EPISODES)
+    with self.assertRaisesRegex(ValueError, r'one bool, but.*float32 \(\)'):
+      rlds_data.filter(filters.KeepEpisodes(predicate=lambda episode: 1.0))
+    with self.assertRaisesRegex(ValueError, 'must be a bool or number'):
+      rlds_data.filter(filters.KeepEpisodes(success='steps'))
+    vector = golden.stacked([dict(ways.A, reward=ways.A['action'])])
+    with self.assertRaisesRegex(ValueError, 'one number a step'):
+      vector.filter(filters.KeepEpisodes(min_return=1))
+
+  def test_reward_or_flag_that_is_no_number(self):
+    for field in ('reward', 'is_last'):
+      words = np.array([b'1'] * 4, object)
+      data = golden.stacked([{**golden.COMPLETE, field: words}])
+      with self.assertRaisesRegex(ValueError, f'{field} must be .*number'):
+        data.filter(filters.KeepEpisodes(min_return=1.0))
+
+
+if __name__ == '__main__':
+  tf.test.main()

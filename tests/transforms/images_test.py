@@ -1,0 +1,175 @@
+"""Tests of decoding, resizing and converting images late."""
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.transforms import images
+from tests import ways
+
+
+def _random_images(*shape, dtype=np.uint8):
+  rng = np.random.default_rng(0)
+  return rng.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+def _encode(array):
+  flat = array.reshape(-1, *array.shape[-3:])
+  encoded = np.array([tf.io.encode_png(i).numpy() for i in flat], object)
+  return encoded.reshape(array.shape[:-3])
+
+
+def _resize(image, height, width):
+  """Bilinear with antialias, pixel by pixel: a tent as wide as the scale."""
+
+  def weights(old, new):
+    scale = old / new
+    width = max(scale, 1)
+    matrix = np.zeros([new, old])
+    for row in range(new):
+      center = (row + 0.5) * scale - 0.5
+      for column in range(old):
+        matrix[row, column] = max(0, 1 - abs(column - center) / width)
+      matrix[row] /= matrix[row].sum()
+    return matrix
+
+  rows = weights(image.shape[0], height)
+  columns = weights(image.shape[1], width)
+  return np.einsum('yh,hwc,xw->yxc', rows, image.astype(np.float64), columns)
+
+
+class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_steps_of_episodes(self, run):
+    decoded = _random_images(6, 5, 4, 3)
+    episode = dict(
+        ways.A,
+        observation={'image': _encode(decoded), 'text': _encode(decoded)},
+    )
+
+    def decode(e):
+      steps = e['steps']
+      if isinstance(steps, tf.data.Dataset):
+        steps = steps.batch(10).get_single_element()
+      return images.decode_images(steps, ['observation/image'], size=(5, 4))
+
+    steps = run(decode, [episode])[0]
+    self.assertAllEqual(steps['observation']['image'], decoded)
+    self.assertEqual(steps['observation']['image'].dtype, np.uint8)
+    self.assertAllEqual(
+        steps['observation']['text'], episode['observation']['text']
+    )
+
+  @parameterized.parameters((), (2,), (2, 3), (0,))
+  def test_leading_dimensions_of_a_trajectory(self, *leading):
+    decoded = _random_images(*leading, 5, 4, 3)
+    frame = trajectory.Trajectory(
+        step_type=np.zeros(leading, np.int32),
+        observation={'image': tf.constant(_encode(decoded), tf.string)},
+        action=(),
+        policy_info=(),
+        next_step_type=np.zeros(leading, np.int32),
+        reward=np.zeros(leading, np.float32),
+        discount=np.ones(leading, np.float32),
+    )
+    dataset = tf.data.Dataset.from_tensors(frame).map(
+        lambda frame: images.decode_images(
+            frame, ['observation/image'], size=(5, 4), to_float=True
+        )
+    )
+    self.assertEqual(
+        dataset.element_spec.observation['image'],
+        tf.TensorSpec([*leading, 5, 4, 3], tf.float32),
+    )
+    found = next(iter(dataset)).observation['image']
+    self.assertAllClose(found, decoded / 255)
+
+  def test_images_of_many_sizes(self):
+    small, large = _random_images(3, 2, 3), _random_images(9, 7, 3)
+    encoded = tf.stack([_encode(small)[()], b'', _encode(large)[()]])
+    found = images.decode_images({'x': encoded}, ['x'], size=(4, 5))['x']
+    self.assertEqual(found.shape, [3, 4, 5, 3])
+    self.assertEqual(found.dtype, tf.uint8)
+    # A black image for the empty string of a padded window.
+    self.assertAllEqual(found[1], np.zeros([4, 5, 3]))
+    for index, image in ((0, small), (2, large)):
+      self.assertAllClose(
+          found[index], _resize(image, 4, 5), rtol=0, atol=0.51
+      )
+
+  def test_images_decoded_already(self):
+    decoded = _random_images(2, 3, 8, 8, 1)
+    nest = images.decode_images(
+        {'x': decoded}, ['x'], size=(4, 4), channels=1, to_float=True
+    )
+    self.assertEqual(nest['x'].shape, [2, 3, 4, 4, 1])
+    self.assertAllClose(
+        nest['x'][1, 2], _resize(decoded[1, 2], 4, 4) / 255, atol=0.51 / 255
+    )
+
+  def test_depth_of_16_bits(self):
+    depth = _random_images(3, 6, 5, 1, dtype=np.uint16)
+    found = images.decode_images(
+        {'x': _encode(depth)}, ['x'], size=(6, 5), channels=1, dtype=tf.uint16
+    )['x']
+    self.assertAllEqual(found, depth)
+    self.assertAllClose(images.images_to_float(found), depth / 65535)
+
+  def test_jpeg(self):
+    smooth = np.full([8, 8, 3], 100, np.uint8)
+    encoded = tf.io.encode_jpeg(smooth)
+    found = images.decode_images({'x': encoded}, ['x'], size=(8, 8))['x']
+    self.assertAllClose(found, smooth, atol=2)
+
+  def test_errors(self):
+    nest = {'image': tf.constant(['no image']), 'state': tf.zeros([4])}
+    with self.assertRaisesRegex(ValueError, 'Did you mean image'):
+      images.decode_images(nest, ['imag'], size=(2, 2))
+    with self.assertRaisesRegex(ValueError, 'state must be encoded images'):
+      images.decode_images(nest, ['state'], size=(2, 2))
+    with self.assertRaises(tf.errors.InvalidArgumentError):
+      images.decode_images(nest, ['image'], size=(2, 2))
+
+
+class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.parameters(np.uint8, np.uint16, np.float32)
+  def test_against_a_loop(self, dtype):
+    image = (_random_images(2, 9, 6, 3) / 2).astype(dtype)
+    for size in ((4, 3), (9, 6), (12, 5)):
+      for fn in (images.resize_images, tf.function(images.resize_images)):
+        found = fn(tf.constant(image), size)
+        self.assertEqual(found.shape, [2, *size, 3])
+        self.assertEqual(found.dtype, dtype)
+        for one, expected in zip(found, image):
+          self.assertAllClose(
+              one,
+              _resize(expected, *size),
+              rtol=0,
+              atol=1e-3 if dtype == np.float32 else 0.51,
+          )
+
+  def test_unknown_size(self):
+    dataset = tf.data.Dataset.from_tensors(_random_images(5, 4, 3)).map(
+        lambda image: images.resize_images(
+            tf.ensure_shape(
+                tf.py_function(lambda i: i, [image], tf.uint8), [None, None, 3]
+            ),
+            (5, 4),
+        )
+    )
+    self.assertAllEqual(next(iter(dataset)), _random_images(5, 4, 3))
+    self.assertEqual(dataset.element_spec.shape, [5, 4, 3])
+
+  def test_to_float(self):
+    found = images.images_to_float(tf.constant([0, 51, 255], tf.uint8))
+    self.assertAllClose(found, [0, 0.2, 1])
+    kept = images.images_to_float(tf.constant([0.25], tf.float64))
+    self.assertAllEqual(kept, [0.25])
+    self.assertEqual(kept.dtype, tf.float32)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,195 @@
+"""Tests of normalising fields, and of undoing it."""
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.statistics import statistics
+from rlds2reverb.transforms import normalization
+from rlds2reverb.transforms import transforms
+from tests import golden
+from tests import ways
+
+
+def _episodes():
+  episodes = golden.random_episodes(np.random.default_rng(2), 6)
+  for episode in episodes:
+    episode['observation'][:, 1] = 7  # never varies
+  return episodes
+
+
+class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_worked_numbers(self, run):
+    normalize = normalization.NormalizeField(
+        'action', offset=[0.5, -0.5], scale=[2.0, 0.0], high=2.0
+    )
+    steps = run(normalize, [ways.A])[0]['steps']
+    self.assertAllEqual(steps['action'][:, 0], [0, 0.5, 1, 1.5, 2, 2])
+    self.assertAllEqual(steps['action'][:, 1], [0, 1, 2, 2, 2, 2])
+    self.assertEqual(steps['action'].dtype, np.float64)
+
+  @parameterized.parameters((), (3,), (2, 3))
+  def test_inverse_of_what_a_policy_gives(self, *leading):
+    normalize = normalization.normalize_by_bounds(
+        'action/arm', [-2.0, 0.0], [2.0, 10.0]
+    )
+    arm = np.broadcast_to(np.float32([1, -1]), [*leading, 2])
+    action = normalize.invert({'action': {'arm': arm, 'open': 1}})['action']
+    self.assertAllEqual(
+        action['arm'], np.broadcast_to([2, 0], [*leading, 2])
+    )
+    self.assertEqual(action['open'], 1)
+    self.assertEqual(action['arm'].dtype, tf.float32)
+    again = normalize.transform({'action': action})['action']['arm']
+    self.assertAllEqual(again, arm)
+    self.assertEqual(normalize.invert({'reward': 1}), {'reward': 1})
+
+  def test_clip_of_bounds(self):
+    normalize = normalization.normalize_by_bounds('x', 0.0, 4.0, clip=True)
+    steps = normalize.transform({'x': tf.constant([-9.0, 1.0, 9.0])})
+    self.assertAllEqual(steps['x'], [-1, -0.5, 1])
+
+  @parameterized.parameters(0.0, 1e-50, 1e-40)
+  def test_a_scale_that_cannot_be_divided_by(self, scale):
+    normalize = normalization.NormalizeField('x', offset=1.0, scale=scale)
+    steps = {'x': tf.constant([1.0, 3.0])}
+    for result in (
+        normalize.transform(steps)['x'],
+        tf.function(normalize.transform)(steps)['x'],
+    ):
+      self.assertAllEqual(result, [0, 2])
+    self.assertAllEqual(
+        normalize.invert({'x': tf.constant([0.0, 2.0])})['x'], [1, 3]
+    )
+
+  def test_equal_where_the_numbers_are(self):
+    def make(offset=(1.0, 2.0), field='x'):
+      return normalization.NormalizeField(field, offset=np.array(offset))
+
+    self.assertEqual(make(), make())
+    self.assertEqual(make([1, np.nan]), make([1, np.nan]))
+    self.assertEqual(make(), normalization.NormalizeField('x', [1.0, 2.0]))
+    self.assertEqual(hash(make()), hash(make()))
+    for other in (
+        make([1, 3]),
+        make([1, 2, 3]),
+        make(field='y'),
+        transforms.ClipField('x'),
+    ):
+      self.assertNotEqual(make(), other)
+    self.assertLen({make(), make(), make([1, 3])}, 2)
+    compose = [transforms.Compose([make(), make([2, 2])]) for _ in range(2)]
+    self.assertEqual(*compose)
+    self.assertLen(set(compose), 1)
+    self.assertNotEqual(compose[0], transforms.Compose([make()]))
+
+  def test_integers_are_refused(self):
+    with self.assertRaisesRegex(ValueError, 'action is int64. Only floats'):
+      golden.stacked([golden.COMPLETE]).map(
+          normalization.NormalizeField('action')
+      )
+
+
+class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.episodes = _episodes()
+    cls.statistics = statistics.compute_statistics(
+        golden.stacked(cls.episodes), quantiles=[0.1, 0.9]
+    )
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_mean_and_deviation(self, run):
+    normalize = normalization.normalize_by_mean_std(self.statistics)
+    results = run(normalize, self.episodes)
+    rows = np.concatenate([e['observation'] for e in self.episodes])
+    mean, std = rows.mean(0), rows.std(0)
+    std[1] = 1
+    for result, episode in zip(results, self.episodes):
+      steps = result['steps']
+      self.assertAllClose(
+          steps['observation'], (episode['observation'] - mean) / std, 1e-5
+      )
+      self.assertAllEqual(steps['observation'][:, 1], 0 * episode['reward'])
+      self.assertAllClose(
+          normalize.invert({'observation': steps['observation']})[
+              'observation'
+          ],
+          episode['observation'],
+      )
+      self.assertAllEqual(steps['action'], episode['action'])
+
+  @parameterized.parameters(True, False)
+  def test_quantiles(self, clip):
+    normalize = normalization.normalize_by_quantiles(
+        self.statistics, low=0.1, high=0.9, clip=clip
+    )
+    rows = np.concatenate([e['action'][:-1] for e in self.episodes])
+    low, high = np.quantile(rows, [0.1, 0.9], axis=0)
+    for episode in self.episodes:
+      expected = (episode['action'] - low) / (high - low) * 2 - 1
+      if clip:
+        expected = np.clip(expected, -1, 1)
+      self.assertAllClose(
+          normalize.transform(episode)['action'], expected, 1e-5
+      )
+
+  def test_minimum_and_maximum_are_quantiles(self):
+    normalize = normalization.normalize_by_quantiles(
+        self.statistics, low=0.0, high=1.0
+    )
+    actions = [
+        normalize.transform(e)['action'][:-1].numpy() for e in self.episodes
+    ]
+    self.assertAllClose(np.concatenate(actions).max(0), [1, 1])
+    self.assertAllClose(np.concatenate(actions).min(0), [-1, -1])
+
+  def test_nested_floats_only(self):
+    episodes = golden.random_episodes(
+        np.random.default_rng(0), 3, nested_fields=True
+    )
+    found = statistics.compute_statistics(golden.stacked(episodes))
+    with self.assertLogs('absl', 'WARNING') as logs:
+      normalize = normalization.normalize_by_mean_std(found)
+    self.assertLen(logs.output, 1)
+    self.assertIn('not floats: observation/', logs.output[0])
+    self.assertIsInstance(normalize, transforms.Compose)
+    self.assertEqual(
+        [part.field for part in normalize.transforms],
+        [
+            'observation/camera/pose/0',
+            'observation/camera/pose/1/joint',
+            'observation/state/1',
+        ],
+    )
+    dataset = golden.stacked(episodes).map(normalize)
+    result = next(dataset.as_numpy_iterator())['steps']['observation']
+    self.assertAllEqual(
+        result['state'][0], episodes[0]['observation']['state'][0]
+    )
+
+  def test_only_integers(self):
+    episodes = [{**ways.A, 'action': np.arange(6)[:, None]}]
+    found = statistics.compute_statistics(golden.stacked(episodes))
+    for normalize in (
+        normalization.normalize_by_mean_std,
+        normalization.normalize_by_quantiles,
+    ):
+      with self.assertRaisesRegex(
+          ValueError, r'Only floats .* action \(int64\). Cast'
+      ):
+        normalize(found, 'action')
+
+  def test_what_there_is_not(self):
+    with self.assertRaisesRegex(ValueError, 'no statistics of image'):
+      normalization.normalize_by_mean_std(self.statistics, 'image')
+    with self.assertRaisesRegex(ValueError, r'quantile 0.01 was not computed'):
+      normalization.normalize_by_quantiles(self.statistics)
+
+
+if __name__ == '__main__':
+  tf.test.main()

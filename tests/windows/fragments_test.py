@@ -1,0 +1,280 @@
+"""Tests of chopped sequences and of rollout fragments."""
+
+from absl.testing import parameterized
+import numpy as np
+from rlds2reverb.transforms import transforms
+from rlds2reverb.windows import fragments
+import tensorflow as tf
+
+from tests import contract
+from tests import golden
+
+
+def _ts(dataset):
+  return [batch['t'].tolist() for batch in dataset.as_numpy_iterator()]
+
+
+class ChopTest(tf.test.TestCase):
+
+  def test_contract(self):
+    chopped = fragments.chop_into_sequences(
+        tf.range(1, 8), [1, 1, 5, 5, 5, 5, 5], 3, states=tf.range(10, 17)
+    )
+    self.assertAllEqual(chopped.rows, [[1, 2, 0], [3, 4, 5], [6, 7, 0]])
+    self.assertAllEqual(chopped.seq_lens, [2, 3, 2])
+    self.assertEqual(chopped.seq_lens.dtype, tf.int32)
+    self.assertAllEqual(chopped.initial_state, [10, 12, 15])
+    self.assertAllEqual(chopped.mask, [[1, 1, 0], [1, 1, 1], [1, 1, 0]])
+
+  def test_dynamic_max(self):
+    for ids, expected in (
+        ([1, 1, 5], [[1, 2], [3, 0]]),
+        ([1, 2, 3], [[1], [2], [3]]),
+    ):
+      self.assertAllEqual(
+          fragments.chop_into_sequences(
+              tf.range(1, 4), ids, 9, dynamic_max=True
+          ).rows,
+          expected,
+      )
+
+  def test_two_columns_of_ids(self):
+    chopped = fragments.chop_into_sequences(
+        tf.range(1, 6), [[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]], 9,
+        dynamic_max=True,
+    )
+    self.assertAllEqual(chopped.rows, [[1, 0], [2, 3], [4, 5]])
+
+  def test_edges_against_a_loop(self):
+    length = 4
+    episodes = contract.edge_episodes(length)
+    transitions = [contract.transitions(steps) for steps in episodes]
+    rows = [row for group in transitions for row in group]
+    ids = [
+        f'e{index}' for index, group in enumerate(transitions) for _ in group
+    ]
+    expected, seq_lens, states = [], [], []
+    for group in transitions:
+      for start in range(0, len(group), length):
+        chunk = group[start : start + length]
+        seq_lens.append(len(chunk))
+        states.append(chunk[0]['state'])
+        zero = contract.zero_like(chunk[0])
+        expected.append(
+            contract.stack(chunk + (length - len(chunk)) * [zero])
+        )
+    chop = lambda rows: fragments.chop_into_sequences(
+        rows, ids, length, states=rows['state']
+    )
+    in_map = tf.data.Dataset.from_tensors(contract.stack(rows)).map(chop)
+    spec = in_map.element_spec
+    self.assertEqual(
+        spec.rows['observation']['camera'],
+        tf.TensorSpec([None, length, 2, 1], tf.uint8),
+    )
+    for chopped in (
+        chop(tf.nest.map_structure(tf.constant, contract.stack(rows))),
+        in_map.get_single_element(),
+    ):
+      chopped = tf.nest.map_structure(lambda leaf: leaf.numpy(), chopped)
+      contract.assert_rows(self, chopped.rows, expected)
+      contract.assert_rows(self, chopped.initial_state, states)
+      self.assertAllEqual(chopped.seq_lens, seq_lens)
+      self.assertAllEqual(chopped.mask.sum(axis=1), seq_lens)
+
+  def test_no_rows(self):
+    for dynamic_max in (False, True):
+      chopped = fragments.chop_into_sequences(
+          tf.zeros([0, 2]), tf.zeros([0]), 3, dynamic_max=dynamic_max
+      )
+      self.assertEqual(chopped.rows.shape[0], 0)
+      self.assertEqual(chopped.seq_lens.shape, [0])
+
+  def test_arrays_and_lists_in_the_place_of_tensors(self):
+    ids = [1, 1, 5, 5, 5, 5, 5]
+    for convert in (np.array, list, lambda column: column):
+      def chop(convert=convert):
+        return fragments.chop_into_sequences(
+            {'a': convert(range(1, 8)), 'b': (convert(['x'] * 7),)},
+            convert(ids),
+            3,
+            states=(convert(range(10, 17)), np.zeros([7, 2])),
+        )
+
+      in_map = tf.data.Dataset.range(1).map(lambda _, chop=chop: chop())
+      for chopped in (chop(), in_map.get_single_element()):
+        self.assertAllEqual(
+            chopped.rows['a'], [[1, 2, 0], [3, 4, 5], [6, 7, 0]]
+        )
+        self.assertAllEqual(
+            chopped.rows['b'][0],
+            [[b'x', b'x', b''], [b'x', b'x', b'x'], [b'x', b'x', b'']],
+        )
+        self.assertAllEqual(chopped.initial_state[0], [10, 12, 15])
+        self.assertEqual(chopped.initial_state[1].shape, [3, 2])
+    self.assertAllEqual(
+        fragments.chop_into_sequences(range(1, 4), (1, 1, 2), 2).rows,
+        [[1, 2], [3, 0]],
+    )
+    # Lists of other than numbers and strings are parts of the nest.
+    chopped = fragments.chop_into_sequences(
+        [[1, 2, 3], np.zeros([3])], [1, 1, 2], 2
+    )
+    self.assertAllEqual(chopped.rows[0], [[1, 2], [3, 0]])
+    self.assertAllEqual(chopped.rows[1], [[0, 0], [0, 0]])
+
+  def test_ids_and_rows_of_different_lengths(self):
+    rows = tf.range(5)
+    for message, ids, states in (
+        ('episode_ids has 3, rows has 5', [1, 1, 2], ()),
+        ('episode_ids has 6, rows has 5', [1] * 6, ()),
+        ('episode_ids has 5, rows has 5, states/h has 4', [1] * 5,
+         {'h': tf.zeros([4, 2])}),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        fragments.chop_into_sequences(rows, ids, 2, states=states)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None], tf.int32),
+        ]
+    )
+    def chop(rows, ids, states):
+      return fragments.chop_into_sequences(rows, ids, 2, states=states)
+
+    self.assertAllEqual(
+        chop(rows, [1, 1, 2, 2, 2], rows).rows, [[0, 1], [2, 3], [4, 0]]
+    )
+    for num_ids, num_states in ((3, 5), (6, 5), (5, 4)):
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError,
+          f'(?s)episode_ids.*{num_ids}.*rows.*5.*states.*{num_states}',
+      ):
+        chop(rows, tf.ones([num_ids], tf.int32), tf.range(num_states))
+
+  def test_bad_arguments(self):
+    with self.assertRaisesRegex(ValueError, 'max_length must be a positive'):
+      fragments.chop_into_sequences(tf.range(3), [1, 1, 1], 0)
+    with self.assertRaisesRegex(ValueError, 'one or two dimensions'):
+      fragments.chop_into_sequences(tf.range(3), 1, 2)
+
+
+class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(*golden.FORMS)
+  def test_truncate_episodes(self, form):
+    dataset = fragments.convert_rlds_to_fragments(
+        golden.FORMS[form]([contract.B] * 4), 4
+    )
+    self.assertEqual(
+        _ts(dataset), [[0, 1, 2, 0], [1, 2, 0, 1], [2, 0, 1, 2]]
+    )
+    self.assertEqual(
+        [batch['episode'].tolist() for batch in dataset.as_numpy_iterator()],
+        [[0, 0, 0, 1], [1, 1, 2, 2], [2, 3, 3, 3]],
+    )
+
+  def test_a_fragment_function_never_sees_two_episodes(self):
+    def tell(rows):
+      # Zero where the function begins anew.
+      return {**rows, 'place': tf.range(tf.size(rows['t']))}
+
+    data = golden.stacked([contract.B] * 4)
+    for mode, expected in (
+        ('truncate_episodes', [[0, 1, 2, 0], [0, 1, 0, 1], [0, 0, 1, 2]]),
+        ('complete_episodes', [[0, 1, 2, 0, 1, 2]] * 2),
+    ):
+      dataset = fragments.convert_rlds_to_fragments(
+          data, 4, mode, fragment_fn=tell
+      )
+      self.assertEqual(
+          [batch['place'].tolist() for batch in dataset.as_numpy_iterator()],
+          expected,
+      )
+
+  @parameterized.product(
+      mode=fragments.BATCH_MODES, drop_remainder=[False, True], length=[1, 4]
+  )
+  def test_edges_against_a_loop(self, mode, drop_remainder, length):
+    episodes = contract.edge_episodes(4)
+    batches, batch = [], []
+    for index, steps in enumerate(episodes):
+      rows = contract.transitions(steps)
+      for t, row in enumerate(rows):
+        batch.append({**row, 'episode': np.int64(index), 't': np.int64(t)})
+        may_end = mode == 'truncate_episodes' or t == len(rows) - 1
+        if may_end and len(batch) >= length:
+          batches.append(batch)
+          batch = []
+    if batch and not drop_remainder:
+      batches.append(batch)
+    dataset = fragments.convert_rlds_to_fragments(
+        golden.stacked(episodes), length, mode, drop_remainder=drop_remainder
+    )
+    found = list(dataset.as_numpy_iterator())
+    self.assertLen(found, len(batches))
+    for one, rows in zip(found, batches):
+      contract.assert_rows(self, one, rows)
+    self.assertEqual(
+        dataset.element_spec['observation']['camera'],
+        tf.TensorSpec([None, 2, 1], tf.uint8),
+    )
+
+  @parameterized.parameters(*fragments.BATCH_MODES)
+  def test_agent_steps_against_a_loop(self, mode):
+    rng = np.random.default_rng(4)
+    episodes = []
+    for count in (3, 1, 0, 9, 6):
+      steps = contract.random_steps(rng, count)
+      steps['agents'] = {'count': rng.integers(0, 4, count + 1)}
+      episodes.append(steps)
+    batches, batch, total = [], [], 0
+    for steps in episodes:
+      for t in range(golden.length_of(steps) - 1):
+        batch.append(t)
+        total += steps['agents']['count'][t]
+        may_end = (
+            mode == 'truncate_episodes' or t == golden.length_of(steps) - 2
+        )
+        if may_end and total >= 5:
+          batches.append(batch)
+          batch, total = [], 0
+    if batch:
+      batches.append(batch)
+    self.assertGreater(len(batches), 2)
+    dataset = fragments.convert_rlds_to_fragments(
+        golden.stacked(episodes), 5, mode, agent_steps='agents/count'
+    )
+    self.assertEqual(_ts(dataset), batches)
+
+  @parameterized.parameters('t', 'episode', 'next_observation')
+  def test_fields_of_the_names_that_are_added(self, name):
+    data = golden.stacked([{**contract.A, name: contract.A['reward']}])
+    with self.assertRaisesRegex(
+        ValueError, f'field {name!r} already.*RenameFields'
+    ):
+      fragments.convert_rlds_to_fragments(data, 3)
+    renamed = data.map(transforms.RenameFields({name: 'own'}))
+    batch = next(iter(fragments.convert_rlds_to_fragments(renamed, 3)))
+    self.assertAllEqual(batch['own'], [1, 2, 3])
+
+  def test_no_episodes(self):
+    data = golden.stacked([], golden.stacked_spec(contract.A))
+    self.assertEmpty(list(fragments.convert_rlds_to_fragments(data, 3)))
+
+  def test_bad_arguments(self):
+    data = golden.stacked([contract.A])
+    for message, arguments in (
+        ('fragment_length must be a positive', (0,)),
+        ('Did you mean truncate_episodes', (2, 'truncate_episode')),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        fragments.convert_rlds_to_fragments(data, *arguments)
+    with self.assertRaisesRegex(ValueError, 'Did you mean action'):
+      fragments.convert_rlds_to_fragments(data, 2, agent_steps='actoin')
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,200 @@
+"""Tests of frame stacking and action chunking."""
+
+from absl.testing import parameterized
+import numpy as np
+from rlds2reverb.trajectories import conversion
+from rlds2reverb.windows import stacking
+import tensorflow as tf
+
+from tests import contract
+
+
+class StackObservationsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(
+      ('repeat', 10), ('zeros', 0), (-1, -1)
+  )
+  def test_fills(self, fill, first):
+    steps = stacking.stack_observations(contract.B, 3, fill)
+    self.assertAllEqual(
+        steps['observation'],
+        [[first, first, 10], [first, 10, 11], [10, 11, 12], [11, 12, 13]],
+    )
+    self.assertAllEqual(
+        steps['observation_mask'],
+        [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]],
+    )
+    self.assertAllEqual(steps['reward'], contract.B['reward'])
+
+  def test_edges_against_a_loop(self):
+    num_frames = 3
+
+    def check(steps, result):
+      frames, mask = [], []
+      for t in range(len(steps['reward'])):
+        window = range(t - num_frames + 1, t + 1)
+        frames.append(
+            contract.stack([
+                tf.nest.map_structure(
+                    lambda leaf: leaf[max(at, 0)], steps['observation']  # pylint: disable=cell-var-from-loop
+                )
+                for at in window
+            ])
+        )
+        mask.append([at >= 0 for at in window])
+      contract.assert_rows(self, result['observation'], frames)
+      self.assertAllEqual(result['observation_mask'], mask)
+      contract.assert_equal(self, result['action'], steps['action'])
+
+    spec = contract.check_everywhere(
+        self,
+        lambda steps: stacking.stack_observations(steps, num_frames),
+        contract.edge_episodes(num_frames),
+        check,
+    )
+    self.assertEqual(
+        spec['observation']['camera'],
+        tf.TensorSpec([None, num_frames, 2, 1], tf.uint8),
+    )
+
+  def test_each_episode_begins_anew_on_the_way_to_trajectories(self):
+    data = tf.data.Dataset.from_tensors({'steps': contract.B}).repeat(2)
+    frames = conversion.convert_rlds_to_trajectories(
+        data.map(
+            lambda episode: {
+                'steps': stacking.stack_observations(episode['steps'], 2)
+            }
+        )
+    )
+    once = [[10, 10], [10, 11], [11, 12], [12, 13]]
+    self.assertAllEqual([f.observation for f in frames], once * 2)
+
+
+class ChunkActionsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(('zeros', 0), ('repeat', 3), (-1, -1))
+  def test_fills(self, fill, e):
+    steps = stacking.chunk_actions(contract.B, 3, fill)
+    self.assertAllEqual(
+        steps['action'], [[1, 2, 3], [2, 3, e], [3, e, e], [e, e, e]]
+    )
+    self.assertAllEqual(
+        steps['action_mask'],
+        [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]],
+    )
+
+  def test_edges_against_a_loop(self):
+    num_actions = 3
+
+    def check(steps, result):
+      actions = [row['action'] for row in contract.transitions(steps)]
+      count = len(actions)
+      zero = contract.zero_like(
+          tf.nest.map_structure(lambda leaf: leaf[0], steps['action'])
+      )
+      chunks = [
+          [
+              actions[at] if at < count else zero
+              for at in range(t, t + num_actions)
+          ]
+          for t in range(count + 1)
+      ]
+      contract.assert_rows(
+          self, result['action'], [contract.stack(chunk) for chunk in chunks]
+      )
+      self.assertAllEqual(
+          result['action_mask'],
+          np.arange(count + 1)[:, None] + np.arange(num_actions) < count,
+      )
+
+    spec = contract.check_everywhere(
+        self,
+        lambda steps: stacking.chunk_actions(steps, num_actions),
+        contract.edge_episodes(num_actions),
+        check,
+    )
+    self.assertEqual(
+        spec['action'][1], tf.TensorSpec([None, num_actions, 2], tf.float32)
+    )
+
+
+class AddedColumnsTest(tf.test.TestCase):
+
+  def test_fields_of_the_names_that_are_added(self):
+    for function, mask in (
+        (stacking.stack_observations, 'observation_mask'),
+        (stacking.chunk_actions, 'action_mask'),
+    ):
+      own = {**contract.B, mask: contract.B['reward']}
+      with self.assertRaisesRegex(
+          ValueError, f'field {mask!r} already.*RenameFields'
+      ):
+        function(own, 2)
+      named = function(own, 2, mask_name='is_real')
+      self.assertAllEqual(named[mask], contract.B['reward'])
+      self.assertAllEqual(named['is_real'], function(contract.B, 2)[mask])
+
+
+class FillTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(
+      ('uint8', -1), ('uint8', 300), ('uint8', 0.5), ('uint8', np.nan),
+      ('int32', 2**31), ('int64', 2**70), ('int64', np.inf), ('bool', 2),
+      ('bool', 0.5), ('float16', 1e5), ('float32', 1e39),
+  )
+  def test_a_number_that_a_field_cannot_hold(self, dtype, fill):
+    leaf, holds_all = np.zeros([4, 2], dtype), np.zeros([4])
+    episode = {
+        **contract.B,
+        'observation': {'a': holds_all, 'b': (leaf,)},
+        'action': (holds_all, {'c': leaf}),
+    }
+    for function, path in (
+        (stacking.stack_observations, 'observation/b/0'),
+        (stacking.chunk_actions, 'action/1/c'),
+    ):
+      message = f'{path} is {dtype}, which cannot hold .*fill'
+      with self.assertRaisesRegex(ValueError, message):
+        function(episode, 2, fill)
+      with self.assertRaisesRegex(ValueError, message):
+        tf.data.Dataset.from_tensors(episode).map(
+            lambda steps: function(steps, 2, fill)  # pylint: disable=cell-var-from-loop
+        )
+
+  @parameterized.parameters(
+      ('uint8', 255), ('uint8', 7.0), ('int64', 2**40 + 1), ('bool', True),
+      ('bool', 1), ('float16', -np.inf), ('float32', 0.1), ('float64', 1e300),
+      ('float32', np.nan), ('float32', np.float64(0.5)), ('int8', np.int64(-3)),
+  )
+  def test_a_number_that_a_field_can_hold(self, dtype, fill):
+    episode = {**contract.B, 'observation': np.zeros([4], dtype)}
+    stacked = stacking.stack_observations(episode, 2, fill)['observation']
+    self.assertEqual(stacked.dtype.name, dtype)
+    np.testing.assert_array_equal(
+        stacked[0], np.array([fill, 0], dtype), strict=True
+    )
+
+  def test_strings_are_filled_with_empty_ones(self):
+    episode = {**contract.B, 'observation': np.array(['a', 'b', 'c', 'd'])}
+    stacked = stacking.stack_observations(episode, 2, -1)['observation']
+    self.assertAllEqual(stacked[0], [b'', b'a'])
+
+
+class BadArgumentsTest(tf.test.TestCase):
+
+  def test_all(self):
+    for function in (stacking.stack_observations, stacking.chunk_actions):
+      for message, steps, arguments in (
+          ('must be a positive integer', contract.A, (0,)),
+          ('must be a positive integer', contract.A, (1.5,)),
+          ('Did you mean repeat', contract.A, (2, 'repeats')),
+          ('fill must be .* or a number', contract.A, (2, None)),
+          ('fill must be .* or a number', contract.A, (2, [1, 2])),
+          ('no field [ao]', {'reward': contract.A['reward']}, (2,)),
+      ):
+        with self.assertRaisesRegex(ValueError, message):
+          function(steps, *arguments)
+
+
+if __name__ == '__main__':
+  tf.test.main()
