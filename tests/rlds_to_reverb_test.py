@@ -1,6 +1,7 @@
 """TF-Agents' own tests of `rlds_to_reverb`, run against ours."""
 
 import importlib.util
+import inspect
 import os
 import sys
 from unittest import mock
@@ -60,12 +61,15 @@ class DropInTest(tf.test.TestCase):
         'push_rlds_to_reverb',
     ):
       ours, theirs = (
-          getattr(module, name).__code__ for module in (rlds_to_reverb, original)
+          list(inspect.signature(getattr(module, name)).parameters.values())
+          for module in (rlds_to_reverb, original)
       )
-      self.assertEqual(
-          ours.co_varnames[: theirs.co_argcount],
-          theirs.co_varnames[: theirs.co_argcount],
-      )
+      self.assertNotEmpty(theirs)
+      for our, their in zip(ours, theirs):
+        self.assertEqual(our.name, their.name)
+        self.assertEqual(our.kind, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+      for our in ours[len(theirs) :]:
+        self.assertIsNot(our.default, inspect.Parameter.empty)
 
 
 if __name__ == '__main__':

@@ -83,12 +83,18 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
   found = list(step) if isinstance(step, dict) else []
   features = get_rlds_step_features()
   if not all(feature in found for feature in features):
-    raise ValueError(
-        'Invalid RLDS step spec. Features expected '
-        f'are {features}, but found {found}. map_fields makes RLDS steps of'
-        ' others: its StepMapping renames features, and fills in the reward,'
-        ' the discount and the flags that are missing.'
+    # Where nothing looks like RLDS this is TF-Agents' message to the letter.
+    message = (
+        f'Invalid RLDS step spec. Features expected are {features}, but found'
+        f' {found}'
     )
+    if any(feature in found for feature in features):
+      message += (
+          '. map_fields makes RLDS steps of others: its StepMapping renames'
+          ' features, and fills in the reward, the discount and the flags that'
+          ' are missing.'
+      )
+    raise ValueError(message)
   if stacked:
     step = without_time(step)
   check_dense({feature: step[feature] for feature in features})

@@ -152,6 +152,11 @@ def _fingerprints():
 # Not a tf.test.TestCase, which sets the seed that a shuffle has by default.
 class FingerprintTest(parameterized.TestCase):
 
+  def setUp(self):
+    super().setUp()
+    # A tf.test.TestCase that ran before may have left one.
+    tf.random.set_seed(None)
+
   def test_the_same_in_another_process_and_different_otherwise(self):
     # In another order, so that the names of nodes and functions differ.
     program = (
