@@ -1,4 +1,7 @@
-"""RLDS episodes to TF-Agents trajectories, in blocks, in graph mode."""
+"""Converts RLDS episodes to the trajectories that TF-Agents trains on.
+
+The conversion runs in graph mode, on whole blocks of steps at a time.
+"""
 
 from typing import Any, NamedTuple, Optional
 
@@ -16,14 +19,14 @@ from rlds2reverb.trajectories import specs
 
 
 class TrajectoryBlock(NamedTuple):
-  """Consecutive one-step frames of one episode, with their place.
+  """Consecutive frames of one episode, and where in the data set they stand.
 
   Attributes:
     trajectory: a `Trajectory` whose every leaf is `[B, ...]`.
     episode: int64 `[]`: the index of the episode in the data set.
     step: int64 `[]`: the index in its episode of the block's first frame.
-    episode_id: what identifies the episode, `[]`: the field asked for; `()`
-      where none was.
+    episode_id: `[]`: the field that identifies the episode; `()` if no such
+      field was asked for.
   """
 
   trajectory: trajectory.Trajectory
@@ -41,18 +44,19 @@ def convert_rlds_to_trajectories(
 ) -> tf.data.Dataset:
   """Converts RLDS data to a data set of one-step TF-Agents trajectories.
 
-  After `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents 0.19.0). Each step
-  makes one frame; its next step type comes from the overlapping pair of the
-  step and the one that follows. Behind the last step of the data set a FIRST
-  step of zeros is thought. F, M, L are FIRST, MID, LAST:
+  The frames are those of `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents
+  0.19.0). Each step becomes one frame, whose next step type is the type of the
+  step that follows it in the data set. The last step of the data set is
+  converted as if a FIRST step of zeros followed it. F, M and L stand for FIRST,
+  MID and LAST:
 
       episodes         |  F  M  M  L |  single |  F  M  M  L |
       step_type        |  F  M  M  L |    L    |  F  M  M  L |
       next_step_type   |  M  M  L  F |    L    |  M  M  L  F |
       discount         |  d  d  d  e |    e    |  d  d  d  e |
 
-  where `d` is the step's own discount and `e` is 0 in a terminal episode and
-  the step's own in a truncated one.
+  where `d` is the discount of the step, and `e` is 0 if the episode is terminal
+  and the discount of the step if it is truncated.
 
   Args:
     rlds_data: an RLDS data set: a `tf.data.Dataset` of episodes, dicts whose
@@ -60,22 +64,26 @@ def convert_rlds_to_trajectories(
       `[T, ...]`. A step is a dict of observation, action and reward, nests of
       any depth, and of discount, is_first, is_last and is_terminal, one number
       (a flag may be bool) each.
-    policy_info_fn: called in graph mode with the current and the next step,
-      dicts without a batch dimension, across the ends of episodes too; returns
-      the frame's `policy_info`. By default `()`.
-    rules: how episodes are checked and converted. By default
-      `ConversionRules()`, which gin may have configured.
-    report: a new `ConversionReport` to fill, for what was skipped and counted.
+    policy_info_fn: makes the `policy_info` of a frame from its step and the
+      step that follows, which may be the first one of the next episode. It is
+      called in graph mode; both steps are dicts without a batch dimension. By
+      default the `policy_info` is `()`.
+    rules: says how episodes are checked and converted. The default is
+      `ConversionRules()`, which gin may configure.
+    report: a new `ConversionReport`, to be filled with what was skipped or
+      looks wrong.
 
   Returns:
-    A data set of `Trajectory` frames: step_type and next_step_type int32 `[]`,
-    discount float32 `[]`; observation, action and reward as in the step.
+    A data set of `Trajectory` frames: step_type and next_step_type are int32
+    `[]`, discount is float32 `[]`, and observation, action and reward are those
+    of the step.
 
   Raises:
-    ValueError: if `rlds_data` has no RLDS steps, they lack a feature or have
-      one of a wrong dtype or shape, or an argument is not valid.
-    InvalidArgumentError: while iterating, on an invalid episode, before its
-      first frame. The message says what is wrong, in which episode and step.
+    ValueError: if `rlds_data` has no RLDS steps, if the steps lack a feature or
+      have one of a wrong dtype or shape, or if an argument is not valid.
+    InvalidArgumentError: while iterating, if an episode is invalid, before its
+      first frame comes out. The message says what is wrong, and in which
+      episode and step.
   """
   return convert_rlds_to_trajectory_blocks(
       rlds_data,
@@ -93,27 +101,29 @@ def convert_rlds_to_trajectory_blocks(
     rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
-  """Converts RLDS data to trajectories, many consecutive frames an element.
+  """Converts RLDS data to trajectories, stacked in blocks.
 
-  The frames are those of `convert_rlds_to_trajectories`, in the same order, but
-  stacked: this is many times faster.
+  The frames are those of `convert_rlds_to_trajectories`, in the same order. But
+  each element of the data set holds many consecutive frames, which makes this
+  many times faster.
 
   Args:
-    rlds_data: see `convert_rlds_to_trajectories`, as for all arguments but one.
-    policy_info_fn: see there.
-    block_length: the most frames of a block. By default an episode whose steps
-      are stacked, and so in memory whole, is one block; of nested steps about
-      2 MiB are.
-    rules: see there.
-    report: see there.
+    rlds_data: see `convert_rlds_to_trajectories`.
+    policy_info_fn: see `convert_rlds_to_trajectories`.
+    block_length: the largest number of frames in a block. By default, an
+      episode with stacked steps, which is in memory as a whole, becomes one
+      block; nested steps are cut into blocks of about 2 MiB.
+    rules: see `convert_rlds_to_trajectories`.
+    report: see `convert_rlds_to_trajectories`.
 
   Returns:
-    A data set of `Trajectory`s whose every leaf is `[B, ...]`, with `B` no more
-    than `block_length`. Every block is of one episode.
+    A data set of `Trajectory`s whose leaves are `[B, ...]`, where `B` is at
+    most `block_length`. All frames of a block come from the same episode.
 
   Raises:
-    ValueError: see there; and if `block_length` is not positive.
-    InvalidArgumentError: see there.
+    ValueError: if `block_length` is not positive, and as
+      `convert_rlds_to_trajectories` does.
+    InvalidArgumentError: as `convert_rlds_to_trajectories` does.
   """
   return trajectory_blocks(
       rlds_data,
@@ -136,12 +146,22 @@ def trajectory_blocks(
 ) -> tf.data.Dataset:
   """Converts RLDS data to `TrajectoryBlock`s: blocks that know their place.
 
-  Arguments and errors are those of `convert_rlds_to_trajectory_blocks`; and
-  `episode_id`, the name of a field of the episodes that identifies them, an
-  integer or string.
+  Args:
+    rlds_data: see `convert_rlds_to_trajectories`.
+    policy_info_fn: see `convert_rlds_to_trajectories`.
+    block_length: see `convert_rlds_to_trajectory_blocks`.
+    episode_id: the name of the field of an episode, an integer or a string,
+      that identifies it.
+    rules: see `convert_rlds_to_trajectories`.
+    report: see `convert_rlds_to_trajectories`.
 
   Returns:
     A data set of `TrajectoryBlock`s.
+
+  Raises:
+    ValueError: if the episodes have no such field `episode_id`, and as
+      `convert_rlds_to_trajectory_blocks` does.
+    InvalidArgumentError: as `convert_rlds_to_trajectories` does.
   """
   rules = rules or rules_lib.ConversionRules()
   step_spec = steps_lib.steps_spec(rlds_data).step
@@ -152,7 +172,7 @@ def trajectory_blocks(
   if policy_info:
     used |= policy_info.fields
   if report or rules.nan == 'invalid':
-    used.add(rlds.DISCOUNT)  # it may hold NaN, too
+    used.add(rlds.DISCOUNT)  # The discount may hold NaN, too.
   fields = [field for field in step_spec if field in used]
   steps_lib.check_dense({field: step_spec[field] for field in fields})
   nan_fields = [
@@ -209,8 +229,9 @@ def trajectory_blocks(
     )
 
   def check_and_convert(block, following):
-    # An invalid episode raises its error here, behind what looks ahead, or it
-    # would hold back the end of the episode before it.
+    # An invalid episode raises its error here, after each block was paired with
+    # the step that follows. Raised earlier, the error would also keep the last
+    # block of the episode before from coming out.
     with tf.control_dependencies(
         [tf.debugging.Assert(block.fault == '', [block.fault])]
     ):
@@ -230,10 +251,11 @@ def trajectory_blocks(
 
 
 def _to_frames(steps, outline, terminal_discount):
-  """Returns the frames `[B]` of steps `[B]` with an outline `[B + 1]`.
+  """Converts steps `[B, ...]` with an outline `[B + 1]` to frames `[B, ...]`.
 
-  Also returns, bool `[]`, whether a transition into a terminal step has a
-  discount other than 0.
+  Returns:
+    The frames; and, bool `[]`, whether any transition into a terminal step has
+    a discount other than 0.
   """
   is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   is_end = is_last & outline[rlds.IS_TERMINAL]
