@@ -451,8 +451,12 @@ def _outline(steps, nan_fields, lengths=None) -> Outline:
       outline is `[0]`.
   """
   if lengths is not None:
-    count = tf.where(steps_lib.are_equal(lengths), lengths.rows[0], 0)
-    steps = _rows(_select(steps, _OUTLINE_FIELDS.union(nan_fields)), 0, count)
+    shortest = tf.reduce_min(lengths.rows, keepdims=True)
+    end = tf.where(shortest == tf.reduce_max(lengths.rows), shortest, 0)
+    steps = tf.nest.map_structure(
+        lambda leaf: tf.strided_slice(leaf, [0], end, [1]),
+        _select(steps, _OUTLINE_FIELDS.union(nan_fields)),
+    )
   outline = {}
   for name, end in end_outline().items():
     outline[name] = steps_lib.one_a_step(name, steps[name], end.dtype)

@@ -209,42 +209,55 @@ def lengths_of(steps: Any) -> Optional[Lengths]:
       built that the lengths differ.
     InvalidArgumentError: if they differ, eagerly.
   """
-  names, parts, sizes = [], [], []
+  names, leaves = [], []
+  known = []
   for path, leaf in tree.flatten_with_path(steps):
     if _is_composite(leaf):
       continue
     shape = tf.TensorShape(
         leaf.shape if hasattr(leaf, 'shape') else np.shape(leaf)
     )
+    name = field_path(path)
     if shape.rank == 0:
       raise ValueError(
           'Stacked steps must have a leading time dimension, but step field'
-          f' {field_path(path)} is one value.'
+          f' {name} is one value.'
       )
-    names.append(field_path(path))
-    sizes.append(None if shape.rank is None else shape[0])
-    parts.append((leaf, shape.rank))
-  known = {name: size for name, size in zip(names, sizes) if size is not None}
-  if len(set(known.values())) > 1:
+    names.append(name)
+    leaves.append(leaf)
+    if shape.rank and shape[0] is not None:
+      known.append((name, shape[0]))
+  if len(set(size for _, size in known)) > 1:
     message = f'{UNEQUAL_LENGTHS} Found ' + ', '.join(
-        f'{name}: {size}' for name, size in known.items()
+        f'{name}: {size}' for name, size in known
     )
     if tf.executing_eagerly():
       raise tf.errors.InvalidArgumentError(None, None, message)
     raise ValueError(message)
   if len(names) < 2 or len(known) == len(names):
     return None
-  # The shape of what has one dimension is its length: no operation to cut it.
-  shapes = [
-      tf.shape(leaf) if rank == 1 else tf.shape(leaf)[:1]
-      for leaf, rank in parts
-  ]
-  return Lengths(names, tf.concat(shapes, 0))
+  return Lengths(names, _num_rows(leaves))
+
+
+def _num_rows(leaves: Sequence[Any]) -> tf.Tensor:
+  """Returns the number of rows of each leaf, int32 `[leaves]`.
+
+  One operation reads the shapes of all leaves of a dtype: this runs for every
+  episode, and short episodes are dominated by the number of operations.
+  """
+  leaves = [tf.convert_to_tensor(leaf) for leaf in leaves]
+  shapes = [None] * len(leaves)
+  for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+    places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+    for i, shape in zip(places, tf.shape_n([leaves[i] for i in places])):
+      shapes[i] = shape if leaves[i].shape.rank else shape[:1]
+  firsts = np.cumsum([0, *(leaf.shape.rank or 1 for leaf in leaves[:-1])])
+  return tf.gather(tf.concat(shapes, 0), firsts.astype(np.int32))
 
 
 def are_equal(lengths: Lengths) -> tf.Tensor:
   """Returns, bool `[]`, whether all lengths are the same."""
-  return tf.reduce_all(tf.equal(lengths.rows, lengths.rows[0]))
+  return tf.reduce_min(lengths.rows) == tf.reduce_max(lengths.rows)
 
 
 def with_equal_lengths(steps: Any) -> Any:

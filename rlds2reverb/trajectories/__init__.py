@@ -1,4 +1,14 @@
-"""From RLDS steps to TF-Agents trajectories: frames, and sequences of frames.
+"""Converts RLDS episodes to TF-Agents trajectories: frames and sequences.
 
-Every episode is checked here before anything of it comes out.
+Every episode is checked here before any of its frames come out.
 """
+
+from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectories
+from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectory_blocks
+from rlds2reverb.trajectories.report import ConversionReport
+from rlds2reverb.trajectories.report import SkippedEpisode
+from rlds2reverb.trajectories.rules import ConversionRules
+from rlds2reverb.trajectories.sequences import convert_rlds_to_sequence_batches
+from rlds2reverb.trajectories.sequences import convert_rlds_to_sequences
+from rlds2reverb.trajectories.specs import create_trajectory_data_spec
+from rlds2reverb.trajectories.specs import SpecMismatchError

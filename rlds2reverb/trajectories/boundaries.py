@@ -1,7 +1,12 @@
-"""The rules that an episode's boundaries obey, checked on whole vectors."""
+"""Checks that the steps of an episode mark its beginning and end correctly.
+
+An episode that breaks a rule would make frames that a learner misreads, so it
+is refused, or skipped, before any of its frames come out. The checks work on
+the whole outline of an episode at once.
+"""
 
 import functools
-from typing import Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 import rlds
 import tensorflow as tf
@@ -9,15 +14,14 @@ import tensorflow as tf
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import steps as steps_lib
 
-VALIDATIONS = ('strict', 'tf_agents')
-
 # The sentences of tf_agents.replay_buffers.rlds_to_reverb (TF-Agents 0.19.0).
 TERMINAL_NOT_LAST = 'Terminal step must be the last step of an episode.'
 FIRST_AFTER_MID = 'Mid step should not be followed by a first step.'
 NO_FIRST_AFTER_LAST = (
     'Last step of an episode must be followed by a first step.'
 )
-# Ours, for what it lets pass. The first holds under both validations.
+# Our own sentences, for faults that TF-Agents accepts. Unequal lengths are
+# refused under both validations.
 UNEQUAL_LENGTHS = steps_lib.UNEQUAL_LENGTHS
 NO_FIRST = 'An episode must begin with a first step.'
 FIRST_AFTER_FIRST = (
@@ -40,69 +44,97 @@ def check_episode(
 ) -> blocks.Verdict:
   """Checks a whole episode by its outline.
 
-  `"strict"` holds every rule of this module. `"tf_agents"` holds the three
-  rules of `tf_agents.replay_buffers.rlds_to_reverb`, and that fields have the
-  same length; and, where it is asked for, that there is no NaN.
+  `"strict"` checks every rule of this module. `"tf_agents"` checks the three
+  rules of `tf_agents.replay_buffers.rlds_to_reverb`, and that all fields have
+  the same length. Both also check for NaN, if `nan_fields` is given.
 
   Args:
     episode: int64 `[]`: the index of the episode.
-    outline: the episode's outline and that of the step that follows, `[T + 1]`.
-    lengths: of the episode's fields; None where they are the same for certain.
-      Where they are not, the outline is not looked at.
-    validation: one of `VALIDATIONS`.
-    nan_fields: the paths that `blocks.NAN_FIELD` counts; where there are any,
-      a NaN is a fault.
+    outline: the outline of the episode and of the step that follows it,
+      `[T + 1]`; `[1]` where the lengths of the fields differ.
+    lengths: the lengths of the episode's fields; None if they are known to be
+      the same.
+    validation: `"strict"` or `"tf_agents"`; see `ConversionRules`.
+    nan_fields: the paths of the fields that `blocks.NAN_FIELD` numbers. If
+      there are any, an episode that holds a NaN is invalid.
 
   Returns:
-    The verdict. Of several faults it describes the first step's, and there the
-    first in the order of this module's sentences.
+    The verdict. If the episode has several faults, the verdict describes the
+    first step that is at fault, and of its faults the one whose sentence comes
+    first in this module.
   """
-  if validation == 'tf_agents':
-    broken = _broken_pairs(outline)
-    if nan_fields:
-      broken[NAN] = _has_nan(outline)
-    is_broken = functools.reduce(tf.logical_or, broken.values())
-    valid = ~tf.reduce_any(is_broken)
+  if validation == 'strict':
+    # Where lengths differ there are no steps, which is never valid.
+    valid = _is_strictly_valid(outline, bool(nan_fields))
   else:
-    valid = _is_right(outline, bool(nan_fields))
-  if lengths is not None:
-    valid &= steps_lib.are_equal(lengths)
+    broken = _broken_rules(outline, validation, bool(nan_fields))
+    valid = ~tf.reduce_any(functools.reduce(tf.logical_or, broken.values()))
+    if lengths is not None:
+      valid &= steps_lib.are_equal(lengths)
 
   def describe():
-    rules = _describe_outline(episode, outline, validation, tuple(nan_fields))
+    fault = _describe_outline(episode, outline, validation, tuple(nan_fields))
     if lengths is None:
-      return rules
+      return fault
     return tf.where(
         steps_lib.are_equal(lengths),
-        rules,
+        fault,
         _describe_lengths(episode, lengths.paths, lengths.rows),
     )
 
   return blocks.Verdict(valid, describe)
 
 
-def _is_right(outline, find_nan):
-  """Returns, bool `[]`, whether all rules of `"strict"` are kept.
+def _is_strictly_valid(outline, find_nan):
+  """Returns, bool `[]`, whether an episode keeps all rules of `"strict"`.
 
-  In a few operations: most episodes cost no more than these.
+  `_broken_rules` states the same rules one by one. Together they say that the
+  first step alone is a first one and the last step alone a last one, which
+  takes half as many operations. Nearly every episode is valid, so this is all
+  that its check costs.
   """
   is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   discount = outline[rlds.DISCOUNT]
   length = tf.size(is_first) - 1
   step = tf.range(length + 1)
-  is_right = (
+  is_valid = (
       tf.equal(is_first, (step < 1) | (step >= length))
       & tf.equal(is_last, tf.equal(step, length - 1))
       & (is_last | ~outline[rlds.IS_TERMINAL])
       & ~((discount < 0) | (discount > 1))
   )
   if find_nan:
-    is_right &= ~(outline[blocks.NAN_FIELD] > 0)
-  return (length > 0) & tf.reduce_all(is_right)
+    is_valid &= ~(outline[blocks.NAN_FIELD] > 0)
+  return (length > 0) & tf.reduce_all(is_valid)
 
 
-# What follows is hardly ever run, so not built anew into each pipeline, which
-# would take about as long as to build its checks and its conversion.
+def _broken_rules(outline, validation, find_nan) -> Dict[str, tf.Tensor]:
+  """Returns the steps that break each rule, bool `[T]`, by its sentence."""
+  is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
+  next_is_first = is_first[1:]
+  is_first, is_last = is_first[:-1], is_last[:-1]
+  broken = {
+      TERMINAL_NOT_LAST: outline[rlds.IS_TERMINAL][:-1] & ~is_last,
+      FIRST_AFTER_MID: ~(is_first | is_last) & next_is_first,
+      NO_FIRST_AFTER_LAST: is_last & ~next_is_first,
+  }
+  if validation == 'strict':
+    discount = outline[rlds.DISCOUNT][:-1]
+    length = tf.size(is_first)
+    step = tf.range(length)
+    broken.update({
+        NO_FIRST: ~is_first & (step == 0),
+        FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
+        STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
+        DISCOUNT_RANGE: (discount < 0) | (discount > 1),
+    })
+  if find_nan:
+    broken[NAN] = outline[blocks.NAN_FIELD][:-1] > 0
+  return broken
+
+
+# Messages are rarely needed, but building them into a pipeline would take about
+# as long as building the checks and the conversion. So each is built only once.
 _built_once = functools.partial(
     tf.function,
     autograph=False,
@@ -112,7 +144,7 @@ _built_once = functools.partial(
 
 @_built_once
 def _describe_lengths(episode, paths, rows):
-  """Returns the string that tells how long each field is."""
+  """Returns the message, string `[]`, that lists the length of each field."""
   fields = tf.strings.join([paths, tf.strings.as_string(rows)], ': ')
   return tf.strings.join([
       tf.strings.format(
@@ -125,23 +157,9 @@ def _describe_lengths(episode, paths, rows):
 
 @_built_once
 def _describe_outline(episode, outline, validation, nan_fields):
-  """Returns the string that tells of the first step that breaks a rule."""
+  """Returns the message, string `[]`, about the first step that is at fault."""
   current = {name: column[:-1] for name, column in outline.items()}
-  is_first, is_last = current[rlds.IS_FIRST], current[rlds.IS_LAST]
-  discount = current[rlds.DISCOUNT]
-  next_is_first = outline[rlds.IS_FIRST][1:]
-  length = tf.size(is_first)
-  step = tf.range(length)
-  broken = _broken_pairs(outline)
-  if validation == 'strict':
-    broken.update({
-        NO_FIRST: ~is_first & (step == 0),
-        FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
-        STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
-        DISCOUNT_RANGE: (discount < 0) | (discount > 1),
-    })
-  if nan_fields:
-    broken[NAN] = _has_nan(outline)
+  broken = _broken_rules(outline, validation, bool(nan_fields))
 
   def describe():
     rules = tf.stack(list(broken.values()))  # [rules, T]
@@ -162,24 +180,7 @@ def _describe_outline(episode, outline, validation, nan_fields):
     return message + '.'
 
   return tf.cond(
-      length > 0,
+      tf.size(current[rlds.IS_FIRST]) > 0,
       describe,
       lambda: tf.strings.format(EMPTY + ' Episode {} has none.', [episode]),
   )
-
-
-def _broken_pairs(outline):
-  """Returns, bool `[T]` a rule of TF-Agents, where it is broken."""
-  is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
-  next_is_first = is_first[1:]
-  is_first, is_last = is_first[:-1], is_last[:-1]
-  return {
-      TERMINAL_NOT_LAST: outline[rlds.IS_TERMINAL][:-1] & ~is_last,
-      FIRST_AFTER_MID: ~(is_first | is_last) & next_is_first,
-      NO_FIRST_AFTER_LAST: is_last & ~next_is_first,
-  }
-
-
-def _has_nan(outline):
-  """Returns, bool `[T]`, which steps hold a NaN."""
-  return outline[blocks.NAN_FIELD][:-1] > 0

@@ -1,4 +1,7 @@
-"""RLDS episodes to TF-Agents trajectories, in blocks, in graph mode."""
+"""Converts RLDS episodes to the trajectories that TF-Agents trains on.
+
+The conversion runs in graph mode, on whole blocks of steps at a time.
+"""
 
 from typing import Any, NamedTuple, Optional
 
@@ -8,22 +11,22 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 
 class TrajectoryBlock(NamedTuple):
-  """Consecutive one-step frames of one episode, with their place.
+  """Consecutive frames of one episode, and where in the data set they stand.
 
   Attributes:
     trajectory: a `Trajectory` whose every leaf is `[B, ...]`.
     episode: int64 `[]`: the index of the episode in the data set.
     step: int64 `[]`: the index in its episode of the block's first frame.
-    episode_id: what identifies the episode, `[]`: the field asked for; `()`
-      where none was.
+    episode_id: `[]`: the field that identifies the episode; `()` if no such
+      field was asked for.
   """
 
   trajectory: trajectory.Trajectory
@@ -36,26 +39,24 @@ def convert_rlds_to_trajectories(
     rlds_data: tf.data.Dataset,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
-    validation: str = 'strict',
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to a data set of one-step TF-Agents trajectories.
 
-  After `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents 0.19.0). Each step
-  makes one frame; its next step type comes from the overlapping pair of the
-  step and the one that follows. Behind the last step of the data set a FIRST
-  step of zeros is thought. F, M, L are FIRST, MID, LAST:
+  The frames are those of `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents
+  0.19.0). Each step becomes one frame, whose next step type is the type of the
+  step that follows it in the data set. The last step of the data set is
+  converted as if a FIRST step of zeros followed it. F, M and L stand for FIRST,
+  MID and LAST:
 
       episodes         |  F  M  M  L |  single |  F  M  M  L |
       step_type        |  F  M  M  L |    L    |  F  M  M  L |
       next_step_type   |  M  M  L  F |    L    |  M  M  L  F |
       discount         |  d  d  d  e |    e    |  d  d  d  e |
 
-  where `d` is the step's own discount and `e` is 0 in a terminal episode and
-  the step's own in a truncated one.
+  where `d` is the discount of the step, and `e` is 0 if the episode is terminal
+  and the discount of the step if it is truncated.
 
   Args:
     rlds_data: an RLDS data set: a `tf.data.Dataset` of episodes, dicts whose
@@ -63,40 +64,31 @@ def convert_rlds_to_trajectories(
       `[T, ...]`. A step is a dict of observation, action and reward, nests of
       any depth, and of discount, is_first, is_last and is_terminal, one number
       (a flag may be bool) each.
-    policy_info_fn: called in graph mode with the current and the next step,
-      dicts without a batch dimension, across the ends of episodes too; returns
-      the frame's `policy_info`. By default `()`.
-    validation: `"strict"` refuses every episode that is not first step, middle
-      steps, last step, or one step that is both; that is terminal before its
-      last step; or with a discount outside [0, 1]. `"tf_agents"` accepts what
-      TF-Agents accepts, on the stream of the steps of all episodes.
-    terminal_discount: where a terminal episode gets its discount of 0:
-      `"step"`, as in TF-Agents, on the frame of its last step, which learners
-      mask out; `"transition"`, on the frame of the transition into it too.
-    invalid_episodes: `"raise"`, or `"skip"` to leave invalid episodes out
-      whole.
-    nan: `"report"` lets NaN in observation, action, reward and discount (and in
-      what else policy_info_fn reads) pass, counted in the report; `"invalid"`
-      makes an episode that holds one invalid.
-    report: a new `ConversionReport` to fill, for what was skipped and counted.
+    policy_info_fn: makes the `policy_info` of a frame from its step and the
+      step that follows, which may be the first one of the next episode. It is
+      called in graph mode; both steps are dicts without a batch dimension. By
+      default the `policy_info` is `()`.
+    rules: says how episodes are checked and converted. The default is
+      `ConversionRules()`, which gin may configure.
+    report: a new `ConversionReport`, to be filled with what was skipped or
+      looks wrong.
 
   Returns:
-    A data set of `Trajectory` frames: step_type and next_step_type int32 `[]`,
-    discount float32 `[]`; observation, action and reward as in the step.
+    A data set of `Trajectory` frames: step_type and next_step_type are int32
+    `[]`, discount is float32 `[]`, and observation, action and reward are those
+    of the step.
 
   Raises:
-    ValueError: if `rlds_data` has no RLDS steps, they lack a feature or have
-      one of a wrong dtype or shape, or an argument is not valid.
-    InvalidArgumentError: while iterating, on an invalid episode, before its
-      first frame. The message says what is wrong, in which episode and step.
+    ValueError: if `rlds_data` has no RLDS steps, if the steps lack a feature or
+      have one of a wrong dtype or shape, or if an argument is not valid.
+    InvalidArgumentError: while iterating, if an episode is invalid, before its
+      first frame comes out. The message says what is wrong, and in which
+      episode and step.
   """
   return convert_rlds_to_trajectory_blocks(
       rlds_data,
       policy_info_fn,
-      validation=validation,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
+      rules=rules,
       report=report,
   ).unbatch()
 
@@ -106,45 +98,38 @@ def convert_rlds_to_trajectory_blocks(
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
     block_length: Optional[int] = None,
-    validation: str = 'strict',
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
-  """Converts RLDS data to trajectories, many consecutive frames an element.
+  """Converts RLDS data to trajectories, stacked in blocks.
 
-  The frames are those of `convert_rlds_to_trajectories`, in the same order, but
-  stacked: this is many times faster.
+  The frames are those of `convert_rlds_to_trajectories`, in the same order. But
+  each element of the data set holds many consecutive frames, which makes this
+  many times faster.
 
   Args:
-    rlds_data: see `convert_rlds_to_trajectories`, as for all arguments but one.
-    policy_info_fn: see there.
-    block_length: the most frames of a block. By default an episode whose steps
-      are stacked, and so in memory whole, is one block; of nested steps about
-      2 MiB are.
-    validation: see there.
-    terminal_discount: see there.
-    invalid_episodes: see there.
-    nan: see there.
-    report: see there.
+    rlds_data: see `convert_rlds_to_trajectories`.
+    policy_info_fn: see `convert_rlds_to_trajectories`.
+    block_length: the largest number of frames in a block. By default, an
+      episode with stacked steps, which is in memory as a whole, becomes one
+      block; nested steps are cut into blocks of about 2 MiB.
+    rules: see `convert_rlds_to_trajectories`.
+    report: see `convert_rlds_to_trajectories`.
 
   Returns:
-    A data set of `Trajectory`s whose every leaf is `[B, ...]`, with `B` no more
-    than `block_length`. Every block is of one episode.
+    A data set of `Trajectory`s whose leaves are `[B, ...]`, where `B` is at
+    most `block_length`. All frames of a block come from the same episode.
 
   Raises:
-    ValueError: see there; and if `block_length` is not positive.
-    InvalidArgumentError: see there.
+    ValueError: if `block_length` is not positive, and as
+      `convert_rlds_to_trajectories` does.
+    InvalidArgumentError: as `convert_rlds_to_trajectories` does.
   """
   return trajectory_blocks(
       rlds_data,
       policy_info_fn,
       block_length=block_length,
-      validation=validation,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
+      rules=rules,
       report=report,
   ).map(lambda block: block.trajectory)
 
@@ -156,34 +141,29 @@ def trajectory_blocks(
     *,
     block_length: Optional[int] = None,
     episode_id: Optional[str] = None,
-    validation: str = 'strict',
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to `TrajectoryBlock`s: blocks that know their place.
 
-  Arguments and errors are those of `convert_rlds_to_trajectory_blocks`; and
-  `episode_id`, the name of a field of the episodes that identifies them, an
-  integer or string.
+  Args:
+    rlds_data: see `convert_rlds_to_trajectories`.
+    policy_info_fn: see `convert_rlds_to_trajectories`.
+    block_length: see `convert_rlds_to_trajectory_blocks`.
+    episode_id: the name of the field of an episode, an integer or a string,
+      that identifies it.
+    rules: see `convert_rlds_to_trajectories`.
+    report: see `convert_rlds_to_trajectories`.
 
   Returns:
     A data set of `TrajectoryBlock`s.
+
+  Raises:
+    ValueError: if the episodes have no such field `episode_id`, and as
+      `convert_rlds_to_trajectory_blocks` does.
+    InvalidArgumentError: as `convert_rlds_to_trajectories` does.
   """
-  checks.check_choice('validation', validation, boundaries.VALIDATIONS)
-  checks.check_choice(
-      'terminal_discount', terminal_discount, ('step', 'transition')
-  )
-  checks.check_choice('invalid_episodes', invalid_episodes, ('raise', 'skip'))
-  checks.check_choice('nan', nan, ('report', 'invalid'))
-  skip = invalid_episodes == 'skip'
-  if skip and validation == 'tf_agents':
-    raise ValueError(
-        'validation="tf_agents" checks a stream of steps, in which no episode'
-        ' can be skipped: use validation="strict" with'
-        ' invalid_episodes="skip".'
-    )
+  rules = rules or rules_lib.ConversionRules()
   step_spec = steps_lib.steps_spec(rlds_data).step
   policy_info = (
       specs.PolicyInfo(policy_info_fn, step_spec) if policy_info_fn else None
@@ -191,8 +171,8 @@ def trajectory_blocks(
   used = {rlds.OBSERVATION, rlds.ACTION, rlds.REWARD}
   if policy_info:
     used |= policy_info.fields
-  if report or nan == 'invalid':
-    used.add(rlds.DISCOUNT)  # it may hold NaN, too
+  if report or rules.nan == 'invalid':
+    used.add(rlds.DISCOUNT)  # The discount may hold NaN, too.
   fields = [field for field in step_spec if field in used]
   steps_lib.check_dense({field: step_spec[field] for field in fields})
   nan_fields = [
@@ -209,10 +189,10 @@ def trajectory_blocks(
         episode,
         outline,
         lengths,
-        validation=validation,
-        nan_fields=nan_fields if nan == 'invalid' else (),
+        validation=rules.validation,
+        nan_fields=nan_fields if rules.nan == 'invalid' else (),
     )
-    if not (report and skip):
+    if not (report and rules.invalid_episodes == 'skip'):
       return verdict
     return verdict._replace(
         describe=lambda: report.add_skipped(episode, verdict.describe())
@@ -220,7 +200,7 @@ def trajectory_blocks(
 
   def convert(block, following=None):
     frames, bootstraps = _to_frames(
-        block.steps, block.outline, terminal_discount
+        block.steps, block.outline, rules.terminal_discount
     )
     if policy_info:
       frames = frames._replace(
@@ -234,8 +214,8 @@ def trajectory_blocks(
 
   settings = dict(
       inspect=inspect,
-      join_episodes=validation == 'tf_agents',
-      find_nan=nan == 'invalid',
+      join_episodes=rules.validation == 'tf_agents',
+      find_nan=rules.nan == 'invalid',
       block_length=block_length,
       episode_id=episode_id,
   )
@@ -243,14 +223,15 @@ def trajectory_blocks(
     return blocks.episode_blocks(
         rlds_data,
         fields,
-        invalid_episodes=invalid_episodes,
+        invalid_episodes=rules.invalid_episodes,
         block_fn=convert,
         **settings,
     )
 
   def check_and_convert(block, following):
-    # An invalid episode raises its error here, behind what looks ahead, or it
-    # would hold back the end of the episode before it.
+    # An invalid episode raises its error here, after each block was paired with
+    # the step that follows. Raised earlier, the error would also keep the last
+    # block of the episode before from coming out.
     with tf.control_dependencies(
         [tf.debugging.Assert(block.fault == '', [block.fault])]
     ):
@@ -261,17 +242,20 @@ def trajectory_blocks(
       blocks.episode_blocks(
           rlds_data,
           fields,
-          invalid_episodes='skip' if skip else 'mark',
+          invalid_episodes='mark'
+          if rules.invalid_episodes == 'raise'
+          else 'skip',
           **settings,
       )
   ).map(check_and_convert)
 
 
 def _to_frames(steps, outline, terminal_discount):
-  """Returns the frames `[B]` of steps `[B]` with an outline `[B + 1]`.
+  """Converts steps `[B, ...]` with an outline `[B + 1]` to frames `[B, ...]`.
 
-  Also returns, bool `[]`, whether a transition into a terminal step has a
-  discount other than 0.
+  Returns:
+    The frames; and, bool `[]`, whether any transition into a terminal step has
+    a discount other than 0.
   """
   is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   is_end = is_last & outline[rlds.IS_TERMINAL]

@@ -1,4 +1,4 @@
-"""What a conversion left out or found odd, asked for after the conversion."""
+"""`ConversionReport` tells what a conversion skipped and what looks wrong."""
 
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
@@ -8,16 +8,16 @@ import tensorflow as tf
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import steps as steps_lib
 
-_MAX_STEPS = 2**32  # no episode has as many
+_MAX_STEPS = 2**32  # More steps than any episode has.
 
 
 class SkippedEpisode(NamedTuple):
-  """An episode that was left out.
+  """An episode that was skipped.
 
   Attributes:
-    episode: its index in the data set.
-    reason: the rule that it breaks, the first step at fault, and what was found
-      there.
+    episode: the index of the episode in the data set.
+    reason: the rule that the episode breaks, the first step that breaks it, and
+      what was found there.
   """
 
   episode: int
@@ -25,12 +25,18 @@ class SkippedEpisode(NamedTuple):
 
 
 def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Lets a report that a call has taken be given to another, if it raises.
+  """Decorates a function so that a failed call does not use its report up.
 
-  What the report has collected until then can still be read.
+  A `ConversionReport` serves one conversion. If the call that took the report
+  raises, the report can be given to another call. What it has collected until
+  then can still be read.
 
   Args:
-    function: takes a `ConversionReport`, or None, by the keyword `report`.
+    function: a function that takes a `ConversionReport`, or None, by the
+      keyword `report`.
+
+  Returns:
+    The decorated function.
   """
 
   @functools.wraps(function)
@@ -49,37 +55,38 @@ def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ConversionReport:
-  """Collects what `invalid_episodes="skip"` left out, and what looks wrong.
+  """Collects the episodes that a conversion skipped, and what looks wrong.
 
-  Give one to a conversion, and read it when the converted data set has been
-  iterated. It is filled in graph mode. Entries go by their place in the data
-  set, so iterating a second time changes nothing; a report serves one
-  conversion.
+  Give a new report to a conversion, and read it after the converted data set
+  has been iterated. The report is filled in graph mode. Each entry is stored
+  under its place in the data set, so iterating a second time changes nothing.
 
       report = rlds2reverb.ConversionReport()
       frames = rlds2reverb.convert_rlds_to_trajectories(
-          data, invalid_episodes='skip', report=report)
+          data,
+          rules=rlds2reverb.ConversionRules(invalid_episodes='skip'),
+          report=report)
       ...
       for skipped in report.skipped_episodes:
         print(skipped.episode, skipped.reason)
 
   Attributes:
-    inserted_items: the number of items that the server has confirmed, by table,
-      without those that it had before under the same keys. Filled by
-      `push_rlds_to_reverb` alone.
+    inserted_items: for each table, the number of items that the server has
+      confirmed. Items that the server already had under the same keys are not
+      counted. Only `push_rlds_to_reverb` fills this.
   """
 
   def __init__(self):
     self.inserted_items: Dict[str, int] = {}
     self._is_taken = False
     self._skipped = _table(tf.string, '')
-    # A row a block: whether it bootstraps, and the NaNs of each field.
+    # One row for each block: whether it bootstraps, and its NaNs by field.
     self._blocks = None
     self._nan_fields = None
 
   @property
   def skipped_episodes(self) -> List[SkippedEpisode]:
-    """The episodes that were left out, in their order."""
+    """The skipped episodes, in the order of the data set."""
     return [
         SkippedEpisode(episode, reason.decode())
         for episode, reason in sorted(_entries(self._skipped).items())
@@ -87,10 +94,11 @@ class ConversionReport:
 
   @property
   def bootstrapped_terminals(self) -> List[int]:
-    """The terminal episodes whose last transition has a non-zero discount.
+    """The indices of terminal episodes whose last discount is not 0.
 
-    A learner that goes by that discount bootstraps through their terminal
-    states; `terminal_discount="transition"` makes it 0.
+    This is the discount of the transition into the terminal state. A learner
+    that relies on it bootstraps from a state after which nothing follows. The
+    rule `terminal_discount="transition"` sets the discount to 0.
     """
     if self._nan_fields is None:
       return []
@@ -102,7 +110,7 @@ class ConversionReport:
 
   @property
   def nan_counts(self) -> Dict[str, int]:
-    """How many NaNs each field holds that has any, by its path."""
+    """The number of NaNs in each field that holds any, by its path."""
     if not self._nan_fields:
       return {}
     totals = self._blocks.export()[1].numpy()[:, 1:].sum(axis=0)
@@ -113,10 +121,14 @@ class ConversionReport:
     return counts
 
   def attach(self, nan_fields: Sequence[str]) -> None:
-    """Makes the report ready for one conversion, with these float fields.
+    """Prepares the report for one conversion.
+
+    Args:
+      nan_fields: the paths of the float fields, in the order of
+        `steps.float_fields`.
 
     Raises:
-      ValueError: if it serves a conversion already.
+      ValueError: if the report already serves a conversion.
     """
     if self._is_taken:
       raise ValueError(
@@ -124,23 +136,24 @@ class ConversionReport:
           ' Create a new report.'
       )
     self._is_taken = True
-    # A call that failed may have left something.
+    # An earlier call that failed may have left entries.
     self.inserted_items.clear()
     self._skipped = _table(tf.string, '')
     self._nan_fields = tuple(nan_fields)
     self._blocks = _table(tf.int64, [0] * (1 + len(nan_fields)))
 
   def add_skipped(self, episode: tf.Tensor, reason: tf.Tensor) -> tf.Tensor:
-    """Notes that `episode` is left out; returns `reason`."""
+    """Records that `episode` is skipped, and returns `reason`."""
     with tf.control_dependencies([self._skipped.insert(episode, reason)]):
       return tf.identity(reason)
 
   def add_block(self, block: blocks.Block, bootstraps: tf.Tensor) -> None:
-    """Notes what is in a block.
+    """Counts the NaNs of a block, and records whether it bootstraps.
 
     Args:
-      block: whose NaNs are counted.
-      bootstraps: bool `[]`: whether it belongs to `bootstrapped_terminals`.
+      block: a block of steps.
+      bootstraps: bool `[]`: whether the block belongs to an episode of
+        `bootstrapped_terminals`.
     """
     row = tf.stack([
         tf.cast(bootstraps, tf.int64),
@@ -149,8 +162,8 @@ class ConversionReport:
             for _, leaf in steps_lib.float_fields(block.steps)
         ),
     ])
-    # One entry under the block's own key, or none. A cond would be as quick,
-    # but takes longer to build.
+    # Most blocks have nothing to record, so they insert zero entries. A
+    # `tf.cond` would be as fast, but takes longer to build.
     num_entries = tf.cast(tf.reduce_any(row > 0), tf.int32)
     self._blocks.insert(
         tf.fill([num_entries], block.episode * _MAX_STEPS + block.step),

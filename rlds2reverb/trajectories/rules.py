@@ -1,4 +1,4 @@
-"""The rules by which episodes are checked and converted."""
+"""`ConversionRules` says how episodes are checked and converted."""
 
 import dataclasses
 
@@ -17,31 +17,32 @@ _CHOICES = {
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True)
 class ConversionRules:
-  """The rules by which episodes are checked and converted to trajectories.
+  """Says how episodes are checked and converted to trajectories.
 
-  They travel together through every function that converts, may be configured
-  with gin, and may be part of an `identity`, as of every key that is made
-  under one.
+  Every function that converts takes one of these, and gin can configure it.
+  Two conversions by different rules can give different frames, so the rules
+  belong to what identifies converted data.
 
   Attributes:
-    validation: which episodes are valid. `"strict"` takes an episode of a first
-      step, middle steps and a last step, or of one step that is both first and
-      last; only its last step may be terminal, and discounts lie in [0, 1].
-      `"tf_agents"` takes what TF-Agents takes, on the stream of the steps of
-      all episodes.
-    terminal_discount: where a terminal episode gets its discount of 0.
-      `"step"` puts it on the frame of the last step, as TF-Agents does, which
-      learners mask out. `"transition"` also puts it on the frame of the
-      transition into the last step.
+    validation: which episodes are valid. `"strict"` accepts an episode of a
+      first step, middle steps and a last step, or of one step that is both
+      first and last. Only its last step may be terminal, and its discounts must
+      lie in [0, 1]. `"tf_agents"` accepts what TF-Agents accepts, which checks
+      the steps of all episodes as one stream.
+    terminal_discount: where the discount of a terminal episode is set to 0.
+      `"step"` sets it on the frame of the last step, as TF-Agents does;
+      learners mask this frame out. `"transition"` also sets it on the frame
+      before, which is that of the transition into the last step.
     invalid_episodes: what becomes of an invalid episode. `"raise"` raises an
       error; `"skip"` leaves the whole episode out.
-    nan: what becomes of NaN in observations, actions and rewards. `"report"`
-      lets it pass, and counts it in the report; `"invalid"` makes the episode
-      that holds it invalid.
+    nan: what becomes of NaN in observations, actions, rewards and discounts,
+      and in the other fields that a `policy_info_fn` reads. `"report"` lets NaN
+      pass and counts it in the report; `"invalid"` makes an episode that holds
+      NaN invalid.
 
   Raises:
-    ValueError: if one of them is none of its choices, or if episodes are to be
-      skipped from a stream of steps.
+    ValueError: if a value is not one of its choices, or if `"skip"` is combined
+      with `"tf_agents"`.
   """
 
   validation: str = 'strict'

@@ -1,7 +1,7 @@
-"""RLDS episodes to sequences: windows of a fixed length on their frames."""
+"""Converts RLDS episodes to sequences: windows of frames, of one length."""
 
 import functools
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
@@ -9,24 +9,26 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import ends as ends_lib
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 _BATCH_BYTES = 8 << 20
 
-ENDS = ('drop', 'pad', 'tile', 'repeat_last', 'overlap', 'cross')
+_End = ends_lib.EndOfEpisode
 
 
 class _Held(NamedTuple):
-  """The frames that the next sequences may still need.
+  """Frames of the blocks so far that later sequences may still need.
 
   Attributes:
-    frames: a `Trajectory` of the last frames seen, `[C, ...]`.
-    start: int64 `[]`: where the next sequence starts, as an index to `frames`;
-      it may lie beyond them.
+    frames: a `Trajectory` of the last frames so far, `[C, ...]`.
+    start: int64 `[]`: the index in `frames` at which the next sequence starts.
+      It may lie beyond them.
   """
 
   frames: trajectory.Trajectory
@@ -34,13 +36,14 @@ class _Held(NamedTuple):
 
 
 class _Cut(NamedTuple):
-  """Frames, and where sequences start in them.
+  """Frames, and the starts of the sequences to be taken from them.
 
   Attributes:
-    frames: a `Trajectory` `[M, ...]`, with one more frame where there is one to
-      pad with. Beyond them the last one is repeated.
-    num_real: int64 `[]`: `M`.
-    starts: int64 `[W]`.
+    frames: a `Trajectory` `[M, ...]`; or `[M + 1, ...]`, if sequences are
+      padded with its last frame. Sequences that reach beyond the frames repeat
+      the last one.
+    num_real: int64 `[]`: the number `M` of frames that are not padding.
+    starts: int64 `[W]`: the index of the first frame of each sequence.
   """
 
   frames: trajectory.Trajectory
@@ -52,77 +55,73 @@ def convert_rlds_to_sequences(
     rlds_data: tf.data.Dataset,
     sequence_length: int,
     stride_length: int = 1,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
-    end_of_episode: str = 'drop',
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    end_of_episode: Union[str, ends_lib.EndOfEpisode] = 'drop',
     with_mask: bool = False,
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to sequences of TF-Agents trajectories.
 
-  A sequence is `L = sequence_length` frames of `convert_rlds_to_trajectories`;
-  the next one starts `S = stride_length` frames later. What happens where an
-  episode ends, for episodes of 5 and of 2 frames, L=3 and S=2; `P` is a frame
-  of zeros that is a boundary (LAST, then FIRST), a `.` is masked:
+  A sequence is `L = sequence_length` consecutive frames of
+  `convert_rlds_to_trajectories`, and the next sequence starts
+  `S = stride_length` frames later. `end_of_episode` says what becomes of the
+  frames at the end of an episode that do not fill a sequence. Here are the
+  sequences of an episode of 6 frames and of one of 2 frames, with L=3 and S=2.
+  `P` is a boundary frame of zeros, whose step type is LAST and whose next step
+  type is FIRST. A lower-case frame repeats the last one:
 
-      frames           0 1 2 3 4        | a b
-      "drop"           0 1 2   2 3 4    |
-      "pad"            0 1 2   2 3 4    | a b P
-      "tile"           0 1 2   2 3 4    | a b P
-                       4 P P            |
-      with 6 frames    0 1 2 3 4 5      |
-      "repeat_last"    0 1 2   2 3 4    | a b b
-                       4 5 5            |
-      "overlap"        0 1 2   2 3 4    | a b P
-                       3 4 5            |
-      "cross"          0 1 2   2 3 4   4 a b
+      frames           0 1 2 3 4 5              | 6 7
+      "drop"           0 1 2   2 3 4            |
+      "pad"            0 1 2   2 3 4            | 6 7 P
+      "tile"           0 1 2   2 3 4   4 5 P    | 6 7 P
+      "zero_pad"       0 1 2   2 3 4   4 5 P    | 6 7 P
+      "repeat_last"    0 1 2   2 3 4   4 5 e    | 6 7 g     (e is 5, g is 7)
+      "overlap"        0 1 2   2 3 4   3 4 5    | 6 7 P
+      "cross"          0 1 2   2 3 4   4 5 6
 
-  `"drop"`, `"pad"` and `"tile"` are what TF-Agents'
-  `ReverbAddTrajectoryObserver` writes with `pad_end_of_episodes` and
-  `tile_end_of_episodes`: `"pad"` makes one sequence of an episode shorter than
-  L and leaves others as they are, `"tile"` starts a sequence at every S-th
-  frame. `"cross"` is what its `ReverbTrajectorySequenceObserver` writes.
-  `"repeat_last"` and `"overlap"` leave no frame out, unless S is larger than L:
-  where the last sequence does not end with the episode, one more is made, whose
-  missing frames repeat the last, or which starts earlier, so that it ends with
-  the episode.
+  If the episode had 5 frames, the sequence 2 3 4 would end with it. `"tile"`
+  would still start a sequence at frame 4, which is 4 P P, because it starts one
+  at every S-th frame. `"zero_pad"`, `"repeat_last"` and `"overlap"` would not,
+  because no frame is left over.
+
+  TF-Agents' `ReverbAddTrajectoryObserver` writes the sequences of `"drop"`, of
+  `"pad"` (with `pad_end_of_episodes`) and of `"tile"` (with
+  `tile_end_of_episodes`). Its `ReverbTrajectorySequenceObserver` writes those
+  of `"cross"`.
 
   Args:
-    rlds_data: see `convert_rlds_to_trajectories`. Episodes are validated
-      strictly.
-    sequence_length: how many frames a sequence has.
-    stride_length: how many frames the next sequence starts later.
+    rlds_data: see `convert_rlds_to_trajectories`.
+    sequence_length: the number of frames in a sequence.
+    stride_length: the number of frames from the start of a sequence to the
+      start of the next one. If it is larger than `sequence_length`, frames are
+      left out between sequences.
     policy_info_fn: see `convert_rlds_to_trajectories`.
-    end_of_episode: one of the six above.
-    with_mask: whether an element is a pair of the sequence and its mask.
-    terminal_discount: see `convert_rlds_to_trajectories`.
-    invalid_episodes: see there.
-    nan: see there.
-    report: see there.
+    end_of_episode: an `EndOfEpisode`, or its string; any of them.
+    with_mask: whether an element is a pair of a sequence and its mask.
+    rules: see `convert_rlds_to_trajectories`. The validation must be
+      `"strict"`.
+    report: see `convert_rlds_to_trajectories`.
 
   Returns:
-    A data set of `Trajectory`s whose every leaf is `[L, ...]`; or of pairs of
-    these and a mask, bool `[L]`, which is False where a frame was filled in.
+    A data set of `Trajectory`s whose leaves are `[L, ...]`; or of pairs of a
+    `Trajectory` and a mask, bool `[L]`, which is False where a frame was filled
+    in.
 
   Raises:
-    ValueError: as `convert_rlds_to_trajectories` does; and if
-      `sequence_length` or `stride_length` is not a positive integer, or
-      `end_of_episode` not one of the six.
-    InvalidArgumentError: while iterating, on an invalid episode.
+    ValueError: if a length is not a positive integer, if `rules` does not
+      validate strictly, and as `convert_rlds_to_trajectories` does.
+    InvalidArgumentError: while iterating, if an episode is invalid.
   """
   return convert_rlds_to_sequence_batches(
       rlds_data,
       sequence_length,
       stride_length,
-      policy_info_fn,
+      policy_info_fn=policy_info_fn,
       end_of_episode=end_of_episode,
       with_mask=with_mask,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
+      rules=rules,
       report=report,
   ).unbatch()
 
@@ -132,53 +131,57 @@ def convert_rlds_to_sequence_batches(
     rlds_data: tf.data.Dataset,
     sequence_length: int,
     stride_length: int = 1,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     max_batch_size: Optional[int] = None,
-    end_of_episode: str = 'drop',
+    end_of_episode: Union[str, ends_lib.EndOfEpisode] = 'drop',
     with_mask: bool = False,
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
-  """Converts RLDS data to sequences, many an element.
+  """Converts RLDS data to sequences, stacked in batches.
 
-  The sequences are those of `convert_rlds_to_sequences`, in the same order, but
-  stacked: this is many times faster. Memory is bounded, whatever the length of
-  an episode.
+  The sequences are those of `convert_rlds_to_sequences`, in the same order. But
+  each element of the data set holds many sequences, which makes this many times
+  faster. Memory is bounded, however long an episode is.
 
   Args:
-    rlds_data: see `convert_rlds_to_sequences`, as for all arguments but one.
-    sequence_length: see there.
-    stride_length: see there.
-    policy_info_fn: see there.
-    max_batch_size: the most sequences of an element. By default what makes
-      about 8 MiB.
-    end_of_episode: see there.
-    with_mask: see there.
-    terminal_discount: see there.
-    invalid_episodes: see there.
-    nan: see there.
-    report: see there.
+    rlds_data: see `convert_rlds_to_trajectories`.
+    sequence_length: see `convert_rlds_to_sequences`.
+    stride_length: see `convert_rlds_to_sequences`.
+    policy_info_fn: see `convert_rlds_to_trajectories`.
+    max_batch_size: the largest number of sequences in an element. By default,
+      as many as make about 8 MiB.
+    end_of_episode: see `convert_rlds_to_sequences`.
+    with_mask: whether an element is a pair of sequences and their mask.
+    rules: see `convert_rlds_to_sequences`.
+    report: see `convert_rlds_to_trajectories`.
 
   Returns:
-    A data set of `Trajectory`s whose every leaf is `[W, L, ...]`, with `W` from
-    1 to `max_batch_size`; or of pairs of these and a mask, bool `[W, L]`.
+    A data set of `Trajectory`s whose leaves are `[W, L, ...]`, where `W` is
+    between 1 and `max_batch_size`; or of pairs of a `Trajectory` and a mask,
+    bool `[W, L]`.
 
   Raises:
-    ValueError: see there; and if `max_batch_size` is not positive.
-    InvalidArgumentError: see there.
+    ValueError: if `max_batch_size` is not positive, and as
+      `convert_rlds_to_sequences` does.
+    InvalidArgumentError: as `convert_rlds_to_sequences` does.
   """
   checks.check_positive('sequence_length', sequence_length)
   checks.check_positive('stride_length', stride_length)
-  checks.check_choice('end_of_episode', end_of_episode, ENDS)
+  end_of_episode = ends_lib.check_end(
+      'end_of_episode', end_of_episode, _End
+  )
+  rules = rules or rules_lib.ConversionRules()
+  if rules.validation != 'strict':
+    raise ValueError(
+        'Sequences are cut from whole episodes, so sequences need'
+        f' validation="strict", but it is "{rules.validation}".'
+    )
   frames = conversion.trajectory_blocks(
       rlds_data,
       policy_info_fn,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
+      rules=rules,
       report=report,
   )
   spec = frames.element_spec.trajectory
@@ -207,8 +210,8 @@ def convert_rlds_to_sequence_batches(
 
   @tf.autograph.experimental.do_not_convert
   def split(cut):
-    # A map in here would be made anew for each cut, which takes longer than the
-    # gathers.
+    # The gathers are mapped over the flattened data set. A map in here would be
+    # created again for each cut, which takes longer than the gathers.
     return tf.data.Dataset.zip((
         tf.data.Dataset.range(
             0, tf.size(cut.starts, tf.int64), max_batch_size
@@ -235,29 +238,32 @@ def convert_rlds_to_sequence_batches(
         held, block, make_cut, sequence_length, end_of_episode
     )
 
-  if end_of_episode != 'cross' and steps_lib.steps_spec(rlds_data).stacked:
-    # Every block is a whole episode.
+  if end_of_episode != _End.CROSS and steps_lib.steps_spec(rlds_data).stacked:
+    # Every block is a whole episode, so nothing needs to be held.
     return frames.flat_map(split_whole).map(gather)
   nothing = _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64))
   return frames.scan(nothing, advance).flat_map(split).map(gather)
 
 
 def _advance(held, block, make_cut, length, end_of_episode):
-  """Returns what is held after a block of frames, and the `_Cut` that it ends.
+  """Cuts the sequences that become complete with one more block.
 
   Args:
     held: the `_Held` frames before the block.
     block: a `TrajectoryBlock`.
-    make_cut: `_make_cut`, with its last three arguments.
-    length: how many frames a sequence has.
-    end_of_episode: one of `ENDS`.
+    make_cut: `_make_cut` with its last three arguments given.
+    length: the number of frames in a sequence.
+    end_of_episode: an `EndOfEpisode`.
+
+  Returns:
+    What is `_Held` for the next block, and the `_Cut`.
   """
   num_held, start = gathering.num_rows(held.frames), held.start
-  if end_of_episode != 'cross':
+  if end_of_episode != _End.CROSS:
     goes_on = block.step > 0
     num_held = tf.where(goes_on, num_held, 0)
     start = tf.where(goes_on, start, 0)
-  # Where nothing is held, nothing is copied.
+  # A concatenation copies the block, so it is done only if frames are held.
   frames = tf.cond(
       num_held > 0,
       lambda: blocks.concat(held.frames, block.trajectory),
@@ -266,40 +272,41 @@ def _advance(held, block, make_cut, length, end_of_episode):
   is_end = block.trajectory.step_type[-1] == ts.StepType.LAST
   cut, next_start = make_cut(frames, start, block.step - num_held, is_end)
 
-  # As many as an overlap may need, and those from the next start on.
+  # The next sequence needs the frames from its start on, and an overlap may
+  # need the last `length - 1` frames.
   first = tf.maximum(tf.minimum(next_start, cut.num_real - length + 1), 0)
-  if end_of_episode != 'cross':
+  if end_of_episode != _End.CROSS:
     first = tf.where(is_end, cut.num_real, first)
   kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
   return _Held(kept, next_start - first), cut
 
 
 def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
-  """Returns the `_Cut` of some frames of an episode, and where to go on.
+  """Finds where the sequences of some frames of an episode start.
 
   Args:
     frames: a `Trajectory` `[M, ...]`.
-    start: int64 `[]`: where the first sequence starts.
-    num_seen: int64 `[]`: how many frames the episode has before these.
-    is_end: bool `[]`: whether the episode ends with them.
-    length: how many frames a sequence has.
-    stride: how many frames lie between the starts of two.
-    end_of_episode: one of `ENDS`.
+    start: int64 `[]`: the index at which the first sequence starts.
+    num_seen: int64 `[]`: the number of frames of the episode before these.
+    is_end: bool `[]`: whether the episode ends with these frames.
+    length: the number of frames in a sequence.
+    stride: the number of frames between the starts of two sequences.
+    end_of_episode: an `EndOfEpisode`.
 
   Returns:
-    The `_Cut`, and int64 `[]`: where the next sequence starts, if the episode
-    goes on.
+    The `_Cut`; and, int64 `[]`, the index at which the next sequence starts, if
+    the episode continues.
   """
   num_real = gathering.num_rows(frames)
   num_whole = tf.maximum((num_real - length - start) // stride + 1, 0)
   next_start = start + num_whole * stride
 
-  # The sequences that reach beyond the end of the episode.
-  if end_of_episode == 'tile':
+  # The sequences after the last whole one: they are filled up, or moved back.
+  if end_of_episode == _End.TILE:
     num_ending = tf.maximum((num_real - next_start + stride - 1) // stride, 0)
-  elif end_of_episode == 'pad':
+  elif end_of_episode == _End.PAD:
     num_ending = tf.cast(num_seen + num_real < length, tf.int64)
-  elif end_of_episode in ('repeat_last', 'overlap'):
+  elif end_of_episode in (_End.ZERO_PAD, _End.REPEAT_LAST, _End.OVERLAP):
     is_covered = (num_seen + next_start > 0) & (
         next_start - stride + length >= num_real
     )
@@ -308,9 +315,9 @@ def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
     num_ending = tf.constant(0, tf.int64)
   num_ending = tf.where(is_end, num_ending, 0)
   starts = start + stride * tf.range(num_whole + num_ending)
-  if end_of_episode == 'overlap':
+  if end_of_episode == _End.OVERLAP:
     starts = tf.minimum(starts, tf.maximum(num_real - length, 0))
-  if end_of_episode in ('pad', 'tile', 'overlap'):
+  if end_of_episode in (_End.PAD, _End.TILE, _End.ZERO_PAD, _End.OVERLAP):
     frames = tf.cond(
         num_ending > 0,
         lambda: blocks.concat(frames, _boundary(frames)),
@@ -320,7 +327,7 @@ def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
 
 
 def _boundary(frames: Any) -> trajectory.Trajectory:
-  """Returns the frame `[1, ...]` that TF-Agents' observers pad with."""
+  """Returns the boundary frame `[1, ...]`, as TF-Agents' observers pad with."""
   zeros = tf.nest.map_structure(lambda leaf: tf.zeros_like(leaf[:1]), frames)
   return zeros._replace(
       step_type=tf.fill([1], ts.StepType.LAST),

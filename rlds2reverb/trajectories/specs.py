@@ -1,4 +1,4 @@
-"""Specs of the trajectories that an RLDS data set converts to."""
+"""The specs of trajectories, and whether a Reverb table fits them."""
 
 from typing import Any, Callable, Dict, List, Optional
 
@@ -13,32 +13,33 @@ import tree
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import steps as steps_lib
 
-# Called with the current and the next RLDS step, both dicts without a batch
-# dimension; returns the nest that becomes the current step's policy_info.
+# Takes the current and the next RLDS step, both dicts without a batch
+# dimension. Returns the nest that becomes the policy_info of the current step.
 PolicyInfoFn = Callable[[Dict[str, Any], Dict[str, Any]], Any]
 
 
 def create_trajectory_data_spec(
     rlds_data: tf.data.Dataset, policy_info_fn: Optional[PolicyInfoFn] = None
 ) -> trajectory.Trajectory:
-  """Creates the data spec to initialise a Reverb server and replay buffer with.
+  """Creates the data spec that a Reverb server and a replay buffer need.
 
-  After `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents 0.19.0), which has
-  no `policy_info_fn` here.
+  This is the function of `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents
+  0.19.0), which has no `policy_info_fn`.
 
   Args:
     rlds_data: an RLDS data set: a `tf.data.Dataset` of episodes whose `steps`
       are a nested `tf.data.Dataset` of steps, or steps stacked `[T, ...]`.
-    policy_info_fn: the function that `push_rlds_to_reverb` will be given, so
-      that the spec has its `policy_info`.
+    policy_info_fn: the function that will be given to `push_rlds_to_reverb`.
+      The spec then includes the `policy_info` that it makes.
 
   Returns:
-    A `Trajectory` of the specs of one frame: step types int32, discount float32
-    in [0, 1], observation, action and reward as in the data.
+    A `Trajectory` of the specs of one frame: the step types are int32, the
+    discount is float32 in [0, 1], and observation, action and reward are as in
+    the data.
 
   Raises:
-    ValueError: if there are no RLDS steps in `rlds_data`, if they lack one of
-      the seven features of a step, or if there is nothing in the observation.
+    ValueError: if there are no RLDS steps in `rlds_data`, if the steps lack one
+      of their seven features, or if the observation holds no tensor.
   """
   step = steps_lib.steps_spec(rlds_data).step
   if not tf.nest.flatten(step[rlds.OBSERVATION]):
@@ -54,11 +55,14 @@ def create_trajectory_data_spec(
 
 
 class PolicyInfo:
-  """A `policy_info_fn`, traced once: what it reads and what it returns.
+  """Calls a `policy_info_fn` on whole blocks, and knows what it reads.
+
+  The function is traced once, to find the fields that it reads and the spec of
+  what it returns.
 
   Attributes:
-    fields: the names of the step fields that it reads.
-    spec: the nest of `tf.TensorSpec`s that it returns.
+    fields: the names of the step fields that the function reads.
+    spec: the nest of `tf.TensorSpec`s of what it returns.
   """
 
   def __init__(self, policy_info_fn: PolicyInfoFn, step_spec: Dict[str, Any]):
@@ -84,17 +88,17 @@ class PolicyInfo:
     self._fn = tf.function(policy_info_fn)
 
   def __call__(self, steps: Dict[str, Any], following: Dict[str, Any]) -> Any:
-    """Calls the function on each of a block's steps and the one that follows.
+    """Calls the function on each step of a block and the step that follows.
 
     Args:
-      steps: steps `[B, ...]`.
-      following: the step after them, `[1, ...]`.
+      steps: the steps of a block, `[B, ...]`.
+      following: the step that follows the block, `[1, ...]`.
 
     Returns:
-      What the function returned, `[B, ...]`.
+      What the function returns for each step, `[B, ...]`.
     """
-    # One more row than is needed, as in a single one `tf.vectorized_map` lets
-    # `tf.squeeze` squeeze the row away.
+    # There is one more row than is needed. With a single row, a `tf.squeeze` in
+    # the function would remove the row's own dimension in `tf.vectorized_map`.
     rows = blocks.concat(steps, following)
     next_rows = blocks.concat(
         tf.nest.map_structure(lambda leaf: leaf[1:], rows), following
@@ -108,7 +112,7 @@ class PolicyInfo:
 
 
 class _ReadFields(dict):
-  """A step that notes which of its fields are read."""
+  """A step that records which of its fields are read."""
 
   def __init__(self, step=(), fields=None):
     super().__init__(step)
@@ -146,12 +150,12 @@ class _ReadFields(dict):
 
 
 class SpecMismatchError(ValueError):
-  """A table's signature does not fit the data.
+  """Raised if the signature of a table does not fit the data.
 
   `str(error)` is the sentence of TF-Agents 0.19.0.
 
   Attributes:
-    differences: a sentence a difference, each with the path of the field.
+    differences: one sentence for each difference, with the path of the field.
   """
 
   def __init__(self, differences: List[str]):
@@ -162,17 +166,18 @@ class SpecMismatchError(ValueError):
 
 
 def check_signature(signature: Any, data_spec: trajectory.Trajectory) -> None:
-  """Checks that frames of `data_spec` fit a table with `signature`.
+  """Checks that frames of `data_spec` can be inserted into a table.
 
-  Structure, dtype and shape must be compatible; names and bounds may differ.
+  Structures, dtypes and shapes must be compatible; names and bounds may differ.
 
   Args:
-    signature: the signature, every leaf with an outer dimension of time. None,
-      of a table that has no signature, fits everything.
+    signature: the signature of the table, whose leaves have an outer dimension
+      of time. None, for a table without a signature, fits all data.
     data_spec: the spec of one frame.
 
   Raises:
-    SpecMismatchError: if they do not fit. It lists each difference by path.
+    SpecMismatchError: if the frames do not fit. The error lists each difference
+      by path.
   """
   if signature is None:
     return
@@ -184,7 +189,7 @@ def check_signature(signature: Any, data_spec: trajectory.Trajectory) -> None:
 
 
 def _differences(signature, data_spec) -> List[str]:
-  # By tuples: a key may itself contain what joins the keys of a path.
+  # Fields are compared by tuples of keys, as a key may itself contain a slash.
   expected = dict(tree.flatten_with_path(signature))
   found = dict(tree.flatten_with_path(data_spec))
   differences = []

@@ -1,0 +1,84 @@
+"""Tests of what a conversion reports."""
+
+import numpy as np
+from rlds2reverb.episodes import blocks
+from rlds2reverb.trajectories import report as report_lib
+import tensorflow as tf
+
+
+def _block(episode, step, reward):
+  return blocks.Block(
+      steps={'reward': tf.constant(reward), 'action': tf.zeros([2], tf.int32)},
+      outline={},
+      episode=tf.constant(episode, tf.int64),
+      step=tf.constant(step, tf.int64),
+      fault=tf.constant(''),
+  )
+
+
+class ConversionReportTest(tf.test.TestCase):
+
+  def test_empty(self):
+    report = report_lib.ConversionReport()
+    self.assertEqual(report.skipped_episodes, [])
+    self.assertEqual(report.bootstrapped_terminals, [])
+    self.assertEqual(report.nan_counts, {})
+    self.assertEqual(report.inserted_items, {})
+
+  def test_skipped_episodes_come_in_order_and_once(self):
+    report = report_lib.ConversionReport()
+    report.attach([])
+    for episode in (5, 2, 5):
+      reason = report.add_skipped(
+          tf.constant(episode, tf.int64), tf.constant(f'fault {episode}')
+      )
+      self.assertEqual(reason.numpy().decode(), f'fault {episode}')
+    self.assertEqual(
+        report.skipped_episodes,
+        [
+            report_lib.SkippedEpisode(2, 'fault 2'),
+            report_lib.SkippedEpisode(5, 'fault 5'),
+        ],
+    )
+
+  def test_blocks_are_counted_once(self):
+    report = report_lib.ConversionReport()
+    report.attach(['reward'])
+    for _ in range(2):
+      report.add_block(_block(1, 0, [np.nan, 1.0]), tf.constant(False))
+      report.add_block(_block(1, 2, [np.nan, np.nan]), tf.constant(True))
+      report.add_block(_block(3, 0, [0.0, 1.0]), tf.constant(True))
+      report.add_block(_block(4, 0, [0.0, 1.0]), tf.constant(False))
+    self.assertEqual(report.nan_counts, {'reward': 3})
+    self.assertEqual(report.bootstrapped_terminals, [1, 3])
+
+  def test_serves_one_conversion(self):
+    report = report_lib.ConversionReport()
+    report.attach([])
+    with self.assertRaisesRegex(ValueError, 'serves one conversion'):
+      report.attach([])
+
+  def test_a_call_that_fails_frees_the_report_that_it_took(self):
+
+    @report_lib.frees_report
+    def fail(*, report=None):
+      if report:
+        report.attach([])
+      raise KeyError('no')
+
+    report = report_lib.ConversionReport()
+    for _ in range(2):
+      with self.assertRaises(KeyError):
+        fail(report=report)
+    with self.assertRaises(KeyError):
+      fail()
+    report.attach([])
+    # A report that another call has taken is not freed.
+    with self.assertRaisesRegex(ValueError, 'serves one conversion'):
+      fail(report=report)
+    with self.assertRaisesRegex(ValueError, 'serves one conversion'):
+      report.attach([])
+
+
+if __name__ == '__main__':
+  tf.test.main()
