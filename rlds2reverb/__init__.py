@@ -32,6 +32,7 @@ from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectories
 from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectory_blocks
 from rlds2reverb.trajectories.report import ConversionReport
 from rlds2reverb.trajectories.report import SkippedEpisode
+from rlds2reverb.trajectories.rules import ConversionRules
 from rlds2reverb.trajectories.sequences import convert_rlds_to_sequence_batches
 from rlds2reverb.trajectories.sequences import convert_rlds_to_sequences
 from rlds2reverb.trajectories.specs import create_trajectory_data_spec

@@ -34,6 +34,7 @@ _BAD = {
     'no_discount': (_NO_DISCOUNT, ('discount: 0', 'is_last: 4')),
 }
 
+_STREAM = rlds2reverb.ConversionRules(validation='tf_agents')
 _STEP_FUNCTIONS = {
     'transition_rows': rlds2reverb.transition_rows,
     'unroll': lambda steps: rlds2reverb.unroll(steps, 2),
@@ -122,10 +123,10 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       {},
-      {'validation': 'tf_agents'},
+      {'rules': _STREAM},
       {'block_length': 2},
-      {'block_length': 2, 'validation': 'tf_agents'},
-      {'nan': 'invalid'},
+      {'block_length': 2, 'rules': _STREAM},
+      {'rules': rlds2reverb.ConversionRules(nan='invalid')},
       {'policy_info_fn': lambda current, following: following['reward']},
   )
   def test_refused_whole(self, **settings):
@@ -151,12 +152,12 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
       {'nan': 'invalid'},
       {'policy_info_fn': lambda current, following: following['reward']},
   )
-  def test_skipped(self, **settings):
+  def test_skipped(self, nan='report', **settings):
     bad = [episode for episode, _ in _BAD.values()]
     report = rlds2reverb.ConversionReport()
     blocks = rlds2reverb.convert_rlds_to_trajectory_blocks(
         golden.stacked([golden.TRUNCATED, *bad, golden.COMPLETE]),
-        invalid_episodes='skip',
+        rules=rlds2reverb.ConversionRules(invalid_episodes='skip', nan=nan),
         report=report,
         **settings,
     )

@@ -94,12 +94,14 @@ _FUNCTIONS = {
         _double
     ),
     'short_blocks': lambda d: rlds2reverb.convert_rlds_to_trajectory_blocks(
-        d, block_length=16, terminal_discount='transition'
+        d,
+        block_length=16,
+        rules=rlds2reverb.ConversionRules(terminal_discount='transition'),
     ).map(_double),
     'tf_agents': lambda d: rlds2reverb.convert_rlds_to_trajectory_blocks(
         d,
         lambda current, following: following['reward'] * current['discount'],
-        validation='tf_agents',
+        rules=rlds2reverb.ConversionRules(validation='tf_agents'),
     ).map(_double),
     'sequences': lambda d: rlds2reverb.convert_rlds_to_sequences(
         d, 2, end_of_episode='tile'

@@ -8,10 +8,10 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 
@@ -36,10 +36,7 @@ def convert_rlds_to_trajectories(
     rlds_data: tf.data.Dataset,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
-    validation: str = 'strict',
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to a data set of one-step TF-Agents trajectories.
@@ -66,18 +63,8 @@ def convert_rlds_to_trajectories(
     policy_info_fn: called in graph mode with the current and the next step,
       dicts without a batch dimension, across the ends of episodes too; returns
       the frame's `policy_info`. By default `()`.
-    validation: `"strict"` refuses every episode that is not first step, middle
-      steps, last step, or one step that is both; that is terminal before its
-      last step; or with a discount outside [0, 1]. `"tf_agents"` accepts what
-      TF-Agents accepts, on the stream of the steps of all episodes.
-    terminal_discount: where a terminal episode gets its discount of 0:
-      `"step"`, as in TF-Agents, on the frame of its last step, which learners
-      mask out; `"transition"`, on the frame of the transition into it too.
-    invalid_episodes: `"raise"`, or `"skip"` to leave invalid episodes out
-      whole.
-    nan: `"report"` lets NaN in observation, action, reward and discount (and in
-      what else policy_info_fn reads) pass, counted in the report; `"invalid"`
-      makes an episode that holds one invalid.
+    rules: how episodes are checked and converted. By default
+      `ConversionRules()`, which gin may have configured.
     report: a new `ConversionReport` to fill, for what was skipped and counted.
 
   Returns:
@@ -93,10 +80,7 @@ def convert_rlds_to_trajectories(
   return convert_rlds_to_trajectory_blocks(
       rlds_data,
       policy_info_fn,
-      validation=validation,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
+      rules=rules,
       report=report,
   ).unbatch()
 
@@ -106,10 +90,7 @@ def convert_rlds_to_trajectory_blocks(
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
     block_length: Optional[int] = None,
-    validation: str = 'strict',
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to trajectories, many consecutive frames an element.
@@ -123,10 +104,7 @@ def convert_rlds_to_trajectory_blocks(
     block_length: the most frames of a block. By default an episode whose steps
       are stacked, and so in memory whole, is one block; of nested steps about
       2 MiB are.
-    validation: see there.
-    terminal_discount: see there.
-    invalid_episodes: see there.
-    nan: see there.
+    rules: see there.
     report: see there.
 
   Returns:
@@ -141,10 +119,7 @@ def convert_rlds_to_trajectory_blocks(
       rlds_data,
       policy_info_fn,
       block_length=block_length,
-      validation=validation,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
+      rules=rules,
       report=report,
   ).map(lambda block: block.trajectory)
 
@@ -156,10 +131,7 @@ def trajectory_blocks(
     *,
     block_length: Optional[int] = None,
     episode_id: Optional[str] = None,
-    validation: str = 'strict',
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to `TrajectoryBlock`s: blocks that know their place.
@@ -171,19 +143,7 @@ def trajectory_blocks(
   Returns:
     A data set of `TrajectoryBlock`s.
   """
-  checks.check_choice('validation', validation, boundaries.VALIDATIONS)
-  checks.check_choice(
-      'terminal_discount', terminal_discount, ('step', 'transition')
-  )
-  checks.check_choice('invalid_episodes', invalid_episodes, ('raise', 'skip'))
-  checks.check_choice('nan', nan, ('report', 'invalid'))
-  skip = invalid_episodes == 'skip'
-  if skip and validation == 'tf_agents':
-    raise ValueError(
-        'validation="tf_agents" checks a stream of steps, in which no episode'
-        ' can be skipped: use validation="strict" with'
-        ' invalid_episodes="skip".'
-    )
+  rules = rules or rules_lib.ConversionRules()
   step_spec = steps_lib.steps_spec(rlds_data).step
   policy_info = (
       specs.PolicyInfo(policy_info_fn, step_spec) if policy_info_fn else None
@@ -191,7 +151,7 @@ def trajectory_blocks(
   used = {rlds.OBSERVATION, rlds.ACTION, rlds.REWARD}
   if policy_info:
     used |= policy_info.fields
-  if report or nan == 'invalid':
+  if report or rules.nan == 'invalid':
     used.add(rlds.DISCOUNT)  # it may hold NaN, too
   fields = [field for field in step_spec if field in used]
   steps_lib.check_dense({field: step_spec[field] for field in fields})
@@ -209,10 +169,10 @@ def trajectory_blocks(
         episode,
         outline,
         lengths,
-        validation=validation,
-        nan_fields=nan_fields if nan == 'invalid' else (),
+        validation=rules.validation,
+        nan_fields=nan_fields if rules.nan == 'invalid' else (),
     )
-    if not (report and skip):
+    if not (report and rules.invalid_episodes == 'skip'):
       return verdict
     return verdict._replace(
         describe=lambda: report.add_skipped(episode, verdict.describe())
@@ -220,7 +180,7 @@ def trajectory_blocks(
 
   def convert(block, following=None):
     frames, bootstraps = _to_frames(
-        block.steps, block.outline, terminal_discount
+        block.steps, block.outline, rules.terminal_discount
     )
     if policy_info:
       frames = frames._replace(
@@ -234,8 +194,8 @@ def trajectory_blocks(
 
   settings = dict(
       inspect=inspect,
-      join_episodes=validation == 'tf_agents',
-      find_nan=nan == 'invalid',
+      join_episodes=rules.validation == 'tf_agents',
+      find_nan=rules.nan == 'invalid',
       block_length=block_length,
       episode_id=episode_id,
   )
@@ -243,7 +203,7 @@ def trajectory_blocks(
     return blocks.episode_blocks(
         rlds_data,
         fields,
-        invalid_episodes=invalid_episodes,
+        invalid_episodes=rules.invalid_episodes,
         block_fn=convert,
         **settings,
     )
@@ -261,7 +221,9 @@ def trajectory_blocks(
       blocks.episode_blocks(
           rlds_data,
           fields,
-          invalid_episodes='skip' if skip else 'mark',
+          invalid_episodes='mark'
+          if rules.invalid_episodes == 'raise'
+          else 'skip',
           **settings,
       )
   ).map(check_and_convert)

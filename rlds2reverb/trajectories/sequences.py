@@ -1,7 +1,7 @@
 """RLDS episodes to sequences: windows of a fixed length on their frames."""
 
 import functools
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
@@ -9,15 +9,17 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import ends as ends_lib
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 _BATCH_BYTES = 8 << 20
 
-ENDS = ('drop', 'pad', 'tile', 'repeat_last', 'overlap', 'cross')
+_End = ends_lib.EndOfEpisode
 
 
 class _Held(NamedTuple):
@@ -52,13 +54,11 @@ def convert_rlds_to_sequences(
     rlds_data: tf.data.Dataset,
     sequence_length: int,
     stride_length: int = 1,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
-    end_of_episode: str = 'drop',
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    end_of_episode: Union[str, ends_lib.EndOfEpisode] = 'drop',
     with_mask: bool = False,
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to sequences of TF-Agents trajectories.
@@ -98,9 +98,7 @@ def convert_rlds_to_sequences(
     policy_info_fn: see `convert_rlds_to_trajectories`.
     end_of_episode: one of the six above.
     with_mask: whether an element is a pair of the sequence and its mask.
-    terminal_discount: see `convert_rlds_to_trajectories`.
-    invalid_episodes: see there.
-    nan: see there.
+    rules: see there.
     report: see there.
 
   Returns:
@@ -117,12 +115,10 @@ def convert_rlds_to_sequences(
       rlds_data,
       sequence_length,
       stride_length,
-      policy_info_fn,
+      policy_info_fn=policy_info_fn,
       end_of_episode=end_of_episode,
       with_mask=with_mask,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
+      rules=rules,
       report=report,
   ).unbatch()
 
@@ -132,14 +128,12 @@ def convert_rlds_to_sequence_batches(
     rlds_data: tf.data.Dataset,
     sequence_length: int,
     stride_length: int = 1,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     max_batch_size: Optional[int] = None,
-    end_of_episode: str = 'drop',
+    end_of_episode: Union[str, ends_lib.EndOfEpisode] = 'drop',
     with_mask: bool = False,
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to sequences, many an element.
@@ -157,9 +151,7 @@ def convert_rlds_to_sequence_batches(
       about 8 MiB.
     end_of_episode: see there.
     with_mask: see there.
-    terminal_discount: see there.
-    invalid_episodes: see there.
-    nan: see there.
+    rules: see there.
     report: see there.
 
   Returns:
@@ -172,13 +164,19 @@ def convert_rlds_to_sequence_batches(
   """
   checks.check_positive('sequence_length', sequence_length)
   checks.check_positive('stride_length', stride_length)
-  checks.check_choice('end_of_episode', end_of_episode, ENDS)
+  end_of_episode = ends_lib.check_end(
+      'end_of_episode', end_of_episode, _End
+  )
+  rules = rules or rules_lib.ConversionRules()
+  if rules.validation != 'strict':
+    raise ValueError(
+        'Sequences are cut from whole episodes, so sequences need'
+        f' validation="strict", but it is "{rules.validation}".'
+    )
   frames = conversion.trajectory_blocks(
       rlds_data,
       policy_info_fn,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
+      rules=rules,
       report=report,
   )
   spec = frames.element_spec.trajectory
@@ -235,7 +233,7 @@ def convert_rlds_to_sequence_batches(
         held, block, make_cut, sequence_length, end_of_episode
     )
 
-  if end_of_episode != 'cross' and steps_lib.steps_spec(rlds_data).stacked:
+  if end_of_episode != _End.CROSS and steps_lib.steps_spec(rlds_data).stacked:
     # Every block is a whole episode.
     return frames.flat_map(split_whole).map(gather)
   nothing = _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64))
@@ -250,10 +248,10 @@ def _advance(held, block, make_cut, length, end_of_episode):
     block: a `TrajectoryBlock`.
     make_cut: `_make_cut`, with its last three arguments.
     length: how many frames a sequence has.
-    end_of_episode: one of `ENDS`.
+    end_of_episode: an `EndOfEpisode`.
   """
   num_held, start = gathering.num_rows(held.frames), held.start
-  if end_of_episode != 'cross':
+  if end_of_episode != _End.CROSS:
     goes_on = block.step > 0
     num_held = tf.where(goes_on, num_held, 0)
     start = tf.where(goes_on, start, 0)
@@ -268,7 +266,7 @@ def _advance(held, block, make_cut, length, end_of_episode):
 
   # As many as an overlap may need, and those from the next start on.
   first = tf.maximum(tf.minimum(next_start, cut.num_real - length + 1), 0)
-  if end_of_episode != 'cross':
+  if end_of_episode != _End.CROSS:
     first = tf.where(is_end, cut.num_real, first)
   kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
   return _Held(kept, next_start - first), cut
@@ -284,7 +282,7 @@ def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
     is_end: bool `[]`: whether the episode ends with them.
     length: how many frames a sequence has.
     stride: how many frames lie between the starts of two.
-    end_of_episode: one of `ENDS`.
+    end_of_episode: an `EndOfEpisode`.
 
   Returns:
     The `_Cut`, and int64 `[]`: where the next sequence starts, if the episode
@@ -295,11 +293,11 @@ def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
   next_start = start + num_whole * stride
 
   # The sequences that reach beyond the end of the episode.
-  if end_of_episode == 'tile':
+  if end_of_episode == _End.TILE:
     num_ending = tf.maximum((num_real - next_start + stride - 1) // stride, 0)
-  elif end_of_episode == 'pad':
+  elif end_of_episode == _End.PAD:
     num_ending = tf.cast(num_seen + num_real < length, tf.int64)
-  elif end_of_episode in ('repeat_last', 'overlap'):
+  elif end_of_episode in (_End.ZERO_PAD, _End.REPEAT_LAST, _End.OVERLAP):
     is_covered = (num_seen + next_start > 0) & (
         next_start - stride + length >= num_real
     )
@@ -308,9 +306,9 @@ def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
     num_ending = tf.constant(0, tf.int64)
   num_ending = tf.where(is_end, num_ending, 0)
   starts = start + stride * tf.range(num_whole + num_ending)
-  if end_of_episode == 'overlap':
+  if end_of_episode == _End.OVERLAP:
     starts = tf.minimum(starts, tf.maximum(num_real - length, 0))
-  if end_of_episode in ('pad', 'tile', 'overlap'):
+  if end_of_episode in (_End.PAD, _End.TILE, _End.ZERO_PAD, _End.OVERLAP):
     frames = tf.cond(
         num_ending > 0,
         lambda: blocks.concat(frames, _boundary(frames)),

@@ -3,10 +3,12 @@
 import itertools
 
 from absl.testing import parameterized
+import gin
 import numpy as np
 from rlds2reverb.datasets import flat_arrays
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 import tensorflow as tf
@@ -95,8 +97,11 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     info_fn = lambda current, following: following['reward']
     for arguments in (
         {},
-        {'validation': 'tf_agents'},
-        {'policy_info_fn': info_fn, 'invalid_episodes': 'skip'},
+        {'rules': rules_lib.ConversionRules(validation='tf_agents')},
+        {
+            'policy_info_fn': info_fn,
+            'rules': rules_lib.ConversionRules(invalid_episodes='skip'),
+        },
     ):
       with self.subTest(str(arguments)):
         self.assertEmpty(
@@ -185,7 +190,8 @@ class RandomEpisodesTest(tf.test.TestCase, parameterized.TestCase):
             self,
             golden.frames_of(
                 conversion.convert_rlds_to_trajectories(
-                    rlds_data, validation=validation
+                    rlds_data,
+                    rules=rules_lib.ConversionRules(validation=validation),
                 )
             ),
             golden.frames_of(original.convert_rlds_to_trajectories(rlds_data)),
@@ -203,7 +209,7 @@ class FlatArraysTest(tf.test.TestCase):
         'terminals': np.array([0, 0, 1, 0, 0]),
     })
     frames = golden.frames_of(
-        conversion.convert_rlds_to_trajectories(rlds_data, validation='strict')
+        conversion.convert_rlds_to_trajectories(rlds_data)
     )
     self.assertEqual([f.step_type for f in frames], [0, 1, 1, 2, 0, 1, 2])
     self.assertEqual([f.next_step_type for f in frames], [1, 1, 2, 0, 1, 2, 0])
@@ -478,7 +484,7 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
     dataset = conversion.convert_rlds_to_trajectory_blocks(
         form(episodes),
         block_length=block_length,
-        invalid_episodes='skip',
+        rules=rules_lib.ConversionRules(invalid_episodes='skip'),
         report=report,
     )
     faults = [golden.find_fault(episode) for episode in episodes]
@@ -514,7 +520,7 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
                 invalid['stops_at_mid'].episode,
             ]),
             info_fn,
-            invalid_episodes='skip',
+            rules=rules_lib.ConversionRules(invalid_episodes='skip'),
             report=report,
         )
         golden.assert_frames_equal(
@@ -535,7 +541,7 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
     episodes = [golden.COMPLETE]
     rlds_data = golden.nested(episodes)
     ours = conversion.convert_rlds_to_trajectories(
-        rlds_data, validation='tf_agents'
+        rlds_data, rules=rules_lib.ConversionRules(validation='tf_agents')
     )
     theirs = original.convert_rlds_to_trajectories(rlds_data)
     invalid = golden.INVALID_CASES
@@ -564,7 +570,9 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
     episodes = [golden.COMPLETE]
     variants = {
         f'{name}_{length}': conversion.convert_rlds_to_trajectory_blocks(
-            form(episodes), block_length=length, validation='tf_agents'
+            form(episodes),
+            block_length=length,
+            rules=rules_lib.ConversionRules(validation='tf_agents'),
         ).unbatch()
         for (name, form), length in zip(_FORMS, (2, None))
     }
@@ -636,7 +644,9 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
         is_terminal=[False, False, False, False],
     )
     dataset = conversion.convert_rlds_to_trajectory_blocks(
-        form([late, golden.COMPLETE]), block_length=1, validation='tf_agents'
+        form([late, golden.COMPLETE]),
+        block_length=1,
+        rules=rules_lib.ConversionRules(validation='tf_agents'),
     )
     for _ in range(5):
       _, error = golden.frames_and_error(dataset)
@@ -654,7 +664,9 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
     empty = golden.INVALID_CASES['empty'].episode
     episodes = [golden.TRUNCATED]
     dataset = conversion.convert_rlds_to_trajectory_blocks(
-        form(episodes), block_length=block_length, validation='tf_agents'
+        form(episodes),
+        block_length=block_length,
+        rules=rules_lib.ConversionRules(validation='tf_agents'),
     ).unbatch()
     for name, bad, following, sentence in (
         ('last_mid', golden.TRUNCATED, [tail], golden.NO_FIRST_AFTER_LAST),
@@ -695,7 +707,7 @@ class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
         conversion.convert_rlds_to_trajectory_blocks(
             form(episodes),
             block_length=block_length,
-            terminal_discount='transition',
+            rules=rules_lib.ConversionRules(terminal_discount='transition'),
         )
     )
     self.assertAllEqual(
@@ -725,7 +737,9 @@ class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
         dataset = conversion.convert_rlds_to_trajectory_blocks(
             rlds_data,
             block_length=block_length,
-            terminal_discount=terminal_discount,
+            rules=rules_lib.ConversionRules(
+                terminal_discount=terminal_discount
+            ),
             report=report,
         )
         for _ in range(2):
@@ -780,7 +794,9 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     episodes = self._episodes()
     rlds_data = form(episodes)
     raised = conversion.convert_rlds_to_trajectory_blocks(
-        rlds_data, block_length=block_length, nan='invalid'
+        rlds_data,
+        block_length=block_length,
+        rules=rules_lib.ConversionRules(nan='invalid'),
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError,
@@ -792,8 +808,9 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     skipped = conversion.convert_rlds_to_trajectory_blocks(
         rlds_data,
         block_length=block_length,
-        nan='invalid',
-        invalid_episodes='skip',
+        rules=rules_lib.ConversionRules(
+            nan='invalid', invalid_episodes='skip'
+        ),
         report=report,
     )
     golden.assert_frames_equal(
@@ -816,8 +833,9 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
         report = report_lib.ConversionReport()
         dataset = conversion.convert_rlds_to_trajectories(
             golden.nested([episode]),
-            nan='invalid',
-            invalid_episodes='skip',
+            rules=rules_lib.ConversionRules(
+                nan='invalid', invalid_episodes='skip'
+            ),
             report=report,
         )
         self.assertEmpty(golden.frames_of(dataset))
@@ -844,7 +862,8 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     with self.subTest('invalid'):
       _, error = golden.frames_and_error(
           conversion.convert_rlds_to_trajectories(
-              golden.stacked([episode]), nan='invalid'
+              golden.stacked([episode]),
+              rules=rules_lib.ConversionRules(nan='invalid'),
           )
       )
       self.assertIsNotNone(error)
@@ -856,7 +875,9 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     episode['reward'] = np.zeros([4], np.int64)
     report = report_lib.ConversionReport()
     dataset = conversion.convert_rlds_to_trajectories(
-        golden.stacked([episode]), nan='invalid', report=report
+        golden.stacked([episode]),
+        rules=rules_lib.ConversionRules(nan='invalid'),
+        report=report,
     )
     self.assertLen(golden.frames_of(dataset), 4)
     self.assertEqual(report.nan_counts, {})
@@ -894,12 +915,16 @@ class ElementSpecTest(tf.test.TestCase, parameterized.TestCase):
         spec = specs.create_trajectory_data_spec(rlds_data, *arguments)
         self._assert_same_types(
             conversion.convert_rlds_to_trajectories(
-                rlds_data, *arguments, validation=validation
+                rlds_data,
+                *arguments,
+                rules=rules_lib.ConversionRules(validation=validation),
             ).element_spec,
             spec,
         )
         blocks = conversion.convert_rlds_to_trajectory_blocks(
-            rlds_data, *arguments, validation=validation
+            rlds_data,
+            *arguments,
+            rules=rules_lib.ConversionRules(validation=validation),
         ).element_spec
         for block, leaf in zip(tf.nest.flatten(blocks), tf.nest.flatten(spec)):
           self.assertEqual(block.shape.as_list(), [None, *leaf.shape])
@@ -941,37 +966,36 @@ class ElementSpecTest(tf.test.TestCase, parameterized.TestCase):
 
 class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(
-      ('validation', {'validation': 'x'}, "validation must be .*'x'"),
-      (
-          'terminal_discount',
-          {'terminal_discount': 'x'},
-          "terminal_discount must be .*'x'",
-      ),
-      (
-          'invalid_episodes',
-          {'invalid_episodes': 'mark'},
-          "invalid_episodes must be .*'mark'",
-      ),
-      ('nan', {'nan': 'x'}, "nan must be .*'x'"),
-      (
-          'tf_agents_and_skip',
-          {'validation': 'tf_agents', 'invalid_episodes': 'skip'},
-          'no episode can be skipped',
-      ),
-  )
-  def test_refused(self, arguments, message):
-    rlds_data = golden.stacked([golden.COMPLETE])
+  def test_rules_left_out_are_those_that_gin_configures(self):
+    self.addCleanup(gin.clear_config)
+    gin.parse_config("rlds2reverb.ConversionRules.invalid_episodes = 'skip'")
+    bad = golden.INVALID_CASES['stops_at_mid'].episode
+    rlds_data = golden.stacked([bad, golden.COMPLETE])
     for convert in (
         conversion.convert_rlds_to_trajectories,
-        conversion.convert_rlds_to_trajectory_blocks,
+        lambda data: sequences.convert_rlds_to_sequences(data, 1),
     ):
-      with self.assertRaisesRegex(ValueError, message):
-        convert(rlds_data, **arguments)
+      self.assertLen(list(convert(rlds_data)), 4)
+    with self.assertRaises(tf.errors.InvalidArgumentError):
+      list(
+          conversion.convert_rlds_to_trajectories(
+              rlds_data, rules=rules_lib.ConversionRules(invalid_episodes='raise')
+          )
+      )
+
+  def test_sequences_are_not_cut_from_a_stream(self):
+    with self.assertRaisesRegex(ValueError, 'sequences need validation="strict"'):
+      sequences.convert_rlds_to_sequences(
+          golden.stacked([golden.COMPLETE]),
+          2,
+          rules=rules_lib.ConversionRules(validation='tf_agents'),
+      )
 
   @parameterized.parameters(0, -1)
   def test_block_length_not_positive(self, block_length):
-    with self.assertRaisesRegex(ValueError, f'positive integer, but is {block_length}'):
+    with self.assertRaisesRegex(
+        ValueError, f'positive integer, but is {block_length}'
+    ):
       conversion.convert_rlds_to_trajectory_blocks(
           golden.stacked([golden.COMPLETE]), block_length=block_length
       )

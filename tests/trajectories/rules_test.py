@@ -37,7 +37,9 @@ class ConversionRulesTest(parameterized.TestCase):
       ('nan', True, "'report', 'invalid'"),
   )
   def test_what_is_no_choice(self, name, value, message):
-    with self.assertRaisesRegex(ValueError, f'{name} must be one of.*{message}'):
+    with self.assertRaisesRegex(
+        ValueError, f'{name} must be one of.*{message}'
+    ):
       rules.ConversionRules(**{name: value})
 
   def test_no_episode_of_a_stream_can_be_skipped(self):

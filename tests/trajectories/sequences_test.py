@@ -4,7 +4,9 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
+from rlds2reverb.episodes import ends
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 import tensorflow as tf
 
@@ -39,7 +41,7 @@ def _windows(frames, length, stride, end_of_episode):
       window = window + missing * [_boundary(frames[0])]
     windows.append((window, mask))
     is_covered = start + length >= count
-    if is_covered and end_of_episode in ('repeat_last', 'overlap'):
+    if is_covered and end_of_episode in ('zero_pad', 'repeat_last', 'overlap'):
       break
     start += stride
   return windows
@@ -70,6 +72,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       ('drop', [[0, 1, 2], [2, 3, 4]]),
       ('pad', [[0, 1, 2], [2, 3, 4], [10, 11, 0]]),
       ('tile', [[0, 1, 2], [2, 3, 4], [4, 5, 0], [10, 11, 0]]),
+      ('zero_pad', [[0, 1, 2], [2, 3, 4], [4, 5, 0], [10, 11, 0]]),
       ('repeat_last', [[0, 1, 2], [2, 3, 4], [4, 5, 5], [10, 11, 11]]),
       ('overlap', [[0, 1, 2], [2, 3, 4], [3, 4, 5], [10, 11, 0]]),
       ('cross', [[0, 1, 2], [2, 3, 4], [4, 5, 10]]),
@@ -93,7 +96,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       *itertools.product(
-          sequences.ENDS, [(1, 1), (3, 1), (4, 4), (2, 5), (16, 1)]
+          ends.EndOfEpisode, [(1, 1), (3, 1), (4, 4), (2, 5), (16, 1)]
       )
   )
   def test_edges_against_a_loop(self, end_of_episode, lengths):
@@ -110,7 +113,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       )
       self._assert_sequences(dataset, expected)
 
-  @parameterized.parameters(*sequences.ENDS)
+  @parameterized.parameters(*ends.EndOfEpisode)
   def test_over_the_edges_of_blocks(self, end_of_episode):
     # Frames so large that a block of nested steps has two of them.
     size = 900_000
@@ -205,7 +208,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     steps['observation'] = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     spec = golden.stacked_spec(steps)
     spec['observation'] = tf.TensorSpec([None, None, None], tf.uint8)
-    for end_of_episode in sequences.ENDS:
+    for end_of_episode in ends.EndOfEpisode:
       dataset = sequences.convert_rlds_to_sequences(
           golden.stacked([steps, steps], spec),
           2, end_of_episode=end_of_episode, with_mask=True,
@@ -216,7 +219,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_no_episodes(self):
     data = golden.stacked([], golden.stacked_spec(contract.A))
-    for end_of_episode in sequences.ENDS:
+    for end_of_episode in ends.EndOfEpisode:
       self.assertEmpty(
           list(
               sequences.convert_rlds_to_sequences(
@@ -233,9 +236,10 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
         golden.stacked([golden.COMPLETE, bad, golden.TRUNCATED]),
         2,
         1,
-        info,
-        terminal_discount='transition',
-        invalid_episodes='skip',
+        policy_info_fn=info,
+        rules=rules_lib.ConversionRules(
+            terminal_discount='transition', invalid_episodes='skip'
+        ),
         report=report,
     )
     good = [golden.COMPLETE, golden.TRUNCATED]

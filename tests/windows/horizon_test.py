@@ -3,6 +3,7 @@
 from absl.testing import parameterized
 import numpy as np
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.windows import horizon
 from rlds2reverb.windows import returns
 import tensorflow as tf
@@ -104,7 +105,9 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
                       )
                   }
               ),
-              terminal_discount=terminal_discount,
+              rules=rules_lib.ConversionRules(
+                  terminal_discount=terminal_discount
+              ),
           )
       )
       self.assertAllEqual([f.discount for f in frames], [*discount, 1])
