@@ -92,7 +92,7 @@ def _take(episodes: tf.data.Dataset, steps: int) -> tf.data.Dataset:
 
 def _encode(episodes: tf.data.Dataset) -> List[Tuple[bytes, int]]:
   """Returns the requests that insert `episodes`, with their items."""
-  source = frames_lib.make_source(episodes, _TABLE_ITEMS, None, None, None)
+  source = frames_lib.make_frame_source(episodes, _TABLE_ITEMS)
   layout = source.layout(None)
   return [
       (encoding.encode_insert_request(*batch), batch.num_items)

@@ -12,12 +12,12 @@ from rlds2reverb.fields.step_mapping import map_fields
 from rlds2reverb.fields.step_mapping import step_policy_info
 from rlds2reverb.fields.step_mapping import StepMapping
 from rlds2reverb.fields.step_mapping import TerminalOnSuccess
-from rlds2reverb.replay.checkpoint.checkpoint import create_replay_buffer
-from rlds2reverb.replay.checkpoint.checkpoint import merge_reverb_checkpoints
-from rlds2reverb.replay.checkpoint.checkpoint import restore_reverb_server
-from rlds2reverb.replay.checkpoint.checkpoint import TableSettings
-from rlds2reverb.replay.checkpoint.checkpoint import write_reverb_checkpoint
+from rlds2reverb.replay.checkpoint.merge import merge_reverb_checkpoints
 from rlds2reverb.replay.checkpoint.records import CheckpointError
+from rlds2reverb.replay.checkpoint.serve import create_replay_buffer
+from rlds2reverb.replay.checkpoint.serve import restore_reverb_server
+from rlds2reverb.replay.checkpoint.write import TableSettings
+from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
 from rlds2reverb.replay.items import TableItems
 from rlds2reverb.replay.server.bulk import write_rlds_to_reverb
 from rlds2reverb.replay.server.insert_stream import InsertError

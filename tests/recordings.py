@@ -20,6 +20,7 @@ from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -218,7 +219,7 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
     expected = []
     frames = golden.expected_frames(
         [_stack(steps) for steps in episodes],
-        settings.get('terminal_discount', 'step'),
+        settings.get('rules', rules_lib.ConversionRules()).terminal_discount,
         policy_info=_policy_info if 'policy_info' in episodes[0][0] else None,
     )
     for steps in episodes:

@@ -1,9 +1,10 @@
 """Which columns share chunks, and which chunks items refer to.
 
-A chunk holds consecutive rows of a group of columns. The server keeps several
-hundred bytes beside the rows of every column of every chunk, and a sampler
-reads whole chunks: so the many small columns share long chunks, and large ones,
-images say, have short chunks of their own.
+A chunk holds consecutive rows of a group of columns. For every column of every
+chunk the server keeps several hundred bytes in addition to the rows, so short
+chunks take much memory. A sampler reads whole chunks, so long chunks sample
+slowly. Therefore the small columns share long chunks, and large columns such as
+images have short chunks of their own.
 
     frames             |  0  1  2  3  4  5  6  7 |  8  9 |
     the small columns  |            a            |   b   |
@@ -21,20 +22,20 @@ from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import encoding
 
-# A sampler reads whole chunks, so they are short in bytes, and an item's rows
-# are not spread over many.
+# A sampler reads whole chunks, so chunks of few bytes sample quickly. But the
+# rows of an item should not be spread over many chunks either.
 _CHUNK_BYTES = 8 << 10
 _MAX_CHUNK_LENGTH = 64
-# Beside rows as large as this, what the server keeps for a chunk is little.
+# With rows as large as this, what the server keeps for a chunk hardly counts.
 _LARGE_ROW_BYTES = 1 << 10
 
 
 class ColumnGroup(NamedTuple):
-  """Columns whose rows are in chunks together.
+  """Columns whose rows are stored in chunks together.
 
   Attributes:
-    columns: their indices in a flat frame, in their order.
-    chunk_length: the most frames of a chunk.
+    columns: the indices of the columns in a flat frame, increasing.
+    chunk_length: the largest number of frames of a chunk.
   """
 
   columns: Tuple[int, ...]
@@ -42,7 +43,11 @@ class ColumnGroup(NamedTuple):
 
 
 def one_group(spec: Any, chunk_length: int) -> List[ColumnGroup]:
-  """Returns the columns of a frame of `spec`, all in one group.
+  """Returns one group that holds all columns of a frame.
+
+  Args:
+    spec: the spec of one frame.
+    chunk_length: the largest number of frames of a chunk.
 
   Raises:
     ValueError: if `chunk_length` is not positive.
@@ -52,10 +57,13 @@ def one_group(spec: Any, chunk_length: int) -> List[ColumnGroup]:
 
 
 def default_groups(spec: Any) -> List[ColumnGroup]:
-  """Returns the groups of the columns of a frame of `spec` that sample quickly.
+  """Returns the groups of columns with which items are sampled quickly.
 
-  Of two groups the chunks of one are as long as a whole number of those of the
-  other, and no longer than a block.
+  There are one or two groups. If there are two, the longer chunks have a
+  multiple of the length of the shorter ones, and fit into a block.
+
+  Args:
+    spec: the spec of one frame.
   """
   leaves = tf.nest.flatten(spec)
   is_large = np.array(
@@ -69,7 +77,7 @@ def default_groups(spec: Any) -> List[ColumnGroup]:
         _chunk_length([leaves[column] for column in columns]),
         blocks_lib.default_block_length(spec),
     )
-    # A power of two, so that blocks can be of whole chunks of both groups.
+    # With powers of two, a block can hold whole chunks of both groups.
     length = 1 << (length.bit_length() - 1)
     groups.append(ColumnGroup(tuple(columns.tolist()), length))
   return groups
@@ -84,25 +92,31 @@ class KeptChunks:
   """The chunks of one group of columns that items may refer to.
 
   Attributes:
-    group: the group.
-    keys: of the chunks, uint64 `[K]`.
+    group: the group of columns.
+    keys: the keys of the chunks, uint64 `[K]`.
   """
 
   def __init__(self, group: ColumnGroup):
     self.group = group
     self.keys = np.zeros(0, np.uint64)
-    # Where chunks start, and the last one ends, in frames.
+    # The frames at which the chunks start and the last one ends.
     self._starts = np.zeros(0, np.int64)
     self._end = 0
 
   def append(self, keys: np.ndarray, starts: np.ndarray, end: int) -> None:
-    """Appends chunks that start at `starts`; the last one ends at `end`."""
+    """Appends chunks.
+
+    Args:
+      keys: the keys of the chunks, uint64 `[N]`.
+      starts: the first frame of each chunk, `[N]`.
+      end: the frame after the last one of the last chunk.
+    """
     self.keys = np.concatenate([self.keys, keys])
     self._starts = np.concatenate([self._starts, starts])
     self._end = end
 
   def forget(self, needed: int) -> None:
-    """Forgets the chunks that end before the frame `needed`, or there."""
+    """Forgets the chunks that hold no frame from `needed` on."""
     kept = len(self._starts)
     if needed < self._end:
       kept = np.searchsorted(self._starts, needed, 'right') - 1
@@ -112,15 +126,15 @@ class KeptChunks:
   def spans(
       self, starts: np.ndarray, ends: np.ndarray
   ) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns which chunks the rows of items are in.
+    """Finds the chunks that hold the rows of items.
 
     Args:
       starts: the first frame of each item, `[N]`.
-      ends: the frame behind its last, `[N]`.
+      ends: the frame after the last one of each item, `[N]`.
 
     Returns:
-      The first chunk of each, an index to `keys`, and the number of its chunks;
-      int64 `[N]`.
+      The first chunk of each item, an index into `keys`, and the number of its
+      chunks; both int64 `[N]`.
     """
     first = np.searchsorted(self._starts, starts, 'right') - 1
     last = np.searchsorted(self._starts, ends, 'left') - 1
@@ -128,18 +142,20 @@ class KeptChunks:
 
   def slices(
       self, first: np.ndarray, count: int, starts: np.ndarray, ends: np.ndarray
-  ) -> encoding.Slices:
-    """Returns the rows of items that are in equally many chunks.
+  ) -> encoding.ChunkSlices:
+    """Returns the slices of chunks that make up items.
 
     Args:
-      first: the first chunk of each, `[N]`, as of `spans`.
-      count: the number of chunks of each.
-      starts: the first frame of each, `[N]`.
-      ends: the frame behind the last of each, `[N]`.
+      first: the first chunk of each item, `[N]`, from `spans`.
+      count: the number of chunks, the same for all of these items.
+      starts: the first frame of each item, `[N]`.
+      ends: the frame after the last one of each item, `[N]`.
     """
     chunks = first[:, np.newaxis] + np.arange(count)  # [N, S]
     chunk_starts = self._starts[chunks]
     chunk_ends = np.append(self._starts[1:], self._end)[chunks]
     begins = np.maximum(starts[:, np.newaxis], chunk_starts)
     lengths = np.minimum(ends[:, np.newaxis], chunk_ends) - begins
-    return encoding.Slices(self.keys, chunks, begins - chunk_starts, lengths)
+    return encoding.ChunkSlices(
+        self.keys, chunks, begins - chunk_starts, lengths
+    )

@@ -1,11 +1,12 @@
-"""The bytes of Reverb's inserts and checkpoints.
+"""Encodes chunks and items as Reverb's protocol buffers, many at a time.
 
-An insert request and a checkpoint hold the same two messages of
-`reverb.cc.schema_pb2`: `ChunkData`, rows of every column, and
-`PrioritizedItem`, which refers to slices of chunks. Their bytes are laid out
-here without a message object: a block's items, which differ in numbers alone,
-are the rows of one numpy array. A number that varies has a fixed width, as a
-varint longer than it need be, which protocol buffers accept.
+Insert requests and checkpoints hold the same two messages of
+`reverb.cc.schema_pb2`: `ChunkData`, which holds rows of columns, and
+`PrioritizedItem`, which refers to slices of chunks. This module writes their
+bytes without message objects. The items of a block differ only in numbers, so
+they are encoded as the rows of one numpy array. In such an array every number
+takes a fixed number of bytes: a varint may be longer than necessary, and
+protocol buffers accept it.
 
 This module knows the format and nothing else.
 """
@@ -18,12 +19,13 @@ import numpy as np
 import pyarrow
 import tensorflow as tf
 
-# A varint of 64 bits, of the 28 bits that are enough for a chunk's rows, and of
-# the 35 bits that are for seconds since the epoch and for nanoseconds.
+# The bytes of a varint that holds a key, 64 bits; a number of rows in a chunk,
+# for which 28 bits are enough; and seconds since the epoch or nanoseconds, for
+# which 35 bits are.
 _KEY_BYTES = 10
 _ROW_BYTES = 4
 _TIME_BYTES = 5
-# The tag and the longest key that a message begins with.
+# The bytes that a message begins with: the tag of the key, and the longest key.
 KEY_HEAD = 1 + _KEY_BYTES
 
 _SNAPPY = pyarrow.Codec('snappy')
@@ -32,13 +34,17 @@ _SNAPPY = pyarrow.Codec('snappy')
 def encode_chunk(
     key: int, episode_id: int, start: int, columns: Sequence[np.ndarray]
 ) -> bytes:
-  """Returns a `ChunkData` that holds rows of every column.
+  """Encodes a chunk.
 
   Args:
     key: the chunk's key, 64 bits.
     episode_id: the key of the episode, by which a table counts episodes.
     start: the index in the episode of the first row.
-    columns: arrays `[N, ...]`, one a column; strings as objects of bytes.
+    columns: the rows of every column, arrays `[N, ...]`. Strings are arrays of
+      `bytes` objects.
+
+  Returns:
+    A `ChunkData`.
   """
   end = start + len(columns[0]) - 1
   sequence_range = (
@@ -56,14 +62,14 @@ def encode_chunk(
   ])
 
 
-class Slices(NamedTuple):
-  """Slices of chunks, of each of `N` items `S`.
+class ChunkSlices(NamedTuple):
+  """The slices of chunks that make up `N` items, `S` slices each.
 
   Attributes:
-    chunk_keys: the keys of chunks, uint64 `[K]`.
-    chunks: indices to `chunk_keys`, `[N, S]`.
-    offsets: the first row of each slice, `[N, S]`.
-    lengths: the number of its rows, `[N, S]`.
+    chunk_keys: the keys of the chunks, uint64 `[K]`.
+    chunks: the chunk of each slice, an index into `chunk_keys`, `[N, S]`.
+    offsets: the first row of each slice in its chunk, `[N, S]`.
+    lengths: the number of rows of each slice, `[N, S]`.
   """
 
   chunk_keys: np.ndarray
@@ -77,23 +83,25 @@ def encode_items(
     keys: np.ndarray,
     priorities: np.ndarray,
     groups: Sequence[Tuple[int, ...]],
-    slices: Sequence[Slices],
+    slices: Sequence[ChunkSlices],
     inserted_at: np.ndarray,
 ) -> np.ndarray:
-  """Returns `PrioritizedItem`s.
+  """Encodes items of one table, all of the same number of slices.
 
   Args:
     table: the name of the table.
-    keys: the items' keys, uint64 `[N]`.
-    priorities: float64 `[N]`.
-    groups: the columns of each group: the indices that those of its chunks have
-      in an item. Together they are all columns of the item.
-    slices: the items' rows in the chunks of each group.
-    inserted_at: nanoseconds since the epoch, increasing, int64 `[N]`. A
-      server's own checkpoints have the items of a table in this order.
+    keys: the keys of the items, uint64 `[N]`.
+    priorities: the priorities of the items, float64 `[N]`.
+    groups: the columns that share chunks. For each group, it holds the indices
+      of its columns in an item, in the order of the columns in a chunk.
+      Together the groups hold every column once.
+    slices: the rows of the items, in the chunks of each group.
+    inserted_at: nanoseconds since the epoch, increasing, int64 `[N]`. A server
+      writes the items of a table in this order to its own checkpoints.
 
   Returns:
-    Structured `[N]`: each item, under `'item'`, with what goes before it in an
+    A structured array `[N]`. Its field `'item'` holds the `PrioritizedItem`s;
+    a whole row is an item with the bytes that precede it in an
     `InsertStreamRequest`.
   """
   groups = tuple(groups)
@@ -113,13 +121,13 @@ def encode_items(
 def redate_items(
     items: Sequence[bytes], inserted_at: np.ndarray
 ) -> Iterator[bytes]:
-  """Yields `PrioritizedItem`s with another `inserted_at`.
+  """Yields items with another `inserted_at`.
 
   Args:
-    items: `PrioritizedItem`s, however they are encoded.
+    items: `PrioritizedItem`s, in any encoding.
     inserted_at: nanoseconds since the epoch, increasing, int64 `[N]`.
   """
-  # Of a field that is there twice protocol buffers take the last.
+  # Where a field occurs twice, protocol buffers take the last.
   for item, timestamp in zip(items, _timestamps(inserted_at)):
     yield item + timestamp.tobytes()
 
@@ -129,14 +137,18 @@ def encode_insert_request(
     items: Sequence[np.ndarray],
     keep_chunk_keys: Sequence[int],
 ) -> bytes:
-  """Returns an `InsertStreamRequest`.
+  """Encodes a request of Reverb's insert stream.
 
   Args:
-    chunks: `ChunkData`s that the server has not had yet.
-    items: arrays as of `encode_items`, in the order of their insertion.
-    keep_chunk_keys: the chunks, of these and of earlier requests, that later
-      requests refer to. The server forgets all others, and fails the stream
-      where it does not have one of these.
+    chunks: `ChunkData`s that the server has not been sent yet.
+    items: the items in the order of their insertion, arrays as `encode_items`
+      returns them.
+    keep_chunk_keys: the keys of the chunks, sent with this request or earlier,
+      that later requests refer to. The server forgets all other chunks, and
+      ends the stream with an error if it does not have one of these.
+
+  Returns:
+    An `InsertStreamRequest`.
   """
   parts: List[Any] = []
   for chunk in chunks:
@@ -148,7 +160,8 @@ def encode_insert_request(
 
 def count_keys(response: bytes) -> int:
   """Returns how many keys an `InsertStreamResponse` confirms."""
-  # One field of packed varints; a varint ends with a byte below 128.
+  # The response is one field of packed varints. The last byte of a varint, and
+  # no other one, is below 128.
   content = np.frombuffer(response, np.uint8)
   if not content.size:
     return 0
@@ -157,16 +170,17 @@ def count_keys(response: bytes) -> int:
 
 
 def keys_of(heads: np.ndarray) -> np.ndarray:
-  """Returns the keys that begin `ChunkData`s or `PrioritizedItem`s.
+  """Decodes the keys of chunks or items, which stand at their beginning.
 
   Args:
-    heads: the first `KEY_HEAD` bytes of each, or more, uint8 `[N, bytes]`.
+    heads: the first `KEY_HEAD` bytes, or more, of `ChunkData`s or
+      `PrioritizedItem`s as this module encodes them, uint8 `[N, bytes]`.
 
   Returns:
-    uint64 `[N]`.
+    The keys, uint64 `[N]`.
   """
   digits = heads[:, 1:KEY_HEAD].astype(np.uint64)
-  # What follows the last byte of a varint is not of it.
+  # The bytes after the last one of the varint belong to the next field.
   last = np.argmax(heads[:, 1:KEY_HEAD] < 128, axis=1)
   used = np.arange(_KEY_BYTES) <= last[:, None]
   digits = np.where(used, digits & np.uint64(127), np.uint64(0))
@@ -175,11 +189,11 @@ def keys_of(heads: np.ndarray) -> np.ndarray:
 
 
 def _tensor(column: np.ndarray) -> bytes:
-  """Returns a `TensorProto`, compressed as Reverb expects it."""
+  """Encodes a column as a `TensorProto`, compressed as Reverb expects it."""
   if column.dtype == object:
     strings = column.ravel().tolist()
     sizes = np.fromiter(map(len, strings), np.uint64, len(strings))
-    # No more than 5 bytes, in which TensorFlow reads a size of 32 bits.
+    # TensorFlow reads a size of 32 bits, a varint of up to 5 bytes.
     content = _fixed_varints(sizes, 5).tobytes() + b''.join(strings)
     dtype = tf.string
   else:
@@ -221,7 +235,7 @@ def _varint(value: int) -> bytes:
 
 
 def _fixed_varints(values: np.ndarray, size: int) -> np.ndarray:
-  """Returns varints of `size` bytes: uint8 `values.shape + [size]`."""
+  """Returns varints of `size` bytes each, uint8 `values.shape + [size]`."""
   shifts = np.arange(0, 7 * size, 7, dtype=np.uint64)
   digits = (values.astype(np.uint64)[..., None] >> shifts).astype(np.uint8)
   digits[..., :-1] |= 128
@@ -230,7 +244,11 @@ def _fixed_varints(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def _record(**parts: Any) -> np.ndarray:
-  """Returns a structured scalar of named parts: bytes, or other arrays."""
+  """Returns a structured scalar array, whose bytes are those of its parts.
+
+  Args:
+    **parts: the parts in their order, bytes or arrays, by name.
+  """
   parts = {
       name: np.array(part, f'V{len(part)}') if isinstance(part, bytes) else part
       for name, part in parts.items()
@@ -243,7 +261,7 @@ def _record(**parts: Any) -> np.ndarray:
   return record
 
 
-# When an item was inserted, with the field's tag.
+# The field of an item that says when it was inserted.
 _TIMESTAMP = _record(
     head=b'\x3a' + _varint(2 + 2 * _TIME_BYTES),
     seconds_tag=b'\x08',
@@ -255,17 +273,18 @@ _TIMESTAMP_BYTES = f'V{_TIMESTAMP.itemsize}'
 
 
 def _timestamps(nanoseconds: np.ndarray) -> np.ndarray:
-  """Returns what items say of when they were inserted: opaque `[N]`."""
+  """Returns the fields of items that say when they were inserted, `[N]`."""
   timestamps = _TIMESTAMP.repeat(len(nanoseconds))
   seconds, rest = np.divmod(nanoseconds, 10**9)
   if len(seconds) and seconds[0] == seconds[-1]:
-    seconds = seconds[:1]  # One for all, as it mostly is.
+    # The second is mostly the same for all items, and is encoded once then.
+    seconds = seconds[:1]
   timestamps['seconds'] = _fixed_varints(seconds, _TIME_BYTES)
   timestamps['nanoseconds'] = _fixed_varints(rest, _TIME_BYTES)
   return timestamps.view(_TIMESTAMP_BYTES)
 
 
-# What an item says of a chunk, in every column.
+# A slice of a chunk in an item, without the index of a column.
 _SLICE = _record(
     chunk_key_tag=b'\x08',
     chunk_key=np.zeros(_KEY_BYTES, np.uint8),
@@ -277,8 +296,8 @@ _SLICE = _record(
 _ROWS = f'V{_SLICE.itemsize}'
 
 
-def _slice_rows(slices: Slices) -> np.ndarray:
-  """Returns what items say of slices in every column: opaque `[N, S]`."""
+def _slice_rows(slices: ChunkSlices) -> np.ndarray:
+  """Returns encoded slices, which are equal for all columns, `[N, S]`."""
   rows = _SLICE.repeat(slices.chunks.size).reshape(slices.chunks.shape)
   rows['chunk_key'] = _fixed_varints(slices.chunk_keys, _KEY_BYTES)[
       slices.chunks
@@ -290,13 +309,14 @@ def _slice_rows(slices: Slices) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _runs(groups: Tuple[Tuple[int, ...], ...]) -> List[Tuple[int, List[int]]]:
-  """Returns an item's columns in runs of one group.
+  """Divides the columns of an item into runs that belong to one group.
 
   Args:
     groups: see `encode_items`.
 
   Returns:
-    Pairs of a group, and the indices in its chunks of the run's columns.
+    For each run, the index of the group, and the indices of the run's columns
+    in the chunks of the group.
   """
   places = {}
   for group, columns in enumerate(groups):
@@ -315,7 +335,7 @@ def _item_template(
     groups: Tuple[Tuple[int, ...], ...],
     num_slices: Tuple[int, ...],
 ) -> np.ndarray:
-  """Returns an item in its frame, with zeros where items differ."""
+  """Returns an item in its frame, with zeros in the places that vary."""
   columns = _record(**{
       f'run_{number}': _run_template(indices, num_slices[group])
       for number, (group, indices) in enumerate(_runs(groups))
@@ -334,7 +354,12 @@ def _item_template(
 
 
 def _run_template(indices: Sequence[int], num_slices: int) -> np.ndarray:
-  """Returns columns that have the same slices, of chunks of one group."""
+  """Returns the columns of a run, which refer to the same slices.
+
+  Args:
+    indices: the indices of the columns in their chunks.
+    num_slices: the number of slices of each column.
+  """
   index_bytes = len(_varint(max(indices)))
   head = b'\x0a' + _varint(_SLICE.itemsize + 1 + index_bytes)
   one_slice = _record(

@@ -1,4 +1,4 @@
-"""RLDS data, or sequences, as blocks of frames that can be laid out."""
+"""Turns RLDS data, or sequences, into blocks of frames that can be laid out."""
 
 import dataclasses
 from typing import (
@@ -17,27 +17,31 @@ from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.episodes import blocks as blocks_lib
+from rlds2reverb.episodes import ends
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import chunks
+from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 _LARGE_STEP_BYTES = 1 << 10
 
 
-class Source(NamedTuple):
-  """Frames to write, and which items to make of them.
+class FrameSource(NamedTuple):
+  """The frames to write, and which items to make of them.
 
   Attributes:
     spec: the spec of one frame, a `Trajectory`.
     tables: which items go into which table.
     groups: the columns that share chunks.
-    block_length: the most frames that are laid out at once.
-    blocks: a data set of `TrajectoryBlock`s, of any length.
-    form: what the frames are a function of beside the data, as a JSON value.
-    of_sequences: whether the blocks are of whole sequences, which are the
+    block_length: the largest number of frames that are laid out at once.
+    blocks: a data set of `TrajectoryBlock`s of any length.
+    form: what the frames depend on, apart from the data, as a JSON value.
+    of_sequences: whether the blocks consist of whole sequences, which are the
       items.
   """
 
@@ -50,7 +54,11 @@ class Source(NamedTuple):
   of_sequences: bool = False
 
   def layout(self, identity: Optional[Any]) -> layout_lib.Layout:
-    """Returns a layout for the frames, see there."""
+    """Returns a new `Layout` for the frames.
+
+    Args:
+      identity: what tells the data from other data, or None.
+    """
     return layout_lib.Layout(
         self.tables,
         identity,
@@ -60,13 +68,13 @@ class Source(NamedTuple):
     )
 
   def step_types(self) -> Iterator[np.ndarray]:
-    """Yields the step types of the blocks, int32 `[B]`."""
+    """Yields the step types of each block, int32 `[B]`."""
     return self.blocks.map(
         lambda block: block.trajectory.step_type
     ).as_numpy_iterator()
 
-  def frames(self) -> Iterator[layout_lib.Block]:
-    """Yields the frames as they are laid out."""
+  def frames(self) -> Iterator[frame_blocks.Block]:
+    """Yields the frames in the blocks that are laid out at once."""
     for block in self.blocks.prefetch(1).as_numpy_iterator():
       episode_id = block.episode_id
       if self.of_sequences:
@@ -78,8 +86,8 @@ class Source(NamedTuple):
       else:
         episode_id = int(episode_id)
       for begin in range(0, len(block.trajectory.step_type), self.block_length):
-        yield layout_lib.Block(
-            layout_lib.slice_frames(
+        yield frame_blocks.Block(
+            frame_blocks.slice_frames(
                 block.trajectory, begin, begin + self.block_length
             ),
             episode_id,
@@ -87,58 +95,69 @@ class Source(NamedTuple):
         )
 
 
-def make_source(
+def make_frame_source(
     data: tf.data.Dataset,
     tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
-    policy_info_fn: Optional[specs.PolicyInfoFn],
-    chunk_length: Optional[int],
-    episode_id: Optional[str],
-    **settings: Any,
-) -> Source:
-  """Makes ready what is to be written.
+    *,
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    chunk_length: Optional[int] = None,
+    episode_id: Optional[str] = None,
+    rules: Optional[rules_lib.ConversionRules] = None,
+    report: Optional[report_lib.ConversionReport] = None,
+) -> FrameSource:
+  """Prepares the frames of a data set for writing.
 
   Args:
     data: an RLDS data set; or a data set of sequences, `Trajectory`s
-      `[L, ...]`, which are the items as they are.
+      `[L, ...]`, each of which is written as one item.
     tables: which items go into which table.
     policy_info_fn: see `convert_rlds_to_trajectories`.
-    chunk_length: the most frames of a chunk, which holds all columns. By
-      default see `chunks.default_groups`; of sequences, one sequence.
+    chunk_length: the largest number of frames of a chunk, which then holds all
+      columns. The default is what `chunks.default_groups` chooses; for
+      sequences it is one sequence.
     episode_id: the name of a field of the episodes that identifies them.
-    **settings: of `convert_rlds_to_trajectory_blocks`.
+    rules: the rules of the conversion. The default is `ConversionRules()`.
+    report: a new `ConversionReport` to fill.
 
   Raises:
-    ValueError: if `data` is neither, or an argument does not go with it.
+    ValueError: if `data` is neither of the two, or an argument does not go with
+      it.
   """
   if isinstance(tables, items_lib.TableItems):
     tables = [tables]
   if isinstance(data.element_spec, trajectory.Trajectory):
     _check_sequences(data.element_spec)
-    if policy_info_fn or episode_id or chunk_length or settings:
+    if any(
+        argument is not None
+        for argument in (
+            policy_info_fn, episode_id, chunk_length, rules, report
+        )
+    ):
       raise ValueError(
           'Sequences are written as they are: policy_info_fn, episode_id,'
-          ' chunk_length and the settings of a conversion go with RLDS data'
-          ' alone.'
+          ' chunk_length, rules and report go with RLDS data alone.'
       )
     return _source_of_sequences(data, tables)
   for table in tables:
-    if episode_id is not None and table.end_of_episode == 'cross':
+    if episode_id is not None and table.crosses_episodes:
       raise ValueError(
-          f'The items of table {table.table!r} cross episodes, so they are a'
-          ' function of the order of the data set, which episode_id is to do'
-          ' without. Leave it out, or choose another end_of_episode.'
+          f'The items of table {table.table_name!r} cross episodes, so they'
+          ' depend on the order of the data set, and an episode_id is for keys'
+          ' that do not. Leave it out, or choose another end_of_episode.'
       )
+  rules = rules or rules_lib.ConversionRules()
   spec = specs.create_trajectory_data_spec(data, policy_info_fn)
   if chunk_length is None:
     groups = chunks.default_groups(spec)
   else:
     groups = chunks.one_group(spec, chunk_length)
-  # Of whole chunks, so that where a chunk starts does not depend on the blocks.
+  # Blocks consist of whole chunks, so that where a chunk starts does not depend
+  # on how the frames come in blocks.
   longest = max(group.chunk_length for group in groups)
   count = max(blocks_lib.default_block_length(spec) // longest, 1)
   block_length = count * longest
-  # Stacked episodes of small steps are cut as they come out: a pipeline that
-  # does not cut is built sooner, and several of them in memory do not count.
+  # Stacked episodes of small steps are cut into blocks after the pipeline, which
+  # is built sooner without the cutting. Such episodes take little memory.
   comes_whole = (
       steps_lib.steps_spec(data).stacked
       and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
@@ -148,13 +167,14 @@ def make_source(
       policy_info_fn,
       block_length=None if comes_whole else block_length,
       episode_id=episode_id,
-      **settings,
+      rules=rules,
+      report=report,
   )
   form = {
       'frames': _columns(spec),
-      'terminal_discount': settings.get('terminal_discount', 'step'),
+      'terminal_discount': rules.terminal_discount,
   }
-  return Source(spec, list(tables), groups, block_length, blocks, form)
+  return FrameSource(spec, list(tables), groups, block_length, blocks, form)
 
 
 def _columns(spec):
@@ -181,13 +201,15 @@ def _check_sequences(spec) -> None:
   )
 
 
-def _source_of_sequences(data, tables) -> Source:
+def _source_of_sequences(data, tables) -> FrameSource:
   length = data.element_spec.step_type.shape[0]
   for table in tables:
-    if table != items_lib.TableItems(table.table, priority=table.priority):
+    if table != items_lib.TableItems(
+        table.table_name, priority=table.priority
+    ):
       raise ValueError(
-          f'The items of table {table.table!r} are the sequences of the data'
-          ' set, so its TableItems can have a priority and nothing else.'
+          f'The items of table {table.table_name!r} are the sequences of the'
+          ' data set, so its TableItems can have a priority and nothing else.'
       )
   spec = steps_lib.without_time(data.element_spec)
 
@@ -206,12 +228,12 @@ def _source_of_sequences(data, tables) -> Source:
           table,
           sequence_length=length,
           stride_length=length,
-          end_of_episode='cross',
+          end_of_episode=ends.EndOfEpisode.CROSS,
       )
       for table in tables
   ]
   groups = chunks.one_group(spec, length)
   form = {'sequences': _columns(data.element_spec)}
-  return Source(
+  return FrameSource(
       spec, tables, groups, count * length, blocks, form, of_sequences=True
   )

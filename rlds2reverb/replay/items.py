@@ -1,4 +1,4 @@
-"""Which items of a stream of trajectories go into a table."""
+"""Which items a table gets from a stream of trajectories."""
 
 import dataclasses
 from typing import (
@@ -18,8 +18,14 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import ends
 
-END_OF_EPISODE = ('drop', 'pad', 'tile', 'cross')
+_ENDS = (
+    ends.EndOfEpisode.DROP,
+    ends.EndOfEpisode.PAD,
+    ends.EndOfEpisode.TILE,
+    ends.EndOfEpisode.CROSS,
+)
 
 Priority = Union[float, Callable[[trajectory.Trajectory], tf.Tensor]]
 
@@ -28,9 +34,11 @@ Priority = Union[float, Callable[[trajectory.Trajectory], tf.Tensor]]
 class TableItems:
   """Which items of every episode go into a table.
 
-  The settings are those of the TF-Agents observers. An episode of 5 frames,
-  `sequence_length=3`, `stride_length=2`; P is a padding frame, a boundary of
-  zeros (LAST, then FIRST); x is the next episode:
+  An item is a run of consecutive frames that is sampled as one. The settings
+  are those of the TF-Agents observers. Here are the items of an episode of 5
+  frames with `sequence_length=3` and `stride_length=2`. P is a padding frame: a
+  frame of zeros whose step type is LAST, which marks a boundary. x is a frame
+  of the next episode:
 
       the frames     |  0  1  2  3  4 |
       drop           |  0  1  2 |
@@ -46,56 +54,74 @@ class TableItems:
                      |  0  1  2  3  4 |
 
   Attributes:
-    table: the name of the table.
-    sequence_length: the number of frames of an item; None for items that are
+    table_name: the name of the table.
+    sequence_length: the number of frames of an item, or None for items that are
       whole episodes.
-    stride_length: the number of frames from the start of an item to that of the
+    stride_length: the number of frames between the starts of one item and the
       next.
-    end_of_episode: what becomes of the last frames of an episode: `"drop"`, no
-      item that is not full; `"pad"`, one padded item where the episode is
-      shorter than an item; `"tile"`, padded items up to one that starts with
-      the last frame; `"cross"`, items go on into the next episode.
-    max_sequence_length: the most frames of an item that is a whole episode.
-    bypass_longer_episodes: whether a longer one is left out, with a warning,
-      rather than an error.
-    priority: of every item; or called in graph mode with each item's
-      `Trajectory`, `[sequence_length, ...]`, returns it.
+    end_of_episode: what becomes of the last frames of an episode, an
+      `EndOfEpisode` or its string. `"drop"` makes no item that is not full.
+      `"pad"` makes one padded item of an episode that is shorter than an item.
+      `"tile"` starts an item at every `stride_length`-th frame of the episode,
+      and pads those that reach beyond its end. `"cross"` lets items go on into
+      the next episode.
+    max_sequence_length: the largest number of frames of an item that is a whole
+      episode, or None for no limit.
+    bypass_longer_episodes: whether an episode that is longer is left out with a
+      warning. By default it is an error.
+    priority: the priority of every item; or a function that is called in graph
+      mode with the `Trajectory` of each item, `[sequence_length, ...]`, and
+      returns its priority.
+
+  Raises:
+    ValueError: if a setting is not valid, or two of them do not go together.
   """
 
-  table: str
+  table_name: str
   sequence_length: Optional[int] = 2
   stride_length: int = 1
-  end_of_episode: str = 'drop'
+  end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP
   max_sequence_length: Optional[int] = None
   bypass_longer_episodes: bool = False
   priority: Priority = 1.0
 
   def __post_init__(self):
-    items = f'of the items of table {self.table!r}'
+    items = f'of the items of table {self.table_name!r}'
     for name in ('sequence_length', 'stride_length', 'max_sequence_length'):
       value = getattr(self, name)
       if value is not None:
         checks.check_positive(f'{name} {items}', value)
-    checks.check_choice(
-        f'end_of_episode {items}', self.end_of_episode, END_OF_EPISODE
-    )
+    end = ends.check_end(f'end_of_episode {items}', self.end_of_episode, _ENDS)
+    object.__setattr__(self, 'end_of_episode', end)
     if self.sequence_length is None and (
-        self.end_of_episode != 'drop' or self.stride_length != 1
+        end != ends.EndOfEpisode.DROP or self.stride_length != 1
     ):
       raise ValueError(
-          f'The items of table {self.table!r} are whole episodes, which have no'
-          ' end_of_episode and no stride_length.'
+          f'The items of table {self.table_name!r} are whole episodes, which'
+          ' have no end_of_episode and no stride_length.'
       )
     if self.sequence_length is not None and self.max_sequence_length:
       raise ValueError(
-          f'The items of table {self.table!r} have a sequence_length, and'
+          f'The items of table {self.table_name!r} have a sequence_length, and'
           ' max_sequence_length is for whole episodes.'
       )
     if not callable(self.priority) and not self.priority >= 0:
       raise ValueError(
-          f'The priority of the items of table {self.table!r} must be a number'
-          f' from 0 up, but is {self.priority}.'
+          f'The priority of the items of table {self.table_name!r} must be a'
+          f' number from 0 up, but is {self.priority}.'
       )
+
+  @property
+  def crosses_episodes(self) -> bool:
+    """Whether items go on into the next episode."""
+    return self.end_of_episode == ends.EndOfEpisode.CROSS
+
+  @property
+  def pads_episodes(self) -> bool:
+    """Whether padding frames may follow an episode."""
+    return self.end_of_episode in (
+        ends.EndOfEpisode.PAD, ends.EndOfEpisode.TILE
+    )
 
   def is_too_long(self, length: int) -> bool:
     """Whether an episode of `length` frames is longer than an item may be."""
@@ -105,19 +131,19 @@ class TableItems:
     )
 
   def padding(self, length: int) -> int:
-    """Returns how many frames are padded to an episode of `length` frames."""
-    if self.end_of_episode == 'tile':
+    """Returns how many padding frames follow an episode of `length` frames."""
+    if self.end_of_episode == ends.EndOfEpisode.TILE:
       return self.sequence_length - 1
-    if self.end_of_episode == 'pad':
+    if self.end_of_episode == ends.EndOfEpisode.PAD:
       return max(self.sequence_length - length, 0)
     return 0
 
   def next_start(self, end: int) -> int:
-    """Returns where the first item starts that ends behind `end`.
+    """Returns where the first item starts that ends after `end`.
 
     Args:
-      end: a number of frames from the start of the episode, or where items
-        cross episodes from the start of the data.
+      end: a number of frames, counted from the start of the episode; or from
+        the start of the data, where items cross episodes.
     """
     if self.sequence_length is None:
       return 0
@@ -128,8 +154,8 @@ class TableItems:
     """Returns where the items start that end in `(begin, end]`, as int64.
 
     Args:
-      begin: a number of frames, as in `next_start`.
-      end: another, not smaller.
+      begin: a number of frames, counted as in `next_start`.
+      end: a number of frames, not smaller than `begin`.
     """
     return np.arange(
         self.next_start(begin),
@@ -140,10 +166,13 @@ class TableItems:
 
 
 def split_at_ends(step_type: np.ndarray) -> Iterator[Tuple[int, int, bool]]:
-  """Splits frames `[B]` where episodes end.
+  """Splits frames into the pieces that belong to one episode each.
+
+  Args:
+    step_type: the step types of consecutive frames, `[B]`.
 
   Yields:
-    Where the frames of an episode begin and end, and whether it ends there.
+    Where the piece begins, where it ends, and whether the episode ends there.
   """
   begin = 0
   for end in (np.flatnonzero(step_type == ts.StepType.LAST) + 1).tolist():
@@ -156,28 +185,28 @@ def split_at_ends(step_type: np.ndarray) -> Iterator[Tuple[int, int, bool]]:
 def count_items(
     tables: Sequence[TableItems], step_types: Iterable[np.ndarray]
 ) -> Dict[str, int]:
-  """Counts the items of each table.
+  """Counts the items that each table gets, without making them.
 
   Args:
     tables: which items go into which table.
     step_types: the step types of consecutive frames, arrays `[B]`.
 
   Returns:
-    The number of items, by table.
+    The number of items of each table, by the name of the table.
   """
-  counts = {table.table: 0 for table in tables}
-  length = 0  # of the episode so far
+  counts = {table.table_name: 0 for table in tables}
+  length = 0  # The number of frames of the episode so far.
   total = 0
 
   def add(is_end):
     for table in tables:
-      if table.end_of_episode == 'cross':
+      if table.crosses_episodes:
         continue
       if table.sequence_length is None:
-        counts[table.table] += is_end and not table.is_too_long(length)
+        counts[table.table_name] += is_end and not table.is_too_long(length)
       else:
         padding = table.padding(length) if is_end else 0
-        counts[table.table] += len(table.starts(0, length + padding))
+        counts[table.table_name] += len(table.starts(0, length + padding))
 
   for step_type in step_types:
     for begin, end, is_end in split_at_ends(step_type):
@@ -189,6 +218,6 @@ def count_items(
   if length:
     add(False)
   for table in tables:
-    if table.end_of_episode == 'cross':
-      counts[table.table] += len(table.starts(0, total))
+    if table.crosses_episodes:
+      counts[table.table_name] += len(table.starts(0, total))
   return counts

@@ -8,25 +8,30 @@ import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
 
-# Called with what the keys are of, as JSON values, and the positions `[N]` in
-# it; returns the keys, uint64 `[N]`.
+# A function that returns keys, uint64 `[N]`. Its first argument says what the
+# keys belong to, as JSON values; its second one, `[N]`, where in it each lies.
 Keys = Callable[[Sequence[Any], np.ndarray], np.ndarray]
 
 
 def make_keys(identity: Optional[Any], form: Any = None) -> Keys:
   """Returns a function that makes keys.
 
-  A server that has an item under a key does not take another one, so where keys
-  are a function of what the items are, an item that is inserted twice is there
-  once.
+  A server that holds an item under a key does not take a second one. So if the
+  keys depend on nothing but what the items are, an item that is inserted twice
+  is in the table once.
 
   Args:
-    identity: what tells the data from other data, any value that
-      `identity.fingerprint` takes; None for random keys.
-    form: what else the content is a function of, likewise.
+    identity: a value that tells this data from all other data, of the types
+      that `identity.fingerprint` takes. None asks for random keys.
+    form: whatever else the content depends on, of the same types.
+
+  Returns:
+    A function `keys(of, positions)`. Under an identity it returns the same keys
+    for the same arguments, today and in another process.
 
   Raises:
-    ValueError: if it cannot be told whether `identity` is still the same.
+    ValueError: if `identity` holds something of which it cannot be known
+      whether it stays the same, such as a function.
   """
   if identity is None:
     generator = np.random.default_rng()
@@ -45,10 +50,15 @@ def make_keys(identity: Optional[Any], form: Any = None) -> Keys:
 
 
 def _mix(base: np.uint64, positions: np.ndarray) -> np.ndarray:
-  """Returns the `positions`-th outputs of SplitMix64 seeded with `base`.
+  """Returns outputs of the random number generator SplitMix64.
 
-  Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-  Generators", 2014. Of one seed no two outputs are equal.
+  Different positions give different outputs, so keys that belong to one thing
+  never collide with each other. The generator is described in Steele, Lea and
+  Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
+
+  Args:
+    base: the seed of the generator.
+    positions: which of its outputs are returned, `[N]`.
   """
   with np.errstate(over='ignore'):
     state = base + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(

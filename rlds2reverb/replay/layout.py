@@ -1,7 +1,7 @@
-"""Lays blocks of trajectories out as Reverb's chunks and items.
+"""Lays blocks of frames out as the chunks and items of Reverb.
 
-A chunk holds consecutive rows of a group of columns; an item refers to slices
-of chunks, so overlapping items, and those of several tables, share their rows:
+A chunk holds consecutive rows of a group of columns. An item refers to slices
+of chunks, so items that overlap, and items of several tables, share their rows:
 
     frames     |  0  1  2  3 |  4  5  6  7 |  8  9 |
     chunks     |      a      |      b      |   c   |
@@ -18,7 +18,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
 )
 
 from absl import logging
@@ -28,21 +27,23 @@ from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import encoding
+from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import keys as keys_lib
+from rlds2reverb.replay import priorities as priorities_lib
 
-# Larger requests are not sent faster, and a server has several at a time.
+# Larger requests are not sent faster, and a server holds several at a time.
 _BATCH_BYTES = 512 << 10
 
 
 class Batch(NamedTuple):
-  """Chunks and items that belong together.
+  """Chunks and items that are sent or written together.
 
   Attributes:
     chunks: encoded chunks.
-    items: encoded items, arrays as of `encoding.encode_items`. They refer to
-      these chunks and to those that the last batch kept.
-    keep_chunk_keys: the chunks that later batches refer to.
+    items: encoded items, arrays as `encoding.encode_items` returns them. They
+      refer to chunks of this batch and to chunks that the batch before kept.
+    keep_chunk_keys: the keys of the chunks that later batches refer to.
   """
 
   chunks: List[bytes]
@@ -51,36 +52,21 @@ class Batch(NamedTuple):
 
   @property
   def num_items(self) -> int:
+    """The number of items."""
     return sum(map(len, self.items))
 
   @property
   def num_bytes(self) -> int:
+    """The number of bytes of the chunks and items."""
     return sum(map(len, self.chunks)) + sum(rows.nbytes for rows in self.items)
-
-
-class Block(NamedTuple):
-  """Frames that are laid out at once.
-
-  Attributes:
-    frames: a `Trajectory` of arrays `[B, ...]`, consecutive frames of one
-      episode; or whole sequences, one behind the other.
-    episode_id: what identifies the episode, as a JSON value; None where the
-      blocks are of sequences.
-    step: the index in its episode of the first frame; of sequences, in the
-      data.
-  """
-
-  frames: Any
-  episode_id: Any
-  step: int
 
 
 class Layout:
   """Turns blocks of frames, in their order, into batches of chunks and items.
 
   Attributes:
-    frames: the number of frames that came in.
-    num_items: the number of items of each table.
+    frames: the number of frames so far.
+    num_items: the number of items so far of each table, by its name.
   """
 
   def __init__(
@@ -96,20 +82,20 @@ class Layout:
 
     Args:
       tables: which items go into which table.
-      identity: what the keys are a function of, see `keys.make_keys`.
+      identity: what tells the data from other data, see `keys.make_keys`.
       groups: the columns that share chunks.
-      form: what the keys are a function of beside `identity`.
-      of_sequences: whether the blocks are of sequences, each of which is a
+      form: what else the keys depend on, see `keys.make_keys`.
+      of_sequences: whether the blocks consist of sequences, each of which is a
         chunk and an item of its own, whatever its step types.
 
     Raises:
-      ValueError: if there are no tables, or `"cross"` and padded items are to
-        share chunks.
+      ValueError: if there is no table, or if items of one table cross episodes
+        between which items of another one are padded.
     """
     if not tables:
       raise ValueError('There must be a table that the items go into.')
-    crossing = [t.table for t in tables if t.end_of_episode == 'cross']
-    padded = [t.table for t in tables if t.end_of_episode in ('pad', 'tile')]
+    crossing = [t.table_name for t in tables if t.crosses_episodes]
+    padded = [t.table_name for t in tables if t.pads_episodes]
     if crossing and padded:
       raise ValueError(
           f'The items of table {crossing[0]!r} cross episodes, between which'
@@ -117,48 +103,47 @@ class Layout:
           ' other.'
       )
     self.frames = 0
-    self.num_items = {table.table: 0 for table in tables}
+    self.num_items = {table.table_name: 0 for table in tables}
     self._tables = tables
     self._keys = keys_lib.make_keys(identity, form)
     self._has_identity = identity is not None
     self._of_sequences = of_sequences
     self._groups = [group.columns for group in groups]
-    # Observers whose items cross episodes write one episode, to Reverb.
+    # An observer whose items cross episodes writes all data as one episode of
+    # Reverb.
     self._is_one_episode = len(crossing) == len(tables)
-    self._priority_fns = [
-        _batched(table.priority) if callable(table.priority) else None
-        for table in tables
-    ]
+    self._priorities = [priorities_lib.Priorities(table) for table in tables]
     self._bypassed = 0
     self._episode_ids = set()
     self._next_inserted_at = time.time_ns()
-    # Positions are in frames from the start of the data, padding included.
+    # Positions count frames from the start of the data, padding included.
     self._end = 0
     self._episode_start = 0
     self._episode_key = None
-    # What is added to a position is its step in the episode of its block.
+    # A position plus this number is the step in the episode of the block.
     self._steps_ahead = 0
-    # What items may still refer to; frames, where priorities are functions of
-    # them.
+    # The chunks that items may still refer to.
     self._chunks = [chunks_lib.KeptChunks(group) for group in groups]
-    self._kept_frames: List[Tuple[int, Any]] = []
 
-  def batches(self, blocks: Iterable[Block]) -> Iterator[Batch]:
+  def batches(
+      self, blocks: Iterable[frame_blocks.Block]
+  ) -> Iterator[Batch]:
     """Yields the batches of `blocks`.
 
     Args:
-      blocks: the blocks. The frame whose step type is LAST ends an episode.
+      blocks: the blocks. A frame whose step type is LAST ends an episode.
 
     Raises:
-      ValueError: if an episode is longer than a table takes, before any item
-        of it; under an identity two episodes have the same `episode_id`; or a
-        priority is not a number from 0 up. Of an episode that is one block
-        no item comes out then; of a longer one some may have.
+      ValueError: if an episode is longer than a table takes; if two episodes
+        have the same `episode_id` under an identity; or if a priority is not a
+        number from 0 up. No item of the episode at fault was yielded then,
+        unless a priority is wrong and the episode has several blocks.
     """
     batch = Batch([], [], [])
-    whole = 0, 0  # how many of its chunks and items are of whole episodes
+    # How many of the batch's chunks and items belong to whole episodes.
+    whole = 0, 0
     try:
-      for block in self._refuse_long_episodes(blocks):
+      for block in frame_blocks.refuse_long_episodes(blocks, self._tables):
         self._append_block(batch, block)
         if (
             self._of_sequences
@@ -171,7 +156,7 @@ class Layout:
           batch = Batch([], [], [])
           whole = 0, 0
     except Exception:
-      # What came before a bad episode is not lost with it.
+      # The episodes before the one at fault are not lost with it.
       num_chunks, num_items = whole
       batch = Batch(batch.chunks[:num_chunks], batch.items[:num_items], [])
       if batch.items:
@@ -184,40 +169,6 @@ class Layout:
           'Left out %d episodes that are longer than max_sequence_length.',
           self._bypassed,
       )
-
-  def _refuse_long_episodes(self, blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yields `blocks`, those of an episode when it is known to be valid."""
-    tables = [
-        table
-        for table in self._tables
-        if table.max_sequence_length and not table.bypass_longer_episodes
-    ]
-    if not tables:
-      yield from blocks
-      return
-    table = min(tables, key=lambda table: table.max_sequence_length)
-    held = []  # No more than the frames that an item may have, and a block.
-    length = 0
-    for block in blocks:
-      for begin, end, is_end in items_lib.split_at_ends(block.frames.step_type):
-        length += end - begin
-        if table.is_too_long(length):
-          raise ValueError(
-              f'Episode {block.episode_id} has more frames than the'
-              f' {table.max_sequence_length} that an item of table'
-              f' {table.table!r} may have. Raise max_sequence_length, or leave'
-              ' such episodes out: bypass_partial_episodes=True of the'
-              ' observer, bypass_longer_episodes=True of TableItems.'
-          )
-        if is_end:
-          yield from held
-          held = []
-          length = 0
-      held.append(block)
-      if not length:
-        yield from held
-        held = []
-    yield from held
 
   def _append_block(self, batch, block) -> None:
     frames, episode_id, step = block
@@ -237,7 +188,7 @@ class Layout:
     for begin, end, is_end in pieces:
       piece = frames
       if end - begin < length:
-        piece = slice_frames(frames, begin, end)
+        piece = frame_blocks.slice_frames(frames, begin, end)
       self._steps_ahead = step + begin - self._end
       self._append(batch, piece, episode_id)
       if is_end:
@@ -245,27 +196,36 @@ class Layout:
       self._forget()
 
   def _append(self, batch, frames, episode_id) -> None:
-    """Lays out consecutive frames of an episode, and the items they end."""
+    """Lays out frames of an episode, and the items that end with them."""
     begin = self._end
     self._append_chunks(batch, frames, episode_id)
-    for table, priority_fn in zip(self._tables, self._priority_fns):
+    for table, priorities in zip(self._tables, self._priorities):
       if table.sequence_length is not None:
         origin = self._origin(table)
         starts = table.starts(begin - origin, self._end - origin) + origin
         self._append_items(
-            batch, table, priority_fn, starts, table.sequence_length, episode_id
+            batch, table, priorities, starts, table.sequence_length, episode_id
         )
 
   def _end_episode(self, batch, frames, episode_id) -> None:
-    """Lays out what an episode's end makes; `frames` are its last ones."""
+    """Lays out padding after an episode, and the items that need its end.
+
+    Args:
+      batch: the batch that they are added to.
+      frames: the last frames of the episode.
+      episode_id: see `Block`.
+    """
     end = self._end
     length = end - self._episode_start
     padding = max(table.padding(length) for table in self._tables)
     if padding:
       self._append_chunks(
-          batch, _padding(frames, padding), episode_id, is_padding=True
+          batch,
+          frame_blocks.padding_frames(frames, padding),
+          episode_id,
+          is_padding=True,
       )
-    for table, priority_fn in zip(self._tables, self._priority_fns):
+    for table, priorities in zip(self._tables, self._priorities):
       if table.sequence_length is not None:
         origin = self._episode_start
         starts = table.starts(length, length + table.padding(length)) + origin
@@ -277,7 +237,7 @@ class Layout:
         starts = np.array([self._episode_start])
         item_length = length
       self._append_items(
-          batch, table, priority_fn, starts, item_length, episode_id
+          batch, table, priorities, starts, item_length, episode_id
       )
     self._episode_start = self._end
     if not self._is_one_episode:
@@ -295,10 +255,10 @@ class Layout:
       begins = np.arange(0, length, chunk_length)
       of = ['chunk', episode_id, chunk_length]
       if len(columns) < len(leaves):
-        # Apart from chunks of the same rows in other columns.
+        # Chunks of the same rows in other columns need other keys.
         of.append(chunks.group.columns)
       if is_padding:
-        # Behind a step, where other padding, or other steps, may be as well.
+        # The same places after a step may hold other padding, or other steps.
         keys = self._keys(['padding', step, length, *of], begins)
       else:
         keys = self._keys(of, step + begins)
@@ -316,17 +276,21 @@ class Layout:
             )
         )
       chunks.append(keys, self._end + begins, self._end + length)
-    if any(self._priority_fns):
-      self._kept_frames.append((self._end, frames))
+    for priorities in self._priorities:
+      priorities.append(self._end, frames)
     self._end += length
 
   def _places(self, episode_id, step, begins):
-    """Returns the episode's key of each chunk, and its start there, as lists.
+    """Returns where chunks lie, by which a server counts episodes.
 
     Args:
       episode_id: see `Block`.
       step: the index in its episode of the first row of the first chunk.
-      begins: what is added to it for the others, `[N]`.
+      begins: the distance of the first row of each chunk from that row, `[N]`.
+
+    Returns:
+      Two lists: the key of the episode of each chunk, and the index there of
+      its first row.
     """
     if self._of_sequences:
       episode_keys = self._keys(['episode', episode_id], step + begins)
@@ -339,25 +303,23 @@ class Layout:
     return [self._episode_key] * len(begins), firsts.tolist()
 
   def _append_items(
-      self, batch, table, priority_fn, starts, length, episode_id
+      self, batch, table, priorities, starts, length, episode_id
   ) -> None:
     """Lays out the items of `length` frames that start at `starts`."""
     if not len(starts):
       return
-    of = ['item', table.table, table.sequence_length]
-    if table.end_of_episode == 'cross':
+    of = ['item', table.table_name, table.sequence_length]
+    if table.crosses_episodes:
       keys = self._keys(of, starts)
     else:
       keys = self._keys([*of, episode_id], starts + self._steps_ahead)
     inserted_at = self._next_inserted_at + np.arange(len(starts))
     self._next_inserted_at += len(starts)
-    if priority_fn:
-      priorities = self._priorities(table, priority_fn, starts, length)
-    else:
-      priorities = np.full(len(starts), table.priority)
+    priorities = priorities.of_items(starts, length, self._origin(table))
     ends = starts + length
     spans = [chunks.spans(starts, ends) for chunks in self._chunks]
-    # Items of as many slices in every group are of one form.
+    # Items are encoded together if they have the same number of slices in every
+    # group of columns. `form` is a number that says so.
     form = functools.reduce(
         lambda form, count: form * (count.max() + 1) + count,
         [count for _, count in spans],
@@ -372,83 +334,32 @@ class Layout:
           for chunks, (first, count) in zip(self._chunks, spans)
       ]
       rows[each] = encoding.encode_items(
-          table.table,
+          table.table_name,
           keys[chosen],
           priorities[chosen],
           self._groups,
           slices,
           inserted_at[chosen],
       )
-    # Tables go by the order of insertion, so the items keep theirs.
+    # Tables depend on the order of insertion, so the items keep their order.
     run_starts = np.flatnonzero(np.diff(form, prepend=0)).tolist()
     for begin, end in zip(run_starts, [*run_starts[1:], len(form)]):
       each = form[begin]
       batch.items.append(rows[each][: end - begin])
       rows[each] = rows[each][end - begin :]
-    self.num_items[table.table] += len(starts)
-
-  def _priorities(self, table, priority_fn, starts, length) -> np.ndarray:
-    kept_starts, frames = zip(*self._kept_frames)
-    index = (starts - kept_starts[0])[:, None] + np.arange(length)  # [N, L]
-    windows = tf.nest.map_structure(
-        lambda *leaves: np.concatenate(leaves)[index], *frames
-    )
-    priorities = priority_fn(windows).numpy().astype(np.float64)
-    wrong = np.flatnonzero(~(priorities >= 0))
-    if len(wrong):
-      raise ValueError(
-          f'A priority must be a number from 0 up, but that of an item of table'
-          f' {table.table!r} is {priorities[wrong[0]]}: of the one that starts'
-          f' at frame {starts[wrong[0]] - self._origin(table)} of its episode.'
-      )
-    return priorities
+    self.num_items[table.table_name] += len(starts)
 
   def _forget(self) -> None:
-    """Forgets what no item to come refers to."""
+    """Forgets what no later item refers to."""
     needed = min(
         self._origin(table) + table.next_start(self._end - self._origin(table))
         for table in self._tables
     )
     for chunks in self._chunks:
       chunks.forget(needed)
-    self._kept_frames = [
-        (start, frames)
-        for start, frames in self._kept_frames
-        if start + len(frames.step_type) > needed
-    ]
+    for priorities in self._priorities:
+      priorities.forget(needed)
 
   def _origin(self, table) -> int:
-    """Returns where the positions of a table's items count from."""
-    return 0 if table.end_of_episode == 'cross' else self._episode_start
-
-
-def slice_frames(frames: Any, begin: int, end: int) -> Any:
-  """Returns the frames `[begin, end)` of a nest of arrays `[B, ...]`."""
-  return tf.nest.map_structure(lambda leaf: leaf[begin:end], frames)
-
-
-def _padding(frames, length):
-  """Returns `length` boundary frames of zeros, as TF-Agents pads with."""
-
-  def zeros(leaf):
-    zero = b'' if leaf.dtype == object else 0
-    return np.full((length,) + leaf.shape[1:], zero, leaf.dtype)
-
-  padding = tf.nest.map_structure(zeros, frames)
-  return padding._replace(
-      step_type=np.full_like(padding.step_type, ts.StepType.LAST)
-  )
-
-
-def _batched(priority_fn):
-  """Returns a priority of each item of a batch, `[N]`, as a graph function."""
-
-  @tf.function(reduce_retracing=True)
-  def priorities(items):
-    # A batch of one would have its dimension squeezed away by tf.squeeze.
-    twice = tf.nest.map_structure(
-        lambda leaf: tf.concat([leaf, leaf[:1]], 0), items
-    )
-    return tf.vectorized_map(priority_fn, twice)[:-1]
-
-  return priorities
+    """Returns the position that the frames of a table's items count from."""
+    return 0 if table.crosses_episodes else self._episode_start

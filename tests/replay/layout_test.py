@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay import chunks
+from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
 
@@ -58,7 +59,7 @@ def _rows(episode, begin, length):
 def _blocks(episodes, block_length):
   for index, episode in enumerate(episodes):
     for begin in range(0, len(episode.step_type), block_length):
-      yield layout.Block(_rows(episode, begin, block_length), index, begin)
+      yield frame_blocks.Block(_rows(episode, begin, block_length), index, begin)
 
 
 def _decode(tensor):

@@ -20,6 +20,7 @@ from rlds2reverb.datasets import recording
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from rlds2reverb.transforms import images
 from rlds2reverb.transforms import transforms
@@ -401,7 +402,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
       self.check_sampled(
           recordings.load(path, form),
           [change(steps) for steps in self.steps('breakout')],
-          terminal_discount=terminal_discount,
+          rules=rules_lib.ConversionRules(terminal_discount=terminal_discount),
       )
 
   def test_no_reward(self):
@@ -528,7 +529,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
       data = step_mapping.map_fields(recordings.load(path, form))
       report = report_lib.ConversionReport()
       self.check_sampled(
-          data, self.steps('walker'), invalid_episodes='skip', report=report
+          data, self.steps('walker'), rules=rules_lib.ConversionRules(invalid_episodes='skip'), report=report
       )
       self.assertEqual([e.episode for e in report.skipped_episodes], [1])
 

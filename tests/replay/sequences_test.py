@@ -7,11 +7,14 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 
-from rlds2reverb.replay.checkpoint import checkpoint
+from rlds2reverb.replay.checkpoint import serve
+
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -83,7 +86,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     )
     table = items.TableItems(testing.TABLE, priority=3.0)
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    checkpoint.write_reverb_checkpoint(
+    write.write_reverb_checkpoint(
         found,
         directory,
         table,
@@ -92,7 +95,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
       counts = bulk.write_rlds_to_reverb(found, client, table)
       written = testing.contents(client).items
-    server = checkpoint.restore_reverb_server(directory)
+    server = serve.restore_reverb_server(directory)
     restored = testing.contents(server.localhost_client()).items
     server.stop()
     expected = [
@@ -124,7 +127,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     names = (testing.TABLE, 'other_table')
     tables = [items.TableItems(name) for name in names]
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    checkpoint.write_reverb_checkpoint(
+    write.write_reverb_checkpoint(
         found,
         directory,
         tables,
@@ -144,7 +147,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
             dict.fromkeys(names, counts),
         )
       written = [testing.contents(client, name) for name in names]
-    server = checkpoint.restore_reverb_server(directory)
+    server = serve.restore_reverb_server(directory)
     written += [
         testing.contents(server.localhost_client(), name) for name in names
     ]
@@ -164,7 +167,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
           found,
           'localhost:1',
           items.TableItems(testing.TABLE),
-          invalid_episodes='skip',
+          rules=rules_lib.ConversionRules(invalid_episodes='skip'),
       )
     with self.assertRaisesRegex(ValueError, 'written as they are'):
       bulk.write_rlds_to_reverb(
@@ -190,7 +193,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     for write in (
         lambda: bulk.write_rlds_to_reverb(data, 'localhost:1', table),
-        lambda: checkpoint.write_reverb_checkpoint(data, directory, table),
+        lambda: write.write_reverb_checkpoint(data, directory, table),
     ):
       with self.assertRaisesRegex(ValueError, found) as raised:
         write()

@@ -1,8 +1,12 @@
-"""Reads the records of a checkpoint, and refuses one that is not whole.
+"""Reads the records of a checkpoint, and refuses one that is damaged.
 
-A file of records that was cut where a record ends, to nothing say, reads as one
-that is shorter. So what is read is held against the tables, which say how many
-items they hold, and the items against the chunks.
+A checkpoint is a directory that a Reverb server can start from. It holds three
+files of records, `tables.tfrecord`, `items.tfrecord` and `chunks.tfrecord`, and
+an empty file `DONE`, which says that the checkpoint is whole.
+
+A file that was cut at the end of a record cannot be told from a shorter file.
+For this reason the number of items is compared with the number that the tables
+say, and the chunks that items refer to are looked up among the chunks.
 """
 
 import functools
@@ -15,26 +19,30 @@ from reverb.cc.checkpointing import checkpoint_pb2
 from reverb.cc import schema_pb2
 import tensorflow as tf
 
+from rlds2reverb.datasets import files
+
 TABLES = 'tables.tfrecord'
 ITEMS = 'items.tfrecord'
 CHUNKS = 'chunks.tfrecord'
+DONE = 'DONE'
 COMPRESSION = 'ZLIB'
 
-# Chunks may be large, items are not.
+# Chunks may be large; items are small.
 _RECORDS_PER_READ = {TABLES: 1, ITEMS: 1024, CHUNKS: 64}
 
 
 class CheckpointError(RuntimeError):
-  """A checkpoint is damaged: its files do not hold what they should."""
+  """An error that says that the files of a checkpoint are damaged."""
 
 
 class Keys(NamedTuple):
-  """The keys of a checkpoint's records, in their order.
+  """The keys of a checkpoint's records, in the order of the records.
 
   Attributes:
-    chunks: uint64 `[K]`.
-    items: uint64 `[N]`.
-    tables: the index of the table of each item, int64 `[N]`.
+    chunks: the keys of the chunks, uint64 `[K]`.
+    items: the keys of the items, uint64 `[N]`.
+    tables: the index of the table of each item, int64 `[N]`; -1 for a table
+      that the checkpoint does not have.
   """
 
   chunks: np.ndarray
@@ -43,10 +51,10 @@ class Keys(NamedTuple):
 
 
 def read(directory: str, file: str) -> Iterator[List[bytes]]:
-  """Yields the records of a file, a batch at a time.
+  """Yields the records of a file in batches.
 
   Raises:
-    CheckpointError: if the file is not there, or damaged.
+    CheckpointError: if the file is missing or damaged.
   """
   for batch in _read(directory, file, lambda records: records):
     yield batch.tolist()
@@ -58,8 +66,13 @@ def read_tables(
   """Returns the tables of a checkpoint, by name.
 
   Raises:
-    CheckpointError: if the file is not there, damaged, or has no table.
+    FileNotFoundError: if `directory` is not a whole checkpoint.
+    CheckpointError: if the file of the tables is missing, damaged or empty.
   """
+  if not files.exists(os.path.join(directory, DONE)):
+    raise FileNotFoundError(
+        f'{directory} is not a whole Reverb checkpoint: it has no {DONE}.'
+    )
   tables = [
       checkpoint_pb2.PriorityTableCheckpoint.FromString(record)
       for (record,) in read(directory, TABLES)
@@ -72,7 +85,7 @@ def read_tables(
 
 
 def num_items(table: checkpoint_pb2.PriorityTableCheckpoint) -> int:
-  """Returns how many items a table holds."""
+  """Returns how many items a table holds, by its own counts."""
   limiter = table.rate_limiter
   return limiter.insert_count - limiter.delete_count
 
@@ -82,7 +95,13 @@ def check_num_items(
     table: checkpoint_pb2.PriorityTableCheckpoint,
     found: int,
 ) -> None:
-  """Raises a CheckpointError unless the items of a table were all found."""
+  """Raises a CheckpointError unless all items of a table were found.
+
+  Args:
+    directory: the checkpoint, for the message.
+    table: the table, which says how many items it holds.
+    found: how many items were found.
+  """
   expected = num_items(table)
   if found != expected:
     raise CheckpointError(
@@ -98,12 +117,12 @@ def read_keys(
   """Reads the keys of a checkpoint.
 
   Args:
-    directory: of the checkpoint.
-    tables: as of `read_tables`.
+    directory: the checkpoint.
+    tables: its tables, as `read_tables` returns them.
 
   Raises:
-    CheckpointError: if a file is damaged, the items are not as many as the
-      tables say, or a chunk is missing that an item refers to.
+    CheckpointError: if a file is damaged, if there are not as many items as the
+      tables say, or if a chunk is missing that an item refers to.
   """
   chunks = [np.zeros(0, np.uint64)]
   for batch in _read(directory, CHUNKS, _keys_of_chunks):
@@ -141,7 +160,7 @@ def read_keys(
 def _read(
     directory: str, file: str, parse: Callable[[tf.Tensor], Any]
 ) -> Iterator[Any]:
-  """Yields what `parse` makes, in the graph, of batches of records."""
+  """Yields batches of records, each parsed in graph mode by `parse`."""
   path = os.path.join(directory, file)
   batches = (
       tf.data.TFRecordDataset(path, COMPRESSION)
@@ -170,7 +189,12 @@ def _keys_of_chunks(records: tf.Tensor) -> tf.Tensor:
 def _parse_items(
     records: tf.Tensor,
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Returns keys and names of tables, `[N]`, and the keys of chunks, `[K]`."""
+  """Parses `PrioritizedItem`s.
+
+  Returns:
+    The keys of the items and the names of their tables, `[N]`, and the keys of
+    the chunks that they refer to, `[K]`.
+  """
   (keys, tables, trajectories), _ = _decode(
       records,
       schema_pb2.PrioritizedItem,
@@ -188,7 +212,16 @@ def _parse_items(
 
 
 def _decode(records, message, **fields):
-  """Returns fields of messages, each `[N, count]`, and the counts `[N, F]`."""
+  """Returns the fields of messages, and how often each field occurs.
+
+  Args:
+    records: the messages, strings `[N]`.
+    message: the class of the messages.
+    **fields: the dtypes of the `F` fields to decode, by their names.
+
+  Returns:
+    The values of each field, `[N, C]`, and the counts, `[N, F]`.
+  """
   counts, values = tf.io.decode_proto(
       records,
       message.DESCRIPTOR.full_name,
@@ -201,16 +234,16 @@ def _decode(records, message, **fields):
 
 @functools.lru_cache(maxsize=None)
 def _descriptors() -> bytes:
-  """Returns what `tf.io.decode_proto` is told of Reverb's messages."""
-  files = {}
+  """Returns the descriptors of Reverb's messages for `tf.io.decode_proto`."""
+  descriptors = {}
 
   def add(file):
     for dependency in file.dependencies:
       add(dependency)
     proto = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(proto)
-    files[file.name] = proto
+    descriptors[file.name] = proto
 
   add(schema_pb2.DESCRIPTOR)
-  content = descriptor_pb2.FileDescriptorSet(file=files.values())
+  content = descriptor_pb2.FileDescriptorSet(file=descriptors.values())
   return b'bytes://' + content.SerializeToString()

@@ -1,4 +1,4 @@
-"""RLDS data into a Reverb server, many items a request."""
+"""Writes RLDS data into a Reverb server, many items to a request."""
 
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
@@ -13,6 +13,7 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 _OVERFLOWS = ('warn', 'refuse')
@@ -23,20 +24,21 @@ def write_rlds_to_reverb(
     rlds_data: tf.data.Dataset,
     client: Union[str, reverb.Client],
     tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
+    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     identity: Optional[Any] = None,
     episode_id: Optional[str] = None,
     chunk_length: Optional[int] = None,
     overflow: str = 'warn',
     timeout: float = 60.0,
-    **settings: Any,
+    rules: Optional[rules_lib.ConversionRules] = None,
+    report: Optional[report_lib.ConversionReport] = None,
 ) -> Dict[str, tables_lib.WrittenItems]:
   """Writes RLDS data into the tables of a Reverb server, as trajectories.
 
-  The items are those that the TF-Agents observers write, but encoded a block at
-  a time and sent many to a request. Several tables are filled in one pass, over
-  rows that are stored once:
+  The items are the same that the TF-Agents observers write. But they are
+  encoded in blocks, and a request holds many of them. Several tables are filled
+  in one pass, and share their rows, which the server stores once:
 
       rlds2reverb.write_rlds_to_reverb(
           rlds_data, 'localhost:8000',
@@ -44,58 +46,66 @@ def write_rlds_to_reverb(
            rlds2reverb.TableItems('sequences', 80, 40, 'pad')])
 
   Args:
-    rlds_data: see `convert_rlds_to_trajectories`; or a data set of sequences,
-      `Trajectory`s `[L, ...]`, each of which becomes an item.
-    client: of the server, or its address, `host:port`.
+    rlds_data: the data, as in `convert_rlds_to_trajectories`; or a data set of
+      sequences, `Trajectory`s `[L, ...]`, each of which becomes an item.
+    client: a client of the server, or the server's address, `host:port`.
     tables: which items go into which table.
     policy_info_fn: see `convert_rlds_to_trajectories`.
-    identity: what tells this data from other data: its name, its split and
-      shard, and what was done to it: the mapping, the transforms, the
-      `policy_info_fn`. A string, or a dict or list of strings, numbers,
-      mappings and transforms. With one the keys of items are a function of it,
-      of the dtypes and shapes of the frames, of `terminal_discount`, and of the
-      item's table, length, episode and place: so what is written again is in
-      the table once. A server does not compare the two: what differs under one
-      key, because the identity does not tell it apart, stays as it was there.
-      By default keys are random.
-    episode_id: the name of a field of the episodes, an integer or string, that
-      identifies them under `identity`. By default their number in the data set
-      does, so two shards need two identities, or an `episode_id`. No two
-      episodes may have the same.
-    chunk_length: the most frames that are stored together, all their columns in
-      one chunk. By default 8 KiB of them, and no more than 64; columns of 1 KiB
-      a frame and more, images say, are in chunks of their own, of 8 KiB too.
-      A sequence is always a chunk.
-    overflow: `"warn"` says where a table was too small for the data; `"refuse"`
-      reads the data once more to say so before anything is written.
-    timeout: how many seconds the server may go without answering or confirming
-      anything.
-    **settings: those of `convert_rlds_to_trajectory_blocks`: validation,
-      terminal_discount, invalid_episodes, nan and report.
+    identity: what tells this data from all other data: its name, its split and
+      shard, and whatever was done to it, such as the mapping, the transforms
+      and the `policy_info_fn`. It is a string, or a dict or list of strings,
+      numbers, mappings and transforms. Under an identity, the keys of items
+      depend on it, on the dtypes and shapes of the frames, on
+      `rules.terminal_discount`, and on the item's table, length, episode and
+      place, so data that is written again is in the table once. A server does
+      not compare items: if two that differ have the same key, because the
+      identity is too coarse, the first one stays. By default keys are random.
+    episode_id: the name of a field of the episodes, an integer or a string,
+      that identifies them under `identity`. No two episodes may have the same
+      value. By default episodes are identified by their index in the data set,
+      so two shards need two identities, or an `episode_id`.
+    chunk_length: the largest number of frames of a chunk, which then holds all
+      columns. By default a chunk holds about 8 KiB and no more than 64 frames;
+      columns of at least 1 KiB a frame, such as images, have chunks of their
+      own. A sequence is always one chunk.
+    overflow: `"warn"` logs a warning if a table was too small for the data.
+      `"refuse"` reads the data an additional time, and raises an error before
+      anything is written.
+    timeout: how many seconds the server may take to answer, or to confirm
+      another item.
+    rules: the rules of the conversion. The default is `ConversionRules()`.
+    report: a new `ConversionReport` to fill.
 
   Returns:
-    How many items the server has confirmed, by table: `WrittenItems`, those
-    that were new and those that were there before. The two are told apart by
-    what the server counts, so items that others write into the table at the
-    same time are taken for new ones of this data.
+    How many items the server has confirmed, a `WrittenItems` for each table, by
+    its name: new ones, and ones that were there before. The difference between
+    the two is what the server counts, so items that somebody else writes into
+    the table at the same time are taken for new items of this data.
 
   Raises:
     ConnectionError: if the server does not answer.
     InsertError: if it fails, or confirms nothing for `timeout` seconds. The
       message says what it had confirmed, and what its tables hold.
-    ValueError: if there is no such table, its signature does not fit the data
-      (a `SpecMismatchError`), it is too small and `overflow="refuse"`, an
-      episode is longer than `max_sequence_length`, two have one `episode_id`, a
-      priority is not a number from 0 up, or an argument is not valid.
-    InvalidArgumentError: on an invalid episode. After an error in the data the
-      episodes before are in the tables, and nothing of the episode at fault;
-      only where a priority function fails on an episode of more than 2 MiB,
-      items of its first frames may be.
+    ValueError: if there is no such table; if its signature does not fit the
+      data (a `SpecMismatchError`); if it is too small and `overflow="refuse"`;
+      if an episode is longer than `max_sequence_length`; if two episodes have
+      the same `episode_id`; if a priority is not a number from 0 up; or if an
+      argument is not valid.
+    InvalidArgumentError: if an episode is invalid. After an error in the data
+      the episodes before it are in the tables, and nothing of the episode at
+      fault. There is one exception: if a priority function fails in an episode
+      of more than 2 MiB, items of its first frames may be in the table.
   """
   if isinstance(client, str):
     client = reverb.Client(client)
-  source = frames_lib.make_source(
-      rlds_data, tables, policy_info_fn, chunk_length, episode_id, **settings
+  source = frames_lib.make_frame_source(
+      rlds_data,
+      tables,
+      policy_info_fn=policy_info_fn,
+      chunk_length=chunk_length,
+      episode_id=episode_id,
+      rules=rules,
+      report=report,
   )
   _, counts = insert(
       source,
@@ -108,16 +118,23 @@ def write_rlds_to_reverb(
 
 
 def insert(
-    source: frames_lib.Source,
+    source: frames_lib.FrameSource,
     client: reverb.Client,
     *,
     identity: Optional[Any] = None,
     overflow: str = 'warn',
     timeout: float = 60.0,
 ) -> Tuple[int, Dict[str, tables_lib.WrittenItems]]:
-  """Inserts the items of `source`.
+  """Inserts the items of a `FrameSource`.
 
-  Args and errors are those of `write_rlds_to_reverb`.
+  The other arguments and the errors are those of `write_rlds_to_reverb`.
+
+  Args:
+    source: the frames, and which items to make of them.
+    client: a client of the server.
+    identity: see `write_rlds_to_reverb`.
+    overflow: see `write_rlds_to_reverb`.
+    timeout: see `write_rlds_to_reverb`.
 
   Returns:
     The number of frames, and what `write_rlds_to_reverb` returns.
@@ -126,7 +143,7 @@ def insert(
   if not timeout > 0:
     raise ValueError(f'timeout must be positive, but is {timeout}.')
   layout = source.layout(identity)
-  names = [table.table for table in source.tables]
+  names = [table.table_name for table in source.tables]
   before = tables_lib.table_infos(client, names, timeout)
   for info in before.values():
     specs.check_signature(info.signature, source.spec)
@@ -143,7 +160,7 @@ def insert(
               batch.num_items,
           )
       except Exception:
-        # What was sent before an invalid episode arrives.
+        # The episodes before the one at fault still arrive.
         stream.flush()
         raise
       stream.flush()
@@ -166,8 +183,7 @@ def insert(
   for name, count in counts.items():
     if count.existing:
       logging.info(
-          'Of table %r the server had %d of the items already.',
-          name, count.existing,
+          'Table %r held %d of the items already.', name, count.existing
       )
   return layout.frames, counts
 
@@ -177,7 +193,7 @@ def _refuse_overflow(source, infos, identity) -> None:
   items = items_lib.count_items(source.tables, source.step_types())
   for name, count in items.items():
     info = infos[name]
-    # Under an identity these may be the items that it holds.
+    # Under an identity these may be the items that the table holds already.
     held = info.current_size if identity is None else 0
     if held + count > info.max_size:
       raise ValueError(

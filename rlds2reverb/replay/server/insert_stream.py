@@ -1,4 +1,4 @@
-"""A client of a Reverb server's insert stream, for whole batches of items."""
+"""Sends batches of items to a Reverb server, over its insert stream."""
 
 import collections
 import threading
@@ -9,17 +9,17 @@ import grpc
 from rlds2reverb.replay import encoding
 
 _METHOD = '/deepmind.reverb.ReverbService/InsertStream'
-# Requests that wait for the network; a request is about half a mebibyte.
+# How many requests may wait for the network. Most are half a mebibyte.
 _MAX_WAITING = 4
-# Above 2 GB protocol buffers abort the process.
+# Protocol buffers abort the process of a server that gets more than 2 GB.
 _MAX_REQUEST_BYTES = (2 << 30) - 1
 
 
 class InsertError(RuntimeError):
-  """A Reverb server did not confirm what was sent to it.
+  """An error that says that a Reverb server did not confirm all items.
 
   Attributes:
-    confirmed: the number of items that it did confirm.
+    confirmed: the number of items that the server did confirm.
   """
 
   def __init__(self, message: str, confirmed: int):
@@ -31,7 +31,7 @@ class InsertStream:
   """Sends insert requests, and counts the items that the server confirms.
 
   Attributes:
-    sent: the number of items that were sent.
+    sent: the number of items that have been sent.
     confirmed: the number of items that the server has confirmed.
   """
 
@@ -39,9 +39,9 @@ class InsertStream:
     """Opens the stream.
 
     Args:
-      address: of the server: `host:port`.
-      timeout: how many seconds the server may go without taking a request or
-        confirming an item.
+      address: the address of the server, `host:port`.
+      timeout: how many seconds the server may take to accept another request or
+        to confirm another item.
     """
     self.sent = 0
     self.confirmed = 0
@@ -55,7 +55,7 @@ class InsertStream:
         address,
         options=[
             ('grpc.max_send_message_length', -1),
-            # A server of one's own is not behind the environment's proxy.
+            # The environment's proxy does not lead to servers of one's own.
             ('grpc.enable_http_proxy', 0),
         ],
     )
@@ -67,7 +67,7 @@ class InsertStream:
     return self
 
   def __exit__(self, *unused_error):
-    """Ends the stream; what has not been confirmed by now may be lost."""
+    """Ends the stream. Items that are not confirmed by now may be lost."""
     with self._changed:
       self._is_closing = True
       self._waiting.clear()
@@ -77,14 +77,15 @@ class InsertStream:
     self._reader.join()
 
   def write(self, request: bytes, num_items: int) -> None:
-    """Sends a request, when the ones before it are on their way.
+    """Sends a request; waits while too many are waiting to be sent.
 
     Args:
-      request: as of `encoding.encode_insert_request`.
-      num_items: how many items it holds.
+      request: the request, from `encoding.encode_insert_request`.
+      num_items: the number of items that it holds.
 
     Raises:
-      InsertError: if the stream has failed, or nothing moved for `timeout`.
+      InsertError: if the stream has failed, or the server did nothing for
+        `timeout` seconds.
       ValueError: if the request is larger than Reverb can take.
     """
     if len(request) > _MAX_REQUEST_BYTES:
@@ -99,10 +100,11 @@ class InsertStream:
       self._changed.notify_all()
 
   def flush(self) -> None:
-    """Returns when the server has confirmed every item.
+    """Waits until the server has confirmed every item.
 
     Raises:
-      InsertError: if the stream has failed, or nothing moved for `timeout`.
+      InsertError: if the stream has failed, or the server did nothing for
+        `timeout` seconds.
     """
     self._wait(lambda: self.confirmed == self.sent)
 
@@ -124,7 +126,7 @@ class InsertStream:
         self._changed.wait(left)
 
   def _requests(self):
-    """Yields the requests, in gRPC's own thread."""
+    """Yields the requests; gRPC calls this in a thread of its own."""
     while True:
       with self._changed:
         self._changed.wait_for(lambda: self._waiting or self._is_closing)

@@ -1,4 +1,4 @@
-"""RLDS data into a Reverb server, through a TF-Agents observer."""
+"""Pushes RLDS data to a Reverb server, as a TF-Agents observer would."""
 
 from typing import Any, Callable, Dict, List, Optional, Union
 
@@ -10,15 +10,17 @@ from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import ends
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
-# With 50 items pending Reverb's writers complain on every append.
+# Reverb's writers log a complaint on every append when 50 items are pending.
 _FRAMES_PER_FLUSH = 40
 _KNOWN_OBSERVERS = (
     reverb_utils.ReverbAddEpisodeObserver,
@@ -45,66 +47,64 @@ def push_rlds_to_reverb(
     episode_id: Optional[str] = None,
     overflow: str = 'warn',
     timeout: float = 60.0,
-    validation: str = 'strict',
-    terminal_discount: str = 'step',
-    invalid_episodes: str = 'raise',
-    nan: str = 'report',
+    rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> int:
   """Pushes RLDS data to a Reverb server, as TF-Agents trajectories.
 
-  After `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents 0.19.0). Returns
-  when the server has confirmed every item, and logs how many it inserted. An
-  episode is checked whole before any of it is handed over. On an error the
-  episodes before it are in the table, and the observer is empty: it can be
-  used again.
+  This function takes the place of the one of the same name in
+  `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents 0.19.0). It returns when
+  the server has confirmed every item, and logs how many items were inserted. An
+  episode is checked as a whole before any of it is handed over. After an error
+  the episodes before it are in the table, and the observer is empty, so it can
+  be used again.
 
-  The items of the three TF-Agents observers are written for them by the bulk
-  way of `write_rlds_to_reverb`, many times faster than the observers write them
-  frame by frame. Only a `ReverbTrajectorySequenceObserver` shows it: its items
-  do not go on from the frames that it was given before into these, nor from
-  these into those to come.
+  For the three TF-Agents observers this function writes the items itself, in
+  bulk as `write_rlds_to_reverb` does, many times faster than the observers
+  write them frame by frame. The items are the same, with one exception: items
+  of a `ReverbTrajectorySequenceObserver` do not continue from frames that the
+  observer was given before, nor into frames that it is given afterwards.
 
-  A warning, with numbers, says where the table was too small for the data,
-  where a terminal episode's last transition has a discount other than 0, where
-  there is NaN, and which episodes were skipped.
+  Warnings with numbers say if the table was too small for the data, if the last
+  transition of a terminal episode has a discount other than 0, if there is NaN,
+  and which episodes were skipped.
 
   Args:
     rlds_data: see `convert_rlds_to_trajectories`.
     reverb_observer: a `ReverbAddTrajectoryObserver`, `ReverbAddEpisodeObserver`
       or `ReverbTrajectorySequenceObserver`; or any callable that takes a frame
-      and has `get_table_signature`, `flush` and `reset` as these have.
-    policy_info_fn: see `convert_rlds_to_trajectories`. Left out, with a
-      warning, where the table's signature has no `policy_info`.
-    method: `"bulk"`; `"observer"`, which calls the observer with each frame; or
-      `"auto"`, bulk for the three TF-Agents observers when they hold no frames
-      of an episode that goes on.
-    identity: see `write_rlds_to_reverb`; with the bulk way alone, as the next.
-    episode_id: see there.
-    overflow: see there.
-    timeout: see there. An observer's own calls wait without a limit.
-    validation: see `convert_rlds_to_trajectories`.
-    terminal_discount: see there.
-    invalid_episodes: see there.
-    nan: see there.
-    report: a new `ConversionReport` to fill, see there; it also says what the
+      and has the methods `get_table_signature`, `flush` and `reset` of these.
+    policy_info_fn: see `convert_rlds_to_trajectories`. It is left out, with a
+      warning, if the table's signature has no `policy_info`.
+    method: how the items are written. `"bulk"` writes them in bulk.
+      `"observer"` calls the observer with each frame. `"auto"` chooses bulk for
+      the three TF-Agents observers, if they hold no frames of an unfinished
+      episode.
+    identity: see `write_rlds_to_reverb`. It needs the bulk method, as
+      `episode_id` and `overflow` do.
+    episode_id: see `write_rlds_to_reverb`.
+    overflow: see `write_rlds_to_reverb`.
+    timeout: see `write_rlds_to_reverb`. The calls of an observer wait without a
+      limit.
+    rules: the rules of the conversion. The default is `ConversionRules()`.
+    report: a new `ConversionReport` to fill, which also says how many items the
       server confirmed.
 
   Returns:
-    The number of frames handed to the observer, which is the number of steps of
-    the episodes that were not skipped. How many items the observer makes of
-    them is its own affair; `report.inserted_items` says.
+    The number of frames handed over, which is the number of steps of the
+    episodes that were not skipped. `report.inserted_items` says how many items
+    were made of them.
 
   Raises:
     ValueError: if `rlds_data` has no RLDS steps or no episodes at all (unless
-      `validation="tf_agents"`), or they lack a feature; if the signature of
-      the observer's table does not fit the data (a `SpecMismatchError`, which
-      lists each difference by path); an episode is longer than the observer's
-      `max_sequence_length`; `method="bulk"` where that is not possible; or
-      what the observer raises.
+      `validation="tf_agents"`), or they lack a feature; if the signature of the
+      observer's table does not fit the data (a `SpecMismatchError`, which lists
+      each difference by path); if an episode is longer than the observer's
+      `max_sequence_length`; if `method="bulk"` is not possible; or if the
+      observer raises it.
     ConnectionError: if the server does not answer.
-    InsertError: if the bulk way fails, see `write_rlds_to_reverb`.
-    InvalidArgumentError: on an invalid episode.
+    InsertError: if writing in bulk fails, see `write_rlds_to_reverb`.
+    InvalidArgumentError: if an episode is invalid.
   """
   if isinstance(rlds_data.element_spec, trajectory.Trajectory):
     raise ValueError(
@@ -113,6 +113,7 @@ def push_rlds_to_reverb(
         ' the data set as it is before any conversion. Sequences [L, ...] go to'
         ' write_rlds_to_reverb.'
     )
+  rules = rules or rules_lib.ConversionRules()
   report = report or report_lib.ConversionReport()
   is_bulk = _is_bulk(
       method, reverb_observer, identity, episode_id, overflow
@@ -130,21 +131,14 @@ def push_rlds_to_reverb(
         ' create_trajectory_data_spec(rlds_data, policy_info_fn) to keep it.'
     )
     policy_info_fn = None
-  settings = dict(
-      validation=validation,
-      terminal_discount=terminal_discount,
-      invalid_episodes=invalid_episodes,
-      nan=nan,
-      report=report,
-  )
   if is_bulk:
-    source = frames_lib.make_source(
+    source = frames_lib.make_frame_source(
         rlds_data,
         _items_of(reverb_observer),
-        policy_info_fn,
-        None,
-        episode_id,
-        **settings,
+        policy_info_fn=policy_info_fn,
+        episode_id=episode_id,
+        rules=rules,
+        report=report,
     )
     frames, counts = bulk.insert(
         source,
@@ -160,7 +154,7 @@ def push_rlds_to_reverb(
         signature, specs.create_trajectory_data_spec(rlds_data, policy_info_fn)
     )
     blocks = conversion.trajectory_blocks(
-        rlds_data, policy_info_fn, **settings
+        rlds_data, policy_info_fn, rules=rules, report=report
     )
     try:
       frames = _hand_over(blocks, reverb_observer)
@@ -174,14 +168,22 @@ def push_rlds_to_reverb(
           info
       ) - tables_lib.inserted(tables[name])
     tables_lib.say_what_was_inserted(tables, after)
-  if not frames and not report.skipped_episodes and validation == 'strict':
+  if (
+      not frames
+      and not report.skipped_episodes
+      and rules.validation == 'strict'
+  ):
     raise ValueError('No dataset representing RLDS steps exist in the data.')
   _say_what_looks_wrong(report)
   return frames
 
 
 def _is_bulk(method, observer, identity, episode_id, overflow) -> bool:
-  """Whether the bulk way is taken, if it can be."""
+  """Returns whether the items are written in bulk.
+
+  Raises:
+    ValueError: if `method` or another argument asks for what is not possible.
+  """
   checks.check_choice('method', method, _METHODS)
   reason = None
   if type(observer) not in _KNOWN_OBSERVERS:
@@ -203,7 +205,7 @@ def _is_bulk(method, observer, identity, episode_id, overflow) -> bool:
 
 
 def _items_of(observer: Observer) -> List[items_lib.TableItems]:
-  """Returns which items a TF-Agents observer writes."""
+  """Returns which items a TF-Agents observer writes into its tables."""
   # TF-Agents has no public names for the settings of an observer.
   # pylint: disable=protected-access
   settings = {'priority': observer._priority}
@@ -219,19 +221,19 @@ def _items_of(observer: Observer) -> List[items_lib.TableItems]:
         stride_length=observer._stride_length,
     )
     if type(observer) is reverb_utils.ReverbTrajectorySequenceObserver:
-      settings.update(end_of_episode='cross')
+      settings.update(end_of_episode=ends.EndOfEpisode.CROSS)
     elif observer._tile_end_of_episodes:
-      settings.update(end_of_episode='tile')
+      settings.update(end_of_episode=ends.EndOfEpisode.TILE)
     elif observer._pad_end_of_episodes:
-      settings.update(end_of_episode='pad')
+      settings.update(end_of_episode=ends.EndOfEpisode.PAD)
   return [
       items_lib.TableItems(name, **settings) for name in observer._table_names
   ]
 
 
 def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
-  """Calls `observer` with each frame of `blocks`; returns their number."""
-  # What is not ours to know gets the tensors that TF-Agents gives it.
+  """Calls `observer` with each frame, and returns the number of frames."""
+  # An unknown observer gets tensors, as TF-Agents would give it.
   as_leaf = (
       _as_array
       if type(observer) in _KNOWN_OBSERVERS
@@ -252,15 +254,15 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
 
 
 def _as_array(leaf):
-  # As a numpy string it would lose the zeros that it ends with.
+  # A numpy string would lose the zero bytes at its end.
   return np.array(leaf, object) if isinstance(leaf, bytes) else leaf
 
 
 def _empty(observer: Observer) -> None:
-  """Leaves `observer` as it was when it was new: nothing cached."""
+  """Makes `observer` forget the frames that it holds."""
   observer.reset(write_cached_steps=False)
-  # ReverbAddEpisodeObserver.reset still takes its writer to have data; closing
-  # and opening the observer mends that.
+  # After ReverbAddEpisodeObserver.reset the observer still believes that its
+  # writer has data. Closing and opening it corrects this.
   if type(observer) in _KNOWN_OBSERVERS:
     observer.close()
     observer.open()

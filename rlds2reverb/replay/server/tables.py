@@ -1,4 +1,4 @@
-"""The tables of a running Reverb server."""
+"""Asks a running Reverb server what its tables hold."""
 
 import math
 import os
@@ -10,7 +10,8 @@ import reverb
 
 _DESCRIBE_TIMEOUT_SECONDS = 5
 _RETRY_SECONDS = 0.1
-# In the order in which gRPC looks for them, in lower case alone.
+# The variables in which gRPC looks for a proxy, in its order. Only the names in
+# lower case count.
 _PROXIES = ('grpc_proxy', 'https_proxy', 'http_proxy')
 
 
@@ -18,9 +19,9 @@ class WrittenItems(NamedTuple):
   """How many items of a table a server has confirmed.
 
   Attributes:
-    new: those that went into the table.
-    existing: those whose key was in the table already. Their priority is set
-      again; their content stays what it was.
+    new: the number of items that went into the table.
+    existing: the number of items whose key was in the table already. The server
+      sets their priority again, and leaves their content as it was.
   """
 
   new: int
@@ -52,7 +53,7 @@ def table_infos(
     left = deadline - time.monotonic()
     try:
       infos = client.server_info(timeout=max(math.ceil(left), 1))
-    # Of a connection that is lost Reverb raises a plain RuntimeError, at once.
+    # For a lost connection Reverb raises a plain RuntimeError, without waiting.
     except (reverb.errors.ReverbError, RuntimeError) as error:
       if time.monotonic() >= deadline:
         raise ConnectionError(
@@ -71,7 +72,12 @@ def table_infos(
 
 
 def describe_contents(client: reverb.Client, names: Sequence[str]) -> str:
-  """Returns what a server's tables hold and why they do not take more."""
+  """Says what the tables of a server hold, and why they do not take more.
+
+  Args:
+    client: a client of the server.
+    names: the names of the tables.
+  """
   try:
     infos = table_infos(client, names, _DESCRIBE_TIMEOUT_SECONDS)
   except (ConnectionError, ValueError) as error:
@@ -80,7 +86,11 @@ def describe_contents(client: reverb.Client, names: Sequence[str]) -> str:
 
 
 def inserted(info: Any) -> int:
-  """Returns how many items have ever been inserted into a table."""
+  """Returns how many items have ever been inserted into a table.
+
+  Args:
+    info: the `TableInfo` of the table.
+  """
   return info.rate_limiter_info.insert_stats.completed
 
 
@@ -89,15 +99,19 @@ def written_items(
     after: Mapping[str, Any],
     confirmed: Mapping[str, int],
 ) -> Dict[str, WrittenItems]:
-  """Returns which of the confirmed items were new.
+  """Returns how many of the confirmed items were new.
 
-  A server does not say it of each item, but counts what goes into a table. So
-  what others write at the same time counts as new here.
+  A server does not say for each item whether it was new, but it counts the
+  items that go into a table. So items that somebody else writes at the same
+  time count as new here.
 
   Args:
-    before: the `TableInfo`s from before, by name.
-    after: those from afterwards.
-    confirmed: the number of items that it has confirmed, by table.
+    before: the `TableInfo`s before the items were sent, by name.
+    after: the `TableInfo`s after they were confirmed, by name.
+    confirmed: the number of items that the server has confirmed, by table.
+
+  Returns:
+    The numbers of each table, by name.
   """
   counts = {}
   for name, count in confirmed.items():
@@ -110,11 +124,11 @@ def written_items(
 def say_what_was_inserted(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
-  """Logs what was inserted, and warns where a table was too small.
+  """Logs how many items were inserted, and warns if a table was too small.
 
   Args:
-    before: the `TableInfo`s from before, by name.
-    after: those from afterwards.
+    before: the `TableInfo`s before the items were sent, by name.
+    after: the `TableInfo`s after they were confirmed, by name.
   """
   for name, table in after.items():
     inserted_here = inserted(table) - inserted(before[name])
@@ -134,7 +148,7 @@ def say_what_was_inserted(
 
 
 def _proxy_advice(address: str) -> str:
-  """Returns what to do where Reverb's client may have asked a proxy."""
+  """Says what to do if Reverb's client may have gone through a proxy."""
   proxies = [name for name in _PROXIES if os.environ.get(name)]
   if not proxies:
     return ''
@@ -149,7 +163,7 @@ def _describe(info) -> str:
   text = f'Table {info.name!r} holds {info.current_size} items.'
   limiter = info.rate_limiter_info
   sampled = limiter.sample_stats.completed
-  # After `RateLimiter::CanInsert` of Reverb 0.14.0.
+  # The condition of `RateLimiter::CanInsert` in Reverb 0.14.0.
   if (
       info.current_size + 1 > limiter.min_size_to_sample
       and (inserted(info) + 1) * limiter.samples_per_insert - sampled

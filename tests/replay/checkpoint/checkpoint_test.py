@@ -12,10 +12,15 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from rlds2reverb.replay.checkpoint import checkpoint
+from rlds2reverb.replay.checkpoint import merge
+
+from rlds2reverb.replay.checkpoint import serve
+
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -47,7 +52,7 @@ def _signature(data):
 
 def _once(sampler, name=testing.TABLE):
   """Settings of a table that gives its items once, by its sampler."""
-  return checkpoint.TableSettings(
+  return write.TableSettings(
       name, sampler=sampler, max_size=100_000, max_times_sampled=1
   )
 
@@ -84,13 +89,13 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
 
   def _write(self, episodes, tables=_PAIRS, **kwargs):
     path = self._new()
-    checkpoint.write_reverb_checkpoint(
+    write.write_reverb_checkpoint(
         golden.stacked(episodes), path, tables, **kwargs
     )
     return path
 
   def _serve(self, path):
-    server = checkpoint.restore_reverb_server(path)
+    server = serve.restore_reverb_server(path)
     self.addCleanup(server.stop)
     return server.localhost_client()
 
@@ -140,7 +145,7 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
     merged = self._new()
     # Not in the order in which they were written, and one through a server.
     paths[1] = self._serve(paths[1]).checkpoint()
-    checkpoint.merge_reverb_checkpoints(
+    merge.merge_reverb_checkpoints(
         [paths[2], paths[0], paths[1]], merged
     )
     second = self._serve(self._serve(merged).checkpoint())
@@ -157,11 +162,11 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(
         ValueError, 'under an identity of its own, or with an episode_id'
     ) as raised:
-      checkpoint.merge_reverb_checkpoints(paths, merged)
+      merge.merge_reverb_checkpoints(paths, merged)
     self.assertIn(paths[1], str(raised.exception))
     self.assertEmpty(os.listdir(os.path.dirname(merged)))
     other = self._write(second, identity='data, second shard')
-    counts = checkpoint.merge_reverb_checkpoints([paths[0], other], merged)
+    counts = merge.merge_reverb_checkpoints([paths[0], other], merged)
     self.assertEqual(counts, {testing.TABLE: 4 + 8 + 4 + 8})
     self.assertCountEqual(
         _take_rewards(self._serve_once(merged)), _pairs(first + second)
@@ -187,7 +192,7 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
     # As a server writes the same: in other bytes, with other dates.
     paths[1] = self._serve(paths[1]).checkpoint()
     merged = self._new()
-    counts = checkpoint.merge_reverb_checkpoints(paths, merged)
+    counts = merge.merge_reverb_checkpoints(paths, merged)
     longest = max(lengths, other_lengths, key=len)
     self.assertEqual(counts, {testing.TABLE: sum(longest) - len(longest)})
     self.assertCountEqual(
@@ -200,15 +205,15 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
         for chunk_length in (4, 8)
     ]
     with self.assertRaisesRegex(ValueError, 'or with another chunk_length'):
-      checkpoint.merge_reverb_checkpoints(paths, self._new())
+      merge.merge_reverb_checkpoints(paths, self._new())
 
   def test_another_terminal_discount_is_other_data(self):
     episodes = _episodes([5])
     paths = [
-        self._write(episodes, identity='data', terminal_discount=where)
+        self._write(episodes, identity='data', rules=rules_lib.ConversionRules(terminal_discount=where))
         for where in ('step', 'transition')
     ]
-    counts = checkpoint.merge_reverb_checkpoints(paths, self._new())
+    counts = merge.merge_reverb_checkpoints(paths, self._new())
     self.assertEqual(counts, {testing.TABLE: 8})
 
   # What is refused.
@@ -230,10 +235,10 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
       whole = os.path.getsize(name)
       os.truncate(name, int(size * whole) if isinstance(size, float) else size)
     with self.assertRaisesRegex(records.CheckpointError, damaged):
-      checkpoint.restore_reverb_server(damaged)
+      serve.restore_reverb_server(damaged)
     merged = self._new()
     with self.assertRaisesRegex(records.CheckpointError, damaged):
-      checkpoint.merge_reverb_checkpoints([path, damaged], merged)
+      merge.merge_reverb_checkpoints([path, damaged], merged)
     self.assertEmpty(os.listdir(os.path.dirname(merged)))
 
   @parameterized.parameters(*_FILES)
@@ -243,9 +248,9 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
     )
     _rewrite(path, file, _records(path, file)[:-1])
     with self.assertRaisesRegex(records.CheckpointError, path):
-      checkpoint.merge_reverb_checkpoints([path], self._new())
+      merge.merge_reverb_checkpoints([path], self._new())
     with self.assertRaisesRegex(records.CheckpointError, path):
-      checkpoint.restore_reverb_server(path)
+      serve.restore_reverb_server(path)
 
   def test_a_table_that_items_were_removed_from(self):
     # What a server writes when it has evicted, sampled away and deleted items.
@@ -263,26 +268,26 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
       path = client.checkpoint()
       self.assertBetween(left, 52, 53)
       self.assertEqual(testing.size(self._serve(path)), left)
-      counts = checkpoint.merge_reverb_checkpoints([path], self._new())
+      counts = merge.merge_reverb_checkpoints([path], self._new())
       self.assertEqual(counts, {testing.TABLE: left})
 
   def test_the_newest_checkpoint_of_a_root(self):
     episodes = _episodes([30, 70])
     path = self._write(episodes)
     root = self.create_tempdir().full_path
-    server = checkpoint.restore_reverb_server(path, checkpoint_root=root)
+    server = serve.restore_reverb_server(path, checkpoint_root=root)
     client = server.localhost_client()
     key = int(next(iter(client.sample(testing.TABLE)))[0].info.key)
     client.mutate_priorities(testing.TABLE, deletes=[key])
     written = client.checkpoint()
     server.stop()
     del server
-    server = checkpoint.restore_reverb_server(path, checkpoint_root=root)
+    server = serve.restore_reverb_server(path, checkpoint_root=root)
     self.assertEqual(testing.size(server.localhost_client()), 29 + 69 - 1)
     server.stop()
     os.truncate(os.path.join(written, 'items.tfrecord'), 0)
     with self.assertRaisesRegex(records.CheckpointError, re.escape(written)):
-      checkpoint.restore_reverb_server(path, checkpoint_root=root)
+      serve.restore_reverb_server(path, checkpoint_root=root)
 
 
 if __name__ == '__main__':

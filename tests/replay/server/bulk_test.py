@@ -9,11 +9,16 @@ import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
-from rlds2reverb.replay.checkpoint import checkpoint
+from rlds2reverb.replay.checkpoint import merge
+
+from rlds2reverb.replay.checkpoint import serve
+
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -144,7 +149,11 @@ def _written_by_observer(
 def _written_in_bulk(data, table, **kwargs):
   with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
     bulk.write_rlds_to_reverb(
-        data, client.server_address, table, _policy_info, **kwargs
+        data,
+        client.server_address,
+        table,
+        policy_info_fn=_policy_info,
+        **kwargs,
     )
     return testing.contents(client)
 
@@ -163,11 +172,11 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
   def _checkpoint(self, data, table, info=_policy_info):
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     signature = tensor_spec.add_outer_dim(_spec(data))
-    checkpoint.write_reverb_checkpoint(
+    write.write_reverb_checkpoint(
         data,
         directory,
         table,
-        info,
+        policy_info_fn=info,
         reverb_tables=[
             testing.make_table(signature=signature, max_size=_MAX_SIZE)
         ],
@@ -175,7 +184,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     return directory
 
   def _restored(self, directory):
-    server = checkpoint.restore_reverb_server(directory)
+    server = serve.restore_reverb_server(directory)
     try:
       return testing.contents(server.localhost_client())
     finally:
@@ -217,7 +226,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     _, _, table = _SETTINGS[name]
     data = _image_data()
     expected = _written_in_bulk(data, table)
-    tables = [table, dataclasses.replace(table, table=_OTHER)]
+    tables = [table, dataclasses.replace(table, table_name=_OTHER)]
     names = (testing.TABLE, _OTHER)
     with testing.reverb_server(
         _spec(data), max_size=_MAX_SIZE, tables=names
@@ -230,7 +239,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
             data,
             client,
             written,
-            _policy_info,
+            policy_info_fn=_policy_info,
             identity='images',
             chunk_length=chunk_length,
         )
@@ -272,9 +281,9 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     episodes[0]['is_first'][0] = False
     data = golden.stacked(episodes)
     expected = _written_by_observer(
-        data, observer_class, settings, validation='tf_agents'
+        data, observer_class, settings, rules=rules_lib.ConversionRules(validation='tf_agents')
     )
-    found = _written_in_bulk(data, table, validation='tf_agents')
+    found = _written_in_bulk(data, table, rules=rules_lib.ConversionRules(validation='tf_agents'))
     self._assert_same(found, expected)
 
   @parameterized.product(
@@ -290,7 +299,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
         for shard in (data.take(3), data.skip(3).take(2), data.skip(5))
     ]
     merged = os.path.join(self.create_tempdir().full_path, 'merged')
-    counts = checkpoint.merge_reverb_checkpoints(shards, merged)
+    counts = merge.merge_reverb_checkpoints(shards, merged)
     self.assertEqual(counts, {testing.TABLE: len(expected.items)})
     self._assert_same(self._restored(merged), expected)
 
@@ -302,21 +311,23 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     ]
     signature = tensor_spec.add_outer_dim(_spec(data))
     directory = os.path.join(self.create_tempdir().full_path, 'both')
-    counts = checkpoint.write_reverb_checkpoint(
+    counts = write.write_reverb_checkpoint(
         data,
         directory,
         tables,
-        _policy_info,
+        policy_info_fn=_policy_info,
         reverb_tables=[
-            testing.make_table(signature=signature, name=table.table)
+            testing.make_table(signature=signature, name=table.table_name)
             for table in tables
         ],
     )
     names = (testing.TABLE, _OTHER)
     with testing.reverb_server(_spec(data), tables=names) as client:
-      in_bulk = bulk.write_rlds_to_reverb(data, client, tables, _policy_info)
+      in_bulk = bulk.write_rlds_to_reverb(
+          data, client, tables, policy_info_fn=_policy_info
+      )
       found = [testing.contents(client, name) for name in names]
-    server = checkpoint.restore_reverb_server(directory)
+    server = serve.restore_reverb_server(directory)
     restored = [
         testing.contents(server.localhost_client(), name) for name in names
     ]

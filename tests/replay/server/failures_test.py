@@ -19,12 +19,15 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.replay.checkpoint import checkpoint
+from rlds2reverb.replay.checkpoint import merge
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -65,9 +68,9 @@ def attempt(name, function):
     print(name, type(error).__name__, os.listdir(parent), error, flush=True)
   else:
     print(name, 'no error', os.listdir(parent), flush=True)
-attempt('WRITE', lambda: checkpoint.write_reverb_checkpoint(
+attempt('WRITE', lambda: write.write_reverb_checkpoint(
     failures_test.large_data(), path, failures_test._PAIRS))
-attempt('MERGE', lambda: checkpoint.merge_reverb_checkpoints([whole], path))
+attempt('MERGE', lambda: merge.merge_reverb_checkpoints([whole], path))
 """
 
 _PUSH = """
@@ -228,7 +231,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   def _write(self, data, table=_PAIRS, **kwargs):
     """Writes a checkpoint; returns its directory."""
     path = os.path.join(self._parent(), 'checkpoint')
-    checkpoint.write_reverb_checkpoint(data, path, table, **kwargs)
+    write.write_reverb_checkpoint(data, path, table, **kwargs)
     return path
 
   def _new_process(self):
@@ -238,7 +241,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   @contextlib.contextmanager
   def _restored(self, directory):
-    server = checkpoint.restore_reverb_server(directory)
+    server = serve.restore_reverb_server(directory)
     try:
       yield server
     finally:
@@ -355,7 +358,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(testing.size(client), 0)
     parent = self._parent()
     with self.assertRaises(specs.SpecMismatchError):
-      checkpoint.write_reverb_checkpoint(
+      write.write_reverb_checkpoint(
           data,
           os.path.join(parent, 'checkpoint'),
           _PAIRS,
@@ -395,11 +398,11 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   def test_checkpoint_of_a_table_that_is_too_small(self):
     parent = self._parent()
     with self.assertRaisesRegex(ValueError, 'its max_size is 10'):
-      checkpoint.write_reverb_checkpoint(
+      write.write_reverb_checkpoint(
           golden.stacked(_episodes(20)),
           os.path.join(parent, 'checkpoint'),
           _PAIRS,
-          reverb_tables=[checkpoint.TableSettings(testing.TABLE, max_size=10)],
+          reverb_tables=[write.TableSettings(testing.TABLE, max_size=10)],
       )
     self.assertEmpty(os.listdir(parent))
 
@@ -484,7 +487,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
     path = os.path.join(parent, 'checkpoint')
     with self.assertRaises(KeyboardInterrupt):
-      checkpoint.write_reverb_checkpoint(
+      write.write_reverb_checkpoint(
           large_data({episode: interrupt}), path, _PAIRS
       )
     self.assertEmpty(os.listdir(parent))
@@ -597,10 +600,10 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         push.push_rlds_to_reverb(data, observer, overflow='no', report=report)
       observer.close()
     with self.assertRaises(FileExistsError):
-      checkpoint.write_reverb_checkpoint(
+      write.write_reverb_checkpoint(
           data, __file__, _PAIRS, report=report
       )
-    checkpoint.write_reverb_checkpoint(
+    write.write_reverb_checkpoint(
         data, os.path.join(folder, 'checkpoint'), _PAIRS, report=report
     )
     self.assertEqual(report.bootstrapped_terminals, [0])
@@ -630,7 +633,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           ([episode], {}),
           ([half], {}),
           ([pair], {}),
-          ([episode], dict(terminal_discount='transition')),
+          ([episode], dict(rules=rules_lib.ConversionRules(terminal_discount='transition'))),
       ):
         counts = bulk.write_rlds_to_reverb(
             golden.stacked(data), client, _PAIRS, identity=_IDENTITY, **settings
@@ -643,7 +646,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           _PAIRS,
           identity=_IDENTITY,
           chunk_length=2,
-          validation='tf_agents',
+          rules=rules_lib.ConversionRules(validation='tf_agents'),
       )
       self.assertEqual(counts, {testing.TABLE: (0, 3)})
 
@@ -695,7 +698,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     parent = self._parent()
     path = os.path.join(parent, 'checkpoint')
     with self.assertRaisesRegex(ValueError, 'Two episodes have the episode_id'):
-      checkpoint.write_reverb_checkpoint(
+      write.write_reverb_checkpoint(
           _with_ids(episodes, ids),
           path,
           _PAIRS,
@@ -733,7 +736,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     message = "episode_id must be a field of the episodes, but is 'other'"
     settings = dict(identity=_IDENTITY, episode_id='other')
     with self.assertRaisesRegex(ValueError, message):
-      checkpoint.write_reverb_checkpoint(
+      write.write_reverb_checkpoint(
           data, os.path.join(parent, 'checkpoint'), _PAIRS, **settings
       )
     self.assertEmpty(os.listdir(parent))
@@ -761,7 +764,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(found, self._sorted_contents(client))
     parent = self._parent()
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'episode 6'):
-      checkpoint.write_reverb_checkpoint(
+      write.write_reverb_checkpoint(
           data, os.path.join(parent, 'checkpoint'), _PAIRS
       )
     self.assertEmpty(os.listdir(parent))
@@ -818,9 +821,9 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     path = self._write(data)
     files = sorted(os.listdir(path))
     with self.assertRaisesRegex(FileExistsError, path):
-      checkpoint.write_reverb_checkpoint(data, path, _PAIRS)
+      write.write_reverb_checkpoint(data, path, _PAIRS)
     with self.assertRaisesRegex(FileExistsError, path):
-      checkpoint.merge_reverb_checkpoints([path], path)
+      merge.merge_reverb_checkpoints([path], path)
     self.assertEqual(sorted(os.listdir(path)), files)
     self.assertEqual(os.listdir(os.path.dirname(path)), ['checkpoint'])
 
@@ -831,9 +834,9 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     merged = os.path.join(parent, 'merged')
     for wrong in (path, self._parent(), os.path.join(path, 'none')):
       with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
-        checkpoint.restore_reverb_server(wrong)
+        serve.restore_reverb_server(wrong)
       with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
-        checkpoint.merge_reverb_checkpoints([wrong], merged)
+        merge.merge_reverb_checkpoints([wrong], merged)
     self.assertEmpty(os.listdir(parent))
 
   def test_checkpoints_of_different_tables(self):
@@ -843,7 +846,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     lifo = self._write(
         data,
         reverb_tables=[
-            checkpoint.TableSettings(
+            write.TableSettings(
                 testing.TABLE, sampler=reverb.selectors.Lifo()
             )
         ],
@@ -851,11 +854,11 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     parent = self._parent()
     merged = os.path.join(parent, 'merged')
     with self.assertRaisesRegex(ValueError, f'the same tables.*{_OTHER}'):
-      checkpoint.merge_reverb_checkpoints([path, other], merged)
+      merge.merge_reverb_checkpoints([path, other], merged)
     with self.assertRaisesRegex(ValueError, f'{testing.TABLE!r} differs'):
-      checkpoint.merge_reverb_checkpoints([path, lifo], merged)
+      merge.merge_reverb_checkpoints([path, lifo], merged)
     with self.assertRaisesRegex(ValueError, 'must be a checkpoint'):
-      checkpoint.merge_reverb_checkpoints([], merged)
+      merge.merge_reverb_checkpoints([], merged)
     self.assertEmpty(os.listdir(parent))
 
   def test_overlapping_shards(self):
@@ -874,7 +877,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         for begin, end in ((0, 7), (4, 12), (2, 5))
     ]
     merged = os.path.join(self._parent(), 'merged')
-    counts = checkpoint.merge_reverb_checkpoints(shards, merged)
+    counts = merge.merge_reverb_checkpoints(shards, merged)
     self.assertEqual(counts, {testing.TABLE: _num_pairs(episodes)})
     with _server(data) as client:
       bulk.write_rlds_to_reverb(data, client, _PAIRS)
@@ -910,7 +913,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       self.assertLen(samples, 5)
       for sample in samples:
         self.assertIn(tuple(sample.data.reward.tolist()), rewards)
-      replay_buffer = checkpoint.create_replay_buffer(
+      replay_buffer = serve.create_replay_buffer(
           server, testing.TABLE, sequence_length=2
       )
       dataset = replay_buffer.as_dataset(sample_batch_size=2, num_steps=2)

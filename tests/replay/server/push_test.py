@@ -10,6 +10,7 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -219,7 +220,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       report = report_lib.ConversionReport()
       with self.assertLogs(level='WARNING') as logs:
         pushed = self._push(
-            data, observer, invalid_episodes='skip', report=report
+            data, observer, rules=rules_lib.ConversionRules(invalid_episodes='skip'), report=report
         )
       self.assertEqual(pushed, 8)
       self.assertLen(
@@ -246,7 +247,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       observer = _pair_observer(client)
       self.assertEqual(
-          self._push(data, observer, invalid_episodes='skip'), 0
+          self._push(data, observer, rules=rules_lib.ConversionRules(invalid_episodes='skip')), 0
       )
       observer.close()
 
@@ -257,7 +258,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, 'No dataset representing RLDS'):
         self._push(data, observer)
       self.assertEqual(
-          self._push(data, observer, validation='tf_agents'), 0
+          self._push(data, observer, rules=rules_lib.ConversionRules(validation='tf_agents')), 0
       )
       observer.close()
 
@@ -287,7 +288,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     self.assertIn(
         'In 2 terminal episodes (the first is episode 1)', lines[0]
     )
-    self.assertEmpty(self._warnings(data, terminal_discount='transition'))
+    self.assertEmpty(self._warnings(data, rules=rules_lib.ConversionRules(terminal_discount='transition')))
 
   def test_says_that_there_is_nan(self):
     episode = dict(
@@ -302,7 +303,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
         'episode 1, step 1: .*NaN in observation',
     ):
       self._warnings(
-          golden.stacked([golden.TRUNCATED, episode]), nan='invalid'
+          golden.stacked([golden.TRUNCATED, episode]), rules=rules_lib.ConversionRules(nan='invalid')
       )
 
   @parameterized.named_parameters(

@@ -1,0 +1,87 @@
+"""Files of a checkpoint that is being written.
+
+A checkpoint comes to its place when it is whole. Until then it is in a folder
+beside that place, which is removed if anything fails.
+"""
+
+import contextlib
+import os
+from typing import Iterable, Iterator
+
+from reverb.cc.checkpointing import checkpoint_pb2
+import tensorflow as tf
+
+from rlds2reverb.datasets import whole
+from rlds2reverb.replay.checkpoint import records as records_lib
+
+
+class RecordFile:
+  """A file of records that is being written."""
+
+  def __init__(self, directory: str, file: str):
+    """Opens the file.
+
+    Args:
+      directory: the folder of the file.
+      file: the name of the file.
+    """
+    self._path = os.path.join(directory, file)
+    # The fastest level is enough, since large columns are compressed already.
+    options = tf.io.TFRecordOptions(
+        records_lib.COMPRESSION, compression_level=1
+    )
+    self._writer = tf.io.TFRecordWriter(self._path, options)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, error_type, *unused_error):
+    with self._os_error(error_type is not None):
+      self._writer.close()
+
+  def write(self, records: Iterable[bytes]) -> None:
+    """Appends records.
+
+    Raises:
+      OSError: if the file cannot be written.
+    """
+    with self._os_error():
+      for record in records:
+        self._writer.write(record)
+
+  @contextlib.contextmanager
+  def _os_error(self, ignored=False):
+    try:
+      yield
+    except tf.errors.OpError as error:
+      if not ignored:
+        raise OSError(
+            f'{self._path} could not be written, so nothing of the checkpoint'
+            f' is left: {error.message}'
+        ) from error
+
+
+@contextlib.contextmanager
+def new_checkpoint(directory: str) -> Iterator[str]:
+  """Yields a folder to write a checkpoint into, and moves it to `directory`.
+
+  The folder is moved when the body of the `with` statement has ended without an
+  error.
+
+  Raises:
+    BlockingIOError: if another process is writing to `directory`.
+    FileExistsError: if `directory` is not empty.
+    OSError: if the checkpoint cannot be written.
+  """
+  with whole.new_folder(directory, [records_lib.DONE]) as path:
+    yield path
+    with open(os.path.join(path, records_lib.DONE), 'wb'):
+      pass
+
+
+def write_tables(
+    path: str, tables: Iterable[checkpoint_pb2.PriorityTableCheckpoint]
+) -> None:
+  """Writes the tables of the checkpoint in the folder `path`."""
+  with RecordFile(path, records_lib.TABLES) as file:
+    file.write(table.SerializeToString() for table in tables)

@@ -1,0 +1,193 @@
+"""Starts Reverb servers from checkpoints, and creates their replay buffers."""
+
+import os
+import shutil
+import socket
+import tempfile
+from typing import Any, Optional
+import weakref
+
+from absl import logging
+import reverb
+import tensorflow as tf
+from tf_agents.replay_buffers import reverb_replay_buffer
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.datasets import files
+from rlds2reverb.replay.checkpoint import records as records_lib
+from rlds2reverb.replay.server import tables as tables_lib
+
+_TIMEOUT_SECONDS = 30
+
+
+def restore_reverb_server(
+    directory: files.PathLike,
+    *,
+    port: Optional[int] = None,
+    checkpoint_root: Optional[files.PathLike] = None,
+) -> reverb.Server:
+  """Starts a Reverb server from a checkpoint.
+
+  Like every Reverb server, it listens on all interfaces and does not
+  authenticate its clients: whoever reaches the port can read and change its
+  tables.
+
+  Args:
+    directory: the checkpoint, on the local disk.
+    port: the port of the server. By default a free port is chosen.
+    checkpoint_root: the directory on the local disk that the server writes its
+      own checkpoints to. If there is one already, the server starts from that
+      one instead of `directory`. Reverb removes everything else from this
+      directory. The default is a temporary directory, which is removed with the
+      server.
+
+  Returns:
+    The server, with the tables of the checkpoint.
+
+  Raises:
+    FileNotFoundError: if `directory` is not a whole checkpoint.
+    CheckpointError: if it is damaged: if a file is missing or cut, or does not
+      hold what the other files say.
+    ConnectionError: if the server does not say what it holds.
+    ValueError: if `port` is in use, if a directory is not on the local disk, or
+      if `checkpoint_root` contains `directory`.
+  """
+  directory = files.expand_local(directory, 'The checkpoint')
+  if checkpoint_root is not None:
+    checkpoint_root = files.expand_local(checkpoint_root, 'checkpoint_root')
+  described = records_lib.read_tables(directory)
+  # The server takes the names from here, and all else from the checkpoint.
+  tables = [
+      reverb.Table(
+          name,
+          sampler=reverb.selectors.Uniform(),
+          remover=reverb.selectors.Fifo(),
+          max_size=table.max_size,
+          rate_limiter=reverb.rate_limiters.MinSize(1),
+      )
+      for name, table in described.items()
+  ]
+  if port is not None:
+    _check_port(port)
+  is_temporary = checkpoint_root is None
+  if is_temporary:
+    checkpoint_root = tempfile.mkdtemp()
+  elif os.path.realpath(directory).startswith(
+      os.path.join(os.path.realpath(checkpoint_root), '')
+  ):
+    raise ValueError(
+        f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb'
+        ' removes old checkpoints from its root. Choose another root.'
+    )
+  else:
+    newest = _newest_checkpoint(checkpoint_root)
+    if newest is not None:
+      directory = newest
+      described = records_lib.read_tables(directory)
+  try:
+    try:
+      server = reverb.Server(
+          tables,
+          port,
+          reverb.checkpointers.DefaultCheckpointer(
+              checkpoint_root, fallback_checkpoint_path=directory
+          ),
+      )
+    except RuntimeError as error:
+      raise records_lib.CheckpointError(
+          f'The checkpoint {directory} is damaged, or of other tables: {error}'
+      ) from error
+    _check_whole(server, directory, described)
+  except BaseException:
+    if is_temporary:
+      shutil.rmtree(checkpoint_root, ignore_errors=True)
+    raise
+  if is_temporary:
+    weakref.finalize(server, shutil.rmtree, checkpoint_root, ignore_errors=True)
+  logging.info(
+      'A Reverb server with %s listens on port %d of all interfaces, without'
+      ' authentication.', directory, server.port,
+  )
+  return server
+
+
+def create_replay_buffer(
+    server: reverb.Server,
+    table_name: str,
+    sequence_length: Optional[int] = None,
+    **kwargs: Any,
+) -> reverb_replay_buffer.ReverbReplayBuffer:
+  """Creates a TF-Agents replay buffer for a table of a server.
+
+  The data spec of the replay buffer is taken from the table's signature.
+
+  Args:
+    server: the server.
+    table_name: the name of the table. Its signature must be one of
+      `Trajectory`s.
+    sequence_length: see `ReverbReplayBuffer`.
+    **kwargs: further arguments of `ReverbReplayBuffer`.
+
+  Raises:
+    ValueError: if there is no such table, or it has another signature.
+  """
+  client = server.localhost_client()
+  info = tables_lib.table_infos(client, [table_name], _TIMEOUT_SECONDS)
+  signature = info[table_name].signature
+  fields = getattr(signature, '_fields', ())
+  if fields != trajectory.Trajectory._fields:
+    raise ValueError(
+        f'The signature of table {table_name!r} is not of trajectories:'
+        f' {signature}.'
+    )
+  data_spec = trajectory.Trajectory(
+      *tf.nest.map_structure(_without_time, tuple(signature))
+  )
+  return reverb_replay_buffer.ReverbReplayBuffer(
+      data_spec,
+      table_name=table_name,
+      sequence_length=sequence_length,
+      local_server=server,
+      **kwargs,
+  )
+
+
+def _newest_checkpoint(root: str) -> Optional[str]:
+  """Returns the checkpoint in `root` that a server starts from, if any."""
+  if not os.path.isdir(root):
+    return None
+  names = [
+      name
+      for name in sorted(os.listdir(root))
+      if os.path.exists(os.path.join(root, name, records_lib.DONE))
+  ]
+  return os.path.join(root, names[-1]) if names else None
+
+
+def _check_whole(server, directory, tables) -> None:
+  """Stops a server that does not hold what its checkpoint says."""
+  try:
+    infos = tables_lib.table_infos(
+        server.localhost_client(), list(tables), _TIMEOUT_SECONDS
+    )
+    for name, table in tables.items():
+      # A server silently leaves out items whose chunks are missing.
+      records_lib.check_num_items(directory, table, infos[name].current_size)
+  except BaseException:
+    server.stop()
+    raise
+
+
+def _check_port(port: int) -> None:
+  # A second Reverb server would start on the same port without an error.
+  with socket.socket() as probe:
+    try:
+      probe.bind(('', port))
+    except OSError as error:
+      raise ValueError(
+          f'Port {port} is in use. Choose another one, or none.'
+      ) from error
+
+
+def _without_time(spec):
+  return tf.TensorSpec(spec.shape[1:], spec.dtype, spec.name)
