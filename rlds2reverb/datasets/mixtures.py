@@ -30,7 +30,7 @@ class Mixed(NamedTuple):
   present: Dict[str, tf.Tensor]
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 def mix_datasets(
     datasets: Mapping[str, tf.data.Dataset],
     weights: Optional[Mapping[str, float]] = None,

@@ -24,7 +24,7 @@ _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 _CAN_BE_FILLED = (rlds.REWARD, rlds.DISCOUNT, *_FLAGS)
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True)
 class StepMapping:
   """What the fields of an RLDS step are made of.
@@ -161,7 +161,7 @@ class StepMapping:
     return tf.cast(leaf, self.cast.get(leaf.dtype.name, leaf.dtype))
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True)
 class TerminalOnSuccess:
   """A source for `is_terminal`: an episode that ends in success is terminal.
