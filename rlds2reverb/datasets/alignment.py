@@ -15,12 +15,12 @@ class Aligned(NamedTuple):
 
   Attributes:
     element: the element, with zeros in the fields that its data set lacks.
-    present: for each leaf that some data set lacks, by the name of its path,
+    mask: for each leaf that some data set lacks, by the name of its path,
       whether this one has it: bool `[]`.
   """
 
   element: Any
-  present: Dict[str, tf.Tensor]
+  mask: Dict[str, tf.Tensor]
 
 
 def align(
@@ -163,10 +163,10 @@ def _fill(element, own, spec, partial) -> Aligned:
     zeros = tf.zeros(shape, leaf_spec.dtype)
     return tf.ensure_shape(zeros, leaf_spec.shape)
 
-  present = {
+  mask = {
       steps_lib.field_path(keys): tf.constant(keys in own) for keys in partial
   }
-  return Aligned(tree.map_structure_with_path(fill, spec), present)
+  return Aligned(tree.map_structure_with_path(fill, spec), mask)
 
 
 def _nearest_length(element, own, spec, keys) -> tf.Tensor:

@@ -3,14 +3,13 @@
 import os
 from typing import Any, Dict, Optional
 
-from absl import logging
 import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import image_decoders
+from rlds2reverb.datasets import versions
 
 
 def load_episodes(
@@ -113,7 +112,7 @@ def _builder(name_or_directory: files.PathLike, data_dir):
   name = os.fspath(name_or_directory)
   directory = files.expand(name)
   if files.is_folder(directory):
-    return tfds.builder_from_directory(_version_folder(directory))
+    return tfds.builder_from_directory(versions.find_folder(directory))
   if data_dir is not None:
     data_dir = files.expand(data_dir)
   try:
@@ -128,27 +127,3 @@ def _builder(name_or_directory: files.PathLike, data_dir):
         ' with tfds.builder(...).download_and_prepare(), or pass data_dir.'
     )
   return builder
-
-
-def _version_folder(directory: str) -> str:
-  """Returns the folder of the data set, or of its newest version, in there."""
-  names = files.names_in(directory)
-  if identity.INFO_FILE in names:
-    return directory
-  versions = [
-      name
-      for name in names
-      if tfds.core.Version.is_valid(name)
-      and files.exists(os.path.join(directory, name, identity.INFO_FILE))
-  ]
-  if not versions:
-    raise FileNotFoundError(
-        f'{directory} is not the folder of a data set: it has no'
-        f' {identity.INFO_FILE}, and no folder of a version such as 1.0.0 that'
-        f' has one. It has {names}.'
-    )
-  newest = max(versions, key=tfds.core.Version)
-  logging.info(
-      'Reading version %s of %s, the newest of %s.', newest, directory, versions
-  )
-  return os.path.join(directory, newest)

@@ -21,13 +21,13 @@ class Mixed(NamedTuple):
     element: the element, with zeros in the fields that its data set lacks.
     source: int32 `[]`: the index of its data set, in the order in which they
       were given.
-    present: for each field that some data set lacks, by the name of its path,
+    mask: for each field that some data set lacks, by the name of its path,
       whether this element's has it: bool `[]`. Empty where none lacks any.
   """
 
   element: Any
   source: tf.Tensor
-  present: Dict[str, tf.Tensor]
+  mask: Dict[str, tf.Tensor]
 
 
 @gin.configurable(module='rlds2reverb')
@@ -94,7 +94,7 @@ def mix_datasets(
   for source, (name, dataset) in enumerate(alignment.align(datasets).items()):
     dataset = dataset.map(
         lambda aligned, source=source: Mixed(
-            aligned.element, tf.constant(source), aligned.present
+            aligned.element, tf.constant(source), aligned.mask
         )
     )
     mixed.append(_prepare(dataset, name, subbatch_size, end))

@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 import tqdm
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 
@@ -64,7 +64,7 @@ def record_episodes(
         f' {num_episodes} and {max_steps}.'
     )
   directory = files.expand(directory)
-  with whole.new_folder(directory, [identity.INFO_FILE]) as folder:
+  with whole.new_folder(directory, [versions.INFO_FILE]) as folder:
     try:
       env = gym.make(environment)
     except gym.error.Error as e:

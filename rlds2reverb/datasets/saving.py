@@ -13,6 +13,7 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import pipelines
+from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import steps as steps_lib
@@ -111,7 +112,7 @@ def save_episodes(
       )
   with whole.new_folder(
       directory,
-      [identity_lib.INFO_FILE, _MARKER],
+      [versions.INFO_FILE, _MARKER],
       replace=saved is not None,
   ) as folder:
     writing.write_episodes(

@@ -16,6 +16,14 @@ def half(episode, scale=0.5):
   return episode['steps']['reward'] * scale
 
 
+_NAMESAKES = (
+    'another.library.StepMapping',
+    'another.library.TerminalOnSuccess',
+    'one.twice',
+    'other.twice',
+)
+
+
 def _register_namesakes():
   """Registers what another library may call as this one does."""
 
@@ -78,11 +86,8 @@ class LoadMappingTest(parameterized.TestCase):
 
   def test_names_that_another_library_has_registered_too(self):
     expected = named_mappings.load_mapping('robomimic')
-    registry = gin.config._REGISTRY  # pylint: disable=protected-access
-    before = registry.copy()
-    inverse = dict(gin.config._INVERSE_REGISTRY)  # pylint: disable=protected-access
+    _register_namesakes()
     try:
-      _register_namesakes()
       self.assertEqual(named_mappings.load_mapping('robomimic'), expected)
       path = self._write("""
           StepMapping.is_terminal = @another.library.TerminalOnSuccess()
@@ -94,8 +99,9 @@ class LoadMappingTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'names twice, which more than'):
         named_mappings.load_mapping(path)
     finally:
-      gin.config._REGISTRY = before  # pylint: disable=protected-access
-      gin.config._INVERSE_REGISTRY = inverse  # pylint: disable=protected-access
+      # gin has no public way to take a registration back.
+      for selector in _NAMESAKES:
+        gin.config._REGISTRY.pop(selector)  # pylint: disable=protected-access
     gin.parse_config("StepMapping.action = 'a'")  # Unambiguous again.
     self.assertEqual(step_mapping.StepMapping().action, 'a')
 
