@@ -1,4 +1,4 @@
-"""RLDS data sets on disk and between data sets: read, write, record and mix them.
+"""RLDS data sets are read, recorded, saved and mixed here.
 
 Flat arrays, HDF5 files and Minari data sets become RLDS episodes here, too.
 """

@@ -173,7 +173,9 @@ def _packs(
       yield _pack(columns, layout, first, end)
 
 
-def _pack(columns, layout: flat_layout.FlatLayout, first: int, end: int) -> packs.Pack:
+def _pack(
+    columns, layout: flat_layout.FlatLayout, first: int, end: int
+) -> packs.Pack:
   """Reads the episodes from `first` until `end`."""
   bounds = layout.bounds[first : end + 1]
   is_terminal = layout.is_terminal[first:end]

@@ -103,8 +103,9 @@ def put_right(directory: str) -> None:
   names = _names_of(directory)
   if os.path.exists(names.replaced):
     # A living writer that has the lock is between the two renames now.
-    with contextlib.suppress(BlockingIOError), locks.locked(names.lock, names.target) as is_locked:
-      _put_right(names, is_locked)
+    with contextlib.suppress(BlockingIOError):
+      with locks.locked(names.lock, names.target) as is_locked:
+        _put_right(names, is_locked)
 
 
 def write_text(path: str, text: str) -> None:

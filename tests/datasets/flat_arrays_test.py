@@ -499,7 +499,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       flat_arrays.load_hdf5(folder)
     with h5py.File(os.path.join(folder, 'minari.hdf5'), 'w') as file:
       file.create_group('episode_0')
-    with self.assertRaisesRegex(ValueError, 'minari.hdf5 is not. .*load_minari'):
+    with self.assertRaisesRegex(ValueError, 'minari.hdf5 is not.*load_minari'):
       flat_arrays.load_hdf5(os.path.join(folder, 'minari.hdf5'))
 
   def test_gin_configures_both(self):
