@@ -23,6 +23,7 @@ from benchmarks import data
 from benchmarks import processes
 from benchmarks import timing
 import rlds2reverb
+from rlds2reverb import datasets
 
 _STEPS = {
     kind: flags.DEFINE_integer(
@@ -110,8 +111,8 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
       ),
   ]
   if kind == data.VECTORS:
-    flat = rlds2reverb.from_flat_arrays(os.path.join(directory, _FLAT_FILE))
-    cases.append(rows('from_flat_arrays: HDF5', _steps_of(flat)))
+    flat = datasets.load_hdf5(os.path.join(directory, _FLAT_FILE))
+    cases.append(rows('load_hdf5', _steps_of(flat)))
   return cases
 
 

@@ -164,7 +164,7 @@ class LentArraysTest(parameterized.TestCase, tf.test.TestCase):
         },
     )
     before = {name: np.copy(array) for name, array in arrays.items()}
-    dataset = rlds2reverb.from_flat_arrays(arrays).map(_double)
+    dataset = rlds2reverb.datasets.from_flat_arrays(arrays).map(_double)
     for _ in range(2):
       list(dataset.map(lambda e: {'steps': _first_steps(e)}))
     for name, array in arrays.items():

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 import rlds2reverb
+from rlds2reverb import datasets
+from rlds2reverb import fields
 from tests import golden
 from tests import ram_files  # pylint: disable=unused-import
 
@@ -22,11 +24,11 @@ def _episodes():
 
 
 def _record(at):
-  return rlds2reverb.record_episodes('CartPole-v1', at('new'), 1)
+  return datasets.record_episodes('CartPole-v1', at('new'), 1)
 
 
 def _save(at):
-  return rlds2reverb.save_episodes(_episodes(), at('new'))
+  return datasets.save_episodes(_episodes(), at('new'))
 
 
 def _write_checkpoint(at):
@@ -70,7 +72,12 @@ def _read_mapping(at):
 
 
 def _read_hdf5(at):
-  (episode,) = rlds2reverb.from_flat_arrays(at('flat.hdf5'))
+  (episode,) = datasets.load_hdf5(at('flat.hdf5'))
+  return len(episode['steps']['reward'])
+
+
+def _read_minari(at):
+  (episode,) = datasets.load_minari(at('minari'))
   return len(episode['steps']['reward'])
 
 
@@ -93,7 +100,8 @@ _READERS = {
     'load_mapping': (_read_mapping, 2),
 }
 _LOCAL_READERS = {
-    'from_flat_arrays': (_read_hdf5, _NUM_STEPS),
+    'load_hdf5': (_read_hdf5, _NUM_STEPS),
+    'load_minari': (_read_minari, _NUM_STEPS),
     'restore_reverb_server': (_serve, _NUM_STEPS - 1),
 }
 _PATH_WORDS = ('dir', 'path', 'root', 'folder', 'file')
@@ -101,8 +109,8 @@ _PATH_WORDS = ('dir', 'path', 'root', 'folder', 'file')
 
 def _make_folder(folder):
   """Writes what the functions read."""
-  rlds2reverb.save_episodes(_episodes(), f'{folder}/data')
-  rlds2reverb.save_episodes(
+  datasets.save_episodes(_episodes(), f'{folder}/data')
+  datasets.save_episodes(
       _episodes(), f'{folder}/sets/named/1.0.0', name='named'
   )
   rlds2reverb.write_reverb_checkpoint(
@@ -153,6 +161,12 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       file['observations'] = file['actions'] = np.ones(_NUM_STEPS)
       file['rewards'] = np.ones(_NUM_STEPS)
       file['terminals'] = np.zeros(_NUM_STEPS)
+    os.mkdir(os.path.join(self._home, 'minari'))
+    path = os.path.join(self._home, 'minari', 'main_data.hdf5')
+    with h5py.File(path, 'w') as file:
+      file['episode_0/observations'] = np.ones(_NUM_STEPS)
+      for name in 'actions', 'rewards', 'terminations':
+        file[f'episode_0/{name}'] = np.zeros(_NUM_STEPS - 1)
     self._check_all(
         lambda name: form(self._home, name),
         self._home,
@@ -189,8 +203,8 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_every_function_that_takes_a_path_is_here(self):
     found = set()
-    for name in dir(rlds2reverb):
-      function = getattr(rlds2reverb, name)
+    public = [vars(module) for module in (rlds2reverb, datasets, fields)]
+    for name, function in [pair for names in public for pair in names.items()]:
       if not inspect.isfunction(function):
         continue
       for parameter in inspect.signature(function).parameters.values():

@@ -26,7 +26,7 @@ import numpy as np
 import rlds
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 
@@ -285,7 +285,7 @@ def main(argv):
   gymnasium.register_envs(ale_py)
   for name, (episodes, features) in _DATA_SETS.items():
     with whole.new_folder(
-        os.path.join(_FOLDER, name), [identity.INFO_FILE], replace=True
+        os.path.join(_FOLDER, name), [versions.INFO_FILE], replace=True
     ) as folder:
       writing.write_episodes(
           episodes(),

@@ -1,4 +1,15 @@
-"""RLDS data sets in and out of disk: read, recorded, written, saved and mixed.
+"""RLDS data sets are read, recorded, saved and mixed here.
 
 Flat arrays, HDF5 files and Minari data sets become RLDS episodes here, too.
 """
+
+from rlds2reverb.datasets.alignment import align
+from rlds2reverb.datasets.alignment import Aligned
+from rlds2reverb.datasets.flat_arrays import from_flat_arrays
+from rlds2reverb.datasets.flat_arrays import load_hdf5
+from rlds2reverb.datasets.loading import load_episodes
+from rlds2reverb.datasets.minari import load_minari
+from rlds2reverb.datasets.mixtures import mix_datasets
+from rlds2reverb.datasets.mixtures import Mixed
+from rlds2reverb.datasets.recording import record_episodes
+from rlds2reverb.datasets.saving import save_episodes

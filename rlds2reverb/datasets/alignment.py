@@ -1,4 +1,4 @@
-"""One structure for the elements of several data sets."""
+"""Gives the elements of several data sets one structure."""
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -11,16 +11,17 @@ from rlds2reverb.episodes import steps as steps_lib
 
 
 class Aligned(NamedTuple):
-  """An element that has all fields which any of the data sets has.
+  """An element with all the fields that any of the data sets has.
 
   Attributes:
     element: the element, with zeros in the fields that its data set lacks.
-    present: for each leaf that some data set lacks, by the name of its path,
-      whether this one has it: bool `[]`.
+    mask: a dict with an entry for each leaf that some data set lacks. Its key
+      is the name of the leaf's path; its value says whether this element's data
+      set has the leaf: bool `[]`.
   """
 
   element: Any
-  present: Dict[str, tf.Tensor]
+  mask: Dict[str, tf.Tensor]
 
 
 def align(
@@ -28,21 +29,23 @@ def align(
 ) -> Dict[str, tf.data.Dataset]:
   """Gives the elements of several data sets one structure.
 
-  A key of a dict that only some of them have is filled with zeros in the
-  others, and marked. A dimension that only some of them know may stay known in
-  those. A filled field whose first dimension is open, such as the time of an
-  episode, is as long as the field of the element that is nearest to it.
+  A field that some data sets lack is filled with zeros there, and the mask says
+  so. Where a dimension is known in some data sets and open in others, it is
+  open in the result. If the first dimension of a filled field is open, such as
+  the time of an episode, the field gets the length of that field of the element
+  whose path has the most in common with its own.
 
   Args:
-    datasets: data sets of episodes (of which the steps are stacked), of
-      trajectories, or of other nests of tensors, by their names.
+    datasets: a dict from names to data sets of episodes, of trajectories, or
+      of other nests of tensors. The steps of episodes are stacked.
 
   Returns:
-    Data sets of `Aligned` elements, all of one structure.
+    A dict from the same names to data sets of `Aligned` elements, all of one
+    structure.
 
   Raises:
-    ValueError: if they differ in anything but keys of dicts. The message lists
-      each difference by path, and which data set has what.
+    ValueError: if the data sets differ in anything but keys of dicts. The
+      message lists each difference by its path, and what each data set has.
   """
   datasets = {name: _stack(dataset) for name, dataset in datasets.items()}
   differences = []
@@ -89,7 +92,7 @@ def _stack(dataset):
 
 
 def _merge(specs: Mapping[str, Any], keys: paths.Keys, differences: List[str]):
-  """Returns the common spec of what several data sets have at `keys`."""
+  """Returns the common spec of what the data sets have at `keys`."""
   found = list(specs.values())
   if all(isinstance(spec, Mapping) for spec in found):
     names = dict.fromkeys(key for spec in found for key in spec)
@@ -129,7 +132,7 @@ def _merge(specs: Mapping[str, Any], keys: paths.Keys, differences: List[str]):
 def _common_shape(
     shapes: Sequence[tf.TensorShape],
 ) -> Optional[List[Optional[int]]]:
-  """Returns a shape with what is open in any left open, or None."""
+  """Returns the shape that fits all shapes, or None if there is none."""
   ranks = {shape.rank for shape in shapes}
   if len(ranks) > 1 or None in ranks:
     return None
@@ -152,7 +155,7 @@ def _describe(spec) -> str:
 
 
 def _fill(element, own, spec, partial) -> Aligned:
-  """Puts zeros where `element`, which has the leaves `own`, has nothing."""
+  """Fills the leaves that `element` lacks with zeros; it has those in `own`."""
 
   def fill(keys, leaf_spec):
     if keys in own:
@@ -163,14 +166,14 @@ def _fill(element, own, spec, partial) -> Aligned:
     zeros = tf.zeros(shape, leaf_spec.dtype)
     return tf.ensure_shape(zeros, leaf_spec.shape)
 
-  present = {
+  mask = {
       steps_lib.field_path(keys): tf.constant(keys in own) for keys in partial
   }
-  return Aligned(tree.map_structure_with_path(fill, spec), present)
+  return Aligned(tree.map_structure_with_path(fill, spec), mask)
 
 
 def _nearest_length(element, own, spec, keys) -> tf.Tensor:
-  """Returns the first dimension of the field that shares the most keys."""
+  """Returns the length of the field whose path shares the most with `keys`."""
 
   def shared(other):
     count = 0
@@ -185,8 +188,8 @@ def _nearest_length(element, own, spec, keys) -> tf.Tensor:
   ]
   if not like:
     raise ValueError(
-        f'{steps_lib.field_path(keys)} is of no known length, and no other'
-        ' field of the data set without it has a length to take.'
+        f'{steps_lib.field_path(keys)} is of no known length, and the data set'
+        ' without it has no other field whose length it could take.'
     )
   nearest = max(sorted(like, key=str), key=shared)
   return tf.shape(paths.get(element, nearest))[0]

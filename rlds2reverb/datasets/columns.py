@@ -1,7 +1,7 @@
-"""Columns: arrays with a row a step, in memory or in an HDF5 file.
+"""Columns: arrays with a row for each step, in memory or in an HDF5 file.
 
 A column is a numpy array or an `h5py.Dataset`. Its name is its path from the
-top, the keys joined by `/`, as HDF5 has it: `infos/qpos`.
+top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
 from typing import Any, Dict, Iterable, Mapping, Union
@@ -14,7 +14,7 @@ from rlds2reverb.episodes import paths
 
 Column = Union[np.ndarray, h5py.Dataset]
 
-# Those that TensorFlow has too.
+# The numbers of NumPy that TensorFlow has, too.
 _NUMBERS = tuple(
     map(
         np.dtype,
@@ -26,12 +26,12 @@ _NUMBERS = tuple(
     )
 )  # pyformat: disable
 
-# What an element of a tuple is called, as Minari calls it.
+# Minari calls the elements of a tuple `_index_0`, `_index_1`, and so on.
 _INDEX = '_index_'
 
 
 def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
-  """Returns the columns below an HDF5 group or a dict, by their names.
+  """Returns the columns in an HDF5 group or in a dict, by their names.
 
   Args:
     source: an `h5py.Group`, or a dict of arrays, dicts and tuples. A key of a
@@ -51,10 +51,11 @@ def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
 
 
 def below(name: str, names: Iterable[str]) -> Any:
-  """Returns those of `names` that are at or below `name`, as they are nested.
+  """Returns the nest of those `names` that are `name` or begin with it.
 
-  That is one name, a dict, or for the keys `_index_0`, `_index_1`, ... a tuple.
-  Of no names it is an empty dict.
+  It is `name` itself if that is one of them. Otherwise it is a dict of the
+  names below it; where the keys are `_index_0`, `_index_1` and so on, it is a
+  tuple. If there are no such names, it is an empty dict.
   """
   nest = {}
   for found in names:
@@ -66,7 +67,7 @@ def below(name: str, names: Iterable[str]) -> Any:
 
 
 def is_readable(column: Column) -> bool:
-  """Returns whether a column has rows, of numbers or strings."""
+  """Returns whether a column has rows of numbers or of strings."""
   if not column.shape:
     return False
   if column.dtype.kind == 'O':
@@ -101,9 +102,9 @@ def check_objects(name: str, column: Column) -> None:
 
 
 def row_spec(column: Column) -> tf.TensorSpec:
-  """Returns the spec of one row of a column that is readable.
+  """Returns the spec of one row of a readable column.
 
-  Text, bytes, and rows of uint8 of various lengths, are strings.
+  Text, bytes, and rows of uint8 of varying length become strings.
   """
   dtype = tf.as_dtype(column.dtype.newbyteorder('='))
   return tf.TensorSpec(column.shape[1:], dtype)
@@ -112,16 +113,16 @@ def row_spec(column: Column) -> tf.TensorSpec:
 def read(
     column: Column, rows: Union[slice, np.ndarray], spec: tf.TensorSpec
 ) -> np.ndarray:
-  """Reads rows.
+  """Reads rows of a column.
 
   Args:
     column: the column.
-    rows: which; indices must increase.
-    spec: of one row. Where it is a string, but the column has uint8, the
-      string has the bytes of a row.
+    rows: the rows to read, as a slice or as increasing indices.
+    spec: the spec of one row. If it is a string, but the column has uint8, the
+      bytes of a row become one string.
 
   Returns:
-    An array `[rows, ...]`; strings are bytes in an array of objects.
+    An array `[rows, ...]`. Strings are `bytes` in an array of objects.
   """
   values = column[rows]
   if spec.dtype != tf.string:

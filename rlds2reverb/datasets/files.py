@@ -1,8 +1,8 @@
 """Paths and files, on the local disk and wherever else TensorFlow reaches.
 
-A path comes as a string or an `os.PathLike`, `~` included. `expand` makes it a
-string that is an absolute path, or a URL such as `gs://bucket/folder`, and the
-other functions take what it returns.
+Users pass a path as a string or an `os.PathLike`, which may begin with `~`.
+`expand` makes it a string, which is an absolute path or a URL such as
+`gs://bucket/folder`. The other functions take what it returns.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import tensorflow as tf
 PathLike = Union[str, os.PathLike]
 
 _URL = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*://')
-# What `pathlib` makes of a URL.
+# A URL that `pathlib` has made a path.
 _BROKEN_URL = re.compile(r'([A-Za-z][A-Za-z0-9+.-]*):/(?!/)')
 
 
@@ -53,7 +53,7 @@ def expand_local(path: PathLike, name: str) -> str:
 
   Args:
     path: the path.
-    name: what it is of, for the error: 'The checkpoint'.
+    name: a name for what is there, for the error: 'The checkpoint'.
 
   Raises:
     ValueError: if it is a URL.
@@ -69,8 +69,8 @@ def expand_local(path: PathLike, name: str) -> str:
 def user_path(path: str) -> str:
   """Returns what `expand` does for a path that a user has typed.
 
-  A relative one is taken from the folder in which the user typed it. Under
-  `bazel run` that is not the folder in which the program runs.
+  A relative path is relative to the folder in which the user typed it. Under
+  `bazel run` that is another folder than the one in which the program runs.
 
   Raises:
     ValueError: as `expand` does.
@@ -87,22 +87,32 @@ def is_url(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
+  """Returns whether there is a file or a folder at a path.
+
+  Raises:
+    OSError: if the file system cannot be reached.
+  """
   with os_errors(path):
     return epath.Path(path).exists()
 
 
 def is_folder(path: str) -> bool:
-  # Of a file system that cannot be reached, TensorFlow says that a folder is
-  # not there, but raises an error about whether anything is.
+  """Returns whether there is a folder at a path.
+
+  Raises:
+    OSError: if the file system cannot be reached.
+  """
+  # Where a file system cannot be reached, TensorFlow raises an error when it is
+  # asked whether there is anything, but not when asked for a folder.
   return exists(path) and epath.Path(path).is_dir()
 
 
 def names_in(folder: str) -> List[str]:
-  """Returns the names of what is in a folder, sorted; none if it is not one."""
+  """Returns the sorted names of what is in a folder; none if there is none."""
   if not is_folder(folder):
     return []
   if not is_url(folder):
-    # All of them: `epath` leaves out what ends with `~`.
+    # `epath` would leave out names that end with `~`.
     return sorted(os.listdir(folder))
   with os_errors(folder):
     return sorted(path.name for path in epath.Path(folder).iterdir())
@@ -114,7 +124,8 @@ def open_text(path: str) -> io.StringIO:
   Raises:
     FileNotFoundError: if there is no such file.
   """
-  # Whole: to TensorFlow's `readline`, an error is the end of the file.
+  # The file is read whole, because TensorFlow's `readline` takes an error for
+  # the end of the file.
   with os_errors(path), epath.Path(path).open() as f:
     text = io.StringIO(f.read())
   text.name = path
@@ -123,10 +134,26 @@ def open_text(path: str) -> io.StringIO:
 
 @contextlib.contextmanager
 def os_errors(path: str) -> Iterator[None]:
-  """Raises TensorFlow's errors about `path` as Python raises its own."""
+  """Raises errors of TensorFlow about `path` as errors of Python."""
   try:
     yield
   except tf.errors.NotFoundError as e:
     raise FileNotFoundError(f'{path} is not there: {e.message}') from e
   except tf.errors.OpError as e:
     raise OSError(f'{path} cannot be reached: {e.message}') from e
+
+
+@contextlib.contextmanager
+def writing_to(path: str) -> Iterator[None]:
+  """Raises errors of the body as errors that say why `path` is not written.
+
+  A `BlockingIOError`, which says it already, stays as it is.
+  """
+  try:
+    yield
+  except BlockingIOError:
+    raise
+  except OSError as e:
+    raise type(e)(
+        e.errno, f'{path} cannot be written: {e.strerror}', e.filename
+    ) from e

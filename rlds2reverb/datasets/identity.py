@@ -1,25 +1,18 @@
-"""What tells one version of a data set, or one transform, from another."""
+"""Values that tell one data set, or one transform, from another."""
 
 import dataclasses
 import hashlib
 import json
-import os
 from typing import Any, Mapping
 
 import numpy as np
 
-from rlds2reverb.datasets import files
-
-# In the folder of every data set of TFDS, which is none without it.
-INFO_FILE = 'dataset_info.json'
-
-
 class ByValue:
-  """A base for dataclasses that are equal where their values are.
+  """A base for dataclasses that are equal where their values are equal.
 
-  They are to be declared with `eq=False`: the comparison that a dataclass has
-  of its own fails on arrays, and its hash on lists and dicts too. Here a list,
-  a tuple and an array are equal where their numbers are, and so are two NaNs.
+  Declare them with `eq=False`: the comparison that a dataclass generates fails
+  on arrays, and its hash fails on lists and dicts, too. Here a list, a tuple
+  and an array are equal where their numbers are, and so are two NaNs.
   """
 
   def __eq__(self, other: Any) -> bool:
@@ -40,28 +33,15 @@ def fingerprint(*identity: Any) -> str:
       lists and tuples of them.
 
   Raises:
-    ValueError: on anything else, for example on a function, of which it cannot
-      be known whether it still does the same.
+    ValueError: on anything else, for example on a function, because it cannot
+      be known whether a function still does the same.
   """
   text = json.dumps([_plain(value) for value in identity], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def data_set_version(directory: str) -> str:
-  """Returns a hash of what TFDS notes of the data set in `directory`.
-
-  That is its name, version, splits, and the number of episodes in every file.
-  It is the hash of nothing where there is no data set.
-  """
-  path = os.path.join(directory, INFO_FILE)
-  if not files.exists(path):
-    return fingerprint()
-  with files.open_text(path) as f:
-    return fingerprint(f.read())
-
-
 def _comparable(value: Any) -> Any:
-  """Returns `value` as what can be compared and hashed."""
+  """Returns `value` in a form that can be compared and hashed."""
   if isinstance(value, (np.ndarray, np.generic)):
     value = value.tolist()
   if isinstance(value, Mapping):
@@ -72,7 +52,7 @@ def _comparable(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """Returns `value` as what JSON can hold, its type included."""
+  """Returns `value` in a form that JSON can hold, which keeps its type."""
   if value is None or isinstance(value, (bool, int, float, str)):
     return value
   if isinstance(value, (np.ndarray, np.generic)):

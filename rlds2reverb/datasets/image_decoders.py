@@ -1,4 +1,4 @@
-"""How the images of an episode are decoded: all must be of one size."""
+"""Decodes the images of an episode, which must all be of one size."""
 
 from typing import Any, Mapping
 
@@ -20,7 +20,7 @@ class _OneSize(tfds.decode.Decoder):
 
   def decode_batch_example(self, serialized_example):
     encoded = serialized_example
-    # One image is decoded twice: its size is known before the others are.
+    # The first image is decoded once more, so that its size is known.
     size = tf.cond(
         tf.size(encoded) > 0,
         lambda: tf.shape(self.decode_example(encoded[0])),
@@ -51,12 +51,16 @@ class _OneSize(tfds.decode.Decoder):
 
 
 def decoders_of_one_size(feature: Any, decoders: Any, keys: paths.Keys) -> Any:
-  """Returns TFDS decoders that say which images are not of one size.
+  """Returns TFDS decoders whose errors name images that are not of one size.
 
   Args:
     feature: the TFDS feature of a step, or of a part of it.
-    decoders: the decoders of its parts that are given already, or None.
-    keys: what leads to the feature.
+    decoders: the decoders that the user gave for its parts, or None.
+    keys: the path of the feature.
+
+  Returns:
+    The given decoders, and others for the images whose size is open; nested as
+    the features are. None if there are none.
   """
   if isinstance(feature, tfds.features.Image):
     is_open = None in feature.shape and decoders is None

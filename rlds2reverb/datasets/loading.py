@@ -1,16 +1,15 @@
-"""RLDS data sets on disk, in the TFDS format, read as stacked episodes."""
+"""Reads RLDS data sets on disk, in the TFDS format, as stacked episodes."""
 
 import os
 from typing import Any, Dict, Optional
 
-from absl import logging
 import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import image_decoders
+from rlds2reverb.datasets import versions
 
 
 def load_episodes(
@@ -26,39 +25,41 @@ def load_episodes(
 ) -> tf.data.Dataset:
   """Reads an RLDS data set as episodes with stacked steps.
 
-  The steps of an episode are read in one piece and decoded as a whole, without
-  work for each step. An episode is in memory whole; where its images are too
-  large for that, `decoders` leaves them encoded.
+  The steps of an episode are read and decoded together, without work for each
+  step. The whole episode is then in memory. If its images are too large for
+  that, let `decoders` leave them encoded.
 
   Args:
-    name_or_directory: the directory of a data set's version, where its
-      `dataset_info.json` is; the directory that holds its versions, of which
-      the newest is taken; or the name of a TFDS data set that is prepared in
+    name_or_directory: the directory of a data set's version, which has its
+      `dataset_info.json`; the directory that holds its versions, of which the
+      newest is read; or the name of a TFDS data set that is prepared in
       `data_dir`, for example `d4rl_mujoco_halfcheetah/v2-medium`. A directory
       is a path, or a URL that TensorFlow can read.
     split: a TFDS split, for example `train`, `train[:10%]` or `train+test`.
-    data_dir: where TFDS looks for a named data set. By default where TFDS does.
+    data_dir: the directory in which TFDS looks for a data set by its name. By
+      default it is that of TFDS.
     decoders: TFDS decoders of single features, nested as the features are.
       `{'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}`, for
       example, leaves the images encoded.
-    num_shards: into how many parts, of nearly as many episodes each, the split
-      is divided.
-    shard_index: which of them is read, from 0.
+    num_shards: the number of parts, of nearly as many episodes each, into which
+      the split is divided.
+    shard_index: the part that is read, counted from 0.
     shuffle_files: whether the files are read in a random order.
-    read_config: further options of reading. By default nothing is cached, so
-      that memory stays bounded.
+    read_config: further options of TFDS. By default nothing is cached, so that
+      memory stays bounded.
 
   Returns:
-    A data set of episodes. The `steps` of an episode are a dict whose every
-    leaf is `[T, ...]`; the other features are those of the episode.
+    A data set of episodes. The `steps` of an episode are a dict of tensors
+    `[T, ...]`; the other features of the episode stay as they are.
 
   Raises:
     FileNotFoundError: if there is no such data set on disk.
     OSError: if the file system cannot be reached.
-    ValueError: if it has no such split, if `split` is not one split, if its
-      episodes have no steps, or if `shard_index` is not one of `num_shards`.
-    InvalidArgumentError: while iterating, if the images of an episode are of
-      several sizes, and `decoders` does not leave them encoded.
+    ValueError: if the data set has no such split, if `split` is not one split,
+      if its episodes have no steps, or if `shard_index` is not between 0 and
+      `num_shards - 1`.
+    InvalidArgumentError: while iterating, if an episode has images of several
+      sizes, and `decoders` does not leave them encoded.
   """
   if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
     raise ValueError(
@@ -90,7 +91,7 @@ def load_episodes(
       shuffle_files=shuffle_files,
       read_config=read_config or tfds.ReadConfig(try_autocache=False),
   )
-  # The steps are on disk as a sequence is, and can be decoded at once as one.
+  # TFDS stores steps as it stores a sequence, which can be decoded at once.
   sequence = tfds.features.FeaturesDict(
       {rlds.STEPS: tfds.features.Sequence(steps)}
   )
@@ -109,11 +110,11 @@ def load_episodes(
 
 
 def _builder(name_or_directory: files.PathLike, data_dir):
-  """Returns the builder of a directory, or of a name that TFDS knows."""
+  """Returns the TFDS builder of a directory or of a name."""
   name = os.fspath(name_or_directory)
   directory = files.expand(name)
   if files.is_folder(directory):
-    return tfds.builder_from_directory(_version_folder(directory))
+    return tfds.builder_from_directory(versions.find_folder(directory))
   if data_dir is not None:
     data_dir = files.expand(data_dir)
   try:
@@ -128,27 +129,3 @@ def _builder(name_or_directory: files.PathLike, data_dir):
         ' with tfds.builder(...).download_and_prepare(), or pass data_dir.'
     )
   return builder
-
-
-def _version_folder(directory: str) -> str:
-  """Returns the folder of the data set, or of its newest version, in there."""
-  names = files.names_in(directory)
-  if identity.INFO_FILE in names:
-    return directory
-  versions = [
-      name
-      for name in names
-      if tfds.core.Version.is_valid(name)
-      and files.exists(os.path.join(directory, name, identity.INFO_FILE))
-  ]
-  if not versions:
-    raise FileNotFoundError(
-        f'{directory} is not the folder of a data set: it has no'
-        f' {identity.INFO_FILE}, and no folder of a version such as 1.0.0 that'
-        f' has one. It has {names}.'
-    )
-  newest = max(versions, key=tfds.core.Version)
-  logging.info(
-      'Reading version %s of %s, the newest of %s.', newest, directory, versions
-  )
-  return os.path.join(directory, newest)

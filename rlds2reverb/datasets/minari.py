@@ -1,18 +1,18 @@
-"""Minari data sets in HDF5: a group an episode.
+"""Minari data sets in HDF5, whose files have a group for each episode.
 
     episode_0/observations  [T + 1, ...], or a group of them (Dict, Tuple)
               actions       [T, ...], or a group of them
               rewards, terminations, truncations  [T]
               infos         a group; [T + 1, ...], the first of `reset`
 
-The format is that of minari.farama.org (read with Minari 0.5.4). It is read
-without Minari, which needs another NumPy than TensorFlow.
+The format is that of minari.farama.org, as Minari 0.5.4 writes it. It is read
+without Minari, which needs another version of NumPy than TensorFlow does.
 """
 
 import json
 import os
 import re
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from absl import logging
 import h5py
@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import columns as columns_lib
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import hdf5
 from rlds2reverb.episodes import packs
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
@@ -38,55 +39,89 @@ _USED = (*_FIELDS.values(), _TERMINATIONS, _TRUNCATIONS)
 _STRING = tf.TensorSpec([], tf.string)
 
 
-def find_file(path: files.PathLike) -> str:
-  """Returns the path of the HDF5 file in a Minari data set, or of a file.
+def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
+  """Reads the episodes of a Minari data set in HDF5.
 
   Args:
-    path: of the file, or of the folder of a Minari data set.
+    name_or_directory: the directory of a data set, or its `main_data.hdf5`, on
+      the local disk; or the name of a data set that Minari has downloaded, for
+      example `D4RL/door/human-v2`. A name is looked up where Minari keeps its
+      data sets: in `$MINARI_DATASETS_PATH`, or else in `~/.minari/datasets`.
+
+  Returns:
+    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, their
+    steps stacked `[T + 1, ...]`. The step fields `observation`, `action` and
+    `reward` have the dtypes of their columns, and `discount` is float32. Every
+    other column with a row for each step or transition becomes a step field of
+    its name. Images in JPEG stay encoded, for `decode_images`. An episode that
+    is terminated and truncated at once is terminal.
 
   Raises:
-    ValueError: if there is none, or it is at a URL.
+    ValueError: if there is no such data set, if its file is not a whole HDF5
+      file with Minari's episodes, or if the first episode lacks a column.
+    InvalidArgumentError: while iterating, if an episode does not have the
+      columns of the first, or as many rows as they need.
   """
-  path = files.expand_local(path, 'An HDF5 file')
-  for candidate in path, *(os.path.join(path, name) for name in _FILES):
-    if os.path.isfile(candidate):
-      return candidate
-  if os.path.isdir(path):
+  if not isinstance(name_or_directory, (str, os.PathLike)):
     raise ValueError(
-        f'There is no HDF5 file in {path}: a Minari data set has one of'
-        f' {_FILES}.'
+        'load_minari takes the directory or the name of a Minari data set, but'
+        f' has been given a {type(name_or_directory).__name__}. Pass a dict of'
+        ' arrays to from_flat_arrays.'
     )
-  raise ValueError(f'There is no HDF5 file {path}.')
+  path = _find_file(name_or_directory)
+  group_names = hdf5.names_in(path)
+  if not is_minari(group_names):
+    raise ValueError(
+        f'{path} is not a Minari data set: it has {group_names}, and not only'
+        ' episodes such as episode_0. Read flat arrays with load_hdf5.'
+    )
+  return _read_episodes(path, group_names)
 
 
-def is_minari(path: str) -> bool:
-  """Returns whether all that an HDF5 file has are Minari's episodes.
-
-  Raises:
-    ValueError: if it is not a whole HDF5 file, or there is nothing in it.
-  """
-  try:
-    with h5py.File(path, 'r') as file:
-      names = list(file)
-  except PermissionError:
-    raise
-  except OSError as e:
-    raise ValueError(f'{path} is not a whole HDF5 file: {e}') from e
-  if not names:
-    raise ValueError(f'{path} is an HDF5 file with nothing in it.')
+def is_minari(names: Iterable[str]) -> bool:
+  """Returns whether all names at the top of an HDF5 file are of episodes."""
   return all(map(_EPISODE.fullmatch, names))
 
 
-def read_episodes(path: str) -> tf.data.Dataset:
-  """Returns the RLDS data set of a Minari file; see `from_flat_arrays`."""
+def _find_file(name_or_directory: files.PathLike) -> str:
+  """Returns the path of the HDF5 file of a Minari data set."""
+  path = files.expand_local(name_or_directory, 'A Minari data set')
+  if not os.path.exists(path):
+    by_name = _path_of_name(os.fspath(name_or_directory))
+    if by_name is None or not os.path.exists(by_name):
+      raise ValueError(
+          f'There is no Minari data set {path}'
+          + (f', and none at {by_name}.' if by_name else '.')
+      )
+    path = by_name
+  for candidate in path, *(os.path.join(path, name) for name in _FILES):
+    if os.path.isfile(candidate):
+      return candidate
+  raise ValueError(
+      f'There is no HDF5 file in {path}: a Minari data set has one of {_FILES}.'
+  )
+
+
+def _path_of_name(name: str) -> Optional[str]:
+  """Returns where Minari keeps the data set of a name."""
+  if name.startswith('~') or os.path.isabs(name):
+    return None
+  root = os.environ.get('MINARI_DATASETS_PATH')
+  root = root or os.path.join('~', '.minari', 'datasets')
+  return os.path.join(files.expand(root), name)
+
+
+def _read_episodes(path: str, group_names: Iterable[str]) -> tf.data.Dataset:
+  """Returns the RLDS data set of the episodes in a file."""
+  groups = sorted(group_names, key=_episode_id)
   with h5py.File(path, 'r') as file:
-    groups = sorted(file, key=_episode_id)
     first = file[groups[0]]
     names = _names(first)
     images = _image_columns(os.path.dirname(path))
 
     def row_spec(name):
-      # Where all JPEGs of an episode have as many bytes, they are one array.
+      # Where all JPEGs of an episode have as many bytes, Minari has stored them
+      # as one array.
       if name in images and first[name].ndim == 2:
         return tf.TensorSpec([], tf.string)
       return columns_lib.row_spec(first[name])
@@ -103,7 +138,7 @@ def _episode_id(group: str) -> int:
 
 
 def _names(group: h5py.Group) -> Dict[str, Any]:
-  """Returns the step's fields, every leaf the name of its column."""
+  """Returns the fields of a step; every leaf is the name of its column."""
   columns = columns_lib.leaves(group)
   names = {
       field: columns_lib.below(name, columns)
@@ -126,7 +161,7 @@ def _names(group: h5py.Group) -> Dict[str, Any]:
       (kept if fits else left_out).append(name)
   if left_out:
     logging.warning(
-        'Left out: what does not have numbers or strings of each step: %s.',
+        'Left out: columns without numbers or strings for each step: %s.',
         ', '.join(left_out),
     )
   tops = {name.split('/')[0] for name in kept}
@@ -134,7 +169,7 @@ def _names(group: h5py.Group) -> Dict[str, Any]:
 
 
 def _num_rows(name: str, length: int) -> Tuple[int, ...]:
-  """Returns how many rows a column may have in an episode of T transitions."""
+  """Returns the numbers of rows a column may have for `length` transitions."""
   field = name.split('/')[0]
   if field == _FIELDS[rlds.OBSERVATION]:
     return (length + 1,)
@@ -142,7 +177,7 @@ def _num_rows(name: str, length: int) -> Tuple[int, ...]:
 
 
 def _image_columns(directory: str) -> Set[str]:
-  """Returns the columns whose spaces are images, as the metadata has them."""
+  """Returns the columns that hold images, according to the metadata."""
   path = os.path.join(directory, _METADATA_FILE)
   if not files.exists(path):
     return set()
@@ -176,7 +211,8 @@ def _image_boxes(space: Dict[str, Any], name: str) -> Set[str]:
 def _packs(
     path: str, groups: List[str], names: Any, spec: Any
 ) -> Iterator[packs.Pack]:
-  """Reads the episodes, one a pack: to open its columns costs the most."""
+  """Reads each episode as a pack of its own."""
+  # Larger packs would gain little: opening the columns takes the most time.
   with h5py.File(path, 'r') as file:
     for group in groups:
       steps, is_terminal = _read(file[group], names, spec)
@@ -195,7 +231,7 @@ def _read(group: h5py.Group, names: Any, spec: Any) -> Tuple[Any, bool]:
   if terminations[:-1].any():
     raise ValueError(
         f'{group.name} has a termination in row {terminations.argmax()}, but'
-        f' {length} rows. An episode must end with it.'
+        f' {length} rows. A termination must be in the last row.'
     )
 
   def read(name, row_spec):

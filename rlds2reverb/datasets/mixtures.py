@@ -1,4 +1,4 @@
-"""Mixtures: one data set drawn from several, with weights."""
+"""Mixtures: data sets whose elements are drawn from several others."""
 
 from typing import Any, Dict, Mapping, NamedTuple, Optional
 
@@ -15,22 +15,23 @@ _ENDS = ('never', 'first', 'all')
 
 
 class Mixed(NamedTuple):
-  """An element of a mixture; or a sub-batch, with one dimension more.
+  """An element of a mixture, or a sub-batch of them with one dimension more.
 
   Attributes:
     element: the element, with zeros in the fields that its data set lacks.
-    source: int32 `[]`: the index of its data set, in the order in which they
-      were given.
-    present: for each field that some data set lacks, by the name of its path,
-      whether this element's has it: bool `[]`. Empty where none lacks any.
+    source: int32 `[]`: the index of its data set, in the order in which the
+      data sets were given.
+    mask: a dict with an entry for each field that some data set lacks. Its key
+      is the name of the field's path; its value says whether this element's
+      data set has the field: bool `[]`.
   """
 
   element: Any
   source: tf.Tensor
-  present: Dict[str, tf.Tensor]
+  mask: Dict[str, tf.Tensor]
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 def mix_datasets(
     datasets: Mapping[str, tf.data.Dataset],
     weights: Optional[Mapping[str, float]] = None,
@@ -40,42 +41,44 @@ def mix_datasets(
     end: str = 'never',
     seed: int = 0,
 ) -> tf.data.Dataset:
-  """Draws from several data sets, each with its probability.
+  """Draws elements from several data sets, each with its own probability.
 
-  Elements may be episodes, trajectories or windows: what a data set has. They
-  come in its order, so shuffle each one before. With `a` and `b` of 2 and 4
-  elements, where the draws are a b b a b a b ...
+  The elements may be episodes, trajectories, windows or anything else. Each
+  data set gives them in its own order, so shuffle it before. If `a` has 2
+  elements and `b` has 4, and the data sets drawn are a b b a b a b ..., then:
 
       level="element"                     a0 b0 b1 a1 b2 ...
       level="subbatch", subbatch_size=2   [a0 a1] [b0 b1] [b2 b3] [a0 a1] ...
-      end="never"    a0 b0 b1 a1 b2 a0 b3 ...    each begins anew
-      end="first"    a0 b0 b1 a1 b2              a is drawn, and has ended
-      end="all"      a0 b0 b1 a1 b2 b3           until every one has ended
+      end="never"    a0 b0 b1 a1 b2 a0 b3 ...    each data set is repeated
+      end="first"    a0 b0 b1 a1 b2              a is drawn after its end
+      end="all"      a0 b0 b1 a1 b2 b3           all data sets have ended
 
-  The levels are those of TorchRL's `ReplayBufferEnsemble`, where each sub-batch
-  comes whole from one buffer, and of `tf.data.Dataset.sample_from_datasets`.
+  Single elements are drawn as by `tf.data.Dataset.sample_from_datasets`.
+  Sub-batches are drawn as by TorchRL's `ReplayBufferEnsemble`, where each one
+  comes from one buffer.
 
   Args:
-    datasets: the data sets by name. Keys of dicts that only some have are
-      filled in (see `Mixed`); the steps of episodes are stacked.
-    weights: by the same names, how often each is drawn, in proportion. By
-      default all are equal. One of weight 0 is never drawn.
-    level: `"element"`: each element is drawn; `"subbatch"`: so many elements of
-      one data set are drawn together, and stacked.
-    subbatch_size: the number of elements of a sub-batch.
-    end: see above. With `"all"` the last sub-batch of a data set may be
-      shorter; with `"first"` it is left out.
-    seed: of the draws. The same seed gives the same draws, each time that the
-      mixture is iterated.
+    datasets: a dict from names to data sets. Fields that only some of them have
+      are filled with zeros in the others; the steps of episodes are stacked.
+    weights: a dict from the same names to weights. Each data set is drawn in
+      proportion to its weight; a data set of weight 0 is never drawn. By
+      default all weights are equal.
+    level: `"element"` draws each element by itself. `"subbatch"` takes
+      `subbatch_size` elements from the data set that is drawn, and stacks them.
+    subbatch_size: the number of elements in a sub-batch.
+    end: when the mixture ends, as drawn above. With `"all"` the last sub-batch
+      of a data set may be shorter; with `"first"` a shorter one is left out.
+    seed: the seed of the draws, an int. The same seed gives the same draws each
+      time that the mixture is iterated.
 
   Returns:
     A data set of `Mixed` elements.
 
   Raises:
     ValueError: if there are no data sets, if they differ in anything but keys
-      of dicts, if weights are not theirs or negative or all 0, or another
-      argument is not valid.
-    InvalidArgumentError: while iterating, if a data set that is to be repeated
+      of dicts, if the weights have other names, are negative or are all 0, or
+      if another argument is not valid.
+    InvalidArgumentError: while iterating, if a data set that should be repeated
       is empty.
   """
   checks.check_choice('level', level, _LEVELS)
@@ -85,7 +88,7 @@ def mix_datasets(
   ):
     raise ValueError(
         'level="subbatch" needs a positive subbatch_size, and level="element"'
-        f' none, but level={level!r} has subbatch_size={subbatch_size}.'
+        f' needs none, but level={level!r} has subbatch_size={subbatch_size}.'
     )
   if not datasets:
     raise ValueError('There are no data sets to mix.')
@@ -94,7 +97,7 @@ def mix_datasets(
   for source, (name, dataset) in enumerate(alignment.align(datasets).items()):
     dataset = dataset.map(
         lambda aligned, source=source: Mixed(
-            aligned.element, tf.constant(source), aligned.present
+            aligned.element, tf.constant(source), aligned.mask
         )
     )
     mixed.append(_prepare(dataset, name, subbatch_size, end))
@@ -112,8 +115,8 @@ def _normalize(datasets, weights):
     return [1 / len(datasets)] * len(datasets)
   if set(weights) != set(datasets):
     raise ValueError(
-        f'weights must be of the data sets {sorted(datasets)}, but are of'
-        f' {sorted(weights)}.'
+        f'weights must have the names of the data sets, {sorted(datasets)}, but'
+        f' have {sorted(weights)}.'
     )
   total = sum(weights.values())
   if min(weights.values()) < 0 or not 0 < total < float('inf'):
@@ -127,7 +130,7 @@ def _normalize(datasets, weights):
 def _prepare(dataset, name, subbatch_size, end):
   """Repeats a data set and stacks its sub-batches."""
   if end == 'never':
-    # Reached only where there is nothing to repeat.
+    # This is reached only if there is nothing to repeat.
     dataset = dataset.repeat().concatenate(_error(dataset.element_spec, name))
   if subbatch_size is None:
     return dataset

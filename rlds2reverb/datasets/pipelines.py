@@ -1,9 +1,10 @@
 """Hashes that tell one `tf.data` pipeline from another.
 
-The graph of a data set says all that is done to get its elements: the files
-that are read, the functions that are applied, and every constant in them. The
-names in a graph count up while a program builds its pipelines, so a pipeline is
-hashed by what its nodes do and where their inputs come from, without the names.
+The graph of a data set describes all that is done to get its elements: the
+files that are read, the functions that are applied, and every constant in them.
+The names in a graph contain counters, which differ from one program to another.
+So the hash of a pipeline is made of what its nodes do and of where their inputs
+come from, without the names.
 """
 
 import graphlib
@@ -13,24 +14,25 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
-_FAIL = 2  # what `external_state_policy` calls it
+# Values of `external_state_policy`.
+_FAIL = 2
 _IGNORE = 1
 
-# Tensors in memory are copied into the graph. Of larger ones that would take
+# Tensors in memory are copied into the graph. Copying larger ones would take
 # seconds, and several times their memory.
 _MAX_TENSOR_BYTES = 128 << 20
 
 _WITHOUT_BYTES = (tf.variant, tf.resource)
 
-# What has a resource only to hold its own state: seeds, or what was cached.
+# These have a resource that holds only their own state: seeds, or a cache.
 _OWN_RESOURCES = (
     'CacheDatasetV2',
     'ShuffleDatasetV3',
     'ShuffleAndRepeatDatasetV2',
 )
 
-# Where the two seeds are among a node's inputs. Both are 0 where no seed was
-# given, and a new one is drawn each time.
+# The position of the first of the two seeds among a node's inputs. If both
+# seeds are 0, none was given, and a new one is drawn each time.
 _SEED_INPUTS = {
     'RandomDataset': 0,
     'RandomDatasetV2': 0,
@@ -42,27 +44,27 @@ _SEED_INPUTS = {
 
 
 def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
-  """Returns a hash of what a data set's elements are made of.
+  """Returns a hash of what a data set's elements are made from.
 
-  It is the same for the same pipeline, built again in this or another process,
-  from the same files: their size and time of modification count, where they are
-  local. Whatever else differs, such as a constant, a function, an option or the
-  order of two maps, has another hash.
+  The hash stays the same when the same pipeline is built again, in this process
+  or another, from the same files. The size and time of modification of local
+  files count. A pipeline with another constant, function, option or order of
+  maps has another hash.
 
   Args:
     dataset: any data set.
 
   Returns:
-    The hash: 16 hexadecimal digits; and an empty string. Or None, where other
-    elements may come out of the same graph, and the reason: Python is called
-    (`from_generator`, `tf.py_function`), there are variables, an order or
-    number is random without a seed, or tensors in memory are too large.
+    The hash, 16 hexadecimal digits, and an empty string. If the same graph can
+    give other elements, None and the reason: the graph calls Python
+    (`from_generator`, `tf.py_function`), it has variables, an order or a number
+    is random without a seed, or tensors in memory are too large.
   """
   num_bytes = _tensor_bytes(dataset)
   if num_bytes > _MAX_TENSOR_BYTES:
     return None, (
-        f'it has {num_bytes >> 20} MiB of tensors in memory, more than are'
-        ' looked at'
+        f'it has {num_bytes >> 20} MiB of tensors in memory, which are too many'
+        ' to hash'
     )
   try:
     graph = _graph(dataset, _FAIL)
@@ -84,7 +86,7 @@ def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
 
 
 def constant_strings(dataset: tf.data.Dataset) -> Set[bytes]:
-  """Returns all strings in a data set's graph, names of its files included."""
+  """Returns all strings in a data set's graph, such as the names of files."""
   return _strings(_graph(dataset, _IGNORE))
 
 
@@ -107,8 +109,8 @@ def _strings(graph) -> Set[bytes]:
 
 
 def _tensor_bytes(dataset) -> int:
-  """Returns how large the tensors are that a data set holds in memory."""
-  # TensorFlow has no public way to ask before they are copied.
+  """Returns the number of bytes of the tensors that a data set has in memory."""
+  # TensorFlow has no public way to find this before the tensors are copied.
   num_bytes = 0
   sources = [dataset]
   seen = set()
@@ -133,7 +135,7 @@ def _reason(error: tf.errors.OpError) -> str:
 
 
 def _find_state(graph) -> str:
-  """Returns what TensorFlow lets through, though it is not in the graph."""
+  """Returns state outside the graph that TensorFlow does not report, or ''."""
   constants = {
       node.name: node.attr['value'].tensor
       for node in graph.node
@@ -193,7 +195,7 @@ class _Hasher:
   def _node(self, node, hashes) -> bytes:
     parts = [self._function(node.op)]
     for key in sorted(node.attr):
-      # What begins with _ are hints, and the metadata is a name.
+      # Attributes whose names begin with _ are hints; the metadata is a name.
       if not key.startswith('_') and key != 'metadata':
         parts += [key.encode(), self._attribute(node.attr[key])]
     return _digest(*parts, *_references(node.input, hashes))
@@ -203,7 +205,7 @@ class _Hasher:
     if functions:
       return _digest(*(self._function(one.name) for one in functions))
     if _is_resource(value.tensor):
-      return b''  # It has a name that counts up.
+      return b''  # It has a name with a counter.
     return value.SerializeToString(deterministic=True)
 
   def _function(self, name: str) -> bytes:
@@ -223,7 +225,7 @@ class _Hasher:
 
 
 def _references(references, hashes) -> List[bytes]:
-  """Returns what is referred to; nodes only waited for have no order."""
+  """Returns hashes of inputs; those that are only waited for come sorted."""
   outputs = [one for one in references if not one.startswith('^')]
   waited_for = [one for one in references if one.startswith('^')]
   return [

@@ -1,4 +1,4 @@
-"""Recording episodes of a gym environment as an RLDS data set on disk."""
+"""Records episodes of a gym environment as an RLDS data set on disk."""
 
 from typing import Any, Callable, Dict, Iterator, Optional
 
@@ -9,11 +9,11 @@ import tensorflow_datasets as tfds
 import tqdm
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 
-# From an observation to an action.
+# A policy takes an observation and returns an action.
 Policy = Callable[[Any], Any]
 
 
@@ -33,18 +33,21 @@ def record_episodes(
   An episode of `T` transitions has `T + 1` steps. The action, reward and
   discount of its last step are zeros that carry no meaning. An episode that the
   environment ends is terminal: `is_terminal` is set on its last step, and the
-  discount of the transition into it is 0. One that a time limit cuts is not,
-  and its discounts are 1.
+  discount of the transition into that step is 0. An episode that a time limit
+  cuts is not terminal, and its discounts are 1.
 
   Args:
     environment: the id of a gym environment, for example `CartPole-v1`.
-    directory: a directory that does not exist yet, or is empty: its path, or a
-      URL that TensorFlow can write to. It becomes visible when it is whole.
-    num_episodes: how many episodes to record.
-    policy: from an observation to an action. By default uniformly random.
-    max_steps: cuts an episode after so many transitions, as a time limit does.
+    directory: the path of a directory that does not exist yet or is empty, or
+      a URL that TensorFlow can write to. The directory becomes visible when it
+      is complete.
+    num_episodes: the number of episodes to record.
+    policy: a function from an observation to an action. By default actions are
+      uniformly random.
+    max_steps: the number of transitions after which an episode is cut, as by a
+      time limit.
     split: the name of the split.
-    seed: of the environment and of the random actions.
+    seed: the seed of the environment and of the random actions, an int.
     progress: whether to show a progress bar.
 
   Returns:
@@ -53,10 +56,10 @@ def record_episodes(
   Raises:
     BlockingIOError: if another process is writing to `directory`.
     FileExistsError: if `directory` is not empty.
-    OSError: if `directory` cannot be written. This is found out before the
+    OSError: if `directory` cannot be written. This is checked before the
       environment is made.
-    ValueError: if `num_episodes` or `max_steps` is not positive, or there is no
-      such environment.
+    ValueError: if `num_episodes` or `max_steps` is not positive, or if there is
+      no such environment.
   """
   if num_episodes < 1 or (max_steps is not None and max_steps < 1):
     raise ValueError(
@@ -64,7 +67,7 @@ def record_episodes(
         f' {num_episodes} and {max_steps}.'
     )
   directory = files.expand(directory)
-  with whole.new_folder(directory, [identity.INFO_FILE]) as folder:
+  with whole.new_folder(directory, [versions.INFO_FILE]) as folder:
     try:
       env = gym.make(environment)
     except gym.error.Error as e:
@@ -123,8 +126,9 @@ def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
   is_first = True
   num_steps = 0
   while True:
-    # Copied as soon as they are there: environments and policies write the next
-    # ones into the same arrays, and may change those that they are given.
+    # Observations and actions are copied at once, because environments and
+    # policies may write the next ones into the same arrays, or change those
+    # that they are given.
     recorded_observation = _copy(env.observation_space, observation)
     action = policy(observation) if policy else env.action_space.sample()
     recorded_action = _copy(env.action_space, action)
@@ -178,5 +182,5 @@ def _zeros(space):
 def _copy(space, value):
   if isinstance(space, gym.spaces.Dict):
     return {key: _copy(space[key], value[key]) for key in space.spaces}
-  # Environments return float64 where their space is float32.
+  # Some environments return float64 although their space is float32.
   return np.array(value, space.dtype)

@@ -1,4 +1,4 @@
-"""Saving a transformed data set as RLDS on disk, to be read many times."""
+"""Saves a transformed data set as RLDS on disk, to be read many times."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import pipelines
+from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import steps as steps_lib
@@ -31,47 +32,49 @@ def save_episodes(
     name: Optional[str] = None,
     overwrite: bool = False,
 ) -> str:
-  """Writes episodes as an RLDS data set, once.
+  """Writes episodes as an RLDS data set, unless they are written already.
 
       saved = save_episodes(transform_episodes(episodes, transforms), directory)
       episodes = load_episodes(saved)
 
-  What is in `directory` already is used again if it was saved from the same
-  pipeline, that is, with all that is done in the graph of `rlds_data`, and
-  `identity`. Where other episodes may come out of the same graph, as of
-  `from_generator`, `from_flat_arrays` or a shuffle without a seed, it is not.
-  Episodes are written beside `directory` and moved there when they are whole.
+  Episodes that are in `directory` already are used again if they were saved
+  from the same pipeline (all that is done in the graph of `rlds_data`) with the
+  same `identity`. They are not used again if the same graph can give other
+  episodes, as with `from_generator`, `load_hdf5` or a shuffle without a seed.
+  Episodes are written beside `directory`, and moved there when they are
+  complete.
 
   Every value is read back as it was, with its dtype and bits. Decoded images
-  (uint8 or uint16, of 1, 3 or 4 channels) are stored as PNG; other leaves of
-  1 KiB or more a step are compressed with zlib; float64, which TFDS would round
-  to float32, is stored as bytes. Strings, and images in them, stay as they are.
+  (uint8 or uint16, of 1, 3 or 4 channels) are stored as PNG. Other leaves of
+  1 KiB or more per step are compressed with zlib. TFDS would round float64 to
+  float32, so it is stored as bytes. Strings, and images in them, stay as they
+  are.
 
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps, in dicts of any
-      depth. All episodes are gone through, in their order.
-    directory: where the data set will be: its path, or a URL that TensorFlow
-      can write to. Its parents are made.
-    identity: what else tells this data from other data; see
-      `cached_statistics`.
+      depth. All its episodes are written, in their order.
+    directory: the path of the new data set, or a URL that TensorFlow can write
+      to. Its parents are made.
+    identity: values that tell this data from other data, besides the pipeline;
+      see `cached_statistics`.
     split: the name of the split.
-    name: of the data set; by default the last part of `directory`.
-    overwrite: whether a data set that was saved in `directory` before is
-      replaced. It stays until the new one is whole; at a URL, where it could
-      not, it cannot be replaced. What was not saved by this function never is.
+    name: the name of the data set; by default the last part of `directory`.
+    overwrite: whether to replace a data set that this function has saved in
+      `directory` before. It stays there until the new one is complete. That is
+      not possible at a URL, where nothing is replaced. Anything else in
+      `directory` is never replaced.
 
   Returns:
     The directory, for `load_episodes`.
 
   Raises:
-    ValueError: if `rlds_data` is read from `directory`, or a field cannot be
-      written: ragged, bfloat16, in a tuple, or a string array of open shape or
-      of no strings.
-      Or while writing, if there are no episodes.
+    ValueError: if `rlds_data` is read from `directory`; if a field cannot be
+      written, because it is ragged, bfloat16, in a tuple, or a string array
+      whose shape is open or empty; or if there are no episodes.
     BlockingIOError: if another process is writing to `directory`.
-    FileExistsError: if there is something else in `directory`, or it cannot be
-      known whether it is the same.
-    OSError: if it cannot be written or replaced.
+    FileExistsError: if there is something else in `directory`, or if it cannot
+      be known whether it is the same.
+    OSError: if `directory` cannot be written or replaced.
   """
   directory = files.expand(directory)
   if _reads_from(rlds_data, directory):
@@ -111,7 +114,7 @@ def save_episodes(
       )
   with whole.new_folder(
       directory,
-      [identity_lib.INFO_FILE, _MARKER],
+      [versions.INFO_FILE, _MARKER],
       replace=saved is not None,
   ) as folder:
     writing.write_episodes(
@@ -140,7 +143,7 @@ def _features(episode_spec: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _feature(spec: Any, keys: Sequence[Any]) -> Any:
-  """Returns the TFDS feature that holds values of `spec`."""
+  """Returns the TFDS feature that stores values of `spec`."""
   path = steps_lib.field_path(keys)
   if isinstance(spec, dict):
     if not all(isinstance(key, str) for key in spec):
@@ -177,7 +180,7 @@ def _feature(spec: Any, keys: Sequence[Any]) -> Any:
         shape=shape, dtype=dtype, encoding_format='png'
     )
   encoding = 'none'
-  # Where it is not encoded, TensorFlow divides by the size of a step.
+  # TensorFlow divides by the size of a step where that is not encoded.
   if (
       is_open
       or is_empty

@@ -1,4 +1,4 @@
-"""Writing episodes to disk in the TFDS format."""
+"""Writes episodes to disk in the TFDS format."""
 
 from typing import Any, Dict, Iterable
 
@@ -19,15 +19,15 @@ def write_episodes(
   """Writes one split of a data set into an empty folder.
 
   Args:
-    episodes: what TFDS can encode by `features`.
-    folder: where to write; see `whole.new_folder`.
-    name: of the data set; made into one that TFDS allows.
-    description: of the data set.
+    episodes: the episodes, which TFDS can encode with `features`.
+    folder: the folder to write into; see `whole.new_folder`.
+    name: the name of the data set, which is changed into one that TFDS allows.
+    description: a description of the data set.
     features: the TFDS features of an episode.
     split: the name of the split.
 
   Raises:
-    ValueError: if there are no episodes: TFDS could not read such a split.
+    ValueError: if there are no episodes, because TFDS cannot read such a split.
   """
   info = tfds.core.DatasetInfo(
       builder=tfds.core.dataset_info.DatasetIdentity(
@@ -43,7 +43,7 @@ def write_episodes(
       info, max_examples_per_shard=_MAX_EPISODES_PER_FILE
   )
   writer.initialize_splits([split])
-  # It notes the splits anew at each call, so all episodes go in one.
+  # Each call records the splits anew, so all episodes are added in one call.
   writer.add_examples({split: episodes})
   writer.close_all()
   if not info.splits[split].num_examples:

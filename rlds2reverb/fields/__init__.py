@@ -1,5 +1,12 @@
 """From a data set's own step fields to those of an RLDS step.
 
-A `StepMapping` says what each field is made of; the mappings of well-known data
+A `StepMapping` says what each field is made of. The mappings of well-known data
 sets are there by name.
 """
+
+from rlds2reverb.fields.named_mappings import config_names
+from rlds2reverb.fields.named_mappings import load_mapping
+from rlds2reverb.fields.step_mapping import map_fields
+from rlds2reverb.fields.step_mapping import step_policy_info
+from rlds2reverb.fields.step_mapping import StepMapping
+from rlds2reverb.fields.step_mapping import TerminalOnSuccess

@@ -1,6 +1,6 @@
-"""Sources: what a field of an RLDS step is made of, found and read.
+"""Finds and reads the sources from which the fields of an RLDS step are made.
 
-`fields.StepMapping` says what a source may be.
+The docstring of `step_mapping.StepMapping` says what a source may be.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ class Field:
   """A field that a source names.
 
   Attributes:
-    keys: what leads to it in the `nest_of` its episode.
+    keys: its path in the `nest_of` its episode.
   """
 
   keys: paths.Keys
 
 
 def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns the fields of a step, and beside them, at `..`, the episode's.
+  """Returns a dict of a step's fields, with the episode's fields at `..`.
 
   Args:
     episode: an episode, or the spec of one.
@@ -64,8 +64,9 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
   Args:
     source: a source.
     nest: the `nest_of` an episode, or of the spec of one.
-    problems: gets a sentence for every path that is not there, that can be read
-      in more than one way, or that leads to what is not dense.
+    problems: a list to which a sentence is added for every path that does not
+      exist, that can be read in more than one way, or that leads to something
+      that is not a dense tensor.
   """
   if isinstance(source, dict):
     return {k: resolve(v, nest, problems) for k, v in source.items()}
@@ -91,7 +92,7 @@ def _what_is_not_dense(nest, keys) -> List[str]:
 
 
 def describe(episode: Dict[str, Any]) -> List[str]:
-  """Returns a line a leaf of `nest_of`: its path, its dtype and its shape."""
+  """Returns a line with the path, dtype and shape of each leaf of `nest_of`."""
   stacked = not isinstance(
       episode[rlds.STEPS], (tf.data.Dataset, tf.data.DatasetSpec)
   )
@@ -117,20 +118,19 @@ def used(sources: Any) -> List[paths.Keys]:
 
 
 def measured(steps: Any, sources: Any) -> Tuple[Any, tf.Tensor]:
-  """Returns stacked steps, and how many there are.
+  """Returns stacked steps, checked for one length, and that length.
 
   Args:
     steps: a dict of tensors `[T, ...]`.
-    sources: a nest of resolved sources. Leaves that none of them names are left
-      as they are.
+    sources: a nest of resolved sources. Leaves that none of them names are not
+      checked.
 
   Returns:
-    The steps, the used leaves of which are checked to have as many rows; and
-    int32 `[]`, `T`.
+    The steps; and their number `T`, int32 `[]`.
 
   Raises:
     ValueError: see `steps.lengths_of`.
-    InvalidArgumentError: if they have not.
+    InvalidArgumentError: if the leaves that are used differ in length.
   """
   named = used(sources)
   leaves = dict(tree.flatten_with_path(steps))
@@ -145,7 +145,7 @@ def measured(steps: Any, sources: Any) -> Tuple[Any, tf.Tensor]:
   )
   leaves.update({keys: checked[name] for name, keys in names.items()})
   steps = tree.map_structure_with_path(lambda keys, _: leaves[keys], steps)
-  # A ragged field, if there is one, has another kind of shape.
+  # The shape of a ragged or sparse field does not give the length.
   dense = (
       leaf
       for leaf in [*checked.values(), *leaves.values()]
@@ -164,17 +164,17 @@ def read(
   """Returns the tensors of a resolved source.
 
   Args:
-    source: what `resolve` returns of a source that is not None.
-    episode: the episode, its steps stacked.
+    source: what `resolve` returns for a source that is not None.
+    episode: an episode with stacked steps.
     length: int32 `[]`: the number of its steps, `T`.
-    cast: applied to each leaf.
-    name: of what the source is for, for the message of an error.
+    cast: a function that is applied to each leaf.
+    name: the name of the field that is made, for error messages.
 
   Returns:
     A nest of tensors `[T, ...]`.
 
   Raises:
-    InvalidArgumentError: if a function returns another length.
+    InvalidArgumentError: if a source is a function and returns another length.
   """
   if isinstance(source, Field):
     nest = paths.get(nest_of(episode), source.keys)
@@ -195,7 +195,7 @@ def read(
 
 
 def _repeat(value, length):
-  # Unlike tf.broadcast_to, tf.gather takes strings and unknown shapes.
+  # Unlike tf.broadcast_to, tf.gather accepts strings and unknown shapes.
   return tf.gather(value[tf.newaxis], tf.zeros([length], tf.int32))
 
 

@@ -1,6 +1,6 @@
-"""The features of well-known data sets, known without their data.
+"""The features of well-known data sets, which are known without their data.
 
-So that a config can be checked where nothing is downloaded.
+With them a config can be checked where no data set has been downloaded.
 """
 
 import os
@@ -16,28 +16,30 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 
-# Configs for data of any dtypes and ranks, of which one example is known.
+# These configs are for data of any dtypes and ranks. The features that are
+# known for them are only an example.
 _FOR_ANY_KINDS = ('recorded_gym',)
 
 
 def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
   """Returns the features of the data sets that a config is for.
 
-  Those in `configs/features/<config>/features.json`, as TFDS writes them; else
-  those of TFDS's own builders whose names begin with that of the config.
+  They are read from `configs/features/<config>/features.json`, a file that TFDS
+  writes. If there is none, they are those of the builders in TFDS whose names
+  begin with the name of the config.
 
   Args:
     config: one of `named_mappings.config_names()`.
 
   Returns:
-    The features of an episode by the name of the data set, for example
-    `d4rl_mujoco_ant/v2-medium`. Empty where none are known.
+    A dict from names of data sets, for example `d4rl_mujoco_ant/v2-medium`, to
+    the features of an episode. It is empty if none are known.
   """
   folder = os.path.join(named_mappings.config_folder(), 'features', config)
   if os.path.isdir(folder):
     return {config: tfds.features.FeatureConnector.from_config(folder)}
   features = {}
-  # TFDS prefers features that it finds on disk.
+  # In an empty folder TFDS finds no features on disk, which it would prefer.
   with tempfile.TemporaryDirectory() as empty:
     for name in tfds.list_builders(with_community_datasets=False):
       if name.startswith(config):
@@ -50,7 +52,7 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
 
 
 def episode_spec(features: tfds.features.FeaturesDict) -> Dict[str, Any]:
-  """Returns the spec of an episode, its steps a nested data set."""
+  """Returns the spec of an episode whose steps are a nested data set."""
   spec = features.get_tensor_spec()
   return {**spec, rlds.STEPS: tf.data.DatasetSpec(spec[rlds.STEPS])}
 
@@ -60,22 +62,23 @@ def check_kinds(
 ) -> bool:
   """Checks that mapped steps are of the kind that a config was made for.
 
-  A field must have the kind of dtype (float, integer, bool or string) and the
-  rank that it has in one of the data sets that the config is known to be for:
-  discrete actions are not what vectors of floats are. Sizes may differ, as
-  those of another robot do, and so may the keys of a dict.
+  All fields must have the kinds of dtype (float, integer, bool or string) and
+  the ranks that they have in one of the data sets that the config is known to
+  be for. Discrete actions, for example, do not pass for vectors of floats.
+  Sizes may differ, for example those of another robot, and so may the keys of a
+  dict.
 
   Args:
     config: the name of a config.
-    mapping: that of the config.
-    step_spec: the spec of a step that the mapping made.
+    mapping: the mapping of that config.
+    step_spec: the spec of a step that the mapping has made.
 
   Returns:
-    Whether there was something to compare with.
+    Whether there is a data set to compare with.
 
   Raises:
-    ValueError: if there is a difference to each of the data sets. Lists those
-      to the nearest one, by path.
+    ValueError: if the steps differ from each of the data sets. The message lists
+      the differences to the one that has the fewest, by path.
   """
   if config in _FOR_ANY_KINDS:
     return False
@@ -101,7 +104,7 @@ def check_kinds(
 
 
 def _mapped(mapping, episode) -> Dict[str, Any]:
-  """Returns the spec of a step that a mapping makes of an episode's spec."""
+  """Returns the spec of the steps that a mapping makes of an episode."""
   traced = tf.function(mapping).get_concrete_function(episode)
   return steps_lib.without_time(
       tf.nest.map_structure(
@@ -125,9 +128,9 @@ def _compare(known, found, keys, differences: List[str]) -> None:
 
 
 def _kind(nest) -> Any:
-  """Returns what two fields must have in common."""
+  """Returns the properties that must be equal in two fields."""
   if not isinstance(nest, tf.TensorSpec):
-    # Of tuples every part counts.
+    # The parts of a tuple count, but not the keys of a dict.
     return tree.map_structure(_kind, nest) if isinstance(nest, tuple) else dict
   dtypes = ('is_floating', 'is_integer', 'is_bool', 'is_complex')
   return nest.shape.rank, [getattr(nest.dtype, name) for name in dtypes]

@@ -1,8 +1,7 @@
-"""From a data set's own step fields to those of an RLDS step.
+"""Makes the fields of an RLDS step from a data set's own step fields.
 
-Hardly a data set has the seven fields of an RLDS step under their names, in
-one shape, and nothing else. A `StepMapping` says, field by field, what they are
-made of.
+Few data sets have exactly the seven fields of an RLDS step, under their names
+and with their shapes. A `StepMapping` says for each field what it is made from.
 """
 
 import dataclasses
@@ -24,10 +23,10 @@ _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 _CAN_BE_FILLED = (rlds.REWARD, rlds.DISCOUNT, *_FLAGS)
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True)
 class StepMapping:
-  """What the fields of an RLDS step are made of.
+  """Says what each field of an RLDS step is made from.
 
       StepMapping(
           observation={'image': 'observation/image', 'robot': 'state'},
@@ -35,21 +34,22 @@ class StepMapping:
           discount=None,
           cast={'float64': 'float32'})
 
-  A field's source is
+  The source of a field is one of:
 
-  - a string: the path of a field of the data set's step, its keys joined by
-    `/`, as error messages write it. It may name a whole nest. A path that
-    begins with `../` is that of a field of the episode, which every step gets.
-  - a tuple: the keys of the path, one by one. Needed only where two paths read
-    the same when joined, as a key itself may contain a `/`.
-  - a dict: a nest of sources.
-  - a list of sources: their numbers, in this order, as one vector. A nest in
-    the list counts as all its leaves, dicts in the order of their keys. Of
-    several dtypes the widest float is taken.
-  - a number or bool: itself, in every step.
-  - a function: called in graph mode with the whole episode, its `steps`
-    stacked; returns the field for all steps, `[T, ...]`.
-  - None: the data has no such field, or one that is wrong. It is filled in:
+  - a string: the path of a field of the data set's step, with its keys joined
+    by `/`, as in error messages. It may name a whole nest. A path that begins
+    with `../` names a field of the episode, which is repeated for every step.
+  - a tuple: the keys of a path, one by one. It is needed only where a key
+    contains a `/`, so that two paths look the same when they are joined.
+  - a dict of sources: a nest of fields.
+  - a list of sources: one vector of all their numbers, in this order. A nest in
+    the list stands for all its leaves; the leaves of a dict are in the order of
+    its keys. If there are several dtypes, the vector has the widest float.
+  - a number or bool: a constant, which is the same in every step.
+  - a function: it is called in graph mode with the whole episode, whose `steps`
+    are stacked, and returns the field for all steps, `[T, ...]`.
+  - None: the data does not have this field, or has a wrong one. The field is
+    filled in:
 
         step             |  0     1    ...  T-1    T   |
         is_first         |  1     0          0     0   |  by position
@@ -62,16 +62,19 @@ class StepMapping:
   Step fields that no source names are dropped.
 
   Attributes:
-    observation: a source.
-    action: a source.
-    reward: a source. A reward of shape `(1,)` becomes one number.
-    discount: a source of one number, which becomes float32.
-    is_first: a source of one number, which becomes bool.
-    is_last: as `is_first`.
-    is_terminal: as `is_first`.
-    policy_info: a source; None for no such field. Pushed where
-      `step_policy_info` is the conversion's `policy_info_fn`.
-    cast: from names of dtypes to those that they become, in every field.
+    observation: the source of the observation.
+    action: the source of the action.
+    reward: the source of the reward. A reward of shape `(1,)` becomes one
+      number.
+    discount: the source of the discount, one number, which becomes float32.
+    is_first: the source of the flag, one number or bool, which becomes bool.
+    is_last: likewise.
+    is_terminal: likewise.
+    policy_info: the source of a further field `policy_info`, or None for no
+      such field. Pass `step_policy_info` to a conversion as `policy_info_fn` to
+      put it into the trajectories.
+    cast: a dict from names of dtypes to the names of the dtypes that they
+      become, in every field.
   """
 
   observation: Source = rlds.OBSERVATION
@@ -98,16 +101,17 @@ class StepMapping:
     """Maps the steps of one episode; for `dataset.map`, and eagerly.
 
     Args:
-      episode: a dict with `steps`, stacked or a nested data set.
+      episode: a dict whose `steps` are stacked or a nested data set.
 
     Returns:
-      The episode with its `steps` mapped, stacked `[T, ...]`.
+      The episode with mapped `steps`, which are stacked `[T, ...]`.
 
     Raises:
-      ValueError: if a source does not fit, all of which it lists; or if what is
-        read for the reward, the discount or a flag is not of numbers.
-      InvalidArgumentError: if the stacked fields that are used differ in
-        length, or a function returns another length.
+      ValueError: if sources do not fit the episode, all of which the message
+        lists; or if the source of the reward, the discount or a flag does not
+        have numbers.
+      InvalidArgumentError: if stacked fields that are used differ in length, or
+        if a function returns another length.
     """
     sources = self._resolve(episode)
     steps = _stack(episode[rlds.STEPS], sources)
@@ -161,19 +165,19 @@ class StepMapping:
     return tf.cast(leaf, self.cast.get(leaf.dtype.name, leaf.dtype))
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True)
 class TerminalOnSuccess:
-  """A source for `is_terminal`: an episode that ends in success is terminal.
+  """Makes `is_terminal` from success: episodes that end in success are terminal.
 
       success          |  0  0  0  1 |  0  0  1  0 |  0  1  0  0 |
       is_terminal      |  0  0  0  1 |  0  0  0  1 |  0  0  0  0 |
 
-  Some recorders set a success with the transition into the last step, some with
-  that step; both count. Success earlier than that does not end the episode.
+  Some recorders report success with the last step, and some with the transition
+  into it; both count. An earlier success does not make the episode terminal.
 
   Attributes:
-    success: a source of one number or bool.
+    success: the source of the success, one number or bool.
   """
 
   success: Source
@@ -197,21 +201,22 @@ class TerminalOnSuccess:
 def map_fields(
     rlds_data: tf.data.Dataset, mapping: Optional[StepMapping] = None
 ) -> tf.data.Dataset:
-  """Makes RLDS steps of the steps of a data set that has others.
+  """Maps the steps of a data set to RLDS steps.
 
   Args:
-    rlds_data: a data set of episodes: dicts with `steps`, a nested
-      `tf.data.Dataset` of steps or steps stacked `[T, ...]`, of any fields.
-    mapping: what the fields of a step are made of. By default what it is called
-      with, or what gin binds to it.
+    rlds_data: a data set of episodes. An episode is a dict whose `steps`, with
+      any fields, are a nested `tf.data.Dataset` or stacked `[T, ...]`.
+    mapping: says what the fields of a step are made from. By default it is
+      `StepMapping()`, as gin binds it.
 
   Returns:
     A data set of episodes whose `steps` are stacked and have the seven fields
     of RLDS. The other fields of an episode stay.
 
   Raises:
-    ValueError: if the mapping does not fit the spec of `rlds_data`. Lists every
-      path that is not there with the nearest names, and all paths that are.
+    ValueError: if the mapping does not fit the spec of `rlds_data`. The message
+      lists every path that does not exist, with the nearest names, and all
+      paths that do.
   """
   episode = rlds_data.element_spec
   if not isinstance(episode, dict) or rlds.STEPS not in episode:
@@ -229,7 +234,12 @@ def map_fields(
 def step_policy_info(
     current: Dict[str, Any], following: Dict[str, Any]
 ) -> Any:
-  """The `policy_info_fn` for steps mapped with a `policy_info`."""
+  """Returns a step's `policy_info`; a `policy_info_fn` for conversions.
+
+  Args:
+    current: a step that was mapped with a `policy_info`.
+    following: the step after it, which is not used.
+  """
   del following
   return current[POLICY_INFO]
 
@@ -239,7 +249,7 @@ def _squeeze(leaf):
 
 
 def _stack(steps, sources):
-  """Stacks steps, without unused fields that cannot be stacked."""
+  """Stacks steps, and drops unused fields that cannot be stacked."""
   if not isinstance(steps, tf.data.Dataset):
     return steps
   used = field_sources.used(sources)
@@ -248,7 +258,7 @@ def _stack(steps, sources):
     return any(keys[: len(path)] == path for path in used)
 
   dropped = {
-      # Whole, where nothing of it is used.
+      # A field of which nothing is used is dropped whole.
       keys if any(path[0] == keys[0] for path in used) else keys[:1]: None
       for keys, spec in tree.flatten_with_path(steps.element_spec)
       if not steps_lib.has_one_shape(spec) and not is_used(keys)
@@ -265,7 +275,7 @@ def _is_last(length) -> tf.Tensor:
 
 
 def _fill_in(mapped, length):
-  """Adds to mapped steps the fields that have no source."""
+  """Adds the fields that have no source to mapped steps."""
   filled = dict(mapped)
   filled.setdefault(rlds.IS_FIRST, tf.equal(tf.range(length), 0))
   filled.setdefault(rlds.IS_LAST, _is_last(length))

@@ -1,5 +1,6 @@
 """Statistics kept in a JSON file beside the data set."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,6 +13,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import pipelines
+from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.statistics import statistics as statistics_lib
 
@@ -32,13 +34,15 @@ def cached_statistics(
       statistics = cached_statistics(episodes, directory)
 
   Where other elements may come out of the same graph, as of `from_generator`,
-  `from_flat_arrays` or a shuffle without a seed, the statistics are computed
+  `load_hdf5` or a shuffle without a seed, the statistics are computed
   each time, with a warning that names what it is.
 
   Args:
     rlds_data: see `compute_statistics`.
-    directory: the directory of the data set's version. Where it cannot be
-      written into, the statistics are computed each time, with a warning.
+    directory: the directory of the data set's version; or the one that holds
+      its versions, of which the newest is taken, as `load_episodes` does. Where
+      it cannot be written into, the statistics are computed each time, with a
+      warning.
     identity: what else tells this data from other data: strings, numbers,
       arrays, mappings and transforms, in lists and dicts.
     **kwargs: passed to `compute_statistics`.
@@ -53,9 +57,12 @@ def cached_statistics(
   directory = files.expand(directory)
   if not files.is_folder(directory):
     raise FileNotFoundError(f'There is no directory {directory}.')
+  # Episodes in memory may have their statistics in a folder without a data set.
+  with contextlib.suppress(FileNotFoundError):
+    directory = versions.find_folder(directory)
   pipeline, problem = pipelines.fingerprint(rlds_data)
   name = identity_lib.fingerprint(
-      identity_lib.data_set_version(directory),
+      versions.fingerprint(directory),
       str(rlds_data.element_spec),
       pipeline,
       identity,

@@ -12,7 +12,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True)
 class KeepEpisodes:
   """Keeps the episodes for which every condition holds that is given.

@@ -21,7 +21,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import paths
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 def decode_images(
     nest: Any,
     fields: Sequence[paths.Path],

@@ -13,7 +13,7 @@ from rlds2reverb.statistics import statistics as statistics_lib
 from rlds2reverb.transforms import transforms
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class NormalizeField(transforms.StepsTransform):
   """`(field - offset) / scale`, in the dtype of the field; and its inverse.

@@ -30,7 +30,7 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import transforms
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrameSkip(transforms.StepsTransform):
   """Keeps every `skip`-th step from the first one, and the last one.
@@ -54,7 +54,7 @@ class FrameSkip(transforms.StepsTransform):
     return keep_steps(steps, index % self.skip == 0)
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class DropNoOps(transforms.StepsTransform):
   """Drops the steps whose action does nothing, but never the last step.

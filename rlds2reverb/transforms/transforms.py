@@ -108,7 +108,7 @@ def transform_episodes(
   return rlds_data
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compose(StepsTransform):
   """Transforms one after the other; the inverse goes from last to first.
@@ -130,7 +130,7 @@ class Compose(StepsTransform):
     return steps
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class SelectFields(StepsTransform):
   """Leaves only some fields in the steps.
@@ -155,7 +155,7 @@ class SelectFields(StepsTransform):
     return selected
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExcludeFields(StepsTransform):
   """Leaves fields out of the steps.
@@ -172,7 +172,7 @@ class ExcludeFields(StepsTransform):
     return steps
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class RenameFields(StepsTransform):
   """Moves fields to other paths.
@@ -210,7 +210,7 @@ def _move(steps, moves):
   return steps
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaleReward(StepsTransform):
   """`clip(scale * reward + shift, minimum, maximum)`, with its dtype.
@@ -275,7 +275,7 @@ def _narrow(leaf, dtype, name, is_last):
     return tf.cast(leaf, dtype)
 
 
-@gin.configurable
+@gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClipField(StepsTransform):
   """Clips the numbers of a field; NaN stays NaN.

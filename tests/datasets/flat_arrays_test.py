@@ -1,8 +1,10 @@
 """Tests of episodes made of flat arrays."""
 
 import os
+import pathlib
 
 from absl.testing import parameterized
+import gin
 import h5py
 import numpy as np
 import tensorflow as tf
@@ -61,10 +63,13 @@ _FIRST = _episode([0, 1, 2, 3], [5, 6, 7, 0], [0.1, 0.2, 0.3, 0], terminal=True)
 _SECOND = _episode([10, 11, 12], [8, 9, 0], [0.4, 0.5, 0], terminal=False)
 
 
-def _steps(arrays, **kwargs):
-  episodes = list(
-      flat_arrays.from_flat_arrays(arrays, **kwargs).as_numpy_iterator()
+def _steps(source, **kwargs):
+  read = (
+      flat_arrays.load_hdf5
+      if isinstance(source, str)
+      else flat_arrays.from_flat_arrays
   )
+  episodes = list(read(source, **kwargs).as_numpy_iterator())
   ids = [episode['episode_id'] for episode in episodes]
   assert ids == list(range(len(episodes))), ids
   return [episode['steps'] for episode in episodes]
@@ -406,7 +411,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
   def test_in_map(self):
     # What TensorFlow knows of the steps is enough for a graph.
     found = statistics.compute_statistics(
-        flat_arrays.from_flat_arrays(self._write(_ARRAYS))
+        flat_arrays.load_hdf5(self._write(_ARRAYS))
     )
     self.assertEqual(found.num_terminal, 1)
     self.assertEqual(found.num_truncated, 1)
@@ -470,32 +475,59 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, 'There is no HDF5 file /nowhere/file.hdf5'
     ):
-      flat_arrays.from_flat_arrays('/nowhere/file.hdf5')
-    folder = self.create_tempdir().full_path
-    with self.assertRaisesRegex(
-        ValueError, f'no HDF5 file in {folder}: .*data/main_data.hdf5'
-    ):
-      flat_arrays.from_flat_arrays(folder)
+      flat_arrays.load_hdf5('/nowhere/file.hdf5')
     with self.assertRaisesRegex(ValueError, 'local disk, but is at gs://b/a'):
-      flat_arrays.from_flat_arrays('gs://b/a.hdf5')
+      flat_arrays.load_hdf5('gs://b/a.hdf5')
     with self.assertRaisesRegex(ValueError, 'max_episode_steps must be a'):
       flat_arrays.from_flat_arrays(_ARRAYS, max_episode_steps=0)
+
+  def test_a_wrong_kind_names_the_right_function(self):
+    path = self._write(_ARRAYS)
+    folder = os.path.dirname(path)
+    for wrong in path, pathlib.Path(path), None, np.zeros(3):
+      with self.assertRaisesRegex(
+          ValueError, 'from_flat_arrays takes a dict.*load_hdf5.*load_minari'
+      ):
+        flat_arrays.from_flat_arrays(wrong)
+    with h5py.File(path, 'r') as file:
+      for wrong in _ARRAYS, file, None:
+        with self.assertRaisesRegex(
+            ValueError, 'load_hdf5 takes the path.*from_flat_arrays'
+        ):
+          flat_arrays.load_hdf5(wrong)
+    with self.assertRaisesRegex(ValueError, f'{folder} is not. .*load_minari'):
+      flat_arrays.load_hdf5(folder)
+    with h5py.File(os.path.join(folder, 'minari.hdf5'), 'w') as file:
+      file.create_group('episode_0')
+    with self.assertRaisesRegex(ValueError, 'minari.hdf5 is not.*load_minari'):
+      flat_arrays.load_hdf5(os.path.join(folder, 'minari.hdf5'))
+
+  def test_gin_configures_both(self):
+    self.addCleanup(gin.clear_config)
+    arrays = _without('timeouts', terminals=np.zeros(5))
+    path = self._write(arrays)
+    gin.parse_config("""
+        rlds2reverb.from_flat_arrays.max_episode_steps = 2
+        load_hdf5.max_episode_steps = 3
+    """)
+    self.assertLen(_steps(arrays), 3)
+    self.assertLen(_steps(path), 2)
 
   def test_files_without_data(self):
     path = self.create_tempfile().full_path
     with self.assertRaisesRegex(ValueError, f'{path} is not a whole HDF5 file'):
-      flat_arrays.from_flat_arrays(path)
+      flat_arrays.load_hdf5(path)
     with h5py.File(path, 'w'):
       pass
     with self.assertRaisesRegex(ValueError, f'{path} is an HDF5 file with not'):
-      flat_arrays.from_flat_arrays(path)
+      flat_arrays.load_hdf5(path)
     with h5py.File(path, 'w') as file:
       for name, column in _ARRAYS.items():
         if not isinstance(column, dict):
           file[name] = column
     os.truncate(path, os.path.getsize(path) // 2)
     with self.assertRaisesRegex(ValueError, f'{path} is not a whole HDF5 file'):
-      flat_arrays.from_flat_arrays(path)
+      flat_arrays.load_hdf5(path)
 
 
 if __name__ == '__main__':

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import flat_arrays
+from rlds2reverb.datasets import minari
 from rlds2reverb.transforms import images
 from tests import golden
 
@@ -35,7 +35,7 @@ def _padded(array):
 
 
 def _read(path):
-  return list(flat_arrays.from_flat_arrays(path).as_numpy_iterator())
+  return list(minari.load_minari(path).as_numpy_iterator())
 
 
 class MinariTest(tf.test.TestCase, parameterized.TestCase):
@@ -82,7 +82,7 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
       self._check_flags(steps, len(expected['observations']), terminal=True)
 
   def test_dicts_tuples_text_images_and_infos(self):
-    rlds_data = flat_arrays.from_flat_arrays(os.path.join(_DATA, 'rooms'))
+    rlds_data = minari.load_minari(os.path.join(_DATA, 'rooms'))
     self.assertEqual(
         rlds_data.element_spec['steps']['observation']['camera'],
         tf.TensorSpec([None], tf.string),
@@ -200,7 +200,7 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
   def test_errors(self, name, array, message):
     path = self._changed(self._replace(name, array))
     with self.assertRaisesRegex(ValueError, message):
-      flat_arrays.from_flat_arrays(path)
+      minari.load_minari(path)
 
   @parameterized.named_parameters(
       ('missing', 'episode_1/actions', None,
@@ -212,16 +212,44 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_errors_while_iterating(self, name, array, message):
     path = self._changed(self._replace(name, array))
-    episodes = iter(flat_arrays.from_flat_arrays(path))
+    episodes = iter(minari.load_minari(path))
     self.assertLen(next(episodes)['steps']['reward'], 19)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       next(episodes)
 
-  def test_max_episode_steps(self):
-    with self.assertRaisesRegex(ValueError, 'for flat arrays'):
-      flat_arrays.from_flat_arrays(
-          os.path.join(_DATA, 'rooms'), max_episode_steps=3
-      )
+  def test_by_name(self):
+    old = os.environ.get('MINARI_DATASETS_PATH')
+    if old is not None:
+      self.addCleanup(os.environ.update, {'MINARI_DATASETS_PATH': old})
+    os.environ['MINARI_DATASETS_PATH'] = os.path.dirname(_DATA)
+    self.assertLen(_read('minari/cartpole'), 2)
+    with self.assertRaisesRegex(
+        ValueError, 'no Minari data set .*, and none at .*/minari/nothing'
+    ):
+      minari.load_minari('minari/nothing')
+    os.environ.pop('MINARI_DATASETS_PATH')
+    with self.assertRaisesRegex(ValueError, r'none at /.*\.minari/datasets/m'):
+      minari.load_minari('minari/cartpole')
+
+  def test_what_is_no_minari_data_set(self):
+    with self.assertRaisesRegex(ValueError, 'no Minari data set /nowhere/a.$'):
+      minari.load_minari('/nowhere/a')
+    with self.assertRaisesRegex(ValueError, 'local disk, but is at gs://b/a'):
+      minari.load_minari('gs://b/a')
+    folder = self.create_tempdir().full_path
+    with self.assertRaisesRegex(
+        ValueError, f'no HDF5 file in {folder}: .*data/main_data.hdf5'
+    ):
+      minari.load_minari(folder)
+    with self.assertRaisesRegex(ValueError, 'dict of arrays to from_flat_arr'):
+      minari.load_minari({'observations': np.zeros(1)})
+    path = os.path.join(folder, 'flat.hdf5')
+    with h5py.File(path, 'w') as file:
+      file['observations'] = np.zeros(1)
+    with self.assertRaisesRegex(
+        ValueError, "not a Minari data set: it has .'obs.*with load_hdf5"
+    ):
+      minari.load_minari(path)
 
 
 if __name__ == '__main__':

@@ -45,7 +45,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(steps['text'], [b''] * 6)
     self.assertAllEqual(steps['observation']['deep']['x'], ways.A['action'])
     self.assertEqual(
-        a_row.present, {'steps/text': False, 'steps/observation/deep/x': True}
+        a_row.mask, {'steps/text': False, 'steps/observation/deep/x': True}
     )
     steps = b_row.element['steps']
     self.assertAllEqual(steps['text'], [b'go'] * 4)
@@ -53,7 +53,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(steps['observation']['deep']['x'], np.zeros([4, 2]))
     self.assertEqual(steps['observation']['deep']['x'].dtype, np.float64)
     self.assertEqual(
-        b_row.present, {'steps/text': True, 'steps/observation/deep/x': False}
+        b_row.mask, {'steps/text': True, 'steps/observation/deep/x': False}
     )
     for name, leaf in ways.B.items():
       if name != 'observation':
@@ -73,7 +73,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(second.element[1]['a'], 0)
     self.assertAllEqual(second.element[1]['b'], [4, 5])
     self.assertFalse(
-        second.present['1/a' if kind == 'tuple' else 'right/a']
+        second.mask['1/a' if kind == 'tuple' else 'right/a']
     )
 
   @parameterized.parameters(('element', None), ('subbatch', 2))
@@ -92,7 +92,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     for source, expected in ((0, range(4)), (1, range(10, 14))):
       found = [row.element for row in rows if row.source.max() == source]
       self.assertAllEqual(np.reshape(found, [-1]), expected)
-    self.assertEqual(rows[0].present, {})
+    self.assertEqual(rows[0].mask, {})
 
   def test_bare_tensors_that_differ(self):
     with self.assertRaisesRegex(ValueError, r'element: a has int64 \(\), b'):
@@ -118,7 +118,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
         mixture.element_spec.element,
         {'x': tf.TensorSpec([None, 2], tf.float64)},
     )
-    self.assertEqual(mixture.element_spec.present, {})
+    self.assertEqual(mixture.element_spec.mask, {})
     self.assertEqual(
         sorted(len(row.element['x']) for row in mixture), [3, 6]
     )
@@ -277,7 +277,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       episode = [ways.A, ways.B][row.source]
       steps = row.element['steps']
       self.assertAllEqual(steps['observation'], episode['observation'])
-      self.assertEqual(row.present, {'steps/reward': row.source == 0})
+      self.assertEqual(row.mask, {'steps/reward': row.source == 0})
       self.assertAllEqual(
           steps['reward'],
           ways.A['reward'] if row.source == 0 else np.zeros(4),

@@ -11,6 +11,7 @@ from unittest import mock
 from absl.testing import parameterized
 import tensorflow as tf
 
+from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import whole
 from tests import ram_files  # pylint: disable=unused-import
 
@@ -106,9 +107,9 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
 
   def _maybe_without_exchange(self, can_exchange):
     if not can_exchange:
-      # As on NFS, which there is none of here.
+      # NFS cannot, but there is none here.
       self.enter_context(
-          mock.patch.object(whole, '_exchange', lambda *_: False)
+          mock.patch.object(durable, 'exchange', lambda *_: False)
       )
 
   @parameterized.parameters(True, False)

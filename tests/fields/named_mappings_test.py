@@ -1,5 +1,6 @@
 """Tests of reading mappings from gin files, each on its own."""
 
+import dataclasses
 import os
 
 from absl.testing import absltest
@@ -10,9 +11,32 @@ from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 
 
-@gin.configurable
+@gin.configurable(module='named_mappings_test')
 def half(episode, scale=0.5):
   return episode['steps']['reward'] * scale
+
+
+_NAMESAKES = (
+    'another.library.StepMapping',
+    'another.library.TerminalOnSuccess',
+    'one.twice',
+    'other.twice',
+)
+
+
+def _register_namesakes():
+  """Registers what another library may call as this one does."""
+
+  @gin.configurable(module='another.library')
+  class StepMapping:  # pylint: disable=unused-variable
+    pass
+
+  @gin.configurable('TerminalOnSuccess', module='another.library')
+  def namesake(success='another'):  # pylint: disable=unused-variable
+    return success
+
+  for module in 'one', 'other':
+    gin.register('twice', module=module)(lambda: None)
 
 
 class LoadMappingTest(parameterized.TestCase):
@@ -45,10 +69,10 @@ class LoadMappingTest(parameterized.TestCase):
         StepMapping:
           observation = {'all': ['a', ('b', 'c/d')], 'one': 1}
           action = 'commands'
-        step_mapping.StepMapping.reward = @half
+        rlds2reverb.StepMapping.reward = @named_mappings_test.half
         # The last one counts, as in gin.
         StepMapping.action = ('commands', 0)
-        StepMapping.is_terminal = @step_mapping.TerminalOnSuccess()
+        StepMapping.is_terminal = @rlds2reverb.TerminalOnSuccess()
         TerminalOnSuccess.success = 'a'
     """)
     mapping = named_mappings.load_mapping(path)
@@ -59,6 +83,49 @@ class LoadMappingTest(parameterized.TestCase):
     self.assertEqual(mapping.reward({'steps': {'reward': 4}}), 2)
     self.assertEqual(mapping.is_terminal, step_mapping.TerminalOnSuccess('a'))
     self.assertEqual(mapping.discount, 'discount')
+
+  def test_names_that_another_library_has_registered_too(self):
+    expected = named_mappings.load_mapping('robomimic')
+    _register_namesakes()
+    try:
+      self.assertEqual(named_mappings.load_mapping('robomimic'), expected)
+      path = self._write("""
+          StepMapping.is_terminal = @another.library.TerminalOnSuccess()
+          TerminalOnSuccess.success = 'a'
+          another.library.TerminalOnSuccess.success = 'b'
+      """)
+      self.assertEqual(named_mappings.load_mapping(path).is_terminal, 'b')
+      path = self._write('StepMapping.reward = @twice')
+      with self.assertRaisesRegex(ValueError, 'names twice, which more than'):
+        named_mappings.load_mapping(path)
+    finally:
+      # gin has no public way to take a registration back.
+      for selector in _NAMESAKES:
+        gin.config._REGISTRY.pop(selector)  # pylint: disable=protected-access
+    gin.parse_config("StepMapping.action = 'a'")  # Unambiguous again.
+    self.assertEqual(step_mapping.StepMapping().action, 'a')
+
+  def test_in_a_scope_of_the_program(self):
+    expected = named_mappings.load_mapping('robomimic')
+    with gin.config_scope('scope'):
+      self.assertEqual(named_mappings.load_mapping('robomimic'), expected)
+
+  def test_changes(self):
+    bridge = named_mappings.load_mapping('bridge')
+    changed = named_mappings.load_mapping(
+        'bridge', discount='gamma', cast={'int32': 'int64'}
+    )
+    self.assertEqual(
+        changed,
+        dataclasses.replace(
+            bridge, discount='gamma', cast={'int32': 'int64'}
+        ),
+    )
+    self.assertNotEqual(changed, bridge)
+    with self.assertRaisesRegex(
+        TypeError, 'got discout, which is not a field.* Did you mean discount'
+    ):
+      named_mappings.load_mapping('bridge', discout=None)
 
   def test_mappings_do_not_disturb_each_other(self):
     kuka = named_mappings.load_mapping('kuka')
@@ -104,6 +171,7 @@ class LoadMappingTest(parameterized.TestCase):
       ('nothing', 'half.scale = 1', 'must bind fields of StepMapping'),
       ('include', "include 'other.gin'", 'line 1: a config may only'),
       ('import', 'import os', 'line 1: a config may only'),
+      ('scoped_reference', 'StepMapping.reward = @a/half', 'not have scopes'),
       ('scope', 'a/StepMapping.action = 1', 'line 1: a config may only'),
       ('definition', 'name = 1', 'line 1: a config may only'),
       ('macro', 'StepMapping.action = %name', 'not have macros, but has %name'),

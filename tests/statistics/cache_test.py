@@ -1,4 +1,4 @@
-"""Tests of keeping statistics, and of the hashes that they are kept under."""
+"""Tests of keeping statistics in a file beside the data set."""
 
 import dataclasses
 import os
@@ -7,55 +7,12 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import identity
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.statistics import cache
 from rlds2reverb.statistics import statistics
 from rlds2reverb.transforms import transforms
 from tests import golden
 from tests import ways
-
-
-class FingerprintTest(parameterized.TestCase):
-
-  def test_equal_where_the_content_is(self):
-    def make():
-      return (
-          'train',
-          {'b': 1, 'a': [None, True]},
-          np.array([1.5, 2]),
-          transforms.Compose([transforms.ClipField('action', np.zeros(2), 1)]),
-      )
-
-    self.assertEqual(
-        identity.fingerprint(*make()), identity.fingerprint(*make())
-    )
-
-  def test_different_otherwise(self):
-    values = [
-        1,
-        '1',
-        True,
-        None,
-        [1],
-        [[1]],
-        {'a': 1},
-        {'a': 2},
-        np.array([1]),
-        np.array([1.0]),
-        np.dtype(np.float32),
-        transforms.ScaleReward(1.0),
-        transforms.ScaleReward(2.0),
-        transforms.ScaleReward(1.0, 2.0),
-        transforms.ClipField('action', np.zeros(2)),
-        transforms.ClipField('action', np.ones(2)),
-    ]
-    prints = [identity.fingerprint(value) for value in values]
-    self.assertLen(set(prints), len(values))
-
-  def test_a_function_has_none(self):
-    with self.assertRaisesRegex(ValueError, 'Name it by a string'):
-      identity.fingerprint([lambda: 1])
 
 
 def _in_memory(episode):
@@ -155,6 +112,20 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         _in_memory(golden.COMPLETE), directory
     )
     self.assertLen(self._files(directory), 5)
+
+  def test_the_newest_version_is_found(self):
+    directory = self.create_tempdir().full_path
+    for version in '1.0.0', '2.0.0', '10.0.0':
+      os.mkdir(os.path.join(directory, version))
+      path = os.path.join(directory, version, 'dataset_info.json')
+      with open(path, 'w') as f:
+        f.write(f'{{"version": "{version}"}}')
+    cache.cached_statistics(_in_memory(ways.A), directory)
+    newest = os.path.join(directory, '10.0.0')
+    self.assertEmpty(self._files(directory))
+    self.assertLen(self._files(newest), 1)
+    cache.cached_statistics(_in_memory(ways.A), newest)
+    self.assertLen(self._files(newest), 1)
 
   def test_no_directory(self):
     with self.assertRaises(FileNotFoundError):
