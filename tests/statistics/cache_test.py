@@ -10,8 +10,10 @@ import tensorflow as tf
 from rlds2reverb.datasets import identity
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.statistics import cache
-from rlds2reverb.statistics import statistics
-from rlds2reverb.transforms import transforms
+from rlds2reverb.statistics import compute
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import fields
+from rlds2reverb.transforms import rewards
 from tests import golden
 from tests import ways
 
@@ -24,7 +26,7 @@ class FingerprintTest(parameterized.TestCase):
           'train',
           {'b': 1, 'a': [None, True]},
           np.array([1.5, 2]),
-          transforms.Compose([transforms.ClipField('action', np.zeros(2), 1)]),
+          base.Compose([fields.ClipField('action', np.zeros(2), 1)]),
       )
 
     self.assertEqual(
@@ -44,11 +46,11 @@ class FingerprintTest(parameterized.TestCase):
         np.array([1]),
         np.array([1.0]),
         np.dtype(np.float32),
-        transforms.ScaleReward(1.0),
-        transforms.ScaleReward(2.0),
-        transforms.ScaleReward(1.0, 2.0),
-        transforms.ClipField('action', np.zeros(2)),
-        transforms.ClipField('action', np.ones(2)),
+        rewards.ScaleReward(1.0),
+        rewards.ScaleReward(2.0),
+        rewards.ScaleReward(1.0, 2.0),
+        fields.ClipField('action', np.zeros(2)),
+        fields.ClipField('action', np.ones(2)),
     ]
     prints = [identity.fingerprint(value) for value in values]
     self.assertLen(set(prints), len(values))
@@ -75,7 +77,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         np.random.default_rng(0), 4, nested_fields=nested_fields
     )
     episodes[0]['reward'][:] = np.nan
-    found = statistics.compute_statistics(golden.stacked(episodes))
+    found = compute.compute_statistics(golden.stacked(episodes))
     again = cache.from_json(cache.to_json(found))
     self.assertEqual(again, found)
     self.assertNotEqual(again, dataclasses.replace(found, num_steps=0))
@@ -141,15 +143,15 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     directory = self.create_tempdir().full_path
     rlds_data = _in_memory(ways.A)
 
-    def compute(**kwargs):
+    def read(**kwargs):
       return cache.cached_statistics(rlds_data, directory, **kwargs)
 
-    compute()
-    compute(identity=[transforms.ScaleReward(2.0)])
-    compute(fields=['reward'])
+    read()
+    read(identity=[rewards.ScaleReward(2.0)])
+    read(fields=['reward'])
     with open(os.path.join(directory, 'dataset_info.json'), 'w') as f:
       f.write('{"version": "2.0.0"}')
-    compute()
+    read()
     self.assertLen(self._files(directory), 4)
     cache.cached_statistics(
         _in_memory(golden.COMPLETE), directory
