@@ -35,10 +35,6 @@ class _KeepFirst(base.EpisodeFilter):
     return episode['steps']['observation'][0] == self.observation
 
 
-def _steps(results):
-  return [result['steps'] for result in results]
-
-
 class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
@@ -48,7 +44,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
         rewards.ScaleReward(shift=1.0),
         fields.RenameFields({'action': 'control'}),
     ])
-    steps = _steps(run(compose, [ways.A]))[0]
+    steps = run(compose, [ways.A])[0]['steps']
     self.assertAllEqual(steps['reward'], 2 * ways.A['reward'] + 1)
     self.assertAllEqual(steps['control'], ways.A['action'])
     for name, leaf in compose.invert(steps).items():
@@ -99,7 +95,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     rlds_data = base.transform_episodes(
         form([ways.A, ways.B, ways.A]), [compose]
     )
-    (steps,) = _steps(rlds_data.as_numpy_iterator())
+    (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
     self.assertAllEqual(steps['reward'], 2 * ways.B['reward'] + 1)
     self.assertAllEqual(steps['control'], ways.B['action'])
     # Steps are neither kept nor left out.
@@ -141,12 +137,16 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_transform(self, run):
     add = _AddReward(np.float32([1, 2]))
-    for steps, episode in zip(_steps(run(add, [ways.A, ways.B])),
-                              [ways.A, ways.B]):
+    episodes = [ways.A, ways.B]
+    results = run(add, episodes)
+    self.assertLen(results, 2)
+    for result, episode in zip(results, episodes):
       golden.assert_frames_equal(
-          self, [steps], [{**episode, 'reward': episode['reward'] + 3}]
+          self,
+          [result['steps']],
+          [{**episode, 'reward': episode['reward'] + 3}],
       )
-    self.assertIs(add.invert(steps), steps)
+    self.assertIs(add.invert(ways.A), ways.A)
 
   @parameterized.named_parameters(*ways.ALL)
   def test_filter(self, run):
@@ -158,7 +158,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
     own = [_AddReward(np.float32([1, 2])), _KeepFirst(10.0)]
     for transforms in (own, own[::-1], [base.Compose(own)]):
       rlds_data = base.transform_episodes(form([ways.A, ways.B]), transforms)
-      (steps,) = _steps(rlds_data.as_numpy_iterator())
+      (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
       self.assertAllEqual(steps['reward'], ways.B['reward'] + 3)
     (kept,) = form([ways.A, ways.B]).filter(own[1])
     self.assertIn('steps', kept)
