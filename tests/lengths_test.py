@@ -131,14 +131,14 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_refused_whole(self, **settings):
     episodes = [golden.COMPLETE]
-    blocks = rlds2reverb.convert_rlds_to_trajectory_blocks(
+    converted = rlds2reverb.convert_rlds_to_trajectory_blocks(
         golden.stacked(episodes), **settings
-    )
+    ).unbatch()
     for name, (bad, found) in _BAD.items():
       for after in ([], [golden.COMPLETE]):
         with self.subTest(f'{name}, {len(after)} after'):
           episodes[:] = [golden.TRUNCATED, bad, *after]
-          frames, error = golden.frames_and_error(blocks.unbatch())
+          frames, error = golden.frames_and_error(converted)
           self.assertLen(frames, 4)
           self.assertIn(
               f'{_SENTENCE} Found at episode 1: ', error.message

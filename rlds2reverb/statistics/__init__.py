@@ -1,4 +1,10 @@
-"""Statistics of a data set's fields, in one pass, and kept beside the data.
+"""Statistics of the fields of a data set, computed in one pass.
 
-`transforms` normalises with them.
+They can be kept in a file beside the data, and `rlds2reverb.transforms`
+normalises fields with them.
 """
+
+from rlds2reverb.statistics.cache import cached_statistics
+from rlds2reverb.statistics.compute import compute_statistics
+from rlds2reverb.statistics.compute import FieldStatistics
+from rlds2reverb.statistics.compute import Statistics

@@ -1,4 +1,4 @@
-"""Statistics kept in a JSON file beside the data set."""
+"""Keeping statistics in a JSON file beside the data set."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import pipelines
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
-from rlds2reverb.statistics import statistics as statistics_lib
+from rlds2reverb.statistics import compute
 
 
 def cached_statistics(
@@ -23,36 +23,38 @@ def cached_statistics(
     directory: files.PathLike,
     identity: Sequence[Any] = (),
     **kwargs: Any,
-) -> statistics_lib.Statistics:
+) -> compute.Statistics:
   """Reads the statistics of a data set, or computes and keeps them.
-
-  They are in `directory`, in the file `statistics-<hash>.json`. The hash is
-  that of the data set's version, of the pipeline `rlds_data`, of `identity` and
-  of `kwargs`. The pipeline is all that is done in its graph, so another split,
-  mapping, transform or constant in one has another file.
 
       statistics = cached_statistics(episodes, directory)
 
-  Where other elements may come out of the same graph, as of `from_generator`,
-  `load_hdf5` or a shuffle without a seed, the statistics are computed
-  each time, with a warning that names what it is.
+  The statistics are kept in `directory`, in a file `statistics-<hash>.json`.
+  The hash is made of the version of the data set, the pipeline `rlds_data`,
+  `identity` and `kwargs`. The whole graph of the pipeline counts: another
+  split, another mapping or transform, or another constant in one of them leads
+  to another file.
+
+  Some pipelines may give other elements the next time, although their graph is
+  the same: `from_generator`, `load_hdf5`, or a shuffle without a seed. Of these
+  the statistics are computed each time, and a warning names the cause.
 
   Args:
-    rlds_data: see `compute_statistics`.
+    rlds_data: an RLDS data set; see `compute_statistics`.
     directory: the directory of the data set's version; or the one that holds
       its versions, of which the newest is taken, as `load_episodes` does. Where
-      it cannot be written into, the statistics are computed each time, with a
+      it cannot be written to, the statistics are computed each time, with a
       warning.
-    identity: what else tells this data from other data: strings, numbers,
-      arrays, mappings and transforms, in lists and dicts.
-    **kwargs: passed to `compute_statistics`.
+    identity: anything else that tells this data from other data: strings,
+      numbers, arrays, mappings and transforms, in lists and dicts.
+    **kwargs: arguments of `compute_statistics`.
 
   Returns:
     The statistics.
 
   Raises:
     FileNotFoundError: if there is no such directory.
-    ValueError: see `compute_statistics`; and if `identity` holds a function.
+    ValueError: as `compute_statistics` does; and if `identity` holds a
+      function.
   """
   directory = files.expand(directory)
   if not files.is_folder(directory):
@@ -70,26 +72,26 @@ def cached_statistics(
   )
   if pipeline is None:
     logging.warning(
-        'The statistics are computed and not kept in %s, as it cannot be known'
-        ' whether the data would be the same the next time: %s.',
+        'The statistics are computed, and not kept in %s, because it cannot be'
+        ' known whether the data will be the same the next time: %s.',
         directory,
         problem,
     )
-    return statistics_lib.compute_statistics(rlds_data, **kwargs)
+    return compute.compute_statistics(rlds_data, **kwargs)
   path = os.path.join(directory, f'statistics-{name}.json')
   if files.exists(path):
     with files.open_text(path) as f:
       return from_json(f.read())
-  statistics = statistics_lib.compute_statistics(rlds_data, **kwargs)
+  statistics = compute.compute_statistics(rlds_data, **kwargs)
   try:
     whole.write_text(path, to_json(statistics))
   except OSError as e:
-    logging.warning('The statistics are not kept: %s', e)
+    logging.warning('The statistics cannot be kept: %s', e)
   return statistics
 
 
-def to_json(statistics: statistics_lib.Statistics) -> str:
-  """Returns statistics as text; NaN is written as `NaN`."""
+def to_json(statistics: compute.Statistics) -> str:
+  """Returns statistics as JSON text, in which a NaN is written as `NaN`."""
   return json.dumps(
       dataclasses.asdict(statistics),
       default=lambda array: array.tolist(),
@@ -97,8 +99,8 @@ def to_json(statistics: statistics_lib.Statistics) -> str:
   )
 
 
-def from_json(text: str) -> statistics_lib.Statistics:
-  """Returns the statistics of which `to_json` made the text."""
+def from_json(text: str) -> compute.Statistics:
+  """Returns the statistics from which `to_json` made the text."""
   plain = json.loads(text)
 
   def field(values):
@@ -114,7 +116,7 @@ def from_json(text: str) -> statistics_lib.Statistics:
         float(level): np.array(numbers, np.float64)
         for level, numbers in values['quantiles'].items()
     }
-    return statistics_lib.FieldStatistics(
+    return compute.FieldStatistics(
         dtype=values['dtype'], quantiles=quantiles, **arrays
     )
 
@@ -123,4 +125,4 @@ def from_json(text: str) -> statistics_lib.Statistics:
   plain['fields'] = {
       name: field(values) for name, values in plain['fields'].items()
   }
-  return statistics_lib.Statistics(**plain)
+  return compute.Statistics(**plain)

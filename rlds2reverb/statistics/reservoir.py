@@ -6,13 +6,14 @@ import tensorflow as tf
 
 
 class Reservoir(NamedTuple):
-  """Rows that are a uniform sample of all rows seen so far.
+  """A uniform sample of all rows seen so far.
 
-  After Vitter, Random sampling with a reservoir (1985), algorithm R, on many
-  rows at a time.
+  It is Algorithm R of Vitter, Random Sampling with a Reservoir (1985), applied
+  to many rows at a time.
 
   Attributes:
-    rows: `[size, D]`; as long as fewer were seen, zeros at the end.
+    rows: the sample, `[size, D]`. While fewer rows than `size` were seen, the
+      last rows are zeros.
     seen: int64 `[]`: how many rows were seen.
   """
 
@@ -21,7 +22,13 @@ class Reservoir(NamedTuple):
 
 
 def empty(size: int, width: int, dtype: tf.DType = tf.float64) -> Reservoir:
-  """Returns the reservoir of no rows."""
+  """Returns a reservoir that has seen no rows.
+
+  Args:
+    size: the number of rows of the sample.
+    width: the number of columns.
+    dtype: the dtype of the rows.
+  """
   return Reservoir(tf.zeros([size, width], dtype), tf.constant(0, tf.int64))
 
 
@@ -29,12 +36,13 @@ def add(reservoir: Reservoir, rows: tf.Tensor, seed: int) -> Reservoir:
   """Adds rows `[B, D]` to the stream.
 
   Args:
-    reservoir: what came before.
-    rows: the rows that follow.
-    seed: the same in all calls on one stream; they draw different numbers.
+    reservoir: the sample of all rows before these.
+    rows: the rows to add.
+    seed: the seed of the sample. It is the same in all calls on one stream,
+      which draw different numbers all the same.
 
   Returns:
-    The reservoir of the longer stream.
+    The sample of all rows, these included.
   """
   size = reservoir.rows.shape[0]
   count = tf.shape(rows, tf.int64)[0]
@@ -42,11 +50,12 @@ def add(reservoir: Reservoir, rows: tf.Tensor, seed: int) -> Reservoir:
   draws = tf.random.stateless_uniform(
       [count], [tf.cast(seed, tf.int64), reservoir.seen], dtype=tf.float64
   )
-  # Row `i` takes the place of a row drawn from all `i + 1`, if it is in here.
+  # Row `i` draws one of the numbers 0 to `i`. Where that is a slot of the
+  # sample, the row takes the place of the one that is in it.
   drawn = tf.cast(draws * tf.cast(index + 1, tf.float64), tf.int64)
   slots = tf.where(index < size, index, drawn)
   enters = tf.where(slots < size)[:, 0]
-  # Of the rows of this block that go to one slot the last one stays.
+  # Where several rows of this block draw one slot, the last one stays in it.
   taken, which = tf.unique(tf.gather(slots, enters))
   last = tf.math.unsorted_segment_max(enters, which, tf.size(taken))
   return Reservoir(

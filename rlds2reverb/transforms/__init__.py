@@ -1,5 +1,25 @@
-"""Transforms of whole episodes, most of them with their inverse, and filters.
+"""Transforms and filters of whole episodes, and images for training.
 
-They select, rename, scale, clip, normalise and thin out steps; images are
-decoded late, on the frames that are used.
+Most transforms have an inverse, for the actions of a policy that was trained on
+transformed data. Images are decoded late, on the frames that are used.
 """
+
+from rlds2reverb.transforms.base import Compose
+from rlds2reverb.transforms.base import EpisodeFilter
+from rlds2reverb.transforms.base import EpisodeTransform
+from rlds2reverb.transforms.base import transform_episodes
+from rlds2reverb.transforms.fields import ClipField
+from rlds2reverb.transforms.fields import ExcludeFields
+from rlds2reverb.transforms.fields import RenameFields
+from rlds2reverb.transforms.fields import SelectFields
+from rlds2reverb.transforms.filters import KeepEpisodes
+from rlds2reverb.transforms.images import decode_images
+from rlds2reverb.transforms.images import images_to_float
+from rlds2reverb.transforms.images import resize_images
+from rlds2reverb.transforms.normalization import normalize_by_bounds
+from rlds2reverb.transforms.normalization import normalize_by_mean_std
+from rlds2reverb.transforms.normalization import normalize_by_quantiles
+from rlds2reverb.transforms.normalization import NormalizeField
+from rlds2reverb.transforms.rewards import ScaleReward
+from rlds2reverb.transforms.thinning import DropNoOps
+from rlds2reverb.transforms.thinning import FrameSkip

@@ -9,28 +9,29 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.transforms import base
 
 
 @gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True)
-class KeepEpisodes:
-  """Keeps the episodes for which every condition holds that is given.
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeepEpisodes(base.EpisodeFilter):
+  """Keeps the episodes that meet every condition that is given.
 
-  Used in `transform_episodes`, or as `rlds_data.filter(KeepEpisodes(...))`.
+  Use it in `transform_episodes`, or as `rlds_data.filter(KeepEpisodes(...))`.
 
   Attributes:
-    min_return: the least undiscounted return, that is, sum of the rewards of
-      all steps but the last.
-    max_return: the greatest.
-    min_length: the least number of transitions: an episode has one less than
-      steps.
-    max_length: the greatest.
-    success: the path, in the episode, of a field that is true or other than 0
-      in an episode that succeeded, in any of its steps where it is a step
-      field: `steps/is_terminal`, or `episode_metadata/success`.
-    predicate: called in the graph with the episode, its steps stacked; returns
-      whether to keep it, bool `[]`.
+    min_return: the least undiscounted return. The return is the sum of the
+      rewards of all steps but the last.
+    max_return: the greatest undiscounted return.
+    min_length: the least number of transitions. An episode has one transition
+      less than it has steps.
+    max_length: the greatest number of transitions.
+    success: the path, in the episode, of a bool or a number that says whether
+      the episode succeeded: `episode_metadata/success`, for example. A field of
+      the steps, such as `steps/is_terminal`, says so where it is true, or other
+      than 0, in any of the steps.
+    predicate: a function that is called in the graph with the episode, whose
+      steps are stacked, and returns whether to keep it, bool `[]`.
   """
 
   min_return: Optional[float] = None
@@ -40,15 +41,14 @@ class KeepEpisodes:
   success: Optional[paths.Path] = None
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
-  def __call__(self, episode: Dict[str, Any]) -> tf.Tensor:
+  def keep(self, episode: Dict[str, Any]) -> tf.Tensor:
     """Returns whether an episode is kept, bool `[]`.
 
     Raises:
-      ValueError: if the field of `success` is missing or not a number, or
+      ValueError: if the field of `success` is missing or is no number, or if
         `predicate` returns something else than one bool.
     """
-    steps = steps_lib.stack_steps(episode[rlds.STEPS])
-    episode = {**episode, rlds.STEPS: steps}
+    steps = episode[rlds.STEPS]
     conditions = []
     if self.min_return is not None or self.max_return is not None:
       value = outcomes.outcome(steps).undiscounted_return
@@ -65,13 +65,7 @@ class KeepEpisodes:
         )
       conditions.append(tf.reduce_any(tf.cast(success, tf.bool)))
     if self.predicate is not None:
-      keep = tf.convert_to_tensor(self.predicate(episode))
-      if keep.dtype != tf.bool or not keep.shape.is_compatible_with([]):
-        raise ValueError(
-            f'predicate must return one bool, but returned {keep.dtype.name}'
-            f' {keep.shape}.'
-        )
-      conditions.append(keep)
+      conditions.append(base.one_bool(self.predicate(episode), 'predicate'))
     return tf.reduce_all(tf.stack([tf.constant(True), *conditions]))
 
 

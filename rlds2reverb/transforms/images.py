@@ -1,8 +1,8 @@
-"""Images: decoded, resized and converted late, on the frames that are used.
+"""Decoding, resizing and converting the images of the frames that are used.
 
-Keep images encoded while episodes are read, cut and shuffled (`load_episodes`
-with `tfds.decode.SkipDecoding()` for them): a shuffle buffer then holds
-compressed bytes, and what is never sampled is never decoded.
+Keep images encoded while episodes are read, cut and shuffled, with
+`tfds.decode.SkipDecoding()` for them in `load_episodes`. A shuffle buffer then
+holds compressed bytes, and images that are never sampled are never decoded.
 
     frames = convert_rlds_to_trajectories(episodes).shuffle(100_000).batch(256)
     frames = frames.map(
@@ -31,25 +31,26 @@ def decode_images(
     dtype: tf.DType = tf.uint8,
     to_float: bool = False,
 ) -> Any:
-  """Decodes images in a nest of any leading dimensions.
+  """Decodes, resizes and converts the images in a nest.
 
   Args:
     nest: a step, a `Trajectory`, or another nest.
-    fields: the paths of the images: strings `[...]`, each an encoded PNG, JPEG,
-      BMP or GIF (of which the first frame counts), or images that are decoded
-      already, `[..., height, width, channels]`. An empty string, as where a
-      window is padded, is a black image.
+    fields: the paths of the images. A field holds either encoded images,
+      strings `[...]`, or decoded ones, `[..., height, width, channels]`, with
+      any leading dimensions. An encoded image is a PNG, JPEG, BMP or GIF, of
+      which the first frame is used. An empty string, which fills a padded
+      window, becomes a black image.
     size: the height and width of the images that come out. Images of another
       size are resized.
-    channels: the number of channels.
-    dtype: what encoded images are decoded to, uint8 or uint16 (of a PNG).
-    to_float: whether they are converted to float32 in [0, 1].
+    channels: the number of channels of encoded images.
+    dtype: the dtype to which images are decoded, uint8 or, for PNG, uint16.
+    to_float: whether the images are converted to float32 in [0, 1].
 
   Returns:
-    `nest`, with images `[..., height, width, channels]`.
+    `nest` with the images decoded, `[..., *size, channels]`.
 
   Raises:
-    ValueError: if there is no such field, or it has no images.
+    ValueError: if there is no such field, or if it does not hold images.
     InvalidArgumentError: while iterating, if a string is not an image.
   """
   dtype = tf.as_dtype(dtype)
@@ -71,14 +72,14 @@ def decode_images(
 
 
 def resize_images(images: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:
-  """Resizes images bilinearly, with antialias, and keeps their dtype.
+  """Resizes images bilinearly, with antialiasing, and keeps their dtype.
 
   Args:
-    images: `[..., height, width, channels]`. Integers are rounded.
-    size: the height and width that come out.
+    images: `[..., height, width, channels]`, of any dtype of numbers.
+    size: the height and width of the images that come out.
 
   Returns:
-    `[..., *size, channels]`.
+    The resized images, `[..., *size, channels]`. Integers are rounded.
   """
   if images.shape[-3:-1] == list(size):
     return images
@@ -101,7 +102,11 @@ def resize_images(images: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:
 
 
 def images_to_float(images: tf.Tensor) -> tf.Tensor:
-  """Converts integer images to float32 in [0, 1]; floats become float32."""
+  """Converts images to float32.
+
+  Integers are divided by the greatest number of their dtype, so that they come
+  to lie in [0, 1]. Floats are only cast.
+  """
   if not images.dtype.is_integer:
     return tf.cast(images, tf.float32)
   return tf.cast(images, tf.float32) / images.dtype.max

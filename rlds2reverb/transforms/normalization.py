@@ -1,4 +1,4 @@
-"""Normalisation of fields by their statistics or bounds, and its inverse."""
+"""Transforms that normalise fields by their statistics or bounds."""
 
 import dataclasses
 
@@ -9,37 +9,39 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
-from rlds2reverb.statistics import statistics as statistics_lib
-from rlds2reverb.transforms import transforms
+from rlds2reverb.statistics import compute
+from rlds2reverb.transforms import base
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class NormalizeField(transforms.StepsTransform):
-  """`(field - offset) / scale`, in the dtype of the field; and its inverse.
+class NormalizeField(base.EpisodeTransform):
+  """Normalises a field to `(field - offset) / scale`, in its own dtype.
 
-  Where `scale` is 0, or too small for that dtype to divide by, the number is
-  only shifted: what never varies in the data has nothing to be divided by.
+  Numbers that never vary in the data have a scale of 0. They are not divided,
+  only shifted by the offset; the same holds for a scale that is too small for
+  the dtype to divide by.
+
+  The inverse is `field * scale + offset`, without any clipping.
 
   Attributes:
-    field: the path of a floating-point leaf.
+    field: the path of a leaf of floats, or of a field of several such leaves.
     offset: one number, or an array that fits the leaf's last dimensions.
-    scale: likewise.
-    low: the least value that comes out, if there is one. The inverse does not
-      clip.
-    high: the greatest.
+    scale: one number, or an array that fits the leaf's last dimensions.
+    low: the least number that comes out.
+    high: the greatest number that comes out.
   """
 
   field: paths.Path
-  offset: transforms.Numbers = 0.0
-  scale: transforms.Numbers = 1.0
-  low: transforms.Numbers = -np.inf
-  high: transforms.Numbers = np.inf
+  offset: base.Numbers = 0.0
+  scale: base.Numbers = 1.0
+  low: base.Numbers = -np.inf
+  high: base.Numbers = np.inf
 
   def transform(self, steps):
     def normalize(name, leaf):
       offset, scale = self._constants(name, leaf)
-      return transforms.clip((leaf - offset) / scale, self.low, self.high, name)
+      return base.clip((leaf - offset) / scale, self.low, self.high, name)
 
     return paths.map_leaves(normalize, steps, self.field)
 
@@ -59,62 +61,63 @@ class NormalizeField(transforms.StepsTransform):
           f'{name} is {leaf.dtype.name}. Only floats can be normalised: cast'
           ' it, or name the fields one by one.'
       )
-    scale = transforms.constant(self.scale, leaf, name)
+    scale = base.constant(self.scale, leaf, name)
     return (
-        transforms.constant(self.offset, leaf, name),
+        base.constant(self.offset, leaf, name),
         tf.where(tf.math.is_finite(1 / scale), scale, tf.ones_like(scale)),
     )
 
 
 def normalize_by_mean_std(
-    statistics: statistics_lib.Statistics, field: paths.Path = rlds.OBSERVATION
-) -> transforms.Compose:
-  """Normalises to a mean of 0 and a standard deviation of 1.
+    statistics: compute.Statistics, field: paths.Path = rlds.OBSERVATION
+) -> base.Compose:
+  """Normalises a field to a mean of 0 and a standard deviation of 1.
 
   Args:
-    statistics: of the data, from `compute_statistics`.
-    field: the path of a leaf, or of several, all of which are normalised that
-      `statistics` has and that are floats. Those that are not stay as they are,
-      which is logged.
+    statistics: the statistics of the data, from `compute_statistics`.
+    field: the path of a leaf, or of a field of several leaves. Of those in
+      `statistics`, the leaves of floats are normalised. The others stay as they
+      are, and a warning names them.
 
   Returns:
-    A transform.
+    The transform.
 
   Raises:
-    ValueError: if `statistics` has no such field, or none of floats.
+    ValueError: if `statistics` has no such field, or if no leaf of the field is
+      of floats.
   """
-  return transforms.Compose([
+  return base.Compose([
       NormalizeField(path, offset=found.mean, scale=found.std)
       for path, found in _select(statistics, field).items()
   ])
 
 
 def normalize_by_quantiles(
-    statistics: statistics_lib.Statistics,
+    statistics: compute.Statistics,
     field: paths.Path = rlds.ACTION,
     *,
     low: float = 0.01,
     high: float = 0.99,
     clip: bool = True,
-) -> transforms.Compose:
-  """Normalises the range between two quantiles to [-1, 1].
+) -> base.Compose:
+  """Normalises the range between two quantiles of a field to [-1, 1].
 
   Args:
-    statistics: of the data, from `compute_statistics`.
-    field: see `normalize_by_mean_std`.
-    low: the quantile that becomes -1; one of those in `statistics`. 0 is the
-      minimum, which is exact.
-    high: the quantile that becomes 1. 1 is the maximum.
-    clip: whether what lies outside is clipped.
+    statistics: the statistics of the data, from `compute_statistics`.
+    field: the path of the field; see `normalize_by_mean_std`.
+    low: the quantile that becomes -1. It must be one that `statistics` has; 0
+      is the minimum, which is always there and is exact.
+    high: the quantile that becomes 1. The quantile 1 is the maximum.
+    clip: whether numbers outside of the range are clipped to -1 and 1.
 
   Returns:
-    A transform.
+    The transform.
 
   Raises:
-    ValueError: if `statistics` has no such field, none of floats, or no such
-      quantile.
+    ValueError: if `statistics` has no such field or no such quantile, or if no
+      leaf of the field is of floats.
   """
-  return transforms.Compose([
+  return base.Compose([
       _to_unit_range(path, found.quantile(low), found.quantile(high), clip)
       for path, found in _select(statistics, field).items()
   ])
@@ -122,21 +125,23 @@ def normalize_by_quantiles(
 
 def normalize_by_bounds(
     field: paths.Path,
-    low: transforms.Numbers,
-    high: transforms.Numbers,
+    low: base.Numbers,
+    high: base.Numbers,
     *,
     clip: bool = False,
 ) -> NormalizeField:
-  """Normalises known bounds, for example of an action, to [-1, 1].
+  """Normalises the range between two known bounds of a field to [-1, 1].
+
+  It serves fields whose bounds are given, such as the actions of a robot.
 
   Args:
-    field: the path of a leaf.
-    low: what becomes -1: one number, or an array that fits the leaf.
-    high: what becomes 1.
-    clip: whether what lies outside is clipped.
+    field: the path of a leaf of floats.
+    low: the number that becomes -1, or an array that fits the leaf.
+    high: the number that becomes 1, or an array that fits the leaf.
+    clip: whether numbers outside of the range are clipped to -1 and 1.
 
   Returns:
-    A transform.
+    The transform.
   """
   return _to_unit_range(field, np.asarray(low), np.asarray(high), clip)
 
@@ -152,10 +157,10 @@ def _to_unit_range(field, low, high, clip):
 
 
 def _select(statistics, field):
-  """Returns the statistics of all float leaves at or below a path.
+  """Returns the statistics of all leaves of floats at or below a path.
 
   Raises:
-    ValueError: if there is none.
+    ValueError: if there are none.
   """
   name = paths.name_of(field)
   selected = {

@@ -1,20 +1,21 @@
-"""Transforms that leave out steps, and keep the episode a whole one.
+"""Transforms that leave steps out of an episode, which stays a whole one.
 
-A step that stays stands for the run of steps from it to the next one that
-stays. The transition from the one to the other has the rewards of the run,
-summed, and their discounts, multiplied:
+A step that is kept stands for itself and for all steps up to the next one that
+is kept. Its reward becomes the sum of their rewards, and its discount the
+product of their discounts:
 
     step             0    1    2    3    4    5 (last)
     reward           1    2    3    4    5    -
     discount         1    1    1    .9   0    -
-    stays            yes  no   yes  no   no   always
+    kept             yes  no   yes  no   no   always
+
     step             0         2              5
     reward           3         12             -
     discount         1         0              -
 
-so the undiscounted return and the end of the episode stay what they were. Steps
-before the first that stays are gone, with their rewards. Other fields are those
-of the step that stays.
+All other fields are those of the step that is kept. In this way the episode
+keeps its undiscounted return and its end. Only the steps before the first one
+that is kept are lost, together with their rewards.
 """
 
 import dataclasses
@@ -27,17 +28,18 @@ import tree
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.transforms import transforms
+from rlds2reverb.transforms import base
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class FrameSkip(transforms.StepsTransform):
-  """Keeps every `skip`-th step from the first one, and the last one.
+class FrameSkip(base.EpisodeTransform):
+  """Keeps the first step, every `skip`-th step after it, and the last step.
 
-  The action of a step that stays stands for those of its run, as where an
-  environment repeats an action. The last run may be a shorter one. After the
-  action repeat of the Arcade Learning Environment, with rewards summed.
+  This makes episodes look as if the environment had repeated each action `skip`
+  times, as the Arcade Learning Environment does: the rewards are summed, and
+  the action of the step that is kept stands for all. At the end of the episode
+  fewer steps may become one.
 
   Attributes:
     skip: how many steps become one, 1 or more.
@@ -56,23 +58,24 @@ class FrameSkip(transforms.StepsTransform):
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DropNoOps(transforms.StepsTransform):
+class DropNoOps(base.EpisodeTransform):
   """Drops the steps whose action does nothing, but never the last step.
 
-  Of an episode of nothing else only the last step is left: `KeepEpisodes` with
-  `min_length=1` leaves it out.
+  Where no action of an episode does anything, only its last step is left. Leave
+  out such episodes with `KeepEpisodes(min_length=1)`.
 
   Attributes:
     field: the path of the action, or of the part of it that must do nothing.
     no_op: the action that does nothing: one number, or an array.
-    tolerance: a step is dropped where no number of its action is further from
-      `no_op`.
-    predicate: in the place of these, called in the graph with the stacked
-      steps; returns which of them do nothing, bool `[T]`.
+    tolerance: how far each number of an action may be from `no_op` for the
+      action to count as one that does nothing.
+    predicate: a function to use in place of the three above. It is called in
+      the graph with the stacked steps, and returns which of them do nothing,
+      bool `[T]`.
   """
 
   field: paths.Path = rlds.ACTION
-  no_op: transforms.Numbers = 0.0
+  no_op: base.Numbers = 0.0
   tolerance: float = 0.0
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
@@ -81,7 +84,7 @@ class DropNoOps(transforms.StepsTransform):
       is_no_op = tf.convert_to_tensor(self.predicate(steps))
       if is_no_op.dtype != tf.bool or is_no_op.shape.rank != 1:
         raise ValueError(
-            'predicate must return a bool a step, but returned'
+            'predicate must return a bool for every step, but returned'
             f' {is_no_op.dtype.name} {is_no_op.shape}.'
         )
       is_no_op = steps_lib.with_equal_lengths(
@@ -101,7 +104,7 @@ class DropNoOps(transforms.StepsTransform):
             f'{name} of the action is a string. Name a part of the action that'
             ' has numbers, or pass a predicate.'
         )
-      no_op = tf.cast(transforms.constant(self.no_op, leaf, name), tf.float64)
+      no_op = tf.cast(base.constant(self.no_op, leaf, name), tf.float64)
       near = tf.abs(tf.cast(leaf, tf.float64) - no_op) <= self.tolerance
       is_no_op &= tf.reduce_all(near, axis=list(range(1, leaf.shape.rank)))
     return is_no_op
@@ -112,15 +115,15 @@ def keep_steps(steps: Dict[str, Any], keep: tf.Tensor) -> Dict[str, Any]:
 
   Args:
     steps: stacked steps, `[T, ...]`.
-    keep: bool `[T]`: which steps stay. The last step does anyway.
+    keep: bool `[T]`: which steps are kept. The last step always is.
 
   Returns:
-    Stacked steps.
+    The steps that are kept, stacked.
   """
   length = tf.shape(keep)[0]
   keep |= tf.range(length) == length - 1
   kept = tf.where(keep)[:, 0]
-  # Rows before the first that stays are in no run.
+  # The rows before the first one that is kept belong to no run.
   start = tf.reduce_min(tf.concat([kept, [tf.int64.max]], 0))
   runs = tf.cumsum(tf.cast(keep, tf.int32))[start:] - 1
   thinned = tf.nest.map_structure(lambda leaf: tf.gather(leaf, kept), steps)
@@ -136,7 +139,8 @@ def keep_steps(steps: Dict[str, Any], keep: tf.Tensor) -> Dict[str, Any]:
 
   thinned[rlds.REWARD] = merge(tf.math.segment_sum, rlds.REWARD)
   thinned[rlds.DISCOUNT] = merge(tf.math.segment_prod, rlds.DISCOUNT)
-  # The step that comes to be the first is what the first was.
+  # The first step that is kept takes the flag of the first one: an episode
+  # that was cut before may have no first step.
   thinned[rlds.IS_FIRST] = tf.concat(
       [steps[rlds.IS_FIRST][:1], thinned[rlds.IS_FIRST][1:]], 0
   )

@@ -12,7 +12,7 @@ from tensorflow_datasets.d4rl import dataset_utils
 
 from rlds2reverb.datasets import flat_arrays
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.statistics import statistics
+from rlds2reverb.statistics import compute
 from tests import golden
 
 _F32 = np.float32
@@ -410,7 +410,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_in_map(self):
     # What TensorFlow knows of the steps is enough for a graph.
-    found = statistics.compute_statistics(
+    found = compute.compute_statistics(
         flat_arrays.load_hdf5(self._write(_ARRAYS))
     )
     self.assertEqual(found.num_terminal, 1)

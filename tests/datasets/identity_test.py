@@ -6,7 +6,9 @@ from absl.testing import absltest
 import numpy as np
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.transforms import transforms
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import fields
+from rlds2reverb.transforms import rewards
 
 
 @dataclasses.dataclass(eq=False)
@@ -22,7 +24,7 @@ class FingerprintTest(absltest.TestCase):
           'train',
           {'b': 1, 'a': [None, True]},
           np.array([1.5, 2]),
-          transforms.Compose([transforms.ClipField('action', np.zeros(2), 1)]),
+          base.Compose([fields.ClipField('action', np.zeros(2), 1)]),
       )
 
     self.assertEqual(
@@ -42,11 +44,11 @@ class FingerprintTest(absltest.TestCase):
         np.array([1]),
         np.array([1.0]),
         np.dtype(np.float32),
-        transforms.ScaleReward(1.0),
-        transforms.ScaleReward(2.0),
-        transforms.ScaleReward(1.0, 2.0),
-        transforms.ClipField('action', np.zeros(2)),
-        transforms.ClipField('action', np.ones(2)),
+        rewards.ScaleReward(1.0),
+        rewards.ScaleReward(2.0),
+        rewards.ScaleReward(1.0, 2.0),
+        fields.ClipField('action', np.zeros(2)),
+        fields.ClipField('action', np.ones(2)),
     ]
     prints = [identity.fingerprint(value) for value in values]
     self.assertLen(set(prints), len(values))

@@ -13,8 +13,10 @@ import tensorflow as tf
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import pipelines
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
-from rlds2reverb.transforms import transforms
+from rlds2reverb.transforms import rewards
 
 _RECORDED = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -38,12 +40,12 @@ def _walker(directory=_WALKER, scale=2.0, discount=None, minimum=1.0):
       loading.load_episodes(directory),
       step_mapping.StepMapping(discount=discount),
   )
-  return transforms.transform_episodes(
+  return base.transform_episodes(
       episodes,
       [
           filters.KeepEpisodes(min_return=minimum),
-          transforms.ScaleReward(scale),
-          transforms.ClipField('action', [-0.5] * 6, 0.5),
+          rewards.ScaleReward(scale),
+          fields.ClipField('action', [-0.5] * 6, 0.5),
       ],
   )
 

@@ -9,7 +9,8 @@ import tree
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
-from rlds2reverb.transforms import transforms
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import rewards
 from tests import golden
 from tests import ways
 
@@ -56,7 +57,7 @@ def _episode(rng, length):
 
 def _scaled(scale):
   return tf.data.Dataset.from_tensors({'steps': ways.A}).map(
-      transforms.ScaleReward(scale)
+      rewards.ScaleReward(scale)
   )
 
 
@@ -188,8 +189,8 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     link = os.path.join(self.create_tempdir().full_path, 'link')
     os.symlink(directory, link)
     for source in (directory, os.path.relpath(directory), link):
-      transformed = transforms.transform_episodes(
-          loading.load_episodes(source), [transforms.ScaleReward(2.0)]
+      transformed = base.transform_episodes(
+          loading.load_episodes(source), [rewards.ScaleReward(2.0)]
       )
       for target in (directory, link):
         with self.assertRaisesRegex(ValueError, 'are read from'):

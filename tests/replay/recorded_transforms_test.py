@@ -12,11 +12,13 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import saving
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.statistics import statistics
+from rlds2reverb.statistics import compute
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import normalization
+from rlds2reverb.transforms import rewards
 from rlds2reverb.transforms import thinning
-from rlds2reverb.transforms import transforms
 from tests import recordings
 
 
@@ -24,14 +26,14 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
 
   def _check_transformed(self, name, used, expected):
     data = recordings.load(self.directories[name], 'stacked')
-    data = transforms.transform_episodes(data, used)
+    data = base.transform_episodes(data, used)
     changed = [expected(steps) for steps in self.steps(name)]
     self.check_sampled(data, [steps for steps in changed if steps])
 
   def test_scaled_and_clipped_rewards(self):
     self._check_transformed(
         'walker',
-        [transforms.ScaleReward(10.0, -2.0, minimum=-0.5, maximum=3.0)],
+        [rewards.ScaleReward(10.0, -2.0, minimum=-0.5, maximum=3.0)],
         recordings.each(
             lambda step: {
                 'reward': min(max(10 * step['reward'] - 2, -0.5), 3.0)
@@ -45,7 +47,7 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
         'half_cheetah',
         [
             normalization.normalize_by_bounds('action', low, high),
-            transforms.ClipField('action', -0.5, 0.75),
+            fields.ClipField('action', -0.5, 0.75),
         ],
         recordings.each(
             lambda step: {
@@ -60,8 +62,8 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
 
   def test_observations_normalised_by_their_statistics(self):
     data = recordings.load(self.directories['half_cheetah'], 'stacked')
-    found = statistics.compute_statistics(data)
-    data = transforms.transform_episodes(
+    found = compute.compute_statistics(data)
+    data = base.transform_episodes(
         data, [normalization.normalize_by_mean_std(found, 'observation')]
     )
     sampled = self.push_and_sample(data)
@@ -88,10 +90,10 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
     self._check_transformed(
         'walker',
         [
-            transforms.SelectFields(
+            fields.SelectFields(
                 ['observation/height', 'observation/velocity', 'action']
             ),
-            transforms.RenameFields(
+            fields.RenameFields(
                 {'observation/velocity': 'observation/joints/speed'}
             ),
         ],

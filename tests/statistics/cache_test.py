@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.statistics import cache
-from rlds2reverb.statistics import statistics
-from rlds2reverb.transforms import transforms
+from rlds2reverb.statistics import compute
+from rlds2reverb.transforms import rewards
 from tests import golden
 from tests import ways
 
@@ -32,7 +32,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         np.random.default_rng(0), 4, nested_fields=nested_fields
     )
     episodes[0]['reward'][:] = np.nan
-    found = statistics.compute_statistics(golden.stacked(episodes))
+    found = compute.compute_statistics(golden.stacked(episodes))
     again = cache.from_json(cache.to_json(found))
     self.assertEqual(again, found)
     self.assertNotEqual(again, dataclasses.replace(found, num_steps=0))
@@ -98,15 +98,15 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     directory = self.create_tempdir().full_path
     rlds_data = _in_memory(ways.A)
 
-    def compute(**kwargs):
+    def read(**kwargs):
       return cache.cached_statistics(rlds_data, directory, **kwargs)
 
-    compute()
-    compute(identity=[transforms.ScaleReward(2.0)])
-    compute(fields=['reward'])
+    read()
+    read(identity=[rewards.ScaleReward(2.0)])
+    read(fields=['reward'])
     with open(os.path.join(directory, 'dataset_info.json'), 'w') as f:
       f.write('{"version": "2.0.0"}')
-    compute()
+    read()
     self.assertLen(self._files(directory), 4)
     cache.cached_statistics(
         _in_memory(golden.COMPLETE), directory

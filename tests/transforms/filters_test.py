@@ -26,24 +26,40 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertEqual(self._kept(run, keep), [False, True, False])
 
-  @parameterized.named_parameters(
-      ('min_return', dict(min_return=15), [0, 1]),
-      ('above', dict(min_return=15.5), [1]),
-      ('max_return', dict(max_return=15), [0, 2]),
-      ('min_length', dict(min_length=3), [0, 1]),
-      ('between_lengths', dict(min_length=3.5), [0]),
-      ('max_length', dict(max_length=3), [1, 2]),
-      ('terminal', dict(success='steps/is_terminal'), [0]),
-      ('both', dict(min_return=1, max_length=4), [1]),
-      ('none', {}, [0, 1, 2]),
-  )
-  def test_conditions(self, conditions, kept):
-    rlds_data = golden.stacked(_EPISODES).filter(
-        filters.KeepEpisodes(**conditions)
+  def test_conditions(self):
+    cases = {
+        'min_return': (dict(min_return=15), [0, 1]),
+        'above': (dict(min_return=15.5), [1]),
+        'max_return': (dict(max_return=15), [0, 2]),
+        'min_length': (dict(min_length=3), [0, 1]),
+        'between_lengths': (dict(min_length=3.5), [0]),
+        'max_length': (dict(max_length=3), [1, 2]),
+        'terminal': (dict(success='steps/is_terminal'), [0]),
+        'both': (dict(min_return=1, max_length=4), [1]),
+        'none': ({}, [0, 1, 2]),
+    }
+    results = list(
+        golden.stacked(_EPISODES)
+        .map(
+            lambda episode: {
+                name: filters.KeepEpisodes(**conditions)(episode)
+                for name, (conditions, _) in cases.items()
+            }
+        )
+        .as_numpy_iterator()
     )
+    self.assertLen(results, len(_EPISODES))
+    for name, (_, kept) in cases.items():
+      with self.subTest(name):
+        self.assertEqual(
+            [index for index, keep in enumerate(results) if keep[name]], kept
+        )
+
+  def test_filter(self):
+    rlds_data = golden.stacked(_EPISODES)
+    kept = rlds_data.filter(filters.KeepEpisodes(min_return=1, max_length=4))
     self.assertAllEqual(
-        [e['steps']['observation'][0] for e in rlds_data],
-        [_EPISODES[index]['observation'][0] for index in kept],
+        [episode['steps']['observation'][0] for episode in kept], [10]
     )
 
   def test_success_of_the_episode(self):

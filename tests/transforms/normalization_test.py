@@ -4,9 +4,10 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.statistics import statistics
+from rlds2reverb.statistics import compute
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import normalization
-from rlds2reverb.transforms import transforms
 from tests import golden
 from tests import ways
 
@@ -76,14 +77,14 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
         make([1, 3]),
         make([1, 2, 3]),
         make(field='y'),
-        transforms.ClipField('x'),
+        fields.ClipField('x'),
     ):
       self.assertNotEqual(make(), other)
     self.assertLen({make(), make(), make([1, 3])}, 2)
-    compose = [transforms.Compose([make(), make([2, 2])]) for _ in range(2)]
+    compose = [base.Compose([make(), make([2, 2])]) for _ in range(2)]
     self.assertEqual(*compose)
     self.assertLen(set(compose), 1)
-    self.assertNotEqual(compose[0], transforms.Compose([make()]))
+    self.assertNotEqual(compose[0], base.Compose([make()]))
 
   def test_integers_are_refused(self):
     with self.assertRaisesRegex(ValueError, 'action is int64. Only floats'):
@@ -98,7 +99,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     cls.episodes = _episodes()
-    cls.statistics = statistics.compute_statistics(
+    cls.statistics = compute.compute_statistics(
         golden.stacked(cls.episodes), quantiles=[0.1, 0.9]
     )
 
@@ -152,12 +153,12 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     episodes = golden.random_episodes(
         np.random.default_rng(0), 3, nested_fields=True
     )
-    found = statistics.compute_statistics(golden.stacked(episodes))
+    found = compute.compute_statistics(golden.stacked(episodes))
     with self.assertLogs('absl', 'WARNING') as logs:
       normalize = normalization.normalize_by_mean_std(found)
     self.assertLen(logs.output, 1)
     self.assertIn('not floats: observation/', logs.output[0])
-    self.assertIsInstance(normalize, transforms.Compose)
+    self.assertIsInstance(normalize, base.Compose)
     self.assertEqual(
         [part.field for part in normalize.transforms],
         [
@@ -174,7 +175,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_only_integers(self):
     episodes = [{**ways.A, 'action': np.arange(6)[:, None]}]
-    found = statistics.compute_statistics(golden.stacked(episodes))
+    found = compute.compute_statistics(golden.stacked(episodes))
     for normalize in (
         normalization.normalize_by_mean_std,
         normalization.normalize_by_quantiles,

@@ -164,7 +164,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
     words = dict(ways.A, action=np.array([b'x'] * 6, object))
     with self.assertRaisesRegex(ValueError, 'is a string'):
       golden.stacked([words]).map(thinning.DropNoOps())
-    with self.assertRaisesRegex(ValueError, 'a bool a step'):
+    with self.assertRaisesRegex(ValueError, 'a bool for every step'):
       golden.stacked([ways.A]).map(
           thinning.DropNoOps(predicate=lambda steps: True)
       )

@@ -2,7 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.transforms import transforms
+from rlds2reverb.transforms import fields
 from rlds2reverb.windows import fragments
 import tensorflow as tf
 
@@ -256,7 +256,7 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
         ValueError, f'field {name!r} already.*RenameFields'
     ):
       fragments.convert_rlds_to_fragments(data, 3)
-    renamed = data.map(transforms.RenameFields({name: 'own'}))
+    renamed = data.map(fields.RenameFields({name: 'own'}))
     batch = next(iter(fragments.convert_rlds_to_fragments(renamed, 3)))
     self.assertAllEqual(batch['own'], [1, 2, 3])
 

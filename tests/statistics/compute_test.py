@@ -4,7 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.statistics import statistics
+from rlds2reverb.statistics import compute
 from tests import golden
 from tests import ways
 
@@ -36,7 +36,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_worked_episodes(self, form):
-    found = statistics.compute_statistics(form([ways.A, ways.B]))
+    found = compute.compute_statistics(form([ways.A, ways.B]))
     self.assertEqual(
         (found.num_episodes, found.num_steps, found.num_transitions),
         (2, 10, 8),
@@ -60,7 +60,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     episodes = golden.random_episodes(
         np.random.default_rng(0), 9, nested_fields=True
     )
-    found = statistics.compute_statistics(form(episodes), quantiles=_LEVELS)
+    found = compute.compute_statistics(form(episodes), quantiles=_LEVELS)
     fields = {
         'observation/camera/rgb': lambda e: e['observation']['camera']['rgb'],
         'observation/camera/pose/0': (
@@ -102,7 +102,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
         tf.nest.map_structure(lambda leaf: leaf[start : start + 1000], episode)
         for start in range(0, count, 1000)
     ]
-    found = statistics.compute_statistics(
+    found = compute.compute_statistics(
         golden.stacked(pieces), ['observation'], sample_size=1000
     )
     self.assertEqual(list(found.fields), ['observation'])
@@ -117,7 +117,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
   def test_not_finite(self):
     episode = dict(ways.A, observation=np.float32([1, np.nan, np.inf, 3, 5, 3]))
     episode['action'] = np.full([6, 1], np.nan)
-    found = statistics.compute_statistics(golden.stacked([episode])).fields
+    found = compute.compute_statistics(golden.stacked([episode])).fields
     self.assertEqual(found['observation'].mean, 3)
     self.assertEqual(found['observation'].max, 5)
     self.assertEqual(found['observation'].quantile(0.5), 3)
@@ -136,21 +136,21 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
             'state': np.arange(6.0),
         },
     )
-    found = statistics.compute_statistics(golden.nested([episode]))
+    found = compute.compute_statistics(golden.nested([episode]))
     self.assertContainsSubset(['observation/state'], found.fields)
     self.assertNotIn('observation/image', found.fields)
     self.assertNotIn('observation/png', found.fields)
-    named = statistics.compute_statistics(
+    named = compute.compute_statistics(
         golden.nested([episode]), ['observation/image']
     )
     self.assertEqual(
         named.fields['observation/image'].mean.shape, (64, 64, 3)
     )
     with self.assertRaisesRegex(ValueError, 'observation/png must have'):
-      statistics.compute_statistics(golden.nested([episode]), ['observation'])
+      compute.compute_statistics(golden.nested([episode]), ['observation'])
 
   def test_fields_of_unknown_shape_are_left_out(self):
-    found = statistics.compute_statistics(
+    found = compute.compute_statistics(
         golden.with_unused_fields(golden.nested([golden.COMPLETE]))
     )
     self.assertNotIn('points', found.fields)
@@ -158,7 +158,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_one_episode_of_one_step_and_one_of_none(self):
     none = tf.nest.map_structure(lambda leaf: leaf[:0], golden.COMPLETE)
-    found = statistics.compute_statistics(
+    found = compute.compute_statistics(
         golden.nested([none, golden.SINGLE_TERMINAL])
     )
     self.assertEqual((found.num_episodes, found.num_steps), (1, 1))
@@ -170,11 +170,11 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
   def test_bad_arguments(self):
     rlds_data = golden.stacked([golden.COMPLETE])
     with self.assertRaisesRegex(ValueError, 'Did you mean observation'):
-      statistics.compute_statistics(rlds_data, ['observations'])
+      compute.compute_statistics(rlds_data, ['observations'])
     with self.assertRaisesRegex(ValueError, r'quantiles in \[0, 1\]'):
-      statistics.compute_statistics(rlds_data, quantiles=[1.5])
+      compute.compute_statistics(rlds_data, quantiles=[1.5])
     with self.assertRaisesRegex(ValueError, 'sample_size must be positive'):
-      statistics.compute_statistics(rlds_data, sample_size=0)
+      compute.compute_statistics(rlds_data, sample_size=0)
 
 
 if __name__ == '__main__':

@@ -1,10 +1,11 @@
-"""Statistics of the fields of a data set, in one streaming pass in the graph.
+"""Computing the statistics of a data set in one pass, in the graph.
 
-The numbers of a step are laid side by side as one row of float64, with NaN
-where a number has no meaning, as the action of an episode's last step. The rows
-of many episodes go, a block at a time, into the moments of each column, merged
-after Chan, Golub and LeVeque (1979), and into a uniform sample of the rows, for
-the quantiles. Memory does not grow with the data.
+All numbers of a step become one row of float64. A number that has no meaning,
+such as the action of an episode's last step, is NaN in it. Blocks of rows, of
+many episodes, are then reduced to the moments of each column and to a uniform
+sample of the rows, which gives the quantiles. The moments of two blocks are
+merged as Chan, Golub and LeVeque (1979) do. The memory that this takes does not
+grow with the data.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from rlds2reverb.statistics import reservoir
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-# Of the last step of an episode these carry no meaning.
+# The fields that have no meaning in the last step of an episode.
 _OF_TRANSITIONS = (rlds.ACTION, rlds.REWARD, rlds.DISCOUNT)
 _MAX_LEAF_SIZE = 1024
 _BLOCK_BYTES = 1 << 20
@@ -34,20 +35,25 @@ _NUM_OUTCOMES = 3  # the columns that hold an `Outcome`
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FieldStatistics(identity.ByValue):
-  """Statistics of each number of a field, over all steps where it has meaning.
+  """Statistics of each number of a field.
 
-  NaN and infinities are left out of all but the count of them. Of no numbers at
-  all, each is NaN.
+  They are taken over all steps in which the field has a meaning. NaN and
+  infinities are left out; only `not_finite` counts them. Where no numbers are
+  left, the statistics are NaN.
+
+  All arrays are float64 of the shape of the field in one step, except for the
+  two that count, which are int64.
 
   Attributes:
     dtype: the name of the field's dtype in the data.
-    mean: float64, of the shape of the field in one step.
-    std: the standard deviation, of the population.
+    mean: the mean.
+    std: the standard deviation of the population, `sqrt(mean((x - mean)**2))`.
     min: the least number.
-    max: the greatest.
-    quantiles: from each quantile, in [0, 1], to its numbers.
-    count: int64: how many numbers there were.
-    not_finite: int64: how many more were NaN or infinite.
+    max: the greatest number.
+    quantiles: a mapping from each quantile that was asked for, in [0, 1], to
+      its numbers.
+    count: how many finite numbers there were.
+    not_finite: how many more numbers were NaN or infinite.
   """
 
   dtype: str
@@ -64,10 +70,14 @@ class FieldStatistics(identity.ByValue):
     return tf.as_dtype(self.dtype).is_floating
 
   def quantile(self, quantile: float) -> np.ndarray:
-    """Returns the numbers of a quantile; 0 is the minimum, 1 the maximum.
+    """Returns the numbers of a quantile.
+
+    Args:
+      quantile: a quantile that was computed; or 0, which is the minimum, or 1,
+        which is the maximum.
 
     Raises:
-      ValueError: if it was not computed.
+      ValueError: if the quantile was not computed.
     """
     known = {0.0: self.min, 1.0: self.max, **self.quantiles}
     if quantile not in known:
@@ -83,15 +93,15 @@ class Statistics(identity.ByValue):
   """Statistics of a data set.
 
   Attributes:
-    num_episodes: the number of episodes that have a step.
-    num_steps: the number of their steps.
-    num_transitions: the number of steps that are not last ones.
+    num_episodes: the number of episodes that have at least one step.
+    num_steps: the number of steps of these episodes.
+    num_transitions: the number of steps that are not the last of an episode.
     num_terminal: the number of episodes that end in a terminal step.
     num_truncated: the number of all other episodes.
-    returns: of the undiscounted returns: the sums of the rewards of all steps
-      of an episode but its last.
-    lengths: of the numbers of transitions of an episode.
-    fields: of each field, by its path.
+    returns: the statistics of the undiscounted returns. The return of an
+      episode is the sum of the rewards of all its steps but the last.
+    lengths: the statistics of the numbers of transitions of an episode.
+    fields: a mapping from the path of each field to its statistics.
   """
 
   num_episodes: int
@@ -112,35 +122,36 @@ def compute_statistics(
     sample_size: int = 10_000,
     seed: int = 0,
 ) -> Statistics:
-  """Computes the statistics of a data set, going through it once.
+  """Computes the statistics of a data set, reading it once.
 
-  Mean and deviation are accumulated in float64, whatever the dtype. Quantiles
-  are those of a uniform sample of the steps (of the episodes, for returns and
-  lengths), so they are exact for a data set that is no larger. Of a larger one
-  what is called the quantile `q` lies between the true ones `q - e` and
-  `q + e`, where the standard error `e` is `sqrt(q * (1 - q) / sample_size)`:
-  for 10,000 steps 0.005 in the middle, and 0.001 for `q` = 0.01.
+  The mean and the standard deviation are accumulated in float64, whatever the
+  dtype of the field. The quantiles are those of a uniform sample of the steps
+  or, for returns and lengths, of the episodes. They are exact where the sample
+  holds all of them. Otherwise the number that is returned for the quantile `q`
+  is the quantile of a rank near `q` in the data, with a standard error of
+  `sqrt(q * (1 - q) / sample_size)`: with 10,000 steps that is 0.005 for
+  `q = 0.5`, and 0.001 for `q = 0.01`.
 
-  No image is decoded: the fields of strings are not looked at.
+  Fields of strings are left out, so no image is decoded.
 
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps. It must be
-      finite. Of one episode all numbers of `fields` are in memory at a time.
-    fields: the paths of the fields; one may lead to several leaves. By default
-      all but the flags, strings, and leaves of more than 1024 numbers or an
-      unknown number.
-    quantiles: which quantiles, in [0, 1].
-    sample_size: how many steps and episodes the sample for the quantiles has;
-      less where it would take more than 64 MiB.
-    seed: of the sample.
+      finite. The numbers of one episode must fit in memory.
+    fields: the paths of the fields. A path may lead to several leaves. By
+      default all fields are taken except for the flags, strings, and leaves
+      that have more than 1024 numbers or a shape that is not known.
+    quantiles: the quantiles to compute, in [0, 1].
+    sample_size: the number of steps, and of episodes, of the sample for the
+      quantiles. It is reduced where the sample would take more than 64 MiB.
+    seed: the seed of the sample, an int.
 
   Returns:
     The `Statistics`.
 
   Raises:
     ValueError: if `rlds_data` has no RLDS steps or no such field, if one of
-      `fields` is not a number or its shape is not known, if the reward is not
-      one number a step, or an argument is out of its range.
+      `fields` is not of numbers or its shape is not known, if the reward is not
+      one number for every step, or if an argument is out of its range.
   """
   if sample_size < 1 or not all(0 <= q <= 1 for q in quantiles):
     raise ValueError(
@@ -163,7 +174,7 @@ def compute_statistics(
       min(max(_BLOCK_BYTES // (8 * width), 1), _MAX_BLOCK_LENGTH)
   )
   sample_size = max(min(sample_size, _SAMPLE_BYTES // (8 * width)), 1)
-  # What needs only the block itself is done for several blocks at a time.
+  # The moments of a block need no other block, so several are made in parallel.
   blocks = blocks.map(
       lambda block: (_block_moments(block), block),
       num_parallel_calls=tf.data.AUTOTUNE,
@@ -219,8 +230,8 @@ def _is_numbers(spec) -> bool:
 def _rows(steps, leaves) -> tf.Tensor:
   """Returns the numbers of stacked steps, float64 `[T, D]`.
 
-  The last columns have the episode's outcome in the row of the last step, and
-  NaN elsewhere.
+  The last columns hold the outcome of the episode in the row of its last step,
+  and NaN in all other rows.
   """
   is_last = outcomes.flag(steps, rlds.IS_LAST)[:, None]
   length = tf.size(is_last)
@@ -238,9 +249,15 @@ def _rows(steps, leaves) -> tf.Tensor:
 
 
 class _Moments(NamedTuple):
-  """Of each column: count, mean, sum of squared differences from it, range.
+  """The moments of the finite numbers of each column.
 
-  And the number of all rows, int64 `[]`.
+  Attributes:
+    count: float64 `[D]`: how many there are.
+    mean: float64 `[D]`: their mean.
+    squares: float64 `[D]`: the sum of their squared differences from the mean.
+    min: float64 `[D]`: the least of them.
+    max: float64 `[D]`: the greatest of them.
+    rows: int64 `[]`: the number of all rows.
   """
 
   count: tf.Tensor
@@ -289,10 +306,11 @@ def _block_moments(block) -> _Moments:
 
 
 def _add_block(state, block_moments, block, seed):
-  """Adds a block of rows `[B, D]` to the moments and samples."""
+  """Adds a block of rows `[B, D]` to the moments and the samples."""
   moments, steps_sample, outcomes_sample = state
   ends = block[:, -_NUM_OUTCOMES:]
-  # Only a return may be NaN, or infinite.
+  # The last column is finite in the last row of an episode, where the return
+  # need not be.
   ends = tf.boolean_mask(ends, tf.math.is_finite(ends[:, -1]))
   return (
       _merge(moments, block_moments),
@@ -302,7 +320,7 @@ def _add_block(state, block_moments, block, seed):
 
 
 def _columns(moments, steps_sample, outcomes_sample, quantiles):
-  """Returns a dict of numpy arrays `[..., D]`: what is known of each column."""
+  """Returns the statistics of all columns, each a numpy array `[..., D]`."""
   sample = steps_sample.rows.numpy()[: steps_sample.seen]
   ends = outcomes_sample.rows.numpy()[: outcomes_sample.seen]
   is_empty = moments.count == 0
@@ -332,9 +350,9 @@ def _columns(moments, steps_sample, outcomes_sample, quantiles):
 
 
 def _to_statistics(columns, leaves, moments) -> Statistics:
-  """Takes the columns apart again."""
+  """Splits the statistics of all columns into those of the fields."""
   num_episodes = int(columns['count'][-1])
-  # No outcome holds more or less than one number an episode.
+  # Every outcome is one number for an episode, so its mean gives the sum.
   num_transitions = int(round(moments.mean[-2] * num_episodes))
   num_terminal = int(round(moments.mean[-1] * num_episodes))
 

@@ -1,0 +1,334 @@
+"""What every transform and filter of episodes is built on.
+
+A transform changes the steps of an episode; a filter decides whether an episode
+is kept. Both are small immutable objects that gin can configure, and both are
+applied to a data set with `transform_episodes`:
+
+    normalize = normalize_by_mean_std(statistics, 'action')
+    episodes = transform_episodes(
+        episodes, [KeepEpisodes(min_return=100.0), ScaleReward(0.1), normalize]
+    )
+
+A transform also works on single steps, which a policy needs when it is
+deployed:
+
+    action = normalize.invert({'action': policy(observation)})['action']
+"""
+
+import abc
+import dataclasses
+from typing import Any, Callable, Dict, Optional, Sequence, Union
+
+import gin
+import numpy as np
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.datasets import identity
+from rlds2reverb.episodes import steps as steps_lib
+
+# One number for the whole field, or an array that fits its last dimensions.
+Numbers = Union[float, Sequence[float], np.ndarray]
+
+
+class EpisodeTransform(identity.ByValue, abc.ABC):
+  """The base of all transforms, which change the steps of an episode.
+
+  A transform of your own needs only `transform`. Declare it as a frozen
+  dataclass with `eq=False`: then two transforms are equal where their
+  attributes are, also where these are arrays or lists.
+
+      @dataclasses.dataclass(frozen=True, eq=False)
+      class TanhReward(EpisodeTransform):
+        scale: float = 1.0
+
+        def transform(self, steps):
+          return {**steps, 'reward': tf.tanh(self.scale * steps['reward'])}
+
+      episodes = transform_episodes(episodes, [TanhReward(0.5)])
+  """
+
+  def __call__(self, episode: Dict[str, Any]) -> Dict[str, Any]:
+    """Transforms one episode, for example in `rlds_data.map(transform)`.
+
+    Args:
+      episode: an RLDS episode, with nested or stacked steps.
+
+    Returns:
+      The episode with its steps transformed and stacked, `[T, ...]`. The other
+      fields of the episode stay as they are.
+    """
+    steps = steps_lib.stack_steps(episode[rlds.STEPS])
+    return {**episode, rlds.STEPS: self.transform(steps)}
+
+  @abc.abstractmethod
+  def transform(self, steps: Dict[str, Any]) -> Dict[str, Any]:
+    """Transforms the fields of steps.
+
+    Args:
+      steps: a dict of the fields of a step, with any leading dimensions: those
+        of an episode are `[T, ...]`. Fields that the transform does not use may
+        be missing.
+
+    Returns:
+      The transformed dict.
+
+    Raises:
+      ValueError: if a field that the transform uses is missing or does not fit.
+    """
+
+  def invert(self, steps: Dict[str, Any]) -> Dict[str, Any]:
+    """Turns transformed fields back into those of the data.
+
+    Use it on the actions of a policy that was trained on transformed data,
+    before the environment gets them. Transforms that cannot be undone, such as
+    those that clip a field or leave it out, return `steps` as they are.
+
+    Args:
+      steps: a dict of some fields of a transformed step, for example the
+        `action` of a policy, with any leading dimensions.
+
+    Returns:
+      The same fields as they are in the data.
+    """
+    return steps
+
+
+class EpisodeFilter(identity.ByValue, abc.ABC):
+  """The base of all filters, which decide whether an episode is kept.
+
+  A filter of your own needs only `keep`; see `EpisodeTransform` about its
+  declaration.
+
+      @dataclasses.dataclass(frozen=True, eq=False)
+      class KeepTask(EpisodeFilter):
+        task: str
+
+        def keep(self, episode):
+          return episode['steps']['task'][0] == self.task
+
+      episodes = transform_episodes(episodes, [KeepTask('stack')])
+  """
+
+  def __call__(self, episode: Dict[str, Any]) -> tf.Tensor:
+    """Decides on one episode, for example in `rlds_data.filter(keep)`.
+
+    Args:
+      episode: an RLDS episode, with nested or stacked steps.
+
+    Returns:
+      bool `[]`: whether the episode is kept.
+
+    Raises:
+      ValueError: if `keep` returns something else than one bool.
+    """
+    steps = steps_lib.stack_steps(episode[rlds.STEPS])
+    keep = self.keep({**episode, rlds.STEPS: steps})
+    return one_bool(keep, f'{type(self).__name__}.keep')
+
+  @abc.abstractmethod
+  def keep(self, episode: Dict[str, Any]) -> tf.Tensor:
+    """Decides on one episode.
+
+    Args:
+      episode: an RLDS episode, with stacked steps.
+
+    Returns:
+      bool `[]`: whether the episode is kept.
+
+    Raises:
+      ValueError: if a field that the filter uses is missing or does not fit.
+    """
+
+
+def transform_episodes(
+    rlds_data: tf.data.Dataset,
+    transforms: Sequence[
+        Union[
+            EpisodeTransform,
+            EpisodeFilter,
+            Callable[[Dict[str, Any]], Dict[str, Any]],
+        ]
+    ],
+) -> tf.data.Dataset:
+  """Applies transforms and filters to every episode, in the given order.
+
+  Args:
+    rlds_data: an RLDS data set, with nested or stacked steps.
+    transforms: what is applied: transforms, filters, `Compose` of both, and
+      functions from an episode to an episode.
+
+  Returns:
+    A data set of the episodes that are kept, with stacked steps.
+
+  Raises:
+    ValueError: if a transform does not fit the steps, or if a function returns
+      something else than an episode.
+  """
+  return _apply(steps_lib.stack_episodes(rlds_data), transforms)
+
+
+def _apply(rlds_data, transforms):
+  for transform in transforms:
+    if isinstance(transform, EpisodeFilter):
+      rlds_data = rlds_data.filter(transform)
+    elif isinstance(transform, Compose) and transform.has_filter:
+      rlds_data = _apply(rlds_data, transform.transforms)
+    else:
+      rlds_data = rlds_data.map(
+          transform, num_parallel_calls=tf.data.AUTOTUNE
+      )
+      spec = rlds_data.element_spec
+      if not isinstance(spec, dict) or rlds.STEPS not in spec:
+        raise ValueError(
+            f'A transform must return an episode, a dict with {rlds.STEPS}, but'
+            f' {transform} returned {spec}. To filter episodes by a function,'
+            ' use KeepEpisodes(predicate=...).'
+        )
+  return rlds_data
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compose(EpisodeTransform):
+  """Applies transforms and filters one after the other.
+
+  One that holds a filter can be used in `transform_episodes`, but not in
+  `rlds_data.map`, which cannot leave out an episode. Its `transform` and
+  `invert` work on steps, and so they pass over the filters.
+
+  Attributes:
+    transforms: transforms and filters, some of which may be `Compose`
+      themselves. The inverse goes through them from the last to the first.
+
+  Raises:
+    ValueError: if one of them is neither a transform nor a filter; and if one
+      that holds a filter is called on an episode.
+  """
+
+  transforms: Sequence[Union[EpisodeTransform, EpisodeFilter]]
+
+  def __post_init__(self):
+    object.__setattr__(self, 'transforms', tuple(self.transforms))
+    for transform in self.transforms:
+      if not isinstance(transform, (EpisodeTransform, EpisodeFilter)):
+        raise ValueError(
+            'Compose takes objects of type EpisodeTransform and EpisodeFilter,'
+            f' but was given {transform!r}. Pass a function from an episode to'
+            ' an episode to transform_episodes instead.'
+        )
+
+  def __call__(self, episode):
+    if self.has_filter:
+      raise ValueError(
+          'This Compose holds a filter, and so it cannot be called on a single'
+          ' episode, as in rlds_data.map(compose). Use'
+          ' transform_episodes(rlds_data, [compose]).'
+      )
+    return super().__call__(episode)
+
+  @property
+  def has_filter(self) -> bool:
+    """Whether a filter is among the transforms, or in a `Compose` of them."""
+    return any(
+        transform.has_filter
+        if isinstance(transform, Compose)
+        else isinstance(transform, EpisodeFilter)
+        for transform in self.transforms
+    )
+
+  def transform(self, steps):
+    for transform in self.transforms:
+      if isinstance(transform, EpisodeTransform):
+        steps = transform.transform(steps)
+    return steps
+
+  def invert(self, steps):
+    for transform in reversed(self.transforms):
+      if isinstance(transform, EpisodeTransform):
+        steps = transform.invert(steps)
+    return steps
+
+
+def one_bool(value: Any, name: str) -> tf.Tensor:
+  """Returns `value` as a tensor, bool `[]`.
+
+  Args:
+    value: what the function `name` returned.
+    name: the name of the function, for the message of an error.
+
+  Raises:
+    ValueError: if it is something else than one bool.
+  """
+  value = tf.convert_to_tensor(value)
+  if value.dtype != tf.bool or not value.shape.is_compatible_with([]):
+    raise ValueError(
+        f'{name} must return one bool, but returned {value.dtype.name}'
+        f' {value.shape}.'
+    )
+  return value
+
+
+def clip(
+    leaf: tf.Tensor, low: Optional[Numbers], high: Optional[Numbers], name: str
+) -> tf.Tensor:
+  """Clips a leaf to `[low, high]`, in its own dtype.
+
+  Args:
+    leaf: numbers, with any leading dimensions.
+    low: the least number that comes out, if there is one.
+    high: the greatest number that comes out, if there is one.
+    name: the path of the leaf, for the message of an error.
+
+  Returns:
+    The clipped leaf.
+
+  Raises:
+    ValueError: as `constant` does.
+  """
+  if low is not None:
+    leaf = tf.maximum(leaf, constant(low, leaf, name))
+  if high is not None:
+    leaf = tf.minimum(leaf, constant(high, leaf, name))
+  return leaf
+
+
+def constant(numbers: Numbers, leaf: tf.Tensor, name: str) -> tf.Tensor:
+  """Returns `numbers` as a tensor of the dtype of `leaf`.
+
+  Args:
+    numbers: one number, or an array that fits the last dimensions of `leaf`.
+    leaf: the leaf that is going to be combined with them.
+    name: the path of the leaf, for the message of an error.
+
+  Raises:
+    ValueError: if the leaf is of strings, if its dtype cannot hold the numbers,
+      or if they do not fit its last dimensions.
+  """
+  array = np.asarray(numbers)
+  if leaf.dtype == tf.string:
+    raise ValueError(f'{name} must be numbers, but is {leaf.dtype.name}.')
+  with np.errstate(over='ignore', invalid='ignore'):
+    held = array.astype(leaf.dtype.as_numpy_dtype)
+  # A float may be rounded, but it must not become infinite.
+  wrong = (
+      np.isfinite(array) & ~np.isfinite(held)
+      if leaf.dtype.is_floating
+      else array != held
+  )
+  if wrong.any():
+    raise ValueError(
+        f'{name} is {leaf.dtype.name}, which cannot hold {numbers}. Cast the'
+        ' field to '
+        + ('a wider dtype first.' if leaf.dtype.is_floating else 'float first.')
+    )
+  last = leaf.shape[leaf.shape.rank - array.ndim :]
+  if array.ndim > leaf.shape.rank or not all(
+      size == 1 or dim is None or size == dim
+      for size, dim in zip(array.shape, last)
+  ):
+    raise ValueError(
+        f'{name} has the shape {leaf.shape}, which numbers of the shape'
+        f' {array.shape} do not fit.'
+    )
+  return tf.constant(held)

@@ -1,0 +1,129 @@
+"""Transforms that select, leave out, rename and clip fields of the steps."""
+
+import dataclasses
+from typing import Mapping, Optional, Sequence
+
+import gin
+import rlds
+
+from rlds2reverb.episodes import paths
+from rlds2reverb.transforms import base
+
+# Steps without these fields are not complete, so they are always selected.
+_ALWAYS_SELECTED = (
+    rlds.REWARD,
+    rlds.DISCOUNT,
+    rlds.IS_FIRST,
+    rlds.IS_LAST,
+    rlds.IS_TERMINAL,
+)
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class SelectFields(base.EpisodeTransform):
+  """Keeps only the named fields of the steps.
+
+  The reward, the discount and the flags are kept too. Where a path leads to a
+  part of one of them, only that part is kept.
+
+  Attributes:
+    fields: the paths of the fields.
+  """
+
+  fields: Sequence[paths.Path]
+
+  def transform(self, steps):
+    selected = {}
+    found = [paths.find(steps, path) for path in self.fields]
+    named = {keys[0] for keys in found}
+    for field in _ALWAYS_SELECTED:
+      if field in steps and field not in named:
+        selected[field] = steps[field]
+    for keys in found:
+      selected = paths.insert(selected, keys, paths.get(steps, keys))
+    return selected
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExcludeFields(base.EpisodeTransform):
+  """Leaves the named fields out of the steps.
+
+  Attributes:
+    fields: the paths of the fields.
+  """
+
+  fields: Sequence[paths.Path]
+
+  def transform(self, steps):
+    for path in self.fields:
+      steps = paths.remove(steps, paths.find(steps, path))
+    return steps
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class RenameFields(base.EpisodeTransform):
+  """Moves fields to other paths.
+
+  All fields are taken out before the first one is put back, so that two fields
+  can change places.
+
+  Attributes:
+    fields: a mapping from the path of each field to its new path, at which
+      there must be no other field. A string is split at every `/`; where a key
+      itself has a `/` in it, write the path as a tuple.
+  """
+
+  fields: Mapping[paths.Path, paths.Path]
+
+  def transform(self, steps):
+    return _move(steps, self.fields)
+
+  def invert(self, steps):
+    moved = {new: old for old, new in self.fields.items()}
+    return _move(
+        steps,
+        {
+            new: old
+            for new, old in moved.items()
+            if paths.contains(steps, new)
+        },
+    )
+
+
+def _move(steps, moves):
+  found = [(paths.find(steps, old), new) for old, new in moves.items()]
+  taken = [(paths.get(steps, keys), new) for keys, new in found]
+  for keys, _ in found:
+    steps = paths.remove(steps, keys)
+  for value, new in taken:
+    steps = paths.insert(steps, paths.split(new), value)
+  return steps
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClipField(base.EpisodeTransform):
+  """Clips the numbers of a field to `[low, high]`. NaN stays NaN.
+
+  Attributes:
+    field: the path of a leaf, or of a field of several leaves, such as
+      `action`. Leaves of strings and bools stay as they are.
+    low: the least number that comes out, if there is one.
+    high: the greatest number that comes out, if there is one.
+  """
+
+  field: paths.Path = rlds.ACTION
+  low: Optional[base.Numbers] = None
+  high: Optional[base.Numbers] = None
+
+  def transform(self, steps):
+    return paths.map_leaves(
+        lambda name, leaf: base.clip(leaf, self.low, self.high, name)
+        if leaf.dtype.is_floating or leaf.dtype.is_integer
+        else leaf,
+        steps,
+        self.field,
+    )

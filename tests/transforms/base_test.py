@@ -1,0 +1,192 @@
+"""Tests of composing transforms and filters, and of your own."""
+
+import dataclasses
+
+from absl.testing import parameterized
+import gin
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import fields
+from rlds2reverb.transforms import filters
+from rlds2reverb.transforms import rewards
+from tests import golden
+from tests import ways
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _AddReward(base.EpisodeTransform):
+  """As a user writes one; `amounts` is an array, for a tricky equality."""
+
+  amounts: base.Numbers
+
+  def transform(self, steps):
+    return {**steps, 'reward': steps['reward'] + tf.reduce_sum(self.amounts)}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _KeepFirst(base.EpisodeFilter):
+  """As a user writes one."""
+
+  observation: float
+
+  def keep(self, episode):
+    return episode['steps']['observation'][0] == self.observation
+
+
+class ComposeTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_in_order(self, run):
+    compose = base.Compose([
+        rewards.ScaleReward(2.0),
+        rewards.ScaleReward(shift=1.0),
+        fields.RenameFields({'action': 'control'}),
+    ])
+    steps = run(compose, [ways.A])[0]['steps']
+    self.assertAllEqual(steps['reward'], 2 * ways.A['reward'] + 1)
+    self.assertAllEqual(steps['control'], ways.A['action'])
+    for name, leaf in compose.invert(steps).items():
+      self.assertAllEqual(leaf, ways.A[name])
+
+  @parameterized.named_parameters(*golden.FORMS.items())
+  def test_transform_episodes(self, form):
+    rlds_data = base.transform_episodes(
+        form([ways.A, ways.B, ways.A]),
+        [
+            rewards.ScaleReward(10.0),
+            filters.KeepEpisodes(max_return=150.0),
+            lambda episode: {**episode, 'kept': True},
+        ],
+    )
+    episodes = list(rlds_data.as_numpy_iterator())
+    self.assertLen(episodes, 2)  # those of A: 10 * 15
+    for episode in episodes:
+      self.assertTrue(episode['kept'])
+      self.assertAllEqual(episode['steps']['reward'], 10 * ways.A['reward'])
+    spec = rlds_data.element_spec['steps']
+    self.assertEqual(spec['action'], tf.TensorSpec([None, 2], tf.float64))
+
+  def test_gin(self):
+    gin.parse_config("""
+        Compose.transforms = [@ScaleReward(), @ClipField()]
+        ScaleReward.scale = 3.0
+        ClipField.high = 1.0
+    """)
+    self.addCleanup(gin.clear_config)
+    transform = base.Compose()
+    steps = transform.transform(ways.A)
+    self.assertAllEqual(steps['reward'], 3 * ways.A['reward'])
+    self.assertAllEqual(steps['action'], np.minimum(ways.A['action'], 1))
+
+  @parameterized.named_parameters(*golden.FORMS.items())
+  def test_filters_among_transforms(self, form):
+    # The returns are 15, 60 and 15; doubled, 30, 120 and 30.
+    compose = base.Compose([
+        filters.KeepEpisodes(max_return=70.0),
+        rewards.ScaleReward(2.0),
+        base.Compose([
+            base.Compose([rewards.ScaleReward(shift=1.0)]),
+            filters.KeepEpisodes(min_return=50.0),
+        ]),
+        fields.RenameFields({'action': 'control'}),
+    ])
+    rlds_data = base.transform_episodes(
+        form([ways.A, ways.B, ways.A]), [compose]
+    )
+    (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
+    self.assertAllEqual(steps['reward'], 2 * ways.B['reward'] + 1)
+    self.assertAllEqual(steps['control'], ways.B['action'])
+    # Steps are neither kept nor left out.
+    golden.assert_frames_equal(self, [compose.transform(ways.B)], [steps])
+    golden.assert_frames_equal(self, [compose.invert(steps)], [ways.B])
+
+  def test_filter_cannot_be_mapped(self):
+    inner = base.Compose([filters.KeepEpisodes(min_length=1)])
+    self.assertTrue(inner.has_filter)
+    self.assertFalse(base.Compose([rewards.ScaleReward()]).has_filter)
+    for compose in (inner, base.Compose([rewards.ScaleReward(), inner])):
+      with self.assertRaisesRegex(
+          ValueError, r'Use transform_episodes\(rlds_data, \[compose\]\)'
+      ):
+        golden.stacked([ways.A]).map(compose)
+
+  def test_equal_where_the_parts_are(self):
+    def make(parts):
+      return base.Compose(parts([filters.KeepEpisodes(min_length=1),
+                                 _AddReward(np.ones(2)), _KeepFirst(0)]))
+
+    self.assertEqual(make(list), make(tuple))
+    self.assertEqual(make(list), make(iter))
+    self.assertLen({make(list), make(tuple)}, 1)
+    self.assertNotEqual(make(list), make(reversed))
+
+  @parameterized.parameters(
+      (lambda episode: episode,),
+      (rewards.ScaleReward,),
+      ('ScaleReward',),
+  )
+  def test_what_does_not_compose(self, other):
+    with self.assertRaisesRegex(ValueError, 'Compose takes .* but was given'):
+      base.Compose([rewards.ScaleReward(), other])
+
+
+class OwnTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_transform(self, run):
+    add = _AddReward(np.float32([1, 2]))
+    episodes = [ways.A, ways.B]
+    results = run(add, episodes)
+    self.assertLen(results, 2)
+    for result, episode in zip(results, episodes):
+      golden.assert_frames_equal(
+          self,
+          [result['steps']],
+          [{**episode, 'reward': episode['reward'] + 3}],
+      )
+    self.assertIs(add.invert(ways.A), ways.A)
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_filter(self, run):
+    kept = run(_KeepFirst(10.0), [ways.A, ways.B])
+    self.assertEqual(kept, [False, True])
+
+  @parameterized.named_parameters(*golden.FORMS.items())
+  def test_in_a_data_set(self, form):
+    own = [_AddReward(np.float32([1, 2])), _KeepFirst(10.0)]
+    for transforms in (own, own[::-1], [base.Compose(own)]):
+      rlds_data = base.transform_episodes(form([ways.A, ways.B]), transforms)
+      (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
+      self.assertAllEqual(steps['reward'], ways.B['reward'] + 3)
+    (kept,) = form([ways.A, ways.B]).filter(own[1])
+    self.assertIn('steps', kept)
+
+  def test_by_value(self):
+    self.assertEqual(_KeepFirst(1.0), _KeepFirst(1.0))
+    self.assertNotEqual(_KeepFirst(1.0), _KeepFirst(2.0))
+    self.assertLen({_AddReward([1, 2]), _AddReward(np.array([1, 2]))}, 1)
+
+  @parameterized.parameters(
+      (lambda episode: tf.constant(True), 'bool.*KeepEpisodes'),
+      (lambda episode: episode['steps'], 'a dict with steps'),
+  )
+  def test_function_that_returns_no_episode(self, function, message):
+    with self.assertRaisesRegex(ValueError, message):
+      base.transform_episodes(golden.stacked([ways.A]), [function])
+
+  def test_filter_that_returns_no_bool(self):
+    class KeepAll(base.EpisodeFilter):
+
+      def keep(self, episode):
+        return episode['steps']['is_first']
+
+    with self.assertRaisesRegex(
+        ValueError, r'KeepAll.keep must return one bool, but returned bool \('
+    ):
+      golden.stacked([ways.A]).filter(KeepAll())
+
+
+if __name__ == '__main__':
+  tf.test.main()
