@@ -1,6 +1,7 @@
-"""Named golden episodes, and plain numpy computations to compare against.
+"""Named golden episodes, and computations in numpy to compare results with.
 
-An episode is a dict of its steps' fields, every leaf a numpy array `[T, ...]`.
+An episode is a dict of the fields of its steps. Its leaves are numpy arrays
+`[T, ...]`.
 """
 
 import operator
@@ -42,7 +43,7 @@ UNEQUAL_LENGTHS = "An episode's fields must have a row for every step."
 
 
 class Case(NamedTuple):
-  """Episodes in, rows out."""
+  """Episodes, and columns of the frames that they are converted to."""
 
   episodes: List[Episode]
   step_type: List[int]
@@ -51,9 +52,9 @@ class Case(NamedTuple):
 
 
 class InvalidCase(NamedTuple):
-  """An episode, the sentence it is refused with, and the step at fault.
+  """An invalid episode, the sentence of the error, and the step at fault.
 
-  The step is None where the episode has none.
+  The step is None if the episode has no steps.
   """
 
   episode: Episode
@@ -177,11 +178,12 @@ def stacked_spec(episode: Episode) -> Any:
 
 
 def stacked(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
-  """Returns the RLDS data set of `episodes` with stacked steps.
+  """Returns an RLDS data set of `episodes` with stacked steps.
 
   Args:
-    episodes: read anew each time that the data set is iterated, so that one
-      data set serves many lists: change the list in place.
+    episodes: the episodes. The list is read each time that the data set is
+      iterated, so a test can change it in place to use one data set for many
+      lists.
     spec: the specs of stacked steps; by default those of the first episode.
   """
   spec = stacked_spec(episodes[0]) if spec is None else spec
@@ -192,7 +194,7 @@ def stacked(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
 
 
 def nested(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
-  """Returns what `stacked` does, with a nested data set of steps."""
+  """Returns an RLDS data set of `episodes` with nested steps; see `stacked`."""
   return stacked(episodes, spec).map(
       lambda episode: {
           'steps': tf.data.Dataset.from_tensor_slices(episode['steps'])
@@ -204,7 +206,7 @@ FORMS = {'stacked': stacked, 'nested': nested}
 
 
 def with_unused_fields(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
-  """Adds step fields that no tensor `[T, ...]` can hold."""
+  """Adds step fields that a tensor `[T, ...]` cannot hold."""
 
   def add_to_step(step):
     count = 1 + tf.reshape(tf.cast(step['is_first'], tf.int32), [])
@@ -318,7 +320,7 @@ def expected_frames(
     policy_info: called with the current and the next step, in numpy.
 
   Returns:
-    One `Trajectory` of numpy values a step.
+    For each step, one `Trajectory` of numpy values.
   """
   places = [
       (episode, step)
@@ -464,9 +466,23 @@ def place(episode: int, step: Optional[int]) -> str:
 
 
 def assert_frames_equal(
-    test: tf.test.TestCase, actual: Sequence[Any], expected: Sequence[Any]
+    test: tf.test.TestCase,
+    actual: Sequence[Any],
+    expected: Sequence[Any],
+    *,
+    may_be_empty: bool = False,
 ) -> None:
-  """Asserts that two lists of nests are equal in structure, dtype and value."""
+  """Asserts that two lists of nests are equal in structure, dtype and value.
+
+  Args:
+    test: the test that makes the assertion.
+    actual: the nests found.
+    expected: the nests expected.
+    may_be_empty: whether `expected` may be empty. Otherwise that fails, because
+      nothing would be compared.
+  """
+  if not may_be_empty:
+    test.assertNotEmpty(expected, 'There is nothing to compare with.')
   test.assertLen(actual, len(expected))
   for index, (one, other) in enumerate(zip(actual, expected)):
     tf.nest.assert_same_structure(one, other)

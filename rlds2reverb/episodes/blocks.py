@@ -1,13 +1,13 @@
-"""Episodes cut into blocks: runs of consecutive steps, stacked `[B, ...]`.
+"""Cuts episodes into blocks: runs of consecutive steps, stacked `[B, ...]`.
 
-A block is the unit of all work here. It is long enough that the cost of a
-`tf.data` element does not count, and no longer than memory allows: a whole
-episode where that is in memory already, stacked, and about 2 MiB of one that is
-read step by step, whatever its length.
+A pipeline that handles steps one by one is slow, and one that loads whole
+episodes may run out of memory. So all work here is done on blocks. An episode
+whose steps are stacked is in memory already and becomes one block. Nested
+steps are read into blocks of about 2 MiB, however long the episode is.
 
-The flags and the discount of an episode, its *outline*, are a few bytes a step.
-They are read whole before the episode's first block comes out, so that an
-episode can be refused before anything of it is used.
+The *outline* of an episode is its flags and discounts: a few bytes for each
+step. The whole outline is read before the first block of the episode comes
+out, so that an invalid episode is refused before any of it is used.
 """
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
@@ -18,9 +18,10 @@ import tensorflow as tf
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 
-# An outline is a dict of columns [T]: the flags, bool; the discount, float32;
-# and, where NaN is looked for, NAN_FIELD, int32: 0, or 1 + the index of the
-# step's first field that holds a NaN, in the order of `steps_lib.float_fields`.
+# An outline is a dict of columns [T]: the flags are bool, and the discount is
+# float32. Where NaN is looked for, there is also NAN_FIELD, int32. It is 0 for
+# a step without NaN. Otherwise it is 1 + the index of the step's first field
+# that holds one, in the order of `steps_lib.float_fields`.
 Outline = Dict[str, tf.Tensor]
 NAN_FIELD = 'nan_field'
 
@@ -29,32 +30,33 @@ _OUTLINE_FIELDS = frozenset(
 )
 
 _MAX_BLOCK_LENGTH = 4096
-_UNKNOWN_DIM = 256  # what a dimension of unknown size counts for: an image side
-_UNUSED_BYTES = 4096  # how much of a nested step is read and not used, at most
-_STRING_BYTES = 4096  # what a string counts for: a small encoded image
+_UNKNOWN_DIM = 256  # The size assumed for an unknown dimension: an image side.
+_UNUSED_BYTES = 4096  # At most so much of a nested step is read but not used.
+_STRING_BYTES = 4096  # The size assumed for a string: a small encoded image.
 
 
-# Nothing here needs AutoGraph, which takes most of a second to see that.
+# Nothing here needs AutoGraph, which would take most of a second to find out.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 
 class Verdict(NamedTuple):
-  """Whether an episode, or a block, is valid.
+  """Whether an episode is valid, and if not, why.
 
   Attributes:
     valid: bool `[]`.
-    describe: called, where it is not valid, to make in the graph the string
-      `[]` that says what is wrong, and where.
+    describe: a function that makes the message, string `[]`, in graph mode. The
+      message says what is wrong, and where. It means nothing if the episode is
+      valid.
   """
 
   valid: tf.Tensor
   describe: Callable[[], tf.Tensor]
 
 
-# Called in the graph with the index of an episode, int64 `[]`; with its outline
-# and that of the step that follows, `[T + 1]`; and with the `Lengths` of its
-# fields, or None where they are the same for certain. Where they are not, the
-# outline is that of no steps.
+# Judges an episode, in graph mode. The arguments are the index of the episode,
+# int64 `[]`; the outline of the episode and of the step that follows it,
+# `[T + 1]`; and the `Lengths` of its fields, or None if they are known to be
+# the same. If they differ, `T` is 0.
 Inspect = Callable[
     [tf.Tensor, Outline, Optional[steps_lib.Lengths]], Verdict
 ]
@@ -65,14 +67,14 @@ class Block(NamedTuple):
 
   Attributes:
     steps: a dict of the selected step fields, every leaf `[B, ...]`.
-    outline: the outline of these steps and of the one that follows, `[B + 1]`.
-      What follows an episode's last step is `end_outline()`, or with
-      `join_episodes` the first step of the next one.
+    outline: the outline of these steps and of the step that follows, `[B + 1]`.
+      The last step of an episode is followed by `end_outline()`, or with
+      `join_episodes` by the first step of the next episode.
     episode: int64 `[]`: the index of the episode in the data set.
     step: int64 `[]`: the index in its episode of the block's first step.
-    fault: string `[]`: what is wrong with the episode; empty where it is valid.
-    episode_id: what identifies the episode, `[]`: the field asked for; `()`
-      where none was.
+    fault: string `[]`: what is wrong with the episode; empty if it is valid.
+    episode_id: `[]`: the field that identifies the episode; `()` if no such
+      field was asked for.
   """
 
   steps: Any
@@ -87,11 +89,11 @@ class _Seen(NamedTuple):
   """An episode whose outline has been read.
 
   Attributes:
-    outline: `[T]`; of no steps where the lengths of the fields differ.
-    lengths: int32 `[leaves]`, of all that are used; `()` where they are the
-      same for certain.
-    steps: the used fields, `[T, ...]`; or the data set of the blocks of nested
-      steps.
+    outline: `[T]`; `[0]` if the lengths of the fields differ.
+    lengths: int32 `[leaves]`, the lengths of all leaves that are used; `()` if
+      they are known to be the same.
+    steps: the used fields, `[T, ...]`; or, for nested steps, the data set of
+      their blocks.
     episode: see `Block`.
     episode_id: see `Block`.
   """
@@ -104,12 +106,12 @@ class _Seen(NamedTuple):
 
 
 def default_block_length(step_spec: Any, num_bytes: int = 2 << 20) -> int:
-  """Returns how many steps of `step_spec` make a block of about `num_bytes`."""
+  """Returns the number of steps that make a block of about `num_bytes`."""
   return min(max(num_bytes // step_bytes(step_spec), 1), _MAX_BLOCK_LENGTH)
 
 
 def step_bytes(step_spec: Any) -> int:
-  """Returns about how many bytes a step of `step_spec` has; at least 1."""
+  """Returns about how many bytes a step of `step_spec` takes; at least 1."""
   total = 0
   for spec in tf.nest.flatten(step_spec):
     shape = [None] if spec.shape.rank is None else spec.shape.as_list()
@@ -121,7 +123,7 @@ def step_bytes(step_spec: Any) -> int:
 
 
 def end_outline() -> Outline:
-  """The outline `[1]` of the step thought after an episode's last: a FIRST."""
+  """Returns the outline `[1]` of a FIRST step, assumed to follow an episode."""
   return {
       rlds.IS_FIRST: tf.constant([True]),
       rlds.IS_LAST: tf.constant([False]),
@@ -142,46 +144,50 @@ def episode_blocks(
     episode_id: Optional[str] = None,
     block_fn: Callable[[Block], Any] = lambda block: block,
 ) -> tf.data.Dataset:
-  """Cuts every episode into `Block`s, in order, after a look at its outline.
+  """Cuts every episode into `Block`s, after its outline has been inspected.
+
+  The blocks come in the order of the steps:
 
       an episode, T=5, block_length=2    |  0  1 |  2  3 |  4  |
       the outlines of its blocks         |  0  1    2
                                                  |  2  3    4
                                                          |  4   end
 
-  A nested data set of steps is read once where an episode fits one block. Of a
-  longer one the outline is read first, then all of it: its steps must be the
-  same each time.
+  Nested steps are read once if the episode fits into one block. The steps of a
+  longer episode are read twice, first for the outline and then for the blocks,
+  and must be the same each time.
 
   Args:
     rlds_data: an RLDS data set with a valid `steps_spec`.
-    fields: the names of the step fields that the blocks carry. No other field
-      is looked at.
-    inspect: judges an episode before any of it comes out, see `Inspect`. An
-      episode without steps that it accepts leaves nothing; where invalid
-      episodes raise, it must refuse it.
-    invalid_episodes: what an episode that `inspect` refuses leaves: `"raise"`,
-      an error; `"skip"`, nothing; `"mark"`, its first block, which may have no
-      steps, with the fault.
+    fields: the names of the step fields that the blocks carry. Other fields are
+      ignored.
+    inspect: the function that judges an episode before any of it comes out; see
+      `Inspect`. It must refuse an episode without steps if
+      `invalid_episodes="raise"`; otherwise it may accept one, which then makes
+      no block.
+    invalid_episodes: what becomes of an episode that `inspect` refuses.
+      `"raise"` raises an error; `"skip"` leaves the episode out; `"mark"` lets
+      its first block pass, which carries the fault and may have no steps.
     join_episodes: whether an episode is followed by the first step of the next
-      one, rather than by `end_outline()`. Episodes without steps count as not
-      there, and nothing comes out of an episode before the next one is read.
+      one, rather than by `end_outline()`. Then episodes without steps are left
+      out, and an episode comes out only after the next one was read.
     find_nan: whether the outline that is inspected has the column `NAN_FIELD`,
-      on `fields`.
-    block_length: the most steps of a block. By default a stacked episode, which
-      is in memory whole, is one block, and of nested steps about 2 MiB are.
-    episode_id: the name of a field of the episodes that identifies them.
-    block_fn: applied to each block.
+      which is about `fields`.
+    block_length: the largest number of steps in a block. By default, an episode
+      with stacked steps, which is in memory as a whole, becomes one block;
+      nested steps are cut into blocks of about 2 MiB.
+    episode_id: the name of the field of an episode that identifies it.
+    block_fn: a function to apply to each block.
 
   Returns:
-    A data set of `Block`s, or of what `block_fn` makes of them.
+    A data set of `Block`s, or of what `block_fn` returns for them.
 
   Raises:
-    ValueError: if `block_length` is not positive, a used field is ragged or
-      sparse, or the episodes do not have the field `episode_id`, a number or
-      string.
-    InvalidArgumentError: while iterating, on an invalid episode, or if nested
-      steps change between two readings.
+    ValueError: if `block_length` is not positive, if a used field is ragged or
+      sparse, or if `episode_id` is not a field of the episodes that is one
+      integer or string.
+    InvalidArgumentError: while iterating, if an episode is invalid, or if
+      nested steps change between two readings.
   """
   spec = steps_lib.steps_spec(rlds_data)
   steps_lib.check_dense(_select(spec.step, fields))
@@ -193,7 +199,7 @@ def episode_blocks(
   nan_fields = fields if find_nan else ()
   if episode_id is not None:
     _check_episode_id(rlds_data.element_spec, episode_id)
-  paths = []  # of the leaves whose lengths an element has
+  paths = []  # The path of each leaf whose length is checked; set by `see`.
 
   def see(index, episode):
     """Reads the outline of an episode."""
@@ -217,7 +223,7 @@ def episode_blocks(
     )
 
   def judge(seen, following):
-    """Returns a `Block` of the whole episode; of nested steps without them."""
+    """Returns the whole episode as a `Block`, without its steps if nested."""
     end = {NAN_FIELD: tf.constant([0])} if nan_fields else {}
     outline = concat(seen.outline, {**following, **end})
     lengths = steps_lib.Lengths(paths, seen.lengths) if paths else None
@@ -238,7 +244,7 @@ def episode_blocks(
     )
 
   def kept_length(whole):
-    """Returns the steps that go on; of an invalid episode one, or none."""
+    """Returns how many steps to cut into blocks; 0 or 1 if invalid."""
     return tf.where(
         whole.fault == '',
         tf.size(whole.outline[rlds.IS_FIRST], tf.int64) - 1,
@@ -246,7 +252,7 @@ def episode_blocks(
     )
 
   def cut(seen, following):
-    """Returns the data set of an episode's blocks, still to be made."""
+    """Returns a data set of the arguments of `to_block` for each block."""
     whole = judge(seen, following)
     parts = (
         tf.data.Dataset.range(0, kept_length(whole), block_length),
@@ -294,16 +300,19 @@ def episode_blocks(
 
 
 def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Gives every block the step that follows it, in the next episode too.
+  """Pairs every block with the step that follows it.
+
+  The step that follows the last block of an episode is the first step of the
+  next episode.
 
   Args:
-    dataset: a data set of `Block`s, none of them without steps but of invalid
-      episodes.
+    dataset: a data set of `Block`s. Only those of invalid episodes may have no
+      steps.
 
   Returns:
     A data set of pairs: the `Block`; and the step that follows it, `[1, ...]`.
-    The last block, and one before an invalid episode, is followed by a first
-    step whose fields are zeros, shaped as in the data.
+    The last block, and any block before an invalid episode, is paired with a
+    FIRST step whose fields are zeros, in the shapes of the data.
   """
   end = steps_lib.zeros(dataset.element_spec)
 
@@ -325,7 +334,7 @@ def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     )
     return block, (held, following)
 
-  # The first block to come out is the one held before there was any.
+  # `scan` gives out the block before, so `end` comes out first.
   return (
       dataset.concatenate(tf.data.Dataset.from_tensors(end))
       .scan(end, pair)
@@ -334,15 +343,15 @@ def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
-  """Gives every episode the outline of the first step of the next one.
+  """Pairs every episode with the outline of the first step of the next one.
 
   Args:
-    episodes: a data set of `_Seen`. Those without steps are left out.
+    episodes: a data set of `_Seen`. Episodes without steps are left out.
 
   Returns:
-    A data set of pairs: the `_Seen`, and the outline `[1]` of the step that
-    follows it: of the next episode's first one; or `end_outline()`, where there
-    is no next one or its fields differ in length.
+    A data set of pairs: the `_Seen`; and the outline `[1]` of the first step of
+    the next episode. It is `end_outline()` if there is no next episode, or if
+    the fields of the next episode differ in length.
   """
   spec = episodes.element_spec
   is_nested = isinstance(spec.steps, tf.data.DatasetSpec)
@@ -354,7 +363,7 @@ def _followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
       rows = tf.reduce_max(seen.lengths)
     return rows > 0
 
-  # A data set cannot be the state of a scan, but a variant can.
+  # The state of a scan cannot be a data set, but it can be a variant.
   @_no_autograph
   def to_state(seen):
     if not is_nested:
@@ -395,7 +404,7 @@ def _followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
         episode_id=steps_lib.zeros(spec.episode_id),
     )
     end = tf.data.Dataset.from_tensors(nothing)
-    # The first to come out is the one held before there was any.
+    # `scan` gives out the episode before, so `nothing` comes out first.
     return (
         episodes.filter(has_steps)
         .concatenate(end)
@@ -404,7 +413,8 @@ def _followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
         .skip(1)
     )
 
-  # In a function, as the graph of a data set cannot hold a variant.
+  # All of this is in the function of a `flat_map`, because the graph of a data
+  # set cannot hold a variant.
   return tf.data.Dataset.range(1).flat_map(pairs).map(from_state)
 
 
@@ -425,7 +435,7 @@ def _check_episode_id(episode, name) -> None:
 
 
 def _rows(nest, start, count):
-  # The operators for this make their own operations for every leaf.
+  # `leaf[start:end]` would add the same operations again for every leaf.
   end = tf.reshape(start + count, [1])
   begin = tf.reshape(tf.cast(start, end.dtype), [1])
   strides = tf.ones([1], end.dtype)
@@ -435,7 +445,7 @@ def _rows(nest, start, count):
 
 
 def concat(head: Any, rest: Any) -> Any:
-  """Concatenates two nests in their leading dimension."""
+  """Concatenates two nests of tensors along their leading dimension."""
   return tf.nest.map_structure(
       lambda *leaves: tf.concat(leaves, 0), head, rest
   )
@@ -445,10 +455,11 @@ def _outline(steps, nan_fields, lengths=None) -> Outline:
   """Returns the outline `[B]` of steps stacked `[B, ...]`.
 
   Args:
-    steps: a dict of at least the outline's fields and `nan_fields`.
-    nan_fields: the fields that `NAN_FIELD` is about; without any there is none.
-    lengths: the `Lengths` of the steps, if they may differ. Where they do, the
-      outline is `[0]`.
+    steps: a dict of the outline's fields and `nan_fields`, and perhaps others.
+    nan_fields: the names of the fields that `NAN_FIELD` is about. If there are
+      none, the outline has no such column.
+    lengths: the `Lengths` of the steps, if they may differ. If they do differ,
+      the outline is `[0]`.
   """
   if lengths is not None:
     shortest = tf.reduce_min(lengths.rows, keepdims=True)
@@ -477,10 +488,10 @@ def _select(steps, fields):
 
 
 def _read_fields(step_spec, used_fields):
-  """Returns the fields that are read of nested steps: those used, or more.
+  """Returns the names of the fields that are read of nested steps.
 
-  To leave a field out takes an operation a step, which costs more than to copy
-  a few bytes. So small ones are read with the others.
+  Leaving out the unused fields takes an operation for every step, which costs
+  more than copying a few bytes. So if they are small, all fields are read.
   """
   unused = {
       field: spec
@@ -500,18 +511,18 @@ def _read_nested(steps, read_fields, nan_fields, block_length):
 
   Args:
     steps: the data set of an episode's steps.
-    read_fields: the fields that are read, if only to be left out: all, or
-      those that are used.
+    read_fields: the names of the fields to read; see `_read_fields`.
     nan_fields: see `_outline`.
-    block_length: the most steps of a block.
+    block_length: the largest number of steps in a block.
 
   Returns:
-    The outline, `[T]`, and a data set of what was read, `[B, ...]` a block.
+    The outline, `[T]`; and a data set of the fields read, whose elements are
+    `[B, ...]`, one for each block.
   """
   if frozenset(steps.element_spec) != read_fields:
     steps = steps.map(lambda step: _select(step, read_fields))
   blocks = steps.batch(block_length)
-  # Of no steps the first block is empty.
+  # If there are no steps, the first block is empty.
   nothing = tf.data.Dataset.from_tensors(
       steps_lib.zeros(blocks.element_spec)
   )
@@ -529,7 +540,8 @@ def _read_nested(steps, read_fields, nan_fields, block_length):
       ),
   )
   rest = blocks.skip(1).take(tf.where(is_whole, tf.constant(0, tf.int64), -1))
-  # Where the second reading ends too soon, it is found to have changed.
+  # The empty blocks at the end make a second reading that ends too soon differ
+  # from the first one, which `_check_unchanged` finds.
   return outline, (
       tf.data.Dataset.from_tensors(head)
       .concatenate(rest)
@@ -538,12 +550,12 @@ def _read_nested(steps, read_fields, nan_fields, block_length):
 
 
 def _check_unchanged(outline, again, episode):
-  """Returns the op that compares `outline` `[B + 1]` with `again`, `[B]`."""
+  """Returns an op that checks `outline` `[B + 1]` against `again`, `[B]`."""
   length = tf.size(again[rlds.IS_FIRST])
   same = [tf.size(outline[rlds.IS_FIRST]) == length + 1]
   for name, column in again.items():
     first = outline[name][:length]
-    # NaN is not equal to itself.
+    # A NaN is not equal to itself, but it is the same.
     same.append(
         tf.reduce_all(
             (first == column[: tf.size(first)])

@@ -1,4 +1,4 @@
-"""Checks of arguments, and the words of what is wrong with them."""
+"""Checks of arguments, with messages that say what would be right."""
 
 import difflib
 import numbers
@@ -19,13 +19,13 @@ def check_positive(name: str, value: int) -> None:
   """Raises a ValueError if `value` is not an integer above 0."""
   is_integer = isinstance(value, numbers.Integral)
   if isinstance(value, bool) or not is_integer or value < 1:
-    known = '' if is_integer else ' It must be known when the pipeline is built.'
-    raise ValueError(
-        f'{name} must be a positive integer, but is {value!r}.{known}'
-    )
+    message = f'{name} must be a positive integer, but is {value!r}.'
+    if not is_integer:
+      message += ' It must be known when the pipeline is built.'
+    raise ValueError(message)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-  """Returns a sentence with those of `names` that come near `name`, or ''."""
+  """Returns a sentence that suggests similar `names`, or an empty string."""
   near = difflib.get_close_matches(name, list(names))
   return f' Did you mean {" or ".join(near)}?' if near else ''

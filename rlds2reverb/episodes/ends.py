@@ -1,4 +1,4 @@
-"""What becomes of the end of an episode that fills no whole window."""
+"""`EndOfEpisode` says what becomes of rows that do not fill a window."""
 
 import enum
 from typing import Iterable, Union
@@ -9,10 +9,10 @@ from rlds2reverb.episodes import checks
 class EndOfEpisode(str, enum.Enum):
   """What becomes of the last rows of an episode, where windows are cut.
 
-  A window is `L` consecutive rows, and the next one starts `S` rows later.
+  A window is `L` consecutive rows, and the next window starts `S` rows later.
   Here are the windows of an episode of 6 rows and of one of 2 rows, with L=3
-  and S=2. P is a row of zeros, which marks the end of an episode, and lower
-  case is a row that was filled in, which the mask leaves out:
+  and S=2. `P` is a row of padding, and a lower-case letter is a row that
+  repeats the last one. The mask is False for both:
 
       rows             0 1 2 3 4 5              | 6 7
       DROP             0 1 2   2 3 4            |
@@ -23,21 +23,23 @@ class EndOfEpisode(str, enum.Enum):
       OVERLAP          0 1 2   2 3 4   3 4 5    | 6 7 P
       CROSS            0 1 2   2 3 4   4 5 6
 
-  Every function says which of them it takes; a plain string such as `'drop'`
-  does as well.
+  Every function says which of these it accepts. It also accepts the plain
+  string of each, such as `'drop'`.
 
   Attributes:
-    DROP: A window that is not full is left out.
-    PAD: One padded window is made of an episode that is shorter than a window.
-      Of longer episodes the end is left out. TF-Agents'
-      `pad_end_of_episodes`.
-    TILE: A window starts at every S-th row of the episode, up to the last one,
-      padded where it needs to be. TF-Agents' `tile_end_of_episodes`.
-    ZERO_PAD: One padded window is made where rows are left over.
-    REPEAT_LAST: The same, but the last row is repeated in place of padding.
-    OVERLAP: Where rows are left over, one more window starts early enough to
-      end with the episode. An episode shorter than a window is padded.
-    CROSS: Windows go on into the next episode.
+    DROP: windows that are not full are left out.
+    PAD: an episode that is shorter than a window is padded to one window. The
+      rows left over in a longer episode are left out. This is the
+      `pad_end_of_episodes` of TF-Agents.
+    TILE: a window starts at every S-th row of the episode, and is padded if it
+      reaches beyond the last one. This is the `tile_end_of_episodes` of
+      TF-Agents.
+    ZERO_PAD: if rows are left over, one more window is made of them and padded.
+    REPEAT_LAST: as ZERO_PAD, but the last row is repeated instead of padding.
+    OVERLAP: if rows are left over, one more window is made that starts earlier,
+      so that it ends with the episode. An episode that is shorter than a window
+      is padded.
+    CROSS: windows continue into the next episode.
   """
 
   DROP = 'drop'
@@ -57,10 +59,10 @@ def check_end(
   Args:
     name: the name of the argument, for the message of an error.
     value: an `EndOfEpisode`, or the string that it is equal to.
-    allowed: what the function takes.
+    allowed: the ends that the function accepts.
 
   Raises:
-    ValueError: if `value` is none of `allowed`.
+    ValueError: if `value` is not one of `allowed`.
   """
   checks.check_choice(name, value, [end.value for end in allowed])
   return EndOfEpisode(value)

@@ -1,4 +1,4 @@
-"""What came of an episode: its return, its length, and how it ended."""
+"""Sums up an episode: its return, its length, and how it ended."""
 
 from typing import Any, Dict, NamedTuple
 
@@ -13,11 +13,11 @@ class Outcome(NamedTuple):
   """Scalars that sum up one episode.
 
   Attributes:
-    undiscounted_return: float64 `[]`: the sum of the rewards of all steps but
-      the last one, whose reward carries no meaning.
-    length: int64 `[]`: the number of transitions: of the steps that are not a
-      last one.
-    is_terminal: bool `[]`: whether its last step is terminal.
+    undiscounted_return: float64 `[]`: the sum of the rewards of all
+      transitions. The reward of the last step has no meaning and is not added.
+    length: int64 `[]`: the number of transitions, which is the number of steps
+      whose `is_last` is not set.
+    is_terminal: bool `[]`: whether a step of the episode is terminal.
   """
 
   undiscounted_return: tf.Tensor
@@ -28,8 +28,14 @@ class Outcome(NamedTuple):
 def outcome(steps: Dict[str, Any]) -> Outcome:
   """Sums up the stacked steps of one episode.
 
+  Args:
+    steps: a dict of stacked steps `[T, ...]`.
+
+  Returns:
+    The `Outcome`.
+
   Raises:
-    ValueError: if the reward is not one number a step.
+    ValueError: if the reward is not one number for each step.
   """
   rewards = tree.flatten(steps[rlds.REWARD])
   if len(rewards) != 1 or not (
@@ -51,9 +57,9 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
 
 
 def flag(steps: Dict[str, Any], name: str) -> tf.Tensor:
-  """Returns a flag of stacked steps, bool `[T]`, whatever its dtype.
+  """Returns a flag of stacked steps as bool `[T]`.
 
   Raises:
-    ValueError: if it is not one number or bool a step.
+    ValueError: if the flag is not one number or bool for each step.
   """
   return steps_lib.one_a_step(name, steps[name], tf.bool)

@@ -1,7 +1,8 @@
-"""Packs: the steps of several episodes, one after the other, read in Python.
+"""Makes RLDS episodes of data that only Python can read.
 
-Python reads what TensorFlow cannot, a pack of episodes at a time, so that short
-episodes cost little; the graph takes them apart.
+Passing episodes from Python to TensorFlow one by one is slow if they are short.
+So Python passes *packs*: the steps of several episodes, one after the other.
+TensorFlow then splits each pack into its episodes.
 """
 
 from typing import Any, Callable, Dict, Iterator, NamedTuple
@@ -13,13 +14,13 @@ EPISODE_ID = 'episode_id'
 
 
 class Pack(NamedTuple):
-  """The steps of `E` episodes, `S` in all, without flags and discounts.
+  """The steps of `E` episodes, `S` steps in all, without flags and discounts.
 
   Attributes:
     steps: a dict of step fields, every leaf `[S, ...]`.
-    lengths: int64 `[E]`: how many steps each episode has.
-    is_terminal: bool `[E]`: whether its last step is terminal.
-    episode_id: int64 `[E]`: what identifies it.
+    lengths: int64 `[E]`: the number of steps in each episode.
+    is_terminal: bool `[E]`: whether the last step of each episode is terminal.
+    episode_id: int64 `[E]`: the number that identifies each episode.
   """
 
   steps: Any
@@ -33,7 +34,9 @@ def to_episodes(
     step_spec: Dict[str, Any],
     num_episodes: int,
 ) -> tf.data.Dataset:
-  """Returns the RLDS data set of the episodes in packs.
+  """Makes an RLDS data set of the episodes in packs.
+
+  The flags and discounts of an episode are made here:
 
       is_first    |  1     0    ...  0     0   |
       is_last     |  0     0         0     1   |
@@ -41,12 +44,13 @@ def to_episodes(
       discount    |  1     1        1-e   1-e  |
 
   Args:
-    packs: returns an iterator of packs, in numpy, whenever it is called.
-    step_spec: the specs of one step of `Pack.steps`.
-    num_episodes: how many episodes there are in all packs.
+    packs: a function that returns an iterator of packs of numpy arrays. It is
+      called each time the data set is iterated.
+    step_spec: the spec of one step of `Pack.steps`.
+    num_episodes: the number of episodes in all packs.
 
   Returns:
-    A data set of episodes with stacked steps and `episode_id`.
+    A data set of episodes with stacked `steps`, and with `episode_id`.
   """
   signature = Pack(
       tf.nest.map_structure(

@@ -1,10 +1,12 @@
-"""Fields of a nest, named by their paths.
+"""Names the fields of a nest by their paths, to find and change them.
 
-A path is a tuple of the keys and indices that lead to a field, or, shorter, the
-string that joins them with `/`, as error messages have it:
-`('observation', 'camera', 0)` is `'observation/camera/0'`. It names one leaf,
-or all leaves below a key; the empty tuple names the whole nest. Where a key has
-a `/` in it, and the string could mean two fields, only the tuple will do.
+A path is a tuple of the keys and indices that lead to a field, such as
+`('observation', 'camera', 0)`. The string that joins them with `/` is a shorter
+way to write it: `'observation/camera/0'`. Error messages use this string.
+
+A path names one leaf, or all leaves below a key; the empty tuple names the
+whole nest. If a key contains a `/`, the string may mean two fields. In that
+case the tuple must be used.
 """
 
 from typing import (
@@ -33,7 +35,8 @@ def find(nest: Any, path: Path) -> Keys:
   """Returns the keys of the one field of `nest` that `path` names.
 
   Raises:
-    ValueError: if there is none, with the names that come nearest, or more.
+    ValueError: if `path` names no field, or more than one. The message suggests
+      similar names.
   """
   keys, problem = look_up(nest, path)
   if problem:
@@ -43,9 +46,11 @@ def find(nest: Any, path: Path) -> Keys:
 
 
 def look_up(nest: Any, path: Path) -> Tuple[Optional[Keys], str]:
-  """Returns the keys that `find` does, or None, and what is wrong with `path`.
+  """Looks a field up without raising, so that a caller can list all problems.
 
-  For those who list several problems in one message.
+  Returns:
+    The keys of the one field of `nest` that `path` names, and an empty string;
+    or None, and a sentence that says what is wrong with `path`.
   """
   found = _find_all(nest, path)
   if len(found) == 1:
@@ -72,15 +77,24 @@ def get(nest: Any, path: Path) -> Any:
     ValueError: as `find` does.
   """
   for key in find(nest, path):
-    # `tree` has the elements of a named tuple by name.
+    # In the paths of `tree`, the elements of a named tuple have names.
     nest = getattr(nest, key) if hasattr(nest, '_fields') else nest[key]
   return nest
 
 
 def map_leaves(fn: Callable[[str, Any], Any], nest: Any, path: Path) -> Any:
-  """Returns `nest` with `fn(name, leaf)` for each leaf at or below `path`.
+  """Replaces each leaf at or below `path` by `fn(name, leaf)`.
 
-  `fn` is given tensors, also where a leaf is an array.
+  Args:
+    fn: a function of the name of a leaf and the leaf, as a tensor.
+    nest: a nest of tensors or arrays.
+    path: the path of a field of `nest`.
+
+  Returns:
+    The nest with the new leaves.
+
+  Raises:
+    ValueError: as `find` does.
   """
   keys = find(nest, path)
 
@@ -93,11 +107,13 @@ def map_leaves(fn: Callable[[str, Any], Any], nest: Any, path: Path) -> Any:
 
 
 def remove(nest: Any, keys: Keys) -> Any:
-  """Returns nested dicts without what is at `keys`, nor a dict left empty.
+  """Returns nested dicts without the field at `keys`.
+
+  A dict that this leaves empty is removed, too.
 
   Raises:
-    ValueError: if it is an element of a tuple or list, where what comes behind
-      it would change its place.
+    ValueError: if the field is an element of a tuple or list. Removing it would
+      change the indices of the elements after it.
   """
   if not keys:
     return {}
@@ -111,10 +127,11 @@ def remove(nest: Any, keys: Keys) -> Any:
 
 
 def insert(nest: Any, keys: Keys, value: Any) -> Any:
-  """Returns nested dicts with `value` at `keys`, where there is nothing yet.
+  """Returns nested dicts with a new field: `value` at `keys`.
 
   Raises:
-    ValueError: if there is something, or `keys` leads through a leaf or tuple.
+    ValueError: if there is a field at `keys` already, or if `keys` leads
+      through a leaf or a tuple.
   """
   if not keys:
     raise ValueError('A field must have a path, but it is empty.')
@@ -127,20 +144,20 @@ def insert(nest: Any, keys: Keys, value: Any) -> Any:
 
 
 def split(path: Path) -> Keys:
-  """Returns the keys of a path to a field that is not there yet."""
+  """Returns the keys of a path, for a field that does not exist yet."""
   return tuple(path.split('/')) if isinstance(path, str) else tuple(path)
 
 
 def name_of(path: Path) -> str:
-  """Returns a path as messages have it."""
+  """Returns the string of a path, as error messages write it."""
   return path if isinstance(path, str) else steps_lib.field_path(path)
 
 
 def leaves(nest: Any) -> Dict[str, Any]:
-  """Returns the leaves of `nest` by the names of their paths.
+  """Returns the leaves of `nest` in a dict, by their names.
 
   Raises:
-    ValueError: if two leaves have one name.
+    ValueError: if two leaves have the same name.
   """
   named = {}
   for keys, leaf in tree.flatten_with_path(nest):

@@ -1,9 +1,10 @@
-"""The step fields of an RLDS data set, read off its element spec.
+"""Reads, checks and stacks the steps of RLDS episodes.
 
-An RLDS data set is a `tf.data.Dataset` of episodes. An episode is a dict whose
-`steps` are either a nested `tf.data.Dataset` of steps, or *stacked*: one nest
-of tensors `[T, ...]`, as TFDS gives with `SkipDecoding` for `steps`. Everything
-in this package accepts both.
+An RLDS data set is a `tf.data.Dataset` of episodes, which are dicts with the
+key `steps`. There are two forms of `steps`: a nested `tf.data.Dataset` of
+steps; or *stacked* steps, which are one nest of tensors `[T, ...]`. TFDS reads
+stacked steps if it is given `SkipDecoding` for `steps`. Everything in this
+package accepts both forms.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -20,11 +21,11 @@ UNEQUAL_LENGTHS = "An episode's fields must have a row for every step."
 
 
 class Lengths(NamedTuple):
-  """How many rows the leaves of stacked steps have.
+  """The number of rows of each leaf of stacked steps.
 
   Attributes:
     paths: the path of each leaf.
-    rows: int32 `[leaves]`.
+    rows: int32 `[leaves]`: the number of rows of each leaf.
   """
 
   paths: List[str]
@@ -32,12 +33,12 @@ class Lengths(NamedTuple):
 
 
 class StepsSpec(NamedTuple):
-  """How an RLDS data set holds its steps.
+  """The spec of the steps of an RLDS data set, and their form.
 
   Attributes:
     step: a dict of the specs of one step's fields, without a time dimension.
-    stacked: True where `steps` are tensors `[T, ...]`, False where they are a
-      nested `tf.data.Dataset`.
+    stacked: True if `steps` are tensors `[T, ...]`, False if they are a nested
+      `tf.data.Dataset`.
   """
 
   step: Dict[str, Any]
@@ -58,7 +59,7 @@ def get_rlds_step_features() -> List[str]:
 
 
 def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
-  """Reads the spec of a step off `rlds_data`, whichever form `steps` has.
+  """Reads the spec of a step from the element spec of `rlds_data`.
 
   Args:
     rlds_data: an RLDS data set.
@@ -69,8 +70,8 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
   Raises:
     ValueError: if the elements are not dicts with `steps`, if a step is not a
       dict or lacks one of the seven features, if one of the seven is ragged or
-      sparse, if `discount` or a flag is not one number a step, or if the reward
-      is not of numbers.
+      sparse, if `discount` or a flag is not one number for each step, or if the
+      reward is not numeric.
   """
   episode = rlds_data.element_spec
   if not isinstance(episode, dict) or rlds.STEPS not in episode:
@@ -106,7 +107,7 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
 
 
 def check_dense(step: Any) -> None:
-  """Checks that a nest of fields, or of their specs, is of dense tensors.
+  """Checks that all fields, or specs of fields, are dense tensors.
 
   Raises:
     ValueError: if a field is ragged or sparse.
@@ -121,15 +122,15 @@ def check_dense(step: Any) -> None:
 
 
 def check_number(feature: str, spec: Any, or_bool: bool = False) -> None:
-  """Checks that a field is one number a step, or a bool where that will do.
+  """Checks that a field is one number for each step.
 
   Args:
     feature: the name of the field.
-    spec: its spec in one step.
-    or_bool: whether it may be a bool.
+    spec: the spec of the field in one step.
+    or_bool: whether the field may also be a bool.
 
   Raises:
-    ValueError: if it is not.
+    ValueError: if it is not one number.
   """
   is_scalar = isinstance(spec, tf.TensorSpec) and (
       spec.shape.is_compatible_with([]) or spec.shape.is_compatible_with([1])
@@ -142,23 +143,31 @@ def check_number(feature: str, spec: Any, or_bool: bool = False) -> None:
 
 
 def one_a_step(field: str, column: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Casts a field of one number a step, `[T]` or `[T, 1]`, and flattens it.
+  """Casts a field of one number for each step to a column `[T]`.
+
+  Args:
+    field: the name of the field.
+    column: `[T]` or `[T, 1]`; it may be bool if `dtype` is.
+    dtype: the dtype to cast to.
+
+  Returns:
+    The column, `[T]`.
 
   Raises:
-    ValueError: if it is not; for the dtype bool, a bool will do too.
+    ValueError: if the field is not one number for each step.
   """
   spec = _without_time(tf.TensorSpec(column.shape, column.dtype))
   check_number(field, spec, or_bool=dtype == tf.bool)
   column = tf.cast(column, dtype)
-  # What is [T] already costs no operation.
+  # A column that is [T] already needs no operation.
   return column if column.shape.rank == 1 else tf.reshape(column, [-1])
 
 
 def check_numeric(feature: str, nest: Any) -> None:
-  """Checks that all leaves of a field, or their specs, are of numbers or bools.
+  """Checks that all leaves of a field, or their specs, are numbers or bools.
 
   Raises:
-    ValueError: if one is of strings.
+    ValueError: if a leaf is a string.
   """
   for path, leaf in tree.flatten_with_path(nest):
     if not _is_number(tf.as_dtype(leaf.dtype), or_bool=True):
@@ -169,15 +178,15 @@ def check_numeric(feature: str, nest: Any) -> None:
 
 
 def stack_steps(steps: Any) -> Any:
-  """Returns the steps of one episode stacked `[T, ...]`, whole.
+  """Returns all steps of one episode, stacked `[T, ...]`.
 
   Args:
-    steps: what an RLDS episode holds under `steps`: a nested `tf.data.Dataset`
-      of steps, or steps stacked already, which come back as they are.
+    steps: the `steps` of an RLDS episode: a nested `tf.data.Dataset` of steps,
+      whose fields have the same shape in every step; or steps that are stacked
+      already, which are returned as they are.
 
   Returns:
-    A nest of tensors `[T, ...]`. Of a nested data set every field must have the
-    same shape in every step.
+    A nest of tensors `[T, ...]`.
 
   Raises:
     ValueError: if a field of a nested data set is ragged or sparse.
@@ -186,28 +195,28 @@ def stack_steps(steps: Any) -> Any:
   if not isinstance(steps, tf.data.Dataset):
     return with_equal_lengths(steps)
   check_dense(steps.element_spec)
-  # In pieces first: TensorFlow makes one operation of a map and the batch that
-  # follows, and that one hangs on a batch without bounds.
+  # The steps are batched in pieces first. TensorFlow fuses a map with the batch
+  # that follows, and the fused operation hangs if the batch has no bound.
   whole = steps.batch(_PIECE_LENGTH).rebatch(tf.int64.max)
-  # Of no steps there is no batch.
+  # A data set without steps has no batch, so an empty one stands in for it.
   nothing = tf.data.Dataset.from_tensors(zeros(whole.element_spec))
   return whole.concatenate(nothing).take(1).get_single_element()
 
 
 def lengths_of(steps: Any) -> Optional[Lengths]:
-  """Returns how many rows the leaves of stacked steps have.
+  """Returns the number of rows of each leaf of stacked steps.
 
   Args:
-    steps: a nest of tensors. Ragged and sparse ones are not looked at: where
-      they are used is where they are refused.
+    steps: a nest of tensors. Ragged and sparse ones are ignored here, and
+      refused where they are used.
 
   Returns:
-    The `Lengths`; None where it is known already that all are the same.
+    The `Lengths`; or None if all are known to be the same.
 
   Raises:
-    ValueError: if a leaf has no rows; or if it is known while a pipeline is
-      built that the lengths differ.
-    InvalidArgumentError: if they differ, eagerly.
+    ValueError: if a leaf is a scalar, or if the lengths are known to differ
+      while a pipeline is built.
+    InvalidArgumentError: if the lengths differ, in eager mode.
   """
   names, leaves = [], []
   known = []
@@ -242,8 +251,8 @@ def lengths_of(steps: Any) -> Optional[Lengths]:
 def _num_rows(leaves: Sequence[Any]) -> tf.Tensor:
   """Returns the number of rows of each leaf, int32 `[leaves]`.
 
-  One operation reads the shapes of all leaves of a dtype: this runs for every
-  episode, and short episodes are dominated by the number of operations.
+  The shapes of all leaves of one dtype are read by one operation. This runs for
+  every episode, and the time of a short one is that of its operations.
   """
   leaves = [tf.convert_to_tensor(leaf) for leaf in leaves]
   shapes = [None] * len(leaves)
@@ -256,16 +265,16 @@ def _num_rows(leaves: Sequence[Any]) -> tf.Tensor:
 
 
 def are_equal(lengths: Lengths) -> tf.Tensor:
-  """Returns, bool `[]`, whether all lengths are the same."""
+  """Returns whether all lengths are the same, bool `[]`."""
   return tf.reduce_min(lengths.rows) == tf.reduce_max(lengths.rows)
 
 
 def with_equal_lengths(steps: Any) -> Any:
-  """Returns stacked steps whose leaves are checked to have as many rows.
+  """Returns stacked steps, after a check that their lengths are the same.
 
   Raises:
-    ValueError: see `lengths_of`.
-    InvalidArgumentError: if they do not. The message has every length.
+    ValueError: as `lengths_of` does.
+    InvalidArgumentError: if the lengths differ. The message lists all of them.
   """
   lengths = lengths_of(steps)
   if lengths is None:
@@ -282,12 +291,13 @@ def with_equal_lengths(steps: Any) -> Any:
 
 
 def own_rows(nest: Any, start: Any, stop: Any) -> Any:
-  """Returns the rows `[start, stop)`, in memory of their own.
+  """Returns a copy of the rows `[start, stop)`.
 
-  TensorFlow 2.15 lends the arrays of a `from_generator` data set to its
-  operations. Of a slice of one it does not know that it is lent: in
-  `map(lambda a: a[:-1] * 2.0)` the product is written into the array, and the
-  next epoch reads it. A gather copies; strings are never lent.
+  A slice would share the memory of the tensor, which TensorFlow 2.15 does not
+  protect if the tensor is an array of a `from_generator` data set: in
+  `map(lambda a: a[:-1] * 2.0)`, the product is written into the array of the
+  generator, and the next epoch reads it. So this function gathers the rows,
+  which copies them. Strings do not share memory and are sliced.
 
   Args:
     nest: a nest of tensors `[N, ...]`.
@@ -323,7 +333,7 @@ def has_one_shape(spec: Any) -> bool:
 
 
 def zeros(spec: Any) -> Any:
-  """Returns zeros of `spec`; a dimension that it leaves open is 0."""
+  """Returns zeros of `spec`; its unknown dimensions are 0."""
 
   def leaf_zeros(leaf):
     shape = [None] if leaf.shape.rank is None else leaf.shape.as_list()
@@ -333,12 +343,12 @@ def zeros(spec: Any) -> Any:
 
 
 def field_path(path: Sequence[Any]) -> str:
-  """Names a nested field, for example `observation/camera/0`."""
+  """Returns the name of a nested field, such as `observation/camera/0`."""
   return '/'.join(str(key) for key in path)
 
 
 def float_fields(step: Any) -> List[Tuple[str, Any]]:
-  """Returns the leaves of `step` that can hold a NaN, each with its path."""
+  """Returns the path and the leaf of each leaf of `step` that can hold NaN."""
   return [
       (field_path(path), leaf)
       for path, leaf in tree.flatten_with_path(step)
@@ -347,12 +357,12 @@ def float_fields(step: Any) -> List[Tuple[str, Any]]:
 
 
 def without_time(stacked_spec: Any) -> Any:
-  """Returns the specs of one step, of those of stacked steps."""
+  """Returns the specs of one step, given those of stacked steps."""
   return tf.nest.map_structure(_without_time, stacked_spec)
 
 
 def _without_time(spec):
-  # A ragged or sparse field is an error only where it is used.
+  # Ragged and sparse fields are refused where they are used.
   if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
     return spec
   if spec.shape.rank == 0:

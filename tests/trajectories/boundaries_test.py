@@ -26,7 +26,7 @@ def _outline(episode, nan_field=None):
 
 
 def _check(validation, nan_fields=()):
-  """Returns a function from an outline to whether it is valid, and the fault."""
+  """Returns a function of an outline: whether it is valid, and the message."""
   signature = {
       'is_first': tf.TensorSpec([None], tf.bool),
       'is_last': tf.TensorSpec([None], tf.bool),
