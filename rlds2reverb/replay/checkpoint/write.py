@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 from typing import (
     Any,
     Dict,

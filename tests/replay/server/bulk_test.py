@@ -25,6 +25,7 @@ from tests import testing
 
 _OTHER = 'other_table'
 _MAX_SIZE = 10_000
+_STREAM = rules_lib.ConversionRules(validation='tf_agents')
 
 # The settings of an observer, and the same of TableItems.
 _TRAJECTORIES = {
@@ -83,7 +84,9 @@ def _rich_episode(rng, length):
   return {
       'observation': {
           'image': rng.integers(0, 256, (length, 6, 5, 3)).astype(np.uint8),
-          'nested': (rng.normal(size=(length, 2)), {'none': np.zeros((length, 0))}),
+          'nested': (
+              rng.normal(size=(length, 2)), {'none': np.zeros((length, 0))}
+          ),
           'text': np.array([rng.bytes(int(n)) for n in step % 200], object),
           'half': rng.normal(size=length).astype(np.float16),
       },
@@ -100,7 +103,10 @@ def _rich_episode(rng, length):
 
 
 def _policy_info(current, following):
-  return {'next_gear': following['action']['gear'], 'is_last': current['is_last']}
+  return {
+      'next_gear': following['action']['gear'],
+      'is_last': current['is_last'],
+  }
 
 
 def _own_info(current, following):
@@ -281,9 +287,9 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     episodes[0]['is_first'][0] = False
     data = golden.stacked(episodes)
     expected = _written_by_observer(
-        data, observer_class, settings, rules=rules_lib.ConversionRules(validation='tf_agents')
+        data, observer_class, settings, rules=_STREAM
     )
-    found = _written_in_bulk(data, table, rules=rules_lib.ConversionRules(validation='tf_agents'))
+    found = _written_in_bulk(data, table, rules=_STREAM)
     self._assert_same(found, expected)
 
   @parameterized.product(
