@@ -156,10 +156,20 @@ def _get_imported_files(path: str, files: Set[str]) -> Set[str]:
 
 
 def _get_floor(label: str) -> Optional[int]:
-  """Returns the place of a label in `_FLOORS`; the whole package is on top."""
+  """Returns the place of a label in `_FLOORS`; the whole package is on top.
+
+  The exports of a folder stand above all folders below it.
+  """
   if label == '//rlds2reverb':
     return len(_FLOORS)
-  top, _, folder = label[2:].partition(':')[0].partition('/')
+  path, _, target = label[2:].partition(':')
+  top, _, folder = path.partition('/')
+  if top == 'rlds2reverb' and target == 'exports':
+    return max(
+        place
+        for place, name in enumerate(_FLOORS)
+        if posixpath.join(name, '').startswith(posixpath.join(folder, ''))
+    )
   if top == 'rlds2reverb' and folder in _FLOORS:
     return _FLOORS.index(folder)
   return None

@@ -59,7 +59,8 @@ def _rows(episode, begin, length):
 def _blocks(episodes, block_length):
   for index, episode in enumerate(episodes):
     for begin in range(0, len(episode.step_type), block_length):
-      yield frame_blocks.Block(_rows(episode, begin, block_length), index, begin)
+      rows = _rows(episode, begin, block_length)
+      yield frame_blocks.Block(rows, index, begin)
 
 
 def _decode(tensor):

@@ -529,7 +529,10 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
       data = step_mapping.map_fields(recordings.load(path, form))
       report = report_lib.ConversionReport()
       self.check_sampled(
-          data, self.steps('walker'), rules=rules_lib.ConversionRules(invalid_episodes='skip'), report=report
+          data,
+          self.steps('walker'),
+          rules=rules_lib.ConversionRules(invalid_episodes='skip'),
+          report=report,
       )
       self.assertEqual([e.episode for e in report.skipped_episodes], [1])
 

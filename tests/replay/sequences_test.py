@@ -67,7 +67,8 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     found = sequences.convert_rlds_to_sequences(
         data, length, stride, end_of_episode=end
     )
-    with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
+    spec = specs.create_trajectory_data_spec(data)
+    with testing.reverb_server(spec) as client:
       observer = _observer(client, length, stride, end)
       push.push_rlds_to_reverb(data, observer, method='observer')
       written = testing.contents(client).items
@@ -92,7 +93,8 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
         table,
         reverb_tables=[testing.make_table()],
     )
-    with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
+    spec = specs.create_trajectory_data_spec(data)
+    with testing.reverb_server(spec) as client:
       counts = bulk.write_rlds_to_reverb(found, client, table)
       written = testing.contents(client).items
     server = serve.restore_reverb_server(directory)
@@ -191,12 +193,12 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     data = convert(_data())
     table = items.TableItems(testing.TABLE)
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    for write in (
+    for write_data in (
         lambda: bulk.write_rlds_to_reverb(data, 'localhost:1', table),
         lambda: write.write_reverb_checkpoint(data, directory, table),
     ):
       with self.assertRaisesRegex(ValueError, found) as raised:
-        write()
+        write_data()
       self.assertIn('before any conversion', str(raised.exception))
     with self.assertRaisesRegex(ValueError, 'before any conversion'):
       push.push_rlds_to_reverb(data, lambda frame: None)

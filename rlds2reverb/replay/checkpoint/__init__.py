@@ -1,4 +1,12 @@
 """Reverb checkpoints without a server: written, merged, and served from.
 
-A trainer's server starts from one in the time that it takes to read it.
+A server of a trainer that starts from a checkpoint is ready as soon as it has
+read it.
 """
+
+from rlds2reverb.replay.checkpoint.merge import merge_reverb_checkpoints
+from rlds2reverb.replay.checkpoint.records import CheckpointError
+from rlds2reverb.replay.checkpoint.serve import create_replay_buffer
+from rlds2reverb.replay.checkpoint.serve import restore_reverb_server
+from rlds2reverb.replay.checkpoint.write import TableSettings
+from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint

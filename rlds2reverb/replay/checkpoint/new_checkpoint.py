@@ -24,13 +24,17 @@ class RecordFile:
     Args:
       directory: the folder of the file.
       file: the name of the file.
+
+    Raises:
+      OSError: if the file cannot be opened.
     """
     self._path = os.path.join(directory, file)
     # The fastest level is enough, since large columns are compressed already.
     options = tf.io.TFRecordOptions(
         records_lib.COMPRESSION, compression_level=1
     )
-    self._writer = tf.io.TFRecordWriter(self._path, options)
+    with self._os_error():
+      self._writer = tf.io.TFRecordWriter(self._path, options)
 
   def __enter__(self):
     return self

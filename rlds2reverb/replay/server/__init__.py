@@ -1,4 +1,9 @@
-"""Items into a running Reverb server, through an observer or many at a time.
+"""Writes items into a running Reverb server, as the TF-Agents observers would.
 
-Only what the server has confirmed is counted.
+The items are sent many at a time, and counted when the server confirms them.
 """
+
+from rlds2reverb.replay.server.bulk import write_rlds_to_reverb
+from rlds2reverb.replay.server.insert_stream import InsertError
+from rlds2reverb.replay.server.push import push_rlds_to_reverb
+from rlds2reverb.replay.server.tables import WrittenItems

@@ -25,6 +25,7 @@ from tests import testing
 
 _OTHER = 'other_table'
 _MAX_SIZE = 10_000
+_STREAM = rules_lib.ConversionRules(validation='tf_agents')
 
 # The settings of an observer, and the same of TableItems.
 _TRAJECTORIES = {
@@ -83,7 +84,9 @@ def _rich_episode(rng, length):
   return {
       'observation': {
           'image': rng.integers(0, 256, (length, 6, 5, 3)).astype(np.uint8),
-          'nested': (rng.normal(size=(length, 2)), {'none': np.zeros((length, 0))}),
+          'nested': (
+              rng.normal(size=(length, 2)), {'none': np.zeros((length, 0))}
+          ),
           'text': np.array([rng.bytes(int(n)) for n in step % 200], object),
           'half': rng.normal(size=length).astype(np.float16),
       },
@@ -100,7 +103,10 @@ def _rich_episode(rng, length):
 
 
 def _policy_info(current, following):
-  return {'next_gear': following['action']['gear'], 'is_last': current['is_last']}
+  return {
+      'next_gear': following['action']['gear'],
+      'is_last': current['is_last'],
+  }
 
 
 def _own_info(current, following):
@@ -146,6 +152,73 @@ def _written_by_observer(
   return found
 
 
+class _Observers:
+  """Hands every frame to several observers, so that data is read once."""
+
+  def __init__(self, observers):
+    self._observers = observers
+
+  def __call__(self, frame):
+    for observer in self._observers:
+      observer(frame)
+
+  def get_table_signature(self):
+    return self._observers[0].get_table_signature()
+
+  def flush(self):
+    for observer in self._observers:
+      observer.flush()
+
+  def reset(self, write_cached_steps=True):
+    for observer in self._observers:
+      observer.reset(write_cached_steps)
+
+  def close(self):
+    for observer in self._observers:
+      observer.close()
+
+
+def _written_by_observers(data, names):
+  """Returns what the observers of several settings write, by their names."""
+  with testing.reverb_server(
+      _spec(data), max_size=_MAX_SIZE, tables=names
+  ) as client:
+    observers = _Observers([
+        _SETTINGS[name][0](client, name, **_SETTINGS[name][1]) for name in names
+    ])
+    push.push_rlds_to_reverb(data, observers, _policy_info)
+    observers.close()
+    return {name: testing.contents(client, name) for name in names}
+
+
+def _tables(names):
+  """Returns the `TableItems` of settings, each list for one pass."""
+  tables = [
+      dataclasses.replace(_SETTINGS[name][2], table_name=name) for name in names
+  ]
+  passes = (
+      [table for table in tables if table.crosses_episodes == crosses]
+      for crosses in (False, True)
+  )
+  return [each for each in passes if each]
+
+
+def _all_written_in_bulk(data, names, **kwargs):
+  """Returns what is written in bulk for several settings, by their names."""
+  with testing.reverb_server(
+      _spec(data), max_size=_MAX_SIZE, tables=names
+  ) as client:
+    for tables in _tables(names):
+      bulk.write_rlds_to_reverb(
+          data,
+          client.server_address,
+          tables,
+          policy_info_fn=_policy_info,
+          **kwargs,
+      )
+    return {name: testing.contents(client, name) for name in names}
+
+
 def _written_in_bulk(data, table, **kwargs):
   with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
     bulk.write_rlds_to_reverb(
@@ -169,6 +242,39 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(found.num_episodes, expected.num_episodes)
     self.assertEqual(found.signature, expected.signature)
 
+  def _assert_all_same(self, found, expected):
+    self.assertNotEmpty(expected)
+    self.assertEqual(found.keys(), expected.keys())
+    for name in expected:
+      with self.subTest(name):
+        self._assert_same(found[name], expected[name])
+
+  def _all_restored(self, data, names):
+    """Returns what checkpoints hold for several settings, by their names."""
+    found = {}
+    signature = tensor_spec.add_outer_dim(_spec(data))
+    for tables in _tables(names):
+      directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+      write.write_reverb_checkpoint(
+          data,
+          directory,
+          tables,
+          policy_info_fn=_policy_info,
+          reverb_tables=[
+              testing.make_table(
+                  signature=signature, max_size=_MAX_SIZE, name=table.table_name
+              )
+              for table in tables
+          ],
+      )
+      server = serve.restore_reverb_server(directory)
+      for table in tables:
+        found[table.table_name] = testing.contents(
+            server.localhost_client(), table.table_name
+        )
+      server.stop()
+    return found
+
   def _checkpoint(self, data, table, info=_policy_info):
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     signature = tensor_spec.add_outer_dim(_spec(data))
@@ -190,36 +296,39 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     finally:
       server.stop()
 
-  @parameterized.named_parameters(
-      (name, *settings) for name, settings in _SETTINGS.items()
-  )
-  def test_items_of_observers(self, observer_class, settings, table):
+  def test_items_of_observers(self):
     data = _rich_data()
-    expected = _written_by_observer(data, observer_class, settings)
-    self._assert_same(_written_in_bulk(data, table), expected)
-    self._assert_same(_written_in_bulk(data, table, chunk_length=4), expected)
-    self._assert_same(
-        self._restored(self._checkpoint(data, table)), expected
+    names = tuple(_SETTINGS)
+    expected = _written_by_observers(data, names)
+    self._assert_all_same(_all_written_in_bulk(data, names), expected)
+    self._assert_all_same(
+        _all_written_in_bulk(data, names, chunk_length=4), expected
     )
-    with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
-      observer = observer_class(client, testing.TABLE, **settings)
-      frames = push.push_rlds_to_reverb(data, observer, _policy_info)
-      self.assertEqual(frames, 251)
-      self._assert_same(testing.contents(client), expected)
-      observer.close()
+    self._assert_all_same(self._all_restored(data, names), expected)
 
-  @parameterized.named_parameters(
-      (name, *settings) for name, settings in _SETTINGS.items()
-  )
-  def test_images_and_vectors(self, observer_class, settings, table):
+  def test_observers_that_are_pushed_to_in_bulk(self):
+    data = _rich_data()
+    names = tuple(_SETTINGS)
+    expected = _written_by_observers(data, names)
+    with testing.reverb_server(
+        _spec(data), max_size=_MAX_SIZE, tables=names
+    ) as client:
+      for name, (observer_class, settings, _) in _SETTINGS.items():
+        with self.subTest(name):
+          observer = observer_class(client, name, **settings)
+          frames = push.push_rlds_to_reverb(data, observer, _policy_info)
+          self.assertEqual(frames, 251)
+          self._assert_same(testing.contents(client, name), expected[name])
+          observer.close()
+
+  def test_images_and_vectors(self):
     data = _image_data()
     groups = chunks.default_groups(_spec(data))
     self.assertEqual([group.chunk_length for group in groups], [64, 2])
-    expected = _written_by_observer(data, observer_class, settings)
-    self._assert_same(_written_in_bulk(data, table), expected)
-    self._assert_same(
-        self._restored(self._checkpoint(data, table)), expected
-    )
+    names = tuple(_SETTINGS)
+    expected = _written_by_observers(data, names)
+    self._assert_all_same(_all_written_in_bulk(data, names), expected)
+    self._assert_all_same(self._all_restored(data, names), expected)
 
   @parameterized.parameters('length_3_stride_2_tile', 'cross_2')
   def test_images_are_there_once_under_an_identity(self, name):
@@ -248,27 +357,23 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
             testing.contents(client, each).items, expected.items
         )
 
-  @parameterized.parameters('length_3_stride_2_drop', 'length_80_stride_7_tile')
-  def test_thousands_of_steps(self, name):
-    observer_class, settings, table = _SETTINGS[name]
+  def test_thousands_of_steps(self):
+    names = ('length_3_stride_2_drop', 'length_80_stride_7_tile')
     data = _rich_data((3000, 1, 700))
-    expected = _written_by_observer(data, observer_class, settings)
-    self._assert_same(_written_in_bulk(data, table), expected)
-    self._assert_same(self._restored(self._checkpoint(data, table)), expected)
+    expected = _written_by_observers(data, names)
+    self._assert_all_same(_all_written_in_bulk(data, names), expected)
+    self._assert_all_same(self._all_restored(data, names), expected)
 
-  @parameterized.parameters(
-      'length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2'
-  )
-  def test_small_steps(self, name):
-    observer_class, settings, table = _SETTINGS[name]
+  def test_small_steps(self):
+    names = ('length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2')
     rng = np.random.default_rng(5)
     # Longer than what is laid out at once.
     episodes = [_rich_episode(rng, length) for length in (4300, 1, 70)]
     for episode in episodes:
       del episode['observation']['text']
     data = golden.stacked(episodes)
-    expected = _written_by_observer(data, observer_class, settings)
-    self._assert_same(_written_in_bulk(data, table), expected)
+    expected = _written_by_observers(data, names)
+    self._assert_all_same(_all_written_in_bulk(data, names), expected)
 
   @parameterized.parameters(
       'length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2', 'episodes'
@@ -281,9 +386,9 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     episodes[0]['is_first'][0] = False
     data = golden.stacked(episodes)
     expected = _written_by_observer(
-        data, observer_class, settings, rules=rules_lib.ConversionRules(validation='tf_agents')
+        data, observer_class, settings, rules=_STREAM
     )
-    found = _written_in_bulk(data, table, rules=rules_lib.ConversionRules(validation='tf_agents'))
+    found = _written_in_bulk(data, table, rules=_STREAM)
     self._assert_same(found, expected)
 
   @parameterized.product(

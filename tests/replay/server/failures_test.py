@@ -34,6 +34,7 @@ from tests import testing
 
 _OTHER = 'other_table'
 _PAIRS = items.TableItems(testing.TABLE)
+_TRANSITION = rules_lib.ConversionRules(terminal_discount='transition')
 _IDENTITY = {'name': 'data', 'split': 'train'}
 # An insert request is about half a mebibyte; these rows do not compress.
 _IMAGE_BYTES = 1 << 16
@@ -633,7 +634,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           ([episode], {}),
           ([half], {}),
           ([pair], {}),
-          ([episode], dict(rules=rules_lib.ConversionRules(terminal_discount='transition'))),
+          ([episode], dict(rules=_TRANSITION)),
       ):
         counts = bulk.write_rlds_to_reverb(
             golden.stacked(data), client, _PAIRS, identity=_IDENTITY, **settings

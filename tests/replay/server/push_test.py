@@ -17,6 +17,10 @@ from tests import testing
 
 _ROW_OF_THREE = golden.CASES['truncated_single_complete'].episodes
 
+_SKIP = rules_lib.ConversionRules(invalid_episodes='skip')
+_STREAM = rules_lib.ConversionRules(validation='tf_agents')
+_TRANSITION = rules_lib.ConversionRules(terminal_discount='transition')
+
 
 def _pair_observer(client, **kwargs):
   return reverb_utils.ReverbAddTrajectoryObserver(
@@ -220,7 +224,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       report = report_lib.ConversionReport()
       with self.assertLogs(level='WARNING') as logs:
         pushed = self._push(
-            data, observer, rules=rules_lib.ConversionRules(invalid_episodes='skip'), report=report
+            data, observer, rules=_SKIP, report=report
         )
       self.assertEqual(pushed, 8)
       self.assertLen(
@@ -247,7 +251,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       observer = _pair_observer(client)
       self.assertEqual(
-          self._push(data, observer, rules=rules_lib.ConversionRules(invalid_episodes='skip')), 0
+          self._push(data, observer, rules=_SKIP), 0
       )
       observer.close()
 
@@ -258,7 +262,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, 'No dataset representing RLDS'):
         self._push(data, observer)
       self.assertEqual(
-          self._push(data, observer, rules=rules_lib.ConversionRules(validation='tf_agents')), 0
+          self._push(data, observer, rules=_STREAM), 0
       )
       observer.close()
 
@@ -288,7 +292,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     self.assertIn(
         'In 2 terminal episodes (the first is episode 1)', lines[0]
     )
-    self.assertEmpty(self._warnings(data, rules=rules_lib.ConversionRules(terminal_discount='transition')))
+    self.assertEmpty(self._warnings(data, rules=_TRANSITION))
 
   def test_says_that_there_is_nan(self):
     episode = dict(
@@ -303,7 +307,8 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
         'episode 1, step 1: .*NaN in observation',
     ):
       self._warnings(
-          golden.stacked([golden.TRUNCATED, episode]), rules=rules_lib.ConversionRules(nan='invalid')
+          golden.stacked([golden.TRUNCATED, episode]),
+          rules=rules_lib.ConversionRules(nan='invalid'),
       )
 
   @parameterized.named_parameters(

@@ -1,0 +1,103 @@
+"""Checkpoints that tests write, serve and damage."""
+
+import os
+import shutil
+
+from absl.testing import parameterized
+from reverb.cc.checkpointing import checkpoint_pb2
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay import items
+from rlds2reverb.trajectories import specs
+from tests import golden
+from tests import testing
+
+OTHER = 'other_table'
+PAIRS = items.TableItems(testing.TABLE)
+FILES = ('tables.tfrecord', 'items.tfrecord', 'chunks.tfrecord')
+
+
+def episodes(lengths, base=0):
+  return [
+      golden.make_episode([1] * length, terminal=True, base=base + 1000 * index)
+      for index, length in enumerate(lengths)
+  ]
+
+
+def pairs(episodes):
+  """Returns the rewards of the items of two frames, in their order."""
+  return [
+      episode['reward'][step : step + 2].tolist()
+      for episode in episodes
+      for step in range(golden.length_of(episode) - 1)
+  ]
+
+
+def signature(data):
+  return tensor_spec.add_outer_dim(specs.create_trajectory_data_spec(data))
+
+
+def once(sampler, name=testing.TABLE):
+  """Returns the settings of a table whose sampler gives every item once."""
+  return write.TableSettings(
+      name, sampler=sampler, max_size=100_000, max_times_sampled=1
+  )
+
+
+def take_rewards(client, name=testing.TABLE):
+  """Takes the items out of a table, and returns their rewards."""
+  return [
+      sample.data.reward.tolist()
+      for sample in client.sample(
+          name,
+          num_samples=testing.size(client, name),
+          emit_timesteps=False,
+          unpack_as_table_signature=True,
+      )
+  ]
+
+
+def records_of(directory, file):
+  dataset = tf.data.TFRecordDataset(os.path.join(directory, file), 'ZLIB')
+  return list(dataset.as_numpy_iterator())
+
+
+def rewrite(directory, file, contents):
+  options = tf.io.TFRecordOptions('ZLIB')
+  with tf.io.TFRecordWriter(os.path.join(directory, file), options) as writer:
+    for content in contents:
+      writer.write(content)
+
+
+class CheckpointTestCase(parameterized.TestCase, tf.test.TestCase):
+  """Writes, serves and copies checkpoints in temporary folders."""
+
+  def new(self, name='checkpoint'):
+    return os.path.join(self.create_tempdir().full_path, name)
+
+  def write(self, episodes, tables=PAIRS, **kwargs):
+    path = self.new()
+    write.write_reverb_checkpoint(
+        golden.stacked(episodes), path, tables, **kwargs
+    )
+    return path
+
+  def serve(self, path):
+    server = serve.restore_reverb_server(path)
+    self.addCleanup(server.stop)
+    return server.localhost_client()
+
+  def copy(self, path):
+    return shutil.copytree(path, self.new())
+
+  def serve_once(self, path):
+    """Serves a checkpoint with a table that gives every item once."""
+    (table,) = records_of(path, 'tables.tfrecord')
+    table = checkpoint_pb2.PriorityTableCheckpoint.FromString(table)
+    table.max_times_sampled = 1
+    copy = self.copy(path)
+    rewrite(copy, 'tables.tfrecord', [table.SerializeToString()])
+    return self.serve(copy)

@@ -1,0 +1,103 @@
+"""Tests of what checkpoints merge to, and which do not merge."""
+
+import os
+
+from absl.testing import parameterized
+import reverb
+import tensorflow as tf
+
+from rlds2reverb.replay.checkpoint import merge
+from rlds2reverb.trajectories import rules as rules_lib
+from tests.replay.checkpoint import checkpoints
+from tests import testing
+
+
+class MergeTest(checkpoints.CheckpointTestCase):
+
+  def test_order_of_merged_checkpoints(self):
+    parts = [checkpoints.episodes([150, 40], base) for base in (0, 5000, 9000)]
+    paths = [
+        self.write(
+            part,
+            reverb_tables=[checkpoints.once(reverb.selectors.Fifo())],
+        )
+        for part in parts
+    ]
+    merged = self.new()
+    # Not in the order in which they were written, and one through a server.
+    paths[1] = self.serve(paths[1]).checkpoint()
+    merge.merge_reverb_checkpoints(
+        [paths[2], paths[0], paths[1]], merged
+    )
+    second = self.serve(self.serve(merged).checkpoint())
+    self.assertEqual(
+        checkpoints.take_rewards(second),
+        checkpoints.pairs(parts[2] + parts[0] + parts[1]),
+    )
+
+  def test_shards_that_count_from_0_alike(self):
+    first = checkpoints.episodes([5, 9])
+    second = checkpoints.episodes([5, 9], base=400)
+    paths = [self.write(part, identity='data') for part in (first, second)]
+    merged = self.new()
+    with self.assertRaisesRegex(
+        ValueError, 'under an identity of its own, or with an episode_id'
+    ) as raised:
+      merge.merge_reverb_checkpoints(paths, merged)
+    self.assertIn(paths[1], str(raised.exception))
+    self.assertEmpty(os.listdir(os.path.dirname(merged)))
+    other = self.write(second, identity='data, second shard')
+    counts = merge.merge_reverb_checkpoints([paths[0], other], merged)
+    self.assertEqual(counts, {testing.TABLE: 4 + 8 + 4 + 8})
+    self.assertCountEqual(
+        checkpoints.take_rewards(self.serve_once(merged)),
+        checkpoints.pairs(first + second),
+    )
+
+  @parameterized.parameters(
+      ([5, 9], [5, 9, 3]), ([5], [5]), ([5, 9, 200], [5])
+  )
+  def test_the_same_episodes_merge(self, lengths, other_lengths):
+    paths = [
+        self.write(checkpoints.episodes(each), identity='data')
+        for each in (lengths, other_lengths)
+    ]
+    # As a server writes the same: in other bytes, with other dates.
+    paths[1] = self.serve(paths[1]).checkpoint()
+    merged = self.new()
+    counts = merge.merge_reverb_checkpoints(paths, merged)
+    longest = max(lengths, other_lengths, key=len)
+    self.assertEqual(counts, {testing.TABLE: sum(longest) - len(longest)})
+    self.assertCountEqual(
+        checkpoints.take_rewards(self.serve_once(merged)),
+        checkpoints.pairs(checkpoints.episodes(longest)),
+    )
+
+  def test_items_of_other_chunks(self):
+    paths = [
+        self.write(
+            checkpoints.episodes([9]),
+            identity='data',
+            chunk_length=chunk_length,
+        )
+        for chunk_length in (4, 8)
+    ]
+    with self.assertRaisesRegex(ValueError, 'or with another chunk_length'):
+      merge.merge_reverb_checkpoints(paths, self.new())
+
+  def test_another_terminal_discount_is_other_data(self):
+    episodes = checkpoints.episodes([5])
+    paths = [
+        self.write(
+            episodes,
+            identity='data',
+            rules=rules_lib.ConversionRules(terminal_discount=where),
+        )
+        for where in ('step', 'transition')
+    ]
+    counts = merge.merge_reverb_checkpoints(paths, self.new())
+    self.assertEqual(counts, {testing.TABLE: 8})
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,79 @@
+"""Tests of the records that are read from a checkpoint."""
+
+import os
+
+from absl.testing import absltest
+import numpy as np
+from reverb.cc import schema_pb2
+
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay import items
+from tests.replay.checkpoint import checkpoints
+from tests import testing
+
+
+class RecordsTest(checkpoints.CheckpointTestCase):
+
+  def test_keys_and_tables_of_a_checkpoint(self):
+    path = self.write(
+        checkpoints.episodes([5, 3]),
+        [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 3)],
+        chunk_length=4,
+    )
+    tables = records.read_tables(path)
+    self.assertEqual(list(tables), [testing.TABLE, checkpoints.OTHER])
+    self.assertEqual(
+        [records.num_items(table) for table in tables.values()],
+        [4 + 2, 3 + 1],
+    )
+    keys = records.read_keys(path, tables)
+    chunks = [
+        schema_pb2.ChunkData.FromString(record).chunk_key
+        for record in checkpoints.records_of(path, 'chunks.tfrecord')
+    ]
+    self.assertLen(chunks, 2 + 1)
+    self.assertEqual(keys.chunks.tolist(), chunks)
+    found = [
+        schema_pb2.PrioritizedItem.FromString(record)
+        for record in checkpoints.records_of(path, 'items.tfrecord')
+    ]
+    self.assertEqual(keys.items.tolist(), [item.key for item in found])
+    self.assertEqual(
+        keys.tables.tolist(),
+        [(testing.TABLE, checkpoints.OTHER).index(i.table) for i in found],
+    )
+    self.assertEqual(np.bincount(keys.tables).tolist(), [6, 4])
+
+    # An item whose chunk is missing, a table that is missing, and no table.
+    with self.assertRaisesRegex(records.CheckpointError, 'of a table'):
+      records.read_keys(path, {testing.TABLE: tables[testing.TABLE]})
+    damaged = self.copy(path)
+    contents = checkpoints.records_of(path, 'chunks.tfrecord')
+    checkpoints.rewrite(damaged, 'chunks.tfrecord', contents[1:])
+    with self.assertRaisesRegex(records.CheckpointError, 'refer to'):
+      records.read_keys(damaged, tables)
+    checkpoints.rewrite(damaged, 'tables.tfrecord', [])
+    with self.assertRaisesRegex(records.CheckpointError, 'holds no table'):
+      records.read_tables(damaged)
+
+  def test_records_come_in_their_order(self):
+    path = self.create_tempdir().full_path
+    # More than are read at once.
+    contents = [b'%d' % number for number in range(3000)]
+    checkpoints.rewrite(path, records.ITEMS, contents)
+    found = list(records.read(path, records.ITEMS))
+    self.assertGreater(len(found), 1)
+    self.assertEqual(sum(found, []), contents)
+
+  def test_what_is_no_checkpoint(self):
+    path = self.create_tempdir().full_path
+    with self.assertRaisesRegex(FileNotFoundError, 'it has no DONE'):
+      records.read_tables(path)
+    with open(os.path.join(path, 'DONE'), 'wb'):
+      pass
+    with self.assertRaisesRegex(records.CheckpointError, 'is damaged'):
+      records.read_tables(path)
+
+
+if __name__ == '__main__':
+  absltest.main()

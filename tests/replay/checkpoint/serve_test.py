@@ -1,0 +1,112 @@
+"""Tests of servers that start from checkpoints."""
+
+import os
+import re
+import shutil
+import tempfile
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.replay.checkpoint import merge
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay import items
+from rlds2reverb.replay.server import bulk
+from tests import golden
+from tests.replay.checkpoint import checkpoints
+from tests import testing
+
+
+_TABLES = [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 5)]
+
+
+class ServeTest(checkpoints.CheckpointTestCase):
+
+  # Checkpoints that no test changes, by whether they are written here or by a
+  # server.
+  _intact = {}
+
+  def intact(self, own):
+    if own not in self._intact:
+      path = self.write(checkpoints.episodes([30, 7]), _TABLES)
+      if not own:
+        path = self.serve(path).checkpoint()
+      folder = tempfile.TemporaryDirectory()
+      self.addClassCleanup(folder.cleanup)
+      self._intact[own] = shutil.copytree(
+          path, os.path.join(folder.name, 'checkpoint')
+      )
+    return self._intact[own]
+
+  @parameterized.product(
+      file=checkpoints.FILES, size=(None, 0, 1, 0.5), own=(True, False)
+  )
+  def test_a_file_that_is_cut(self, file, size, own):
+    path = self.intact(own)
+    damaged = self.copy(path)
+    name = os.path.join(damaged, file)
+    if size is None:
+      os.remove(name)
+    else:
+      whole = os.path.getsize(name)
+      os.truncate(name, int(size * whole) if isinstance(size, float) else size)
+    with self.assertRaisesRegex(records.CheckpointError, damaged):
+      serve.restore_reverb_server(damaged)
+    merged = self.new()
+    with self.assertRaisesRegex(records.CheckpointError, damaged):
+      merge.merge_reverb_checkpoints([path, damaged], merged)
+    self.assertEmpty(os.listdir(os.path.dirname(merged)))
+
+  @parameterized.parameters(*checkpoints.FILES)
+  def test_records_that_are_missing(self, file):
+    path = self.write(
+        checkpoints.episodes([30, 70]), _TABLES
+    )
+    checkpoints.rewrite(path, file, checkpoints.records_of(path, file)[:-1])
+    with self.assertRaisesRegex(records.CheckpointError, path):
+      merge.merge_reverb_checkpoints([path], self.new())
+    with self.assertRaisesRegex(records.CheckpointError, path):
+      serve.restore_reverb_server(path)
+
+  def test_a_table_that_items_were_removed_from(self):
+    # What a server writes when it has evicted, sampled away and deleted items.
+    episodes = checkpoints.episodes([30, 70, 9])
+    data = golden.stacked(episodes)
+    with testing.reverb_server(
+        signature=checkpoints.signature(data), max_size=60
+    ) as client:
+      bulk.write_rlds_to_reverb(data, client, checkpoints.PAIRS)
+      samples = list(client.sample(testing.TABLE, 7, emit_timesteps=False))
+      self.assertLen(samples, 7)
+      key = int(np.ravel(samples[-1].info.key)[0])
+      client.mutate_priorities(testing.TABLE, deletes=[key])
+      left = testing.size(client)
+      path = client.checkpoint()
+      self.assertBetween(left, 52, 53)
+      self.assertEqual(testing.size(self.serve(path)), left)
+      counts = merge.merge_reverb_checkpoints([path], self.new())
+      self.assertEqual(counts, {testing.TABLE: left})
+
+  def test_the_newest_checkpoint_of_a_root(self):
+    episodes = checkpoints.episodes([30, 70])
+    path = self.write(episodes)
+    root = self.create_tempdir().full_path
+    server = serve.restore_reverb_server(path, checkpoint_root=root)
+    client = server.localhost_client()
+    key = int(next(iter(client.sample(testing.TABLE)))[0].info.key)
+    client.mutate_priorities(testing.TABLE, deletes=[key])
+    written = client.checkpoint()
+    server.stop()
+    del server
+    server = serve.restore_reverb_server(path, checkpoint_root=root)
+    self.assertEqual(testing.size(server.localhost_client()), 29 + 69 - 1)
+    server.stop()
+    os.truncate(os.path.join(written, 'items.tfrecord'), 0)
+    with self.assertRaisesRegex(records.CheckpointError, re.escape(written)):
+      serve.restore_reverb_server(path, checkpoint_root=root)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,47 @@
+"""Tests of checkpoints that are written without a server."""
+
+import numpy as np
+import reverb
+from reverb.cc import schema_pb2
+import tensorflow as tf
+
+from rlds2reverb.replay import items
+from tests.replay.checkpoint import checkpoints
+
+
+class WriteTest(checkpoints.CheckpointTestCase):
+
+  def test_order_goes_through_two_servers(self):
+    episodes = checkpoints.episodes([300, 1, 80, 400, 2])
+    path = self.write(
+        episodes,
+        [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER)],
+        reverb_tables=[
+            checkpoints.once(reverb.selectors.Fifo()),
+            checkpoints.once(reverb.selectors.Lifo(), checkpoints.OTHER),
+        ],
+    )
+    expected = checkpoints.pairs(episodes)
+    self.assertLen(expected, 299 + 79 + 399 + 1)
+    second = self.serve(self.serve(path).checkpoint())
+    self.assertEqual(checkpoints.take_rewards(second), expected)
+    self.assertEqual(
+        checkpoints.take_rewards(second, checkpoints.OTHER), expected[::-1]
+    )
+
+  def test_items_are_dated_in_the_order_of_all_tables(self):
+    path = self.write(
+        checkpoints.episodes([30, 1, 200]),
+        [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 5, 3, 'tile')],
+    )
+    dates = [
+        schema_pb2.PrioritizedItem.FromString(item).inserted_at.ToNanoseconds()
+        for item in checkpoints.records_of(path, 'items.tfrecord')
+    ]
+    # 10 + 1 + 67 items start in the other table.
+    self.assertLen(dates, 29 + 199 + 10 + 1 + 67)
+    self.assertTrue(np.all(np.diff(dates) > 0))
+
+
+if __name__ == '__main__':
+  tf.test.main()

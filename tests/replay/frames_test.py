@@ -1,0 +1,120 @@
+"""Tests of data sets as blocks of frames that are laid out."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.replay import frames
+from rlds2reverb.replay import items
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import sequences
+from tests import golden
+
+_PAIRS = items.TableItems('table')
+
+
+def _episodes(lengths=(5, 1, 3)):
+  return [
+      golden.make_episode([1] * length, terminal=True, base=100 * index)
+      for index, length in enumerate(lengths)
+  ]
+
+
+def _rewards(blocks):
+  return np.concatenate([block.frames.reward for block in blocks]).tolist()
+
+
+class FramesTest(parameterized.TestCase):
+
+  @parameterized.parameters(*golden.FORMS)
+  def test_frames_of_episodes(self, form):
+    episodes = _episodes()
+    source = frames.make_frame_source(
+        golden.FORMS[form](episodes), _PAIRS, chunk_length=2
+    )
+    self.assertEqual(source.tables, [_PAIRS])
+    self.assertFalse(source.of_sequences)
+    columns = tuple(range(len(tf.nest.flatten(source.spec))))
+    self.assertEqual(source.groups, [(columns, 2)])
+    # Blocks of two chunks, so that episodes are cut.
+    source = source._replace(block_length=4)
+    blocks = list(source.frames())
+    self.assertEqual(
+        [(b.episode_id, b.step, len(b.frames.reward)) for b in blocks],
+        [(0, 0, 4), (0, 4, 1), (1, 0, 1), (2, 0, 3)],
+    )
+    expected = sum((episode['reward'].tolist() for episode in episodes), [])
+    self.assertEqual(_rewards(blocks), expected)
+    self.assertEqual(
+        np.concatenate(list(source.step_types())).tolist(),
+        [0, 1, 1, 1, 2, 2, 0, 1, 2],
+    )
+
+  def test_rules_and_report(self):
+    data = golden.stacked(_episodes())
+    report = report_lib.ConversionReport()
+    found = {}
+    for where in ('step', 'transition'):
+      source = frames.make_frame_source(
+          data,
+          [_PAIRS],
+          rules=rules_lib.ConversionRules(terminal_discount=where),
+          report=report if where == 'step' else None,
+      )
+      self.assertEqual(source.form['terminal_discount'], where)
+      found[where] = [
+          discount
+          for block in source.frames()
+          for discount in (block.frames.discount == 0).tolist()
+      ]
+    self.assertEqual(found['step'], [0, 0, 0, 0, 1, 1, 0, 0, 1])
+    self.assertEqual(found['transition'], [0, 0, 0, 1, 1, 1, 0, 1, 1])
+    self.assertEqual(list(report.bootstrapped_terminals), [0, 2])
+    default = frames.make_frame_source(data, _PAIRS).form
+    self.assertEqual(default['terminal_discount'], 'step')
+
+  def test_sequences(self):
+    data = sequences.convert_rlds_to_sequences(
+        golden.stacked(_episodes()), 2, 1
+    )
+    source = frames.make_frame_source(data, _PAIRS)
+    self.assertTrue(source.of_sequences)
+    (table,) = source.tables
+    self.assertEqual((table.sequence_length, table.stride_length), (2, 2))
+    blocks = list(source.frames())
+    self.assertEqual({block.episode_id for block in blocks}, {None})
+    expected = np.concatenate([s.reward for s in data.as_numpy_iterator()])
+    self.assertEqual(_rewards(blocks), expected.tolist())
+    self.assertEqual(expected.size, 2 * (4 + 2))
+
+  @parameterized.parameters(
+      (dict(rules=rules_lib.ConversionRules()),),
+      (dict(report=report_lib.ConversionReport()),),
+      (dict(chunk_length=2),),
+      (dict(episode_id='name'),),
+      (dict(policy_info_fn=lambda current, following: ()),),
+  )
+  def test_what_does_not_go_with_sequences(self, settings):
+    data = sequences.convert_rlds_to_sequences(golden.stacked(_episodes()), 2)
+    with self.assertRaisesRegex(ValueError, 'go with RLDS data alone'):
+      frames.make_frame_source(data, _PAIRS, **settings)
+
+  def test_a_wrong_keyword_is_an_error_of_the_function(self):
+    with self.assertRaisesRegex(TypeError, 'make_frame_source.*terminal'):
+      frames.make_frame_source(
+          golden.stacked(_episodes()), _PAIRS, terminal_discount='step'
+      )
+
+  def test_items_that_cross_episodes_under_an_episode_id(self):
+    with self.assertRaisesRegex(ValueError, 'depend on the order'):
+      frames.make_frame_source(
+          golden.stacked(_episodes()),
+          items.TableItems('table', end_of_episode='cross'),
+          episode_id='name',
+      )
+
+
+if __name__ == '__main__':
+  absltest.main()

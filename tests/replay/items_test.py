@@ -1,0 +1,124 @@
+"""Tests of which items go into a table."""
+
+import dataclasses
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from rlds2reverb.episodes import ends
+from rlds2reverb.replay import items
+
+_FIRST, _MID, _LAST = 0, 1, 2
+
+
+def _step_types(lengths):
+  """Returns the step types of episodes, one after the other."""
+  step_types = []
+  for length in lengths:
+    step_types += [_FIRST] + [_MID] * (length - 2) + [_LAST] * (length > 1)
+    step_types[-1] = _LAST
+  return np.array(step_types)
+
+
+def _count(lengths, length, stride, end):
+  """Counts items by their starts, one by one."""
+  if end == 'cross':
+    total = sum(lengths)
+    return sum(start + length <= total for start in range(0, total, stride))
+  count = 0
+  for episode in lengths:
+    starts = range(0, episode, stride)
+    full = sum(start + length <= episode for start in starts)
+    if end == 'tile':
+      full = len(starts)
+    if end == 'pad' and episode < length:
+      full = 1
+    count += full
+  return count
+
+
+class TableItemsTest(parameterized.TestCase):
+
+  @parameterized.parameters('drop', 'pad', 'tile', 'cross')
+  def test_plain_strings_are_ends_of_episodes(self, end):
+    table = items.TableItems('table', 3, 2, end)
+    self.assertIs(table.end_of_episode, ends.EndOfEpisode(end))
+    self.assertEqual(
+        table, items.TableItems('table', 3, 2, ends.EndOfEpisode(end))
+    )
+    self.assertEqual(dataclasses.replace(table, table_name='b').table_name, 'b')
+    self.assertEqual(table.crosses_episodes, end == 'cross')
+    self.assertEqual(table.pads_episodes, end in ('pad', 'tile'))
+
+  @parameterized.parameters(
+      (dict(sequence_length=0), 'sequence_length of the items of table'),
+      (dict(stride_length=-1), 'stride_length of the items of table'),
+      (dict(end_of_episode='overlap'), "'drop', 'pad', 'tile', 'cross'"),
+      (dict(end_of_episode='none'), "'drop', 'pad', 'tile', 'cross'"),
+      (dict(sequence_length=None, stride_length=2), 'are whole episodes'),
+      (dict(sequence_length=None, end_of_episode='pad'), 'whole episodes'),
+      (dict(max_sequence_length=3), 'for whole episodes'),
+      (dict(priority=-1.0), 'a number from 0 up'),
+      (dict(priority=float('nan')), 'a number from 0 up'),
+  )
+  def test_refused(self, settings, message):
+    with self.assertRaisesRegex(ValueError, message):
+      items.TableItems('table', **settings)
+
+  @parameterized.product(
+      settings=((1, 1), (2, 1), (3, 2), (5, 7)),
+      end=('drop', 'pad', 'tile', 'cross'),
+  )
+  def test_counts(self, settings, end):
+    lengths = [4, 1, 9, 2, 30]
+    table = items.TableItems('table', *settings, end)
+    expected = _count(lengths, *settings, end)
+    step_types = _step_types(lengths)
+    self.assertLen(step_types, sum(lengths))
+    # However the frames come in blocks.
+    for block in (1, 5, 100):
+      blocks = [
+          step_types[i : i + block] for i in range(0, len(step_types), block)
+      ]
+      self.assertEqual(items.count_items([table], blocks), {'table': expected})
+
+  def test_counts_of_whole_episodes(self):
+    tables = [
+        items.TableItems('all', None),
+        items.TableItems(
+            'short', None, max_sequence_length=4, bypass_longer_episodes=True
+        ),
+    ]
+    self.assertEqual(
+        items.count_items(tables, [_step_types([4, 1, 9])]),
+        {'all': 3, 'short': 2},
+    )
+    self.assertFalse(tables[1].is_too_long(4))
+    self.assertTrue(tables[1].is_too_long(5))
+
+  @parameterized.parameters((3, 2), (2, 1), (1, 5), (4, 4))
+  def test_starts(self, length, stride):
+    table = items.TableItems('table', length, stride)
+    starts = range(0, 40, stride)
+    for begin in range(0, 20):
+      self.assertEqual(
+          table.next_start(begin),
+          next(start for start in starts if start + length > begin),
+      )
+      for end in range(begin, 20):
+        self.assertEqual(
+            table.starts(begin, end).tolist(),
+            [start for start in starts if begin < start + length <= end],
+        )
+
+  def test_pieces_of_episodes(self):
+    self.assertEqual(
+        list(items.split_at_ends(np.array([1, 2, 2, 0, 1]))),
+        [(0, 2, True), (2, 3, True), (3, 5, False)],
+    )
+    self.assertEmpty(list(items.split_at_ends(np.zeros(0, np.int32))))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,76 @@
+"""Tests of what a server says of its tables."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import reverb
+
+from rlds2reverb.replay.server import tables
+from tests import testing
+
+
+def _insert(client, count):
+  for number in range(count):
+    client.insert([number], {testing.TABLE: 1.0})
+
+
+class TablesTest(parameterized.TestCase):
+
+  def test_items_that_went_in(self):
+    with testing.reverb_server(max_size=5) as client:
+      _insert(client, 2)
+      before = tables.table_infos(client, [testing.TABLE], 10)
+      _insert(client, 4)
+      after = tables.table_infos(client, [testing.TABLE], 10)
+      text = tables.describe_contents(client, [testing.TABLE])
+    self.assertEqual(list(after), [testing.TABLE])
+    self.assertEqual(tables.inserted(before[testing.TABLE]), 2)
+    self.assertEqual(tables.inserted(after[testing.TABLE]), 6)
+    for confirmed, expected in ((7, (4, 3)), (4, (4, 0)), (3, (3, 0))):
+      self.assertEqual(
+          tables.written_items(before, after, {testing.TABLE: confirmed}),
+          {testing.TABLE: tables.WrittenItems(*expected)},
+      )
+    self.assertEqual(text, f'Table {testing.TABLE!r} holds 5 items.')
+    with self.assertLogs(level='WARNING') as logs:
+      tables.say_what_was_inserted(before, after)
+    self.assertLen(logs.output, 1)
+    self.assertIn('its max_size is 5, so 1 items were removed', logs.output[0])
+
+  def test_a_rate_limiter_that_lets_no_more_in(self):
+    table = reverb.Table(
+        testing.TABLE,
+        sampler=reverb.selectors.Fifo(),
+        remover=reverb.selectors.Fifo(),
+        max_size=10,
+        rate_limiter=reverb.rate_limiters.Queue(2),
+    )
+    server = reverb.Server([table])
+    self.addCleanup(server.stop)
+    client = reverb.Client(f'localhost:{server.port}')
+    _insert(client, 1)
+    self.assertNotIn(
+        'rate limiter', tables.describe_contents(client, [testing.TABLE])
+    )
+    _insert(client, 1)
+    self.assertRegex(
+        tables.describe_contents(client, [testing.TABLE]),
+        'holds 2 items. Its rate limiter lets no more in .* 2 items inserted and'
+        ' 0 sampled',
+    )
+
+  def test_a_table_that_is_not_there(self):
+    with testing.reverb_server() as client:
+      with self.assertRaisesRegex(ValueError, "no table 'other'.*'experience'"):
+        tables.table_infos(client, [testing.TABLE, 'other'], 10)
+
+  def test_a_server_that_is_not_there(self):
+    with self.assertRaisesRegex(ConnectionError, 'no answer .* localhost:1'):
+      tables.table_infos(reverb.Client('localhost:1'), [testing.TABLE], 1)
+    self.assertIn(
+        'no answer',
+        tables.describe_contents(reverb.Client('localhost:1'), [testing.TABLE]),
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
