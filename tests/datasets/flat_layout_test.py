@@ -44,7 +44,9 @@ class FindLayoutTest(tf.test.TestCase):
     self.assertFalse(layout.has_next)
 
   def test_bounds(self):
-    columns = _columns([0, 1, 0, 0, 0, 0], timeouts=np.array([0, 1, 0, 1, 0, 0]))
+    columns = _columns(
+        [0, 1, 0, 0, 0, 0], timeouts=np.array([0, 1, 0, 1, 0, 0])
+    )
     for max_steps, bounds, is_terminal in (
         (None, [0, 2, 4, 6], [True, False, False]),
         (1, range(7), [False, True, False, False, False, False]),
