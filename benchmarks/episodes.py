@@ -1,10 +1,11 @@
-"""Speed and peak memory of what is done with whole episodes.
+"""Measures speed and peak memory of operations on whole episodes.
 
     python -m benchmarks.episodes
 
-Read the ratios: all cases of a kind of data are run in turn, on the same
-machine and data, and consumed in the graph. Speeds are of the steps read. Peaks
-are of a process that runs one case; subtract that of reading alone.
+The ratios are what counts: all cases of a kind of data run in turn, on the same
+machine and data, and their results are consumed in the graph. A speed is the
+number of steps read per second. A peak is that of a process that runs one case;
+subtract the peak of reading alone.
 """
 
 import functools
@@ -27,7 +28,7 @@ from rlds2reverb import datasets
 
 _STEPS = {
     kind: flags.DEFINE_integer(
-        f'{kind}_steps', steps, f'Steps of the {kind}; 0 for none.'
+        f'{kind}_steps', steps, f'The steps of the {kind}; 0 to leave them out.'
     )
     for kind, steps in (
         (data.VECTORS, 1_000_000),
@@ -36,22 +37,24 @@ _STEPS = {
     )
 }
 _REPEATS = flags.DEFINE_integer(
-    'repeats', 5, 'How many times the speed of each case is taken.',
+    'repeats', 5, 'How many times each case is timed.',
     lower_bound=1,
 )
 _TIMEOUT_SECONDS = flags.DEFINE_integer(
     'timeout_seconds', 300, 'The longest that the process of a case may take.'
 )
 _KIND = flags.DEFINE_enum(
-    'kind', None, data.KINDS, 'Runs one --case only, in this process.'
+    'kind', None, data.KINDS, 'Run only one --case, in this process.'
 )
-_CASE = flags.DEFINE_string('case', None, 'The case of --kind.')
-_DIRECTORY = flags.DEFINE_string('directory', None, 'The data of --kind.')
+_CASE = flags.DEFINE_string('case', None, 'The case of --kind to run.')
+_DIRECTORY = flags.DEFINE_string(
+    'directory', None, 'The directory of the data of --kind.'
+)
 
 _READ = 'reading alone'
 _FLAT_FILE = 'flat.hdf5'
 _SLICE_LENGTH = 8
-_USED_SHARE = 8  # one frame in so many is in a slice
+_USED_SHARE = 8  # One frame in 8 is in a slice.
 
 
 def _steps_of(episodes: tf.data.Dataset) -> tf.data.Dataset:
@@ -73,7 +76,7 @@ def _transforms() -> List[Callable[[Dict[str, Any]], Any]]:
 
 
 def _cases(kind: str, directory: str) -> List[timing.Case]:
-  """Returns the cases of a kind of data, reading alone first."""
+  """Returns the cases of a kind of data. The first only reads."""
   steps = data.whole_steps(_STEPS[kind].value)
   episodes = data.read_stacked(directory)
 
@@ -87,7 +90,7 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
   if kind == data.IMAGES:
     return cases + _image_cases(rows, episodes)
   mapping = rlds2reverb.StepMapping(
-      # All leaves as one vector.
+      # A vector of all leaves.
       observation=[rlds.OBSERVATION], discount=None, cast={'float64': 'float32'}
   )
   cases += [
@@ -117,7 +120,7 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
 
 
 def _image_cases(rows, episodes) -> List[timing.Case]:
-  """Returns cases that use some frames only, decoded before or after that."""
+  """Returns cases that use only some frames, decoded before or after."""
   num_slices = data.EPISODE_LENGTH.value // (_SLICE_LENGTH * _USED_SHARE)
   num_rows = num_slices * data.count_episodes(_STEPS[data.IMAGES].value)
 
@@ -153,7 +156,7 @@ def _write_flat_file(path: str, num_steps: int) -> None:
   """Writes episodes of vectors, one after the other, in D4RL's layout."""
   num_episodes = data.count_episodes(num_steps)
   steps = data.random_steps(np.random.default_rng(0))
-  # The file's rows are transitions, one less than steps.
+  # The rows of the file are transitions, one fewer than steps.
   observations = steps[rlds.OBSERVATION]
   columns = {
       'observations': observations[:-1],

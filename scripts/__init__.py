@@ -1,6 +1,6 @@
-"""The programs of rlds2reverb, and what its console commands call.
+"""The programs of rlds2reverb, and the functions of its console commands.
 
-A command runs its program as `__main__`, so that `--help` shows its flags.
+Each function runs its program as `__main__`, so that `--help` shows its flags.
 """
 
 import runpy

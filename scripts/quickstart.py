@@ -1,8 +1,8 @@
-"""Episodes from disk through conversion and Reverb into a training batch.
+"""Brings episodes from disk through conversion and Reverb into a batch.
 
     python -m scripts.quickstart
 
-Records real episodes, unless they are there from an earlier run, and prints
+The program records real episodes, or reads those of an earlier run, and prints
 what happens at each stage.
 """
 
@@ -26,7 +26,7 @@ from rlds2reverb.datasets import files
 _DIRECTORY = flags.DEFINE_string(
     'directory',
     os.path.join('~', '.cache', 'rlds2reverb', 'cartpole'),
-    'Where the recorded episodes are, or will be.',
+    'The directory of the recorded episodes.',
 )
 _NUM_EPISODES = flags.DEFINE_integer(
     'num_episodes', 50, 'How many episodes to record.', lower_bound=1
@@ -68,7 +68,7 @@ def main(argv):
   data_spec = rlds2reverb.create_trajectory_data_spec(episodes)
   blocks = rlds2reverb.convert_rlds_to_trajectory_blocks(episodes)
   frames = sum(len(block.step_type) for block in blocks.as_numpy_iterator())
-  # The first pass builds the graph; the second one tells of the rate.
+  # The first pass builds the graph, so only the second one is timed.
   start = time.perf_counter()
   for _ in blocks:
     pass

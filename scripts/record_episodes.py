@@ -18,7 +18,7 @@ _ENVIRONMENT = flags.DEFINE_string(
 _DIRECTORY = flags.DEFINE_string(
     'directory',
     None,
-    'Where to write: a directory that does not exist yet, or is empty.',
+    'The directory to write, which must not exist yet, or be empty.',
     required=True,
 )
 _NUM_EPISODES = flags.DEFINE_integer(
@@ -27,12 +27,12 @@ _NUM_EPISODES = flags.DEFINE_integer(
 _MAX_STEPS = flags.DEFINE_integer(
     'max_steps',
     None,
-    'Cuts an episode after so many transitions, as a time limit does.',
+    'The number of transitions after which an episode is cut.',
     lower_bound=1,
 )
 _SPLIT = flags.DEFINE_string('split', 'train', 'The name of the split.')
 _SEED = flags.DEFINE_integer(
-    'seed', 0, 'Seeds the environment and the random actions.'
+    'seed', 0, 'The seed of the environment and of the random actions.'
 )
 
 

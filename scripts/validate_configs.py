@@ -1,14 +1,17 @@
-"""Checks that configs can be read, and fit the data sets that they are for.
+"""Checks that configs can be read, and that they fit their data sets.
+
+This checks all configs, without their data:
 
     python -m scripts.validate_configs
 
-checks all configs, without their data. Your own gin file, and your data:
+This checks a gin file of your own against your data:
 
     python -m scripts.validate_configs --config=mine.gin --data=/data/mine/1.0.0
 
-Prints a line a config. Exits with 1, and the reasons, if one does not fit.
-Where it is known what data a config was made for, yours must have the same kind
-of dtype and the same rank in every field: not discrete actions for vectors.
+The program prints a line for each config. If one does not fit, it exits with 1
+and prints the reasons. If it is known what data a config was made for, your
+data must have the same kind of dtype and the same rank in every field. Discrete
+actions, for example, do not pass for vectors.
 """
 
 import sys
@@ -24,21 +27,21 @@ from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 
 _CONFIG = flags.DEFINE_string(
-    'config', None, 'The name of a config or the path of a gin file; else all.'
+    'config', None, 'The name of a config or a gin file; by default all configs.'
 )
 _DATA = flags.DEFINE_string(
     'data',
     None,
-    'The directory of a data set, or its name in TFDS, that --config is for.',
+    'The directory or the TFDS name of a data set that --config should fit.',
 )
-_SPLIT = flags.DEFINE_string('split', 'train', 'A split of --data.')
+_SPLIT = flags.DEFINE_string('split', 'train', 'The split of --data to read.')
 
 
 def _validate(config):
-  """Returns what a config fits, in words.
+  """Returns a phrase that says what a config fits.
 
   Raises:
-    ValueError: if it does not.
+    ValueError: if the config does not fit.
   """
   if config.endswith('.gin'):
     config = files.user_path(config)

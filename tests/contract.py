@@ -1,4 +1,4 @@
-"""The episodes of the worked arrays in SEMANTICS.md, and random ones.
+"""The episodes of the worked examples in the tests, and random ones.
 
 What a function returns is compared with plain numpy loops on `transitions`.
 """

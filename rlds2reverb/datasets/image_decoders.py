@@ -20,12 +20,6 @@ class _OneSize(tfds.decode.Decoder):
 
   def decode_batch_example(self, serialized_example):
     encoded = serialized_example
-    # The first image is decoded once more, so that its size is known.
-    size = tf.cond(
-        tf.size(encoded) > 0,
-        lambda: tf.shape(self.decode_example(encoded[0])),
-        lambda: tf.zeros([3], tf.int32),
-    )
     message = (
         f'The images {self._name} must all have one size in an episode to be'
         ' decoded while it is read. Leave them encoded, with'
@@ -34,20 +28,32 @@ class _OneSize(tfds.decode.Decoder):
         ' size, and that of step 0:'
     )
 
-    def decode(step):
-      image = self.decode_example(encoded[step])
-      found = tf.shape(image)
-      check = tf.debugging.Assert(
-          tf.reduce_all(found == size), [message, step, found, size]
-      )
-      with tf.control_dependencies([check]):
-        return tf.identity(image)
+    def decode_all():
+      # The first image is decoded once more, so that its size is known.
+      size = tf.shape(self.decode_example(encoded[0]))
 
-    return tf.map_fn(
-        decode,
-        tf.range(tf.size(encoded)),
-        fn_output_signature=tf.TensorSpec(self.feature.shape, self.dtype),
+      def decode(step):
+        image = self.decode_example(encoded[step])
+        found = tf.shape(image)
+        check = tf.debugging.Assert(
+            tf.reduce_all(found == size), [message, step, found, size]
+        )
+        with tf.control_dependencies([check]):
+          return tf.identity(image)
+
+      return tf.map_fn(
+          decode,
+          tf.range(tf.size(encoded)),
+          fn_output_signature=tf.TensorSpec(self.feature.shape, self.dtype),
+      )
+
+    shape = self.feature.shape
+    images = tf.cond(
+        tf.size(encoded) > 0,
+        decode_all,
+        lambda: tf.zeros([0, *(dim or 0 for dim in shape)], self.dtype),
     )
+    return tf.ensure_shape(images, [None, *shape])
 
 
 def decoders_of_one_size(feature: Any, decoders: Any, keys: paths.Keys) -> Any:

@@ -109,7 +109,7 @@ def _strings(graph) -> Set[bytes]:
 
 
 def _tensor_bytes(dataset) -> int:
-  """Returns the number of bytes of the tensors that a data set has in memory."""
+  """Returns the number of bytes of a data set's tensors in memory."""
   # TensorFlow has no public way to find this before the tensors are copied.
   num_bytes = 0
   sources = [dataset]

@@ -77,8 +77,8 @@ def check_kinds(
     Whether there is a data set to compare with.
 
   Raises:
-    ValueError: if the steps differ from each of the data sets. The message lists
-      the differences to the one that has the fewest, by path.
+    ValueError: if the steps differ from each of the data sets. The message
+      lists the differences from the one that has the fewest, by path.
   """
   if config in _FOR_ANY_KINDS:
     return False

@@ -168,7 +168,7 @@ class StepMapping:
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True)
 class TerminalOnSuccess:
-  """Makes `is_terminal` from success: episodes that end in success are terminal.
+  """Makes `is_terminal` from success: an episode is terminal if it succeeds.
 
       success          |  0  0  0  1 |  0  0  1  0 |  0  1  0  0 |
       is_terminal      |  0  0  0  1 |  0  0  0  1 |  0  0  0  0 |

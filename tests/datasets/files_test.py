@@ -1,4 +1,4 @@
-"""Tests of paths: what they are short for, and which cannot be."""
+"""Tests of paths: what they are expanded to, and which are refused."""
 
 import os
 import pathlib
@@ -61,7 +61,7 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_file_system_that_is_not_there(self):
     for function in files.exists, files.is_folder, files.names_in:
-      # TensorFlow knows of s3, and has it in a package of its own.
+      # TensorFlow has s3 in a separate package.
       with self.assertRaisesRegex(OSError, 's3://b/a cannot be reached: .*s3'):
         function('s3://b/a')
 

@@ -170,7 +170,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(
         spec['steps']['action'], tf.TensorSpec([None], tf.int64)
     )
-    steps_lib.steps_spec(rlds_data)  # as all else reads it
+    steps_lib.steps_spec(rlds_data)  # Other functions can read it.
 
   def test_without_next_observations(self):
     self._check(
@@ -226,7 +226,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         )
     ]
     self._check(_without(terminals=np.ones(5)), ends)
-    # Of a truncated one without its next observation, one step is left.
+    # A truncated episode without its next observation has one step left.
     self._check(
         _without('next_observations', timeouts=np.ones(5),
                  terminals=np.array([0, 0, 0, 0, 1])),
@@ -409,7 +409,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         )
 
   def test_in_map(self):
-    # What TensorFlow knows of the steps is enough for a graph.
+    # The static shapes and dtypes suffice in a graph.
     found = compute.compute_statistics(
         flat_arrays.load_hdf5(self._write(_ARRAYS))
     )

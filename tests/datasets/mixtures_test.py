@@ -49,7 +49,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     )
     steps = b_row.element['steps']
     self.assertAllEqual(steps['text'], [b'go'] * 4)
-    # As long as the episode is, in the dtype that it would have.
+    # Its length is that of the episode, its dtype that of the other data set.
     self.assertAllEqual(steps['observation']['deep']['x'], np.zeros([4, 2]))
     self.assertEqual(steps['observation']['deep']['x'].dtype, np.float64)
     self.assertEqual(
@@ -176,7 +176,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     rows = self._mix(4000, weights={'a': 1, 'b': 3})
     counts = np.bincount([source for source, _ in rows])
     self.assertLess(_chi_squared(counts, [0.25, 0.75]), 10.8)  # .001
-    # Draws do not depend on each other: pairs have the products.
+    # Draws are independent: the chance of a pair is the product of both.
     pairs = np.bincount(
         [2 * one[0] + two[0] for one, two in zip(rows[::2], rows[1::2])]
     )
@@ -215,7 +215,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       b = [x for s, x in rows if s == 1]
       self.assertEqual(a, [0, 1, 2][: len(a)])
       self.assertEqual(b, list(range(100, 105))[: len(b)])
-      # It ends where one that has ended is drawn: not before.
+      # It ends when a data set is drawn after its end, not before.
       self.assertTrue(len(a) == 3 or len(b) == 5)
       self.assertLess(len(a) + len(b), 8 + 1)
 
@@ -234,7 +234,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertLen(set(row.source), 1)
     counts = np.bincount([row.source[0] for row in rows])
     self.assertLess(_chi_squared(counts, [0.25, 0.75]), 10.8)
-    # An end is no reason for a shorter sub-batch.
+    # A sub-batch is not shorter because its data set has ended.
     firsts = [row.element['x'] for row in rows if row.source[0] == 0]
     self.assertAllEqual(
         np.concatenate(firsts),

@@ -97,7 +97,7 @@ def _with_order(deterministic):
   return _range().with_options(options)
 
 
-# Each makes a pipeline that no other makes.
+# Each function makes another pipeline.
 _DIFFERENT = (
     _range,
     lambda: tf.data.Dataset.range(6),
@@ -160,7 +160,7 @@ class FingerprintTest(parameterized.TestCase):
     tf.random.set_seed(None)
 
   def test_the_same_in_another_process_and_different_otherwise(self):
-    # In another order, so that the names of nodes and functions differ.
+    # They are built in another order, so names of nodes and functions differ.
     program = (
         'from tests.datasets import pipelines_test\n'
         'pipelines_test._DIFFERENT = pipelines_test._DIFFERENT[::-1]\n'

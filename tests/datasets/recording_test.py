@@ -17,7 +17,7 @@ from rlds2reverb.datasets import recording
 
 _NUM_STEPS = 4
 
-# It dies in the third of its episodes, as by `kill -9`.
+# The process dies in its third episode, as by `kill -9`.
 _KILLED = """
 import itertools, os, signal, sys
 from rlds2reverb.datasets import recording

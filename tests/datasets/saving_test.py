@@ -198,7 +198,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
               transformed.shuffle(3), target, overwrite=overwrite
           )
     self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
-    # Elsewhere is well.
+    # Another directory works.
     other = saving.save_episodes(transformed, self._directory())
     self.assertAllEqual(self._load(other)[0]['reward'], 2 * ways.A['reward'])
 

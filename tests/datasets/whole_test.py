@@ -1,4 +1,4 @@
-"""Tests of folders that are written whole or not at all: kills included."""
+"""Tests of folders that are written whole or not at all, even if killed."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ def _read(directory):
 
 @contextlib.contextmanager
 def _as_nobody():
-  """Takes root's rights away, to whom nothing is read-only."""
+  """Runs without the rights of root, for whom nothing is read-only."""
   user = os.geteuid()
   if not user:
     os.seteuid(_NOBODY)
@@ -195,7 +195,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       with whole.new_folder(self._target, []) as folder:
         with open(os.path.join(folder, 'a'), 'wb'):
           pass
-        # Of a program that does not know of the lock.
+        # Another program does this, which does not use the lock.
         os.makedirs(os.path.join(self._target, 'other'))
     kept = str(e.exception).rsplit('kept in ', 1)[1].rstrip('.')
     self.assertEqual(os.listdir(kept), ['a'])

@@ -57,7 +57,7 @@ class _Rooms(gymnasium.Env):
     )
 
   def _observation(self):
-    # The JPEGs of the first episode have as many bytes each.
+    # All JPEGs of the first episode have the same number of bytes.
     camera = np.full((32, 32), 7 * self._step, np.uint8)
     if self._episode:
       camera[:16] = self._rng.integers(0, 255, (16, 32))
