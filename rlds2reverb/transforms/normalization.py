@@ -209,7 +209,7 @@ def _select(statistics, field):
       raise ValueError(
           f'{path} cannot be normalised, as its statistics are those of no'
           f' numbers: the data had {statistics.num_episodes} episodes, with'
-          f' {statistics.num_transitions} transitions. Were all of them filtered'
+          f' {statistics.num_transitions} transitions. Were they all filtered'
           ' out?'
       )
   return selected

@@ -30,7 +30,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 
-
+# The fields of which thinning makes new ones.
 _NEEDED = [rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST]
 
 
@@ -107,8 +107,8 @@ class DropNoOps(base.EpisodeTransform):
       leaf = tf.convert_to_tensor(leaf)
       if leaf.dtype == tf.string:
         raise ValueError(
-            f'{name} is a string. Name a part of the action that has numbers, or'
-            ' pass a predicate.'
+            f'{name} is a string. Name a part of the action that has numbers,'
+            ' or pass a predicate.'
         )
       no_op = tf.cast(base.constant(self.no_op, leaf, name), tf.float64)
       near = tf.abs(tf.cast(leaf, tf.float64) - no_op) <= self.tolerance
@@ -146,7 +146,7 @@ def keep_steps(steps: Dict[str, Any], keep: tf.Tensor) -> Dict[str, Any]:
   length = tf.shape(keep)[0]
   keep |= tf.range(length) == length - 1
   kept = tf.where(keep)[:, 0]
-  # The rows before the first one that is kept belong to no run.
+  # Steps before the first one that is kept count for none.
   start = tf.reduce_min(tf.concat([kept, [tf.int64.max]], 0))
   runs = tf.cumsum(tf.cast(keep, tf.int32))[start:] - 1
   thinned = tf.nest.map_structure(lambda leaf: tf.gather(leaf, kept), steps)

@@ -194,7 +194,8 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(
             tf.errors.InvalidArgumentError, 'must have a row for every step'
         ):
-          list(data.map(lambda e: transform(e['steps'])))  # pylint: disable=cell-var-from-loop
+          # pylint: disable-next=cell-var-from-loop
+          list(data.map(lambda e: transform(e['steps'])))
 
   def test_no_op_that_does_not_fit(self):
     for field, action in (
