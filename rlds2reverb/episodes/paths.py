@@ -148,6 +148,23 @@ def split(path: Path) -> Keys:
   return tuple(path.split('/')) if isinstance(path, str) else tuple(path)
 
 
+def check_list(name: str, fields: Sequence[Path]) -> None:
+  """Checks that an argument is a list of paths, and not a single one.
+
+  Args:
+    name: the name of the argument, for the message of an error.
+    fields: the argument.
+
+  Raises:
+    ValueError: if it is a string, whose letters would be taken for paths.
+  """
+  if isinstance(fields, str):
+    raise ValueError(
+        f'{name} must be a list of paths, but is {fields!r}. Write'
+        f' [{fields!r}].'
+    )
+
+
 def name_of(path: Path) -> str:
   """Returns the string of a path, as error messages write it."""
   return path if isinstance(path, str) else steps_lib.field_path(path)

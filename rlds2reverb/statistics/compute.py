@@ -153,6 +153,8 @@ def compute_statistics(
       `fields` is not of numbers or its shape is not known, if the reward is not
       one number for every step, or if an argument is out of its range.
   """
+  if fields is not None:
+    paths.check_list('fields', fields)
   if sample_size < 1 or not all(0 <= q <= 1 for q in quantiles):
     raise ValueError(
         'sample_size must be positive and quantiles in [0, 1], but they are'

@@ -17,7 +17,7 @@ deployed:
 
 import abc
 import dataclasses
-from typing import Any, Callable, Dict, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 import gin
 import numpy as np
@@ -48,6 +48,11 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
       episodes = transform_episodes(episodes, [TanhReward(0.5)])
   """
 
+  def __post_init__(self):
+    # The caller may go on using an array, and write into it.
+    for name, value in list(vars(self).items()):
+      object.__setattr__(self, name, _copy_arrays(value))
+
   def __call__(self, episode: Dict[str, Any]) -> Dict[str, Any]:
     """Transforms one episode, for example in `rlds_data.map(transform)`.
 
@@ -57,9 +62,12 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
     Returns:
       The episode with its steps transformed and stacked, `[T, ...]`. The other
       fields of the episode stay as they are.
+
+    Raises:
+      ValueError: if `episode` is no episode; and as `transform` does.
     """
-    steps = steps_lib.stack_steps(episode[rlds.STEPS])
-    return {**episode, rlds.STEPS: self.transform(steps)}
+    episode = _stack(episode)
+    return {**episode, rlds.STEPS: self.transform(episode[rlds.STEPS])}
 
   @abc.abstractmethod
   def transform(self, steps: Dict[str, Any]) -> Dict[str, Any]:
@@ -120,11 +128,10 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
       bool `[]`: whether the episode is kept.
 
     Raises:
-      ValueError: if `keep` returns something else than one bool.
+      ValueError: if `episode` is no episode, or if `keep` returns something
+        else than one bool; and as `keep` does.
     """
-    steps = steps_lib.stack_steps(episode[rlds.STEPS])
-    keep = self.keep({**episode, rlds.STEPS: steps})
-    return one_bool(keep, f'{type(self).__name__}.keep')
+    return one_bool(self.keep(_stack(episode)), f'{type(self).__name__}.keep')
 
   @abc.abstractmethod
   def keep(self, episode: Dict[str, Any]) -> tf.Tensor:
@@ -162,14 +169,20 @@ def transform_episodes(
     A data set of the episodes that are kept, with stacked steps.
 
   Raises:
-    ValueError: if a transform does not fit the steps, or if a function returns
-      something else than an episode.
+    ValueError: if `rlds_data` has no episodes, if a transform does not fit the
+      steps, or if a function returns something else than an episode.
   """
+  check_episode('an element of rlds_data', rlds_data.element_spec)
   return _apply(steps_lib.stack_episodes(rlds_data), transforms)
 
 
 def _apply(rlds_data, transforms):
   for transform in transforms:
+    if isinstance(transform, type) or not callable(transform):
+      raise ValueError(
+          'transform_episodes takes transforms, filters and functions, but was'
+          f' given {transform!r}.'
+      )
     if isinstance(transform, EpisodeFilter):
       rlds_data = rlds_data.filter(transform)
     elif isinstance(transform, Compose) and transform.has_filter:
@@ -179,12 +192,9 @@ def _apply(rlds_data, transforms):
           transform, num_parallel_calls=tf.data.AUTOTUNE
       )
       spec = rlds_data.element_spec
-      if not isinstance(spec, dict) or rlds.STEPS not in spec:
-        raise ValueError(
-            f'A transform must return an episode, a dict with {rlds.STEPS}, but'
-            f' {transform} returned {spec}. To filter episodes by a function,'
-            ' use KeepEpisodes(predicate=...).'
-        )
+      check_episode(f'what {transform} returns', spec)
+      if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
+        rlds_data = steps_lib.stack_episodes(rlds_data)
   return rlds_data
 
 
@@ -248,6 +258,52 @@ class Compose(EpisodeTransform):
       if isinstance(transform, EpisodeTransform):
         steps = transform.invert(steps)
     return steps
+
+
+def _stack(episode):
+  """Returns an episode with stacked steps, and with tensors for arrays."""
+  check_episode('an episode', episode)
+  steps = steps_lib.stack_steps(episode[rlds.STEPS])
+  return tf.nest.map_structure(
+      lambda leaf: tf.convert_to_tensor(leaf)
+      if isinstance(leaf, (np.ndarray, np.generic))
+      else leaf,
+      {**episode, rlds.STEPS: steps},
+  )
+
+
+def _copy_arrays(value):
+  """Returns `value` with copies of the arrays, lists and dicts in it."""
+  if isinstance(value, np.ndarray):
+    return value.copy()
+  if isinstance(value, list):
+    return [_copy_arrays(item) for item in value]
+  if isinstance(value, dict):
+    return {key: _copy_arrays(item) for key, item in value.items()}
+  return value
+
+
+def check_episode(name: str, episode: Any) -> None:
+  """Checks that something is an RLDS episode, or the spec of one.
+
+  Args:
+    name: what is checked, for the message of an error.
+    episode: a nest of tensors or of their specs.
+
+  Raises:
+    ValueError: if it is something else than a dict with steps.
+  """
+  if not isinstance(episode, Mapping) or rlds.STEPS not in episode:
+    found = episode
+    if isinstance(episode, Mapping):
+      found = list(episode)
+    elif hasattr(episode, '_fields'):
+      found = f'a {type(episode).__name__} of {list(episode._fields)}'
+    raise ValueError(
+        f'{name[0].upper()}{name[1:]} must be a dict with {rlds.STEPS}, but is'
+        f' {found}. To transform single steps, call the method transform; to'
+        ' filter episodes by a function, use KeepEpisodes(predicate=...).'
+    )
 
 
 def one_bool(value: Any, name: str) -> tf.Tensor:

@@ -33,6 +33,10 @@ class SelectFields(base.EpisodeTransform):
 
   fields: Sequence[paths.Path]
 
+  def __post_init__(self):
+    super().__post_init__()
+    paths.check_list('fields', self.fields)
+
   def transform(self, steps):
     selected = {}
     found = [paths.find(steps, path) for path in self.fields]
@@ -55,6 +59,10 @@ class ExcludeFields(base.EpisodeTransform):
   """
 
   fields: Sequence[paths.Path]
+
+  def __post_init__(self):
+    super().__post_init__()
+    paths.check_list('fields', self.fields)
 
   def transform(self, steps):
     for path in self.fields:

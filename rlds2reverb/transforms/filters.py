@@ -45,15 +45,20 @@ class KeepEpisodes(base.EpisodeFilter):
     """Returns whether an episode is kept, bool `[]`.
 
     Raises:
-      ValueError: if the field of `success` is missing or is no number, or if
-        `predicate` returns something else than one bool.
+      ValueError: if a field that a condition needs is missing, if the field of
+        `success` is no number, or if `predicate` returns something else than
+        one bool.
     """
     steps = episode[rlds.STEPS]
     conditions = []
     if self.min_return is not None or self.max_return is not None:
+      paths.find(steps, rlds.REWARD)
+      paths.find(steps, rlds.IS_LAST)
+      paths.find(steps, rlds.IS_TERMINAL)
       value = outcomes.outcome(steps).undiscounted_return
       conditions += _within(value, self.min_return, self.max_return)
     if self.min_length is not None or self.max_length is not None:
+      paths.find(steps, rlds.IS_LAST)
       length = tf.math.count_nonzero(~outcomes.flag(steps, rlds.IS_LAST))
       conditions += _within(length, self.min_length, self.max_length)
     if self.success is not None:

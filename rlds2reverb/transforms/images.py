@@ -44,15 +44,18 @@ def decode_images(
       size are resized.
     channels: the number of channels of encoded images.
     dtype: the dtype to which images are decoded, uint8 or, for PNG, uint16.
-    to_float: whether the images are converted to float32 in [0, 1].
+    to_float: whether the images are converted to float32; see
+      `images_to_float`.
 
   Returns:
     `nest` with the images decoded, `[..., *size, channels]`.
 
   Raises:
-    ValueError: if there is no such field, or if it does not hold images.
+    ValueError: if there is no such field, if it does not hold images, or if
+      `fields` is a single string.
     InvalidArgumentError: while iterating, if a string is not an image.
   """
+  paths.check_list('fields', fields)
   dtype = tf.as_dtype(dtype)
 
   def prepare(name, leaf):

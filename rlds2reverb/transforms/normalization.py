@@ -83,8 +83,8 @@ def normalize_by_mean_std(
     The transform.
 
   Raises:
-    ValueError: if `statistics` has no such field, or if no leaf of the field is
-      of floats.
+    ValueError: if `statistics` has no such field or found no number in it, or
+      if no leaf of the field is of floats.
   """
   return base.Compose([
       NormalizeField(path, offset=found.mean, scale=found.std)
@@ -114,8 +114,8 @@ def normalize_by_quantiles(
     The transform.
 
   Raises:
-    ValueError: if `statistics` has no such field or no such quantile, or if no
-      leaf of the field is of floats.
+    ValueError: if `statistics` has no such field or found no number in it, if
+      it has no such quantile, or if no leaf of the field is of floats.
   """
   return base.Compose([
       _to_unit_range(path, found.quantile(low), found.quantile(high), clip)
@@ -142,8 +142,22 @@ def normalize_by_bounds(
 
   Returns:
     The transform.
+
+  Raises:
+    ValueError: if a bound is not finite.
   """
-  return _to_unit_range(field, np.asarray(low), np.asarray(high), clip)
+  bounds = []
+  for bound in (low, high):
+    bound = np.asarray(bound)
+    if not np.isfinite(bound).all():
+      raise ValueError(
+          f'The bounds of {paths.name_of(field)} must be finite, but are {low}'
+          f' and {high}. Normalise the field by its statistics instead.'
+      )
+    # The sum of two small integers need not fit their dtype.
+    is_float = np.issubdtype(bound.dtype, np.floating)
+    bounds.append(bound if is_float else bound.astype(np.float64))
+  return _to_unit_range(field, *bounds, clip)
 
 
 def _to_unit_range(field, low, high, clip):
@@ -160,7 +174,7 @@ def _select(statistics, field):
   """Returns the statistics of all leaves of floats at or below a path.
 
   Raises:
-    ValueError: if there are none.
+    ValueError: if there are none, or if no number was found in one.
   """
   name = paths.name_of(field)
   selected = {
@@ -187,4 +201,15 @@ def _select(statistics, field):
     logging.warning(
         'Not normalised, as they are not floats: %s.', ', '.join(others)
     )
-  return {path: found for path, found in selected.items() if found.is_floating}
+  selected = {
+      path: found for path, found in selected.items() if found.is_floating
+  }
+  for path, found in selected.items():
+    if found.count.size and not found.count.any():
+      raise ValueError(
+          f'{path} cannot be normalised, as its statistics are those of no'
+          f' numbers: the data had {statistics.num_episodes} episodes, with'
+          f' {statistics.num_transitions} transitions. Were they all filtered'
+          ' out?'
+      )
+  return selected

@@ -17,9 +17,10 @@ class ScaleReward(base.EpisodeTransform):
   """Scales, shifts and clips the reward, in its own dtype.
 
   The new reward is `clip(scale * reward + shift, minimum, maximum)`. The reward
-  of an episode's last step, which has no meaning, is changed as well. An
-  InvalidArgumentError is raised, while the episodes are read, where an integer
-  reward of any other step becomes a number that its dtype cannot hold.
+  of an episode's last step, which has no meaning, is changed as well. Where the
+  reward is an integer of less than 64 bits, an InvalidArgumentError is raised,
+  while the episodes are read, if the reward of any other step becomes a number
+  that its dtype cannot hold.
 
   Attributes:
     scale: the factor by which the reward is multiplied, not 0.

@@ -30,6 +30,9 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 
+# The fields of which thinning makes new ones.
+_NEEDED = [rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST]
+
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +55,7 @@ class FrameSkip(base.EpisodeTransform):
       raise ValueError(f'skip must be 1 or more, but is {self.skip}.')
 
   def transform(self, steps):
+    steps = _checked(steps)
     index = tf.range(tf.shape(steps[rlds.IS_FIRST])[0])
     return keep_steps(steps, index % self.skip == 0)
 
@@ -80,6 +84,7 @@ class DropNoOps(base.EpisodeTransform):
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
   def transform(self, steps):
+    steps = _checked(steps)
     if self.predicate is not None:
       is_no_op = tf.convert_to_tensor(self.predicate(steps))
       if is_no_op.dtype != tf.bool or is_no_op.shape.rank != 1:
@@ -88,26 +93,44 @@ class DropNoOps(base.EpisodeTransform):
             f' {is_no_op.dtype.name} {is_no_op.shape}.'
         )
       is_no_op = steps_lib.with_equal_lengths(
-          {**steps, 'predicate': is_no_op}
+          {'steps': steps[rlds.IS_FIRST], 'predicate': is_no_op}
       )['predicate']
     else:
       is_no_op = self._is_no_op(steps)
     return keep_steps(steps, ~is_no_op)
 
   def _is_no_op(self, steps):
-    action = paths.get(steps, self.field)
+    field = paths.find(steps, self.field)
     is_no_op = True
-    for keys, leaf in tree.flatten_with_path(action):
-      name = paths.name_of(keys)
+    for keys, leaf in tree.flatten_with_path(paths.get(steps, field)):
+      name = paths.name_of((*field, *keys))
+      leaf = tf.convert_to_tensor(leaf)
       if leaf.dtype == tf.string:
         raise ValueError(
-            f'{name} of the action is a string. Name a part of the action that'
-            ' has numbers, or pass a predicate.'
+            f'{name} is a string. Name a part of the action that has numbers,'
+            ' or pass a predicate.'
         )
       no_op = tf.cast(base.constant(self.no_op, leaf, name), tf.float64)
       near = tf.abs(tf.cast(leaf, tf.float64) - no_op) <= self.tolerance
       is_no_op &= tf.reduce_all(near, axis=list(range(1, leaf.shape.rank)))
     return is_no_op
+
+
+def _checked(steps: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns steps that are checked to be those of a whole episode.
+
+  Raises:
+    ValueError: if a field that is needed is missing, or if they are not
+      stacked.
+    InvalidArgumentError: if their fields differ in length.
+  """
+  missing = [field for field in _NEEDED if field not in steps]
+  if missing:
+    raise ValueError(
+        'Steps can be left out of whole episodes only, which have the fields'
+        f' {_NEEDED}, but there are no {missing} in {list(steps)}.'
+    )
+  return steps_lib.with_equal_lengths(steps)
 
 
 def keep_steps(steps: Dict[str, Any], keep: tf.Tensor) -> Dict[str, Any]:
@@ -123,7 +146,7 @@ def keep_steps(steps: Dict[str, Any], keep: tf.Tensor) -> Dict[str, Any]:
   length = tf.shape(keep)[0]
   keep |= tf.range(length) == length - 1
   kept = tf.where(keep)[:, 0]
-  # The rows before the first one that is kept belong to no run.
+  # Steps before the first one that is kept count for none.
   start = tf.reduce_min(tf.concat([kept, [tf.int64.max]], 0))
   runs = tf.cumsum(tf.cast(keep, tf.int32))[start:] - 1
   thinned = tf.nest.map_structure(lambda leaf: tf.gather(leaf, kept), steps)

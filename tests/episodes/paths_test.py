@@ -114,6 +114,12 @@ class PathsTest(parameterized.TestCase):
         },
     )
 
+  def test_check_list(self):
+    for fields in (['a'], ('a', 'b/c'), [('a', 0)], []):
+      paths.check_list('fields', fields)
+    with self.assertRaisesRegex(ValueError, r"fields must .* Write \['a/b'\]"):
+      paths.check_list('fields', 'a/b')
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -74,7 +74,10 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(
           found.fields['action'].std, scale * ways.A['action'][:-1].std(0)
       )
-    for mapping in (step_mapping.StepMapping(), step_mapping.StepMapping(reward=None)):
+    for mapping in (
+        step_mapping.StepMapping(),
+        step_mapping.StepMapping(reward=None),
+    ):
       found = cache.cached_statistics(
           step_mapping.map_fields(_in_memory(ways.A), mapping), directory
       )

@@ -171,6 +171,8 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     rlds_data = golden.stacked([golden.COMPLETE])
     with self.assertRaisesRegex(ValueError, 'Did you mean observation'):
       compute.compute_statistics(rlds_data, ['observations'])
+    with self.assertRaisesRegex(ValueError, r"Write \['reward'\]"):
+      compute.compute_statistics(rlds_data, 'reward')
     with self.assertRaisesRegex(ValueError, r'quantiles in \[0, 1\]'):
       compute.compute_statistics(rlds_data, quantiles=[1.5])
     with self.assertRaisesRegex(ValueError, 'sample_size must be positive'):

@@ -7,6 +7,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.datasets import mixtures
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
@@ -163,6 +164,24 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
     (kept,) = form([ways.A, ways.B]).filter(own[1])
     self.assertIn('steps', kept)
 
+  def test_arrays_that_the_user_goes_on_using(self):
+    array, number = np.float32([1, 2]), np.ones(())
+    transforms = [_AddReward(array), fields.ClipField('reward', high=[number])]
+    hashes = [hash(transform) for transform in transforms]
+    array[:] = number[...] = 7
+    self.assertEqual([hash(transform) for transform in transforms], hashes)
+    reward = {'reward': tf.constant([-3.0])}
+    self.assertAllEqual(transforms[0].transform(reward)['reward'], [0])
+    self.assertAllEqual(
+        transforms[1].transform({'reward': tf.constant([9.0])})['reward'], [1]
+    )
+
+  def test_mixture_whose_elements_were_not_taken(self):
+    data = golden.stacked([ways.A])
+    mixed = mixtures.mix_datasets({'a': data, 'b': data}, end='first')
+    with self.assertRaisesRegex(ValueError, r"is a Mixed of \['element', "):
+      base.transform_episodes(mixed, [])
+
   def test_by_value(self):
     self.assertEqual(_KeepFirst(1.0), _KeepFirst(1.0))
     self.assertNotEqual(_KeepFirst(1.0), _KeepFirst(2.0))
@@ -175,6 +194,31 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   def test_function_that_returns_no_episode(self, function, message):
     with self.assertRaisesRegex(ValueError, message):
       base.transform_episodes(golden.stacked([ways.A]), [function])
+
+  def test_function_that_returns_nested_steps(self):
+    def nest(episode):
+      steps = tf.data.Dataset.from_tensor_slices(episode['steps'])
+      return {**episode, 'steps': steps}
+
+    (episode,) = base.transform_episodes(golden.stacked([ways.A]), [nest])
+    self.assertAllEqual(episode['steps']['reward'], ways.A['reward'])
+
+  @parameterized.parameters((rewards.ScaleReward,), ('ScaleReward',))
+  def test_what_is_no_transform(self, other):
+    with self.assertRaisesRegex(ValueError, 'takes transforms, filters and'):
+      base.transform_episodes(golden.stacked([ways.A]), [other])
+
+  @parameterized.parameters(
+      lambda data: base.transform_episodes(data, []),
+      lambda data: data.map(_AddReward(1.0)),
+      lambda data: data.filter(_KeepFirst(1.0)),
+  )
+  def test_data_set_of_steps(self, transform):
+    data = tf.data.Dataset.from_tensor_slices(ways.A)
+    with self.assertRaisesRegex(
+        ValueError, r"a dict with steps, but is \['.*'reward', .*\]"
+    ):
+      transform(data)
 
   def test_filter_that_returns_no_bool(self):
     class KeepAll(base.EpisodeFilter):

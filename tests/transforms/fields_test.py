@@ -89,6 +89,11 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       golden.stacked([episode]).map(transform)
 
+  @parameterized.parameters(fields.SelectFields, fields.ExcludeFields)
+  def test_a_path_alone_is_no_list(self, transform):
+    with self.assertRaisesRegex(ValueError, r"Write \['observation'\]"):
+      transform('observation')
+
   def test_other_fields_of_the_episode_stay(self):
     rlds_data = golden.nested([ways.A]).map(
         lambda episode: {**episode, 'id': tf.constant('x')}

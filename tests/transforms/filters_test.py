@@ -106,6 +106,26 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'one number a step'):
       vector.filter(filters.KeepEpisodes(min_return=1))
 
+  def test_episode_of_arrays(self):
+    episode = {'steps': ways.A, 'info': {'success': np.array([0, 1])}}
+    for conditions, expected in (
+        (dict(min_return=15, max_length=5), True),
+        (dict(max_return=14), False),
+        (dict(success='steps/is_terminal'), True),
+        (dict(success='info/success'), True),
+    ):
+      self.assertEqual(filters.KeepEpisodes(**conditions)(episode), expected)
+
+  def test_missing_fields(self):
+    for field, conditions in (
+        ('is_last', dict(min_length=1)),
+        ('is_last', dict(max_return=1)),
+        ('reward', dict(min_return=1)),
+    ):
+      steps = {name: leaf for name, leaf in ways.A.items() if name != field}
+      with self.assertRaisesRegex(ValueError, f'There is no field {field}'):
+        filters.KeepEpisodes(**conditions)({'steps': steps})
+
   def test_reward_or_flag_that_is_no_number(self):
     for field in ('reward', 'is_last'):
       words = np.array([b'1'] * 4, object)

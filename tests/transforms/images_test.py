@@ -127,6 +127,8 @@ class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
     nest = {'image': tf.constant(['no image']), 'state': tf.zeros([4])}
     with self.assertRaisesRegex(ValueError, 'Did you mean image'):
       images.decode_images(nest, ['imag'], size=(2, 2))
+    with self.assertRaisesRegex(ValueError, r"Write \['image'\]"):
+      images.decode_images(nest, 'image', size=(2, 2))
     with self.assertRaisesRegex(ValueError, 'state must be encoded images'):
       images.decode_images(nest, ['state'], size=(2, 2))
     with self.assertRaises(tf.errors.InvalidArgumentError):

@@ -52,6 +52,23 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
     steps = normalize.transform({'x': tf.constant([-9.0, 1.0, 9.0])})
     self.assertAllEqual(steps['x'], [-1, -0.5, 1])
 
+  def test_bounds_of_small_integers(self):
+    for low, high in (
+        (np.int8([-128]), np.int8([127])),
+        (np.uint8([100]), np.uint8([200])),
+        (100, 200),
+    ):
+      normalize = normalization.normalize_by_bounds('x', low, high)
+      ends = np.float32([np.ravel(low)[0], np.ravel(high)[0]])[:, None]
+      units = np.float32([[-1], [1]])
+      self.assertAllClose(normalize.transform({'x': ends})['x'], units)
+      self.assertAllClose(normalize.invert({'x': units})['x'], ends)
+
+  @parameterized.parameters(-np.inf, np.nan)
+  def test_bounds_that_are_not_finite(self, low):
+    with self.assertRaisesRegex(ValueError, 'bounds of action must be finite'):
+      normalization.normalize_by_bounds('action', [low, 0.0], [1.0, 1.0])
+
   @parameterized.parameters(0.0, 1e-50, 1e-40)
   def test_a_scale_that_cannot_be_divided_by(self, scale):
     normalize = normalization.NormalizeField('x', offset=1.0, scale=scale)
@@ -190,6 +207,25 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       normalization.normalize_by_mean_std(self.statistics, 'image')
     with self.assertRaisesRegex(ValueError, r'quantile 0.01 was not computed'):
       normalization.normalize_by_quantiles(self.statistics)
+
+  def test_statistics_of_nothing(self):
+    one_step = compute.compute_statistics(
+        golden.stacked([golden.SINGLE_TERMINAL])
+    )
+    none = compute.compute_statistics(
+        golden.stacked([ways.A]).filter(lambda episode: False)
+    )
+    normalization.normalize_by_mean_std(one_step)  # it has an observation
+    for statistics, field, message in (
+        (one_step, 'reward', 'reward cannot .* 1 episodes, with 0 trans'),
+        (none, 'observation', 'observation cannot .* 0 episodes'),
+    ):
+      for normalize in (
+          normalization.normalize_by_mean_std,
+          normalization.normalize_by_quantiles,
+      ):
+        with self.assertRaisesRegex(ValueError, message):
+          normalize(statistics, field)
 
 
 if __name__ == '__main__':

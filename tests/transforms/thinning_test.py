@@ -169,6 +169,43 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
           thinning.DropNoOps(predicate=lambda steps: True)
       )
 
+  def test_only_whole_episodes(self):
+    step = golden.step_of(ways.A, 0)
+    without = {**ways.A}
+    del without['discount']
+    for transform in (thinning.FrameSkip(2), thinning.DropNoOps()):
+      for steps, message in (
+          ({'observation': np.zeros([3])}, r"no \['reward', 'discount', 'is_f"),
+          (without, r"there are no \['discount'\]"),
+          (step, 'leading time dimension'),
+      ):
+        with self.assertRaisesRegex(ValueError, message):
+          transform.transform(steps)
+
+  def test_steps_of_unequal_lengths(self):
+    # Which a transform before it can make of them, in one Compose.
+    for action in (ways.A['action'][1:], ways.A['action'].repeat(2, axis=0)):
+      steps = [{**ways.A, 'action': action}]
+      data = golden.stacked(steps)
+      for transform in (
+          thinning.FrameSkip(2).transform,
+          thinning.DropNoOps().transform,
+      ):
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, 'must have a row for every step'
+        ):
+          # pylint: disable-next=cell-var-from-loop
+          list(data.map(lambda e: transform(e['steps'])))
+
+  def test_no_op_that_does_not_fit(self):
+    for field, action in (
+        ('action', ways.A['action']),
+        ('action/arm', {'arm': ways.A['action']}),
+    ):
+      drop = thinning.DropNoOps(field, no_op=[0.0, 0.0, 0.0])
+      with self.assertRaisesRegex(ValueError, f'^{field} has the shape'):
+        drop.transform({**ways.A, 'action': action})
+
 
 if __name__ == '__main__':
   tf.test.main()
