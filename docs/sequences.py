@@ -315,8 +315,9 @@ _SECTIONS = [
     _Section(
         'td_lambda_returns',
         'Adds returns that mix rewards and the values of the steps. Here the'
-        ' value of a step is its observation. `B` is truncated, so the value of its last'
-        ' step, 13, counts; `A` terminates, and its last value does not.',
+        ' value of a step is its observation. `B` is truncated, so the value of'
+        ' its last step, 13, counts; `A` terminates, and its last value does'
+        ' not.',
         [
             _Example(
                 f'windows.td_lambda_returns(\n    {steps},'

@@ -74,9 +74,10 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
       )
 
   def test_selected_reward_is_there_once(self):
-    selected = transforms.SelectFields(['reward', 'action']).transform(ways.A)
+    select = transforms.SelectFields(['reward', 'action'])
+    selected = select.transform(ways.FIVE)
     self.assertNotIn('observation', selected)
-    self.assertAllEqual(selected['reward'], ways.A['reward'])
+    self.assertAllEqual(selected['reward'], ways.FIVE['reward'])
 
   @parameterized.parameters(
       (transforms.SelectFields(['observation/imag']), 'observation/image'),
@@ -86,12 +87,12 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
       (transforms.ClipField('actoin'), 'Did you mean action'),
   )
   def test_unknown_field(self, transform, message):
-    episode = dict(ways.A, observation={'image': ways.A['observation']})
+    episode = dict(ways.FIVE, observation={'image': ways.FIVE['observation']})
     with self.assertRaisesRegex(ValueError, message):
       golden.stacked([episode]).map(transform)
 
   def test_other_fields_of_the_episode_stay(self):
-    rlds_data = golden.nested([ways.A]).map(
+    rlds_data = golden.nested([ways.FIVE]).map(
         lambda episode: {**episode, 'id': tf.constant('x')}
     )
     episode = next(iter(rlds_data.map(transforms.ScaleReward(2.0))))
@@ -103,10 +104,10 @@ class RewardTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_scale_then_shift_then_clip(self, run):
     transform = transforms.ScaleReward(0.5, 1.0, minimum=2.0, maximum=10.0)
-    results = _steps(run(transform, [ways.A, ways.B]))
+    results = _steps(run(transform, [ways.FIVE, ways.THREE]))
     self.assertAllEqual(results[0]['reward'], [2, 2, 2.5, 3, 3.5, 10])
     self.assertAllEqual(results[1]['reward'], [6, 10, 10, 10])
-    for steps, episode in zip(results, [ways.A, ways.B]):
+    for steps, episode in zip(results, [ways.FIVE, ways.THREE]):
       self.assertEqual(steps['reward'].dtype, np.float32)
       golden.assert_frames_equal(
           self, [{**steps, 'reward': 0}], [{**episode, 'reward': 0}]
@@ -166,8 +167,8 @@ class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_bounds_by_dimension(self, run):
     clip = transforms.ClipField('action', [1.0, -9.0], 2.0)
-    for steps, episode in zip(_steps(run(clip, [ways.A, ways.B])),
-                              [ways.A, ways.B]):
+    for steps, episode in zip(_steps(run(clip, [ways.FIVE, ways.THREE])),
+                              [ways.FIVE, ways.THREE]):
       expected = [
           [min(max(one, 1.0), 2.0), min(max(other, -9.0), 2.0)]
           for one, other in episode['action']
@@ -199,7 +200,7 @@ class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_bounds_that_do_not_fit(self, low, message):
     with self.assertRaisesRegex(ValueError, message):
-      golden.stacked([ways.A]).map(transforms.ClipField('action', low))
+      golden.stacked([ways.FIVE]).map(transforms.ClipField('action', low))
 
 
   @parameterized.parameters(
@@ -238,16 +239,16 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
         transforms.ScaleReward(shift=1.0),
         transforms.RenameFields({'action': 'control'}),
     ])
-    steps = _steps(run(compose, [ways.A]))[0]
-    self.assertAllEqual(steps['reward'], 2 * ways.A['reward'] + 1)
-    self.assertAllEqual(steps['control'], ways.A['action'])
+    steps = _steps(run(compose, [ways.FIVE]))[0]
+    self.assertAllEqual(steps['reward'], 2 * ways.FIVE['reward'] + 1)
+    self.assertAllEqual(steps['control'], ways.FIVE['action'])
     for name, leaf in compose.invert(steps).items():
-      self.assertAllEqual(leaf, ways.A[name])
+      self.assertAllEqual(leaf, ways.FIVE[name])
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_transform_episodes(self, form):
     rlds_data = transforms.transform_episodes(
-        form([ways.A, ways.B, ways.A]),
+        form([ways.FIVE, ways.THREE, ways.FIVE]),
         [
             transforms.ScaleReward(10.0),
             filters.KeepEpisodes(max_return=150.0),
@@ -258,7 +259,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(episodes, 2)  # those of A: 10 * 15
     for episode in episodes:
       self.assertTrue(episode['kept'])
-      self.assertAllEqual(episode['steps']['reward'], 10 * ways.A['reward'])
+      self.assertAllEqual(episode['steps']['reward'], 10 * ways.FIVE['reward'])
     spec = rlds_data.element_spec['steps']
     self.assertEqual(spec['action'], tf.TensorSpec([None, 2], tf.float64))
 
@@ -270,9 +271,9 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     """)
     self.addCleanup(gin.clear_config)
     transform = transforms.Compose()
-    steps = transform.transform(ways.A)
-    self.assertAllEqual(steps['reward'], 3 * ways.A['reward'])
-    self.assertAllEqual(steps['action'], np.minimum(ways.A['action'], 1))
+    steps = transform.transform(ways.FIVE)
+    self.assertAllEqual(steps['reward'], 3 * ways.FIVE['reward'])
+    self.assertAllEqual(steps['action'], np.minimum(ways.FIVE['action'], 1))
 
 
 if __name__ == '__main__':
