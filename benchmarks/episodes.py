@@ -25,6 +25,7 @@ from benchmarks import processes
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb import datasets
+from rlds2reverb import windows
 
 _STEPS = {
     kind: flags.DEFINE_integer(
@@ -130,13 +131,8 @@ def _image_cases(rows, episodes) -> List[timing.Case]:
     )
 
   def draw(steps):
-    transitions = rlds2reverb.transition_rows(steps)
-    return rlds2reverb.sample_slices(
-        transitions,
-        tf.shape(transitions[rlds.REWARD])[:1],
-        num_slices,
-        _SLICE_LENGTH,
-        seed=(7, 0),
+    return windows.sample_slices(
+        windows.transition_rows(steps), num_slices, _SLICE_LENGTH, seed=7
     ).rows
 
   def mapped(*functions):

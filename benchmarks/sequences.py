@@ -22,6 +22,7 @@ import tensorflow as tf
 from benchmarks import data
 from benchmarks import timing
 import rlds2reverb
+from rlds2reverb import windows
 
 _STEPS = flags.DEFINE_integer(
     'steps',
@@ -56,10 +57,10 @@ _NUM_FRAMES = 4
 _N_STEP = 5
 _GAMMA = 0.99
 _VIEWS = {
-    'frames': rlds2reverb.ViewRequirement(rlds.OBSERVATION, '-3:0'),
-    'next_observation': rlds2reverb.ViewRequirement(rlds.OBSERVATION, 1),
-    'previous_action': rlds2reverb.ViewRequirement(rlds.ACTION, -1),
-    rlds.REWARD: rlds2reverb.ViewRequirement(),
+    'frames': windows.ViewRequirement(rlds.OBSERVATION, '-3:0'),
+    'next_observation': windows.ViewRequirement(rlds.OBSERVATION, 1),
+    'previous_action': windows.ViewRequirement(rlds.ACTION, -1),
+    rlds.REWARD: windows.ViewRequirement(),
 }
 
 
@@ -87,18 +88,23 @@ def _reverb_windows(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
   )
 
 
-def _sample(steps: Dict[str, Any], num_slices: int) -> rlds2reverb.Slices:
-  rows = rlds2reverb.transition_rows(steps)
-  lengths = tf.shape(rows[rlds.REWARD])
-  return rlds2reverb.sample_slices(
-      rows, lengths, num_slices, _LONGEST, seed=(7, 0)
-  )
+def _sample(steps: Dict[str, Any], num_slices: int) -> windows.Slices:
+  rows = windows.transition_rows(steps)
+  return windows.sample_slices(rows, num_slices, _LONGEST, seed=7)
 
 
-def _chop(steps: Dict[str, Any]) -> rlds2reverb.ChoppedSequences:
-  rows = rlds2reverb.transition_rows(steps)
-  episode_ids = tf.zeros(tf.shape(rows[rlds.REWARD]), tf.int64)
-  return rlds2reverb.chop_into_sequences(rows, episode_ids, _LONGEST)
+def _chop(steps: Dict[str, Any]) -> windows.ChoppedSequences:
+  return windows.chop_into_sequences(windows.transition_rows(steps), _LONGEST)
+
+
+def _r2d2(steps: Dict[str, Any]) -> windows.Chunks:
+  rows = windows.n_step_transitions(steps, _N_STEP, _GAMMA)
+  return windows.unroll(rows, _LONGEST, stride_length=_LONGEST // 2)
+
+
+def _num_chunks(rows: int, length: int, stride: int) -> int:
+  """Returns how many chunks `unroll` makes of an episode."""
+  return max(math.ceil((rows - length) / stride), 0) + 1
 
 
 def _case(
@@ -185,42 +191,49 @@ def _episode_cases(stacked: tf.data.Dataset) -> List[timing.Case]:
     return _case(name, stacked, _STEPS.value, convert, rows, _READ_STACKED)
 
   return [
-      case('transition_rows', rlds2reverb.transition_rows, transitions),
+      case('transition_rows', windows.transition_rows, transitions),
       case(
           f'unroll: {_LONGEST}',
-          lambda steps: rlds2reverb.unroll(steps, _LONGEST),
+          lambda steps: windows.unroll(steps, _LONGEST),
           chunks,
       ),
       case(
           f'n_step_transitions: {_N_STEP}',
-          lambda steps: rlds2reverb.n_step_transitions(steps, _N_STEP, _GAMMA),
+          lambda steps: windows.n_step_transitions(steps, _N_STEP, _GAMMA),
           transitions,
       ),
       case(
           'reward_to_go',
-          lambda steps: rlds2reverb.reward_to_go(steps, _GAMMA),
+          lambda steps: windows.reward_to_go(steps, _GAMMA),
           transitions,
       ),
       case(
           'td_lambda_returns',
-          lambda steps: rlds2reverb.td_lambda_returns(
+          lambda steps: windows.td_lambda_returns(
               steps, steps[rlds.REWARD], _GAMMA  # Any values will do.
           ),
           transitions,
       ),
       case(
+          'advantages',
+          lambda steps: windows.advantages(
+              steps, steps[rlds.REWARD], _GAMMA
+          ),
+          transitions,
+      ),
+      case(
           f'apply_views: {len(_VIEWS)}, 4 frames in one',
-          lambda steps: rlds2reverb.apply_views(steps, _VIEWS),
+          lambda steps: windows.apply_views(steps, _VIEWS),
           transitions,
       ),
       case(
           f'stack_observations: {_NUM_FRAMES}',
-          lambda steps: rlds2reverb.stack_observations(steps, _NUM_FRAMES),
+          lambda steps: windows.stack_observations(steps, _NUM_FRAMES),
           num_steps,
       ),
       case(
           f'chunk_actions: {_NUM_FRAMES}',
-          lambda steps: rlds2reverb.chunk_actions(steps, _NUM_FRAMES),
+          lambda steps: windows.chunk_actions(steps, _NUM_FRAMES),
           num_steps,
       ),
       case(
@@ -229,6 +242,11 @@ def _episode_cases(stacked: tf.data.Dataset) -> List[timing.Case]:
           chunks,
       ),
       case(f'chop_into_sequences: {_LONGEST}', _chop, chunks),
+      case(
+          f'n_step_transitions: {_N_STEP}, unroll: {_LONGEST}, half a stride',
+          _r2d2,
+          _num_chunks(transitions, _LONGEST, _LONGEST // 2),
+      ),
   ]
 
 
@@ -253,16 +271,16 @@ def main(argv):
             nested, nested_steps, _read_nested, length, _READ_NESTED,
         ),
     ]
-    windows = [_window_cases(stacked, nested, size) for size in _LENGTHS]
+    window_cases = [_window_cases(stacked, nested, size) for size in _LENGTHS]
     functions = _episode_cases(stacked)
-    cases = sum(windows, reading) + functions
+    cases = sum(window_cases, reading) + functions
     speeds = timing.measure(cases, _REPEATS.value)
   print(
       f'{data.OBSERVATION_SIZE.value}-float observations,'
       f' {data.ACTION_SIZE.value}-float actions, {length}-step episodes;'
       f' references in graph in batches of {_BATCH}; {_REPEATS.value} repeats.'
   )
-  for group in windows:
+  for group in window_cases:
     names = [case.name for case in group[1:]]
     headings = ['RLDS', 'RLDS, eager', 'Reverb', 'Reverb, eager']
     print()

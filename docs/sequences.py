@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 from absl import app
 import numpy as np
 import rlds2reverb
+from rlds2reverb import windows
 import tensorflow as tf
 import tree
 
@@ -21,10 +22,53 @@ _INTRO = """\
 
 `python -m docs.sequences` writes this file. Do not edit it by hand.
 
+`r2r` is `rlds2reverb`, and `windows` is `rlds2reverb.windows`.
+
+## Which function for which need
+
+| need | function | a terminal's discount of 0 |
+|---|---|---|
+| frames for TF-Agents, in windows of one length | `convert_rlds_to_sequences` | on the frame of the last step; with `terminal_discount="transition"` also on the frame before it |
+| the same, many to an element, which is faster | `convert_rlds_to_sequence_batches` | the same |
+| chunks of one episode for recurrent agents, disjoint or overlapping, with stored state (R2D2) | `unroll`, then `split_burn_in` | on the last row; on rows that `"zero_pad"` adds, too |
+| the same for rows of many episodes at once, padded with zeros (RLlib) | `chop_into_sequences` | on the last row of each episode, and on padding |
+| batches of a number of transitions, across episodes or of whole ones (RLlib) | `convert_rlds_to_fragments` | on the last row of each episode, anywhere in a batch |
+| random parts of many trajectories, from memory | `join_transitions`, then `sample_slices` | on the last row of each episode: in slices that reach its end, and on zeros |
+| one random part of each episode | `random_crop` | on the last row, if the crop reaches it |
+| whole trajectories side by side, padded | `join_transitions`, then `pad_trajectories` | on the last row of each episode, and on padding |
+| shorter episodes, as RLDS steps | `split_at_horizon`, `apply_horizon` | where the steps had it; where an episode was cut there is none, and with `no_done_at_end` nowhere |
+
+A row is a transition, so its discount of 0 is on the transition into the
+terminal step: a learner that reads rows needs nothing more. A frame is a step,
+and TF-Agents' learners mask out the frame of the last one: hence
+`terminal_discount`. After `n_step_transitions` all rows whose window holds the
+terminal step have a discount of 0. Where padding has a discount of 0, only the
+mask tells it from an end.
+
+## Functions that build on each other
+
+Most functions take the steps of an episode or its `TransitionRows`. Those that
+add or change columns give rows again: `n_step_transitions`, `reward_to_go`,
+`td_lambda_returns`, `advantages`, `apply_views`, `stack_observations` and
+`chunk_actions`. The last function of a chain cuts the rows. R2D2, whole:
+
+```
+def make_chunks(episode):
+  rows = windows.n_step_transitions(episode['steps'], n_step=5, gamma=0.997)
+  return windows.unroll(rows, 80, stride_length=40, state='state')
+
+chunks = data.map(make_chunks).unbatch().shuffle(10_000).batch(64)
+parts = chunks.map(lambda chunks: windows.split_burn_in(chunks, burn_in=40))
+```
+
+What reads single steps comes before `n_step_transitions`.
+
+## The two episodes
+
 Two small episodes go through every function. `A` has 5 transitions and
 terminates, `B` has 3 and is truncated. An episode has one step more than it has
 transitions; the action and reward of its last step have no meaning, here 99.
-`data` is the data set of both. `r2r` is `rlds2reverb`.
+`data` is the data set of both.
 
 `T` is true, `F` is false. Where a mask is `F`, the row was filled in."""
 
@@ -36,14 +80,14 @@ _SIX_ENDS = {
     'overlap': 'The last sequence starts earlier, so that it ends in time.',
     'cross': 'Sequences go on in the next episode.',
 }
-_RESIDUALS = {
+_FOUR_ENDS = {
     'repeat_last': 'The last row is repeated.',
     'overlap': (
         'The last chunk starts earlier. An episode shorter than a chunk is'
         ' padded.'
     ),
     'drop': 'The rows left over are left out.',
-    'null': 'The rest is zeros that are `is_last`.',
+    'zero_pad': 'The rest is zeros that are `is_last`.',
 }
 
 
@@ -78,7 +122,10 @@ _ROWS = (
     'observation', 'action', 'reward', 'next_observation', 'discount',
     'is_first', 'is_last', 'is_terminal',
 )
-_CHUNK = ('observation', 'is_last', 'mask', 'initial_state')
+_CHUNK = (
+    ('columns/observation', 'observation'), ('columns/is_last', 'is_last'),
+    'mask', 'initial_state',
+)
 _N_STEP = (
     'observation', 'reward', 'discount', 'next_observation', 'steps', 'gamma'
 )
@@ -91,8 +138,8 @@ _SECTIONS = [
         ' observation before and after, and ends the episode if the step that'
         ' it leads to does. A terminal row has a discount of 0.',
         [
-            _Example('r2r.transition_rows(A)', _ROWS),
-            _Example('r2r.transition_rows(B)', _ROWS),
+            _Example('windows.transition_rows(A)', _ROWS),
+            _Example('windows.transition_rows(B)', _ROWS),
         ],
     ),
     _Section(
@@ -125,18 +172,29 @@ _SECTIONS = [
     ),
     _Section(
         'unroll',
-        'Cuts the transitions of one episode into chunks, one behind the other.'
-        ' A residual says what becomes of the rows left over. The initial state'
-        ' is that of the first row of a chunk, and zero where an episode'
+        'Cuts the transitions of one episode into chunks, one after the other.'
+        ' `end_of_episode` says what becomes of the rows left over. The initial'
+        ' state is that of the first row of a chunk, and zero where an episode'
         ' starts. A line is a chunk.',
         [
             _Example(
-                f'r2r.unroll({steps}, 4, "{residual}", state="state")',
+                f'windows.unroll({steps}, 4, "{end}", state="state")',
                 _CHUNK,
                 text,
             )
-            for residual, sentence in _RESIDUALS.items()
+            for end, sentence in _FOUR_ENDS.items()
             for steps, text in (('A', sentence), ('B', ''))
+        ] + [
+            _Example(
+                'windows.unroll(\n    windows.n_step_transitions(A, 2,'
+                ' gamma=.5),\n    3, stride_length=2, state="state")',
+                [
+                    (f'columns/{field}', field)
+                    for field in ('observation', 'reward', 'discount')
+                ] + ['initial_state'],
+                'With a stride chunks overlap. Rows may have columns of other'
+                ' functions, here those of 2-step transitions.',
+            )
         ],
     ),
     _Section(
@@ -146,10 +204,12 @@ _SECTIONS = [
         ' rows here, with 2 rows of burn-in and targets 1 row ahead.',
         [
             _Example(
-                'r2r.split_burn_in(r2r.unroll(A, 5), burn_in=2, n_step=1)',
+                'windows.split_burn_in(\n    windows.unroll(A, 5), burn_in=2,'
+                ' n_step=1)',
                 (
                     'burn_in_observation', 'main_observation',
                     'target_observation', 'action', 'reward', 'is_terminal',
+                    ('columns/discount', 'discount'), 'mask',
                 ),
                 in_lines=True,
             )
@@ -161,14 +221,15 @@ _SECTIONS = [
         ' zeros on the right.',
         [
             _Example(
-                'r2r.chop_into_sequences(\n    rows["reward"],'
-                ' [1, 1, 1, 1, 1, 2, 2, 2], 4, states=rows["state"])',
+                'windows.chop_into_sequences(\n    rows["reward"], 4,'
+                ' lengths=lengths, states=rows["state"])',
                 ('rows', 'mask', 'seq_lens', 'initial_state'),
                 '`rows` are the transitions of both: see `join_transitions`.',
             ),
             _Example(
-                'r2r.chop_into_sequences(\n    rows["reward"],'
-                ' [1, 1, 2, 2, 2, 3, 3, 3], 4, dynamic_max=True)',
+                'windows.chop_into_sequences(\n    rows["reward"], 4,'
+                ' episode_ids=[1, 1, 2, 2, 2, 3, 3, 3],\n'
+                '    dynamic_max=True)',
                 ('rows', 'mask', 'seq_lens'),
                 'With `dynamic_max` the longest sequence sets the width.',
             ),
@@ -179,22 +240,23 @@ _SECTIONS = [
         'Batches the transitions of consecutive episodes. A line is a batch.',
         [
             _Example(
-                'r2r.convert_rlds_to_fragments(data, 3, "truncate_episodes")',
+                'windows.convert_rlds_to_fragments(\n    data, 3,'
+                ' "truncate_episodes")',
                 ('observation', 'episode', 't'),
                 'Each batch has 3 transitions, whatever episode they are of.',
             ),
             _Example(
-                'r2r.convert_rlds_to_fragments(data, 3, "complete_episodes")',
+                'windows.convert_rlds_to_fragments(\n    data, 3,'
+                ' "complete_episodes")',
                 ('observation', 'episode', 't'),
                 'A batch ends with an episode, once it has 3 transitions.',
             ),
             _Example(
-                'r2r.convert_rlds_to_fragments(\n    data, 3,'
-                ' fragment_fn=lambda rows: {\n        **rows, "total":'
-                ' tf.cumsum(rows["reward"])})',
-                ('reward', 'total', 'episode'),
-                'A `fragment_fn` never sees rows of two episodes: the total'
-                ' starts anew with each episode, and with each batch.',
+                'windows.convert_rlds_to_fragments(\n    data, 3,'
+                ' fragment_fn=windows.reward_to_go)',
+                ('reward', 'reward_to_go', 'episode'),
+                'A `fragment_fn` never sees rows of two episodes: the sum ends'
+                ' with each episode, and with each batch.',
             ),
         ],
     ),
@@ -203,10 +265,10 @@ _SECTIONS = [
         'Cuts one episode after some transitions. An episode that was cut is'
         ' truncated, not terminal.',
         [
-            _Example('r2r.apply_horizon(A, 3)', _STEPS),
-            _Example('r2r.apply_horizon(B, 3)', _STEPS),
+            _Example('windows.apply_horizon(A, 3)', _STEPS),
+            _Example('windows.apply_horizon(B, 3)', _STEPS),
             _Example(
-                'r2r.apply_horizon(A, 5, no_done_at_end=True)',
+                'windows.apply_horizon(A, 5, no_done_at_end=True)',
                 _STEPS,
                 'With `no_done_at_end` no step is terminal.',
             ),
@@ -218,7 +280,7 @@ _SECTIONS = [
         ' they meet. Only the last can be terminal. A line is an episode.',
         [
             _Example(
-                'r2r.split_at_horizon(data, 2)',
+                'windows.split_at_horizon(data, 2)',
                 [
                     (f'steps/{field}', field)
                     for field in (
@@ -231,34 +293,50 @@ _SECTIONS = [
     _Section(
         'n_step_transitions',
         'Takes up to n transitions together: their rewards, discounted and'
-        ' added up, and the observation behind them. A window never leaves its'
+        ' added up, and the observation after them. A window never leaves its'
         ' episode. The discount is 0 where the window ends in a terminal step.',
         [
-            _Example('r2r.n_step_transitions(A, 3, gamma=.5)', _N_STEP),
-            _Example('r2r.n_step_transitions(B, 3, gamma=.5)', _N_STEP),
+            _Example('windows.n_step_transitions(A, 3, gamma=.5)', _N_STEP),
+            _Example('windows.n_step_transitions(B, 3, gamma=.5)', _N_STEP),
         ],
     ),
     _Section(
         'reward_to_go',
-        'Returns the discounted sum of the rewards from each transition to the'
+        'Adds the discounted sum of the rewards from each transition to the'
         ' end of its episode.',
         [
             _Example(
-                f'r2r.reward_to_go({steps}, gamma=.5)', [('', 'reward_to_go')]
+                f'windows.reward_to_go({steps}, gamma=.5)',
+                ['reward', 'reward_to_go'],
             )
             for steps in 'AB'
         ],
     ),
     _Section(
         'td_lambda_returns',
-        'Mixes the rewards with the values of the steps. Here the value of a'
-        ' step is its observation. `B` is truncated, so the value of its last'
-        ' step, 13, counts; `A` terminates, and its last value does not.',
+        'Adds returns that mix rewards and the values of the steps. Here the'
+        ' value of a step is its observation. `B` is truncated, so the value of'
+        ' its last step, 13, counts; `A` terminates, and its last value does'
+        ' not.',
         [
             _Example(
-                f'r2r.td_lambda_returns(\n    {steps},'
+                f'windows.td_lambda_returns(\n    {steps},'
                 f' {steps}["observation"], gamma=.5, lambda_={lambda_})',
-                [('', 'return')],
+                ['td_lambda_return'],
+            )
+            for steps in 'AB'
+            for lambda_ in ('0', '.5', '1')
+        ],
+    ),
+    _Section(
+        'advantages',
+        'Adds generalized advantage estimates (GAE), with the same values. They'
+        ' are the TD(lambda) returns less the values.',
+        [
+            _Example(
+                f'windows.advantages(\n    {steps},'
+                f' {steps}["observation"], gamma=.5, lambda_={lambda_})',
+                ['advantage'],
             )
             for steps in 'AB'
             for lambda_ in ('0', '.5', '1')
@@ -266,35 +344,47 @@ _SECTIONS = [
     ),
     _Section(
         'apply_views',
-        'Shows each transition columns of its past and future. What is not'
-        ' there is zero; before an episode observations repeat the first. Where'
-        ' `valid` is `F`, the row was filled in.',
+        'Adds columns that show each transition its past and future. What is'
+        ' not there is zero; before an episode observations repeat the first.',
         [
             _Example(
-                'r2r.apply_views(A, {\n'
-                f'    "view": r2r.ViewRequirement("{column}", {shift})'
-                f'}}{fragment})',
-                [('columns/view', column), ('valid/view', 'valid')],
+                'windows.apply_views(A, {\n'
+                f'    "view": windows.ViewRequirement("{column}", {shift})}})',
+                ['view', 'view_mask'],
                 text,
             )
-            for column, shift, fragment, text in (
-                ('reward', '-1', '', 'The reward before.'),
-                ('reward', '"-2:-1"', '', 'The two rewards before.'),
-                ('action', '1', '', 'The next action.'),
+            for column, shift, text in (
+                ('reward', '-1', 'The reward before.'),
+                ('reward', '"-2:-1"', 'The two rewards before.'),
+                ('action', '1', 'The next action.'),
                 (
                     'observation',
                     '[-1, 0, 1]',
-                    '',
-                    'The observations before, at and behind the row.',
-                ),
-                (
-                    'reward',
-                    '"-1:1"',
-                    ', start=2, stop=4',
-                    'A fragment, rows 2 and 3, sees the row before it, and not'
-                    ' the row behind it.',
+                    'The observations before, at and after the row.',
                 ),
             )
+        ],
+    ),
+    _Section(
+        'compute_views',
+        'Computes views on their own, where they have fewer rows than the'
+        ' episode.',
+        [
+            _Example(
+                'windows.compute_views(A, {\n    "view":'
+                ' windows.ViewRequirement("reward", "-1:1")},\n    start=2,'
+                ' stop=4)',
+                [('columns/view', 'view'), ('mask/view', 'mask')],
+                'A fragment, rows 2 and 3, sees the row before it, and not the'
+                ' row after it.',
+            ),
+            _Example(
+                'windows.compute_views(A, {\n    "view":'
+                ' windows.ViewRequirement(\n        "reward", -1,'
+                ' batch_repeat_value=2)})',
+                [('columns/view', 'view'), ('mask/view', 'mask')],
+                'A row for every other transition.',
+            ),
         ],
     ),
     _Section(
@@ -303,7 +393,7 @@ _SECTIONS = [
         ' step.',
         [
             _Example(
-                f'r2r.stack_observations({call})',
+                f'windows.stack_observations({call})',
                 ('observation', 'observation_mask'),
                 text,
             )
@@ -319,12 +409,12 @@ _SECTIONS = [
         ' last step is in no chunk. A line is a step.',
         [
             _Example(
-                f'r2r.chunk_actions({call})',
+                f'windows.chunk_actions({call})',
                 ('observation', 'action', 'action_mask'),
                 text,
             )
             for call, text in (
-                ('A, 3', 'Behind the last action are zeros.'),
+                ('A, 3', 'After the last action are zeros.'),
                 ('B, 3, fill="repeat"', 'The last action is repeated.'),
             )
         ],
@@ -336,7 +426,7 @@ _SECTIONS = [
         ' returns.',
         [
             _Example(
-                'r2r.join_transitions(data)',
+                'windows.join_transitions(data)',
                 [
                     *(
                         (f'0/{field}', field)
@@ -354,7 +444,8 @@ _SECTIONS = [
         ' gives the same slices.',
         [
             _Example(
-                f'r2r.sample_slices(\n    rows, lengths, 4, {call})',
+                'windows.sample_slices(\n    rows, 4, lengths=lengths,'
+                f' {call})',
                 _SLICE,
                 text,
             )
@@ -375,7 +466,7 @@ _SECTIONS = [
                 ),
                 (
                     'slice_length=3, seed=(0, 1),\n    span=(1, 1),'
-                    ' pad="repeat_last"',
+                    ' fill="repeat"',
                     'Slices may start one row early and end one row late.',
                 ),
             )
@@ -386,7 +477,7 @@ _SECTIONS = [
         'Returns consecutive transitions of one episode, from a random start.',
         [
             _Example(
-                f'r2r.random_crop({steps}, 2, seed=(0, 1))',
+                f'windows.random_crop({steps}, 2, seed=(0, 1))',
                 ('observation', 'reward', 'is_last'),
             )
             for steps in 'AB'
@@ -398,7 +489,7 @@ _SECTIONS = [
         ' trajectory.',
         [
             _Example(
-                'r2r.pad_trajectories(rows, lengths)',
+                'windows.pad_trajectories(rows, lengths=lengths)',
                 [
                     *(
                         (f'0/{field}', field)
@@ -468,10 +559,10 @@ def _make_names() -> Dict[str, Any]:
   data = tf.data.Dataset.from_tensors({'steps': a}).concatenate(
       tf.data.Dataset.from_tensors({'steps': b})
   )
-  rows, lengths = rlds2reverb.join_transitions(data)
+  rows, lengths = windows.join_transitions(data)
   return {
       'A': a, 'B': b, 'data': data, 'rows': rows, 'lengths': lengths,
-      'r2r': rlds2reverb, 'tf': tf,
+      'r2r': rlds2reverb, 'windows': windows,
   }
 
 
@@ -483,6 +574,8 @@ def _columns(value: Any) -> Dict[str, List[Any]]:
       for path, column in _columns(element).items():
         columns.setdefault(path, []).append(column)
     return columns
+  if isinstance(value, windows.TransitionRows):
+    value = value.columns
   return {
       '/'.join(map(str, path)): leaf.numpy().tolist()
       for path, leaf in tree.flatten_with_path(value)

@@ -35,6 +35,11 @@ def make_steps(
 
 A = make_steps(range(6), [1, 2, 3, 4, 5], terminal=True)
 B = make_steps(range(10, 14), [10, 20, 30], terminal=False)
+# Some data sets write the 0 of a terminal step themselves, into the discount of
+# that step and of the one before it. The rows are the same.
+A_WITH_ZERO_DISCOUNTS = {
+    **A, 'discount': np.float32([1, 1, 1, 1, 0, 0])
+}
 
 
 def random_steps(
@@ -120,6 +125,7 @@ def check_everywhere(
   Returns:
     The element spec that `map` gives.
   """
+  test.assertNotEmpty(episodes)
   for steps in episodes:
     with test.subTest(f'eagerly, {golden.length_of(steps) - 1} transitions'):
       check(
@@ -151,5 +157,7 @@ def assert_rows(
   if expected:
     assert_equal(test, actual, stack(expected))
   else:
-    for leaf in tree.flatten(actual):
+    leaves = tree.flatten(actual)
+    test.assertNotEmpty(leaves)
+    for leaf in leaves:
       test.assertEqual(leaf.shape[0], 0)

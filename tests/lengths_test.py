@@ -44,6 +44,8 @@ _STEP_FUNCTIONS = {
         steps, 2
     ),
     'chunk_actions': lambda steps: rlds2reverb.chunk_actions(steps, 2),
+    'advantages': lambda steps: rlds2reverb.advantages(steps, [0.0] * 4),
+    'apply_views': lambda steps: rlds2reverb.apply_views(steps, {}),
     'apply_horizon': lambda steps: rlds2reverb.apply_horizon(steps, 2),
     'random_crop': lambda steps: rlds2reverb.random_crop(steps, 1, (1, 2)),
     'scale_reward': lambda steps: rlds2reverb.ScaleReward(2.0)(

@@ -63,7 +63,10 @@ _FUNCTIONS = {
     'td_lambda': _of_steps(
         lambda s: rlds2reverb.td_lambda_returns(s, s['reward'], 0.5)
     ),
-    'unroll': _of_steps(lambda s: rlds2reverb.unroll(s, 4, 'null')),
+    'advantages': _of_steps(
+        lambda s: rlds2reverb.advantages(s, s['reward'], 0.5)
+    ),
+    'unroll': _of_steps(lambda s: rlds2reverb.unroll(s, 4, 'zero_pad')),
     'apply_views': _of_steps(
         lambda s: rlds2reverb.apply_views(
             s, {'last': rlds2reverb.ViewRequirement('reward', -1)}

@@ -1,37 +1,31 @@
 """The ways in which a function on an episode is called, and two episodes.
 
-Episodes A and B are those of the worked arrays of the transforms: A has five
-transitions and terminates, B has three and is truncated.
+The episodes are A and B of `contract`, with actions of two floats: A has five
+transitions and terminates, with discounts of 0 written at its end; B has three
+and is truncated.
 """
 
 from typing import Any, Callable, Dict, List
 
-import numpy as np
 import tensorflow as tf
 
+from tests import contract
 from tests import golden
+
+
+def _with_vector_actions(steps: golden.Episode) -> golden.Episode:
+  return {**steps, 'action': steps['observation'][:, None] + [0.5, -0.5]}
 
 
 def make(observations, rewards, *, terminal: bool) -> golden.Episode:
   """Returns an episode with a step more than there are rewards."""
-  length = len(observations)
-  step = np.arange(length)
-  discount = np.ones(length, np.float32)
-  if terminal:
-    discount[-2:] = 0
-  return {
-      'observation': np.array(observations, np.float32),
-      'action': np.array(observations, np.float32)[:, None] + [0.5, -0.5],
-      'reward': np.array([*rewards, 99], np.float32),  # 99 has no meaning
-      'discount': discount,
-      'is_first': step == 0,
-      'is_last': step == length - 1,
-      'is_terminal': (step == length - 1) & terminal,
-  }
+  return _with_vector_actions(
+      contract.make_steps(observations, rewards, terminal=terminal)
+  )
 
 
-A = make(range(6), [1, 2, 3, 4, 5], terminal=True)
-B = make(range(10, 14), [10, 20, 30], terminal=False)
+FIVE = _with_vector_actions(contract.A_WITH_ZERO_DISCOUNTS)
+THREE = _with_vector_actions(contract.B)
 
 
 def _eagerly(fn, rlds_data):

@@ -181,6 +181,16 @@ def _piece_length(length: int, stride: int) -> int:
   return best if copies.get(best, length) <= length // 2 else 1
 
 
+def swap_time(nest: Any) -> Any:
+  """Swaps the first two dimensions of every leaf: batch-major, time-major."""
+
+  def swap(leaf):
+    rank = leaf.shape.rank
+    return tf.transpose(leaf, [1, 0, *range(2, rank)])
+
+  return tf.nest.map_structure(swap, nest)
+
+
 def num_rows(rows: Any) -> tf.Tensor:
   """Returns, int64 `[]`, how many rows a nest of `[N, ...]` has.
 

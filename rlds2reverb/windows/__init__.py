@@ -1,5 +1,34 @@
-"""Functions on the transitions of one episode, for `dataset.map`.
+"""Functions on the transitions of one episode, which never reach beyond it.
 
-Chunks, fragments, views, slices, stacks, n-step transitions and returns: none
-of them reaches beyond the episode.
+They take an episode's steps or its `TransitionRows`, work inside
+`tf.data.Dataset.map`, and build on each other: those that add columns give rows
+again, and the last function of a chain cuts them into windows.
 """
+
+from rlds2reverb.windows.fragments import chop_into_sequences
+from rlds2reverb.windows.fragments import ChoppedSequences
+from rlds2reverb.windows.fragments import convert_rlds_to_fragments
+from rlds2reverb.windows.horizon import apply_horizon
+from rlds2reverb.windows.horizon import split_at_horizon
+from rlds2reverb.windows.returns import advantages
+from rlds2reverb.windows.returns import n_step_transitions
+from rlds2reverb.windows.returns import reward_to_go
+from rlds2reverb.windows.returns import td_lambda_returns
+from rlds2reverb.windows.slices import join_transitions
+from rlds2reverb.windows.slices import pad_trajectories
+from rlds2reverb.windows.slices import random_crop
+from rlds2reverb.windows.slices import sample_slices
+from rlds2reverb.windows.slices import Slices
+from rlds2reverb.windows.stacking import chunk_actions
+from rlds2reverb.windows.stacking import stack_observations
+from rlds2reverb.windows.transitions import NStepRows
+from rlds2reverb.windows.transitions import transition_rows
+from rlds2reverb.windows.transitions import TransitionRows
+from rlds2reverb.windows.unrolling import BurnIn
+from rlds2reverb.windows.unrolling import Chunks
+from rlds2reverb.windows.unrolling import split_burn_in
+from rlds2reverb.windows.unrolling import unroll
+from rlds2reverb.windows.views import apply_views
+from rlds2reverb.windows.views import compute_views
+from rlds2reverb.windows.views import ViewRequirement
+from rlds2reverb.windows.views import Views

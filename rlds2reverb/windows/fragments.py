@@ -1,8 +1,7 @@
 """Batches of consecutive rows, as RLlib cuts them for its policies."""
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
@@ -10,6 +9,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
@@ -22,7 +22,8 @@ class ChoppedSequences(NamedTuple):
   """Rows cut into padded sequences.
 
   Attributes:
-    rows: a nest of `[S, L, ...]`, zeros on the right.
+    rows: a nest of `[S, L, ...]`, with zeros on the right; of `TransitionRows`,
+      the dict of their columns.
     initial_state: a nest of `[S, ...]`: the state of each sequence's first row;
       `()` where there are no states.
     seq_lens: int32 `[S]`: how many rows of each are real.
@@ -37,11 +38,14 @@ class ChoppedSequences(NamedTuple):
 
 def chop_into_sequences(
     rows: Any,
-    episode_ids: Any,
     max_length: int,
     *,
+    episode_ids: Optional[Any] = None,
+    lengths: Optional[Any] = None,
+    is_last: Optional[Any] = None,
     states: Any = (),
     dynamic_max: bool = False,
+    time_major: bool = False,
 ) -> ChoppedSequences:
   """Cuts rows of many episodes into sequences of one episode each.
 
@@ -52,54 +56,59 @@ def chop_into_sequences(
       sequences      1  2  0    3  4  5    6  7  0
       seq_lens       2          3          2
 
+  Just one of `episode_ids`, `lengths` and `is_last` says where episodes end.
+
   Args:
-    rows: a nest of `[N, ...]`, the rows of an episode one after the other.
-      Here and below tensors, arrays or lists.
+    rows: the rows of all episodes, one episode after the other: a nest of
+      `[N, ...]`, here and below of tensors, arrays or lists; or the
+      `TransitionRows` of one episode, which need none of the three.
+    max_length: the most rows of a sequence.
     episode_ids: `[N]`, whatever tells an episode from the next; or `[N, k]`,
       where a change in any of the `k` begins a sequence.
-    max_length: the most rows of a sequence.
+    lengths: integers `[E]`: how many rows each episode has.
+    is_last: bool `[N]`: whether an episode ends with the row.
     states: a nest of `[N, ...]`: the recurrent state before each row.
     dynamic_max: whether sequences are padded to the longest there is, rather
       than to `max_length`.
+    time_major: whether rows and mask are `[L, S, ...]`.
 
   Returns:
     The `ChoppedSequences`.
 
   Raises:
-    ValueError: if `max_length` is not positive, `episode_ids` has neither one
-      nor two dimensions, or rows, ids and states are not of one number.
-    InvalidArgumentError: if they are not, and that is only known later.
+    ValueError: if `max_length` is not positive, not just one argument says
+      where episodes end, or rows, ids and states are not of one number.
+    InvalidArgumentError: if they are not, and that is only known later; or if
+      the lengths do not add up to the rows.
   """
   checks.check_positive('max_length', max_length)
-  ids = tf.convert_to_tensor(episode_ids)
-  if ids.shape.rank not in (1, 2):
-    raise ValueError(
-        'episode_ids must have one or two dimensions, but have the shape'
-        f' {ids.shape}.'
-    )
-  given = rows_lib.to_tensors(rows=rows, episode_ids=ids, states=states)
-  ids = given['episode_ids']
-  if ids.shape.rank == 1:
-    ids = ids[:, tf.newaxis]
-  count = gathering.num_rows(ids)
-  changes = tf.reduce_any(ids[1:] != ids[:-1], axis=1)
+  flat = flat_rows.flat_rows(
+      rows,
+      lengths=lengths,
+      episode_ids=episode_ids,
+      is_last=is_last,
+      states=states,
+  )
+  count = gathering.num_rows(flat.rows)
   row = tf.range(count)
-  begins = tf.concat([row[:1] == 0, changes], 0)
-  episode_start = tf.gather(
-      tf.where(begins)[:, 0], tf.cumsum(tf.cast(begins, tf.int64)) - 1
+  episode_start = tf.repeat(
+      tf.cumsum(flat.lengths, exclusive=True), flat.lengths
   )
   starts = tf.where((row - episode_start) % max_length == 0)[:, 0]
   ends = tf.concat([starts, count[tf.newaxis]], 0)[1:]
-  lengths = ends - starts
+  seq_lens = ends - starts
   width = max_length
   if dynamic_max:
-    width = tf.reduce_max(tf.concat([[0], lengths], 0))
+    width = tf.reduce_max(tf.concat([[0], seq_lens], 0))
   index = gathering.window_index(starts, width)
   mask = index < ends[:, tf.newaxis]
+  chopped = gathering.take_filled(flat.rows, tf.where(mask, index, -1), count)
+  if time_major:
+    chopped, mask = gathering.swap_time((chopped, mask))
   return ChoppedSequences(
-      rows=gathering.take_filled(given['rows'], tf.where(mask, index, -1), count),
-      initial_state=gathering.take(given['states'], starts),
-      seq_lens=tf.cast(lengths, tf.int32),
+      rows=chopped,
+      initial_state=gathering.take(flat.states, starts),
+      seq_lens=tf.cast(seq_lens, tf.int32),
       mask=mask,
   )
 
@@ -109,9 +118,12 @@ def convert_rlds_to_fragments(
     fragment_length: int,
     batch_mode: str = 'truncate_episodes',
     *,
-    fragment_fn: Optional[Callable[[Dict[str, Any]], Any]] = None,
+    fragment_fn: Optional[
+        Callable[[transitions.TransitionRows], transitions.TransitionRows]
+    ] = None,
     agent_steps: Optional[str] = None,
     drop_remainder: bool = False,
+    names: rows_lib.Names = None,
 ) -> tf.data.Dataset:
   """Batches the transitions of consecutive episodes.
 
@@ -121,39 +133,49 @@ def convert_rlds_to_fragments(
       "truncate_episodes"    0 1 2|0      1 2|0 1      2|0 1 2
       "complete_episodes"    0 1 2|0 1 2      0 1 2|0 1 2
 
+  What must see a whole episode, such as n-step transitions, is mapped over the
+  data set before:
+
+      rows = data.map(lambda episode: n_step_transitions(episode['steps'], 3))
+      fragments = convert_rlds_to_fragments(rows, 200)
+
   Args:
-    rlds_data: an RLDS data set.
+    rlds_data: an RLDS data set, or a data set of the `TransitionRows` of one
+      episode each.
     fragment_length: how many transitions a batch has, at least: with
       `"truncate_episodes"` it ends there, with `"complete_episodes"` with the
       episode.
     batch_mode: one of these two.
-    fragment_fn: applied to the rows of each episode in a batch, `[n, ...]`;
-      returns rows. It never sees rows of two episodes.
-    agent_steps: the path of a field that says, as a number, how many agents
+    fragment_fn: applied to the `TransitionRows` of each episode in a batch,
+      `[n, ...]`, with `episode` and `t`; returns such rows. It never sees rows
+      of two episodes.
+    agent_steps: the path of a column that says, as a number, how many agents
       acted in a step: `fragment_length` then counts these.
     drop_remainder: whether the rows after the last full batch are left out.
+    names: other names for `episode` and `t`, as `{'t': 'step'}`.
 
   Returns:
-    A data set of batches: the fields of `transition_rows`, `episode` and `t`,
-    int64: the index of the episode, and of the transition in it; or what
-    `fragment_fn` makes of them. Every leaf is `[B, ...]`.
+    A data set of batches, dicts of columns: those of `transition_rows`, and
+    `episode` and `t`, int64: the index of the episode, and of the transition in
+    it; or what `fragment_fn` makes of them. Every leaf is `[B, ...]`.
 
   Raises:
     ValueError: if `fragment_length` is not positive, `batch_mode` is not one of
-      the two, there is no field `agent_steps`, or there is one with the name of
-      a column that is added.
+      the two, there is no column `agent_steps`, there is a column already that
+      is added, or the elements are neither episodes nor rows.
+    InvalidArgumentError: if fields or columns differ in length.
   """
   checks.check_positive('fragment_length', fragment_length)
   checks.check_choice('batch_mode', batch_mode, BATCH_MODES)
 
   def to_rows(index, episode):
-    rows = transitions.transition_rows(episode[rlds.STEPS])
+    rows = transitions.rows_of_element(episode)
     length = gathering.num_rows(rows)
-    rows_lib.add_column(rows, EPISODE, tf.fill([length], index))
-    rows_lib.add_column(rows, T, tf.range(length))
+    made = {EPISODE: tf.fill([length], index), T: tf.range(length)}
+    rows = transitions.add_columns(rows, made, names)
     if agent_steps is None:
       return rows, tf.ones([length], tf.int64)
-    counts = paths.get(rows, agent_steps)
+    counts = paths.get(rows.columns, agent_steps)
     return rows, tf.reshape(tf.cast(counts, tf.int64), [length])
 
   def place(gathered, element):
@@ -171,7 +193,7 @@ def convert_rlds_to_fragments(
     def piece(index):
       start = tf.where(index > 0, ends[index - 1], 0)
       cut = tf.nest.map_structure(lambda leaf: leaf[start : ends[index]], rows)
-      return (fragment_fn(cut) if fragment_fn else cut), fills[index]
+      return _apply(fragment_fn, cut).columns, fills[index]
 
     return tf.data.Dataset.range(tf.size(ends, tf.int64)).map(piece)
 
@@ -183,6 +205,19 @@ def convert_rlds_to_fragments(
       .flat_map(to_pieces)
   )
   return _gather(pieces, drop_remainder)
+
+
+def _apply(fragment_fn, rows) -> transitions.TransitionRows:
+  if fragment_fn is None:
+    return rows
+  made = fragment_fn(rows)
+  if not isinstance(made, transitions.TransitionRows):
+    raise ValueError(
+        'fragment_fn must return TransitionRows, for example'
+        ' rows._replace(columns={**rows.columns, ...}), but returns a'
+        f' {type(made).__name__}.'
+    )
+  return made
 
 
 def _cut(counts, gathered, length):

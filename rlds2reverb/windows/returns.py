@@ -1,18 +1,14 @@
-"""n-step returns, reward-to-go and TD(lambda) on one episode.
+"""n-step transitions, reward-to-go, TD(lambda) returns and advantages (GAE).
 
-The convention is TF-Agents': with `r[t]`, `d[t]` the reward and discount of the
-transition from step `t` to `t + 1`, and `d[t] = 0` where that ends in a
-terminal step,
-
-    n-step reward      r[t] + g d[t] r[t+1] + g^2 d[t] d[t+1] r[t+2] + ...
-    n-step discount    g^k d[t] d[t+1] ... d[t+k-1]
-
-over the `k` transitions that are left, `n` at most. So a target is always
-`reward + discount * value(next_observation)`: it bootstraps through an episode
-that was truncated, and not through one that terminated.
+The notation is that of rlax. `r_t` is the reward of the transition from step
+`t` to `t + 1`, `d_t` its discount, `g` is gamma, and `v_t` the value of the
+observation of step `t`. As in TF-Agents, `d_t` is 0 where the transition ends
+in a terminal step. So a target is always `reward + discount * value(next)`: it
+bootstraps through an episode that was truncated, and not through one that
+terminated.
 """
 
-from typing import Any, Dict, NamedTuple, Union
+from typing import Any, Union
 
 import rlds
 import tensorflow as tf
@@ -21,42 +17,33 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
-
-class NStepTransitions(NamedTuple):
-  """The n-step transitions of an episode, a row a step that was left.
-
-  Attributes:
-    observation: a nest of `[T, ...]`.
-    action: a nest of `[T, ...]`.
-    reward: `[T, ...]`: the n-step reward.
-    discount: float32 `[T]`: the n-step discount, with every factor of gamma; 0
-      where the window holds a terminal step.
-    next_observation: a nest of `[T, ...]`: that of the step reached.
-    steps: int32 `[T]`: how many transitions were taken together.
-    gamma: float32 `[T]`: gamma to the power of `steps`.
-  """
-
-  observation: Any
-  action: Any
-  reward: Any
-  discount: tf.Tensor
-  next_observation: Any
-  steps: tf.Tensor
-  gamma: tf.Tensor
-
+STEPS = 'steps'
+GAMMA = 'gamma'
+REWARD_TO_GO = 'reward_to_go'
+TD_LAMBDA_RETURN = 'td_lambda_return'
+ADVANTAGE = 'advantage'
 
 # A number in [0, 1], or a tensor of one.
 _Fraction = Union[float, tf.Tensor]
 
 
 def n_step_transitions(
-    steps: Any, n_step: int, gamma: _Fraction = 1.0
-) -> NStepTransitions:
-  """Returns the n-step transitions of one episode, which never leave it.
+    episode: Any,
+    n_step: int,
+    gamma: _Fraction = 1.0,
+    *,
+    names: rows_lib.Names = None,
+) -> transitions.NStepRows:
+  """Makes the transition rows of one episode n-step transitions.
 
-  Rewards 1 to 5, then terminal; n=3 and gamma=.5:
+      R_t = r_t + g d_t r_{t+1} + ... + g^{k-1} d_t ... d_{t+k-2} r_{t+k-1}
+      D_t = g^k d_t d_{t+1} ... d_{t+k-1}
+
+  with `k = min(n, T - t)`: they never leave the episode. Rewards 1 to 5, then
+  terminal; n=3 and gamma=.5:
 
       reward              1     2     3     4    5
       n-step reward       2.75  4.5   6.25  6.5  5
@@ -69,121 +56,212 @@ def n_step_transitions(
   leaves out one factor of gamma.
 
   Args:
-    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
-      tensors, with reward, discount, is_terminal, observation and action. The
-      reward is a nest of numbers or vectors.
+    episode: the `TransitionRows` of one episode, or its steps, a nested data
+      set or stacked `[T + 1, ...]` tensors, with reward, discount and
+      is_terminal. The reward is a nest of numbers or vectors.
     n_step: the most transitions that are taken together.
-    gamma: the discount factor, beside the steps' own: a number, or a tensor
+    gamma: the discount factor, beside the rows' own: a number, or a tensor
       `[]`.
+    names: other names for the columns that are added, for example
+      `{'steps': 'n_steps'}`.
 
   Returns:
-    The `NStepTransitions`. A reward of floats keeps its dtype; another becomes
-    float32.
+    The rows, of which `reward`, `discount`, `next_observation`, `is_last` and
+    `is_terminal` are those of the n-step transition, and with two more columns:
+    `steps`, int32 `[T]`, how many transitions were taken together, and `gamma`,
+    float32 `[T]`, gamma to the power of `steps`. The discount, float32 `[T]`,
+    has every factor of gamma. A reward of floats keeps its dtype; another
+    becomes float32.
 
   Raises:
-    ValueError: if `n_step` is not positive, gamma is not in [0, 1], a field is
-      missing, or the reward is not of numbers.
+    ValueError: if `n_step` is not positive, gamma is not in [0, 1], a column is
+      missing, the reward is not of numbers, `episode` is neither steps nor rows
+      of single steps, or there is a column already that is added.
     InvalidArgumentError: if gamma is a tensor that is known only while it runs,
-      and not in [0, 1].
+      and not in [0, 1]; or if fields or columns differ in length.
   """
   checks.check_positive('n_step', n_step)
   gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
-  rows = _checked_rows(steps, rlds.OBSERVATION, rlds.ACTION)
-  length = gathering.num_rows(rows)
+  rows = _checked_rows(episode)
+  columns = dict(rows.columns)
+  length = gathering.num_rows(columns)
   index = gathering.window_index(tf.range(length), n_step)
   inside = gathering.is_inside(index, length)
   # What lies outside has a reward of 0, and leaves the product as it is.
   discounts = gathering.take_filled(
-      gamma * rows[rlds.DISCOUNT], index, length, before=1, after=1
+      gamma * columns[rlds.DISCOUNT], index, length, before=1, after=1
   )
   weights = tf.math.cumprod(discounts, axis=1, exclusive=True)
-  rewards = gathering.take_filled(_floats(rows[rlds.REWARD]), index, length)
+  rewards = gathering.take_filled(_floats(columns[rlds.REWARD]), index, length)
   count = tf.reduce_sum(tf.cast(inside, tf.int32), axis=1)
   last = tf.range(length) + tf.cast(count, tf.int64) - 1
-  return NStepTransitions(
-      observation=rows[rlds.OBSERVATION],
-      action=rows[rlds.ACTION],
-      reward=tf.nest.map_structure(
-          lambda leaf: tf.reduce_sum(
-              leaf * _like(weights, leaf), axis=1
-          ),
-          rewards,
-      ),
-      discount=tf.reduce_prod(discounts, axis=1),
-      next_observation=gathering.take(rows[transitions.NEXT_OBSERVATION], last),
-      steps=count,
-      gamma=tf.pow(gamma, tf.cast(count, tf.float32)),
+  columns[rlds.REWARD] = tf.nest.map_structure(
+      lambda leaf: tf.reduce_sum(leaf * _like(weights, leaf), axis=1), rewards
   )
+  columns[rlds.DISCOUNT] = tf.reduce_prod(discounts, axis=1)
+  for name in (
+      transitions.NEXT_OBSERVATION, rlds.IS_LAST, rlds.IS_TERMINAL
+  ):
+    if name in columns:
+      columns[name] = gathering.take(columns[name], last)
+  made = {STEPS: count, GAMMA: tf.pow(gamma, tf.cast(count, tf.float32))}
+  return transitions.NStepRows(rows_lib.add_columns(columns, made, names))
 
 
-def reward_to_go(steps: Any, gamma: _Fraction = 1.0) -> Any:
-  """Returns the discounted sum of the rewards from each transition on.
+def reward_to_go(
+    episode: Any, gamma: _Fraction = 1.0, *, names: rows_lib.Names = None
+) -> transitions.TransitionRows:
+  """Adds the discounted sum of the rewards from each transition on.
+
+      G_t = r_t + g d_t G_{t+1},  G_T = 0
 
   Rewards 1 to 5 and gamma=.5 give 3.5625, 5.125, 6.25, 6.5, 5, whether the
   episode was terminated or truncated.
 
   Args:
-    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
-      tensors, with reward, discount and is_terminal.
-    gamma: the discount factor, beside the steps' own: a number, or a tensor
+    episode: the `TransitionRows` of one episode, or its steps, a nested data
+      set or stacked `[T + 1, ...]` tensors, with reward, discount and
+      is_terminal.
+    gamma: the discount factor, beside the rows' own: a number, or a tensor
       `[]`.
+    names: another name for the column that is added, as
+      `{'reward_to_go': 'return'}`.
 
   Returns:
-    The nest of the reward, `[T, ...]`. Floats keep their dtype; other rewards
-    become float32.
+    The rows, with the column `reward_to_go`: the nest of the reward,
+    `[T, ...]`. Floats keep their dtype; other rewards become float32.
 
   Raises:
-    ValueError: if gamma is not in [0, 1], or a field is missing.
+    ValueError: if gamma is not in [0, 1], a column is missing, `episode` is
+      neither steps nor rows of single steps, or there is a column
+      `reward_to_go` already.
     InvalidArgumentError: see `n_step_transitions`.
   """
   gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
-  rows = _checked_rows(steps)
-  return tf.nest.map_structure(
-      lambda leaf: _sum_backwards(
-          leaf, _like(gamma * rows[rlds.DISCOUNT], leaf)
-      ),
-      _floats(rows[rlds.REWARD]),
+  rows = _checked_rows(episode)
+  discount = gamma * rows.columns[rlds.DISCOUNT]
+  returns = tf.nest.map_structure(
+      lambda leaf: _sum_backwards(leaf, _like(discount, leaf)),
+      _floats(rows.columns[rlds.REWARD]),
   )
+  return transitions.add_columns(rows, {REWARD_TO_GO: returns}, names)
 
 
 def td_lambda_returns(
-    steps: Any,
+    episode: Any,
     values: tf.Tensor,
     gamma: _Fraction = 1.0,
     lambda_: _Fraction = 0.95,
-) -> tf.Tensor:
-  """Returns the TD(lambda) return of each transition.
+    *,
+    names: rows_lib.Names = None,
+) -> transitions.TransitionRows:
+  """Adds the TD(lambda) return of each transition.
 
-      G[t] = r[t] + g d[t] ((1 - lambda) V[t+1] + lambda G[t+1]),  G[T] = V[T]
+      G_t = r_t + g d_t ((1 - lambda) v_{t+1} + lambda G_{t+1}),  G_T = v_T
 
   Sutton and Barto, Reinforcement Learning (2018), section 12.1. With lambda=0
   it is the one-step target; with lambda=1, the reward-to-go and what is
   bootstrapped from the last value.
 
   Args:
-    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
-      tensors, with reward, discount and is_terminal. The reward is one number.
-    values: float `[T + 1]`: the value of each step's observation.
-    gamma: the discount factor, beside the steps' own: a number, or a tensor
+    episode: the `TransitionRows` of one episode, or its steps, a nested data
+      set or stacked `[T + 1, ...]` tensors, with reward, discount and
+      is_terminal. The reward is one number.
+    values: float `[T + 1]`: the value of each step's observation, the last
+      step's included.
+    gamma: the discount factor, beside the rows' own: a number, or a tensor
       `[]`.
     lambda_: how much of the longer returns is mixed in, as gamma.
+    names: another name for the column that is added, as
+      `{'td_lambda_return': 'return'}`.
 
   Returns:
-    `[T]`, of the dtype of the reward, or float32 where that is no float.
+    The rows, with the column `td_lambda_return`, `[T]`, of the dtype of the
+    reward, or float32 where that is no float.
 
   Raises:
-    ValueError: if gamma or lambda_ is not in [0, 1], a field is missing, or
-      `values` has not one dimension.
+    ValueError: if gamma or lambda_ is not in [0, 1], a column is missing,
+      `values` has not one dimension, `episode` is neither steps nor rows of
+      single steps, or there is a column `td_lambda_return` already.
     InvalidArgumentError: if there is not one value a step; and see
       `n_step_transitions`.
   """
   gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
   lambda_ = _checked_unit('lambda_', lambda_)
-  rows = _checked_rows(steps)
-  rewards = _floats(rows[rlds.REWARD])
+  rows = _checked_rows(episode)
+  rewards, values = _rewards_and_values('td_lambda_returns', rows, values)
+  next_values = steps_lib.own_rows(values, 1, tf.size(values))
+  discounts = tf.cast(gamma * rows.columns[rlds.DISCOUNT], rewards.dtype)
+  mix = _but_at_the_end(lambda_, rewards)
+  returns = _sum_backwards(
+      rewards + discounts * (1 - mix) * next_values, discounts * mix
+  )
+  return transitions.add_columns(rows, {TD_LAMBDA_RETURN: returns}, names)
+
+
+def advantages(
+    episode: Any,
+    values: tf.Tensor,
+    gamma: _Fraction = 1.0,
+    lambda_: _Fraction = 0.95,
+    *,
+    names: rows_lib.Names = None,
+) -> transitions.TransitionRows:
+  """Adds the generalized advantage estimate (GAE) of each transition.
+
+      delta_t = r_t + g d_t v_{t+1} - v_t
+      A_t = delta_t + g lambda d_t A_{t+1},  A_T = 0
+
+  Schulman et al., High-Dimensional Continuous Control Using Generalized
+  Advantage Estimation (2016). Where the episode was truncated, the last delta
+  bootstraps from `v_T`; where it terminated, `d` is 0. With lambda=0 these are
+  the TD errors; with lambda=1 and values of 0, the reward-to-go. They are
+  always the TD(lambda) returns less the values.
+
+  Args:
+    episode: the `TransitionRows` of one episode, or its steps, a nested data
+      set or stacked `[T + 1, ...]` tensors, with reward, discount and
+      is_terminal. The reward is one number.
+    values: float `[T + 1]`: the value of each step's observation, the last
+      step's included.
+    gamma: the discount factor, beside the rows' own: a number, or a tensor
+      `[]`.
+    lambda_: how far the estimate looks ahead, as gamma.
+    names: another name for the column that is added, as
+      `{'advantage': 'gae'}`.
+
+  Returns:
+    The rows, with the column `advantage`, `[T]`, of the dtype of the reward, or
+    float32 where that is no float.
+
+  Raises:
+    ValueError: if gamma or lambda_ is not in [0, 1], a column is missing,
+      `values` has not one dimension, `episode` is neither steps nor rows of
+      single steps, or there is a column `advantage` already.
+    InvalidArgumentError: if there is not one value a step; and see
+      `n_step_transitions`.
+  """
+  gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
+  lambda_ = _checked_unit('lambda_', lambda_)
+  rows = _checked_rows(episode)
+  rewards, values = _rewards_and_values('advantages', rows, values)
+  num_steps = tf.size(values)
+  next_values = steps_lib.own_rows(values, 1, num_steps)
+  own_values = steps_lib.own_rows(values, 0, num_steps - 1)
+  discounts = tf.cast(gamma * rows.columns[rlds.DISCOUNT], rewards.dtype)
+  found = _sum_backwards(
+      rewards + discounts * next_values - own_values,
+      discounts * _but_at_the_end(lambda_, rewards),
+  )
+  return transitions.add_columns(rows, {ADVANTAGE: found}, names)
+
+
+def _rewards_and_values(function, rows, values):
+  """Returns the rewards `[T]`, floats, and the values `[T + 1]` like them."""
+  rewards = _floats(rows.columns[rlds.REWARD])
   if not isinstance(rewards, tf.Tensor) or rewards.shape.rank != 1:
     raise ValueError(
-        'td_lambda_returns needs a reward of one number a step, but it is'
+        f'{function} needs a reward of one number a step, but it is'
         f' {tf.nest.map_structure(lambda leaf: leaf.shape, rewards)}.'
     )
   values = tf.convert_to_tensor(values)
@@ -192,26 +270,27 @@ def td_lambda_returns(
         'values must have one dimension, [T + 1], but have the shape'
         f' {values.shape}.'
     )
-  tf.debugging.assert_equal(
-      gathering.num_rows(values),
-      gathering.num_rows(rewards) + 1,
-      'td_lambda_returns needs one value a step, the last step included.',
-  )
-  values = tf.cast(values[1:], rewards.dtype)
-  discounts = tf.cast(gamma * rows[rlds.DISCOUNT], rewards.dtype)
-  # The last transition has nothing to mix in.
-  mix = tf.fill(tf.shape(rewards), tf.cast(lambda_, rewards.dtype))
-  mix = tf.concat([mix[:-1], tf.zeros_like(mix[-1:])], 0)
-  return _sum_backwards(
-      rewards + discounts * (1 - mix) * values, discounts * mix
-  )
+  with tf.control_dependencies([
+      tf.debugging.assert_equal(
+          gathering.num_rows(values),
+          gathering.num_rows(rewards) + 1,
+          f'{function} needs one value a step, the last step included.',
+      )
+  ]):
+    return rewards, tf.cast(tf.identity(values), rewards.dtype)
+
+
+def _but_at_the_end(fraction, column):
+  """Returns a column of `fraction`, and 0 in the last row, as after an end."""
+  filled = tf.fill(tf.shape(column), tf.cast(fraction, column.dtype))
+  return tf.concat([filled[:-1], tf.zeros_like(filled[-1:])], 0)
 
 
 def _sum_backwards(terms, factors):
-  """Returns `x[t] = terms[t] + factors[t] * x[t + 1]`, with 0 behind the end.
+  """Returns `x[t] = terms[t] + factors[t] * x[t + 1]`, with 0 after the end.
 
-  By doubling: what a row has summed up over some rows it joins to what the row
-  behind these has. So there are log2(T) operations on whole columns.
+  Each round doubles the number of rows that a row has summed up, by adding what
+  the row after these has summed up. So a column takes log2(T) operations.
   """
   length = tf.shape(terms)[0]
 
@@ -233,13 +312,11 @@ def _sum_backwards(terms, factors):
   )[1]
 
 
-def _checked_rows(steps, *fields) -> Dict[str, Any]:
-  steps = transitions.stack_dict(steps)
-  fields = (rlds.REWARD, rlds.DISCOUNT, rlds.IS_TERMINAL, *fields)
-  rows = transitions.transition_rows(
-      {field: paths.get(steps, field) for field in fields}
-  )
-  steps_lib.check_numeric(rlds.REWARD, rows[rlds.REWARD])
+def _checked_rows(episode) -> transitions.TransitionRows:
+  rows = transitions.as_one_step_rows(episode)
+  for field in (rlds.REWARD, rlds.DISCOUNT, rlds.IS_TERMINAL):
+    paths.get(rows.columns, field)
+  steps_lib.check_numeric(rlds.REWARD, rows.columns[rlds.REWARD])
   return rows
 
 

@@ -1,14 +1,19 @@
-"""Rows, nests of `[N, ...]`: as they are given, and with columns added."""
+"""Rows, nests of `[N, ...]`: how they are given, and what is added to them."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Mapping, Optional
 
 import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
+
+# Other names for the columns that a function adds, by the names that it gives
+# them by itself.
+Names = Optional[Mapping[str, str]]
 
 
 def to_tensors(**nests: Any) -> Dict[str, Any]:
@@ -71,15 +76,34 @@ def _is_array(node: Any) -> bool:
   )
 
 
-def add_column(rows: Dict[str, Any], name: str, column: Any) -> None:
-  """Adds a column to `rows`, where there must be no field of its name yet.
+def add_columns(
+    columns: Dict[str, Any], made: Dict[str, Any], names: Names = None
+) -> Dict[str, Any]:
+  """Returns `columns` and the columns `made`, which never replace one.
+
+  Args:
+    columns: a dict of columns.
+    made: the new ones, by their names.
+    names: other names for some of `made`.
+
+  Returns:
+    A new dict.
 
   Raises:
-    ValueError: if there is one.
+    ValueError: if there is a column of such a name already, or `names` has a
+      name that is not in `made`.
   """
-  if name in rows:
-    raise ValueError(
-        f'There is a field {name!r} already, and a column of that name is to be'
-        f' added. Rename the field first: RenameFields({{{name!r}: ...}}).'
-    )
-  rows[name] = column
+  names = dict(names or {})
+  for name in names:
+    checks.check_choice('A key of names', name, list(made))
+  columns = dict(columns)
+  for name, column in made.items():
+    new_name = names.get(name, name)
+    if new_name in columns:
+      raise ValueError(
+          f'There is a field {new_name!r} already, and a column of that name is'
+          f' to be added. Name it otherwise, with names={{{name!r}: ...}}, or'
+          f' rename the field first: RenameFields({{{new_name!r}: ...}}).'
+      )
+    columns[new_name] = column
+  return columns

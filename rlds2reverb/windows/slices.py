@@ -1,31 +1,32 @@
 """Random slices of trajectories, crops of episodes, and padded trajectories.
 
-Here many trajectories are one nest of rows `[N, ...]`, one after the other, and
-their lengths `[E]`, as TorchRL stores them: see `join_transitions`.
+Here many trajectories are one nest of rows `[N, ...]`, one after the other, as
+TorchRL stores them. `join_transitions` makes such rows; the lengths of the
+trajectories, their ids, or flags at their ends tell where each one ends.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import seeds as seeds_lib
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.windows import rows as rows_lib
+from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import transitions
 
-PADS = ('zeros', 'repeat_last', 'ragged')
+RAGGED = 'ragged'
+FILLS = (*gathering.FILLS, RAGGED)
 WEIGHTINGS = ('trajectory', 'window')
-
-Seed = Union[Tuple[int, int], tf.Tensor]
 
 
 class Slices(NamedTuple):
   """Sub-trajectories.
 
   Attributes:
-    rows: a nest of `[S, L, ...]`; or, not padded, of ragged tensors.
+    rows: a nest of `[S, L, ...]`, or of ragged tensors; of `TransitionRows`,
+      the dict of their columns.
     mask: bool `[S, L]`: True where a row is real.
     trajectory: int64 `[S]`: which trajectory each is of.
     start: int64 `[S]`: which of its rows the slice starts at. It is negative
@@ -44,19 +45,24 @@ def join_transitions(
   """Reads the transitions of all episodes into one nest, in memory.
 
   Args:
-    rlds_data: an RLDS data set.
+    rlds_data: an RLDS data set, or a data set of the `TransitionRows` of one
+      episode each.
 
   Returns:
-    The fields of `transition_rows`, every leaf `[N, ...]`, and the lengths of
-    the episodes, int64 `[E]`; those without transitions have 0.
+    The columns of the rows, every leaf `[N, ...]`, and the lengths of the
+    episodes, int64 `[E]`. Episodes without transitions have a length of 0.
+
+  Raises:
+    ValueError: if the elements are neither episodes nor rows.
+    InvalidArgumentError: if fields or columns differ in length.
   """
   # Rows and lengths must be those of one pass: a data set may be shuffled anew
   # at the next. The first reads all of it into the cache.
   per_episode = rlds_data.map(
-      lambda episode: transitions.transition_rows(episode[rlds.STEPS])
+      lambda episode: transitions.rows_of_element(episode).columns
   ).cache()
   joined = per_episode.rebatch(tf.int64.max)
-  # Of no rows there is no batch.
+  # A data set without rows gives no batch.
   nothing = tf.data.Dataset.from_tensors(steps_lib.zeros(joined.element_spec))
   rows = joined.concatenate(nothing).take(1).get_single_element()
   with tf.control_dependencies(tf.nest.flatten(rows)):
@@ -67,16 +73,19 @@ def join_transitions(
 
 def sample_slices(
     rows: Any,
-    lengths: tf.Tensor,
     num_slices: int,
     slice_length: int,
-    seed: Seed,
+    seed: seeds_lib.Seed,
     *,
+    lengths: Optional[Any] = None,
+    episode_ids: Optional[Any] = None,
+    is_last: Optional[Any] = None,
     strict: bool = True,
     weighting: str = 'trajectory',
     replacement: bool = True,
-    pad: str = 'zeros',
+    fill: Union[str, float] = 'zeros',
     span: Tuple[int, int] = (0, 0),
+    time_major: bool = False,
 ) -> Slices:
   """Draws random sub-trajectories.
 
@@ -87,34 +96,43 @@ def sample_slices(
       "trajectory"    1/6 each         1/2
       "window"        1/4 each         1/4
 
+  Just one of `lengths`, `episode_ids` and `is_last` says where trajectories
+  end.
+
   Args:
-    rows: a nest of `[N, ...]`, tensors, arrays or lists: the rows of all
-      trajectories. Tensors cost least: arrays are copied at each call, and are
-      a part of the graph of a function that is mapped over a data set.
-    lengths: integers `[E]` whose sum is `N`.
+    rows: the rows of all trajectories, a nest of `[N, ...]`, tensors, arrays or
+      lists; or the `TransitionRows` of one episode, which need none of the
+      three. Tensors cost least: arrays are copied at each call, and are a part
+      of the graph of a function that is mapped over a data set.
     num_slices: `S`, how many are drawn.
     slice_length: `L`.
-    seed: two integers, as for `tf.random.stateless_uniform`. The same seed
-      gives the same slices.
+    seed: an integer, or two of them, as for `tf.random.stateless_uniform`. The
+      same seed gives the same slices.
+    lengths: integers `[E]` whose sum is `N`.
+    episode_ids: `[N]`, whatever tells a trajectory from the next; or `[N, k]`.
+    is_last: bool `[N]`: whether a trajectory ends with the row.
     strict: whether trajectories shorter than `L` are left out. Else they are
       drawn whole.
     weighting: `"trajectory"` draws a trajectory, each as likely, then one of
       its starts, each as likely; `"window"` draws one of all starts.
     replacement: whether what was drawn can be drawn again: a trajectory, or
       with `"window"` a start.
-    pad: what stands where a slice has no rows: `"zeros"`; `"repeat_last"`, the
-      nearest row; or `"ragged"`, nothing: then rows are ragged.
-    span: how many rows a slice may start before its trajectory, and end behind
+    fill: what stands where a slice has no rows: `"zeros"`; `"repeat"`, the
+      nearest row; a number, which every field must be able to hold; or
+      `"ragged"`, nothing: then the rows are ragged.
+    span: how many rows a slice may start before its trajectory, and end after
       it; each less than `L`.
+    time_major: whether rows and mask are `[L, S, ...]`.
 
   Returns:
     The `Slices`.
 
   Raises:
     ValueError: if `num_slices` or `slice_length` is not positive, `span` is not
-      two numbers from 0 to `L - 1`, `seed` is not two integers, `lengths` are
-      not integers, the rows are not of one number in all fields, or another
-      argument is not one of its choices.
+      two numbers from 0 to `L - 1`, `seed` is not one or two integers, not just
+      one argument says where trajectories end, `lengths` are not integers, the
+      rows are not of one number in all fields, ragged rows are to be time-
+      major, or another argument is not one of its choices.
     InvalidArgumentError: if there is nothing to draw, less than `num_slices`
       without replacement, a length is negative, or the lengths do not add up to
       the rows.
@@ -122,8 +140,13 @@ def sample_slices(
   checks.check_positive('num_slices', num_slices)
   checks.check_positive('slice_length', slice_length)
   checks.check_choice('weighting', weighting, WEIGHTINGS)
-  checks.check_choice('pad', pad, PADS)
-  seed = _checked_seed(seed)
+  if isinstance(fill, str):
+    checks.check_choice('fill', fill, FILLS)
+  else:
+    gathering.check_fill(fill)
+  if time_major and fill == RAGGED:
+    raise ValueError('Ragged rows cannot be time-major: choose another fill.')
+  seed = seeds_lib.to_pair(seed)
   left, right = span
   if not all(
       hasattr(edge, '__index__') and 0 <= edge < slice_length for edge in span
@@ -132,7 +155,9 @@ def sample_slices(
         f'span must be two numbers from 0 to slice_length - 1 ='
         f' {slice_length - 1}, but is {span}.'
     )
-  rows, lengths = _checked_rows(rows, lengths)
+  rows, _, lengths = flat_rows.flat_rows(
+      rows, lengths=lengths, episode_ids=episode_ids, is_last=is_last
+  )
   is_long = lengths >= slice_length
   num_starts = tf.where(
       is_long,
@@ -155,11 +180,21 @@ def sample_slices(
     trajectory = tf.searchsorted(ends, drawn, side='right', out_type=tf.int64)
     start = drawn - tf.gather(ends - num_starts, trajectory)
   start -= tf.where(tf.gather(is_long, trajectory), tf.cast(left, tf.int64), 0)
-  return _cut(rows, lengths, trajectory, start, slice_length, pad)
+  slices = _cut(rows, lengths, trajectory, start, slice_length, fill)
+  if time_major:
+    swapped = gathering.swap_time((slices.rows, slices.mask))
+    return slices._replace(rows=swapped[0], mask=swapped[1])
+  return slices
 
 
 def pad_trajectories(
-    rows: Any, lengths: tf.Tensor, max_length: Optional[int] = None
+    rows: Any,
+    max_length: Optional[int] = None,
+    *,
+    lengths: Optional[Any] = None,
+    episode_ids: Optional[Any] = None,
+    is_last: Optional[Any] = None,
+    time_major: bool = False,
 ) -> Tuple[Any, tf.Tensor]:
   """Lays trajectories side by side, with zeros on the right.
 
@@ -168,26 +203,38 @@ def pad_trajectories(
       a b c        mask    T T T
       d e 0                T T F
 
+  Just one of `lengths`, `episode_ids` and `is_last` says where trajectories
+  end.
+
   Args:
-    rows: a nest of `[N, ...]`, tensors, arrays or lists: the rows of all
-      trajectories.
-    lengths: integers `[E]` whose sum is `N`.
+    rows: the rows of all trajectories, a nest of `[N, ...]`, tensors, arrays or
+      lists; or the `TransitionRows` of one episode, which need none of the
+      three.
     max_length: the length of the rows returned. By default that of the longest.
+    lengths: integers `[E]` whose sum is `N`.
+    episode_ids: `[N]`, whatever tells a trajectory from the next; or `[N, k]`.
+    is_last: bool `[N]`: whether a trajectory ends with the row.
+    time_major: whether rows and mask are `[max_length, E, ...]`.
 
   Returns:
-    A nest of `[E, max_length, ...]`, and a mask, bool `[E, max_length]`.
+    A nest of `[E, max_length, ...]`, and a mask, bool `[E, max_length]`. Of
+    `TransitionRows` the nest is the dict of their columns.
 
   Raises:
-    ValueError: if `max_length` is not positive, `lengths` are not integers, or
-      the rows are not of one number in all fields.
+    ValueError: if `max_length` is not positive, not just one argument says
+      where trajectories end, `lengths` are not integers, or the rows are not of
+      one number in all fields.
     InvalidArgumentError: if a trajectory is longer than `max_length`, a length
       is negative, or the lengths do not add up to the rows.
   """
-  rows, lengths = _checked_rows(rows, lengths)
+  if max_length is not None:
+    checks.check_positive('max_length', max_length)
+  rows, _, lengths = flat_rows.flat_rows(
+      rows, lengths=lengths, episode_ids=episode_ids, is_last=is_last
+  )
   if max_length is None:
     max_length = tf.reduce_max(tf.concat([[0], lengths], 0))
   else:
-    checks.check_positive('max_length', max_length)
     tf.debugging.assert_less_equal(
         lengths,
         tf.constant(max_length, tf.int64),
@@ -197,34 +244,39 @@ def pad_trajectories(
   index = gathering.window_index(starts, max_length)
   mask = index < (starts + lengths)[:, tf.newaxis]
   index = tf.where(mask, index, -1)
-  return gathering.take_filled(rows, index, gathering.num_rows(rows)), mask
+  padded = gathering.take_filled(rows, index, gathering.num_rows(rows)), mask
+  return gathering.swap_time(padded) if time_major else padded
 
 
-def random_crop(steps: Any, crop_length: int, seed: Seed) -> Dict[str, Any]:
+def random_crop(
+    episode: Any, crop_length: int, seed: seeds_lib.Seed
+) -> transitions.TransitionRows:
   """Returns consecutive transitions of one episode, from a random start.
 
   As TorchRL's `RandomCropTensorDict`: every start from 0 to `T - crop_length`
-  is as likely. In a data set, enumerate for a seed an episode:
+  is as likely. In a data set, enumerate for a seed for each episode:
 
       data.enumerate().map(
           lambda index, episode: random_crop(episode['steps'], 8, (7, index)))
 
   Args:
-    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
-      tensors.
+    episode: the `TransitionRows` of one episode, or its steps, a nested data
+      set or stacked `[T + 1, ...]` tensors.
     crop_length: how many transitions.
-    seed: two integers, as for `tf.random.stateless_uniform`.
+    seed: an integer, or two of them, as for `tf.random.stateless_uniform`.
 
   Returns:
-    The fields of `transition_rows`, every leaf `[crop_length, ...]`.
+    The `TransitionRows`, every leaf `[crop_length, ...]`.
 
   Raises:
-    ValueError: if `crop_length` is not positive, or `seed` not two integers.
-    InvalidArgumentError: if the episode has fewer transitions.
+    ValueError: if `crop_length` is not positive, `seed` is not one or two
+      integers, or `episode` is neither rows nor steps.
+    InvalidArgumentError: if the episode has fewer transitions, or fields or
+      columns differ in length.
   """
   checks.check_positive('crop_length', crop_length)
-  seed = _checked_seed(seed)
-  rows = transitions.transition_rows(steps)
+  seed = seeds_lib.to_pair(seed)
+  rows = transitions.as_rows(episode)
   length = gathering.num_rows(rows)
   with tf.control_dependencies([
       tf.debugging.assert_greater_equal(
@@ -238,29 +290,7 @@ def random_crop(steps: Any, crop_length: int, seed: Seed) -> Dict[str, Any]:
   return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), crop)
 
 
-def _checked_rows(rows, lengths) -> Tuple[Any, tf.Tensor]:
-  """Returns rows and the lengths, int64 `[E]`, of their trajectories."""
-  rows = rows_lib.to_tensors(rows=rows)['rows']
-  given = tf.convert_to_tensor(lengths, dtype_hint=tf.int64)
-  if not given.dtype.is_integer or given.shape.rank != 1:
-    raise ValueError(
-        f'lengths must be integers, one a trajectory, but are {lengths}.'
-    )
-  lengths = tf.cast(given, tf.int64)
-  with tf.control_dependencies([
-      tf.debugging.assert_non_negative(
-          lengths, 'The lengths of trajectories must not be negative.'
-      ),
-      tf.debugging.assert_equal(
-          tf.reduce_sum(lengths),
-          gathering.num_rows(rows),
-          'The lengths of the trajectories must add up to the rows.',
-      ),
-  ]):
-    return rows, tf.identity(lengths)
-
-
-def _cut(rows, lengths, trajectory, start, length, pad) -> Slices:
+def _cut(rows, lengths, trajectory, start, length, fill) -> Slices:
   """Returns the slices of `length` rows that start at `start` [S]."""
   offset = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
   own_length = tf.gather(lengths, trajectory)[:, tf.newaxis]
@@ -268,20 +298,22 @@ def _cut(rows, lengths, trajectory, start, length, pad) -> Slices:
   mask = gathering.is_inside(index, own_length)
   index = tf.clip_by_value(index, 0, tf.maximum(own_length - 1, 0))
   index += offset[:, tf.newaxis]
-  if pad == 'repeat_last':
+  if fill == 'repeat':
     sliced = gathering.take(rows, index)
     return Slices(sliced, mask, trajectory, start)
   real = gathering.take(rows, index[mask])
   counts = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
-  if pad == 'ragged':
+  if fill == RAGGED:
     sliced = tf.nest.map_structure(
         lambda leaf: tf.RaggedTensor.from_row_lengths(leaf, counts), real
     )
   else:
-    # Zeros are put to the rows that were drawn, which are few beside all.
+    # Only the rows that were drawn are filled: they are few beside all.
     place = tf.cumsum(tf.cast(tf.reshape(mask, [-1]), tf.int64)) - 1
     place = tf.where(mask, tf.reshape(place, tf.shape(mask)), -1)
-    sliced = gathering.take_filled(real, place, gathering.num_rows(real))
+    sliced = gathering.take_filled(
+        real, place, gathering.num_rows(real), before=fill, after=fill
+    )
   return Slices(sliced, mask, trajectory, start)
 
 
@@ -315,18 +347,3 @@ def _uniform(populations, seed):
   )
   number = tf.cast(fraction * tf.cast(populations, tf.float64), tf.int64)
   return tf.ensure_shape(number, populations.shape)
-
-
-def _checked_seed(seed) -> tf.Tensor:
-  is_pair = isinstance(seed, (tuple, list))
-  parts = [tf.convert_to_tensor(part) for part in (seed if is_pair else [seed])]
-  if all(part.dtype.is_integer for part in parts):
-    # The same numbers must give the same draws, whatever their dtype.
-    parts = [tf.cast(part, tf.int64) for part in parts]
-    numbers = tf.stack(parts) if is_pair else parts[0]
-    if numbers.shape.is_compatible_with([2]):
-      return numbers
-  raise ValueError(
-      'seed must be two integers, for example (7, episode_index), but is'
-      f' {seed}.'
-  )

@@ -1,8 +1,8 @@
 """Frame stacking and action chunking: the last observations, the next actions.
 
-They change the fields of steps and leave the rows as they are, so that what
-comes after, the conversion to trajectories for example, does not notice. Of
-stacked steps the next observation is stacked, too.
+Both take an episode's steps or its transition rows, and give back what they
+were given, with the fields changed. So the steps can go on to the conversion,
+and the rows to the other functions on rows.
 """
 
 from typing import Any, Dict, Union
@@ -19,14 +19,16 @@ from rlds2reverb.windows import transitions
 OBSERVATION_MASK = 'observation_mask'
 ACTION_MASK = 'action_mask'
 
+_StepsOrRows = Union[Dict[str, Any], transitions.TransitionRows]
+
 
 def stack_observations(
-    steps: Any,
+    episode: Any,
     num_frames: int,
     fill: Union[str, float] = 'repeat',
     *,
-    mask_name: str = OBSERVATION_MASK,
-) -> Dict[str, Any]:
+    names: rows_lib.Names = None,
+) -> _StepsOrRows:
   """Gives each step of one episode its last observations, the oldest first.
 
   As `CatFrames` of TorchRL, and the observation window of Octo. N=3:
@@ -36,47 +38,65 @@ def stack_observations(
       "zeros"        0  0 o0     0 o0 o1    o0 o1 o2    o1 o2 o3
 
   Args:
-    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
-      tensors.
+    episode: the steps of one episode, a nested data set or stacked
+      `[T + 1, ...]` tensors; or its `TransitionRows`, of single steps.
     num_frames: `N`.
-    fill: what stands before the first: `"repeat"` (TorchRL's "same"), the first
-      observation; `"zeros"`; or a number, which a field of integers must be
-      able to hold.
-    mask_name: another name for `observation_mask`.
+    fill: what stands before the first observation: `"repeat"` (TorchRL's
+      "same"), the first observation; `"zeros"`; or a number, which a field of
+      integers must be able to hold.
+    names: another name for the mask, as `{'observation_mask': 'is_real'}`.
 
   Returns:
     The steps, stacked, with every leaf of `observation` `[T + 1, N, ...]`, and
-    with `observation_mask`, bool `[T + 1, N]`, True where a frame is real.
+    with `observation_mask`, bool `[T + 1, N]`, True where a frame is real. Or
+    the rows, in which `next_observation` is stacked, too.
 
   Raises:
     ValueError: if `num_frames` is not positive, there is no observation, one of
-      its fields cannot hold `fill`, or there is a field `observation_mask`.
+      its fields cannot hold `fill`, there is a field `observation_mask`, or
+      `episode` is neither steps nor rows of single steps.
+    InvalidArgumentError: if fields or columns differ in length.
   """
   checks.check_positive('num_frames', num_frames)
   gathering.check_fill(fill)
-  steps = transitions.stack_dict(steps)
-  observation = paths.get(steps, rlds.OBSERVATION)
+
+  def stack(observation, index):
+    return gathering.take_filled(
+        {rlds.OBSERVATION: observation},
+        index,
+        gathering.num_rows(observation),
+        before=fill,
+        after='repeat',
+    )[rlds.OBSERVATION]
+
+  is_rows = isinstance(episode, transitions.TransitionRows)
+  fields = (
+      transitions.as_one_step_rows(episode).columns
+      if is_rows
+      else _stacked(episode)
+  )
+  observation = paths.get(fields, rlds.OBSERVATION)
   length = gathering.num_rows(observation)
   index = gathering.window_index(tf.range(length) - num_frames + 1, num_frames)
-  frames = gathering.take_filled(
-      {rlds.OBSERVATION: observation},
-      index,
-      length,
-      before=fill,
-      after='repeat',
-  )
-  steps.update(frames)
-  rows_lib.add_column(steps, mask_name, gathering.is_inside(index, length))
-  return steps
+  fields[rlds.OBSERVATION] = stack(observation, index)
+  if is_rows and transitions.NEXT_OBSERVATION in fields:
+    whole = tf.nest.map_structure(
+        lambda leaf, following: tf.concat([leaf, following[-1:]], 0),
+        observation,
+        fields[transitions.NEXT_OBSERVATION],
+    )
+    fields[transitions.NEXT_OBSERVATION] = stack(whole, index + 1)
+  made = {OBSERVATION_MASK: gathering.is_inside(index, length)}
+  return _like(episode, rows_lib.add_columns(fields, made, names))
 
 
 def chunk_actions(
-    steps: Any,
+    episode: Any,
     num_actions: int,
     fill: Union[str, float] = 'zeros',
     *,
-    mask_name: str = ACTION_MASK,
-) -> Dict[str, Any]:
+    names: rows_lib.Names = None,
+) -> _StepsOrRows:
   """Gives each step of one episode its next actions, its own first.
 
   As the action chunks of Octo and ACT. K=3, of three transitions; the action of
@@ -87,32 +107,49 @@ def chunk_actions(
       "repeat"      a0 a1 a2    a1 a2 a2    a2 a2 a2    a2 a2 a2
 
   Args:
-    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
-      tensors.
+    episode: the steps of one episode, a nested data set or stacked
+      `[T + 1, ...]` tensors; or its `TransitionRows`.
     num_actions: `K`.
-    fill: what stands behind the last: `"zeros"`; `"repeat"`, the last action,
-      as Octo has it for absolute actions; or a number, which a field of
+    fill: what stands after the last action: `"zeros"`; `"repeat"`, the last
+      action, as Octo has it for absolute actions; or a number, which a field of
       integers must be able to hold.
-    mask_name: another name for `action_mask`.
+    names: another name for the mask, as `{'action_mask': 'is_real'}`.
 
   Returns:
     The steps, stacked, with every leaf of `action` `[T + 1, K, ...]`, and with
-    `action_mask`, bool `[T + 1, K]`, True where an action is real.
+    `action_mask`, bool `[T + 1, K]`, True where an action is real. Or the rows,
+    `[T, K, ...]`, with the mask.
 
   Raises:
     ValueError: if `num_actions` is not positive, there is no action, one of its
-      fields cannot hold `fill`, or there is a field `action_mask`.
+      fields cannot hold `fill`, there is a field `action_mask`, or `episode` is
+      neither steps nor rows.
+    InvalidArgumentError: if fields or columns differ in length.
   """
   checks.check_positive('num_actions', num_actions)
   gathering.check_fill(fill)
-  steps = transitions.stack_dict(steps)
-  action = paths.get(steps, rlds.ACTION)
+  is_rows = isinstance(episode, transitions.TransitionRows)
+  fields = (
+      transitions.as_rows(episode).columns if is_rows else _stacked(episode)
+  )
+  action = paths.get(fields, rlds.ACTION)
   length = gathering.num_rows(action)
   index = gathering.window_index(tf.range(length), num_actions)
-  stop = tf.maximum(length - 1, 0)
-  chunks = gathering.take_filled(
+  stop = length if is_rows else tf.maximum(length - 1, 0)
+  fields[rlds.ACTION] = gathering.take_filled(
       {rlds.ACTION: action}, index, stop, before='repeat', after=fill
-  )
-  steps.update(chunks)
-  rows_lib.add_column(steps, mask_name, gathering.is_inside(index, stop))
-  return steps
+  )[rlds.ACTION]
+  made = {ACTION_MASK: gathering.is_inside(index, stop)}
+  return _like(episode, rows_lib.add_columns(fields, made, names))
+
+
+def _stacked(steps) -> Dict[str, Any]:
+  transitions.check_steps(steps)
+  return transitions.stack_dict(steps)
+
+
+def _like(episode, fields) -> _StepsOrRows:
+  """Returns `fields` as rows, where the episode was given as rows."""
+  if isinstance(episode, transitions.TransitionRows):
+    return episode._replace(columns=fields)
+  return fields

@@ -12,9 +12,11 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
-FILLS = ('rllib', 'zeros', 'repeat')
+FILLS = ('rllib', *gathering.FILLS)
+MASK = 'mask'
 
 _RANGE = re.compile(r'(-?\d+):(-?\d+)(?::(-?\d+))?')
 
@@ -24,8 +26,8 @@ class ViewRequirement:
   """What a view shows at each row, after RLlib's class of that name.
 
   Attributes:
-    data_col: the path of the column, for example `observation/camera`: a field
-      of `transition_rows`. By default the name of the view.
+    data_col: the path of the column of the rows, for example
+      `observation/camera`. By default the name of the view.
     shift: which rows, counted from the row itself: an int; a list of ints, in
       any order; or a range, `"first:last"` or `"first:last:stride"`, both ends
       included: `"-3:-1"` is -3, -2, -1.
@@ -43,29 +45,28 @@ class ViewRequirement:
 
 
 class Views(NamedTuple):
-  """Views of one episode.
+  """Views of one episode, apart from its rows.
 
   Attributes:
     columns: by the name of the view, a nest of `[R, ...]`, or `[R, n, ...]`
       where its shift has `n > 1` values.
-    valid: by the name of the view, bool `[R]` or `[R, n]`: whether the row was
-      there, and is no fill.
+    mask: by the name of the view, bool `[R]` or `[R, n]`: True where the row
+      was there, False where it was filled in.
   """
 
   columns: Dict[str, Any]
-  valid: Dict[str, tf.Tensor]
+  mask: Dict[str, tf.Tensor]
 
 
 def apply_views(
-    steps: Any,
+    episode: Any,
     views: Dict[str, ViewRequirement],
     *,
-    fill: str = 'rllib',
-    start: Union[int, tf.Tensor] = 0,
-    stop: Optional[Union[int, tf.Tensor]] = None,
+    fill: Union[str, float] = 'rllib',
     for_training: bool = True,
-) -> Views:
-  """Makes views of the transitions of one episode, or of a fragment of it.
+    names: rows_lib.Names = None,
+) -> transitions.TransitionRows:
+  """Adds views of the past and the future to the rows of one episode.
 
   Rewards 1, 2, 3, of steps with observations o0 to o3:
 
@@ -76,15 +77,70 @@ def apply_views(
       observation, shift 1             o1       o2       o3
       observation, shift [-1, 0]       o0 o0    o0 o1    o1 o2
 
-  A fragment, rows `start` to `stop`, sees the rows before it, and none after it
-  but the observation that it ends with.
+  A view shows the columns as they are: after `n_step_transitions`, for example,
+  the n-step reward.
 
   Args:
-    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
-      tensors.
-    views: the `ViewRequirement`s, by the names of the views.
+    episode: the `TransitionRows` of one episode, or its steps, a nested data
+      set or stacked `[T + 1, ...]` tensors.
+    views: the `ViewRequirement`s, by the names of the columns that they make.
+      They have a row for every row: `batch_repeat_value` must be 1, or else use
+      `compute_views`.
     fill: what stands for rows that are not there. `"rllib"`: zeros, but before
-      the episode the first observation; `"zeros"`; `"repeat"`, the nearest row.
+      the episode the first observation; `"zeros"`; `"repeat"`, the nearest row;
+      or a number, which every column that is shown must be able to hold.
+    for_training: whether views with `used_for_training=False` are left out.
+    names: other names for the masks, as `{'frames_mask': 'is_real'}`.
+
+  Returns:
+    The rows, with two more columns for each view: `name`, a nest of `[T, ...]`,
+    or `[T, n, ...]` where its shift has `n > 1` values; and `name_mask`, bool
+    `[T]` or `[T, n]`, False where a value was filled in.
+
+  Raises:
+    ValueError: if there is no such column; a shift is empty, or cannot be read;
+      a `batch_repeat_value` is not 1; a column does not agree with its `space`;
+      `fill` is none of these; `episode` is neither steps nor rows; or there is
+      a column already that is added.
+    InvalidArgumentError: if fields or columns differ in length.
+  """
+  rows = transitions.as_rows(episode)
+  for name, view in views.items():
+    if view.batch_repeat_value != 1:
+      checks.check_positive(_repeat_name(name), view.batch_repeat_value)
+      raise ValueError(
+          f'{_repeat_name(name)} is {view.batch_repeat_value}: such a view has'
+          ' fewer rows than the episode, and is no column of its rows. Use'
+          ' compute_views.'
+      )
+  found = compute_views(rows, views, fill=fill, for_training=for_training)
+  made = {}
+  for name, column in found.columns.items():
+    made[name] = column
+    made[f'{name}_{MASK}'] = found.mask[name]
+  return transitions.add_columns(rows, made, names)
+
+
+def compute_views(
+    episode: Any,
+    views: Dict[str, ViewRequirement],
+    *,
+    fill: Union[str, float] = 'rllib',
+    start: Union[int, tf.Tensor] = 0,
+    stop: Optional[Union[int, tf.Tensor]] = None,
+    for_training: bool = True,
+) -> Views:
+  """Computes views of one episode, or of a fragment of it, on their own.
+
+  These are the views that `apply_views` adds to rows. Here they may have fewer
+  rows than the episode: those of a fragment, `start` to `stop`, or one row for
+  every `batch_repeat_value`. A fragment sees the rows before it, and none after
+  it but the observation that it ends with.
+
+  Args:
+    episode: see `apply_views`.
+    views: the `ViewRequirement`s, by the names of the views.
+    fill: see `apply_views`.
     start: the first row of the fragment.
     stop: the row that it ends before. By default `T`.
     for_training: whether views with `used_for_training=False` are left out.
@@ -93,14 +149,14 @@ def apply_views(
     The `Views`, with `ceil((stop - start) / batch_repeat_value)` rows each.
 
   Raises:
-    ValueError: if there is no such column; a shift is empty, or cannot be read;
-      a `batch_repeat_value` is not positive; a column does not agree with its
-      `space`; or `fill` is not one of the three.
-    InvalidArgumentError: if the fragment does not lie in the episode.
+    ValueError: see `apply_views`; and if a `batch_repeat_value` is not
+      positive.
+    InvalidArgumentError: if the fragment does not lie in the episode; and see
+      `apply_views`.
   """
-  checks.check_choice('fill', fill, FILLS)
-  steps = transitions.stack_dict(steps)
-  rows = transitions.transition_rows(steps)
+  if fill != 'rllib':
+    _check_fill(fill)
+  rows = transitions.as_rows(episode).columns
   length = gathering.num_rows(rows)
   start = tf.cast(start, tf.int64)
   stop = length if stop is None else tf.cast(stop, tf.int64)
@@ -111,38 +167,57 @@ def apply_views(
       )
   ]):
     stop = tf.identity(stop)
-  if rlds.OBSERVATION in steps:
-    rows[rlds.OBSERVATION] = steps[rlds.OBSERVATION]
-
-  columns, valid = {}, {}
+  columns, mask = {}, {}
   for name, view in views.items():
     if for_training and not view.used_for_training:
       continue
-    checks.check_positive(
-        f'batch_repeat_value of view {name!r}', view.batch_repeat_value
-    )
+    checks.check_positive(_repeat_name(name), view.batch_repeat_value)
     path = view.data_col or name
     column = paths.get(rows, path)
     _check_space(name, column, view.space)
     shifts = _shifts(name, view.shift)
     is_observation = path.split('/')[0] == rlds.OBSERVATION
-    end = stop + 1 if is_observation else stop
+    end = stop
+    if is_observation:
+      column, end = _with_final(rows, path, column), stop + 1
     index = (
         tf.range(start, stop, view.batch_repeat_value)[:, tf.newaxis]
         + tf.constant(shifts, tf.int64)
     )
     if len(shifts) == 1:
       index = tf.squeeze(index, 1)
-    repeats_first = fill == 'repeat' or (fill == 'rllib' and is_observation)
+    outside = 'zeros' if fill == 'rllib' else fill
+    repeats_first = fill == 'rllib' and is_observation
     columns[name] = gathering.take_filled(
         column,
         index,
         end,
-        before='repeat' if repeats_first else 'zeros',
-        after='repeat' if fill == 'repeat' else 'zeros',
+        before='repeat' if repeats_first else outside,
+        after=outside,
     )
-    valid[name] = gathering.is_inside(index, end)
-  return Views(columns, valid)
+    mask[name] = gathering.is_inside(index, end)
+  return Views(columns, mask)
+
+
+def _with_final(rows, path, column) -> Any:
+  """Returns an observation `[T, ...]` with the one after the last row."""
+  final = paths.get(
+      rows, transitions.NEXT_OBSERVATION + path[len(rlds.OBSERVATION) :]
+  )
+  return tf.nest.map_structure(
+      lambda leaf, after: tf.concat([leaf, after[-1:]], 0), column, final
+  )
+
+
+def _check_fill(fill) -> None:
+  if isinstance(fill, str):
+    checks.check_choice('fill', fill, FILLS)
+  else:
+    gathering.check_fill(fill)
+
+
+def _repeat_name(name) -> str:
+  return f'batch_repeat_value of view {name!r}'
 
 
 def _shifts(name: str, shift: Union[int, str, Sequence[int]]) -> List[int]:

@@ -28,13 +28,13 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_missing_keys_of_episodes(self, form):
     a = dict(
-        ways.A,
+        ways.FIVE,
         observation={
-            'state': ways.A['observation'],
-            'deep': {'x': ways.A['action']},
+            'state': ways.FIVE['observation'],
+            'deep': {'x': ways.FIVE['action']},
         },
     )
-    b = dict(ways.B, observation={'state': ways.B['observation']})
+    b = dict(ways.THREE, observation={'state': ways.THREE['observation']})
     b['text'] = np.array([b'go'] * 4, object)
     aligned = alignment.align({'a': form([a]), 'b': form([b])})
     self.assertEqual(aligned['a'].element_spec, aligned['b'].element_spec)
@@ -43,7 +43,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     )
     steps = a_row.element['steps']
     self.assertAllEqual(steps['text'], [b''] * 6)
-    self.assertAllEqual(steps['observation']['deep']['x'], ways.A['action'])
+    self.assertAllEqual(steps['observation']['deep']['x'], ways.FIVE['action'])
     self.assertEqual(
         a_row.mask, {'steps/text': False, 'steps/observation/deep/x': True}
     )
@@ -55,7 +55,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(
         b_row.mask, {'steps/text': True, 'steps/observation/deep/x': False}
     )
-    for name, leaf in ways.B.items():
+    for name, leaf in ways.THREE.items():
       if name != 'observation':
         self.assertAllEqual(steps[name], leaf)
 
@@ -108,7 +108,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_what_only_one_knows_is_open(self):
     known = tf.data.Dataset.from_tensors({'x': np.zeros([3, 2])})
-    unknown = golden.stacked([ways.A]).map(
+    unknown = golden.stacked([ways.FIVE]).map(
         lambda e: {'x': e['steps']['action']}
     )
     mixture = mixtures.mix_datasets(
@@ -266,21 +266,21 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_episodes(self, form):
-    b = {name: leaf for name, leaf in ways.B.items() if name != 'reward'}
+    b = {name: leaf for name, leaf in ways.THREE.items() if name != 'reward'}
     rows = list(
         mixtures.mix_datasets(
-            {'a': form([ways.A]), 'b': form([b])}, end='all'
+            {'a': form([ways.FIVE]), 'b': form([b])}, end='all'
         ).as_numpy_iterator()
     )
     self.assertLen(rows, 2)
     for row in rows:
-      episode = [ways.A, ways.B][row.source]
+      episode = [ways.FIVE, ways.THREE][row.source]
       steps = row.element['steps']
       self.assertAllEqual(steps['observation'], episode['observation'])
       self.assertEqual(row.mask, {'steps/reward': row.source == 0})
       self.assertAllEqual(
           steps['reward'],
-          ways.A['reward'] if row.source == 0 else np.zeros(4),
+          ways.FIVE['reward'] if row.source == 0 else np.zeros(4),
       )
 
   def test_an_empty_data_set_cannot_be_repeated(self):
@@ -311,7 +311,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
   def test_subbatches_of_episodes(self):
     with self.assertRaisesRegex(ValueError, 'steps/action is of'):
       mixtures.mix_datasets(
-          {'a': golden.stacked([ways.A])}, level='subbatch', subbatch_size=2
+          {'a': golden.stacked([ways.FIVE])}, level='subbatch', subbatch_size=2
       )
 
 

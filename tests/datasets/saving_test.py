@@ -56,7 +56,7 @@ def _episode(rng, length):
 
 
 def _scaled(scale):
-  return tf.data.Dataset.from_tensors({'steps': ways.A}).map(
+  return tf.data.Dataset.from_tensors({'steps': ways.FIVE}).map(
       rewards.ScaleReward(scale)
   )
 
@@ -107,7 +107,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       )
 
     points = np.arange(36, dtype=np.float32).reshape(6, 3, 2)
-    rlds_data = golden.stacked([dict(ways.A, points=points)]).map(
+    rlds_data = golden.stacked([dict(ways.FIVE, points=points)]).map(
         lambda e: {
             'steps': {**e['steps'], 'points': open_shape(e['steps']['points'])}
         }
@@ -130,9 +130,9 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   def test_used_again(self):
     directory = self._directory()
     for _ in range(2):
-      saving.save_episodes(_scaled(2.0), directory, [ways.A['action']])
+      saving.save_episodes(_scaled(2.0), directory, [ways.FIVE['action']])
     self.assertAllEqual(
-        self._load(directory)[0]['reward'], 2 * ways.A['reward']
+        self._load(directory)[0]['reward'], 2 * ways.FIVE['reward']
     )
 
   def test_another_transform_is_not(self):
@@ -142,32 +142,36 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       saving.save_episodes(_scaled(3.0), directory)
     saving.save_episodes(_scaled(3.0), directory, overwrite=True)
     self.assertAllEqual(
-        self._load(directory)[0]['reward'], 3 * ways.A['reward']
+        self._load(directory)[0]['reward'], 3 * ways.FIVE['reward']
     )
 
   def test_what_cannot_be_known_is_not(self):
     directory = self._directory()
-    episodes = [ways.A]
+    episodes = [ways.FIVE]
     rlds_data = golden.stacked(episodes)  # from a generator
     saving.save_episodes(rlds_data, directory)
-    episodes[0] = ways.B
+    episodes[0] = ways.THREE
     with self.assertRaisesRegex(
         FileExistsError, 'cannot be known.*PyFunc.*overwrite=True'
     ):
       saving.save_episodes(rlds_data, directory)
-    self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.FIVE['reward'])
     saving.save_episodes(rlds_data, directory, overwrite=True)
-    self.assertAllEqual(self._load(directory)[0]['reward'], ways.B['reward'])
+    self.assertAllEqual(
+        self._load(directory)[0]['reward'], ways.THREE['reward']
+    )
 
   def test_other_data_is_written_only_on_request(self):
     directory = self._directory()
     saving.save_episodes(_scaled(1.0), directory, ['a'])
-    other = golden.stacked([ways.B])
+    other = golden.stacked([ways.THREE])
     with self.assertRaisesRegex(FileExistsError, 'another pipeline or'):
       saving.save_episodes(_scaled(1.0), directory, ['b'])
-    self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.FIVE['reward'])
     saving.save_episodes(other, directory, ['b'], overwrite=True)
-    self.assertAllEqual(self._load(directory)[0]['reward'], ways.B['reward'])
+    self.assertAllEqual(
+        self._load(directory)[0]['reward'], ways.THREE['reward']
+    )
     self.assertLen(os.listdir(os.path.dirname(directory)), 1)
 
   def test_what_was_not_saved_here_is_never_overwritten(self):
@@ -177,14 +181,14 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     for overwrite in (False, True):
       with self.assertRaisesRegex(FileExistsError, 'did not write'):
         saving.save_episodes(
-            golden.stacked([ways.A]), directory, overwrite=overwrite
+            golden.stacked([ways.FIVE]), directory, overwrite=overwrite
         )
     self.assertEqual(os.listdir(directory), ['precious'])
 
   @parameterized.parameters(False, True)
   def test_never_in_place(self, overwrite):
     directory = saving.save_episodes(
-        golden.stacked([ways.A]), self._directory()
+        golden.stacked([ways.FIVE]), self._directory()
     )
     link = os.path.join(self.create_tempdir().full_path, 'link')
     os.symlink(directory, link)
@@ -197,16 +201,16 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           saving.save_episodes(
               transformed.shuffle(3), target, overwrite=overwrite
           )
-    self.assertAllEqual(self._load(directory)[0]['reward'], ways.A['reward'])
+    self.assertAllEqual(self._load(directory)[0]['reward'], ways.FIVE['reward'])
     # Another directory works.
     other = saving.save_episodes(transformed, self._directory())
-    self.assertAllEqual(self._load(other)[0]['reward'], 2 * ways.A['reward'])
+    self.assertAllEqual(self._load(other)[0]['reward'], 2 * ways.FIVE['reward'])
 
   @parameterized.parameters(False, True)
   def test_failure_leaves_what_was_there(self, overwrite):
     directory = self._directory()
     if overwrite:
-      saving.save_episodes(golden.stacked([ways.A]), directory)
+      saving.save_episodes(golden.stacked([ways.FIVE]), directory)
 
     def check(episode):
       with tf.control_dependencies(
@@ -214,7 +218,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ):
         return tf.nest.map_structure(tf.identity, episode)
 
-    bad = golden.stacked([ways.A, ways.B]).map(check)
+    bad = golden.stacked([ways.FIVE, ways.THREE]).map(check)
     with self.assertRaises(tf.errors.InvalidArgumentError):
       saving.save_episodes(bad, directory, overwrite=overwrite)
     found = os.listdir(os.path.dirname(directory))
@@ -225,7 +229,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   def test_no_episodes(self):
     directory = self._directory()
     with self.assertRaisesRegex(ValueError, 'no episodes to write'):
-      saving.save_episodes(golden.stacked([ways.A]).take(0), directory)
+      saving.save_episodes(golden.stacked([ways.FIVE]).take(0), directory)
     self.assertFalse(os.path.exists(directory))
 
   @parameterized.named_parameters(
@@ -257,7 +261,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ),
   )
   def test_what_cannot_be_written(self, add, message):
-    rlds_data = golden.stacked([ways.A]).map(
+    rlds_data = golden.stacked([ways.FIVE]).map(
         lambda episode: {'steps': add(episode['steps'])}
     )
     with self.assertRaisesRegex(ValueError, message):

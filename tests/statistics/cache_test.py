@@ -49,7 +49,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_computed_once(self):
     directory = self.create_tempdir().full_path
-    first = cache.cached_statistics(_in_memory(ways.A), directory)
+    first = cache.cached_statistics(_in_memory(ways.FIVE), directory)
     self.assertEqual(first.returns.mean, 15)
     (name,) = self._files(directory)
     path = os.path.join(directory, name)
@@ -57,7 +57,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       kept = f.read()
     with open(path, 'w') as f:
       f.write(kept.replace('15.0', '16.0'))  # would not be there if computed
-    second = cache.cached_statistics(_in_memory(ways.A), directory)
+    second = cache.cached_statistics(_in_memory(ways.FIVE), directory)
     self.assertEqual(second.returns.mean, 16)
 
   def test_another_pipeline_is_computed_anew(self):
@@ -69,26 +69,26 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         return {'steps': {**steps, 'action': steps['action'] * scale}}
 
       found = cache.cached_statistics(
-          _in_memory(ways.A).map(change), directory, ['train']
+          _in_memory(ways.FIVE).map(change), directory, ['train']
       )
       self.assertAllClose(
-          found.fields['action'].std, scale * ways.A['action'][:-1].std(0)
+          found.fields['action'].std, scale * ways.FIVE['action'][:-1].std(0)
       )
     for mapping in (
         step_mapping.StepMapping(),
         step_mapping.StepMapping(reward=None),
     ):
       found = cache.cached_statistics(
-          step_mapping.map_fields(_in_memory(ways.A), mapping), directory
+          step_mapping.map_fields(_in_memory(ways.FIVE), mapping), directory
       )
       self.assertEqual(found.returns.mean, 0 if mapping.reward is None else 15)
     self.assertLen(self._files(directory), 4)
 
   def test_what_cannot_be_known_is_computed_anew(self):
     directory = self.create_tempdir().full_path
-    episodes = [ways.A]
+    episodes = [ways.FIVE]
     rlds_data = golden.stacked(episodes)  # from a generator
-    for episode, expected in ((ways.A, 15), (ways.B, 60)):
+    for episode, expected in ((ways.FIVE, 15), (ways.THREE, 60)):
       episodes[0] = episode
       with self.assertLogs('absl', 'WARNING') as logs:
         found = cache.cached_statistics(rlds_data, directory)
@@ -99,7 +99,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_whatever_differs_is_computed_anew(self):
     directory = self.create_tempdir().full_path
-    rlds_data = _in_memory(ways.A)
+    rlds_data = _in_memory(ways.FIVE)
 
     def read(**kwargs):
       return cache.cached_statistics(rlds_data, directory, **kwargs)
@@ -123,16 +123,16 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       path = os.path.join(directory, version, 'dataset_info.json')
       with open(path, 'w') as f:
         f.write(f'{{"version": "{version}"}}')
-    cache.cached_statistics(_in_memory(ways.A), directory)
+    cache.cached_statistics(_in_memory(ways.FIVE), directory)
     newest = os.path.join(directory, '10.0.0')
     self.assertEmpty(self._files(directory))
     self.assertLen(self._files(newest), 1)
-    cache.cached_statistics(_in_memory(ways.A), newest)
+    cache.cached_statistics(_in_memory(ways.FIVE), newest)
     self.assertLen(self._files(newest), 1)
 
   def test_no_directory(self):
     with self.assertRaises(FileNotFoundError):
-      cache.cached_statistics(golden.stacked([ways.A]), '/no/where')
+      cache.cached_statistics(golden.stacked([ways.FIVE]), '/no/where')
 
 
 if __name__ == '__main__':

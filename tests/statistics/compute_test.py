@@ -36,7 +36,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_worked_episodes(self, form):
-    found = compute.compute_statistics(form([ways.A, ways.B]))
+    found = compute.compute_statistics(form([ways.FIVE, ways.THREE]))
     self.assertEqual(
         (found.num_episodes, found.num_steps, found.num_transitions),
         (2, 10, 8),
@@ -115,7 +115,9 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertBetween(rank, level - 4 * error, level + 4 * error)
 
   def test_not_finite(self):
-    episode = dict(ways.A, observation=np.float32([1, np.nan, np.inf, 3, 5, 3]))
+    episode = dict(
+        ways.FIVE, observation=np.float32([1, np.nan, np.inf, 3, 5, 3])
+    )
     episode['action'] = np.full([6, 1], np.nan)
     found = compute.compute_statistics(golden.stacked([episode])).fields
     self.assertEqual(found['observation'].mean, 3)
@@ -129,7 +131,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_images_and_strings_are_not_looked_at(self):
     episode = dict(
-        ways.A,
+        ways.FIVE,
         observation={
             'image': np.zeros([6, 64, 64, 3], np.uint8),
             'png': np.array([b'no image'] * 6, object),

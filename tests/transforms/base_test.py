@@ -45,16 +45,16 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
         rewards.ScaleReward(shift=1.0),
         fields.RenameFields({'action': 'control'}),
     ])
-    steps = run(compose, [ways.A])[0]['steps']
-    self.assertAllEqual(steps['reward'], 2 * ways.A['reward'] + 1)
-    self.assertAllEqual(steps['control'], ways.A['action'])
+    steps = run(compose, [ways.FIVE])[0]['steps']
+    self.assertAllEqual(steps['reward'], 2 * ways.FIVE['reward'] + 1)
+    self.assertAllEqual(steps['control'], ways.FIVE['action'])
     for name, leaf in compose.invert(steps).items():
-      self.assertAllEqual(leaf, ways.A[name])
+      self.assertAllEqual(leaf, ways.FIVE[name])
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_transform_episodes(self, form):
     rlds_data = base.transform_episodes(
-        form([ways.A, ways.B, ways.A]),
+        form([ways.FIVE, ways.THREE, ways.FIVE]),
         [
             rewards.ScaleReward(10.0),
             filters.KeepEpisodes(max_return=150.0),
@@ -65,7 +65,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(episodes, 2)  # those of A: 10 * 15
     for episode in episodes:
       self.assertTrue(episode['kept'])
-      self.assertAllEqual(episode['steps']['reward'], 10 * ways.A['reward'])
+      self.assertAllEqual(episode['steps']['reward'], 10 * ways.FIVE['reward'])
     spec = rlds_data.element_spec['steps']
     self.assertEqual(spec['action'], tf.TensorSpec([None, 2], tf.float64))
 
@@ -77,9 +77,9 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     """)
     self.addCleanup(gin.clear_config)
     transform = base.Compose()
-    steps = transform.transform(ways.A)
-    self.assertAllEqual(steps['reward'], 3 * ways.A['reward'])
-    self.assertAllEqual(steps['action'], np.minimum(ways.A['action'], 1))
+    steps = transform.transform(ways.FIVE)
+    self.assertAllEqual(steps['reward'], 3 * ways.FIVE['reward'])
+    self.assertAllEqual(steps['action'], np.minimum(ways.FIVE['action'], 1))
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_filters_among_transforms(self, form):
@@ -94,14 +94,14 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
         fields.RenameFields({'action': 'control'}),
     ])
     rlds_data = base.transform_episodes(
-        form([ways.A, ways.B, ways.A]), [compose]
+        form([ways.FIVE, ways.THREE, ways.FIVE]), [compose]
     )
     (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
-    self.assertAllEqual(steps['reward'], 2 * ways.B['reward'] + 1)
-    self.assertAllEqual(steps['control'], ways.B['action'])
+    self.assertAllEqual(steps['reward'], 2 * ways.THREE['reward'] + 1)
+    self.assertAllEqual(steps['control'], ways.THREE['action'])
     # Steps are neither kept nor left out.
-    golden.assert_frames_equal(self, [compose.transform(ways.B)], [steps])
-    golden.assert_frames_equal(self, [compose.invert(steps)], [ways.B])
+    golden.assert_frames_equal(self, [compose.transform(ways.THREE)], [steps])
+    golden.assert_frames_equal(self, [compose.invert(steps)], [ways.THREE])
 
   def test_filter_cannot_be_mapped(self):
     inner = base.Compose([filters.KeepEpisodes(min_length=1)])
@@ -111,7 +111,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(
           ValueError, r'Use transform_episodes\(rlds_data, \[compose\]\)'
       ):
-        golden.stacked([ways.A]).map(compose)
+        golden.stacked([ways.FIVE]).map(compose)
 
   def test_equal_where_the_parts_are(self):
     def make(parts):
@@ -138,7 +138,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_transform(self, run):
     add = _AddReward(np.float32([1, 2]))
-    episodes = [ways.A, ways.B]
+    episodes = [ways.FIVE, ways.THREE]
     results = run(add, episodes)
     self.assertLen(results, 2)
     for result, episode in zip(results, episodes):
@@ -147,21 +147,21 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
           [result['steps']],
           [{**episode, 'reward': episode['reward'] + 3}],
       )
-    self.assertIs(add.invert(ways.A), ways.A)
+    self.assertIs(add.invert(ways.FIVE), ways.FIVE)
 
   @parameterized.named_parameters(*ways.ALL)
   def test_filter(self, run):
-    kept = run(_KeepFirst(10.0), [ways.A, ways.B])
+    kept = run(_KeepFirst(10.0), [ways.FIVE, ways.THREE])
     self.assertEqual(kept, [False, True])
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_in_a_data_set(self, form):
     own = [_AddReward(np.float32([1, 2])), _KeepFirst(10.0)]
     for transforms in (own, own[::-1], [base.Compose(own)]):
-      rlds_data = base.transform_episodes(form([ways.A, ways.B]), transforms)
+      rlds_data = base.transform_episodes(form([ways.FIVE, ways.THREE]), transforms)
       (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
-      self.assertAllEqual(steps['reward'], ways.B['reward'] + 3)
-    (kept,) = form([ways.A, ways.B]).filter(own[1])
+      self.assertAllEqual(steps['reward'], ways.THREE['reward'] + 3)
+    (kept,) = form([ways.FIVE, ways.THREE]).filter(own[1])
     self.assertIn('steps', kept)
 
   def test_arrays_that_the_user_goes_on_using(self):
@@ -177,7 +177,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_mixture_whose_elements_were_not_taken(self):
-    data = golden.stacked([ways.A])
+    data = golden.stacked([ways.FIVE])
     mixed = mixtures.mix_datasets({'a': data, 'b': data}, end='first')
     with self.assertRaisesRegex(ValueError, r"is a Mixed of \['element', "):
       base.transform_episodes(mixed, [])
@@ -193,20 +193,20 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_function_that_returns_no_episode(self, function, message):
     with self.assertRaisesRegex(ValueError, message):
-      base.transform_episodes(golden.stacked([ways.A]), [function])
+      base.transform_episodes(golden.stacked([ways.FIVE]), [function])
 
   def test_function_that_returns_nested_steps(self):
     def nest(episode):
       steps = tf.data.Dataset.from_tensor_slices(episode['steps'])
       return {**episode, 'steps': steps}
 
-    (episode,) = base.transform_episodes(golden.stacked([ways.A]), [nest])
-    self.assertAllEqual(episode['steps']['reward'], ways.A['reward'])
+    (episode,) = base.transform_episodes(golden.stacked([ways.FIVE]), [nest])
+    self.assertAllEqual(episode['steps']['reward'], ways.FIVE['reward'])
 
   @parameterized.parameters((rewards.ScaleReward,), ('ScaleReward',))
   def test_what_is_no_transform(self, other):
     with self.assertRaisesRegex(ValueError, 'takes transforms, filters and'):
-      base.transform_episodes(golden.stacked([ways.A]), [other])
+      base.transform_episodes(golden.stacked([ways.FIVE]), [other])
 
   @parameterized.parameters(
       lambda data: base.transform_episodes(data, []),
@@ -214,7 +214,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
       lambda data: data.filter(_KeepFirst(1.0)),
   )
   def test_data_set_of_steps(self, transform):
-    data = tf.data.Dataset.from_tensor_slices(ways.A)
+    data = tf.data.Dataset.from_tensor_slices(ways.FIVE)
     with self.assertRaisesRegex(
         ValueError, r"a dict with steps, but is \['.*'reward', .*\]"
     ):
@@ -229,7 +229,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, r'KeepAll.keep must return one bool, but returned bool \('
     ):
-      golden.stacked([ways.A]).filter(KeepAll())
+      golden.stacked([ways.FIVE]).filter(KeepAll())
 
 
 if __name__ == '__main__':

@@ -73,9 +73,9 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
       )
 
   def test_selected_reward_is_there_once(self):
-    selected = fields.SelectFields(['reward', 'action']).transform(ways.A)
+    selected = fields.SelectFields(['reward', 'action']).transform(ways.FIVE)
     self.assertNotIn('observation', selected)
-    self.assertAllEqual(selected['reward'], ways.A['reward'])
+    self.assertAllEqual(selected['reward'], ways.FIVE['reward'])
 
   @parameterized.parameters(
       (fields.SelectFields(['observation/imag']), 'observation/image'),
@@ -85,7 +85,7 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
       (fields.ClipField('actoin'), 'Did you mean action'),
   )
   def test_unknown_field(self, transform, message):
-    episode = dict(ways.A, observation={'image': ways.A['observation']})
+    episode = dict(ways.FIVE, observation={'image': ways.FIVE['observation']})
     with self.assertRaisesRegex(ValueError, message):
       golden.stacked([episode]).map(transform)
 
@@ -95,7 +95,7 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
       transform('observation')
 
   def test_other_fields_of_the_episode_stay(self):
-    rlds_data = golden.nested([ways.A]).map(
+    rlds_data = golden.nested([ways.FIVE]).map(
         lambda episode: {**episode, 'id': tf.constant('x')}
     )
     episode = next(iter(rlds_data.map(rewards.ScaleReward(2.0))))
@@ -107,8 +107,8 @@ class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_bounds_by_dimension(self, run):
     clip = fields.ClipField('action', [1.0, -9.0], 2.0)
-    for steps, episode in zip(_steps(run(clip, [ways.A, ways.B])),
-                              [ways.A, ways.B]):
+    for steps, episode in zip(_steps(run(clip, [ways.FIVE, ways.THREE])),
+                              [ways.FIVE, ways.THREE]):
       expected = [
           [min(max(one, 1.0), 2.0), min(max(other, -9.0), 2.0)]
           for one, other in episode['action']
@@ -140,7 +140,7 @@ class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_bounds_that_do_not_fit(self, low, message):
     with self.assertRaisesRegex(ValueError, message):
-      golden.stacked([ways.A]).map(fields.ClipField('action', low))
+      golden.stacked([ways.FIVE]).map(fields.ClipField('action', low))
 
   @parameterized.parameters(
       (tf.uint8, -1),

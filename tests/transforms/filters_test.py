@@ -9,7 +9,8 @@ from tests import golden
 from tests import ways
 
 _SINGLE = ways.make([20], [], terminal=False)
-_EPISODES = [ways.A, ways.B, _SINGLE]  # returns 15, 60, 0; lengths 5, 3, 0
+# Their returns are 15, 60 and 0, their lengths 5, 3 and 0.
+_EPISODES = [ways.FIVE, ways.THREE, _SINGLE]
 
 
 class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
@@ -88,9 +89,9 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_reward_and_flags_of_other_dtypes(self):
     episode = dict(
-        ways.A,
-        reward=ways.A['reward'][:, None].astype(np.int32),
-        is_last=ways.A['is_last'][:, None].astype(np.uint8),
+        ways.FIVE,
+        reward=ways.FIVE['reward'][:, None].astype(np.int32),
+        is_last=ways.FIVE['is_last'][:, None].astype(np.uint8),
     )
     keep = filters.KeepEpisodes(min_return=15, max_return=15, min_length=5)
     steps = tf.nest.map_structure(tf.constant, episode)
@@ -102,12 +103,12 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       rlds_data.filter(filters.KeepEpisodes(predicate=lambda episode: 1.0))
     with self.assertRaisesRegex(ValueError, 'must be a bool or number'):
       rlds_data.filter(filters.KeepEpisodes(success='steps'))
-    vector = golden.stacked([dict(ways.A, reward=ways.A['action'])])
+    vector = golden.stacked([dict(ways.FIVE, reward=ways.FIVE['action'])])
     with self.assertRaisesRegex(ValueError, 'one number a step'):
       vector.filter(filters.KeepEpisodes(min_return=1))
 
   def test_episode_of_arrays(self):
-    episode = {'steps': ways.A, 'info': {'success': np.array([0, 1])}}
+    episode = {'steps': ways.FIVE, 'info': {'success': np.array([0, 1])}}
     for conditions, expected in (
         (dict(min_return=15, max_length=5), True),
         (dict(max_return=14), False),
@@ -122,7 +123,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         ('is_last', dict(max_return=1)),
         ('reward', dict(min_return=1)),
     ):
-      steps = {name: leaf for name, leaf in ways.A.items() if name != field}
+      steps = {name: leaf for name, leaf in ways.FIVE.items() if name != field}
       with self.assertRaisesRegex(ValueError, f'There is no field {field}'):
         filters.KeepEpisodes(**conditions)({'steps': steps})
 

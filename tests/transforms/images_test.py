@@ -45,7 +45,7 @@ class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
   def test_steps_of_episodes(self, run):
     decoded = _random_images(6, 5, 4, 3)
     episode = dict(
-        ways.A,
+        ways.FIVE,
         observation={'image': _encode(decoded), 'text': _encode(decoded)},
     )
 

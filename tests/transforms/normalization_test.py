@@ -26,7 +26,7 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
     normalize = normalization.NormalizeField(
         'action', offset=[0.5, -0.5], scale=[2.0, 0.0], high=2.0
     )
-    steps = run(normalize, [ways.A])[0]['steps']
+    steps = run(normalize, [ways.FIVE])[0]['steps']
     self.assertAllEqual(steps['action'][:, 0], [0, 0.5, 1, 1.5, 2, 2])
     self.assertAllEqual(steps['action'][:, 1], [0, 1, 2, 2, 2, 2])
     self.assertEqual(steps['action'].dtype, np.float64)
@@ -191,7 +191,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_only_integers(self):
-    episodes = [{**ways.A, 'action': np.arange(6)[:, None]}]
+    episodes = [{**ways.FIVE, 'action': np.arange(6)[:, None]}]
     found = compute.compute_statistics(golden.stacked(episodes))
     for normalize in (
         normalization.normalize_by_mean_std,
@@ -213,7 +213,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         golden.stacked([golden.SINGLE_TERMINAL])
     )
     none = compute.compute_statistics(
-        golden.stacked([ways.A]).filter(lambda episode: False)
+        golden.stacked([ways.FIVE]).filter(lambda episode: False)
     )
     normalization.normalize_by_mean_std(one_step)  # it has an observation
     for statistics, field, message in (

@@ -14,10 +14,10 @@ class RewardTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_scale_then_shift_then_clip(self, run):
     transform = rewards.ScaleReward(0.5, 1.0, minimum=2.0, maximum=10.0)
-    results = [e['steps'] for e in run(transform, [ways.A, ways.B])]
+    results = [e['steps'] for e in run(transform, [ways.FIVE, ways.THREE])]
     self.assertAllEqual(results[0]['reward'], [2, 2, 2.5, 3, 3.5, 10])
     self.assertAllEqual(results[1]['reward'], [6, 10, 10, 10])
-    for steps, episode in zip(results, [ways.A, ways.B]):
+    for steps, episode in zip(results, [ways.FIVE, ways.THREE]):
       self.assertEqual(steps['reward'].dtype, np.float32)
       golden.assert_frames_equal(
           self, [{**steps, 'reward': 0}], [{**episode, 'reward': 0}]

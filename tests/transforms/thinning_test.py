@@ -40,7 +40,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
   def test_frame_skip(self, run):
-    a, b = run(thinning.FrameSkip(2), [ways.A, ways.B])
+    a, b = run(thinning.FrameSkip(2), [ways.FIVE, ways.THREE])
     a, b = a['steps'], b['steps']
     self.assertAllEqual(a['observation'], [0, 2, 4, 5])
     self.assertAllEqual(a['reward'], [3, 7, 5, 99])
@@ -53,7 +53,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(b['discount'], [1, 1, 1])
     self.assertFalse(b['is_terminal'].any())
     for name, leaf in a.items():
-      self.assertEqual(leaf.dtype, ways.A[name].dtype)
+      self.assertEqual(leaf.dtype, ways.FIVE[name].dtype)
 
   @parameterized.parameters(1, 3, 5, 100)
   def test_frame_skip_keeps_the_return(self, skip):
@@ -70,7 +70,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_drop_no_ops(self, run):
     episode = dict(
-        ways.A,
+        ways.FIVE,
         action=np.array([0, 0, 3, -1, 0, 0], np.int32),
         discount=np.array([1, 1, 0.5, 1, 0.5, 0], np.float32),
     )
@@ -101,7 +101,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
     self.assertGreater(dropped, 5)
 
   def test_nothing_but_no_ops(self):
-    episode = dict(ways.A, action=np.zeros([6, 2], np.float32))
+    episode = dict(ways.FIVE, action=np.zeros([6, 2], np.float32))
     dataset = golden.nested([episode]).map(thinning.DropNoOps())
     steps = next(dataset.as_numpy_iterator())['steps']
     self.assertAllEqual(steps['observation'], [5])
@@ -112,7 +112,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
     drop = thinning.DropNoOps(
         predicate=lambda steps: steps['observation'] % 2 == 1
     )
-    steps = drop({'steps': ways.A})['steps']
+    steps = drop({'steps': ways.FIVE})['steps']
     self.assertAllEqual(steps['observation'], [0, 2, 4, 5])
 
   def test_predicate_of_another_length(self):
@@ -122,8 +122,8 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'predicate: 5'
     ):
-      drop({'steps': ways.A})
-    data = golden.stacked([ways.A]).map(drop)
+      drop({'steps': ways.FIVE})
+    data = golden.stacked([ways.FIVE]).map(drop)
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, r'predicate:\D*5'
     ):
@@ -131,7 +131,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_no_steps(self):
     empty = tf.nest.map_structure(
-        lambda leaf: tf.constant(leaf[:0]), ways.A
+        lambda leaf: tf.constant(leaf[:0]), ways.FIVE
     )
     for transform in (thinning.FrameSkip(2), thinning.DropNoOps()):
       steps = transform({'steps': empty})['steps']
@@ -139,7 +139,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(leaf, empty[name])
 
   def test_a_cut_episode_keeps_its_flags(self):
-    cut = tf.nest.map_structure(lambda leaf: leaf[1:4], ways.A)
+    cut = tf.nest.map_structure(lambda leaf: leaf[1:4], ways.FIVE)
     steps = thinning.FrameSkip(2)({'steps': cut})['steps']
     self.assertAllEqual(steps['is_first'], [False, False])
     self.assertAllEqual(steps['is_last'], [False, False])
@@ -147,7 +147,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_static_shapes_and_dtypes(self):
     episode = dict(
-        ways.A,
+        ways.FIVE,
         discount=np.ones([6, 1], np.int32),
         reward=np.ones([6, 1], np.float64),
     )
@@ -161,17 +161,17 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'skip must be 1 or more'):
       thinning.FrameSkip(0)
-    words = dict(ways.A, action=np.array([b'x'] * 6, object))
+    words = dict(ways.FIVE, action=np.array([b'x'] * 6, object))
     with self.assertRaisesRegex(ValueError, 'is a string'):
       golden.stacked([words]).map(thinning.DropNoOps())
     with self.assertRaisesRegex(ValueError, 'a bool for every step'):
-      golden.stacked([ways.A]).map(
+      golden.stacked([ways.FIVE]).map(
           thinning.DropNoOps(predicate=lambda steps: True)
       )
 
   def test_only_whole_episodes(self):
-    step = golden.step_of(ways.A, 0)
-    without = {**ways.A}
+    step = golden.step_of(ways.FIVE, 0)
+    without = {**ways.FIVE}
     del without['discount']
     for transform in (thinning.FrameSkip(2), thinning.DropNoOps()):
       for steps, message in (
@@ -184,8 +184,8 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_steps_of_unequal_lengths(self):
     # Which a transform before it can make of them, in one Compose.
-    for action in (ways.A['action'][1:], ways.A['action'].repeat(2, axis=0)):
-      steps = [{**ways.A, 'action': action}]
+    for action in (ways.FIVE['action'][1:], ways.FIVE['action'].repeat(2, axis=0)):
+      steps = [{**ways.FIVE, 'action': action}]
       data = golden.stacked(steps)
       for transform in (
           thinning.FrameSkip(2).transform,
@@ -199,12 +199,12 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_no_op_that_does_not_fit(self):
     for field, action in (
-        ('action', ways.A['action']),
-        ('action/arm', {'arm': ways.A['action']}),
+        ('action', ways.FIVE['action']),
+        ('action/arm', {'arm': ways.FIVE['action']}),
     ):
       drop = thinning.DropNoOps(field, no_op=[0.0, 0.0, 0.0])
       with self.assertRaisesRegex(ValueError, f'^{field} has the shape'):
-        drop.transform({**ways.A, 'action': action})
+        drop.transform({**ways.FIVE, 'action': action})
 
 
 if __name__ == '__main__':

@@ -4,6 +4,8 @@ from absl.testing import parameterized
 import numpy as np
 from rlds2reverb.transforms import fields
 from rlds2reverb.windows import fragments
+from rlds2reverb.windows import returns
+from rlds2reverb.windows import transitions
 import tensorflow as tf
 
 from tests import contract
@@ -18,7 +20,10 @@ class ChopTest(tf.test.TestCase):
 
   def test_contract(self):
     chopped = fragments.chop_into_sequences(
-        tf.range(1, 8), [1, 1, 5, 5, 5, 5, 5], 3, states=tf.range(10, 17)
+        tf.range(1, 8),
+        3,
+        episode_ids=[1, 1, 5, 5, 5, 5, 5],
+        states=tf.range(10, 17),
     )
     self.assertAllEqual(chopped.rows, [[1, 2, 0], [3, 4, 5], [6, 7, 0]])
     self.assertAllEqual(chopped.seq_lens, [2, 3, 2])
@@ -33,14 +38,16 @@ class ChopTest(tf.test.TestCase):
     ):
       self.assertAllEqual(
           fragments.chop_into_sequences(
-              tf.range(1, 4), ids, 9, dynamic_max=True
+              tf.range(1, 4), 9, episode_ids=ids, dynamic_max=True
           ).rows,
           expected,
       )
 
   def test_two_columns_of_ids(self):
     chopped = fragments.chop_into_sequences(
-        tf.range(1, 6), [[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]], 9,
+        tf.range(1, 6),
+        9,
+        episode_ids=[[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]],
         dynamic_max=True,
     )
     self.assertAllEqual(chopped.rows, [[1, 0], [2, 3], [4, 5]])
@@ -64,7 +71,7 @@ class ChopTest(tf.test.TestCase):
             contract.stack(chunk + (length - len(chunk)) * [zero])
         )
     chop = lambda rows: fragments.chop_into_sequences(
-        rows, ids, length, states=rows['state']
+        rows, length, episode_ids=ids, states=rows['state']
     )
     in_map = tf.data.Dataset.from_tensors(contract.stack(rows)).map(chop)
     spec = in_map.element_spec
@@ -82,10 +89,44 @@ class ChopTest(tf.test.TestCase):
       self.assertAllEqual(chopped.seq_lens, seq_lens)
       self.assertAllEqual(chopped.mask.sum(axis=1), seq_lens)
 
+  def test_where_episodes_end(self):
+    expected = fragments.chop_into_sequences(
+        tf.range(1, 8), 3, episode_ids=[1, 1, 5, 5, 5, 5, 5]
+    )
+    for ends in (
+        {'lengths': [2, 0, 5]},
+        {'is_last': [False, True, False, False, False, False, True]},
+        {'is_last': [False, True, False, False, False, False, False]},
+    ):
+      tf.nest.map_structure(
+          self.assertAllEqual,
+          fragments.chop_into_sequences(tf.range(1, 8), 3, **ends),
+          expected,
+      )
+
+  def test_the_rows_of_one_episode(self):
+    rows = transitions.transition_rows(contract.A)
+    chopped = fragments.chop_into_sequences(
+        rows, 3, states=rows.columns['observation']
+    )
+    self.assertAllEqual(chopped.rows['reward'], [[1, 2, 3], [4, 5, 0]])
+    self.assertAllEqual(chopped.initial_state, [0, 3])
+    # Of one episode, too, ids may say where sequences begin.
+    chopped = fragments.chop_into_sequences(
+        rows, 3, episode_ids=[1, 2, 2, 2, 2], time_major=True
+    )
+    self.assertAllEqual(
+        chopped.rows['reward'], [[1, 2, 5], [0, 3, 0], [0, 4, 0]]
+    )
+    self.assertAllEqual(chopped.mask, [[1, 1, 1], [0, 1, 0], [0, 1, 0]])
+
   def test_no_rows(self):
     for dynamic_max in (False, True):
       chopped = fragments.chop_into_sequences(
-          tf.zeros([0, 2]), tf.zeros([0]), 3, dynamic_max=dynamic_max
+          tf.zeros([0, 2]),
+          3,
+          episode_ids=tf.zeros([0]),
+          dynamic_max=dynamic_max,
       )
       self.assertEqual(chopped.rows.shape[0], 0)
       self.assertEqual(chopped.seq_lens.shape, [0])
@@ -96,8 +137,8 @@ class ChopTest(tf.test.TestCase):
       def chop(convert=convert):
         return fragments.chop_into_sequences(
             {'a': convert(range(1, 8)), 'b': (convert(['x'] * 7),)},
-            convert(ids),
             3,
+            episode_ids=convert(ids),
             states=(convert(range(10, 17)), np.zeros([7, 2])),
         )
 
@@ -113,12 +154,13 @@ class ChopTest(tf.test.TestCase):
         self.assertAllEqual(chopped.initial_state[0], [10, 12, 15])
         self.assertEqual(chopped.initial_state[1].shape, [3, 2])
     self.assertAllEqual(
-        fragments.chop_into_sequences(range(1, 4), (1, 1, 2), 2).rows,
+        fragments.chop_into_sequences(range(1, 4), 2, episode_ids=(1, 1, 2)
+        ).rows,
         [[1, 2], [3, 0]],
     )
     # Lists of other than numbers and strings are parts of the nest.
     chopped = fragments.chop_into_sequences(
-        [[1, 2, 3], np.zeros([3])], [1, 1, 2], 2
+        [[1, 2, 3], np.zeros([3])], 2, episode_ids=[1, 1, 2]
     )
     self.assertAllEqual(chopped.rows[0], [[1, 2], [3, 0]])
     self.assertAllEqual(chopped.rows[1], [[0, 0], [0, 0]])
@@ -132,7 +174,9 @@ class ChopTest(tf.test.TestCase):
          {'h': tf.zeros([4, 2])}),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        fragments.chop_into_sequences(rows, ids, 2, states=states)
+        fragments.chop_into_sequences(
+            rows, 2, episode_ids=ids, states=states
+        )
 
     @tf.function(
         input_signature=[
@@ -142,7 +186,9 @@ class ChopTest(tf.test.TestCase):
         ]
     )
     def chop(rows, ids, states):
-      return fragments.chop_into_sequences(rows, ids, 2, states=states)
+      return fragments.chop_into_sequences(
+            rows, 2, episode_ids=ids, states=states
+        )
 
     self.assertAllEqual(
         chop(rows, [1, 1, 2, 2, 2], rows).rows, [[0, 1], [2, 3], [4, 0]]
@@ -156,9 +202,9 @@ class ChopTest(tf.test.TestCase):
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'max_length must be a positive'):
-      fragments.chop_into_sequences(tf.range(3), [1, 1, 1], 0)
+      fragments.chop_into_sequences(tf.range(3), 0, episode_ids=[1, 1, 1])
     with self.assertRaisesRegex(ValueError, 'one or two dimensions'):
-      fragments.chop_into_sequences(tf.range(3), 1, 2)
+      fragments.chop_into_sequences(tf.range(3), 2, episode_ids=1)
 
 
 class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
@@ -179,7 +225,8 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_fragment_function_never_sees_two_episodes(self):
     def tell(rows):
       # Zero where the function begins anew.
-      return {**rows, 'place': tf.range(tf.size(rows['t']))}
+      place = tf.range(tf.size(rows.columns['t']))
+      return rows._replace(columns={**rows.columns, 'place': place})
 
     data = golden.stacked([contract.B] * 4)
     for mode, expected in (
@@ -259,6 +306,47 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
     renamed = data.map(fields.RenameFields({name: 'own'}))
     batch = next(iter(fragments.convert_rlds_to_fragments(renamed, 3)))
     self.assertAllEqual(batch['own'], [1, 2, 3])
+
+  def test_rows_that_saw_their_whole_episode(self):
+    data = golden.nested([contract.B, contract.A])
+    rows = data.map(
+        lambda episode: returns.n_step_transitions(episode['steps'], 3, 0.5)
+    )
+    batches = list(fragments.convert_rlds_to_fragments(rows, 4))
+    self.assertAllEqual(
+        [batch['reward'] for batch in batches],
+        [[27.5, 35, 30, 2.75], [4.5, 6.25, 6.5, 5]],
+    )
+    self.assertAllEqual(batches[0]['t'], [0, 1, 2, 0])
+
+  def test_returns_of_each_fragment(self):
+    dataset = fragments.convert_rlds_to_fragments(
+        golden.stacked([contract.B] * 2),
+        4,
+        fragment_fn=lambda rows: returns.reward_to_go(rows, 0.5),
+    )
+    self.assertEqual(
+        [b['reward_to_go'].tolist() for b in dataset.as_numpy_iterator()],
+        [[27.5, 35, 30, 10], [35, 30]],
+    )
+
+  def test_other_kinds_of_elements_and_of_results(self):
+    data = golden.stacked([contract.B])
+    with self.assertRaisesRegex(ValueError, 'must return TransitionRows'):
+      fragments.convert_rlds_to_fragments(
+          data, 2, fragment_fn=lambda rows: rows.columns
+      )
+    batches = fragments.convert_rlds_to_fragments(data, 2)
+    with self.assertRaisesRegex(ValueError, 'RLDS episodes.*but are dict'):
+      fragments.convert_rlds_to_fragments(batches, 2)
+
+  def test_other_names(self):
+    data = golden.stacked([{**contract.B, 't': contract.B['reward']}])
+    batch = next(
+        iter(fragments.convert_rlds_to_fragments(data, 3, names={'t': 'step'}))
+    )
+    self.assertAllEqual(batch['t'], [10, 20, 30])
+    self.assertAllEqual(batch['step'], [0, 1, 2])
 
   def test_no_episodes(self):
     data = golden.stacked([], golden.stacked_spec(contract.A))

@@ -75,11 +75,11 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(cut['discount'], [*discount, 1])
     self.assertDTypeEqual(cut['discount'], np.float32)
 
-    rows = returns.n_step_transitions(cut, 1)
-    self.assertAllEqual(rows.discount, discount)
-    two = returns.n_step_transitions(cut, 2, 0.5)
+    rows = returns.n_step_transitions(cut, 1).columns
+    self.assertAllEqual(rows['discount'], discount)
+    two = returns.n_step_transitions(cut, 2, 0.5).columns
     self.assertAllEqual(
-        two.discount,
+        two['discount'],
         [
             np.prod(discount[t : t + 2]) * 0.5 ** len(discount[t : t + 2])
             for t in range(transitions)
@@ -87,13 +87,15 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     )
     # With a value of 8 everywhere: what a learner makes of the last reward.
     values = np.full(transitions + 1, 8, np.float32)
+    rows = returns.td_lambda_returns(cut, values, 0.5)
     self.assertEqual(
-        returns.td_lambda_returns(cut, values, 0.5)[-1], transitions + 0.5 * 8
+        rows.columns['td_lambda_return'][-1], transitions + 0.5 * 8
     )
     to_go = np.zeros(transitions + 1)
     for t in reversed(range(transitions)):
       to_go[t] = t + 1 + 0.5 * discount[t] * to_go[t + 1]
-    self.assertAllClose(returns.reward_to_go(cut, 0.5), to_go[:-1])
+    rows = returns.reward_to_go(cut, 0.5)
+    self.assertAllClose(rows.columns['reward_to_go'], to_go[:-1])
 
     for terminal_discount in ('step', 'transition'):
       frames = golden.frames_of(
@@ -177,7 +179,7 @@ class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def test_learners_bootstrap_where_nothing_is_done(self):
-    steps = {**contract.A, 'discount': np.float32([1, 1, 1, 1, 0, 0])}
+    steps = contract.A_WITH_ZERO_DISCOUNTS
     split = horizon.split_at_horizon(
         golden.stacked([steps]), 2, no_done_at_end=True
     )
@@ -185,7 +187,7 @@ class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual([frame.discount for frame in frames], [1] * 8)
     rows = [returns.n_step_transitions(e['steps'], 2, 0.5) for e in split]
     self.assertAllEqual(
-        np.concatenate([row.discount for row in rows]),
+        np.concatenate([row.columns['discount'] for row in rows]),
         [0.25, 0.5, 0.25, 0.5, 0.5],
     )
 

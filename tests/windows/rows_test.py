@@ -73,17 +73,29 @@ class ToTensorsTest(parameterized.TestCase, tf.test.TestCase):
       next(results)
 
 
-class AddColumnTest(tf.test.TestCase):
+class AddColumnsTest(tf.test.TestCase):
 
-  def test_a_field_is_never_replaced(self):
-    rows = {'a': 1}
-    rows_lib.add_column(rows, 'b', 2)
-    self.assertEqual(rows, {'a': 1, 'b': 2})
+  def test_a_column_is_never_replaced(self):
+    columns = {'a': 1}
+    self.assertEqual(
+        rows_lib.add_columns(columns, {'b': 2, 'c': 3}),
+        {'a': 1, 'b': 2, 'c': 3},
+    )
     with self.assertRaisesRegex(
         ValueError, r"field 'a' already.*RenameFields\({'a': \.\.\.}\)"
     ):
-      rows_lib.add_column(rows, 'a', 3)
-    self.assertEqual(rows, {'a': 1, 'b': 2})
+      rows_lib.add_columns(columns, {'a': 3})
+    self.assertEqual(columns, {'a': 1})
+
+  def test_other_names(self):
+    self.assertEqual(
+        rows_lib.add_columns({'a': 1}, {'a': 2, 'b': 3}, {'a': 'x'}),
+        {'a': 1, 'x': 2, 'b': 3},
+    )
+    with self.assertRaisesRegex(ValueError, "field 'a' already.*names={'b'"):
+      rows_lib.add_columns({'a': 1}, {'b': 2}, {'b': 'a'})
+    with self.assertRaisesRegex(ValueError, 'Did you mean mask'):
+      rows_lib.add_columns({'a': 1}, {'mask': 2}, {'masks': 'b'})
 
 
 if __name__ == '__main__':

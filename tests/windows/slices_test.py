@@ -113,23 +113,23 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     one = contract.make_steps([60, 61], [1], terminal=True)
     rows, lengths = _store(contract.A, contract.B, one, none)
     drawn = slices.sample_slices(
-        rows, lengths, _DRAWS, **{'slice_length': 3, 'seed': (1, 2),
-                                  **arguments}
+        rows, _DRAWS, lengths=lengths,
+        **{'slice_length': 3, 'seed': (1, 2), **arguments},
     )
     self._assert_frequencies(drawn, expected)
 
   @parameterized.product(
-      weighting=slices.WEIGHTINGS, pad=['zeros', 'repeat_last', 'ragged']
+      weighting=slices.WEIGHTINGS, fill=['zeros', 'repeat', 'ragged']
   )
-  def test_rows_against_a_loop(self, weighting, pad):
+  def test_rows_against_a_loop(self, weighting, fill):
     length = 4
     episodes = contract.edge_episodes(length)
     rows, lengths = _store(*episodes)
     drawn = slices.sample_slices(
-        rows, lengths, 50, length, (3, 4),
-        strict=False, weighting=weighting, pad=pad, span=(2, 3),
+        rows, 50, length, (3, 4), lengths=lengths,
+        strict=False, weighting=weighting, fill=fill, span=(2, 3),
     )
-    sliced = _numpy(drawn.rows) if pad != 'ragged' else drawn.rows
+    sliced = _numpy(drawn.rows) if fill != 'ragged' else drawn.rows
     seen = set()
     for s in range(50):
       transitions = contract.transitions(episodes[int(drawn.trajectory[s])])
@@ -138,24 +138,24 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
       for at in range(int(drawn.start[s]), int(drawn.start[s]) + length):
         inside = 0 <= at < count
         mask.append(inside)
-        if inside or pad == 'repeat_last':
+        if inside or fill == 'repeat':
           expected.append(transitions[min(max(at, 0), count - 1)])
-        elif pad == 'zeros':
+        elif fill == 'zeros':
           expected.append(contract.zero_like(transitions[0]))
       seen.add(sum(mask))
       self.assertAllEqual(drawn.mask[s], mask)
       row = tf.nest.map_structure(lambda leaf: leaf[s], sliced)  # pylint: disable=cell-var-from-loop
-      row = _numpy(row) if pad == 'ragged' else row
+      row = _numpy(row) if fill == 'ragged' else row
       contract.assert_rows(self, row, expected)
     self.assertContainsSubset({1, 2, 3, 4}, seen)
 
   @parameterized.parameters(
-      ('zeros', [10, 11, 12, 0]), ('repeat_last', [10, 11, 12, 12])
+      ('zeros', [10, 11, 12, 0]), ('repeat', [10, 11, 12, 12])
   )
-  def test_a_short_trajectory(self, pad, expected):
+  def test_a_short_trajectory(self, fill, expected):
     rows, lengths = _store(contract.B)
     drawn = slices.sample_slices(
-        rows, lengths, 2, 4, (0, 0), strict=False, pad=pad
+        rows, 2, 4, (0, 0), lengths=lengths, strict=False, fill=fill
     )
     self.assertAllEqual(drawn.rows['observation'], [expected] * 2)
     self.assertAllEqual(drawn.mask, [[True, True, True, False]] * 2)
@@ -165,12 +165,12 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     firsts, starts = [], []
     draw = tf.function(
         lambda seed: slices.sample_slices(
-            rows, lengths, 2, 3, (seed, 0), replacement=False
+            rows, 2, 3, (seed, 0), lengths=lengths, replacement=False
         )
     )
     draw_windows = tf.function(
         lambda seed: slices.sample_slices(
-            rows, lengths, 4, 3, (seed, 0), weighting='window',
+            rows, 4, 3, (seed, 0), lengths=lengths, weighting='window',
             replacement=False,
         )
     )
@@ -190,7 +190,9 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_the_seed_decides(self):
     rows, lengths = _store(contract.A, contract.B)
-    draw = lambda seed: slices.sample_slices(rows, lengths, 30, 3, seed)
+    draw = lambda seed: slices.sample_slices(  # pylint: disable=g-long-lambda
+        rows, 30, 3, seed, lengths=lengths
+    )
     in_graph = tf.function(draw)
     tf.nest.map_structure(
         self.assertAllEqual, draw((1, 2)), in_graph((1, 2))
@@ -204,7 +206,9 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
   def test_in_map_with_static_shapes(self):
     rows, lengths = _store(*contract.edge_episodes(3))
     dataset = tf.data.Dataset.range(3).map(
-        lambda index: slices.sample_slices(rows, lengths, 5, 3, (7, index))
+        lambda index: slices.sample_slices(
+            rows, 5, 3, (7, index), lengths=lengths
+        )
     )
     spec = dataset.element_spec
     self.assertEqual(
@@ -217,7 +221,7 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
       tf.nest.map_structure(
           self.assertAllEqual,
           drawn,
-          slices.sample_slices(rows, lengths, 5, 3, (7, index)),
+          slices.sample_slices(rows, 5, 3, (7, index), lengths=lengths),
       )
 
   def test_nothing_to_draw(self):
@@ -231,7 +235,7 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
           tf.errors.InvalidArgumentError, 'not enough slices to draw'
       ):
         slices.sample_slices(
-            rows, lengths, num_slices=2, seed=(0, 0), **arguments
+            rows, lengths=lengths, num_slices=2, seed=(0, 0), **arguments
         )
 
   def test_lengths_that_do_not_add_up(self):
@@ -239,14 +243,14 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'must add up to the rows'
     ):
-      slices.sample_slices(rows, [2], 1, 1, (0, 0))
+      slices.sample_slices(rows, 1, 1, (0, 0), lengths=[2])
 
   def test_arrays_and_lists_in_the_place_of_tensors(self):
     rows, lengths = _store(*contract.edge_episodes(3))
     numpy_rows, numpy_lengths = _numpy((rows, lengths))
-    for pad in slices.PADS:
+    for fill in slices.FILLS:
       draw = lambda rows, lengths, seed: slices.sample_slices(  # pylint: disable=g-long-lambda
-          rows, lengths, 5, 4, seed, strict=False, pad=pad  # pylint: disable=cell-var-from-loop
+          rows, 5, 4, seed, lengths=lengths, strict=False, fill=fill  # pylint: disable=cell-var-from-loop
       )
       expected = draw(rows, lengths, (1, 2))
       for lengths_given, seed in (
@@ -263,7 +267,7 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
       tf.nest.map_structure(
           self.assertAllEqual, in_map.get_single_element(), expected
       )
-    drawn = slices.sample_slices([5, 6, 7], [3], 1, 3, (0, 0))
+    drawn = slices.sample_slices([5, 6, 7], 1, 3, (0, 0), lengths=[3])
     self.assertAllEqual(drawn.rows, [[5, 6, 7]])
 
   def test_bad_arguments(self):
@@ -272,17 +276,17 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
         ('num_slices must be a positive', {'num_slices': 0}),
         ('slice_length must be a positive', {'slice_length': 0}),
         ('Did you mean window', {'weighting': 'windows'}),
-        ('Did you mean ragged', {'pad': 'raged'}),
+        ('Did you mean ragged', {'fill': 'raged'}),
         ('span must be two numbers from 0', {'span': (0, 2)}),
         ('span must be two numbers from 0', {'span': (-1, 0)}),
-        ('seed must be two integers', {'seed': 3}),
-        ('seed must be two integers', {'seed': tf.constant([1, 2, 3])}),
-        ('seed must be two integers', {'seed': (0.5, 1)}),
+        ('seed must be an integer or two', {'seed': tf.constant([1, 2, 3])}),
+        ('seed must be an integer or two', {'seed': (0.5, 1)}),
         ('span must be two numbers from 0', {'span': (0.5, 0)}),
     ):
       with self.assertRaisesRegex(ValueError, message):
         slices.sample_slices(
-            rows, lengths,
+            rows,
+            lengths=lengths,
             **{'num_slices': 1, 'slice_length': 2, 'seed': (0, 0),
                **arguments},
         )
@@ -294,7 +298,9 @@ class PadTrajectoriesTest(tf.test.TestCase):
     episodes = contract.edge_episodes(3)
     rows, lengths = _store(*episodes)
     for max_length in (None, 12):
-      padded, mask = slices.pad_trajectories(rows, lengths, max_length)
+      padded, mask = slices.pad_trajectories(
+          rows, max_length, lengths=lengths
+      )
       width = max_length or int(max(lengths))
       expected = []
       for steps in episodes:
@@ -314,7 +320,7 @@ class PadTrajectoriesTest(tf.test.TestCase):
         ]
     )
     def pad(rows, lengths):
-      return slices.pad_trajectories(rows, lengths, 3)
+      return slices.pad_trajectories(rows, 3, lengths=lengths)
 
     padded, mask = pad.get_concrete_function().structured_outputs
     self.assertEqual(padded.shape.as_list(), [None, 3, 2])
@@ -324,7 +330,7 @@ class PadTrajectoriesTest(tf.test.TestCase):
 
   def test_arrays_and_lists_in_the_place_of_tensors(self):
     rows = {'a': np.arange(3), 'b': (['x', 'y', 'z'], [[1.0], [2.0], [3.0]])}
-    pad = lambda: slices.pad_trajectories(rows, np.array([1, 2]))
+    pad = lambda: slices.pad_trajectories(rows, lengths=np.array([1, 2]))
     in_map = tf.data.Dataset.range(1).map(lambda _: pad())
     for padded, mask in (pad(), in_map.get_single_element()):
       self.assertAllEqual(padded['a'], [[0, 0], [1, 2]])
@@ -341,7 +347,7 @@ class PadTrajectoriesTest(tf.test.TestCase):
         ([0, 0], 3, [2, 3, 2]),
     ):
       padded, mask = slices.pad_trajectories(
-          np.zeros([0, 2], np.float32), lengths, max_length
+          np.zeros([0, 2], np.float32), max_length, lengths=lengths
       )
       self.assertAllEqual(padded, np.zeros(expected))
       self.assertAllEqual(mask, np.zeros(expected[:2], bool))
@@ -360,13 +366,13 @@ class PadTrajectoriesTest(tf.test.TestCase):
         (tf.errors.InvalidArgumentError, 'must add up', [1, 2], [1]),
     ):
       with self.assertRaisesRegex(error, message):
-        slices.pad_trajectories(rows, lengths)
+        slices.pad_trajectories(rows, lengths=lengths)
       with self.assertRaisesRegex(error, message):
-        slices.sample_slices(rows, lengths, 1, 1, (0, 0))
+        slices.sample_slices(rows, 1, 1, (0, 0), lengths=lengths)
 
   def test_lengths_of_rows_that_are_known_only_later(self):
     pad = tf.function(
-        slices.pad_trajectories,
+        lambda rows, lengths: slices.pad_trajectories(rows, lengths=lengths),
         input_signature=[
             {'a': tf.TensorSpec([None]), 'b': tf.TensorSpec([None, 2])},
             tf.TensorSpec([None], tf.int64),
@@ -381,18 +387,18 @@ class PadTrajectoriesTest(tf.test.TestCase):
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'max_length must be a positive'):
-      slices.pad_trajectories(tf.zeros([3]), [3], 0)
+      slices.pad_trajectories(tf.zeros([3]), 0, lengths=[3])
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'longer than max_length'
     ):
-      slices.pad_trajectories(tf.zeros([3]), [3], 2)
+      slices.pad_trajectories(tf.zeros([3]), 2, lengths=[3])
 
 
 class RandomCropTest(tf.test.TestCase):
 
   def test_each_start_is_as_likely(self):
     starts = tf.data.Dataset.range(3000).map(
-        lambda index: slices.random_crop(contract.A, 3, (5, index))[
+        lambda index: slices.random_crop(contract.A, 3, (5, index)).columns[
             'observation'
         ]
     )
@@ -425,7 +431,9 @@ class RandomCropTest(tf.test.TestCase):
       )
 
     spec = contract.check_everywhere(
-        self, lambda steps: slices.random_crop(steps, 3, (1, 1)), episodes,
+        self,
+        lambda steps: slices.random_crop(steps, 3, (1, 1)).columns,
+        episodes,
         check,
     )
     self.assertEqual(
@@ -440,7 +448,7 @@ class RandomCropTest(tf.test.TestCase):
           for crop in data.map(
               lambda index, episode: slices.random_crop(
                   episode['steps'], 3, (seed, index)
-              )['reward']
+              ).columns['reward']
           ).as_numpy_iterator()
       ]
 
@@ -455,8 +463,8 @@ class RandomCropTest(tf.test.TestCase):
       slices.random_crop(contract.B, 4, (0, 0))
     with self.assertRaisesRegex(ValueError, 'crop_length must be a positive'):
       slices.random_crop(contract.B, 0, (0, 0))
-    with self.assertRaisesRegex(ValueError, 'seed must be two integers'):
-      slices.random_crop(contract.B, 2, 7)
+    with self.assertRaisesRegex(ValueError, 'seed must be an integer or two'):
+      slices.random_crop(contract.B, 2, 0.5)
 
 
 if __name__ == '__main__':

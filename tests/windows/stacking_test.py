@@ -130,7 +130,7 @@ class AddedColumnsTest(tf.test.TestCase):
           ValueError, f'field {mask!r} already.*RenameFields'
       ):
         function(own, 2)
-      named = function(own, 2, mask_name='is_real')
+      named = function(own, 2, names={mask: 'is_real'})
       self.assertAllEqual(named[mask], contract.B['reward'])
       self.assertAllEqual(named['is_real'], function(contract.B, 2)[mask])
 

@@ -11,7 +11,7 @@ from tests import golden
 class TransitionRowsTest(tf.test.TestCase):
 
   def test_the_contract_episode(self):
-    rows = transitions.transition_rows(contract.A)
+    rows = transitions.transition_rows(contract.A).columns
     self.assertAllEqual(rows['observation'], [0, 1, 2, 3, 4])
     self.assertAllEqual(rows['next_observation'], [1, 2, 3, 4, 5])
     self.assertAllEqual(rows['reward'], [1, 2, 3, 4, 5])
@@ -22,7 +22,7 @@ class TransitionRowsTest(tf.test.TestCase):
 
   def test_edges_against_a_loop(self):
     def check(steps, rows):
-      contract.assert_rows(self, rows, contract.transitions(steps))
+      contract.assert_rows(self, rows.columns, contract.transitions(steps))
 
     contract.check_everywhere(
         self, transitions.transition_rows, contract.edge_episodes(3), check
@@ -35,7 +35,8 @@ class TransitionRowsTest(tf.test.TestCase):
     contract.assert_rows(
         self,
         tf.nest.map_structure(
-            lambda leaf: leaf.numpy(), transitions.transition_rows(steps)
+            lambda leaf: leaf.numpy(),
+            transitions.transition_rows(steps).columns,
         ),
         contract.transitions(contract.A),
     )
@@ -49,11 +50,12 @@ class TransitionRowsTest(tf.test.TestCase):
     # Without observations no column is added.
     del own['observation']
     self.assertAllEqual(
-        transitions.transition_rows(own)['next_observation'], [1, 2, 3, 4, 5]
+        transitions.transition_rows(own).columns['next_observation'],
+        [1, 2, 3, 4, 5],
     )
 
   def test_fields_that_are_missing(self):
-    rows = transitions.transition_rows({'action': tf.range(3)})
+    rows = transitions.transition_rows({'action': tf.range(3)}).columns
     self.assertAllEqual(rows['action'], [0, 1])
     self.assertEqual(list(rows), ['action'])
 

@@ -14,7 +14,7 @@ _EIGHT = contract.make_steps(range(9), range(1, 9), terminal=True)
 
 
 def _view(steps, view, **kwargs):
-  result = views.apply_views(steps, {'view': view}, **kwargs)
+  result = views.compute_views(steps, {'view': view}, **kwargs)
   return result.columns['view'].numpy().tolist()
 
 
@@ -39,11 +39,11 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(_view(_THREE, _View(column, shift)), expected)
 
   def test_a_long_range(self):
-    result = views.apply_views(_THREE, {'reward': _View(shift='-50:-1')})
+    result = views.compute_views(_THREE, {'reward': _View(shift='-50:-1')})
     self.assertEqual(result.columns['reward'].shape, [3, 50])
     self.assertAllEqual(result.columns['reward'][2, -2:], [1, 2])
     self.assertAllEqual(
-        tf.reduce_sum(tf.cast(result.valid['reward'], tf.int32), 1), [0, 1, 2]
+        tf.reduce_sum(tf.cast(result.mask['reward'], tf.int32), 1), [0, 1, 2]
     )
 
   @parameterized.parameters(
@@ -80,11 +80,11 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
         'state': _View('observation', used_for_training=False),
     }
     self.assertEqual(
-        list(views.apply_views(_THREE, requirements).columns), ['reward']
+        list(views.compute_views(_THREE, requirements).columns), ['reward']
     )
     self.assertEqual(
         list(
-            views.apply_views(
+            views.compute_views(
                 _THREE, requirements, for_training=False
             ).columns
         ),
@@ -123,9 +123,9 @@ class EdgesTest(tf.test.TestCase):
       rows = contract.transitions(steps)
       length = len(rows)
       for name, view in requirements.items():
-        expected, valid = [], []
+        expected, mask = [], []
         for t in range(0, length, view.batch_repeat_value):
-          values, valid_values = [], []
+          values, mask_values = [], []
           for shift in shifts[name]:
             at = t + shift
             is_observation = name in ('observation', 'camera')
@@ -141,17 +141,17 @@ class EdgesTest(tf.test.TestCase):
             if not inside and not (is_observation and at < 0):
               value = contract.zero_like(value)
             values.append(value)
-            valid_values.append(inside)
+            mask_values.append(inside)
           squeeze = len(values) == 1
           expected.append(values[0] if squeeze else contract.stack(values))
-          valid.append(valid_values[0] if squeeze else valid_values)
+          mask.append(mask_values[0] if squeeze else mask_values)
         contract.assert_rows(self, result.columns[name], expected)
-        if valid:
-          self.assertAllEqual(result.valid[name], valid)
+        if mask:
+          self.assertAllEqual(result.mask[name], mask)
 
     spec = contract.check_everywhere(
         self,
-        lambda steps: views.apply_views(steps, requirements),
+        lambda steps: views.compute_views(steps, requirements),
         contract.edge_episodes(3),
         check,
     )
@@ -159,8 +159,8 @@ class EdgesTest(tf.test.TestCase):
         spec.columns['observation']['camera'],
         tf.TensorSpec([None, 3, 2, 1], tf.uint8),
     )
-    self.assertEqual(spec.valid['action'], tf.TensorSpec([None, 4], tf.bool))
-    self.assertEqual(spec.valid['state'], tf.TensorSpec([None], tf.bool))
+    self.assertEqual(spec.mask['action'], tf.TensorSpec([None, 4], tf.bool))
+    self.assertEqual(spec.mask['state'], tf.TensorSpec([None], tf.bool))
 
   def test_fragments_join_to_what_the_episode_shows(self):
     # With views of the past alone, nothing is cut.
@@ -168,9 +168,9 @@ class EdgesTest(tf.test.TestCase):
     requirements = {
         'observation': _View(shift='-2:1'), 'reward': _View(shift=-1)
     }
-    whole = views.apply_views(steps, requirements)
+    whole = views.compute_views(steps, requirements)
     parts = [
-        views.apply_views(steps, requirements, start=start, stop=stop)
+        views.compute_views(steps, requirements, start=start, stop=stop)
         for start, stop in ((0, 3), (3, 3), (3, 7))
     ]
     tf.nest.map_structure(
@@ -200,7 +200,7 @@ class BadArgumentsTest(parameterized.TestCase, tf.test.TestCase):
   def test_views(self, message, arguments):
     view = _View(**{'data_col': 'reward', **arguments})
     with self.assertRaisesRegex(ValueError, message):
-      views.apply_views(_THREE, {'view': view})
+      views.compute_views(_THREE, {'view': view})
 
   def test_others(self):
     with self.assertRaisesRegex(ValueError, 'Did you mean rllib'):

@@ -1,0 +1,123 @@
+"""Rows of many trajectories, one after the other, and where each one ends."""
+
+from typing import Any, NamedTuple, Optional
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import gathering
+from rlds2reverb.windows import rows as rows_lib
+from rlds2reverb.windows import transitions
+
+
+class FlatRows(NamedTuple):
+  """Rows of several trajectories.
+
+  Attributes:
+    rows: a nest of `[N, ...]`.
+    states: a nest of `[N, ...]`.
+    lengths: int64 `[E]`: how many rows each trajectory has.
+  """
+
+  rows: Any
+  states: Any
+  lengths: tf.Tensor
+
+
+def flat_rows(
+    rows: Any,
+    *,
+    lengths: Optional[Any],
+    episode_ids: Optional[Any],
+    is_last: Optional[Any],
+    states: Any = (),
+) -> FlatRows:
+  """Finds the trajectories in rows that lie one after the other.
+
+  Just one argument says where they end. `TransitionRows` are one trajectory,
+  and need none:
+
+      rows           a  b  c  d  e
+      lengths        3        2
+      episode_ids    7  7  7  9  9
+      is_last        F  F  T  F  F     what follows the last T is one, too
+
+  Args:
+    rows: a nest of `[N, ...]`, tensors, arrays or lists; or `TransitionRows`.
+    lengths: integers `[E]` whose sum is `N`.
+    episode_ids: `[N]`, whatever tells a trajectory from the next; or `[N, k]`,
+      where a change in any of the `k` begins a trajectory.
+    is_last: bool `[N]`: whether a trajectory ends with the row.
+    states: a nest of `[N, ...]`, too.
+
+  Returns:
+    The `FlatRows`.
+
+  Raises:
+    ValueError: if not just one of the three is given, or it has another dtype
+      or rank; or if rows, ids, flags and states are not of one number.
+    InvalidArgumentError: if they are not, and that is only known later; or if
+      lengths are negative or do not add up to the rows.
+  """
+  if isinstance(rows, transitions.TransitionRows):
+    rows = transitions.as_rows(rows).columns
+    if lengths is None and episode_ids is None and is_last is None:
+      lengths = gathering.num_rows(rows)[tf.newaxis]
+  marks = {'lengths': lengths, 'episode_ids': episode_ids, 'is_last': is_last}
+  marks = {name: mark for name, mark in marks.items() if mark is not None}
+  if len(marks) != 1:
+    raise ValueError(
+        'Just one of lengths, episode_ids and is_last must say where the'
+        f' trajectories end, but given are: {", ".join(marks) or "none"}. The'
+        ' TransitionRows of one episode need none of them.'
+    )
+  if lengths is not None:
+    given = rows_lib.to_tensors(rows=rows, states=states)
+    return FlatRows(
+        given['rows'],
+        given['states'],
+        _checked_lengths(lengths, gathering.num_rows(given['rows'])),
+    )
+  name, mark = marks.popitem()
+  mark = tf.convert_to_tensor(mark)
+  if name == 'episode_ids' and mark.shape.rank not in (1, 2):
+    raise ValueError(
+        'episode_ids must have one or two dimensions, but have the shape'
+        f' {mark.shape}.'
+    )
+  if name == 'is_last' and (mark.dtype != tf.bool or mark.shape.rank != 1):
+    raise ValueError(
+        'is_last must be one bool a row, but is'
+        f' {mark.dtype.name} {mark.shape}.'
+    )
+  given = rows_lib.to_tensors(**{'rows': rows, name: mark, 'states': states})
+  mark = given[name]
+  if name == 'is_last':
+    begins_next = mark[:-1]
+  else:
+    ids = mark[:, tf.newaxis] if mark.shape.rank == 1 else mark
+    begins_next = tf.reduce_any(ids[1:] != ids[:-1], axis=1)
+  count = gathering.num_rows(mark)
+  begins = tf.concat([tf.range(count)[:1] == 0, begins_next], 0)
+  starts = tf.where(begins)[:, 0]
+  ends = tf.concat([starts, count[tf.newaxis]], 0)[1:]
+  return FlatRows(given['rows'], given['states'], ends - starts)
+
+
+def _checked_lengths(lengths, count) -> tf.Tensor:
+  given = tf.convert_to_tensor(lengths, dtype_hint=tf.int64)
+  if not given.dtype.is_integer or given.shape.rank != 1:
+    raise ValueError(
+        f'lengths must be integers, one a trajectory, but are {lengths}.'
+    )
+  lengths = tf.cast(given, tf.int64)
+  with tf.control_dependencies([
+      tf.debugging.assert_non_negative(
+          lengths, 'The lengths of trajectories must not be negative.'
+      ),
+      tf.debugging.assert_equal(
+          tf.reduce_sum(lengths),
+          count,
+          'The lengths of the trajectories must add up to the rows.',
+      ),
+  ]):
+    return tf.identity(lengths)

@@ -1,0 +1,283 @@
+"""Chunks of an episode for recurrent agents, and their burn-in."""
+
+from typing import Any, Dict, NamedTuple, Optional, Union
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import ends
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import paths
+from rlds2reverb.windows import transitions
+
+ENDS = (
+    ends.EndOfEpisode.DROP,
+    ends.EndOfEpisode.REPEAT_LAST,
+    ends.EndOfEpisode.OVERLAP,
+    ends.EndOfEpisode.ZERO_PAD,
+)
+
+_WEIGHT = 'weight'
+
+
+class Chunks(NamedTuple):
+  """Chunks of `L` consecutive transition rows.
+
+  `unroll` gives the chunks of one episode; `dataset.unbatch().batch(B)` makes
+  batches of them, which `split_burn_in` takes.
+
+  Attributes:
+    columns: the columns of the rows, every leaf `[C, L, ...]`.
+    mask: bool `[C, L]`: True where a row is real, False where it was filled in.
+    initial_state: a nest of `[C, ...]`: the recurrent state at the first row of
+      each chunk; `()` where there is none.
+  """
+
+  columns: Dict[str, Any]
+  mask: tf.Tensor
+  initial_state: Any = ()
+
+  def swap_time(self) -> 'Chunks':
+    """Returns batch-major chunks time-major, `[L, C, ...]`, or the reverse."""
+    return self._replace(
+        columns=gathering.swap_time(self.columns),
+        mask=gathering.swap_time(self.mask),
+    )
+
+
+class BurnIn(NamedTuple):
+  """The parts of sequences, after the R2D2 of DI-engine.
+
+  Of a sequence of L rows, with a burn-in of b and targets n rows ahead, these
+  are the rows of each part. What the sequences do not have is `()`.
+
+  Attributes:
+    burn_in_observation: `[:b + n]`: warms up the state of the target network.
+    main_observation: `[b:L - n]`: where the loss is.
+    target_observation: `[b + n:]`: n rows after the main ones.
+    action: `[b:L - n]`.
+    reward: `[b:L - n]`.
+    is_terminal: `[b:]`.
+    weight: `[b:]`.
+    columns: all other columns, `[b:L - n]`.
+    mask: bool, `[b:L - n]`.
+    initial_state: as it was in the chunks: the state before the burn-in.
+  """
+
+  burn_in_observation: Any
+  main_observation: Any
+  target_observation: Any
+  action: Any
+  reward: Any
+  is_terminal: Any
+  weight: Any
+  columns: Dict[str, Any]
+  mask: tf.Tensor
+  initial_state: Any
+
+
+def unroll(
+    episode: Any,
+    unroll_length: int,
+    end_of_episode: Union[str, ends.EndOfEpisode] = 'repeat_last',
+    *,
+    stride_length: Optional[int] = None,
+    state: Optional[paths.Path] = None,
+    time_major: bool = False,
+) -> Chunks:
+  """Cuts the transition rows of one episode into chunks of one length.
+
+  This is the last step of a chain of functions on rows. With `stride_length`
+  chunks overlap, as R2D2 wants them. After `get_train_sample` of DI-engine.
+
+  Chunks of 4 of an episode of 6 transitions; `.` is a row of zeros that
+  `is_last`, and a lower case x is masked:
+
+      "drop"           X1 X2 X3 X4
+      "repeat_last"    X1 X2 X3 X4    X5 X6 x6 x6
+      "overlap"        X1 X2 X3 X4    X3 X4 X5 X6
+      "zero_pad"       X1 X2 X3 X4    X5 X6  .  .
+
+  Where no rows are left over all four are the same, for example with
+  `stride_length=2`:
+
+                       X1 X2 X3 X4    X3 X4 X5 X6
+
+  An episode shorter than a chunk makes no chunk with `"drop"`, and with
+  `"overlap"` the one of `"zero_pad"`.
+
+  Args:
+    episode: the `TransitionRows` of one episode, or its steps, a nested data
+      set or stacked `[T + 1, ...]` tensors.
+    unroll_length: `L`, how many transitions a chunk has: an int that is known
+      when the pipeline is built.
+    end_of_episode: what becomes of the rows that no chunk covers, one of the
+      four above; see `EndOfEpisode`.
+    stride_length: how many rows after a chunk the next one starts: by default
+      `L`, so that chunks are disjoint. With a longer stride the rows between
+      two chunks are left out.
+    state: the path of the column that holds the recurrent state with which each
+      row's action was chosen.
+    time_major: whether columns and mask are `[L, C, ...]`.
+
+  Returns:
+    The `Chunks`, with every column of the rows, and with an initial state if
+    `state` is given: the state stored with each chunk's first row, or zeros at
+    the start of the episode. An episode without transitions has no chunks.
+
+  Raises:
+    ValueError: if `unroll_length` or `stride_length` is not positive,
+      `end_of_episode` is not one of the four, there is no column `state`, or
+      `episode` is neither rows nor steps.
+    InvalidArgumentError: if fields or columns differ in length.
+  """
+  checks.check_positive('unroll_length', unroll_length)
+  stride = unroll_length if stride_length is None else stride_length
+  checks.check_positive('stride_length', stride)
+  end = ends.check_end('end_of_episode', end_of_episode, ENDS)
+  columns = transitions.as_rows(episode).columns
+  states = None if state is None else paths.get(columns, state)
+  starts = _starts(gathering.num_rows(columns), unroll_length, stride, end)
+  chunks = _cut(columns, starts, unroll_length, end)
+  if state is not None:
+    goes_on = starts > 0
+    if rlds.IS_FIRST in columns:
+      # Rows may have been cropped: then the first is in mid-episode.
+      goes_on = ~gathering.take(columns[rlds.IS_FIRST], starts)
+    chunks = chunks._replace(
+        initial_state=gathering.take_filled(
+            states,
+            tf.where(goes_on, starts, -1),
+            gathering.num_rows(columns),
+        )
+    )
+  return chunks.swap_time() if time_major else chunks
+
+
+def _starts(length, size, stride, end) -> tf.Tensor:
+  """Returns, int64 `[C]`, the first row of each chunk."""
+  count = tf.maximum((length - size) // stride + 1, 0)
+  following = count * stride
+  if end != ends.EndOfEpisode.DROP:
+    covered = tf.where(count > 0, following - stride + size, 0)
+    is_left_over = (covered < length) & (following < length)
+    count += tf.cast(is_left_over, tf.int64)
+  starts = tf.range(count) * stride
+  if end == ends.EndOfEpisode.OVERLAP:
+    starts = tf.minimum(starts, tf.maximum(length - size, 0))
+  return starts
+
+
+def _cut(columns, starts, size, end) -> Chunks:
+  """Returns the chunks of `size` rows from `starts` on, without states."""
+  length = gathering.num_rows(columns)
+  index = gathering.window_index(starts, size)
+  mask = gathering.is_inside(index, length)
+  if end == ends.EndOfEpisode.DROP:
+    return Chunks(gathering.take(columns, index), mask)
+  repeats = end == ends.EndOfEpisode.REPEAT_LAST
+  chunked = gathering.take_filled(
+      columns, index, length, after='repeat' if repeats else 'zeros'
+  )
+  if not repeats and rlds.IS_LAST in chunked:
+    chunked[rlds.IS_LAST] |= ~mask
+  return Chunks(chunked, mask)
+
+
+def split_burn_in(
+    chunks: Chunks,
+    burn_in: int,
+    n_step: Optional[int] = None,
+    *,
+    time_major: bool = False,
+) -> BurnIn:
+  """Splits chunks into burn-in, main and target parts.
+
+  After R2D2 in DI-engine. burn_in=2, n_step=2, L=6:
+
+      row                     0  1  2  3  4  5
+      burn_in_observation     o0 o1 o2 o3
+      main_observation              o2 o3
+      target_observation                  o4 o5
+      action, reward, mask          2  3
+      all other columns             2  3
+      is_terminal, weight           2  3  4  5
+
+  `n_step` only says how far the targets' observations lie ahead. It adds up no
+  rewards: `n_step_transitions` does so, on the whole episode, before the rows
+  are unrolled.
+
+  Args:
+    chunks: the `Chunks` that `unroll` returns, or batches of them: every leaf
+      `[B, L, ...]`, or of a single chunk `[L, ...]`. They must have
+      `observation` and `action`.
+    burn_in: how many rows only warm up the recurrent state.
+    n_step: how many rows the targets lie ahead. Without it there is no target
+      part, and the main part is all that follows the burn-in.
+    time_major: whether the leaves are `[L, B, ...]`.
+
+  Returns:
+    The `BurnIn`, in the same order of dimensions.
+
+  Raises:
+    ValueError: if `chunks` is of another type, `burn_in` is negative, `n_step`
+      is not positive, or `L` is not known, not that of all columns, or less
+      than `burn_in + 2 * n_step` (without n_step, `burn_in + 1`).
+  """
+  if not isinstance(chunks, Chunks):
+    raise ValueError(
+        'split_burn_in takes the Chunks that unroll returns, but was given a'
+        f' {type(chunks).__name__}. Of other sequences make them:'
+        ' Chunks(columns, mask, initial_state).'
+    )
+  if not hasattr(burn_in, '__index__') or burn_in < 0:
+    raise ValueError(
+        f'burn_in must be an integer of 0 or more, but is {burn_in!r}.'
+    )
+  if n_step is not None:
+    checks.check_positive('n_step', n_step)
+  columns = dict(chunks.columns)
+  for field in (rlds.OBSERVATION, rlds.ACTION):
+    paths.get(columns, field)
+  is_batched = chunks.mask.shape.rank == 2
+  axis = 1 if is_batched and not time_major else 0
+  length = chunks.mask.shape[axis]
+  ahead = n_step or 0
+  needed = burn_in + (2 * n_step if n_step else 1)
+  if length is None or length < needed:
+    raise ValueError(
+        f'Sequences of length {length} are too short for burn_in={burn_in} and'
+        f' n_step={n_step}: they need at least {needed} rows, known when the'
+        ' pipeline is built. Choose longer sequences or a shorter burn-in.'
+    )
+  for name, leaf in paths.leaves(columns).items():
+    if leaf.shape[axis] not in (length, None):
+      raise ValueError(
+          f'Sequences must have one length in all fields, but {name} has'
+          f' {leaf.shape[axis]} rows, and the mask has {length}.'
+      )
+
+  def part(nest, start, stop):
+    return tf.nest.map_structure(
+        lambda leaf: leaf[:, start:stop] if axis else leaf[start:stop], nest
+    )
+
+  observation = columns.pop(rlds.OBSERVATION)
+  is_terminal = columns.pop(rlds.IS_TERMINAL, ())
+  weight = columns.pop(_WEIGHT, ())
+  main = part(columns, burn_in, length - ahead)
+  return BurnIn(
+      burn_in_observation=part(observation, 0, burn_in + ahead),
+      main_observation=part(observation, burn_in, length - ahead),
+      target_observation=(
+          part(observation, burn_in + ahead, length) if n_step else ()
+      ),
+      action=main.pop(rlds.ACTION),
+      reward=main.pop(rlds.REWARD, ()),
+      is_terminal=part(is_terminal, burn_in, length),
+      weight=part(weight, burn_in, length),
+      columns=main,
+      mask=part(chunks.mask, burn_in, length - ahead),
+      initial_state=chunks.initial_state,
+  )
