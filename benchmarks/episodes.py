@@ -63,16 +63,16 @@ def _steps_of(episodes: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _read_statistics(episodes: tf.data.Dataset, steps: int) -> None:
-  found = rlds2reverb.compute_statistics(episodes).num_steps
+  found = rlds2reverb.statistics.compute_statistics(episodes).num_steps
   if found != steps:
     raise RuntimeError(f'Expected {steps} steps, but got {found}.')
 
 
 def _transforms() -> List[Callable[[Dict[str, Any]], Any]]:
   return [
-      rlds2reverb.KeepEpisodes(min_length=1),
-      rlds2reverb.ScaleReward(0.1),
-      rlds2reverb.ClipField(rlds.ACTION, -1.0, 1.0),
+      rlds2reverb.transforms.KeepEpisodes(min_length=1),
+      rlds2reverb.transforms.ScaleReward(0.1),
+      rlds2reverb.transforms.ClipField(rlds.ACTION, -1.0, 1.0),
   ]
 
 
@@ -90,7 +90,7 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
   cases = [rows(_READ, _steps_of(episodes))]
   if kind == data.IMAGES:
     return cases + _image_cases(rows, episodes)
-  mapping = rlds2reverb.StepMapping(
+  mapping = rlds2reverb.fields.StepMapping(
       # A vector of all leaves.
       observation=[rlds.OBSERVATION], discount=None, cast={'float64': 'float32'}
   )
@@ -98,14 +98,14 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
       rows('map_fields', _steps_of(rlds2reverb.map_fields(episodes, mapping))),
       rows(
           'transform_episodes: keep, scale, clip',
-          _steps_of(rlds2reverb.transform_episodes(episodes, _transforms())),
+          _steps_of(rlds2reverb.transforms.transform_episodes(episodes, _transforms())),
       ),
       rows(
           'NormalizeField: observation',
           _steps_of(
-              rlds2reverb.transform_episodes(
+              rlds2reverb.transforms.transform_episodes(
                   episodes,
-                  [rlds2reverb.NormalizeField(rlds.OBSERVATION, 0.5, 2.0)],
+                  [rlds2reverb.transforms.NormalizeField(rlds.OBSERVATION, 0.5, 2.0)],
               )
           ),
       ),
@@ -126,7 +126,7 @@ def _image_cases(rows, episodes) -> List[timing.Case]:
   num_rows = num_slices * data.count_episodes(_STEPS[data.IMAGES].value)
 
   def decode(nest):
-    return rlds2reverb.decode_images(
+    return rlds2reverb.transforms.decode_images(
         nest, [rlds.OBSERVATION], size=data.IMAGE_SIZE
     )
 

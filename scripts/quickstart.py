@@ -53,7 +53,7 @@ def main(argv):
   directory = files.user_path(_DIRECTORY.value)
 
   if not files.names_in(directory):
-    rlds2reverb.record_episodes(
+    rlds2reverb.datasets.record_episodes(
         'CartPole-v1', directory, _NUM_EPISODES.value, progress=True
     )
   episodes = rlds2reverb.load_episodes(directory)

@@ -36,25 +36,25 @@ _BAD = {
 
 _STREAM = rlds2reverb.ConversionRules(validation='tf_agents')
 _STEP_FUNCTIONS = {
-    'transition_rows': rlds2reverb.transition_rows,
-    'unroll': lambda steps: rlds2reverb.unroll(steps, 2),
-    'n_step': lambda steps: rlds2reverb.n_step_transitions(steps, 2),
-    'reward_to_go': rlds2reverb.reward_to_go,
-    'stack_observations': lambda steps: rlds2reverb.stack_observations(
+    'transition_rows': rlds2reverb.windows.transition_rows,
+    'unroll': lambda steps: rlds2reverb.windows.unroll(steps, 2),
+    'n_step': lambda steps: rlds2reverb.windows.n_step_transitions(steps, 2),
+    'reward_to_go': rlds2reverb.windows.reward_to_go,
+    'stack_observations': lambda steps: rlds2reverb.windows.stack_observations(
         steps, 2
     ),
-    'chunk_actions': lambda steps: rlds2reverb.chunk_actions(steps, 2),
-    'advantages': lambda steps: rlds2reverb.advantages(steps, [0.0] * 4),
-    'apply_views': lambda steps: rlds2reverb.apply_views(steps, {}),
-    'apply_horizon': lambda steps: rlds2reverb.apply_horizon(steps, 2),
-    'random_crop': lambda steps: rlds2reverb.random_crop(steps, 1, (1, 2)),
-    'scale_reward': lambda steps: rlds2reverb.ScaleReward(2.0)(
+    'chunk_actions': lambda steps: rlds2reverb.windows.chunk_actions(steps, 2),
+    'advantages': lambda steps: rlds2reverb.windows.advantages(steps, [0.0] * 4),
+    'apply_views': lambda steps: rlds2reverb.windows.apply_views(steps, {}),
+    'apply_horizon': lambda steps: rlds2reverb.windows.apply_horizon(steps, 2),
+    'random_crop': lambda steps: rlds2reverb.windows.random_crop(steps, 1, (1, 2)),
+    'scale_reward': lambda steps: rlds2reverb.transforms.ScaleReward(2.0)(
         {'steps': steps}
     ),
-    'keep_episodes': lambda steps: rlds2reverb.KeepEpisodes(min_length=1)(
+    'keep_episodes': lambda steps: rlds2reverb.transforms.KeepEpisodes(min_length=1)(
         {'steps': steps}
     ),
-    'map_fields': lambda steps: rlds2reverb.StepMapping()({'steps': steps}),
+    'map_fields': lambda steps: rlds2reverb.fields.StepMapping()({'steps': steps}),
 }
 
 
@@ -96,7 +96,7 @@ class StepFunctionsTest(parameterized.TestCase, tf.test.TestCase):
         {'steps': tf.nest.map_structure(tf.constant, _SHORT_ACTION)}
     )
     for build in (
-        lambda: data.map(lambda e: rlds2reverb.transition_rows(e['steps'])),
+        lambda: data.map(lambda e: rlds2reverb.windows.transition_rows(e['steps'])),
         lambda: rlds2reverb.convert_rlds_to_trajectories(data),
     ):
       with self.assertRaisesRegex(ValueError, 'action: 3, .*reward: 4'):
@@ -105,13 +105,13 @@ class StepFunctionsTest(parameterized.TestCase, tf.test.TestCase):
   def test_data_sets(self):
     data = golden.stacked([golden.COMPLETE, _SHORT_ACTION])
     for function in (
-        lambda d: rlds2reverb.split_at_horizon(d, 2),
-        lambda d: rlds2reverb.convert_rlds_to_fragments(d, 2),
+        lambda d: rlds2reverb.windows.split_at_horizon(d, 2),
+        lambda d: rlds2reverb.windows.convert_rlds_to_fragments(d, 2),
         lambda d: tf.data.Dataset.from_tensors(
-            rlds2reverb.join_transitions(d)
+            rlds2reverb.windows.join_transitions(d)
         ),
         lambda d: tf.data.Dataset.from_tensors(
-            rlds2reverb.compute_statistics(d).num_steps
+            rlds2reverb.statistics.compute_statistics(d).num_steps
         ),
         rlds2reverb.map_fields,
     ):
@@ -218,7 +218,7 @@ class MappingTest(parameterized.TestCase, tf.test.TestCase):
       {'observation': {'a': lambda e: e['steps']['reward'][1:]}},
   )
   def test_function_that_returns_another_length(self, **sources):
-    mapping = rlds2reverb.StepMapping(**sources)
+    mapping = rlds2reverb.fields.StepMapping(**sources)
     steps = dict(golden.COMPLETE)
     steps['action'] = steps['action'][:, None].astype(np.float32)
     (field,) = sources
@@ -242,9 +242,9 @@ class MappingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_length_is_that_of_a_field_that_is_used(self):
     steps = {'a_field': np.zeros([9], np.float32), **golden.COMPLETE}
-    mapping = rlds2reverb.StepMapping(
+    mapping = rlds2reverb.fields.StepMapping(
         reward=2.0,
-        is_terminal=rlds2reverb.TerminalOnSuccess('is_last'),
+        is_terminal=rlds2reverb.fields.TerminalOnSuccess('is_last'),
     )
     (mapped,) = rlds2reverb.map_fields(
         golden.stacked([steps]), mapping

@@ -55,39 +55,39 @@ def _of_steps(function):
   return on_data
 
 
-_NORMALIZE = rlds2reverb.NormalizeField('action', offset=1.0, scale=2.0)
+_NORMALIZE = rlds2reverb.transforms.NormalizeField('action', offset=1.0, scale=2.0)
 _FUNCTIONS = {
-    'transition_rows': _of_steps(rlds2reverb.transition_rows),
-    'n_step': _of_steps(lambda s: rlds2reverb.n_step_transitions(s, 3, 0.5)),
-    'reward_to_go': _of_steps(lambda s: rlds2reverb.reward_to_go(s, 0.5)),
+    'transition_rows': _of_steps(rlds2reverb.windows.transition_rows),
+    'n_step': _of_steps(lambda s: rlds2reverb.windows.n_step_transitions(s, 3, 0.5)),
+    'reward_to_go': _of_steps(lambda s: rlds2reverb.windows.reward_to_go(s, 0.5)),
     'td_lambda': _of_steps(
-        lambda s: rlds2reverb.td_lambda_returns(s, s['reward'], 0.5)
+        lambda s: rlds2reverb.windows.td_lambda_returns(s, s['reward'], 0.5)
     ),
     'advantages': _of_steps(
-        lambda s: rlds2reverb.advantages(s, s['reward'], 0.5)
+        lambda s: rlds2reverb.windows.advantages(s, s['reward'], 0.5)
     ),
-    'unroll': _of_steps(lambda s: rlds2reverb.unroll(s, 4, 'zero_pad')),
+    'unroll': _of_steps(lambda s: rlds2reverb.windows.unroll(s, 4, 'zero_pad')),
     'apply_views': _of_steps(
-        lambda s: rlds2reverb.apply_views(
-            s, {'last': rlds2reverb.ViewRequirement('reward', -1)}
+        lambda s: rlds2reverb.windows.apply_views(
+            s, {'last': rlds2reverb.windows.ViewRequirement('reward', -1)}
         )
     ),
     'stack_observations': _of_steps(
-        lambda s: rlds2reverb.stack_observations(s, 2)
+        lambda s: rlds2reverb.windows.stack_observations(s, 2)
     ),
-    'chunk_actions': _of_steps(lambda s: rlds2reverb.chunk_actions(s, 2)),
-    'random_crop': _of_steps(lambda s: rlds2reverb.random_crop(s, 1, (1, 2))),
-    'apply_horizon': _of_steps(lambda s: rlds2reverb.apply_horizon(s, 15)),
+    'chunk_actions': _of_steps(lambda s: rlds2reverb.windows.chunk_actions(s, 2)),
+    'random_crop': _of_steps(lambda s: rlds2reverb.windows.random_crop(s, 1, (1, 2))),
+    'apply_horizon': _of_steps(lambda s: rlds2reverb.windows.apply_horizon(s, 15)),
     'no_done_at_end': _of_steps(
-        lambda s: rlds2reverb.apply_horizon(s, 15, no_done_at_end=True)
+        lambda s: rlds2reverb.windows.apply_horizon(s, 15, no_done_at_end=True)
     ),
-    'split_at_horizon': lambda d: rlds2reverb.split_at_horizon(d, 15).map(
+    'split_at_horizon': lambda d: rlds2reverb.windows.split_at_horizon(d, 15).map(
         _double
     ),
-    'fragments': lambda d: rlds2reverb.convert_rlds_to_fragments(d, 16).map(
+    'fragments': lambda d: rlds2reverb.windows.convert_rlds_to_fragments(d, 16).map(
         _double
     ),
-    'complete_fragments': lambda d: rlds2reverb.convert_rlds_to_fragments(
+    'complete_fragments': lambda d: rlds2reverb.windows.convert_rlds_to_fragments(
         d, 2, 'complete_episodes'
     ).map(_double),
     'frames': lambda d: rlds2reverb.convert_rlds_to_trajectories(d).map(
@@ -111,25 +111,25 @@ _FUNCTIONS = {
     ).map(_double),
     'map_fields': lambda d: rlds2reverb.map_fields(
         d,
-        rlds2reverb.StepMapping(
-            discount=None, is_terminal=rlds2reverb.TerminalOnSuccess('is_last')
+        rlds2reverb.fields.StepMapping(
+            discount=None, is_terminal=rlds2reverb.fields.TerminalOnSuccess('is_last')
         ),
     ).map(_double),
-    'transforms': lambda d: rlds2reverb.transform_episodes(
+    'transforms': lambda d: rlds2reverb.transforms.transform_episodes(
         d,
         [
-            rlds2reverb.ScaleReward(3.0, minimum=0.0),
-            rlds2reverb.ClipField('action', -0.5, 0.5),
+            rlds2reverb.transforms.ScaleReward(3.0, minimum=0.0),
+            rlds2reverb.transforms.ClipField('action', -0.5, 0.5),
             _NORMALIZE,
-            rlds2reverb.KeepEpisodes(min_length=1, min_return=-1e9),
-            rlds2reverb.DropNoOps(no_op=0.5),
-            rlds2reverb.FrameSkip(2),
+            rlds2reverb.transforms.KeepEpisodes(min_length=1, min_return=-1e9),
+            rlds2reverb.transforms.DropNoOps(no_op=0.5),
+            rlds2reverb.transforms.FrameSkip(2),
         ],
     ).map(_double),
     'statistics': lambda d: tf.data.Dataset.from_tensors(
-        rlds2reverb.compute_statistics(d).num_steps
+        rlds2reverb.statistics.compute_statistics(d).num_steps
     ),
-    'mixture': lambda d: rlds2reverb.mix_datasets(
+    'mixture': lambda d: rlds2reverb.datasets.mix_datasets(
         {'a': d, 'b': d}, end='first'
     ).map(_double),
 }

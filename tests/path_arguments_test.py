@@ -38,13 +38,13 @@ def _write_checkpoint(at):
 
 
 def _merge(at):
-  rlds2reverb.merge_reverb_checkpoints([at('checkpoint')], at('new'))
+  rlds2reverb.replay.merge_reverb_checkpoints([at('checkpoint')], at('new'))
 
 
 def _cache(at):
   # Statistics of a generator are not kept.
   episodes = tf.data.Dataset.from_tensors({'steps': golden.COMPLETE})
-  rlds2reverb.cached_statistics(episodes, at('data'), quantiles=())
+  rlds2reverb.statistics.cached_statistics(episodes, at('data'), quantiles=())
 
 
 # What each of them leaves, relative to the folder; `*` is any text.

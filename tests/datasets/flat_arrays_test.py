@@ -507,7 +507,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     arrays = _without('timeouts', terminals=np.zeros(5))
     path = self._write(arrays)
     gin.parse_config("""
-        rlds2reverb.from_flat_arrays.max_episode_steps = 2
+        rlds2reverb.datasets.from_flat_arrays.max_episode_steps = 2
         load_hdf5.max_episode_steps = 3
     """)
     self.assertLen(_steps(arrays), 3)
