@@ -54,8 +54,8 @@ class TablesTest(parameterized.TestCase):
     _insert(client, 1)
     self.assertRegex(
         tables.describe_contents(client, [testing.TABLE]),
-        'holds 2 items. Its rate limiter lets no more in .* 2 items inserted and'
-        ' 0 sampled',
+        'holds 2 items. Its rate limiter lets no more in .* 2 items inserted'
+        ' and 0 sampled',
     )
 
   def test_a_table_that_is_not_there(self):
