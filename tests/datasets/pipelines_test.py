@@ -152,6 +152,11 @@ def _fingerprints():
 # Not a tf.test.TestCase, which sets the seed that a shuffle has by default.
 class FingerprintTest(parameterized.TestCase):
 
+  def setUp(self):
+    super().setUp()
+    # Another test of this process may have set it.
+    tf.random.set_seed(None)
+
   def test_the_same_in_another_process_and_different_otherwise(self):
     # They are built in another order, so names of nodes and functions differ.
     program = (
