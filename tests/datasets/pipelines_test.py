@@ -154,7 +154,7 @@ class FingerprintTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    # Another test of this process may have set it.
+    # A tf.test.TestCase that ran before may have left one.
     tf.random.set_seed(None)
 
   def test_the_same_in_another_process_and_different_otherwise(self):
