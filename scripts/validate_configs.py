@@ -27,7 +27,7 @@ from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 
 _CONFIG = flags.DEFINE_string(
-    'config', None, 'The name of a config or a gin file; by default all configs.'
+    'config', None, 'The name of a config or a gin file; by default all.'
 )
 _DATA = flags.DEFINE_string(
     'data',

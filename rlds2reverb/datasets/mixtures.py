@@ -115,8 +115,8 @@ def _normalize(datasets, weights):
     return [1 / len(datasets)] * len(datasets)
   if set(weights) != set(datasets):
     raise ValueError(
-        f'weights must have the names of the data sets, {sorted(datasets)}, but'
-        f' have {sorted(weights)}.'
+        f'weights must be of the data sets {sorted(datasets)}, but are of'
+        f' {sorted(weights)}.'
     )
   total = sum(weights.values())
   if min(weights.values()) < 0 or not 0 < total < float('inf'):

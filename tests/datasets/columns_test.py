@@ -45,7 +45,7 @@ class ColumnsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_check_objects(self):
     columns.check_objects('a', np.array([b'a', 'b'], object))
-    with self.assertRaisesRegex(ValueError, 'a is an .* has 3, a int, in row 1'):
+    with self.assertRaisesRegex(ValueError, 'a is an .* has 3, a int, in r'):
       columns.check_objects('a', np.array([['a', 'b'], ['c', 3]], object))
 
   def test_numbers(self):
