@@ -57,7 +57,8 @@ def split_at_horizon(
   """Cuts every episode into pseudo-episodes of `horizon` transitions.
 
   This is RLlib's soft horizon. Two pseudo-episodes share the observation where
-  they meet, and only the last one can be terminal. An episode of 5 transitions, horizon=2:
+  they meet, and only the last one can be terminal. An episode of 5 transitions,
+  horizon=2:
 
       steps                0  1  2  3  4  5
       pseudo-episodes      0  1  2
