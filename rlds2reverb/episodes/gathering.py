@@ -1,8 +1,8 @@
 """Windows on an episode's rows: one gather with a matrix of row indices.
 
 Sequences, chunks, views, stacked frames, slices and n-step returns differ only
-in the indices that they ask for. What an index means outside the rows is
-decided on the indices, which are few bytes, never on the rows gathered:
+in the indices of the rows that they gather. Indices outside the rows are dealt
+with before the gather, because indices are far smaller than rows:
 
     rows                    a  b  c  d
     index           -2  -1  0  1  2  3   4   5
@@ -53,8 +53,8 @@ def take_windows(
 ) -> Any:
   """Gathers windows of consecutive rows.
 
-  Long windows that overlap are put together of pieces, which takes far fewer
-  copies than row by row. Here with pieces of two rows, of a b c d e:
+  Long windows that overlap are put together from pieces of several rows, which
+  takes far fewer copies than single rows do. Here are pieces of two rows:
 
       pieces           ab  bc  cd  de
       windows          ab cd   bc de

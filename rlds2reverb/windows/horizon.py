@@ -28,10 +28,10 @@ def apply_horizon(
     steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
       tensors.
     horizon: the most transitions, `H`. None cuts nothing.
-    no_done_at_end: whether learners shall bootstrap at the end of every
-      episode: `is_terminal` is then False everywhere, and a terminal step and
-      the one before it, from which the transition leads there, have a discount
-      of 1. `is_last` stays.
+    no_done_at_end: whether learners bootstrap at the end of every episode.
+      `is_terminal` is then False everywhere, and the discount is 1 on a
+      terminal step and on the step before it, from which the transition leads
+      there. `is_last` stays as it is.
 
   Returns:
     The steps, stacked, at most `H + 1`. An episode that was cut is truncated:
@@ -56,8 +56,9 @@ def split_at_horizon(
 ) -> tf.data.Dataset:
   """Cuts every episode into pseudo-episodes of `horizon` transitions.
 
-  RLlib's soft horizon. They share the observation where they meet, and none but
-  the last can be terminal. An episode of 5 transitions, horizon=2:
+  This is RLlib's soft horizon. Two pseudo-episodes share the observation where
+  they meet, and only the last one can be terminal. An episode of 5 transitions,
+  horizon=2:
 
       steps                0  1  2  3  4  5
       pseudo-episodes      0  1  2
@@ -71,8 +72,8 @@ def split_at_horizon(
 
   Returns:
     An RLDS data set, the steps stacked, with `is_first` on the first step of
-    each pseudo-episode and `is_last` on its last. What else an episode has,
-    each pseudo-episode has.
+    each pseudo-episode and `is_last` on its last. Each pseudo-episode has all
+    that the episode has besides its steps.
 
   Raises:
     ValueError: if `horizon` is not positive, or a flag is missing or not one
@@ -84,7 +85,7 @@ def split_at_horizon(
   def split(episode):
     steps = _checked(episode[rlds.STEPS], no_done_at_end)
     length = gathering.num_rows(steps)
-    # An episode of one step is one of no transitions.
+    # An episode of one step has no transitions, and stays an episode.
     count = tf.maximum((length - 1 + horizon - 1) // horizon, 1)
     count = tf.where(length > 0, count, 0)
 
@@ -99,7 +100,7 @@ def split_at_horizon(
 
 
 def _checked(steps, no_done_at_end) -> Dict[str, Any]:
-  """Returns an episode's steps stacked, none of them done if so desired."""
+  """Returns an episode's steps stacked, none terminal with `no_done_at_end`."""
   steps = transitions.stack_dict(steps)
   for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL):
     paths.get(steps, flag)
