@@ -155,12 +155,28 @@ def one_a_step(field: str, column: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
   Raises:
     ValueError: if the field is not one number for each step.
+    InvalidArgumentError: if that is only known later.
   """
   spec = _without_time(tf.TensorSpec(column.shape, column.dtype))
   check_number(field, spec, or_bool=dtype == tf.bool)
   column = tf.cast(column, dtype)
-  # A column that is [T] already needs no operation.
-  return column if column.shape.rank == 1 else tf.reshape(column, [-1])
+  if column.shape.rank == 1:
+    return column  # This needs no operation.
+  checks = []
+  if column.shape.rank != 2 or column.shape[1] != 1:
+    shape = tf.shape(column)
+    checks.append(
+        tf.debugging.Assert(
+            tf.equal(tf.size(column), shape[0]),
+            [
+                f'Step field {field} must be one number for each step, of shape'
+                ' () or (1,). Are the episodes batched? Its shape is',
+                shape,
+            ],
+        )
+    )
+  with tf.control_dependencies(checks):
+    return tf.reshape(column, [-1])
 
 
 def check_numeric(feature: str, nest: Any) -> None:

@@ -295,5 +295,33 @@ class ZerosTest(tf.test.TestCase):
     self.assertAllEqual(found['b'][0], [b'', b''])
 
 
+class OneAStepTest(tf.test.TestCase):
+
+  def test_a_column_of_shape_one(self):
+    column = tf.constant([[True], [False]])
+    flags = lambda column: steps_lib.one_a_step('is_first', column, tf.bool)
+    # What the last dimension is may be known only while it runs.
+    open_flags = tf.function(
+        flags,
+        input_signature=[tf.TensorSpec([None, None], tf.bool)],
+        autograph=False,
+    )
+    self.assertAllEqual(flags(column), [True, False])
+    self.assertAllEqual(open_flags(column), [True, False])
+
+  def test_a_batch_of_episodes_is_no_episode(self):
+    batches = golden.stacked([golden.COMPLETE, golden.COMPLETE]).batch(2)
+    flags = batches.map(
+        lambda batch: steps_lib.one_a_step(
+            'is_first', batch['steps']['is_first'], tf.bool
+        )
+    )
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError,
+        'is_first must be one number for each step.*Are the episodes batched',
+    ):
+      list(flags)
+
+
 if __name__ == '__main__':
   tf.test.main()
