@@ -25,6 +25,8 @@ from benchmarks import processes
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb import datasets
+from rlds2reverb import statistics
+from rlds2reverb import transforms
 from rlds2reverb import windows
 
 _STEPS = {
@@ -63,16 +65,16 @@ def _steps_of(episodes: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _read_statistics(episodes: tf.data.Dataset, steps: int) -> None:
-  found = rlds2reverb.statistics.compute_statistics(episodes).num_steps
+  found = statistics.compute_statistics(episodes).num_steps
   if found != steps:
     raise RuntimeError(f'Expected {steps} steps, but got {found}.')
 
 
 def _transforms() -> List[Callable[[Dict[str, Any]], Any]]:
   return [
-      rlds2reverb.transforms.KeepEpisodes(min_length=1),
-      rlds2reverb.transforms.ScaleReward(0.1),
-      rlds2reverb.transforms.ClipField(rlds.ACTION, -1.0, 1.0),
+      transforms.KeepEpisodes(min_length=1),
+      transforms.ScaleReward(0.1),
+      transforms.ClipField(rlds.ACTION, -1.0, 1.0),
   ]
 
 
@@ -98,14 +100,14 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
       rows('map_fields', _steps_of(rlds2reverb.map_fields(episodes, mapping))),
       rows(
           'transform_episodes: keep, scale, clip',
-          _steps_of(rlds2reverb.transforms.transform_episodes(episodes, _transforms())),
+          _steps_of(transforms.transform_episodes(episodes, _transforms())),
       ),
       rows(
           'NormalizeField: observation',
           _steps_of(
-              rlds2reverb.transforms.transform_episodes(
+              transforms.transform_episodes(
                   episodes,
-                  [rlds2reverb.transforms.NormalizeField(rlds.OBSERVATION, 0.5, 2.0)],
+                  [transforms.NormalizeField(rlds.OBSERVATION, 0.5, 2.0)],
               )
           ),
       ),
@@ -126,7 +128,7 @@ def _image_cases(rows, episodes) -> List[timing.Case]:
   num_rows = num_slices * data.count_episodes(_STEPS[data.IMAGES].value)
 
   def decode(nest):
-    return rlds2reverb.transforms.decode_images(
+    return transforms.decode_images(
         nest, [rlds.OBSERVATION], size=data.IMAGE_SIZE
     )
 
