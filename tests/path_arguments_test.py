@@ -10,8 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 import rlds2reverb
-from rlds2reverb import datasets
-from rlds2reverb import fields
 from tests import golden
 from tests import ram_files  # pylint: disable=unused-import
 
@@ -24,11 +22,11 @@ def _episodes():
 
 
 def _record(at):
-  return datasets.record_episodes('CartPole-v1', at('new'), 1)
+  return rlds2reverb.datasets.record_episodes('CartPole-v1', at('new'), 1)
 
 
 def _save(at):
-  return datasets.save_episodes(_episodes(), at('new'))
+  return rlds2reverb.datasets.save_episodes(_episodes(), at('new'))
 
 
 def _write_checkpoint(at):
@@ -72,12 +70,12 @@ def _read_mapping(at):
 
 
 def _read_hdf5(at):
-  (episode,) = datasets.load_hdf5(at('flat.hdf5'))
+  (episode,) = rlds2reverb.datasets.load_hdf5(at('flat.hdf5'))
   return len(episode['steps']['reward'])
 
 
 def _read_minari(at):
-  (episode,) = datasets.load_minari(at('minari'))
+  (episode,) = rlds2reverb.datasets.load_minari(at('minari'))
   return len(episode['steps']['reward'])
 
 
@@ -109,8 +107,8 @@ _PATH_WORDS = ('dir', 'path', 'root', 'folder', 'file')
 
 def _make_folder(folder):
   """Writes what the functions read."""
-  datasets.save_episodes(_episodes(), f'{folder}/data')
-  datasets.save_episodes(
+  rlds2reverb.datasets.save_episodes(_episodes(), f'{folder}/data')
+  rlds2reverb.datasets.save_episodes(
       _episodes(), f'{folder}/sets/named/1.0.0', name='named'
   )
   rlds2reverb.write_reverb_checkpoint(
@@ -203,7 +201,11 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_every_function_that_takes_a_path_is_here(self):
     found = set()
-    public = [vars(module) for module in (rlds2reverb, datasets, fields)]
+    rooms = [
+        room for room in vars(rlds2reverb).values() if inspect.ismodule(room)
+    ]
+    self.assertNotEmpty(rooms)
+    public = [vars(module) for module in (rlds2reverb, *rooms)]
     for name, function in [pair for names in public for pair in names.items()]:
       if not inspect.isfunction(function):
         continue

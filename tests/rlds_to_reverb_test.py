@@ -40,14 +40,19 @@ class DropInTest(tf.test.TestCase):
 
   def test_package_has_the_functions_and_what_they_need(self):
     for name in (
-        'get_rlds_step_features',
         'create_trajectory_data_spec',
         'convert_rlds_to_trajectories',
         'convert_rlds_to_trajectory_blocks',
         'push_rlds_to_reverb',
     ):
       self.assertIs(getattr(rlds2reverb, name), getattr(rlds_to_reverb, name))
-    self.assertTrue(issubclass(rlds2reverb.trajectories.SpecMismatchError, ValueError))
+    self.assertIs(
+        rlds2reverb.episodes.get_rlds_step_features,
+        rlds_to_reverb.get_rlds_step_features,
+    )
+    self.assertTrue(
+        issubclass(rlds2reverb.trajectories.SpecMismatchError, ValueError)
+    )
     self.assertEmpty(rlds2reverb.ConversionReport().skipped_episodes)
 
   def test_has_the_names_and_positional_arguments_of_the_original(self):

@@ -241,7 +241,11 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_no_rows(self):
     arrays = {name: array[:0] for name, array in _ARRAYS.items()}
-    self._check(arrays, [])
+    for rlds_data in (
+        flat_arrays.from_flat_arrays(arrays),
+        flat_arrays.load_hdf5(self._write(arrays)),
+    ):
+      self.assertEmpty(list(rlds_data))
 
   @parameterized.named_parameters(('next', True), ('no_next', False))
   def test_random_episodes(self, has_next):
@@ -507,7 +511,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     arrays = _without('timeouts', terminals=np.zeros(5))
     path = self._write(arrays)
     gin.parse_config("""
-        rlds2reverb.datasets.from_flat_arrays.max_episode_steps = 2
+        rlds2reverb.from_flat_arrays.max_episode_steps = 2
         load_hdf5.max_episode_steps = 3
     """)
     self.assertLen(_steps(arrays), 3)

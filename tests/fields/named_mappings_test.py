@@ -69,10 +69,10 @@ class LoadMappingTest(parameterized.TestCase):
         StepMapping:
           observation = {'all': ['a', ('b', 'c/d')], 'one': 1}
           action = 'commands'
-        rlds2reverb.fields.StepMapping.reward = @named_mappings_test.half
+        rlds2reverb.StepMapping.reward = @named_mappings_test.half
         # The last one counts, as in gin.
         StepMapping.action = ('commands', 0)
-        StepMapping.is_terminal = @rlds2reverb.fields.TerminalOnSuccess()
+        StepMapping.is_terminal = @rlds2reverb.TerminalOnSuccess()
         TerminalOnSuccess.success = 'a'
     """)
     mapping = named_mappings.load_mapping(path)

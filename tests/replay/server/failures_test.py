@@ -56,7 +56,8 @@ threading.Event().wait()
 
 _FULL_DISK = """
 import os, resource, signal, sys
-from rlds2reverb.replay.checkpoint import checkpoint
+from rlds2reverb.replay.checkpoint import merge
+from rlds2reverb.replay.checkpoint import write
 from tests.replay.server import failures_test
 parent, whole = sys.argv[1:]
 path = os.path.join(parent, 'checkpoint')
@@ -669,7 +670,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_items_that_cross_episodes_go_by_their_order(self):
     data = _with_ids(_episodes(3), [1, 2, 3])
-    with self.assertRaisesRegex(ValueError, 'function of the order'):
+    with self.assertRaisesRegex(ValueError, 'depend on the order'):
       bulk.write_rlds_to_reverb(
           data,
           'localhost:1',
