@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Runs all tests; arguments go to pytest.
+# Runs the tests, but for those that take long; arguments go to pytest: `-m long`
+# runs just these.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-TF_CPP_MIN_LOG_LEVEL=2 exec python -m pytest --numprocesses=2 --quiet "$@" tests
+TF_CPP_MIN_LOG_LEVEL=2 exec python -m pytest --numprocesses=2 --quiet \
+  -m 'not long' "$@" tests

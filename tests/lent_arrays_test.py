@@ -6,6 +6,7 @@ where they are aligned to 64 bytes, and may write into a slice of one.
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import rlds2reverb
 import tensorflow as tf
 
@@ -135,6 +136,7 @@ _FUNCTIONS = {
 }
 
 
+@pytest.mark.long
 class LentArraysTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(

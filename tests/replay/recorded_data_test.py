@@ -11,6 +11,7 @@ import os
 from absl.testing import parameterized
 import gym
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from tf_agents.replay_buffers import reverb_utils
@@ -30,6 +31,7 @@ from tests import testing
 _MAPPING = step_mapping.StepMapping
 
 
+@pytest.mark.long
 class RecordedDataTest(recordings.RecordedDataTestCase):
 
   def test_recordings_are_of_environments(self):

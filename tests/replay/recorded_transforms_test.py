@@ -8,6 +8,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import saving
@@ -22,6 +23,7 @@ from rlds2reverb.transforms import thinning
 from tests import recordings
 
 
+@pytest.mark.long
 class RecordedTransformsTest(recordings.RecordedDataTestCase):
 
   def _check_transformed(self, name, used, expected):

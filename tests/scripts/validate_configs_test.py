@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from absl.testing import absltest
+import pytest
 
 from rlds2reverb.datasets import recording
 from rlds2reverb.fields import named_mappings
@@ -24,6 +25,7 @@ def _run(*args, **environment):
   )
 
 
+@pytest.mark.long
 class ValidateConfigsTest(absltest.TestCase):
 
   def test_every_config_fits_all_of_its_data_sets(self):

@@ -5,6 +5,7 @@ import itertools
 from absl.testing import parameterized
 import gin
 import numpy as np
+import pytest
 from rlds2reverb.datasets import flat_arrays
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
@@ -125,6 +126,7 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
 
+@pytest.mark.long
 class RandomEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
@@ -446,6 +448,7 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
       self.assertIsNone(golden.find_fault(episode))
 
   @parameterized.named_parameters(*_FORMS)
+  @pytest.mark.long
   def test_random_corruption_raises_at_the_first_fault(self, form):
     rng = np.random.default_rng(9)
     episodes = golden.random_episodes(rng, 1)
@@ -477,6 +480,7 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
       (f'{name}_{length}', form, length)
       for (name, form), length in zip(_FORMS, (None, 2))
   )
+  @pytest.mark.long
   def test_random_corruption_is_skipped(self, form, block_length):
     rng = np.random.default_rng(10)
     episodes = [
@@ -568,6 +572,7 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(frames, sum(map(golden.length_of, accepted)))
         golden.assert_frames_equal(self, frames, golden.frames_of(theirs))
 
+  @pytest.mark.long
   def test_random_streams_as_tf_agents(self):
     rng = np.random.default_rng(11)
     episodes = [golden.COMPLETE]

@@ -5,6 +5,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
@@ -231,6 +232,7 @@ def _written_in_bulk(data, table, **kwargs):
     return testing.contents(client)
 
 
+@pytest.mark.long
 class EqualityTest(parameterized.TestCase, tf.test.TestCase):
 
   def _assert_same(self, found, expected):
