@@ -58,9 +58,9 @@ _N_STEP = 5
 _GAMMA = 0.99
 _VIEWS = {
     'frames': windows.ViewRequirement(rlds.OBSERVATION, '-3:0'),
-    'next_observation': windows.ViewRequirement(rlds.OBSERVATION, 1),
+    'following_observation': windows.ViewRequirement(rlds.OBSERVATION, 1),
     'previous_action': windows.ViewRequirement(rlds.ACTION, -1),
-    rlds.REWARD: windows.ViewRequirement(),
+    'previous_reward': windows.ViewRequirement(rlds.REWARD, -1),
 }
 
 
