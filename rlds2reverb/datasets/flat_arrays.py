@@ -20,8 +20,8 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import flat_layout
 from rlds2reverb.datasets import hdf5
 from rlds2reverb.datasets import minari
+from rlds2reverb.datasets import python_packs
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import packs
 
 # How much of the columns is read at a time.
 _PACK_BYTES = 4 << 20
@@ -153,7 +153,7 @@ def _episodes(
     layout = flat_layout.find_layout(
         columns_lib.leaves(source), max_episode_steps
     )
-  return packs.to_episodes(
+  return python_packs.to_episodes(
       lambda: _packs(open_source, layout), layout.spec, len(layout.is_terminal)
   )
 
@@ -161,7 +161,7 @@ def _episodes(
 def _packs(
     open_source: Callable[[], ContextManager[Mapping[str, Any]]],
     layout: flat_layout.FlatLayout,
-) -> Iterator[packs.Pack]:
+) -> Iterator[python_packs.PythonPack]:
   """Reads the episodes, a pack at a time."""
   # The rows are divided into runs of one size. The episodes that begin in the
   # same run are read together.
@@ -176,7 +176,7 @@ def _packs(
 
 def _pack(
     columns, layout: flat_layout.FlatLayout, first: int, end: int
-) -> packs.Pack:
+) -> python_packs.PythonPack:
   """Reads the episodes from `first` until `end`."""
   bounds = layout.bounds[first : end + 1]
   is_terminal = layout.is_terminal[first:end]
@@ -213,4 +213,6 @@ def _pack(
       )
       for field, names in layout.names.items()
   }
-  return packs.Pack(steps, lengths, is_terminal, np.arange(first, end))
+  return python_packs.PythonPack(
+      steps, lengths, is_terminal, np.arange(first, end)
+  )

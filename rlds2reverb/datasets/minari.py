@@ -23,7 +23,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import columns as columns_lib
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import hdf5
-from rlds2reverb.episodes import packs
+from rlds2reverb.datasets import python_packs
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _METADATA_FILE = 'metadata.json'
@@ -128,7 +128,7 @@ def _read_episodes(path: str, group_names: Iterable[str]) -> tf.data.Dataset:
 
     spec = tf.nest.map_structure(row_spec, names)
     _read(first, names, spec)
-  return packs.to_episodes(
+  return python_packs.to_episodes(
       lambda: _packs(path, groups, names, spec), spec, len(groups)
   )
 
@@ -210,13 +210,13 @@ def _image_boxes(space: Dict[str, Any], name: str) -> Set[str]:
 
 def _packs(
     path: str, groups: List[str], names: Any, spec: Any
-) -> Iterator[packs.Pack]:
+) -> Iterator[python_packs.PythonPack]:
   """Reads each episode as a pack of its own."""
   # Larger packs would gain little: opening the columns takes the most time.
   with h5py.File(path, 'r') as file:
     for group in groups:
       steps, is_terminal = _read(file[group], names, spec)
-      yield packs.Pack(
+      yield python_packs.PythonPack(
           steps,
           np.array([len(steps[rlds.REWARD])]),
           np.array([is_terminal]),

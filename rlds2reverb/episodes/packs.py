@@ -1,95 +1,127 @@
-"""Makes RLDS episodes of data that only Python can read.
+"""A `Pack` holds the stacked steps of several whole episodes.
 
-Passing episodes from Python to TensorFlow one by one is slow if they are short.
-So Python passes *packs*: the steps of several episodes, one after the other.
-TensorFlow then splits each pack into its episodes.
+An episode costs an element of a data set, and some operations, whatever it
+holds. Where episodes are short, that is most of the work. So several episodes
+travel together as one pack, and an episode that is long is a pack of its own.
+
+A data set of episodes is what the user sees. Beside it, the functions of this
+library that read all of its episodes find its packs with `packs_of`.
 """
 
-from typing import Any, Callable, Dict, Iterator, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional, Union
+import weakref
 
 import rlds
 import tensorflow as tf
 
-EPISODE_ID = 'episode_id'
+from rlds2reverb.episodes import steps as steps_lib
+
+# The packs of data sets of episodes, or the functions that make them.
+_packs = weakref.WeakKeyDictionary()
+
+# Nothing here needs AutoGraph, which would take most of a second to find out.
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 class Pack(NamedTuple):
-  """The steps of `E` episodes, `S` steps in all, without flags and discounts.
+  """The steps of `E` whole episodes, one after the other, `N` steps in all.
+
+  If the fields of an episode differ in length, it is in a pack of its own,
+  `E=1`, whose leaves keep their lengths. `N` is then the longest of them.
 
   Attributes:
-    steps: a dict of step fields, every leaf `[S, ...]`.
-    lengths: int64 `[E]`: the number of steps in each episode.
-    is_terminal: bool `[E]`: whether the last step of each episode is terminal.
-    episode_id: int64 `[E]`: the number that identifies each episode.
+    steps: a dict of the step fields, every leaf `[N, ...]`.
+    row_splits: int64 `[E + 1]`: episode `e` has the rows from `row_splits[e]`
+      until `row_splits[e + 1]`. There are none if the two are the same.
+    fields: a dict of the other fields of the episodes, every leaf `[E, ...]`.
   """
 
   steps: Any
-  lengths: Any
-  is_terminal: Any
-  episode_id: Any
+  row_splits: Any
+  fields: Any
 
 
-def to_episodes(
-    packs: Callable[[], Iterator[Pack]],
-    step_spec: Dict[str, Any],
-    num_episodes: int,
+def with_packs(
+    episodes: tf.data.Dataset,
+    packs: Union[tf.data.Dataset, Callable[[], Optional[tf.data.Dataset]]],
 ) -> tf.data.Dataset:
-  """Makes an RLDS data set of the episodes in packs.
-
-  The flags and discounts of an episode are made here:
-
-      is_first    |  1     0    ...  0     0   |
-      is_last     |  0     0         0     1   |
-      is_terminal |  0     0         0     e   |   e: the episode is terminal
-      discount    |  1     1        1-e   1-e  |
+  """Remembers the packs of a data set of episodes, for `packs_of`.
 
   Args:
-    packs: a function that returns an iterator of packs of numpy arrays. It is
-      called each time the data set is iterated.
-    step_spec: the spec of one step of `Pack.steps`.
-    num_episodes: the number of episodes in all packs.
+    episodes: a data set of episodes with stacked steps.
+    packs: the data set of `Pack`s that hold the same episodes in the same
+      order; or a function that makes it, or returns None if there is none. It
+      is called when the packs are first asked for, and only once. It must not
+      hold `episodes`, which would then stay in memory for ever.
 
   Returns:
-    A data set of episodes with stacked `steps`, and with `episode_id`.
+    `episodes`. What its methods return is another data set, without packs.
   """
-  signature = Pack(
-      tf.nest.map_structure(
-          lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), step_spec
-      ),
-      tf.TensorSpec([None], tf.int64),
-      tf.TensorSpec([None], tf.bool),
-      tf.TensorSpec([None], tf.int64),
+  _packs[episodes] = packs
+  return episodes
+
+
+def packs_of(rlds_data: tf.data.Dataset) -> Optional[tf.data.Dataset]:
+  """Returns the data set of `Pack`s of a data set of episodes, or None."""
+  packs = _packs.get(rlds_data)
+  if packs is not None and not isinstance(packs, tf.data.Dataset):
+    # What is made for later calls too must not be part of a function's graph.
+    with tf.init_scope():
+      packs = packs()
+    _packs[rlds_data] = packs
+  return packs
+
+
+def unpack(packs: tf.data.Dataset) -> tf.data.Dataset:
+  """Returns the episodes in packs, one by one.
+
+  Args:
+    packs: a data set of `Pack`s.
+
+  Returns:
+    A data set of episodes: dicts of `Pack.fields`, and of the stacked `steps`.
+  """
+
+  @_no_autograph
+  def separate(pack):
+    return tf.data.Dataset.zip((
+        tf.data.Dataset.range(tf.size(pack.row_splits, tf.int64) - 1),
+        tf.data.Dataset.from_tensors(pack).repeat(),
+    ))
+
+  # The episodes are cut out here, and not by a map in the function of
+  # `flat_map`, which would be built again for every pack.
+  return packs.flat_map(separate).map(_no_autograph(_episode))
+
+
+def episode_of_rows(row_splits: tf.Tensor) -> tf.Tensor:
+  """Returns the position in its pack of the episode of each row.
+
+  Args:
+    row_splits: int64 `[E + 1]`, as in `Pack`.
+
+  Returns:
+    int64 `[N]`: `[0, 0, 2]` for the row splits `[0, 2, 2, 3]`.
+  """
+  ends = row_splits[1:]
+  num_rows = row_splits[-1]
+  ends_at = tf.math.unsorted_segment_sum(
+      tf.ones_like(ends), ends, num_rows + 1
   )
-  return (
-      tf.data.Dataset.from_generator(packs, output_signature=signature)
-      .prefetch(1)
-      .flat_map(_unpack)
-      .apply(tf.data.experimental.assert_cardinality(num_episodes))
-  )
+  return tf.cumsum(ends_at)[:num_rows]
 
 
-def _unpack(pack: Pack) -> tf.data.Dataset:
-  ends = tf.cumsum(pack.lengths)
+def _episode(index: tf.Tensor, pack: Pack):
+  """Returns the episode at a position of a pack."""
 
-  def episode(index):
-    end, length = ends[index], pack.lengths[index]
-    steps = tf.nest.map_structure(
-        lambda leaf: leaf[end - length : end], pack.steps
+  def some_rows():
+    # The rows are copied, so that an episode does not keep its pack in memory.
+    return steps_lib.own_rows(
+        pack.steps, pack.row_splits[index], pack.row_splits[index + 1]
     )
-    return {
-        EPISODE_ID: pack.episode_id[index],
-        rlds.STEPS: {**steps, **_flags(length, pack.is_terminal[index])},
-    }
 
-  return tf.data.Dataset.range(tf.size(ends, tf.int64)).map(episode)
-
-
-def _flags(length, is_terminal) -> Dict[str, tf.Tensor]:
-  step = tf.range(length)
-  is_last = tf.equal(step, length - 1)
-  return {
-      rlds.IS_FIRST: tf.equal(step, 0),
-      rlds.IS_LAST: is_last,
-      rlds.IS_TERMINAL: is_last & is_terminal,
-      rlds.DISCOUNT: tf.where((step >= length - 2) & is_terminal, 0.0, 1.0),
-  }
+  steps = tf.cond(
+      tf.size(pack.row_splits) == 2, lambda: pack.steps, some_rows
+  )
+  fields = tf.nest.map_structure(lambda leaf: leaf[index], pack.fields)
+  return {**fields, rlds.STEPS: steps}

@@ -1,0 +1,102 @@
+"""Makes RLDS episodes of data that only Python can read.
+
+Passing episodes from Python to TensorFlow one by one is slow if they are short.
+So Python passes the rows of several episodes at a time, and TensorFlow adds
+their flags and discounts.
+"""
+
+from typing import Any, Callable, Dict, Iterator, NamedTuple
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.episodes import packs as packs_lib
+
+EPISODE_ID = 'episode_id'
+
+
+class PythonPack(NamedTuple):
+  """The steps of `E` episodes, `N` steps in all, without flags and discounts.
+
+  Attributes:
+    steps: a dict of step fields, every leaf `[N, ...]`.
+    lengths: int64 `[E]`: the number of steps in each episode.
+    is_terminal: bool `[E]`: whether the last step of each episode is terminal.
+    episode_id: int64 `[E]`: the number that identifies each episode.
+  """
+
+  steps: Any
+  lengths: Any
+  is_terminal: Any
+  episode_id: Any
+
+
+def to_episodes(
+    python_packs: Callable[[], Iterator[PythonPack]],
+    step_spec: Dict[str, Any],
+    num_episodes: int,
+) -> tf.data.Dataset:
+  """Makes an RLDS data set of the episodes in packs.
+
+  The flags and discounts of an episode are made here:
+
+      is_first    |  1     0    ...  0     0   |
+      is_last     |  0     0         0     1   |
+      is_terminal |  0     0         0     e   |   e: the episode is terminal
+      discount    |  1     1        1-e   1-e  |
+
+  Args:
+    python_packs: a function that returns an iterator of packs of numpy arrays.
+      It is called each time the data set is iterated.
+    step_spec: the spec of one step of `PythonPack.steps`.
+    num_episodes: the number of episodes in all packs.
+
+  Returns:
+    A data set of episodes with stacked `steps`, and with `episode_id`. It has
+    packs; see `packs.packs_of`.
+  """
+  signature = PythonPack(
+      tf.nest.map_structure(
+          lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), step_spec
+      ),
+      tf.TensorSpec([None], tf.int64),
+      tf.TensorSpec([None], tf.bool),
+      tf.TensorSpec([None], tf.int64),
+  )
+  packs = (
+      tf.data.Dataset.from_generator(python_packs, output_signature=signature)
+      .prefetch(1)
+      .map(tf.autograph.experimental.do_not_convert(_to_pack))
+  )
+  episodes = packs_lib.unpack(packs).apply(
+      tf.data.experimental.assert_cardinality(num_episodes)
+  )
+  return packs_lib.with_packs(episodes, packs)
+
+
+def _to_pack(python_pack: PythonPack) -> packs_lib.Pack:
+  """Returns the pack, with flags and discounts."""
+  row_splits = tf.concat([[0], tf.cumsum(python_pack.lengths)], 0)
+  return packs_lib.Pack(
+      {
+          **python_pack.steps,
+          **_flags(row_splits, python_pack.is_terminal),
+      },
+      row_splits,
+      {EPISODE_ID: python_pack.episode_id},
+  )
+
+
+def _flags(row_splits, is_terminal) -> Dict[str, tf.Tensor]:
+  """Returns the flags and discounts `[N]` of a pack."""
+  episode = packs_lib.episode_of_rows(row_splits)
+  row = tf.range(row_splits[-1])
+  # How many steps of its episode follow a step.
+  rest = tf.gather(row_splits[1:], episode) - 1 - row
+  is_terminal = tf.gather(is_terminal, episode)
+  return {
+      rlds.IS_FIRST: tf.equal(row, tf.gather(row_splits, episode)),
+      rlds.IS_LAST: tf.equal(rest, 0),
+      rlds.IS_TERMINAL: tf.equal(rest, 0) & is_terminal,
+      rlds.DISCOUNT: tf.where((rest <= 1) & is_terminal, 0.0, 1.0),
+  }
