@@ -17,6 +17,7 @@ from typing import (
 )
 
 import numpy as np
+from rlds2reverb.episodes import packs as packs_lib
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 import tree
@@ -202,7 +203,52 @@ def nested(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
   )
 
 
+def packed(
+    episodes: List[Episode], spec: Any = None, pack_size: int = 3
+) -> tf.data.Dataset:
+  """Returns what `stacked` does, and remembers packs of several episodes."""
+  spec = stacked_spec(episodes[0]) if spec is None else spec
+
+  def packs():
+    left = list(episodes)
+    while left:
+      size = 1
+      if has_one_length(left[0]):
+        while size < min(pack_size, len(left)) and has_one_length(left[size]):
+          size += 1
+      yield _pack(left[:size])
+      left = left[size:]
+
+  return packs_lib.with_packs(
+      stacked(episodes, spec),
+      tf.data.Dataset.from_generator(
+          packs,
+          output_signature=packs_lib.Pack(
+              spec, tf.TensorSpec([None], tf.int64), {}
+          ),
+      ),
+  )
+
+
+def _pack(episodes: List[Episode]) -> packs_lib.Pack:
+  lengths = [
+      max(map(len, tf.nest.flatten(episode))) for episode in episodes
+  ]
+  return packs_lib.Pack(
+      tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *episodes),
+      np.cumsum([0, *lengths], dtype=np.int64),
+      {},
+  )
+
+
+def has_one_length(episode: Episode) -> bool:
+  """Returns whether all fields of an episode have the same number of rows."""
+  return len(set(map(len, tf.nest.flatten(episode)))) == 1
+
+
 FORMS = {'stacked': stacked, 'nested': nested}
+# For what reads packs where there are any.
+FORMS_AND_PACKS = {**FORMS, 'packed': packed}
 
 
 def with_unused_fields(rlds_data: tf.data.Dataset) -> tf.data.Dataset:

@@ -5,9 +5,8 @@ episodes may run out of memory. So all work here is done on blocks. An episode
 whose steps are stacked is in memory already and becomes one block. Nested
 steps are read into blocks of about 2 MiB, however long the episode is.
 
-The *outline* of an episode is its flags and discounts: a few bytes for each
-step. The whole outline is read before the first block of the episode comes
-out, so that an invalid episode is refused before any of it is used.
+The whole outline of an episode is read before its first block comes out, so
+that an invalid episode is refused before any of it is used.
 """
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
@@ -16,18 +15,9 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import following as following_lib
+from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import steps as steps_lib
-
-# An outline is a dict of columns [T]: the flags are bool, and the discount is
-# float32. Where NaN is looked for, there is also NAN_FIELD, int32. It is 0 for
-# a step without NaN. Otherwise it is 1 + the index of the step's first field
-# that holds one, in the order of `steps_lib.float_fields`.
-Outline = Dict[str, tf.Tensor]
-NAN_FIELD = 'nan_field'
-
-_OUTLINE_FIELDS = frozenset(
-    [rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, rlds.DISCOUNT]
-)
 
 _MAX_BLOCK_LENGTH = 4096
 _UNKNOWN_DIM = 256  # The size assumed for an unknown dimension: an image side.
@@ -58,29 +48,33 @@ class Verdict(NamedTuple):
 # `[T + 1]`; and the `Lengths` of its fields, or None if they are known to be
 # the same. If they differ, `T` is 0.
 Inspect = Callable[
-    [tf.Tensor, Outline, Optional[steps_lib.Lengths]], Verdict
+    [tf.Tensor, outlines.Outline, Optional[steps_lib.Lengths]], Verdict
 ]
 
 
 class Block(NamedTuple):
-  """A run of `B` consecutive steps of one episode.
+  """A run of `B` consecutive steps: of one episode, or of `E` whole ones.
 
   Attributes:
     steps: a dict of the selected step fields, every leaf `[B, ...]`.
     outline: the outline of these steps and of the step that follows, `[B + 1]`.
-      The last step of an episode is followed by `end_outline()`, or with
-      `join_episodes` by the first step of the next episode.
-    episode: int64 `[]`: the index of the episode in the data set.
-    step: int64 `[]`: the index in its episode of the block's first step.
+      The last step of an episode is followed by `outlines.end_outline()`, or
+      with `join_episodes` by the first step of the next episode.
+    episode: int64 `[E]`: the index in the data set of each episode.
+    step: int64 `[]`: the index in its episode of the block's first step; 0 if
+      there are several episodes.
+    row_splits: int64 `[E + 1]`: the steps of episode `e` are those from
+      `row_splits[e]` to `row_splits[e + 1]`.
     fault: string `[]`: what is wrong with the episode; empty if it is valid.
-    episode_id: `[]`: the field that identifies the episode; `()` if no such
+    episode_id: `[E]`: the field that identifies each episode; `()` if no such
       field was asked for.
   """
 
   steps: Any
-  outline: Outline
+  outline: outlines.Outline
   episode: tf.Tensor
   step: tf.Tensor
+  row_splits: tf.Tensor
   fault: tf.Tensor
   episode_id: Any = ()
 
@@ -94,11 +88,11 @@ class _Seen(NamedTuple):
       they are known to be the same.
     steps: the used fields, `[T, ...]`; or, for nested steps, the data set of
       their blocks.
-    episode: see `Block`.
-    episode_id: see `Block`.
+    episode: int64 `[]`: the index of the episode in the data set.
+    episode_id: `[]`: the field that identifies the episode, or `()`.
   """
 
-  outline: Outline
+  outline: outlines.Outline
   lengths: Any
   steps: Any
   episode: tf.Tensor
@@ -120,16 +114,6 @@ def step_bytes(step_spec: Any) -> int:
       size *= _UNKNOWN_DIM if dim is None else dim
     total += size
   return max(total, 1)
-
-
-def end_outline() -> Outline:
-  """Returns the outline `[1]` of a FIRST step, assumed to follow an episode."""
-  return {
-      rlds.IS_FIRST: tf.constant([True]),
-      rlds.IS_LAST: tf.constant([False]),
-      rlds.IS_TERMINAL: tf.constant([False]),
-      rlds.DISCOUNT: tf.constant([0.0]),
-  }
 
 
 def episode_blocks(
@@ -169,10 +153,10 @@ def episode_blocks(
       `"raise"` raises an error; `"skip"` leaves the episode out; `"mark"` lets
       its first block pass, which carries the fault and may have no steps.
     join_episodes: whether an episode is followed by the first step of the next
-      one, rather than by `end_outline()`. Then episodes without steps are left
-      out, and an episode comes out only after the next one was read.
-    find_nan: whether the outline that is inspected has the column `NAN_FIELD`,
-      which is about `fields`.
+      one, rather than by `outlines.end_outline()`. Then episodes without steps
+      are left out, and an episode comes out only after the next one was read.
+    find_nan: whether the outline that is inspected has the column
+      `outlines.NAN_FIELD`, which is about `fields`.
     block_length: the largest number of steps in a block. By default, an episode
       with stacked steps, which is in memory as a whole, becomes one block;
       nested steps are cut into blocks of about 2 MiB.
@@ -190,15 +174,15 @@ def episode_blocks(
       nested steps change between two readings.
   """
   spec = steps_lib.steps_spec(rlds_data)
-  steps_lib.check_dense(_select(spec.step, fields))
-  used_fields = _OUTLINE_FIELDS.union(fields)
+  steps_lib.check_dense(outlines.select(spec.step, fields))
+  used_fields = outlines.FIELDS.union(fields)
   if not spec.stacked and block_length is None:
-    block_length = default_block_length(_select(spec.step, used_fields))
+    block_length = default_block_length(outlines.select(spec.step, used_fields))
   if block_length is not None:
     checks.check_positive('block_length', block_length)
   nan_fields = fields if find_nan else ()
   if episode_id is not None:
-    _check_episode_id(rlds_data.element_spec, episode_id)
+    check_episode_id(rlds_data.element_spec, episode_id)
   paths = []  # The path of each leaf whose length is checked; set by `see`.
 
   def see(index, episode):
@@ -206,10 +190,10 @@ def episode_blocks(
     steps = episode[rlds.STEPS]
     lengths = None
     if spec.stacked:
-      lengths = steps_lib.lengths_of(_select(steps, used_fields))
+      lengths = steps_lib.lengths_of(outlines.select(steps, used_fields))
       paths[:] = lengths.paths if lengths else ()
-      outline = _outline(steps, nan_fields, lengths)
-      steps = _select(steps, fields)
+      outline = outlines.outline_of(steps, nan_fields, lengths)
+      steps = outlines.select(steps, fields)
     else:
       outline, steps = _read_nested(
           steps, _read_fields(spec.step, used_fields), nan_fields, block_length
@@ -224,7 +208,7 @@ def episode_blocks(
 
   def judge(seen, following):
     """Returns the whole episode as a `Block`, without its steps if nested."""
-    end = {NAN_FIELD: tf.constant([0])} if nan_fields else {}
+    end = {outlines.NAN_FIELD: tf.constant([0])} if nan_fields else {}
     outline = concat(seen.outline, {**following, **end})
     lengths = steps_lib.Lengths(paths, seen.lengths) if paths else None
     verdict = inspect(seen.episode, outline, lengths)
@@ -233,14 +217,17 @@ def episode_blocks(
     if invalid_episodes == 'raise':
       guards.append(tf.debugging.Assert(verdict.valid, [fault]))
     with tf.control_dependencies(guards):
-      index = tf.identity(seen.episode)
+      index = tf.reshape(seen.episode, [1])
     return Block(
         steps=seen.steps if spec.stacked else (),
-        outline=_select(outline, following),
+        outline=outlines.select(outline, following),
         episode=index,
         step=tf.constant(0, tf.int64),
+        row_splits=splits_of_one(outline),
         fault=fault,
-        episode_id=seen.episode_id,
+        episode_id=tf.nest.map_structure(
+            lambda leaf: tf.reshape(leaf, [1]), seen.episode_id
+        ),
     )
 
   def kept_length(whole):
@@ -272,19 +259,28 @@ def episode_blocks(
       steps = steps_lib.own_rows(whole.steps, start, stop)
     else:
       with tf.control_dependencies([
-          _check_unchanged(outline, _outline(piece, ()), whole.episode)
+          _check_unchanged(
+              outline, outlines.outline_of(piece, ()), whole.episode[0]
+          )
       ]):
         start = tf.identity(start)
-      steps = _select(piece, fields)
-    return block_fn(whole._replace(steps=steps, outline=outline, step=start))
+      steps = outlines.select(piece, fields)
+    return block_fn(
+        whole._replace(
+            steps=steps,
+            outline=outline,
+            step=start,
+            row_splits=splits_of_one(outline),
+        )
+    )
 
   episodes = rlds_data.enumerate()
   if join_episodes:
-    episodes = _followed(episodes.map(_no_autograph(see)))
+    episodes = following_lib.followed(episodes.map(_no_autograph(see)))
     on_episode = _no_autograph
   else:
     on_episode = lambda function: _no_autograph(
-        lambda *episode: function(see(*episode), end_outline())
+        lambda *episode: function(see(*episode), outlines.end_outline())
     )
   if block_length is not None:
     return episodes.flat_map(on_episode(cut)).map(_no_autograph(to_block))
@@ -299,126 +295,7 @@ def episode_blocks(
   )
 
 
-def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Pairs every block with the step that follows it.
-
-  The step that follows the last block of an episode is the first step of the
-  next episode.
-
-  Args:
-    dataset: a data set of `Block`s. Only those of invalid episodes may have no
-      steps.
-
-  Returns:
-    A data set of pairs: the `Block`; and the step that follows it, `[1, ...]`.
-    The last block, and any block before an invalid episode, is paired with a
-    FIRST step whose fields are zeros, in the shapes of the data.
-  """
-  end = steps_lib.zeros(dataset.element_spec)
-
-  def end_step(held):
-    step = tf.nest.map_structure(
-        lambda leaf: tf.zeros_like(leaf[-1:]), held.steps
-    )
-    if rlds.IS_FIRST in step:
-      step[rlds.IS_FIRST] = tf.ones_like(step[rlds.IS_FIRST])
-    return step
-
-  @_no_autograph
-  def pair(held, block):
-    has_steps = tf.size(block.outline[rlds.IS_FIRST]) > 1
-    following = tf.cond(
-        has_steps & (block.fault == ''),
-        lambda: steps_lib.own_rows(block.steps, 0, 1),
-        lambda: end_step(held),
-    )
-    return block, (held, following)
-
-  # `scan` gives out the block before, so `end` comes out first.
-  return (
-      dataset.concatenate(tf.data.Dataset.from_tensors(end))
-      .scan(end, pair)
-      .skip(1)
-  )
-
-
-def _followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
-  """Pairs every episode with the outline of the first step of the next one.
-
-  Args:
-    episodes: a data set of `_Seen`. Episodes without steps are left out.
-
-  Returns:
-    A data set of pairs: the `_Seen`; and the outline `[1]` of the first step of
-    the next episode. It is `end_outline()` if there is no next episode, or if
-    the fields of the next episode differ in length.
-  """
-  spec = episodes.element_spec
-  is_nested = isinstance(spec.steps, tf.data.DatasetSpec)
-
-  @_no_autograph
-  def has_steps(seen):
-    rows = tf.size(seen.outline[rlds.IS_FIRST])
-    if spec.lengths != ():
-      rows = tf.reduce_max(seen.lengths)
-    return rows > 0
-
-  # The state of a scan cannot be a data set, but it can be a variant.
-  @_no_autograph
-  def to_state(seen):
-    if not is_nested:
-      return seen
-    return seen._replace(steps=tf.data.experimental.to_variant(seen.steps))
-
-  @_no_autograph
-  def pair(held, seen):
-    end = end_outline()
-    following = {
-        name: tf.concat([seen.outline[name], end[name]], 0)[:1] for name in end
-    }
-    return seen, (held, following)
-
-  @_no_autograph
-  def from_state(seen, following):
-    if is_nested:
-      pieces = tf.data.experimental.from_variant(
-          seen.steps, spec.steps.element_spec
-      )
-      seen = seen._replace(steps=pieces)
-    return seen, following
-
-  @_no_autograph
-  def pairs(unused_one):
-    nothing = _Seen(
-        outline={
-            name: tf.zeros([0], column.dtype)
-            for name, column in spec.outline.items()
-        },
-        lengths=steps_lib.zeros(spec.lengths),
-        steps=tf.data.Dataset.from_tensors(
-            steps_lib.zeros(spec.steps.element_spec)
-        )
-        if is_nested
-        else steps_lib.zeros(spec.steps),
-        episode=tf.constant(0, tf.int64),
-        episode_id=steps_lib.zeros(spec.episode_id),
-    )
-    end = tf.data.Dataset.from_tensors(nothing)
-    # `scan` gives out the episode before, so `nothing` comes out first.
-    return (
-        episodes.filter(has_steps)
-        .concatenate(end)
-        .map(to_state)
-        .scan(to_state(nothing), pair)
-        .skip(1)
-    )
-
-  # All of this is in the function of a `flat_map`, because the graph of a data
-  # set cannot hold a variant.
-  return tf.data.Dataset.range(1).flat_map(pairs).map(from_state)
-
-
-def _check_episode_id(episode, name) -> None:
+def check_episode_id(episode, name) -> None:
   fields = [field for field in episode if field != rlds.STEPS]
   if name not in fields:
     raise ValueError(
@@ -432,6 +309,11 @@ def _check_episode_id(episode, name) -> None:
         f'Episode field {name} must be one integer or string, to identify'
         f' episodes, but its spec is {spec}.'
     )
+
+
+def splits_of_one(outline):
+  """Returns the row splits of a block of one episode, by its outline."""
+  return tf.stack([0, tf.size(outline[rlds.IS_FIRST], tf.int64) - 1])
 
 
 def _rows(nest, start, count):
@@ -449,42 +331,6 @@ def concat(head: Any, rest: Any) -> Any:
   return tf.nest.map_structure(
       lambda *leaves: tf.concat(leaves, 0), head, rest
   )
-
-
-def _outline(steps, nan_fields, lengths=None) -> Outline:
-  """Returns the outline `[B]` of steps stacked `[B, ...]`.
-
-  Args:
-    steps: a dict of the outline's fields and `nan_fields`, and perhaps others.
-    nan_fields: the names of the fields that `NAN_FIELD` is about. If there are
-      none, the outline has no such column.
-    lengths: the `Lengths` of the steps, if they may differ. If they do differ,
-      the outline is `[0]`.
-  """
-  if lengths is not None:
-    shortest = tf.reduce_min(lengths.rows, keepdims=True)
-    end = tf.where(shortest == tf.reduce_max(lengths.rows), shortest, 0)
-    steps = tf.nest.map_structure(
-        lambda leaf: tf.strided_slice(leaf, [0], end, [1]),
-        _select(steps, _OUTLINE_FIELDS.union(nan_fields)),
-    )
-  outline = {}
-  for name, end in end_outline().items():
-    outline[name] = steps_lib.one_a_step(name, steps[name], end.dtype)
-  if nan_fields:
-    leaves = steps_lib.float_fields(_select(steps, nan_fields))
-    nan_field = tf.zeros_like(outline[rlds.DISCOUNT], tf.int32)
-    for index, (_, leaf) in reversed(list(enumerate(leaves))):
-      has_nan = tf.reduce_any(
-          tf.math.is_nan(tf.reshape(leaf, [tf.shape(leaf)[0], -1])), axis=1
-      )
-      nan_field = tf.where(has_nan, index + 1, nan_field)
-    outline[NAN_FIELD] = nan_field
-  return outline
-
-
-def _select(steps, fields):
-  return {field: steps[field] for field in fields}
 
 
 def _read_fields(step_spec, used_fields):
@@ -520,14 +366,14 @@ def _read_nested(steps, read_fields, nan_fields, block_length):
     `[B, ...]`, one for each block.
   """
   if frozenset(steps.element_spec) != read_fields:
-    steps = steps.map(lambda step: _select(step, read_fields))
+    steps = steps.map(lambda step: outlines.select(step, read_fields))
   blocks = steps.batch(block_length)
   # If there are no steps, the first block is empty.
   nothing = tf.data.Dataset.from_tensors(
       steps_lib.zeros(blocks.element_spec)
   )
   head = blocks.concatenate(nothing).take(1).get_single_element()
-  outline = _outline(head, nan_fields)
+  outline = outlines.outline_of(head, nan_fields)
   # An episode that ends with its first block is not read a second time.
   is_whole = tf.size(outline[rlds.IS_FIRST]) < block_length
   head_outline = outline
@@ -536,7 +382,9 @@ def _read_nested(steps, read_fields, nan_fields, block_length):
       lambda: head_outline,
       lambda: blocks.skip(1).reduce(
           head_outline,
-          lambda outline, block: concat(outline, _outline(block, nan_fields)),
+          lambda outline, block: concat(
+              outline, outlines.outline_of(block, nan_fields)
+          ),
       ),
   )
   rest = blocks.skip(1).take(tf.where(is_whole, tf.constant(0, tf.int64), -1))

@@ -12,6 +12,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import steps as steps_lib
 
 # The sentences of tf_agents.replay_buffers.rlds_to_reverb (TF-Agents 0.19.0).
@@ -36,7 +37,7 @@ EMPTY = 'An episode must have a step.'
 
 def check_episode(
     episode: tf.Tensor,
-    outline: blocks.Outline,
+    outline: outlines.Outline,
     lengths: Optional[steps_lib.Lengths] = None,
     *,
     validation: str,
@@ -55,7 +56,7 @@ def check_episode(
     lengths: the lengths of the episode's fields; None if they are known to be
       the same.
     validation: `"strict"` or `"tf_agents"`; see `ConversionRules`.
-    nan_fields: the paths of the fields that `blocks.NAN_FIELD` numbers. If
+    nan_fields: the paths of the fields that `outlines.NAN_FIELD` numbers. If
       there are any, an episode that holds a NaN is invalid.
 
   Returns:
@@ -65,7 +66,10 @@ def check_episode(
   """
   if validation == 'strict':
     # Where lengths differ there are no steps, which is never valid.
-    valid = _is_strictly_valid(outline, bool(nan_fields))
+    length = tf.size(outline[rlds.IS_FIRST], tf.int64) - 1
+    valid = are_strictly_valid(
+        outline, tf.stack([0, length]), bool(nan_fields)
+    )
   else:
     broken = _broken_rules(outline, validation, bool(nan_fields))
     valid = ~tf.reduce_any(functools.reduce(tf.logical_or, broken.values()))
@@ -85,27 +89,40 @@ def check_episode(
   return blocks.Verdict(valid, describe)
 
 
-def _is_strictly_valid(outline, find_nan):
-  """Returns, bool `[]`, whether an episode keeps all rules of `"strict"`.
+def are_strictly_valid(
+    outline: outlines.Outline, row_splits: tf.Tensor, find_nan: bool
+) -> tf.Tensor:
+  """Returns, bool `[]`, whether all episodes keep all rules of `"strict"`.
 
   `_broken_rules` states the same rules one by one. Together they say that the
   first step alone is a first one and the last step alone a last one, which
   takes half as many operations. Nearly every episode is valid, so this is all
   that its check costs.
+
+  Args:
+    outline: the outline of the steps of several episodes, one after the other,
+      and of a FIRST step that follows them, `[N + 1]`.
+    row_splits: where the steps of each episode begin and end, int64 `[E + 1]`.
+    find_nan: whether an episode that holds NaN is invalid.
   """
   is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   discount = outline[rlds.DISCOUNT]
-  length = tf.size(is_first) - 1
-  step = tf.range(length + 1)
+  # How many episodes begin with each step: one if all are valid, as an episode
+  # without steps begins where the next one does.
+  num_begins = tf.math.unsorted_segment_sum(
+      tf.ones_like(row_splits), row_splits, tf.size(is_first)
+  )
+  begins = num_begins > 0
   is_valid = (
-      tf.equal(is_first, (step < 1) | (step >= length))
-      & tf.equal(is_last, tf.equal(step, length - 1))
+      tf.equal(is_first, begins)
+      & tf.equal(is_last, tf.concat([begins[1:], [False]], 0))
+      & (num_begins < 2)
       & (is_last | ~outline[rlds.IS_TERMINAL])
       & ~((discount < 0) | (discount > 1))
   )
   if find_nan:
-    is_valid &= ~(outline[blocks.NAN_FIELD] > 0)
-  return (length > 0) & tf.reduce_all(is_valid)
+    is_valid &= ~(outline[outlines.NAN_FIELD] > 0)
+  return tf.reduce_all(is_valid)
 
 
 def _broken_rules(outline, validation, find_nan) -> Dict[str, tf.Tensor]:
@@ -129,7 +146,7 @@ def _broken_rules(outline, validation, find_nan) -> Dict[str, tf.Tensor]:
         DISCOUNT_RANGE: (discount < 0) | (discount > 1),
     })
   if find_nan:
-    broken[NAN] = outline[blocks.NAN_FIELD][:-1] > 0
+    broken[NAN] = outline[outlines.NAN_FIELD][:-1] > 0
   return broken
 
 
@@ -176,7 +193,7 @@ def _describe_outline(episode, outline, validation, nan_fields):
     ])
     if nan_fields:
       fields = ['', *(f', NaN in {field}' for field in nan_fields)]
-      message += tf.gather(fields, tf.gather(current[blocks.NAN_FIELD], row))
+      message += tf.gather(fields, tf.gather(current[outlines.NAN_FIELD], row))
     return message + '.'
 
   return tf.cond(

@@ -3,6 +3,7 @@
 The conversion runs in graph mode, on whole blocks of steps at a time.
 """
 
+import functools
 from typing import Any, NamedTuple, Optional
 
 import rlds
@@ -11,6 +12,9 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import following as following_lib
+from rlds2reverb.episodes import pack_blocks
+from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import report as report_lib
@@ -19,19 +23,23 @@ from rlds2reverb.trajectories import specs
 
 
 class TrajectoryBlock(NamedTuple):
-  """Consecutive frames of one episode, and where in the data set they stand.
+  """Frames of one episode or of several whole ones, and where they stand.
 
   Attributes:
     trajectory: a `Trajectory` whose every leaf is `[B, ...]`.
-    episode: int64 `[]`: the index of the episode in the data set.
-    step: int64 `[]`: the index in its episode of the block's first frame.
-    episode_id: `[]`: the field that identifies the episode; `()` if no such
+    episode: int64 `[E]`: the index in the data set of each episode.
+    step: int64 `[]`: the index in its episode of the block's first frame; 0 if
+      there are several episodes.
+    row_splits: int64 `[E + 1]`: the frames of episode `e` are those from
+      `row_splits[e]` to `row_splits[e + 1]`.
+    episode_id: `[E]`: the field that identifies each episode; `()` if no such
       field was asked for.
   """
 
   trajectory: trajectory.Trajectory
   episode: tf.Tensor
   step: tf.Tensor
+  row_splits: tf.Tensor
   episode_id: Any = ()
 
 
@@ -98,6 +106,7 @@ def convert_rlds_to_trajectory_blocks(
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
     block_length: Optional[int] = None,
+    one_episode_blocks: bool = False,
     rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
@@ -110,15 +119,17 @@ def convert_rlds_to_trajectory_blocks(
   Args:
     rlds_data: see `convert_rlds_to_trajectories`.
     policy_info_fn: see `convert_rlds_to_trajectories`.
-    block_length: the largest number of frames in a block. By default, an
-      episode with stacked steps, which is in memory as a whole, becomes one
-      block; nested steps are cut into blocks of about 2 MiB.
+    block_length: the largest number of frames in a block, all of which then
+      come from one episode. By default a block holds about 2 MiB: one episode
+      or several whole ones; a part of one where nested steps are longer.
+    one_episode_blocks: whether all frames of a block come from one episode.
     rules: see `convert_rlds_to_trajectories`.
     report: see `convert_rlds_to_trajectories`.
 
   Returns:
     A data set of `Trajectory`s whose leaves are `[B, ...]`, where `B` is at
-    most `block_length`. All frames of a block come from the same episode.
+    most `block_length`. The step types tell where episodes end: the last frame
+    of an episode is of type LAST.
 
   Raises:
     ValueError: if `block_length` is not positive, and as
@@ -129,6 +140,7 @@ def convert_rlds_to_trajectory_blocks(
       rlds_data,
       policy_info_fn,
       block_length=block_length,
+      one_episode_blocks=one_episode_blocks,
       rules=rules,
       report=report,
   ).map(lambda block: block.trajectory)
@@ -140,6 +152,7 @@ def trajectory_blocks(
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
     block_length: Optional[int] = None,
+    one_episode_blocks: bool = False,
     episode_id: Optional[str] = None,
     rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
@@ -150,6 +163,7 @@ def trajectory_blocks(
     rlds_data: see `convert_rlds_to_trajectories`.
     policy_info_fn: see `convert_rlds_to_trajectories`.
     block_length: see `convert_rlds_to_trajectory_blocks`.
+    one_episode_blocks: see `convert_rlds_to_trajectory_blocks`.
     episode_id: the name of the field of an episode, an integer or a string,
       that identifies it.
     rules: see `convert_rlds_to_trajectories`.
@@ -209,24 +223,37 @@ def trajectory_blocks(
     if report:
       report.add_block(block, bootstraps)
     return TrajectoryBlock(
-        frames, block.episode, block.step, block.episode_id
+        frames, block.episode, block.step, block.row_splits, block.episode_id
     )
 
-  settings = dict(
+  packs = None
+  if rules.validation == 'strict' and not (block_length or one_episode_blocks):
+    packs = packs_lib.packs_of(rlds_data)
+  if packs is None:
+    to_blocks = functools.partial(
+        blocks.episode_blocks,
+        rlds_data,
+        fields,
+        join_episodes=rules.validation == 'tf_agents',
+        block_length=block_length,
+    )
+  else:
+    to_blocks = functools.partial(
+        pack_blocks.pack_blocks,
+        packs,
+        fields,
+        are_valid=functools.partial(
+            boundaries.are_strictly_valid, find_nan=rules.nan == 'invalid'
+        ),
+    )
+  to_blocks = functools.partial(
+      to_blocks,
       inspect=inspect,
-      join_episodes=rules.validation == 'tf_agents',
       find_nan=rules.nan == 'invalid',
-      block_length=block_length,
       episode_id=episode_id,
   )
   if policy_info is None:
-    return blocks.episode_blocks(
-        rlds_data,
-        fields,
-        invalid_episodes=rules.invalid_episodes,
-        block_fn=convert,
-        **settings,
-    )
+    return to_blocks(invalid_episodes=rules.invalid_episodes, block_fn=convert)
 
   def check_and_convert(block, following):
     # An invalid episode raises its error here, after each block was paired with
@@ -238,14 +265,11 @@ def trajectory_blocks(
       block = tf.nest.map_structure(tf.identity, block)
     return convert(block, following)
 
-  return blocks.with_following_step(
-      blocks.episode_blocks(
-          rlds_data,
-          fields,
+  return following_lib.with_following_step(
+      to_blocks(
           invalid_episodes='mark'
           if rules.invalid_episodes == 'raise'
-          else 'skip',
-          **settings,
+          else 'skip'
       )
   ).map(check_and_convert)
 
@@ -254,8 +278,8 @@ def _to_frames(steps, outline, terminal_discount):
   """Converts steps `[B, ...]` with an outline `[B + 1]` to frames `[B, ...]`.
 
   Returns:
-    The frames; and, bool `[]`, whether any transition into a terminal step has
-    a discount other than 0.
+    The frames; and, bool `[B]`, which of them are transitions into a terminal
+    step that have a discount other than 0.
   """
   is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   is_end = is_last & outline[rlds.IS_TERMINAL]
@@ -279,4 +303,4 @@ def _to_frames(steps, outline, terminal_discount):
       reward=steps[rlds.REWARD],
       discount=discount,
   )
-  return frames, tf.reduce_any(into_end & (discount != 0))
+  return frames, into_end & (discount != 0)

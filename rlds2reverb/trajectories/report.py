@@ -80,7 +80,8 @@ class ConversionReport:
     self.inserted_items: Dict[str, int] = {}
     self._is_taken = False
     self._skipped = _table(tf.string, '')
-    # One row for each block: whether it bootstraps, and its NaNs by field.
+    # A row for each block with NaN, which counts them by field; and a row for
+    # each episode that bootstraps, whose first column is 1.
     self._blocks = None
     self._nan_fields = None
 
@@ -152,22 +153,46 @@ class ConversionReport:
 
     Args:
       block: a block of steps.
-      bootstraps: bool `[]`: whether the block belongs to an episode of
+      bootstraps: bool `[B]`: the steps that make their episode one of
         `bootstrapped_terminals`.
     """
-    row = tf.stack([
-        tf.cast(bootstraps, tf.int64),
-        *(
-            tf.math.count_nonzero(tf.math.is_nan(leaf))
-            for _, leaf in steps_lib.float_fields(block.steps)
-        ),
-    ])
+    nans = [
+        tf.math.count_nonzero(tf.math.is_nan(leaf))
+        for _, leaf in steps_lib.float_fields(block.steps)
+    ]
     # Most blocks have nothing to record, so they insert zero entries. A
     # `tf.cond` would be as fast, but takes longer to build.
-    num_entries = tf.cast(tf.reduce_any(row > 0), tf.int32)
+    num_entries = tf.cast(tf.reduce_any(tf.stack([0, *nans]) > 0), tf.int32)
+    width = 1 + len(nans)
+    episodes = tf.gather(
+        block.episode,
+        tf.searchsorted(
+            block.row_splits, tf.where(bootstraps)[:, 0], side='right'
+        ) - 1,
+    )
     self._blocks.insert(
-        tf.fill([num_entries], block.episode * _MAX_STEPS + block.step),
-        tf.broadcast_to(row, [num_entries, row.shape[0]]),
+        tf.concat(
+            [
+                tf.fill(
+                    [num_entries], block.episode[0] * _MAX_STEPS + block.step
+                ),
+                episodes * _MAX_STEPS + _MAX_STEPS - 1,
+            ],
+            0,
+        ),
+        tf.concat(
+            [
+                tf.broadcast_to(
+                    tf.stack([tf.constant(0, tf.int64), *nans]),
+                    [num_entries, width],
+                ),
+                tf.broadcast_to(
+                    tf.one_hot(0, width, dtype=tf.int64),
+                    [tf.size(episodes), width],
+                ),
+            ],
+            0,
+        ),
     )
 
 

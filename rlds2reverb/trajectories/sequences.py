@@ -39,15 +39,15 @@ class _Cut(NamedTuple):
   """Frames, and the starts of the sequences to be taken from them.
 
   Attributes:
-    frames: a `Trajectory` `[M, ...]`; or `[M + 1, ...]`, if sequences are
-      padded with its last frame. Sequences that reach beyond the frames repeat
-      the last one.
-    num_real: int64 `[]`: the number `M` of frames that are not padding.
-    starts: int64 `[W]`: the index of the first frame of each sequence.
+    frames: a `Trajectory` `[M, ...]`, with the frames that are filled in after
+      the ends of episodes.
+    is_real: bool `[M]`: which frames were not filled in.
+    starts: int64 `[W]`: the index of the first frame of each sequence, in
+      ascending order.
   """
 
   frames: trajectory.Trajectory
-  num_real: tf.Tensor
+  is_real: tf.Tensor
   starts: tf.Tensor
 
 
@@ -206,7 +206,7 @@ def convert_rlds_to_sequence_batches(
     if not with_mask:
       return sequences
     index = gathering.window_index(starts, sequence_length)
-    return sequences, index < cut.num_real
+    return sequences, tf.gather(cut.is_real, index)
 
   @tf.autograph.experimental.do_not_convert
   def split(cut):
@@ -229,7 +229,9 @@ def convert_rlds_to_sequence_batches(
   @tf.autograph.experimental.do_not_convert
   def split_whole(block):
     start = tf.constant(0, tf.int64)
-    cut, _ = make_cut(block.trajectory, start, start, tf.constant(True))
+    cut, _ = make_cut(
+        block.trajectory, block.row_splits, start, start, tf.constant(True)
+    )
     return split(cut)
 
   @tf.autograph.experimental.do_not_convert
@@ -239,7 +241,7 @@ def convert_rlds_to_sequence_batches(
     )
 
   if end_of_episode != _End.CROSS and steps_lib.steps_spec(rlds_data).stacked:
-    # Every block is a whole episode, so nothing needs to be held.
+    # Every block holds whole episodes, so nothing needs to be held.
     return frames.flat_map(split_whole).map(gather)
   nothing = _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64))
   return frames.scan(nothing, advance).flat_map(split).map(gather)
@@ -270,34 +272,47 @@ def _advance(held, block, make_cut, length, end_of_episode):
       lambda: block.trajectory,
   )
   is_end = block.trajectory.step_type[-1] == ts.StepType.LAST
-  cut, next_start = make_cut(frames, start, block.step - num_held, is_end)
+  # Frames are held for the first episode only.
+  splits = tf.concat([[0], block.row_splits[1:] + num_held], 0)
+  cut, next_start = make_cut(
+      frames, splits, start, block.step - num_held, is_end
+  )
 
   # The next sequence needs the frames from its start on, and an overlap may
   # need the last `length - 1` frames.
-  first = tf.maximum(tf.minimum(next_start, cut.num_real - length + 1), 0)
+  num_real = splits[-1]
+  first = tf.maximum(tf.minimum(next_start, num_real - length + 1), 0)
   if end_of_episode != _End.CROSS:
-    first = tf.where(is_end, cut.num_real, first)
+    first = tf.where(is_end, num_real, first)
   kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
   return _Held(kept, next_start - first), cut
 
 
-def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
-  """Finds where the sequences of some frames of an episode start.
+def _make_cut(
+    frames, row_splits, start, num_seen, is_end, length, stride, end_of_episode
+):
+  """Finds where the sequences of some frames start, and fills frames in.
 
   Args:
-    frames: a `Trajectory` `[M, ...]`.
-    start: int64 `[]`: the index at which the first sequence starts.
+    frames: a `Trajectory` `[N, ...]`: frames of one episode, or of several
+      whole ones.
+    row_splits: int64 `[E + 1]`: where the frames of each episode begin and end.
+    start: int64 `[]`: the index at which the first sequence starts; 0 if there
+      are several episodes.
     num_seen: int64 `[]`: the number of frames of the episode before these.
-    is_end: bool `[]`: whether the episode ends with these frames.
+    is_end: bool `[]`: whether the last episode ends with these frames.
     length: the number of frames in a sequence.
     stride: the number of frames between the starts of two sequences.
     end_of_episode: an `EndOfEpisode`.
 
   Returns:
     The `_Cut`; and, int64 `[]`, the index at which the next sequence starts, if
-    the episode continues.
+    the last episode continues.
   """
-  num_real = gathering.num_rows(frames)
+  if end_of_episode == _End.CROSS:
+    row_splits = tf.gather(row_splits, [0, -1 + tf.size(row_splits)])
+  begins, ends = row_splits[:-1], row_splits[1:]
+  num_real = ends - begins  # All of this is [E], one number for each episode.
   num_whole = tf.maximum((num_real - length - start) // stride + 1, 0)
   next_start = start + num_whole * stride
 
@@ -312,18 +327,58 @@ def _make_cut(frames, start, num_seen, is_end, length, stride, end_of_episode):
     )
     num_ending = tf.cast(~is_covered & (next_start < num_real), tf.int64)
   else:
-    num_ending = tf.constant(0, tf.int64)
+    num_ending = tf.zeros_like(num_real)
   num_ending = tf.where(is_end, num_ending, 0)
-  starts = start + stride * tf.range(num_whole + num_ending)
-  if end_of_episode == _End.OVERLAP:
-    starts = tf.minimum(starts, tf.maximum(num_real - length, 0))
-  if end_of_episode in (_End.PAD, _End.TILE, _End.ZERO_PAD, _End.OVERLAP):
-    frames = tf.cond(
-        num_ending > 0,
-        lambda: blocks.concat(frames, _boundary(frames)),
-        lambda: frames,
+  num_sequences = num_whole + num_ending
+
+  is_real = tf.ones([row_splits[-1]], tf.bool)
+  if end_of_episode not in (_End.DROP, _End.CROSS):
+    last_start = start + (num_sequences - 1) * stride
+    if end_of_episode == _End.OVERLAP:
+      last_start = tf.maximum(num_real - length, 0)
+    num_filled = tf.where(
+        num_ending > 0, tf.maximum(last_start + length - num_real, 0), 0
     )
-  return _Cut(frames, num_real, starts), next_start
+    frames, is_real, begins = tf.cond(
+        tf.reduce_any(num_filled > 0),
+        lambda: _fill(frames, begins, ends, num_filled, end_of_episode),
+        lambda: (frames, is_real, begins),
+    )
+  starts = tf.ragged.range(
+      begins + start, begins + start + num_sequences * stride, stride
+  )
+  if end_of_episode == _End.OVERLAP:
+    latest = begins + tf.maximum(num_real - length, 0)
+    starts = tf.minimum(starts.values, tf.gather(latest, starts.value_rowids()))
+  else:
+    starts = starts.values
+  return _Cut(frames, is_real, starts), next_start[-1]
+
+
+def _fill(frames, begins, ends, num_filled, end_of_episode):
+  """Fills frames in after the ends of episodes.
+
+  Args:
+    frames: a `Trajectory` `[N, ...]`.
+    begins: int64 `[E]`: where the frames of each episode begin.
+    ends: int64 `[E]`: where they end.
+    num_filled: int64 `[E]`: how many frames are filled in after each episode.
+    end_of_episode: an `EndOfEpisode`: `REPEAT_LAST` repeats the last frame of
+      the episode; the others fill boundary frames in.
+
+  Returns:
+    The frames, `[M, ...]`; bool `[M]`, which of them were not filled in; and
+    int64 `[E]`, where each episode begins now.
+  """
+  rows = tf.ragged.range(begins, ends + num_filled)
+  index, stop = rows.values, tf.gather(ends, rows.value_rowids())
+  is_real = index < stop
+  if end_of_episode == _End.REPEAT_LAST:
+    index = tf.minimum(index, stop - 1)
+  else:
+    index = tf.where(is_real, index, ends[-1])
+    frames = blocks.concat(frames, _boundary(frames))
+  return gathering.take(frames, index), is_real, rows.row_splits[:-1]
 
 
 def _boundary(frames: Any) -> trajectory.Trajectory:

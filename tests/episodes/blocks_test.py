@@ -5,6 +5,8 @@ import itertools
 from absl.testing import parameterized
 import numpy as np
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import following
+from rlds2reverb.episodes import outlines
 import tensorflow as tf
 
 from tests import golden
@@ -294,7 +296,7 @@ class NanFieldTest(tf.test.TestCase, parameterized.TestCase):
         invalid_episodes='mark',
         inspect=lambda episode, outline, lengths: blocks.Verdict(
             tf.constant(False),
-            lambda: tf.strings.format('{}', [outline[blocks.NAN_FIELD]]),
+            lambda: tf.strings.format('{}', [outline[outlines.NAN_FIELD]]),
         ),
     )
     (block,) = dataset
@@ -378,7 +380,7 @@ class WithFollowingStepTest(tf.test.TestCase, parameterized.TestCase):
   def test_pairs(self, form, join_episodes):
     data = golden.FORMS[form]([golden.COMPLETE, golden.TRUNCATED])
     pairs = list(
-        blocks.with_following_step(
+        following.with_following_step(
             _blocks(data, block_length=3, join_episodes=join_episodes)
         ).as_numpy_iterator()
     )

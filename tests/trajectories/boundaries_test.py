@@ -5,6 +5,7 @@ import itertools
 from absl.testing import parameterized
 import numpy as np
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
 import tensorflow as tf
@@ -21,7 +22,7 @@ def _outline(episode, nan_field=None):
       'discount': np.append(episode['discount'], np.float32(0)),
   }
   if nan_field is not None:
-    outline[blocks.NAN_FIELD] = np.append(np.int32(nan_field), np.int32(0))
+    outline[outlines.NAN_FIELD] = np.append(np.int32(nan_field), np.int32(0))
   return outline
 
 
@@ -34,7 +35,7 @@ def _check(validation, nan_fields=()):
       'discount': tf.TensorSpec([None], tf.float32),
   }
   if nan_fields:
-    signature[blocks.NAN_FIELD] = tf.TensorSpec([None], tf.int32)
+    signature[outlines.NAN_FIELD] = tf.TensorSpec([None], tf.int32)
 
   @tf.function(input_signature=[signature])
   def check(outline):

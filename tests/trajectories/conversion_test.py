@@ -17,7 +17,7 @@ from tf_agents.replay_buffers import rlds_to_reverb as original
 
 from tests import golden
 
-_FORMS = (('stacked', golden.stacked), ('nested', golden.nested))
+_FORMS = tuple(golden.FORMS_AND_PACKS.items())
 _EVERY_CASE = list(
     itertools.chain(*(case.episodes for case in golden.CASES.values()))
 )
@@ -91,6 +91,39 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         ],
         [(0, 0, 3), (0, 3, 1), (1, 0, 1), (2, 0, 3), (2, 3, 1)],
     )
+
+  def test_blocks_of_packs_know_their_place(self):
+    case = golden.CASES['truncated_single_complete']
+    self.assertEqual(list(map(golden.length_of, case.episodes)), [4, 1, 4])
+    for arguments, expected in (
+        ({}, [([0, 1], 0, [0, 4, 5]), ([2], 0, [0, 4])]),
+        (
+            {'one_episode_blocks': True},
+            [([0], 0, [0, 4]), ([1], 0, [0, 1]), ([2], 0, [0, 4])],
+        ),
+        (
+            {'block_length': 3},
+            [
+                ([0], 0, [0, 3]), ([0], 3, [0, 1]), ([1], 0, [0, 1]),
+                ([2], 0, [0, 3]), ([2], 3, [0, 1]),
+            ],
+        ),
+    ):
+      with self.subTest(str(arguments)):
+        blocks = conversion.trajectory_blocks(
+            golden.packed(case.episodes, pack_size=2), **arguments
+        )
+        self.assertEqual(
+            [
+                (
+                    block.episode.tolist(),
+                    int(block.step),
+                    block.row_splits.tolist(),
+                )
+                for block in blocks.as_numpy_iterator()
+            ],
+            expected,
+        )
 
   @parameterized.named_parameters(*_FORMS)
   def test_no_episodes(self, form):

@@ -10,8 +10,9 @@ def _block(episode, step, reward):
   return blocks.Block(
       steps={'reward': tf.constant(reward), 'action': tf.zeros([2], tf.int32)},
       outline={},
-      episode=tf.constant(episode, tf.int64),
+      episode=tf.constant([episode], tf.int64),
       step=tf.constant(step, tf.int64),
+      row_splits=tf.constant([0, len(reward)], tf.int64),
       fault=tf.constant(''),
   )
 
@@ -45,12 +46,27 @@ class ConversionReportTest(tf.test.TestCase):
     report = report_lib.ConversionReport()
     report.attach(['reward'])
     for _ in range(2):
-      report.add_block(_block(1, 0, [np.nan, 1.0]), tf.constant(False))
-      report.add_block(_block(1, 2, [np.nan, np.nan]), tf.constant(True))
-      report.add_block(_block(3, 0, [0.0, 1.0]), tf.constant(True))
-      report.add_block(_block(4, 0, [0.0, 1.0]), tf.constant(False))
+      report.add_block(_block(1, 0, [np.nan, 1.0]), tf.constant([False] * 2))
+      report.add_block(_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
+      report.add_block(_block(3, 0, [0.0, 1.0]), tf.constant([True, False]))
+      report.add_block(_block(4, 0, [0.0, 1.0]), tf.constant([False] * 2))
     self.assertEqual(report.nan_counts, {'reward': 3})
     self.assertEqual(report.bootstrapped_terminals, [1, 3])
+
+  def test_episodes_of_a_block_are_told_apart(self):
+    report = report_lib.ConversionReport()
+    report.attach(['reward'])
+    # Episodes 5, 6 and 7 have 2, 1 and 3 steps; the first and the last of them
+    # bootstrap.
+    block = _block(5, 0, [0.0, np.nan, 1.0, np.nan, np.nan, 1.0])._replace(
+        episode=tf.constant([5, 6, 7], tf.int64),
+        row_splits=tf.constant([0, 2, 3, 6], tf.int64),
+    )
+    report.add_block(
+        block, tf.constant([True, False, False, False, True, False])
+    )
+    self.assertEqual(report.nan_counts, {'reward': 3})
+    self.assertEqual(report.bootstrapped_terminals, [5, 7])
 
   def test_serves_one_conversion(self):
     report = report_lib.ConversionReport()

@@ -103,7 +103,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     length, stride = lengths
     episodes = contract.edge_episodes(max(length, 2), seed=length)
     expected = _expected(episodes, length, stride, end_of_episode)
-    for form in (golden.stacked, golden.nested):
+    for form in golden.FORMS_AND_PACKS.values():
       dataset = sequences.convert_rlds_to_sequences(
           form(episodes),
           length,
@@ -149,7 +149,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
         range(count), range(count - 1), terminal=True
     )
     for form, batches, stride in itertools.product(
-        (golden.stacked, golden.nested), (None, 100), (1, 7)
+        golden.FORMS_AND_PACKS.values(), (None, 100), (1, 7)
     ):
       dataset = sequences.convert_rlds_to_sequence_batches(
           form([steps]), 5, stride, max_batch_size=batches
