@@ -9,17 +9,27 @@ The whole outline of an episode is read before its first block comes out, so
 that an invalid episode is refused before any of it is used.
 """
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
 
 import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import following as following_lib
+from rlds2reverb.episodes import nested_groups
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import steps as steps_lib
 
 _MAX_BLOCK_LENGTH = 4096
+_MAX_GROUP_LENGTH = 256  # With more steps, what an episode takes hardly counts.
 _UNKNOWN_DIM = 256  # The size assumed for an unknown dimension: an image side.
 _UNUSED_BYTES = 4096  # At most so much of a nested step is read but not used.
 _STRING_BYTES = 4096  # The size assumed for a string: a small encoded image.
@@ -50,6 +60,13 @@ class Verdict(NamedTuple):
 Inspect = Callable[
     [tf.Tensor, outlines.Outline, Optional[steps_lib.Lengths]], Verdict
 ]
+
+
+# Judges several episodes together, in graph mode, and returns, bool `[]`,
+# whether all of them are valid. The arguments are the outline of their steps
+# and of the step that follows them, `[N + 1]`; and their row splits, int64
+# `[E + 1]`, which are at most `N`.
+AreValid = Callable[[outlines.Outline, tf.Tensor], tf.Tensor]
 
 
 class Block(NamedTuple):
@@ -126,6 +143,7 @@ def episode_blocks(
     find_nan: bool = False,
     block_length: Optional[int] = None,
     episode_id: Optional[str] = None,
+    are_valid: Optional[AreValid] = None,
     block_fn: Callable[[Block], Any] = lambda block: block,
 ) -> tf.data.Dataset:
   """Cuts every episode into `Block`s, after its outline has been inspected.
@@ -161,6 +179,9 @@ def episode_blocks(
       with stacked steps, which is in memory as a whole, becomes one block;
       nested steps are cut into blocks of about 2 MiB.
     episode_id: the name of the field of an episode that identifies it.
+    are_valid: a function for nested steps, which judges several short episodes
+      together. If it is given, they come in one block. `inspect` is asked only
+      about episodes that it does not accept.
     block_fn: a function to apply to each block.
 
   Returns:
@@ -196,7 +217,7 @@ def episode_blocks(
       steps = outlines.select(steps, fields)
     else:
       outline, steps = _read_nested(
-          steps, _read_fields(spec.step, used_fields), nan_fields, block_length
+          steps, read_fields(spec.step, used_fields), nan_fields, block_length
       )
     return _Seen(
         outline=outline,
@@ -208,8 +229,9 @@ def episode_blocks(
 
   def judge(seen, following):
     """Returns the whole episode as a `Block`, without its steps if nested."""
-    end = {outlines.NAN_FIELD: tf.constant([0])} if nan_fields else {}
-    outline = concat(seen.outline, {**following, **end})
+    outline = concat(
+        seen.outline, {**outlines.end_outline(find_nan), **following}
+    )
     lengths = steps_lib.Lengths(paths, seen.lengths) if paths else None
     verdict = inspect(seen.episode, outline, lengths)
     fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
@@ -240,14 +262,14 @@ def episode_blocks(
 
   def cut(seen, following):
     """Returns a data set of the arguments of `to_block` for each block."""
-    whole = judge(seen, following)
+    return in_blocks(judge(seen, following), seen.steps)
+
+  def in_blocks(whole, steps):
     parts = (
         tf.data.Dataset.range(0, kept_length(whole), block_length),
         tf.data.Dataset.from_tensors(whole).repeat(),
     )
-    return tf.data.Dataset.zip(
-        parts if spec.stacked else (*parts, seen.steps)
-    )
+    return tf.data.Dataset.zip(parts if spec.stacked else (*parts, steps))
 
   def to_block(start, whole, piece=None):
     outline = _rows(whole.outline, start, block_length + 1)
@@ -265,14 +287,63 @@ def episode_blocks(
       ]):
         start = tf.identity(start)
       steps = outlines.select(piece, fields)
+    length = splits_of_one(outline)[1]
     return block_fn(
         whole._replace(
             steps=steps,
             outline=outline,
             step=start,
-            row_splits=splits_of_one(outline),
+            row_splits=tf.clip_by_value(whole.row_splits - start, 0, length),
         )
     )
+
+  def cut_group(group):
+    """Does what `cut` does, for the episodes of a `nested_groups.Group`."""
+    outline, pieces = _read_nested(
+        group.steps,
+        read_fields(spec.step, used_fields),
+        nan_fields,
+        block_length,
+    )
+    outline = concat(outline, outlines.end_outline(find_nan))
+    # The length of a single episode need not be known before.
+    splits = tf.concat(
+        [
+            [0],
+            tf.cumsum(group.lengths[:-1]),
+            splits_of_one(outline)[1:],
+        ],
+        0,
+    )
+    whole = Block(
+        steps=(),
+        outline=outlines.select(outline, outlines.FIELDS),
+        episode=group.first + tf.range(tf.size(group.lengths, tf.int64)),
+        step=tf.constant(0, tf.int64),
+        row_splits=splits,
+        fault=tf.constant(''),
+        episode_id=group.episode_id,
+    )
+    together = in_blocks(whole, pieces)
+
+    def cut_one(index):
+      steps = group.steps.skip(splits[index]).take(group.lengths[index])
+      one = {rlds.STEPS: steps}
+      if episode_id is not None:
+        one[episode_id] = group.episode_id[index]
+      return cut(see(group.first + index, one), outlines.end_outline())
+
+    def one_by_one():
+      indices = tf.data.Dataset.range(tf.size(group.lengths, tf.int64))
+      return indices.flat_map(_no_autograph(cut_one))
+
+    # Only what is used is built, and hardly ever is an episode invalid.
+    chosen = tf.cond(
+        are_valid(outline, splits),
+        lambda: tf.data.experimental.to_variant(together),
+        lambda: tf.data.experimental.to_variant(one_by_one()),
+    )
+    return tf.data.experimental.from_variant(chosen, together.element_spec)
 
   episodes = rlds_data.enumerate()
   if join_episodes:
@@ -281,6 +352,13 @@ def episode_blocks(
   else:
     on_episode = lambda function: _no_autograph(
         lambda *episode: function(see(*episode), outlines.end_outline())
+    )
+  if are_valid is not None:
+    groups = nested_groups.group_episodes(
+        rlds_data, min(block_length, _MAX_GROUP_LENGTH), episode_id
+    )
+    return groups.flat_map(_no_autograph(cut_group)).map(
+        _no_autograph(to_block)
     )
   if block_length is not None:
     return episodes.flat_map(on_episode(cut)).map(_no_autograph(to_block))
@@ -333,7 +411,9 @@ def concat(head: Any, rest: Any) -> Any:
   )
 
 
-def _read_fields(step_spec, used_fields):
+def read_fields(
+    step_spec: Dict[str, Any], used_fields: FrozenSet[str]
+) -> FrozenSet[str]:
   """Returns the names of the fields that are read of nested steps.
 
   Leaving out the unused fields takes an operation for every step, which costs
@@ -357,7 +437,7 @@ def _read_nested(steps, read_fields, nan_fields, block_length):
 
   Args:
     steps: the data set of an episode's steps.
-    read_fields: the names of the fields to read; see `_read_fields`.
+    read_fields: the names of the fields to read; see `read_fields`.
     nan_fields: see `_outline`.
     block_length: the largest number of steps in a block.
 

@@ -24,14 +24,21 @@ FIELDS = frozenset(
 )
 
 
-def end_outline() -> Outline:
-  """Returns the outline `[1]` of a FIRST step, assumed to follow an episode."""
-  return {
+def end_outline(find_nan: bool = False) -> Outline:
+  """Returns the outline `[1]` of a FIRST step, assumed to follow an episode.
+
+  Args:
+    find_nan: whether the outline has the column `NAN_FIELD`.
+  """
+  end = {
       rlds.IS_FIRST: tf.constant([True]),
       rlds.IS_LAST: tf.constant([False]),
       rlds.IS_TERMINAL: tf.constant([False]),
       rlds.DISCOUNT: tf.constant([0.0]),
   }
+  if find_nan:
+    end[NAN_FIELD] = tf.constant([0])
+  return end
 
 
 def outline_of(

@@ -13,11 +13,6 @@ from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import steps as steps_lib
 
-# Tells, bool `[]`, whether all episodes of a pack are valid, in graph mode. The
-# arguments are the outline of the steps and of a step that follows them,
-# `[N + 1]`, and the row splits of the episodes, int64 `[E + 1]`, at most `N`.
-AreValid = Callable[[outlines.Outline, tf.Tensor], tf.Tensor]
-
 # Nothing here needs AutoGraph, which would take most of a second to find out.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
@@ -42,7 +37,7 @@ def pack_blocks(
     fields: Sequence[str],
     *,
     inspect: blocks.Inspect,
-    are_valid: AreValid,
+    are_valid: blocks.AreValid,
     invalid_episodes: str,
     find_nan: bool = False,
     episode_id: Optional[str] = None,
@@ -85,11 +80,9 @@ def pack_blocks(
     """Reads the outline of a pack, and counts its episodes."""
     lengths = steps_lib.lengths_of(outlines.select(pack.steps, used_fields))
     paths[:] = lengths.paths if lengths else ()
-    end = outlines.end_outline()
-    if nan_fields:
-      end[outlines.NAN_FIELD] = tf.constant([0])
     outline = blocks.concat(
-        outlines.outline_of(pack.steps, nan_fields, lengths), end
+        outlines.outline_of(pack.steps, nan_fields, lengths),
+        outlines.end_outline(find_nan),
     )
     num_episodes = tf.size(pack.row_splits, tf.int64) - 1
     # Where lengths differ the outline is empty, and so no episode is valid.

@@ -178,7 +178,7 @@ def trajectory_blocks(
     InvalidArgumentError: as `convert_rlds_to_trajectories` does.
   """
   rules = rules or rules_lib.ConversionRules()
-  step_spec = steps_lib.steps_spec(rlds_data).step
+  step_spec, is_stacked = steps_lib.steps_spec(rlds_data)
   policy_info = (
       specs.PolicyInfo(policy_info_fn, step_spec) if policy_info_fn else None
   )
@@ -226,28 +226,26 @@ def trajectory_blocks(
         frames, block.episode, block.step, block.row_splits, block.episode_id
     )
 
-  packs = None
+  to_blocks = functools.partial(
+      blocks.episode_blocks,
+      rlds_data,
+      join_episodes=rules.validation == 'tf_agents',
+      block_length=block_length,
+  )
   if rules.validation == 'strict' and not (block_length or one_episode_blocks):
+    are_valid = functools.partial(
+        boundaries.are_strictly_valid, find_nan=rules.nan == 'invalid'
+    )
     packs = packs_lib.packs_of(rlds_data)
-  if packs is None:
-    to_blocks = functools.partial(
-        blocks.episode_blocks,
-        rlds_data,
-        fields,
-        join_episodes=rules.validation == 'tf_agents',
-        block_length=block_length,
-    )
-  else:
-    to_blocks = functools.partial(
-        pack_blocks.pack_blocks,
-        packs,
-        fields,
-        are_valid=functools.partial(
-            boundaries.are_strictly_valid, find_nan=rules.nan == 'invalid'
-        ),
-    )
+    if packs is not None:
+      to_blocks = functools.partial(
+          pack_blocks.pack_blocks, packs, are_valid=are_valid
+      )
+    elif not is_stacked:
+      to_blocks = functools.partial(to_blocks, are_valid=are_valid)
   to_blocks = functools.partial(
       to_blocks,
+      fields=fields,
       inspect=inspect,
       find_nan=rules.nan == 'invalid',
       episode_id=episode_id,
