@@ -9,7 +9,9 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import image_decoders
+from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import versions
+from rlds2reverb.episodes import packs
 
 
 def load_episodes(
@@ -82,6 +84,7 @@ def load_episodes(
   if num_shards > 1:
     split = tfds.even_splits(split, num_shards)[shard_index]
   steps = features[rlds.STEPS].feature
+  read_config = read_config or tfds.ReadConfig(try_autocache=False)
   episodes = builder.as_dataset(
       split=split,
       decoders={
@@ -89,7 +92,7 @@ def load_episodes(
           rlds.STEPS: tfds.decode.SkipDecoding(),
       },
       shuffle_files=shuffle_files,
-      read_config=read_config or tfds.ReadConfig(try_autocache=False),
+      read_config=read_config,
   )
   # TFDS stores steps as it stores a sequence, which can be decoded at once.
   sequence = tfds.features.FeaturesDict(
@@ -99,14 +102,27 @@ def load_episodes(
       steps, (decoders or {}).get(rlds.STEPS), (rlds.STEPS,)
   )
 
-  def decode(episode):
+  def decode_steps(stored):
     decoded = sequence.decode_example(
-        {rlds.STEPS: episode[rlds.STEPS]},
+        {rlds.STEPS: stored},
         decoders=step_decoders and {rlds.STEPS: step_decoders},
     )
-    return {**episode, **decoded}
+    return decoded[rlds.STEPS]
 
-  return episodes.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+  def decode(episode):
+    return {**episode, rlds.STEPS: decode_steps(episode[rlds.STEPS])}
+
+  return packs.with_packs(
+      episodes.map(decode, num_parallel_calls=tf.data.AUTOTUNE),
+      lambda: pack_reading.read_packs(
+          builder,
+          split,
+          decoders=decoders,
+          decode_steps=decode_steps,
+          shuffle_files=shuffle_files,
+          read_config=read_config,
+      ),
+  )
 
 
 def _builder(name_or_directory: files.PathLike, data_dir):

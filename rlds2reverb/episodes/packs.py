@@ -111,6 +111,21 @@ def episode_of_rows(row_splits: tf.Tensor) -> tf.Tensor:
   return tf.cumsum(ends_at)[:num_rows]
 
 
+def bounds_of_runs(run: tf.Tensor) -> tf.Tensor:
+  """Returns the bounds of runs of equal numbers.
+
+  Args:
+    run: int64 `[E]`.
+
+  Returns:
+    int64 `[R, 2]`: `[[0, 2], [2, 3]]` for the runs `[0, 0, 1]`.
+  """
+  is_first = tf.concat([tf.ones_like(run[:1], tf.bool), run[1:] != run[:-1]], 0)
+  starts = tf.where(is_first)[:, 0]
+  stops = tf.concat([starts, tf.shape(run, tf.int64)], 0)[1:]
+  return tf.stack([starts, stops], axis=1)
+
+
 def _episode(index: tf.Tensor, pack: Pack):
   """Returns the episode at a position of a pack."""
 
