@@ -23,15 +23,18 @@ class TrajectoryBlock(NamedTuple):
 
   Attributes:
     trajectory: a `Trajectory` whose every leaf is `[B, ...]`.
-    episode: int64 `[]`: the index of the episode in the data set.
+    episode: int64 `[1]`: the index of the episode in the data set.
     step: int64 `[]`: the index in its episode of the block's first frame.
-    episode_id: `[]`: the field that identifies the episode; `()` if no such
+    row_splits: int64 `[2]`: 0 and `B`, between which the frames are the
+      episode's.
+    episode_id: `[1]`: the field that identifies the episode; `()` if no such
       field was asked for.
   """
 
   trajectory: trajectory.Trajectory
   episode: tf.Tensor
   step: tf.Tensor
+  row_splits: tf.Tensor
   episode_id: Any = ()
 
 
@@ -208,8 +211,15 @@ def trajectory_blocks(
       )
     if report:
       report.add_block(block, bootstraps)
+    length = tf.size(frames.step_type, tf.int64)
     return TrajectoryBlock(
-        frames, block.episode, block.step, block.episode_id
+        frames,
+        episode=block.episode[tf.newaxis],
+        step=block.step,
+        row_splits=tf.stack([0, length]),
+        episode_id=tf.nest.map_structure(
+            lambda leaf: leaf[tf.newaxis], block.episode_id
+        ),
     )
 
   settings = dict(
