@@ -126,11 +126,13 @@ class Items(NamedTuple):
 
   Attributes:
     piece: the piece that each item ends in; 0 if items cross episodes.
+    origins: the position of the first frame of its episode, or 0.
     starts: the position of the first frame of each item.
     ends: the position after the last frame of each item.
   """
 
   piece: np.ndarray
+  origins: np.ndarray
   starts: np.ndarray
   ends: np.ndarray
 
@@ -148,19 +150,20 @@ def find_items(table: items_lib.TableItems, pieces: Pieces) -> Items:
   if table.sequence_length is None:
     piece = np.flatnonzero(pieces.is_end & ~table.is_too_long(pieces.length))
     starts = pieces.origin[piece]
-    return Items(piece, starts, starts + pieces.length[piece])
+    return Items(piece, starts, starts, starts + pieces.length[piece])
   if table.crosses_episodes:
+    origins = np.array([0])
     first, count = table.starts(
         np.array([pieces.first_position]), np.array([pieces.end_position])
     )
   else:
+    origins = pieces.origin
     first, count = table.starts(
         pieces.length - pieces.num_frames,
         pieces.length + pieces.is_end * table.padding(pieces.length),
     )
-    first = first + pieces.origin
-  piece, starts = ranges(first, count, table.stride_length)
-  return Items(piece, starts, starts + table.sequence_length)
+  piece, starts = ranges(origins + first, count, table.stride_length)
+  return Items(piece, origins[piece], starts, starts + table.sequence_length)
 
 
 def ranges(
