@@ -7,6 +7,10 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.replay import chunks as chunks_lib
+from rlds2reverb.replay import frame_blocks
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import pieces as pieces_lib
 
 
 class Keys:
@@ -35,14 +39,88 @@ class Keys:
     if identity is not None:
       self._fingerprint = identity_lib.fingerprint(identity, form)
 
-  def of_one(self, of: Sequence[Any], positions: np.ndarray) -> np.ndarray:
-    """Returns the keys of places in one thing, uint64 `[N]`.
+  def of_items(
+      self,
+      table: items_lib.TableItems,
+      block: frame_blocks.Block,
+      pieces: pieces_lib.Pieces,
+      items: pieces_lib.Items,
+  ) -> np.ndarray:
+    """Returns the keys of items, uint64 `[N]`.
 
     Args:
-      of: what the keys belong to, JSON values.
-      positions: where in it each lies, `[N]`.
+      table: which items go into their table.
+      block: the block that they end in.
+      pieces: where the episodes of the block lie.
+      items: where the items lie.
     """
-    return self.of_each(lambda _: of, np.zeros(len(positions), int), positions)
+    of = ['item', table.table_name, table.sequence_length]
+    if table.crosses_episodes:
+      return self.of_each(lambda _: of, items.piece, items.starts)
+    return self.of_each(
+        lambda index: [*of, block.episode_ids[index]],
+        pieces.index[items.piece],
+        items.starts + (pieces.step - pieces.position)[items.piece],
+    )
+
+  def of_chunks(
+      self,
+      block: frame_blocks.Block,
+      pieces: pieces_lib.Pieces,
+      cuts: chunks_lib.Cuts,
+      group: Sequence[Any],
+  ) -> np.ndarray:
+    """Returns the keys of the chunks of a group of columns, uint64 `[K]`.
+
+    Args:
+      block: the block that they hold.
+      pieces: where the episodes of the block lie.
+      cuts: where the chunks lie.
+      group: what tells the group from others, JSON values.
+    """
+    ids, step, num_frames, padding = (
+        [block.episode_ids[index] for index in pieces.index.tolist()],
+        pieces.step.tolist(),
+        pieces.num_frames.tolist(),
+        pieces.padding.tolist(),
+    )
+
+    def frames_of(index):
+      return ['chunk', block.episode_ids[index], *group]
+
+    def padding_of(piece):
+      # The same places after a step may hold other padding, or other steps.
+      end = step[piece] + num_frames[piece]
+      return ['padding', end, padding[piece], 'chunk', ids[piece], *group]
+
+    def episodes_of(chunk):
+      begin = cuts.first_piece[chunk]
+      held = slice(begin, begin + cuts.num_pieces[chunk])
+      content = list(zip(ids[held], num_frames[held], padding[held]))
+      return ['episodes', content, *group]
+
+    piece = cuts.first_piece
+    numbers = np.arange(len(piece))
+    begins = cuts.starts - pieces.position[piece]
+    is_shared = cuts.num_pieces > 1
+    keys = np.zeros(len(piece), np.uint64)
+    for chosen, of, index, positions in (
+        (
+            ~is_shared & ~cuts.is_padding,
+            frames_of,
+            pieces.index[piece],
+            pieces.step[piece] + begins,
+        ),
+        (
+            cuts.is_padding,
+            padding_of,
+            piece,
+            begins - pieces.num_frames[piece],
+        ),
+        (is_shared, episodes_of, numbers, np.zeros_like(numbers)),
+    ):
+      keys[chosen] = self.of_each(of, index[chosen], positions[chosen])
+    return keys
 
   def of_each(
       self,

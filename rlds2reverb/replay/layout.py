@@ -11,7 +11,6 @@ A block is one episode, a part of one, or many short ones. All are laid out by
 the same arithmetic on arrays, since Python for each episode would be slow.
 """
 
-import functools
 import time
 from typing import (
     Any,
@@ -33,6 +32,7 @@ from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import kept_chunks
 from rlds2reverb.replay import keys as keys_lib
 from rlds2reverb.replay import pieces as pieces_lib
 from rlds2reverb.replay import priorities as priorities_lib
@@ -138,7 +138,6 @@ class Layout:
     self._has_identity = identity is not None
     self._of_sequences = of_sequences
     self._share_chunks = not one_episode_chunks
-    self._groups = [group.columns for group in groups]
     # An observer whose items cross episodes writes all data as one episode of
     # Reverb. Sequences are an episode each.
     self._is_one_episode = len(crossing) == len(tables) and not of_sequences
@@ -152,7 +151,7 @@ class Layout:
     self._length = 0
     self._episode_key = None
     # The chunks that items may still refer to.
-    self._chunks = [chunks_lib.KeptChunks(group) for group in groups]
+    self._chunks = [kept_chunks.KeptChunks(group) for group in groups]
 
   def batches(
       self, blocks: Iterable[frame_blocks.Block]
@@ -294,7 +293,7 @@ class Layout:
       if len(columns) < len(leaves):
         # Chunks of the same rows in other columns need other keys.
         of.append(chunks.group.columns)
-      keys = self._keys_of_chunks(plan, cuts, of)
+      keys = self._keys.of_chunks(plan.block, pieces, cuts, of)
       places = zip(
           keys.tolist(),
           episode_keys[cuts.first_piece].tolist(),
@@ -308,58 +307,6 @@ class Layout:
             encoding.encode_chunk(key, episode_key, first, rows)
         )
       chunks.append(keys, cuts.starts, pieces.end_position)
-
-  def _keys_of_chunks(self, plan, cuts, of) -> np.ndarray:
-    """Returns the keys of the chunks of a group of columns, uint64 `[K]`.
-
-    Args:
-      plan: the plan of their block.
-      cuts: where they lie.
-      of: what else the keys depend on.
-    """
-    pieces = plan.pieces
-    ids = plan.block.episode_ids
-    index, step, num_frames, padding = (
-        column.tolist()
-        for column in (
-            pieces.index, pieces.step, pieces.num_frames, pieces.padding
-        )
-    )
-
-    def padding_of(piece):
-      # The same places after a step may hold other padding, or other steps.
-      end = step[piece] + num_frames[piece]
-      return ['padding', end, padding[piece], 'chunk', ids[index[piece]], *of]
-
-    def episodes_of(chunk):
-      begin = cuts.first_piece[chunk]
-      held = range(begin, begin + cuts.num_pieces[chunk])
-      content = [[ids[index[p]], num_frames[p], padding[p]] for p in held]
-      return ['episodes', content, *of]
-
-    piece = cuts.first_piece
-    begins = cuts.starts - pieces.position[piece]
-    is_shared = cuts.num_pieces > 1
-    keys = np.zeros(len(piece), np.uint64)
-    for of_each, chosen, index_of, positions in (
-        (
-            lambda episode: ['chunk', ids[episode], *of],
-            ~is_shared & ~cuts.is_padding,
-            pieces.index[piece],
-            pieces.step[piece] + begins,
-        ),
-        (
-            padding_of,
-            cuts.is_padding,
-            piece,
-            begins - pieces.num_frames[piece],
-        ),
-        (episodes_of, is_shared, np.arange(len(piece)), np.zeros_like(piece)),
-    ):
-      keys[chosen] = self._keys.of_each(
-          of_each, index_of[chosen], positions[chosen]
-      )
-    return keys
 
   def _keys_of_episodes(self, plan, cuts_of_groups) -> np.ndarray:
     """Returns the key of the episode of each piece that a chunk begins in.
@@ -396,51 +343,17 @@ class Layout:
     return keys
 
   def _append_items(self, batch, table, plan, items, priorities) -> None:
-    pieces = plan.pieces
-    of = ['item', table.table_name, table.sequence_length]
-    if table.crosses_episodes:
-      keys = self._keys.of_one(of, items.starts)
-    else:
-      ids = plan.block.episode_ids
-      keys = self._keys.of_each(
-          lambda index: [*of, ids[index]],
-          pieces.index[items.piece],
-          items.starts + (pieces.step - pieces.position)[items.piece],
-      )
-    count = len(keys)
+    count = len(items.starts)
     inserted_at = self._next_inserted_at + np.arange(count)
     self._next_inserted_at += count
     self.num_items[table.table_name] += count
-    spans = [chunks.spans(items.starts, items.ends) for chunks in self._chunks]
-    # Items are encoded together if they have the same number of slices in every
-    # group of columns. `form` is a number that says so.
-    form = functools.reduce(
-        lambda form, count: form * (count.max() + 1) + count,
-        [count for _, count in spans],
+    batch.items.extend(
+        kept_chunks.encode_items(
+            table.table_name,
+            self._keys.of_items(table, plan.block, plan.pieces, items),
+            priorities,
+            items,
+            self._chunks,
+            inserted_at,
+        )
     )
-    rows = {}
-    for each in np.unique(form).tolist():
-      chosen = np.flatnonzero(form == each)
-      slices = [
-          chunks.slices(
-              first[chosen],
-              count[chosen[0]],
-              items.starts[chosen],
-              items.ends[chosen],
-          )
-          for chunks, (first, count) in zip(self._chunks, spans)
-      ]
-      rows[each] = encoding.encode_items(
-          table.table_name,
-          keys[chosen],
-          priorities[chosen],
-          self._groups,
-          slices,
-          inserted_at[chosen],
-      )
-    # Tables depend on the order of insertion, so the items keep their order.
-    run_starts = np.flatnonzero(np.diff(form, prepend=0)).tolist()
-    for begin, end in zip(run_starts, [*run_starts[1:], len(form)]):
-      each = form[begin]
-      batch.items.append(rows[each][: end - begin])
-      rows[each] = rows[each][end - begin :]

@@ -42,8 +42,8 @@ class FramesTest(parameterized.TestCase):
     source = source._replace(block_length=4)
     blocks = list(source.frames())
     self.assertEqual(
-        [(b.episode_id, b.step, len(b.frames.reward)) for b in blocks],
-        [(0, 0, 4), (0, 4, 1), (1, 0, 1), (2, 0, 3)],
+        [(*b.episode_ids, b.step, *b.row_splits.tolist()) for b in blocks],
+        [(0, 0, 0, 4), (0, 4, 0, 1), (1, 0, 0, 1), (2, 0, 0, 3)],
     )
     expected = sum((episode['reward'].tolist() for episode in episodes), [])
     self.assertEqual(_rewards(blocks), expected)
@@ -84,7 +84,7 @@ class FramesTest(parameterized.TestCase):
     (table,) = source.tables
     self.assertEqual((table.sequence_length, table.stride_length), (2, 2))
     blocks = list(source.frames())
-    self.assertEqual({block.episode_id for block in blocks}, {None})
+    self.assertEqual([block.episode_ids for block in blocks], [[None]])
     expected = np.concatenate([s.reward for s in data.as_numpy_iterator()])
     self.assertEqual(_rewards(blocks), expected.tolist())
     self.assertEqual(expected.size, 2 * (4 + 2))
