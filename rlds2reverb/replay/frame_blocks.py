@@ -45,6 +45,30 @@ def slice_episodes(block: Block, begin: int, end: int) -> Block:
   )
 
 
+def split(block: Block, length: int) -> Iterator[Block]:
+  """Splits a block of several episodes.
+
+  Args:
+    block: the block.
+    length: the largest number of frames of a part that has several episodes.
+
+  Yields:
+    Blocks of whole episodes. Those without frames are left out if there is
+    nothing else in a block.
+  """
+  begin, count = 0, len(block.episode_ids)
+  if count == 1 or block.row_splits[-1] <= length:
+    yield block
+    return
+  while begin < count:
+    limit = block.row_splits[begin] + length
+    end = int(np.searchsorted(block.row_splits, limit, 'right')) - 1
+    end = max(end, begin + 1)
+    if block.row_splits[begin] < block.row_splits[end]:
+      yield slice_episodes(block, begin, end)
+    begin = end
+
+
 def spread(frames: Any, rows: np.ndarray, length: int) -> Any:
   """Returns frames with padding between them, as TF-Agents pads episodes.
 

@@ -39,6 +39,9 @@ from rlds2reverb.replay import priorities as priorities_lib
 
 # Larger requests are not sent faster, and a server holds several at a time.
 _BATCH_BYTES = 512 << 10
+# Of several episodes so many frames are laid out at once. An item takes some
+# hundred bytes, so the items of many small frames would be a large request.
+_MAX_FRAMES = 4096
 
 
 class Batch(NamedTuple):
@@ -176,11 +179,11 @@ class Layout:
           self._append(batch, plan)
           if plan.pieces.is_end[-1]:
             whole = len(batch.chunks), len(batch.items)
-        if batch.num_bytes >= _BATCH_BYTES:
-          keys = np.concatenate([chunks.keys for chunks in self._chunks])
-          yield batch._replace(keep_chunk_keys=keys.tolist())
-          batch = Batch([], [], [])
-          whole = 0, 0
+          if batch.num_bytes >= _BATCH_BYTES:
+            keys = np.concatenate([chunks.keys for chunks in self._chunks])
+            yield batch._replace(keep_chunk_keys=keys.tolist())
+            batch = Batch([], [], [])
+            whole = 0, 0
     except Exception:
       # The episodes before the one at fault are not lost with it.
       num_chunks, num_items = whole
@@ -197,24 +200,22 @@ class Layout:
       )
 
   def _plans(self, block) -> Iterator[_Plan]:
-    """Yields the plan of a block, or those of its episodes up to one at fault.
+    """Yields the plans of the parts of a block, up to an episode at fault.
 
     A plan must be appended before the next one is asked for.
     """
-    count = len(block.episode_ids)
-    try:
-      plan = self._plan(block)
-    except Exception:
-      if count == 1:
-        raise
-      plan = None
-    if plan is not None:
-      yield plan
-      return
-    # One by one, so that the error comes after the episodes before.
-    for index in range(count):
-      episode = frame_blocks.slice_episodes(block, index, index + 1)
-      if len(episode.frames.step_type):
+    for part in frame_blocks.split(block, _MAX_FRAMES):
+      try:
+        plan = self._plan(part)
+      except Exception:
+        if len(part.episode_ids) == 1:
+          raise
+        plan = None
+      if plan is not None:
+        yield plan
+        continue
+      # One by one, so that the error comes after the episodes before.
+      for episode in frame_blocks.split(part, 1):
         yield self._plan(episode)
 
   def _plan(self, block) -> _Plan:
@@ -241,16 +242,23 @@ class Layout:
 
   def _new_episode_ids(self, block, pieces) -> Set[Any]:
     """Returns the ids of the episodes that start in a block."""
-    new = set()
-    if self._has_identity:
-      for index in np.unique(pieces.index[pieces.step == 0]).tolist():
-        episode_id = block.episode_ids[index]
-        if episode_id in new or episode_id in self._episode_ids:
-          raise ValueError(
-              f'Two episodes have the episode_id {episode_id!r}, so their items'
-              ' would have the same keys. Give each its own.'
-          )
-        new.add(episode_id)
+    if not self._has_identity:
+      return set()
+    ids = [
+        block.episode_ids[index]
+        for index in pieces.index[pieces.step == 0].tolist()
+    ]
+    new = set(ids)
+    if len(new) < len(ids) or not new.isdisjoint(self._episode_ids):
+      episode_id = next(
+          each
+          for each in ids
+          if each in self._episode_ids or ids.count(each) > 1
+      )
+      raise ValueError(
+          f'Two episodes have the episode_id {episode_id!r}, so their items'
+          ' would have the same keys. Give each its own.'
+      )
     return new
 
   def _append(self, batch, plan) -> None:
@@ -269,11 +277,11 @@ class Layout:
     begin, self._end = self._end, pieces.end_position
     self._length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
     # No later item refers to what comes before this position.
-    needed = min(
-        origin + int(table.next_start(self._end - origin))
-        for table in self._tables
-        for origin in [0 if table.crosses_episodes else self._end - self._length]
-    )
+    needed = self._end
+    for table in self._tables:
+      origin = 0 if table.crosses_episodes else self._end - self._length
+      start = origin + int(table.next_start(self._end - origin))
+      needed = min(needed, start)
     for chunks in self._chunks:
       chunks.forget(needed)
     for priorities in self._priorities:

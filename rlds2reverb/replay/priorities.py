@@ -65,9 +65,7 @@ class Priorities:
       chosen = np.flatnonzero(lengths == length)
       begins = items.starts[chosen] - starts[0]
       rows = begins[:, np.newaxis] + np.arange(length)  # [M, length]
-      priorities[chosen] = self._function(
-          tf.nest.map_structure(lambda leaf: leaf[rows], frames)  # pylint: disable=cell-var-from-loop
-      )
+      priorities[chosen] = self._function(_take(frames, rows))
     wrong = np.flatnonzero(~(priorities >= 0))
     if len(wrong):
       item = wrong[0]
@@ -78,6 +76,10 @@ class Priorities:
           f' starts at frame {frame} of its episode.'
       )
     return priorities
+
+
+def _take(frames, rows):
+  return tf.nest.map_structure(lambda leaf: leaf[rows], frames)
 
 
 def _batched(priority_fn):

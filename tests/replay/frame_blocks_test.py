@@ -54,6 +54,27 @@ class FrameBlocksTest(parameterized.TestCase):
     self.assertEqual(part.frames.step_type.tolist(), [2, 0, 1, 2])
     self.assertEqual(part.frames.action[:, 0].tolist(), [4, 6, 8, 10])
 
+  @parameterized.parameters(
+      (1, [['a'], ['b'], ['c', 'd'], ['e']]),
+      (3, [['a'], ['b', 'c', 'd'], ['e', 'f']]),
+      (4, [['a', 'b', 'c'], ['d', 'e', 'f']]),
+      (8, [['a', 'b', 'c', 'd', 'e', 'f']]),
+  )
+  def test_parts_of_a_block(self, length, expected):
+    block = _pack(list('abcdef'), [0, 2], [0, 2], [], [2], [0, 1, 2], [])
+    parts = list(frame_blocks.split(block, length))
+    self.assertEqual([part.episode_ids for part in parts], expected)
+    rows = np.concatenate([part.frames.action for part in parts])
+    self.assertEqual(rows.tolist(), block.frames.action.tolist())
+    for part in parts:
+      self.assertEqual(part.row_splits[0], 0)
+      self.assertLen(part.frames.action, part.row_splits[-1])
+
+  def test_a_long_episode_is_one_part(self):
+    for block in (_pack(['a'], [0, 1, 1, 2]), _pack(['a', ''], [0, 1, 2], [])):
+      (part,) = frame_blocks.split(block, 2)
+      self.assertEqual(part.frames.action.tolist(), block.frames.action.tolist())
+
   def test_padding_is_boundaries_of_zeros(self):
     frames = _frames([0, 2, 2])
     padded = frame_blocks.spread(frames, np.array([0, 1, 4]), 6)

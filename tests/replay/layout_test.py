@@ -18,7 +18,10 @@ _GROUPS = encoded.GROUPS
 def _expected(episodes, length, stride):
   """Returns the columns of the items that do not cross episodes."""
   return [
-      [leaf.tolist() for leaf in tf.nest.flatten(encoded.rows(episode, start, length))]
+      [
+          leaf.tolist()
+          for leaf in tf.nest.flatten(encoded.rows(episode, start, length))
+      ]
       for episode in episodes
       for start in range(0, len(episode.step_type) - length + 1, stride)
   ]
@@ -41,7 +44,10 @@ class LayoutTest(parameterized.TestCase):
     found = []
     for batch in laid_out.batches(encoded.one_by_one(episodes, block_length)):
       columns_of.update(encoded.read_chunks(batch))
-      found += [encoded.content(item, columns_of) for item in encoded.read_items(batch)]
+      found += [
+          encoded.content(item, columns_of)
+          for item in encoded.read_items(batch)
+      ]
     self.assertNotEmpty(found)
     self.assertEqual(found, _expected(episodes, *lengths))
 
@@ -151,7 +157,8 @@ class LayoutTest(parameterized.TestCase):
           'identity',
           _GROUPS['large_2_small_8'],
       )
-      batches = list(laid_out.batches(encoded.one_by_one([joined], block_length)))
+      blocks = encoded.one_by_one([joined], block_length)
+      batches = list(laid_out.batches(blocks))
       chunks_of = [encoded.read_chunks(batch) for batch in batches]
       columns_of = {
           key: columns for read in chunks_of for key, columns in read.items()
@@ -229,9 +236,10 @@ class LayoutTest(parameterized.TestCase):
         None,
         _GROUPS[groups],
     )
+    blocks = encoded.one_by_one(episodes, block_length)
     found = [
         item.priority
-        for batch in laid_out.batches(encoded.one_by_one(episodes, block_length))
+        for batch in laid_out.batches(blocks)
         for item in encoded.read_items(batch)
     ]
     expected = []
