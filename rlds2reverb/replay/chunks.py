@@ -11,8 +11,16 @@ images have short chunks of their own.
     the large columns  |  c  |  d  |  e  |  f  |  g  |
     an item, [3, 9)       small: a[3:8] + b[0:1]
                           large: d[1:2] + e + f + g[0:1]
+
+Short episodes that come together share chunks, so that they take no more memory
+than long ones. A shared chunk holds whole episodes, with their padding (P):
+
+    episodes           |  0  1  2 |  0  1  P |  0  1 |  0  1  2  3  4 ...
+    the small columns  |            a                |         b
+    the large columns  |  c  |  d |  e  | f  |   g   |  h  |  i  |  j
 """
 
+import bisect
 from typing import Any, List, NamedTuple, Tuple
 
 import numpy as np
@@ -21,6 +29,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import encoding
+from rlds2reverb.replay import pieces as pieces_lib
 
 # A sampler reads whole chunks, so chunks of few bytes sample quickly. But the
 # rows of an item should not be spread over many chunks either.
@@ -88,74 +97,71 @@ def _chunk_length(spec: Any) -> int:
   return min(length, _MAX_CHUNK_LENGTH)
 
 
-class KeptChunks:
-  """The chunks of one group of columns that items may refer to.
+class Cuts(NamedTuple):
+  """Where the chunks of a block lie, arrays `[K]`.
 
   Attributes:
-    group: the group of columns.
-    keys: the keys of the chunks, uint64 `[K]`.
+    first_piece: the piece that each chunk belongs to, or the first of several.
+    num_pieces: how many pieces it holds. If it is one, the chunk may be a part
+      of the piece.
+    is_padding: whether it holds the padding of its only piece.
+    starts: the position of its first frame.
+    ends: the position after its last frame.
   """
 
-  def __init__(self, group: ColumnGroup):
-    self.group = group
-    self.keys = np.zeros(0, np.uint64)
-    # The frames at which the chunks start and the last one ends.
-    self._starts = np.zeros(0, np.int64)
-    self._end = 0
+  first_piece: np.ndarray
+  num_pieces: np.ndarray
+  is_padding: np.ndarray
+  starts: np.ndarray
+  ends: np.ndarray
 
-  def append(self, keys: np.ndarray, starts: np.ndarray, end: int) -> None:
-    """Appends chunks.
 
-    Args:
-      keys: the keys of the chunks, uint64 `[N]`.
-      starts: the first frame of each chunk, `[N]`.
-      end: the frame after the last one of the last chunk.
-    """
-    self.keys = np.concatenate([self.keys, keys])
-    self._starts = np.concatenate([self._starts, starts])
-    self._end = end
+def cut(
+    pieces: pieces_lib.Pieces, chunk_length: int, share_chunks: bool
+) -> Cuts:
+  """Cuts the pieces of a block into chunks.
 
-  def forget(self, needed: int) -> None:
-    """Forgets the chunks that hold no frame from `needed` on."""
-    kept = len(self._starts)
-    if needed < self._end:
-      kept = np.searchsorted(self._starts, needed, 'right') - 1
-    self.keys = self.keys[kept:]
-    self._starts = self._starts[kept:]
+  Args:
+    pieces: the pieces.
+    chunk_length: the largest number of frames of a chunk.
+    share_chunks: whether episodes may share a chunk.
+  """
+  firsts = np.arange(len(pieces.index))
+  if share_chunks:
+    firsts = _share(pieces, chunk_length)
+  num_pieces = np.diff(firsts, append=len(pieces.index))
+  lasts = firsts + num_pieces - 1
+  middles = (pieces.position + pieces.num_frames)[lasts]
+  ends = middles + pieces.padding[lasts]
+  # The frames of a piece and its padding are in chunks of their own, unless the
+  # chunk is shared.
+  middles = np.where(num_pieces > 1, ends, middles)
+  begins = np.stack([pieces.position[firsts], middles], 1).ravel()
+  ends = np.stack([middles, ends], 1).ravel()
+  stretch, starts = pieces_lib.ranges(
+      begins, -((begins - ends) // chunk_length), chunk_length
+  )
+  return Cuts(
+      first_piece=firsts[stretch // 2],
+      num_pieces=num_pieces[stretch // 2],
+      is_padding=stretch % 2 == 1,
+      starts=starts,
+      ends=np.minimum(starts + chunk_length, ends[stretch]),
+  )
 
-  def spans(
-      self, starts: np.ndarray, ends: np.ndarray
-  ) -> Tuple[np.ndarray, np.ndarray]:
-    """Finds the chunks that hold the rows of items.
 
-    Args:
-      starts: the first frame of each item, `[N]`.
-      ends: the frame after the last one of each item, `[N]`.
-
-    Returns:
-      The first chunk of each item, an index into `keys`, and the number of its
-      chunks; both int64 `[N]`.
-    """
-    first = np.searchsorted(self._starts, starts, 'right') - 1
-    last = np.searchsorted(self._starts, ends, 'left') - 1
-    return first, last - first + 1
-
-  def slices(
-      self, first: np.ndarray, count: int, starts: np.ndarray, ends: np.ndarray
-  ) -> encoding.ChunkSlices:
-    """Returns the slices of chunks that make up items.
-
-    Args:
-      first: the first chunk of each item, `[N]`, from `spans`.
-      count: the number of chunks, the same for all of these items.
-      starts: the first frame of each item, `[N]`.
-      ends: the frame after the last one of each item, `[N]`.
-    """
-    chunks = first[:, np.newaxis] + np.arange(count)  # [N, S]
-    chunk_starts = self._starts[chunks]
-    chunk_ends = np.append(self._starts[1:], self._end)[chunks]
-    begins = np.maximum(starts[:, np.newaxis], chunk_starts)
-    lengths = np.minimum(ends[:, np.newaxis], chunk_ends) - begins
-    return encoding.ChunkSlices(
-        self.keys, chunks, begins - chunk_starts, lengths
-    )
+def _share(pieces, chunk_length) -> np.ndarray:
+  """Returns the first pieces of each run of pieces that go together."""
+  sizes = pieces.num_frames + pieces.padding
+  # What is not a whole episode fits in nowhere.
+  sizes = np.where(pieces.is_whole, sizes, chunk_length + 1)
+  ends = np.cumsum(sizes).tolist()
+  firsts = []
+  first = 0
+  end = 0
+  while first < len(ends):
+    firsts.append(first)
+    following = bisect.bisect_right(ends, end + chunk_length, first)
+    first = max(following, first + 1)
+    end = ends[first - 1]
+  return np.array(firsts)

@@ -1,6 +1,6 @@
 """Blocks of consecutive frames, the pieces in which data is laid out."""
 
-from typing import Any, Iterable, Iterator, NamedTuple, Sequence
+from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -14,15 +14,19 @@ class Block(NamedTuple):
 
   Attributes:
     frames: a `Trajectory` of arrays `[B, ...]`: consecutive frames of one
-      episode; or whole sequences, one after the other.
-    episode_id: what identifies the episode, as a JSON value; None if the block
-      consists of sequences.
-    step: the index of the first frame in its episode; of sequences, its index
-      in the data.
+      episode; or several whole episodes, one after the other; or whole
+      sequences, one after the other.
+    episode_ids: what identifies each of the `E` episodes, JSON values; `[None]`
+      if the block consists of sequences.
+    row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
+      to `row_splits[e + 1]`.
+    step: the index of the first frame in its episode, which is 0 if there are
+      several episodes; of sequences, its index in the data.
   """
 
   frames: Any
-  episode_id: Any
+  episode_ids: List[Any]
+  row_splits: np.ndarray
   step: int
 
 
@@ -31,32 +35,72 @@ def slice_frames(frames: Any, begin: int, end: int) -> Any:
   return tf.nest.map_structure(lambda leaf: leaf[begin:end], frames)
 
 
-def padding_frames(frames: Any, length: int) -> Any:
-  """Returns the frames that TF-Agents pads an episode with.
+def slice_episodes(block: Block, begin: int, end: int) -> Block:
+  """Returns the episodes `[begin, end)` of a block, as a block."""
+  splits = block.row_splits[begin : end + 1]
+  return block._replace(
+      frames=slice_frames(block.frames, splits[0], splits[-1]),
+      episode_ids=block.episode_ids[begin:end],
+      row_splits=splits - splits[0],
+  )
+
+
+def split(block: Block, length: int) -> Iterator[Block]:
+  """Splits a block of several episodes.
 
   Args:
-    frames: frames of the episode, a `Trajectory` of arrays `[B, ...]`.
-    length: the number of padding frames.
+    block: the block.
+    length: the largest number of frames of a part that has several episodes.
+
+  Yields:
+    Blocks of whole episodes. Those without frames are left out if there is
+    nothing else in a block.
+  """
+  begin, count = 0, len(block.episode_ids)
+  if count == 1 or block.row_splits[-1] <= length:
+    yield block
+    return
+  while begin < count:
+    limit = block.row_splits[begin] + length
+    end = int(np.searchsorted(block.row_splits, limit, 'right')) - 1
+    end = max(end, begin + 1)
+    if block.row_splits[begin] < block.row_splits[end]:
+      yield slice_episodes(block, begin, end)
+    begin = end
+
+
+def spread(frames: Any, rows: np.ndarray, length: int) -> Any:
+  """Returns frames with padding between them, as TF-Agents pads episodes.
+
+  Args:
+    frames: a `Trajectory` of arrays `[B, ...]`.
+    rows: where the frames are in the result, increasing, `[B]`. All other
+      frames of the result are padding: boundaries, all of whose values are
+      zero, apart from the step type, which is LAST.
+    length: the number of frames of the result.
 
   Returns:
-    A `Trajectory` of arrays `[length, ...]`: boundaries, all of whose values
-    are zero, apart from the step type, which is LAST.
+    A `Trajectory` of arrays `[length, ...]`.
   """
+  if length == len(rows):
+    return frames
 
-  def zeros(leaf):
-    zero = b'' if leaf.dtype == object else 0
-    return np.full((length,) + leaf.shape[1:], zero, leaf.dtype)
+  def pad(leaf, value=0):
+    if leaf.dtype == object:
+      value = b''
+    padded = np.full((length,) + leaf.shape[1:], value, leaf.dtype)
+    padded[rows] = leaf
+    return padded
 
-  padding = tf.nest.map_structure(zeros, frames)
-  return padding._replace(
-      step_type=np.full_like(padding.step_type, ts.StepType.LAST)
+  return tf.nest.map_structure(pad, frames)._replace(
+      step_type=pad(frames.step_type, ts.StepType.LAST)
   )
 
 
 def refuse_long_episodes(
     blocks: Iterable[Block], tables: Sequence[items_lib.TableItems]
 ) -> Iterator[Block]:
-  """Yields blocks, but none of an episode that is too long for a table.
+  """Yields blocks, but nothing of an episode that is too long for a table.
 
   The blocks of an episode are held back until its length is known. They are no
   more than the frames that an item may have, and one block.
@@ -81,21 +125,29 @@ def refuse_long_episodes(
   held = []
   length = 0
   for block in blocks:
-    for begin, end, is_end in items_lib.split_at_ends(block.frames.step_type):
-      length += end - begin
-      if table.is_too_long(length):
-        raise ValueError(
-            f'Episode {block.episode_id} has more frames than the'
-            f' {table.max_sequence_length} that an item of table'
-            f' {table.table_name!r} may have. Raise max_sequence_length, or'
-            ' leave such episodes out: bypass_partial_episodes=True of the'
-            ' observer, bypass_longer_episodes=True of TableItems.'
-        )
-      if is_end:
+    lengths = items_lib.episode_lengths(block.frames.step_type, length)
+    too_long = table.is_too_long(lengths)
+    if too_long.any():
+      number = int(np.argmax(too_long))
+      if number:
         yield from held
-        held = []
-        length = 0
+      # Where the frames of this episode begin in the block.
+      begin = lengths[:number].sum() - length if number else 0
+      index = int(np.searchsorted(block.row_splits, begin, 'right')) - 1
+      if block.row_splits[index]:
+        yield slice_episodes(block, 0, index)
+      raise ValueError(
+          f'Episode {block.episode_ids[index]} has more frames than the'
+          f' {table.max_sequence_length} that an item of table'
+          f' {table.table_name!r} may have. Raise max_sequence_length, or'
+          ' leave such episodes out: bypass_partial_episodes=True of the'
+          ' observer, bypass_longer_episodes=True of TableItems.'
+      )
+    if len(lengths) > 1:
+      yield from held
+      held = []
     held.append(block)
+    length = int(lengths[-1])
     if not length:
       yield from held
       held = []

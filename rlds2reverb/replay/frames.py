@@ -43,6 +43,7 @@ class FrameSource(NamedTuple):
     form: what the frames depend on, apart from the data, as a JSON value.
     of_sequences: whether the blocks consist of whole sequences, which are the
       items.
+    one_episode_chunks: whether every chunk is of one episode.
   """
 
   spec: trajectory.Trajectory
@@ -52,6 +53,7 @@ class FrameSource(NamedTuple):
   blocks: tf.data.Dataset
   form: Any
   of_sequences: bool = False
+  one_episode_chunks: bool = False
 
   def layout(self, identity: Optional[Any]) -> layout_lib.Layout:
     """Returns a new `Layout` for the frames.
@@ -65,6 +67,7 @@ class FrameSource(NamedTuple):
         self.groups,
         form=self.form,
         of_sequences=self.of_sequences,
+        one_episode_chunks=self.one_episode_chunks,
     )
 
   def step_types(self) -> Iterator[np.ndarray]:
@@ -76,21 +79,19 @@ class FrameSource(NamedTuple):
   def frames(self) -> Iterator[frame_blocks.Block]:
     """Yields the frames in the blocks that are laid out at once."""
     for block in self.blocks.prefetch(1).as_numpy_iterator():
-      episode_id = block.episode_id
-      if self.of_sequences:
-        episode_id = None
-      elif isinstance(episode_id, tuple):
-        episode_id = int(block.episode)
-      elif isinstance(episode_id, bytes):
-        episode_id = episode_id.decode(errors='backslashreplace')
-      else:
-        episode_id = int(episode_id)
-      for begin in range(0, len(block.trajectory.step_type), self.block_length):
+      episode_ids = [None] if self.of_sequences else _episode_ids(block)
+      length = len(block.trajectory.step_type)
+      if len(episode_ids) > 1:
         yield frame_blocks.Block(
-            frame_blocks.slice_frames(
-                block.trajectory, begin, begin + self.block_length
-            ),
-            episode_id,
+            block.trajectory, episode_ids, block.row_splits, int(block.step)
+        )
+        continue
+      for begin in range(0, length, self.block_length):
+        end = min(begin + self.block_length, length)
+        yield frame_blocks.Block(
+            frame_blocks.slice_frames(block.trajectory, begin, end),
+            episode_ids,
+            np.array([0, end - begin]),
             int(block.step) + begin,
         )
 
@@ -101,6 +102,7 @@ def make_frame_source(
     *,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     chunk_length: Optional[int] = None,
+    one_episode_chunks: bool = False,
     episode_id: Optional[str] = None,
     rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
@@ -115,6 +117,7 @@ def make_frame_source(
     chunk_length: the largest number of frames of a chunk, which then holds all
       columns. The default is what `chunks.default_groups` chooses; for
       sequences it is one sequence.
+    one_episode_chunks: see `layout.Layout`.
     episode_id: the name of a field of the episodes that identifies them.
     rules: the rules of the conversion. The default is `ConversionRules()`.
     report: a new `ConversionReport` to fill.
@@ -174,7 +177,28 @@ def make_frame_source(
       'frames': _columns(spec),
       'terminal_discount': rules.terminal_discount,
   }
-  return FrameSource(spec, list(tables), groups, block_length, blocks, form)
+  return FrameSource(
+      spec,
+      list(tables),
+      groups,
+      block_length,
+      blocks,
+      form,
+      one_episode_chunks=one_episode_chunks,
+  )
+
+
+def _episode_ids(block) -> List[Any]:
+  """Returns what identifies the episodes of a block, as JSON values."""
+  ids = block.episode_id
+  if isinstance(ids, tuple):
+    ids = block.episode
+  return [
+      each.decode(errors='backslashreplace')
+      if isinstance(each, bytes)
+      else each
+      for each in ids.tolist()
+  ]
 
 
 def _columns(spec):
@@ -220,7 +244,13 @@ def _source_of_sequences(data, tables) -> FrameSource:
         lambda leaf: tf.reshape(leaf, tf.concat([[-1], tf.shape(leaf)[2:]], 0)),
         sequences,
     )
-    return conversion.TrajectoryBlock(rows, index, index * count * length)
+    num_rows = tf.size(rows.step_type, tf.int64)
+    return conversion.TrajectoryBlock(
+        rows,
+        episode=index[tf.newaxis],
+        step=index * count * length,
+        row_splits=tf.stack([0, num_rows]),
+    )
 
   blocks = data.batch(count).enumerate().map(join)
   tables = [

@@ -5,7 +5,6 @@ from typing import (
     Callable,
     Dict,
     Iterable,
-    Iterator,
     Optional,
     Sequence,
     Tuple,
@@ -123,63 +122,63 @@ class TableItems:
         ends.EndOfEpisode.PAD, ends.EndOfEpisode.TILE
     )
 
-  def is_too_long(self, length: int) -> bool:
-    """Whether an episode of `length` frames is longer than an item may be."""
-    return (
-        self.max_sequence_length is not None
-        and length > self.max_sequence_length
-    )
+  def is_too_long(self, lengths: np.ndarray) -> np.ndarray:
+    """Returns which episodes of `lengths` frames are longer than an item."""
+    if self.max_sequence_length is None:
+      return np.zeros(np.shape(lengths), bool)
+    return lengths > self.max_sequence_length
 
-  def padding(self, length: int) -> int:
-    """Returns how many padding frames follow an episode of `length` frames."""
+  def padding(self, lengths: np.ndarray) -> np.ndarray:
+    """Returns how many padding frames follow episodes of `lengths` frames."""
     if self.end_of_episode == ends.EndOfEpisode.TILE:
-      return self.sequence_length - 1
+      return np.full_like(lengths, self.sequence_length - 1)
     if self.end_of_episode == ends.EndOfEpisode.PAD:
-      return max(self.sequence_length - length, 0)
-    return 0
+      return np.maximum(self.sequence_length - lengths, 0)
+    return np.zeros_like(lengths)
 
-  def next_start(self, end: int) -> int:
+  def next_start(self, end: np.ndarray) -> np.ndarray:
     """Returns where the first item starts that ends after `end`.
 
     Args:
-      end: a number of frames, counted from the start of the episode; or from
-        the start of the data, where items cross episodes.
+      end: numbers of frames, counted from the start of an episode; or from the
+        start of the data, where items cross episodes.
     """
     if self.sequence_length is None:
-      return 0
-    first = max(end + 1 - self.sequence_length, 0)
+      return np.zeros_like(end)
+    first = np.maximum(end + 1 - self.sequence_length, 0)
     return -(-first // self.stride_length) * self.stride_length
 
-  def starts(self, begin: int, end: int) -> np.ndarray:
-    """Returns where the items start that end in `(begin, end]`, as int64.
+  def starts(
+      self, begin: np.ndarray, end: np.ndarray
+  ) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns where the items start that end in `(begin, end]`.
 
     Args:
-      begin: a number of frames, counted as in `next_start`.
-      end: a number of frames, not smaller than `begin`.
+      begin: numbers of frames, counted as in `next_start`.
+      end: numbers of frames, not smaller than `begin`.
+
+    Returns:
+      Where the first of them start, and how many there are. The others follow
+      at distances of `stride_length`.
     """
-    return np.arange(
-        self.next_start(begin),
-        end + 1 - self.sequence_length,
-        self.stride_length,
-        dtype=np.int64,
-    )
+    first = self.next_start(begin)
+    last = end - self.sequence_length
+    return first, np.maximum((last - first) // self.stride_length + 1, 0)
 
 
-def split_at_ends(step_type: np.ndarray) -> Iterator[Tuple[int, int, bool]]:
-  """Splits frames into the pieces that belong to one episode each.
+def episode_lengths(step_type: np.ndarray, length: int) -> np.ndarray:
+  """Returns the lengths of the episodes that frames belong to.
 
   Args:
     step_type: the step types of consecutive frames, `[B]`.
+    length: the number of frames before these that belong to the first episode.
 
-  Yields:
-    Where the piece begins, where it ends, and whether the episode ends there.
+  Returns:
+    The lengths of the episodes that end with a LAST frame; and the length so
+    far of the one that goes on, or 0.
   """
-  begin = 0
-  for end in (np.flatnonzero(step_type == ts.StepType.LAST) + 1).tolist():
-    yield begin, end, True
-    begin = end
-  if begin < len(step_type):
-    yield begin, len(step_type), False
+  lasts = np.flatnonzero(step_type == ts.StepType.LAST)
+  return np.diff(np.concatenate([[-length], lasts + 1, [len(step_type)]]))
 
 
 def count_items(
@@ -198,26 +197,23 @@ def count_items(
   length = 0  # The number of frames of the episode so far.
   total = 0
 
-  def add(is_end):
-    for table in tables:
-      if table.crosses_episodes:
-        continue
-      if table.sequence_length is None:
-        counts[table.table_name] += is_end and not table.is_too_long(length)
-      else:
-        padding = table.padding(length) if is_end else 0
-        counts[table.table_name] += len(table.starts(0, length + padding))
+  def add(table, lengths):
+    _, count = table.starts(np.zeros_like(lengths), lengths)
+    counts[table.table_name] += int(count.sum())
 
   for step_type in step_types:
-    for begin, end, is_end in split_at_ends(step_type):
-      length += end - begin
-      if is_end:
-        add(True)
-        length = 0
+    lengths = episode_lengths(step_type, length)
+    whole, length = lengths[:-1], int(lengths[-1])
+    for table in tables:
+      if table.sequence_length is None:
+        fitting = np.count_nonzero(~table.is_too_long(whole))
+        counts[table.table_name] += fitting
+      elif not table.crosses_episodes:
+        add(table, whole + table.padding(whole))
     total += len(step_type)
-  if length:
-    add(False)
   for table in tables:
     if table.crosses_episodes:
-      counts[table.table_name] += len(table.starts(0, total))
+      add(table, np.array([total]))
+    elif table.sequence_length is not None:
+      add(table, np.array([length]))
   return counts

@@ -7,49 +7,150 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.replay import chunks as chunks_lib
+from rlds2reverb.replay import frame_blocks
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import pieces as pieces_lib
 
-# A function that returns keys, uint64 `[N]`. Its first argument says what the
-# keys belong to, as JSON values; its second one, `[N]`, where in it each lies.
-Keys = Callable[[Sequence[Any], np.ndarray], np.ndarray]
 
-
-def make_keys(identity: Optional[Any], form: Any = None) -> Keys:
-  """Returns a function that makes keys.
+class Keys:
+  """Makes keys.
 
   A server that holds an item under a key does not take a second one. So if the
   keys depend on nothing but what the items are, an item that is inserted twice
-  is in the table once.
-
-  Args:
-    identity: a value that tells this data from all other data, of the types
-      that `identity.fingerprint` takes. None asks for random keys.
-    form: whatever else the content depends on, of the same types.
-
-  Returns:
-    A function `keys(of, positions)`. Under an identity it returns the same keys
-    for the same arguments, today and in another process.
-
-  Raises:
-    ValueError: if `identity` holds something of which it cannot be known
-      whether it stays the same, such as a function.
+  is in the table once. Under an identity, the same arguments give the same
+  keys, today and in another process. Without one, keys are random.
   """
-  if identity is None:
-    generator = np.random.default_rng()
-    return lambda of, positions: generator.integers(
-        0, 2**64, len(positions), np.uint64
+
+  def __init__(self, identity: Optional[Any], form: Any = None):
+    """Creates the maker of keys.
+
+    Args:
+      identity: a value that tells this data from all other data, of the types
+        that `identity.fingerprint` takes. None asks for random keys.
+      form: whatever else the content depends on, of the same types.
+
+    Raises:
+      ValueError: if `identity` holds something of which it cannot be known
+        whether it stays the same, such as a function.
+    """
+    self._fingerprint = None
+    self._generator = np.random.default_rng()
+    if identity is not None:
+      self._fingerprint = identity_lib.fingerprint(identity, form)
+
+  def of_items(
+      self,
+      table: items_lib.TableItems,
+      block: frame_blocks.Block,
+      pieces: pieces_lib.Pieces,
+      items: pieces_lib.Items,
+  ) -> np.ndarray:
+    """Returns the keys of items, uint64 `[N]`.
+
+    Args:
+      table: which items go into their table.
+      block: the block that they end in.
+      pieces: where the episodes of the block lie.
+      items: where the items lie.
+    """
+    of = ['item', table.table_name, table.sequence_length]
+    if table.crosses_episodes:
+      return self.of_each(lambda _: of, items.piece, items.starts)
+    return self.of_each(
+        lambda index: [*of, block.episode_ids[index]],
+        pieces.index[items.piece],
+        items.starts + (pieces.step - pieces.position)[items.piece],
     )
 
-  fingerprint = identity_lib.fingerprint(identity, form)
+  def of_chunks(
+      self,
+      block: frame_blocks.Block,
+      pieces: pieces_lib.Pieces,
+      cuts: chunks_lib.Cuts,
+      group: Sequence[Any],
+  ) -> np.ndarray:
+    """Returns the keys of the chunks of a group of columns, uint64 `[K]`.
 
-  def hashed(of, positions):
-    content = json.dumps([fingerprint, *of]).encode()
+    Args:
+      block: the block that they hold.
+      pieces: where the episodes of the block lie.
+      cuts: where the chunks lie.
+      group: what tells the group from others, JSON values.
+    """
+    ids, step, num_frames, padding = (
+        [block.episode_ids[index] for index in pieces.index.tolist()],
+        pieces.step.tolist(),
+        pieces.num_frames.tolist(),
+        pieces.padding.tolist(),
+    )
+
+    def frames_of(index):
+      return ['chunk', block.episode_ids[index], *group]
+
+    def padding_of(piece):
+      # The same places after a step may hold other padding, or other steps.
+      end = step[piece] + num_frames[piece]
+      return ['padding', end, padding[piece], 'chunk', ids[piece], *group]
+
+    def episodes_of(chunk):
+      begin = cuts.first_piece[chunk]
+      held = slice(begin, begin + cuts.num_pieces[chunk])
+      content = list(zip(ids[held], num_frames[held], padding[held]))
+      return ['episodes', content, *group]
+
+    piece = cuts.first_piece
+    numbers = np.arange(len(piece))
+    begins = cuts.starts - pieces.position[piece]
+    is_shared = cuts.num_pieces > 1
+    keys = np.zeros(len(piece), np.uint64)
+    for chosen, of, index, positions in (
+        (
+            ~is_shared & ~cuts.is_padding,
+            frames_of,
+            pieces.index[piece],
+            pieces.step[piece] + begins,
+        ),
+        (
+            cuts.is_padding,
+            padding_of,
+            piece,
+            begins - pieces.num_frames[piece],
+        ),
+        (is_shared, episodes_of, numbers, np.zeros_like(numbers)),
+    ):
+      keys[chosen] = self.of_each(of, index[chosen], positions[chosen])
+    return keys
+
+  def of_each(
+      self,
+      of: Callable[[int], Sequence[Any]],
+      index: np.ndarray,
+      positions: np.ndarray,
+  ) -> np.ndarray:
+    """Returns the keys of places in several things, uint64 `[N]`.
+
+    Args:
+      of: a function that returns what the keys with an index belong to, JSON
+        values. It is called once for each index, and not for random keys.
+      index: the index of each key, not decreasing, `[N]`.
+      positions: where in its thing each lies, `[N]`.
+    """
+    if self._fingerprint is None:
+      return self._generator.integers(0, 2**64, len(positions), np.uint64)
+    is_new = np.diff(index, prepend=-1) > 0
+    bases = np.array(
+        [self._hash(of(each)) for each in index[is_new].tolist()], np.uint64
+    )
+    return _mix(bases[np.cumsum(is_new) - 1], positions)
+
+  def _hash(self, of) -> int:
+    content = json.dumps([self._fingerprint, *of]).encode()
     digest = hashlib.blake2b(content, digest_size=8).digest()
-    return _mix(np.uint64(int.from_bytes(digest, 'little')), positions)
-
-  return hashed
+    return int.from_bytes(digest, 'little')
 
 
-def _mix(base: np.uint64, positions: np.ndarray) -> np.ndarray:
+def _mix(base: np.ndarray, positions: np.ndarray) -> np.ndarray:
   """Returns outputs of the random number generator SplitMix64.
 
   Different positions give different outputs, so keys that belong to one thing
@@ -57,8 +158,8 @@ def _mix(base: np.uint64, positions: np.ndarray) -> np.ndarray:
   Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
 
   Args:
-    base: the seed of the generator.
-    positions: which of its outputs are returned, `[N]`.
+    base: the seeds of generators, uint64 `[N]`.
+    positions: which output of its generator each is, `[N]`.
   """
   with np.errstate(over='ignore'):
     state = base + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(

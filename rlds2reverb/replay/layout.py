@@ -6,9 +6,11 @@ of chunks, so items that overlap, and items of several tables, share their rows:
     frames     |  0  1  2  3 |  4  5  6  7 |  8  9 |
     chunks     |      a      |      b      |   c   |
     an item               [3, 6)  =  a[3:4] + b[0:2]
+
+A block is one episode, a part of one, or many short ones. All are laid out by
+the same arithmetic on arrays, since Python for each episode would be slow.
 """
 
-import functools
 import time
 from typing import (
     Any,
@@ -18,6 +20,7 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
+    Set,
 )
 
 from absl import logging
@@ -29,11 +32,16 @@ from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import kept_chunks
 from rlds2reverb.replay import keys as keys_lib
+from rlds2reverb.replay import pieces as pieces_lib
 from rlds2reverb.replay import priorities as priorities_lib
 
 # Larger requests are not sent faster, and a server holds several at a time.
 _BATCH_BYTES = 512 << 10
+# Of several episodes so many frames are laid out at once. An item takes some
+# hundred bytes, so the items of many small frames would be a large request.
+_MAX_FRAMES = 4096
 
 
 class Batch(NamedTuple):
@@ -61,6 +69,27 @@ class Batch(NamedTuple):
     return sum(map(len, self.chunks)) + sum(rows.nbytes for rows in self.items)
 
 
+class _Plan(NamedTuple):
+  """What a block becomes.
+
+  Attributes:
+    block: the block.
+    pieces: where its episodes lie.
+    episode_ids: what identifies the episodes that start in the block, if there
+      is an identity.
+    frames: its frames and their padding, a `Trajectory` of arrays.
+    items: where the items of each table lie.
+    priorities: the priorities of these items, float64 `[N]`.
+  """
+
+  block: frame_blocks.Block
+  pieces: pieces_lib.Pieces
+  episode_ids: Set[Any]
+  frames: Any
+  items: List[pieces_lib.Items]
+  priorities: List[np.ndarray]
+
+
 class Layout:
   """Turns blocks of frames, in their order, into batches of chunks and items.
 
@@ -77,16 +106,19 @@ class Layout:
       *,
       form: Any = None,
       of_sequences: bool = False,
+      one_episode_chunks: bool = False,
   ):
     """Creates the layout.
 
     Args:
       tables: which items go into which table.
-      identity: what tells the data from other data, see `keys.make_keys`.
+      identity: what tells the data from other data, see `keys.Keys`.
       groups: the columns that share chunks.
-      form: what else the keys depend on, see `keys.make_keys`.
+      form: what else the keys depend on, see `keys.Keys`.
       of_sequences: whether the blocks consist of sequences, each of which is a
         chunk and an item of its own, whatever its step types.
+      one_episode_chunks: whether every chunk is of one episode. By default,
+        short episodes of a block share chunks.
 
     Raises:
       ValueError: if there is no table, or if items of one table cross episodes
@@ -105,25 +137,24 @@ class Layout:
     self.frames = 0
     self.num_items = {table.table_name: 0 for table in tables}
     self._tables = tables
-    self._keys = keys_lib.make_keys(identity, form)
+    self._keys = keys_lib.Keys(identity, form)
     self._has_identity = identity is not None
     self._of_sequences = of_sequences
-    self._groups = [group.columns for group in groups]
+    self._share_chunks = not one_episode_chunks
     # An observer whose items cross episodes writes all data as one episode of
-    # Reverb.
-    self._is_one_episode = len(crossing) == len(tables)
+    # Reverb. Sequences are an episode each.
+    self._is_one_episode = len(crossing) == len(tables) and not of_sequences
     self._priorities = [priorities_lib.Priorities(table) for table in tables]
     self._bypassed = 0
     self._episode_ids = set()
     self._next_inserted_at = time.time_ns()
-    # Positions count frames from the start of the data, padding included.
+    # The position of the next frame, see `Pieces`.
     self._end = 0
-    self._episode_start = 0
+    # The length so far, and the key, of an episode that is not at its end.
+    self._length = 0
     self._episode_key = None
-    # A position plus this number is the step in the episode of the block.
-    self._steps_ahead = 0
     # The chunks that items may still refer to.
-    self._chunks = [chunks_lib.KeptChunks(group) for group in groups]
+    self._chunks = [kept_chunks.KeptChunks(group) for group in groups]
 
   def batches(
       self, blocks: Iterable[frame_blocks.Block]
@@ -144,17 +175,15 @@ class Layout:
     whole = 0, 0
     try:
       for block in frame_blocks.refuse_long_episodes(blocks, self._tables):
-        self._append_block(batch, block)
-        if (
-            self._of_sequences
-            or block.frames.step_type[-1] == ts.StepType.LAST
-        ):
-          whole = len(batch.chunks), len(batch.items)
-        if batch.num_bytes >= _BATCH_BYTES:
-          keys = np.concatenate([chunks.keys for chunks in self._chunks])
-          yield batch._replace(keep_chunk_keys=keys.tolist())
-          batch = Batch([], [], [])
-          whole = 0, 0
+        for plan in self._plans(block):
+          self._append(batch, plan)
+          if plan.pieces.is_end[-1]:
+            whole = len(batch.chunks), len(batch.items)
+          if batch.num_bytes >= _BATCH_BYTES:
+            keys = np.concatenate([chunks.keys for chunks in self._chunks])
+            yield batch._replace(keep_chunk_keys=keys.tolist())
+            batch = Batch([], [], [])
+            whole = 0, 0
     except Exception:
       # The episodes before the one at fault are not lost with it.
       num_chunks, num_items = whole
@@ -170,196 +199,169 @@ class Layout:
           self._bypassed,
       )
 
-  def _append_block(self, batch, block) -> None:
-    frames, episode_id, step = block
-    if self._has_identity and step == 0:
-      if episode_id in self._episode_ids:
-        raise ValueError(
-            f'Two episodes have the episode_id {episode_id!r}, so their items'
-            ' would have the same keys. Give each its own.'
-        )
-      self._episode_ids.add(episode_id)
-    length = len(frames.step_type)
-    self.frames += length
-    if self._of_sequences:
-      pieces = [(0, length, False)]
-    else:
-      pieces = items_lib.split_at_ends(frames.step_type)
-    for begin, end, is_end in pieces:
-      piece = frames
-      if end - begin < length:
-        piece = frame_blocks.slice_frames(frames, begin, end)
-      self._steps_ahead = step + begin - self._end
-      self._append(batch, piece, episode_id)
-      if is_end:
-        self._end_episode(batch, piece, episode_id)
-      self._forget()
+  def _plans(self, block) -> Iterator[_Plan]:
+    """Yields the plans of the parts of a block, up to an episode at fault.
 
-  def _append(self, batch, frames, episode_id) -> None:
-    """Lays out frames of an episode, and the items that end with them."""
-    begin = self._end
-    self._append_chunks(batch, frames, episode_id)
-    for table, priorities in zip(self._tables, self._priorities):
-      if table.sequence_length is not None:
-        origin = self._origin(table)
-        starts = table.starts(begin - origin, self._end - origin) + origin
-        self._append_items(
-            batch, table, priorities, starts, table.sequence_length, episode_id
-        )
-
-  def _end_episode(self, batch, frames, episode_id) -> None:
-    """Lays out padding after an episode, and the items that need its end.
-
-    Args:
-      batch: the batch that they are added to.
-      frames: the last frames of the episode.
-      episode_id: see `Block`.
+    A plan must be appended before the next one is asked for.
     """
-    end = self._end
-    length = end - self._episode_start
-    padding = max(table.padding(length) for table in self._tables)
-    if padding:
-      self._append_chunks(
-          batch,
-          frame_blocks.padding_frames(frames, padding),
-          episode_id,
-          is_padding=True,
-      )
-    for table, priorities in zip(self._tables, self._priorities):
-      if table.sequence_length is not None:
-        origin = self._episode_start
-        starts = table.starts(length, length + table.padding(length)) + origin
-        item_length = table.sequence_length
-      elif table.is_too_long(length):
-        self._bypassed += 1
+    for part in frame_blocks.split(block, _MAX_FRAMES):
+      try:
+        plan = self._plan(part)
+      except Exception:
+        if len(part.episode_ids) == 1:
+          raise
+        plan = None
+      if plan is not None:
+        yield plan
         continue
-      else:
-        starts = np.array([self._episode_start])
-        item_length = length
-      self._append_items(
-          batch, table, priorities, starts, item_length, episode_id
-      )
-    self._episode_start = self._end
-    if not self._is_one_episode:
-      self._episode_key = None
+      # One by one, so that the error comes after the episodes before.
+      for episode in frame_blocks.split(part, 1):
+        yield self._plan(episode)
 
-  def _append_chunks(
-      self, batch, frames, episode_id, is_padding=False
-  ) -> None:
-    leaves = tf.nest.flatten(frames)
-    length = len(leaves[0])
-    step = self._end + self._steps_ahead
-    for chunks in self._chunks:
-      chunk_length = chunks.group.chunk_length
-      columns = [leaves[column] for column in chunks.group.columns]
-      begins = np.arange(0, length, chunk_length)
-      of = ['chunk', episode_id, chunk_length]
-      if len(columns) < len(leaves):
-        # Chunks of the same rows in other columns need other keys.
-        of.append(chunks.group.columns)
-      if is_padding:
-        # The same places after a step may hold other padding, or other steps.
-        keys = self._keys(['padding', step, length, *of], begins)
-      else:
-        keys = self._keys(of, step + begins)
-      episode_keys, firsts = self._places(episode_id, step, begins)
-      for key, begin, episode_key, first in zip(
-          keys.tolist(), begins.tolist(), episode_keys, firsts
-      ):
-        end = begin + chunk_length
-        batch.chunks.append(
-            encoding.encode_chunk(
-                key,
-                episode_key,
-                first,
-                [column[begin:end] for column in columns],
-            )
-        )
-      chunks.append(keys, self._end + begins, self._end + length)
-    for priorities in self._priorities:
-      priorities.append(self._end, frames)
-    self._end += length
-
-  def _places(self, episode_id, step, begins):
-    """Returns where chunks lie, by which a server counts episodes.
-
-    Args:
-      episode_id: see `Block`.
-      step: the index in its episode of the first row of the first chunk.
-      begins: the distance of the first row of each chunk from that row, `[N]`.
-
-    Returns:
-      Two lists: the key of the episode of each chunk, and the index there of
-      its first row.
-    """
+  def _plan(self, block) -> _Plan:
+    """Plans how a block is laid out. Nothing changes if this fails."""
+    is_last = block.frames.step_type == ts.StepType.LAST
     if self._of_sequences:
-      episode_keys = self._keys(['episode', episode_id], step + begins)
-      return episode_keys.tolist(), [0] * len(begins)
-    if self._episode_key is None:
-      (self._episode_key,) = self._keys(
-          ['episode', episode_id], np.array([step])
-      ).tolist()
-    firsts = self._end - self._episode_start + begins
-    return [self._episode_key] * len(begins), firsts.tolist()
-
-  def _append_items(
-      self, batch, table, priorities, starts, length, episode_id
-  ) -> None:
-    """Lays out the items of `length` frames that start at `starts`."""
-    if not len(starts):
-      return
-    of = ['item', table.table_name, table.sequence_length]
-    if table.crosses_episodes:
-      keys = self._keys(of, starts)
-    else:
-      keys = self._keys([*of, episode_id], starts + self._steps_ahead)
-    inserted_at = self._next_inserted_at + np.arange(len(starts))
-    self._next_inserted_at += len(starts)
-    priorities = priorities.of_items(starts, length, self._origin(table))
-    ends = starts + length
-    spans = [chunks.spans(starts, ends) for chunks in self._chunks]
-    # Items are encoded together if they have the same number of slices in every
-    # group of columns. `form` is a number that says so.
-    form = functools.reduce(
-        lambda form, count: form * (count.max() + 1) + count,
-        [count for _, count in spans],
+      length = self._tables[0].sequence_length
+      is_last = np.arange(1, len(is_last) + 1) % length == 0
+    pieces = pieces_lib.find_pieces(
+        block, is_last, self._tables, self._end, self._length
     )
-    rows = {}
-    for each in np.unique(form).tolist():
-      chosen = np.flatnonzero(form == each)
-      slices = [
-          chunks.slices(
-              first[chosen], count[chosen[0]], starts[chosen], ends[chosen]
-          )
-          for chunks, (first, count) in zip(self._chunks, spans)
-      ]
-      rows[each] = encoding.encode_items(
-          table.table_name,
-          keys[chosen],
-          priorities[chosen],
-          self._groups,
-          slices,
-          inserted_at[chosen],
+    episode_ids = self._new_episode_ids(block, pieces)
+    frames = frame_blocks.spread(
+        block.frames,
+        pieces.positions_of_rows() - self._end,
+        pieces.end_position - self._end,
+    )
+    items = [pieces_lib.find_items(table, pieces) for table in self._tables]
+    priorities = [
+        priorities.of_items(found, self._end, frames)
+        for priorities, found in zip(self._priorities, items)
+    ]
+    return _Plan(block, pieces, episode_ids, frames, items, priorities)
+
+  def _new_episode_ids(self, block, pieces) -> Set[Any]:
+    """Returns the ids of the episodes that start in a block."""
+    if not self._has_identity:
+      return set()
+    ids = [
+        block.episode_ids[index]
+        for index in pieces.index[pieces.step == 0].tolist()
+    ]
+    new = set(ids)
+    if len(new) < len(ids) or not new.isdisjoint(self._episode_ids):
+      episode_id = next(
+          each
+          for each in ids
+          if each in self._episode_ids or ids.count(each) > 1
       )
-    # Tables depend on the order of insertion, so the items keep their order.
-    run_starts = np.flatnonzero(np.diff(form, prepend=0)).tolist()
-    for begin, end in zip(run_starts, [*run_starts[1:], len(form)]):
-      each = form[begin]
-      batch.items.append(rows[each][: end - begin])
-      rows[each] = rows[each][end - begin :]
-    self.num_items[table.table_name] += len(starts)
+      raise ValueError(
+          f'Two episodes have the episode_id {episode_id!r}, so their items'
+          ' would have the same keys. Give each its own.'
+      )
+    return new
 
-  def _forget(self) -> None:
-    """Forgets what no later item refers to."""
-    needed = min(
-        self._origin(table) + table.next_start(self._end - self._origin(table))
-        for table in self._tables
-    )
+  def _append(self, batch, plan) -> None:
+    """Lays out a block, and the items that end in it."""
+    pieces = plan.pieces
+    self._append_chunks(batch, plan)
+    for table, items, priorities in zip(
+        self._tables, plan.items, plan.priorities
+    ):
+      if len(items.starts):
+        self._append_items(batch, table, plan, items, priorities)
+      too_long = pieces.is_end & table.is_too_long(pieces.length)
+      self._bypassed += int(np.count_nonzero(too_long))
+    self._episode_ids |= plan.episode_ids
+    self.frames += len(plan.block.frames.step_type)
+    begin, self._end = self._end, pieces.end_position
+    self._length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
+    # No later item refers to what comes before this position.
+    needed = self._end
+    for table in self._tables:
+      origin = 0 if table.crosses_episodes else self._end - self._length
+      start = origin + int(table.next_start(self._end - origin))
+      needed = min(needed, start)
     for chunks in self._chunks:
       chunks.forget(needed)
     for priorities in self._priorities:
-      priorities.forget(needed)
+      priorities.keep(begin, plan.frames, needed)
 
-  def _origin(self, table) -> int:
-    """Returns the position that the frames of a table's items count from."""
-    return 0 if table.crosses_episodes else self._episode_start
+  def _append_chunks(self, batch, plan) -> None:
+    pieces = plan.pieces
+    leaves = tf.nest.flatten(plan.frames)
+    cuts_of_groups = [
+        chunks_lib.cut(pieces, chunks.group.chunk_length, self._share_chunks)
+        for chunks in self._chunks
+    ]
+    episode_keys = self._keys_of_episodes(plan, cuts_of_groups)
+    for chunks, cuts in zip(self._chunks, cuts_of_groups):
+      columns = [leaves[column] for column in chunks.group.columns]
+      of = [chunks.group.chunk_length]
+      if len(columns) < len(leaves):
+        # Chunks of the same rows in other columns need other keys.
+        of.append(chunks.group.columns)
+      keys = self._keys.of_chunks(plan.block, pieces, cuts, of)
+      places = zip(
+          keys.tolist(),
+          episode_keys[cuts.first_piece].tolist(),
+          (cuts.starts - pieces.origin[cuts.first_piece]).tolist(),
+          (cuts.starts - self._end).tolist(),
+          (cuts.ends - self._end).tolist(),
+      )
+      for key, episode_key, first, begin, end in places:
+        rows = [column[begin:end] for column in columns]
+        batch.chunks.append(
+            encoding.encode_chunk(key, episode_key, first, rows)
+        )
+      chunks.append(keys, cuts.starts, pieces.end_position)
+
+  def _keys_of_episodes(self, plan, cuts_of_groups) -> np.ndarray:
+    """Returns the key of the episode of each piece that a chunk begins in.
+
+    A server counts episodes by these keys.
+
+    Args:
+      plan: the plan of the block.
+      cuts_of_groups: the `Cuts` of each group of columns.
+
+    Returns:
+      The keys, uint64 `[P]`. Those of other pieces are 0.
+    """
+    pieces = plan.pieces
+    numbers = np.arange(len(pieces.index))
+    starts_episode = np.concatenate([[True], pieces.is_end[:-1]])
+    if self._is_one_episode:
+      starts_episode = numbers == 0
+    # The piece that each piece's episode starts with in this block.
+    first = np.maximum.accumulate(np.where(starts_episode, numbers, 0))
+    used = np.concatenate([cuts.first_piece for cuts in cuts_of_groups])
+    needed = np.unique(first[np.append(used, numbers[-1])])
+    keys = np.zeros(len(numbers), np.uint64)
+    keys[needed] = self._keys.of_each(
+        lambda index: ['episode', plan.block.episode_ids[index]],
+        pieces.index[needed],
+        pieces.step[needed],
+    )
+    if self._episode_key is not None:
+      keys[0] = self._episode_key
+    keys = keys[first]
+    goes_on = self._is_one_episode or not pieces.is_end[-1]
+    self._episode_key = keys[-1] if goes_on else None
+    return keys
+
+  def _append_items(self, batch, table, plan, items, priorities) -> None:
+    count = len(items.starts)
+    inserted_at = self._next_inserted_at + np.arange(count)
+    self._next_inserted_at += count
+    self.num_items[table.table_name] += count
+    batch.items.extend(
+        kept_chunks.encode_items(
+            table.table_name,
+            self._keys.of_items(table, plan.block, plan.pieces, items),
+            priorities,
+            items,
+            self._chunks,
+            inserted_at,
+        )
+    )

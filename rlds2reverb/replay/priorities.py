@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import pieces as pieces_lib
 
 
 class Priorities:
@@ -23,55 +24,62 @@ class Priorities:
     # The position of the first frame of each piece, and its frames.
     self._kept: List[Tuple[int, Any]] = []
 
-  def append(self, start: int, frames: Any) -> None:
-    """Takes note of frames.
+  def keep(self, start: int, frames: Any, needed: int) -> None:
+    """Keeps frames, and forgets those that no later item needs.
 
     Args:
-      start: the position of the first frame.
+      start: the position of the first frame, which follows those kept before.
       frames: consecutive frames, a `Trajectory` of arrays `[B, ...]`.
+      needed: the first position that later items need.
     """
     if self._function:
-      self._kept.append((start, frames))
-
-  def forget(self, needed: int) -> None:
-    """Forgets the frames before the position `needed`, piece by piece."""
-    self._kept = [
-        (start, frames)
-        for start, frames in self._kept
-        if start + len(frames.step_type) > needed
-    ]
+      self._kept = [
+          (start, frames)
+          for start, frames in [*self._kept, (start, frames)]
+          if start + len(frames.step_type) > needed
+      ]
 
   def of_items(
-      self, starts: np.ndarray, length: int, origin: int
+      self, items: pieces_lib.Items, start: int, frames: Any
   ) -> np.ndarray:
     """Returns the priorities of items, float64 `[N]`.
 
     Args:
-      starts: the position of the first frame of each item, `[N]`.
-      length: the number of frames of every item.
-      origin: the position that frames are counted from in the message of an
-        error.
+      items: where the items lie.
+      start: the position of the first of `frames`.
+      frames: the frames that follow those that are kept.
 
     Raises:
       ValueError: if the function returns a priority that is not a number from
         0 up.
     """
     if self._function is None:
-      return np.full(len(starts), self._table.priority)
-    kept_starts, frames = zip(*self._kept)
-    index = (starts - kept_starts[0])[:, None] + np.arange(length)  # [N, L]
-    windows = tf.nest.map_structure(
-        lambda *leaves: np.concatenate(leaves)[index], *frames
+      return np.full(len(items.starts), self._table.priority)
+    starts, kept = zip(*self._kept, (start, frames))
+    frames = tf.nest.map_structure(
+        lambda *leaves: np.concatenate(leaves), *kept
     )
-    priorities = self._function(windows).numpy().astype(np.float64)
+    priorities = np.zeros(len(items.starts))
+    lengths = items.ends - items.starts
+    for length in np.unique(lengths).tolist():
+      chosen = np.flatnonzero(lengths == length)
+      begins = items.starts[chosen] - starts[0]
+      rows = begins[:, np.newaxis] + np.arange(length)  # [M, length]
+      priorities[chosen] = self._function(_take(frames, rows))
     wrong = np.flatnonzero(~(priorities >= 0))
     if len(wrong):
+      item = wrong[0]
+      frame = items.starts[item] - items.origins[item]
       raise ValueError(
           f'A priority must be a number from 0 up, but that of an item of table'
-          f' {self._table.table_name!r} is {priorities[wrong[0]]}: of the one'
-          f' that starts at frame {starts[wrong[0]] - origin} of its episode.'
+          f' {self._table.table_name!r} is {priorities[item]}: of the one that'
+          f' starts at frame {frame} of its episode.'
       )
     return priorities
+
+
+def _take(frames, rows):
+  return tf.nest.map_structure(lambda leaf: leaf[rows], frames)
 
 
 def _batched(priority_fn):

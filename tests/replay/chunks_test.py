@@ -1,4 +1,4 @@
-"""Tests of which columns share chunks, and which chunks items refer to."""
+"""Tests of which columns share chunks, and which episodes do."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -7,6 +7,9 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.replay import chunks
+from rlds2reverb.replay import frame_blocks
+from rlds2reverb.replay import items
+from rlds2reverb.replay import pieces
 
 _IMAGE = tf.TensorSpec([84, 84, 4], tf.uint8)
 _NUMBER = tf.TensorSpec([], tf.float32)
@@ -64,52 +67,80 @@ class DefaultGroupsTest(parameterized.TestCase):
       chunks.one_group(spec, 0)
 
 
-class KeptChunksTest(parameterized.TestCase):
+def _cut(lengths, chunk_length, table=None, share_chunks=True):
+  """Returns the cuts of whole episodes that come together."""
+  splits = np.cumsum([0, *lengths])
+  is_last = np.isin(np.arange(splits[-1]), splits[1:] - 1)
+  block = frame_blocks.Block((), list(range(len(lengths))), splits, 0)
+  found = pieces.find_pieces(
+      block, is_last, [table or items.TableItems('table')], 100, 0
+  )
+  cuts = chunks.cut(found, chunk_length, share_chunks)
+  return list(zip(*(column.tolist() for column in cuts)))
 
-  @parameterized.parameters(1, 2, 3, 5)
-  def test_random_items(self, chunk_length):
-    rng = np.random.default_rng(chunk_length)
-    kept = chunks.KeptChunks(chunks.ColumnGroup((0,), chunk_length))
-    place = {}  # the chunk and row of each frame
-    end = 0
-    needed = 0
-    for _ in range(30):
-      piece = int(rng.integers(0, 12))
-      begins = np.arange(0, piece, chunk_length)
-      keys = rng.integers(0, 2**63, len(begins)).astype(np.uint64)
-      for row in range(piece):
-        chunk, offset = divmod(row, chunk_length)
-        place[end + row] = keys[chunk], offset
-      kept.append(keys, end + begins, end + piece)
-      end += piece
-      self.assertEqual(
-          kept.keys.tolist(),
-          list(dict.fromkeys(place[frame][0] for frame in range(needed, end)))
-          if needed < end
-          else [],
-      )
-      if end - needed < 2:
-        continue
-      starts = rng.integers(needed, end, 7)
-      ends = np.minimum(starts + rng.integers(1, 20, 7), end)
-      first, count = kept.spans(starts, ends)
-      for each in np.unique(count):
-        chosen = np.flatnonzero(count == each)
-        slices = kept.slices(first[chosen], each, starts[chosen], ends[chosen])
-        for item, rows in zip(chosen, zip(*slices[1:])):
-          found = [
-              (kept.keys[chunk], row)
-              for chunk, offset, length in zip(*rows)
-              for row in range(offset, offset + length)
-          ]
-          self.assertEqual(
-              found, [place[frame] for frame in range(starts[item], ends[item])]
-          )
-      needed = int(rng.integers(needed, end + 1))
-      # The chunk that holds the frame stays whole.
-      while 0 < needed < end and place[needed][1]:
-        needed -= 1
-      kept.forget(needed)
+
+class CutTest(parameterized.TestCase):
+
+  def test_short_episodes_share_chunks(self):
+    self.assertEqual(
+        _cut([3, 2, 3, 1, 10, 4, 4, 5, 8, 9], 8),
+        # The first piece, the number of pieces, is_padding, begin and end.
+        [
+            (0, 3, False, 100, 108),
+            (3, 1, False, 108, 109),
+            (4, 1, False, 109, 117),
+            (4, 1, False, 117, 119),
+            (5, 2, False, 119, 127),
+            (7, 1, False, 127, 132),
+            (8, 1, False, 132, 140),
+            (9, 1, False, 140, 148),
+            (9, 1, False, 148, 149),
+        ],
+    )
+
+  def test_padding(self):
+    table = items.TableItems('table', 3, end_of_episode='tile')
+    self.assertEqual(
+        _cut([2, 2, 7, 3], 8, table),
+        [
+            (0, 2, False, 100, 108),
+            (2, 1, False, 108, 115),
+            (2, 1, True, 115, 117),
+            # The only one of its chunk.
+            (3, 1, False, 117, 120),
+            (3, 1, True, 120, 122),
+        ],
+    )
+    table = items.TableItems('table', 7, end_of_episode='tile')
+    self.assertEqual(
+        _cut([1], 4, table),
+        [
+            (0, 1, False, 100, 101),
+            (0, 1, True, 101, 105),
+            (0, 1, True, 105, 107),
+        ],
+    )
+
+  def test_a_chunk_an_episode(self):
+    self.assertEqual(
+        _cut([2, 2, 5], 4, share_chunks=False),
+        [
+            (0, 1, False, 100, 102),
+            (1, 1, False, 102, 104),
+            (2, 1, False, 104, 108),
+            (2, 1, False, 108, 109),
+        ],
+    )
+
+  def test_parts_of_episodes_do_not_share(self):
+    # The end of an episode and a whole one, as no data set has them together.
+    step_types = np.array([1, 2, 0, 2])
+    block = frame_blocks.Block((), ['a', 'b'], np.array([0, 2, 4]), 7)
+    found = pieces.find_pieces(
+        block, step_types == 2, [items.TableItems('table')], 7, 7
+    )
+    cuts = chunks.cut(found, 8, True)
+    self.assertEqual(cuts.num_pieces.tolist(), [1, 1])
 
 
 if __name__ == '__main__':

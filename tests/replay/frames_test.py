@@ -5,6 +5,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.trajectories import report as report_lib
@@ -42,8 +43,8 @@ class FramesTest(parameterized.TestCase):
     source = source._replace(block_length=4)
     blocks = list(source.frames())
     self.assertEqual(
-        [(b.episode_id, b.step, len(b.frames.reward)) for b in blocks],
-        [(0, 0, 4), (0, 4, 1), (1, 0, 1), (2, 0, 3)],
+        [(*b.episode_ids, b.step, *b.row_splits.tolist()) for b in blocks],
+        [(0, 0, 0, 4), (0, 4, 0, 1), (1, 0, 0, 1), (2, 0, 0, 3)],
     )
     expected = sum((episode['reward'].tolist() for episode in episodes), [])
     self.assertEqual(_rewards(blocks), expected)
@@ -51,6 +52,54 @@ class FramesTest(parameterized.TestCase):
         np.concatenate(list(source.step_types())).tolist(),
         [0, 1, 1, 1, 2, 2, 0, 1, 2],
     )
+
+  @parameterized.parameters(
+      ((), [4, 7]), (np.array([b'a', b'\xff'], object), ['a', '\\xff']),
+      (np.array([8, 9], np.uint32), [8, 9]),
+  )
+  def test_several_episodes_in_a_block(self, episode_id, expected):
+    source = frames.make_frame_source(
+        golden.stacked(_episodes()), _PAIRS
+    )
+    joined = next(source.blocks.batch(1).as_numpy_iterator())
+    rows = tf.nest.map_structure(lambda leaf: leaf[0], joined.trajectory)
+    block = joined._replace(
+        trajectory=rows,
+        episode=np.array([4, 7]),
+        step=np.int64(0),
+        row_splits=np.array([0, 2, 5]),
+        episode_id=episode_id,
+    )
+    # However short the blocks of one episode are.
+    source = source._replace(
+        blocks=tf.data.Dataset.from_tensors(block), block_length=1
+    )
+    (found,) = source.frames()
+    self.assertEqual(found.episode_ids, expected)
+    self.assertEqual(found.row_splits.tolist(), [0, 2, 5])
+    self.assertEqual(found.step, 0)
+    self.assertEqual(found.frames.reward.tolist(), rows.reward.tolist())
+
+  def test_one_episode_chunks(self):
+    for exact, count in ((True, 3), (False, 2)):
+      source = frames.make_frame_source(
+          golden.stacked(_episodes()),
+          _PAIRS,
+          chunk_length=6,
+          one_episode_chunks=exact,
+      )
+      blocks = list(source.frames())
+      joined = frame_blocks.Block(
+          tf.nest.map_structure(
+              lambda *leaves: np.concatenate(leaves),
+              *[block.frames for block in blocks],
+          ),
+          [0, 1, 2],
+          np.array([0, 5, 6, 9]),
+          0,
+      )
+      (batch,) = source.layout(None).batches([joined])
+      self.assertLen(batch.chunks, count)
 
   def test_rules_and_report(self):
     data = golden.stacked(_episodes())
@@ -84,7 +133,7 @@ class FramesTest(parameterized.TestCase):
     (table,) = source.tables
     self.assertEqual((table.sequence_length, table.stride_length), (2, 2))
     blocks = list(source.frames())
-    self.assertEqual({block.episode_id for block in blocks}, {None})
+    self.assertEqual([block.episode_ids for block in blocks], [[None]])
     expected = np.concatenate([s.reward for s in data.as_numpy_iterator()])
     self.assertEqual(_rewards(blocks), expected.tolist())
     self.assertEqual(expected.size, 2 * (4 + 2))

@@ -94,8 +94,9 @@ class TableItemsTest(parameterized.TestCase):
         items.count_items(tables, [_step_types([4, 1, 9])]),
         {'all': 3, 'short': 2},
     )
-    self.assertFalse(tables[1].is_too_long(4))
-    self.assertTrue(tables[1].is_too_long(5))
+    lengths = np.array([4, 5])
+    self.assertEqual(tables[0].is_too_long(lengths).tolist(), [False, False])
+    self.assertEqual(tables[1].is_too_long(lengths).tolist(), [False, True])
 
   @parameterized.parameters((3, 2), (2, 1), (1, 5), (4, 4))
   def test_starts(self, length, stride):
@@ -107,17 +108,37 @@ class TableItemsTest(parameterized.TestCase):
           next(start for start in starts if start + length > begin),
       )
       for end in range(begin, 20):
+        first, count = table.starts(begin, end)
         self.assertEqual(
-            table.starts(begin, end).tolist(),
+            [first + stride * number for number in range(count)],
             [start for start in starts if begin < start + length <= end],
         )
-
-  def test_pieces_of_episodes(self):
+    ends = np.arange(20)
     self.assertEqual(
-        list(items.split_at_ends(np.array([1, 2, 2, 0, 1]))),
-        [(0, 2, True), (2, 3, True), (3, 5, False)],
+        table.next_start(ends).tolist(), list(map(table.next_start, range(20)))
     )
-    self.assertEmpty(list(items.split_at_ends(np.zeros(0, np.int32))))
+    first, count = table.starts(ends // 2, ends)
+    self.assertEqual(
+        list(zip(first.tolist(), count.tolist())),
+        [table.starts(end // 2, end) for end in range(20)],
+    )
+
+  @parameterized.parameters(
+      ('drop', [0, 0, 0]), ('pad', [3, 1, 0]), ('tile', [3, 3, 3])
+  )
+  def test_padding(self, end, expected):
+    table = items.TableItems('table', 4, end_of_episode=end)
+    self.assertEqual(table.padding(np.array([1, 3, 4])).tolist(), expected)
+
+  def test_lengths_of_episodes(self):
+    for step_type, before, expected in (
+        ([1, 2, 2, 0, 1], 3, [5, 1, 2]),
+        ([0, 1, 2], 0, [3, 0]),
+        ([1, 1], 4, [6]),
+        ([], 4, [4]),
+    ):
+      found = items.episode_lengths(np.array(step_type), before)
+      self.assertEqual(found.tolist(), expected)
 
 
 if __name__ == '__main__':

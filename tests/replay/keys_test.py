@@ -25,6 +25,11 @@ def _split_mix(seed, count):
   return outputs
 
 
+def _of_one(made, of):
+  """Returns the keys of 100 places in one thing."""
+  return made.of_each(lambda _: of, np.zeros(100, int), np.arange(100))
+
+
 class KeysTest(parameterized.TestCase):
 
   def test_generator(self):
@@ -40,13 +45,15 @@ class KeysTest(parameterized.TestCase):
     content = [identity_lib.fingerprint(identity, form), *of]
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8)
     expected = _split_mix(int.from_bytes(digest.digest(), 'little'), 50)
-    found = keys.make_keys(identity, form)(of, np.array([0, 49, 3]))
+    found = keys.Keys(identity, form).of_each(
+        lambda index: of, np.zeros(3, int), np.array([0, 49, 3])
+    )
     self.assertEqual(found.dtype, np.uint64)
     self.assertEqual(found.tolist(), [expected[i] for i in (0, 49, 3)])
 
   def test_keys_differ_in_all_that_they_depend_on(self):
     found = [
-        keys.make_keys(identity, form)(of, np.arange(100)).tolist()
+        _of_one(keys.Keys(identity, form), of).tolist()
         for identity, form, of in (
             ('data', None, ['item']),
             ('other data', None, ['item']),
@@ -56,16 +63,38 @@ class KeysTest(parameterized.TestCase):
     ]
     self.assertLen(set(sum(found, [])), 400)
 
+  def test_keys_of_several_things(self):
+    made = keys.Keys('data')
+    asked = []
+
+    def of(index):
+      asked.append(index)
+      return ['item', index]
+
+    index = np.array([2, 2, 3, 7, 7, 7])
+    positions = np.array([5, 0, 5, 9, 1, 2])
+    found = made.of_each(of, index, positions)
+    self.assertEqual(asked, [2, 3, 7])
+    self.assertEqual(
+        found.tolist(),
+        [
+            int(_of_one(made, ['item', each])[position])
+            for each, position in zip(index.tolist(), positions)
+        ],
+    )
+    nothing = np.zeros(0, np.int64)
+    self.assertEmpty(made.of_each(of, nothing, nothing))
+
   def test_random_keys(self):
     first, second = (
-        keys.make_keys(None)(['item'], np.arange(100)).tolist()
+        _of_one(keys.Keys(None), ['item']).tolist()
         for _ in range(2)
     )
     self.assertLen({*first, *second}, 200)
 
   def test_an_identity_that_cannot_be_hashed(self):
     with self.assertRaisesRegex(ValueError, 'no identity that can be hashed'):
-      keys.make_keys({'transform': lambda step: step})
+      keys.Keys({'transform': lambda step: step})
 
 
 if __name__ == '__main__':

@@ -3,117 +3,25 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
-import pyarrow
 from reverb.cc import schema_pb2
 import tensorflow as tf
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay import chunks
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
+from tests.replay import encoded
 
-_SNAPPY = pyarrow.Codec('snappy')
 _TABLE = 'table'
-# Of the columns step_type, image, speed, text, action, next_step_type, reward
-# and discount.
-_GROUPS = {
-    'one_group': [chunks.ColumnGroup(tuple(range(8)), 4)],
-    'large_2_small_8': [
-        chunks.ColumnGroup((0, 2, 4, 5, 6, 7), 8),
-        chunks.ColumnGroup((1, 3), 2),
-    ],
-    'three_groups': [
-        chunks.ColumnGroup((1,), 1),
-        chunks.ColumnGroup((0, 4, 5, 6, 7), 4),
-        chunks.ColumnGroup((2, 3), 2),
-    ],
-}
-
-
-def _episode(rng, length, image_bytes=12):
-  step_type = np.ones(length, np.int32)
-  step_type[0] = 0
-  step_type[-1] = 2
-  return trajectory.Trajectory(
-      step_type=step_type,
-      observation={
-          'image': rng.integers(0, 256, (length, image_bytes)).astype(np.uint8),
-          'speed': rng.normal(size=length),
-          'text': np.array([rng.bytes(n % 9) for n in range(length)], object),
-      },
-      action=rng.normal(size=(length, 2)).astype(np.float32),
-      policy_info=(),
-      next_step_type=np.roll(step_type, -1),
-      reward=rng.normal(size=length).astype(np.float32),
-      discount=rng.uniform(size=length).astype(np.float32),
-  )
-
-
-def _rows(episode, begin, length):
-  return tf.nest.map_structure(
-      lambda leaf: leaf[begin : begin + length], episode
-  )
-
-
-def _blocks(episodes, block_length):
-  for index, episode in enumerate(episodes):
-    for begin in range(0, len(episode.step_type), block_length):
-      rows = _rows(episode, begin, block_length)
-      yield frame_blocks.Block(rows, index, begin)
-
-
-def _decode(tensor):
-  """Returns the array of a chunk's TensorProto."""
-  shape = [dim.size for dim in tensor.tensor_shape.dim]
-  dtype = tf.as_dtype(tensor.dtype)
-  if dtype == tf.string:
-    return tf.io.parse_tensor(tensor.SerializeToString(), dtype).numpy()
-  size = int(np.prod(shape)) * dtype.size
-  content = _SNAPPY.decompress(tensor.tensor_content, size, asbytes=True)
-  return np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape)
-
-
-def _read_chunks(batch):
-  """Returns the columns of the chunks of a batch, by key."""
-  read = {}
-  for content in batch.chunks:
-    chunk = schema_pb2.ChunkData.FromString(content)
-    assert chunk.data_tensors_len == len(chunk.data.tensors)
-    read[chunk.chunk_key] = [_decode(tensor) for tensor in chunk.data.tensors]
-  return read
-
-
-def _read_items(batch):
-  return [
-      schema_pb2.PrioritizedItem.FromString(item.tobytes())
-      for rows in batch.items
-      for item in rows['item']
-  ]
-
-
-def _slices(item):
-  return [
-      [(s.chunk_key, s.offset, s.length, s.index) for s in column.chunk_slices]
-      for column in item.flat_trajectory.columns
-  ]
-
-
-def _content(item, columns_of):
-  """Returns an item's columns as lists; `columns_of` is of `_read_chunks`."""
-  return [
-      np.concatenate([
-          columns_of[key][index][offset : offset + length]
-          for key, offset, length, index in column
-      ]).tolist()
-      for column in _slices(item)
-  ]
+_GROUPS = encoded.GROUPS
 
 
 def _expected(episodes, length, stride):
   """Returns the columns of the items that do not cross episodes."""
   return [
-      [leaf.tolist() for leaf in tf.nest.flatten(_rows(episode, start, length))]
+      [
+          leaf.tolist()
+          for leaf in tf.nest.flatten(encoded.rows(episode, start, length))
+      ]
       for episode in episodes
       for start in range(0, len(episode.step_type) - length + 1, stride)
   ]
@@ -128,24 +36,27 @@ class LayoutTest(parameterized.TestCase):
   )
   def test_items_are_their_frames(self, groups, lengths, block_length):
     rng = np.random.default_rng(4)
-    episodes = [_episode(rng, length) for length in (30, 1, 8, 23, 2)]
+    episodes = [encoded.episode(rng, length) for length in (30, 1, 8, 23, 2)]
     laid_out = layout.Layout(
         [items.TableItems(_TABLE, *lengths)], None, _GROUPS[groups]
     )
     columns_of = {}
     found = []
-    for batch in laid_out.batches(_blocks(episodes, block_length)):
-      columns_of.update(_read_chunks(batch))
-      found += [_content(item, columns_of) for item in _read_items(batch)]
+    for batch in laid_out.batches(encoded.one_by_one(episodes, block_length)):
+      columns_of.update(encoded.read_chunks(batch))
+      found += [
+          encoded.content(item, columns_of)
+          for item in encoded.read_items(batch)
+      ]
     self.assertNotEmpty(found)
     self.assertEqual(found, _expected(episodes, *lengths))
 
   def test_many_chunks_of_one_group_and_one_of_another(self):
-    episode = _episode(np.random.default_rng(0), 9)
+    episode = encoded.episode(np.random.default_rng(0), 9)
     laid_out = layout.Layout(
         [items.TableItems(_TABLE, 6, 2)], 'identity', _GROUPS['large_2_small_8']
     )
-    (batch,) = laid_out.batches(_blocks([episode], 100))
+    (batch,) = laid_out.batches(encoded.one_by_one([episode], 100))
     # |          a           | b |
     # |  c  |  d  |  e  |  f  | g |
     a, b, c, d, e, f, g = [
@@ -162,7 +73,7 @@ class LayoutTest(parameterized.TestCase):
       return [[(*rows, index) for rows in group] for group, index in places]
 
     self.assertEqual(
-        [_slices(item) for item in _read_items(batch)],
+        [encoded.slices(item) for item in encoded.read_items(batch)],
         [
             columns([(a, 0, 6)], [(c, 0, 2), (d, 0, 2), (e, 0, 2)]),
             columns([(a, 2, 6)], [(d, 0, 2), (e, 0, 2), (f, 0, 2)]),
@@ -171,10 +82,10 @@ class LayoutTest(parameterized.TestCase):
     laid_out = layout.Layout(
         [items.TableItems(_TABLE, None)], 'identity', _GROUPS['large_2_small_8']
     )
-    (batch,) = laid_out.batches(_blocks([episode], 100))
-    (item,) = _read_items(batch)
+    (batch,) = laid_out.batches(encoded.one_by_one([episode], 100))
+    (item,) = encoded.read_items(batch)
     self.assertEqual(
-        _slices(item),
+        encoded.slices(item),
         columns(
             [(a, 0, 8), (b, 0, 1)],
             [(c, 0, 2), (d, 0, 2), (e, 0, 2), (f, 0, 2), (g, 0, 1)],
@@ -184,18 +95,18 @@ class LayoutTest(parameterized.TestCase):
   @parameterized.parameters(*_GROUPS)
   def test_keeps_the_chunks_that_later_items_refer_to(self, groups):
     # Of noise, so that there are several batches.
-    episode = _episode(np.random.default_rng(1), 400, image_bytes=6000)
+    episode = encoded.episode(np.random.default_rng(1), 400, image_bytes=6000)
     laid_out = layout.Layout(
         [items.TableItems(_TABLE, 5)], None, _GROUPS[groups]
     )
-    batches = list(laid_out.batches(_blocks([episode], 16)))
+    batches = list(laid_out.batches(encoded.one_by_one([episode], 16)))
     self.assertGreater(len(batches), 3)
-    sent = [set(_read_chunks(batch)) for batch in batches]
+    sent = [set(encoded.read_chunks(batch)) for batch in batches]
     used = [
         {
             key
-            for item in _read_items(batch)
-            for column in _slices(item)
+            for item in encoded.read_items(batch)
+            for column in encoded.slices(item)
             for key, _, _, _ in column
         }
         for batch in batches
@@ -207,7 +118,7 @@ class LayoutTest(parameterized.TestCase):
       self.assertEqual(bool(so_far & later), index < len(batches) - 1)
 
   def test_keys_under_an_identity(self):
-    episode = _episode(np.random.default_rng(2), 20)
+    episode = encoded.episode(np.random.default_rng(2), 20)
     groupings = [
         *_GROUPS.values(),
         chunks.one_group(episode, 8),
@@ -221,11 +132,11 @@ class LayoutTest(parameterized.TestCase):
         laid_out = layout.Layout(
             [items.TableItems(_TABLE, 3, 2, 'tile')], 'identity', groups
         )
-        (batch,) = laid_out.batches(_blocks([episode], 16))
-        keys = sorted(_read_chunks(batch))
+        (batch,) = laid_out.batches(encoded.one_by_one([episode], 16))
+        keys = sorted(encoded.read_chunks(batch))
         self.assertLen(keys, len(batch.chunks))
         chunk_keys.append(keys)
-        item_keys.append([item.key for item in _read_items(batch)])
+        item_keys.append([item.key for item in encoded.read_items(batch)])
     # The same each time, and what other chunks hold is under other keys.
     self.assertEqual(chunk_keys[::2], chunk_keys[1::2])
     every = sum(chunk_keys[::2], [])
@@ -238,32 +149,31 @@ class LayoutTest(parameterized.TestCase):
   def test_keys_of_an_episode_that_ends_several_times(self, end):
     # As TF-Agents takes them: one RLDS episode, in which LAST comes thrice.
     rng = np.random.default_rng(6)
-    parts = [_episode(rng, length) for length in (3, 9, 4)]
-    joined = tf.nest.map_structure(
-        lambda *leaves: np.concatenate(leaves), *parts
-    )
+    parts = [encoded.episode(rng, length) for length in (3, 9, 4)]
+    joined = encoded.concatenated(parts)
     for block_length in (4, 100):
       laid_out = layout.Layout(
           [items.TableItems(_TABLE, 3, 1, end)],
           'identity',
           _GROUPS['large_2_small_8'],
       )
-      batches = list(laid_out.batches(_blocks([joined], block_length)))
-      chunks_of = [_read_chunks(batch) for batch in batches]
+      blocks = encoded.one_by_one([joined], block_length)
+      batches = list(laid_out.batches(blocks))
+      chunks_of = [encoded.read_chunks(batch) for batch in batches]
       columns_of = {
           key: columns for read in chunks_of for key, columns in read.items()
       }
       self.assertLen(columns_of, sum(len(batch.chunks) for batch in batches))
-      found = sum(map(_read_items, batches), [])
+      found = sum(map(encoded.read_items, batches), [])
       self.assertLen({item.key for item in found}, len(found))
-      contents = [_content(item, columns_of) for item in found]
+      contents = [encoded.content(item, columns_of) for item in found]
       if end == 'drop':
         self.assertEqual(contents, _expected(parts, 3, 1))
       else:
         self.assertLen(contents, 3 + 9 + 4)
 
   def test_an_item_is_the_same_whatever_becomes_of_the_end(self):
-    episode = _episode(np.random.default_rng(6), 9)
+    episode = encoded.episode(np.random.default_rng(6), 9)
     keys = {}
     for end in ('drop', 'pad', 'tile', 'cross'):
       laid_out = layout.Layout(
@@ -271,8 +181,8 @@ class LayoutTest(parameterized.TestCase):
           'identity',
           _GROUPS['one_group'],
       )
-      (batch,) = laid_out.batches(_blocks([episode], 100))
-      keys[end] = [item.key for item in _read_items(batch)]
+      (batch,) = laid_out.batches(encoded.one_by_one([episode], 100))
+      keys[end] = [item.key for item in encoded.read_items(batch)]
     self.assertLen(keys['drop'], 4)
     self.assertEqual(keys['pad'], keys['drop'])
     self.assertEqual(keys['tile'][:4], keys['drop'])
@@ -283,7 +193,7 @@ class LayoutTest(parameterized.TestCase):
   @parameterized.parameters(4, 100)
   def test_nothing_of_an_episode_that_is_too_long(self, block_length):
     rng = np.random.default_rng(7)
-    episodes = [_episode(rng, length) for length in (10, 3, 11, 2)]
+    episodes = [encoded.episode(rng, length) for length in (10, 3, 11, 2)]
     laid_out = layout.Layout(
         [
             items.TableItems('pairs'),
@@ -295,14 +205,14 @@ class LayoutTest(parameterized.TestCase):
     )
     batches = []
     with self.assertRaisesRegex(ValueError, 'Episode 2 has more frames than'):
-      for batch in laid_out.batches(_blocks(episodes, block_length)):
+      for batch in laid_out.batches(encoded.one_by_one(episodes, block_length)):
         batches.append(batch)
     columns_of = {}
     for batch in batches:
-      columns_of.update(_read_chunks(batch))
+      columns_of.update(encoded.read_chunks(batch))
     found = {'pairs': [], 'whole': [], 'longer': []}
-    for item in sum(map(_read_items, batches), []):
-      found[item.table].append(_content(item, columns_of))
+    for item in sum(map(encoded.read_items, batches), []):
+      found[item.table].append(encoded.content(item, columns_of))
     whole = [[leaf.tolist() for leaf in tf.nest.flatten(episode)]
              for episode in episodes[:2]]
     self.assertEqual(found['pairs'], _expected(episodes[:2], 2, 1))
@@ -314,7 +224,7 @@ class LayoutTest(parameterized.TestCase):
   )
   def test_priorities_of_frames(self, groups, block_length, length):
     rng = np.random.default_rng(3)
-    episodes = [_episode(rng, count) for count in (50, 3, 17)]
+    episodes = [encoded.episode(rng, count) for count in (50, 3, 17)]
 
     def priority(item):
       return tf.reduce_sum(tf.abs(item.reward)) + tf.cast(
@@ -326,10 +236,11 @@ class LayoutTest(parameterized.TestCase):
         None,
         _GROUPS[groups],
     )
+    blocks = encoded.one_by_one(episodes, block_length)
     found = [
         item.priority
-        for batch in laid_out.batches(_blocks(episodes, block_length))
-        for item in _read_items(batch)
+        for batch in laid_out.batches(blocks)
+        for item in encoded.read_items(batch)
     ]
     expected = []
     for episode in episodes:

@@ -86,10 +86,10 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertEqual(
         [
-            (int(block.episode), int(block.step), len(block.trajectory.reward))
-            for block in dataset
+            (*block.episode.tolist(), int(block.step), *block.row_splits.tolist())
+            for block in dataset.as_numpy_iterator()
         ],
-        [(0, 0, 3), (0, 3, 1), (1, 0, 1), (2, 0, 3), (2, 3, 1)],
+        [(0, 0, 0, 3), (0, 3, 0, 1), (1, 0, 0, 1), (2, 0, 0, 3), (2, 3, 0, 1)],
     )
 
   def test_blocks_of_packs_know_their_place(self):

@@ -67,6 +67,7 @@ def write_reverb_checkpoint(
     identity: Optional[Any] = None,
     episode_id: Optional[str] = None,
     chunk_length: Optional[int] = None,
+    one_episode_chunks: bool = False,
     rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> Dict[str, int]:
@@ -95,6 +96,7 @@ def write_reverb_checkpoint(
     identity: see `write_rlds_to_reverb`.
     episode_id: see `write_rlds_to_reverb`.
     chunk_length: see `write_rlds_to_reverb`.
+    one_episode_chunks: see `write_rlds_to_reverb`.
     rules: the rules of the conversion. The default is `ConversionRules()`.
     report: a new `ConversionReport` to fill.
 
@@ -117,6 +119,7 @@ def write_reverb_checkpoint(
       tables,
       policy_info_fn=policy_info_fn,
       chunk_length=chunk_length,
+      one_episode_chunks=one_episode_chunks,
       episode_id=episode_id,
       rules=rules,
       report=report,

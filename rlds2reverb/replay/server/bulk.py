@@ -29,6 +29,7 @@ def write_rlds_to_reverb(
     identity: Optional[Any] = None,
     episode_id: Optional[str] = None,
     chunk_length: Optional[int] = None,
+    one_episode_chunks: bool = False,
     overflow: str = 'warn',
     timeout: float = 60.0,
     rules: Optional[rules_lib.ConversionRules] = None,
@@ -68,6 +69,12 @@ def write_rlds_to_reverb(
       columns. By default a chunk holds about 8 KiB and no more than 64 frames;
       columns of at least 1 KiB a frame, such as images, have chunks of their
       own. A sequence is always one chunk.
+    one_episode_chunks: whether every chunk is of one episode. By default a
+      chunk may hold several short episodes, whose items then take no more
+      memory than those of long ones. A table counts the episodes of its chunks,
+      so `num_episodes` of `server_info` then counts several as one, and an item
+      keeps in memory whatever shares its chunk. With `one_episode_chunks=True`
+      the count is exact.
     overflow: `"warn"` logs a warning if a table was too small for the data.
       `"refuse"` reads the data an additional time, and raises an error before
       anything is written.
@@ -103,6 +110,7 @@ def write_rlds_to_reverb(
       tables,
       policy_info_fn=policy_info_fn,
       chunk_length=chunk_length,
+      one_episode_chunks=one_episode_chunks,
       episode_id=episode_id,
       rules=rules,
       report=report,

@@ -45,6 +45,7 @@ def push_rlds_to_reverb(
     method: str = 'auto',
     identity: Optional[Any] = None,
     episode_id: Optional[str] = None,
+    one_episode_chunks: bool = False,
     overflow: str = 'warn',
     timeout: float = 60.0,
     rules: Optional[rules_lib.ConversionRules] = None,
@@ -83,6 +84,8 @@ def push_rlds_to_reverb(
     identity: see `write_rlds_to_reverb`. It needs the bulk method, as
       `episode_id` and `overflow` do.
     episode_id: see `write_rlds_to_reverb`.
+    one_episode_chunks: see `write_rlds_to_reverb`. The chunks of an observer
+      are always of one episode, unless its items cross episodes.
     overflow: see `write_rlds_to_reverb`.
     timeout: see `write_rlds_to_reverb`. The calls of an observer wait without a
       limit.
@@ -137,6 +140,7 @@ def push_rlds_to_reverb(
         _items_of(reverb_observer),
         policy_info_fn=policy_info_fn,
         episode_id=episode_id,
+        one_episode_chunks=one_episode_chunks,
         rules=rules,
         report=report,
     )

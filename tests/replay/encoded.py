@@ -1,0 +1,132 @@
+"""Random blocks of frames, and what the batches that they become hold."""
+
+from typing import Any, List
+
+import numpy as np
+import pyarrow
+from reverb.cc import schema_pb2
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.replay import chunks
+from rlds2reverb.replay import frame_blocks
+
+_SNAPPY = pyarrow.Codec('snappy')
+# Of the columns of `episode`: step_type, image, speed, text, action,
+# next_step_type, reward and discount.
+GROUPS = {
+    'one_group': [chunks.ColumnGroup(tuple(range(8)), 4)],
+    'large_2_small_8': [
+        chunks.ColumnGroup((0, 2, 4, 5, 6, 7), 8),
+        chunks.ColumnGroup((1, 3), 2),
+    ],
+    'three_groups': [
+        chunks.ColumnGroup((1,), 1),
+        chunks.ColumnGroup((0, 4, 5, 6, 7), 4),
+        chunks.ColumnGroup((2, 3), 2),
+    ],
+}
+
+
+def episode(rng, length, image_bytes=12):
+  """Returns the frames of a random episode."""
+  step_type = np.ones(length, np.int32)
+  step_type[0] = 0
+  step_type[-1] = 2
+  return trajectory.Trajectory(
+      step_type=step_type,
+      observation={
+          'image': rng.integers(0, 256, (length, image_bytes)).astype(np.uint8),
+          'speed': rng.normal(size=length),
+          'text': np.array([rng.bytes(n % 9) for n in range(length)], object),
+      },
+      action=rng.normal(size=(length, 2)).astype(np.float32),
+      policy_info=(),
+      next_step_type=np.roll(step_type, -1),
+      reward=rng.normal(size=length).astype(np.float32),
+      discount=rng.uniform(size=length).astype(np.float32),
+  )
+
+
+def rows(frames, begin, length):
+  return tf.nest.map_structure(
+      lambda leaf: leaf[begin : begin + length], frames
+  )
+
+
+def concatenated(parts):
+  return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def one_by_one(episodes, block_length, ids=None):
+  """Yields the blocks of episodes, each of one episode."""
+  for index, frames in enumerate(episodes):
+    for begin in range(0, len(frames.step_type), block_length):
+      piece = rows(frames, begin, block_length)
+      yield frame_blocks.Block(
+          piece,
+          [ids[index] if ids else index],
+          np.array([0, len(piece.step_type)]),
+          begin,
+      )
+
+
+def packed(episodes, size, ids=None):
+  """Yields blocks of `size` episodes each."""
+  for first in range(0, len(episodes), size):
+    pack = episodes[first : first + size]
+    lengths = [len(frames.step_type) for frames in pack]
+    indices = range(first, first + len(pack))
+    yield frame_blocks.Block(
+        concatenated(pack),
+        [ids[index] if ids else index for index in indices],
+        np.cumsum([0, *lengths]),
+        0,
+    )
+
+
+def _decode(tensor):
+  """Returns the array of a chunk's TensorProto."""
+  shape = [dim.size for dim in tensor.tensor_shape.dim]
+  dtype = tf.as_dtype(tensor.dtype)
+  if dtype == tf.string:
+    return tf.io.parse_tensor(tensor.SerializeToString(), dtype).numpy()
+  size = int(np.prod(shape)) * dtype.size
+  content = _SNAPPY.decompress(tensor.tensor_content, size, asbytes=True)
+  return np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape)
+
+
+def read_chunks(batch):
+  """Returns the columns of the chunks of a batch, by key."""
+  read = {}
+  for content in batch.chunks:
+    chunk = schema_pb2.ChunkData.FromString(content)
+    assert chunk.data_tensors_len == len(chunk.data.tensors)
+    read[chunk.chunk_key] = [_decode(tensor) for tensor in chunk.data.tensors]
+  return read
+
+
+def read_items(batch) -> List[Any]:
+  return [
+      schema_pb2.PrioritizedItem.FromString(item.tobytes())
+      for encoded in batch.items
+      for item in encoded['item']
+  ]
+
+
+def slices(item):
+  return [
+      [(s.chunk_key, s.offset, s.length, s.index) for s in column.chunk_slices]
+      for column in item.flat_trajectory.columns
+  ]
+
+
+def content(item, columns_of):
+  """Returns an item's columns as lists; `columns_of` is of `read_chunks`."""
+  return [
+      np.concatenate([
+          columns_of[key][index][offset : offset + length]
+          for key, offset, length, index in column
+      ]).tolist()
+      for column in slices(item)
+  ]
