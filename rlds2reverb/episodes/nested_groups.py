@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Optional
 import rlds
 import tensorflow as tf
 
-from rlds2reverb.episodes import steps as steps_lib
 
 # Every data set of a group is joined to the one before, and its steps pass
 # through all of the joints.
@@ -72,7 +71,8 @@ def group_episodes(
   def add(held, one):
     lengths = tf.concat([held.lengths, one.lengths], 0)
     fits = (
-        (tf.reduce_min(lengths) >= 0)
+        (tf.size(held.lengths) > 0)
+        & (tf.reduce_min(lengths) >= 0)
         & (tf.reduce_sum(lengths) <= max_steps)
         & (tf.size(lengths) <= _MAX_EPISODES)
     )
@@ -89,9 +89,8 @@ def group_episodes(
 
   @_no_autograph
   def groups(unused_one):
-    no_steps = tf.data.Dataset.from_tensors(
-        steps_lib.zeros(steps_spec)
-    ).take(0)
+    # What is never read need not have the spec of steps.
+    no_steps = tf.data.Dataset.range(0)
     ids = () if episode_id is None else tf.zeros(
         [0], rlds_data.element_spec[episode_id].dtype
     )

@@ -140,7 +140,7 @@ def convert_rlds_to_trajectory_blocks(
       rlds_data,
       policy_info_fn,
       block_length=block_length,
-      one_episode_blocks=one_episode_blocks,
+      one_episode_blocks=one_episode_blocks or block_length is not None,
       rules=rules,
       report=report,
   ).map(lambda block: block.trajectory)
@@ -162,7 +162,8 @@ def trajectory_blocks(
   Args:
     rlds_data: see `convert_rlds_to_trajectories`.
     policy_info_fn: see `convert_rlds_to_trajectories`.
-    block_length: see `convert_rlds_to_trajectory_blocks`.
+    block_length: the largest number of frames in a block; see
+      `convert_rlds_to_trajectory_blocks`.
     one_episode_blocks: see `convert_rlds_to_trajectory_blocks`.
     episode_id: the name of the field of an episode, an integer or a string,
       that identifies it.
@@ -232,12 +233,12 @@ def trajectory_blocks(
       join_episodes=rules.validation == 'tf_agents',
       block_length=block_length,
   )
-  if rules.validation == 'strict' and not (block_length or one_episode_blocks):
+  if rules.validation == 'strict' and not one_episode_blocks:
     are_valid = functools.partial(
         boundaries.are_strictly_valid, find_nan=rules.nan == 'invalid'
     )
     packs = packs_lib.packs_of(rlds_data)
-    if packs is not None:
+    if packs is not None and block_length is None:
       to_blocks = functools.partial(
           pack_blocks.pack_blocks, packs, are_valid=are_valid
       )
