@@ -6,6 +6,7 @@ import rlds
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import steps as steps_lib
 
 
@@ -37,6 +38,42 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
   Raises:
     ValueError: if the reward is not one number for each step.
   """
+  reward = _reward(steps)
+  is_transition = ~flag(steps, rlds.IS_LAST)
+  return Outcome(
+      tf.reduce_sum(tf.boolean_mask(reward, is_transition)),
+      tf.math.count_nonzero(is_transition),
+      tf.reduce_any(flag(steps, rlds.IS_TERMINAL)),
+  )
+
+
+def outcomes(pack: packs.Pack) -> Outcome:
+  """Sums up every episode of a pack.
+
+  Args:
+    pack: a pack.
+
+  Returns:
+    An `Outcome` of columns `[E]`. A return may differ in its last bits from
+    that of `outcome`, which adds the rewards in another order.
+
+  Raises:
+    ValueError: if the reward is not one number for each step.
+  """
+  is_transition = ~flag(pack.steps, rlds.IS_LAST)
+
+  def total(column):
+    return packs.sum_rows(tf.where(is_transition, column, 0), pack.row_splits)
+
+  is_terminal = tf.cast(flag(pack.steps, rlds.IS_TERMINAL), tf.int64)
+  return Outcome(
+      total(_reward(pack.steps)),
+      total(tf.ones_like(is_terminal)),
+      packs.sum_rows(is_terminal, pack.row_splits) > 0,
+  )
+
+
+def _reward(steps):
   rewards = tree.flatten(steps[rlds.REWARD])
   if len(rewards) != 1 or not (
       rewards[0].shape.is_compatible_with([None])
@@ -47,13 +84,7 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
         f' reward is {steps[rlds.REWARD]}.'
     )
   steps_lib.check_numeric(rlds.REWARD, steps[rlds.REWARD])
-  is_transition = ~flag(steps, rlds.IS_LAST)
-  reward = tf.cast(tf.reshape(rewards[0], [-1]), tf.float64)
-  return Outcome(
-      tf.reduce_sum(tf.boolean_mask(reward, is_transition)),
-      tf.math.count_nonzero(is_transition),
-      tf.reduce_any(flag(steps, rlds.IS_TERMINAL)),
-  )
+  return tf.cast(tf.reshape(rewards[0], [-1]), tf.float64)
 
 
 def flag(steps: Dict[str, Any], name: str) -> tf.Tensor:

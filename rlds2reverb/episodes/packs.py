@@ -72,6 +72,32 @@ def packs_of(rlds_data: tf.data.Dataset) -> Optional[tf.data.Dataset]:
   return packs
 
 
+def with_packs_of(
+    episodes: tf.data.Dataset,
+    source: tf.data.Dataset,
+    function: Callable[[tf.data.Dataset], Optional[tf.data.Dataset]],
+) -> tf.data.Dataset:
+  """Remembers the packs of a data set that was made of another one.
+
+  Args:
+    episodes: the data set that was made.
+    source: the data set of episodes that it was made of.
+    function: makes the packs of `episodes` of those of `source`, or returns
+      None. It is not called if `source` has no packs.
+
+  Returns:
+    `episodes`.
+  """
+  if source not in _packs:
+    return episodes
+
+  def make():
+    packs = packs_of(source)
+    return None if packs is None else function(packs)
+
+  return with_packs(episodes, make)
+
+
 def unpack(packs: tf.data.Dataset) -> tf.data.Dataset:
   """Returns the episodes in packs, one by one.
 
@@ -92,6 +118,30 @@ def unpack(packs: tf.data.Dataset) -> tf.data.Dataset:
   # The episodes are cut out here, and not by a map in the function of
   # `flat_map`, which would be built again for every pack.
   return packs.flat_map(separate).map(_no_autograph(_episode))
+
+
+def keep_episodes(pack: Pack, keep: tf.Tensor) -> Pack:
+  """Returns a pack of some episodes of a pack.
+
+  Args:
+    pack: a pack.
+    keep: bool `[E]`: which episodes are kept.
+  """
+
+  def kept():
+    rows = tf.gather(keep, episode_of_rows(pack.row_splits))
+    lengths = pack.row_splits[1:] - pack.row_splits[:-1]
+    return Pack(
+        tf.nest.map_structure(
+            lambda leaf: tf.boolean_mask(leaf, rows), pack.steps
+        ),
+        tf.concat([[0], tf.cumsum(tf.boolean_mask(lengths, keep))], 0),
+        tf.nest.map_structure(
+            lambda leaf: tf.boolean_mask(leaf, keep), pack.fields
+        ),
+    )
+
+  return tf.cond(tf.reduce_all(keep), lambda: pack, kept)
 
 
 def episode_of_rows(row_splits: tf.Tensor) -> tf.Tensor:
@@ -124,6 +174,21 @@ def bounds_of_runs(run: tf.Tensor) -> tf.Tensor:
   starts = tf.where(is_first)[:, 0]
   stops = tf.concat([starts, tf.shape(run, tf.int64)], 0)[1:]
   return tf.stack([starts, stops], axis=1)
+
+
+def sum_rows(column: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+  """Adds up a number of the steps of each episode.
+
+  Args:
+    column: numbers `[N]`.
+    row_splits: int64 `[E + 1]`, as in `Pack`.
+
+  Returns:
+    The sums, `[E]`, of the same dtype; 0 for an episode without steps.
+  """
+  return tf.math.unsorted_segment_sum(
+      column, episode_of_rows(row_splits), tf.size(row_splits) - 1
+  )
 
 
 def _episode(index: tf.Tensor, pack: Pack):

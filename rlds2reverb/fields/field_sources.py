@@ -5,7 +5,7 @@ The docstring of `step_mapping.StepMapping` says what a source may be.
 
 import dataclasses
 import numbers
-from typing import Any, Callable, Dict, List, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import rlds
 import tensorflow as tf
@@ -160,15 +160,18 @@ def read(
     length: tf.Tensor,
     cast: Callable[[tf.Tensor], tf.Tensor],
     name: str,
+    episode_of_rows: Optional[tf.Tensor] = None,
 ) -> Any:
   """Returns the tensors of a resolved source.
 
   Args:
     source: what `resolve` returns for a source that is not None.
-    episode: an episode with stacked steps.
+    episode: an episode with stacked steps; or a pack, as a dict of its fields
+      `[E, ...]` and its steps, for a source without functions.
     length: int32 `[]`: the number of its steps, `T`.
     cast: a function that is applied to each leaf.
     name: the name of the field that is made, for error messages.
+    episode_of_rows: for a pack, the episode of each step, int64 `[T]`.
 
   Returns:
     A nest of tensors `[T, ...]`.
@@ -179,12 +182,22 @@ def read(
   if isinstance(source, Field):
     nest = paths.get(nest_of(episode), source.keys)
     if source.keys[0] == EPISODE:
-      nest = tf.nest.map_structure(lambda leaf: _repeat(leaf, length), nest)
+      nest = tf.nest.map_structure(
+          lambda leaf: _repeat(leaf, length)
+          if episode_of_rows is None
+          else tf.gather(leaf, episode_of_rows),
+          nest,
+      )
     return tf.nest.map_structure(cast, nest)
-  if isinstance(source, dict):
-    return {k: read(v, episode, length, cast, name) for k, v in source.items()}
-  if isinstance(source, list):
-    return _to_vectors([read(v, episode, length, cast, name) for v in source])
+  if isinstance(source, (dict, list)):
+    below = source.items() if isinstance(source, dict) else enumerate(source)
+    values = {
+        key: read(value, episode, length, cast, name, episode_of_rows)
+        for key, value in below
+    }
+    if isinstance(source, dict):
+      return values
+    return _to_vectors(list(values.values()))
   if callable(source):
     values = tf.nest.map_structure(tf.convert_to_tensor, source(episode))
     checked = steps_lib.with_equal_lengths(
@@ -192,6 +205,15 @@ def read(
     )
     return tf.nest.map_structure(cast, checked[name])
   return _repeat(tf.constant(source), length)
+
+
+def has_function(source: Any) -> bool:
+  """Returns whether a resolved source is a function, or has one in it."""
+  if isinstance(source, dict):
+    return any(map(has_function, source.values()))
+  if isinstance(source, list):
+    return any(map(has_function, source))
+  return callable(source)
 
 
 def _repeat(value, length):

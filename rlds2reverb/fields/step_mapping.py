@@ -13,6 +13,7 @@ import rlds
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import field_sources
@@ -116,12 +117,44 @@ class StepMapping:
     sources = self._resolve(episode)
     steps = _stack(episode[rlds.STEPS], sources)
     steps, length = field_sources.measured(steps, sources)
-    stacked = {**episode, rlds.STEPS: steps}
+    mapped = self._read(sources, {**episode, rlds.STEPS: steps}, length)
+    is_first = tf.equal(tf.range(length), 0)
+    return {**episode, rlds.STEPS: _fill_in(mapped, is_first, _is_last(length))}
+
+  def map_pack(self, pack: packs_lib.Pack) -> packs_lib.Pack:
+    """Does for all episodes of a pack what calling this does for one.
+
+    Raises:
+      ValueError: as `__call__` does.
+    """
+    episodes = {**pack.fields, rlds.STEPS: pack.steps}
+    sources = self._resolve(episodes)
+    steps, length = field_sources.measured(pack.steps, sources)
+    mapped = self._read(
+        sources,
+        {**episodes, rlds.STEPS: steps},
+        length,
+        packs_lib.episode_of_rows(pack.row_splits),
+    )
+    begins = tf.math.unsorted_segment_sum(
+        tf.ones_like(pack.row_splits), pack.row_splits, length + 1
+    ) > 0
+    return pack._replace(steps=_fill_in(mapped, begins[:-1], begins[1:]))
+
+  def takes_packs(self, episode_spec: Any) -> bool:
+    """Returns whether `map_pack` can be used, as no source is a function."""
+    sources = self._resolve(episode_spec).values()
+    return not any(map(field_sources.has_function, sources))
+
+  def _read(self, sources, episode, length, episode_of_rows=None):
+    """Returns the fields that have a source; see `field_sources.read`."""
     mapped = {}
     for field, value in sources.items():
       if value is None:
         continue
-      value = field_sources.read(value, stacked, length, self._cast, field)
+      value = field_sources.read(
+          value, episode, length, self._cast, field, episode_of_rows
+      )
       if field in _FLAGS:
         value = steps_lib.one_a_step(field, value, tf.bool)
       elif field == rlds.DISCOUNT:
@@ -130,7 +163,7 @@ class StepMapping:
         steps_lib.check_numeric(field, value)
         value = tf.nest.map_structure(_squeeze, value)
       mapped[field] = value
-    return {**episode, rlds.STEPS: _fill_in(mapped, length)}
+    return mapped
 
   def check(self, episode_spec: Any) -> None:
     """Checks that every path is one of `episode_spec`; see `map_fields`."""
@@ -228,7 +261,15 @@ def map_fields(
   mapping.check(episode)
   mapped = rlds_data.map(mapping, num_parallel_calls=tf.data.AUTOTUNE)
   steps_lib.steps_spec(mapped)
-  return mapped
+  if not mapping.takes_packs(episode):
+    return mapped
+  return packs_lib.with_packs_of(
+      mapped,
+      rlds_data,
+      lambda packs: packs.map(
+          mapping.map_pack, num_parallel_calls=tf.data.AUTOTUNE
+      ),
+  )
 
 
 def step_policy_info(
@@ -274,15 +315,23 @@ def _is_last(length) -> tf.Tensor:
   return tf.equal(tf.range(length), length - 1)
 
 
-def _fill_in(mapped, length):
-  """Adds the fields that have no source to mapped steps."""
+def _fill_in(mapped, is_first, is_last):
+  """Adds the fields that have no source to mapped steps.
+
+  Args:
+    mapped: the other fields.
+    is_first: bool `[T]`: which steps are the first ones by their position.
+    is_last: bool `[T]`: which steps are the last ones by their position.
+  """
   filled = dict(mapped)
-  filled.setdefault(rlds.IS_FIRST, tf.equal(tf.range(length), 0))
-  filled.setdefault(rlds.IS_LAST, _is_last(length))
-  filled.setdefault(rlds.IS_TERMINAL, tf.zeros([length], tf.bool))
-  filled.setdefault(rlds.REWARD, tf.zeros([length]))
+  filled.setdefault(rlds.IS_FIRST, is_first)
+  filled.setdefault(rlds.IS_LAST, is_last)
+  filled.setdefault(rlds.IS_TERMINAL, tf.zeros_like(is_first))
+  filled.setdefault(rlds.REWARD, tf.zeros(tf.shape(is_first)))
   if rlds.DISCOUNT not in filled:
     is_end = filled[rlds.IS_LAST] & filled[rlds.IS_TERMINAL]
     ends_next = tf.concat([is_end[1:], tf.zeros_like(is_end[:1])], 0)
-    filled[rlds.DISCOUNT] = tf.where(is_end | ends_next, 0.0, 1.0)
+    filled[rlds.DISCOUNT] = tf.where(
+        is_end | (ends_next & ~is_last), 0.0, 1.0
+    )
   return filled

@@ -31,6 +31,8 @@ class SelectFields(base.EpisodeTransform):
     fields: the paths of the fields.
   """
 
+  is_step_wise = True
+
   fields: Sequence[paths.Path]
 
   def __post_init__(self):
@@ -58,6 +60,8 @@ class ExcludeFields(base.EpisodeTransform):
     fields: the paths of the fields.
   """
 
+  is_step_wise = True
+
   fields: Sequence[paths.Path]
 
   def __post_init__(self):
@@ -83,6 +87,8 @@ class RenameFields(base.EpisodeTransform):
       there must be no other field. A string is split at every `/`; where a key
       itself has a `/` in it, write the path as a tuple.
   """
+
+  is_step_wise = True
 
   fields: Mapping[paths.Path, paths.Path]
 
@@ -122,6 +128,8 @@ class ClipField(base.EpisodeTransform):
     low: the least number that comes out, if there is one.
     high: the greatest number that comes out, if there is one.
   """
+
+  is_step_wise = True
 
   field: paths.Path = rlds.ACTION
   low: Optional[base.Numbers] = None

@@ -8,6 +8,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import outcomes
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.transforms import base
 
@@ -50,28 +51,70 @@ class KeepEpisodes(base.EpisodeFilter):
         one bool.
     """
     steps = episode[rlds.STEPS]
+    conditions = self._conditions(
+        steps, lambda: outcomes.outcome(steps), tf.math.count_nonzero
+    )
+    if self.success is not None:
+      conditions.append(tf.reduce_any(self._success(episode)))
+    if self.predicate is not None:
+      conditions.append(base.one_bool(self.predicate(episode), 'predicate'))
+    return tf.reduce_all(tf.stack([tf.constant(True), *conditions]))
+
+  @property
+  def takes_packs(self) -> bool:
+    return self.predicate is None
+
+  def keep_each(self, pack: packs.Pack) -> tf.Tensor:
+
+    def count(column):
+      return packs.sum_rows(tf.cast(column, tf.int64), pack.row_splits)
+
+    conditions = self._conditions(
+        pack.steps, lambda: outcomes.outcomes(pack), count
+    )
+    if self.success is not None:
+      success = self._success({**pack.fields, rlds.STEPS: pack.steps})
+      # A field may have several numbers, of which one is enough.
+      rows = tf.shape(success)[0]
+      success = tf.reduce_any(tf.reshape(success, [rows, -1]), axis=1)
+      if paths.split(self.success)[0] == rlds.STEPS:
+        success = count(success) > 0
+      conditions.append(success)
+    always = tf.ones_like(pack.row_splits[1:], tf.bool)
+    return tf.reduce_all(tf.stack([always, *conditions]), axis=0)
+
+  def _conditions(self, steps, get_outcome, count):
+    """Returns the conditions on the return and on the length.
+
+    Args:
+      steps: the steps of one episode, or of several.
+      get_outcome: a function that returns their outcomes.
+      count: a function that counts, for each episode, the steps where a column
+        of bools is True.
+    """
     conditions = []
     if self.min_return is not None or self.max_return is not None:
       paths.find(steps, rlds.REWARD)
       paths.find(steps, rlds.IS_LAST)
       paths.find(steps, rlds.IS_TERMINAL)
-      value = outcomes.outcome(steps).undiscounted_return
-      conditions += _within(value, self.min_return, self.max_return)
+      conditions += _within(
+          get_outcome().undiscounted_return, self.min_return, self.max_return
+      )
     if self.min_length is not None or self.max_length is not None:
       paths.find(steps, rlds.IS_LAST)
-      length = tf.math.count_nonzero(~outcomes.flag(steps, rlds.IS_LAST))
+      length = count(~outcomes.flag(steps, rlds.IS_LAST))
       conditions += _within(length, self.min_length, self.max_length)
-    if self.success is not None:
-      success = paths.get(episode, self.success)
-      if not isinstance(success, tf.Tensor) or success.dtype == tf.string:
-        raise ValueError(
-            f'{paths.name_of(self.success)} must be a bool or number, but is'
-            f' {success}.'
-        )
-      conditions.append(tf.reduce_any(tf.cast(success, tf.bool)))
-    if self.predicate is not None:
-      conditions.append(base.one_bool(self.predicate(episode), 'predicate'))
-    return tf.reduce_all(tf.stack([tf.constant(True), *conditions]))
+    return conditions
+
+  def _success(self, episode):
+    """Returns the field of the success as bools."""
+    success = paths.get(episode, self.success)
+    if not isinstance(success, tf.Tensor) or success.dtype == tf.string:
+      raise ValueError(
+          f'{paths.name_of(self.success)} must be a bool or number, but is'
+          f' {success}.'
+      )
+    return tf.cast(success, tf.bool)
 
 
 def _within(value, minimum, maximum):

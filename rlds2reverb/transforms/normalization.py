@@ -32,6 +32,8 @@ class NormalizeField(base.EpisodeTransform):
     high: the greatest number that comes out.
   """
 
+  is_step_wise = True
+
   field: paths.Path
   offset: base.Numbers = 0.0
   scale: base.Numbers = 1.0

@@ -29,6 +29,8 @@ class ScaleReward(base.EpisodeTransform):
     maximum: the greatest reward that comes out, if there is one.
   """
 
+  is_step_wise = True
+
   scale: float = 1.0
   shift: float = 0.0
   minimum: Optional[float] = None
