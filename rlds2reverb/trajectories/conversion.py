@@ -17,6 +17,7 @@ from rlds2reverb.episodes import pack_blocks
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
+from rlds2reverb.trajectories import kept_pipelines
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
@@ -179,7 +180,7 @@ def trajectory_blocks(
     InvalidArgumentError: as `convert_rlds_to_trajectories` does.
   """
   rules = rules or rules_lib.ConversionRules()
-  step_spec, is_stacked = steps_lib.steps_spec(rlds_data)
+  step_spec = steps_lib.steps_spec(rlds_data).step
   policy_info = (
       specs.PolicyInfo(policy_info_fn, step_spec) if policy_info_fn else None
   )
@@ -188,16 +189,60 @@ def trajectory_blocks(
     used |= policy_info.fields
   if report or rules.nan == 'invalid':
     used.add(rlds.DISCOUNT)  # The discount may hold NaN, too.
-  fields = [field for field in step_spec if field in used]
-  steps_lib.check_dense({field: step_spec[field] for field in fields})
-  nan_fields = [
-      path
-      for path, _ in steps_lib.float_fields(
-          {field: step_spec[field] for field in fields}
-      )
-  ]
-  if report:
-    report.attach(nan_fields)
+  used_spec = {
+      field: spec for field, spec in step_spec.items() if field in used
+  }
+  steps_lib.check_dense(used_spec)
+  nan_fields = [path for path, _ in steps_lib.float_fields(used_spec)]
+  packs = None
+  if not one_episode_blocks and block_length is None:
+    packs = packs_lib.packs_of(rlds_data)
+  if rules.validation == 'tf_agents':
+    packs = None  # Its rules are about the stream of all steps.
+  settings = dict(
+      are_packs=packs is not None,
+      fields=tuple(used_spec),
+      nan_fields=tuple(nan_fields),
+      block_length=block_length,
+      one_episode_blocks=one_episode_blocks,
+      episode_id=episode_id,
+      rules=rules,
+  )
+  data = rlds_data if packs is None else packs
+  tables = report.attach(nan_fields) if report else None
+  if policy_info:
+    return _convert(data, tables, **settings, policy_info=policy_info)
+  return kept_pipelines.apply(_convert, data, tables, **settings)
+
+
+def _convert(
+    data,
+    report,
+    *,
+    are_packs,
+    fields,
+    nan_fields,
+    block_length,
+    one_episode_blocks,
+    episode_id,
+    rules,
+    policy_info=None,
+):
+  """Returns the data set of `trajectory_blocks`.
+
+  Args:
+    data: an RLDS data set, or a data set of packs.
+    report: the `ReportTables` to fill, or None.
+    are_packs: which of the two `data` is.
+    fields: the names of the step fields that are used.
+    nan_fields: the paths of their float leaves.
+    block_length: see `trajectory_blocks`.
+    one_episode_blocks: see `trajectory_blocks`.
+    episode_id: see `trajectory_blocks`.
+    rules: the `ConversionRules`.
+    policy_info: a `specs.PolicyInfo`, or None.
+  """
+  find_nan = rules.nan == 'invalid'
 
   def inspect(episode, outline, lengths):
     verdict = boundaries.check_episode(
@@ -205,7 +250,7 @@ def trajectory_blocks(
         outline,
         lengths,
         validation=rules.validation,
-        nan_fields=nan_fields if rules.nan == 'invalid' else (),
+        nan_fields=nan_fields if find_nan else (),
     )
     if not (report and rules.invalid_episodes == 'skip'):
       return verdict
@@ -227,28 +272,26 @@ def trajectory_blocks(
         frames, block.episode, block.step, block.row_splits, block.episode_id
     )
 
-  to_blocks = functools.partial(
-      blocks.episode_blocks,
-      rlds_data,
-      join_episodes=rules.validation == 'tf_agents',
-      block_length=block_length,
+  are_valid = functools.partial(
+      boundaries.are_strictly_valid, find_nan=find_nan
   )
-  if rules.validation == 'strict' and not one_episode_blocks:
-    are_valid = functools.partial(
-        boundaries.are_strictly_valid, find_nan=rules.nan == 'invalid'
+  if are_packs:
+    to_blocks = functools.partial(pack_blocks.pack_blocks, are_valid=are_valid)
+  else:
+    is_nested = not steps_lib.steps_spec(data).stacked
+    can_group = rules.validation == 'strict' and not one_episode_blocks
+    to_blocks = functools.partial(
+        blocks.episode_blocks,
+        join_episodes=rules.validation == 'tf_agents',
+        block_length=block_length,
+        are_valid=are_valid if is_nested and can_group else None,
     )
-    packs = packs_lib.packs_of(rlds_data)
-    if packs is not None and block_length is None:
-      to_blocks = functools.partial(
-          pack_blocks.pack_blocks, packs, are_valid=are_valid
-      )
-    elif not is_stacked:
-      to_blocks = functools.partial(to_blocks, are_valid=are_valid)
   to_blocks = functools.partial(
       to_blocks,
-      fields=fields,
+      data,
+      fields,
       inspect=inspect,
-      find_nan=rules.nan == 'invalid',
+      find_nan=find_nan,
       episode_id=episode_id,
   )
   if policy_info is None:

@@ -121,12 +121,15 @@ class ConversionReport:
         counts[field] = counts.get(field, 0) + int(total)
     return counts
 
-  def attach(self, nan_fields: Sequence[str]) -> None:
+  def attach(self, nan_fields: Sequence[str]) -> 'ReportTables':
     """Prepares the report for one conversion.
 
     Args:
       nan_fields: the paths of the float fields, in the order of
         `steps.float_fields`.
+
+    Returns:
+      The tables that the conversion fills.
 
     Raises:
       ValueError: if the report already serves a conversion.
@@ -142,14 +145,29 @@ class ConversionReport:
     self._skipped = _table(tf.string, '')
     self._nan_fields = tuple(nan_fields)
     self._blocks = _table(tf.int64, [0] * (1 + len(nan_fields)))
+    return ReportTables(
+        self._skipped.resource_handle, self._blocks.resource_handle
+    )
+
+
+class ReportTables(NamedTuple):
+  """The tables of a report, as tensors that a graph function can take.
+
+  Attributes:
+    skipped: the handle of the table of skipped episodes.
+    blocks: the handle of the table about blocks.
+  """
+
+  skipped: tf.Tensor
+  blocks: tf.Tensor
 
   def add_skipped(self, episode: tf.Tensor, reason: tf.Tensor) -> tf.Tensor:
     """Records that `episode` is skipped, and returns `reason`."""
-    with tf.control_dependencies([self._skipped.insert(episode, reason)]):
+    with tf.control_dependencies([_insert(self.skipped, episode, reason)]):
       return tf.identity(reason)
 
   def add_block(self, block: blocks.Block, bootstraps: tf.Tensor) -> None:
-    """Counts the NaNs of a block, and records whether it bootstraps.
+    """Counts the NaNs of a block, and records which episodes bootstrap.
 
     Args:
       block: a block of steps.
@@ -160,40 +178,37 @@ class ConversionReport:
         tf.math.count_nonzero(tf.math.is_nan(leaf))
         for _, leaf in steps_lib.float_fields(block.steps)
     ]
-    # Most blocks have nothing to record, so they insert zero entries. A
-    # `tf.cond` would be as fast, but takes longer to build.
-    num_entries = tf.cast(tf.reduce_any(tf.stack([0, *nans]) > 0), tf.int32)
-    width = 1 + len(nans)
+    nan_row = tf.stack([tf.constant(0, tf.int64), *nans])
+    # Most blocks have nothing to record, so they insert no rows. A `tf.cond`
+    # would be as fast, but takes longer to build.
+    num_nan_rows = tf.cast(tf.reduce_any(nan_row > 0), tf.int32)
+    place = block.episode[0] * _MAX_STEPS + block.step
     episodes = tf.gather(
         block.episode,
         tf.searchsorted(
             block.row_splits, tf.where(bootstraps)[:, 0], side='right'
         ) - 1,
     )
-    self._blocks.insert(
+    # No block begins with the last step that an episode may have.
+    places = episodes * _MAX_STEPS + _MAX_STEPS - 1
+    bootstrap_row = tf.one_hot(0, 1 + len(nans), dtype=tf.int64)
+    _insert(
+        self.blocks,
+        tf.concat([tf.fill([num_nan_rows], place), places], 0),
         tf.concat(
             [
-                tf.fill(
-                    [num_entries], block.episode[0] * _MAX_STEPS + block.step
-                ),
-                episodes * _MAX_STEPS + _MAX_STEPS - 1,
-            ],
-            0,
-        ),
-        tf.concat(
-            [
-                tf.broadcast_to(
-                    tf.stack([tf.constant(0, tf.int64), *nans]),
-                    [num_entries, width],
-                ),
-                tf.broadcast_to(
-                    tf.one_hot(0, width, dtype=tf.int64),
-                    [tf.size(episodes), width],
-                ),
+                tf.tile([nan_row], [num_nan_rows, 1]),
+                tf.tile([bootstrap_row], [tf.size(places), 1]),
             ],
             0,
         ),
     )
+
+
+def _insert(table, keys, values):
+  return tf.raw_ops.LookupTableInsertV2(
+      table_handle=table, keys=keys, values=values
+  )
 
 
 def _table(dtype, default):

@@ -28,9 +28,9 @@ class ConversionReportTest(tf.test.TestCase):
 
   def test_skipped_episodes_come_in_order_and_once(self):
     report = report_lib.ConversionReport()
-    report.attach([])
+    tables = report.attach([])
     for episode in (5, 2, 5):
-      reason = report.add_skipped(
+      reason = tables.add_skipped(
           tf.constant(episode, tf.int64), tf.constant(f'fault {episode}')
       )
       self.assertEqual(reason.numpy().decode(), f'fault {episode}')
@@ -44,25 +44,25 @@ class ConversionReportTest(tf.test.TestCase):
 
   def test_blocks_are_counted_once(self):
     report = report_lib.ConversionReport()
-    report.attach(['reward'])
+    tables = report.attach(['reward'])
     for _ in range(2):
-      report.add_block(_block(1, 0, [np.nan, 1.0]), tf.constant([False] * 2))
-      report.add_block(_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
-      report.add_block(_block(3, 0, [0.0, 1.0]), tf.constant([True, False]))
-      report.add_block(_block(4, 0, [0.0, 1.0]), tf.constant([False] * 2))
+      tables.add_block(_block(1, 0, [np.nan, 1.0]), tf.constant([False] * 2))
+      tables.add_block(_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
+      tables.add_block(_block(3, 0, [0.0, 1.0]), tf.constant([True, False]))
+      tables.add_block(_block(4, 0, [0.0, 1.0]), tf.constant([False] * 2))
     self.assertEqual(report.nan_counts, {'reward': 3})
     self.assertEqual(report.bootstrapped_terminals, [1, 3])
 
   def test_episodes_of_a_block_are_told_apart(self):
     report = report_lib.ConversionReport()
-    report.attach(['reward'])
+    tables = report.attach(['reward'])
     # Episodes 5, 6 and 7 have 2, 1 and 3 steps; the first and the last of them
     # bootstrap.
     block = _block(5, 0, [0.0, np.nan, 1.0, np.nan, np.nan, 1.0])._replace(
         episode=tf.constant([5, 6, 7], tf.int64),
         row_splits=tf.constant([0, 2, 3, 6], tf.int64),
     )
-    report.add_block(
+    tables.add_block(
         block, tf.constant([True, False, False, False, True, False])
     )
     self.assertEqual(report.nan_counts, {'reward': 3})
