@@ -278,7 +278,7 @@ class Layout:
       too_long = pieces.is_end & table.is_too_long(pieces.length)
       self._bypassed += int(np.count_nonzero(too_long))
     self._go_on(plan)
-    kept = np.concatenate([chunks.keys for chunks in self._chunks])
+    kept = np.concatenate([each.keys for each in self._chunks])
     return Batch(chunks, items, kept.tolist())
 
   def _go_on(self, plan) -> None:
@@ -338,7 +338,7 @@ class Layout:
       cuts_of_groups: the `Cuts` of each group of columns.
 
     Returns:
-      The keys, uint64 `[P]`. Those of other pieces are 0.
+      The keys, uint64 `[P]`. Those of other pieces mean nothing.
     """
     pieces = plan.pieces
     numbers = np.arange(len(pieces.index))
@@ -364,9 +364,7 @@ class Layout:
     self._episode_key = keys[-1] if goes_on else None
     return keys
 
-  def _lay_out_items(
-      self, table, plan, items, priorities
-  ) -> List[np.ndarray]:
+  def _lay_out_items(self, table, plan, items, priorities) -> List[np.ndarray]:
     count = len(items.starts)
     inserted_at = self._next_inserted_at + np.arange(count)
     self._next_inserted_at += count
