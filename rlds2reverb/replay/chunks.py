@@ -126,11 +126,10 @@ def cut(
     chunk_length: the largest number of frames of a chunk.
     share_chunks: whether episodes may share a chunk.
   """
-  firsts = np.arange(len(pieces.index))
-  if share_chunks:
-    firsts = _share(pieces, chunk_length)
-  num_pieces = np.diff(firsts, append=len(pieces.index))
-  lasts = firsts + num_pieces - 1
+  count = len(pieces.index)
+  firsts = _share(pieces, chunk_length) if share_chunks else np.arange(count)
+  lasts = np.concatenate([firsts[1:], [count]]) - 1
+  num_pieces = lasts - firsts + 1
   middles = (pieces.position + pieces.num_frames)[lasts]
   ends = middles + pieces.padding[lasts]
   # The frames of a piece and its padding are in chunks of their own, unless the

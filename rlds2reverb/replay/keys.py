@@ -119,7 +119,8 @@ class Keys:
         ),
         (is_shared, episodes_of, numbers, np.zeros_like(numbers)),
     ):
-      keys[chosen] = self.of_each(of, index[chosen], positions[chosen])
+      if chosen.any():
+        keys[chosen] = self.of_each(of, index[chosen], positions[chosen])
     return keys
 
   def of_each(
@@ -137,8 +138,8 @@ class Keys:
       positions: where in its thing each lies, `[N]`.
     """
     if self._fingerprint is None:
-      return self._generator.integers(0, 2**64, len(positions), np.uint64)
-    is_new = np.diff(index, prepend=-1) > 0
+      return np.frombuffer(self._generator.bytes(8 * len(index)), np.uint64)
+    is_new = np.concatenate([[-1], index[:-1]]) < index
     bases = np.array(
         [self._hash(of(each)) for each in index[is_new].tolist()], np.uint64
     )

@@ -171,18 +171,22 @@ class Layout:
         unless a priority is wrong and the episode has several blocks.
     """
     batch = Batch([], [], [])
+    num_bytes = 0
     # How many of the batch's chunks and items belong to whole episodes.
     whole = 0, 0
     try:
       for block in frame_blocks.refuse_long_episodes(blocks, self._tables):
         for plan in self._plans(block):
-          self._append(batch, plan)
+          part = self._lay_out(plan)
+          batch.chunks.extend(part.chunks)
+          batch.items.extend(part.items)
+          num_bytes += part.num_bytes
           if plan.pieces.is_end[-1]:
             whole = len(batch.chunks), len(batch.items)
-          if batch.num_bytes >= _BATCH_BYTES:
-            keys = np.concatenate([chunks.keys for chunks in self._chunks])
-            yield batch._replace(keep_chunk_keys=keys.tolist())
+          if num_bytes >= _BATCH_BYTES:
+            yield batch._replace(keep_chunk_keys=part.keep_chunk_keys)
             batch = Batch([], [], [])
+            num_bytes = 0
             whole = 0, 0
     except Exception:
       # The episodes before the one at fault are not lost with it.
@@ -202,7 +206,7 @@ class Layout:
   def _plans(self, block) -> Iterator[_Plan]:
     """Yields the plans of the parts of a block, up to an episode at fault.
 
-    A plan must be appended before the next one is asked for.
+    A plan must be laid out before the next one is asked for.
     """
     for part in frame_blocks.split(block, _MAX_FRAMES):
       try:
@@ -261,17 +265,25 @@ class Layout:
       )
     return new
 
-  def _append(self, batch, plan) -> None:
+  def _lay_out(self, plan) -> Batch:
     """Lays out a block, and the items that end in it."""
     pieces = plan.pieces
-    self._append_chunks(batch, plan)
-    for table, items, priorities in zip(
+    chunks = self._lay_out_chunks(plan)
+    items = []
+    for table, found, priorities in zip(
         self._tables, plan.items, plan.priorities
     ):
-      if len(items.starts):
-        self._append_items(batch, table, plan, items, priorities)
+      if len(found.starts):
+        items += self._lay_out_items(table, plan, found, priorities)
       too_long = pieces.is_end & table.is_too_long(pieces.length)
       self._bypassed += int(np.count_nonzero(too_long))
+    self._go_on(plan)
+    kept = np.concatenate([each.keys for each in self._chunks])
+    return Batch(chunks, items, kept.tolist())
+
+  def _go_on(self, plan) -> None:
+    """Takes note of a block that was laid out, and forgets what it can."""
+    pieces = plan.pieces
     self._episode_ids |= plan.episode_ids
     self.frames += len(plan.block.frames.step_type)
     begin, self._end = self._end, pieces.end_position
@@ -287,7 +299,8 @@ class Layout:
     for priorities in self._priorities:
       priorities.keep(begin, plan.frames, needed)
 
-  def _append_chunks(self, batch, plan) -> None:
+  def _lay_out_chunks(self, plan) -> List[bytes]:
+    encoded = []
     pieces = plan.pieces
     leaves = tf.nest.flatten(plan.frames)
     cuts_of_groups = [
@@ -311,10 +324,9 @@ class Layout:
       )
       for key, episode_key, first, begin, end in places:
         rows = [column[begin:end] for column in columns]
-        batch.chunks.append(
-            encoding.encode_chunk(key, episode_key, first, rows)
-        )
+        encoded.append(encoding.encode_chunk(key, episode_key, first, rows))
       chunks.append(keys, cuts.starts, pieces.end_position)
+    return encoded
 
   def _keys_of_episodes(self, plan, cuts_of_groups) -> np.ndarray:
     """Returns the key of the episode of each piece that a chunk begins in.
@@ -326,7 +338,7 @@ class Layout:
       cuts_of_groups: the `Cuts` of each group of columns.
 
     Returns:
-      The keys, uint64 `[P]`. Those of other pieces are 0.
+      The keys, uint64 `[P]`. Those of other pieces mean nothing.
     """
     pieces = plan.pieces
     numbers = np.arange(len(pieces.index))
@@ -335,8 +347,10 @@ class Layout:
       starts_episode = numbers == 0
     # The piece that each piece's episode starts with in this block.
     first = np.maximum.accumulate(np.where(starts_episode, numbers, 0))
-    used = np.concatenate([cuts.first_piece for cuts in cuts_of_groups])
-    needed = np.unique(first[np.append(used, numbers[-1])])
+    is_needed = numbers == first[-1]
+    for cuts in cuts_of_groups:
+      is_needed[first[cuts.first_piece]] = True
+    needed = np.flatnonzero(is_needed)
     keys = np.zeros(len(numbers), np.uint64)
     keys[needed] = self._keys.of_each(
         lambda index: ['episode', plan.block.episode_ids[index]],
@@ -350,18 +364,16 @@ class Layout:
     self._episode_key = keys[-1] if goes_on else None
     return keys
 
-  def _append_items(self, batch, table, plan, items, priorities) -> None:
+  def _lay_out_items(self, table, plan, items, priorities) -> List[np.ndarray]:
     count = len(items.starts)
     inserted_at = self._next_inserted_at + np.arange(count)
     self._next_inserted_at += count
     self.num_items[table.table_name] += count
-    batch.items.extend(
-        kept_chunks.encode_items(
-            table.table_name,
-            self._keys.of_items(table, plan.block, plan.pieces, items),
-            priorities,
-            items,
-            self._chunks,
-            inserted_at,
-        )
+    return kept_chunks.encode_items(
+        table.table_name,
+        self._keys.of_items(table, plan.block, plan.pieces, items),
+        priorities,
+        items,
+        self._chunks,
+        inserted_at,
     )

@@ -11,6 +11,7 @@ data, padding (P) included:
     pieces                         0                1                  2
 """
 
+import functools
 from typing import NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -102,7 +103,9 @@ def find_pieces(
       np.where(starts_episode, begin, -length)
   )
   length = end - episode_begin
-  padding = is_end * np.max([table.padding(length) for table in tables], 0)
+  padding = is_end * functools.reduce(
+      np.maximum, [table.padding(length) for table in tables]
+  )
   return Pieces(
       index=index,
       begin=begin,

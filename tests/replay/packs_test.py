@@ -168,13 +168,11 @@ class LayoutOfPacksTest(parameterized.TestCase):
     _assert_equal_packs(self, 1, 25, _TABLES[tables], groups, [3, 25])
 
   @parameterized.product(
-      tables=tuple(_TABLES), groups=tuple(encoded.GROUPS), seed=(2, 3)
+      tables=tuple(_TABLES), groups=('large_2_small_8', 'three_groups')
   )
   @pytest.mark.long
-  def test_many_random_episodes(self, tables, groups, seed):
-    _assert_equal_packs(
-        self, seed, 120, _TABLES[tables], groups, [1, 2, 7, 40, 120]
-    )
+  def test_many_random_episodes(self, tables, groups):
+    _assert_equal_packs(self, 2, 60, _TABLES[tables], groups, [1, 7, 60])
 
   def test_long_episodes_between_short_ones(self):
     rng = np.random.default_rng(8)
