@@ -104,7 +104,8 @@ def read_packs(
   row_bytes = _row_bytes(features[rlds.STEPS].feature)
 
   @_no_autograph
-  def parse(batch):
+  def parse(bounds, records):
+    batch = records_lib.cut_out(bounds, records)
     parsed = parser.parse(batch.pop(records_lib.RECORD))
     return parsed._replace(fields={**decode_fields(parsed.fields), **batch})
 
