@@ -252,20 +252,16 @@ class _Parser:
     steps = _leaves({rlds.STEPS: self._steps})
     sizes = [math.prod(info.shape[1:]) for _, info in steps]
     splits = tf.stack([found[name].row_splits for name, _ in steps])
-    whole = _check_whole_rows(splits, sizes, [name for name, _ in steps])
-    with tf.control_dependencies([whole]):
-      splits //= np.array(sizes)[:, np.newaxis]
-    return _Parsed(
-        tuple(
-            tf.reshape(found[name].values, [-1, *info.shape[1:]])
-            for name, info in steps
-        ),
-        splits,
-        tree.unflatten_as(
-            self._fields,
-            [_cast(found[name], info) for name, info in _leaves(self._fields)],
-        ),
-    )
+    with tf.control_dependencies([
+        _check_whole_rows(splits, sizes, [name for name, _ in steps])
+    ]):
+      splits = splits // np.array(sizes)[:, np.newaxis]
+      columns = tuple(
+          tf.reshape(found[name].values, [-1, *info.shape[1:]])
+          for name, info in steps
+      )
+    fields = [_cast(found[name], info) for name, info in _leaves(self._fields)]
+    return _Parsed(columns, splits, tree.unflatten_as(self._fields, fields))
 
   def nest_steps(self, columns: Sequence[tf.Tensor]) -> Any:
     """Returns columns with the dtypes and the nest of the steps."""
