@@ -216,21 +216,21 @@ def _bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
 
 def _part(parsed: _Parsed, bounds: tf.Tensor) -> _Parsed:
   """Returns the episodes from `bounds[0]` until `bounds[1]`."""
-  first, end = bounds[0], bounds[1]
-
-  def cut():
-    splits = parsed.splits[:, first : end + 1]
-    return _Parsed(
-        tuple(
-            column[row_splits[0] : row_splits[-1]]
-            for column, row_splits in zip(parsed.columns, tf.unstack(splits))
-        ),
-        splits - splits[:, :1],
-        tf.nest.map_structure(lambda leaf: leaf[first:end], parsed.fields),
-    )
-
-  is_whole = end - first == tf.shape(parsed.splits, tf.int64)[1] - 1
-  return tf.cond(is_whole, lambda: parsed, cut)
+  splits = parsed.splits[:, bounds[0] : bounds[1] + 1]
+  # `column[start:stop]` would add the same operations again for every column.
+  # What is taken whole is not copied.
+  step = tf.ones([1], tf.int64)
+  columns = tuple(
+      tf.strided_slice(column, start, stop, step)
+      for column, start, stop in zip(
+          parsed.columns, tf.unstack(splits[:, :1]), tf.unstack(splits[:, -1:])
+      )
+  )
+  fields = tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, bounds[:1], bounds[1:], step),
+      parsed.fields,
+  )
+  return _Parsed(columns, splits - splits[:, :1], fields)
 
 
 class _Parser:

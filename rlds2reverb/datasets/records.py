@@ -104,13 +104,9 @@ def cut_out(bounds: tf.Tensor, records: Dict[str, tf.Tensor]):
   Returns:
     The dict, of `[E]`.
   """
-  # Strings are copied where they are sliced.
-  return tf.cond(
-      bounds[1] - bounds[0] == tf.size(records[RECORD], tf.int64),
-      lambda: records,
-      lambda: tf.nest.map_structure(
-          lambda leaf: leaf[bounds[0] : bounds[1]], records
-      ),
+  start, stop, step = bounds[:1], bounds[1:], tf.ones([1], tf.int64)
+  return tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, start, stop, step), records
   )
 
 
