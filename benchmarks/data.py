@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import tempfile
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from absl import flags
 import numpy as np
@@ -48,9 +48,14 @@ _NUM_DISTINCT_EPISODES = {VECTORS: 20, NESTED: 20, IMAGES: 2}
 _NUM_FILES = 4
 
 
-def count_episodes(num_steps: int) -> int:
-  """Returns the number of whole episodes that have at least `num_steps`."""
-  return math.ceil(num_steps / EPISODE_LENGTH.value)
+def count_episodes(num_steps: int, length: Optional[int] = None) -> int:
+  """Returns the number of whole episodes that have at least `num_steps`.
+
+  Args:
+    num_steps: how many steps.
+    length: how many steps an episode has; by default `EPISODE_LENGTH`.
+  """
+  return math.ceil(num_steps / (length or EPISODE_LENGTH.value))
 
 
 def whole_steps(num_steps: int) -> int:
@@ -77,7 +82,10 @@ def temporary_episodes(
 
 
 def write_episodes(
-    directory: str, num_steps: int, kind: str = VECTORS
+    directory: str,
+    num_steps: int,
+    kind: str = VECTORS,
+    length: Optional[int] = None,
 ) -> None:
   """Writes an RLDS data set that `tfds.builder_from_directory` reads.
 
@@ -87,14 +95,15 @@ def write_episodes(
     directory: where to write; it must exist.
     num_steps: how many steps; rounded up to whole episodes.
     kind: what the observations are, one of `KINDS`.
+    length: how many steps an episode has; by default `EPISODE_LENGTH`.
   """
   features = _features(kind)
   rng = np.random.default_rng(0)
   records = [
-      features.serialize_example({rlds.STEPS: random_steps(rng, kind)})
+      features.serialize_example({rlds.STEPS: random_steps(rng, kind, length)})
       for _ in range(_NUM_DISTINCT_EPISODES[kind])
   ]
-  num_episodes = count_episodes(num_steps)
+  num_episodes = count_episodes(num_steps, length)
   num_files = min(_NUM_FILES, num_episodes)
   template = tfds.core.ShardedFileTemplate(
       data_dir=directory,
@@ -126,9 +135,11 @@ def write_episodes(
   )
 
 
-def read_stacked(directory: str) -> tf.data.Dataset:
+def read_stacked(directory: str, split: str = 'train') -> tf.data.Dataset:
   """Reads episodes whose steps are stacked `[T, ...]`."""
-  return _read(directory, decoders={rlds.STEPS: tfds.decode.SkipDecoding()})
+  return _read(
+      directory, split, decoders={rlds.STEPS: tfds.decode.SkipDecoding()}
+  )
 
 
 def read_nested(directory: str) -> tf.data.Dataset:
@@ -203,9 +214,9 @@ def reading_eagerly(
   return read
 
 
-def _read(directory, decoders=None):
+def _read(directory, split='train', decoders=None):
   return tfds.builder_from_directory(directory).as_dataset(
-      split='train',
+      split=split,
       decoders=decoders,
       shuffle_files=False,
       read_config=tfds.ReadConfig(try_autocache=False),
@@ -247,10 +258,12 @@ def _features(kind: str) -> tfds.features.FeaturesDict:
 
 
 def random_steps(
-    rng: np.random.Generator, kind: str = VECTORS
+    rng: np.random.Generator,
+    kind: str = VECTORS,
+    length: Optional[int] = None,
 ) -> Dict[str, Any]:
   """Returns the steps, `[T, ...]`, of one terminal episode."""
-  length = EPISODE_LENGTH.value
+  length = length or EPISODE_LENGTH.value
   is_first = np.arange(length) == 0
   is_last = np.arange(length) == length - 1
 

@@ -25,7 +25,7 @@ from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
 
-_FOLDER = os.path.join(
+FOLDER = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'recorded'
 )
 _KEPT = ('walker', 'cartpole_pixels', 'half_cheetah', 'breakout')
@@ -142,7 +142,7 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
     cartpole = os.path.join(folder.name, 'cartpole')
     recording.record_episodes('CartPole-v1', cartpole, 4, max_steps=15, seed=3)
     cls.directories = {
-        **{name: os.path.join(_FOLDER, name) for name in _KEPT},
+        **{name: os.path.join(FOLDER, name) for name in _KEPT},
         'cartpole': cartpole,
     }
     cls._recorded = {

@@ -104,7 +104,8 @@ def read_packs(
   row_bytes = _row_bytes(features[rlds.STEPS].feature)
 
   @_no_autograph
-  def parse(batch):
+  def parse(bounds, records):
+    batch = records_lib.cut_out(bounds, records)
     parsed = parser.parse(batch.pop(records_lib.RECORD))
     return parsed._replace(fields={**decode_fields(parsed.fields), **batch})
 
@@ -215,21 +216,21 @@ def _bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
 
 def _part(parsed: _Parsed, bounds: tf.Tensor) -> _Parsed:
   """Returns the episodes from `bounds[0]` until `bounds[1]`."""
-  first, end = bounds[0], bounds[1]
-
-  def cut():
-    splits = parsed.splits[:, first : end + 1]
-    return _Parsed(
-        tuple(
-            column[row_splits[0] : row_splits[-1]]
-            for column, row_splits in zip(parsed.columns, tf.unstack(splits))
-        ),
-        splits - splits[:, :1],
-        tf.nest.map_structure(lambda leaf: leaf[first:end], parsed.fields),
-    )
-
-  is_whole = end - first == tf.shape(parsed.splits, tf.int64)[1] - 1
-  return tf.cond(is_whole, lambda: parsed, cut)
+  splits = parsed.splits[:, bounds[0] : bounds[1] + 1]
+  # `column[start:stop]` would add the same operations again for every column.
+  # What is taken whole is not copied.
+  step = tf.ones([1], tf.int64)
+  columns = tuple(
+      tf.strided_slice(column, start, stop, step)
+      for column, start, stop in zip(
+          parsed.columns, tf.unstack(splits[:, :1]), tf.unstack(splits[:, -1:])
+      )
+  )
+  fields = tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, bounds[:1], bounds[1:], step),
+      parsed.fields,
+  )
+  return _Parsed(columns, splits - splits[:, :1], fields)
 
 
 class _Parser:
@@ -251,20 +252,16 @@ class _Parser:
     steps = _leaves({rlds.STEPS: self._steps})
     sizes = [math.prod(info.shape[1:]) for _, info in steps]
     splits = tf.stack([found[name].row_splits for name, _ in steps])
-    whole = _check_whole_rows(splits, sizes, [name for name, _ in steps])
-    with tf.control_dependencies([whole]):
-      splits //= np.array(sizes)[:, np.newaxis]
-    return _Parsed(
-        tuple(
-            tf.reshape(found[name].values, [-1, *info.shape[1:]])
-            for name, info in steps
-        ),
-        splits,
-        tree.unflatten_as(
-            self._fields,
-            [_cast(found[name], info) for name, info in _leaves(self._fields)],
-        ),
-    )
+    with tf.control_dependencies([
+        _check_whole_rows(splits, sizes, [name for name, _ in steps])
+    ]):
+      splits = splits // np.array(sizes)[:, np.newaxis]
+      columns = tuple(
+          tf.reshape(found[name].values, [-1, *info.shape[1:]])
+          for name, info in steps
+      )
+    fields = [_cast(found[name], info) for name, info in _leaves(self._fields)]
+    return _Parsed(columns, splits, tree.unflatten_as(self._fields, fields))
 
   def nest_steps(self, columns: Sequence[tf.Tensor]) -> Any:
     """Returns columns with the dtypes and the nest of the steps."""

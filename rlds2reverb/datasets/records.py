@@ -6,8 +6,9 @@ order in which TFDS gives the episodes.
 """
 
 import dataclasses
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import dataset_builder
@@ -59,9 +60,9 @@ def record_batches(
       one.
 
   Returns:
-    A data set of dicts: `RECORD`, string `[E]`; and `tfds_id`, string `[E]`, if
-    the options ask for it. None if TFDS does not read the data set from files,
-    or if the options have an order that may be another each time.
+    A data set of pairs, the arguments of `cut_out`, which returns a batch. None
+    if TFDS does not read the data set from files, or if the options have an
+    order that may be another each time.
   """
   read = getattr(type(builder), '_as_dataset', None)
   if read is not dataset_builder.FileReaderBuilder._as_dataset:  # pylint: disable=protected-access
@@ -84,13 +85,29 @@ def record_batches(
   if records.element_spec.get(RECORD) != tf.TensorSpec([], tf.string):
     return None  # Another version of TFDS may work in another way.
   size = _batch_size(split_info, max_bytes)
-  if is_repeatable:
-    batches = _batches_until_an_error(
-        records, split_info.file_instructions, size
-    )
-  else:
-    batches = records.batch(size)
-  return _cut(batches, max_bytes)
+  cut = _no_autograph(lambda batch: _cut(batch, max_bytes))
+  if not is_repeatable:
+    return records.batch(size).flat_map(cut)
+  return _batches_until_an_error(
+      records, split_info.file_instructions, size, cut
+  )
+
+
+def cut_out(bounds: tf.Tensor, records: Dict[str, tf.Tensor]):
+  """Returns a batch of records.
+
+  Args:
+    bounds: int64 `[2]`: where the batch starts and stops.
+    records: a dict of `[R]`: `RECORD`, string; and `tfds_id`, string, if the
+      options of TFDS ask for it.
+
+  Returns:
+    The dict, of `[E]`.
+  """
+  start, stop, step = bounds[:1], bounds[1:], tf.ones([1], tf.int64)
+  return tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, start, stop, step), records
+  )
 
 
 def _is_repeatable(read_config, shuffle_files: bool) -> bool:
@@ -118,53 +135,58 @@ def _batch_size(split_info, max_bytes: int) -> int:
 
 
 def _batches_until_an_error(
-    records: tf.data.Dataset, files: Sequence[Any], size: int
+    records: tf.data.Dataset,
+    files: Sequence[Any],
+    size: int,
+    cut: Callable[[Dict[str, tf.Tensor]], tf.data.Dataset],
 ) -> tf.data.Dataset:
   """Batches records, so that none before an error is lost.
 
   `batch` loses the records of the batch in which an error occurs. So batches
-  with an error are left out, and the number of a batch's first record shows
-  that one is missing. The records from there on are read again, one by one.
+  are numbered, and those with an error are left out. Where a number is missing,
+  the records from there on are read again, one by one.
 
   Args:
     records: a data set of dicts of `[]`.
     files: the instructions of TFDS, which say how many there must be.
     size: how many records a batch has.
+    cut: a function that returns the data set of the parts of a batch.
 
   Returns:
-    A data set of dicts of `[E]`.
+    A data set of the parts of all batches.
   """
   num_records = sum(file.take for file in files)
+  num_batches = -(-num_records // size)
   # A file that cannot be opened fails again and again, which must end.
-  numbers = tf.data.Dataset.range(num_records + len(files) + 1)
-  numbered = tf.data.Dataset.zip((numbers, records))
-  batches = numbered.batch(size).ignore_errors()
-  end = (
-      tf.constant([num_records], tf.int64),
-      {name: tf.constant([], tf.string) for name in records.element_spec},
-  )
-  batches = batches.concatenate(tf.data.Dataset.from_tensors(end)).enumerate()
+  numbers = tf.data.Dataset.range(num_batches + len(files) + 1)
+  batches = tf.data.Dataset.zip((numbers, records.batch(size))).ignore_errors()
+  nothing = {name: tf.constant([], tf.string) for name in records.element_spec}
+  end = tf.data.Dataset.from_tensors((np.int64(num_batches), nothing))
   checked = records.apply(
       tf.data.experimental.assert_cardinality(num_records)
   )
 
   @_no_autograph
   def one_by_one(start):
-    failing = tf.data.Dataset.from_tensors(end[1]).map(_no_autograph(_fail))
-    return checked.skip(start).batch(1).concatenate(failing)
+    failing = tf.data.Dataset.from_tensors(nothing).map(_no_autograph(_fail))
+    ones = checked.skip(start).batch(1).concatenate(failing)
+    return tf.data.Dataset.zip((
+        tf.data.Dataset.from_tensors(np.array([0, 1])).repeat(), ones
+    ))
 
   @_no_autograph
-  def find_missing(position, batch):
-    number, found = batch
-    expected = tf.minimum(position * size, num_records)
-    is_end = tf.equal(tf.size(found[RECORD]), 0)
+  def find_missing(position, numbered):
+    number, batch = numbered
+    start = tf.minimum(position * size, num_records)
+    expected = tf.minimum(num_records - start, size)
     return tf.cond(
-        (number[0] == expected) & ((number[-1] < num_records) | is_end),
-        lambda: tf.data.Dataset.from_tensors(found),
-        lambda: one_by_one(expected),
+        (number == position)
+        & (tf.size(batch[RECORD], tf.int64) == expected),
+        lambda: cut(batch),
+        lambda: one_by_one(start),
     )
 
-  return batches.flat_map(find_missing)
+  return batches.concatenate(end).enumerate().flat_map(find_missing)
 
 
 def _fail(nothing):
@@ -175,23 +197,12 @@ def _fail(nothing):
     return tf.nest.map_structure(tf.identity, nothing)
 
 
-def _cut(batches: tf.data.Dataset, max_bytes: int) -> tf.data.Dataset:
-  """Cuts batches of records into runs of about `max_bytes`."""
-
-  @_no_autograph
-  def cut(batch):
-    num_bytes = tf.strings.length(batch[RECORD])
-    # The records that begin within the same `max_bytes` stay together.
-    run = tf.cumsum(tf.cast(num_bytes, tf.int64), exclusive=True) // max_bytes
-    return tf.data.Dataset.zip((
-        tf.data.Dataset.from_tensor_slices(packs.bounds_of_runs(run)),
-        tf.data.Dataset.from_tensors(batch).repeat(),
-    ))
-
-  @_no_autograph
-  def take(bounds, batch):
-    return tf.nest.map_structure(
-        lambda leaf: leaf[bounds[0] : bounds[1]], batch
-    )
-
-  return batches.flat_map(cut).map(take)
+def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
+  """Returns the parts of a batch, of about `max_bytes` each."""
+  num_bytes = tf.cast(tf.strings.length(batch[RECORD]), tf.int64)
+  # The records that begin within the same `max_bytes` stay together.
+  run = tf.cumsum(num_bytes, exclusive=True) // max_bytes
+  return tf.data.Dataset.zip((
+      tf.data.Dataset.from_tensor_slices(packs.bounds_of_runs(run)),
+      tf.data.Dataset.from_tensors(batch).repeat(),
+  ))

@@ -10,24 +10,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
 from tests import ram_files  # pylint: disable=unused-import
-
-
-def _write(directory, features, episodes, version='1.0.0'):
-  """Writes episodes as TFDS data of one split, in files of two episodes."""
-  os.makedirs(directory, exist_ok=True)
-  info = tfds.core.DatasetInfo(
-      builder=tfds.core.dataset_info.DatasetIdentity(
-          name='written',
-          version=tfds.core.Version(version),
-          data_dir=directory,
-          module_name=__name__,
-      ),
-      features=tfds.features.FeaturesDict(features),
-  )
-  writer = tfds.core.SequentialWriter(info, max_examples_per_shard=2)
-  writer.initialize_splits(['train'])
-  writer.add_examples({'train': episodes})
-  writer.close_all()
+from tests import tfds_files
 
 
 class NamedRlds(tfds.core.GeneratorBasedBuilder):
@@ -106,7 +89,7 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     )
     rng = np.random.default_rng(0)
     cls._episodes = [_episode(rng, index) for index in range(7)]
-    _write(cls._directory, _FEATURES, cls._episodes)
+    tfds_files.write(cls._directory, _FEATURES, cls._episodes)
 
   def test_every_feature_is_decoded(self):
     loaded = list(loading.load_episodes(self._directory))
@@ -167,7 +150,7 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     image = other['steps'][0]['observation']['image']
     episode['steps'][2]['observation']['image'] = image
     directory = os.path.join(self.create_tempdir().full_path, 'varying')
-    _write(directory, _FEATURES, [other, episode])
+    tfds_files.write(directory, _FEATURES, [other, episode])
     loaded = iter(loading.load_episodes(directory, decoders=decoders))
     self.assertAllEqual(next(loaded)['steps']['observation']['image'][0], image)
     with self.assertRaisesRegex(
@@ -210,7 +193,7 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
   def test_the_newest_version_of_a_data_set(self):
     directory = self.create_tempdir().full_path
     for version in '2.9.0', '2.10.0', '1.11.1':
-      _write(
+      tfds_files.write(
           os.path.join(directory, version),
           {'version': np.str_, 'steps': tfds.features.Dataset({'a': np.int32})},
           [{'version': version, 'steps': [{'a': 1}]}],
@@ -259,7 +242,7 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_no_steps(self):
     directory = self.create_tempdir().full_path
-    _write(directory, {'random': np.int64}, [{'random': 1}])
+    tfds_files.write(directory, {'random': np.int64}, [{'random': 1}])
     with self.assertRaisesRegex(ValueError, r"\['random'\], without steps"):
       loading.load_episodes(directory)
 

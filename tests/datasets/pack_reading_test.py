@@ -1,0 +1,320 @@
+"""Tests of reading TFDS files as packs, against what TFDS reads."""
+
+import os
+from unittest import mock
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import pack_reading
+from rlds2reverb.datasets import records
+from rlds2reverb.episodes import packs as packs_lib
+from tests import recordings
+from tests import tfds_files
+
+_FEATURES = {
+    'episode_id': np.int64,
+    'note': tfds.features.Text(),
+    'metadata': {
+        'weights': tfds.features.Tensor(shape=(2, 2), dtype=np.float64),
+        'solved': np.bool_,
+        'map': tfds.features.Image(shape=(2, 3, 1)),
+    },
+    'steps': tfds.features.Dataset({
+        'observation': {
+            'image': tfds.features.Image(shape=(4, 5, 3)),
+            'state': tfds.features.Tensor(shape=(3, 2), dtype=np.float64),
+            'depth': tfds.features.Tensor(
+                shape=(3, 2), dtype=np.uint16, encoding='zlib'
+            ),
+            'mask': tfds.features.Tensor(
+                shape=(4,), dtype=np.bool_, encoding='bytes'
+            ),
+            'words': tfds.features.Text(),
+        },
+        'action': tfds.features.Tensor(shape=(1,), dtype=np.int8),
+        'reward': np.float32,
+        'count': np.uint64,
+        'is_first': np.bool_,
+        'box': tfds.features.BBoxFeature(),
+        'label': tfds.features.ClassLabel(names=['a', 'b']),
+    }),
+}
+_VECTORS = {
+    'episode_id': np.int64,
+    'steps': tfds.features.Dataset({
+        'observation': tfds.features.Tensor(shape=(3,), dtype=np.float32),
+        'reward': np.float32,
+    }),
+}
+_SKIP = tfds.decode.SkipDecoding()
+
+
+def _episode(rng, index, length):
+  image = lambda *shape: rng.integers(0, 256, shape, dtype=np.uint8)
+  return {
+      'episode_id': index,
+      'note': f'episode {index}',
+      'metadata': {
+          'weights': rng.normal(size=(2, 2)),
+          'solved': index % 2 == 0,
+          'map': image(2, 3, 1),
+      },
+      'steps': [
+          {
+              'observation': {
+                  'image': image(4, 5, 3),
+                  'state': rng.normal(size=(3, 2)),
+                  'depth': rng.integers(0, 9999, (3, 2), dtype=np.uint16),
+                  'mask': rng.integers(0, 2, 4) == 1,
+                  'words': f'step {t} of {index}',
+              },
+              'action': rng.integers(-128, 128, 1, dtype=np.int8),
+              'reward': rng.normal(),
+              'count': t,
+              'is_first': t == 0,
+              'box': tfds.features.BBox(0.0, 0.25, 0.5, 1.0),
+              'label': 'ab'[t % 2],
+          }
+          for t in range(length)
+      ],
+  }
+
+
+def _vectors(rng, index, length):
+  return {
+      'episode_id': index,
+      'steps': {
+          'observation': rng.normal(size=(length, 3)).astype(np.float32),
+          'reward': rng.normal(size=length).astype(np.float32),
+      },
+  }
+
+
+def _record(observation, reward, episode_id=0):
+  """Returns an episode whose fields may differ in length."""
+  floats = lambda values: tf.train.Feature(
+      float_list=tf.train.FloatList(value=np.ravel(values))
+  )
+  return tf.train.Example(
+      features=tf.train.Features(
+          feature={
+              'steps/observation': floats(observation),
+              'steps/reward': floats(reward),
+              'episode_id': tf.train.Feature(
+                  int64_list=tf.train.Int64List(value=[episode_id])
+              ),
+          }
+      )
+  ).SerializeToString()
+
+
+class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    rng = np.random.default_rng(0)
+    root = tf.compat.v1.test.get_temp_dir()
+    cls._directory = os.path.join(root, 'all_features')
+    tfds_files.write(
+        cls._directory,
+        _FEATURES,
+        [_episode(rng, i, n) for i, n in enumerate([3, 1, 0, 7, 2, 1, 5])],
+    )
+    cls._vectors = os.path.join(root, 'vectors')
+    cls._lengths = [*rng.integers(1, 30, 60), 2000, 1, *rng.integers(1, 9, 30)]
+    tfds_files.write(
+        cls._vectors,
+        _VECTORS,
+        [_vectors(rng, i, n) for i, n in enumerate(cls._lengths)],
+        max_episodes_per_file=20,
+    )
+
+  def _assert_same(self, episodes, expected=None):
+    """Compares unpacked packs with the episodes; returns the packs."""
+    packs = packs_lib.packs_of(episodes)
+    unpacked = packs_lib.unpack(packs)
+    self.assertEqual(unpacked.element_spec, episodes.element_spec)
+    found = list(unpacked.as_numpy_iterator())
+    expected = expected or list(episodes.as_numpy_iterator())
+    self.assertLen(found, len(expected))
+    for one, other in zip(found, expected):
+      tf.nest.map_structure(
+          lambda a, b: np.testing.assert_array_equal(a, b, strict=True),
+          one,
+          other,
+      )
+    return list(packs.as_numpy_iterator())
+
+  @parameterized.parameters(1, 3, 512)
+  def test_every_feature(self, size):
+    with mock.patch.object(records, '_MAX_BATCH', size):
+      packs = self._assert_same(loading.load_episodes(self._directory))
+    self.assertLen(packs, -(-7 // size))
+
+  def test_decoders(self):
+    decoders = {
+        'note': _SKIP,
+        'metadata': {'map': _SKIP},
+        'steps': {
+            'observation': {'image': _SKIP, 'depth': _SKIP},
+            'label': _SKIP,
+        },
+    }
+    episodes = loading.load_episodes(self._directory, decoders=decoders)
+    self._assert_same(episodes)
+    image = episodes.element_spec['steps']['observation']['image']
+    self.assertEqual(image.dtype, tf.string)
+
+  @parameterized.parameters(1, 7, 512)
+  def test_lengths(self, size):
+    with mock.patch.object(records, '_MAX_BATCH', size):
+      packs = self._assert_same(loading.load_episodes(self._vectors))
+    lengths = np.concatenate([np.diff(pack.row_splits) for pack in packs])
+    ids = np.concatenate([pack.fields['episode_id'] for pack in packs])
+    self.assertAllEqual(lengths, np.array(self._lengths)[ids])
+
+  @parameterized.parameters(
+      'train[10%:40%]',
+      'train[:1]+train[-3:]',
+      'train[19:21]',
+      tfds.Split.TRAIN,
+      tfds.core.ReadInstruction('train', from_=10, to=20, unit='%'),
+  )
+  def test_parts_of_a_split(self, split):
+    self._assert_same(loading.load_episodes(self._vectors, split))
+
+  def test_shards(self):
+    ids = []
+    for index in range(3):
+      episodes = loading.load_episodes(
+          self._vectors, num_shards=3, shard_index=index
+      )
+      for pack in self._assert_same(episodes):
+        ids += list(pack.fields['episode_id'])
+    self.assertCountEqual(ids, range(len(self._lengths)))
+
+  @parameterized.parameters(
+      dict(add_tfds_id=True),
+      dict(interleave_cycle_length=2, interleave_block_length=3),
+      dict(interleave_cycle_length=1, skip_prefetch=True),
+      dict(assert_cardinality=False),
+      dict(
+          input_context=tf.distribute.InputContext(
+              num_input_pipelines=2, input_pipeline_id=1
+          )
+      ),
+  )
+  def test_options(self, **options):
+    self._assert_same(
+        loading.load_episodes(
+            self._vectors, read_config=tfds.ReadConfig(**options)
+        )
+    )
+
+  def test_shuffled_files(self):
+    orders = []
+    for seed in 1, 2:
+      config = tfds.ReadConfig(shuffle_seed=seed, interleave_cycle_length=1)
+      episodes = loading.load_episodes(
+          self._vectors, shuffle_files=True, read_config=config
+      )
+      packs = self._assert_same(episodes)
+      orders.append(
+          np.concatenate([pack.fields['episode_id'] for pack in packs])
+      )
+    self.assertNotAllEqual(*orders)
+    self.assertAllEqual(*map(np.sort, orders))
+
+  @parameterized.parameters('breakout', 'cartpole_pixels', 'half_cheetah')
+  def test_recorded(self, name):
+    directory = os.path.join(recordings.FOLDER, name)
+    self._assert_same(loading.load_episodes(directory))
+
+  def test_packs_are_cut_by_their_decoded_bytes(self):
+    fifth = pack_reading._PACK_BYTES // 5
+    with mock.patch.object(pack_reading, '_row_bytes', return_value=fifth):
+      packs = self._assert_same(loading.load_episodes(self._directory))
+    # A pack has the episodes that begin within the same 5 steps.
+    self.assertEqual(
+        [list(np.diff(pack.row_splits)) for pack in packs],
+        [[3, 1, 0, 7], [2, 1, 5]],
+    )
+
+  def test_fields_of_unequal_lengths(self):
+    directory = os.path.join(self.create_tempdir().full_path, 'unequal')
+    zeros = np.zeros
+    tfds_files.write_records(
+        directory,
+        _VECTORS,
+        [[
+            _record(zeros([2, 3]), [0, 1], 0),
+            _record(zeros([1, 3]), [2, 3], 1),
+            _record(zeros([3, 3]), [], 2),
+            _record(zeros([1, 3]), [4], 3),
+            _record(zeros([2, 3]), [5, 6], 4),
+        ]],
+    )
+    packs = self._assert_same(loading.load_episodes(directory))
+    self.assertEqual(
+        [list(pack.row_splits) for pack in packs],
+        [[0, 2], [0, 2], [0, 3], [0, 1, 3]],
+    )
+    self.assertLen(packs[1].steps['observation'], 1)
+    self.assertLen(packs[1].steps['reward'], 2)
+    self.assertEmpty(packs[2].steps['reward'])
+
+  def test_values_that_do_not_fill_a_step(self):
+    directory = os.path.join(self.create_tempdir().full_path, 'parts')
+    tfds_files.write_records(
+        directory, _VECTORS, [[_record(np.zeros(4), [0, 1])]]
+    )
+    packs = packs_lib.packs_of(loading.load_episodes(directory))
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'not a multiple.*steps/observation'
+    ):
+      list(packs)
+
+  @parameterized.named_parameters(
+      ('image_of_any_size', tfds.features.Image(shape=(None, None, 3)), None),
+      ('sequence', tfds.features.Sequence(np.int32), None),
+      (
+          'any_length',
+          tfds.features.Tensor(shape=(None,), dtype=np.int32, encoding='zlib'),
+          None,
+      ),
+      ('no_values', tfds.features.Tensor(shape=(0,), dtype=np.int32), None),
+      (
+          'optional',
+          tfds.features.Tensor(shape=(), dtype=np.int32, optional=True),
+          None,
+      ),
+      (
+          'decoder',
+          tfds.features.Scalar(dtype=np.int32),
+          tfds.decode.make_decoder()(lambda value, feature: value)(),
+      ),
+  )
+  def test_features_that_are_not_packed(self, feature, decoder):
+    for place in 'steps', 'other':
+      features = {'steps': tfds.features.Dataset({'reward': np.float32})}
+      if place == 'other':
+        features['field'] = feature
+        decoders = {'field': decoder}
+      else:
+        features['steps'] = tfds.features.Dataset({'field': feature})
+        decoders = {'steps': {'field': decoder}}
+      directory = os.path.join(self.create_tempdir().full_path, place)
+      tfds_files.write_records(directory, features, [[b'']])
+      episodes = loading.load_episodes(
+          directory, decoders=decoders if decoder else None
+      )
+      self.assertIsNone(packs_lib.packs_of(episodes))
+
+
+if __name__ == '__main__':
+  tf.test.main()
