@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 from absl import app
 import numpy as np
 import rlds2reverb
+from rlds2reverb import datasets
 from rlds2reverb import windows
 import tensorflow as tf
 import tree
@@ -22,7 +23,7 @@ _INTRO = """\
 
 `python -m docs.sequences` writes this file. Do not edit it by hand.
 
-`r2r` is `rlds2reverb`, and `windows` is `rlds2reverb.windows`.
+`r2r` is `rlds2reverb`; `windows` and `datasets` are its modules of these names.
 
 ## Which function for which need
 
@@ -36,6 +37,7 @@ _INTRO = """\
 | random parts of many trajectories, from memory | `join_transitions`, then `sample_slices` | on the last row of each episode: in slices that reach its end, and on zeros |
 | one random part of each episode | `random_crop` | on the last row, if the crop reaches it |
 | whole trajectories side by side, padded | `join_transitions`, then `pad_trajectories` | on the last row of each episode, and on padding |
+| TorchRL's root and `next`, of one episode or of all | `to_ted`, `join_ted` | where the steps had it; `terminated` is a flag of its own |
 | shorter episodes, as RLDS steps | `split_at_horizon`, `apply_horizon` | where the steps had it; where an episode was cut there is none, and with `no_done_at_end` nowhere |
 
 A row is a transition, so its discount of 0 is on the transition into the
@@ -130,6 +132,20 @@ _N_STEP = (
     'observation', 'reward', 'discount', 'next_observation', 'steps', 'gamma'
 )
 _SLICE = (('rows/observation', 'observation'), 'mask', 'trajectory', 'start')
+_FLAT_TED = ('observation', 'action', 'reward', 'terminated', 'truncated')
+_TED = (
+    'observation', 'action', 'done',
+    *(
+        f'next/{key}'
+        for key in ('observation', 'reward', 'done', 'terminated', 'truncated')
+    ),
+)
+
+
+def _named(above: str, fields: Sequence[str]) -> List[Tuple[str, str]]:
+  """Returns what to show of `fields` that are below another."""
+  return [(f'{above}/{field}', field) for field in fields]
+
 
 _SECTIONS = [
     _Section(
@@ -500,6 +516,55 @@ _SECTIONS = [
             )
         ],
     ),
+    _Section(
+        'to_ted',
+        "Returns an episode in TorchRL's format: what is known before each"
+        ' transition, and below `next` what is known after it. The last step'
+        ' is kept beside it, because its action and reward have no place.',
+        [
+            _Example(
+                f'datasets.to_ted({{"steps": {name}}})',
+                [*_named('data', _TED), 'last_step/reward'],
+            )
+            for name in 'AB'
+        ],
+    ),
+    _Section(
+        'from_ted',
+        'Returns the episode that `to_ted` was given. Of a nest alone, the last'
+        ' step has zeros where only transitions have a value.',
+        [
+            _Example(
+                f'datasets.from_ted(datasets.to_ted({{"steps": A}}){part})',
+                _named('steps', _STEPS),
+                text,
+            )
+            for part, text in (('', ''), ('.data', 'A nest alone.'))
+        ],
+    ),
+    _Section(
+        'join_ted',
+        'Returns all episodes of a data set. In the flat form every observation'
+        ' is there once, one more for each episode than there are transitions;'
+        ' the nested form has a line for each episode.',
+        [
+            _Example(
+                f'datasets.join_ted(data, "{form}")',
+                _named('data', _FLAT_TED) + [('num_steps', 'num_steps')],
+            )
+            for form in ('flat', 'nested')
+        ],
+    ),
+    _Section(
+        'split_ted',
+        'Returns the episodes of joined ones. A line is an episode.',
+        [
+            _Example(
+                'datasets.split_ted(datasets.join_ted(data))',
+                _named('steps', ('observation', 'reward', 'is_terminal')),
+            )
+        ],
+    ),
 ]
 
 
@@ -562,7 +627,7 @@ def _make_names() -> Dict[str, Any]:
   rows, lengths = windows.join_transitions(data)
   return {
       'A': a, 'B': b, 'data': data, 'rows': rows, 'lengths': lengths,
-      'r2r': rlds2reverb, 'windows': windows,
+      'r2r': rlds2reverb, 'datasets': datasets, 'windows': windows,
   }
 
 
@@ -577,7 +642,11 @@ def _columns(value: Any) -> Dict[str, List[Any]]:
   if isinstance(value, windows.TransitionRows):
     value = value.columns
   return {
-      '/'.join(map(str, path)): leaf.numpy().tolist()
+      '/'.join(map(str, path)): (
+          leaf.to_list()
+          if isinstance(leaf, tf.RaggedTensor)
+          else leaf.numpy().tolist()
+      )
       for path, leaf in tree.flatten_with_path(value)
       if tf.is_tensor(leaf)
   }
