@@ -12,6 +12,7 @@ from absl import app
 import numpy as np
 import rlds2reverb
 from rlds2reverb import datasets
+from rlds2reverb import indexing
 from rlds2reverb import windows
 import tensorflow as tf
 import tree
@@ -23,7 +24,8 @@ _INTRO = """\
 
 `python -m docs.sequences` writes this file. Do not edit it by hand.
 
-`r2r` is `rlds2reverb`; `windows` and `datasets` are its modules of these names.
+`r2r` is `rlds2reverb`; `windows`, `datasets` and `indexing` are its modules of
+these names.
 
 ## Which function for which need
 
@@ -37,6 +39,7 @@ _INTRO = """\
 | random parts of many trajectories, from memory | `join_transitions`, then `sample_slices` | on the last row of each episode: in slices that reach its end, and on zeros |
 | one random part of each episode | `random_crop` | on the last row, if the crop reaches it |
 | whole trajectories side by side, padded | `join_transitions`, then `pad_trajectories` | on the last row of each episode, and on padding |
+| what was recorded for an observation and an action, and after it | `TransitionIndex` | on the last row of each episode |
 | TorchRL's root and `next`, of one episode or of all | `to_ted`, `join_ted` | where the steps had it; `terminated` is a flag of its own |
 | shorter episodes, as RLDS steps | `split_at_horizon`, `apply_horizon` | where the steps had it; where an episode was cut there is none, and with `no_done_at_end` nowhere |
 
@@ -565,6 +568,49 @@ _SECTIONS = [
             )
         ],
     ),
+    _Section(
+        'TransitionIndex',
+        'Finds what was recorded for an observation and an action, by their'
+        ' bytes. `index` is `indexing.TransitionIndex.from_episodes(data)`. A'
+        ' column is a key.',
+        [
+            _Example(
+                'index.lookup({\n    "observation": tf.constant([0., 11., -0.,'
+                ' 9.]),\n    "action": tf.constant([1, 2, 1, 1], tf.int64)})',
+                [
+                    'found', 'count', 'index',
+                    *_named('rows', ('reward', 'next_observation')),
+                ],
+            ),
+            _Example(
+                'index.successors(tf.constant([0., 12., 13., 9.]))',
+                [
+                    'found', 'rows/action', 'rows/next_observation', 'reward',
+                    'count',
+                ],
+                'What follows an observation; a line is one.',
+            ),
+            _Example(
+                'index.expand(tf.constant([0., 12.]), depth=2, max_width=1,'
+                ' gamma=.5)',
+                ['observation', 'action', 'path_return', 'mask', 'is_leaf'],
+                'The trees of what follows; a line is a tree, and its levels are'
+                ' beside each other.',
+            ),
+        ],
+    ),
+    _Section(
+        'tree_to_text',
+        'Draws a small tree; `tree_to_dot` draws it in the language of'
+        ' Graphviz.',
+        [
+            _Example(
+                'indexing.tree_to_text(\n    index.expand(tf.constant([2.]),'
+                ' depth=3, max_width=2))',
+                (),
+            )
+        ],
+    ),
 ]
 
 
@@ -584,19 +630,11 @@ def make_text() -> str:
     parts += [f'## {section.function}', _wrap(section.text)]
     for example in section.examples:
       # pylint: disable-next=eval-used
-      columns = _columns(eval(example.call, names))
-      shown = {}
-      for field in example.show:
-        path, label = (field, field) if isinstance(field, str) else field
-        shown[label] = columns[path]
+      value = eval(example.call, names)
       if example.text:
         parts.append(_wrap(example.text))
       parts.append(
-          _block([
-              *example.call.splitlines(),
-              '',
-              *_layout(shown, in_lines=example.in_lines),
-          ])
+          _block([*example.call.splitlines(), '', *_show(example, value)])
       )
   return '\n\n'.join(parts) + '\n'
 
@@ -627,8 +665,22 @@ def _make_names() -> Dict[str, Any]:
   rows, lengths = windows.join_transitions(data)
   return {
       'A': a, 'B': b, 'data': data, 'rows': rows, 'lengths': lengths,
-      'r2r': rlds2reverb, 'datasets': datasets, 'windows': windows,
+      'r2r': rlds2reverb, 'datasets': datasets, 'indexing': indexing,
+      'windows': windows, 'tf': tf,
+      'index': indexing.TransitionIndex.from_episodes(data),
   }
+
+
+def _show(example: _Example, value: Any) -> List[str]:
+  """Returns the lines that show what a call has returned."""
+  if isinstance(value, str):
+    return value.splitlines()
+  columns = _columns(value)
+  shown = {}
+  for field in example.show:
+    path, label = (field, field) if isinstance(field, str) else field
+    shown[label] = columns[path]
+  return _layout(shown, in_lines=example.in_lines)
 
 
 def _columns(value: Any) -> Dict[str, List[Any]]:

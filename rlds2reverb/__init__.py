@@ -2,7 +2,7 @@
 
 What everybody uses is in this module. Everything else is in a module by its
 task: `rlds2reverb.datasets`, `fields`, `transforms`, `statistics`,
-`trajectories`, `windows` and `replay`.
+`trajectories`, `windows`, `indexing` and `replay`.
 """
 
 from rlds2reverb import datasets
@@ -11,6 +11,7 @@ from rlds2reverb import episodes
 from rlds2reverb import fields
 from rlds2reverb.fields import load_mapping
 from rlds2reverb.fields import map_fields
+from rlds2reverb import indexing
 from rlds2reverb import replay
 from rlds2reverb.replay import create_replay_buffer
 from rlds2reverb.replay import push_rlds_to_reverb

@@ -28,6 +28,7 @@ _FLOORS = (
     'transforms',
     'trajectories',
     'windows',
+    'indexing',
     'replay',
     'replay/server',
     'replay/checkpoint',
