@@ -13,6 +13,7 @@ import numpy as np
 import rlds2reverb
 from rlds2reverb import datasets
 from rlds2reverb import indexing
+from rlds2reverb import tokens
 from rlds2reverb import windows
 import tensorflow as tf
 import tree
@@ -24,8 +25,8 @@ _INTRO = """\
 
 `python -m docs.sequences` writes this file. Do not edit it by hand.
 
-`r2r` is `rlds2reverb`; `windows`, `datasets` and `indexing` are its modules of
-these names.
+`r2r` is `rlds2reverb`; `windows`, `datasets`, `indexing` and `tokens` are its
+modules of these names.
 
 ## Which function for which need
 
@@ -40,6 +41,7 @@ these names.
 | one random part of each episode | `random_crop` | on the last row, if the crop reaches it |
 | whole trajectories side by side, padded | `join_transitions`, then `pad_trajectories` | on the last row of each episode, and on padding |
 | what was recorded for an observation and an action, and after it | `TransitionIndex` | on the last row of each episode |
+| prompts and responses, a token a step | `make_token_episode`, `convert_texts_to_episodes` | on the last two steps, if the response was finished |
 | TorchRL's root and `next`, of one episode or of all | `to_ted`, `join_ted` | where the steps had it; `terminated` is a flag of its own |
 | shorter episodes, as RLDS steps | `split_at_horizon`, `apply_horizon` | where the steps had it; where an episode was cut there is none, and with `no_done_at_end` nowhere |
 
@@ -611,6 +613,55 @@ _SECTIONS = [
             )
         ],
     ),
+    _Section(
+        'make_token_episode',
+        'Makes an episode of a prompt and a response, one token a step. Here the'
+        ' actions of `A` and `B` are the tokens; the response of `B` was cut.'
+        ' `convert_texts_to_episodes` does it for strings.',
+        [
+            _Example(
+                'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
+                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.], kl_coefficient=.25, is_terminal=False)',
+                [
+                    (f'steps/{field}', label)
+                    for field, label in (
+                        ('observation/input_ids', 'input_ids'),
+                        ('observation/attention_mask', 'attention_mask'),
+                        ('action', 'action'), ('reward', 'reward'),
+                        ('is_terminal', 'is_terminal'),
+                    )
+                ],
+                'All tokens so far; a line is a step.',
+            ),
+            _Example(
+                'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
+                ' A["action"][:-1],\n    score=2., observation="new")',
+                [
+                    (f'steps/{field}', label)
+                    for field, label in (
+                        ('observation/token', 'token'),
+                        ('observation/position', 'position'),
+                        ('action', 'action'), ('reward', 'reward'),
+                        ('is_terminal', 'is_terminal'),
+                    )
+                ] + [('prompt_ids', 'prompt_ids')],
+                'Only the new token.',
+            ),
+        ],
+    ),
+    _Section(
+        'pad_tokens',
+        'Lays prompts and their responses side by side, padded or cut. A line is'
+        ' one of them.',
+        [
+            _Example(
+                'tokens.pad_tokens(\n    tf.ragged.constant([[7, 8], [7, 8, 9]],'
+                ' tf.int64),\n    tf.ragged.stack([A["action"][:-1],'
+                ' B["action"][:-1]]),\n    max_length=7)',
+                ('input_ids', 'attention_mask', 'prompt_rindex', 'valid_sample'),
+            )
+        ],
+    ),
 ]
 
 
@@ -666,6 +717,7 @@ def _make_names() -> Dict[str, Any]:
   return {
       'A': a, 'B': b, 'data': data, 'rows': rows, 'lengths': lengths,
       'r2r': rlds2reverb, 'datasets': datasets, 'indexing': indexing,
+      'tokens': tokens,
       'windows': windows, 'tf': tf,
       'index': indexing.TransitionIndex.from_episodes(data),
   }
@@ -760,8 +812,9 @@ def _wrap(text: str, width: int = 80) -> str:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError('Too many command-line arguments.')
+  text = make_text()
   with open(PATH, 'w', encoding='utf-8') as f:
-    f.write(make_text())
+    f.write(text)
 
 
 if __name__ == '__main__':

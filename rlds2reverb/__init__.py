@@ -2,7 +2,7 @@
 
 What everybody uses is in this module. Everything else is in a module by its
 task: `rlds2reverb.datasets`, `fields`, `transforms`, `statistics`,
-`trajectories`, `windows`, `indexing` and `replay`.
+`trajectories`, `windows`, `indexing`, `tokens` and `replay`.
 """
 
 from rlds2reverb import datasets
@@ -21,6 +21,7 @@ from rlds2reverb.replay import write_reverb_checkpoint
 from rlds2reverb.replay import write_rlds_to_reverb
 from rlds2reverb import rlds_to_reverb
 from rlds2reverb import statistics
+from rlds2reverb import tokens
 from rlds2reverb import trajectories
 from rlds2reverb.trajectories import ConversionReport
 from rlds2reverb.trajectories import ConversionRules

@@ -29,6 +29,7 @@ _FLOORS = (
     'trajectories',
     'windows',
     'indexing',
+    'tokens',
     'replay',
     'replay/server',
     'replay/checkpoint',

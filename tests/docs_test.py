@@ -29,7 +29,7 @@ class DocsTest(tf.test.TestCase):
     public += [
         'convert_rlds_to_sequences', 'convert_rlds_to_sequence_batches',
         'to_ted', 'from_ted', 'join_ted', 'split_ted',
-        'TransitionIndex', 'tree_to_text',
+        'TransitionIndex', 'tree_to_text', 'make_token_episode', 'pad_tokens',
     ]
     self.assertCountEqual(public, sequences.functions())
 
