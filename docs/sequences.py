@@ -11,6 +11,9 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 from absl import app
 import numpy as np
 import rlds2reverb
+from rlds2reverb import datasets
+from rlds2reverb import indexing
+from rlds2reverb import tokens
 from rlds2reverb import windows
 import tensorflow as tf
 import tree
@@ -22,7 +25,8 @@ _INTRO = """\
 
 `python -m docs.sequences` writes this file. Do not edit it by hand.
 
-`r2r` is `rlds2reverb`, and `windows` is `rlds2reverb.windows`.
+`r2r` is `rlds2reverb`; `windows`, `datasets`, `indexing` and `tokens` are its
+modules of these names.
 
 ## Which function for which need
 
@@ -36,6 +40,9 @@ _INTRO = """\
 | random parts of many trajectories, from memory | `join_transitions`, then `sample_slices` | on the last row of each episode: in slices that reach its end, and on zeros |
 | one random part of each episode | `random_crop` | on the last row, if the crop reaches it |
 | whole trajectories side by side, padded | `join_transitions`, then `pad_trajectories` | on the last row of each episode, and on padding |
+| what was recorded for an observation and an action, and after it | `TransitionIndex` | on the last row of each episode |
+| prompts and responses, a token a step | `make_token_episode`, `convert_texts_to_episodes` | on the last two steps, if the response was finished |
+| TorchRL's root and `next`, of one episode or of all | `to_ted`, `join_ted` | where the steps had it; `terminated` is a flag of its own |
 | shorter episodes, as RLDS steps | `split_at_horizon`, `apply_horizon` | where the steps had it; where an episode was cut there is none, and with `no_done_at_end` nowhere |
 
 A row is a transition, so its discount of 0 is on the transition into the
@@ -130,6 +137,20 @@ _N_STEP = (
     'observation', 'reward', 'discount', 'next_observation', 'steps', 'gamma'
 )
 _SLICE = (('rows/observation', 'observation'), 'mask', 'trajectory', 'start')
+_FLAT_TED = ('observation', 'action', 'reward', 'terminated', 'truncated')
+_TED = (
+    'observation', 'action', 'done',
+    *(
+        f'next/{key}'
+        for key in ('observation', 'reward', 'done', 'terminated', 'truncated')
+    ),
+)
+
+
+def _named(above: str, fields: Sequence[str]) -> List[Tuple[str, str]]:
+  """Returns what to show of `fields` that are below another."""
+  return [(f'{above}/{field}', field) for field in fields]
+
 
 _SECTIONS = [
     _Section(
@@ -500,6 +521,147 @@ _SECTIONS = [
             )
         ],
     ),
+    _Section(
+        'to_ted',
+        "Returns an episode in TorchRL's format: what is known before each"
+        ' transition, and below `next` what is known after it. The last step'
+        ' is kept beside it, because its action and reward have no place.',
+        [
+            _Example(
+                f'datasets.to_ted({{"steps": {name}}})',
+                [*_named('data', _TED), 'last_step/reward'],
+            )
+            for name in 'AB'
+        ],
+    ),
+    _Section(
+        'from_ted',
+        'Returns the episode that `to_ted` was given. Of a nest alone, the last'
+        ' step has zeros where only transitions have a value.',
+        [
+            _Example(
+                f'datasets.from_ted(datasets.to_ted({{"steps": A}}){part})',
+                _named('steps', _STEPS),
+                text,
+            )
+            for part, text in (('', ''), ('.data', 'A nest alone.'))
+        ],
+    ),
+    _Section(
+        'join_ted',
+        'Returns all episodes of a data set. In the flat form every observation'
+        ' is there once, one more for each episode than there are transitions;'
+        ' the nested form has a line for each episode.',
+        [
+            _Example(
+                f'datasets.join_ted(data, "{form}")',
+                _named('data', _FLAT_TED) + [('num_steps', 'num_steps')],
+            )
+            for form in ('flat', 'nested')
+        ],
+    ),
+    _Section(
+        'split_ted',
+        'Returns the episodes of joined ones. A line is an episode.',
+        [
+            _Example(
+                'datasets.split_ted(datasets.join_ted(data))',
+                _named('steps', ('observation', 'reward', 'is_terminal')),
+            )
+        ],
+    ),
+    _Section(
+        'TransitionIndex',
+        'Finds what was recorded for an observation and an action, by their'
+        ' bytes. `index` is `indexing.TransitionIndex.from_episodes(data)`. A'
+        ' column is a key.',
+        [
+            _Example(
+                'index.lookup({\n    "observation": tf.constant([0., 11., -0.,'
+                ' 9.]),\n    "action": tf.constant([1, 2, 1, 1], tf.int64)})',
+                [
+                    'found', 'count', 'index',
+                    *_named('rows', ('reward', 'next_observation')),
+                ],
+            ),
+            _Example(
+                'index.successors(tf.constant([0., 12., 13., 9.]))',
+                [
+                    'found', 'rows/action', 'rows/next_observation', 'reward',
+                    'count',
+                ],
+                'What follows an observation; a line is one.',
+            ),
+            _Example(
+                'index.expand(tf.constant([0., 12.]), depth=2, max_width=1,'
+                ' gamma=.5)',
+                ['observation', 'action', 'path_return', 'mask', 'is_leaf'],
+                'The trees of what follows; a line is a tree, and its levels are'
+                ' beside each other.',
+            ),
+        ],
+    ),
+    _Section(
+        'tree_to_text',
+        'Draws a small tree; `tree_to_dot` draws it in the language of'
+        ' Graphviz.',
+        [
+            _Example(
+                'indexing.tree_to_text(\n    index.expand(tf.constant([2.]),'
+                ' depth=3, max_width=2))',
+                (),
+            )
+        ],
+    ),
+    _Section(
+        'make_token_episode',
+        'Makes an episode of a prompt and a response, one token a step. Here the'
+        ' actions of `A` and `B` are the tokens; the response of `B` was cut.'
+        ' `convert_texts_to_episodes` does it for strings.',
+        [
+            _Example(
+                'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
+                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.], kl_coefficient=.25, is_terminal=False)',
+                [
+                    (f'steps/{field}', label)
+                    for field, label in (
+                        ('observation/input_ids', 'input_ids'),
+                        ('observation/attention_mask', 'attention_mask'),
+                        ('action', 'action'), ('reward', 'reward'),
+                        ('is_terminal', 'is_terminal'),
+                    )
+                ],
+                'All tokens so far; a line is a step.',
+            ),
+            _Example(
+                'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
+                ' A["action"][:-1],\n    score=2., observation="new")',
+                [
+                    (f'steps/{field}', label)
+                    for field, label in (
+                        ('observation/token', 'token'),
+                        ('observation/position', 'position'),
+                        ('action', 'action'), ('reward', 'reward'),
+                        ('is_terminal', 'is_terminal'),
+                    )
+                ] + [('prompt_ids', 'prompt_ids')],
+                'Only the new token.',
+            ),
+        ],
+    ),
+    _Section(
+        'pad_tokens',
+        'Lays prompts and their responses side by side, padded or cut. A line is'
+        ' one of them.',
+        [
+            _Example(
+                'tokens.pad_tokens(\n    tf.ragged.constant([[7, 8], [7, 8, 9]],'
+                ' tf.int64),\n    tf.ragged.stack([A["action"][:-1],'
+                ' B["action"][:-1]]),\n    max_length=7)',
+                ('input_ids', 'attention_mask', 'prompt_rindex', 'valid_sample'),
+            )
+        ],
+    ),
 ]
 
 
@@ -519,19 +681,11 @@ def make_text() -> str:
     parts += [f'## {section.function}', _wrap(section.text)]
     for example in section.examples:
       # pylint: disable-next=eval-used
-      columns = _columns(eval(example.call, names))
-      shown = {}
-      for field in example.show:
-        path, label = (field, field) if isinstance(field, str) else field
-        shown[label] = columns[path]
+      value = eval(example.call, names)
       if example.text:
         parts.append(_wrap(example.text))
       parts.append(
-          _block([
-              *example.call.splitlines(),
-              '',
-              *_layout(shown, in_lines=example.in_lines),
-          ])
+          _block([*example.call.splitlines(), '', *_show(example, value)])
       )
   return '\n\n'.join(parts) + '\n'
 
@@ -562,8 +716,23 @@ def _make_names() -> Dict[str, Any]:
   rows, lengths = windows.join_transitions(data)
   return {
       'A': a, 'B': b, 'data': data, 'rows': rows, 'lengths': lengths,
-      'r2r': rlds2reverb, 'windows': windows,
+      'r2r': rlds2reverb, 'datasets': datasets, 'indexing': indexing,
+      'tokens': tokens,
+      'windows': windows, 'tf': tf,
+      'index': indexing.TransitionIndex.from_episodes(data),
   }
+
+
+def _show(example: _Example, value: Any) -> List[str]:
+  """Returns the lines that show what a call has returned."""
+  if isinstance(value, str):
+    return value.splitlines()
+  columns = _columns(value)
+  shown = {}
+  for field in example.show:
+    path, label = (field, field) if isinstance(field, str) else field
+    shown[label] = columns[path]
+  return _layout(shown, in_lines=example.in_lines)
 
 
 def _columns(value: Any) -> Dict[str, List[Any]]:
@@ -577,7 +746,11 @@ def _columns(value: Any) -> Dict[str, List[Any]]:
   if isinstance(value, windows.TransitionRows):
     value = value.columns
   return {
-      '/'.join(map(str, path)): leaf.numpy().tolist()
+      '/'.join(map(str, path)): (
+          leaf.to_list()
+          if isinstance(leaf, tf.RaggedTensor)
+          else leaf.numpy().tolist()
+      )
       for path, leaf in tree.flatten_with_path(value)
       if tf.is_tensor(leaf)
   }
@@ -639,8 +812,9 @@ def _wrap(text: str, width: int = 80) -> str:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError('Too many command-line arguments.')
+  text = make_text()
   with open(PATH, 'w', encoding='utf-8') as f:
-    f.write(make_text())
+    f.write(text)
 
 
 if __name__ == '__main__':

@@ -2,7 +2,7 @@
 
 What everybody uses is in this module. Everything else is in a module by its
 task: `rlds2reverb.datasets`, `fields`, `transforms`, `statistics`,
-`trajectories`, `windows` and `replay`.
+`trajectories`, `windows`, `indexing`, `tokens` and `replay`.
 """
 
 from rlds2reverb import datasets
@@ -11,6 +11,7 @@ from rlds2reverb import episodes
 from rlds2reverb import fields
 from rlds2reverb.fields import load_mapping
 from rlds2reverb.fields import map_fields
+from rlds2reverb import indexing
 from rlds2reverb import replay
 from rlds2reverb.replay import create_replay_buffer
 from rlds2reverb.replay import push_rlds_to_reverb
@@ -20,6 +21,7 @@ from rlds2reverb.replay import write_reverb_checkpoint
 from rlds2reverb.replay import write_rlds_to_reverb
 from rlds2reverb import rlds_to_reverb
 from rlds2reverb import statistics
+from rlds2reverb import tokens
 from rlds2reverb import trajectories
 from rlds2reverb.trajectories import ConversionReport
 from rlds2reverb.trajectories import ConversionRules

@@ -28,6 +28,8 @@ _FLOORS = (
     'transforms',
     'trajectories',
     'windows',
+    'indexing',
+    'tokens',
     'replay',
     'replay/server',
     'replay/checkpoint',

@@ -27,7 +27,9 @@ class DocsTest(tf.test.TestCase):
         if inspect.isfunction(value)
     ]
     public += [
-        'convert_rlds_to_sequences', 'convert_rlds_to_sequence_batches'
+        'convert_rlds_to_sequences', 'convert_rlds_to_sequence_batches',
+        'to_ted', 'from_ted', 'join_ted', 'split_ted',
+        'TransitionIndex', 'tree_to_text', 'make_token_episode', 'pad_tokens',
     ]
     self.assertCountEqual(public, sequences.functions())
 

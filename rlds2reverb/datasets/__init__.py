@@ -1,6 +1,7 @@
 """RLDS data sets are read, recorded, saved and mixed here.
 
-Flat arrays, HDF5 files and Minari data sets become RLDS episodes here, too.
+Flat arrays, HDF5 files, Minari data sets and TorchRL's buffers become RLDS
+episodes here, too.
 """
 
 from rlds2reverb.datasets.alignment import align
@@ -13,3 +14,10 @@ from rlds2reverb.datasets.mixtures import mix_datasets
 from rlds2reverb.datasets.mixtures import Mixed
 from rlds2reverb.datasets.recording import record_episodes
 from rlds2reverb.datasets.saving import save_episodes
+from rlds2reverb.datasets.ted import from_ted
+from rlds2reverb.datasets.ted import join_ted
+from rlds2reverb.datasets.ted import split_ted
+from rlds2reverb.datasets.ted import Ted
+from rlds2reverb.datasets.ted import to_ted
+from rlds2reverb.datasets.torchrl import load_torchrl
+from rlds2reverb.datasets.torchrl import save_torchrl

@@ -1,0 +1,11 @@
+"""An index of recorded transitions: what was recorded for a key, and after it.
+
+Keys are observations and actions by their bytes, and lookups work in a graph.
+"""
+
+from rlds2reverb.indexing.drawing import tree_to_dot
+from rlds2reverb.indexing.drawing import tree_to_text
+from rlds2reverb.indexing.index import Found
+from rlds2reverb.indexing.index import TransitionIndex
+from rlds2reverb.indexing.transition_graph import Successors
+from rlds2reverb.indexing.transition_graph import Tree

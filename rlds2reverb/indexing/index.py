@@ -1,0 +1,238 @@
+"""An index of recorded transitions: what was recorded for a key."""
+
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import paths
+from rlds2reverb.indexing import keys as keys_lib
+from rlds2reverb.indexing import storage
+from rlds2reverb.indexing import transition_graph
+from rlds2reverb.windows import slices
+
+FIRST, LAST, ALL = 'first', 'last', 'all'
+DUPLICATES = (FIRST, LAST, ALL)
+
+
+class Found(NamedTuple):
+  """The transitions that were recorded for `B` keys.
+
+  Attributes:
+    rows: a dict of the columns of the transitions, every leaf `[B, ...]`, zeros
+      where nothing was found; or ragged, `[B, (n), ...]`, for all duplicates.
+    found: bool `[B]`: whether there is one.
+    count: int64 `[B]`: how many times the key was recorded, its visits.
+    index: int64 `[B]`, or ragged `[B, (n)]`: the number of the transition in
+      the recorded data, -1 where nothing was found.
+  """
+
+  rows: Dict[str, Any]
+  found: tf.Tensor
+  count: tf.Tensor
+  index: Any
+
+
+class TransitionIndex:
+  """Finds the transitions that were recorded for an observation and an action.
+
+      recorded    o0 a1 r1   o0 a2 r2   o0 a1 r3
+      key         o0 a1      o0 a3      o0 a1, duplicates="last"
+      found       T          F          T
+      reward      r1         0          r3
+      count       2          0          2
+
+  Keys are equal if their bytes are: -0.0 and 0.0 differ. A key that was not
+  recorded is not found, however near another may be. The methods that look
+  something up work eagerly and in a graph, as in `tf.data.Dataset.map`.
+  """
+
+  def __init__(
+      self,
+      rows: Dict[str, Any],
+      lengths: Any,
+      keys: Sequence[str] = ('observation', 'action'),
+  ):
+    """Indexes rows that are in memory; `from_episodes` reads them.
+
+    Args:
+      rows: the columns of transition rows, every leaf `[N, ...]`.
+      lengths: int64 `[E]`: how many rows each episode has.
+      keys: the paths of the columns that make a key.
+
+    Raises:
+      ValueError: if there are no keys, no such column, or no transitions.
+    """
+    paths.check_list('keys', keys)
+    if not keys:
+      raise ValueError('keys must name a column, but is empty.')
+    self._rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
+    self._lengths = tf.convert_to_tensor(lengths, tf.int64)
+    self._keys = tuple(keys)
+    recorded = self._key_of(self._rows)
+    if not int(gathering.num_rows(recorded)):
+      raise ValueError('There is no transition to index.')
+    self._specs = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
+        recorded,
+    )
+    groups = keys_lib.group_rows(recorded)
+    self._salt = groups.salt
+    self._fingerprints = tf.constant(groups.fingerprints, tf.int64)
+    self._starts = tf.constant(groups.starts, tf.int64)
+    self._order = tf.constant(groups.rows, tf.int64)
+    self._graph: Optional[transition_graph.TransitionGraph] = None
+
+  @classmethod
+  def from_episodes(
+      cls,
+      rlds_data: tf.data.Dataset,
+      keys: Sequence[str] = ('observation', 'action'),
+  ) -> 'TransitionIndex':
+    """Reads the transitions of all episodes into memory, and indexes them.
+
+    Args:
+      rlds_data: an RLDS data set, or a data set of `TransitionRows`.
+      keys: the paths of the columns that make a key.
+
+    Raises:
+      ValueError: if there is no such column, no transition, or elements are
+        not episodes.
+      InvalidArgumentError: if fields of an episode differ in length.
+    """
+    return cls(*slices.join_transitions(rlds_data), keys)
+
+  @classmethod
+  def load(cls, directory: files.PathLike) -> 'TransitionIndex':
+    """Reads what `save` wrote.
+
+    Raises:
+      ValueError: if there is no such index.
+    """
+    return cls(*storage.read(directory))
+
+  def save(self, directory: files.PathLike, *, overwrite: bool = False) -> None:
+    """Writes the transitions, from which `load` makes the index again.
+
+    Args:
+      directory: a folder, which appears whole or not at all.
+      overwrite: whether a folder that is not empty is replaced.
+
+    Raises:
+      FileExistsError: if it is not empty.
+    """
+    storage.write(
+        directory, self._rows, self._lengths, self._keys, overwrite=overwrite
+    )
+
+  def __len__(self) -> int:
+    """Returns the number of recorded transitions."""
+    return int(self._order.shape[0])
+
+  @property
+  def num_keys(self) -> int:
+    """How many distinct keys there are."""
+    return int(self._fingerprints.shape[0])
+
+  @property
+  def num_bytes(self) -> int:
+    """The bytes that the index takes beside the transitions themselves."""
+    return 8 * (len(self) + 2 * self.num_keys + 1)
+
+  @property
+  def graph(self) -> transition_graph.TransitionGraph:
+    """The observations and what leads from one to another; made when asked."""
+    if self._graph is None:
+      with tf.init_scope():
+        self._graph = transition_graph.TransitionGraph(self._rows, self._keys)
+    return self._graph
+
+  def lookup(self, keys: Dict[str, Any], duplicates: str = FIRST) -> Found:
+    """Returns the transitions that were recorded for keys.
+
+    Args:
+      keys: a nest that has the columns of the key at their paths, every leaf
+        `[B, ...]` in the dtype that was recorded. Others are ignored.
+      duplicates: which transition of a key that was recorded several times:
+        the `"first"`, the `"last"`, or `"all"` in their order.
+
+    Returns:
+      The `Found`.
+
+    Raises:
+      ValueError: if a column is missing, or of another dtype or shape; or
+        `duplicates` is none of the three.
+    """
+    checks.check_choice('duplicates', duplicates, DUPLICATES)
+    group, found = self._find(keys)
+    starts, ends = (tf.gather(self._starts, group + add) for add in (0, 1))
+    count = tf.where(found, ends - starts, 0)
+    if duplicates == ALL:
+      places = tf.ragged.range(starts, starts + count)
+      index = places.with_values(tf.gather(self._order, places.values))
+      rows = tf.nest.map_structure(
+          lambda leaf: index.with_values(tf.gather(leaf, index.values)),
+          self._rows,
+      )
+      return Found(rows, found, count, index)
+    index = tf.gather(self._order, starts if duplicates == FIRST else ends - 1)
+    rows = keys_lib.zeros_unless(found, gathering.take(self._rows, index))
+    return Found(rows, found, count, tf.where(found, index, -1))
+
+  def successors(
+      self, observation: Any
+  ) -> transition_graph.Successors:
+    """Returns what was recorded to follow observations; see `Successors`.
+
+    Args:
+      observation: a nest as recorded, every leaf `[B, ...]`.
+
+    Raises:
+      ValueError: if it is of another structure, dtype or shape, or the keys of
+        this index have no observation.
+    """
+    return self.graph.successors(observation)
+
+  def expand(
+      self,
+      observation: Any,
+      depth: int,
+      max_width: int,
+      *,
+      gamma: float = 1.0,
+  ) -> transition_graph.Tree:
+    """Returns the trees of what was recorded to follow observations.
+
+    Args:
+      observation: a nest as recorded, every leaf `[B, ...]`: the roots.
+      depth: how many transitions a path has at most.
+      max_width: how many nodes a level of a tree has at most.
+      gamma: what a reward counts less for each transition before it.
+
+    Returns:
+      The `Tree`.
+
+    Raises:
+      ValueError: as `successors` does, and if `depth` or `max_width` is not
+        positive.
+    """
+    return self.graph.expand(observation, depth, max_width, gamma=gamma)
+
+  def _key_of(self, nest) -> Dict[str, Any]:
+    return {key: paths.get(nest, key) for key in self._keys}
+
+  def _find(self, keys):
+    """Returns the number of each key, and whether it was recorded."""
+    keys = tf.nest.map_structure(tf.convert_to_tensor, self._key_of(keys))
+    keys_lib.check_keys(keys, self._specs)
+    return keys_lib.find(
+        keys,
+        self._fingerprints,
+        self._salt,
+        lambda group: gathering.take(
+            self._key_of(self._rows),
+            tf.gather(self._order, tf.gather(self._starts, group)),
+        ),
+    )

@@ -1,0 +1,185 @@
+"""Keys: fields of rows that are looked up by their bytes.
+
+Two keys are equal if all their bytes are. So -0.0 and 0.0 differ, and a NaN is
+equal to the NaN of the same bits.
+"""
+
+from typing import Any, Callable, NamedTuple, Tuple
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import steps as steps_lib
+
+# Rows that are compared at once when an index is built: bounds the memory.
+_COMPARED_ROWS = 1 << 18
+_MAX_SALTS = 8
+
+
+class Groups(NamedTuple):
+  """Rows, sorted by their keys.
+
+  Attributes:
+    fingerprints: int64 `[K]`, ascending: those of the distinct keys.
+    starts: int64 `[K + 1]`: where the rows of each key begin in `rows`.
+    rows: int64 `[N]`: the indices of the rows, those of one key in the order in
+      which they were recorded.
+    group: int64 `[N]`: for each row, the number of its key.
+    salt: what the fingerprints were made with.
+  """
+
+  fingerprints: np.ndarray
+  starts: np.ndarray
+  rows: np.ndarray
+  group: np.ndarray
+  salt: int
+
+
+def fingerprint(keys: Any, salt: int = 0) -> tf.Tensor:
+  """Returns a number for each key, the same for equal keys, int64 `[N]`.
+
+  Args:
+    keys: a nest of `[N, ...]`.
+    salt: another one gives other numbers.
+  """
+  parts = [
+      tf.fingerprint(_plain(leaf)) for leaf in tf.nest.flatten(keys)
+  ]
+  if len(parts) > 1 or salt:
+    count = gathering.num_rows(keys)
+    salts = tf.fill([count, 1], tf.constant(salt, tf.uint8))
+    parts = [tf.fingerprint(tf.concat([salts, *parts], 1))]
+  return tf.bitcast(parts[0], tf.int64)
+
+
+def are_equal(keys: Any, others: Any) -> tf.Tensor:
+  """Returns which keys have the same bytes as those in `others`, bool `[N]`."""
+
+  def compare(leaf, other):
+    leaf, other = _plain(leaf), _plain(other)
+    if leaf.dtype != tf.string:
+      leaf, other = (
+          tf.bitcast(part, tf.uint8) if part.dtype.size > 1 else part
+          for part in (leaf, other)
+      )
+    same = leaf == other
+    return tf.reduce_all(same, list(range(1, same.shape.rank)))
+
+  return tf.reduce_all(
+      tf.stack(
+          tf.nest.flatten(tf.nest.map_structure(compare, keys, others))
+      ),
+      0,
+  )
+
+
+def group_rows(keys: Any) -> Groups:
+  """Sorts rows by their keys, in memory and not in a graph.
+
+  Args:
+    keys: a nest of tensors `[N, ...]`.
+
+  Returns:
+    The `Groups`, in which no two distinct keys share a fingerprint.
+
+  Raises:
+    RuntimeError: if that cannot be had.
+  """
+  for salt in range(_MAX_SALTS):
+    prints = fingerprint(keys, salt).numpy()
+    rows = np.argsort(prints, kind='stable')
+    prints = prints[rows]
+    begins = np.ones(len(rows), bool)
+    begins[1:] = prints[1:] != prints[:-1]
+    repeated = np.flatnonzero(~begins)
+    if not _all_equal(keys, rows[repeated - 1], rows[repeated]):
+      continue  # Two keys have one fingerprint: others are made.
+    starts = np.flatnonzero(begins)
+    group = np.empty(len(rows), np.int64)
+    group[rows] = np.cumsum(begins) - 1
+    return Groups(
+        prints[starts], np.append(starts, len(rows)), rows, group, salt
+    )
+  raise RuntimeError(
+      f'Distinct keys have had one fingerprint {_MAX_SALTS} times. Are they'
+      ' made to collide?'
+  )
+
+
+def find(
+    keys: Any,
+    fingerprints: tf.Tensor,
+    salt: int,
+    key_of: Callable[[tf.Tensor], Any],
+) -> Tuple[tf.Tensor, tf.Tensor]:
+  """Looks keys up among those of `Groups`.
+
+  Args:
+    keys: a nest of `[B, ...]`.
+    fingerprints: those of the groups, as a tensor.
+    salt: that of the groups.
+    key_of: returns the keys of the groups whose numbers, `[B]`, it is given.
+
+  Returns:
+    int64 `[B]`, the number of a group, and bool `[B]`, whether the key is the
+    one of that group.
+  """
+  wanted = fingerprint(keys, salt)
+  group = tf.searchsorted(fingerprints, wanted, out_type=tf.int64)
+  group = tf.minimum(group, tf.size(fingerprints, tf.int64) - 1)
+  found = tf.gather(fingerprints, group) == wanted
+  return group, found & are_equal(keys, key_of(group))
+
+
+def zeros_unless(keep: tf.Tensor, rows: Any) -> Any:
+  """Returns rows with zeros, or empty strings, where `keep` is False."""
+
+  def select(leaf):
+    ones = [1] * (leaf.shape.rank - keep.shape.rank)
+    mask = tf.reshape(keep, tf.concat([tf.shape(keep), ones], 0))
+    return tf.where(mask, leaf, tf.zeros([], leaf.dtype))
+
+  return tf.nest.map_structure(select, rows)
+
+
+def check_keys(keys: Any, specs: Any) -> None:
+  """Checks that keys have the fields, dtypes and shapes of the index.
+
+  Args:
+    keys: a nest of tensors `[B, ...]`.
+    specs: the specs of the rows that were indexed, `[None, ...]`.
+
+  Raises:
+    ValueError: if a key would never be found, because it is of another kind.
+  """
+  tf.nest.assert_same_structure(keys, specs)
+  for (path, leaf), spec in zip(
+      tree.flatten_with_path(keys), tf.nest.flatten(specs)
+  ):
+    if leaf.dtype != spec.dtype or not spec.shape.is_compatible_with(
+        leaf.shape
+    ):
+      raise ValueError(
+          f'{steps_lib.field_path(path)} of a key is {leaf.dtype.name}'
+          f' {leaf.shape}, but was recorded as {spec.dtype.name} {spec.shape}:'
+          ' the first dimension is that of the keys.'
+      )
+
+
+def _plain(leaf) -> tf.Tensor:
+  """Returns a leaf in a dtype that has bytes to look at."""
+  return tf.cast(leaf, tf.uint8) if leaf.dtype == tf.bool else leaf
+
+
+def _all_equal(keys, rows, others) -> bool:
+  for start in range(0, len(rows), _COMPARED_ROWS):
+    part = slice(start, start + _COMPARED_ROWS)
+    if not tf.reduce_all(
+        are_equal(
+            gathering.take(keys, rows[part]), gathering.take(keys, others[part])
+        )
+    ):
+      return False
+  return True

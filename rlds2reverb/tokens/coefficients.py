@@ -1,0 +1,69 @@
+"""Coefficients of the penalty for straying from a reference policy.
+
+A coefficient is a number that the training loop keeps; these functions say what
+it is next. Both take the same arguments first, so one can stand for the other.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+# How far a coefficient follows an error at most, as in the paper.
+_MAX_ERROR = 0.2
+
+
+def constant_kl_coefficient(coefficient: Any, kl: Any = None) -> tf.Tensor:
+  """Returns the coefficient, whatever the divergence.
+
+  Args:
+    coefficient: float `[]`.
+    kl: ignored.
+
+  Returns:
+    float32 `[]`.
+  """
+  del kl
+  return tf.cast(coefficient, tf.float32)
+
+
+def adaptive_kl_coefficient(
+    coefficient: Any, kl: Any, *, target: float, horizon: float
+) -> tf.Tensor:
+  """Returns a coefficient that brings the divergence towards a target.
+
+  After section 2.2 of Ziegler et al., Fine-Tuning Language Models from Human
+  Preferences (2019). TorchRL's `AdaptiveKLController` has the same, of penalties
+  rather than divergences: `kl = -penalty / coefficient`.
+
+  Args:
+    coefficient: float `[]`: the one that was used.
+    kl: floats `[n]`: the divergences that were observed with it, in nats.
+    target: the mean of `kl` at which the coefficient stays.
+    horizon: how many observations it takes to change the coefficient by as much
+      as the error, of which at most 0.2 counts.
+
+  Returns:
+    float32 `[]`.
+
+  Raises:
+    ValueError: if `target` or `horizon` is not positive, or `kl` is a scalar.
+    InvalidArgumentError: if there is no divergence.
+  """
+  if target <= 0 or horizon <= 0:
+    raise ValueError(
+        'target and horizon must be positive, but are'
+        f' {target} and {horizon}.'
+    )
+  kl = tf.cast(kl, tf.float32)
+  if kl.shape.rank == 0:
+    raise ValueError('kl must be one number for each observation, [n].')
+  coefficient = tf.cast(coefficient, tf.float32)
+  count = tf.size(kl)
+  with tf.control_dependencies([
+      tf.debugging.assert_positive(
+          count, 'There must be a divergence to adapt a coefficient to.'
+      )
+  ]):
+    error = tf.reduce_mean(kl) / target - 1.0
+  error = tf.clip_by_value(error, -_MAX_ERROR, _MAX_ERROR)
+  return coefficient * (1.0 + error * tf.cast(count, tf.float32) / horizon)

@@ -1,0 +1,257 @@
+"""A prompt and its response as an RLDS episode of one token a step."""
+
+from typing import Any, Dict, Optional
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.tokens import tokenizing
+
+ALL, NEW = 'all', 'new'
+OBSERVATIONS = (ALL, NEW)
+
+INPUT_IDS = 'input_ids'
+ATTENTION_MASK = 'attention_mask'
+PENALTY = 'penalty'
+PROMPT = 'prompt_ids'
+
+
+def make_token_episode(
+    prompt: Any,
+    response: Any,
+    *,
+    score: Any = 0.0,
+    log_ratio: Optional[Any] = None,
+    kl_coefficient: Any = 0.1,
+    is_terminal: Any = True,
+    observation: str = ALL,
+    max_length: Optional[int] = None,
+    pad_id: int = 0,
+) -> Dict[str, Any]:
+  """Returns the RLDS episode in which a response is written, token by token.
+
+  Prompt p q, response a b, with the score s and the log ratios l and m:
+
+      step          0       1       2
+      "all"         p q     p q a   p q a b    padded, with a mask
+      "new"         q       a       b
+      action        a       b       -
+      reward        -k*l    s-k*m   -
+
+  Args:
+    prompt: integers `[P]`: the ids of its tokens.
+    response: integers `[R]`, of the same dtype; `R > 0`.
+    score: float `[]`: the reward for the whole response, at its last token.
+    log_ratio: floats `[R]`: for each token, the log of its probability under
+      the policy over that under the reference; by default 0.
+    kl_coefficient: `k`, float `[]`: what a log ratio costs.
+    is_terminal: bool `[]`: whether the response was finished, rather than cut.
+    observation: `"all"` tokens so far, or only the `"new"` one. The prompt is a
+      field of the episode in any case.
+    max_length: `L`, the ids of an observation of all tokens. By default
+      `P + R`, which differs from episode to episode.
+    pad_id: the id that pads an observation, and that is the last step's action.
+
+  Returns:
+    The episode, `R + 1` stacked steps. The observation is a dict of
+    `input_ids`, `[R + 1, L]`, and `attention_mask`, bool `[R + 1, L]`; or
+    `token`, `[R + 1]`, and `position`, int64 `[R + 1]`, its place in the text.
+    `reward` is float32, and `penalty` the part of it that is not the score.
+    `prompt_ids`, a field of the episode, is the prompt.
+
+  Raises:
+    ValueError: if the ids are not integers of one dtype and dimension, or
+      `observation` is neither of the two.
+    InvalidArgumentError: if the response has no tokens, or other than log
+      ratios; if there are more than `max_length`; or if the prompt has none
+      and the observation is the new token.
+  """
+  checks.check_choice('observation', observation, OBSERVATIONS)
+  if max_length is not None:
+    checks.check_positive('max_length', max_length)
+  prompt, response = map(tf.convert_to_tensor, (prompt, response))
+  for name, ids in ('prompt', prompt), ('response', response):
+    if not ids.dtype.is_integer or not ids.shape.is_compatible_with([None]):
+      raise ValueError(
+          f'The {name} must be the ids of its tokens, but is'
+          f' {ids.dtype.name} {ids.shape}.'
+      )
+  if prompt.dtype != response.dtype:
+    raise ValueError(
+        f'The prompt is {prompt.dtype.name}, but the response is'
+        f' {response.dtype.name}. Cast one of them.'
+    )
+  prompt_length, length = (tf.size(ids, tf.int64) for ids in (prompt, response))
+  penalty = tf.zeros([length])
+  if log_ratio is not None:
+    log_ratio = tf.cast(log_ratio, tf.float32)
+    is_known = not tf.executing_eagerly()
+    if is_known and not log_ratio.shape.is_compatible_with(response.shape):
+      raise ValueError(
+          'A response must have a log ratio for each token, but has'
+          f' {log_ratio.shape} for {response.shape}.'
+      )
+    penalty = -tf.cast(kl_coefficient, tf.float32) * log_ratio
+  with tf.control_dependencies([
+      tf.debugging.Assert(
+          length > 0, ['A response must have a token, but has none.']
+      ),
+      tf.debugging.Assert(
+          tf.equal(tf.size(penalty, tf.int64), length),
+          ['A response must have a log ratio for each token, but has',
+           tf.size(penalty), 'for', length],
+      ),
+  ]):
+    response, penalty = tf.identity(response), tf.identity(penalty)
+  # An observation follows each token, and one comes before the first.
+  ends = prompt_length + tf.range(length + 1)
+  made = (
+      _all_tokens(prompt, response, ends, max_length, pad_id)
+      if observation == ALL
+      else _new_tokens(prompt, response, ends)
+  )
+  penalty = tf.concat([tf.reshape(penalty, [-1]), [0.0]], 0)
+  step = tf.range(length + 1)
+  is_last = step == length
+  is_terminal = tf.cast(is_terminal, tf.bool)
+  last = tf.constant(pad_id, response.dtype)[tf.newaxis]
+  steps = {
+      rlds.OBSERVATION: made,
+      rlds.ACTION: tf.concat([response, last], 0),
+      rlds.REWARD: penalty
+      + tf.where(step == length - 1, tf.cast(score, tf.float32), 0.0),
+      rlds.DISCOUNT: tf.where((step >= length - 1) & is_terminal, 0.0, 1.0),
+      rlds.IS_FIRST: step == 0,
+      rlds.IS_LAST: is_last,
+      rlds.IS_TERMINAL: is_last & is_terminal,
+      PENALTY: penalty,
+  }
+  return {rlds.STEPS: steps, PROMPT: prompt}
+
+
+def convert_texts_to_episodes(
+    texts: tf.data.Dataset,
+    tokenizer: tokenizing.Tokenizer,
+    *,
+    prompt: str = 'prompt',
+    response: str = 'response',
+    score: Optional[str] = None,
+    log_ratio: Optional[str] = None,
+    is_terminal: Optional[str] = None,
+    kl_coefficient: Any = 0.1,
+    observation: str = ALL,
+    max_length: Optional[int] = None,
+    pad_id: int = 0,
+    batch_size: int = 64,
+) -> tf.data.Dataset:
+  """Makes an RLDS data set of prompts and responses that are strings.
+
+  Args:
+    texts: a data set of dicts with the fields below; all others become fields
+      of the episodes.
+    tokenizer: makes ids of strings; see `in_python` for one that is Python.
+      The prompt and the response are tokenized apart.
+    prompt: the field with the prompt, a string.
+    response: the field with the response, a string.
+    score: the field with the score of the response; without one it is 0.
+    log_ratio: the field with a log ratio for each token of the response.
+    is_terminal: the field that says whether a response was finished; without
+      one all were.
+    kl_coefficient: see `make_token_episode`, and for those that follow.
+    observation: `"all"` or `"new"`.
+    max_length: the ids of an observation of all tokens.
+    pad_id: the id that pads it.
+    batch_size: how many strings are tokenized at once.
+
+  Returns:
+    A data set of the episodes of `make_token_episode`.
+
+  Raises:
+    ValueError: if a field is missing, a text is not a string, or the tokenizer
+      does not return integers; and see `make_token_episode`.
+    InvalidArgumentError: while iterating, as `make_token_episode` does.
+  """
+  checks.check_positive('batch_size', batch_size)
+  used = {'score': score, 'log_ratio': log_ratio, 'is_terminal': is_terminal}
+  used = {name: field for name, field in used.items() if field is not None}
+  check_fields(texts, [prompt, response, *used.values()])
+
+  def tokenize(batch):
+    ids = [
+        tokenizing.tokenize_batch(tokenizer, batch[field])
+        for field in (prompt, response)
+    ]
+    return (*ids, batch)
+
+  def to_episode(prompt_ids, response_ids, element):
+    fields = dict(element)
+    given = {name: fields.pop(field) for name, field in used.items()}
+    made = make_token_episode(
+        prompt_ids,
+        response_ids,
+        kl_coefficient=kl_coefficient,
+        observation=observation,
+        max_length=max_length,
+        pad_id=pad_id,
+        **given,
+    )
+    for key in made:
+      if key in fields:
+        raise ValueError(
+            f'There is a field {key!r} already, and an episode has one of that'
+            ' name. Rename it first.'
+        )
+    return {**fields, **made}
+
+  return (
+      texts.ragged_batch(batch_size)
+      .map(tokenize)
+      .unbatch()
+      .map(to_episode, num_parallel_calls=tf.data.AUTOTUNE)
+  )
+
+
+def check_fields(texts: tf.data.Dataset, fields: Any) -> None:
+  """Raises a ValueError if the elements are not dicts with these fields."""
+  spec = texts.element_spec
+  found = sorted(spec) if isinstance(spec, dict) else spec
+  for field in fields:
+    if not isinstance(spec, dict) or field not in spec:
+      message = f'The texts have no field {field!r}. They have {found}.'
+      if isinstance(spec, dict):
+        message += checks.did_you_mean(field, spec)
+      raise ValueError(message)
+
+
+def _all_tokens(prompt, response, ends, max_length, pad_id) -> Dict[str, Any]:
+  ids = tf.concat([prompt, response], 0)
+  length = tf.size(ids, tf.int64)
+  width = length if max_length is None else max_length
+  with tf.control_dependencies([
+      tf.debugging.Assert(
+          length <= width,
+          ['A prompt and its response have more tokens than max_length. They'
+           ' have', length, 'and max_length is', width],
+      )
+  ]):
+    place = tf.range(tf.cast(width, tf.int64))
+  mask = place[tf.newaxis] < ends[:, tf.newaxis]
+  row = tf.gather(ids, tf.minimum(place, length - 1))
+  input_ids = tf.where(mask, row[tf.newaxis], tf.constant(pad_id, ids.dtype))
+  return {
+      INPUT_IDS: tf.ensure_shape(input_ids, [None, max_length]),
+      ATTENTION_MASK: tf.ensure_shape(mask, [None, max_length]),
+  }
+
+
+def _new_tokens(prompt, response, ends) -> Dict[str, Any]:
+  with tf.control_dependencies([
+      tf.debugging.Assert(
+          tf.size(prompt) > 0,
+          ['A prompt must have a token, or no token is new at the first step.'],
+      )
+  ]):
+    return {
+        'token': tf.concat([prompt[-1:], response], 0), 'position': ends - 1
+    }

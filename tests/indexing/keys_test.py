@@ -1,0 +1,84 @@
+"""Tests of keys by their bytes."""
+
+from unittest import mock
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.indexing import keys
+
+
+class KeysTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_equality_is_of_bytes(self):
+    one = tf.constant([0.0, float('nan'), 1.0])
+    other = tf.constant([-0.0, float('nan'), 1.0])
+    self.assertAllEqual(keys.are_equal(one, other), [False, True, True])
+    prints = keys.fingerprint(tf.concat([one, other], 0)).numpy()
+    self.assertEqual(
+        [prints[i] == prints[i + 3] for i in range(3)], [False, True, True]
+    )
+
+  @parameterized.parameters(
+      tf.bool, tf.uint8, tf.int64, tf.bfloat16, tf.float64, tf.complex64
+  )
+  def test_dtypes(self, dtype):
+    column = tf.cast([[0, 1], [1, 1], [0, 1]], dtype)
+    groups = keys.group_rows((column, tf.constant(['a', 'b', 'a'])))
+    self.assertLen(groups.fingerprints, 2)
+    self.assertEqual(groups.group[0], groups.group[2])
+    self.assertAllEqual(
+        keys.are_equal(column, tf.reverse(column, [0])), [True] * 3
+    )
+
+  def test_rows_of_a_key_stay_in_order(self):
+    column = np.random.default_rng(0).integers(0, 5, 100)
+    groups = keys.group_rows(tf.constant(column))
+    self.assertAllEqual(np.sort(groups.fingerprints), groups.fingerprints)
+    for number in range(len(groups.fingerprints)):
+      rows = groups.rows[groups.starts[number] : groups.starts[number + 1]]
+      self.assertLen(set(column[rows]), 1)
+      self.assertAllEqual(rows, np.flatnonzero(column == column[rows[0]]))
+      self.assertAllEqual(groups.group[rows], [number] * len(rows))
+
+  def test_keys_that_collide(self):
+    real = keys.fingerprint
+
+    def colliding(nest, salt=0):
+      return real(nest, salt) % 4 if salt < 2 else real(nest, salt)
+
+    column = tf.range(50)
+    with mock.patch.object(keys, 'fingerprint', colliding):
+      groups = keys.group_rows(column)
+      self.assertEqual(groups.salt, 2)
+      self.assertLen(groups.fingerprints, 50)
+    with mock.patch.object(keys, 'fingerprint', lambda nest, salt: real(nest) % 4):
+      with self.assertRaisesRegex(RuntimeError, 'Distinct keys'):
+        keys.group_rows(column)
+
+  def test_a_fingerprint_alone_is_not_enough(self):
+    fingerprints = keys.fingerprint(tf.constant([7]))
+    _, found = keys.find(
+        tf.constant([7]), fingerprints, 0, lambda group: tf.constant([8])
+    )
+    self.assertAllEqual(found, [False])
+
+  def test_zeros_unless(self):
+    found = keys.zeros_unless(
+        tf.constant([True, False]),
+        {'a': tf.ones([2, 3]), 'b': tf.constant(['x', 'y'])},
+    )
+    self.assertAllEqual(found['a'], [[1, 1, 1], [0, 0, 0]])
+    self.assertAllEqual(found['b'], [b'x', b''])
+
+  def test_keys_of_another_kind(self):
+    spec = {'o': tf.TensorSpec([None, 2], tf.float32)}
+    keys.check_keys({'o': tf.zeros([5, 2])}, spec)
+    for bad in tf.zeros([5, 3]), tf.zeros([2]), tf.zeros([5, 2], tf.float64):
+      with self.assertRaisesRegex(ValueError, 'o of a key is float'):
+        keys.check_keys({'o': bad}, spec)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,188 @@
+"""Tests of the graph of recorded data, and of the trees in it."""
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb import indexing
+from tests import contract
+from tests import golden
+
+
+def _episode(observations, actions, rewards, *, terminal=False):
+  steps = contract.make_steps(observations, rewards, terminal=terminal)
+  steps['action'] = np.array([*actions, 0])
+  return steps
+
+
+# From 0 go the actions 1 and 3; from 1 go 1 and 2; the last episode repeats
+# the second with another reward.
+_EPISODES = [
+    _episode([0, 1, 2, 3], [1, 1, 1], [1, 2, 3], terminal=True),
+    _episode([0, 1, 4], [1, 2], [1, 5]),
+    _episode([0, 6], [3], [7]),
+    _episode([0, 1, 4], [1, 2], [1, 8]),
+]
+# Actions, and observations that they led to, on the paths of a tree that
+# MCTSForest of TorchRL 0.14.1 (torch 2.13.0) makes of these episodes, from 0.
+_TORCHRL_PATHS = {
+    ((1, 1.0), (1, 2.0), (1, 3.0)), ((1, 1.0), (2, 4.0)), ((3, 6.0),)
+}
+
+
+def _make_index(episodes=tuple(_EPISODES), form=golden.stacked, **kwargs):
+  return indexing.TransitionIndex.from_episodes(form(list(episodes)), **kwargs)
+
+
+def _paths(tree, root=0):
+  """Returns the path to each leaf, as in `_TORCHRL_PATHS`, and its return."""
+  tree = tf.nest.map_structure(lambda leaf: leaf[root].numpy(), tree)
+  found = {}
+  for depth, place in np.argwhere(tree.is_leaf):
+    path, level, at = [], depth, place
+    while level:
+      path.append(
+          (int(tree.action[level, at]), float(tree.observation[level, at]))
+      )
+      level, at = level - 1, tree.parent[level, at]
+    found[tuple(path[::-1])] = float(tree.path_return[depth, place])
+  return found
+
+
+class SuccessorsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(golden.stacked, golden.nested)
+  def test_edges_with_their_counts(self, form):
+    index = _make_index(form=form)
+    found = index.successors(tf.constant([0.0, 1, 4, 9]))
+    self.assertAllEqual(
+        found.rows['action'], tf.ragged.constant([[1, 3], [1, 2], [], []])
+    )
+    self.assertAllEqual(
+        found.rows['next_observation'],
+        tf.ragged.constant([[1.0, 6], [2, 4], [], []]),
+    )
+    self.assertAllEqual(
+        found.count, tf.ragged.constant([[3, 1], [1, 2], [], []])
+    )
+    self.assertAllEqual(
+        found.reward, tf.ragged.constant([[1.0, 7], [2, 6.5], [], []])
+    )
+    # The last observation of an episode was recorded; nothing followed.
+    self.assertAllEqual(found.found, [1, 1, 1, 0])
+    self.assertEqual(index.graph.num_states, 6)
+    self.assertEqual(index.graph.num_edges, 5)
+
+  def test_an_end_is_an_edge_of_its_own(self):
+    index = _make_index([
+        _episode([0, 1], [1], [1], terminal=True),
+        _episode([0, 1, 2], [1, 1], [3, 4]),
+    ])
+    found = index.successors(tf.constant([0.0]))
+    self.assertAllEqual(found.is_terminal, tf.ragged.constant([[True, False]]))
+    self.assertAllEqual(found.reward, tf.ragged.constant([[1.0, 3.0]]))
+    tree = index.expand(tf.constant([0.0]), 2, 2)
+    # Nothing goes on from a terminal node.
+    self.assertEqual(
+        _paths(tree), {((1, 1.0),): 1.0, ((1, 1.0), (1, 2.0)): 7.0}
+    )
+
+  def test_in_map(self):
+    index = _make_index()
+    (found,) = tf.data.Dataset.from_tensors([0.0, 1.0]).map(index.successors)
+    tf.nest.map_structure(
+        self.assertAllEqual, found, index.successors(tf.constant([0.0, 1.0]))
+    )
+
+  def test_bad_arguments(self):
+    with self.assertRaisesRegex(ValueError, 'observation of a key is float64'):
+      _make_index().successors(tf.zeros([1], tf.float64))
+    with self.assertRaisesRegex(ValueError, 'and of an action'):
+      _make_index(keys=('observation',)).successors(tf.zeros([1]))
+
+
+class ExpandTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_paths_are_those_of_torchrl(self):
+    tree = _make_index().expand(tf.constant([0.0]), 5, 4)
+    self.assertEqual(set(_paths(tree)), _TORCHRL_PATHS)
+
+  def test_returns_along_paths(self):
+    tree = _make_index().expand(tf.constant([0.0]), 3, 4, gamma=0.5)
+    self.assertEqual(
+        _paths(tree),
+        {
+            ((1, 1.0), (1, 2.0), (1, 3.0)): 1 + 0.5 * 2 + 0.25 * 3,
+            ((1, 1.0), (2, 4.0)): 1 + 0.5 * 6.5,
+            ((3, 6.0),): 7.0,
+        },
+    )
+
+  def test_levels(self):
+    tree = _make_index().expand(tf.constant([0.0, 9.0, 3.0]), 2, 3)
+    self.assertAllEqual(
+        tree.mask[0], [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
+    )
+    self.assertAllEqual(
+        tree.parent[0], [[-1, -1, -1], [0, 0, -1], [0, 0, -1]]
+    )
+    self.assertAllEqual(tree.count[0], [[0, 0, 0], [3, 1, 0], [1, 2, 0]])
+    self.assertAllEqual(tree.observation[0], [[0, 0, 0], [1, 6, 0], [2, 4, 0]])
+    self.assertFalse(tf.reduce_any(tree.mask[1]))
+    self.assertAllEqual(tree.mask[2, 1:], [[0] * 3] * 2)
+    self.assertAllEqual(tree.found, [True, False, True])
+    self.assertAllEqual(tree.is_leaf[2, 0], [True, False, False])
+    self.assertAllEqual(tree.num_left_out, [0, 0, 0])
+
+  def test_no_room(self):
+    tree = _make_index().expand(tf.constant([0.0, 1.0]), 2, 1)
+    self.assertAllEqual(tree.mask, [[[1]] * 3, [[1]] * 3])
+    self.assertAllEqual(tree.num_left_out, [2, 1])
+
+  def test_cycles_end_at_the_depth(self):
+    index = _make_index([_episode([0, 1, 0], [1, 1], [1, 2])])
+    tree = index.expand(tf.constant([0.0]), 4, 2)
+    self.assertEqual(list(_paths(tree).values()), [6.0])
+
+  @parameterized.parameters(golden.stacked, golden.nested)
+  def test_nested_observations_in_map(self, form):
+    rng = np.random.default_rng(0)
+    episodes = [contract.random_steps(rng, length) for length in (3, 4)]
+    index = _make_index(episodes, form)
+    roots = contract.stack(
+        [golden.step_of(steps, 0)['observation'] for steps in episodes]
+    )
+    data = tf.data.Dataset.from_tensors(roots).map(
+        lambda roots: index.expand(roots, 4, 2, gamma=0.5)
+    )
+    self.assertEqual(data.element_spec.mask.shape[1:], [5, 2])
+    (tree,) = data
+    for root, steps in enumerate(episodes):
+      rows = contract.transitions(steps)
+      self.assertAllEqual(
+          tree.mask[root, :, 0], [True] * (len(rows) + 1) + [False] * (4 - len(rows))
+      )
+      for depth, row in enumerate(rows):
+        contract.assert_equal(
+            self,
+            tf.nest.map_structure(
+                lambda leaf: leaf[root, depth + 1, 0].numpy(),  # pylint: disable=cell-var-from-loop
+                (tree.observation, tree.action),
+            ),
+            (row['next_observation'], row['action']),
+        )
+      self.assertAllClose(
+          tree.path_return[root, len(rows), 0],
+          sum(0.5**k * row['reward'] for k, row in enumerate(rows)),
+      )
+
+  def test_bad_arguments(self):
+    index = _make_index()
+    with self.assertRaisesRegex(ValueError, 'depth must be a positive'):
+      index.expand(tf.zeros([1]), 0, 1)
+    with self.assertRaisesRegex(ValueError, 'max_width must be a positive'):
+      index.expand(tf.zeros([1]), 1, 0)
+
+
+if __name__ == '__main__':
+  tf.test.main()
