@@ -74,6 +74,8 @@ setuptools.setup(
         'etils[epath]',
         'h5py',
         'gin-config',
+        # The pictures of `describe`.
+        'matplotlib',
         'tqdm',
     ],
     extras_require={
