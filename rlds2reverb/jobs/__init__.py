@@ -1,0 +1,8 @@
+"""A conversion from end to end: sources, plan, tasks, receipts and summary.
+
+The programs in scripts/ call what is here, and so can a trainer.
+"""
+
+from rlds2reverb.jobs.sources import make_source
+from rlds2reverb.jobs.sources import open_source
+from rlds2reverb.jobs.sources import Source
