@@ -83,6 +83,7 @@ def make_description(
     source: str,
     *,
     num_available: Optional[int] = None,
+    is_sample: bool = False,
     tables: Optional[List[Dict[str, Any]]] = None,
 ) -> Description:
   """Makes a description of what one pass has found.
@@ -91,15 +92,14 @@ def make_description(
     collected: what was found.
     source: what was read.
     num_available: the number of episodes that there are, if it is known.
+    is_sample: whether only some of them were read.
     tables: the tables of a checkpoint.
   """
   statistics = collected.statistics
   return Description(
       source=source,
       num_available=num_available,
-      is_sample=(
-          num_available is not None and collected.num_read < num_available
-      ),
+      is_sample=is_sample,
       counts={
           'episodes': collected.num_read,
           'empty': collected.num_read - statistics.num_episodes,
@@ -176,7 +176,8 @@ def _fields(collected) -> List[Dict[str, Any]]:
 
 def _kind(keys, spec, shape, encoded) -> str:
   if keys in encoded or (
-      spec.dtype in (tf.uint8, tf.uint16) and len(shape or ()) == 3
+      shape is not None
+      and excerpts_lib.is_image(tf.TensorSpec(shape, spec.dtype))
   ):
     return 'image'
   if spec.dtype == tf.string:

@@ -34,7 +34,7 @@ class Excerpt:
     steps: the steps whose numbers are shown.
     rows: the numbers of these steps, `[S, D]`; NaN where a number has no
       meaning.
-    frame_steps: the steps whose images are shown.
+    frame_steps: the ones of `steps` whose images are shown.
     frames: for each image field, by its path, JPEG images in base64.
   """
 
@@ -55,7 +55,7 @@ def image_leaves(
   found = [
       keys
       for keys, spec in tree.flatten_with_path(step_spec)
-      if keys in encoded_images or _is_image(spec)
+      if keys in encoded_images or is_image(spec)
   ]
   return found[:_MAX_IMAGES]
 
@@ -102,7 +102,10 @@ def take(
   def parts():
     length = tf.shape(rows, tf.int64)[0]
     chosen = _spread(length, MAX_STEPS)
-    frame_steps = _spread(length, MAX_FRAMES if images else 0)
+    frame_steps = tf.gather(
+        chosen,
+        _spread(tf.size(chosen, tf.int64), MAX_FRAMES if images else 0),
+    )
     return tf.stack([
         tf.io.serialize_tensor(chosen),
         tf.io.serialize_tensor(tf.gather(rows, chosen)),
@@ -148,7 +151,8 @@ def parse(
   )
 
 
-def _is_image(spec) -> bool:
+def is_image(spec: Any) -> bool:
+  """Returns whether a leaf of a step with this spec is a decoded image."""
   return (
       isinstance(spec, tf.TensorSpec)
       and spec.dtype in (tf.uint8, tf.uint16)

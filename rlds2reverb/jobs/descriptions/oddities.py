@@ -21,31 +21,32 @@ DUPLICATES = 'duplicates'
 _NEARLY_ALL = 0.95
 _MAX_LISTED = 8
 
+# What follows "In 2 of 40 episodes, ".
 _SENTENCES = {
     facts.UNEQUAL_LENGTHS: (
-        'Fields differ in length. Here they are cut to the shortest; a'
-        ' conversion refuses the episode'
+        'fields differ in length. Here they are cut to the shortest; a'
+        ' conversion refuses such an episode'
     ),
-    facts.EMPTY: 'The episode has no steps',
+    facts.EMPTY: 'there are no steps',
     facts.INVALID: (
-        'The flags or discounts break a rule, so a conversion refuses the'
+        'the flags or discounts break a rule, so a conversion refuses the'
         ' episode; the program `validate` says which rule'
     ),
     facts.SEVERAL_FIRST: 'is_first is set on several steps',
     facts.SEVERAL_LAST: 'is_last is set on several steps',
     facts.SEVERAL_TERMINAL: 'is_terminal is set on several steps',
     facts.BOOTSTRAPS: (
-        'The discount of the transition into the terminal step is not 0, so a'
-        ' learner bootstraps through the end; terminal_discount="transition"'
-        ' sets it to 0'
+        'the discount of the transition into the terminal step is not 0, so a'
+        ' learner bootstraps through the end;'
+        ' ConversionRules.terminal_discount = "transition" sets it to 0'
     ),
-    facts.ZERO_REWARDS: 'All rewards are 0',
+    facts.ZERO_REWARDS: 'all rewards are 0',
     facts.LAST_IS_ZERO: (
-        'The last observation is all zeros, and the one before is not: it may'
+        'the last observation is all zeros, and the one before is not: it may'
         ' be a dummy'
     ),
     facts.LAST_IS_REPEATED: (
-        'The last observation is the same as the one before: it may be a dummy'
+        'the last observation is the same as the one before: it may be a dummy'
     ),
 }
 
@@ -86,13 +87,12 @@ def find_oddities(collected: one_pass.Collected) -> List[Oddity]:
 def _make(
     collected, kind, field, text, count, example: Optional[tallies.Example]
 ) -> Oddity:
-  message = f'{text}: in {count} of {collected.num_read} episodes'
+  message = f'In {count} of {collected.num_read} episodes, {text}.'
   episode, step = example or (None, None)
   if episode is not None:
-    message += f', such as episode {episode}'
-    if step is not None:
-      message += f', step {step}'
-  return Oddity(kind, field, f'{message}.', count, episode, step)
+    message += f' The first is episode {episode}'
+    message += '.' if step is None else f', step {step}.'
+  return Oddity(kind, field, message, count, episode, step)
 
 
 def _of_episodes(collected) -> Iterator[Oddity]:
@@ -170,7 +170,7 @@ def _duplicates(collected) -> Iterator[Oddity]:
   if found.count:
     yield _make(
         collected, DUPLICATES, None,
-        'The observations, actions and rewards are those of an earlier episode'
-        f' (of episode {found.of} in the example)',
+        'the observations, actions and rewards are those of an earlier episode;'
+        f' the first repeats episode {found.of}',
         found.count, tallies.Example(found.first, None),
     )

@@ -106,7 +106,7 @@ class Collected:
 def read_once(
     rlds_data: tf.data.Dataset,
     *,
-    indices: Optional[tf.data.Dataset] = None,
+    episode_index: Optional[str] = None,
     bounds: Optional[Mapping[str, Bounds]] = None,
     encoded_images: Sequence[paths.Path] = (),
     num_excerpts: int = 12,
@@ -117,8 +117,8 @@ def read_once(
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps. Of nested steps,
       fields whose shape may differ from step to step are left out.
-    indices: the index of each episode, int64 `[]`, if they are not the first
-      ones of their data set.
+    episode_index: the name of the field of an episode that holds its index in
+      the data set, int64 `[]`. By default the episodes are counted from 0.
     bounds: the bounds of fields, by their paths in a step.
     encoded_images: the paths, in a step, of strings that hold encoded images.
     num_excerpts: the number of episodes of which there are excerpts.
@@ -148,14 +148,24 @@ def read_once(
       )
   }
   stacked_spec = _stacked_spec(rlds_data.element_spec, step_spec)
-  accumulation = compute.Accumulation(step_spec, seed=seed)
+  stacked_spec.pop(episode_index, None)
+  # Statistics of single pixels say nothing.
+  accumulation = compute.Accumulation(
+      step_spec,
+      [
+          keys
+          for keys, leaf in rows_lib.choose_leaves(step_spec, None)
+          if not excerpts_lib.is_image(leaf)
+      ],
+      seed=seed,
+  )
   encoded = [paths.find(step_spec, path) for path in encoded_images]
   images = excerpts_lib.image_leaves(step_spec, encoded)
   limits = _limits(accumulation, step_spec, bounds or {})
   others = facts_lib.other_leaves(stacked_spec, accumulation)
 
-  def to_facts(position, pair):
-    index, episode = pair
+  def to_facts(position, episode):
+    index = position if episode_index is None else episode[episode_index]
     steps = episode[rlds.STEPS]
     if not spec.stacked:
       steps = steps_lib.stack_steps(
@@ -177,12 +187,8 @@ def read_once(
     )
     return facts, position, slot, excerpt
 
-  if indices is None:
-    indices = tf.data.Dataset.range(tf.int64.max)
-  noted = (
-      tf.data.Dataset.zip((indices, rlds_data))
-      .enumerate()
-      .map(_no_autograph(to_facts), num_parallel_calls=tf.data.AUTOTUNE)
+  noted = rlds_data.enumerate().map(
+      _no_autograph(to_facts), num_parallel_calls=tf.data.AUTOTUNE
   )
   collector = _Collector(accumulation, len(others), num_excerpts, images)
   for block in _in_blocks(noted, accumulation.block_length):
