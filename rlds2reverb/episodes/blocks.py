@@ -132,6 +132,23 @@ def end_outline() -> Outline:
   }
 
 
+def outline_of(
+    steps: Dict[str, Any],
+    nan_fields: Sequence[str] = (),
+    lengths: Optional[steps_lib.Lengths] = None,
+) -> Outline:
+  """Returns the outline `[T]` of a whole episode.
+
+  Args:
+    steps: its stacked steps `[T, ...]`.
+    nan_fields: the names of the fields in which NaN is looked for. If there are
+      any, the outline has the column `NAN_FIELD`.
+    lengths: the lengths of the steps' leaves, if they may differ. If they do,
+      the outline is `[0]`.
+  """
+  return _outline(steps, nan_fields, lengths)
+
+
 def episode_blocks(
     rlds_data: tf.data.Dataset,
     fields: Sequence[str],

@@ -174,17 +174,13 @@ def facts_of(
 
 def _checks(index, steps, is_cut, encoded_images) -> Dict[str, tf.Tensor]:
   """Returns where each check holds, bool `[T]`, or `[]` for no single step."""
-  flags = {
-      name: outcomes.flag(steps, name)
-      for name in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-  }
-  discount = steps_lib.one_a_step(
-      rlds.DISCOUNT, steps[rlds.DISCOUNT], tf.float32
+  flags = blocks.outline_of(steps)
+  discount = flags[rlds.DISCOUNT]
+  verdict = boundaries.check_episode(
+      index,
+      blocks.concat(flags, blocks.end_outline()),
+      validation='strict',
   )
-  outline = blocks.concat(
-      {**flags, rlds.DISCOUNT: discount}, blocks.end_outline()
-  )
-  verdict = boundaries.check_episode(index, outline, validation='strict')
   is_end = flags[rlds.IS_LAST] & flags[rlds.IS_TERMINAL]
   leads_to_end = tf.concat([is_end[1:], [False]], 0)[: tf.size(is_end)]
   reward = tf.cast(tf.nest.flatten(steps[rlds.REWARD])[0], tf.float64)
