@@ -8,13 +8,17 @@ import numpy as np
 import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from tf_agents.trajectories import trajectory
 
+from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import one_pass
 from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
+from rlds2reverb.replay.checkpoint import records
 
 # A sample is read as so many runs of consecutive episodes at most.
 _MAX_RUNS = 16
@@ -125,6 +129,94 @@ def describe_source(
       num_available=opened.num_episodes,
       is_sample=is_sample,
   )
+
+
+def describe_checkpoint(
+    directory: files.PathLike,
+    *,
+    sample: Optional[int] = None,
+    num_excerpts: int = 12,
+    seed: int = 0,
+) -> description_lib.Description:
+  """Describes a Reverb checkpoint: its tables, and the episodes in them.
+
+  The episodes are those of the table of trajectories that has the most items.
+  They are counted in the order of the checkpoint's chunks. Without a table of
+  trajectories, only the tables are described.
+
+  Args:
+    directory: the checkpoint.
+    sample: how many episodes to read, the first ones, if not all.
+    num_excerpts: see `describe_episodes`.
+    seed: see `describe_episodes`.
+
+  Returns:
+    The description.
+
+  Raises:
+    FileNotFoundError: if `directory` is not a whole checkpoint.
+    CheckpointError: if a file of it is damaged.
+  """
+  if sample is not None:
+    checks.check_positive('sample', sample)
+  directory = files.expand(directory)
+  tables = records.read_tables(directory)
+  described = [_describe_table(table) for table in tables.values()]
+  with_frames = [
+      name
+      for name, table in tables.items()
+      if getattr(checkpoint_episodes.signature_of(table), '_fields', None)
+      == trajectory.Trajectory._fields
+  ]
+  if not with_frames:
+    return description_lib.Description(source=directory, tables=described)
+  name = max(with_frames, key=lambda name: records.num_items(tables[name]))
+  episodes = checkpoint_episodes.read_checkpoint_episodes(directory, name)
+  is_sample = sample is not None and sample < episodes.num_episodes
+  collected = one_pass.read_once(
+      episodes.data.take(sample) if is_sample else episodes.data,
+      num_excerpts=num_excerpts,
+      seed=seed,
+  )
+  return description_lib.make_description(
+      collected,
+      f'{directory}, table {name}',
+      num_available=episodes.num_episodes,
+      is_sample=is_sample,
+      tables=described,
+  )
+
+
+def _describe_table(table: Any) -> Dict[str, Any]:
+  """Returns what is said of a table of a checkpoint."""
+  limiter = table.rate_limiter
+  signature = checkpoint_episodes.signature_of(table)
+  return {
+      'name': table.table_name,
+      'num_items': records.num_items(table),
+      'max_size': table.max_size,
+      'max_times_sampled': table.max_times_sampled,
+      'sampler': _selector(table.sampler),
+      'remover': _selector(table.remover),
+      'rate_limiter': (
+          f'samples_per_insert={limiter.samples_per_insert:g},'
+          f' min_size_to_sample={limiter.min_size_to_sample},'
+          f' min_diff={limiter.min_diff:g}, max_diff={limiter.max_diff:g}'
+      ),
+      'signature': {
+          name: f'{spec.dtype.name} {spec.shape}'
+          for name, spec in (
+              {} if signature is None else paths.leaves(signature)
+          ).items()
+      },
+  }
+
+
+def _selector(options: Any) -> str:
+  """Returns the name of a Reverb selector, and its settings."""
+  kind = options.WhichOneof('distribution')
+  settings = str(getattr(options, kind)).strip().replace('\n', ', ')
+  return f'{kind} ({settings})' if settings else kind
 
 
 def _read(opened, part) -> tf.data.Dataset:

@@ -21,6 +21,14 @@ _MAX_INTEGER_BINS = 60
 _MAX_CURVES = 64  # of an excerpt's field
 
 
+def _dict():
+  return dataclasses.field(default_factory=dict)
+
+
+def _list():
+  return dataclasses.field(default_factory=list)
+
+
 @dataclasses.dataclass(frozen=True)
 class Description:
   """What is said of a data set.
@@ -53,17 +61,17 @@ class Description:
   """
 
   source: str
-  num_available: Optional[int]
-  is_sample: bool
-  counts: Dict[str, int]
-  returns: Dict[str, Any]
-  lengths: Dict[str, Any]
-  fields: List[Dict[str, Any]]
-  histograms: Dict[str, Dict[str, Any]]
-  order: List[Dict[str, Any]]
-  oddities: List[Dict[str, Any]]
-  episodes: List[Dict[str, Any]]
-  tables: List[Dict[str, Any]] = dataclasses.field(default_factory=list)
+  num_available: Optional[int] = None
+  is_sample: bool = False
+  counts: Dict[str, int] = _dict()
+  returns: Dict[str, Any] = _dict()
+  lengths: Dict[str, Any] = _dict()
+  fields: List[Dict[str, Any]] = _list()
+  histograms: Dict[str, Dict[str, Any]] = _dict()
+  order: List[Dict[str, Any]] = _list()
+  oddities: List[Dict[str, Any]] = _list()
+  episodes: List[Dict[str, Any]] = _list()
+  tables: List[Dict[str, Any]] = _list()
 
   def to_json(self, *, frames: bool = False) -> str:
     """Returns the description as JSON text.
