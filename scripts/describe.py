@@ -5,8 +5,11 @@
     python -m scripts.describe --checkpoint_dir=/data/checkpoint
 """
 
+import sys
+
 from absl import app
 from absl import flags
+import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -15,6 +18,7 @@ from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs.descriptions import page
 from rlds2reverb.jobs.descriptions import summaries
 from rlds2reverb.jobs.descriptions import text
+from rlds2reverb.replay.checkpoint import records
 
 flags_lib.define_source_flags()
 _CHECKPOINT_DIR = flags.DEFINE_string(
@@ -74,7 +78,11 @@ def _describe():
 
 
 def main():
-  description = _describe()
+  try:
+    description = _describe()
+  except (records.CheckpointError, tf.errors.OpError) as e:
+    message = getattr(e, 'message', str(e))
+    sys.exit(f'The data cannot be read. {message.splitlines()[0]}')
   if _HTML.value is not None:
     whole.write_text(files.user_path(_HTML.value), page.to_html(description))
   if _TENSORBOARD_DIR.value is not None:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import serve
+from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
 from rlds2reverb.replay import items
 
@@ -75,11 +76,14 @@ def _start():
   elif _CHECKPOINT_AT_END.value:
     raise app.UsageError('--checkpoint_at_end needs a --checkpoint_root.')
   if _CHECKPOINT_DIR.value is not None:
-    return checkpoint_serve.restore_reverb_server(
-        files.user_path(_CHECKPOINT_DIR.value),
-        port=_PORT.value,
-        checkpoint_root=root,
-    )
+    try:
+      return checkpoint_serve.restore_reverb_server(
+          files.user_path(_CHECKPOINT_DIR.value),
+          port=_PORT.value,
+          checkpoint_root=root,
+      )
+    except records.CheckpointError as e:
+      raise ValueError(str(e)) from e
   table = items.TableItems(
       _TABLE.value,
       sequence_length=_SEQUENCE_LENGTH.value or None,

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
+from rlds2reverb.fields import named_mappings
 from rlds2reverb.jobs import sources as sources_lib
 
 # The flags belong to the program that has them defined, and `--help` shows them.
@@ -95,6 +96,47 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
     _take_flags(program, source)
     sources.append(source)
   return sources
+
+
+def define_gin_flags() -> None:
+  """Defines the flags of a program that reads no data set.
+
+  `define_source_flags` defines them, too.
+  """
+  flags.DEFINE_multi_string(
+      'config', None, 'A gin file that sets flags. May be repeated.'
+  )
+  flags.DEFINE_multi_string(
+      'gin_binding',
+      [],
+      'A binding that sets a flag and takes precedence over --config, such as'
+      ' "record_episodes.seed = 1". May be repeated.',
+  )
+
+
+def take_bound_flags(program: str) -> None:
+  """Gives flags the values that the configs or `--gin_binding` bind.
+
+  For a program without `sources_from_flags`, which does it otherwise. What the
+  command line has takes precedence.
+
+  Args:
+    program: the name of the program, one of `programs.PROGRAMS`.
+
+  Raises:
+    OSError: if there is no such config.
+    SyntaxError: if the bindings are not in gin's syntax.
+    ValueError: if the program has no flag of a name that is bound.
+  """
+  values = flags.FLAGS
+  texts = []
+  for config in values.config or []:
+    if config.endswith('.gin'):
+      config = files.user_path(config)
+    with files.open_text(named_mappings.find_config(config)) as f:
+      texts.append(f.read())
+  bindings = '\n'.join([*texts, *values.gin_binding])
+  _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
 
 
 def run(main: Callable[[], Optional[int]]) -> None:
