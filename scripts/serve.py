@@ -105,9 +105,10 @@ def _say(text):
   print(text, flush=True)
 
 
-def _serve(server, wait):
-  """Serves until the wait ends."""
+def _serve(server, signals):
+  """Serves until a signal comes."""
   try:
+    signals.hold()
     _say(f'Serving at localhost:{server.port}')
     for name, info in serve.table_infos(server).items():
       _say(f'  table {name}: {info.current_size:,} items')
@@ -116,7 +117,7 @@ def _serve(server, wait):
         ' authentication: whoever reaches the port can read and change the'
         ' tables. Stop with Ctrl-C.'
     )
-    wait()
+    signals.wait()
     if _CHECKPOINT_AT_END.value:
       _say('Writing a last checkpoint ...')
       _say(f'Checkpoint: {server.localhost_client().checkpoint()}')
@@ -126,9 +127,9 @@ def _serve(server, wait):
 
 
 def main():
-  with serve.stop_signals() as wait:
+  with serve.StopSignals() as signals:
     try:
-      _serve(_start(), wait)
+      _serve(_start(), signals)
     except KeyboardInterrupt:
       _say('Stopped before the server was ready.')
       return 1

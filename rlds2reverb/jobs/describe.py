@@ -215,8 +215,10 @@ def _describe_table(table: Any) -> Dict[str, Any]:
 def _selector(options: Any) -> str:
   """Returns the name of a Reverb selector, and its settings."""
   kind = options.WhichOneof('distribution')
-  settings = str(getattr(options, kind)).strip().replace('\n', ', ')
-  return f'{kind} ({settings})' if settings else kind
+  settings = getattr(options, kind)
+  if isinstance(settings, bool):  # There are none.
+    return kind
+  return f'{kind} ({str(settings).strip()})'.replace('\n', ', ')
 
 
 def _read(opened, part) -> tf.data.Dataset:

@@ -1,11 +1,10 @@
 """Serves a Reverb checkpoint, or a data set, until it is told to stop."""
 
-import contextlib
 import os
 import signal
 import tempfile
 import threading
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import reverb
 
@@ -83,33 +82,41 @@ def table_infos(server: reverb.Server) -> Dict[str, Any]:
   return server.localhost_client().server_info(timeout=_TIMEOUT_SECONDS)
 
 
-@contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[], None]]:
-  """Yields a function that waits for SIGINT (Ctrl-C) or SIGTERM.
+class StopSignals:
+  """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
 
-  Either of them raises KeyboardInterrupt if it comes before the wait. A second
-  signal does what it does without this: it ends the program at once.
+  Until `hold`, either of them raises KeyboardInterrupt. After it, they end
+  `wait`. A second signal does what it does without this: it ends the program
+  at once.
   """
-  is_waiting = False
-  stop = threading.Event()
 
-  def on_signal(*unused_arguments):
-    restore()
-    if not is_waiting:
+  def __init__(self):
+    self._is_held = False
+    self._stop = threading.Event()
+    self._handlers: Dict[int, Any] = {}
+
+  def __enter__(self) -> 'StopSignals':
+    for number in _SIGNALS:
+      self._handlers[number] = signal.signal(number, self._on_signal)
+    return self
+
+  def __exit__(self, *unused_error) -> None:
+    self._restore()
+
+  def hold(self) -> None:
+    """Lets signals interrupt nothing from now on, but end `wait`."""
+    self._is_held = True
+
+  def wait(self) -> None:
+    """Waits for a signal, or returns at once if there was one."""
+    self._stop.wait()
+
+  def _on_signal(self, *unused_arguments) -> None:
+    self._restore()
+    if not self._is_held:
       raise KeyboardInterrupt
-    stop.set()
+    self._stop.set()
 
-  def wait():
-    nonlocal is_waiting
-    is_waiting = True
-    stop.wait()
-
-  def restore():
-    for number, handler in before.items():
+  def _restore(self) -> None:
+    for number, handler in self._handlers.items():
       signal.signal(number, handler)
-
-  before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
-  try:
-    yield wait
-  finally:
-    restore()

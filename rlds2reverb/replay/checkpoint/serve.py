@@ -50,7 +50,8 @@ def restore_reverb_server(
       hold what the other files say.
     ConnectionError: if the server does not say what it holds.
     ValueError: if `port` is in use, if a directory is not on the local disk, or
-      if `checkpoint_root` contains `directory`.
+      if `checkpoint_root` contains `directory`, unless that is the newest
+      checkpoint there.
   """
   directory = files.expand_local(directory, 'The checkpoint')
   if checkpoint_root is not None:
@@ -72,15 +73,16 @@ def restore_reverb_server(
   is_temporary = checkpoint_root is None
   if is_temporary:
     checkpoint_root = tempfile.mkdtemp()
-  elif os.path.realpath(directory).startswith(
-      os.path.join(os.path.realpath(checkpoint_root), '')
-  ):
-    raise ValueError(
-        f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb'
-        ' removes old checkpoints from its root. Choose another root.'
-    )
   else:
     newest = newest_checkpoint(checkpoint_root)
+    is_newest = newest is not None and os.path.samefile(newest, directory)
+    if not is_newest and os.path.realpath(directory).startswith(
+        os.path.join(os.path.realpath(checkpoint_root), '')
+    ):
+      raise ValueError(
+          f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb'
+          ' removes old checkpoints from its root. Choose another root.'
+      )
     if newest is not None:
       directory = newest
       described = records_lib.read_tables(directory)
