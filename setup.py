@@ -42,7 +42,7 @@ setuptools.setup(
         'console_scripts': [
             f'rlds2reverb-{program.replace("_", "-")} ='
             f' rlds2reverb.scripts:run_{program}'
-            for program in ('record_episodes', 'validate_configs')
+            for program in ('convert', 'record_episodes', 'validate_configs')
         ],
     },
     python_requires='>=3.10,<3.12',
