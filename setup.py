@@ -44,6 +44,7 @@ setuptools.setup(
             f'rlds2reverb-{program.replace("_", "-")} ='
             f' rlds2reverb.scripts:run_{program}'
             for program in (
+                'convert',
                 'describe',
                 'record_episodes',
                 'serve',

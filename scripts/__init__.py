@@ -12,6 +12,10 @@ def _run(program: str) -> None:
   )
 
 
+def run_convert() -> None:
+  _run('convert')
+
+
 def run_describe() -> None:
   _run('describe')
 

@@ -5,8 +5,6 @@
     python -m scripts.describe --checkpoint_dir=/data/checkpoint
 """
 
-import sys
-
 from absl import app
 from absl import flags
 import tensorflow as tf
@@ -80,9 +78,10 @@ def _describe():
 def main():
   try:
     description = _describe()
-  except (records.CheckpointError, tf.errors.OpError) as e:
-    message = getattr(e, 'message', str(e))
-    sys.exit(f'The data cannot be read. {message.splitlines()[0]}')
+  except tf.errors.OpError as e:
+    raise ValueError(
+        f'The data cannot be read: {e.message.splitlines()[0]}'
+    ) from e
   if _HTML.value is not None:
     whole.write_text(files.user_path(_HTML.value), page.to_html(description))
   if _TENSORBOARD_DIR.value is not None:
@@ -93,4 +92,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main)
+  flags_lib.run(main, errors=(records.CheckpointError,))

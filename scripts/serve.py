@@ -76,14 +76,11 @@ def _start():
   elif _CHECKPOINT_AT_END.value:
     raise app.UsageError('--checkpoint_at_end needs a --checkpoint_root.')
   if _CHECKPOINT_DIR.value is not None:
-    try:
-      return checkpoint_serve.restore_reverb_server(
-          files.user_path(_CHECKPOINT_DIR.value),
-          port=_PORT.value,
-          checkpoint_root=root,
-      )
-    except records.CheckpointError as e:
-      raise ValueError(str(e)) from e
+    return checkpoint_serve.restore_reverb_server(
+        files.user_path(_CHECKPOINT_DIR.value),
+        port=_PORT.value,
+        checkpoint_root=root,
+    )
   table = items.TableItems(
       _TABLE.value,
       sequence_length=_SEQUENCE_LENGTH.value or None,
@@ -136,4 +133,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main)
+  flags_lib.run(main, errors=(records.CheckpointError,))

@@ -15,7 +15,7 @@ ends with `run`:
 
 import os
 import sys
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple, Type
 
 from absl import app
 from absl import flags
@@ -139,11 +139,15 @@ def take_bound_flags(program: str) -> None:
   _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
 
 
-def run(main: Callable[[], Optional[int]]) -> None:
+def run(
+    main: Callable[[], Optional[int]],
+    errors: Tuple[Type[Exception], ...] = (),
+) -> None:
   """Runs a program; errors that its user can mend become one message.
 
   Args:
     main: the program, which returns its exit code, or None for 0.
+    errors: classes of such errors, besides OSError, SyntaxError and ValueError.
   """
 
   def call(argv):
@@ -151,13 +155,22 @@ def run(main: Callable[[], Optional[int]]) -> None:
       raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
     try:
       sys.exit(main())
-    except (OSError, SyntaxError, ValueError) as e:
+    except (OSError, SyntaxError, ValueError, *errors) as e:
       logging.debug('The error was raised here:', exc_info=True)
       sys.exit(str(e))
 
+  quiet_logs()
+  app.run(call)
+
+
+def quiet_logs() -> None:
+  """Keeps out of the log what no user can do anything about."""
   logging.set_verbosity(logging.WARNING)
   tf.get_logger().setLevel('ERROR')
-  app.run(call)
+  # TFDS warns of its own features' dtypes, once for each.
+  logging.get_absl_handler().addFilter(
+      lambda record: 'FeatureConnector.dtype' not in str(record.msg)
+  )
 
 
 def _user_data_set(name: str) -> str:

@@ -183,10 +183,11 @@ class OpenSource:
     source: the source.
     name: the name of the data set, with its config and version.
     directory: the folder of its version.
+    features: the TFDS features of an episode.
     ranges: the episodes of the source's split: one range for each part of it.
     shards: the same episodes, with a range for each file.
     num_episodes: how many episodes there are.
-    num_bytes: about how many bytes of the files they take; 0 if not known.
+    num_bytes: about how many bytes of the files they take.
     mapping: the mapping of the source, or None.
     transforms: its transforms and filters.
   """
@@ -196,18 +197,14 @@ class OpenSource:
     self.source = source
     self.name = builder.info.full_name
     self.directory = os.fspath(builder.data_path)
+    self.features = builder.info.features
     self._splits = builder.info.splits
     self.ranges = _ranges(source, self._splits)
     self.shards = [
         shard for part in self.ranges for shard in self._shards_of(part)
     ]
     self.num_episodes = sum(map(len, self.ranges))
-    self.num_bytes = sum(
-        self._splits[part.split].num_bytes
-        * len(part)
-        // max(self._splits[part.split].num_examples, 1)
-        for part in self.ranges
-    )
+    self.num_bytes = sum(map(self._num_bytes, self.ranges))
     self.mapping = mapping_of(source)
     self.transforms = transforms_of(source)
 
@@ -292,6 +289,13 @@ class OpenSource:
     return episodes.enumerate(start=part.begin).map(
         lambda index, episode: {**episode, EPISODE_INDEX: index}
     )
+
+  def _num_bytes(self, part):
+    split = self._splits[part.split]
+    num_bytes = split.num_bytes
+    if not num_bytes:  # Whoever wrote the data set did not count them.
+      num_bytes = sum(tf.io.gfile.stat(path).length for path in split.filepaths)
+    return num_bytes * len(part) // split.num_examples
 
   def _shards_of(self, part):
     """Returns a range cut where one file ends and the next begins."""

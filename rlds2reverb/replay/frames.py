@@ -3,6 +3,7 @@
 import dataclasses
 from typing import (
     Any,
+    Callable,
     Iterator,
     List,
     NamedTuple,
@@ -43,6 +44,9 @@ class FrameSource(NamedTuple):
     form: what the frames depend on, apart from the data, as a JSON value.
     of_sequences: whether the blocks consist of whole sequences, which are the
       items.
+    first_episode: what identifies the first episode, if they are identified by
+      their index.
+    watch: a function that is called with each block of `frames`.
   """
 
   spec: trajectory.Trajectory
@@ -52,12 +56,17 @@ class FrameSource(NamedTuple):
   blocks: tf.data.Dataset
   form: Any
   of_sequences: bool = False
+  first_episode: int = 0
+  watch: Callable[[frame_blocks.Block], None] = lambda block: None
 
-  def layout(self, identity: Optional[Any]) -> layout_lib.Layout:
+  def layout(
+      self, identity: Optional[Any], *, inserted_at: Optional[int] = None
+  ) -> layout_lib.Layout:
     """Returns a new `Layout` for the frames.
 
     Args:
       identity: what tells the data from other data, or None.
+      inserted_at: see `Layout`.
     """
     return layout_lib.Layout(
         self.tables,
@@ -65,6 +74,7 @@ class FrameSource(NamedTuple):
         self.groups,
         form=self.form,
         of_sequences=self.of_sequences,
+        inserted_at=inserted_at,
     )
 
   def step_types(self) -> Iterator[np.ndarray]:
@@ -80,19 +90,21 @@ class FrameSource(NamedTuple):
       if self.of_sequences:
         episode_id = None
       elif isinstance(episode_id, tuple):
-        episode_id = int(block.episode)
+        episode_id = self.first_episode + int(block.episode)
       elif isinstance(episode_id, bytes):
         episode_id = episode_id.decode(errors='backslashreplace')
       else:
         episode_id = int(episode_id)
       for begin in range(0, len(block.trajectory.step_type), self.block_length):
-        yield frame_blocks.Block(
+        frames = frame_blocks.Block(
             frame_blocks.slice_frames(
                 block.trajectory, begin, begin + self.block_length
             ),
             episode_id,
             int(block.step) + begin,
         )
+        self.watch(frames)
+        yield frames
 
 
 def make_frame_source(

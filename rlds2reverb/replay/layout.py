@@ -77,6 +77,7 @@ class Layout:
       *,
       form: Any = None,
       of_sequences: bool = False,
+      inserted_at: Optional[int] = None,
   ):
     """Creates the layout.
 
@@ -87,6 +88,9 @@ class Layout:
       form: what else the keys depend on, see `keys.make_keys`.
       of_sequences: whether the blocks consist of sequences, each of which is a
         chunk and an item of its own, whatever its step types.
+      inserted_at: the date of the first item, in nanoseconds, by which a server
+        orders items; every further item is a nanosecond younger. The default is
+        now.
 
     Raises:
       ValueError: if there is no table, or if items of one table cross episodes
@@ -115,7 +119,9 @@ class Layout:
     self._priorities = [priorities_lib.Priorities(table) for table in tables]
     self._bypassed = 0
     self._episode_ids = set()
-    self._next_inserted_at = time.time_ns()
+    self._next_inserted_at = (
+        time.time_ns() if inserted_at is None else inserted_at
+    )
     # Positions count frames from the start of the data, padding included.
     self._end = 0
     self._episode_start = 0

@@ -57,7 +57,7 @@ class MessagesTest(absltest.TestCase):
     os.truncate(file, os.path.getsize(file) - 5)
     result = programs.run('describe', f'--dataset={directory}')
     self.assertEqual(result.returncode, 1)
-    self.assertIn('The data cannot be read.', result.stderr)
+    self.assertIn('The data cannot be read: ', result.stderr)
     self.assertNotIn('Traceback', result.stderr)
 
 
