@@ -247,7 +247,11 @@ def _in_blocks(noted, block_length) -> tf.data.Dataset:
     return tf.clip_by_value(fitting, 1, _MAX_EPISODES_PER_BLOCK)
 
   def stack(facts, *rest):
-    rows = facts.rows.values
+    rows = facts.rows
+    if isinstance(rows, tf.RaggedTensor):
+      rows = rows.values
+    else:  # All episodes are known to have one length.
+      rows = tf.reshape(rows, [-1, rows.shape[-1]])
     return facts._replace(rows=rows), moments_lib.of_block(rows), *rest
 
   return (

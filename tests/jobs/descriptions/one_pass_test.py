@@ -88,6 +88,18 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     again = one_pass.read_once(data, num_excerpts=5, seed=1).excerpts
     self.assertEqual([one.episode for one in again], chosen)
 
+  def test_a_length_that_is_known(self):
+    episodes = [odd_data.make(index, 5) for index in range(3)]
+    data = tf.data.Dataset.from_tensor_slices(
+        {'steps': tf.nest.map_structure(lambda *all: np.stack(all), *episodes)}
+    )
+    found = one_pass.read_once(data).statistics
+    self.assertEqual(found.num_steps, 15)
+    self.assertAllEqual(
+        found.fields['action'].max,
+        _stack(episodes, lambda episode: episode['action']).max(0),
+    )
+
   def test_lengths_that_differ(self):
     episode = odd_data.make(0)
     spec = {'steps': golden.stacked_spec(episode)}
