@@ -73,3 +73,15 @@ def clean(count: int, seed: int = 100) -> List[Dict[str, Any]]:
   """Returns `count` more episodes, of 1 to 40 steps, of which nothing is odd."""
   rng = np.random.default_rng(seed)
   return [make(seed + i, int(rng.integers(2, 40))) for i in range(count)]
+
+
+def with_images() -> List[golden.Episode]:
+  """Returns six clean episodes and one with NaN, with images of 4x5 pixels."""
+  episodes = clean(6) + [make(6)]
+  episodes[6]['observation']['position'][4, 1] = np.nan
+  episodes[6]['observation']['position'][2, 0] = np.inf
+  for episode in episodes:
+    image = np.zeros([golden.length_of(episode), 4, 5, 3], np.uint8)
+    image[:, 1, 2, 0] = 200
+    episode['observation']['image'] = image
+  return episodes

@@ -4,14 +4,12 @@ import json
 import os
 import re
 import unittest
-import xml.etree.ElementTree
 
 from absl.testing import absltest
 import numpy as np
 
 from rlds2reverb.jobs import describe
 from rlds2reverb.jobs.descriptions import page
-from rlds2reverb.jobs.descriptions import pictures
 from rlds2reverb.jobs.descriptions import text
 from tests import golden
 from tests.jobs import browser
@@ -59,16 +57,6 @@ class PageTest(absltest.TestCase):
     self.assertNotIn('<odd>', self.html)
     ids = re.findall(r'\bid="([^"]*)"', self.html)
     self.assertLen(set(ids), len(ids))
-
-  def test_pictures_take_the_colours_of_the_page(self):
-    for svg in (
-        pictures.histogram(self.plain['histograms']['reward'], 'a'),
-        pictures.order(self.plain['order'], 'b'),
-        pictures.ranges(self.plain['fields'][0]['columns'], 'c'),
-    ):
-      xml.etree.ElementTree.fromstring(svg)
-      self.assertIn('var(--mark)', svg)
-      self.assertNotRegex(svg, '#[0-9a-f]{6}')
 
   @unittest.skipUnless(browser.find_chromium(), 'Chromium is not installed.')
   def test_in_a_browser(self):
