@@ -116,12 +116,17 @@ def convert(
     return {}
   with files.writing_to(folder):
     os.makedirs(folder, exist_ok=True)
-  with locks.locked(os.path.join(folder, _LOCK), plan.output.place):
-    # It may have been written in the meantime.
-    _check_same_plan(plan, folder)
-    job.prepare()
-    whole.write_text(os.path.join(folder, _PLAN), plan.to_json())
-    return job.run()
+  try:
+    with locks.locked(os.path.join(folder, _LOCK), plan.output.place):
+      # It may have been written in the meantime.
+      _check_same_plan(plan, folder)
+      job.prepare()
+      whole.write_text(os.path.join(folder, _PLAN), plan.to_json())
+      return job.run()
+  finally:
+    # Of a job that was refused nothing is left.
+    with contextlib.suppress(OSError):
+      os.rmdir(folder)
 
 
 @contextlib.contextmanager

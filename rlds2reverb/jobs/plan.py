@@ -82,7 +82,7 @@ class Task:
 
   @property
   def num_episodes(self) -> int:
-    return sum(map(len, self.ranges))
+    return sum(part.num_episodes for part in self.ranges)
 
   @property
   def indices(self) -> List[int]:
@@ -312,7 +312,7 @@ def _weighted(
         'weights must be a positive number for each of the'
         f' {len(ranges)} data sets, but are {list(weights)}.'
     )
-  sizes = [sum(map(len, parts)) for parts in ranges]
+  sizes = [sum(part.num_episodes for part in parts) for parts in ranges]
   unit = min(size / weight for size, weight in zip(sizes, weights))
   kept = []
   for parts, weight in zip(ranges, weights):
@@ -320,9 +320,9 @@ def _weighted(
     kept.append([])
     for part in parts:
       part = part._replace(end=min(part.end, part.begin + left))
-      if len(part):
+      if part.num_episodes:
         kept[-1].append(part)
-        left -= len(part)
+        left -= part.num_episodes
   return kept
 
 
@@ -340,7 +340,7 @@ def _cut(index, parts, source, task_bytes) -> List[Task]:
       if (
           last is not None
           and last.split == piece.split
-          and last.num_episodes + len(piece) <= limit
+          and last.num_episodes + piece.num_episodes <= limit
       ):
         *before, end = last.ranges
         if end.end == piece.begin:
@@ -354,8 +354,9 @@ def _cut(index, parts, source, task_bytes) -> List[Task]:
 
 
 def _split_evenly(part, limit) -> List[sources_lib.Range]:
-  count = -(-len(part) // limit)
-  borders = [part.begin + len(part) * i // count for i in range(count + 1)]
+  size = part.num_episodes
+  count = -(-size // limit)
+  borders = [part.begin + size * i // count for i in range(count + 1)]
   return [
       part._replace(begin=begin, end=end)
       for begin, end in zip(borders, borders[1:])

@@ -52,7 +52,7 @@ class RldsOutput(outputs.Output):
 
   def lost(self, folder, receipts):
     return {
-        number: f'{self._part(folder, number)} is not there any more'
+        number: f'their output in {folder} is not there any more'
         for number in receipts
         if not os.path.isdir(self._part(folder, number))
     }

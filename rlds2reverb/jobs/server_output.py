@@ -25,23 +25,11 @@ class ServerOutput(outputs.Output):
   def check(self, frames, receipts) -> List[str]:
     infos = self._infos()
     for table in self.plan.table_items:
-      info = infos[table.table_name]
-      specs.check_signature(info.signature, frames.spec)
-      if tables_lib.blocks_after(info, estimates.fewest_items(self.plan, table)):
-        limiter = info.rate_limiter_info
-        raise ValueError(
-            f'Table {info.name!r} would block: nobody samples it while it is'
-            ' filled, and its rate limiter has'
-            f' samples_per_insert={limiter.samples_per_insert:g} and'
-            f' max_diff={limiter.max_diff:g}. Fill a table with the MinSize rate'
-            ' limiter.'
-        )
-      if estimates.fewest_items(self.plan, table) > info.max_size:
-        raise ValueError(
-            f'Table {info.name!r} is too small: its max_size is {info.max_size},'
-            f' and there are {self.plan.num_episodes} episodes, each of which'
-            ' makes an item. Create the table with a larger max_size.'
-        )
+      _check_table(
+          infos[table.table_name],
+          frames,
+          estimates.fewest_items(self.plan, table, frames),
+      )
     return [f'to the Reverb server at {self.plan.output.place}'] + [
         f'  table {name!r} holds {info.current_size} of at most'
         f' {info.max_size} items'
@@ -103,6 +91,38 @@ class ServerOutput(outputs.Output):
 def _removed(info) -> int:
   """Returns how many items a table has removed in this run of its server."""
   return tables_lib.inserted(info) - info.current_size
+
+
+def _check_table(info, frames, fewest: int) -> None:
+  """Raises a ValueError if a table cannot take the items.
+
+  Args:
+    info: the table.
+    frames: the frames.
+    fewest: how many items there are at least.
+  """
+  try:
+    specs.check_signature(info.signature, frames.spec)
+  except specs.SpecMismatchError as e:
+    raise ValueError(
+        f'The signature of table {info.name!r} does not fit the data:\n  '
+        + '\n  '.join(e.differences)
+    ) from e
+  if tables_lib.blocks_after(info, fewest):
+    limiter = info.rate_limiter_info
+    raise ValueError(
+        f'Table {info.name!r} would block: nobody samples it while it is'
+        ' filled, and its rate limiter has'
+        f' samples_per_insert={limiter.samples_per_insert:g} and'
+        f' max_diff={limiter.max_diff:g}. Fill a table with the MinSize rate'
+        ' limiter.'
+    )
+  if fewest > info.max_size:
+    raise ValueError(
+        f'Table {info.name!r} is too small: its max_size is {info.max_size}, and'
+        f' there are {fewest} items or more. Create the table with a larger'
+        ' max_size.'
+    )
 
 
 def _check_not_full(info, removed_before: int) -> None:

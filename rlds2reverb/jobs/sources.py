@@ -70,7 +70,8 @@ class Range(NamedTuple):
   begin: int
   end: int
 
-  def __len__(self) -> int:
+  @property
+  def num_episodes(self) -> int:
     return self.end - self.begin
 
   def __str__(self) -> str:
@@ -203,7 +204,7 @@ class OpenSource:
     self.shards = [
         shard for part in self.ranges for shard in self._shards_of(part)
     ]
-    self.num_episodes = sum(map(len, self.ranges))
+    self.num_episodes = sum(part.num_episodes for part in self.ranges)
     self.num_bytes = sum(map(self._num_bytes, self.ranges))
     self.mapping = mapping_of(source)
     self.transforms = transforms_of(source)
@@ -295,7 +296,7 @@ class OpenSource:
     num_bytes = split.num_bytes
     if not num_bytes:  # Whoever wrote the data set did not count them.
       num_bytes = sum(tf.io.gfile.stat(path).length for path in split.filepaths)
-    return num_bytes * len(part) // split.num_examples
+    return num_bytes * part.num_episodes // split.num_examples
 
   def _shards_of(self, part):
     """Returns a range cut where one file ends and the next begins."""
@@ -336,7 +337,7 @@ def _ranges(source: Source, splits) -> List[Range]:
         0 if one.from_ is None else one.from_,
         size if one.to is None else one.to,
     )
-    if len(part):
+    if part.num_episodes > 0:
       ranges.append(part)
   if not ranges:
     raise ValueError(
