@@ -36,13 +36,21 @@ setuptools.setup(
     },
     package_data={
         'rlds2reverb': ['py.typed'],
+        'rlds2reverb.jobs.descriptions': ['*.css', '*.js'],
         'rlds2reverb.configs': ['*.gin', 'features/*/*.json'],
     },
     entry_points={
         'console_scripts': [
             f'rlds2reverb-{program.replace("_", "-")} ='
             f' rlds2reverb.scripts:run_{program}'
-            for program in ('record_episodes', 'validate_configs')
+            for program in (
+                'convert',
+                'describe',
+                'record_episodes',
+                'serve',
+                'validate',
+                'validate_configs',
+            )
         ],
     },
     python_requires='>=3.10,<3.12',
@@ -74,6 +82,8 @@ setuptools.setup(
         'etils[epath]',
         'h5py',
         'gin-config',
+        # The pictures of `describe`.
+        'matplotlib',
         'tqdm',
     ],
     extras_require={

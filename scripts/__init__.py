@@ -12,8 +12,24 @@ def _run(program: str) -> None:
   )
 
 
+def run_convert() -> None:
+  _run('convert')
+
+
+def run_describe() -> None:
+  _run('describe')
+
+
 def run_record_episodes() -> None:
   _run('record_episodes')
+
+
+def run_serve() -> None:
+  _run('serve')
+
+
+def run_validate() -> None:
+  _run('validate')
 
 
 def run_validate_configs() -> None:

@@ -4,14 +4,14 @@
         --num_episodes=100 --directory=/tmp/cartpole
 """
 
-import sys
-
 from absl import app
 from absl import flags
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import recording
+from rlds2reverb.jobs import flags as flags_lib
 
+flags_lib.define_gin_flags()
 _ENVIRONMENT = flags.DEFINE_string(
     'environment', 'CartPole-v1', 'The id of a gym environment.'
 )
@@ -19,7 +19,6 @@ _DIRECTORY = flags.DEFINE_string(
     'directory',
     None,
     'The directory to write, which must not exist yet, or be empty.',
-    required=True,
 )
 _NUM_EPISODES = flags.DEFINE_integer(
     'num_episodes', 100, 'How many episodes to record.', lower_bound=1
@@ -36,23 +35,21 @@ _SEED = flags.DEFINE_integer(
 )
 
 
-def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
-  try:
-    directory = recording.record_episodes(
-        _ENVIRONMENT.value,
-        files.user_path(_DIRECTORY.value),
-        _NUM_EPISODES.value,
-        max_steps=_MAX_STEPS.value,
-        split=_SPLIT.value,
-        seed=_SEED.value,
-        progress=True,
-    )
-  except (OSError, ValueError) as e:
-    sys.exit(str(e))
+def main():
+  flags_lib.take_bound_flags('record_episodes')
+  if _DIRECTORY.value is None:
+    raise app.UsageError('Flag --directory must have a value.')
+  directory = recording.record_episodes(
+      _ENVIRONMENT.value,
+      files.user_path(_DIRECTORY.value),
+      _NUM_EPISODES.value,
+      max_steps=_MAX_STEPS.value,
+      split=_SPLIT.value,
+      seed=_SEED.value,
+      progress=True,
+  )
   print(f'Recorded {_NUM_EPISODES.value} episodes in {directory}')
 
 
 if __name__ == '__main__':
-  app.run(main)
+  flags_lib.run(main)

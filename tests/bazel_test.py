@@ -33,6 +33,7 @@ _FLOORS = (
     'replay',
     'replay/server',
     'replay/checkpoint',
+    'jobs/descriptions',
     'jobs',
 )
 _OUTPUT_FOLDERS = ('build', 'dist', '__pycache__')

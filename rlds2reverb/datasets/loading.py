@@ -74,7 +74,7 @@ def load_episodes(
         f' but is {shard_index}.'
     )
   with files.os_errors(os.fspath(name_or_directory)):
-    builder = _builder(name_or_directory, data_dir)
+    builder = find_builder(name_or_directory, data_dir)
   features = builder.info.features
   if rlds.STEPS not in features:
     raise ValueError(
@@ -125,8 +125,18 @@ def load_episodes(
   )
 
 
-def _builder(name_or_directory: files.PathLike, data_dir):
-  """Returns the TFDS builder of a directory or of a name."""
+def find_builder(
+    name_or_directory: files.PathLike, data_dir: Optional[files.PathLike] = None
+) -> tfds.core.DatasetBuilder:
+  """Returns the TFDS builder of a directory or of a name.
+
+  Args:
+    name_or_directory: see `load_episodes`.
+    data_dir: see `load_episodes`.
+
+  Raises:
+    FileNotFoundError: if there is no such data set on disk.
+  """
   name = os.fspath(name_or_directory)
   directory = files.expand(name)
   if files.is_folder(directory):

@@ -83,7 +83,7 @@ def save_episodes(
         ' too: choose another directory.'
     )
   rlds_data = steps_lib.stack_episodes(rlds_data)
-  features = _features(rlds_data.element_spec)
+  features = features_of(rlds_data.element_spec)
   pipeline, problem = pipelines.fingerprint(rlds_data)
   fingerprint = identity_lib.fingerprint(
       str(rlds_data.element_spec), pipeline, split, identity
@@ -129,8 +129,15 @@ def save_episodes(
   return directory
 
 
-def _features(episode_spec: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns the TFDS features of an episode with stacked steps."""
+def features_of(episode_spec: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns the TFDS features that store episodes as `save_episodes` does.
+
+  Args:
+    episode_spec: the spec of an episode with stacked steps.
+
+  Raises:
+    ValueError: if a field cannot be written; see `save_episodes`.
+  """
   steps = steps_lib.without_time(episode_spec[rlds.STEPS])
   return {
       **{

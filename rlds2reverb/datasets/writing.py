@@ -15,6 +15,7 @@ def write_episodes(
     description: str,
     features: Dict[str, Any],
     split: str = 'train',
+    max_episodes_per_file: int = _MAX_EPISODES_PER_FILE,
 ) -> None:
   """Writes one split of a data set into an empty folder.
 
@@ -25,6 +26,7 @@ def write_episodes(
     description: a description of the data set.
     features: the TFDS features of an episode.
     split: the name of the split.
+    max_episodes_per_file: how many episodes a file holds at most.
 
   Raises:
     ValueError: if there are no episodes, because TFDS cannot read such a split.
@@ -40,7 +42,7 @@ def write_episodes(
       features=tfds.features.FeaturesDict(features),
   )
   writer = tfds.core.SequentialWriter(
-      info, max_examples_per_shard=_MAX_EPISODES_PER_FILE
+      info, max_examples_per_shard=max_episodes_per_file
   )
   writer.initialize_splits([split])
   # Each call records the splits anew, so all episodes are added in one call.

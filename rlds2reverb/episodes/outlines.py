@@ -43,7 +43,7 @@ def end_outline(find_nan: bool = False) -> Outline:
 
 def outline_of(
     steps: Any,
-    nan_fields: Sequence[str],
+    nan_fields: Sequence[str] = (),
     lengths: Optional[steps_lib.Lengths] = None,
 ) -> Outline:
   """Returns the outline `[B]` of steps stacked `[B, ...]`.

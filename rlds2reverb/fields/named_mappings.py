@@ -8,25 +8,20 @@ of `StepMapping`, and the arguments of whatever these refer to:
     StepMapping.is_terminal = @TerminalOnSuccess()
     TerminalOnSuccess.success = '../success'
 
-A name without a module is first looked for among those of this package, so a
-config still works where another library has registered the same name with gin.
+`bindings` says how they are read.
 """
 
 import dataclasses
 import glob
 import os
-from typing import Any, Callable, Dict, List
-
-import gin
-from gin import config_parser
-import tree
+from typing import Any, List, Optional
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
+from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import step_mapping
 
 _SUFFIX = '.gin'
-_MODULE = 'rlds2reverb'
 _MAPPING = 'StepMapping'
 
 
@@ -64,24 +59,38 @@ def load_mapping(
       nearest; or if the file has other statements than bindings, none of
       `StepMapping`, or a binding of something that does not exist.
   """
-  name_or_path = os.fspath(name_or_path)
-  if name_or_path.endswith(_SUFFIX):
-    path = files.expand(name_or_path)
-  else:
-    path = os.path.join(config_folder(), f'{name_or_path}{_SUFFIX}')
-    if name_or_path not in config_names():
-      raise ValueError(
-          f'There is no config {name_or_path}.'
-          f'{checks.did_you_mean(name_or_path, config_names())} The configs are'
-          f' {config_names()}. The path of a gin file must end in {_SUFFIX}.'
-      )
-  bindings = _read_bindings(path)
-  mapping_bindings = bindings.get(_get_configurable(_MAPPING, path))
-  if mapping_bindings is None:
+  path = find_config(name_or_path)
+  with files.open_text(path) as f:
+    text = f.read()
+  mapping = mapping_from(text, path, **changes)
+  if mapping is None:
     raise ValueError(
         f'{path} must bind fields of {_MAPPING}, with lines such as'
         f" {_MAPPING}.action = 'action'."
     )
+  return mapping
+
+
+def mapping_from(
+    text: str, path: str, **changes: Any
+) -> Optional[step_mapping.StepMapping]:
+  """Returns the mapping that gin bindings describe, or None if they do not.
+
+  Args:
+    text: the bindings, in gin's syntax.
+    path: the name of the file that they are from, for messages.
+    **changes: see `load_mapping`.
+
+  Raises:
+    SyntaxError: as `load_mapping` does.
+    TypeError: as `load_mapping` does.
+    ValueError: as `load_mapping` does.
+  """
+  mapping_bindings = bindings_lib.arguments_of(
+      _MAPPING, bindings_lib.read(text, path), path
+  )
+  if not mapping_bindings:
+    return None
   # Every field is passed, because gin would fill in the others with what the
   # program has bound.
   arguments = {
@@ -97,9 +106,7 @@ def load_mapping(
           f'{checks.did_you_mean(name, arguments)} The fields are'
           f' {list(arguments)}.'
       )
-    arguments[name] = tree.map_structure(
-        lambda leaf: _resolve(leaf, bindings, path), value
-    )
+    arguments[name] = value
   for name, value in changes.items():
     if name not in arguments:
       raise TypeError(
@@ -109,6 +116,31 @@ def load_mapping(
       )
     arguments[name] = value
   return step_mapping.StepMapping(**arguments)
+
+
+def find_config(name_or_path: files.PathLike) -> str:
+  """Returns the path of a config.
+
+  Args:
+    name_or_path: the name of a config, one of `config_names()`, or the path of
+      a gin file, which ends in `.gin`.
+
+  Raises:
+    ValueError: if there is no config of that name, with the names that come
+      nearest.
+  """
+  name_or_path = os.fspath(name_or_path)
+  if name_or_path.endswith(_SUFFIX):
+    path = files.expand(name_or_path)
+  else:
+    path = os.path.join(config_folder(), f'{name_or_path}{_SUFFIX}')
+    if name_or_path not in config_names():
+      raise ValueError(
+          f'There is no config {name_or_path}.'
+          f'{checks.did_you_mean(name_or_path, config_names())} The configs are'
+          f' {config_names()}. The path of a gin file must end in {_SUFFIX}.'
+      )
+  return path
 
 
 def config_names() -> List[str]:
@@ -124,81 +156,3 @@ def config_folder() -> str:
   if os.path.isdir(installed):
     return installed
   return os.path.join(os.path.dirname(package), 'configs')
-
-
-# The arguments of functions and classes, by what gin calls for these.
-_Bindings = Dict[Callable[..., Any], Dict[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Reference:
-  """A value such as `@TerminalOnSuccess()`, or without the parentheses."""
-
-  name: str
-  is_called: bool
-
-
-class _Delegate(config_parser.ParserDelegate):
-  """Keeps references, which are resolved when all bindings have been read."""
-
-  def configurable_reference(self, scoped_configurable_name, evaluate):
-    if '/' in scoped_configurable_name:
-      raise ValueError(
-          f'A config must not have scopes, but has @{scoped_configurable_name}.'
-      )
-    return _Reference(scoped_configurable_name, evaluate)
-
-  def macro(self, macro_name):
-    raise ValueError(f'A config must not have macros, but has %{macro_name}.')
-
-
-def _read_bindings(path: str) -> _Bindings:
-  """Returns the arguments that a gin file binds for each configurable."""
-  bindings = {}
-  with files.open_text(path) as f:
-    for statement in config_parser.ConfigParser(f, _Delegate()):
-      if isinstance(statement, config_parser.BlockDeclaration):
-        continue
-      if (
-          not isinstance(statement, config_parser.BindingStatement)
-          or statement.scope
-          or not statement.arg_name
-      ):
-        raise ValueError(
-            f'{path}, line {statement.location.line_num}: a config may only'
-            f" have bindings such as {_MAPPING}.action = 'action'."
-        )
-      configurable = _get_configurable(statement.selector, path)
-      arguments = bindings.setdefault(configurable, {})
-      arguments[statement.arg_name] = statement.value
-  return bindings
-
-
-def _resolve(value: Any, bindings: _Bindings, path: str) -> Any:
-  """Returns what a value of a config stands for."""
-  if not isinstance(value, _Reference):
-    return value
-  configurable = _get_configurable(value.name, path)
-  if not value.is_called:
-    return configurable
-  return configurable(**bindings.get(configurable, {}))
-
-
-def _get_configurable(name: str, path: str) -> Callable[..., Any]:
-  """Returns what is registered with gin under a name, this package's first."""
-  # In a scope gin would return another object at each call.
-  with gin.config_scope(None):
-    for full_name in f'{_MODULE}.{name}', name:
-      try:
-        return gin.get_configurable(full_name)
-      except KeyError as e:
-        raise ValueError(
-            f'{path} names {name}, which more than one module has registered'
-            f' with gin: {e}. Write the module before the name.'
-        ) from e
-      except ValueError:
-        pass  # It is not registered.
-  raise ValueError(
-      f'{path} names {name}, which is not registered with gin. Import the'
-      ' module that registers it first.'
-  )

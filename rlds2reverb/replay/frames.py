@@ -3,6 +3,7 @@
 import dataclasses
 from typing import (
     Any,
+    Callable,
     Iterator,
     List,
     NamedTuple,
@@ -44,6 +45,9 @@ class FrameSource(NamedTuple):
     of_sequences: whether the blocks consist of whole sequences, which are the
       items.
     one_episode_chunks: whether every chunk is of one episode.
+    first_episode: what identifies the first episode, if they are identified by
+      their index.
+    watch: a function that is called with each block of `frames`.
   """
 
   spec: trajectory.Trajectory
@@ -54,12 +58,17 @@ class FrameSource(NamedTuple):
   form: Any
   of_sequences: bool = False
   one_episode_chunks: bool = False
+  first_episode: int = 0
+  watch: Callable[[frame_blocks.Block], None] = lambda block: None
 
-  def layout(self, identity: Optional[Any]) -> layout_lib.Layout:
+  def layout(
+      self, identity: Optional[Any], *, inserted_at: Optional[int] = None
+  ) -> layout_lib.Layout:
     """Returns a new `Layout` for the frames.
 
     Args:
       identity: what tells the data from other data, or None.
+      inserted_at: see `Layout`.
     """
     return layout_lib.Layout(
         self.tables,
@@ -68,6 +77,7 @@ class FrameSource(NamedTuple):
         form=self.form,
         of_sequences=self.of_sequences,
         one_episode_chunks=self.one_episode_chunks,
+        inserted_at=inserted_at,
     )
 
   def step_types(self) -> Iterator[np.ndarray]:
@@ -79,21 +89,20 @@ class FrameSource(NamedTuple):
   def frames(self) -> Iterator[frame_blocks.Block]:
     """Yields the frames in the blocks that are laid out at once."""
     for block in self.blocks.prefetch(1).as_numpy_iterator():
-      episode_ids = [None] if self.of_sequences else _episode_ids(block)
+      episode_ids = [None] if self.of_sequences else _episode_ids(block, self.first_episode)
       length = len(block.trajectory.step_type)
-      if len(episode_ids) > 1:
-        yield frame_blocks.Block(
-            block.trajectory, episode_ids, block.row_splits, int(block.step)
-        )
-        continue
-      for begin in range(0, length, self.block_length):
-        end = min(begin + self.block_length, length)
-        yield frame_blocks.Block(
+      part = length if len(episode_ids) > 1 else self.block_length
+      for begin in range(0, length, part):
+        end = min(begin + part, length)
+        splits = np.clip(block.row_splits - begin, 0, end - begin)
+        frames = frame_blocks.Block(
             frame_blocks.slice_frames(block.trajectory, begin, end),
             episode_ids,
-            np.array([0, end - begin]),
+            splits,
             int(block.step) + begin,
         )
+        self.watch(frames)
+        yield frames
 
 
 def make_frame_source(
@@ -188,16 +197,15 @@ def make_frame_source(
   )
 
 
-def _episode_ids(block) -> List[Any]:
+def _episode_ids(block, first_episode) -> List[Any]:
   """Returns what identifies the episodes of a block, as JSON values."""
-  ids = block.episode_id
-  if isinstance(ids, tuple):
-    ids = block.episode
+  if isinstance(block.episode_id, tuple):
+    return (first_episode + block.episode).tolist()
   return [
       each.decode(errors='backslashreplace')
       if isinstance(each, bytes)
       else each
-      for each in ids.tolist()
+      for each in block.episode_id.tolist()
   ]
 
 

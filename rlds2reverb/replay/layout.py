@@ -107,6 +107,7 @@ class Layout:
       form: Any = None,
       of_sequences: bool = False,
       one_episode_chunks: bool = False,
+      inserted_at: Optional[int] = None,
   ):
     """Creates the layout.
 
@@ -119,6 +120,9 @@ class Layout:
         chunk and an item of its own, whatever its step types.
       one_episode_chunks: whether every chunk is of one episode. By default,
         short episodes of a block share chunks.
+      inserted_at: the date of the first item, in nanoseconds, by which a server
+        orders items; every further item is a nanosecond younger. The default is
+        now.
 
     Raises:
       ValueError: if there is no table, or if items of one table cross episodes
@@ -147,7 +151,9 @@ class Layout:
     self._priorities = [priorities_lib.Priorities(table) for table in tables]
     self._bypassed = 0
     self._episode_ids = set()
-    self._next_inserted_at = time.time_ns()
+    self._next_inserted_at = (
+        time.time_ns() if inserted_at is None else inserted_at
+    )
     # The position of the next frame, see `Pieces`.
     self._end = 0
     # The length so far, and the key, of an episode that is not at its end.

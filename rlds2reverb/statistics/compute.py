@@ -4,33 +4,32 @@ All numbers of a step become one row of float64. A number that has no meaning,
 such as the action of an episode's last step, is NaN in it. Blocks of rows, of
 many episodes, are then reduced to the moments of each column and to a uniform
 sample of the rows, which gives the quantiles. The moments of two blocks are
-merged as Chan, Golub and LeVeque (1979) do. The memory that this takes does not
-grow with the data.
+merged. The memory that this takes does not grow with the data.
 """
 
 import dataclasses
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import reservoir
+from rlds2reverb.statistics import rows as rows_lib
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+# The names of two samples that are of no field.
+RETURNS = '/returns'
+LENGTHS = '/lengths'
 
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-# The fields that have no meaning in the last step of an episode.
-_OF_TRANSITIONS = (rlds.ACTION, rlds.REWARD, rlds.DISCOUNT)
-_MAX_LEAF_SIZE = 1024
 _BLOCK_BYTES = 1 << 20
 _MAX_BLOCK_LENGTH = 4096
 _SAMPLE_BYTES = 64 << 20
-_NUM_OUTCOMES = 3  # the columns that hold an `Outcome`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,185 +152,185 @@ def compute_statistics(
       `fields` is not of numbers or its shape is not known, if the reward is not
       one number for every step, or if an argument is out of its range.
   """
-  if fields is not None:
-    paths.check_list('fields', fields)
-  if sample_size < 1 or not all(0 <= q <= 1 for q in quantiles):
-    raise ValueError(
-        'sample_size must be positive and quantiles in [0, 1], but they are'
-        f' {sample_size} and {quantiles}.'
-    )
   spec = steps_lib.steps_spec(rlds_data)
-  leaves = _choose_leaves(spec.step, fields)
-  used = {keys[0] for keys, _ in leaves} | {rlds.REWARD, *_FLAGS}
+  accumulation = Accumulation(
+      spec.step,
+      fields,
+      quantiles=quantiles,
+      sample_size=sample_size,
+      seed=seed,
+  )
 
   def to_rows(episode):
     steps = episode[rlds.STEPS]
     if not spec.stacked:
-      steps = steps.map(lambda step: {field: step[field] for field in used})
-    return _rows(steps_lib.stack_steps(steps), leaves)
+      steps = steps.map(
+          lambda step: {field: step[field] for field in accumulation.used}
+      )
+    return accumulation.rows(steps_lib.stack_steps(steps))
 
   rows = rlds_data.map(to_rows, num_parallel_calls=tf.data.AUTOTUNE)
-  width = rows.element_spec.shape[1]
-  blocks = rows.rebatch(
-      min(max(_BLOCK_BYTES // (8 * width), 1), _MAX_BLOCK_LENGTH)
-  )
-  sample_size = max(min(sample_size, _SAMPLE_BYTES // (8 * width)), 1)
   # The moments of a block need no other block, so several are made in parallel.
-  blocks = blocks.map(
-      lambda block: (_block_moments(block), block),
+  blocks = rows.rebatch(accumulation.block_length).map(
+      lambda block: (moments_lib.of_block(block), block),
       num_parallel_calls=tf.data.AUTOTUNE,
   )
-  moments, steps_sample, outcomes_sample = blocks.reduce(
-      (
-          _no_moments(width),
-          reservoir.empty(sample_size, width),
-          reservoir.empty(sample_size, _NUM_OUTCOMES),
-      ),
-      lambda state, block: _add_block(state, *block, seed),
+  state = blocks.reduce(
+      accumulation.empty(),
+      lambda state, block: accumulation.add(state, *block),
   )
-  moments = _Moments(*(leaf.numpy() for leaf in moments))
-  columns = _columns(moments, steps_sample, outcomes_sample, quantiles)
-  return _to_statistics(columns, leaves, moments)
+  return accumulation.statistics(state)
 
 
-def _choose_leaves(step_spec, fields) -> List[Tuple[paths.Keys, tf.TensorSpec]]:
-  """Returns the keys and specs of the leaves that have statistics."""
-  named = paths.leaves(step_spec)
-  keys = {name: paths.find(step_spec, name) for name in named}
-  if fields is None:
-    return [
-        (keys[name], spec)
-        for name, spec in named.items()
-        if keys[name][0] not in _FLAGS
-        and _is_numbers(spec)
-        and spec.shape.num_elements() <= _MAX_LEAF_SIZE
-    ]
-  chosen = {}
-  for path in fields:
-    above = paths.find(step_spec, path)
-    for name, spec in named.items():
-      if keys[name][: len(above)] != above:
-        continue
-      if not _is_numbers(spec):
-        raise ValueError(
-            f'{name} must have numbers of a known shape, but its spec is'
-            f' {spec}. Name the fields one by one.'
-        )
-      chosen[keys[name]] = spec
-  return list(chosen.items())
-
-
-def _is_numbers(spec) -> bool:
-  return (
-      isinstance(spec, tf.TensorSpec)
-      and spec.dtype != tf.string
-      and spec.shape.is_fully_defined()
-  )
-
-
-def _rows(steps, leaves) -> tf.Tensor:
-  """Returns the numbers of stacked steps, float64 `[T, D]`.
-
-  The last columns hold the outcome of the episode in the row of its last step,
-  and NaN in all other rows.
-  """
-  is_last = outcomes.flag(steps, rlds.IS_LAST)[:, None]
-  length = tf.size(is_last)
-  columns = []
-  for keys, spec in leaves:
-    leaf = tf.cast(paths.get(steps, keys), tf.float64)
-    leaf = tf.reshape(leaf, [length, spec.shape.num_elements()])
-    if keys[0] in _OF_TRANSITIONS:
-      leaf = tf.where(~is_last, leaf, np.nan)
-    columns.append(leaf)
-  is_end = (tf.range(length) == length - 1)[:, None]
-  for value in outcomes.outcome(steps):
-    columns.append(tf.where(is_end, tf.cast(value, tf.float64), np.nan))
-  return tf.concat(columns, axis=1)
-
-
-class _Moments(NamedTuple):
-  """The moments of the finite numbers of each column.
+class State(NamedTuple):
+  """What is known of the rows that were added to an `Accumulation`.
 
   Attributes:
-    count: float64 `[D]`: how many there are.
-    mean: float64 `[D]`: their mean.
-    squares: float64 `[D]`: the sum of their squared differences from the mean.
-    min: float64 `[D]`: the least of them.
-    max: float64 `[D]`: the greatest of them.
-    rows: int64 `[]`: the number of all rows.
+    moments: their moments.
+    steps: a sample of them.
+    outcomes: a sample of the outcomes of the episodes that they are of.
   """
 
-  count: tf.Tensor
-  mean: tf.Tensor
-  squares: tf.Tensor
-  min: tf.Tensor
-  max: tf.Tensor
-  rows: tf.Tensor
+  moments: moments_lib.Moments
+  steps: reservoir.Reservoir
+  outcomes: reservoir.Reservoir
 
 
-def _no_moments(width) -> _Moments:
-  zeros = tf.zeros([width], tf.float64)
-  return _Moments(
-      zeros, zeros, zeros, zeros + np.inf, zeros - np.inf,
-      tf.constant(0, tf.int64),
-  )
+class Accumulation:
+  """Adds up the statistics of episodes, block by block.
+
+  `compute_statistics` reads a data set with it. A program that reads the data
+  for other reasons, too, has the statistics from the same pass:
+
+      state = accumulation.empty()
+      for block in ...:  # the `rows` of several episodes, one after the other
+        state = accumulation.add(state, moments.of_block(block), block)
+      statistics = accumulation.statistics(state)
+
+  Attributes:
+    leaves: the keys and the spec of each leaf that has statistics.
+    used: the names of the step fields that `rows` reads.
+    width: the number of columns of `rows`.
+    block_length: the number of rows that make a block of a good size.
+  """
+
+  def __init__(
+      self,
+      step_spec: Dict[str, Any],
+      fields: Optional[Sequence[paths.Path]] = None,
+      *,
+      quantiles: Sequence[float] = QUANTILES,
+      sample_size: int = 10_000,
+      seed: int = 0,
+  ):
+    """Args are those of `compute_statistics`; `step_spec` is that of a step."""
+    if fields is not None:
+      paths.check_list('fields', fields)
+    if sample_size < 1 or not all(0 <= q <= 1 for q in quantiles):
+      raise ValueError(
+          'sample_size must be positive and quantiles in [0, 1], but they are'
+          f' {sample_size} and {quantiles}.'
+      )
+    self.leaves = rows_lib.choose_leaves(step_spec, fields)
+    self.used = {keys[0] for keys, _ in self.leaves} | {rlds.REWARD, *_FLAGS}
+    self.width = rows_lib.NUM_OUTCOMES + sum(
+        spec.shape.num_elements() for _, spec in self.leaves
+    )
+    self.block_length = min(
+        max(_BLOCK_BYTES // (8 * self.width), 1), _MAX_BLOCK_LENGTH
+    )
+    self._quantiles = tuple(quantiles)
+    self._sample_size = max(
+        min(sample_size, _SAMPLE_BYTES // (8 * self.width)), 1
+    )
+    self._seed = seed
+
+  def rows(self, steps: Dict[str, Any]) -> tf.Tensor:
+    """Returns the rows of an episode, float64 `[T, width]`, in graph mode.
+
+    Args:
+      steps: a dict of stacked steps `[T, ...]`, with the fields `used`.
+    """
+    return rows_lib.to_rows(steps, self.leaves)
+
+  def empty(self) -> State:
+    """Returns the state before the first row."""
+    return State(
+        moments_lib.none(self.width),
+        reservoir.empty(self._sample_size, self.width),
+        reservoir.empty(self._sample_size, rows_lib.NUM_OUTCOMES),
+    )
+
+  def add(
+      self, state: State, moments: moments_lib.Moments, block: tf.Tensor
+  ) -> State:
+    """Returns the state with a block of rows added, in graph mode.
+
+    Args:
+      state: the state before.
+      moments: the moments of the block.
+      block: the rows of any episodes, float64 `[B, width]`.
+    """
+    ends = block[:, -rows_lib.NUM_OUTCOMES :]
+    # The last column is finite in the last row of an episode, where the return
+    # need not be.
+    ends = tf.boolean_mask(ends, tf.math.is_finite(ends[:, -1]))
+    return State(
+        moments_lib.merge(state.moments, moments),
+        reservoir.add(state.steps, block, self._seed),
+        reservoir.add(state.outcomes, ends, self._seed),
+    )
+
+  def statistics(self, state: State) -> Statistics:
+    """Returns the statistics of all rows that were added."""
+    moments = moments_lib.Moments(*(leaf.numpy() for leaf in state.moments))
+    columns = _columns(moments, *self._sampled(state), self._quantiles)
+    return _to_statistics(columns, self.leaves, moments)
+
+  def samples(self, state: State) -> Dict[str, List[np.ndarray]]:
+    """Returns the sample that the quantiles are taken from.
+
+    Args:
+      state: the state after the last row.
+
+    Returns:
+      For each field, by its path, the finite numbers of each of its columns: a
+      list of arrays. So, too, for `RETURNS` and `LENGTHS`.
+    """
+    steps, ends = self._sampled(state)
+    columns = [_finite(column) for column in steps.T]
+    sampled = {
+        RETURNS: [_finite(ends[:, 0])],
+        LENGTHS: [_finite(ends[:, 1])],
+    }
+    start = 0
+    for keys, spec in self.leaves:
+      end = start + spec.shape.num_elements()
+      sampled[paths.name_of(keys)] = columns[start:end]
+      start = end
+    return sampled
+
+  def _sampled(self, state):
+    """Returns the samples of steps and of outcomes, as far as they are full."""
+    return (
+        state.steps.rows.numpy()[: state.steps.seen],
+        state.outcomes.rows.numpy()[: state.outcomes.seen],
+    )
 
 
-def _merge(one: _Moments, other: _Moments) -> _Moments:
-  count = one.count + other.count
-  share = tf.math.divide_no_nan(other.count, count)
-  delta = other.mean - one.mean
-  return _Moments(
-      count,
-      one.mean + delta * share,
-      one.squares + other.squares + delta**2 * one.count * share,
-      tf.minimum(one.min, other.min),
-      tf.maximum(one.max, other.max),
-      one.rows + other.rows,
-  )
+def _finite(column):
+  return column[np.isfinite(column)]
 
 
-def _block_moments(block) -> _Moments:
-  is_finite = tf.math.is_finite(block)
-  count = tf.reduce_sum(tf.cast(is_finite, tf.float64), 0)
-  total = tf.reduce_sum(tf.where(is_finite, block, 0.0), 0)
-  mean = tf.math.divide_no_nan(total, count)
-  return _Moments(
-      count,
-      mean,
-      tf.reduce_sum(tf.where(is_finite, block - mean, 0.0) ** 2, 0),
-      tf.reduce_min(tf.where(is_finite, block, np.inf), 0),
-      tf.reduce_max(tf.where(is_finite, block, -np.inf), 0),
-      tf.shape(block, tf.int64)[0],
-  )
-
-
-def _add_block(state, block_moments, block, seed):
-  """Adds a block of rows `[B, D]` to the moments and the samples."""
-  moments, steps_sample, outcomes_sample = state
-  ends = block[:, -_NUM_OUTCOMES:]
-  # The last column is finite in the last row of an episode, where the return
-  # need not be.
-  ends = tf.boolean_mask(ends, tf.math.is_finite(ends[:, -1]))
-  return (
-      _merge(moments, block_moments),
-      reservoir.add(steps_sample, block, seed),
-      reservoir.add(outcomes_sample, ends, seed),
-  )
-
-
-def _columns(moments, steps_sample, outcomes_sample, quantiles):
+def _columns(moments, sample, ends, quantiles):
   """Returns the statistics of all columns, each a numpy array `[..., D]`."""
-  sample = steps_sample.rows.numpy()[: steps_sample.seen]
-  ends = outcomes_sample.rows.numpy()[: outcomes_sample.seen]
   is_empty = moments.count == 0
 
   def or_nan(values):
     return np.where(is_empty, np.nan, values)
 
-  columns = list(sample.T[:-_NUM_OUTCOMES]) + list(ends.T)
-  finite = [column[np.isfinite(column)] for column in columns]
+  columns = list(sample.T[: -rows_lib.NUM_OUTCOMES]) + list(ends.T)
+  finite = [_finite(column) for column in columns]
   return {
       'mean': or_nan(moments.mean),
       'std': or_nan(np.sqrt(moments.squares / np.maximum(moments.count, 1))),
@@ -347,7 +346,7 @@ def _columns(moments, steps_sample, outcomes_sample, quantiles):
           ],
           axis=-1,
       ),
-      'levels': tuple(quantiles),
+      'levels': quantiles,
   }
 
 
@@ -383,7 +382,7 @@ def _to_statistics(columns, leaves, moments) -> Statistics:
   start = 0
   num_steps = int(moments.rows)
   for keys, spec in leaves:
-    total = num_transitions if keys[0] in _OF_TRANSITIONS else num_steps
+    total = num_transitions if keys[0] in rows_lib.OF_TRANSITIONS else num_steps
     fields[paths.name_of(keys)] = field(start, spec.shape, spec.dtype, total)
     start += spec.shape.num_elements()
   return Statistics(

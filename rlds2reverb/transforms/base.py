@@ -171,6 +171,7 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
     """
 
 
+@gin.configurable(module='rlds2reverb')
 def transform_episodes(
     rlds_data: tf.data.Dataset,
     transforms: Sequence[

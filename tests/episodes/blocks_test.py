@@ -305,6 +305,20 @@ class NanFieldTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(block.fault, b'[0 2 0 0 1 0]')
 
 
+class OutlineTest(tf.test.TestCase):
+
+  def test_a_whole_episode(self):
+    episode = dict(golden.TRUNCATED, discount=np.float64([[1], [1], [1], [0]]))
+    episode['observation'] = np.float32([[1, 2], [3, np.nan], [5, 6], [7, 8]])
+    (outline,) = golden.stacked([episode]).map(
+        lambda episode: outlines.outline_of(episode['steps'], ['observation'])
+    )
+    self.assertEqual(outline['discount'].dtype, tf.float32)
+    self.assertAllEqual(outline['discount'], [1, 1, 1, 0])
+    self.assertAllEqual(outline['is_last'], episode['is_last'])
+    self.assertAllEqual(outline[outlines.NAN_FIELD], [0, 1, 0, 0])
+
+
 class ChangedStepsTest(tf.test.TestCase, parameterized.TestCase):
 
   def _lengths(self, *lengths):

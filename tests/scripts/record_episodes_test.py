@@ -50,6 +50,24 @@ class RecordEpisodesTest(absltest.TestCase):
       self.assertIn(message, result.stderr.splitlines()[-1])
       self.assertNotIn('Traceback', result.stderr)
 
+  def test_flags_from_gin(self):
+    folder = self.create_tempdir().full_path
+    with open(f'{folder}/mine.gin', 'w', encoding='utf-8') as f:
+      f.write('record_episodes.num_episodes = 5\nrecord_episodes.seed = 3\n')
+    result = _run(
+        '--config=mine.gin',
+        '--gin_binding=record_episodes.num_episodes = 2',
+        '--directory=data',
+        BUILD_WORKING_DIRECTORY=folder,
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('Recorded 2 episodes', result.stdout)
+    result = _run(
+        '--gin_binding=record_episodes.num_episode = 2', '--directory=other'
+    )
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('Did you mean num_episodes', result.stderr)
+
   def test_needs_a_directory(self):
     result = _run()
     self.assertNotEqual(result.returncode, 0)

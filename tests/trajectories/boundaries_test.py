@@ -62,6 +62,39 @@ def _episodes(max_length):
 
 class BoundariesTest(parameterized.TestCase, tf.test.TestCase):
 
+  def test_all_faults_of_all_short_episodes(self):
+    @tf.function(reduce_retracing=True)
+    def find(outline):
+      return boundaries.find_faults(outline, validation='strict')
+
+    for episode in _episodes(3):
+      found = find(_outline(episode))
+      steps = found.steps.numpy().tolist()
+      self.assertEqual(steps, sorted(steps))
+      fault = golden.find_fault(episode)
+      if fault is None or fault[1] is None:
+        self.assertEmpty(steps)
+        continue
+      self.assertEqual((found.rules.numpy()[0].decode(), steps[0]), fault)
+      # A range of discounts is a rule of its own, whatever else is wrong.
+      outside = np.flatnonzero(
+          (episode['discount'] < 0) | (episode['discount'] > 1)
+      )
+      self.assertEqual(
+          [
+              step
+              for step, rule in zip(steps, found.rules.numpy())
+              if rule.decode() == golden.DISCOUNT_RANGE
+          ],
+          outside.tolist(),
+      )
+      at = {name: column[steps[0]] for name, column in episode.items()}
+      self.assertEqual(
+          found.values.numpy()[0].decode(),
+          f'is_first={at["is_first"]:d}, is_last={at["is_last"]:d},'
+          f' is_terminal={at["is_terminal"]:d}, discount={at["discount"]:g}',
+      )
+
   def test_every_strict_rule_in_all_short_episodes(self):
     check = _check('strict')
     num_valid = 0

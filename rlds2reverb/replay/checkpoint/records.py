@@ -56,7 +56,7 @@ def read(directory: str, file: str) -> Iterator[List[bytes]]:
   Raises:
     CheckpointError: if the file is missing or damaged.
   """
-  for batch in _read(directory, file, lambda records: records):
+  for batch in read_parsed(directory, file, lambda records: records):
     yield batch.tolist()
 
 
@@ -125,14 +125,14 @@ def read_keys(
       tables say, or if a chunk is missing that an item refers to.
   """
   chunks = [np.zeros(0, np.uint64)]
-  for batch in _read(directory, CHUNKS, _keys_of_chunks):
+  for batch in read_parsed(directory, CHUNKS, _keys_of_chunks):
     chunks.append(batch)
   chunks = np.concatenate(chunks)
   in_order = np.sort(chunks)
   num_missing = 0
   indices = {name.encode(): index for index, name in enumerate(tables)}
   items, of_tables = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-  for keys, names, chunk_keys in _read(directory, ITEMS, _parse_items):
+  for keys, names, chunk_keys in read_parsed(directory, ITEMS, _parse_items):
     items.append(keys)
     of_tables.append(np.array([indices.get(name, -1) for name in names]))
     ends = np.searchsorted(in_order, chunk_keys, 'right')
@@ -157,10 +157,22 @@ def read_keys(
   return keys
 
 
-def _read(
+def read_parsed(
     directory: str, file: str, parse: Callable[[tf.Tensor], Any]
 ) -> Iterator[Any]:
-  """Yields batches of records, each parsed in graph mode by `parse`."""
+  """Yields batches of records, each parsed in graph mode.
+
+  Args:
+    directory: the checkpoint.
+    file: the name of the file.
+    parse: a function of strings `[N]`, which returns a nest of tensors.
+
+  Yields:
+    What `parse` returns, in numpy.
+
+  Raises:
+    CheckpointError: if the file is missing or damaged.
+  """
   path = os.path.join(directory, file)
   batches = (
       tf.data.TFRecordDataset(path, COMPRESSION)
@@ -182,7 +194,7 @@ def _read(
 
 
 def _keys_of_chunks(records: tf.Tensor) -> tf.Tensor:
-  (keys,), _ = _decode(records, schema_pb2.ChunkData, chunk_key=tf.uint64)
+  (keys,), _ = decode(records, schema_pb2.ChunkData, chunk_key=tf.uint64)
   return keys[:, 0]
 
 
@@ -195,7 +207,7 @@ def _parse_items(
     The keys of the items and the names of their tables, `[N]`, and the keys of
     the chunks that they refer to, `[K]`.
   """
-  (keys, tables, trajectories), _ = _decode(
+  (keys, tables, trajectories), _ = decode(
       records,
       schema_pb2.PrioritizedItem,
       key=tf.uint64,
@@ -203,15 +215,17 @@ def _parse_items(
       flat_trajectory=tf.string,
   )
   flat = schema_pb2.FlatTrajectory
-  (columns,), counts = _decode(trajectories[:, 0], flat, columns=tf.string)
+  (columns,), counts = decode(trajectories[:, 0], flat, columns=tf.string)
   columns = tf.boolean_mask(columns, tf.sequence_mask(counts[:, 0]))
-  (slices,), counts = _decode(columns, flat.Column, chunk_slices=tf.string)
+  (slices,), counts = decode(columns, flat.Column, chunk_slices=tf.string)
   slices = tf.boolean_mask(slices, tf.sequence_mask(counts[:, 0]))
-  (chunk_keys,), _ = _decode(slices, flat.ChunkSlice, chunk_key=tf.uint64)
+  (chunk_keys,), _ = decode(slices, flat.ChunkSlice, chunk_key=tf.uint64)
   return keys[:, 0], tables[:, 0], tf.unique(chunk_keys[:, 0])[0]
 
 
-def _decode(records, message, **fields):
+def decode(
+    records: tf.Tensor, message: Any, **fields: tf.DType
+) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """Returns the fields of messages, and how often each field occurs.
 
   Args:

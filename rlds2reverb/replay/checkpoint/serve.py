@@ -50,7 +50,8 @@ def restore_reverb_server(
       hold what the other files say.
     ConnectionError: if the server does not say what it holds.
     ValueError: if `port` is in use, if a directory is not on the local disk, or
-      if `checkpoint_root` contains `directory`.
+      if `checkpoint_root` contains `directory`, unless that is the newest
+      checkpoint there.
   """
   directory = files.expand_local(directory, 'The checkpoint')
   if checkpoint_root is not None:
@@ -68,19 +69,20 @@ def restore_reverb_server(
       for name, table in described.items()
   ]
   if port is not None:
-    _check_port(port)
+    check_port(port)
   is_temporary = checkpoint_root is None
   if is_temporary:
     checkpoint_root = tempfile.mkdtemp()
-  elif os.path.realpath(directory).startswith(
-      os.path.join(os.path.realpath(checkpoint_root), '')
-  ):
-    raise ValueError(
-        f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb'
-        ' removes old checkpoints from its root. Choose another root.'
-    )
   else:
-    newest = _newest_checkpoint(checkpoint_root)
+    newest = newest_checkpoint(checkpoint_root)
+    is_newest = newest is not None and os.path.samefile(newest, directory)
+    if not is_newest and os.path.realpath(directory).startswith(
+        os.path.join(os.path.realpath(checkpoint_root), '')
+    ):
+      raise ValueError(
+          f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb'
+          ' removes old checkpoints from its root. Choose another root.'
+      )
     if newest is not None:
       directory = newest
       described = records_lib.read_tables(directory)
@@ -152,8 +154,25 @@ def create_replay_buffer(
   )
 
 
-def _newest_checkpoint(root: str) -> Optional[str]:
-  """Returns the checkpoint in `root` that a server starts from, if any."""
+def check_port(port: int) -> None:
+  """Raises a ValueError if a port is in use."""
+  # A second Reverb server would start on the same port without an error.
+  with socket.socket() as probe:
+    try:
+      probe.bind(('', port))
+    except OSError as error:
+      raise ValueError(
+          f'Port {port} is in use. Choose another one, or none.'
+      ) from error
+
+
+def newest_checkpoint(root: str) -> Optional[str]:
+  """Returns the checkpoint in `root` that a server starts from, if any.
+
+  Args:
+    root: a directory that a server writes its checkpoints to, as `files.expand`
+      returns it. It need not exist.
+  """
   if not os.path.isdir(root):
     return None
   names = [
@@ -176,17 +195,6 @@ def _check_whole(server, directory, tables) -> None:
   except BaseException:
     server.stop()
     raise
-
-
-def _check_port(port: int) -> None:
-  # A second Reverb server would start on the same port without an error.
-  with socket.socket() as probe:
-    try:
-      probe.bind(('', port))
-    except OSError as error:
-      raise ValueError(
-          f'Port {port} is in use. Choose another one, or none.'
-      ) from error
 
 
 def _without_time(spec):

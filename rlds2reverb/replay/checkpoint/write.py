@@ -1,18 +1,15 @@
 """Writes RLDS data as a Reverb checkpoint, without a server."""
 
-import contextlib
 import dataclasses
 from typing import (
     Any,
     Dict,
-    List,
     Optional,
     Sequence,
     Union,
 )
 
 from absl import logging
-import numpy as np
 import reverb
 from reverb.cc.checkpointing import checkpoint_pb2
 from reverb.cc import schema_pb2
@@ -20,12 +17,10 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay.checkpoint import batches as batches_lib
 from rlds2reverb.replay.checkpoint import new_checkpoint
-from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
@@ -125,19 +120,19 @@ def write_reverb_checkpoint(
       report=report,
   )
   layout = source.layout(identity)
-  described = _describe_tables(list(layout.num_items), reverb_tables)
+  described = describe_tables(list(layout.num_items), reverb_tables)
   for table in described.values():
     if isinstance(table, reverb.Table):
       specs.check_signature(table.info.signature, source.spec)
   with new_checkpoint.new_checkpoint(directory) as path:
-    with _Writer(path) as writer:
+    with batches_lib.BatchWriter(path) as writer:
       for batch in layout.batches(source.frames()):
         writer.write(batch)
-    writer.check_keys()
+    writer.keys.check()
     new_checkpoint.write_tables(
         path,
         [
-            _table_checkpoint(table, layout.num_items[name], source.spec)
+            table_checkpoint(table, layout.num_items[name], source.spec)
             for name, table in described.items()
         ],
     )
@@ -146,52 +141,22 @@ def write_reverb_checkpoint(
   return layout.num_items
 
 
-class _Writer:
-  """Writes batches of chunks and items into a checkpoint."""
+def describe_tables(
+    names: Sequence[str],
+    described: Sequence[Union[reverb.Table, TableSettings]],
+) -> Dict[str, Union[reverb.Table, TableSettings]]:
+  """Returns the settings of each table.
 
-  def __init__(self, path: str):
-    self._chunk_keys: List[np.ndarray] = []
-    self._item_keys: List[np.ndarray] = []
-    self._files = contextlib.ExitStack()
-    self._chunks, self._items = (
-        self._files.enter_context(new_checkpoint.RecordFile(path, file))
-        for file in (records_lib.CHUNKS, records_lib.ITEMS)
-    )
+  Args:
+    names: the names of the tables.
+    described: see `reverb_tables` of `write_reverb_checkpoint`.
 
-  def __enter__(self):
-    return self
+  Returns:
+    The `reverb.Table` or `TableSettings` of each of `names`.
 
-  def __exit__(self, *error):
-    return self._files.__exit__(*error)
-
-  def write(self, batch: layout_lib.Batch) -> None:
-    self._chunks.write(batch.chunks)
-    heads = b''.join(chunk[: encoding.KEY_HEAD] for chunk in batch.chunks)
-    heads = np.frombuffer(heads, np.uint8).reshape(-1, encoding.KEY_HEAD)
-    self._chunk_keys.append(encoding.keys_of(heads))
-    for items in batch.items:
-      content = items['item'].tobytes()
-      size = len(content) // len(items)
-      self._items.write(
-          content[begin : begin + size]
-          for begin in range(0, len(content), size)
-      )
-      heads = np.frombuffer(content, np.uint8).reshape(-1, size)
-      self._item_keys.append(encoding.keys_of(heads))
-
-  def check_keys(self) -> None:
-    """Raises a ValueError if two chunks, or two items, have the same key."""
-    for kind, keys in ('chunks', self._chunk_keys), ('items', self._item_keys):
-      keys = np.concatenate(keys) if keys else np.zeros(0, np.uint64)
-      if len(np.unique(keys)) != len(keys):
-        raise ValueError(
-            f'Two {kind} have the same key, so one would replace the other.'
-            ' Write them under another identity.'
-        )
-
-
-def _describe_tables(names, described):
-  """Returns the `reverb.Table` or `TableSettings` of each of `names`."""
+  Raises:
+    ValueError: if a table is described twice, or is not one of `names`.
+  """
   tables = {_name(table): table for table in described}
   if len(tables) != len(described):
     raise ValueError('reverb_tables describes a table twice.')
@@ -208,8 +173,19 @@ def _name(table):
   return table.table_name if isinstance(table, TableSettings) else table.name
 
 
-def _table_checkpoint(table, num_items, spec):
-  """Returns the `PriorityTableCheckpoint` of a table with `num_items`."""
+def table_checkpoint(
+    table: Union[reverb.Table, TableSettings], num_items: int, spec: Any
+) -> checkpoint_pb2.PriorityTableCheckpoint:
+  """Returns the record of a table.
+
+  Args:
+    table: its settings.
+    num_items: how many items it holds.
+    spec: the spec of a frame, a `Trajectory`.
+
+  Raises:
+    ValueError: if the table is too small.
+  """
   if isinstance(table, TableSettings):
     table = reverb.Table(
         table.table_name,

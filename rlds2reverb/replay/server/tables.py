@@ -6,8 +6,12 @@ import time
 from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from absl import logging
+from google.protobuf import empty_pb2
+from google.protobuf import unknown_fields
+import grpc
 import reverb
 
+_SERVER_INFO = '/deepmind.reverb.ReverbService/ServerInfo'
 _DESCRIBE_TIMEOUT_SECONDS = 5
 _RETRY_SECONDS = 0.1
 # The variables in which gRPC looks for a proxy, in its order. Only the names in
@@ -69,6 +73,38 @@ def table_infos(
         f' {missing[0]!r}. Its tables are {sorted(infos)}.'
     )
   return {name: infos[name] for name in names}
+
+
+def state_of(address: str, timeout: float) -> str:
+  """Returns what tells one run of a server from every other.
+
+  A server that was started again, also from a checkpoint, has another one.
+
+  Args:
+    address: the address of the server, `host:port`.
+    timeout: how many seconds to wait for the server.
+
+  Raises:
+    ConnectionError: if the server does not answer in time.
+  """
+  options = [('grpc.enable_http_proxy', 0)]
+  try:
+    with grpc.insecure_channel(address, options=options) as channel:
+      response = channel.unary_unary(_SERVER_INFO)(
+          b'', timeout=timeout, wait_for_ready=True
+      )
+  except grpc.RpcError as error:
+    raise ConnectionError(
+        f'There is no answer from a Reverb server at {address}:'
+        f' {error.code()}.'
+    ) from error
+  # Reverb's package does not have this message: its first field is the number
+  # that a server draws when it starts.
+  message = empty_pb2.Empty.FromString(response)
+  for field in unknown_fields.UnknownFieldSet(message):
+    if field.field_number == 1:
+      return bytes(field.data).hex()
+  raise ConnectionError(f'{address} does not answer as a Reverb server does.')
 
 
 def describe_contents(client: reverb.Client, names: Sequence[str]) -> str:
@@ -159,16 +195,28 @@ def _proxy_advice(address: str) -> str:
   )
 
 
+def blocks_after(info: Any, count: int = 1) -> bool:
+  """Returns whether a table blocks before it took `count` more items.
+
+  Args:
+    info: the `TableInfo` of the table, which nobody samples meanwhile.
+    count: the number of items.
+  """
+  limiter = info.rate_limiter_info
+  sampled = limiter.sample_stats.completed
+  # The condition of `RateLimiter::CanInsert` in Reverb 0.14.0.
+  return (
+      info.current_size + count > limiter.min_size_to_sample
+      and (inserted(info) + count) * limiter.samples_per_insert - sampled
+      > limiter.max_diff
+  )
+
+
 def _describe(info) -> str:
   text = f'Table {info.name!r} holds {info.current_size} items.'
   limiter = info.rate_limiter_info
   sampled = limiter.sample_stats.completed
-  # The condition of `RateLimiter::CanInsert` in Reverb 0.14.0.
-  if (
-      info.current_size + 1 > limiter.min_size_to_sample
-      and (inserted(info) + 1) * limiter.samples_per_insert - sampled
-      > limiter.max_diff
-  ):
+  if blocks_after(info):
     text += (
         f' Its rate limiter lets no more in before it is sampled: it has'
         f' samples_per_insert={limiter.samples_per_insert:g} and'

@@ -1,0 +1,134 @@
+"""Reads gin bindings without making them part of the program's gin config.
+
+A name without a module is first looked for among those of this package, so a
+file still works where another library has registered the same name with gin.
+"""
+
+import dataclasses
+import io
+from typing import Any, Callable, Dict
+
+import gin
+from gin import config_parser
+import tree
+
+_MODULE = 'rlds2reverb'
+
+# The arguments of functions and classes, by what gin calls for these.
+Bindings = Dict[Callable[..., Any], Dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reference:
+  """A value such as `@TerminalOnSuccess()`, or without the parentheses."""
+
+  name: str
+  is_called: bool
+
+
+class _Delegate(config_parser.ParserDelegate):
+  """Keeps references, which are resolved when all bindings have been read."""
+
+  def configurable_reference(self, scoped_configurable_name, evaluate):
+    if '/' in scoped_configurable_name:
+      raise ValueError(
+          f'A config must not have scopes, but has @{scoped_configurable_name}.'
+      )
+    return _Reference(scoped_configurable_name, evaluate)
+
+  def macro(self, macro_name):
+    raise ValueError(f'A config must not have macros, but has %{macro_name}.')
+
+
+def read(text: str, path: str) -> Bindings:
+  """Returns the arguments that gin bindings bind for each configurable.
+
+  Args:
+    text: the bindings, in gin's syntax. The last binding of an argument counts.
+    path: the name of the file that the text is from, for messages.
+
+  Raises:
+    SyntaxError: if it is not in gin's syntax.
+    ValueError: if it has other statements than bindings, or names something
+      that is not registered with gin.
+  """
+  bindings = {}
+  lines = io.StringIO(text)
+  lines.name = path
+  for statement in config_parser.ConfigParser(lines, _Delegate()):
+    if isinstance(statement, config_parser.BlockDeclaration):
+      continue
+    if (
+        not isinstance(statement, config_parser.BindingStatement)
+        or statement.scope
+        or not statement.arg_name
+    ):
+      raise ValueError(
+          f'{path}, line {statement.location.line_num}: a config may only'
+          " have bindings such as StepMapping.action = 'action'."
+      )
+    configurable = get_configurable(statement.selector, path)
+    arguments = bindings.setdefault(configurable, {})
+    arguments[statement.arg_name] = statement.value
+  return bindings
+
+
+def arguments_of(
+    name: str, bindings: Bindings, path: str
+) -> Dict[str, Any]:
+  """Returns the arguments that are bound for one configurable.
+
+  Args:
+    name: the name of the configurable.
+    bindings: what `read` returned.
+    path: the name of the file that they are from, for messages.
+
+  Returns:
+    The arguments by name, with objects in place of references such as
+    `@TerminalOnSuccess()`; an empty dict if none is bound.
+
+  Raises:
+    ValueError: if a reference names something that is not registered with gin.
+  """
+  return {
+      argument: tree.map_structure(
+          lambda leaf: _resolve(leaf, bindings, path), value
+      )
+      for argument, value in bindings.get(
+          get_configurable(name, path), {}
+      ).items()
+  }
+
+
+def _resolve(value: Any, bindings: Bindings, path: str) -> Any:
+  """Returns what a value of a config stands for."""
+  if not isinstance(value, _Reference):
+    return value
+  if not value.is_called:
+    return get_configurable(value.name, path)
+  configurable = get_configurable(value.name, path)
+  return configurable(**arguments_of(value.name, bindings, path))
+
+
+def get_configurable(name: str, path: str) -> Callable[..., Any]:
+  """Returns what is registered with gin under a name, this package's first.
+
+  Raises:
+    ValueError: if nothing is, or if several modules have registered the name.
+  """
+  # In a scope gin would return another object at each call.
+  with gin.config_scope(None):
+    for full_name in f'{_MODULE}.{name}', name:
+      try:
+        return gin.get_configurable(full_name)
+      except KeyError as e:
+        raise ValueError(
+            f'{path} names {name}, which more than one module has registered'
+            f' with gin: {e}. Write the module before the name.'
+        ) from e
+      except ValueError:
+        pass  # It is not registered.
+  raise ValueError(
+      f'{path} names {name}, which is not registered with gin. Import the'
+      ' module that registers it first.'
+  )

@@ -1,0 +1,348 @@
+"""Converts data sets from end to end: the job that a user starts and trusts.
+
+The folder of a job holds everything that is known of it:
+
+    plan.json          the plan, which never changes
+    receipts/          a file for each task that is done
+    parts/             the output of these tasks, until it is joined
+    quarantine.jsonl   the invalid episodes
+    summary.json       what was done, when all is done
+"""
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import locks
+from rlds2reverb.datasets import whole
+from rlds2reverb.jobs import output_kinds
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import preview
+from rlds2reverb.jobs import progress as progress_lib
+from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import running
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import summary as summary_lib
+from rlds2reverb.jobs import tasks as tasks_lib
+
+_PLAN = 'plan.json'
+_LOCK = '.lock'
+# How often a server may lose what it had confirmed, before the job gives up.
+_MAX_ROUNDS = 3
+
+
+class JobError(RuntimeError):
+  """An error that says why a job is not finished, and how to go on."""
+
+
+def job_folder(plan: plan_lib.Plan) -> str:
+  """Returns the folder of a job, if the user names none.
+
+  It is beside the output; of a server, in the cache of the user, one for each
+  plan.
+  """
+  if plan.output.kind != plan_lib.SERVER:
+    return f'{plan.output.place}.job'
+  name = plan.output.place.replace(':', '_').replace('/', '_')
+  return os.path.join(
+      os.path.expanduser('~'),
+      '.cache', 'rlds2reverb', 'jobs', f'{name}-{plan.hash}',
+  )  # fmt: skip
+
+
+def convert(
+    plan: plan_lib.Plan,
+    folder: Optional[files.PathLike] = None,
+    *,
+    num_workers: int = 1,
+    dry_run: bool = False,
+    max_invalid_fraction: float = 1.0,
+    patience: float = 60.0,
+    say: Callable[[str], None] = print,
+) -> Dict[str, Any]:
+  """Does what a plan says, or what is left of it.
+
+      plan = make_plan([open_source(make_source('/data/cartpole'))],
+                       Output('checkpoint', '/data/checkpoint'),
+                       tables=[TableItems('transitions')])
+      convert(plan, num_workers=2)
+
+  Whenever this is interrupted, by an error or by the end of the process or of
+  the machine, the same call goes on with it, and the output is the same as if
+  it had not been.
+
+  Args:
+    plan: the plan.
+    folder: the folder of the job, by default `job_folder(plan)`.
+    num_workers: how many tasks are done at once, each in its process.
+    dry_run: whether only to say what would be done.
+    max_invalid_fraction: the job stops as soon as more than this fraction of
+      all episodes is invalid, and lists those that it found.
+    patience: how many seconds a server may be gone.
+    say: takes what is there to say, a few lines at a time.
+
+  Returns:
+    The summary; an empty dict of a dry run.
+
+  Raises:
+    BlockingIOError: if another process does the same job, or has the same
+      output.
+    FileExistsError: if there is something else in the place of the output.
+    InvalidEpisodesError: if too many episodes are invalid.
+    JobError: if tasks have failed. The others are done.
+    KeyboardInterrupt: if the user interrupts.
+    OSError: if a file cannot be read or written.
+    ValueError: if the job was started with another plan, or if the data does
+      not fit the output.
+  """
+  if num_workers < 1:
+    raise ValueError(f'num_workers must be positive, but is {num_workers}.')
+  if not 0 <= max_invalid_fraction <= 1:
+    raise ValueError(
+        'max_invalid_fraction must lie in [0, 1], but is'
+        f' {max_invalid_fraction}.'
+    )
+  folder = files.expand(folder or job_folder(plan))
+  _check_same_plan(plan, folder)
+  job = _Job(plan, folder, num_workers, max_invalid_fraction, patience, say)
+  if dry_run:
+    job.prepare()
+    return {}
+  with files.writing_to(folder):
+    os.makedirs(folder, exist_ok=True)
+  try:
+    with locks.locked(os.path.join(folder, _LOCK), plan.output.place):
+      # It may have been written in the meantime.
+      _check_same_plan(plan, folder)
+      job.prepare()
+      whole.write_text(os.path.join(folder, _PLAN), plan.to_json())
+      return job.run()
+  finally:
+    # Of a job that was refused nothing is left.
+    with contextlib.suppress(OSError):
+      os.rmdir(folder)
+
+
+@contextlib.contextmanager
+def interrupted_by_signals():
+  """Lets SIGTERM interrupt the body as Ctrl-C does."""
+
+  def interrupt(*unused_args):
+    raise KeyboardInterrupt
+
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  handler = signal.signal(signal.SIGTERM, interrupt)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, handler)
+
+
+class _Job(running.Listener):
+  """One start of a job."""
+
+  def __init__(
+      self, plan, folder, num_workers, max_invalid_fraction, patience, say
+  ):
+    self._plan = plan
+    self._folder = folder
+    self._num_workers = num_workers
+    self._max_skipped = math.floor(max_invalid_fraction * plan.num_episodes)
+    self._patience = patience
+    self._say = say
+    self._output = output_kinds.of(plan)
+    self._frames = None
+    self._display = None
+    self._receipts = {}
+
+  def prepare(self) -> None:
+    """Refuses what cannot work, and says what will be done."""
+    plan = self._plan
+    self._receipts = receipts_lib.read(self._folder, plan.hash)
+    opened = [sources_lib.open_source(source) for source in plan.sources]
+    specs = [
+        tasks_lib.preview_frames(plan, index)
+        for index in sorted({task.source for task in plan.tasks})
+    ]
+    self._frames = specs[0]
+    for other, source in zip(specs[1:], opened[1:]):
+      if other.form != self._frames.form:
+        raise ValueError(
+            f'{source.name} has other frames than {opened[0].name}:'
+            f' {other.spec} rather than {self._frames.spec}. Map their fields to'
+            ' the same names, dtypes and shapes.'
+        )
+    lines = self._output.check(self._frames, self._receipts)
+    self._say(
+        preview.describe(
+            plan, opened, self._frames, lines, self._folder, self._receipts
+        )
+    )
+    if not self._output.is_finished(self._receipts):
+      self._check_space()
+
+  def run(self) -> Dict[str, Any]:
+    """Does the tasks that are left, and finishes the output."""
+    start = time.monotonic()
+    if self._output.is_finished(self._receipts):
+      known = summary_lib.read(self._folder, self._plan.hash)
+      self._output.clean(self._folder)
+      if known:
+        self._say('All of it is done already; there is nothing to do.')
+        return known
+      self._say('All of it is done; only the summary was missing.')
+      return self._sum_up(start)
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(os.path.join(self._folder, summary_lib.SUMMARY))
+    for _ in range(_MAX_ROUNDS):
+      self._forget_lost()
+      left = [
+          number
+          for number in range(len(self._plan.tasks))
+          if number not in self._receipts
+      ]
+      if not left:
+        break
+      self._do(left)
+    else:
+      raise JobError(
+          f'The output was lost {_MAX_ROUNDS} times while the job ran. Start it'
+          ' again when the server is well.'
+      )
+    self._output.finish(
+        self._folder, self._frames, self._receipts, lambda num_bytes: None
+    )
+    summary = self._sum_up(start)
+    self._output.clean(self._folder)
+    return summary
+
+  def on_progress(self, number, progress):
+    self._display.update(number, progress)
+    self._check_skipped()
+
+  def on_done(self, number, receipt):
+    self._receipts[number] = receipt
+    self._display.update(number, _progress_of(receipt))
+    self._check_skipped()
+
+  def on_retry(self, number, message):
+    self._display.say(f'Task {number} is tried again: {message}')
+
+  def on_idle(self):
+    self._display.show()
+
+  def _do(self, numbers: Sequence[int]) -> None:
+    done = [_progress_of(receipt) for receipt in self._receipts.values()]
+    self._display = progress_lib.ProgressDisplay(
+        self._plan.num_episodes,
+        done=tasks_lib.Progress(*map(sum, zip(*done)))
+        if done
+        else tasks_lib.Progress(),
+    )
+    try:
+      self._check_skipped()
+      failures = running.run_tasks(
+          self._plan,
+          self._folder,
+          numbers,
+          num_workers=self._num_workers,
+          listener=self,
+          max_skipped=self._max_skipped,
+          patience=self._patience,
+      )
+    finally:
+      self._display.close()
+    if failures:
+      lines = [
+          f'  task {number}: {message}'
+          for number, message in sorted(failures.items())
+      ]
+      raise JobError(
+          f'{len(failures)} of {len(self._plan.tasks)} tasks have failed; all'
+          ' others are done.\n'
+          + '\n'.join(lines)
+          + '\nStart the same command again to do the rest.'
+      )
+
+  def _check_skipped(self) -> None:
+    skipped = self._display.total.skipped
+    if skipped > self._max_skipped:
+      summary_lib.write_quarantine(self._folder, self._receipts)
+      raise tasks_lib.InvalidEpisodesError(
+          f'{skipped} episodes are invalid, and {self._max_skipped} of'
+          f' {self._plan.num_episodes} may be. Those of the tasks that are done'
+          f' are in {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
+      )
+
+  def _forget_lost(self) -> None:
+    """Removes the receipts of tasks whose output is gone, and says so."""
+    lost = self._output.lost(self._folder, self._receipts)
+    reasons: Dict[str, List[int]] = {}
+    for number, reason in lost.items():
+      reasons.setdefault(reason, []).append(number)
+      receipts_lib.remove(self._folder, number)
+      del self._receipts[number]
+    for reason, numbers in reasons.items():
+      self._say(f'{len(numbers)} tasks are done again: {reason}.')
+
+  def _check_space(self) -> None:
+    """Raises an OSError if the disk is too full for the output."""
+    if self._plan.output.kind == plan_lib.SERVER:
+      return
+    folder = self._folder
+    while not os.path.exists(folder):
+      folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free
+    size = sum(
+        data.num_bytes / data.num_episodes * task.num_episodes
+        for number, task in enumerate(self._plan.tasks)
+        if number not in self._receipts
+        for data in [self._plan.data_sets[task.source]]
+    )
+    if free < size:
+      raise OSError(
+          f'{self._plan.output.place} needs about {size / 1e6:,.0f} MB, but'
+          f' {free / 1e6:,.0f} MB are free on its disk.'
+      )
+
+  def _sum_up(self, start) -> Dict[str, Any]:
+    summary = summary_lib.write(
+        self._plan, self._folder, self._receipts, time.monotonic() - start
+    )
+    self._say(summary_lib.to_text(summary, self._folder))
+    return summary
+
+
+def _check_same_plan(plan, folder) -> None:
+  """Raises a ValueError if a folder is of a job with another plan."""
+  path = os.path.join(folder, _PLAN)
+  if not files.exists(path):
+    return
+  with files.open_text(path) as f:
+    stored = plan_lib.from_json(f.read())
+  if stored != plan:
+    raise ValueError(
+        f'The job in {folder} was started with another plan:\n  '
+        + '\n  '.join(plan_lib.differences(stored, plan))
+        + '\nStart it as before, or choose another output, or remove that'
+        ' folder.'
+    )
+
+
+def _progress_of(receipt) -> tasks_lib.Progress:
+  return tasks_lib.Progress(
+      receipt.episodes,
+      receipt.steps,
+      receipt.num_bytes,
+      len(receipt.skipped),
+  )
+
+

@@ -1,0 +1,323 @@
+"""Describes data: its fields, its statistics, and what is odd about it."""
+
+import functools
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import gym
+import numpy as np
+import rlds
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import loading
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import paths
+from rlds2reverb.jobs.descriptions import description as description_lib
+from rlds2reverb.jobs.descriptions import one_pass
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
+from rlds2reverb.replay.checkpoint import records
+
+# A sample is read as so many runs of consecutive episodes at most.
+_MAX_RUNS = 16
+_FEATURES = "the data set's features"
+
+
+def describe_episodes(
+    rlds_data: tf.data.Dataset,
+    *,
+    name: str = 'episodes',
+    bounds: Optional[Mapping[str, one_pass.Bounds]] = None,
+    encoded_images: Sequence[paths.Path] = (),
+    num_excerpts: int = 12,
+    seed: int = 0,
+) -> description_lib.Description:
+  """Describes a data set of episodes, reading it once.
+
+      description = describe_episodes(load_episodes('/data/cartpole'))
+      print(text.to_text(description))
+
+  Args:
+    rlds_data: an RLDS data set, with nested or stacked steps. It must be
+      finite. Of nested steps, fields whose shape may differ from step to step
+      are left out.
+    name: the name of the data, for the description.
+    bounds: the bounds of fields, by their paths in a step. Floats of an action
+      without bounds are held against -1 to 1.
+    encoded_images: the paths, in a step, of strings that hold encoded images.
+    num_excerpts: the number of episodes of which steps and images are kept.
+    seed: the seed of the samples that quantiles, histograms and excerpts are
+      taken from.
+
+  Returns:
+    The description.
+
+  Raises:
+    ValueError: as `compute_statistics` does; or if there is no field that
+      `bounds` or `encoded_images` name, or the bounds do not fit its shape.
+    InvalidArgumentError: if the data cannot be read.
+  """
+  collected = one_pass.read_once(
+      rlds_data,
+      bounds=bounds,
+      encoded_images=encoded_images,
+      num_excerpts=num_excerpts,
+      seed=seed,
+  )
+  return description_lib.make_description(collected, name)
+
+
+def describe_source(
+    source: sources_lib.Source,
+    *,
+    sample: Optional[int] = None,
+    environment: Optional[str] = None,
+    num_excerpts: int = 12,
+    seed: int = 0,
+) -> description_lib.Description:
+  """Describes the data set of a source, reading it once.
+
+  An episode is named by its index in its split; where the source has several
+  parts, as in `train+test`, by its place in all of them together.
+
+  Args:
+    source: the source, with the mapping and the transforms of its config.
+    sample: how many episodes to read, if not all. They are spread over the data
+      set, in at most 16 runs of consecutive ones.
+    environment: the id of a gym environment whose action space bounds the
+      actions. By default the features of the data set may bound them.
+    num_excerpts: see `describe_episodes`.
+    seed: see `describe_episodes`.
+
+  Returns:
+    The description.
+
+  Raises:
+    ValueError: as `open_source` and `describe_episodes` do, or if there is no
+      such environment.
+    OSError: as `open_source` does.
+    InvalidArgumentError: if the data cannot be read.
+  """
+  if sample is not None:
+    checks.check_positive('sample', sample)
+  opened = sources_lib.open_source(source)
+  is_sample = sample is not None and sample < opened.num_episodes
+  parts = _spread(opened.ranges, sample) if is_sample else opened.ranges
+  rlds_data = functools.reduce(
+      tf.data.Dataset.concatenate,
+      [_read(opened, part) for part in parts],
+  )
+  if environment is None:
+    bounds = _bounds_of_features(source, opened)
+  else:
+    bounds = _bounds_of_environment(environment)
+  collected = one_pass.read_once(
+      rlds_data,
+      episode_index=sources_lib.EPISODE_INDEX,
+      bounds=bounds,
+      num_excerpts=num_excerpts,
+      seed=seed,
+  )
+  name = f'{opened.name}, split {source.split}'
+  if source.config:
+    name += f', mapped by {source.config}'
+  return description_lib.make_description(
+      collected,
+      name,
+      num_available=opened.num_episodes,
+      is_sample=is_sample,
+  )
+
+
+def describe_checkpoint(
+    directory: files.PathLike,
+    *,
+    sample: Optional[int] = None,
+    num_excerpts: int = 12,
+    seed: int = 0,
+) -> description_lib.Description:
+  """Describes a Reverb checkpoint: its tables, and the episodes in them.
+
+  The episodes are those of the table of trajectories that has the most items.
+  They are counted in the order of the checkpoint's chunks. Without a table of
+  trajectories, only the tables are described.
+
+  Args:
+    directory: the checkpoint.
+    sample: how many episodes to read, the first ones, if not all.
+    num_excerpts: see `describe_episodes`.
+    seed: see `describe_episodes`.
+
+  Returns:
+    The description.
+
+  Raises:
+    FileNotFoundError: if `directory` is not a whole checkpoint.
+    CheckpointError: if a file of it is damaged.
+  """
+  if sample is not None:
+    checks.check_positive('sample', sample)
+  directory = files.expand(directory)
+  tables = records.read_tables(directory)
+  described = [_describe_table(table) for table in tables.values()]
+  with_frames = [
+      name
+      for name, table in tables.items()
+      if getattr(checkpoint_episodes.signature_of(table), '_fields', None)
+      == trajectory.Trajectory._fields
+  ]
+  if not with_frames:
+    return description_lib.Description(source=directory, tables=described)
+  name = max(with_frames, key=lambda name: records.num_items(tables[name]))
+  episodes = checkpoint_episodes.read_checkpoint_episodes(directory, name)
+  is_sample = sample is not None and sample < episodes.num_episodes
+  collected = one_pass.read_once(
+      episodes.data.take(sample) if is_sample else episodes.data,
+      num_excerpts=num_excerpts,
+      seed=seed,
+  )
+  return description_lib.make_description(
+      collected,
+      f'{directory}, table {name}',
+      num_available=episodes.num_episodes,
+      is_sample=is_sample,
+      tables=described,
+  )
+
+
+def _describe_table(table: Any) -> Dict[str, Any]:
+  """Returns what is said of a table of a checkpoint."""
+  limiter = table.rate_limiter
+  signature = checkpoint_episodes.signature_of(table)
+  return {
+      'name': table.table_name,
+      'num_items': records.num_items(table),
+      'max_size': table.max_size,
+      'max_times_sampled': table.max_times_sampled,
+      'sampler': _selector(table.sampler),
+      'remover': _selector(table.remover),
+      'rate_limiter': (
+          f'samples_per_insert={limiter.samples_per_insert:g},'
+          f' min_size_to_sample={limiter.min_size_to_sample},'
+          f' min_diff={limiter.min_diff:g}, max_diff={limiter.max_diff:g}'
+      ),
+      'signature': {
+          name: f'{spec.dtype.name} {spec.shape}'
+          for name, spec in (
+              {} if signature is None else paths.leaves(signature)
+          ).items()
+      },
+  }
+
+
+def _selector(options: Any) -> str:
+  """Returns the name of a Reverb selector, and its settings."""
+  kind = options.WhichOneof('distribution')
+  settings = getattr(options, kind)
+  if isinstance(settings, bool):  # There are none.
+    return kind
+  return f'{kind} ({str(settings).strip()})'.replace('\n', ', ')
+
+
+def _read(opened, part) -> tf.data.Dataset:
+  """Reads a part; an episode has its index as the docstring above says."""
+  episodes = opened.read(part, with_index=True)
+  if len(opened.ranges) == 1:
+    return episodes
+  before = 0
+  for whole in opened.ranges:
+    if whole.split == part.split and whole.begin <= part.begin < whole.end:
+      break
+    before += len(whole)
+  key, shift = sources_lib.EPISODE_INDEX, before - whole.begin
+  return episodes.map(lambda one: {**one, key: one[key] + shift})
+
+
+def _spread(
+    ranges: Sequence[sources_lib.Range], sample: int
+) -> List[sources_lib.Range]:
+  """Returns parts of `ranges`, evenly spread, of `sample` episodes in all."""
+  total = sum(map(len, ranges))
+  num_runs = min(_MAX_RUNS, sample)
+  parts = []
+  for run in range(num_runs):
+    begin = run * total // num_runs
+    end = begin + (run + 1) * sample // num_runs - run * sample // num_runs
+    start = 0
+    for part in ranges:
+      low, high = max(begin, start), min(end, start + len(part))
+      if low < high:
+        shift = part.begin - start
+        parts.append(
+            sources_lib.Range(part.split, low + shift, high + shift)
+        )
+      start += len(part)
+  return parts
+
+
+def _bounds_of_features(source, opened) -> Dict[str, one_pass.Bounds]:
+  """Returns the bounds that the features of a data set give to its actions."""
+  path = rlds.ACTION
+  if opened.mapping is not None:
+    path = opened.mapping.action
+  if opened.transforms or not isinstance(path, str) or path.startswith('../'):
+    return {}  # What is read need not be what the features are about.
+  builder = loading.find_builder(source.dataset, source.data_dir)
+  feature = builder.info.features[rlds.STEPS].feature
+  for key in path.split('/'):
+    if not isinstance(feature, tfds.features.FeaturesDict) or (
+        key not in feature
+    ):
+      return {}
+    feature = feature[key]
+  found = {}
+
+  def add(feature, name):
+    if isinstance(feature, tfds.features.FeaturesDict):
+      for key, part in feature.items():
+        add(part, f'{name}/{key}')
+    elif isinstance(feature, tfds.features.ClassLabel):
+      if feature.num_classes:
+        found[name] = one_pass.Bounds(0, feature.num_classes - 1, _FEATURES)
+    elif isinstance(feature, tfds.features.Tensor):
+      info = feature.get_tensor_info()
+      if info.minimum is not None or info.maximum is not None:
+        found[name] = one_pass.Bounds(
+            -np.inf if info.minimum is None else info.minimum,
+            np.inf if info.maximum is None else info.maximum,
+            _FEATURES,
+        )
+
+  add(feature, rlds.ACTION)
+  return found
+
+
+def _bounds_of_environment(environment: str) -> Dict[str, one_pass.Bounds]:
+  """Returns the bounds that the action space of an environment has."""
+  try:
+    env = gym.make(environment)
+  except gym.error.Error as e:
+    raise ValueError(
+        f'There is no gym environment {environment!r}: {e}'
+    ) from e
+  source = f'the environment {environment}'
+  found = {}
+
+  def add(space: Any, name: str):
+    if isinstance(space, gym.spaces.Dict):
+      for key, part in space.spaces.items():
+        add(part, f'{name}/{key}')
+    elif isinstance(space, gym.spaces.Box):
+      found[name] = one_pass.Bounds(space.low, space.high, source)
+    elif isinstance(space, gym.spaces.Discrete):
+      found[name] = one_pass.Bounds(
+          space.start, space.start + space.n - 1, source
+      )
+
+  try:
+    add(env.action_space, rlds.ACTION)
+  finally:
+    env.close()
+  return found

@@ -1,0 +1,12 @@
+"""What is said of a data set, and how: as text, as a page, as summaries.
+
+`one_pass` reads the data, with the `facts` and `excerpts` of each episode;
+`description` and `oddities` say what was found; `text`, `page` and `summaries`
+show it.
+"""
+
+from rlds2reverb.jobs.descriptions.description import Description
+from rlds2reverb.jobs.descriptions.one_pass import Bounds
+from rlds2reverb.jobs.descriptions.page import to_html
+from rlds2reverb.jobs.descriptions.summaries import write_summaries
+from rlds2reverb.jobs.descriptions.text import to_text

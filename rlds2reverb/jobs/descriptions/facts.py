@@ -1,0 +1,288 @@
+"""What is noted of each episode while a data set is read, in graph mode."""
+
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import rlds
+import tensorflow as tf
+import tree
+
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import outcomes
+from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import rows as rows_lib
+from rlds2reverb.trajectories import boundaries
+
+# What may be odd about an episode as a whole, in the order of `Facts.checks`.
+UNEQUAL_LENGTHS = 'unequal_lengths'
+EMPTY = 'empty'
+INVALID = 'invalid'
+SEVERAL_FIRST = 'several_first'
+SEVERAL_LAST = 'several_last'
+SEVERAL_TERMINAL = 'several_terminal'
+BOOTSTRAPS = 'bootstraps'
+ZERO_REWARDS = 'zero_rewards'
+LAST_IS_ZERO = 'last_is_zero'
+LAST_IS_REPEATED = 'last_is_repeated'
+CHECKS = (
+    UNEQUAL_LENGTHS,
+    EMPTY,
+    INVALID,
+    SEVERAL_FIRST,
+    SEVERAL_LAST,
+    SEVERAL_TERMINAL,
+    BOOTSTRAPS,
+    ZERO_REWARDS,
+    LAST_IS_ZERO,
+    LAST_IS_REPEATED,
+)
+
+_HASHES = 2**63 - 1
+
+
+class Facts(NamedTuple):
+  """What is noted of an episode of `T` steps, with `D` columns of numbers.
+
+  Attributes:
+    episode: int64 `[]`: the index of the episode in the data set.
+    rows: float64 `[T, D + 3]`: its rows in an `Accumulation`.
+    num_steps: int64 `[]`.
+    outcome: float64 `[3]`: its return, its number of transitions, and whether
+      it is terminal.
+    content: int64 `[]`: a hash of its observations, actions and rewards.
+    checks: bool `[C]`: what of `CHECKS` is true of it.
+    check_steps: int64 `[C]`: the first step that shows it; -1 for none.
+    not_finite: int64 `[D]`: the first step in which the column is NaN or
+      infinite; -1 for none.
+    outside: int64 `[D]`: the number of values outside the column's bounds.
+    outside_steps: int64 `[D]`: the first step that has one; -1 for none.
+    lows: float64 `[L]`: the least number of each leaf without statistics.
+    highs: float64 `[L]`: the greatest one.
+  """
+
+  episode: tf.Tensor
+  rows: tf.Tensor
+  num_steps: tf.Tensor
+  outcome: tf.Tensor
+  content: tf.Tensor
+  checks: tf.Tensor
+  check_steps: tf.Tensor
+  not_finite: tf.Tensor
+  outside: tf.Tensor
+  outside_steps: tf.Tensor
+  lows: tf.Tensor
+  highs: tf.Tensor
+
+
+def other_leaves(
+    element_spec: Dict[str, Any], accumulation: compute.Accumulation
+) -> Dict[paths.Keys, tf.TensorSpec]:
+  """Returns the leaves of numbers that have no statistics, by their keys.
+
+  Args:
+    element_spec: the spec of an episode with stacked steps.
+    accumulation: the one that gives the other leaves their statistics.
+  """
+  known = {(rlds.STEPS, *keys) for keys, _ in accumulation.leaves}
+  return {
+      keys: spec
+      for keys, spec in tree.flatten_with_path(element_spec)
+      if keys not in known
+      and isinstance(spec, tf.TensorSpec)
+      and spec.dtype not in (tf.string, tf.variant)
+  }
+
+
+def with_equal_lengths(
+    steps: Dict[str, Any],
+) -> Tuple[Dict[str, Any], tf.Tensor]:
+  """Cuts the leaves of stacked steps to the shortest of them.
+
+  Returns:
+    The steps; and, bool `[]`, whether anything was cut off.
+  """
+  lengths = steps_lib.lengths_of(steps)
+  if lengths is None:
+    return steps, tf.constant(False)
+  are_equal = steps_lib.are_equal(lengths)
+  shortest = tf.reduce_min(lengths.rows)
+  steps = tf.cond(
+      are_equal,
+      lambda: tf.nest.map_structure(tf.identity, steps),
+      lambda: steps_lib.own_rows(steps, 0, shortest),
+  )
+  return steps, ~are_equal
+
+
+def facts_of(
+    index: tf.Tensor,
+    episode: Dict[str, Any],
+    is_cut: tf.Tensor,
+    accumulation: compute.Accumulation,
+    bounds: Tuple[np.ndarray, np.ndarray],
+    others: Sequence[paths.Keys],
+    encoded_images: Sequence[paths.Keys] = (),
+) -> Facts:
+  """Notes the facts of one episode.
+
+  Args:
+    index: int64 `[]`: the index of the episode in the data set.
+    episode: the episode. Its stacked steps have leaves of one length.
+    is_cut: bool `[]`: whether the leaves were of several lengths.
+    accumulation: what makes the rows.
+    bounds: the least and the greatest value that each column may have, float64
+      `[D]` each; infinite where there is no bound.
+    others: the keys of the leaves whose range is noted here.
+    encoded_images: the keys, in a step, of leaves that hold encoded images.
+  """
+  steps = episode[rlds.STEPS]
+  rows = accumulation.rows(steps)
+  outcome = outcomes.outcome(steps)
+  checks = _checks(index, steps, is_cut, encoded_images)
+  numbers = rows[:, : -rows_lib.NUM_OUTCOMES]
+  is_transition = ~outcomes.flag(steps, rlds.IS_LAST)
+  in_last = np.concatenate(
+      [np.zeros(0, bool)]
+      + [
+          np.full(
+              spec.shape.num_elements(),
+              keys[0] not in rows_lib.OF_TRANSITIONS,
+          )
+          for keys, spec in accumulation.leaves
+      ]
+  )
+  not_finite = ~tf.math.is_finite(numbers) & (is_transition[:, None] | in_last)
+  is_outside = (numbers < bounds[0]) | (numbers > bounds[1])
+  ranges = [_range(paths.get(episode, keys)) for keys in others]
+  return Facts(
+      episode=index,
+      rows=rows,
+      num_steps=tf.shape(rows, tf.int64)[0],
+      outcome=tf.stack([tf.cast(value, tf.float64) for value in outcome]),
+      content=_content(steps),
+      checks=tf.stack([tf.reduce_any(checks[name]) for name in CHECKS]),
+      check_steps=tf.stack([_first(checks[name]) for name in CHECKS]),
+      not_finite=_first(not_finite),
+      outside=tf.math.count_nonzero(is_outside, axis=0),
+      outside_steps=_first(is_outside),
+      lows=tf.stack([low for low, _ in ranges] or tf.zeros([0], tf.float64)),
+      highs=tf.stack([high for _, high in ranges] or tf.zeros([0], tf.float64)),
+  )
+
+
+def _checks(index, steps, is_cut, encoded_images) -> Dict[str, tf.Tensor]:
+  """Returns where each check holds, bool `[T]`, or `[]` for no single step."""
+  flags = outlines.outline_of(steps)
+  discount = flags[rlds.DISCOUNT]
+  verdict = boundaries.check_episode(
+      index,
+      blocks.concat(flags, outlines.end_outline()),
+      validation='strict',
+  )
+  is_end = flags[rlds.IS_LAST] & flags[rlds.IS_TERMINAL]
+  leads_to_end = tf.concat([is_end[1:], [False]], 0)[: tf.size(is_end)]
+  reward = tf.cast(tf.nest.flatten(steps[rlds.REWARD])[0], tf.float64)
+  is_zero = (tf.reshape(reward, [-1]) == 0) | flags[rlds.IS_LAST]
+  has_transition = tf.reduce_any(~flags[rlds.IS_LAST])
+  last_is_zero, last_is_repeated = _last_observation(
+      steps[rlds.OBSERVATION], encoded_images
+  )
+
+  def several(name):
+    # The second step that has the flag shows it.
+    return flags[name] & (tf.cumsum(tf.cast(flags[name], tf.int32)) == 2)
+
+  return {
+      UNEQUAL_LENGTHS: is_cut,
+      EMPTY: tf.equal(tf.size(discount), 0) & ~is_cut,
+      INVALID: ~verdict.valid & (tf.size(discount) > 0),
+      SEVERAL_FIRST: several(rlds.IS_FIRST),
+      SEVERAL_LAST: several(rlds.IS_LAST),
+      SEVERAL_TERMINAL: several(rlds.IS_TERMINAL),
+      BOOTSTRAPS: leads_to_end & ~flags[rlds.IS_LAST] & (discount != 0),
+      ZERO_REWARDS: has_transition & tf.reduce_all(is_zero),
+      LAST_IS_ZERO: last_is_zero,
+      LAST_IS_REPEATED: last_is_repeated,
+  }
+
+
+def _last_observation(observation, encoded_images):
+  """Returns, bool `[T]` each, whether the last one is zero, or a repetition.
+
+  Strings count as zero only if they are images that are black. An observation
+  of zeros after another one of zeros is a repetition.
+  """
+  named = tree.flatten_with_path(observation)
+  if not named:
+    return tf.constant(False), tf.constant(False)
+  length = tf.shape(named[0][1])[0]
+
+  def compare():
+    are_zero, were_zero, are_same = [], [], []
+    for keys, leaf in named:
+      before, last = leaf[-2], leaf[-1]
+      are_same.append(tf.reduce_all(tf.equal(before, last)))
+      if (rlds.OBSERVATION, *keys) in encoded_images:
+        before, last = map(_decode, (before, last))
+      elif leaf.dtype == tf.string:
+        continue
+      are_zero.append(~tf.reduce_any(tf.cast(last, tf.bool)))
+      were_zero.append(~tf.reduce_any(tf.cast(before, tf.bool)))
+    if not are_zero:
+      return tf.constant(False), tf.reduce_all(are_same)
+    return (
+        tf.reduce_all(are_zero) & ~tf.reduce_all(were_zero),
+        tf.reduce_all(are_same),
+    )
+
+  found = tf.cond(
+      length > 1, compare, lambda: (tf.constant(False), tf.constant(False))
+  )
+  is_end = tf.equal(tf.range(length), length - 1)
+  return tuple(is_end & one for one in found)
+
+
+def _decode(encoded) -> tf.Tensor:
+  return tf.io.decode_image(encoded, expand_animations=False)
+
+
+def _content(steps) -> tf.Tensor:
+  parts = [
+      tf.io.serialize_tensor(leaf)
+      for name in (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD)
+      for leaf in tf.nest.flatten(steps[name])
+  ]
+  return tf.strings.to_hash_bucket_fast(tf.strings.join(parts), _HASHES)
+
+
+def _first(found: tf.Tensor) -> tf.Tensor:
+  """Returns the first row of bool `[T, ...]` that is True; -1 for none."""
+  if found.shape.rank == 0:
+    return tf.constant(-1, tf.int64)
+  # `argmax` fails where there are no rows.
+  padding = [[0, 1]] + [[0, 0]] * (found.shape.rank - 1)
+  padded = tf.pad(tf.cast(found, tf.int8), padding)
+  return tf.where(
+      tf.reduce_any(found, axis=0), tf.argmax(padded, axis=0), -1
+  )
+
+
+def _range(leaf) -> Tuple[tf.Tensor, tf.Tensor]:
+  """Returns the least and the greatest finite number of a leaf, float64."""
+  if leaf.dtype == tf.bool:
+    leaf = tf.cast(leaf, tf.uint8)
+  low, high = leaf, leaf
+  if leaf.dtype.is_floating:
+    is_finite = tf.math.is_finite(leaf)
+    low = tf.where(is_finite, leaf, np.inf)
+    high = tf.where(is_finite, leaf, -np.inf)
+  # The extremes of no numbers are those of the dtype.
+  is_empty = tf.equal(tf.size(leaf), 0)
+  infinity = tf.constant(np.inf, tf.float64)
+  return (
+      tf.where(is_empty, infinity, tf.cast(tf.reduce_min(low), tf.float64)),
+      tf.where(is_empty, -infinity, tf.cast(tf.reduce_max(high), tf.float64)),
+  )

@@ -1,0 +1,78 @@
+"""A description as summaries for TensorBoard."""
+
+import base64
+from typing import Any, Dict
+
+import tensorflow as tf
+
+from rlds2reverb.jobs.descriptions import description as description_lib
+from rlds2reverb.jobs.descriptions import text
+
+
+def write_summaries(
+    description: description_lib.Description, directory: str
+) -> None:
+  """Writes a description for TensorBoard.
+
+  Counts and statistics become scalars, at step 0; the returns along the data
+  set are scalars whose step is the episode. Histograms have the bins of the
+  description. What is odd, and the whole description, are text; the frames of
+  each episode are one image summary.
+
+  Args:
+    description: the description.
+    directory: the directory, which is made, or gets one more file.
+  """
+  writer = tf.summary.create_file_writer(directory)
+  with writer.as_default(step=0):
+    tf.summary.text('description', f'```\n{text.to_text(description)}\n```')
+    messages = [f'- {one["message"]}' for one in description.oddities]
+    tf.summary.text('what is odd', '\n'.join(messages) or 'Nothing was found.')
+    for name, count in description.counts.items():
+      tf.summary.scalar(f'counts/{name}', count)
+    _write_numbers('returns', description.returns)
+    _write_numbers('lengths', description.lengths)
+    for field in description.fields:
+      for index, column in enumerate(field['columns']):
+        name = field['path']
+        if len(field['columns']) > 1:
+          name += f'[{index}]'
+        _write_numbers(name, column)
+    for name, histogram in description.histograms.items():
+      _write_histogram(f'histograms/{name}', histogram)
+    for one in description.order:
+      tf.summary.scalar('returns along the data set', one['mean'], one['first'])
+    for episode in description.episodes:
+      for field, images in episode['frames'].items():
+        for step, image in zip(episode['frame_steps'], images):
+          decoded = tf.io.decode_jpeg(base64.b64decode(image))
+          tf.summary.image(
+              f'episode {episode["episode"]}/{field}', decoded[None], step
+          )
+  writer.close()
+
+
+def _write_numbers(name: str, column: Dict[str, Any]) -> None:
+  for key in ('mean', 'std', 'min', 'max', 'count', 'not_finite'):
+    if column.get(key) is not None:
+      tf.summary.scalar(f'{name}/{key}', column[key])
+  for level, value in column.get('quantiles', {}).items():
+    if value is not None:
+      tf.summary.scalar(f'{name}/quantile {level}', value)
+
+
+def _write_histogram(name: str, histogram: Dict[str, Any]) -> None:
+  """Writes a histogram with its own bins.
+
+  `tf.summary.histogram` would make other bins of the numbers.
+  """
+  edges, counts = histogram['edges'], histogram['counts']
+  if not counts:
+    return
+  bins = tf.stack([edges[:-1], edges[1:], counts], axis=1)
+  metadata = tf.compat.v1.SummaryMetadata(
+      plugin_data=tf.compat.v1.SummaryMetadata.PluginData(
+          plugin_name='histograms'
+      )
+  )
+  tf.summary.write(name, tf.cast(bins, tf.float64), metadata=metadata)

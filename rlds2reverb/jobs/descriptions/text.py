@@ -1,0 +1,134 @@
+"""A description as text, for a terminal."""
+
+from typing import Any, Dict, Iterator, List, Optional
+
+from rlds2reverb.jobs.descriptions import description as description_lib
+
+_MAX_COLUMNS = 12  # of a field, in the table of statistics
+_SHOWN_QUANTILES = ('0.05', '0.5', '0.95')
+
+
+def to_text(description: description_lib.Description) -> str:
+  """Returns a description as lines of text."""
+  lines = [description.source, '']
+  lines += _counts(description)
+  for table in description.tables:
+    lines += _table(table)
+  if description.fields:
+    lines += ['', 'Fields', *_indented(_field_rows(description))]
+    lines += ['', 'Statistics', *_indented(_statistics_rows(description))]
+    lines += ['', 'What is odd']
+    lines += [f'  {oddity["message"]}' for oddity in description.oddities] or [
+        '  Nothing was found.'
+    ]
+  return '\n'.join(lines)
+
+
+def number(value: Optional[float]) -> str:
+  """Returns a number as it is shown everywhere: integers whole, others short."""
+  if value is None:
+    return '-'
+  if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e6):
+    return f'{value:,.0f}'
+  return f'{value:.4g}'
+
+
+def shape(dims: Optional[List[Optional[int]]]) -> str:
+  """Returns the shape of a field: `(3, ?)`."""
+  if dims is None:
+    return '?'
+  return f'({", ".join("?" if dim is None else str(dim) for dim in dims)})'
+
+
+def how_many(description: description_lib.Description) -> str:
+  """Says how many episodes were read, and if they are all."""
+  count = number(description.counts['episodes'])
+  if not description.is_sample:
+    return f'{count} episodes'
+  return (
+      f'a sample of {count} of {number(description.num_available)} episodes;'
+      ' all that follows is about the sample'
+  )
+
+
+def _counts(description) -> Iterator[str]:
+  counts = description.counts
+  if not counts:
+    return
+  yield f'{how_many(description)}'
+  yield (
+      f'{number(counts["steps"])} steps, {number(counts["transitions"])}'
+      f' transitions; {number(counts["terminal"])} episodes end in a terminal'
+      f' step, {number(counts["truncated"])} are truncated,'
+      f' {number(counts["empty"])} have no steps'
+  )
+
+
+def _table(table: Dict[str, Any]) -> Iterator[str]:
+  yield ''
+  yield (
+      f'Table {table["name"]}: {number(table["num_items"])} items of at most'
+      f' {number(table["max_size"])}'
+  )
+  for key in ('sampler', 'remover', 'rate_limiter', 'max_times_sampled'):
+    yield f'  {key:<18} {table[key]}'
+  for path, spec in table['signature'].items():
+    yield f'  {path:<18} {spec}'
+
+
+def _field_rows(description) -> List[List[str]]:
+  rows = [['field', 'dtype', 'shape', 'min', 'max']]
+  seen = ()
+  for field in description.fields:
+    *above, name = field['path'].split('/')
+    for depth, key in enumerate(above):
+      if tuple(above[: depth + 1]) != seen[: depth + 1]:
+        rows.append(['  ' * depth + key, '', '', '', ''])
+        seen = tuple(above[: depth + 1])
+    seen = tuple(above)
+    dtype = field['dtype']
+    if field['kind'] == 'image':
+      dtype += ' image'
+    rows.append([
+        '  ' * len(above) + name,
+        dtype,
+        shape(field['shape']),
+        number(field['min']),
+        number(field['max']),
+    ])
+  return rows
+
+
+def _statistics_rows(description) -> List[List[str]]:
+  rows = [['', 'mean', 'std', 'min', *_SHOWN_QUANTILES, 'max', 'NaN, inf']]
+  rows.append(['returns', *_numbers(description.returns)])
+  rows.append(['lengths', *_numbers(description.lengths)])
+  for field in description.fields:
+    columns = field['columns']
+    name = field['path'].removeprefix('steps/')
+    for index, column in enumerate(columns[:_MAX_COLUMNS]):
+      label = name if len(columns) == 1 else f'{name}[{index}]'
+      rows.append([label, *_numbers(column)])
+    if len(columns) > _MAX_COLUMNS:
+      more = len(columns) - _MAX_COLUMNS
+      rows.append([f'{name}: {more} more', *([''] * 8)])
+  return rows
+
+
+def _numbers(column: Dict[str, Any]) -> List[str]:
+  return [
+      *(number(column[name]) for name in ('mean', 'std', 'min')),
+      *(number(column['quantiles'].get(one)) for one in _SHOWN_QUANTILES),
+      number(column['max']),
+      number(column['not_finite']),
+  ]
+
+
+def _indented(rows: List[List[str]]) -> Iterator[str]:
+  """Yields the rows of a table, the first column to the left."""
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  for first, *rest in rows:
+    cells = [
+        f'{cell:>{width}}' for cell, width in zip(rest, widths[1:])
+    ]
+    yield f'  {first:<{widths[0]}}  {"  ".join(cells)}'.rstrip()

@@ -1,0 +1,212 @@
+"""The flags that the programs in scripts/ share, and how a program runs.
+
+A program defines the flags of where its episodes come from, and its own, and
+ends with `run`:
+
+    flags_lib.define_source_flags()
+
+    def main():
+      sources = flags_lib.sources_from_flags('describe')
+      ...
+
+    if __name__ == '__main__':
+      flags_lib.run(main)
+"""
+
+import os
+import sys
+from typing import Callable, List, Optional, Tuple, Type
+
+from absl import app
+from absl import flags
+from absl import logging
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import checks
+from rlds2reverb.fields import named_mappings
+from rlds2reverb.jobs import sources as sources_lib
+
+# The flags belong to the program that has them defined, and `--help` shows them.
+flags.disclaim_key_flags()
+
+
+def define_source_flags() -> None:
+  """Defines the flags that `sources_from_flags` reads."""
+  flags.DEFINE_multi_string(
+      'dataset',
+      None,
+      'The directory of a data set, or its name in TFDS. May be repeated.',
+  )
+  flags.DEFINE_multi_string(
+      'split',
+      None,
+      'The split: train, train[:10%], train+test. The default is train; if'
+      ' repeated, one for each --dataset.',
+  )
+  flags.DEFINE_string(
+      'data_dir', None, 'Where TFDS looks for a data set by its name.'
+  )
+  flags.DEFINE_multi_string(
+      'config',
+      None,
+      'The name of a config, or a gin file, that maps the fields of the data'
+      ' set, and may set flags. If repeated, one for each --dataset.',
+  )
+  flags.DEFINE_multi_string(
+      'gin_binding',
+      [],
+      'A binding that takes precedence over those of --config, such as'
+      ' "StepMapping.discount = None". May be repeated.',
+  )
+
+
+def sources_from_flags(program: str) -> List[sources_lib.Source]:
+  """Returns the sources that the flags describe.
+
+  Flags that the command line does not have get the values that the configs or
+  `--gin_binding` bind for the program, as in `convert.num_workers = 2`.
+
+  Args:
+    program: the name of the program, one of `programs.PROGRAMS`.
+
+  Raises:
+    UsageError: if a flag is missing, or its values are not as many as the data
+      sets.
+    OSError: as `sources.make_source` does.
+    SyntaxError: as `sources.make_source` does.
+    ValueError: as `sources.make_source` does.
+  """
+  values = flags.FLAGS
+  if not values.dataset:
+    raise app.UsageError('Flag --dataset must have a value.')
+  splits = _one_each('split', values.dataset, values.split or ['train'])
+  configs = _one_each('config', values.dataset, values.config or [None])
+  sources = []
+  for dataset, split, config in zip(values.dataset, splits, configs):
+    if config is not None and config.endswith('.gin'):
+      config = files.user_path(config)
+    source = sources_lib.make_source(
+        _user_data_set(dataset),
+        split,
+        data_dir=values.data_dir and files.user_path(values.data_dir),
+        config=config,
+        bindings=values.gin_binding,
+    )
+    _take_flags(program, source)
+    sources.append(source)
+  return sources
+
+
+def define_gin_flags() -> None:
+  """Defines the flags of a program that reads no data set.
+
+  `define_source_flags` defines them, too.
+  """
+  flags.DEFINE_multi_string(
+      'config', None, 'A gin file that sets flags. May be repeated.'
+  )
+  flags.DEFINE_multi_string(
+      'gin_binding',
+      [],
+      'A binding that sets a flag and takes precedence over --config, such as'
+      ' "record_episodes.seed = 1". May be repeated.',
+  )
+
+
+def take_bound_flags(program: str) -> None:
+  """Gives flags the values that the configs or `--gin_binding` bind.
+
+  For a program without `sources_from_flags`, which does it otherwise. What the
+  command line has takes precedence.
+
+  Args:
+    program: the name of the program, one of `programs.PROGRAMS`.
+
+  Raises:
+    OSError: if there is no such config.
+    SyntaxError: if the bindings are not in gin's syntax.
+    ValueError: if the program has no flag of a name that is bound.
+  """
+  values = flags.FLAGS
+  texts = []
+  for config in values.config or []:
+    if config.endswith('.gin'):
+      config = files.user_path(config)
+    with files.open_text(named_mappings.find_config(config)) as f:
+      texts.append(f.read())
+  bindings = '\n'.join([*texts, *values.gin_binding])
+  _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
+
+
+def run(
+    main: Callable[[], Optional[int]],
+    errors: Tuple[Type[Exception], ...] = (),
+) -> None:
+  """Runs a program; errors that its user can mend become one message.
+
+  Args:
+    main: the program, which returns its exit code, or None for 0.
+    errors: classes of such errors, besides OSError, SyntaxError and ValueError.
+  """
+
+  def call(argv):
+    if len(argv) > 1:
+      raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
+    try:
+      sys.exit(main())
+    except (OSError, SyntaxError, ValueError, *errors) as e:
+      logging.debug('The error was raised here:', exc_info=True)
+      sys.exit(str(e))
+
+  quiet_logs()
+  app.run(call)
+
+
+def quiet_logs() -> None:
+  """Keeps out of the log what no user can do anything about."""
+  logging.set_verbosity(logging.WARNING)
+  tf.get_logger().setLevel('ERROR')
+  # TFDS warns of its own features' dtypes, once for each.
+  logging.get_absl_handler().addFilter(
+      lambda record: 'FeatureConnector.dtype' not in str(record.msg)
+  )
+
+
+def _user_data_set(name: str) -> str:
+  """Returns the path of a directory of the user, or else the name."""
+  path = files.user_path(name)
+  if files.is_folder(path) or name.startswith(('.', '~', os.sep)):
+    return path
+  return name
+
+
+def _one_each(name, datasets, values):
+  if len(values) == 1:
+    return values * len(datasets)
+  if len(values) != len(datasets):
+    raise app.UsageError(
+        f'--{name} is there {len(values)} times, and --dataset'
+        f' {len(datasets)} times. Pass it once, or once for each data set.'
+    )
+  return values
+
+
+def _take_flags(program: str, source: sources_lib.Source) -> None:
+  """Gives flags the values that a source binds, unless the user gave some."""
+  values = flags.FLAGS
+  bound = sources_lib.arguments_of(program, source)
+  for name, value in bound.items():
+    if name not in values:
+      raise ValueError(
+          f'{program}.{name} is bound, but {program} has no flag'
+          f' --{name}.{checks.did_you_mean(name, values)}'
+      )
+    flag = values[name]
+    if not flag.present:
+      # This checks the value as if it had been typed.
+      flag.parse(
+          [flag.parser.parse(str(each)) for each in value]
+          if isinstance(flag, flags.MultiFlag)
+          else str(value)
+      )

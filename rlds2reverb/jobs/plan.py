@@ -1,0 +1,386 @@
+"""The plan of a conversion: a frozen value that says all that will be done.
+
+A plan is made before anything is read, from what the files say about
+themselves. It is stored with the job, so that whoever goes on with the job does
+the same; and it is cut into tasks, which any process can do in any order:
+
+    plan       data set A, 5 episodes in 2 files; data set B, 3 in 1
+    files      |  A0 A1 A2  |  A3 A4  |  B0 B1 B2  |
+    tasks      |  0   |  1  |    2    |     3      |     of 2 or 3 episodes
+"""
+
+import dataclasses
+import json
+import math
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.trajectories import rules as rules_lib
+
+CHECKPOINT = 'checkpoint'
+RLDS = 'rlds'
+SERVER = 'server'
+
+# Large enough that starting a task does not count; small enough that little is
+# lost when one is interrupted.
+_TASK_BYTES = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+  """What was found where a source points to.
+
+  Attributes:
+    name: the name of the data set, with its config and version.
+    directory: the folder of its version.
+    fingerprint: a hash of what TFDS records about its files.
+    treatment: a hash of the mapping and the transforms of every episode.
+    num_episodes: how many episodes the source has.
+    num_bytes: about how many bytes they take on disk.
+  """
+
+  name: str
+  directory: str
+  fingerprint: str
+  treatment: str
+  num_episodes: int
+  num_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+  """Where the result goes.
+
+  Attributes:
+    kind: `CHECKPOINT`, `RLDS` or `SERVER`.
+    place: the directory, or the address of the server.
+    split: the name of the split that is written, of RLDS.
+  """
+
+  kind: str
+  place: str
+  split: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A part of the work, which does not depend on any other.
+
+  Attributes:
+    source: the index of the source.
+    ranges: the episodes, one range after the other, all of one split.
+  """
+
+  source: int
+  ranges: Tuple[sources_lib.Range, ...]
+
+  @property
+  def split(self) -> str:
+    return self.ranges[0].split
+
+  @property
+  def num_episodes(self) -> int:
+    return sum(part.num_episodes for part in self.ranges)
+
+  @property
+  def indices(self) -> List[int]:
+    """The indices in their split of the episodes."""
+    return [
+        index for part in self.ranges for index in range(part.begin, part.end)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Says all that a conversion will do; see `make_plan`.
+
+  Attributes:
+    sources: where the episodes come from.
+    data_sets: what was found there.
+    output: where the result goes.
+    tables: which items go into which table, in the form of `TableItems`; none
+      for RLDS.
+    rules: the rules of the conversion, in the form of `ConversionRules`.
+    tasks: the parts of the work.
+    only: the name of the file whose episodes alone are converted, or None.
+  """
+
+  sources: Tuple[sources_lib.Source, ...]
+  data_sets: Tuple[DataSet, ...]
+  output: Output
+  tables: Tuple[Mapping[str, Any], ...]
+  rules: Mapping[str, str]
+  tasks: Tuple[Task, ...]
+  only: Optional[str] = None
+
+  @property
+  def num_episodes(self) -> int:
+    return sum(task.num_episodes for task in self.tasks)
+
+  @property
+  def hash(self) -> str:
+    """A hash of the whole plan: 16 hexadecimal digits."""
+    return identity_lib.fingerprint(self.to_json())
+
+  @property
+  def table_items(self) -> List[items_lib.TableItems]:
+    return [items_lib.TableItems(**table) for table in self.tables]
+
+  @property
+  def conversion_rules(self) -> rules_lib.ConversionRules:
+    return rules_lib.ConversionRules(**self.rules)
+
+  def identity(self, task: Task) -> Dict[str, str]:
+    """Returns what identifies the episodes of a task, but for their index.
+
+    It does not depend on how the work is cut, where the result goes, or what
+    else is converted: the same episode always makes the same items.
+    """
+    data_set = self.data_sets[task.source]
+    return {
+        'data_set': data_set.name,
+        'directory': data_set.directory,
+        'split': task.split,
+        'treatment': data_set.treatment,
+    }
+
+  def to_json(self) -> str:
+    return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
+
+
+def from_json(text: str) -> Plan:
+  """Returns the plan from which `Plan.to_json` made the text."""
+  plain = json.loads(text)
+  return Plan(
+      sources=tuple(
+          sources_lib.Source(**source) for source in plain['sources']
+      ),
+      data_sets=tuple(DataSet(**data) for data in plain['data_sets']),
+      output=Output(**plain['output']),
+      tables=tuple(plain['tables']),
+      rules=plain['rules'],
+      tasks=tuple(
+          Task(
+              task['source'],
+              tuple(sources_lib.Range(*part) for part in task['ranges']),
+          )
+          for task in plain['tasks']
+      ),
+      only=plain['only'],
+  )
+
+
+def make_plan(
+    opened: Sequence[sources_lib.OpenSource],
+    output: Output,
+    *,
+    tables: Sequence[items_lib.TableItems] = (),
+    rules: Optional[rules_lib.ConversionRules] = None,
+    weights: Optional[Sequence[float]] = None,
+    only: Optional[Tuple[str, Sequence[Sequence[sources_lib.Range]]]] = None,
+    task_bytes: int = _TASK_BYTES,
+) -> Plan:
+  """Makes the plan of a conversion, without reading an episode.
+
+  Args:
+    opened: the sources.
+    output: where the result goes.
+    tables: which items go into which table; for RLDS there are none.
+    rules: the rules of the conversion. The default is `ConversionRules()`.
+    weights: a weight for each source, to make a mixture: of each source as many
+      episodes, its first ones, as make the numbers of episodes proportional to
+      the weights. They are as many as there can be without an episode that
+      comes twice. By default all episodes of all sources are converted.
+    only: a file of episodes, and the ranges of each source that it lists, which
+      alone are converted.
+    task_bytes: about how many bytes of files a task should read.
+
+  Raises:
+    ValueError: if no task can be done by itself under these tables and rules,
+      if the tables do not go with the output, if two sources have the same
+      episodes, or if the weights are not valid.
+  """
+  rules = rules or rules_lib.ConversionRules()
+  if rules.validation != 'strict':
+    raise ValueError(
+        f'validation={rules.validation!r} checks the steps of all episodes as'
+        ' one stream, which a job cuts into tasks. Use validation="strict".'
+    )
+  for table in tables:
+    if table.crosses_episodes:
+      raise ValueError(
+          f'The items of table {table.table_name!r} cross episodes, between'
+          ' which a job is cut into tasks. Choose another end_of_episode, or'
+          ' call write_reverb_checkpoint.'
+      )
+  if bool(tables) == (output.kind == RLDS):
+    raise ValueError(
+        'RLDS on disk has no tables.'
+        if tables
+        else f'Output to a {output.kind} needs a table.'
+    )
+  ranges = [list(source.shards) for source in opened]
+  if only is not None:
+    ranges = [list(parts) for parts in only[1]]
+  if weights is not None:
+    ranges = _weighted(ranges, weights)
+  _check_distinct(opened, ranges)
+  tasks = [
+      _cut(index, parts, source, task_bytes)
+      for index, (source, parts) in enumerate(zip(opened, ranges))
+  ]
+  return Plan(
+      sources=tuple(source.source for source in opened),
+      data_sets=tuple(
+          DataSet(
+              source.name,
+              source.directory,
+              source.fingerprint,
+              source.treatment,
+              source.num_episodes,
+              source.num_bytes,
+          )
+          for source in opened
+      ),
+      output=output,
+      tables=tuple(_plain_table(table) for table in tables),
+      # What becomes of invalid episodes changes no item of a valid one.
+      rules={**dataclasses.asdict(rules), 'invalid_episodes': 'skip'},
+      tasks=tuple(_in_turn(tasks) if weights else sum(tasks, [])),
+      only=only and only[0],
+  )
+
+
+def differences(plan: Plan, other: Plan) -> List[str]:
+  """Returns a line for each value in which two plans differ."""
+  values, others = (
+      _flatten('', json.loads(each.to_json())) for each in (plan, other)
+  )
+  if len(plan.tasks) != len(other.tasks):
+    # All that follows differs, too, and says nothing more.
+    for leaves, each in (values, plan), (others, other):
+      for path in [path for path in leaves if path.startswith('tasks')]:
+        del leaves[path]
+      leaves['number of tasks'] = len(each.tasks)
+  return [
+      f'{path}: {values.get(path, "nothing")!r} before,'
+      f' {others.get(path, "nothing")!r} now'
+      for path in sorted(values.keys() | others.keys())
+      if values.get(path) != others.get(path)
+  ]
+
+
+def _plain_table(table) -> Dict[str, Any]:
+  if callable(table.priority):
+    raise ValueError(
+        f'The priority of table {table.table_name!r} is a function, which a'
+        ' plan cannot store. Give a number.'
+    )
+  plain = dataclasses.asdict(table)
+  return {**plain, 'end_of_episode': plain['end_of_episode'].value}
+
+
+def _check_distinct(opened, ranges) -> None:
+  """Raises a ValueError if two sources have an episode in common."""
+  parts = sorted(
+      (source.name, source.directory, source.treatment, part)
+      for source, shards in zip(opened, ranges)
+      for part in shards
+  )
+  for before, after in zip(parts, parts[1:]):
+    if (
+        before[:3] == after[:3]
+        and before[3].split == after[3].split
+        and after[3].begin < before[3].end
+    ):
+      raise ValueError(
+          f'Episodes of {before[0]} in {before[1]}, split {before[3].split}, are'
+          ' in two sources, and would be converted twice.'
+      )
+
+
+def _weighted(
+    ranges: List[List[sources_lib.Range]], weights: Sequence[float]
+) -> List[List[sources_lib.Range]]:
+  """Returns the first episodes of each source, as many as its weight says."""
+  if len(weights) != len(ranges) or not all(
+      0 < weight < math.inf for weight in weights
+  ):
+    raise ValueError(
+        'weights must be a positive number for each of the'
+        f' {len(ranges)} data sets, but are {list(weights)}.'
+    )
+  sizes = [sum(part.num_episodes for part in parts) for parts in ranges]
+  unit = min(size / weight for size, weight in zip(sizes, weights))
+  kept = []
+  for parts, weight in zip(ranges, weights):
+    left = round(unit * weight)
+    kept.append([])
+    for part in parts:
+      part = part._replace(end=min(part.end, part.begin + left))
+      if part.num_episodes:
+        kept[-1].append(part)
+        left -= part.num_episodes
+  return kept
+
+
+def _cut(index, parts, source, task_bytes) -> List[Task]:
+  """Cuts ranges, one for each file, into tasks.
+
+  A large file makes several tasks. Small files that follow each other make one.
+  """
+  size = max(source.num_bytes / source.num_episodes, 1)
+  limit = max(int(task_bytes / size), 1)
+  tasks: List[Task] = []
+  for part in parts:
+    for piece in _split_evenly(part, limit):
+      last = tasks[-1] if tasks else None
+      if (
+          last is not None
+          and last.split == piece.split
+          and last.num_episodes + piece.num_episodes <= limit
+      ):
+        *before, end = last.ranges
+        if end.end == piece.begin:
+          ranges = (*before, end._replace(end=piece.end))
+        else:
+          ranges = (*last.ranges, piece)
+        tasks[-1] = Task(index, ranges)
+      else:
+        tasks.append(Task(index, (piece,)))
+  return tasks
+
+
+def _split_evenly(part, limit) -> List[sources_lib.Range]:
+  size = part.num_episodes
+  count = -(-size // limit)
+  borders = [part.begin + size * i // count for i in range(count + 1)]
+  return [
+      part._replace(begin=begin, end=end)
+      for begin, end in zip(borders, borders[1:])
+  ]
+
+
+def _in_turn(tasks: Sequence[List[Task]]) -> List[Task]:
+  """Returns the tasks of all sources, each spread evenly over the whole."""
+  places = [
+      ((number + 0.5) / len(of_source), task)
+      for of_source in tasks
+      for number, task in enumerate(of_source)
+  ]
+  return [task for _, task in sorted(places, key=lambda place: place[0])]
+
+
+def _flatten(path: str, value: Any) -> Dict[str, Any]:
+  if isinstance(value, dict):
+    items = value.items()
+  elif isinstance(value, list) and value:
+    items = enumerate(value)
+  else:
+    return {path: value}
+  leaves = {}
+  for key, item in items:
+    leaves.update(_flatten(f'{path}/{key}' if path else str(key), item))
+  return leaves

@@ -1,0 +1,106 @@
+"""Says what a conversion will do, before it starts."""
+
+from typing import Any, List, Mapping, Optional, Sequence
+
+import tree
+
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.jobs import estimates
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.replay import frames as frames_lib
+
+_INDENT = '  '
+
+
+def describe(
+    plan: plan_lib.Plan,
+    opened: Sequence[sources_lib.OpenSource],
+    frames: frames_lib.FrameSource,
+    output_lines: Sequence[str],
+    folder: str,
+    receipts: Mapping[int, receipts_lib.Receipt],
+) -> str:
+  """Returns the plan as text.
+
+  Args:
+    plan: the plan.
+    opened: its sources.
+    frames: the frames of the first source.
+    output_lines: what its output says.
+    folder: the folder of the job.
+    receipts: those of an earlier start.
+  """
+  steps = [estimates.steps_of(source) for source in opened]
+  lines = ['from']
+  for source, count in zip(opened, steps):
+    lines += _indent(_describe_source(source, count))
+  if plan.only:
+    lines.append(f'  only the {plan.num_episodes:,} episodes in {plan.only}')
+  elif plan.num_episodes < sum(source.num_episodes for source in opened):
+    lines.append(f'  {plan.num_episodes:,} episodes by their weights')
+  lines.append('frames')
+  for path, leaf in tree.flatten_with_path(frames.spec):
+    lines.append(
+        f'  {steps_lib.field_path(path)}: {leaf.dtype.name} {leaf.shape}'
+    )
+  for table in plan.table_items:
+    lines += _describe_table(plan, opened, steps, frames, table)
+  lines += output_lines
+  done = sum(plan.tasks[number].num_episodes for number in receipts)
+  lines.append(
+      f'{len(plan.tasks)} tasks; {len(receipts)} of them, with {done:,} of'
+      f' {plan.num_episodes:,} episodes, are done already'
+  )
+  lines.append(f'the job is kept in {folder}')
+  return '\n'.join(lines)
+
+
+def _describe_source(source, num_steps: Optional[int]) -> List[str]:
+  lines = [
+      f'{source.name}, split {source.source.split}, in {source.directory}',
+      f'  {source.num_episodes:,} episodes in {len(source.shards)} files,'
+      f' {source.num_bytes / 1e6:,.1f} MB; '
+      + (
+          f'about {num_steps:,} steps'
+          if num_steps
+          else 'how many steps is not known before they are read'
+      ),
+  ]
+  if source.mapping is not None:
+    lines.append(
+        '  fields mapped by ' + (source.source.config or 'the gin bindings')
+    )
+    for field in ('observation', 'action', 'reward', 'discount'):
+      lines.append(f'    {field} <- {getattr(source.mapping, field)!r}')
+  for transform in source.transforms:
+    lines.append(f'  transformed by {transform!r}')
+  return lines
+
+
+def _describe_table(plan, opened, steps, frames, table: Any) -> List[str]:
+  what = (
+      'whole episodes'
+      if table.sequence_length is None
+      else f'{table.sequence_length} frames, every {table.stride_length}, at an'
+      f' end {table.end_of_episode.value}'
+  )
+  lines = [f'table {table.table_name}: items of {what}']
+  if None in steps:
+    lines.append('  how many is not known before the steps are read')
+    return lines
+  # The share of the episodes that the plan takes, if it does not take all.
+  share = plan.num_episodes / sum(source.num_episodes for source in opened)
+  estimate = estimates.table_of(
+      table, plan.num_episodes, round(sum(steps) * share), frames
+  )
+  lines.append(
+      f'  about {estimate.items:,} items; a server needs about'
+      f' {estimate.server_bytes / 1e6:,.0f} MB of memory for them'
+  )
+  return lines
+
+
+def _indent(lines: Sequence[str]) -> List[str]:
+  return [_INDENT + line for line in lines]

@@ -1,0 +1,22 @@
+"""The names of the programs in scripts/, under which gin knows their flags.
+
+A config may set a flag of a program, as in `convert.sequence_length = 80`. A
+program takes such a value where the command line does not have the flag. All
+others read over it: so one file can serve several programs.
+"""
+
+import gin
+
+PROGRAMS = ('convert', 'describe', 'validate', 'serve', 'record_episodes')
+
+
+def _register(name: str) -> None:
+  # Only the names count: nothing is ever called with what is bound to them.
+  def program(**flags):
+    return flags
+
+  gin.register(name, module='rlds2reverb.programs')(program)
+
+
+for _program in PROGRAMS:
+  _register(_program)

@@ -1,0 +1,108 @@
+"""Shows how a job goes on: a bar on a terminal, or lines in a log."""
+
+import sys
+import time
+from typing import Dict, Optional, TextIO
+
+import tqdm
+
+from rlds2reverb.jobs import tasks as tasks_lib
+
+_SECONDS_PER_LINE = 30.0
+
+
+class ProgressDisplay:
+  """Adds up the progress of all tasks, and shows it."""
+
+  def __init__(
+      self,
+      num_episodes: int,
+      *,
+      done: tasks_lib.Progress,
+      stream: Optional[TextIO] = None,
+      seconds_per_line: float = _SECONDS_PER_LINE,
+  ):
+    """Starts the display.
+
+    Args:
+      num_episodes: how many episodes all tasks have.
+      done: the progress of earlier starts of the job, which does not count for
+        the rate.
+      stream: where to write; the standard error by default.
+      seconds_per_line: how often a line is written where there is no terminal.
+    """
+    self._stream = stream or sys.stderr
+    self._num_episodes = num_episodes
+    self._done = done
+    self._tasks: Dict[int, tasks_lib.Progress] = {}
+    self._start = time.monotonic()
+    self._last_line = self._start
+    self._seconds_per_line = seconds_per_line
+    self._bar = None
+    if self._stream.isatty():
+      self._bar = tqdm.tqdm(
+          total=num_episodes,
+          initial=_seen(done),
+          unit=' episodes',
+          file=self._stream,
+          dynamic_ncols=True,
+      )
+
+  def update(self, number: int, progress: tasks_lib.Progress) -> None:
+    """Takes the progress of a task, which replaces its earlier one."""
+    self._tasks[number] = progress
+    self.show()
+
+  @property
+  def total(self) -> tasks_lib.Progress:
+    """The progress of all tasks, earlier starts of the job included."""
+    return tasks_lib.Progress(
+        *map(sum, zip(self._done, *self._tasks.values()))
+    )
+
+  def say(self, message: str) -> None:
+    """Writes a line beside the display."""
+    if self._bar is not None:
+      self._bar.write(message, file=self._stream)
+    else:
+      print(message, file=self._stream, flush=True)
+
+  def show(self) -> None:
+    """Brings the bar up to date, or writes a line if it is time for one."""
+    total = self.total
+    if self._bar is not None:
+      self._bar.set_postfix_str(self._rates(total), refresh=False)
+      self._bar.update(_seen(total) - self._bar.n)
+    elif time.monotonic() - self._last_line >= self._seconds_per_line:
+      self._last_line = time.monotonic()
+      self.say(
+          f'{_seen(total):,} of {self._num_episodes:,} episodes,'
+          f' {self._rates(total)}, {self._time_to_go(total)}'
+      )
+
+  def close(self) -> None:
+    if self._bar is not None:
+      self._bar.close()
+
+  def _rates(self, total) -> str:
+    seconds = max(time.monotonic() - self._start, 1e-3)
+    steps = (total.steps - self._done.steps) / seconds
+    mb = (total.num_bytes - self._done.num_bytes) / seconds / 1e6
+    return f'{steps:,.0f} steps/s, {mb:,.1f} MB/s, {total.skipped} skipped'
+
+  def _time_to_go(self, total) -> str:
+    now = _seen(total) - _seen(self._done)
+    if now <= 0:
+      return 'time to go not known yet'
+    seconds = (
+        (time.monotonic() - self._start)
+        / now
+        * max(self._num_episodes - _seen(total), 0)
+    )
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f'{hours}:{minutes:02d}:{seconds:02d} to go'
+
+
+def _seen(progress: tasks_lib.Progress) -> int:
+  return progress.episodes + progress.skipped

@@ -1,0 +1,125 @@
+"""What a task leaves when its output is whole: a receipt, a small JSON file."""
+
+import dataclasses
+import json
+import os
+import re
+from typing import Any, Dict, List, Optional
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
+
+_FOLDER = 'receipts'
+
+
+@dataclasses.dataclass(frozen=True)
+class Bad:
+  """An episode that was left out, a line of a quarantine file.
+
+  Attributes:
+    data_set: the name of the data set, with its config and version.
+    directory: the folder of its version.
+    split: the name of the split.
+    file: the file that holds the episode.
+    episode: the index of the episode in the split.
+    step: the index of the step at fault; None if it is not one step.
+    rule: the sentence that the episode breaks.
+    values: what was found there.
+    message: the whole message.
+  """
+
+  data_set: str
+  directory: str
+  split: str
+  file: str
+  episode: int
+  step: Optional[int]
+  rule: str
+  values: str
+  message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+  """Says what a task did.
+
+  Attributes:
+    task: the number of the task.
+    plan: the hash of the plan.
+    episodes: how many episodes were converted.
+    steps: how many steps they have.
+    items: how many items each table got, by its name.
+    num_bytes: how many bytes the frames have, as numbers in memory.
+    skipped: the episodes that were left out because they are invalid.
+    filtered: how many episodes the source's filters left out.
+    statistics: of the converted episodes; see `measures.Measures`.
+    seconds: how long the task took.
+    output: what the output must know about the task's result, as JSON values.
+  """
+
+  task: int
+  plan: str
+  episodes: int
+  steps: int
+  items: Dict[str, int]
+  num_bytes: int
+  skipped: List[Bad]
+  filtered: int
+  statistics: Dict[str, Any]
+  seconds: float
+  output: Dict[str, Any]
+
+
+def parse_fault(message: str) -> Dict[str, Any]:
+  """Returns the `rule`, `step` and `values` of a report's message."""
+  found = re.match(
+      r'(?P<rule>.*?\.) (?:Found at e|E)pisode \d+(?:, step (?P<step>\d+))?:?'
+      r' ?(?P<values>.*)$',
+      message,
+      re.DOTALL,
+  )
+  if not found:
+    return {'rule': message, 'step': None, 'values': ''}
+  step = found['step']
+  return {
+      'rule': found['rule'],
+      'step': None if step is None else int(step),
+      'values': found['values'].removesuffix('.'),
+  }
+
+
+def write(folder: str, receipt: Receipt) -> None:
+  """Writes a receipt into the folder of a job, so that it is on disk."""
+  path = path_of(folder, receipt.task)
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  whole.write_text(path, json.dumps(dataclasses.asdict(receipt), indent=1))
+
+
+def read(folder: str, plan: str) -> Dict[int, Receipt]:
+  """Returns the receipts of a job, by task.
+
+  Args:
+    folder: the folder of the job.
+    plan: the hash of its plan. Receipts of another plan are left out.
+  """
+  receipts = {}
+  for name in files.names_in(os.path.join(folder, _FOLDER)):
+    if name.startswith('.') or not name.endswith('.json'):
+      continue
+    with files.open_text(os.path.join(folder, _FOLDER, name)) as f:
+      plain = json.load(f)
+    plain['skipped'] = [Bad(**bad) for bad in plain['skipped']]
+    receipt = Receipt(**plain)
+    if receipt.plan == plan:
+      receipts[receipt.task] = receipt
+  return receipts
+
+
+def remove(folder: str, task: int) -> None:
+  """Removes the receipt of a task, which has to be done again."""
+  os.unlink(path_of(folder, task))
+
+
+def path_of(folder: str, task: int) -> str:
+  """Returns where the receipt of a task is."""
+  return os.path.join(folder, _FOLDER, f'{task:05d}.json')

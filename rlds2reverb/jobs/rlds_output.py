@@ -1,0 +1,145 @@
+"""RLDS on disk as the output of a job: files of every task, in one data set.
+
+The files that a task writes become those of the data set by a second name (a
+hard link), or by a copy where the file system has no such links.
+"""
+
+import os
+import shutil
+from typing import List
+
+import tensorflow_datasets as tfds
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import saving
+from rlds2reverb.datasets import versions
+from rlds2reverb.datasets import whole
+from rlds2reverb.datasets import writing
+from rlds2reverb.jobs import outputs
+
+_PARTS = 'parts'
+_DESCRIPTION = 'Episodes converted by rlds2reverb.'
+
+
+class RldsOutput(outputs.Output):
+  """Writes the valid episodes as a TFDS data set, some files for each task."""
+
+  def check(self, frames, receipts) -> List[str]:
+    place = self.plan.output.place
+    if self.is_finished(receipts):
+      return [f'to the RLDS data set {place}']
+    if files.names_in(place):
+      raise FileExistsError(
+          f'{place} is not empty, and not the output of this job. Choose'
+          ' another directory, or remove it.'
+      )
+    if any(data.directory == place for data in self.plan.data_sets):
+      raise ValueError(f'The episodes are read from {place}.')
+    return [f'to a new RLDS data set {place}']
+
+  def is_finished(self, receipts):
+    """Returns whether there is a data set of as many episodes."""
+    place = self.plan.output.place
+    if len(receipts) < len(self.plan.tasks) or not files.exists(
+        os.path.join(place, versions.INFO_FILE)
+    ):
+      return False
+    splits = tfds.builder_from_directory(place).info.splits
+    return self.plan.output.split in splits and (
+        splits[self.plan.output.split].num_examples
+        == sum(receipt.episodes for receipt in receipts.values())
+    )
+
+  def lost(self, folder, receipts):
+    return {
+        number: f'their output in {folder} is not there any more'
+        for number in receipts
+        if not os.path.isdir(self._part(folder, number))
+    }
+
+  def write(self, number, folder, frames, episodes):
+    # This checks and counts every episode, before any of them is written.
+    num_blocks = sum(1 for _ in frames.frames())
+    invalid = [bad.episode for bad in episodes.skipped()]
+    kept = episodes.read_valid(invalid)
+    part = self._part(folder, number)
+    os.makedirs(os.path.dirname(part), exist_ok=True)
+    with whole.new_folder(part, [versions.INFO_FILE], replace=True) as path:
+      shards = []
+      num_bytes = 0
+      if num_blocks:
+        writing.write_episodes(
+            kept.prefetch(1).as_numpy_iterator(),
+            path,
+            name=os.path.basename(self.plan.output.place),
+            description=_DESCRIPTION,
+            features=saving.features_of(kept.element_spec),
+            split=self.plan.output.split,
+        )
+        split = tfds.builder_from_directory(path).info.splits[
+            self.plan.output.split
+        ]
+        shards = [
+            [os.path.basename(file), count]
+            for file, count in zip(split.filepaths, split.shard_lengths)
+        ]
+        num_bytes = split.num_bytes
+    return outputs.Written({}, {'files': shards, 'bytes': num_bytes})
+
+  def finish(self, folder, frames, receipts, on_bytes):
+    parts = [
+        (self._part(folder, number), receipts[number].output)
+        for number in range(len(self.plan.tasks))
+    ]
+    shards = [
+        (os.path.join(part, name), count)
+        for part, output in parts
+        for name, count in output['files']
+    ]
+    if not shards:
+      raise ValueError('There are no valid episodes to write.')
+    first = next(part for part, output in parts if output['files'])
+    info = tfds.builder_from_directory(first).info
+    with whole.new_folder(
+        self.plan.output.place, [versions.INFO_FILE]
+    ) as path:
+      template = tfds.core.ShardedFileTemplate(
+          data_dir=path,
+          dataset_name=info.name,
+          split=self.plan.output.split,
+          filetype_suffix='tfrecord',
+      )
+      for index, (source, _) in enumerate(shards):
+        target = os.fspath(
+            template.sharded_filepath(shard_index=index, num_shards=len(shards))
+        )
+        _link(source, target)
+        on_bytes(os.path.getsize(target))
+      tfds.folder_dataset.write_metadata(
+          data_dir=path,
+          features=info.features,
+          split_infos=[
+              tfds.core.SplitInfo(
+                  name=self.plan.output.split,
+                  shard_lengths=[count for _, count in shards],
+                  num_bytes=sum(output['bytes'] for _, output in parts),
+                  filename_template=template,
+              )
+          ],
+          filename_template=template,
+          description=_DESCRIPTION,
+          check_data=False,
+      )
+
+  def clean(self, folder):
+    shutil.rmtree(os.path.join(folder, _PARTS), ignore_errors=True)
+
+  def _part(self, folder, number):
+    return os.path.join(folder, _PARTS, f'{number:05d}')
+
+
+def _link(source: str, target: str) -> None:
+  try:
+    os.link(source, target)
+  except OSError:
+    shutil.copyfile(source, target)

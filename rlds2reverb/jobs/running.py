@@ -1,0 +1,283 @@
+"""Runs the tasks of a plan on this machine, in one process or in several.
+
+One worker is this process itself, which starts at once. Several are processes
+of their own, each of which gets the number of a task when it has done the last.
+A worker whose parent has died ends, so that it does not go on writing.
+"""
+
+import collections
+import multiprocessing
+from multiprocessing import connection
+import os
+import signal
+import threading
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import tasks as tasks_lib
+from rlds2reverb.replay.server import insert_stream
+
+_PROGRESS, _DONE, _FAILED = 'progress', 'done', 'failed'
+# What is tried again. A server may come back, and a worker of a job that was
+# killed may need a moment to end.
+_GONE = (ConnectionError, BlockingIOError, insert_stream.InsertError)
+_SECONDS_TO_WAIT = 1.0
+
+
+class Listener:
+  """Hears how the tasks go on; the methods are called in this process."""
+
+  def on_progress(self, number: int, progress: tasks_lib.Progress) -> None:
+    """A task has come so far."""
+
+  def on_done(self, number: int, receipt: receipts_lib.Receipt) -> None:
+    """A task is done."""
+
+  def on_retry(self, number: int, message: str) -> None:
+    """A task failed because a server was gone, and is tried again."""
+
+  def on_idle(self) -> None:
+    """Nothing has happened for a while."""
+
+
+def run_tasks(
+    plan: plan_lib.Plan,
+    folder: str,
+    numbers: Iterable[int],
+    *,
+    num_workers: int,
+    listener: Listener,
+    max_skipped: Optional[int] = None,
+    patience: float = 60.0,
+) -> Dict[int, str]:
+  """Does tasks; one that fails does not keep the others from being done.
+
+  Args:
+    plan: the plan.
+    folder: the folder of the job.
+    numbers: which of its tasks to do.
+    num_workers: how many to do at once.
+    listener: hears how they go on. What it raises ends all work.
+    max_skipped: see `run_task`.
+    patience: how many seconds a server may be gone before a task that needs it
+      fails.
+
+  Returns:
+    The messages of the tasks that have failed, by their numbers.
+
+  Raises:
+    InvalidEpisodesError: if a task has more invalid episodes than may be.
+    KeyboardInterrupt: if the user interrupts. All workers have ended then.
+  """
+  numbers = list(numbers)
+  if min(num_workers, len(numbers)) > 1:
+    workers = _Processes(
+        plan, folder, min(num_workers, len(numbers)), max_skipped
+    )
+  else:
+    workers = _Here(plan, folder, max_skipped)
+  waiting = collections.deque(numbers)
+  failures: Dict[int, str] = {}
+  gone_since: Dict[int, float] = {}
+  try:
+    while waiting or workers.num_busy:
+      while waiting and workers.num_free:
+        workers.start(waiting.popleft(), listener)
+      for kind, number, content in workers.events():
+        if kind == _PROGRESS:
+          gone_since.pop(number, None)
+          listener.on_progress(number, content)
+        elif kind == _DONE:
+          gone_since.pop(number, None)
+          listener.on_done(number, content)
+        elif isinstance(content, tasks_lib.InvalidEpisodesError):
+          raise content
+        elif isinstance(content, ConnectionError):
+          since = gone_since.setdefault(number, time.monotonic())
+          if time.monotonic() - since < patience:
+            listener.on_retry(number, str(content))
+            time.sleep(_SECONDS_TO_WAIT)
+            waiting.append(number)
+          else:
+            failures[number] = str(content)
+        else:
+          failures[number] = str(content)
+      listener.on_idle()
+  finally:
+    workers.stop()
+  return failures
+
+
+Event = Tuple[str, int, Any]
+
+
+class _Here:
+  """Does tasks in this process."""
+
+  num_free = 1
+
+  def __init__(self, plan, folder, max_skipped):
+    self._plan, self._folder, self._max_skipped = plan, folder, max_skipped
+    self._events: List[Event] = []
+
+  @property
+  def num_busy(self) -> int:
+    return len(self._events)
+
+  def start(self, number, listener) -> None:
+    self._events.append(
+        _do(
+            self._plan,
+            number,
+            self._folder,
+            self._max_skipped,
+            lambda progress: listener.on_progress(number, progress),
+        )
+    )
+
+  def events(self) -> List[Event]:
+    events, self._events = self._events, []
+    return events
+
+  def stop(self) -> None:
+    pass
+
+
+class _Processes:
+  """Does tasks in processes that are started anew, without this one's state."""
+
+  def __init__(self, plan, folder, num_workers, max_skipped):
+    context = multiprocessing.get_context('spawn')
+    self._free = []
+    # The number of the task of each busy worker, by its connection.
+    self._busy: Dict[connection.Connection, int] = {}
+    self._processes = {}
+    # A process that is interrupted while it starts would print a traceback.
+    handler = signal.getsignal(signal.SIGINT)
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main:
+      signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+      for _ in range(num_workers):
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_work,
+            args=(theirs, plan.to_json(), folder, max_skipped),
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        self._processes[ours] = process
+        self._free.append(ours)
+    finally:
+      if in_main:
+        signal.signal(signal.SIGINT, handler)
+
+  @property
+  def num_free(self) -> int:
+    return len(self._free)
+
+  @property
+  def num_busy(self) -> int:
+    return len(self._busy)
+
+  def start(self, number, listener) -> None:
+    del listener
+    worker = self._free.pop()
+    self._busy[worker] = number
+    try:
+      worker.send(number)
+    except OSError:
+      pass  # It has died, which `events` will find.
+
+  def events(self) -> List[Event]:
+    events = []
+    for worker in connection.wait(list(self._busy), _SECONDS_TO_WAIT):
+      number = self._busy[worker]
+      try:
+        event = worker.recv()
+      except (EOFError, OSError):
+        process = self._processes.pop(worker)
+        process.join(_SECONDS_TO_WAIT)
+        del self._busy[worker]
+        event = (
+            _FAILED,
+            number,
+            tasks_lib.TaskError(
+                'The process that did the task has died, with exit code'
+                f' {process.exitcode}. A code of -9 often means that memory was'
+                ' short: try fewer workers.'
+            ),
+        )
+        if not self._processes:
+          raise event[2]
+      else:
+        if event[0] != _PROGRESS:
+          del self._busy[worker]
+          self._free.append(worker)
+      events.append(event)
+    return events
+
+  def stop(self) -> None:
+    for process in self._processes.values():
+      # What it was writing never became visible.
+      process.kill()
+    for worker, process in self._processes.items():
+      process.join()
+      worker.close()
+
+
+def _work(pipe, plan_json, folder, max_skipped) -> None:
+  """Does the tasks whose numbers come through a pipe."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  flags_lib.quiet_logs()
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+  plan = plan_lib.from_json(plan_json)
+  while True:
+    try:
+      number = pipe.recv()
+    except EOFError:
+      return
+    pipe.send(
+        _do(
+            plan,
+            number,
+            folder,
+            max_skipped,
+            lambda progress: pipe.send((_PROGRESS, number, progress)),  # pylint: disable=cell-var-from-loop
+        )
+    )
+
+
+def _end_with_parent() -> None:
+  multiprocessing.parent_process().join()
+  os._exit(1)  # pylint: disable=protected-access
+
+
+def _do(
+    plan,
+    number,
+    folder,
+    max_skipped,
+    on_progress: Callable[[tasks_lib.Progress], None],
+) -> Event:
+  """Does a task, and returns what became of it."""
+  try:
+    receipt = tasks_lib.run_task(
+        plan,
+        number,
+        folder,
+        max_skipped=max_skipped,
+        on_progress=on_progress,
+    )
+  except tasks_lib.InvalidEpisodesError as error:
+    return _FAILED, number, error
+  except _GONE as error:
+    return _FAILED, number, ConnectionError(str(error))
+  # Some errors have arguments of their own, and would not survive a pipe.
+  except (OSError, RuntimeError, ValueError) as error:
+    return _FAILED, number, tasks_lib.TaskError(str(error))
+  return _DONE, number, receipt

@@ -1,0 +1,122 @@
+"""Serves a Reverb checkpoint, or a data set, until it is told to stop."""
+
+import os
+import signal
+import tempfile
+import threading
+from typing import Any, Dict, Optional, Sequence
+
+import reverb
+
+from rlds2reverb.datasets import files
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay import items
+from rlds2reverb.trajectories import rules as rules_lib
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TIMEOUT_SECONDS = 30
+
+
+def serve_source(
+    source: sources_lib.Source,
+    tables: Sequence[items.TableItems],
+    *,
+    port: Optional[int] = None,
+    checkpoint_root: Optional[files.PathLike] = None,
+    rules: Optional[rules_lib.ConversionRules] = None,
+) -> reverb.Server:
+  """Starts a Reverb server with the episodes of a source.
+
+  The episodes first become a checkpoint in a temporary folder, of which the
+  server is started. So every table has just the size that its items need.
+
+  Args:
+    source: the source.
+    tables: which items go into which table.
+    port: see `restore_reverb_server`.
+    checkpoint_root: see `restore_reverb_server`. If the root has a checkpoint
+      already, the server starts from that one, and the source is not read.
+    rules: how the episodes are converted. By default that is what the source
+      binds for `ConversionRules`.
+
+  Returns:
+    The server.
+
+  Raises:
+    OSError: as `open_source` and `restore_reverb_server` do, or if there is no
+      space for the temporary checkpoint.
+    ValueError: as `open_source`, `write_reverb_checkpoint` and
+      `restore_reverb_server` do. A port that is in use is refused before the
+      episodes are read.
+    InvalidArgumentError: if an episode is invalid.
+  """
+  if port is not None:
+    serve.check_port(port)
+  if checkpoint_root is not None:
+    newest = serve.newest_checkpoint(
+        files.expand_local(checkpoint_root, 'checkpoint_root')
+    )
+    if newest is not None:
+      return serve.restore_reverb_server(
+          newest, port=port, checkpoint_root=checkpoint_root
+      )
+  if rules is None:
+    rules = rules_lib.ConversionRules(
+        **sources_lib.arguments_of('ConversionRules', source)
+    )
+  opened = sources_lib.open_source(source)
+  with tempfile.TemporaryDirectory() as folder:
+    checkpoint = os.path.join(folder, 'checkpoint')
+    write.write_reverb_checkpoint(
+        opened.read(), checkpoint, tables, rules=rules
+    )
+    return serve.restore_reverb_server(
+        checkpoint, port=port, checkpoint_root=checkpoint_root
+    )
+
+
+def table_infos(server: reverb.Server) -> Dict[str, Any]:
+  """Returns Reverb's `TableInfo` of every table of a server, by name."""
+  return server.localhost_client().server_info(timeout=_TIMEOUT_SECONDS)
+
+
+class StopSignals:
+  """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
+
+  Until `hold`, either of them raises KeyboardInterrupt. After it, they end
+  `wait`. A second signal does what it does without this: it ends the program
+  at once.
+  """
+
+  def __init__(self):
+    self._is_held = False
+    self._stop = threading.Event()
+    self._handlers: Dict[int, Any] = {}
+
+  def __enter__(self) -> 'StopSignals':
+    for number in _SIGNALS:
+      self._handlers[number] = signal.signal(number, self._on_signal)
+    return self
+
+  def __exit__(self, *unused_error) -> None:
+    self._restore()
+
+  def hold(self) -> None:
+    """Lets signals interrupt nothing from now on, but end `wait`."""
+    self._is_held = True
+
+  def wait(self) -> None:
+    """Waits for a signal, or returns at once if there was one."""
+    self._stop.wait()
+
+  def _on_signal(self, *unused_arguments) -> None:
+    self._restore()
+    if not self._is_held:
+      raise KeyboardInterrupt
+    self._stop.set()
+
+  def _restore(self) -> None:
+    for number, handler in self._handlers.items():
+      signal.signal(number, handler)

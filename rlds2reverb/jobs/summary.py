@@ -1,0 +1,127 @@
+"""What a finished job has done: a table to read, and JSON."""
+
+import dataclasses
+import json
+import os
+from typing import Any, Dict, Mapping
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
+from rlds2reverb.jobs import measures
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import receipts as receipts_lib
+
+SUMMARY = 'summary.json'
+QUARANTINE = 'quarantine.jsonl'
+
+
+def make(
+    plan: plan_lib.Plan, receipts: Mapping[int, receipts_lib.Receipt]
+) -> Dict[str, Any]:
+  """Returns the summary of a job, as JSON values."""
+  done = list(receipts.values())
+  rules: Dict[str, int] = {}
+  for receipt in done:
+    for bad in receipt.skipped:
+      rules[bad.rule] = rules.get(bad.rule, 0) + 1
+  return {
+      'plan': plan.hash,
+      'output': dataclasses.asdict(plan.output),
+      'data_sets': [dataclasses.asdict(data) for data in plan.data_sets],
+      'tasks': len(done),
+      'episodes': sum(receipt.episodes for receipt in done),
+      'steps': sum(receipt.steps for receipt in done),
+      'items': {
+          table['table_name']: sum(
+              receipt.items[table['table_name']] for receipt in done
+          )
+          for table in plan.tables
+      },
+      'bytes': sum(receipt.num_bytes for receipt in done),
+      'skipped': sum(len(receipt.skipped) for receipt in done),
+      'skipped_by_rule': rules,
+      'filtered': sum(receipt.filtered for receipt in done),
+      'statistics': measures.merge(receipt.statistics for receipt in done),
+      'seconds_of_tasks': sum(receipt.seconds for receipt in done),
+  }
+
+
+def write(
+    plan: plan_lib.Plan,
+    folder: str,
+    receipts: Mapping[int, receipts_lib.Receipt],
+    seconds: float,
+) -> Dict[str, Any]:
+  """Writes the summary and the quarantine file into the folder of a job.
+
+  Args:
+    plan: the plan.
+    folder: the folder.
+    receipts: those of all tasks.
+    seconds: how long the last start of the job took.
+
+  Returns:
+    The summary.
+  """
+  write_quarantine(folder, receipts)
+  summary = {**make(plan, receipts), 'seconds': seconds}
+  whole.write_text(
+      os.path.join(folder, SUMMARY), json.dumps(summary, indent=1)
+  )
+  return summary
+
+
+def write_quarantine(
+    folder: str, receipts: Mapping[int, receipts_lib.Receipt]
+) -> None:
+  """Writes the episodes that were left out, a line of JSON each."""
+  lines = [
+      json.dumps(dataclasses.asdict(bad)) + '\n'
+      for _, receipt in sorted(receipts.items())
+      for bad in receipt.skipped
+  ]
+  whole.write_text(os.path.join(folder, QUARANTINE), ''.join(lines))
+
+
+def read(folder: str, plan: str) -> Dict[str, Any]:
+  """Returns the summary of a job; an empty dict if there is none.
+
+  Args:
+    folder: the folder of the job.
+    plan: the hash of its plan. The summary of another one does not count.
+  """
+  path = os.path.join(folder, SUMMARY)
+  if not files.exists(path):
+    return {}
+  with files.open_text(path) as f:
+    summary = json.load(f)
+  return summary if summary['plan'] == plan else {}
+
+
+def to_text(summary: Mapping[str, Any], folder: str) -> str:
+  """Returns a table of the summary."""
+  rows = [
+      ('episodes', f'{summary["episodes"]:,}'),
+      ('steps', f'{summary["steps"]:,}'),
+      ('bytes of frames', f'{summary["bytes"]:,}'),
+  ]
+  for name, count in summary['items'].items():
+    rows.append((f'items in {name}', f'{count:,}'))
+  for name, numbers in summary['statistics'].items():
+    if isinstance(numbers, Mapping) and numbers['count']:
+      mean = numbers['sum'] / numbers['count']
+      rows.append((
+          f'{name} of an episode',
+          f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g}, mean {mean:,.6g}',
+      ))
+  if summary['filtered']:
+    rows.append(('left out by filters', f'{summary["filtered"]:,}'))
+  rows.append(('invalid, left out', f'{summary["skipped"]:,}'))
+  for rule, count in summary['skipped_by_rule'].items():
+    rows.append((f'  {rule}', f'{count:,}'))
+  if summary['skipped']:
+    rows.append(('  listed in', os.path.join(folder, QUARANTINE)))
+  seconds = summary['seconds']
+  rows.append(('seconds', f'{seconds:,.1f}'))
+  width = max(len(name) for name, _ in rows)
+  return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)

@@ -1,0 +1,281 @@
+"""Does one task of a plan, wherever it runs.
+
+A task is a function of the plan and of its number. Its output appears when it
+is whole and on disk, and its receipt after that. So a task that has no receipt
+is done again, and one that has it need not be.
+"""
+
+import os
+import re
+import time
+from typing import Callable, List, NamedTuple, Optional, Sequence
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.fields import step_mapping
+from rlds2reverb.jobs import measures as measures_lib
+from rlds2reverb.jobs import output_kinds
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import receipts
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.trajectories import report as report_lib
+
+_SECONDS_PER_REPORT = 0.5
+
+
+class Progress(NamedTuple):
+  """How far a task has come.
+
+  Attributes:
+    episodes: how many episodes were converted so far.
+    steps: how many steps they have.
+    num_bytes: how many bytes their frames have.
+    skipped: how many episodes were left out.
+  """
+
+  episodes: int = 0
+  steps: int = 0
+  num_bytes: int = 0
+  skipped: int = 0
+
+
+class TaskError(RuntimeError):
+  """An error in the data or the output of a task, with the place it is at."""
+
+
+class InvalidEpisodesError(TaskError):
+  """An error that says that more episodes are invalid than may be."""
+
+
+def run_task(
+    plan: plan_lib.Plan,
+    number: int,
+    folder: str,
+    *,
+    max_skipped: Optional[int] = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> receipts.Receipt:
+  """Does a task, and leaves its receipt in the folder of the job.
+
+  Args:
+    plan: the plan.
+    number: which of its tasks to do.
+    folder: the folder of the job.
+    max_skipped: how many episodes may be invalid; None for no limit.
+    on_progress: a function that is called about twice a second.
+
+  Returns:
+    The receipt.
+
+  Raises:
+    InvalidEpisodesError: if more episodes are invalid. There is no receipt.
+    TaskError: if the data has changed since the plan was made, or cannot be
+      read.
+    OSError: if the output cannot be written; a `ConnectionError`, if a server
+      does not answer.
+    InsertError: if a server fails.
+    ValueError: if the data does not fit the output.
+  """
+  start = time.monotonic()
+  task = plan.tasks[number]
+  source = sources_lib.open_source(plan.sources[task.source])
+  _check_unchanged(plan.data_sets[task.source], source)
+  episodes = _Episodes(plan, task, source)
+  measures = measures_lib.Measures()
+  last = start
+
+  def watch(block):
+    nonlocal last
+    measures.add(block)
+    if time.monotonic() - last >= _SECONDS_PER_REPORT:
+      last = time.monotonic()
+      on_progress(progress())
+
+  def progress():
+    num_skipped = len(episodes.report.skipped_episodes)
+    if max_skipped is not None and num_skipped > max_skipped:
+      raise InvalidEpisodesError(_describe(episodes.skipped()))
+    return Progress(
+        measures.episodes, measures.steps, measures.num_bytes, num_skipped
+    )
+
+  output = output_kinds.of(plan)
+  frames = episodes.frames()._replace(watch=watch)
+  try:
+    written = output.write(number, folder, frames, episodes)
+  except tf.errors.OpError as error:
+    raise TaskError(_explain(error, source, task)) from error
+  on_progress(progress())
+  skipped = episodes.skipped()
+  receipt = receipts.Receipt(
+      task=number,
+      plan=plan.hash,
+      episodes=measures.episodes,
+      steps=measures.steps,
+      items=written.items,
+      num_bytes=measures.num_bytes,
+      skipped=skipped,
+      filtered=task.num_episodes - measures.episodes - len(skipped),
+      statistics=measures.statistics(),
+      seconds=time.monotonic() - start,
+      output=written.details,
+  )
+  receipts.write(folder, receipt)
+  return receipt
+
+
+def preview_frames(
+    plan: plan_lib.Plan, source_index: int = 0
+) -> frames_lib.FrameSource:
+  """Returns the frames of a source as a task makes them, to read their specs.
+
+  Raises:
+    ValueError: if the data does not fit the mapping, the rules or the tables.
+  """
+  task = next(task for task in plan.tasks if task.source == source_index)
+  source = sources_lib.open_source(plan.sources[source_index])
+  return _Episodes(plan, task, source).frames()
+
+
+class _Episodes:
+  """The episodes of a task, and which of them are invalid.
+
+  Attributes:
+    identity: what identifies them, but for their index.
+    report: is filled when the frames are used.
+  """
+
+  def __init__(self, plan, task, source):
+    self.identity = plan.identity(task)
+    self.report = report_lib.ConversionReport()
+    self._plan = plan
+    self._task = task
+    self._source = source
+    # The position of an episode tells its index, unless some are left out.
+    self._is_indexed = len(task.ranges) > 1 or source.has_filter
+
+  def read(self, *, with_index: bool = False) -> tf.data.Dataset:
+    """Returns the episodes, which may have their index as a field."""
+    parts = [
+        self._source.read(part, with_index=with_index)
+        for part in self._task.ranges
+    ]
+    episodes = parts[0]
+    for part in parts[1:]:
+      episodes = episodes.concatenate(part)
+    return episodes
+
+  def frames(self) -> frames_lib.FrameSource:
+    """Returns the frames of the valid episodes."""
+    episodes = self.read(with_index=self._is_indexed)
+    step_spec = steps_lib.steps_spec(episodes).step
+    has_info = step_mapping.POLICY_INFO in step_spec
+    frames = frames_lib.make_frame_source(
+        episodes,
+        # RLDS has no tables, but its episodes are checked in the same way.
+        self._plan.table_items or items_lib.TableItems('none'),
+        policy_info_fn=step_mapping.step_policy_info if has_info else None,
+        episode_id=sources_lib.EPISODE_INDEX if self._is_indexed else None,
+        rules=self._plan.conversion_rules,
+        report=self.report,
+    )
+    return frames._replace(first_episode=self._task.ranges[0].begin)
+
+  def read_valid(self, invalid: Sequence[int]) -> tf.data.Dataset:
+    """Returns the episodes without those of some indices."""
+    if not invalid:
+      return self.read()
+    invalid = tf.constant(sorted(invalid), tf.int64)
+    return (
+        self.read(with_index=True)
+        .filter(
+            lambda episode: tf.reduce_all(
+                episode[sources_lib.EPISODE_INDEX] != invalid
+            )
+        )
+        .map(
+            lambda episode: {
+                key: value
+                for key, value in episode.items()
+                if key != sources_lib.EPISODE_INDEX
+            }
+        )
+    )
+
+  def skipped(self) -> List[receipts.Bad]:
+    """Returns the invalid episodes so far, with their places in the data set."""
+    found = self.report.skipped_episodes
+    if not found:
+      return []
+    indices = self._task.indices
+    if self._source.has_filter:
+      indices = [
+          int(index)
+          for index in self.read(with_index=True).map(
+              lambda episode: episode[sources_lib.EPISODE_INDEX]
+          )
+      ]
+    skipped = []
+    for position, reason in found:
+      index = indices[position]
+      message = re.sub(
+          rf'(\b[Ee]pisode ){position}\b', rf'\g<1>{index}', reason, count=1
+      )
+      skipped.append(
+          receipts.Bad(
+              data_set=self._source.name,
+              directory=self._source.directory,
+              split=self._task.split,
+              file=self._source.file_of(self._task.split, index),
+              episode=index,
+              message=message,
+              **receipts.parse_fault(message),
+          )
+      )
+    return skipped
+
+
+def _check_unchanged(data_set: plan_lib.DataSet, source) -> None:
+  if source.fingerprint != data_set.fingerprint:
+    raise TaskError(
+        f'{data_set.name} in {data_set.directory} has changed since the plan of'
+        ' this job was made.'
+    )
+
+
+def _describe(bad: List[receipts.Bad]) -> str:
+  shown = [f'  {each.file}: {each.message}' for each in bad[:5]]
+  if len(bad) > len(shown):
+    shown.append(f'  and {len(bad) - len(shown)} more so far')
+  return '\n'.join(shown)
+
+
+def _explain(error: tf.errors.OpError, source, task) -> str:
+  """Returns what went wrong with the data, and in which file if it is one."""
+  message = error.message.split('\n')[0]
+  if isinstance(error, (tf.errors.DataLossError, tf.errors.NotFoundError)):
+    for part in task.ranges:
+      for path in source.files(part):
+        problem = _find_damage(path)
+        if problem:
+          return problem
+  ranges = ', '.join(map(str, task.ranges))
+  return f'{source.name}, {ranges}: {message}'
+
+
+def _find_damage(path: str) -> str:
+  """Returns what is wrong with a file of records, or an empty string."""
+  path = os.fspath(path)
+  records = 0
+  try:
+    for _ in tf.data.TFRecordDataset(path):
+      records += 1
+  except tf.errors.OpError as error:
+    return (
+        f'{path} is damaged after {records} whole episodes:'
+        f' {error.message.partition(" [Op:")[0]}'
+    )
+  return ''

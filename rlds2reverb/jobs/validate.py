@@ -1,0 +1,295 @@
+"""Checks every episode of a data set, and lists all that is wrong.
+
+A conversion stops at the first invalid episode, or skips it, and says what is
+wrong first. This says everything, of every episode.
+"""
+
+import dataclasses
+from typing import Any, Iterator, List, NamedTuple, Optional
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.trajectories import boundaries
+from rlds2reverb.trajectories import rules as rules_lib
+
+UNREADABLE = 'The episode cannot be read.'
+_FIELDS = (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD, rlds.DISCOUNT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """Something that is wrong with an episode.
+
+  Attributes:
+    split: the split of the episode; empty for data that is not of a source.
+    episode: the index of the episode in its split.
+    step: the index of the step at fault; None if it is the whole episode.
+    rule: the sentence of the rule that is broken.
+    found: what was found there.
+  """
+
+  split: str
+  episode: int
+  step: Optional[int]
+  rule: str
+  found: str
+
+  def __str__(self) -> str:
+    place = f'{self.split} episode {self.episode}'.strip()
+    if self.step is not None:
+      place += f', step {self.step}'
+    return f'{place}: {self.rule}{" " * bool(self.found)}{self.found}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+  """What a validation has found.
+
+  Attributes:
+    num_episodes: the number of episodes that were checked.
+    num_invalid: the number of those that have a problem.
+    num_problems: the number of all problems.
+    problems: the first of them.
+    not_read: what was not read, and why; empty if all was.
+  """
+
+  num_episodes: int
+  num_invalid: int
+  num_problems: int
+  problems: List[Problem]
+  not_read: List[str]
+
+  @property
+  def is_valid(self) -> bool:
+    return not self.num_problems and not self.not_read
+
+
+def validate_source(
+    source: sources_lib.Source,
+    *,
+    rules: Optional[rules_lib.ConversionRules] = None,
+    limit: int = 100,
+) -> Validation:
+  """Checks every episode of a source.
+
+  A file that is cut or damaged is read as far as that is possible; the files
+  after it are read all the same.
+
+  Args:
+    source: the source.
+    rules: which episodes are valid. By default they are those that the source
+      binds for `ConversionRules`.
+    limit: how many problems to list.
+
+  Returns:
+    What was found.
+
+  Raises:
+    OSError: as `open_source` does.
+    ValueError: if the mapping does not fit the data set, as `OpenSource.read`
+      says, or as `open_source` and `validate_episodes` do.
+  """
+  if rules is None:
+    rules = rules_lib.ConversionRules(
+        **sources_lib.arguments_of('ConversionRules', source)
+    )
+  opened = sources_lib.open_source(source)
+  found = _Findings(limit)
+  parts = list(opened.ranges)
+  while parts:
+    part = parts.pop(0)
+    data = opened.read(part, with_index=True)
+    unread = found.check(
+        data, rules, part.split, part.begin, sources_lib.EPISODE_INDEX
+    )
+    if unread is None:
+      continue
+    episode, message = unread
+    shard = next(
+        shard
+        for shard in opened.shards
+        if shard.split == part.split and shard.begin <= episode < shard.end
+    )
+    (file,) = opened.files(shard)
+    end = min(shard.end, part.end)
+    found.not_read.append(
+        f'{file}, episodes {episode} to {end - 1}: {message}'
+    )
+    if end < part.end:
+      parts.insert(0, sources_lib.Range(part.split, end, part.end))
+  return found.validation()
+
+
+def validate_episodes(
+    rlds_data: tf.data.Dataset,
+    *,
+    rules: Optional[rules_lib.ConversionRules] = None,
+    limit: int = 100,
+) -> Validation:
+  """Checks every episode of a data set.
+
+  Args:
+    rlds_data: an RLDS data set, with nested or stacked steps.
+    rules: which episodes are valid. The default is `ConversionRules()`.
+    limit: how many problems to list.
+
+  Returns:
+    What was found. An error of the pipeline itself is a problem of the episode
+    that it came with.
+
+  Raises:
+    ValueError: if the data has no RLDS steps, or `limit` is not positive.
+  """
+  found = _Findings(limit)
+  rules = rules_lib.ConversionRules() if rules is None else rules
+  unread = found.check(rlds_data, rules)
+  if unread is not None:
+    found.not_read.append(f'From episode {unread[0]} on: {unread[1]}')
+  return found.validation()
+
+
+class _Checked(NamedTuple):
+  """An episode that was checked; see `Problem` and `boundaries.Faults`."""
+
+  episode: tf.Tensor
+  num_steps: tf.Tensor
+  lengths: tf.Tensor
+  num_faults: tf.Tensor
+  faults: boundaries.Faults
+
+
+class _Unread(NamedTuple):
+  """The first episode that could not be read, and why."""
+
+  episode: int
+  message: str
+
+
+class _Findings:
+  """Collects problems."""
+
+  def __init__(self, limit: int):
+    checks.check_positive('limit', limit)
+    self._limit = limit
+    self._num_episodes = 0
+    self._num_invalid = 0
+    self._num_problems = 0
+    self._problems: List[Problem] = []
+    self.not_read: List[str] = []
+
+  def check(
+      self,
+      rlds_data: tf.data.Dataset,
+      rules: rules_lib.ConversionRules,
+      split: str = '',
+      begin: int = 0,
+      episode_index: Optional[str] = None,
+  ) -> Optional[_Unread]:
+    """Checks all episodes; returns where the data could not be read further."""
+    paths: List[str] = []
+    checked = iter(_checked(rlds_data, rules, episode_index, self._limit, paths))
+    episode = begin - 1
+    while True:
+      try:
+        one = next(checked)
+      except StopIteration:
+        return None
+      except tf.errors.InvalidArgumentError as e:
+        # Only this element is lost: the iterator goes on with the next one.
+        episode += 1
+        self._add([Problem(split, episode, None, UNREADABLE, _first_line(e))], 1)
+        continue
+      except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as e:
+        return _Unread(episode + 1, _first_line(e))
+      episode = episode + 1 if one.episode < 0 else int(one.episode)
+      problems = list(_problems(split, episode, one, paths))
+      self._add(problems, max(len(problems), int(one.num_faults)))
+
+  def _add(self, problems: List[Problem], count: int) -> None:
+    self._num_episodes += 1
+    self._num_invalid += bool(problems)
+    self._num_problems += count
+    self._problems += problems[: self._limit - len(self._problems)]
+
+  def validation(self) -> Validation:
+    return Validation(
+        self._num_episodes,
+        self._num_invalid,
+        self._num_problems,
+        self._problems,
+        self.not_read,
+    )
+
+
+def _checked(
+    rlds_data, rules, episode_index, limit, paths
+) -> tf.data.Dataset:
+  """Checks each episode in graph mode; sets the `paths` of the `lengths`."""
+  spec = steps_lib.steps_spec(rlds_data)
+  nan_fields = []
+  if rules.nan == 'invalid':
+    nan_fields = [field for field in _FIELDS if field in spec.step]
+  used = {*_FIELDS, rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL}
+  nan_paths = [
+      path
+      for path, _ in steps_lib.float_fields(
+          {field: spec.step[field] for field in nan_fields}
+      )
+  ]
+
+  def check(episode):
+    steps = episode[rlds.STEPS]
+    if not spec.stacked:
+      steps = steps_lib.stack_steps(
+          steps.map(lambda step: {name: step[name] for name in used})
+      )
+    lengths = steps_lib.lengths_of({name: steps[name] for name in used})
+    paths[:] = lengths.paths if lengths else ()
+    outline = outlines.outline_of(steps, nan_fields, lengths)
+    end = outlines.end_outline(find_nan=bool(nan_fields))
+    faults = boundaries.find_faults(
+        blocks.concat(outline, end),
+        validation=rules.validation,
+        nan_fields=nan_paths,
+    )
+    return _Checked(
+        episode=(
+            tf.constant(-1, tf.int64)
+            if episode_index is None
+            else episode[episode_index]
+        ),
+        num_steps=tf.size(outline[rlds.IS_FIRST]),
+        lengths=lengths.rows if lengths else tf.zeros([0], tf.int32),
+        num_faults=tf.size(faults.steps),
+        faults=boundaries.Faults(*(leaf[:limit] for leaf in faults)),
+    )
+
+  return rlds_data.map(
+      tf.autograph.experimental.do_not_convert(check),
+      num_parallel_calls=tf.data.AUTOTUNE,
+  ).prefetch(tf.data.AUTOTUNE)
+
+
+def _problems(split, episode, one: _Checked, paths) -> Iterator[Problem]:
+  lengths = one.lengths.numpy()
+  if lengths.size and lengths.min() < lengths.max():
+    found = ', '.join(
+        f'{path}: {length}' for path, length in zip(paths, lengths)
+    )
+    yield Problem(split, episode, None, boundaries.UNEQUAL_LENGTHS, found)
+  elif not one.num_steps:
+    yield Problem(split, episode, None, boundaries.EMPTY, '')
+  elif one.num_faults:
+    columns: Any = (leaf.numpy().tolist() for leaf in one.faults)
+    for step, rule, found in zip(*columns):
+      yield Problem(split, episode, step, rule.decode(), found.decode())
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+  return error.message.splitlines()[0]

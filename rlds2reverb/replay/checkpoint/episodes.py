@@ -1,0 +1,268 @@
+"""Reads the episodes back from which the items of a checkpoint were made.
+
+A checkpoint keeps frames in chunks, and each chunk says of which episode it is
+and where it starts there. Items refer to chunks, and so tell which column of a
+table each of a chunk's tensors is. The frames that no item refers to, such as
+an episode too short for one, are not in a checkpoint.
+
+The files are read three times: the items, the places of the chunks, and the
+chunks. An episode comes out when its last chunk was read. So if the chunks are
+in the order of the episodes, as `write_reverb_checkpoint` writes them, only a
+few episodes are in memory at a time. A server writes them in no order: then
+most of the checkpoint is, though compressed.
+"""
+
+import collections
+import dataclasses
+from typing import Any, Dict, Iterator, List, Set, Tuple
+
+import numpy as np
+import pyarrow
+from reverb.cc import schema_pb2
+import rlds
+import tensorflow as tf
+from tensorflow.python.saved_model import nested_structure_coder
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.replay.checkpoint import records as records_lib
+
+POLICY_INFO = 'policy_info'
+
+_SNAPPY = pyarrow.Codec('snappy')
+
+# The columns that each chunk has: pairs of the index of a column of the table
+# and the index of a tensor of the chunk.
+_Columns = Dict[int, Set[Tuple[int, int]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointEpisodes:
+  """The episodes of a table of a checkpoint.
+
+  Attributes:
+    data: a data set of episodes with stacked steps.
+    num_episodes: the number of episodes that the chunks name. One of which
+      frames are missing in the middle comes out as two.
+  """
+
+  data: tf.data.Dataset
+  num_episodes: int
+
+
+def signature_of(table: Any) -> Any:
+  """Returns the signature of a table of `records.read_tables`, or None."""
+  if not table.HasField('signature'):
+    return None
+  return nested_structure_coder.decode_proto(table.signature)
+
+
+def read_checkpoint_episodes(
+    directory: str, table_name: str
+) -> CheckpointEpisodes:
+  """Reads the episodes of a table whose items are of `Trajectory` frames.
+
+  An episode is terminal if the discount of its last frame is 0.
+
+  Args:
+    directory: the checkpoint, as `files.expand` returns it.
+    table_name: the name of the table.
+
+  Returns:
+    The episodes. The steps have the seven fields of RLDS, and `policy_info`
+    where the frames have any.
+
+  Raises:
+    FileNotFoundError: if `directory` is not a whole checkpoint.
+    CheckpointError: if a file is damaged; while iterating, too.
+    ValueError: if there is no such table, or its frames are not trajectories.
+  """
+  tables = records_lib.read_tables(directory)
+  if table_name not in tables:
+    raise ValueError(
+        f'The checkpoint {directory} has no table {table_name!r}, only'
+        f' {sorted(tables)}.'
+    )
+  signature = signature_of(tables[table_name])
+  if getattr(signature, '_fields', ()) != trajectory.Trajectory._fields:
+    raise ValueError(
+        f'The signature of table {table_name!r} is not of trajectories:'
+        f' {signature}.'
+    )
+  columns = _columns_of_chunks(directory, table_name)
+  episodes = _episodes_of_chunks(directory, columns)
+  counts = collections.Counter(episodes.values())
+
+  def generate():
+    waiting = dict(counts)
+    parts = collections.defaultdict(list)
+    for batch in records_lib.read(directory, records_lib.CHUNKS):
+      for record in batch:
+        chunk = schema_pb2.ChunkData.FromString(record)
+        if chunk.chunk_key not in episodes:
+          continue
+        episode = episodes[chunk.chunk_key]
+        parts[episode].append(chunk)
+        waiting[episode] -= 1
+        if not waiting[episode]:
+          yield from _assemble(parts.pop(episode), columns, signature)
+
+  spec = _steps_of(
+      tf.nest.map_structure(
+          lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
+          signature,
+      ),
+      *[tf.TensorSpec([None], tf.bool)] * 3,
+  )
+  data = tf.data.Dataset.from_generator(
+      generate, output_signature={rlds.STEPS: spec}
+  )
+  return CheckpointEpisodes(data, len(counts))
+
+
+def _columns_of_chunks(directory: str, table_name: str) -> _Columns:
+  """Reads the items, and returns the columns of each chunk they refer to."""
+  columns = collections.defaultdict(set)
+
+  def parse(records):
+    (tables, trajectories), _ = records_lib.decode(
+        records,
+        schema_pb2.PrioritizedItem,
+        table=tf.string,
+        flat_trajectory=tf.string,
+    )
+    flat = schema_pb2.FlatTrajectory
+    is_in = tf.equal(tables[:, 0], table_name)
+    trajectories = tf.boolean_mask(trajectories[:, 0], is_in)
+    (parts,), counts = records_lib.decode(
+        trajectories, flat, columns=tf.string
+    )
+    places = tf.where(tf.sequence_mask(counts[:, 0]))[:, 1]
+    parts = tf.boolean_mask(parts, tf.sequence_mask(counts[:, 0]))
+    (slices,), counts = records_lib.decode(
+        parts, flat.Column, chunk_slices=tf.string
+    )
+    is_slice = tf.sequence_mask(counts[:, 0])
+    places = tf.repeat(places, counts[:, 0])
+    (keys, indices), _ = records_lib.decode(
+        tf.boolean_mask(slices, is_slice),
+        flat.ChunkSlice,
+        chunk_key=tf.uint64,
+        index=tf.int32,
+    )
+    return keys[:, 0], places, indices[:, 0]
+
+  for keys, places, indices in records_lib.read_parsed(
+      directory, records_lib.ITEMS, parse
+  ):
+    rows = np.stack([keys.astype(np.int64), places, indices], axis=1)
+    for key, place, index in np.unique(rows, axis=0).tolist():
+      columns[key % 2**64].add((place, index))
+  return columns
+
+
+def _episodes_of_chunks(directory: str, columns: _Columns) -> Dict[int, int]:
+  """Returns the key of the episode of each chunk that has a column."""
+
+  def parse(records):
+    (keys, ranges), _ = records_lib.decode(
+        records,
+        schema_pb2.ChunkData,
+        chunk_key=tf.uint64,
+        sequence_range=tf.string,
+    )
+    (episodes,), _ = records_lib.decode(
+        ranges[:, 0], schema_pb2.SequenceRange, episode_id=tf.uint64
+    )
+    return keys[:, 0], episodes[:, 0]
+
+  return {
+      key: episode
+      for keys, episodes in records_lib.read_parsed(
+          directory, records_lib.CHUNKS, parse
+      )
+      for key, episode in zip(keys.tolist(), episodes.tolist())
+      if key in columns
+  }
+
+
+def _assemble(
+    chunks: List[Any], columns: _Columns, signature: Any
+) -> Iterator[Dict[str, Any]]:
+  """Yields the episodes that the chunks of one episode hold."""
+  num_columns = len(tf.nest.flatten(signature))
+  pieces: List[List[Tuple[int, np.ndarray]]] = [[] for _ in range(num_columns)]
+  for chunk in sorted(chunks, key=lambda one: one.sequence_range.start):
+    if chunk.delta_encoded:
+      raise records_lib.CheckpointError(
+          'The chunks of the checkpoint are delta-encoded, which cannot be read'
+          ' here. Describe the data that it was made from.'
+      )
+    tensors = {}
+    for column, index in columns[chunk.chunk_key]:
+      if index not in tensors:
+        tensors[index] = _decode_tensor(chunk.data.tensors[index])
+      pieces[column].append((chunk.sequence_range.start, tensors[index]))
+  steps = [
+      np.concatenate(
+          [start + np.arange(len(part)) for start, part in column]
+          or [np.zeros(0, np.int64)]
+      )
+      for column in pieces
+  ]
+  common = steps[0]
+  for other in steps[1:]:
+    common = np.intersect1d(common, other)
+  if not common.size:
+    return
+  leaves = []
+  for at, column in zip(steps, pieces):
+    values = np.concatenate([part for _, part in column])
+    order = np.argsort(at, kind='stable')
+    leaves.append(values[order[np.searchsorted(at[order], common)]])
+  frames = tf.nest.pack_sequence_as(signature, leaves)
+  # Frames may be missing, and sequences may go on into the next episode.
+  is_start = np.concatenate([
+      [False],
+      (np.diff(common) > 1) | (frames.step_type[1:] == ts.StepType.FIRST),
+  ])
+  ends = [*np.flatnonzero(is_start), len(common)]
+  for begin, end in zip([0, *ends], ends):
+    part = tf.nest.map_structure(lambda leaf: leaf[begin:end], frames)  # pylint: disable=cell-var-from-loop
+    is_last = part.step_type == ts.StepType.LAST
+    # The frame of an episode of one step is a LAST one.
+    is_first = (part.step_type == ts.StepType.FIRST) | (end - begin == 1)
+    is_terminal = is_last & (part.discount == 0)
+    yield {rlds.STEPS: _steps_of(part, is_first, is_last, is_terminal)}
+
+
+def _steps_of(
+    frames: trajectory.Trajectory, is_first: Any, is_last: Any, is_terminal: Any
+) -> Dict[str, Any]:
+  """Returns the fields of steps, given frames and flags, or their specs."""
+  steps = {
+      rlds.OBSERVATION: frames.observation,
+      rlds.ACTION: frames.action,
+      rlds.REWARD: frames.reward,
+      rlds.DISCOUNT: frames.discount,
+      rlds.IS_FIRST: is_first,
+      rlds.IS_LAST: is_last,
+      rlds.IS_TERMINAL: is_terminal,
+  }
+  if tf.nest.flatten(frames.policy_info):
+    steps[POLICY_INFO] = frames.policy_info
+  return steps
+
+
+def _decode_tensor(proto: Any) -> np.ndarray:
+  """Returns the tensor that Reverb keeps in a `TensorProto`."""
+  dtype = tf.as_dtype(proto.dtype)
+  if dtype == tf.string:
+    return tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy()
+  shape = [dim.size for dim in proto.tensor_shape.dim]
+  dtype = np.dtype(dtype.as_numpy_dtype)
+  size = int(np.prod(shape)) * dtype.itemsize
+  content = _SNAPPY.decompress(
+      proto.tensor_content, decompressed_size=size, asbytes=True
+  )
+  return np.frombuffer(content, dtype).reshape(shape)

@@ -1,0 +1,203 @@
+"""Converts RLDS data sets to a Reverb checkpoint, a Reverb server, or RLDS.
+
+    python -m scripts.convert --dataset=d4rl_mujoco_halfcheetah/v2-medium \
+        --config=d4rl_mujoco --checkpoint_dir=/data/halfcheetah
+
+The program says what it will do, and does it. If it is interrupted, the same
+command goes on, and ends with the same items as if nothing had happened.
+"""
+
+import sys
+
+from absl import app
+from absl import flags
+
+from rlds2reverb.datasets import files
+from rlds2reverb.jobs import convert as convert_lib
+from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import quarantine
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import tasks as tasks_lib
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.trajectories import rules as rules_lib
+
+flags_lib.define_source_flags()
+_WEIGHT = flags.DEFINE_multi_float(
+    'weight',
+    None,
+    'One for each --dataset, for a mixture: of each as many episodes as its'
+    ' weight says, and no episode twice.',
+)
+_CHECKPOINT_DIR = flags.DEFINE_string(
+    'checkpoint_dir', None, 'A new directory, for a Reverb checkpoint.'
+)
+_SERVER_ADDRESS = flags.DEFINE_string(
+    'server_address', None, 'A running Reverb server, host:port.'
+)
+_RLDS_DIR = flags.DEFINE_string(
+    'rlds_dir', None, 'A new directory, for an RLDS data set.'
+)
+_TABLE = flags.DEFINE_string('table', 'experience', "The table's name.")
+_SEQUENCE_LENGTH = flags.DEFINE_integer(
+    'sequence_length',
+    2,
+    'Frames of an item; 0 for whole episodes.',
+    lower_bound=0,
+)
+_STRIDE_LENGTH = flags.DEFINE_integer(
+    'stride_length',
+    1,
+    'Frames between the starts of two items.',
+    lower_bound=1,
+)
+_END_OF_EPISODE = flags.DEFINE_enum(
+    'end_of_episode',
+    'drop',
+    ['drop', 'pad', 'tile'],
+    'What becomes of last frames that do not fill an item.',
+)
+_PRIORITY = flags.DEFINE_float('priority', 1.0, 'The priority of every item.')
+_TERMINAL_DISCOUNT = flags.DEFINE_enum(
+    'terminal_discount',
+    None,
+    ['step', 'transition'],
+    'Where the discount of a terminal episode is 0; the default is step.',
+)
+_NAN = flags.DEFINE_enum(
+    'nan',
+    None,
+    ['report', 'invalid'],
+    'Whether NaN makes an episode invalid; the default is report, which does'
+    ' not.',
+)
+_INVALID_EPISODES = flags.DEFINE_enum(
+    'invalid_episodes',
+    'raise',
+    ['raise', 'skip'],
+    'Whether an invalid episode stops the job, or is left out and listed in'
+    ' quarantine.jsonl.',
+)
+_MAX_INVALID_FRACTION = flags.DEFINE_float(
+    'max_invalid_fraction',
+    1.0,
+    'With --invalid_episodes=skip: the job stops if more than this part of all'
+    ' episodes is invalid.',
+    lower_bound=0.0,
+    upper_bound=1.0,
+)
+_ONLY_QUARANTINED = flags.DEFINE_string(
+    'only_quarantined',
+    None,
+    'A quarantine.jsonl whose episodes alone are converted, after a repair.',
+)
+_NUM_WORKERS = flags.DEFINE_integer(
+    'num_workers', 1, 'Processes that work at once.', lower_bound=1
+)
+_TASK_MB = flags.DEFINE_float(
+    'task_mb',
+    64.0,
+    'About how many megabytes of files a task reads: what is lost, at most, of'
+    ' each worker when the job is interrupted.',
+    lower_bound=0.0,
+)
+_JOB_DIR = flags.DEFINE_string(
+    'job_dir',
+    None,
+    'Where the job is kept; by default beside the output, with .job after its'
+    ' name, or for a server in ~/.cache/rlds2reverb/jobs.',
+)
+_DRY_RUN = flags.DEFINE_bool(
+    'dry_run', False, 'Say what would be done, and stop.'
+)
+
+
+def _output() -> plan_lib.Output:
+  outputs = [
+      (plan_lib.CHECKPOINT, _CHECKPOINT_DIR.value),
+      (plan_lib.SERVER, _SERVER_ADDRESS.value),
+      (plan_lib.RLDS, _RLDS_DIR.value),
+  ]
+  outputs = [(kind, place) for kind, place in outputs if place is not None]
+  if len(outputs) != 1:
+    raise app.UsageError(
+        'One of --checkpoint_dir, --server_address and --rlds_dir must have a'
+        ' value.'
+    )
+  ((kind, place),) = outputs
+  if kind == plan_lib.SERVER:
+    return plan_lib.Output(kind, place)
+  name = {plan_lib.CHECKPOINT: 'The checkpoint', plan_lib.RLDS: 'The output'}
+  place = files.expand_local(files.user_path(place), name[kind])
+  split = 'train' if kind == plan_lib.RLDS else ''
+  return plan_lib.Output(kind, place, split)
+
+
+def _rules(source: sources_lib.Source) -> rules_lib.ConversionRules:
+  """Returns the rules of a source's config, and those of the flags over them."""
+  rules = sources_lib.arguments_of('ConversionRules', source)
+  for name, flag in ('terminal_discount', _TERMINAL_DISCOUNT), ('nan', _NAN):
+    if flag.value is not None:
+      rules[name] = flag.value
+  return rules_lib.ConversionRules(**rules)
+
+
+def _make_plan() -> plan_lib.Plan:
+  sources = flags_lib.sources_from_flags('convert')
+  output = _output()
+  rules = {_rules(source) for source in sources}
+  if len(rules) > 1:
+    raise ValueError(
+        f'The configs have different ConversionRules: {sorted(map(str, rules))}.'
+    )
+  opened = [sources_lib.open_source(source) for source in sources]
+  only = None
+  if _ONLY_QUARANTINED.value is not None:
+    path = files.user_path(_ONLY_QUARANTINED.value)
+    only = path, quarantine.read_ranges(path, opened)
+  tables = []
+  if output.kind != plan_lib.RLDS:
+    tables = [
+        items_lib.TableItems(
+            _TABLE.value,
+            _SEQUENCE_LENGTH.value or None,
+            _STRIDE_LENGTH.value,
+            _END_OF_EPISODE.value,
+            priority=_PRIORITY.value,
+        )
+    ]
+  return plan_lib.make_plan(
+      opened,
+      output,
+      tables=tables,
+      rules=rules.pop(),
+      weights=_WEIGHT.value,
+      only=only,
+      task_bytes=int(_TASK_MB.value * 1e6),
+  )
+
+
+def main():
+  plan = _make_plan()
+  skips = _INVALID_EPISODES.value == 'skip'
+  try:
+    with convert_lib.interrupted_by_signals():
+      convert_lib.convert(
+          plan,
+          _JOB_DIR.value and files.user_path(_JOB_DIR.value),
+          num_workers=_NUM_WORKERS.value,
+          dry_run=_DRY_RUN.value,
+          max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
+      )
+  except KeyboardInterrupt:
+    print(
+        'Interrupted. The tasks that are done are kept: the same command goes'
+        ' on.',
+        file=sys.stderr,
+    )
+    return 130
+  return 0
+
+
+if __name__ == '__main__':
+  flags_lib.run(main, (convert_lib.JobError, tasks_lib.TaskError))

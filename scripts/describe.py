@@ -1,0 +1,95 @@
+"""Describes a data set or a Reverb checkpoint: its fields, and what is odd.
+
+    python -m scripts.describe --dataset=/data/cartpole --html=report.html
+
+    python -m scripts.describe --checkpoint_dir=/data/checkpoint
+"""
+
+from absl import app
+from absl import flags
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
+from rlds2reverb.jobs import describe
+from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs.descriptions import page
+from rlds2reverb.jobs.descriptions import summaries
+from rlds2reverb.jobs.descriptions import text
+from rlds2reverb.replay.checkpoint import records
+
+flags_lib.define_source_flags()
+_CHECKPOINT_DIR = flags.DEFINE_string(
+    'checkpoint_dir',
+    None,
+    'A Reverb checkpoint to describe, instead of a --dataset.',
+)
+_SAMPLE = flags.DEFINE_integer(
+    'sample',
+    None,
+    'How many episodes to read, spread over the data set; by default all.',
+    lower_bound=1,
+)
+_ENVIRONMENT = flags.DEFINE_string(
+    'environment',
+    None,
+    'The id of the gym environment whose action space bounds the actions.',
+)
+_JSON = flags.DEFINE_bool(
+    'json', False, 'Whether to print JSON instead of text.'
+)
+_HTML = flags.DEFINE_string(
+    'html', None, 'A file for the description as one HTML page.'
+)
+_TENSORBOARD_DIR = flags.DEFINE_string(
+    'tensorboard_dir', None, 'A directory for summaries for TensorBoard.'
+)
+_NUM_EXCERPTS = flags.DEFINE_integer(
+    'num_excerpts',
+    12,
+    'How many episodes the page shows, drawn at random.',
+    lower_bound=0,
+)
+_SEED = flags.DEFINE_integer('seed', 0, 'The seed of what is drawn.')
+
+
+def _describe():
+  if _CHECKPOINT_DIR.value is None:
+    sources = flags_lib.sources_from_flags('describe')
+    if len(sources) > 1:
+      raise app.UsageError('Describe one --dataset at a time.')
+    return describe.describe_source(
+        sources[0],
+        sample=_SAMPLE.value,
+        environment=_ENVIRONMENT.value,
+        num_excerpts=_NUM_EXCERPTS.value,
+        seed=_SEED.value,
+    )
+  if flags.FLAGS.dataset:
+    raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
+  return describe.describe_checkpoint(
+      files.user_path(_CHECKPOINT_DIR.value),
+      sample=_SAMPLE.value,
+      num_excerpts=_NUM_EXCERPTS.value,
+      seed=_SEED.value,
+  )
+
+
+def main():
+  try:
+    description = _describe()
+  except tf.errors.OpError as e:
+    raise ValueError(
+        f'The data cannot be read: {e.message.splitlines()[0]}'
+    ) from e
+  if _HTML.value is not None:
+    whole.write_text(files.user_path(_HTML.value), page.to_html(description))
+  if _TENSORBOARD_DIR.value is not None:
+    summaries.write_summaries(
+        description, files.user_path(_TENSORBOARD_DIR.value)
+    )
+  print(description.to_json() if _JSON.value else text.to_text(description))
+
+
+if __name__ == '__main__':
+  flags_lib.run(main, errors=(records.CheckpointError,))

@@ -1,0 +1,136 @@
+"""Serves a Reverb checkpoint, or a data set, until it is told to stop.
+
+    python -m scripts.serve --checkpoint_dir=/data/checkpoint --port=8000
+
+    python -m scripts.serve --dataset=/data/cartpole --sequence_length=2
+
+Ctrl-C, or SIGTERM, stops the server. Reverb listens on all interfaces, without
+authentication: docs/serving.md says how to fence it in.
+"""
+
+from absl import app
+from absl import flags
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import serve
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
+from rlds2reverb.replay import items
+
+flags_lib.define_source_flags()
+_CHECKPOINT_DIR = flags.DEFINE_string(
+    'checkpoint_dir', None, 'A Reverb checkpoint, instead of a --dataset.'
+)
+_PORT = flags.DEFINE_integer(
+    'port', None, 'The port; by default a free one.', 1, 65535
+)
+_CHECKPOINT_ROOT = flags.DEFINE_string(
+    'checkpoint_root',
+    None,
+    'Where the server writes checkpoints of its own. If there is one already,'
+    ' the server starts from it. Reverb removes all else from there.',
+)
+_CHECKPOINT_AT_END = flags.DEFINE_bool(
+    'checkpoint_at_end',
+    False,
+    'Whether to write a last checkpoint to --checkpoint_root.',
+)
+_TABLE = flags.DEFINE_string(
+    'table', 'experience', 'The table for the items of a --dataset.'
+)
+_SEQUENCE_LENGTH = flags.DEFINE_integer(
+    'sequence_length',
+    2,
+    'How many steps an item has; 0 for whole episodes.',
+    lower_bound=0,
+)
+_STRIDE_LENGTH = flags.DEFINE_integer(
+    'stride_length',
+    1,
+    'How many steps after an item the next one starts.',
+    lower_bound=1,
+)
+_END_OF_EPISODE = flags.DEFINE_enum(
+    'end_of_episode',
+    'drop',
+    ['drop', 'pad', 'tile', 'cross'],
+    'What becomes of steps at the end that do not fill an item; see'
+    ' EndOfEpisode.',
+)
+
+
+def _start():
+  if _CHECKPOINT_DIR.value is None:
+    sources = flags_lib.sources_from_flags('serve')
+    if len(sources) > 1:
+      raise app.UsageError(
+          'Serve one --dataset; convert several to a checkpoint first.'
+      )
+  elif flags.FLAGS.dataset:
+    raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
+  root = _CHECKPOINT_ROOT.value
+  if root is not None:
+    root = files.user_path(root)
+  elif _CHECKPOINT_AT_END.value:
+    raise app.UsageError('--checkpoint_at_end needs a --checkpoint_root.')
+  if _CHECKPOINT_DIR.value is not None:
+    return checkpoint_serve.restore_reverb_server(
+        files.user_path(_CHECKPOINT_DIR.value),
+        port=_PORT.value,
+        checkpoint_root=root,
+    )
+  table = items.TableItems(
+      _TABLE.value,
+      sequence_length=_SEQUENCE_LENGTH.value or None,
+      stride_length=_STRIDE_LENGTH.value,
+      end_of_episode=_END_OF_EPISODE.value,
+  )
+  try:
+    return serve.serve_source(
+        sources[0], [table], port=_PORT.value, checkpoint_root=root
+    )
+  except tf.errors.InvalidArgumentError as e:
+    raise ValueError(
+        f'{e.message.splitlines()[0]} The program `validate` lists all that is'
+        ' wrong.'
+    ) from e
+
+
+def _say(text):
+  print(text, flush=True)
+
+
+def _serve(server, signals):
+  """Serves until a signal comes."""
+  try:
+    signals.hold()
+    _say(f'Serving at localhost:{server.port}')
+    for name, info in serve.table_infos(server).items():
+      _say(f'  table {name}: {info.current_size:,} items')
+    _say(
+        f'Reverb listens on port {server.port} of all interfaces, without'
+        ' authentication: whoever reaches the port can read and change the'
+        ' tables. Stop with Ctrl-C.'
+    )
+    signals.wait()
+    if _CHECKPOINT_AT_END.value:
+      _say('Writing a last checkpoint ...')
+      _say(f'Checkpoint: {server.localhost_client().checkpoint()}')
+  finally:
+    server.stop()
+  _say('Stopped.')
+
+
+def main():
+  with serve.StopSignals() as signals:
+    try:
+      _serve(_start(), signals)
+    except KeyboardInterrupt:
+      _say('Stopped before the server was ready.')
+      return 1
+
+
+if __name__ == '__main__':
+  flags_lib.run(main, errors=(records.CheckpointError,))

@@ -1,0 +1,83 @@
+"""Checks every episode of a data set, and lists all that is wrong.
+
+    python -m scripts.validate --dataset=/data/cartpole
+
+The program exits with 1 if anything is wrong, so that it can guard a data set
+in a test.
+"""
+
+import dataclasses
+import json
+import sys
+
+from absl import flags
+
+from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import validate
+from rlds2reverb.trajectories import rules as rules_lib
+
+flags_lib.define_source_flags()
+_LIMIT = flags.DEFINE_integer(
+    'limit', 100, 'How many problems to list.', lower_bound=1
+)
+_VALIDATION = flags.DEFINE_enum(
+    'validation',
+    None,
+    ['strict', 'tf_agents'],
+    'Which episodes are valid; see ConversionRules. The default is that of the'
+    ' config, or strict.',
+)
+_NAN = flags.DEFINE_enum(
+    'nan',
+    None,
+    ['report', 'invalid'],
+    'Whether NaN makes an episode invalid. The default is that of the config,'
+    ' or report, which lets it pass.',
+)
+_JSON = flags.DEFINE_bool(
+    'json', False, 'Whether to print JSON instead of text.'
+)
+
+
+def _rules(source):
+  bound = sources_lib.arguments_of('ConversionRules', source)
+  chosen = {'validation': _VALIDATION.value, 'nan': _NAN.value}
+  chosen = {name: value for name, value in chosen.items() if value is not None}
+  return rules_lib.ConversionRules(**{**bound, **chosen})
+
+
+def _print(source, found):
+  for problem in found.problems:
+    print(problem)
+  more = found.num_problems - len(found.problems)
+  if more:
+    print(f'and {more:,} more; --limit lists more of them.')
+  for message in found.not_read:
+    print(f'NOT READ: {message}')
+  print(
+      f'{source.dataset}, split {source.split}: {found.num_episodes:,} episodes,'
+      f' {found.num_invalid:,} invalid, {found.num_problems:,} problems',
+      flush=True,
+  )
+
+
+def main():
+  is_valid = True
+  sources = flags_lib.sources_from_flags('validate')
+  for source in sources:
+    found = validate.validate_source(
+        source, rules=_rules(source), limit=_LIMIT.value
+    )
+    is_valid &= found.is_valid
+    if _JSON.value:
+      plain = {**dataclasses.asdict(source), **dataclasses.asdict(found)}
+      json.dump(plain, sys.stdout)
+      print(flush=True)
+    else:
+      _print(source, found)
+  return 0 if is_valid else 1
+
+
+if __name__ == '__main__':
+  flags_lib.run(main)

@@ -1,0 +1,532 @@
+"""Tests of whole jobs, in this process, into every kind of output."""
+
+import json
+import os
+import shutil
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import reverb
+
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import locks
+from rlds2reverb.jobs import convert
+from rlds2reverb.jobs import measures
+from rlds2reverb.jobs import output_kinds
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import quarantine
+from rlds2reverb.jobs import receipts
+from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import tasks
+from rlds2reverb.replay import items
+from tests.jobs import data_sets
+from tests.jobs import job_testing
+
+_NUMBERS = list(range(len(job_testing.LENGTHS)))
+# Episode 3 breaks a rule at its step 1, and episode 6 has no first step.
+_BAD = {3: 'Discount must lie in [0, 1].', 6: 'An episode must begin'}
+
+
+def _bad_episodes():
+  episodes = [
+      data_sets.episode(index, length)
+      for index, length in enumerate(job_testing.LENGTHS)
+  ]
+  episodes[3]['steps'][1]['discount'] = 1.5
+  episodes[6]['steps'][0]['is_first'] = False
+  return episodes
+
+
+class _Interrupted(BaseException):
+  """Stops a job where nothing expects it."""
+
+
+def _stop_before(count):
+  """Lets only `count` tasks be done."""
+  run_task = tasks.run_task
+  calls = []
+
+  def run(*args, **kwargs):
+    if len(calls) == count:
+      raise _Interrupted
+    calls.append(args)
+    return run_task(*args, **kwargs)
+
+  return mock.patch.object(tasks, 'run_task', run)
+
+
+class ConvertTest(job_testing.JobTestCase):
+
+  def _content(self, plan):
+    """Returns everything that an output holds."""
+    if plan.output.kind == plan_lib.CHECKPOINT:
+      return job_testing.items_of(plan.output.place)
+    if plan.output.kind == plan_lib.SERVER:
+      return job_testing.items_in(reverb.Client(plan.output.place))
+    return [
+        episode['steps']['reward'].tolist()
+        for episode in loading.load_episodes(
+            plan.output.place
+        ).as_numpy_iterator()
+    ]
+
+  def _place(self, kind):
+    if kind == plan_lib.SERVER:
+      return f'localhost:{self.start_server().port}'
+    return self.new()
+
+  @parameterized.parameters(*job_testing.KINDS)
+  def test_a_job_that_is_interrupted_ends_like_one_that_is_not(self, kind):
+    plan = self.plan(kind, self._place(kind))
+    self.assertLen(plan.tasks, 4)
+    with _stop_before(1), self.assertRaises(_Interrupted):
+      self.convert(plan)
+    with _stop_before(2), self.assertRaises(_Interrupted):
+      self.convert(plan)
+    self.assertLen(receipts.read(self.job_folder(plan), plan.hash), 3)
+    summary = self.convert(plan)
+    self.assertIn('3 of them, with 6 of 8 episodes', self.said[0])
+    self.assertEqual(summary['episodes'], 8)
+    self.assertEqual(summary['steps'], sum(job_testing.LENGTHS))
+    lengths = summary['statistics']['length']
+    self.assertEqual(
+        (lengths['min'], lengths['max'], lengths['sum']),
+        (1, 6, sum(job_testing.LENGTHS) - 8),
+    )
+    returns = summary['statistics']['return']
+    self.assertEqual(returns['min'], 0 + 1)
+    self.assertEqual(returns['max'], sum(range(700, 706)))
+
+    content = self._content(plan)
+    if kind == plan_lib.RLDS:
+      self.assertEqual(
+          content,
+          [
+              [100 * index + step for step in range(length)]
+              for index, length in enumerate(job_testing.LENGTHS)
+          ],
+      )
+    else:
+      self.assertEqual(
+          job_testing.rewards_of(content), job_testing.ALL_PAIRS
+      )
+      # Neither the way in which the work is cut, nor the interruptions, nor
+      # the kind of output changes a key.
+      other = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=5)
+      self.assertLen(other.tasks, 2)
+      self.convert(other)
+      self.assertEqual(self._content(other), content)
+
+    # A finished job does nothing.
+    with _stop_before(0):
+      self.assertEqual(self.convert(plan), summary)
+    self.assertIn('nothing to do', self.said[-1])
+    self.assertEqual(self._content(plan), content)
+    self.assertEqual(
+        sorted(os.listdir(self.job_folder(plan))),
+        ['plan.json', 'quarantine.jsonl', 'receipts', 'summary.json'],
+    )
+
+  def test_the_order_of_items_is_that_of_the_data(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new())
+    with mock.patch.object(
+        convert.running,
+        'run_tasks',
+        lambda plan, folder, numbers, *, listener, **kwargs: [
+            listener.on_done(number, tasks.run_task(plan, number, folder))
+            for number in reversed(numbers)
+        ]
+        and {},
+    ):
+      self.convert(plan)
+    dates = [
+        item.inserted_at.ToNanoseconds()
+        for item in job_testing.item_records(plan.output.place)
+    ]
+    self.assertEqual(dates, sorted(set(dates)))
+
+  @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
+  def test_an_end_at_any_moment_of_finishing(self, kind):
+    plan = self.plan(kind, self.new(), episodes_per_task=4)
+    for target, name in (
+        (convert.summary_lib, 'write'),
+        (output_kinds.of(plan).__class__, 'clean'),
+    ):
+      with mock.patch.object(target, name, side_effect=_Interrupted):
+        with self.assertRaises(_Interrupted):
+          self.convert(plan)
+    with _stop_before(0):
+      self.convert(plan)
+    self.assertLen(self._content(plan), {'rlds': 8}.get(kind, 26))
+    self.assertNotIn('parts', os.listdir(self.job_folder(plan)))
+    # An output that was removed is made again.
+    shutil.rmtree(plan.output.place)
+    self.convert(plan)
+    self.assertIn('2 tasks are done again', '\n'.join(self.said))
+    self.assertLen(self._content(plan), {'rlds': 8}.get(kind, 26))
+
+  def test_two_workers_with_processes_of_their_own(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new())
+    self.convert(plan, num_workers=2)
+    self.assertEqual(
+        job_testing.rewards_of(self._content(plan)), job_testing.ALL_PAIRS
+    )
+
+  def test_a_dry_run_reads_no_episode_and_writes_nothing(self):
+    folder = self.new('data')
+    shutil.copytree(self.directory, folder)
+    for path in data_sets.files_of(folder):
+      with open(path, 'wb'):
+        pass
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    self.assertEqual(self.convert(plan, dry_run=True), {})
+    self.assertFalse(os.path.exists(plan.output.place))
+    self.assertFalse(os.path.exists(self.job_folder(plan)))
+    (text,) = self.said
+    for line in (
+        '8 episodes in 4 files',
+        'observation: float32 (2,)',
+        'table experience: items of 2 frames, every 1, at an end drop',
+        f'to a new Reverb checkpoint {plan.output.place}',
+        '4 tasks; 0 of them',
+    ):
+      self.assertIn(line, text)
+
+  def test_another_plan_in_the_same_place_is_refused(self):
+    place = self.new()
+    self.convert(self.plan(plan_lib.CHECKPOINT, place, split='train[:2]'))
+    other = self.plan(
+        plan_lib.CHECKPOINT,
+        place,
+        split='train[:2]',
+        tables=[items.TableItems(job_testing.TABLE, 3)],
+    )
+    with self.assertRaisesRegex(
+        ValueError,
+        'another plan:\n  tables/0/sequence_length: 2 before, 3 now\n',
+    ):
+      self.convert(other)
+
+  def test_an_output_that_is_not_of_this_job_is_refused(self):
+    for kind in plan_lib.CHECKPOINT, plan_lib.RLDS:
+      place = self.new()
+      os.mkdir(place)
+      with open(os.path.join(place, 'mine'), 'w', encoding='utf-8'):
+        pass
+      with self.assertRaisesRegex(FileExistsError, 'not the output of this'):
+        self.convert(self.plan(kind, place))
+      self.assertEqual(os.listdir(place), ['mine'])
+
+  def test_a_second_job_on_one_output_is_refused(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new())
+    folder = self.job_folder(plan)
+    with locks.locked(os.path.join(folder, '.lock'), plan.output.place):
+      with self.assertRaisesRegex(
+          BlockingIOError, 'Another process is writing .*output'
+      ):
+        self.convert(plan)
+
+  def test_a_full_disk_is_refused(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new())
+    usage = shutil.disk_usage('/')._replace(free=10)
+    with mock.patch.object(shutil, 'disk_usage', return_value=usage):
+      with self.assertRaisesRegex(OSError, 'needs about .* are free'):
+        self.convert(plan)
+
+  def test_a_folder_that_cannot_be_written(self):
+    plan = self.plan(plan_lib.CHECKPOINT, '/proc/output')
+    with self.assertRaisesRegex(OSError, '/proc/output.job cannot be written'):
+      self.convert(plan)
+
+  def test_a_damaged_file_is_named_and_the_others_are_done(self):
+    folder = self.new('data')
+    shutil.copytree(self.directory, folder)
+    path = data_sets.files_of(folder)[1]
+    with open(path, 'rb') as f:
+      whole = f.read()
+    os.truncate(path, len(whole) - 5)
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    with self.assertRaisesRegex(
+        convert.JobError,
+        rf'1 of 4 tasks have failed(.|\n)*{path} is damaged after 1 whole',
+    ):
+      self.convert(plan)
+    self.assertSameElements(
+        receipts.read(self.job_folder(plan), plan.hash), [0, 2, 3]
+    )
+    with open(path, 'wb') as f:
+      f.write(whole)
+    self.convert(plan)
+    self.assertEqual(
+        job_testing.rewards_of(self._content(plan)), job_testing.ALL_PAIRS
+    )
+
+  def test_data_that_has_changed_is_refused(self):
+    folder = self.new('data')
+    data_sets.numbered(folder, [3, 4])
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    shutil.rmtree(folder)
+    data_sets.numbered(folder, [3, 5, 4])
+    with self.assertRaisesRegex(convert.JobError, 'has changed since the plan'):
+      self.convert(plan)
+    again = self.plan(plan_lib.CHECKPOINT, plan.output.place, directory=folder)
+    with self.assertRaisesRegex(ValueError, 'fingerprint: .* before, '):
+      self.convert(again)
+
+  @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
+  def test_the_quarantine_lists_exactly_the_bad_episodes(self, kind):
+    folder = data_sets.write(self.new('data'), _bad_episodes())
+    plan = self.plan(kind, self.new(), directory=folder)
+    summary = self.convert(plan)
+    path = os.path.join(self.job_folder(plan), 'quarantine.jsonl')
+    with open(path, encoding='utf-8') as f:
+      lines = list(map(json.loads, f))
+    self.assertEqual([line['episode'] for line in lines], list(_BAD))
+    for line, sentence in zip(lines, _BAD.values()):
+      self.assertStartsWith(line['rule'], sentence)
+      self.assertStartsWith(line['message'], line['rule'])
+      self.assertIn(f'episode {line["episode"]},', line['message'])
+      self.assertEqual(
+          line['file'], data_sets.files_of(folder)[line['episode'] // 2]
+      )
+      self.assertEqual(line['split'], 'train')
+    self.assertEqual([line['step'] for line in lines], [1, 0])
+    self.assertIn('discount=1.5', lines[0]['values'])
+    self.assertEqual(summary['skipped'], 2)
+    self.assertEqual(summary['episodes'], 6)
+    good = [index for index in _NUMBERS if index not in _BAD]
+    content = self._content(plan)
+    if kind == plan_lib.RLDS:
+      self.assertEqual([rewards[0] // 100 for rewards in content], good)
+    else:
+      self.assertEqual(
+          job_testing.rewards_of(content),
+          job_testing.pairs(
+              (index, job_testing.LENGTHS[index]) for index in good
+          ),
+      )
+
+  def test_a_filter_leaves_the_indices_of_bad_episodes_as_they_are(self):
+    folder = data_sets.write(self.new('data'), _bad_episodes())
+    plan = self.plan(
+        plan_lib.CHECKPOINT,
+        self.new(),
+        directory=folder,
+        episodes_per_task=5,
+        bindings=[
+            'transform_episodes.transforms = [@KeepEpisodes()]',
+            'KeepEpisodes.min_length = 3',
+        ],
+    )
+    summary = self.convert(plan)
+    # Those of 2, 4, 3 and 3 steps have fewer than 3 transitions, but for 4.
+    kept = [i for i, length in enumerate(job_testing.LENGTHS) if length > 3]
+    self.assertEqual(summary['filtered'], 3)
+    done = receipts.read(self.job_folder(plan), plan.hash)
+    self.assertEqual(
+        [bad.episode for receipt in done.values() for bad in receipt.skipped],
+        [3],
+    )
+    self.assertEqual(
+        job_testing.rewards_of(self._content(plan)),
+        job_testing.pairs(
+            (index, job_testing.LENGTHS[index]) for index in kept if index != 3
+        ),
+    )
+
+  def test_too_many_bad_episodes_stop_the_job(self):
+    folder = data_sets.write(self.new('data'), _bad_episodes())
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    for fraction in 0.0, 0.2:
+      with self.subTest(fraction):
+        with self.assertRaisesRegex(
+            tasks.InvalidEpisodesError,
+            'Discount must lie' if not fraction else '2 episodes are invalid, and 1 of 8',
+        ):
+          self.convert(plan, max_invalid_fraction=fraction)
+    self.assertFalse(os.path.exists(plan.output.place))
+    self.convert(plan, max_invalid_fraction=0.25)
+    self.assertTrue(os.path.exists(plan.output.place))
+
+  def test_repaired_episodes_come_as_if_they_had_been_right(self):
+    folder = data_sets.write(self.new('data'), _bad_episodes())
+    place = self._place(plan_lib.SERVER)
+    plan = self.plan(plan_lib.SERVER, place, directory=folder)
+    self.convert(plan)
+    path = os.path.join(self.job_folder(plan), 'quarantine.jsonl')
+    shutil.rmtree(folder)
+    data_sets.numbered(folder, job_testing.LENGTHS)
+    opened = [sources.open_source(sources.make_source(folder))]
+    ranges = quarantine.read_ranges(path, opened)
+    self.assertEqual(ranges, [[('train', 3, 4), ('train', 6, 7)]])
+    repair = self.plan(
+        plan_lib.SERVER, place, opened=opened, only=(path, ranges)
+    )
+    self.convert(repair)
+    at_once = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    self.convert(at_once)
+    self.assertEqual(self._content(repair), self._content(at_once))
+
+  def test_a_mixture_by_weights(self):
+    other = data_sets.numbered(self.new('other'), [3] * 3)
+    opened = [
+        sources.open_source(sources.make_source(directory))
+        for directory in (self.directory, other)
+    ]
+    plan = self.plan(
+        plan_lib.CHECKPOINT,
+        self.new(),
+        opened=opened,
+        weights=[4.0, 2.0],
+        episodes_per_task=1,
+    )
+    self.assertEqual(plan.num_episodes, 9)
+    self.assertEqual(
+        [task.source for task in plan.tasks], [0, 1, 0, 0, 1, 0, 0, 1, 0]
+    )
+    self.convert(plan)
+    self.assertEqual(
+        job_testing.rewards_of(self._content(plan)),
+        sorted(
+            job_testing.pairs(enumerate(job_testing.LENGTHS[:6]))
+            + job_testing.pairs(enumerate([3] * 3))
+        ),
+    )
+    with self.assertRaisesRegex(ValueError, 'in two sources'):
+      self.plan(plan_lib.CHECKPOINT, self.new(), opened=opened[:1] * 2)
+
+
+class ServerTest(job_testing.JobTestCase):
+
+  def _plan(self, server, **kwargs):
+    return self.plan(
+        plan_lib.SERVER, f'localhost:{server.port}', **kwargs
+    )
+
+  def test_a_server_that_was_started_again_gets_everything_again(self):
+    server = self.start_server()
+    plan = self._plan(server)
+    with _stop_before(2), self.assertRaises(_Interrupted):
+      self.convert(plan)
+    port = server.port
+    server.stop()
+    server = self.start_server(port)
+    self.convert(plan)
+    self.assertIn(
+        f'2 tasks are done again: the server at localhost:{port} was started'
+        ' again since.',
+        self.said,
+    )
+    client = server.localhost_client()
+    self.assertEqual(
+        job_testing.rewards_of(job_testing.items_in(client)),
+        job_testing.ALL_PAIRS,
+    )
+    # A job that was finished is no longer, if the server lost its items.
+    server.stop()
+    server = self.start_server(port)
+    self.convert(plan)
+    self.assertIn('4 tasks are done again', '\n'.join(self.said))
+    self.assertLen(job_testing.items_in(server.localhost_client()), 26)
+
+  def test_a_server_that_is_started_again_while_the_job_runs(self):
+    server = self.start_server()
+    port = server.port
+    plan = self._plan(server)
+    run_task = tasks.run_task
+    calls = []
+
+    def run(*args, **kwargs):
+      calls.append(args)
+      if len(calls) == 3:
+        server.stop()
+        self.start_server(port)
+      return run_task(*args, **kwargs)
+
+    with mock.patch.object(tasks, 'run_task', run):
+      self.convert(plan)
+    self.assertLen(calls, 6)
+    self.assertIn('2 tasks are done again', '\n'.join(self.said))
+    self.assertEqual(
+        job_testing.rewards_of(
+            job_testing.items_in(reverb.Client(f'localhost:{port}'))
+        ),
+        job_testing.ALL_PAIRS,
+    )
+
+  def test_items_that_were_removed_come_again(self):
+    server = self.start_server()
+    client = server.localhost_client()
+    plan = self._plan(server)
+    self.convert(plan)
+    content = job_testing.items_in(client)
+    client.mutate_priorities(
+        job_testing.TABLE, deletes=[key for key, _ in content[:5]]
+    )
+    self.convert(plan)
+    self.assertIn(
+        "4 tasks are done again: table 'experience' has removed 5 items since.",
+        self.said,
+    )
+    self.assertEqual(job_testing.items_in(client), content)
+
+  def test_a_table_that_is_too_small_is_noticed(self):
+    plan = self._plan(self.start_server(max_size=10))
+    with self.assertRaisesRegex(
+        convert.JobError, r'is too small: it has removed \d+ items'
+    ):
+      self.convert(plan)
+
+  def test_what_cannot_work_is_refused_before_it_starts(self):
+    limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 1, 2.0)
+    blocking = self._plan(self.start_server(rate_limiter=limiter))
+    whole = items.TableItems(job_testing.TABLE, None)
+    small = self._plan(self.start_server(max_size=5), tables=[whole])
+    other = self._plan(
+        self.start_server(
+            signature=job_testing.signature_of(
+                os.path.join(job_testing.RECORDED, 'walker')
+            )
+        )
+    )
+    missing = self._plan(
+        self.start_server(), tables=[items.TableItems('other')]
+    )
+    for plan, message in (
+        (blocking, 'would block'),
+        (small, 'too small: its max_size is 5, and there are 8 items'),
+        (other, 'does not fit the data:\n  action: the table expects'),
+        (missing, "no table 'other'"),
+    ):
+      with self.subTest(message):
+        with self.assertRaisesRegex(ValueError, message):
+          self.convert(plan)
+        self.assertFalse(os.path.exists(self.job_folder(plan)))
+
+  def test_a_server_that_stays_away_ends_the_job(self):
+    server = self.start_server()
+    plan = self._plan(server)
+    run_task = tasks.run_task
+
+    def run(plan, number, *args, **kwargs):
+      if number:
+        raise ConnectionError('There is no answer.')
+      return run_task(plan, number, *args, **kwargs)
+
+    with mock.patch.object(tasks, 'run_task', run):
+      with self.assertRaisesRegex(convert.JobError, '3 of 4 tasks have failed'):
+        self.convert(plan, patience=0.0)
+
+
+class MeasuresTest(absltest.TestCase):
+
+  def test_merging_nothing(self):
+    merged = measures.merge([])
+    self.assertEqual(merged['length']['count'], 0)
+    self.assertIsNone(merged['return']['max'])
+
+
+
+if __name__ == '__main__':
+  absltest.main()

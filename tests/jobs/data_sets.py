@@ -1,0 +1,78 @@
+"""RLDS data sets on disk, small ones of several files, for the tests of jobs."""
+
+import os
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from rlds2reverb.datasets import writing
+
+
+def episode(
+    index: int, length: int, *, discount: float = 1.0, terminal: bool = True
+) -> Dict[str, Any]:
+  """Returns an episode whose numbers say which episode and step they are of."""
+  return {
+      'steps': [
+          {
+              'observation': np.array([index, step], np.float32),
+              'action': np.array([index - step], np.float32),
+              'reward': np.float32(100 * index + step),
+              'discount': np.float32(discount),
+              'is_first': step == 0,
+              'is_last': step == length - 1,
+              'is_terminal': terminal and step == length - 1,
+          }
+          for step in range(length)
+      ]
+  }
+
+
+def write(
+    directory: str,
+    episodes: Sequence[Dict[str, Any]],
+    *,
+    per_file: int = 2,
+    split: str = 'train',
+) -> str:
+  """Writes episodes in files of `per_file` each; returns the directory."""
+  os.makedirs(directory)
+  writing.write_episodes(
+      episodes,
+      directory,
+      name='numbered',
+      description='Numbered episodes.',
+      features={
+          'steps': tfds.features.Dataset({
+              'observation': tfds.features.Tensor(shape=(2,), dtype=np.float32),
+              'action': tfds.features.Tensor(shape=(1,), dtype=np.float32),
+              'reward': np.float32,
+              'discount': np.float32,
+              'is_first': np.bool_,
+              'is_last': np.bool_,
+              'is_terminal': np.bool_,
+          })
+      },
+      split=split,
+      max_episodes_per_file=per_file,
+  )
+  return directory
+
+
+def numbered(directory: str, lengths: Sequence[int], **kwargs: Any) -> str:
+  """Writes valid episodes of these lengths; returns the directory."""
+  return write(
+      directory,
+      [episode(index, length) for index, length in enumerate(lengths)],
+      **kwargs,
+  )
+
+
+def files_of(directory: str) -> List[str]:
+  """Returns the paths of the files with the episodes, sorted."""
+  return [
+      os.path.join(directory, name)
+      for name in sorted(os.listdir(directory))
+      if '.tfrecord' in name
+  ]

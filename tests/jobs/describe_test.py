@@ -1,0 +1,197 @@
+"""Tests of describing data sets on disk, and Reverb checkpoints."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from rlds2reverb.datasets import recording
+from rlds2reverb.datasets import writing
+from rlds2reverb.jobs import describe
+from rlds2reverb.jobs.descriptions import text
+from rlds2reverb.jobs import sources
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay import items
+from tests import golden
+from tests.jobs import data_sets
+
+
+def _kinds(description):
+  return [one['kind'] for one in description.oddities]
+
+
+class DescribeSourceTest(tf.test.TestCase):
+
+  def test_episodes_have_their_index_in_the_split(self):
+    folder = self.create_tempdir().full_path
+    episodes = [data_sets.episode(index, 4, discount=0) for index in range(40)]
+    for index in (21, 30):  # These bootstrap.
+      episodes[index] = data_sets.episode(index, 6)
+    directory = data_sets.write(f'{folder}/data', episodes, per_file=7)
+    for split, episode in (
+        ('train', 21), ('train[22:]', 30), ('train[30:]+train[:2]', 0)
+    ):
+      found = describe.describe_source(sources.make_source(directory, split))
+      (odd,) = [one for one in found.oddities if one['kind'] == 'bootstraps']
+      self.assertEqual((odd['episode'], odd['step']), (episode, 4))
+      self.assertFalse(found.is_sample)
+    self.assertEqual(found.source, 'numbered/1.0.0, split train[30:]+train[:2]')
+    self.assertEqual(found.counts['episodes'], 12)
+
+    found = describe.describe_source(
+        sources.make_source(directory, 'train[4:]'), sample=20
+    )
+    self.assertTrue(found.is_sample)
+    self.assertEqual((found.num_available, found.counts['episodes']), (36, 20))
+    # It is spread over all: 16 runs of one or two episodes.
+    rewards = next(
+        field for field in found.fields if field['path'] == 'steps/reward'
+    )
+    self.assertEqual(rewards['min'], 400)
+    self.assertGreater(rewards['max'], 3600)
+    self.assertIn(
+        'a sample of 20 of 36 episodes; all that follows is about the sample',
+        text.to_text(found),
+    )
+    whole = describe.describe_source(
+        sources.make_source(directory), sample=1000, num_excerpts=0
+    )
+    self.assertFalse(whole.is_sample)
+    self.assertEmpty(whole.episodes)
+
+  def test_a_mapping(self):
+    directory = data_sets.numbered(
+        f'{self.create_tempdir().full_path}/data', [3, 5]
+    )
+    found = describe.describe_source(
+        sources.make_source(
+            directory, bindings=["StepMapping.action = ['action', 'reward']"]
+        )
+    )
+    (action,) = [
+        field for field in found.fields if field['path'] == 'steps/action'
+    ]
+    self.assertEqual(action['shape'], [2])
+    # The rewards of the second episode, but for its last.
+    self.assertEqual(action['columns'][1]['max'], 103)
+
+  def test_bounds_of_features_and_of_the_environment(self):
+    folder = self.create_tempdir().full_path
+    directory = f'{folder}/data'
+    os.mkdir(directory)
+    episode = data_sets.episode(0, 4)
+    writing.write_episodes(
+        [episode],
+        directory,
+        name='bounded',
+        description='Bounded actions.',
+        features={
+            'steps': tfds.features.Dataset({
+                'observation': tfds.features.Tensor(
+                    shape=(2,), dtype=np.float32
+                ),
+                'action': tfds.features.Tensor(
+                    shape=(1,), dtype=np.float32, minimum=-1, maximum=1
+                ),
+                'reward': np.float32,
+                'discount': np.float32,
+                'is_first': np.bool_,
+                'is_last': np.bool_,
+                'is_terminal': np.bool_,
+            })
+        },
+    )
+    # The actions are 0, -1, -2, and one that does not count.
+    source = sources.make_source(directory)
+    (odd,) = [
+        one for one in describe.describe_source(source).oddities
+        if one['kind'] == 'outside_bounds'
+    ]
+    self.assertEqual(odd['step'], 2)
+    self.assertIn("1 of 3 values outside the bounds of the data set's features",
+                  odd['message'])
+    # Pendulum's actions are within -2 to 2.
+    found = describe.describe_source(source, environment='Pendulum-v1')
+    self.assertNotIn('outside_bounds', _kinds(found))
+    with self.assertRaisesRegex(ValueError, "no gym environment 'Pend'"):
+      describe.describe_source(source, environment='Pend')
+
+  def test_recorded_discrete_actions(self):
+    directory = f'{self.create_tempdir().full_path}/cartpole'
+    recording.record_episodes('CartPole-v1', directory, 3)
+    found = describe.describe_source(
+        sources.make_source(directory), environment='CartPole-v1'
+    )
+    self.assertEqual(found.counts['terminal'], 3)
+    self.assertEmpty(found.oddities)
+
+
+class DescribeCheckpointTest(tf.test.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    folder = self.create_tempdir().full_path
+    directory = data_sets.numbered(f'{folder}/data', [2, 30, 5, 250, 4])
+    self._opened = sources.open_source(sources.make_source(directory))
+    self._path = f'{folder}/checkpoint'
+    write.write_reverb_checkpoint(
+        self._opened.read(),
+        self._path,
+        [items.TableItems('pairs'), items.TableItems('long', 100)],
+    )
+
+  def _check(self, found):
+    expected = describe.describe_episodes(self._opened.read())
+    self.assertEqual(found.counts, expected.counts)
+    # The discount of a frame of a terminal step is 0.
+    def fields(description):
+      return {
+          field['path']: field
+          for field in description.fields
+          if field['path'] != 'steps/discount'
+      }
+    self.assertEqual(fields(found), fields(expected))
+    self.assertEqual(found.histograms, expected.histograms)
+    self.assertEqual(found.counts['episodes'], found.num_available)
+
+  def test_the_episodes_and_the_tables(self):
+    found = describe.describe_checkpoint(self._path)
+    self._check(found)
+    tables = {table['name']: table for table in found.tables}
+    self.assertEqual(tables['pairs']['num_items'], 1 + 29 + 4 + 249 + 3)
+    self.assertEqual(tables['long']['num_items'], 151)
+    self.assertEqual(tables['pairs']['sampler'], 'uniform')
+    self.assertEqual(
+        tables['long']['signature']['observation'], 'float32 (None, 2)'
+    )
+    lines = text.to_text(found)
+    self.assertIn('Table pairs: 286 items of at most 286', lines)
+    sample = describe.describe_checkpoint(self._path, sample=2)
+    self.assertTrue(sample.is_sample)
+    self.assertEqual(sample.counts['episodes'], 2)
+
+  def test_what_a_server_writes(self):
+    # It writes the chunks in another order.
+    server = serve.restore_reverb_server(self._path)
+    try:
+      path = server.localhost_client().checkpoint()
+      self._check(describe.describe_checkpoint(path))
+    finally:
+      server.stop()
+
+  def test_a_table_of_whole_episodes_and_no_checkpoint(self):
+    data = golden.stacked([golden.COMPLETE])
+    path = f'{self.create_tempdir().full_path}/other'
+    write.write_reverb_checkpoint(
+        data, path, items.TableItems('whole', sequence_length=None)
+    )
+    found = describe.describe_checkpoint(path)
+    self.assertEqual(found.counts['steps'], 4)
+    with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
+      describe.describe_checkpoint(f'{path}/no')
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,188 @@
+"""Jobs on small data sets of several files, and what they leave."""
+
+import os
+import shutil
+import tempfile
+from typing import Any, List, Optional
+
+from absl.testing import parameterized
+import numpy as np
+import reverb
+from reverb.cc import schema_pb2
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from rlds2reverb.jobs import convert
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import sources
+from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay import items
+from rlds2reverb.trajectories import specs
+from tests.jobs import data_sets
+
+TABLE = 'experience'
+LENGTHS = (3, 4, 2, 6, 5, 4, 3, 7)
+KINDS = (plan_lib.CHECKPOINT, plan_lib.SERVER, plan_lib.RLDS)
+
+
+def pairs(indices_and_lengths) -> List[List[float]]:
+  """Returns the rewards of the items of two frames of numbered episodes."""
+  return [
+      [100 * index + step, 100 * index + step + 1]
+      for index, length in indices_and_lengths
+      for step in range(length - 1)
+  ]
+
+
+RECORDED = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    'data',
+    'recorded',
+)
+ALL_PAIRS = pairs(enumerate(LENGTHS))
+
+
+def signature_of(directory: str) -> Any:
+  """Returns the signature of a table for the episodes of a directory."""
+  episodes = sources.open_source(sources.make_source(directory)).read()
+  return tensor_spec.add_outer_dim(specs.create_trajectory_data_spec(episodes))
+
+
+class JobTestCase(parameterized.TestCase, tf.test.TestCase):
+  """Runs jobs in temporary folders.
+
+  Attributes:
+    directory: of a data set of 8 episodes, in 4 files.
+  """
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.directory = data_sets.numbered(
+        os.path.join(folder.name, 'numbered'), LENGTHS
+    )
+
+  def new(self, name: str = 'output') -> str:
+    return os.path.join(self.create_tempdir().full_path, name)
+
+  def start_server(
+      self,
+      port: Optional[int] = None,
+      max_size: int = 1000,
+      rate_limiter: Any = None,
+      signature: Any = None,
+      max_times_sampled: int = 0,
+  ) -> reverb.Server:
+    """Starts a server with a table for the numbered episodes."""
+    server = reverb.Server(
+        [
+            reverb.Table(
+                TABLE,
+                sampler=reverb.selectors.Fifo(),
+                remover=reverb.selectors.Fifo(),
+                max_size=max_size,
+                max_times_sampled=max_times_sampled,
+                rate_limiter=rate_limiter or reverb.rate_limiters.MinSize(1),
+                signature=signature or signature_of(self.directory),
+            )
+        ],
+        port,
+    )
+    self.addCleanup(server.stop)
+    return server
+
+  def plan(
+      self, kind: str, place: str, *, episodes_per_task: int = 2, **kwargs: Any
+  ) -> plan_lib.Plan:
+    """Returns a plan of small tasks, by default of all numbered episodes."""
+    opened = kwargs.pop('opened', None) or [
+        sources.open_source(
+            sources.make_source(
+                kwargs.pop('directory', self.directory),
+                kwargs.pop('split', 'train'),
+                bindings=kwargs.pop('bindings', ()),
+            )
+        )
+    ]
+    if kind != plan_lib.RLDS:
+      kwargs.setdefault('tables', [items.TableItems(TABLE)])
+    size = opened[0].num_bytes / opened[0].num_episodes
+    return plan_lib.make_plan(
+        opened,
+        plan_lib.Output(
+            kind, place, 'train' if kind == plan_lib.RLDS else ''
+        ),
+        task_bytes=int(size * episodes_per_task) + 1,
+        **kwargs,
+    )
+
+  def convert(self, plan: plan_lib.Plan, *args: Any, **kwargs: Any) -> Any:
+    """Does a plan; returns the summary, and keeps what it says in `said`."""
+    said = []
+    self.said = said
+    if plan.output.kind == plan_lib.SERVER:
+      kwargs.setdefault('folder', self.job_folder(plan))
+    summary = convert.convert(plan, *args, say=said.append, **kwargs)
+    return summary
+
+  def job_folder(self, plan: plan_lib.Plan) -> str:
+    if plan.output.kind == plan_lib.SERVER:
+      folder = os.path.join(self._home(), plan.hash)
+      return folder
+    return convert.job_folder(plan)
+
+  def _home(self):
+    if not hasattr(self, '_jobs'):
+      self._jobs = self.create_tempdir().full_path
+    return self._jobs
+
+
+def items_in(client: reverb.Client) -> List[Any]:
+  """Returns what `items_of` does for the table of a server."""
+  return items_of(client.checkpoint())
+
+
+def items_of(directory: str) -> List[Any]:
+  """Returns the key and the rewards of every item of a checkpoint, sorted.
+
+  A server starts from a copy of it whose table gives every item once.
+  """
+  (table,) = records.read_tables(directory).values()
+  table.max_times_sampled = 1
+  with tempfile.TemporaryDirectory() as folder:
+    copy = os.path.join(folder, 'checkpoint')
+    shutil.copytree(directory, copy)
+    new_checkpoint.write_tables(copy, [table])
+    server = serve.restore_reverb_server(copy)
+    try:
+      client = server.localhost_client()
+      size = client.server_info()[table.table_name].current_size
+      return sorted(
+          (int(np.ravel(sample.info.key)[0]), sample.data.reward.tolist())
+          for sample in client.sample(
+              table.table_name,
+              num_samples=size,
+              emit_timesteps=False,
+              unpack_as_table_signature=True,
+          )
+      )
+    finally:
+      server.stop()
+
+
+def item_records(directory: str) -> List[schema_pb2.PrioritizedItem]:
+  """Returns the items of a checkpoint, in their order."""
+  return [
+      schema_pb2.PrioritizedItem.FromString(content)
+      for batch in records.read(directory, records.ITEMS)
+      for content in batch
+  ]
+
+
+def rewards_of(items_and_keys: List[Any]) -> List[List[float]]:
+  """Returns the rewards alone, sorted."""
+  return sorted(rewards for _, rewards in items_and_keys)

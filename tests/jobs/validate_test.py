@@ -1,0 +1,156 @@
+"""Tests of checking every episode, against a plain check of every step."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import validate
+from rlds2reverb.trajectories import boundaries
+from rlds2reverb.trajectories import rules as rules_lib
+from tests import golden
+from tests.jobs import data_sets
+
+
+class ValidateEpisodesTest(tf.test.TestCase):
+
+  def test_the_first_problem_is_the_one_that_a_conversion_names(self):
+    rng = np.random.default_rng(0)
+    episodes = [
+        golden.corrupted(rng, episode)
+        for episode in golden.random_episodes(rng, 200)
+    ] + [case.episode for case in golden.INVALID_CASES.values()]
+    spec = golden.stacked_spec(golden.COMPLETE)
+    flags = ('is_first', 'is_last', 'is_terminal', 'discount')
+    episodes = [
+        {**golden.make_episode([1] * golden.length_of(episode), terminal=False),
+         **{flag: episode[flag] for flag in flags}}
+        for episode in episodes
+    ]
+    for form in golden.FORMS.values():
+      found = validate.validate_episodes(form(episodes, spec), limit=10_000)
+      expected = {
+          index: golden.find_fault(episode)
+          for index, episode in enumerate(episodes)
+          if golden.find_fault(episode) is not None
+      }
+      first = {}
+      for problem in found.problems:
+        first.setdefault(problem.episode, (problem.rule, problem.step))
+      self.assertEqual(first, expected)
+      self.assertEqual(found.num_episodes, len(episodes))
+      self.assertEqual(found.num_invalid, len(expected))
+      self.assertLen(found.problems, found.num_problems)
+      self.assertFalse(found.is_valid)
+
+  def test_all_problems_of_an_episode(self):
+    episode = golden.make_episode([1, 2, 1, -0.5, 1], terminal=False)
+    episode['is_first'][2] = True
+    found = validate.validate_episodes(
+        golden.stacked([golden.COMPLETE, episode])
+    )
+    self.assertEqual(
+        list(map(str, found.problems)),
+        [
+            'episode 1, step 1: Mid step should not be followed by a first'
+            ' step. is_first=0, is_last=0, is_terminal=0, discount=2',
+            'episode 1, step 1: Discount must lie in [0, 1]. is_first=0,'
+            ' is_last=0, is_terminal=0, discount=2',
+            'episode 1, step 3: Discount must lie in [0, 1]. is_first=0,'
+            ' is_last=0, is_terminal=0, discount=-0.5',
+        ],
+    )
+    limited = validate.validate_episodes(golden.stacked([episode]), limit=1)
+    self.assertLen(limited.problems, 1)
+    self.assertEqual(limited.num_problems, 3)
+
+  def test_rules(self):
+    episode = golden.make_episode([1, 2, 1], terminal=False)
+    episode['observation'][1, 1] = np.nan
+    data = golden.stacked([episode])
+    found = validate.validate_episodes(
+        data,
+        rules=rules_lib.ConversionRules(validation='tf_agents', nan='invalid'),
+    )
+    (problem,) = found.problems
+    self.assertEqual((problem.step, problem.rule), (1, boundaries.NAN))
+    self.assertEndsWith(problem.found, ', NaN in observation')
+    found = validate.validate_episodes(
+        data, rules=rules_lib.ConversionRules(validation='tf_agents')
+    )
+    self.assertTrue(found.is_valid)
+
+  def test_lengths_that_differ_and_errors_of_the_pipeline(self):
+    spec = {'steps': golden.stacked_spec(golden.COMPLETE)}
+    unequal = dict(golden.COMPLETE, action=golden.COMPLETE['action'][:2])
+    episodes = [golden.COMPLETE, unequal, golden.TRUNCATED, golden.COMPLETE]
+    data = tf.data.Dataset.from_generator(
+        lambda: ({'steps': episode} for episode in episodes),
+        output_signature=spec,
+    )
+
+    def fail(episode):
+      # The third episode has a discount of 0.9.
+      with tf.control_dependencies([
+          tf.debugging.assert_equal(
+              episode['steps']['discount'][-1], 1.0, 'It broke.'
+          )
+      ]):
+        return tf.nest.map_structure(tf.identity, episode)
+
+    found = validate.validate_episodes(data.map(fail))
+    one, other = found.problems
+    self.assertEqual((one.episode, one.rule), (1, boundaries.UNEQUAL_LENGTHS))
+    self.assertIn('action: 2', one.found)
+    self.assertEqual((other.episode, other.rule), (2, validate.UNREADABLE))
+    self.assertIn('It broke.', other.found)
+    self.assertEqual((found.num_episodes, found.num_invalid), (4, 2))
+
+  def test_bad_arguments(self):
+    with self.assertRaisesRegex(ValueError, 'limit must be a positive'):
+      validate.validate_episodes(golden.stacked([golden.COMPLETE]), limit=0)
+
+
+class ValidateSourceTest(tf.test.TestCase):
+
+  def test_every_part_is_read_as_far_as_possible(self):
+    episodes = [data_sets.episode(index, 4) for index in range(9)]
+    episodes[5]['steps'][1]['is_terminal'] = True
+    directory = data_sets.write(
+        f'{self.create_tempdir().full_path}/data', episodes, per_file=3
+    )
+    found = validate.validate_source(
+        sources.make_source(directory, 'train[4:]+train[:2]')
+    )
+    (problem,) = found.problems
+    self.assertEqual((problem.split, problem.episode, problem.step),
+                     ('train', 5, 1))
+    self.assertEqual(found.num_episodes, 7)
+
+    # The first file loses the end of its second episode.
+    files = data_sets.files_of(directory)
+    os.truncate(files[0], os.path.getsize(files[0]) // 2)
+    found = validate.validate_source(sources.make_source(directory))
+    self.assertLen(found.problems, 1)
+    self.assertEqual(found.problems[0].episode, 5)
+    (message,) = found.not_read
+    self.assertStartsWith(message, f'{files[0]}, episodes 1 to 2: ')
+    self.assertFalse(found.is_valid)
+    self.assertEqual(found.num_episodes, 7)
+
+  def test_the_rules_of_the_config(self):
+    episode = data_sets.episode(0, 4)
+    episode['steps'][2]['reward'] = np.float32(np.nan)
+    directory = data_sets.write(
+        f'{self.create_tempdir().full_path}/data', [episode]
+    )
+    for bindings, is_valid in (
+        ([], True), (['ConversionRules.nan = "invalid"'], False)
+    ):
+      source = sources.make_source(directory, bindings=bindings)
+      self.assertEqual(validate.validate_source(source).is_valid, is_valid)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,100 @@
+"""Tests of reading episodes back from checkpoints."""
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.replay.checkpoint import episodes
+from rlds2reverb.replay.checkpoint import merge
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay import items
+from tests import golden
+from tests.replay.checkpoint import checkpoints
+from tests import testing
+
+
+def _read(path, table=testing.TABLE):
+  found = episodes.read_checkpoint_episodes(path, table)
+  read = [
+      episode['steps'] for episode in found.data.as_numpy_iterator()
+  ]
+  return found.num_episodes, read
+
+
+class EpisodesTest(checkpoints.CheckpointTestCase):
+
+  def _assert_same(self, read, expected):
+    """Asserts that the episodes are the same, in any order."""
+    self.assertLen(read, len(expected))
+    by_first = lambda steps: np.ravel(steps['reward'])[0]
+    for steps, other in zip(
+        sorted(read, key=by_first), sorted(expected, key=by_first)
+    ):
+      # A terminal step has a discount of 0 in its frame.
+      discount = np.where(
+          other['is_terminal'], 0, np.reshape(other['discount'], [-1])
+      )
+      golden.assert_frames_equal(
+          self, [steps], [{**other, 'discount': discount.astype(np.float32)}]
+      )
+
+  def test_nested_fields_of_every_dtype(self):
+    rng = np.random.default_rng(0)
+    expected = [
+        episode
+        for episode in golden.random_episodes(rng, 30, nested_fields=True)
+        if golden.length_of(episode) > 1  # one step makes no item of two
+    ]
+    # Chunks of 3 steps, so that an episode has several, which items share.
+    path = self.write(expected, chunk_length=3)
+    count, read = _read(path)
+    self.assertEqual(count, len(expected))
+    self._assert_same(read, expected)
+
+  def test_what_servers_and_merging_write(self):
+    expected = checkpoints.episodes([30, 7, 120])
+    path = self.write(
+        expected, [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 50)]
+    )
+    client = self.serve(path)
+    served = client.checkpoint()
+    merged = self.new()
+    merge.merge_reverb_checkpoints([path], merged)
+    for one in (path, served, merged):
+      self._assert_same(_read(one)[1], expected)
+      # Only the longest episode makes items of 50 steps.
+      self._assert_same(_read(one, checkpoints.OTHER)[1], expected[2:])
+
+  def test_frames_that_are_missing(self):
+    # Items of two steps, each in chunks of its own: that in the middle goes.
+    (expected,) = checkpoints.episodes([6])
+    path = self.write(
+        [expected], items.TableItems(testing.TABLE, stride_length=2),
+        chunk_length=2,
+    )
+    client = self.serve(path)
+    keys = [
+        int(np.ravel(sample.info.key)[0])
+        for sample in client.sample(testing.TABLE, 50, emit_timesteps=False)
+        if sample.data[1][0, 0] == 2
+    ]
+    client.mutate_priorities(testing.TABLE, deletes=keys[:1])
+    count, read = _read(client.checkpoint())
+    self.assertEqual(count, 1)
+    self.assertEqual(
+        sorted(steps['observation'][:, 0].tolist() for steps in read),
+        [[0, 1], [4, 5]],
+    )
+
+  def test_what_cannot_be_read(self):
+    path = self.write(checkpoints.episodes([5]))
+    with self.assertRaisesRegex(ValueError, "no table 'no', only"):
+      episodes.read_checkpoint_episodes(path, 'no')
+    with self.assertRaisesRegex(FileNotFoundError, 'not a whole'):
+      episodes.read_checkpoint_episodes(self.new(), 'no')
+    checkpoints.rewrite(path, 'items.tfrecord', [b'no item'])
+    with self.assertRaises((records.CheckpointError, tf.errors.OpError)):
+      _read(path)
+
+
+if __name__ == '__main__':
+  tf.test.main()

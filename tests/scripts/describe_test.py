@@ -1,0 +1,65 @@
+"""Tests of the program that describes data, run as a user runs it."""
+
+import json
+import os
+
+from absl.testing import absltest
+import numpy as np
+
+from tests import recordings
+from tests.jobs import data_sets
+from tests.scripts import programs
+
+
+class DescribeTest(recordings.RecordedDataTestCase):
+
+  def test_recorded_images_as_json_page_and_summaries(self):
+    folder = self.create_tempdir().full_path
+    result = programs.run(
+        'describe',
+        f'--dataset={self.directories["breakout"]}',
+        '--json',
+        '--html=new/report.html',
+        '--tensorboard_dir=board',
+        BUILD_WORKING_DIRECTORY=folder,
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    found = json.loads(result.stdout)
+    episodes = self.steps('breakout')
+    returns = [
+        sum(step['reward'] for step in steps[:-1]) for steps in episodes
+    ]
+    self.assertEqual(found['counts']['episodes'], len(episodes))
+    self.assertEqual(found['counts']['steps'], sum(map(len, episodes)))
+    self.assertAllClose(found['returns']['mean'], np.mean(returns))
+    self.assertAllClose(found['returns']['std'], np.std(returns))
+    with open(f'{folder}/new/report.html', encoding='utf-8') as f:
+      page = f.read()
+    self.assertIn('data:image/jpeg;base64,', page)
+    self.assertIn(json.dumps(found['returns']['mean']), page)
+    self.assertLen(os.listdir(f'{folder}/board'), 1)
+
+
+class MessagesTest(absltest.TestCase):
+
+  def test_what_cannot_be_described_takes_a_line_to_say(self):
+    folder = self.create_tempdir().full_path
+    directory = data_sets.numbered(f'{folder}/data', [3])
+    for args, message in (
+        (('--dataset=./dota',), 'Did you mean data?'),
+        (('--checkpoint_dir=data',), 'is not a whole Reverb checkpoint'),
+    ):
+      result = programs.run('describe', *args, BUILD_WORKING_DIRECTORY=folder)
+      self.assertEqual(result.returncode, 1, result.stdout)
+      self.assertIn(message, result.stderr + result.stdout)
+      self.assertNotIn('Traceback', result.stderr)
+    (file,) = data_sets.files_of(directory)
+    os.truncate(file, os.path.getsize(file) - 5)
+    result = programs.run('describe', f'--dataset={directory}')
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('The data cannot be read: ', result.stderr)
+    self.assertNotIn('Traceback', result.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,63 @@
+"""Tests of the program that checks every episode, run as a user runs it."""
+
+import json
+
+from absl.testing import absltest
+import numpy as np
+
+from tests.jobs import data_sets
+from tests.scripts import programs
+
+
+class ValidateTest(absltest.TestCase):
+
+  def test_exit_codes_and_what_is_printed(self):
+    folder = self.create_tempdir().full_path
+    data_sets.numbered(f'{folder}/good', [3, 4])
+    bad = [data_sets.episode(index, 4) for index in range(3)]
+    bad[1]['steps'][2]['discount'] = np.float32(1.5)
+    bad[2]['steps'][3]['is_last'] = False
+    data_sets.write(f'{folder}/bad', bad)
+    user = {'BUILD_WORKING_DIRECTORY': folder}
+
+    result = programs.run('validate', '--dataset=good', **user)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertEndsWith(
+        result.stdout, 'split train: 2 episodes, 0 invalid, 0 problems\n'
+    )
+
+    result = programs.run(
+        'validate', '--dataset=bad', '--dataset=good', '--limit=2', **user
+    )
+    self.assertEqual(result.returncode, 1, result.stderr)
+    lines = result.stdout.splitlines()
+    self.assertEqual(
+        lines[0],
+        'train episode 1, step 2: Discount must lie in [0, 1]. is_first=0,'
+        ' is_last=0, is_terminal=0, discount=1.5',
+    )
+    self.assertStartsWith(lines[1], 'train episode 2, step 3: Terminal step')
+    self.assertEqual(lines[2], 'and 1 more; --limit lists more of them.')
+    self.assertEndsWith(lines[3], '3 episodes, 2 invalid, 3 problems')
+    self.assertEndsWith(lines[4], '2 episodes, 0 invalid, 0 problems')
+
+    result = programs.run('validate', '--dataset=bad', '--json', **user)
+    self.assertEqual(result.returncode, 1)
+    found = json.loads(result.stdout)
+    self.assertEqual(
+        [(one['episode'], one['step']) for one in found['problems']],
+        [(1, 2), (2, 3), (2, 3)],
+    )
+
+    # A mapping that does not fit is a problem of all episodes.
+    result = programs.run(
+        'validate', '--dataset=good',
+        '--gin_binding=StepMapping.action = "actoin"', **user,
+    )
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('Did you mean action?', result.stderr)
+    self.assertNotIn('Traceback', result.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,37 @@
+"""Tests of the numbers of a step as one row."""
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.statistics import rows
+from tests import golden
+from tests import ways
+
+
+class RowsTest(tf.test.TestCase):
+
+  def test_numbers_without_a_meaning_are_nan(self):
+    data = golden.stacked([ways.THREE])
+    leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
+    self.assertEqual(
+        [keys for keys, _ in leaves],
+        [('action',), ('discount',), ('observation',), ('reward',)],
+    )
+    (mapped,) = data.map(lambda episode: rows.to_rows(episode['steps'], leaves))
+    nan = np.nan
+    expected = [
+        # Two of the action, then one of each; then the return, the number of
+        # transitions, and whether the episode is terminal.
+        [10.5, 9.5, 1, 10, 10, nan, nan, nan],
+        [11.5, 10.5, 1, 11, 20, nan, nan, nan],
+        [12.5, 11.5, 1, 12, 30, nan, nan, nan],
+        [nan, nan, nan, 13, nan, 60, 3, 0],
+    ]
+    self.assertAllEqual(rows.to_rows(next(iter(data))['steps'], leaves), mapped)
+    self.assertAllEqual(mapped[:, :2], np.array(expected)[:, :2])
+    self.assertAllEqual(mapped[:, 3:], np.array(expected)[:, 3:])
+
+
+if __name__ == '__main__':
+  tf.test.main()
