@@ -5,7 +5,6 @@ import itertools
 from absl.testing import parameterized
 import numpy as np
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import following
 from rlds2reverb.episodes import outlines
 import tensorflow as tf
 
@@ -305,20 +304,6 @@ class NanFieldTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(block.fault, b'[0 2 0 0 1 0]')
 
 
-class OutlineTest(tf.test.TestCase):
-
-  def test_a_whole_episode(self):
-    episode = dict(golden.TRUNCATED, discount=np.float64([[1], [1], [1], [0]]))
-    episode['observation'] = np.float32([[1, 2], [3, np.nan], [5, 6], [7, 8]])
-    (outline,) = golden.stacked([episode]).map(
-        lambda episode: outlines.outline_of(episode['steps'], ['observation'])
-    )
-    self.assertEqual(outline['discount'].dtype, tf.float32)
-    self.assertAllEqual(outline['discount'], [1, 1, 1, 0])
-    self.assertAllEqual(outline['is_last'], episode['is_last'])
-    self.assertAllEqual(outline[outlines.NAN_FIELD], [0, 1, 0, 0])
-
-
 class ChangedStepsTest(tf.test.TestCase, parameterized.TestCase):
 
   def _lengths(self, *lengths):
@@ -386,38 +371,6 @@ class ChangedStepsTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_gets_longer(self, lengths):
     self._assert_error(self._lengths(*lengths))
-
-
-class WithFollowingStepTest(tf.test.TestCase, parameterized.TestCase):
-
-  @parameterized.product(form=list(golden.FORMS), join_episodes=[False, True])
-  def test_pairs(self, form, join_episodes):
-    data = golden.FORMS[form]([golden.COMPLETE, golden.TRUNCATED])
-    pairs = list(
-        following.with_following_step(
-            _blocks(data, block_length=3, join_episodes=join_episodes)
-        ).as_numpy_iterator()
-    )
-    self.assertEqual(
-        [
-            (block.episode, block.step, len(block.steps['action']))
-            for block, _ in pairs
-        ],
-        [(0, 0, 3), (0, 3, 1), (1, 0, 3), (1, 3, 1)],
-    )
-    self.assertAllEqual(
-        [following['action'] for _, following in pairs],
-        [[103], [110], [113], [0]],
-    )
-    self.assertAllEqual(pairs[-1][1]['observation'], [[0, 0]])
-    self.assertAllEqual(
-        [block.outline['is_first'][-1] for block, _ in pairs],
-        [False, True, False, True],
-    )
-    self.assertAllClose(
-        [block.outline['discount'][-1] for block, _ in pairs],
-        [1, 1 if join_episodes else 0, 0.9, 0],
-    )
 
 
 class DefaultBlockLengthTest(tf.test.TestCase, parameterized.TestCase):

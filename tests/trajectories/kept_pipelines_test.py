@@ -1,0 +1,94 @@
+"""Tests of pipelines that are kept."""
+
+import gc
+
+from rlds2reverb.trajectories import kept_pipelines
+import tensorflow as tf
+
+_built = []
+
+
+def _add(dataset, tables, *, number):
+  _built.append((dataset.element_spec, tables is not None, number))
+  return dataset.map(
+      lambda x: x + number + (0 if tables is None else tables['sum'])
+  )
+
+
+class ApplyTest(tf.test.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    _built.clear()
+    kept_pipelines._pipeline.cache_clear()
+
+  def test_builds_once_for_a_spec_and_settings(self):
+    for first in (0, 10):
+      dataset = tf.data.Dataset.range(first, first + 2)
+      for number in (1, 2):
+        self.assertAllEqual(
+            list(kept_pipelines.apply(_add, dataset, None, number=number)),
+            [first + number, first + 1 + number],
+        )
+    self.assertLen(_built, 2)
+    floats = tf.data.Dataset.from_tensors(0.5)
+    self.assertAllEqual(
+        list(kept_pipelines.apply(_add, floats, None, number=1)), [1.5]
+    )
+    self.assertLen(_built, 3)
+
+  def test_tables_are_those_of_the_call(self):
+    for total in (100, 200):
+      tables = {'sum': tf.constant(total, tf.int64)}
+      self.assertAllEqual(
+          list(
+              kept_pipelines.apply(
+                  _add, tf.data.Dataset.range(2), tables, number=1
+              )
+          ),
+          [total + 1, total + 2],
+      )
+    self.assertLen(_built, 1)
+
+  def test_what_the_data_set_reads_lives_on(self):
+    def numbers():
+      yield 5
+
+    kept = kept_pipelines.apply(
+        _add,
+        tf.data.Dataset.from_generator(
+            numbers, output_signature=tf.TensorSpec([], tf.int32)
+        ),
+        None,
+        number=1,
+    ).map(lambda x: 2 * x)
+    gc.collect()
+    self.assertAllEqual(list(kept), [12])
+
+  def test_in_a_function(self):
+
+    @tf.function
+    def total(end):
+      dataset = kept_pipelines.apply(
+          _add, tf.data.Dataset.range(end), None, number=1
+      )
+      return dataset.reduce(tf.constant(0, tf.int64), lambda x, y: x + y)
+
+    self.assertEqual(total(tf.constant(3, tf.int64)), 6)
+
+  def test_options_stay(self):
+    options = tf.data.Options()
+    options.deterministic = False
+    kept = kept_pipelines.apply(
+        _add, tf.data.Dataset.range(2).with_options(options), None, number=1
+    )
+    self.assertSameElements(kept.as_numpy_iterator(), [1, 2])
+    self.assertEqual(kept.cardinality(), 2)
+
+  def test_an_error_while_building_is_that_of_the_function(self):
+    with self.assertRaises(TypeError):
+      kept_pipelines.apply(_add, tf.data.Dataset.range(2), None, wrong=1)
+
+
+if __name__ == '__main__':
+  tf.test.main()
