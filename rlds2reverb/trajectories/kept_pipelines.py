@@ -32,18 +32,24 @@ def apply(
   if not tf.executing_eagerly():
     # A data set in the graph of a function must not leave it.
     return build(data, tables, **settings)
+  specs = None
+  if tables is not None:
+    specs = tf.nest.map_structure(
+        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), tables
+    )
   pipeline = _pipeline(
-      build, tuple(settings.items()), _Spec(data.element_spec)
+      build, tuple(settings.items()), _Specs(data.element_spec, specs)
   )
   return pipeline(data, tables)
 
 
-class _Spec:
-  """An element spec that can be hashed."""
+class _Specs:
+  """The specs of a data set's elements and of tables, which can be hashed."""
 
-  def __init__(self, spec: Any):
-    self.spec = spec
-    self._key = repr(spec)
+  def __init__(self, element: Any, tables: Any):
+    self.element = element
+    self.tables = tables
+    self._key = repr((element, tables))
 
   def __eq__(self, other):
     return self._key == other._key
@@ -53,19 +59,23 @@ class _Spec:
 
 
 @functools.lru_cache(maxsize=_MAX_PIPELINES)
-def _pipeline(build, settings, spec):
+def _pipeline(build, settings, specs):
   """Returns a function of a data set and of tables; see `apply`."""
   element_specs = []
 
   @tf.function(autograph=False)
   def to_variant(variant, tables):
     result = build(
-        tf.data.experimental.from_variant(variant, spec.spec),
+        tf.data.experimental.from_variant(variant, specs.element),
         tables,
         **dict(settings),
     )
     element_specs[:] = [result.element_spec]
     return tf.data.experimental.to_variant(result)
+
+  to_variant = to_variant.get_concrete_function(
+      tf.TensorSpec([], tf.variant), specs.tables
+  )
 
   def pipeline(data, tables):
     variant = to_variant(tf.data.experimental.to_variant(data), tables)
