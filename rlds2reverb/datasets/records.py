@@ -56,8 +56,9 @@ def record_batches(
     split: one TFDS split.
     shuffle_files: whether the files are read in a random order.
     read_config: the options of TFDS.
-    max_bytes: how many bytes of records a batch has at most, unless it has only
-      one.
+    max_bytes: how many bytes of records a batch should have at most; see
+      `packs.bounds_of_parts`. Up to 512 records are read before they are cut
+      into batches: as many as have `max_bytes` on average.
 
   Returns:
     A data set of pairs, the arguments of `cut_out`, which returns a batch. None
@@ -200,9 +201,9 @@ def _fail(nothing):
 def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
   """Returns the parts of a batch, of about `max_bytes` each."""
   num_bytes = tf.cast(tf.strings.length(batch[RECORD]), tf.int64)
-  # The records that begin within the same `max_bytes` stay together.
-  run = tf.cumsum(num_bytes, exclusive=True) // max_bytes
   return tf.data.Dataset.zip((
-      tf.data.Dataset.from_tensor_slices(packs.bounds_of_runs(run)),
+      tf.data.Dataset.from_tensor_slices(
+          packs.bounds_of_parts(num_bytes, max_bytes)
+      ),
       tf.data.Dataset.from_tensors(batch).repeat(),
   ))

@@ -69,7 +69,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_batches_are_bounded_by_their_bytes(self):
     directory = os.path.join(self.create_tempdir().full_path, 'bytes')
-    sizes = [10, 20, 30, 900, 10, 10, 400, 10, 950, 10]
+    sizes = [10, 20, 30, 900, 10, 10, 400, 10, 5000, 950, 10]
     tfds_files.write_records(
         directory, _FEATURES, [[b'x' * size for size in sizes]]
     )
@@ -80,9 +80,11 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
         for batch in batches
     ]
     # Those that begin within the same 1000 bytes.
-    self.assertEqual(found, [[10, 20, 30, 900, 10, 10, 400], [10, 950], [10]])
     self.assertEqual(
-        [batch['tfds_id'].shape for batch in batches], [[7], [2], [1]]
+        found, [[10, 20, 30, 900, 10, 10, 400], [10], [5000], [950], [10]]
+    )
+    self.assertEqual(
+        [batch['tfds_id'].shape for batch in batches], [[7], [1], [1], [1], [1]]
     )
 
   def test_the_size_of_a_batch(self):
