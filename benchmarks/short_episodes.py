@@ -30,10 +30,13 @@ _LENGTHS = flags.DEFINE_list(
 )
 _STEPS = flags.DEFINE_integer(
     'steps',
-    2_000_000,
-    'Steps of the cases that are fast: so many that the start of a pipeline, a'
-    ' tenth of a second, does not count.',
+    4_000_000,
+    'Steps of each data set, if it does not have --episodes: so many that the'
+    ' start of a pipeline, a tenth of a second, does not count.',
     lower_bound=1,
+)
+_EPISODES = flags.DEFINE_integer(
+    'episodes', 200_000, 'Episodes of each data set, at most.', lower_bound=1
 )
 _SLOW_EPISODES = flags.DEFINE_integer(
     'slow_episodes',
@@ -102,11 +105,16 @@ def _name(way: str, length: int) -> str:
   return f'{length} steps: {way}'
 
 
+def _num_episodes(length: int) -> int:
+  """Returns the number of episodes in the data set of one length."""
+  return min(data.count_episodes(_STEPS.value, length), _EPISODES.value)
+
+
 def _cases(directory: str, length: int) -> List[timing.Case]:
   """Returns the cases of one length, on the data set in `directory`."""
   cases = []
   for name, way in _WAYS.items():
-    episodes = data.count_episodes(_STEPS.value, length)
+    episodes = _num_episodes(length)
     if way.is_slow:
       episodes = min(episodes, _SLOW_EPISODES.value)
     steps = episodes * length
@@ -126,7 +134,8 @@ def main(argv):
     for length in lengths:
       directory = os.path.join(root, str(length))
       os.mkdir(directory)
-      data.write_episodes(directory, _STEPS.value, length=length)
+      steps = _num_episodes(length) * length
+      data.write_episodes(directory, steps, length=length)
       cases += _cases(directory, length)
     speeds = timing.measure(cases, _REPEATS.value)
   timing.print_table(cases, speeds, [])

@@ -111,7 +111,7 @@ class PacksTest(tf.test.TestCase):
       found = packs_lib.bounds_of_parts(
           tf.constant(num_bytes, tf.int64),
           3,
-          is_alone and tf.constant(is_alone, tf.bool),
+          is_alone and tf.cast(is_alone, tf.bool),
       )
       self.assertAllEqual(found, expected)
 
