@@ -6,6 +6,7 @@ order in which TFDS gives the episodes.
 """
 
 import dataclasses
+import os
 from typing import Any, Callable, Dict, Optional, Sequence
 
 import numpy as np
@@ -66,7 +67,8 @@ def record_batches(
     order that may be another each time.
   """
   read = getattr(type(builder), '_as_dataset', None)
-  if read is not dataset_builder.FileReaderBuilder._as_dataset:  # pylint: disable=protected-access
+  # pylint: disable-next=protected-access
+  if read is not dataset_builder.FileReaderBuilder._as_dataset:
     return None
   if read_config.experimental_interleave_sort_fn is not None:
     return None
@@ -129,7 +131,10 @@ def _batch_size(split_info, max_bytes: int) -> int:
   if not num_bytes:
     # The metadata do not say, but the files do.
     file = split_info.file_instructions[0]
-    num_bytes = tf.io.gfile.stat(file.filename).length
+    try:
+      num_bytes = tf.io.gfile.stat(os.fspath(file.filename)).length
+    except tf.errors.OpError:
+      return 1  # That the file cannot be read is told when it is read.
     num_records = file.examples_in_shard
   size = max_bytes * num_records // max(num_bytes, 1)
   return min(max(size, 1), _MAX_BATCH)

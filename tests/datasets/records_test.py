@@ -156,8 +156,18 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaises(tf.errors.DataLossError):
         list(packs)
 
+  def test_a_first_file_that_is_missing_and_a_size_that_is_not_known(self):
+    directory = os.path.join(self.create_tempdir().full_path, 'missing')
+    tfds_files.write_records(directory, _FEATURES, [[b'']])
+    os.remove(self._files(directory)[0])
+    packs = packs_lib.packs_of(loading.load_episodes(directory))
+    with self.assertRaises(tf.errors.NotFoundError):
+      list(packs)
+
   def test_orders_that_are_not_known(self):
-    config = tfds.ReadConfig(experimental_interleave_sort_fn=lambda files: files)
+    config = tfds.ReadConfig(
+        experimental_interleave_sort_fn=lambda files: files
+    )
     self.assertIsNone(
         packs_lib.packs_of(
             loading.load_episodes(self._directory, read_config=config)
