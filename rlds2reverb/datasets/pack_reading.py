@@ -71,9 +71,11 @@ def read_packs(
 ) -> Optional[tf.data.Dataset]:
   """Reads the episodes of a split as packs, in the order of TFDS.
 
-  A pack has about 2 MiB, or one episode. Files that cannot be read to their end
-  are as in `records.record_batches`. An episode that cannot be parsed or
-  decoded raises the error where its pack would come out.
+  A pack has up to about 2 MiB, or one episode. Records are read some hundreds
+  at a time if they are small on average: where a few are much larger than the
+  others, and lie together, they are in memory together. Files that cannot be
+  read to their end are as in `records.record_batches`. An episode that cannot
+  be parsed or decoded raises the error where its pack would come out.
 
   Args:
     builder: the builder of an RLDS data set on disk.
@@ -208,10 +210,8 @@ def _bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
   lengths = splits[:, 1:] - splits[:, :-1]
   longest = tf.reduce_max(lengths, axis=0)
   # An episode whose fields differ in length has a pack of its own.
-  is_unequal = tf.cast(longest != tf.reduce_min(lengths, axis=0), tf.int64)
-  run = tf.cumsum(longest * row_bytes, exclusive=True) // _PACK_BYTES
-  run += tf.cumsum(is_unequal) + tf.cumsum(is_unequal, exclusive=True)
-  return packs.bounds_of_runs(run)
+  is_unequal = longest != tf.reduce_min(lengths, axis=0)
+  return packs.bounds_of_parts(longest * row_bytes, _PACK_BYTES, is_unequal)
 
 
 def _part(parsed: _Parsed, bounds: tf.Tensor) -> _Parsed:

@@ -6,6 +6,7 @@ order in which TFDS gives the episodes.
 """
 
 import dataclasses
+import os
 from typing import Any, Callable, Dict, Optional, Sequence
 
 import numpy as np
@@ -56,8 +57,9 @@ def record_batches(
     split: one TFDS split.
     shuffle_files: whether the files are read in a random order.
     read_config: the options of TFDS.
-    max_bytes: how many bytes of records a batch has at most, unless it has only
-      one.
+    max_bytes: how many bytes of records a batch should have at most; see
+      `packs.bounds_of_parts`. Up to 512 records are read before they are cut
+      into batches: as many as have `max_bytes` on average.
 
   Returns:
     A data set of pairs, the arguments of `cut_out`, which returns a batch. None
@@ -65,7 +67,8 @@ def record_batches(
     order that may be another each time.
   """
   read = getattr(type(builder), '_as_dataset', None)
-  if read is not dataset_builder.FileReaderBuilder._as_dataset:  # pylint: disable=protected-access
+  # pylint: disable-next=protected-access
+  if read is not dataset_builder.FileReaderBuilder._as_dataset:
     return None
   if read_config.experimental_interleave_sort_fn is not None:
     return None
@@ -128,7 +131,10 @@ def _batch_size(split_info, max_bytes: int) -> int:
   if not num_bytes:
     # The metadata do not say, but the files do.
     file = split_info.file_instructions[0]
-    num_bytes = tf.io.gfile.stat(file.filename).length
+    try:
+      num_bytes = tf.io.gfile.stat(os.fspath(file.filename)).length
+    except tf.errors.OpError:
+      return 1  # That the file cannot be read is told when it is read.
     num_records = file.examples_in_shard
   size = max_bytes * num_records // max(num_bytes, 1)
   return min(max(size, 1), _MAX_BATCH)
@@ -200,9 +206,9 @@ def _fail(nothing):
 def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
   """Returns the parts of a batch, of about `max_bytes` each."""
   num_bytes = tf.cast(tf.strings.length(batch[RECORD]), tf.int64)
-  # The records that begin within the same `max_bytes` stay together.
-  run = tf.cumsum(num_bytes, exclusive=True) // max_bytes
   return tf.data.Dataset.zip((
-      tf.data.Dataset.from_tensor_slices(packs.bounds_of_runs(run)),
+      tf.data.Dataset.from_tensor_slices(
+          packs.bounds_of_parts(num_bytes, max_bytes)
+      ),
       tf.data.Dataset.from_tensors(batch).repeat(),
   ))

@@ -161,18 +161,36 @@ def episode_of_rows(row_splits: tf.Tensor) -> tf.Tensor:
   return tf.cumsum(ends_at)[:num_rows]
 
 
-def bounds_of_runs(run: tf.Tensor) -> tf.Tensor:
-  """Returns the bounds of runs of equal numbers.
+def bounds_of_parts(
+    num_bytes: tf.Tensor,
+    max_bytes: int,
+    is_alone: Optional[tf.Tensor] = None,
+) -> tf.Tensor:
+  """Divides a sequence of episodes into parts of limited size.
+
+  The episodes that begin within the same `max_bytes` make a part, which can
+  have nearly twice as many bytes. A larger episode is a part by itself.
 
   Args:
-    run: int64 `[E]`.
+    num_bytes: int64 `[E]`: the bytes of each episode.
+    max_bytes: how many bytes a part should have at most.
+    is_alone: bool `[E]`: whether an episode is to be a part by itself.
 
   Returns:
-    int64 `[R, 2]`: `[[0, 2], [2, 3]]` for the runs `[0, 0, 1]`.
+    int64 `[P, 2]`: where each part starts and stops. For the bytes `[2, 1, 3]`
+    and 3 bytes at most, it is `[[0, 2], [2, 3]]`.
   """
-  is_first = tf.concat([tf.ones_like(run[:1], tf.bool), run[1:] != run[:-1]], 0)
+  alone = num_bytes > max_bytes
+  if is_alone is not None:
+    alone |= is_alone
+  alone = tf.cast(alone, tf.int64)
+  part = tf.cumsum(num_bytes, exclusive=True) // max_bytes
+  part += tf.cumsum(alone) + tf.cumsum(alone, exclusive=True)
+  is_first = tf.concat(
+      [tf.ones_like(part[:1], tf.bool), part[1:] != part[:-1]], 0
+  )
   starts = tf.where(is_first)[:, 0]
-  stops = tf.concat([starts, tf.shape(run, tf.int64)], 0)[1:]
+  stops = tf.concat([starts, tf.shape(part, tf.int64)], 0)[1:]
   return tf.stack([starts, stops], axis=1)
 
 

@@ -4,9 +4,9 @@ from typing import Any, Dict, Iterable
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.replay import frame_blocks
-from rlds2reverb.replay import items as items_lib
 
 _RANGES = ('length', 'return')
 
@@ -32,27 +32,50 @@ class Measures:
   def add(self, block: frame_blocks.Block) -> None:
     """Adds frames of one episode or of several."""
     frames = block.frames
-    self.steps += len(frames.step_type)
+    num_frames = len(frames.step_type)
+    self.steps += num_frames
     self.num_bytes += sum(leaf.nbytes for leaf in tf.nest.flatten(frames))
+    begins, ends = block.row_splits[:-1], block.row_splits[1:]
+    # Only one episode of a block may go on after it.
+    goes_on = frames.step_type[-1] != ts.StepType.LAST
+    last_frames = ends[: len(ends) - goes_on] - 1
+    num_ended = len(last_frames)
+    self.episodes += num_ended
+    self._zero_ends += int((frames.discount[last_frames] == 0).sum())
+    lengths = ends - begins
+    lengths[:num_ended] -= 1
+    self._length = self._widen('length', self._length, lengths, num_ended)
     rewards = tf.nest.flatten(frames.reward)
-    reward = rewards[0] if len(rewards) == 1 else None
-    if reward is not None and reward.size != len(frames.step_type):
-      reward = None
-    for begin, end, is_end in items_lib.split_at_ends(frames.step_type):
-      self._length += end - begin - is_end
-      if reward is not None:
-        # The reward of the last step has no meaning.
-        self._return += float(
-            reward[begin : end - is_end].sum(dtype=np.float64)
-        )
-      if is_end:
-        self.episodes += 1
-        self._zero_ends += bool(frames.discount[end - 1] == 0)
-        _widen(self._ranges['length'], self._length)
-        if reward is not None:
-          _widen(self._ranges['return'], self._return)
-        self._length = 0
-        self._return = 0.0
+    if len(rewards) == 1 and rewards[0].size == num_frames:
+      reward = rewards[0].reshape(-1).astype(np.float64)
+      reward[last_frames] = 0  # The reward of the last step has no meaning.
+      returns = np.add.reduceat(reward, begins)
+      self._return = self._widen('return', self._return, returns, num_ended)
+
+  def _widen(self, name, so_far, values, num_ended):
+    """Takes note of one number of each episode.
+
+    Args:
+      name: what the numbers are.
+      so_far: the number of the first episode in the blocks before.
+      values: the numbers in this block, one for each episode.
+      num_ended: how many of the episodes have ended.
+
+    Returns:
+      The number so far of the episode that goes on.
+    """
+    values[0] += so_far
+    ended = values[:num_ended]
+    if num_ended:
+      numbers = self._ranges[name]
+      numbers['count'] += num_ended
+      numbers['sum'] += ended.sum().item()
+      for bound, function in ('min', min), ('max', max):
+        value = function(ended.tolist())
+        if numbers[bound] is not None:
+          value = function(value, numbers[bound])
+        numbers[bound] = value
+    return values[num_ended].item() if num_ended < len(values) else 0
 
   def statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the episodes so far, as JSON values.
@@ -80,12 +103,3 @@ def merge(statistics: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
 
 def _no_range() -> Dict[str, Any]:
   return {'count': 0, 'sum': 0.0, 'min': None, 'max': None}
-
-
-def _widen(numbers: Dict[str, Any], value: float) -> None:
-  numbers['count'] += 1
-  numbers['sum'] += value
-  for bound, function in ('min', min), ('max', max):
-    numbers[bound] = (
-        value if numbers[bound] is None else function(numbers[bound], value)
-    )

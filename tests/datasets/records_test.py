@@ -69,7 +69,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_batches_are_bounded_by_their_bytes(self):
     directory = os.path.join(self.create_tempdir().full_path, 'bytes')
-    sizes = [10, 20, 30, 900, 10, 10, 400, 10, 950, 10]
+    sizes = [10, 20, 30, 900, 10, 10, 400, 10, 5000, 950, 10]
     tfds_files.write_records(
         directory, _FEATURES, [[b'x' * size for size in sizes]]
     )
@@ -80,9 +80,11 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
         for batch in batches
     ]
     # Those that begin within the same 1000 bytes.
-    self.assertEqual(found, [[10, 20, 30, 900, 10, 10, 400], [10, 950], [10]])
     self.assertEqual(
-        [batch['tfds_id'].shape for batch in batches], [[7], [2], [1]]
+        found, [[10, 20, 30, 900, 10, 10, 400], [10], [5000], [950], [10]]
+    )
+    self.assertEqual(
+        [batch['tfds_id'].shape for batch in batches], [[7], [1], [1], [1], [1]]
     )
 
   def test_the_size_of_a_batch(self):
@@ -154,8 +156,18 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaises(tf.errors.DataLossError):
         list(packs)
 
+  def test_a_first_file_that_is_missing_and_a_size_that_is_not_known(self):
+    directory = os.path.join(self.create_tempdir().full_path, 'missing')
+    tfds_files.write_records(directory, _FEATURES, [[b'']])
+    os.remove(self._files(directory)[0])
+    packs = packs_lib.packs_of(loading.load_episodes(directory))
+    with self.assertRaises(tf.errors.NotFoundError):
+      list(packs)
+
   def test_orders_that_are_not_known(self):
-    config = tfds.ReadConfig(experimental_interleave_sort_fn=lambda files: files)
+    config = tfds.ReadConfig(
+        experimental_interleave_sort_fn=lambda files: files
+    )
     self.assertIsNone(
         packs_lib.packs_of(
             loading.load_episodes(self._directory, read_config=config)

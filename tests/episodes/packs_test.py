@@ -99,6 +99,22 @@ class PacksTest(tf.test.TestCase):
       (found,) = in_graph
       self.assertAllEqual(found, expected)
 
+  def test_bounds_of_parts(self):
+    for num_bytes, is_alone, expected in (
+        ([2, 1, 3], None, [[0, 2], [2, 3]]),
+        ([0, 2, 2, 0, 2], None, [[0, 3], [3, 5]]),
+        ([1, 1, 9, 1, 0], None, [[0, 2], [2, 3], [3, 4], [4, 5]]),
+        ([4, 5], None, [[0, 1], [1, 2]]),
+        ([0, 0, 0, 0], [0, 1, 1, 0], [[0, 1], [1, 2], [2, 3], [3, 4]]),
+        ([], None, np.zeros([0, 2])),
+    ):
+      found = packs_lib.bounds_of_parts(
+          tf.constant(num_bytes, tf.int64),
+          3,
+          is_alone and tf.cast(is_alone, tf.bool),
+      )
+      self.assertAllEqual(found, expected)
+
   def test_packs_of_a_data_set(self):
     packs = _data_set(_pack([0, 1], [8]))
     episodes = packs_lib.unpack(packs)
