@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 from absl import app
 import numpy as np
 import rlds2reverb
+from rlds2reverb import agents
 from rlds2reverb import datasets
 from rlds2reverb import indexing
 from rlds2reverb import tokens
@@ -25,8 +26,8 @@ _INTRO = """\
 
 `python -m docs.sequences` writes this file. Do not edit it by hand.
 
-`r2r` is `rlds2reverb`; `windows`, `datasets`, `indexing` and `tokens` are its
-modules of these names.
+`r2r` is `rlds2reverb`; `windows`, `datasets`, `indexing`, `tokens` and `agents`
+are its modules of these names.
 
 ## Which function for which need
 
@@ -42,6 +43,7 @@ modules of these names.
 | whole trajectories side by side, padded | `join_transitions`, then `pad_trajectories` | on the last row of each episode, and on padding |
 | what was recorded for an observation and an action, and after it | `TransitionIndex` | on the last row of each episode |
 | prompts and responses, a token a step | `make_token_episode`, `convert_texts_to_episodes` | on the last two steps, if the response was finished |
+| episodes of many agents: of one of them, of each policy, or side by side | `select_agent`, `split_by_policy`, `stack_agents`, `unroll_agents` | where the steps had it |
 | TorchRL's root and `next`, of one episode or of all | `to_ted`, `join_ted` | where the steps had it; `terminated` is a flag of its own |
 | shorter episodes, as RLDS steps | `split_at_horizon`, `apply_horizon` | where the steps had it; where an episode was cut there is none, and with `no_done_at_end` nowhere |
 
@@ -279,6 +281,13 @@ _SECTIONS = [
                 'A `fragment_fn` never sees rows of two episodes: the sum ends'
                 ' with each episode, and with each batch.',
             ),
+            _Example(
+                'windows.convert_rlds_to_fragments(\n    team, 4,'
+                ' count_steps_by="agent_steps")',
+                ('t',),
+                'Of many agents, each that acts counts; `team` has the episode'
+                ' `AB`, twice. See `select_agent` for it.',
+            ),
         ],
     ),
     _Section(
@@ -383,6 +392,14 @@ _SECTIONS = [
                     '[-1, 0, 1]',
                     'The observations before, at and after the row.',
                 ),
+            )
+        ] + [
+            _Example(
+                'windows.apply_views(AB, {\n    "view":'
+                ' windows.ViewRequirement("observation", agent="b")})',
+                ['view', 'view_mask'],
+                'Of many agents, the observation of `b`, which comes later and'
+                ' leaves earlier. See `select_agent` for `AB`.',
             )
         ],
     ),
@@ -662,6 +679,56 @@ _SECTIONS = [
             )
         ],
     ),
+    _Section(
+        'select_agent',
+        'Returns the episode of one of many agents. `AB` has both episodes side'
+        ' by side: `b` comes one step after `a`, and leaves one step before.',
+        [
+            _Example(
+                f'agents.select_agent({{"steps": AB}}, "{agent}")',
+                _named('steps', _STEPS),
+            )
+            for agent in 'ab'
+        ],
+    ),
+    _Section(
+        'stack_agents',
+        'Puts the agents side by side, with zeros where one is away. A line is'
+        ' a step.',
+        [
+            _Example(
+                'agents.stack_agents(AB, team_reward="sum")',
+                ('observation', 'action', 'reward', 'agent_mask', 'is_last'),
+            )
+        ],
+    ),
+    _Section(
+        'unroll_agents',
+        'Cuts such steps into chunks for QMIX and COMA. Now the mask of an agent'
+        ' is true where it acts. A line is a chunk.',
+        [
+            _Example(
+                'agents.unroll_agents(AB, 2)',
+                [
+                    (f'columns/{field}', field)
+                    for field in (
+                        'observation', 'action', 'reward', 'agent_mask',
+                    )
+                ] + [('mask', 'mask')],
+            )
+        ],
+    ),
+    _Section(
+        'split_by_policy',
+        'Returns a data set for each policy; here both agents have one. A line'
+        ' is an episode.',
+        [
+            _Example(
+                'agents.split_by_policy(team, lambda agent: "all")["all"]',
+                _named('steps', ('observation', 'is_terminal')),
+            )
+        ],
+    ),
 ]
 
 
@@ -706,6 +773,21 @@ def _make_steps(observations, rewards, *, terminal) -> Dict[str, tf.Tensor]:
   return tf.nest.map_structure(tf.constant, steps)
 
 
+def _make_team(a, b) -> Dict[str, Any]:
+  """Returns steps in which `b` comes one step after `a`, and leaves before."""
+  length = len(a['reward'])
+  late = tf.clip_by_value(tf.range(length) - 1, 0, len(b['reward']) - 1)
+  step = tf.range(length)
+  team = {
+      field: {'a': a[field], 'b': tf.gather(b[field], late)}
+      for field in ('observation', 'action', 'reward')
+  }
+  team['is_present'] = {
+      'a': tf.fill([length], True), 'b': (step >= 1) & (step <= 4)
+  }
+  return {**{key: a[key] for key in a if key not in team}, **team}
+
+
 def _make_names() -> Dict[str, Any]:
   """Returns what the calls may name."""
   a = _make_steps(range(6), [1, 2, 3, 4, 5], terminal=True)
@@ -714,10 +796,13 @@ def _make_names() -> Dict[str, Any]:
       tf.data.Dataset.from_tensors({'steps': b})
   )
   rows, lengths = windows.join_transitions(data)
+  team = _make_team(a, b)
   return {
       'A': a, 'B': b, 'data': data, 'rows': rows, 'lengths': lengths,
       'r2r': rlds2reverb, 'datasets': datasets, 'indexing': indexing,
       'tokens': tokens,
+      'agents': agents, 'AB': team,
+      'team': tf.data.Dataset.from_tensors({'steps': team}).repeat(2),
       'windows': windows, 'tf': tf,
       'index': indexing.TransitionIndex.from_episodes(data),
   }
@@ -749,7 +834,7 @@ def _columns(value: Any) -> Dict[str, List[Any]]:
       '/'.join(map(str, path)): (
           leaf.to_list()
           if isinstance(leaf, tf.RaggedTensor)
-          else leaf.numpy().tolist()
+          else np.asarray(leaf.numpy()).tolist()
       )
       for path, leaf in tree.flatten_with_path(value)
       if tf.is_tensor(leaf)

@@ -2,9 +2,10 @@
 
 What everybody uses is in this module. Everything else is in a module by its
 task: `rlds2reverb.datasets`, `fields`, `transforms`, `statistics`,
-`trajectories`, `windows`, `indexing`, `tokens` and `replay`.
+`trajectories`, `windows`, `indexing`, `tokens`, `agents` and `replay`.
 """
 
+from rlds2reverb import agents
 from rlds2reverb import datasets
 from rlds2reverb.datasets import load_episodes
 from rlds2reverb import episodes

@@ -30,6 +30,7 @@ _FLOORS = (
     'windows',
     'indexing',
     'tokens',
+    'agents',
     'replay',
     'replay/server',
     'replay/checkpoint',

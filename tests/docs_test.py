@@ -30,6 +30,7 @@ class DocsTest(tf.test.TestCase):
         'convert_rlds_to_sequences', 'convert_rlds_to_sequence_batches',
         'to_ted', 'from_ted', 'join_ted', 'split_ted',
         'TransitionIndex', 'tree_to_text', 'make_token_episode', 'pad_tokens',
+        'select_agent', 'stack_agents', 'unroll_agents', 'split_by_policy',
     ]
     self.assertCountEqual(public, sequences.functions())
 

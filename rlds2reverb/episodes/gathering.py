@@ -191,6 +191,25 @@ def swap_time(nest: Any) -> Any:
   return tf.nest.map_structure(swap, nest)
 
 
+def zeros_unless(keep: tf.Tensor, rows: Any) -> Any:
+  """Replaces rows by zeros, False or empty strings where `keep` is False.
+
+  Args:
+    keep: bool, of any shape.
+    rows: a nest of `keep.shape + [...]`.
+
+  Returns:
+    The nest, its dtypes and shapes kept.
+  """
+
+  def select(leaf):
+    ones = [1] * (leaf.shape.rank - keep.shape.rank)
+    mask = tf.reshape(keep, tf.concat([tf.shape(keep), ones], 0))
+    return tf.where(mask, leaf, tf.zeros([], leaf.dtype))
+
+  return tf.nest.map_structure(select, rows)
+
+
 def num_rows(rows: Any) -> tf.Tensor:
   """Returns, int64 `[]`, how many rows a nest of `[N, ...]` has.
 

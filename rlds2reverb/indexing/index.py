@@ -178,7 +178,7 @@ class TransitionIndex:
       )
       return Found(rows, found, count, index)
     index = tf.gather(self._order, starts if duplicates == FIRST else ends - 1)
-    rows = keys_lib.zeros_unless(found, gathering.take(self._rows, index))
+    rows = gathering.zeros_unless(found, gathering.take(self._rows, index))
     return Found(rows, found, count, tf.where(found, index, -1))
 
   def successors(

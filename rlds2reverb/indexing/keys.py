@@ -133,17 +133,6 @@ def find(
   return group, found & are_equal(keys, key_of(group))
 
 
-def zeros_unless(keep: tf.Tensor, rows: Any) -> Any:
-  """Returns rows with zeros, or empty strings, where `keep` is False."""
-
-  def select(leaf):
-    ones = [1] * (leaf.shape.rank - keep.shape.rank)
-    mask = tf.reshape(keep, tf.concat([tf.shape(keep), ones], 0))
-    return tf.where(mask, leaf, tf.zeros([], leaf.dtype))
-
-  return tf.nest.map_structure(select, rows)
-
-
 def check_keys(keys: Any, specs: Any) -> None:
   """Checks that keys have the fields, dtypes and shapes of the index.
 

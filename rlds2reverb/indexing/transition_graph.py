@@ -267,7 +267,7 @@ class TransitionGraph:
     is_edge = levels.edge >= 0
     edge = tf.maximum(levels.edge, 0)
     row = tf.gather(self._edge_row, edge)
-    keep = keys_lib.zeros_unless
+    keep = gathering.zeros_unless
     return Tree(
         mask=levels.mask,
         parent=levels.parent,

@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, NamedTuple, Optional
 
+import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
@@ -10,12 +11,14 @@ from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import flat_rows
+from rlds2reverb.windows import presence
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
 BATCH_MODES = ('truncate_episodes', 'complete_episodes')
 EPISODE = 'episode'
 T = 't'
+COUNT_STEPS_BY = ('env_steps', 'agent_steps')
 
 
 class ChoppedSequences(NamedTuple):
@@ -121,6 +124,7 @@ def convert_rlds_to_fragments(
     fragment_fn: Optional[
         Callable[[transitions.TransitionRows], transitions.TransitionRows]
     ] = None,
+    count_steps_by: Optional[str] = None,
     agent_steps: Optional[str] = None,
     drop_remainder: bool = False,
     names: rows_lib.Names = None,
@@ -149,8 +153,13 @@ def convert_rlds_to_fragments(
     fragment_fn: applied to the `TransitionRows` of each episode in a batch,
       `[n, ...]`, with `episode` and `t`; returns such rows. It never sees rows
       of two episodes.
+    count_steps_by: what `fragment_length` counts, as in RLlib: `"env_steps"`,
+      or `"agent_steps"`: a transition counts as often as agents act in it, and
+      is never cut: a batch has at least `fragment_length` agent steps. An agent
+      acts where `is_present` says that it is there, but for its last step. By
+      default agent steps, if `agent_steps` is given.
     agent_steps: the path of a column that says, as a number, how many agents
-      acted in a step: `fragment_length` then counts these.
+      acted in a step, in place of `is_present`.
     drop_remainder: whether the rows after the last full batch are left out.
     names: other names for `episode` and `t`, as `{'t': 'step'}`.
 
@@ -161,20 +170,31 @@ def convert_rlds_to_fragments(
 
   Raises:
     ValueError: if `fragment_length` is not positive, `batch_mode` is not one of
-      the two, there is no column `agent_steps`, there is a column already that
+      the two, there is no column that counts agents, there is a column already that
       is added, or the elements are neither episodes nor rows.
     InvalidArgumentError: if fields or columns differ in length.
   """
   checks.check_positive('fragment_length', fragment_length)
   checks.check_choice('batch_mode', batch_mode, BATCH_MODES)
+  if count_steps_by is None:
+    count_steps_by = COUNT_STEPS_BY[agent_steps is not None]
+  checks.check_choice('count_steps_by', count_steps_by, COUNT_STEPS_BY)
+  by_agents = count_steps_by == 'agent_steps'
+  if agent_steps is not None and not by_agents:
+    raise ValueError(
+        f'agent_steps is {agent_steps!r}, but count_steps_by is'
+        f' {count_steps_by!r}, which does not count them.'
+    )
 
   def to_rows(index, episode):
     rows = transitions.rows_of_element(episode)
     length = gathering.num_rows(rows)
     made = {EPISODE: tf.fill([length], index), T: tf.range(length)}
     rows = transitions.add_columns(rows, made, names)
-    if agent_steps is None:
+    if not by_agents:
       return rows, tf.ones([length], tf.int64)
+    if agent_steps is None:
+      return rows, _count_agents(episode)
     counts = paths.get(rows.columns, agent_steps)
     return rows, tf.reshape(tf.cast(counts, tf.int64), [length])
 
@@ -205,6 +225,17 @@ def convert_rlds_to_fragments(
       .flat_map(to_pieces)
   )
   return _gather(pieces, drop_remainder)
+
+
+def _count_agents(element) -> tf.Tensor:
+  """Returns how many agents act in each transition, int64 `[T]`."""
+  if isinstance(element, transitions.TransitionRows):
+    raise ValueError(
+        'TransitionRows do not say who is there after the last of them, so agent'
+        ' steps cannot be counted: give RLDS episodes, or a column agent_steps.'
+    )
+  counts = presence.count_acting(transitions.stack_dict(element[rlds.STEPS]))
+  return counts[: tf.maximum(tf.size(counts) - 1, 0)]
 
 
 def _apply(fragment_fn, rows) -> transitions.TransitionRows:

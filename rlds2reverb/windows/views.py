@@ -12,6 +12,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import presence
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
@@ -35,6 +36,9 @@ class ViewRequirement:
       or a `gym.spaces.Box`, that the column must agree with.
     used_for_training: whether `apply_views` returns it by default.
     batch_repeat_value: the view has a row for every so many rows.
+    agent: in rows of many agents, whose columns are dicts by agent, the agent
+      whose column it is: `reward` is then `reward/<agent>`. Where `is_present`
+      says that it is away, the view is zero and its mask False.
   """
 
   data_col: Optional[str] = None
@@ -42,6 +46,7 @@ class ViewRequirement:
   space: Any = None
   used_for_training: bool = True
   batch_repeat_value: int = 1
+  agent: Optional[str] = None
 
 
 class Views(NamedTuple):
@@ -172,7 +177,7 @@ def compute_views(
     if for_training and not view.used_for_training:
       continue
     checks.check_positive(_repeat_name(name), view.batch_repeat_value)
-    path = view.data_col or name
+    path = _with_agent(view.data_col or name, view.agent)
     column = paths.get(rows, path)
     _check_space(name, column, view.space)
     shifts = _shifts(name, view.shift)
@@ -196,7 +201,30 @@ def compute_views(
         after=outside,
     )
     mask[name] = gathering.is_inside(index, end)
+    if view.agent is not None and presence.PRESENCE in rows:
+      is_there = _take_presence(rows, view.agent, index, length)
+      mask[name] &= is_there
+      columns[name] = gathering.zeros_unless(is_there, columns[name])
   return Views(columns, mask)
+
+
+def _with_agent(path: str, agent: Optional[str]) -> str:
+  """Returns the path of a column of one agent."""
+  if agent is None:
+    return path
+  field, slash, below = path.partition('/')
+  return f'{field}/{agent}{slash}{below}'
+
+
+def _take_presence(rows, agent, index, length) -> tf.Tensor:
+  """Returns whether an agent is there at rows, bool, `index.shape`.
+
+  Before the first row and after the last it is as there: what fills a view is of
+  an agent that is there, and rows do not tell of the step after the last.
+  """
+  return gathering.take_filled(
+      presence.flags(rows, agent), index, length, before='repeat', after='repeat'
+  )
 
 
 def _with_final(rows, path, column) -> Any:

@@ -120,6 +120,14 @@ class TakeWindowsTest(parameterized.TestCase, tf.test.TestCase):
         taken, np.arange(30, 50)[:, None] + np.arange(64)[None]
     )
 
+  def test_zeros_unless(self):
+    found = gathering.zeros_unless(
+        tf.constant([True, False]),
+        {'a': tf.ones([2, 3]), 'b': tf.constant(['x', 'y'])},
+    )
+    self.assertAllEqual(found['a'], [[1, 1, 1], [0, 0, 0]])
+    self.assertAllEqual(found['b'], [b'x', b''])
+
 
 if __name__ == '__main__':
   tf.test.main()

@@ -64,14 +64,6 @@ class KeysTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertAllEqual(found, [False])
 
-  def test_zeros_unless(self):
-    found = keys.zeros_unless(
-        tf.constant([True, False]),
-        {'a': tf.ones([2, 3]), 'b': tf.constant(['x', 'y'])},
-    )
-    self.assertAllEqual(found['a'], [[1, 1, 1], [0, 0, 0]])
-    self.assertAllEqual(found['b'], [b'x', b''])
-
   def test_keys_of_another_kind(self):
     spec = {'o': tf.TensorSpec([None, 2], tf.float32)}
     keys.check_keys({'o': tf.zeros([5, 2])}, spec)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests import contract
 from tests import golden
+from tests.agents import episodes as agent_episodes
 
 
 def _ts(dataset):
@@ -295,6 +296,48 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
         golden.stacked(episodes), 5, mode, agent_steps='agents/count'
     )
     self.assertEqual(_ts(dataset), batches)
+
+  @parameterized.parameters(golden.stacked, golden.nested)
+  def test_agent_steps_by_presence(self, form):
+    # In the four transitions of each episode 1, 2, 1 and 1 agents act: an agent
+    # does not act at its last step. RLlib 2.60.0 counts the same.
+    data = form([agent_episodes.COME_AND_GO] * 2)
+    self.assertEqual(
+        _ts(
+            fragments.convert_rlds_to_fragments(
+                data, 4, count_steps_by='agent_steps'
+            )
+        ),
+        [[0, 1, 2], [3, 0, 1], [2, 3]],
+    )
+    self.assertEqual(
+        _ts(
+            fragments.convert_rlds_to_fragments(
+                data, 4, count_steps_by='env_steps'
+            )
+        ),
+        [[0, 1, 2, 3], [0, 1, 2, 3]],
+    )
+
+  def test_what_agent_steps_are_counted_by(self):
+    data = golden.stacked([contract.A])
+    with self.assertRaisesRegex(ValueError, 'counted by is_present'):
+      fragments.convert_rlds_to_fragments(
+          data, 4, count_steps_by='agent_steps'
+      )
+    with self.assertRaisesRegex(ValueError, 'count_steps_by must be one of'):
+      fragments.convert_rlds_to_fragments(data, 4, count_steps_by='agents')
+    with self.assertRaisesRegex(ValueError, 'does not count them'):
+      fragments.convert_rlds_to_fragments(
+          data, 4, count_steps_by='env_steps', agent_steps='action'
+      )
+    rows = golden.stacked([agent_episodes.COME_AND_GO]).map(
+        lambda episode: transitions.transition_rows(episode['steps'])
+    )
+    with self.assertRaisesRegex(ValueError, 'TransitionRows do not say'):
+      fragments.convert_rlds_to_fragments(
+          rows, 4, count_steps_by='agent_steps'
+      )
 
   @parameterized.parameters('t', 'episode', 'next_observation')
   def test_fields_of_the_names_that_are_added(self, name):

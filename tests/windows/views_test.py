@@ -7,6 +7,8 @@ from rlds2reverb.windows import views
 import tensorflow as tf
 
 from tests import contract
+from tests import ways
+from tests.agents import episodes as agent_episodes
 
 _View = views.ViewRequirement
 _THREE = contract.make_steps([5, 6, 7, 8], [1, 2, 3], terminal=False)
@@ -99,6 +101,40 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(
           _view(_THREE, _View('reward', space=space)), [1, 2, 3]
       )
+
+
+class AgentsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_columns_of_another_agent(self, run):
+    requirements = {
+        'seen': _View('observation', '-1:1', agent='b'),
+        'part': _View('state/x', agent='b'),
+        'reward': _View(shift=1, agent='a'),
+    }
+    steps = {
+        **agent_episodes.COME_AND_GO,
+        'state': {agent: {'x': np.arange(5)} for agent in 'ab'},
+    }
+    (found,) = run(
+        lambda episode: views.compute_views(episode['steps'], requirements),
+        [steps],
+    )
+    # `b` comes at the second step; `a` leaves after the third.
+    self.assertAllEqual(
+        found.columns['seen'],
+        [[0, 0, 11], [0, 11, 12], [11, 12, 13], [12, 13, 14]],
+    )
+    self.assertAllEqual(
+        found.mask['seen'], [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]]
+    )
+    self.assertAllEqual(found.columns['part'], [0, 1, 2, 3])
+    self.assertAllEqual(found.columns['reward'], [2, 3, 0, 0])
+    self.assertAllEqual(found.mask['reward'], [1, 1, 0, 0])
+
+  def test_no_such_agent(self):
+    with self.assertRaisesRegex(ValueError, 'no field observation/c'):
+      _view(agent_episodes.COME_AND_GO, _View('observation', agent='c'))
 
 
 class EdgesTest(tf.test.TestCase):

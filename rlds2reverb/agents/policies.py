@@ -1,0 +1,113 @@
+"""Which policy learns from which agent: a data set for each policy."""
+
+from typing import Any, Callable, Dict, List
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.agents import layout
+from rlds2reverb.agents import selecting
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import steps as steps_lib
+
+POLICY = 'policy'
+
+
+def split_by_policy(
+    rlds_data: tf.data.Dataset,
+    policy_of: Callable[[Any], str],
+    *,
+    presence: str = layout.PRESENCE,
+    gaps: str = selecting.ERROR,
+) -> Dict[str, tf.data.Dataset]:
+  """Returns the episodes of the agents of each policy, as RLlib maps them.
+
+  Each data set can go into a table of its own:
+
+      for policy, data in split_by_policy(episodes, policy_of).items():
+        rlds2reverb.write_rlds_to_reverb(
+            data, 'localhost:8000', rlds2reverb.TableItems(policy),
+            identity={'data': 'soccer', 'policy': policy})
+
+  Episodes of several agents come from one episode. So an `episode_id` of the
+  data is not that of one episode any more: write without it.
+
+  Args:
+    rlds_data: an RLDS data set of episodes of many agents; see `layout`.
+    policy_of: returns the name of the policy of an agent. It is called once for
+      each agent, when the pipeline is built.
+    presence: the field that says who is there.
+    gaps: see `select_agent`.
+
+  Returns:
+    By the names of the policies, RLDS data sets of the episodes of
+    `select_agent`, in the order of the data and of the agents. Agents that never
+    came in an episode have none there. Each data set reads all of the data.
+
+  Raises:
+    ValueError: if there are no agents; `policy_of` does not return a string; or
+      the agents of a policy differ in structure, dtype or shape.
+    InvalidArgumentError: while iterating, as `select_agent` does.
+  """
+  spec = rlds_data.element_spec
+  if not isinstance(spec, dict) or rlds.STEPS not in spec:
+    raise ValueError(
+        f'The elements must be RLDS episodes, dicts with {rlds.STEPS!r}.'
+    )
+  steps = spec[rlds.STEPS]
+  fields = (
+      steps.element_spec if isinstance(steps, tf.data.DatasetSpec) else steps
+  )
+  agents_by_policy: Dict[str, List[Any]] = {}
+  for agent in layout.agents_of(fields, presence):
+    policy = policy_of(agent)
+    if not isinstance(policy, str):
+      raise ValueError(
+          f'policy_of must return the name of a policy, but returns {policy!r}'
+          f' for the agent {agent!r}.'
+      )
+    agents_by_policy.setdefault(policy, []).append(agent)
+  return {
+      policy: _episodes_of(rlds_data, agents, policy, presence, gaps)
+      for policy, agents in agents_by_policy.items()
+  }
+
+
+def _episodes_of(
+    rlds_data, agents, policy, presence, gaps
+) -> tf.data.Dataset:
+  def select(episode):
+    parts = [
+        selecting.select_agent(episode, agent, presence=presence, gaps=gaps)
+        for agent in agents
+    ]
+    _check_alike(policy, agents, parts)
+    together = tf.data.Dataset.from_tensors(parts[0])
+    for part in parts[1:]:
+      together = together.concatenate(tf.data.Dataset.from_tensors(part))
+    return together
+
+  return rlds_data.map(
+      lambda episode: {
+          **episode, rlds.STEPS: steps_lib.stack_steps(episode[rlds.STEPS])
+      }
+  ).flat_map(select).filter(
+      lambda episode: gathering.num_rows(episode[rlds.STEPS]) > 0
+  )
+
+
+def _check_alike(policy, agents, episodes) -> None:
+  """Checks that the agents of a policy have the same fields."""
+  specs = [
+      tf.nest.map_structure(
+          lambda leaf: (leaf.dtype, leaf.shape[1:].as_list()),
+          episode[rlds.STEPS],
+      )
+      for episode in episodes
+  ]
+  for agent, spec in zip(agents[1:], specs[1:]):
+    if spec != specs[0]:
+      raise ValueError(
+          f'The policy {policy!r} is for agents that differ: the steps of'
+          f' {agents[0]!r} are {specs[0]}, and those of {agent!r} are {spec}.'
+      )

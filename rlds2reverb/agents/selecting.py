@@ -1,0 +1,140 @@
+"""The episode of one agent, out of an episode of many."""
+
+from typing import Any, Dict
+
+import rlds
+import tensorflow as tf
+import tree
+
+from rlds2reverb.agents import layout
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import presence as presence_lib
+from rlds2reverb.windows import transitions
+
+ERROR, SKIP = 'error', 'skip'
+GAPS = (ERROR, SKIP)
+AGENT = 'agent'
+
+
+def select_agent(
+    episode: Dict[str, Any],
+    agent: Any,
+    *,
+    presence: str = layout.PRESENCE,
+    gaps: str = ERROR,
+) -> Dict[str, Any]:
+  """Returns the RLDS episode of one agent.
+
+  It begins with the first step at which the agent is there, and ends with the
+  last one:
+
+      step           0    1    2    3    4
+      is_present     F    T    T    T    F
+      observation    -    o1   o2   o3   -     its episode: o1 o2 o3
+      is_last        F    F    F    F    T                  F  F  T
+
+  An agent that leaves before the episode ends has a truncated episode, unless
+  `is_terminal` is by agent and says that it is terminal. Its flags and
+  discounts may be by agent or of all.
+
+  Args:
+    episode: an RLDS episode of many agents, its steps a nested data set or
+      stacked; see `layout`.
+    agent: a key of the fields that are by agent.
+    presence: the field that says who is there.
+    gaps: what happens if the agent is away in between. `"error"`; or `"skip"`:
+      its next step is the one at which it is back, as in games in which agents
+      take turns, and the rewards that it got while it was away are added to
+      that of its step before.
+
+  Returns:
+    The episode: the fields by agent are those of the agent, all others are kept;
+    steps at which it is away, and the presence, are left out. An agent that
+    never came has no steps. `agent`, a string, is a field of the episode.
+
+  Raises:
+    ValueError: if there is no such agent; a field has some of the agents, but
+      not all; the steps lack a flag; rewards to be added are not numbers; or
+      the episode has a field `agent`.
+    InvalidArgumentError: if the agent is away in between; or fields differ in
+      length.
+  """
+  checks.check_choice('gaps', gaps, GAPS)
+  if not isinstance(episode, dict) or rlds.STEPS not in episode:
+    raise ValueError(f'An episode must be a dict with {rlds.STEPS!r}.')
+  if AGENT in episode:
+    raise ValueError(
+        f'The episode has a field {AGENT!r} already. Rename it first.'
+    )
+  steps = transitions.stack_dict(episode[rlds.STEPS])
+  agents = layout.agents_of(steps, presence)
+  layout.check_agent(agent, agents)
+  for flag in (rlds.IS_LAST, rlds.IS_TERMINAL):
+    if flag not in steps:
+      raise ValueError(f'The steps have no {flag}, but {sorted(steps)}.')
+  is_there = presence_lib.flags(steps, agent, presence)
+  rows = tf.where(is_there)[:, 0]
+  if gaps == ERROR:
+    with tf.control_dependencies([_assert_no_gap(agent, rows)]):
+      rows = tf.identity(rows)
+  fields = {
+      field: value[agent]
+      if layout.is_by_agent(field, value, agents)
+      else value
+      for field, value in steps.items()
+      if field != presence
+  }
+  if gaps == SKIP and rlds.REWARD in fields:
+    fields[rlds.REWARD] = _add_rewards(fields[rlds.REWARD], rows)
+  whole_ends = steps_lib.one_a_step(
+      rlds.IS_LAST, fields[rlds.IS_LAST], tf.bool
+  )
+  selected = gathering.take(fields, rows)
+  count = tf.size(rows, tf.int64)
+  place = tf.range(count)
+  is_end = place == count - 1
+  # At the end of an unfinished episode, an agent that is there has none either.
+  has_left = rows < tf.size(whole_ends, tf.int64) - 1
+  is_last = is_end & (has_left | tf.gather(whole_ends, rows))
+  is_terminal = steps_lib.one_a_step(
+      rlds.IS_TERMINAL, selected[rlds.IS_TERMINAL], tf.bool
+  )
+  selected[rlds.IS_FIRST] = place == 0
+  selected[rlds.IS_LAST] = is_last
+  selected[rlds.IS_TERMINAL] = is_last & is_terminal
+  return {**episode, rlds.STEPS: selected, AGENT: tf.constant(str(agent))}
+
+
+def _assert_no_gap(agent, rows):
+  away = tf.where(rows[1:] - rows[:-1] > 1)[:, 0]
+  return tf.debugging.Assert(
+      tf.size(away) == 0,
+      [
+          f'The agent {agent} is away in the middle of its episode, after the'
+          ' steps',
+          tf.gather(rows, away),
+          'Where gaps are to be skipped, the step at which it is back follows.',
+      ],
+  )
+
+
+def _add_rewards(reward, rows) -> Any:
+  """Adds the rewards of the steps up to the next of `rows`."""
+  steps_lib.check_numeric(rlds.REWARD, reward)
+  step = tf.range(gathering.num_rows(reward))
+  # To which of the agent's own steps each step belongs; -1 before the first.
+  owner = tf.searchsorted(rows, step, side='right', out_type=tf.int64) - 1
+  belongs = tf.where(owner >= 0)[:, 0]
+
+  def add(leaf):
+    summed = tf.math.unsorted_segment_sum(
+        tf.gather(leaf, belongs),
+        tf.gather(owner, belongs),
+        tf.size(rows, tf.int64),
+    )
+    # Each sum stands at the row from which it is taken afterwards.
+    return tf.tensor_scatter_nd_update(leaf, rows[:, tf.newaxis], summed)
+
+  return tree.map_structure(add, reward)

@@ -1,0 +1,232 @@
+"""Fields of many agents side by side: `[S, A, ...]`."""
+
+from typing import Any, Dict, Optional, Sequence
+
+import rlds
+import tensorflow as tf
+
+from rlds2reverb.agents import layout
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.windows import presence as presence_lib
+from rlds2reverb.windows import rows as rows_lib
+from rlds2reverb.windows import transitions
+from rlds2reverb.windows import unrolling
+
+AGENT_MASK = 'agent_mask'
+NEXT_AGENT_MASK = 'next_agent_mask'
+AGENT_IS_TERMINAL = 'agent_is_terminal'
+TEAM_REWARDS = ('sum', 'mean')
+
+
+def stack_agents(
+    steps: Any,
+    agents: Optional[Sequence[Any]] = None,
+    *,
+    presence: str = layout.PRESENCE,
+    team_reward: Optional[str] = None,
+    names: rows_lib.Names = None,
+) -> Dict[str, Any]:
+  """Returns steps in which the fields by agent have a dimension of agents.
+
+      observation    {'a': [S, ...], 'b': [S, ...]}    becomes [S, 2, ...]
+      agent_mask                                       bool [S, 2]
+
+  Rows of an agent that is away are zeros, and its mask is False.
+
+  Args:
+    steps: the steps of one episode of many agents, a nested data set or
+      stacked; see `layout`.
+    agents: those to stack, in their order; by default all.
+    presence: the field that says who is there; it becomes the mask.
+    team_reward: makes one reward `[S]` of those of the agents, from the step at
+      which each came to the one before it left: their `"sum"` or their
+      `"mean"`. By default the reward stays `[S, A]`.
+    names: other names for `agent_mask` and `agent_is_terminal`.
+
+  Returns:
+    The steps, stacked, with the mask. The fields of all agents are kept. An
+    `is_terminal` by agent becomes `agent_is_terminal`, `[S, A]`, beside one
+    that is True at the last step if all agents there are terminal. Other flags
+    and discounts must be of all agents.
+
+  Raises:
+    ValueError: if there are no agents, or not those that are named; if the
+      fields of two differ in structure, dtype or shape; if a flag or discount
+      is by agent; or there is a field already that is added.
+    InvalidArgumentError: if fields differ in length.
+  """
+  if team_reward is not None:
+    checks.check_choice('team_reward', team_reward, TEAM_REWARDS)
+  steps = transitions.stack_dict(steps)
+  known = layout.agents_of(steps, presence)
+  agents = known if agents is None else list(agents)
+  for agent in agents:
+    layout.check_agent(agent, known)
+  if not agents:
+    raise ValueError('agents must name an agent, but is empty.')
+  mask = tf.stack(
+      [presence_lib.flags(steps, agent, presence) for agent in agents], 1
+  )
+  made = {AGENT_MASK: mask}
+  stacked = {}
+  for field, value in steps.items():
+    if field == presence:
+      continue
+    if not layout.is_by_agent(field, value, known):
+      stacked[field] = value
+      continue
+    if field in (rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT):
+      raise ValueError(
+          f'{field} is by agent, but stacked agents have one of all. Make it'
+          ' one first, or use select_agent.'
+      )
+    side_by_side = _stack(field, [value[agent] for agent in agents], mask)
+    if field == rlds.IS_TERMINAL:
+      made[AGENT_IS_TERMINAL] = side_by_side
+    else:
+      stacked[field] = side_by_side
+  if AGENT_IS_TERMINAL in made:
+    stacked[rlds.IS_TERMINAL] = _all_terminal(
+        steps, made[AGENT_IS_TERMINAL], mask
+    )
+  if team_reward is not None:
+    stacked[rlds.REWARD] = _team_reward(
+        [paths.get(steps, (rlds.REWARD, agent)) for agent in agents],
+        presence_lib.is_in(mask),
+        team_reward,
+    )
+  return rows_lib.add_columns(stacked, made, names)
+
+
+def unroll_agents(
+    steps: Any,
+    unroll_length: int,
+    end_of_episode: str = 'repeat_last',
+    *,
+    agents: Optional[Sequence[Any]] = None,
+    presence: str = layout.PRESENCE,
+    team_reward: Optional[str] = 'sum',
+    state: Optional[str] = None,
+    time_major: bool = False,
+) -> unrolling.Chunks:
+  """Cuts an episode of many agents into chunks, all agents side by side.
+
+  These are the sequences on which DI-engine's QMIX and COMA learn. Of a batch
+  of `B` chunks that is time-major, with a team reward, they are
+
+      observation, next_observation    [T, B, A, ...]
+      action                           [T, B, A]
+      reward, discount, is_terminal    [T, B]
+      agent_mask, next_agent_mask      [T, B, A]
+
+  An agent's mask is True where it acts: where it is there, but for the last
+  step at which it is. This is COMA's weight. Its next mask is True where it
+  sees the next observation.
+
+  Args:
+    steps: see `stack_agents`.
+    unroll_length: `L`; see `windows.unroll`, and for those that follow.
+    end_of_episode: what becomes of the rows left over.
+    agents: see `stack_agents`.
+    presence: see `stack_agents`.
+    team_reward: see `stack_agents`; if the reward is of all agents it is kept.
+    state: the path of the field with the recurrent states.
+    time_major: whether columns and mask are `[L, C, ...]`.
+
+  Returns:
+    The `Chunks`; every leaf of a field by agent is `[C, L, A, ...]`, and an
+    initial state by agent `[C, A, ...]`. In chunks, rows that were filled in
+    have `mask` False, whatever their `agent_mask` is.
+
+  Raises:
+    ValueError, InvalidArgumentError: as `stack_agents` and `windows.unroll` do;
+      and if there is a field `next_agent_mask`.
+  """
+  stacked = transitions.stack_dict(steps)
+  known = layout.agents_of(stacked, presence)
+  is_shared = rlds.REWARD not in stacked or not layout.is_by_agent(
+      rlds.REWARD, stacked[rlds.REWARD], known
+  )
+  stacked = stack_agents(
+      stacked,
+      agents,
+      presence=presence,
+      team_reward=None if is_shared else team_reward,
+  )
+  is_there = stacked[AGENT_MASK]
+  stacked[AGENT_MASK] = presence_lib.acts(is_there)
+  rows = transitions.transition_rows(stacked)
+  following = steps_lib.own_rows(
+      is_there,
+      tf.minimum(tf.shape(is_there, tf.int64)[0], 1),
+      tf.shape(is_there, tf.int64)[0],
+  )
+  rows = transitions.add_columns(rows, {NEXT_AGENT_MASK: following})
+  return unrolling.unroll(
+      rows,
+      unroll_length,
+      end_of_episode,
+      state=state,
+      time_major=time_major,
+  )
+
+
+def _stack(field, values, mask) -> Any:
+  """Returns the rows of agents side by side, zeros where one is away."""
+  first = values[0]
+  for other in values[1:]:
+    try:
+      tf.nest.assert_same_structure(first, other)
+    except (TypeError, ValueError) as e:
+      raise ValueError(
+          f'The agents differ in the structure of {field}: {e} Stack those that'
+          ' agree, or use select_agent.'
+      ) from e
+
+  def stack_leaves(*leaves):
+    kinds = {(leaf.dtype, tuple(leaf.shape[1:])) for leaf in leaves}
+    if len(kinds) > 1:
+      found = ', '.join(
+          sorted(f'{dtype.name} {list(shape)}' for dtype, shape in kinds)
+      )
+      raise ValueError(
+          f'The agents differ in {field}, which is {found}. Stack those that'
+          ' agree, or use select_agent.'
+      )
+    return tf.stack(leaves, 1)
+
+  return gathering.zeros_unless(
+      mask, tf.nest.map_structure(stack_leaves, *values)
+  )
+
+
+def _all_terminal(steps, is_terminal, mask) -> tf.Tensor:
+  is_last = steps_lib.one_a_step(rlds.IS_LAST, steps[rlds.IS_LAST], tf.bool)
+  is_terminal = tf.cast(is_terminal, tf.bool)
+  all_terminal = tf.reduce_all(is_terminal | ~mask, 1) & tf.reduce_any(mask, 1)
+  return is_last & all_terminal
+
+
+def _team_reward(rewards, is_in, how) -> tf.Tensor:
+  """Returns one reward `[S]` of those of the agents, a list of `[S]`."""
+  for reward in rewards:
+    if not tf.is_tensor(reward) or not reward.dtype.is_floating:
+      raise ValueError(
+          'A team reward needs a reward of one float for each agent, but one is'
+          f' {reward}.'
+      )
+  reward = tf.stack(
+      [
+          steps_lib.one_a_step(rlds.REWARD, reward, reward.dtype)
+          for reward in rewards
+      ],
+      1,
+  )
+  total = tf.reduce_sum(gathering.zeros_unless(is_in, reward), 1)
+  if how == 'sum':
+    return total
+  count = tf.maximum(tf.math.count_nonzero(is_in, 1), 1)
+  return total / tf.cast(count, reward.dtype)

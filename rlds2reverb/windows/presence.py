@@ -1,0 +1,87 @@
+"""Who is there: the flags of episodes of many agents.
+
+The step field `is_present` is a dict by agent of bools `[S]`. The last step at
+which an agent is there has its last observation: as with the last step of any
+RLDS episode, its action and reward there have no meaning, and it does not act.
+"""
+
+from typing import Any, Dict
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import steps as steps_lib
+
+PRESENCE = 'is_present'
+
+
+def flags(
+    fields: Dict[str, Any], agent: Any, presence: str = PRESENCE
+) -> tf.Tensor:
+  """Returns at which steps, or rows, an agent is there, bool `[N]`.
+
+  Args:
+    fields: a dict of columns `[N, ...]`.
+    agent: a key of the presence. Without a presence all agents are there.
+    presence: the name of the field.
+
+  Raises:
+    ValueError: if the presence is no dict with the agent.
+  """
+  if presence not in fields:
+    return tf.fill([gathering.num_rows(fields)], True)
+  by_agent = fields[presence]
+  if not isinstance(by_agent, dict):
+    raise ValueError(
+        f'{presence} must be a dict of bools by agent, but is {by_agent}.'
+    )
+  if agent not in by_agent:
+    raise ValueError(
+        f'{presence} has no agent {agent!r}, but {list(by_agent)}.'
+        + checks.did_you_mean(str(agent), map(str, by_agent))
+    )
+  return steps_lib.one_a_step(
+      f'{presence}/{agent}', tf.convert_to_tensor(by_agent[agent]), tf.bool
+  )
+
+
+def acts(is_there: tf.Tensor) -> tf.Tensor:
+  """Returns at which steps an agent acts: where it is there, and will be again.
+
+      is_there    F  T  T  F  T  F
+      acts        F  T  T  F  F  F
+      is_in       F  T  T  T  F  F
+
+  Args:
+    is_there: bool `[N]`, or `[N, A]`.
+  """
+  return is_there & is_in(is_there)
+
+
+def is_in(is_there: tf.Tensor) -> tf.Tensor:
+  """Returns between which steps an agent came and left: it may be rewarded.
+
+  Args:
+    is_there: bool `[N]`, or `[N, A]`; see `acts`.
+  """
+  times = tf.cast(is_there, tf.int64)
+  later = tf.cumsum(times, exclusive=True, reverse=True)
+  return (tf.cumsum(times) > 0) & (later > 0)
+
+
+def count_acting(fields: Dict[str, Any], presence: str = PRESENCE) -> tf.Tensor:
+  """Returns how many agents act at each step, int64 `[N]`.
+
+  Raises:
+    ValueError: if there is no presence.
+  """
+  if not isinstance(fields.get(presence), dict) or not fields[presence]:
+    raise ValueError(
+        f'Agent steps are counted by {presence}, a dict of bools by agent, or by'
+        f' the column agent_steps. The fields are {sorted(fields)}.'
+    )
+  return tf.add_n([
+      tf.cast(acts(flags(fields, agent, presence)), tf.int64)
+      for agent in fields[presence]
+  ])
