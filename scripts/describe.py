@@ -5,6 +5,8 @@
     python -m scripts.describe --checkpoint_dir=/data/checkpoint
 """
 
+import os
+
 from absl import app
 from absl import flags
 import tensorflow as tf
@@ -75,7 +77,19 @@ def _describe():
   )
 
 
+def _check_writable(path):
+  """Raises an OSError if a file cannot be written, before data is read."""
+  if not files.is_url(path):
+    folder = os.path.dirname(path)
+    with files.writing_to(path):
+      os.makedirs(folder, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+      raise PermissionError(f'{path} cannot be written.')
+
+
 def main():
+  if _HTML.value is not None:
+    _check_writable(files.user_path(_HTML.value))
   try:
     description = _describe()
   except tf.errors.OpError as e:

@@ -56,8 +56,8 @@ def _print(source, found):
   for message in found.not_read:
     print(f'NOT READ: {message}')
   print(
-      f'{source.dataset}, split {source.split}: {found.num_episodes:,} episodes,'
-      f' {found.num_invalid:,} invalid, {found.num_problems:,} problems',
+      f'{source.dataset}, split {source.split}:'
+      f' {found.num_episodes:,} episodes, {found.num_invalid:,} invalid, {found.num_problems:,} problems',
       flush=True,
   )
 

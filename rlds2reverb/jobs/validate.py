@@ -193,7 +193,9 @@ class _Findings:
   ) -> Optional[_Unread]:
     """Checks all episodes; returns where the data could not be read further."""
     paths: List[str] = []
-    checked = iter(_checked(rlds_data, rules, episode_index, self._limit, paths))
+    checked = iter(
+        _checked(rlds_data, rules, episode_index, self._limit, paths)
+    )
     episode = begin - 1
     while True:
       try:
@@ -203,7 +205,8 @@ class _Findings:
       except tf.errors.InvalidArgumentError as e:
         # Only this element is lost: the iterator goes on with the next one.
         episode += 1
-        self._add([Problem(split, episode, None, UNREADABLE, _first_line(e))], 1)
+        found = _first_line(e)
+        self._add([Problem(split, episode, None, UNREADABLE, found)], 1)
         continue
       except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as e:
         return _Unread(episode + 1, _first_line(e))

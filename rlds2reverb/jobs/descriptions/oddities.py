@@ -168,9 +168,13 @@ def _constant(collected) -> Iterator[Oddity]:
 def _duplicates(collected) -> Iterator[Oddity]:
   found = collected.duplicates
   if found.count:
-    yield _make(
-        collected, DUPLICATES, None,
-        'the observations, actions and rewards are those of an earlier episode;'
-        f' the first repeats episode {found.of}',
-        found.count, tallies.Example(found.first, None),
+    yield Oddity(
+        DUPLICATES,
+        None,
+        f'In {found.count} of {collected.num_read} episodes, the observations,'
+        ' actions and rewards are those of an earlier episode. The first is'
+        f' episode {found.first}, which repeats episode {found.of}.',
+        found.count,
+        found.first,
+        None,
     )

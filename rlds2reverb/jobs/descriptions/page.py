@@ -16,7 +16,7 @@ from rlds2reverb.jobs.descriptions import pictures
 from rlds2reverb.jobs.descriptions import text
 
 _MAX_HISTOGRAMS = 64
-_MAX_ROWS = 64  # of a picture of ranges
+_MAX_ROWS = 64  # of a field, in a table or a picture
 _MAX_STRIPS = 4
 _MAX_ACTION = 8  # numbers of an action under an image
 _COLUMNS = ('mean', 'std', 'min', '0.05', '0.5', '0.95', 'max', 'not_finite')
@@ -157,12 +157,20 @@ class _Page:
     )
     for index, field in enumerate(self._plain['fields']):
       if field['columns']:
-        yield f'<details><summary>{html.escape(field["path"])}</summary>'
+        summary = html.escape(field['path'])
+        if len(field['columns']) > _MAX_ROWS:
+          summary += (
+              f', the first {_MAX_ROWS} of {len(field["columns"])} numbers'
+          )
+        yield f'<details><summary>{summary}</summary>'
         yield _table(
             ('', *_HEADS),
             [
-                (f'[{column}]', *self._numbers('fields', index, 'columns', column))
-                for column in range(len(field['columns']))
+                (
+                    f'[{column}]',
+                    *self._numbers('fields', index, 'columns', column),
+                )
+                for column in range(min(len(field['columns']), _MAX_ROWS))
             ],
         )
         yield '</details>'
@@ -215,8 +223,8 @@ class _Page:
       return
     yield '<h2>Ranges of actions and observations</h2>'
     yield (
-        '<p class="quiet">From the minimum to the maximum; thick from 5% to 95%;'
-        ' a dot at the median.</p>'
+        '<p class="quiet">From the minimum to the maximum; thick from 5% to'
+        ' 95%; a dot at the median.</p>'
     )
     yield '<div class="pictures">'
     for index, field in found:

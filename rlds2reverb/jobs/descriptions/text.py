@@ -25,7 +25,7 @@ def to_text(description: description_lib.Description) -> str:
 
 
 def number(value: Optional[float]) -> str:
-  """Returns a number as it is shown everywhere: integers whole, others short."""
+  """Returns a number as it is shown everywhere: with four digits, or whole."""
   if value is None:
     return '-'
   if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e6):

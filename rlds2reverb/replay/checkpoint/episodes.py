@@ -228,7 +228,9 @@ def _assemble(
   ])
   ends = [*np.flatnonzero(is_start), len(common)]
   for begin, end in zip([0, *ends], ends):
-    part = tf.nest.map_structure(lambda leaf: leaf[begin:end], frames)  # pylint: disable=cell-var-from-loop
+    part = tf.nest.map_structure(
+        lambda leaf: leaf[begin:end], frames  # pylint: disable=cell-var-from-loop
+    )
     is_last = part.step_type == ts.StepType.LAST
     # The frame of an episode of one step is a LAST one.
     is_first = (part.step_type == ts.StepType.FIRST) | (end - begin == 1)

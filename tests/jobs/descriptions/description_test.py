@@ -35,7 +35,9 @@ class DescriptionTest(tf.test.TestCase):
     )
     returns = [episode['reward'][:-1].sum() for episode in self.episodes]
     self.assertAllClose(plain['returns']['mean'], np.mean(returns))
-    self.assertAllClose(plain['returns']['quantiles']['0.5'], np.median(returns))
+    self.assertAllClose(
+        plain['returns']['quantiles']['0.5'], np.median(returns)
+    )
     actions = np.concatenate(
         [episode['action'][:-1] for episode in self.episodes]
     )

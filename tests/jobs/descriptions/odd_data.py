@@ -70,7 +70,7 @@ EPISODES = _odd()
 
 
 def clean(count: int, seed: int = 100) -> List[Dict[str, Any]]:
-  """Returns `count` more episodes, of 1 to 40 steps, of which nothing is odd."""
+  """Returns `count` episodes of 2 to 39 steps, of which nothing is odd."""
   rng = np.random.default_rng(seed)
   return [make(seed + i, int(rng.integers(2, 40))) for i in range(count)]
 

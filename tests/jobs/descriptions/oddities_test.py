@@ -57,7 +57,10 @@ class OdditiesTest(tf.test.TestCase):
         'In 1 of 13 episodes, action has 2 of 108 values outside -1 to 1, where'
         ' nearly all the others are.',
     )
-    self.assertIn('the first repeats episode 0', messages[oddities.DUPLICATES])
+    self.assertEndsWith(
+        messages[oddities.DUPLICATES],
+        'The first is episode 10, which repeats episode 0.',
+    )
 
   def test_constant_columns(self):
     (found,) = _find(odd_data.clean(5))

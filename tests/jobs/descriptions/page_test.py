@@ -23,11 +23,12 @@ _SHOWN = (
 
 
 def _make_description():
-  episodes = [*odd_data.EPISODES, *odd_data.clean(8)]
-  for index, episode in enumerate(episodes):
+  episodes = []
+  for index, episode in enumerate([*odd_data.EPISODES, *odd_data.clean(8)]):
     image = np.zeros([golden.length_of(episode), 8, 8, 3], np.uint8)
     image[..., index % 3] = 250
-    episode['observation'] = {**episode['observation'], 'image': image}
+    observation = {**episode['observation'], 'image': image}
+    episodes.append({**episode, 'observation': observation})
   return describe.describe_episodes(
       golden.stacked(episodes), name='<odd> & "quoted"', num_excerpts=30
   )
@@ -98,8 +99,17 @@ class PageTest(absltest.TestCase):
 
   def _check_browsing(self, opened):
     episodes = self.plain['episodes']
-    options = opened.run('document.querySelectorAll("#episode option").length')
-    self.assertEqual(options, len(episodes))
+    options = opened.run(
+        'Array.from(document.querySelectorAll("#episode option"))'
+        '.map(one => one.textContent)'
+    )
+    self.assertEqual(
+        options,
+        [
+            f'Episode {one["episode"]}, return {text.number(one["return"])}'
+            for one in episodes
+        ],
+    )
 
     def summary():
       return opened.run(
@@ -129,17 +139,16 @@ class PageTest(absltest.TestCase):
       self.assertEqual(summary(), expected(index))
       drawn = opened.run(
           'Array.from(document.querySelectorAll("#curves figure"))'
-          '.map(one => [one.dataset.field,'
+          '.map(one => [one.querySelector("figcaption").textContent,'
           ' one.querySelectorAll("polyline").length])'
       )
-      self.assertEqual(
-          dict(drawn),
-          {
-              field: len(columns)
-              for field, columns in episode['curves'].items()
-              if any(value is not None for column in columns for value in column)
-          },
-      )
+      expected_curves = {}
+      for field, columns in episode['curves'].items():
+        values = [v for column in columns for v in column if v is not None]
+        if values:
+          low, high = text.number(min(values)), text.number(max(values))
+          expected_curves[f'{field}: {low} to {high}'] = len(columns)
+      self.assertEqual(dict(drawn), expected_curves)
       frames = opened.run('document.querySelectorAll("#frames img").length')
       self.assertEqual(frames, min(episode['num_steps'], 1))
       widths = opened.run(

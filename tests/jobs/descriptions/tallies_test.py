@@ -16,7 +16,9 @@ class TallyTest(absltest.TestCase):
         np.array([[2, 4, -1], [-1, 3, -1]]),
     )
     tally.add(
-        np.array([1]), np.array([[True, False, False]]), np.array([[-1, -1, -1]])
+        np.array([1]),
+        np.array([[True, False, False]]),
+        np.array([[-1, -1, -1]]),
     )
     self.assertEqual(tally.counts.tolist(), [2, 2, 0])
     self.assertEqual(tally.example(0), (1, None))

@@ -1,0 +1,238 @@
+"""Tests of the program that converts, run and killed as users do it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pytest
+import reverb
+
+from rlds2reverb.datasets import loading
+from rlds2reverb.jobs import plan as plan_lib
+from tests.jobs import data_sets
+from tests.jobs import job_testing
+
+_LENGTHS = [3 + index % 5 for index in range(24)]
+_PAIRS = job_testing.pairs(enumerate(_LENGTHS))
+_TIMEOUT_SECONDS = 300
+_OUTPUT_FLAGS = {
+    plan_lib.CHECKPOINT: 'checkpoint_dir',
+    plan_lib.SERVER: 'server_address',
+    plan_lib.RLDS: 'rlds_dir',
+}
+
+
+def _start(*args, **environment):
+  return subprocess.Popen(
+      [sys.executable, '-m', 'scripts.convert', *args],
+      env={
+          **os.environ,
+          'PYTHONPATH': os.pathsep.join(sys.path),
+          **environment,
+      },
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+  )
+
+
+def _run(*args, **environment):
+  process = _start(*args, **environment)
+  stdout, stderr = process.communicate(timeout=_TIMEOUT_SECONDS)
+  return subprocess.CompletedProcess(
+      args, process.returncode, stdout, stderr
+  )
+
+
+class ConvertTest(job_testing.JobTestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = folder.name
+    cls.data = data_sets.numbered(
+        os.path.join(folder.name, 'data'), _LENGTHS, per_file=3
+    )
+
+  def _kill_and_finish(self, kind, num_kills, num_workers, seed=0):
+    """Kills a job again and again, and checks what it ends with."""
+    rng = random.Random(seed)
+    server = None
+    if kind == plan_lib.SERVER:
+      server = self.start_server()
+      place = f'localhost:{server.port}'
+    else:
+      place = self.new()
+    job = self.new('job')
+    args = (
+        f'--dataset={self.data}',
+        f'--{_OUTPUT_FLAGS[kind]}={place}',
+        f'--job_dir={job}',
+        f'--num_workers={num_workers}',
+        '--task_mb=0.0005',  # Two episodes or so.
+    )
+    receipts = os.path.join(job, 'receipts')
+    done = 0
+    for _ in range(num_kills):
+      process = _start(*args)
+      self.addCleanup(process.communicate)
+      self.addCleanup(process.kill)
+      # It is killed at some moment after it has begun with the tasks.
+      deadline = time.monotonic() + _TIMEOUT_SECONDS
+      while (
+          process.poll() is None
+          and len(_names(receipts)) <= done
+          and time.monotonic() < deadline
+      ):
+        time.sleep(0.02)
+      time.sleep(rng.uniform(0, 0.6))
+      process.kill()
+      process.wait()
+      done = len(_names(receipts))
+    result = _run(*args)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    with open(os.path.join(job, 'summary.json'), encoding='utf-8') as f:
+      summary = json.load(f)
+    self.assertEqual(summary['steps'], sum(_LENGTHS))
+    if kind == plan_lib.RLDS:
+      self.assertEqual(
+          [
+              episode['steps']['reward'].tolist()
+              for episode in loading.load_episodes(place).as_numpy_iterator()
+          ],
+          [
+              [100 * index + step for step in range(length)]
+              for index, length in enumerate(_LENGTHS)
+          ],
+      )
+      return
+    items = (
+        job_testing.items_in(reverb.Client(place))
+        if server
+        else job_testing.items_of(place)
+    )
+    self.assertEqual(job_testing.rewards_of(items), _PAIRS)
+    # The keys, too, are those of a job that nobody has disturbed.
+    undisturbed = self.plan(
+        plan_lib.CHECKPOINT, self.new(), directory=self.data
+    )
+    self.convert(undisturbed)
+    self.assertEqual(items, job_testing.items_of(undisturbed.output.place))
+
+  def test_killed_three_times_with_two_workers(self):
+    self._kill_and_finish(plan_lib.CHECKPOINT, 3, 2)
+
+  @parameterized.parameters(
+      *((kind, workers) for kind in job_testing.KINDS for workers in (1, 2))
+  )
+  @pytest.mark.long
+  def test_killed_many_times(self, kind, num_workers):
+    self._kill_and_finish(kind, 7, num_workers, seed=num_workers)
+
+  def test_a_job_from_the_plan_to_the_summary(self):
+    user = {'BUILD_WORKING_DIRECTORY': self.folder}
+    with open(
+        os.path.join(self.folder, 'mine.gin'), 'w', encoding='utf-8'
+    ) as f:
+      f.write("StepMapping.action = 'action'\nconvert.sequence_length = 3\n")
+    args = ('--dataset=data', '--config=mine.gin', '--checkpoint_dir=out')
+    result = _run(*args, '--dry_run', **user)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    place = os.path.join(self.folder, 'out')
+    for line in (
+        '24 episodes in 8 files',
+        "action <- 'action'",
+        'items of 3 frames, every 1, at an end drop',
+        f'to a new Reverb checkpoint {place}',
+    ):
+      self.assertIn(line, result.stdout)
+    self.assertFalse(os.path.exists(place))
+    self.assertFalse(os.path.exists(f'{place}.job'))
+
+    result = _run(*args, **user)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    steps = sum(_LENGTHS)
+    self.assertRegex(result.stdout, rf'steps +{steps}\n')
+    self.assertRegex(result.stdout, rf'items in experience +{steps - 48}\n')
+    self.assertLen(job_testing.items_of(place), steps - 48)
+
+    result = _run(*args, **user)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('nothing to do', result.stdout)
+
+    result = _run(*args, '--sequence_length=2', **user)
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('tables/0/sequence_length: 3 before, 2 now', result.stderr)
+    self.assertNotIn('Traceback', result.stderr)
+
+  def test_ctrl_c_stops_at_once_and_says_how_to_go_on(self):
+    job = self.new('job')
+    args = (
+        f'--dataset={self.data}',
+        f'--checkpoint_dir={self.new()}',
+        f'--job_dir={job}',
+        '--num_workers=2',
+        '--task_mb=0.0001',
+    )
+    process = _start(*args)
+    self.addCleanup(process.kill)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not _names(os.path.join(job, 'receipts')):
+      self.assertIsNone(process.poll())
+      self.assertLess(time.monotonic(), deadline)
+      time.sleep(0.02)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    self.assertLess(time.monotonic() - start, 20)
+    if process.returncode:  # It was not done meanwhile.
+      self.assertEqual(process.returncode, 130)
+      self.assertIn('the same command goes on', stderr)
+    self.assertNotIn('Traceback', stderr)
+
+  def test_wrong_flags_take_a_line(self):
+    for args, message in (
+        (('--datset=x',), 'Did you mean: dataset'),
+        (('--dataset=x',), '--checkpoint_dir, --server_address and --rlds_dir'),
+        (
+            (f'--dataset={self.data}', '--split=trian', '--rlds_dir=x'),
+            'Did you mean train?',
+        ),
+        (
+            (
+                f'--dataset={self.data}',
+                '--rlds_dir=x',
+                '--gin_binding=convert.num_workrs = 3',
+            ),
+            'Did you mean num_workers?',
+        ),
+    ):
+      with self.subTest(message):
+        result = _run(*args)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(message, result.stderr + result.stdout)
+        self.assertNotIn('Traceback', result.stderr)
+
+  def test_help_is_short(self):
+    result = _run('--help')
+    self.assertIn('python -m scripts.convert', result.stdout)
+    self.assertLess(len(result.stdout.splitlines()), 110)
+
+
+def _names(folder):
+  if not os.path.isdir(folder):
+    return []
+  return [name for name in os.listdir(folder) if not name.startswith('.')]
+
+
+if __name__ == '__main__':
+  absltest.main()
