@@ -19,7 +19,7 @@ _DATES_PER_TASK = 1 << 40
 class CheckpointOutput(outputs.Output):
   """Writes a part of the checkpoint for each task."""
 
-  def check(self, frames, receipts) -> List[str]:
+  def check(self, spec, receipts) -> List[str]:
     place = self.plan.output.place
     if self.is_finished(receipts):
       return [f'to the Reverb checkpoint {place}']
@@ -69,14 +69,14 @@ class CheckpointOutput(outputs.Output):
         {'bytes': sum(file.stat().st_size for file in os.scandir(part))},
     )
 
-  def finish(self, folder, frames, receipts, on_bytes):
+  def finish(self, folder, spec, receipts, on_bytes):
     parts.join_parts(
         [
             self._part(folder, number)
             for number in range(len(self.plan.tasks))
         ],
         self.plan.output.place,
-        frames.spec,
+        spec,
         on_bytes=on_bytes,
     )
 

@@ -29,13 +29,11 @@ class Output(abc.ABC):
     self.plan = plan
 
   @abc.abstractmethod
-  def check(
-      self, frames: frames_lib.FrameSource, receipts: Receipts
-  ) -> List[str]:
+  def check(self, spec: Any, receipts: Receipts) -> List[str]:
     """Refuses what cannot work, before anything is written.
 
     Args:
-      frames: the frames as the tasks make them; they are not read.
+      spec: the spec of a frame, a `Trajectory`.
       receipts: those of an earlier start of the job.
 
     Returns:
@@ -78,7 +76,7 @@ class Output(abc.ABC):
   def finish(
       self,
       folder: str,
-      frames: frames_lib.FrameSource,
+      spec: Any,
       receipts: Receipts,
       on_bytes: Callable[[int], None],
   ) -> None:
@@ -86,7 +84,7 @@ class Output(abc.ABC):
 
     Args:
       folder: the folder of the job.
-      frames: see `check`.
+      spec: see `check`.
       receipts: those of all tasks.
       on_bytes: a function that is called with the number of bytes written.
     """

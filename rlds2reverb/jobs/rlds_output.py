@@ -24,7 +24,7 @@ _DESCRIPTION = 'Episodes converted by rlds2reverb.'
 class RldsOutput(outputs.Output):
   """Writes the valid episodes as a TFDS data set, some files for each task."""
 
-  def check(self, frames, receipts) -> List[str]:
+  def check(self, spec, receipts) -> List[str]:
     place = self.plan.output.place
     if self.is_finished(receipts):
       return [f'to the RLDS data set {place}']
@@ -86,7 +86,7 @@ class RldsOutput(outputs.Output):
         num_bytes = split.num_bytes
     return outputs.Written({}, {'files': shards, 'bytes': num_bytes})
 
-  def finish(self, folder, frames, receipts, on_bytes):
+  def finish(self, folder, spec, receipts, on_bytes):
     parts = [
         (self._part(folder, number), receipts[number].output)
         for number in range(len(self.plan.tasks))
