@@ -142,9 +142,9 @@ def read_stacked(directory: str, split: str = 'train') -> tf.data.Dataset:
   )
 
 
-def read_nested(directory: str) -> tf.data.Dataset:
+def read_nested(directory: str, split: str = 'train') -> tf.data.Dataset:
   """Reads episodes whose steps are a nested data set."""
-  return _read(directory)
+  return _read(directory, split)
 
 
 def one_nested_episode(num_steps: int) -> tf.data.Dataset:

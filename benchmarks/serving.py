@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional
 
 import reverb
 import tensorflow as tf
@@ -24,16 +24,24 @@ def signature(episodes: tf.data.Dataset) -> Any:
   )
 
 
-def num_items(steps: int) -> int:
-  """Returns the items of whole episodes: their first frames end none."""
-  return steps - data.count_episodes(steps) * (SEQUENCE_LENGTH - 1)
+def num_items(steps: int, length: Optional[int] = None) -> int:
+  """Returns the items of whole episodes: their first frames end none.
+
+  Args:
+    steps: how many steps there are.
+    length: how many steps an episode has; by default `data.EPISODE_LENGTH`.
+  """
+  return steps - data.count_episodes(steps, length) * (SEQUENCE_LENGTH - 1)
 
 
-def check_items(client: reverb.Client, steps: int) -> None:
+def check_items(
+    client: reverb.Client, steps: int, length: Optional[int] = None
+) -> None:
   """Raises a RuntimeError unless the table has the items of `steps`."""
   items = client.server_info()[TABLE].current_size
-  if items != num_items(steps):
-    raise RuntimeError(f'Expected {num_items(steps)} items, but got {items}.')
+  expected = num_items(steps, length)
+  if items != expected:
+    raise RuntimeError(f'Expected {expected} items, but got {items}.')
 
 
 @contextlib.contextmanager
@@ -75,7 +83,10 @@ def push(
 
 
 def time_insert(
-    insert: Callable[[reverb.Client], None], table_signature: Any, steps: int
+    insert: Callable[[reverb.Client], None],
+    table_signature: Any,
+    steps: int,
+    length: Optional[int] = None,
 ) -> float:
   """Calls `insert` with a client of a new server; returns the seconds."""
   with serve(table_signature, steps) as server:
@@ -83,5 +94,5 @@ def time_insert(
     start = time.perf_counter()
     insert(client)
     seconds = time.perf_counter() - start
-    check_items(client, steps)
+    check_items(client, steps, length)
   return seconds

@@ -4,23 +4,30 @@
 
 Read the ratios: all cases are run in turn, on the same machine. Every length
 has a data set of its own on disk. The column `/ reading` is the speed over that
-of TFDS reading the same data, its steps not decoded, in the graph. The lines
-below the table say how many times as much a step costs in short episodes.
+of TFDS reading the same data, its steps not decoded, in the graph; `/ packs`
+and `/ TF-Agents` are over reading packs and over the push of TF-Agents. The
+lines below the tables say how many times as much a step costs in short episodes
+as in long ones.
 """
 
+import functools
 import os
 import tempfile
-from typing import Callable, Dict, List, NamedTuple
+import time
+from typing import Callable, Dict, List, NamedTuple, Optional
 
 from absl import app
 from absl import flags
 from absl import logging
 import rlds
+import tensorflow as tf
 import tensorflow_datasets as tfds
+from tf_agents.replay_buffers import rlds_to_reverb
 
 from benchmarks import data
+from benchmarks import serving
 from benchmarks import timing
-from rlds2reverb import datasets
+import rlds2reverb
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import packs
 
@@ -44,60 +51,148 @@ _SLOW_EPISODES = flags.DEFINE_integer(
     'Episodes, at most, of the cases that handle them one by one.',
     lower_bound=1,
 )
+_INSERTED_STEPS = flags.DEFINE_integer(
+    'inserted_steps',
+    400_000,
+    'Steps, at most, of the cases that insert items or write a checkpoint.',
+    lower_bound=1,
+)
+_REFERENCE_STEPS = flags.DEFINE_integer(
+    'reference_steps', 3_000, 'Steps, at most, that TF-Agents pushes.',
+    lower_bound=1,
+)
 _REPEATS = flags.DEFINE_integer(
     'repeats', 5, 'How many times each case is run.', lower_bound=3
 )
 
 _READING = 'TFDS reading'
+_REFERENCE = 'tf_agents push'
 
 
 class _Way(NamedTuple):
   """A way to go through the steps of a data set on disk.
 
   Attributes:
-    prepare: a function of a directory, a split of its data set, and the number
-      of steps in that split. It returns the function that goes through them.
+    prepare: a function of a `_Part`. It returns the function that goes through
+      the steps; that may return the seconds that count.
+    max_steps: how many steps are enough, as they take long.
     is_slow: whether every episode costs so much that few are enough.
   """
 
-  prepare: Callable[[str, str, int], Callable[[], None]]
+  prepare: Callable[['_Part'], Callable[[], Optional[float]]]
+  max_steps: flags.FlagHolder = _STEPS
   is_slow: bool = False
 
 
-def _tfds_reading(directory, split, steps):
-  episodes = data.read_stacked(directory, split)
+class _Part(NamedTuple):
+  """What a case goes through.
+
+  Attributes:
+    directory: the directory of a data set.
+    split: its split.
+    steps: the number of steps in the split.
+    length: the number of steps in each episode.
+  """
+
+  directory: str
+  split: str
+  steps: int
+  length: int
+
+  def load(self) -> tf.data.Dataset:
+    return rlds2reverb.load_episodes(self.directory, self.split)
+
+
+def _tfds_reading(part):
+  episodes = data.read_stacked(part.directory, part.split)
   return data.reading(
-      episodes.map(lambda episode: episode[rlds.STEPS]), steps
+      episodes.map(lambda episode: episode[rlds.STEPS]), part.steps
   )
 
 
-def _record_reading(directory, split, steps):
+def _record_reading(part):
   """Returns what reads records, without parsing them: the limit of packs."""
-  builder = tfds.builder_from_directory(directory)
+  builder = tfds.builder_from_directory(part.directory)
   batches = records.record_batches(
       builder,
-      split,
+      part.split,
       shuffle_files=False,
       read_config=tfds.ReadConfig(try_autocache=False),
       max_bytes=2 << 20,
   )
-  num_records = builder.info.splits[split].num_examples
-  del steps  # Nobody counts them here.
+  # Nobody counts the steps here.
+  num_records = builder.info.splits[part.split].num_examples
   return data.reading(batches.map(records.cut_out), num_records)
 
 
-def _pack_reading(directory, split, steps):
-  episodes = datasets.load_episodes(directory, split)
+def _pack_reading(part):
   return data.reading(
-      packs.packs_of(episodes).map(lambda pack: pack.steps), steps
+      packs.packs_of(part.load()).map(lambda pack: pack.steps), part.steps
   )
 
 
-# Each is run for each length. Another way is one more line here.
+def _blocks(part):
+  return data.reading(
+      rlds2reverb.convert_rlds_to_trajectory_blocks(part.load()), part.steps
+  )
+
+
+def _pairs(part):
+  return data.reading(
+      rlds2reverb.convert_rlds_to_sequence_batches(
+          part.load(), serving.SEQUENCE_LENGTH
+      ),
+      serving.num_items(part.steps, part.length),
+  )
+
+
+def _inserting(push_fn, read):
+  """Returns a way to push what `read` reads of a part to a server."""
+
+  def prepare(part):
+    episodes = read(part)
+    insert = functools.partial(serving.push, push_fn, episodes)
+    signature = serving.signature(episodes)
+    return lambda: serving.time_insert(
+        insert, signature, part.steps, part.length
+    )
+
+  return prepare
+
+
+def _checkpoint(part):
+  episodes = part.load()
+  items = rlds2reverb.TableItems(serving.TABLE, serving.SEQUENCE_LENGTH)
+
+  def write():
+    with tempfile.TemporaryDirectory() as parent:
+      path = os.path.join(parent, 'checkpoint')
+      start = time.perf_counter()
+      rlds2reverb.write_reverb_checkpoint(episodes, path, items)
+      return time.perf_counter() - start
+
+  return write
+
+
+# Each is run for each length.
 _WAYS: Dict[str, _Way] = {
     _READING: _Way(_tfds_reading, is_slow=True),
     'records, not parsed': _Way(_record_reading),
     'packs': _Way(_pack_reading),
+    'blocks': _Way(_blocks),
+    'pairs in batches': _Way(_pairs),
+    'bulk insert': _Way(
+        _inserting(rlds2reverb.push_rlds_to_reverb, _Part.load),
+        _INSERTED_STEPS,
+    ),
+    'checkpoint': _Way(_checkpoint, _INSERTED_STEPS),
+    _REFERENCE: _Way(
+        _inserting(
+            rlds_to_reverb.push_rlds_to_reverb,
+            lambda part: data.read_nested(part.directory, part.split),
+        ),
+        _REFERENCE_STEPS,
+    ),
 }
 
 
@@ -114,11 +209,14 @@ def _cases(directory: str, length: int) -> List[timing.Case]:
   """Returns the cases of one length, on the data set in `directory`."""
   cases = []
   for name, way in _WAYS.items():
-    episodes = _num_episodes(length)
+    episodes = min(
+        _num_episodes(length), data.count_episodes(way.max_steps.value, length)
+    )
     if way.is_slow:
       episodes = min(episodes, _SLOW_EPISODES.value)
     steps = episodes * length
-    run = way.prepare(directory, f'train[:{episodes}]', steps)
+    split = f'train[:{episodes}]'
+    run = way.prepare(_Part(directory, split, steps, length))
     baseline = None if name == _READING else _name(_READING, length)
     cases.append(timing.Case(_name(name, length), steps, run, baseline))
   return cases
@@ -138,7 +236,19 @@ def main(argv):
       data.write_episodes(directory, steps, length=length)
       cases += _cases(directory, length)
     speeds = timing.measure(cases, _REPEATS.value)
-  timing.print_table(cases, speeds, [])
+  for length in lengths:
+    of_length = [_name(way, length) for way in _WAYS]
+    timing.print_table(
+        [case for case in cases if case.name in of_length],
+        speeds,
+        [
+            (heading, _name(way, length))
+            for heading, way in (
+                ('packs', 'packs'), ('TF-Agents', _REFERENCE)
+            )
+        ],
+    )
+    print()
   shortest, longest = lengths[0], lengths[-1]
   for way in _WAYS:
     cost = (
