@@ -21,3 +21,6 @@ from rlds2reverb.datasets.ted import Ted
 from rlds2reverb.datasets.ted import to_ted
 from rlds2reverb.datasets.torchrl import load_torchrl
 from rlds2reverb.datasets.torchrl import save_torchrl
+from rlds2reverb.episodes.packs import Pack
+from rlds2reverb.episodes.packs import packs_of
+from rlds2reverb.episodes.packs import unpack
