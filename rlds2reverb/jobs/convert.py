@@ -45,10 +45,11 @@ def job_folder(plan: plan_lib.Plan) -> str:
   """Returns the folder of a job, if the user names none.
 
   It is beside the output; of a server, in the cache of the user, one for each
-  plan.
+  plan. The repair of some episodes is a job of its own.
   """
   if plan.output.kind != plan_lib.SERVER:
-    return f'{plan.output.place}.job'
+    repair = f'.repair-{plan.hash}' if plan.only else ''
+    return f'{plan.output.place}{repair}.job'
   name = plan.output.place.replace(':', '_').replace('/', '_')
   return os.path.join(
       os.path.expanduser('~'),
@@ -159,7 +160,7 @@ class _Job(running.Listener):
     self._patience = patience
     self._say = say
     self._output = output_kinds.of(plan)
-    self._frames = None
+    self._spec = None
     self._display = None
     self._receipts = {}
 
@@ -168,31 +169,34 @@ class _Job(running.Listener):
     plan = self._plan
     self._receipts = receipts_lib.read(self._folder, plan.hash)
     opened = [sources_lib.open_source(source) for source in plan.sources]
-    specs = [
-        tasks_lib.preview_frames(plan, index)
+    specs = {
+        index: tasks_lib.frame_spec(plan, index)
         for index in sorted({task.source for task in plan.tasks})
-    ]
-    self._frames = specs[0]
-    for other, source in zip(specs[1:], opened[1:]):
-      if other.form != self._frames.form:
+    }
+    first, *others = specs
+    self._spec = specs[first]
+    for index in others:
+      if specs[index] != self._spec:
         raise ValueError(
-            f'{source.name} has other frames than {opened[0].name}:'
-            f' {other.spec} rather than {self._frames.spec}. Map their fields to'
-            ' the same names, dtypes and shapes.'
+            f'{opened[index].name} has other frames than {opened[first].name}:'
+            f' {specs[index]} rather than {self._spec}. Map their fields to the'
+            ' same names, dtypes and shapes.'
         )
-    lines = self._output.check(self._frames, self._receipts)
+    lines = self._output.check(
+        self._folder, self._spec, self._receipts
+    )
     self._say(
         preview.describe(
-            plan, opened, self._frames, lines, self._folder, self._receipts
+            plan, opened, self._spec, lines, self._folder, self._receipts
         )
     )
-    if not self._output.is_finished(self._receipts):
+    if not self._output.is_finished(self._folder, self._receipts):
       self._check_space()
 
   def run(self) -> Dict[str, Any]:
     """Does the tasks that are left, and finishes the output."""
     start = time.monotonic()
-    if self._output.is_finished(self._receipts):
+    if self._output.is_finished(self._folder, self._receipts):
       known = summary_lib.read(self._folder, self._plan.hash)
       self._output.clean(self._folder)
       if known:
@@ -218,7 +222,7 @@ class _Job(running.Listener):
           ' again when the server is well.'
       )
     self._output.finish(
-        self._folder, self._frames, self._receipts, lambda num_bytes: None
+        self._folder, self._spec, self._receipts, lambda num_bytes: None
     )
     summary = self._sum_up(start)
     self._output.clean(self._folder)

@@ -14,7 +14,6 @@ import tree
 from rlds2reverb.episodes import blocks
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.replay import frames as frames_lib
 
 # What an item takes in a server's memory, besides the frames; benchmarks/insert
 # measures it.
@@ -62,7 +61,7 @@ def steps_of(
 
 
 def table_of(
-    table: Any, num_episodes: int, num_steps: int, frames: frames_lib.FrameSource
+    table: Any, num_episodes: int, num_steps: int, spec: Any
 ) -> Estimate:
   """Estimates a table, as if all episodes had the same length.
 
@@ -70,7 +69,7 @@ def table_of(
     table: the `TableItems`.
     num_episodes: the number of episodes.
     num_steps: the number of their steps.
-    frames: the frames.
+    spec: the spec of a frame.
   """
   length = max(round(num_steps / num_episodes), 1)
   if table.sequence_length is None:
@@ -80,19 +79,16 @@ def table_of(
   items = per_episode * num_episodes
   return Estimate(
       items,
-      items * _ITEM_BYTES + num_steps * blocks.step_bytes(frames.spec),
+      items * _ITEM_BYTES + num_steps * blocks.step_bytes(spec),
   )
 
 
-def fewest_items(
-    plan: plan_lib.Plan, table: Any, frames: frames_lib.FrameSource
-) -> int:
+def fewest_items(plan: plan_lib.Plan, table: Any) -> int:
   """Returns how many items a table gets at least, if all episodes are valid.
 
   Args:
     plan: the plan.
     table: the `TableItems`.
-    frames: the frames.
   """
   if table.sequence_length is None:
     return 1 if table.max_sequence_length else plan.num_episodes

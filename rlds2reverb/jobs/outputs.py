@@ -30,12 +30,13 @@ class Output(abc.ABC):
 
   @abc.abstractmethod
   def check(
-      self, frames: frames_lib.FrameSource, receipts: Receipts
+      self, folder: str, spec: Any, receipts: Receipts
   ) -> List[str]:
     """Refuses what cannot work, before anything is written.
 
     Args:
-      frames: the frames as the tasks make them; they are not read.
+      folder: the folder of the job.
+      spec: the spec of a frame, a `Trajectory`.
       receipts: those of an earlier start of the job.
 
     Returns:
@@ -47,7 +48,7 @@ class Output(abc.ABC):
     """
 
   @abc.abstractmethod
-  def is_finished(self, receipts: Receipts) -> bool:
+  def is_finished(self, folder: str, receipts: Receipts) -> bool:
     """Returns whether the whole output is there."""
 
   @abc.abstractmethod
@@ -78,7 +79,7 @@ class Output(abc.ABC):
   def finish(
       self,
       folder: str,
-      frames: frames_lib.FrameSource,
+      spec: Any,
       receipts: Receipts,
       on_bytes: Callable[[int], None],
   ) -> None:
@@ -86,7 +87,7 @@ class Output(abc.ABC):
 
     Args:
       folder: the folder of the job.
-      frames: see `check`.
+      spec: see `check`.
       receipts: those of all tasks.
       on_bytes: a function that is called with the number of bytes written.
     """

@@ -9,7 +9,6 @@ from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.replay import frames as frames_lib
 
 _INDENT = '  '
 
@@ -17,7 +16,7 @@ _INDENT = '  '
 def describe(
     plan: plan_lib.Plan,
     opened: Sequence[sources_lib.OpenSource],
-    frames: frames_lib.FrameSource,
+    spec: Any,
     output_lines: Sequence[str],
     folder: str,
     receipts: Mapping[int, receipts_lib.Receipt],
@@ -27,7 +26,7 @@ def describe(
   Args:
     plan: the plan.
     opened: its sources.
-    frames: the frames of the first source.
+    spec: the spec of a frame, a `Trajectory`.
     output_lines: what its output says.
     folder: the folder of the job.
     receipts: those of an earlier start.
@@ -41,12 +40,12 @@ def describe(
   elif plan.num_episodes < sum(source.num_episodes for source in opened):
     lines.append(f'  {plan.num_episodes:,} episodes by their weights')
   lines.append('frames')
-  for path, leaf in tree.flatten_with_path(frames.spec):
+  for path, leaf in tree.flatten_with_path(spec):
     lines.append(
         f'  {steps_lib.field_path(path)}: {leaf.dtype.name} {leaf.shape}'
     )
   for table in plan.table_items:
-    lines += _describe_table(plan, opened, steps, frames, table)
+    lines += _describe_table(plan, opened, steps, spec, table)
   lines += output_lines
   done = sum(plan.tasks[number].num_episodes for number in receipts)
   lines.append(
@@ -79,7 +78,7 @@ def _describe_source(source, num_steps: Optional[int]) -> List[str]:
   return lines
 
 
-def _describe_table(plan, opened, steps, frames, table: Any) -> List[str]:
+def _describe_table(plan, opened, steps, spec, table: Any) -> List[str]:
   what = (
       'whole episodes'
       if table.sequence_length is None
@@ -93,7 +92,7 @@ def _describe_table(plan, opened, steps, frames, table: Any) -> List[str]:
   # The share of the episodes that the plan takes, if it does not take all.
   share = plan.num_episodes / sum(source.num_episodes for source in opened)
   estimate = estimates.table_of(
-      table, plan.num_episodes, round(sum(steps) * share), frames
+      table, plan.num_episodes, round(sum(steps) * share), spec
   )
   lines.append(
       f'  about {estimate.items:,} items; a server needs about'

@@ -22,13 +22,13 @@ _TIMEOUT_SECONDS = 30
 class ServerOutput(outputs.Output):
   """Inserts the items of every task into the tables of a server."""
 
-  def check(self, frames, receipts) -> List[str]:
+  def check(self, folder, spec, receipts) -> List[str]:
     infos = self._infos()
     for table in self.plan.table_items:
       _check_table(
           infos[table.table_name],
-          frames,
-          estimates.fewest_items(self.plan, table, frames),
+          spec,
+          estimates.fewest_items(self.plan, table),
       )
     return [f'to the Reverb server at {self.plan.output.place}'] + [
         f'  table {name!r} holds {info.current_size} of at most'
@@ -36,7 +36,7 @@ class ServerOutput(outputs.Output):
         for name, info in infos.items()
     ]
 
-  def is_finished(self, receipts):
+  def is_finished(self, folder, receipts):
     return len(receipts) == len(self.plan.tasks) and not self.lost('', receipts)
 
   def lost(self, folder, receipts):
@@ -77,7 +77,7 @@ class ServerOutput(outputs.Output):
         },
     )
 
-  def finish(self, folder, frames, receipts, on_bytes):
+  def finish(self, folder, spec, receipts, on_bytes):
     """Does nothing: the items are where they belong."""
 
   def _infos(self) -> Dict[str, Any]:
@@ -93,16 +93,16 @@ def _removed(info) -> int:
   return tables_lib.inserted(info) - info.current_size
 
 
-def _check_table(info, frames, fewest: int) -> None:
+def _check_table(info, spec, fewest: int) -> None:
   """Raises a ValueError if a table cannot take the items.
 
   Args:
     info: the table.
-    frames: the frames.
+    spec: the spec of a frame.
     fewest: how many items there are at least.
   """
   try:
-    specs.check_signature(info.signature, frames.spec)
+    specs.check_signature(info.signature, spec)
   except specs.SpecMismatchError as e:
     raise ValueError(
         f'The signature of table {info.name!r} does not fit the data:\n  '

@@ -11,6 +11,7 @@ import time
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
+from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import step_mapping
@@ -22,6 +23,7 @@ from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import specs
 
 _SECONDS_PER_REPORT = 0.5
 
@@ -127,17 +129,24 @@ def run_task(
   return receipt
 
 
-def preview_frames(
-    plan: plan_lib.Plan, source_index: int = 0
-) -> frames_lib.FrameSource:
-  """Returns the frames of a source as a task makes them, to read their specs.
+def frame_spec(
+    plan: plan_lib.Plan, source: int
+) -> trajectory.Trajectory:
+  """Returns the spec of a frame of a source, without reading any.
+
+  Args:
+    plan: the plan.
+    source: the index of the source.
 
   Raises:
-    ValueError: if the data does not fit the mapping, the rules or the tables.
+    ValueError: if the data does not fit the mapping.
   """
-  task = next(task for task in plan.tasks if task.source == source_index)
-  source = sources_lib.open_source(plan.sources[source_index])
-  return _Episodes(plan, task, source).frames()
+  task = next(task for task in plan.tasks if task.source == source)
+  opened = sources_lib.open_source(plan.sources[source])
+  episodes = opened.read(task.ranges[0])
+  return specs.create_trajectory_data_spec(
+      episodes, _policy_info_fn(episodes)
+  )
 
 
 class _Episodes:
@@ -171,13 +180,11 @@ class _Episodes:
   def frames(self) -> frames_lib.FrameSource:
     """Returns the frames of the valid episodes."""
     episodes = self.read(with_index=self._is_indexed)
-    step_spec = steps_lib.steps_spec(episodes).step
-    has_info = step_mapping.POLICY_INFO in step_spec
     frames = frames_lib.make_frame_source(
         episodes,
         # RLDS has no tables, but its episodes are checked in the same way.
         self._plan.table_items or items_lib.TableItems('none'),
-        policy_info_fn=step_mapping.step_policy_info if has_info else None,
+        policy_info_fn=_policy_info_fn(episodes),
         episode_id=sources_lib.EPISODE_INDEX if self._is_indexed else None,
         rules=self._plan.conversion_rules,
         report=self.report,
@@ -236,6 +243,12 @@ class _Episodes:
           )
       )
     return skipped
+
+
+def _policy_info_fn(episodes):
+  step_spec = steps_lib.steps_spec(episodes).step
+  has_info = step_mapping.POLICY_INFO in step_spec
+  return step_mapping.step_policy_info if has_info else None
 
 
 def _check_unchanged(data_set: plan_lib.DataSet, source) -> None:

@@ -10,11 +10,12 @@ A part is a folder with `chunks.tfrecord`, `items.tfrecord`, the keys in
 `keys.npz`, and `part.json`, which says how much there is of everything.
 """
 
+from concurrent import futures
 import contextlib
 import functools
 import json
 import os
-from typing import Any, Callable, Dict, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 import zlib
 
 import numpy as np
@@ -55,30 +56,61 @@ class _PartFile:
     """
     self._file = file
     self._plain_bytes = plain_bytes
-    self._path = os.path.join(directory, file)
-    # TensorFlow's own compression cannot pause at a whole byte.
-    self._plain = f'{self._path}.plain'
-    with _os_error(self._plain):
-      self._writer = tf.io.TFRecordWriter(self._plain)
+    path = os.path.join(directory, file)
+    # TensorFlow's own compression cannot pause at a whole byte. So its records
+    # go into a file as they are, and a thread compresses them from there.
+    self._plain_path = f'{path}.plain'
+    with _os_error(self._plain_path):
+      self._writer = tf.io.TFRecordWriter(self._plain_path)
+    self._plain = open(self._plain_path, 'rb')
+    self._compressed = open(path, 'wb')
+    # The fastest level is enough, since large columns are compressed already.
+    self._compressor = zlib.compressobj(level=1)
+    self._thread = futures.ThreadPoolExecutor(1)
+    self._jobs: List[futures.Future] = []
+    self._waiting_bytes = 0
 
   def __enter__(self):
     return self
 
   def __exit__(self, error_type, *unused_error):
-    if error_type is not None:
-      with contextlib.suppress(tf.errors.OpError):
-        self._writer.close()
-      return
-    with _os_error(self._plain):
-      self._writer.close()
-    self._plain_bytes[self._file] = os.path.getsize(self._plain)
-    _compress(self._plain, self._path)
-    os.unlink(self._plain)
+    try:
+      if error_type is None:
+        self._finish()
+      else:
+        with contextlib.suppress(tf.errors.OpError):
+          self._writer.close()
+    finally:
+      self._thread.shutdown(cancel_futures=True)
+      self._plain.close()
+      self._compressed.close()
+      os.unlink(self._plain_path)
 
   def write(self, records):
-    with _os_error(self._plain):
+    with _os_error(self._plain_path):
       for record in records:
         self._writer.write(record)
+        self._waiting_bytes += len(record)
+      if self._waiting_bytes >= _BLOCK_BYTES:
+        self._waiting_bytes = 0
+        self._writer.flush()
+        self._jobs.append(self._thread.submit(self._compress))
+    while self._jobs and self._jobs[0].done():
+      self._jobs.pop(0).result()  # This raises its error.
+
+  def _finish(self):
+    with _os_error(self._plain_path):
+      self._writer.close()
+    for job in [*self._jobs, self._thread.submit(self._compress)]:
+      job.result()
+    self._plain_bytes[self._file] = self._plain.tell()
+    self._compressed.write(self._compressor.flush(zlib.Z_FULL_FLUSH))
+    self._compressed.write(self._compressor.flush())
+
+  def _compress(self):
+    """Compresses what has come into the plain file since the last call."""
+    while block := self._plain.read(_BLOCK_BYTES):
+      self._compressed.write(self._compressor.compress(block))
 
 
 def write_part(
@@ -217,16 +249,6 @@ def _joined_checksum(first: int, second: int, num_bytes: int) -> int:
   high = (high + other_high + num_bytes * (low - 1)) % _CHECKSUM_BASE
   low = (low + other_low - 1) % _CHECKSUM_BASE
   return high << 16 | low
-
-
-def _compress(plain_path: str, path: str) -> None:
-  # The fastest level is enough, since large columns are compressed already.
-  compressor = zlib.compressobj(level=1)
-  with open(plain_path, 'rb') as plain, open(path, 'wb') as compressed:
-    while block := plain.read(_BLOCK_BYTES):
-      compressed.write(compressor.compress(block))
-    compressed.write(compressor.flush(zlib.Z_FULL_FLUSH))
-    compressed.write(compressor.flush())
 
 
 def _read_info(folder: str) -> Dict[str, Any]:

@@ -75,6 +75,10 @@ class PartsTest(checkpoints.CheckpointTestCase):
         if file == records.ITEMS:
           self.assertLen(written, 24)
           written, expected = map(_without_dates, (written, expected))
+        if file == records.CHUNKS:
+          # Only here are the frames of the episode without items left out.
+          self.assertLen(expected, len(written) + 1)
+          expected = [chunk for chunk in expected if chunk in written]
         self.assertEqual(written, expected)
     client = self.serve(joined)
     self.assertEqual(
