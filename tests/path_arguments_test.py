@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import rlds2reverb
+from rlds2reverb import jobs
 from tests import golden
 from tests import ram_files  # pylint: disable=unused-import
 
@@ -79,6 +80,31 @@ def _read_minari(at):
   return len(episode['steps']['reward'])
 
 
+def _open_source(at):
+  return jobs.open_source(jobs.make_source(at('data'))).num_episodes
+
+
+def _open_source_by_name(at):
+  source = jobs.make_source('named', data_dir=at('sets'))
+  return jobs.open_source(source).num_episodes
+
+
+def _describe(at):
+  return jobs.describe_checkpoint(at('checkpoint')).counts['steps']
+
+
+def _serve_source(at):
+  server = jobs.serve_source(
+      jobs.make_source(at('data')),
+      [rlds2reverb.TableItems(_TABLE)],
+      checkpoint_root=at('other_root'),
+  )
+  try:
+    return server.localhost_client().server_info()[_TABLE].current_size
+  finally:
+    server.stop()
+
+
 def _serve(at):
   server = rlds2reverb.restore_reverb_server(
       at('checkpoint'), checkpoint_root=at('root')
@@ -96,11 +122,15 @@ _READERS = {
     'load_episodes': (_load, _NUM_STEPS),
     'load_episodes by name': (_load_by_name, _NUM_STEPS),
     'load_mapping': (_read_mapping, 2),
+    'make_source': (_open_source, 1),
+    'make_source by name': (_open_source_by_name, 1),
+    'describe_checkpoint': (_describe, _NUM_STEPS),
 }
 _LOCAL_READERS = {
     'load_hdf5': (_read_hdf5, _NUM_STEPS),
     'load_minari': (_read_minari, _NUM_STEPS),
     'restore_reverb_server': (_serve, _NUM_STEPS - 1),
+    'serve_source': (_serve_source, _NUM_STEPS - 1),
 }
 _PATH_WORDS = ('dir', 'path', 'root', 'folder', 'file')
 

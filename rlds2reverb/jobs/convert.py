@@ -45,10 +45,11 @@ def job_folder(plan: plan_lib.Plan) -> str:
   """Returns the folder of a job, if the user names none.
 
   It is beside the output; of a server, in the cache of the user, one for each
-  plan.
+  plan. The repair of some episodes is a job of its own.
   """
   if plan.output.kind != plan_lib.SERVER:
-    return f'{plan.output.place}.job'
+    repair = f'.repair-{plan.hash}' if plan.only else ''
+    return f'{plan.output.place}{repair}.job'
   name = plan.output.place.replace(':', '_').replace('/', '_')
   return os.path.join(
       os.path.expanduser('~'),
@@ -181,19 +182,21 @@ class _Job(running.Listener):
             f' {specs[index]} rather than {self._spec}. Map their fields to the'
             ' same names, dtypes and shapes.'
         )
-    lines = self._output.check(self._spec, self._receipts)
+    lines = self._output.check(
+        self._folder, self._spec, self._receipts
+    )
     self._say(
         preview.describe(
             plan, opened, self._spec, lines, self._folder, self._receipts
         )
     )
-    if not self._output.is_finished(self._receipts):
+    if not self._output.is_finished(self._folder, self._receipts):
       self._check_space()
 
   def run(self) -> Dict[str, Any]:
     """Does the tasks that are left, and finishes the output."""
     start = time.monotonic()
-    if self._output.is_finished(self._receipts):
+    if self._output.is_finished(self._folder, self._receipts):
       known = summary_lib.read(self._folder, self._plan.hash)
       self._output.clean(self._folder)
       if known:

@@ -230,7 +230,7 @@ def _read(opened, part) -> tf.data.Dataset:
   for whole in opened.ranges:
     if whole.split == part.split and whole.begin <= part.begin < whole.end:
       break
-    before += len(whole)
+    before += whole.num_episodes
   key, shift = sources_lib.EPISODE_INDEX, before - whole.begin
   return episodes.map(lambda one: {**one, key: one[key] + shift})
 
@@ -239,7 +239,7 @@ def _spread(
     ranges: Sequence[sources_lib.Range], sample: int
 ) -> List[sources_lib.Range]:
   """Returns parts of `ranges`, evenly spread, of `sample` episodes in all."""
-  total = sum(map(len, ranges))
+  total = sum(part.num_episodes for part in ranges)
   num_runs = min(_MAX_RUNS, sample)
   parts = []
   for run in range(num_runs):
@@ -247,13 +247,13 @@ def _spread(
     end = begin + (run + 1) * sample // num_runs - run * sample // num_runs
     start = 0
     for part in ranges:
-      low, high = max(begin, start), min(end, start + len(part))
+      low, high = max(begin, start), min(end, start + part.num_episodes)
       if low < high:
         shift = part.begin - start
         parts.append(
             sources_lib.Range(part.split, low + shift, high + shift)
         )
-      start += len(part)
+      start += part.num_episodes
   return parts
 
 

@@ -29,10 +29,13 @@ class Output(abc.ABC):
     self.plan = plan
 
   @abc.abstractmethod
-  def check(self, spec: Any, receipts: Receipts) -> List[str]:
+  def check(
+      self, folder: str, spec: Any, receipts: Receipts
+  ) -> List[str]:
     """Refuses what cannot work, before anything is written.
 
     Args:
+      folder: the folder of the job.
       spec: the spec of a frame, a `Trajectory`.
       receipts: those of an earlier start of the job.
 
@@ -45,7 +48,7 @@ class Output(abc.ABC):
     """
 
   @abc.abstractmethod
-  def is_finished(self, receipts: Receipts) -> bool:
+  def is_finished(self, folder: str, receipts: Receipts) -> bool:
     """Returns whether the whole output is there."""
 
   @abc.abstractmethod

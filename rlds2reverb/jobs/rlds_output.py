@@ -24,9 +24,9 @@ _DESCRIPTION = 'Episodes converted by rlds2reverb.'
 class RldsOutput(outputs.Output):
   """Writes the valid episodes as a TFDS data set, some files for each task."""
 
-  def check(self, spec, receipts) -> List[str]:
+  def check(self, folder, spec, receipts) -> List[str]:
     place = self.plan.output.place
-    if self.is_finished(receipts):
+    if self.is_finished(folder, receipts):
       return [f'to the RLDS data set {place}']
     if files.names_in(place):
       raise FileExistsError(
@@ -37,7 +37,7 @@ class RldsOutput(outputs.Output):
       raise ValueError(f'The episodes are read from {place}.')
     return [f'to a new RLDS data set {place}']
 
-  def is_finished(self, receipts):
+  def is_finished(self, folder, receipts):
     """Returns whether there is a data set of as many episodes."""
     place = self.plan.output.place
     if len(receipts) < len(self.plan.tasks) or not files.exists(

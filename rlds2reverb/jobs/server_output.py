@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 30
 class ServerOutput(outputs.Output):
   """Inserts the items of every task into the tables of a server."""
 
-  def check(self, spec, receipts) -> List[str]:
+  def check(self, folder, spec, receipts) -> List[str]:
     infos = self._infos()
     for table in self.plan.table_items:
       _check_table(
@@ -36,7 +36,7 @@ class ServerOutput(outputs.Output):
         for name, info in infos.items()
     ]
 
-  def is_finished(self, receipts):
+  def is_finished(self, folder, receipts):
     return len(receipts) == len(self.plan.tasks) and not self.lost('', receipts)
 
   def lost(self, folder, receipts):

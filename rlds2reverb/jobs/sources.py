@@ -171,7 +171,8 @@ def open_source(source: Source) -> 'OpenSource':
       if it is not an RLDS data set.
   """
   try:
-    builder = loading.find_builder(source.dataset, source.data_dir)
+    with files.os_errors(source.dataset):
+      builder = loading.find_builder(source.dataset, source.data_dir)
   except FileNotFoundError as e:
     raise FileNotFoundError(f'{e}{_similar_data_sets(source)}') from e
   return OpenSource(source, builder)

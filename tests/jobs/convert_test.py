@@ -349,10 +349,11 @@ class ConvertTest(job_testing.JobTestCase):
     self.convert(plan, max_invalid_fraction=0.25)
     self.assertTrue(os.path.exists(plan.output.place))
 
-  def test_repaired_episodes_come_as_if_they_had_been_right(self):
+  @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.SERVER)
+  def test_repaired_episodes_come_as_if_they_had_been_right(self, kind):
     folder = data_sets.write(self.new('data'), _bad_episodes())
-    place = self._place(plan_lib.SERVER)
-    plan = self.plan(plan_lib.SERVER, place, directory=folder)
+    place = self._place(kind)
+    plan = self.plan(kind, place, directory=folder)
     self.convert(plan)
     path = os.path.join(self.job_folder(plan), 'quarantine.jsonl')
     shutil.rmtree(folder)
@@ -360,10 +361,16 @@ class ConvertTest(job_testing.JobTestCase):
     opened = [sources.open_source(sources.make_source(folder))]
     ranges = quarantine.read_ranges(path, opened)
     self.assertEqual(ranges, [[('train', 3, 4), ('train', 6, 7)]])
-    repair = self.plan(
-        plan_lib.SERVER, place, opened=opened, only=(path, ranges)
-    )
+    repair = self.plan(kind, place, opened=opened, only=(path, ranges))
+    # A repair, too, may be interrupted when its items are there.
+    with mock.patch.object(
+        convert.summary_lib, 'write', side_effect=_Interrupted
+    ), self.assertRaises(_Interrupted):
+      self.convert(repair)
     self.convert(repair)
+    with _stop_before(0):
+      self.convert(repair)
+    self.assertIn('nothing to do', self.said[-1])
     at_once = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
     self.convert(at_once)
     self.assertEqual(self._content(repair), self._content(at_once))

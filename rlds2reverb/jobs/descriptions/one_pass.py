@@ -2,8 +2,8 @@
 
 The facts of each episode are made in graph mode, of several episodes in
 parallel. Blocks of episodes are then added up. The memory that this takes does
-not grow with the data, apart from 8 bytes for each episode: the hash by which
-an episode that comes twice is found.
+not grow with the data, apart from 16 bytes for each episode: its index, and the
+hash by which an episode that comes twice is found.
 """
 
 import dataclasses
@@ -161,7 +161,11 @@ def read_once(
   )
   encoded = [paths.find(step_spec, path) for path in encoded_images]
   images = excerpts_lib.image_leaves(step_spec, encoded)
-  limits = _limits(accumulation, step_spec, bounds or {})
+  bounds = {
+      paths.name_of(paths.find(step_spec, path)): bound
+      for path, bound in (bounds or {}).items()
+  }
+  limits = _limits(accumulation, bounds)
   others = facts_lib.other_leaves(stacked_spec, accumulation)
 
   def to_facts(position, episode):
@@ -193,7 +197,7 @@ def read_once(
   collector = _Collector(accumulation, len(others), num_excerpts, images)
   for block in _in_blocks(noted, accumulation.block_length):
     collector.add(*block)
-  return collector.collected(stacked_spec, others, bounds or {}, encoded)
+  return collector.collected(stacked_spec, others, bounds, encoded)
 
 
 def _stacked_spec(episode_spec, step_spec) -> Dict[str, Any]:
@@ -210,14 +214,19 @@ def _stacked_spec(episode_spec, step_spec) -> Dict[str, Any]:
   }
 
 
-def _limits(accumulation, step_spec, bounds) -> Tuple[np.ndarray, np.ndarray]:
+def _limits(accumulation, bounds) -> Tuple[np.ndarray, np.ndarray]:
   """Returns the least and the greatest value of each column."""
-  known = {paths.find(step_spec, path): bound for path, bound in bounds.items()}
+  names = [paths.name_of(keys) for keys, _ in accumulation.leaves]
+  for name in bounds:
+    if name not in names:
+      raise ValueError(
+          f'{name} cannot have bounds. The fields that can are {names}.'
+      )
   lows, highs = [np.zeros(0)], [np.zeros(0)]
-  for keys, spec in accumulation.leaves:
+  for field, (keys, spec) in zip(names, accumulation.leaves):
     low, high = -np.inf, np.inf
-    if keys in known:
-      low, high = known[keys].low, known[keys].high
+    if field in bounds:
+      low, high = bounds[field].low, bounds[field].high
     elif keys[0] == rlds.ACTION and spec.dtype.is_floating:
       low, high = _UNIT
     for name, values, bound, sign in (
@@ -228,8 +237,8 @@ def _limits(accumulation, step_spec, bounds) -> Tuple[np.ndarray, np.ndarray]:
         bound = np.broadcast_to(bound, spec.shape.as_list()).ravel()
       except ValueError as e:
         raise ValueError(
-            f'The bounds of {paths.name_of(keys)} must have its shape'
-            f' {spec.shape}, but {name} is {bound}.'
+            f'The bounds of {field} must have its shape {spec.shape},'
+            f' but {name} is {bound}.'
         ) from e
       values.append(bound + sign * _TOLERANCE * np.maximum(np.abs(bound), 1))
   return np.concatenate(lows), np.concatenate(highs)

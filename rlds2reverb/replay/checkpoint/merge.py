@@ -16,7 +16,10 @@ from rlds2reverb.replay import encoding
 
 
 def merge_reverb_checkpoints(
-    directories: Sequence[files.PathLike], directory: files.PathLike
+    directories: Sequence[files.PathLike],
+    directory: files.PathLike,
+    *,
+    overwrite: bool = False,
 ) -> Dict[str, int]:
   """Merges checkpoints of the same tables into one.
 
@@ -29,6 +32,8 @@ def merge_reverb_checkpoints(
     directories: the checkpoints, written by this library or by a server.
     directory: where the merged checkpoint goes. The directory must not exist,
       or be empty.
+    overwrite: whether to replace the checkpoint that is in `directory`, which
+      may be one of `directories`. It stays there until the new one is whole.
 
   Returns:
     The number of items of each table, by the name of the table. A merged table
@@ -51,10 +56,12 @@ def merge_reverb_checkpoints(
   directory = files.expand(directory)
   directories = [files.expand(path) for path in directories]
   tables = [records_lib.read_tables(path) for path in directories]
+  if overwrite and files.names_in(directory):
+    records_lib.read_tables(directory)  # Nothing but a checkpoint is replaced.
   for path, others in zip(directories[1:], tables[1:]):
     _check_same_tables(directories[0], tables[0], path, others)
   names = list(tables[0])
-  with new_checkpoint.new_checkpoint(directory) as path:
+  with new_checkpoint.new_checkpoint(directory, replace=overwrite) as path:
     keys = [
         records_lib.read_keys(each, {name: others[name] for name in names})
         for each, others in zip(directories, tables)

@@ -66,18 +66,26 @@ class RecordFile:
 
 
 @contextlib.contextmanager
-def new_checkpoint(directory: str) -> Iterator[str]:
+def new_checkpoint(
+    directory: str, *, replace: bool = False
+) -> Iterator[str]:
   """Yields a folder to write a checkpoint into, and moves it to `directory`.
 
   The folder is moved when the body of the `with` statement has ended without an
   error.
 
+  Args:
+    directory: where the checkpoint goes.
+    replace: whether what is there is replaced.
+
   Raises:
     BlockingIOError: if another process is writing to `directory`.
-    FileExistsError: if `directory` is not empty.
+    FileExistsError: if `directory` is not empty, and not to be replaced.
     OSError: if the checkpoint cannot be written.
   """
-  with whole.new_folder(directory, [records_lib.DONE]) as path:
+  with whole.new_folder(
+      directory, [records_lib.DONE], replace=replace
+  ) as path:
     yield path
     with open(os.path.join(path, records_lib.DONE), 'wb'):
       pass

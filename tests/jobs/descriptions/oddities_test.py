@@ -84,7 +84,9 @@ class OdditiesTest(tf.test.TestCase):
           for one in _find(
               episodes,
               bounds={
-                  'action': one_pass.Bounds(-10, np.array([10, high]), 'me')
+                  ('action',): one_pass.Bounds(
+                      -10, np.array([10, high]), 'me'
+                  )
               },
           )
           if one.kind == oddities.OUTSIDE_BOUNDS

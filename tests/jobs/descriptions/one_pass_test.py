@@ -131,6 +131,10 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked([odd_data.make(0)])
     with self.assertRaisesRegex(ValueError, 'Did you mean action'):
       one_pass.read_once(data, bounds={'acton': one_pass.Bounds(0, 1, 'me')})
+    with self.assertRaisesRegex(ValueError, 'observation cannot have bounds'):
+      one_pass.read_once(
+          data, bounds={'observation': one_pass.Bounds(0, 1, 'me')}
+      )
     with self.assertRaisesRegex(ValueError, r'shape \(2,\), but low is'):
       one_pass.read_once(
           data, bounds={'action': one_pass.Bounds([0, 0, 0], 1, 'me')}

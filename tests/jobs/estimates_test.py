@@ -1,0 +1,81 @@
+"""Tests of estimates, against data sets whose steps are known."""
+
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.jobs import estimates
+from rlds2reverb.jobs import plan
+from rlds2reverb.jobs import sources
+from rlds2reverb.replay import items
+from tests.jobs import data_sets
+from tests.jobs import job_testing
+
+_SPEC = trajectory.Trajectory(
+    *[tf.TensorSpec([], tf.float32)] * 3, (), *[tf.TensorSpec([], tf.float32)] * 3
+)
+
+
+class EstimatesTest(parameterized.TestCase):
+
+  def _open(self, lengths):
+    directory = os.path.join(self.create_tempdir().full_path, 'data')
+    return sources.open_source(
+        sources.make_source(data_sets.numbered(directory, lengths))
+    )
+
+  @parameterized.parameters(20, 200, 2000)
+  def test_steps(self, length):
+    opened = self._open([length] * 3)
+    self.assertBetween(
+        estimates.steps_of(opened), 2.7 * length, 3.3 * length + 20
+    )
+    self.assertLessEqual(
+        estimates.steps_of(opened, fewest=True), 3 * length + 1
+    )
+
+  def test_steps_with_images_do_not_show(self):
+    opened = sources.open_source(
+        sources.make_source(os.path.join(job_testing.RECORDED, 'breakout'))
+    )
+    self.assertIsNone(estimates.steps_of(opened))
+
+  def test_items_of_episodes_of_10_steps(self):
+    for table, expected in (
+        (items.TableItems('t'), 9),
+        (items.TableItems('t', 3, 2), 4),
+        (items.TableItems('t', 3, 2, 'tile'), 5),
+        (items.TableItems('t', 20, 1, 'pad'), 1),
+        (items.TableItems('t', 20), 0),
+        (items.TableItems('t', None), 1),
+    ):
+      estimate = estimates.table_of(table, 7, 70, _SPEC)
+      self.assertEqual(estimate.items, 7 * expected)
+      self.assertGreaterEqual(estimate.server_bytes, 70 * 6 * 4)
+
+  def test_the_fewest_items_are_never_more_than_there_are(self):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 60, 9).tolist()
+    opened = self._open(lengths)
+    for table in (
+        items.TableItems('t'),
+        items.TableItems('t', 5, 3),
+        items.TableItems('t', None),
+        items.TableItems('t', 80, 1, 'pad'),
+    ):
+      made = plan.make_plan(
+          [opened], plan.Output(plan.CHECKPOINT, '/out'), tables=[table]
+      )
+      step_types = [
+          np.array([1] * (length - 1) + [2], np.int32) for length in lengths
+      ]
+      counted = items.count_items([table], step_types)['t']
+      self.assertLessEqual(estimates.fewest_items(made, table), counted)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,146 @@
+"""Tests of plans: how the work is cut, stored and compared."""
+
+import os
+import tempfile
+
+from absl.testing import absltest
+
+from rlds2reverb.jobs import plan
+from rlds2reverb.jobs import sources
+from rlds2reverb.replay import items
+from rlds2reverb.trajectories import rules
+from tests.jobs import data_sets
+
+_TABLE = items.TableItems('experience')
+_OUTPUT = plan.Output(plan.CHECKPOINT, '/data/output')
+
+
+class PlanTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    # Files of 3, 3 and 2 episodes, of the same length.
+    cls.directory = data_sets.numbered(
+        os.path.join(folder.name, 'data'), [4] * 8, per_file=3
+    )
+    cls.other = data_sets.numbered(
+        os.path.join(folder.name, 'other'), [4] * 5, per_file=5
+    )
+
+  def _make(self, episodes_per_task, directories=None, split='train', **kwargs):
+    opened = [
+        sources.open_source(sources.make_source(directory, split))
+        for directory in directories or [self.directory]
+    ]
+    size = opened[0].num_bytes / opened[0].num_episodes
+    kwargs.setdefault('tables', [_TABLE])
+    kwargs.setdefault('output', _OUTPUT)
+    return plan.make_plan(
+        opened, task_bytes=int(size * episodes_per_task) + 1, **kwargs
+    )
+
+  def _ranges(self, *args, **kwargs):
+    return [
+        [(task.source, part.begin, part.end) for part in task.ranges]
+        for task in self._make(*args, **kwargs).tasks
+    ]
+
+  def test_large_files_are_cut_evenly(self):
+    self.assertEqual(
+        self._ranges(2),
+        [[(0, 0, 1)], [(0, 1, 3)], [(0, 3, 4)], [(0, 4, 6)], [(0, 6, 8)]],
+    )
+
+  def test_small_files_go_together(self):
+    self.assertEqual(self._ranges(6), [[(0, 0, 6)], [(0, 6, 8)]])
+    self.assertEqual(self._ranges(100), [[(0, 0, 8)]])
+
+  def test_ranges_that_do_not_touch_stay_ranges(self):
+    self.assertEqual(
+        self._ranges(100, split='train[5:]+train[1:3]'),
+        [[(0, 5, 8), (0, 1, 3)]],
+    )
+
+  def test_a_task_is_of_one_data_set(self):
+    self.assertEqual(
+        self._ranges(100, [self.directory, self.other]),
+        [[(0, 0, 8)], [(1, 0, 5)]],
+    )
+
+  def test_every_episode_is_in_one_task(self):
+    for size in range(1, 10):
+      made = self._make(size)
+      self.assertEqual(
+          sorted(index for task in made.tasks for index in task.indices),
+          list(range(8)),
+      )
+      self.assertEqual(made.num_episodes, 8)
+
+  def test_json(self):
+    made = self._make(2, rules=rules.ConversionRules(nan='invalid'))
+    again = plan.from_json(made.to_json())
+    self.assertEqual(again, made)
+    self.assertEqual(again.hash, made.hash)
+    self.assertEqual(again.table_items, [_TABLE])
+    self.assertEqual(again.conversion_rules.nan, 'invalid')
+    self.assertEqual(plan.differences(made, again), [])
+
+  def test_the_identity_is_that_of_the_data_alone(self):
+    made = self._make(2)
+    for other in (
+        self._make(3),
+        self._make(2, split='train[2:]'),
+        self._make(2, output=plan.Output(plan.SERVER, 'localhost:1')),
+        self._make(2, tables=[items.TableItems('experience', 5)]),
+    ):
+      self.assertNotEqual(other.hash, made.hash)
+      self.assertEqual(
+          other.identity(other.tasks[0]), made.identity(made.tasks[0])
+      )
+    other = self._make(2, [self.other])
+    self.assertNotEqual(
+        other.identity(other.tasks[0]), made.identity(made.tasks[0])
+    )
+
+  def test_differences(self):
+    self.assertEqual(
+        plan.differences(
+            self._make(2), self._make(2, rules=rules.ConversionRules(nan='invalid'))
+        ),
+        ["rules/nan: 'report' before, 'invalid' now"],
+    )
+    self.assertEqual(
+        plan.differences(self._make(2), self._make(8)),
+        ['number of tasks: 5 before, 1 now'],
+    )
+
+  def test_weights(self):
+    # 5 of the smaller one allow for 10 of the larger, which has 8: so 8 and 4.
+    made = self._make(1, [self.directory, self.other], weights=[2.0, 1.0])
+    counts = [
+        sum(task.num_episodes for task in made.tasks if task.source == source)
+        for source in (0, 1)
+    ]
+    self.assertEqual(counts, [8, 4])
+    self.assertEqual([task.source for task in made.tasks][:6], [0, 1, 0, 0, 1, 0])
+
+  def test_what_cannot_be_planned(self):
+    for message, arguments in (
+        ('crosses|cross episodes', dict(tables=[items.TableItems('t', 2, 1, 'cross')])),
+        ('one stream', dict(rules=rules.ConversionRules('tf_agents'))),
+        ('needs a table', dict(tables=[])),
+        ('has no tables', dict(output=plan.Output(plan.RLDS, '/data/out', 'train'))),
+        ('is a function', dict(tables=[items.TableItems('t', priority=len)])),
+        ('positive number for each of the 1', dict(weights=[1.0, 2.0])),
+        ('positive number', dict(weights=[0.0])),
+    ):
+      with self.subTest(message):
+        with self.assertRaisesRegex(ValueError, message):
+          self._make(2, **arguments)
+
+
+if __name__ == '__main__':
+  absltest.main()
