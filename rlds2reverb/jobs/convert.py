@@ -265,6 +265,7 @@ class _Job(running.Listener):
     finally:
       self._display.close()
     if failures:
+      summary_lib.write_quarantine(self._folder, self._receipts)
       lines = [
           f'  task {number}: {message}'
           for number, message in sorted(failures.items())
@@ -347,6 +348,7 @@ def _progress_of(receipt) -> tasks_lib.Progress:
       receipt.steps,
       receipt.num_bytes,
       len(receipt.skipped),
+      receipt.filtered,
   )
 
 

@@ -86,7 +86,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.convert(plan)
     self.assertLen(receipts.read(self.job_folder(plan), plan.hash), 3)
     summary = self.convert(plan)
-    self.assertIn('3 of them, with 6 of 8 episodes', self.said[0])
+    self.assertIn('tasks: 4, done already: 3 (6 of 8 episodes)', self.said[0])
     self.assertEqual(summary['episodes'], 8)
     self.assertEqual(summary['steps'], sum(job_testing.LENGTHS))
     lengths = summary['statistics']['length']
@@ -185,11 +185,11 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertFalse(os.path.exists(self.job_folder(plan)))
     (text,) = self.said
     for line in (
-        '8 episodes in 4 files',
+        'episodes: 8; files: 4',
         'observation: float32 (2,)',
         'table experience: items of 2 frames, every 1, at an end drop',
         f'to a new Reverb checkpoint {plan.output.place}',
-        '4 tasks; 0 of them',
+        'tasks: 4, done already: 0',
     ):
       self.assertIn(line, text)
 
