@@ -10,7 +10,6 @@ from absl.testing import parameterized
 import reverb
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import locks
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import measures
 from rlds2reverb.jobs import output_kinds
@@ -220,12 +219,23 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_a_second_job_on_one_output_is_refused(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
-    folder = self.job_folder(plan)
-    with locks.locked(os.path.join(folder, '.lock'), plan.output.place):
-      with self.assertRaisesRegex(
-          BlockingIOError, 'Another process is writing .*output'
-      ):
-        self.convert(plan)
+    run_tasks = convert.running.run_tasks
+    refused = []
+
+    def run_second(*args, **kwargs):
+      # With a folder of its own, too, it has the same output.
+      for folder in None, self.new('job'):
+        with self.assertRaisesRegex(
+            BlockingIOError, 'Another process is writing .*output'
+        ):
+          self.convert(plan, folder)
+        refused.append(folder)
+      return run_tasks(*args, **kwargs)
+
+    with mock.patch.object(convert.running, 'run_tasks', run_second):
+      self.convert(plan)
+    self.assertLen(refused, 2)
+    self.assertFalse(os.path.exists(refused[1]))
 
   def test_a_full_disk_is_refused(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
