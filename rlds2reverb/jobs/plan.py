@@ -296,8 +296,8 @@ def _check_distinct(opened, ranges) -> None:
         and after[3].begin < before[3].end
     ):
       raise ValueError(
-          f'Episodes of {before[0]} in {before[1]}, split {before[3].split}, are'
-          ' in two sources, and would be converted twice.'
+          f'Episodes of {before[0]} in {before[1]}, split {before[3].split},'
+          ' are in two sources, and would be converted twice.'
       )
 
 

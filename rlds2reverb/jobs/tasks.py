@@ -126,7 +126,7 @@ def run_task(
       num_bytes=measures.num_bytes,
       skipped=skipped,
       filtered=task.num_episodes - measures.episodes - len(skipped),
-      statistics=measures.statistics(),
+      statistics=measures.statistics(episodes.report),
       seconds=time.monotonic() - start,
       output=written.details,
   )
@@ -218,7 +218,7 @@ class _Episodes:
     )
 
   def skipped(self) -> List[receipts.Bad]:
-    """Returns the invalid episodes so far, with their places in the data set."""
+    """Returns the invalid episodes so far, and where they are on disk."""
     found = self.report.skipped_episodes
     if not found:
       return []

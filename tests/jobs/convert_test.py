@@ -97,6 +97,9 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(returns['min'], 0 + 1)
     self.assertEqual(returns['max'], sum(range(700, 706)))
 
+    # All are terminal, and their last discounts are 1.
+    self.assertEqual(summary['statistics']['bootstrapped_terminals'], 8)
+
     content = self._content(plan)
     if kind == plan_lib.RLDS:
       self.assertEqual(
@@ -348,12 +351,12 @@ class ConvertTest(job_testing.JobTestCase):
   def test_too_many_bad_episodes_stop_the_job(self):
     folder = data_sets.write(self.new('data'), _bad_episodes())
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
-    for fraction in 0.0, 0.2:
+    for fraction, message in (
+        (0.0, 'Discount must lie'),
+        (0.2, '2 episodes are invalid, and 1 of 8'),
+    ):
       with self.subTest(fraction):
-        with self.assertRaisesRegex(
-            tasks.InvalidEpisodesError,
-            'Discount must lie' if not fraction else '2 episodes are invalid, and 1 of 8',
-        ):
+        with self.assertRaisesRegex(tasks.InvalidEpisodesError, message):
           self.convert(plan, max_invalid_fraction=fraction)
     self.assertFalse(os.path.exists(plan.output.place))
     self.convert(plan, max_invalid_fraction=0.25)
