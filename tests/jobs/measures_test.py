@@ -70,7 +70,7 @@ class MeasuresTest(absltest.TestCase):
 
   def test_merging(self):
     report = report_lib.ConversionReport()
-    parts = [_add(_frames([rewards])).statistics(report) for rewards in _REWARDS]
+    parts = [_add(_frames([each])).statistics(report) for each in _REWARDS]
     self.assertEqual(
         measures.merge(parts), _add(_frames(_REWARDS)).statistics(report)
     )

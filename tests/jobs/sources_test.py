@@ -155,7 +155,7 @@ class SourcesTest(absltest.TestCase):
       sources.open_source(sources.make_source(self.directory[:-1]))
 
   def test_an_episode_is_not_read_twice(self):
-    with self.assertRaisesRegex(ValueError, r'has the episodes train\[1:3\] twice'):
+    with self.assertRaisesRegex(ValueError, r'train\[1:3\] twice'):
       self._open('train[:3]+train[1:]')
     with self.assertRaisesRegex(ValueError, r'\[3:3\].* has no episodes'):
       self._open('train[3:3]')
