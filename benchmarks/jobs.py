@@ -25,10 +25,16 @@ from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 
 _STEPS = flags.DEFINE_integer(
-    'steps', 1_000_000, 'Steps of vectors to convert; 0 for none.', lower_bound=0
+    'steps',
+    1_000_000,
+    'Steps of vectors to convert; 0 for none.',
+    lower_bound=0,
 )
 _IMAGE_STEPS = flags.DEFINE_integer(
-    'image_steps', 60_000, 'Steps of images to convert; 0 for none.', lower_bound=0
+    'image_steps',
+    60_000,
+    'Steps of images to convert; 0 for none.',
+    lower_bound=0,
 )
 _MEMORY_STEPS = flags.DEFINE_list(
     'memory_steps', ['100000', '2000000'], 'Steps whose peak is measured.'

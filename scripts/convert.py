@@ -134,7 +134,7 @@ def _output() -> plan_lib.Output:
 
 
 def _rules(source: sources_lib.Source) -> rules_lib.ConversionRules:
-  """Returns the rules of a source's config, and those of the flags over them."""
+  """Returns the rules of a config, changed by the flags that are there."""
   rules = sources_lib.arguments_of('ConversionRules', source)
   for name, flag in ('terminal_discount', _TERMINAL_DISCOUNT), ('nan', _NAN):
     if flag.value is not None:
@@ -148,7 +148,8 @@ def _make_plan() -> plan_lib.Plan:
   rules = {_rules(source) for source in sources}
   if len(rules) > 1:
     raise ValueError(
-        f'The configs have different ConversionRules: {sorted(map(str, rules))}.'
+        'The configs have different ConversionRules:'
+        f' {sorted(map(str, rules))}.'
     )
   opened = [sources_lib.open_source(source) for source in sources]
   only = None

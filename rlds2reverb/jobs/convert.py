@@ -118,7 +118,9 @@ def convert(
   with files.writing_to(folder):
     os.makedirs(folder, exist_ok=True)
   try:
-    with locks.locked(os.path.join(folder, _LOCK), plan.output.place):
+    with contextlib.ExitStack() as stack:
+      for path in _lock_paths(plan, folder):
+        stack.enter_context(locks.locked(path, plan.output.place))
       # It may have been written in the meantime.
       _check_same_plan(plan, folder)
       job.prepare()
@@ -265,6 +267,7 @@ class _Job(running.Listener):
     finally:
       self._display.close()
     if failures:
+      summary_lib.write_quarantine(self._folder, self._receipts)
       lines = [
           f'  task {number}: {message}'
           for number, message in sorted(failures.items())
@@ -325,6 +328,18 @@ class _Job(running.Listener):
     return summary
 
 
+def _lock_paths(plan, folder) -> List[str]:
+  """Returns the files that a job locks, so that no other does the same.
+
+  A server takes the items of several jobs at once, a directory those of one.
+  """
+  paths = [os.path.join(folder, _LOCK)]
+  if plan.output.kind != plan_lib.SERVER:
+    parent, name = os.path.split(plan.output.place)
+    paths.append(os.path.join(parent, f'.{name}.job{_LOCK}'))
+  return paths
+
+
 def _check_same_plan(plan, folder) -> None:
   """Raises a ValueError if a folder is of a job with another plan."""
   path = os.path.join(folder, _PLAN)
@@ -347,6 +362,7 @@ def _progress_of(receipt) -> tasks_lib.Progress:
       receipt.steps,
       receipt.num_bytes,
       len(receipt.skipped),
+      receipt.filtered,
   )
 
 

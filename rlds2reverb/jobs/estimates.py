@@ -139,5 +139,6 @@ def _bytes_of(features: Any, widest: bool) -> Optional[int]:
     size = 4  # TensorFlow's format has floats of 32 bits only.
   else:
     # Integers have 7 bits in a byte; negative ones are as long as there are.
-    size = {'b': 1, 'u': dtype.itemsize + 2}.get(dtype.kind, 10) if widest else 1
+    widths = {'b': 1, 'u': dtype.itemsize + 2}
+    size = widths.get(dtype.kind, 10) if widest else 1
   return int(np.prod(shape, dtype=np.int64)) * size

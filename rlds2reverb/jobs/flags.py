@@ -27,7 +27,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.jobs import sources as sources_lib
 
-# The flags belong to the program that has them defined, and `--help` shows them.
+# The flags are those of the program that has them defined, in `--help` too.
 flags.disclaim_key_flags()
 
 

@@ -7,8 +7,9 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.replay import frame_blocks
+from rlds2reverb.trajectories import report as report_lib
 
-_RANGES = ('length', 'return')
+RANGES = ('length', 'return')
 
 
 class Measures:
@@ -25,7 +26,7 @@ class Measures:
     self.steps = 0
     self.num_bytes = 0
     self._zero_ends = 0
-    self._ranges = {name: _no_range() for name in _RANGES}
+    self._ranges = {name: _no_range() for name in RANGES}
     self._length = 0
     self._return = 0.0
 
@@ -77,21 +78,36 @@ class Measures:
         numbers[bound] = value
     return values[num_ended].item() if num_ended < len(values) else 0
 
-  def statistics(self) -> Dict[str, Any]:
+  def statistics(self, report: report_lib.ConversionReport) -> Dict[str, Any]:
     """Returns the statistics of the episodes so far, as JSON values.
 
-    `zero_discount_ends` counts the episodes that end with a discount of 0. `length`
-    is of the numbers of transitions, `return` of the sums of their rewards.
+    What the report of their conversion says is part of them. The name
+    `zero_discount_ends` counts the episodes that end with a discount of 0.
+    `length` is of the numbers of transitions, `return` of the sums of their
+    rewards.
     """
-    return {'zero_discount_ends': self._zero_ends, **self._ranges}
+    return {
+        'zero_discount_ends': self._zero_ends,
+        'bootstrapped_terminals': len(report.bootstrapped_terminals),
+        'nan': report.nan_counts,
+        **self._ranges,
+    }
 
 
 def merge(statistics: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
   """Returns the statistics of several tasks together."""
-  merged = {'zero_discount_ends': 0, **{name: _no_range() for name in _RANGES}}
+  merged = {
+      'zero_discount_ends': 0,
+      'bootstrapped_terminals': 0,
+      'nan': {},
+      **{name: _no_range() for name in RANGES},
+  }
   for each in statistics:
-    merged['zero_discount_ends'] += each['zero_discount_ends']
-    for name in _RANGES:
+    for name in 'zero_discount_ends', 'bootstrapped_terminals':
+      merged[name] += each[name]
+    for field, count in each['nan'].items():
+      merged['nan'][field] = merged['nan'].get(field, 0) + count
+    for name in RANGES:
       into, other = merged[name], each[name]
       into['count'] += other['count']
       into['sum'] += other['sum']

@@ -26,6 +26,9 @@ SERVER = 'server'
 # Large enough that starting a task does not count; small enough that little is
 # lost when one is interrupted.
 _TASK_BYTES = 64 << 20
+# The form of plans and receipts: a job that one version of this library has
+# begun is not finished by another that would not understand them.
+_FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +108,7 @@ class Plan:
     rules: the rules of the conversion, in the form of `ConversionRules`.
     tasks: the parts of the work.
     only: the name of the file whose episodes alone are converted, or None.
+    format: the form of the plan and of what its tasks leave.
   """
 
   sources: Tuple[sources_lib.Source, ...]
@@ -114,6 +118,7 @@ class Plan:
   rules: Mapping[str, str]
   tasks: Tuple[Task, ...]
   only: Optional[str] = None
+  format: int = _FORMAT
 
   @property
   def num_episodes(self) -> int:
@@ -169,6 +174,7 @@ def from_json(text: str) -> Plan:
           for task in plain['tasks']
       ),
       only=plain['only'],
+      format=plain['format'],
   )
 
 
@@ -296,8 +302,8 @@ def _check_distinct(opened, ranges) -> None:
         and after[3].begin < before[3].end
     ):
       raise ValueError(
-          f'Episodes of {before[0]} in {before[1]}, split {before[3].split}, are'
-          ' in two sources, and would be converted twice.'
+          f'Episodes of {before[0]} in {before[1]}, split {before[3].split},'
+          ' are in two sources, and would be converted twice.'
       )
 
 

@@ -49,8 +49,8 @@ def describe(
   lines += output_lines
   done = sum(plan.tasks[number].num_episodes for number in receipts)
   lines.append(
-      f'{len(plan.tasks)} tasks; {len(receipts)} of them, with {done:,} of'
-      f' {plan.num_episodes:,} episodes, are done already'
+      f'tasks: {len(plan.tasks)}, done already: {len(receipts)}'
+      f' ({done:,} of {plan.num_episodes:,} episodes)'
   )
   lines.append(f'the job is kept in {folder}')
   return '\n'.join(lines)
@@ -59,7 +59,7 @@ def describe(
 def _describe_source(source, num_steps: Optional[int]) -> List[str]:
   lines = [
       f'{source.name}, split {source.source.split}, in {source.directory}',
-      f'  {source.num_episodes:,} episodes in {len(source.shards)} files,'
+      f'  episodes: {source.num_episodes:,}; files: {len(source.shards)},'
       f' {source.num_bytes / 1e6:,.1f} MB; '
       + (
           f'about {num_steps:,} steps'

@@ -105,4 +105,4 @@ class ProgressDisplay:
 
 
 def _seen(progress: tasks_lib.Progress) -> int:
-  return progress.episodes + progress.skipped
+  return progress.episodes + progress.skipped + progress.filtered

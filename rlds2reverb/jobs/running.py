@@ -6,6 +6,7 @@ A worker whose parent has died ends, so that it does not go on writing.
 """
 
 import collections
+import functools
 import multiprocessing
 from multiprocessing import connection
 import os
@@ -241,15 +242,12 @@ def _work(pipe, plan_json, folder, max_skipped) -> None:
       number = pipe.recv()
     except EOFError:
       return
-    pipe.send(
-        _do(
-            plan,
-            number,
-            folder,
-            max_skipped,
-            lambda progress: pipe.send((_PROGRESS, number, progress)),  # pylint: disable=cell-var-from-loop
-        )
-    )
+    report = functools.partial(_send_progress, pipe, number)
+    pipe.send(_do(plan, number, folder, max_skipped, report))
+
+
+def _send_progress(pipe, number, progress) -> None:
+  pipe.send((_PROGRESS, number, progress))
 
 
 def _end_with_parent() -> None:

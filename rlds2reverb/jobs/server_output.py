@@ -119,8 +119,8 @@ def _check_table(info, spec, fewest: int) -> None:
     )
   if fewest > info.max_size:
     raise ValueError(
-        f'Table {info.name!r} is too small: its max_size is {info.max_size}, and'
-        f' there are {fewest} items or more. Create the table with a larger'
+        f'Table {info.name!r} is too small: its max_size is {info.max_size},'
+        f' and there are {fewest} items or more. Create the table with a larger'
         ' max_size.'
     )
 

@@ -107,13 +107,23 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
   ]
   for name, count in summary['items'].items():
     rows.append((f'items in {name}', f'{count:,}'))
-  for name, numbers in summary['statistics'].items():
-    if isinstance(numbers, Mapping) and numbers['count']:
+  for name in measures.RANGES:
+    numbers = summary['statistics'][name]
+    if numbers['count']:
       mean = numbers['sum'] / numbers['count']
       rows.append((
           f'{name} of an episode',
           f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g}, mean {mean:,.6g}',
       ))
+  bootstrapped = summary['statistics']['bootstrapped_terminals']
+  if bootstrapped:
+    rows.append((
+        'bootstrapped terminals',
+        f'{bootstrapped:,}: a learner bootstraps there; see'
+        ' --terminal_discount',
+    ))
+  for field, count in summary['statistics']['nan'].items():
+    rows.append((f'NaN in {field}', f'{count:,}'))
   if summary['filtered']:
     rows.append(('left out by filters', f'{summary["filtered"]:,}'))
   rows.append(('invalid, left out', f'{summary["skipped"]:,}'))

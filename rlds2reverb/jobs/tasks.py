@@ -35,13 +35,15 @@ class Progress(NamedTuple):
     episodes: how many episodes were converted so far.
     steps: how many steps they have.
     num_bytes: how many bytes their frames have.
-    skipped: how many episodes were left out.
+    skipped: how many episodes were left out because they are invalid.
+    filtered: how many episodes filters left out; known when a task is done.
   """
 
   episodes: int = 0
   steps: int = 0
   num_bytes: int = 0
   skipped: int = 0
+  filtered: int = 0
 
 
 class TaskError(RuntimeError):
@@ -99,7 +101,10 @@ def run_task(
   def progress():
     num_skipped = len(episodes.report.skipped_episodes)
     if max_skipped is not None and num_skipped > max_skipped:
-      raise InvalidEpisodesError(_describe(episodes.skipped()))
+      raise InvalidEpisodesError(
+          f'{num_skipped} episodes are invalid so far, and {max_skipped} may'
+          f' be:\n{_describe(episodes.skipped())}'
+      )
     return Progress(
         measures.episodes, measures.steps, measures.num_bytes, num_skipped
     )
@@ -121,7 +126,7 @@ def run_task(
       num_bytes=measures.num_bytes,
       skipped=skipped,
       filtered=task.num_episodes - measures.episodes - len(skipped),
-      statistics=measures.statistics(),
+      statistics=measures.statistics(episodes.report),
       seconds=time.monotonic() - start,
       output=written.details,
   )
@@ -213,7 +218,7 @@ class _Episodes:
     )
 
   def skipped(self) -> List[receipts.Bad]:
-    """Returns the invalid episodes so far, with their places in the data set."""
+    """Returns the invalid episodes so far, and where they are on disk."""
     found = self.report.skipped_episodes
     if not found:
       return []
@@ -262,7 +267,7 @@ def _check_unchanged(data_set: plan_lib.DataSet, source) -> None:
 def _describe(bad: List[receipts.Bad]) -> str:
   shown = [f'  {each.file}: {each.message}' for each in bad[:5]]
   if len(bad) > len(shown):
-    shown.append(f'  and {len(bad) - len(shown)} more so far')
+    shown.append(f'  and {len(bad) - len(shown)} more')
   return '\n'.join(shown)
 
 

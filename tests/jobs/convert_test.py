@@ -10,7 +10,6 @@ from absl.testing import parameterized
 import reverb
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import locks
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import measures
 from rlds2reverb.jobs import output_kinds
@@ -86,7 +85,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.convert(plan)
     self.assertLen(receipts.read(self.job_folder(plan), plan.hash), 3)
     summary = self.convert(plan)
-    self.assertIn('3 of them, with 6 of 8 episodes', self.said[0])
+    self.assertIn('tasks: 4, done already: 3 (6 of 8 episodes)', self.said[0])
     self.assertEqual(summary['episodes'], 8)
     self.assertEqual(summary['steps'], sum(job_testing.LENGTHS))
     lengths = summary['statistics']['length']
@@ -97,6 +96,9 @@ class ConvertTest(job_testing.JobTestCase):
     returns = summary['statistics']['return']
     self.assertEqual(returns['min'], 0 + 1)
     self.assertEqual(returns['max'], sum(range(700, 706)))
+
+    # All are terminal, and their last discounts are 1.
+    self.assertEqual(summary['statistics']['bootstrapped_terminals'], 8)
 
     content = self._content(plan)
     if kind == plan_lib.RLDS:
@@ -185,11 +187,11 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertFalse(os.path.exists(self.job_folder(plan)))
     (text,) = self.said
     for line in (
-        '8 episodes in 4 files',
+        'episodes: 8; files: 4',
         'observation: float32 (2,)',
         'table experience: items of 2 frames, every 1, at an end drop',
         f'to a new Reverb checkpoint {plan.output.place}',
-        '4 tasks; 0 of them',
+        'tasks: 4, done already: 0',
     ):
       self.assertIn(line, text)
 
@@ -220,12 +222,23 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_a_second_job_on_one_output_is_refused(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
-    folder = self.job_folder(plan)
-    with locks.locked(os.path.join(folder, '.lock'), plan.output.place):
-      with self.assertRaisesRegex(
-          BlockingIOError, 'Another process is writing .*output'
-      ):
-        self.convert(plan)
+    run_tasks = convert.running.run_tasks
+    refused = []
+
+    def run_second(*args, **kwargs):
+      # With a folder of its own, too, it has the same output.
+      for folder in None, self.new('job'):
+        with self.assertRaisesRegex(
+            BlockingIOError, 'Another process is writing .*output'
+        ):
+          self.convert(plan, folder)
+        refused.append(folder)
+      return run_tasks(*args, **kwargs)
+
+    with mock.patch.object(convert.running, 'run_tasks', run_second):
+      self.convert(plan)
+    self.assertLen(refused, 2)
+    self.assertFalse(os.path.exists(refused[1]))
 
   def test_a_full_disk_is_refused(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
@@ -338,12 +351,12 @@ class ConvertTest(job_testing.JobTestCase):
   def test_too_many_bad_episodes_stop_the_job(self):
     folder = data_sets.write(self.new('data'), _bad_episodes())
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
-    for fraction in 0.0, 0.2:
+    for fraction, message in (
+        (0.0, 'Discount must lie'),
+        (0.2, '2 episodes are invalid, and 1 of 8'),
+    ):
       with self.subTest(fraction):
-        with self.assertRaisesRegex(
-            tasks.InvalidEpisodesError,
-            'Discount must lie' if not fraction else '2 episodes are invalid, and 1 of 8',
-        ):
+        with self.assertRaisesRegex(tasks.InvalidEpisodesError, message):
           self.convert(plan, max_invalid_fraction=fraction)
     self.assertFalse(os.path.exists(plan.output.place))
     self.convert(plan, max_invalid_fraction=0.25)

@@ -1,4 +1,4 @@
-"""RLDS data sets on disk, small ones of several files, for the tests of jobs."""
+"""Small RLDS data sets on disk, of several files, for the tests of jobs."""
 
 import os
 from typing import Any, Dict, List, Sequence

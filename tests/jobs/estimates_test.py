@@ -16,7 +16,9 @@ from tests.jobs import data_sets
 from tests.jobs import job_testing
 
 _SPEC = trajectory.Trajectory(
-    *[tf.TensorSpec([], tf.float32)] * 3, (), *[tf.TensorSpec([], tf.float32)] * 3
+    *[tf.TensorSpec([], tf.float32)] * 3,
+    (),
+    *[tf.TensorSpec([], tf.float32)] * 3,
 )
 
 

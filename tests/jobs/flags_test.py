@@ -1,4 +1,4 @@
-"""Tests of the flags that programs share; scripts/convert_test runs a program."""
+"""Tests of the flags that programs share."""
 
 import os
 from unittest import mock

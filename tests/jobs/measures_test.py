@@ -6,6 +6,7 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.jobs import measures
 from rlds2reverb.replay import frame_blocks
+from rlds2reverb.trajectories import report as report_lib
 
 _REWARDS = [[1.0, 2.0, 9.0], [5.0], [-4.0, 2.0, 1.0, 9.0]]
 
@@ -47,9 +48,11 @@ class MeasuresTest(absltest.TestCase):
       self.assertEqual((counted.episodes, counted.steps), (3, 8))
       self.assertEqual(counted.num_bytes, 8 * (4 + 12 + 4 + 8 + 4))
       self.assertEqual(
-          counted.statistics(),
+          counted.statistics(report_lib.ConversionReport()),
           {
               'zero_discount_ends': 0,
+              'bootstrapped_terminals': 0,
+              'nan': {},
               'length': {'count': 3, 'sum': 5, 'min': 0, 'max': 3},
               'return': {'count': 3, 'sum': 2.0, 'min': -1.0, 'max': 3.0},
           },
@@ -57,17 +60,25 @@ class MeasuresTest(absltest.TestCase):
 
   def test_ends_of_discount_0(self):
     counted = _add(_frames(_REWARDS, discount=0.0))
-    self.assertEqual(counted.statistics()['zero_discount_ends'], 3)
+    statistics = counted.statistics(report_lib.ConversionReport())
+    self.assertEqual(statistics['zero_discount_ends'], 3)
 
   def test_a_reward_of_several_numbers_has_no_return(self):
     counted = _add(_frames(_REWARDS, reward=np.zeros([8, 2])))
-    self.assertEqual(counted.statistics()['return']['count'], 0)
+    statistics = counted.statistics(report_lib.ConversionReport())
+    self.assertEqual(statistics['return']['count'], 0)
 
   def test_merging(self):
-    parts = [_add(_frames([rewards])).statistics() for rewards in _REWARDS]
+    report = report_lib.ConversionReport()
+    parts = [_add(_frames([each])).statistics(report) for each in _REWARDS]
     self.assertEqual(
-        measures.merge(parts), _add(_frames(_REWARDS)).statistics()
+        measures.merge(parts), _add(_frames(_REWARDS)).statistics(report)
     )
+    parts[0]['nan'] = {'reward': 2}
+    parts[1].update(nan={'reward': 1, 'action': 4}, bootstrapped_terminals=3)
+    merged = measures.merge(parts)
+    self.assertEqual(merged['nan'], {'reward': 3, 'action': 4})
+    self.assertEqual(merged['bootstrapped_terminals'], 3)
     self.assertEqual(
         measures.merge([])['length'],
         {'count': 0, 'sum': 0.0, 'min': None, 'max': None},

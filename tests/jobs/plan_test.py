@@ -108,7 +108,8 @@ class PlanTest(absltest.TestCase):
   def test_differences(self):
     self.assertEqual(
         plan.differences(
-            self._make(2), self._make(2, rules=rules.ConversionRules(nan='invalid'))
+            self._make(2),
+            self._make(2, rules=rules.ConversionRules(nan='invalid')),
         ),
         ["rules/nan: 'report' before, 'invalid' now"],
     )
@@ -125,14 +126,22 @@ class PlanTest(absltest.TestCase):
         for source in (0, 1)
     ]
     self.assertEqual(counts, [8, 4])
-    self.assertEqual([task.source for task in made.tasks][:6], [0, 1, 0, 0, 1, 0])
+    self.assertEqual(
+        [task.source for task in made.tasks][:6], [0, 1, 0, 0, 1, 0]
+    )
 
   def test_what_cannot_be_planned(self):
     for message, arguments in (
-        ('crosses|cross episodes', dict(tables=[items.TableItems('t', 2, 1, 'cross')])),
+        (
+            'cross episodes',
+            dict(tables=[items.TableItems('t', 2, 1, 'cross')]),
+        ),
         ('one stream', dict(rules=rules.ConversionRules('tf_agents'))),
         ('needs a table', dict(tables=[])),
-        ('has no tables', dict(output=plan.Output(plan.RLDS, '/data/out', 'train'))),
+        (
+            'has no tables',
+            dict(output=plan.Output(plan.RLDS, '/data/out', 'train')),
+        ),
         ('is a function', dict(tables=[items.TableItems('t', priority=len)])),
         ('positive number for each of the 1', dict(weights=[1.0, 2.0])),
         ('positive number', dict(weights=[0.0])),

@@ -48,6 +48,13 @@ class FramesTest(parameterized.TestCase):
     )
     expected = sum((episode['reward'].tolist() for episode in episodes), [])
     self.assertEqual(_rewards(blocks), expected)
+    # A part of a data set counts on, and is watched.
+    seen = []
+    part = source._replace(first_episode=7, watch=seen.append)
+    self.assertEqual(
+        [block.episode_id for block in part.frames()], [7, 7, 8, 9]
+    )
+    self.assertEqual(_rewards(seen), expected)
     self.assertEqual(
         np.concatenate(list(source.step_types())).tolist(),
         [0, 1, 1, 1, 2, 2, 0, 1, 2],

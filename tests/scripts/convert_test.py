@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ _OUTPUT_FLAGS = {
 }
 
 
-def _start(*args, **environment):
+def _start(*args, preexec_fn=None, **environment):
   return subprocess.Popen(
       [sys.executable, '-m', 'scripts.convert', *args],
       env={
@@ -40,11 +41,12 @@ def _start(*args, **environment):
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
+      preexec_fn=preexec_fn,
   )
 
 
-def _run(*args, **environment):
-  process = _start(*args, **environment)
+def _run(*args, **kwargs):
+  process = _start(*args, **kwargs)
   stdout, stderr = process.communicate(timeout=_TIMEOUT_SECONDS)
   return subprocess.CompletedProcess(
       args, process.returncode, stdout, stderr
@@ -149,7 +151,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(result.returncode, 0, result.stderr)
     place = os.path.join(self.folder, 'out')
     for line in (
-        '24 episodes in 8 files',
+        'episodes: 24; files: 8',
         "action <- 'action'",
         'items of 3 frames, every 1, at an end drop',
         f'to a new Reverb checkpoint {place}',
@@ -198,6 +200,30 @@ class ConvertTest(job_testing.JobTestCase):
       self.assertEqual(process.returncode, 130)
       self.assertIn('the same command goes on', stderr)
     self.assertNotIn('Traceback', stderr)
+
+  @pytest.mark.long
+  def test_a_disk_that_becomes_full(self):
+    data = data_sets.numbered(self.new('data'), [2000, 10, 10], per_file=1)
+    args = (
+        f'--dataset={data}',
+        f'--checkpoint_dir={self.new()}',
+        '--task_mb=0.001',
+    )
+    # A file that would become larger than 64 KiB fails like one on a full disk.
+    result = _run(
+        *args,
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)
+        ),
+    )
+    self.assertEqual(result.returncode, 1, result.stderr)
+    self.assertIn('1 of 3 tasks have failed', result.stderr)
+    self.assertIn('could not be written', result.stderr)
+    self.assertNotIn('Traceback', result.stderr)
+    result = _run(*args)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('done already: 2', result.stdout)
+    self.assertRegex(result.stdout, 'steps +2,020')
 
   def test_wrong_flags_take_a_line(self):
     for args, message in (

@@ -73,6 +73,32 @@ class MergeTest(checkpoints.CheckpointTestCase):
         checkpoints.pairs(checkpoints.episodes(longest)),
     )
 
+  def test_into_a_checkpoint_that_is_there(self):
+    episodes = checkpoints.episodes([4, 3, 5])
+    one, other = (
+        self.write(episodes[begin:end], identity=f'from {begin}')
+        for begin, end in ((0, 2), (2, 3))
+    )
+    with self.assertRaises(FileExistsError):
+      merge.merge_reverb_checkpoints([one, other], one)
+    # A second time changes nothing.
+    for _ in range(2):
+      counts = merge.merge_reverb_checkpoints(
+          [one, other], one, overwrite=True
+      )
+      self.assertEqual(counts, {testing.TABLE: 9})
+    self.assertCountEqual(
+        checkpoints.take_rewards(self.serve_once(one)),
+        checkpoints.pairs(episodes),
+    )
+    # Nothing but a checkpoint is replaced.
+    folder = self.create_tempdir()
+    folder.create_file('mine')
+    with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
+      merge.merge_reverb_checkpoints(
+          [one, other], folder.full_path, overwrite=True
+      )
+
   def test_items_of_other_chunks(self):
     paths = [
         self.write(

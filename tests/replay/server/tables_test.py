@@ -36,6 +36,39 @@ class TablesTest(parameterized.TestCase):
     self.assertLen(logs.output, 1)
     self.assertIn('its max_size is 5, so 1 items were removed', logs.output[0])
 
+  def test_every_start_of_a_server_has_its_own_state(self):
+    states = []
+    for _ in range(2):
+      with testing.reverb_server() as client:
+        address = client.server_address
+        states.append(tables.state_of(address, 10))
+        _insert(client, 2)
+        self.assertEqual(tables.state_of(address, 10), states[-1])
+    self.assertNotEqual(*states)
+    with self.assertRaisesRegex(ConnectionError, f'server at {address}'):
+      tables.state_of(address, 0.2)
+
+  def test_how_many_items_a_rate_limiter_lets_in(self):
+    table = reverb.Table(
+        testing.TABLE,
+        sampler=reverb.selectors.Uniform(),
+        remover=reverb.selectors.Fifo(),
+        max_size=100,
+        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 3, 6.0),
+    )
+    server = reverb.Server([table, testing.make_table(name='other')])
+    self.addCleanup(server.stop)
+    client = server.localhost_client()
+    infos = tables.table_infos(client, [testing.TABLE, 'other'], 10)
+    self.assertFalse(tables.blocks_after(infos['other'], 10**9))
+    # It lets items in as long as 2 for each less those sampled are not above
+    # 2 * 3 + 6 = 12.
+    self.assertFalse(tables.blocks_after(infos[testing.TABLE], 6))
+    self.assertTrue(tables.blocks_after(infos[testing.TABLE], 7))
+    _insert(client, 6)
+    (info,) = tables.table_infos(client, [testing.TABLE], 10).values()
+    self.assertTrue(tables.blocks_after(info))
+
   def test_a_rate_limiter_that_lets_no_more_in(self):
     table = reverb.Table(
         testing.TABLE,
