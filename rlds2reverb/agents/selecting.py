@@ -50,7 +50,7 @@ def select_agent(
       that of its step before.
 
   Returns:
-    The episode: the fields by agent are those of the agent, all others are kept;
+    The episode: the fields by agent are the agent's, and others are kept; the
     steps at which it is away, and the presence, are left out. An agent that
     never came has no steps. `agent`, a string, is a field of the episode.
 

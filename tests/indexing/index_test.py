@@ -61,7 +61,8 @@ class LookupTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertAllEqual(index.lookup(keys).count, [3, 1, 0])
     self.assertAllEqual(
-        index.lookup(keys, 'all').index, tf.ragged.constant([[0, 1, 9], [6], []])
+        index.lookup(keys, 'all').index,
+        tf.ragged.constant([[0, 1, 9], [6], []]),
     )
 
   @parameterized.parameters('first', 'last', 'all')

@@ -53,7 +53,9 @@ class KeysTest(parameterized.TestCase, tf.test.TestCase):
       groups = keys.group_rows(column)
       self.assertEqual(groups.salt, 2)
       self.assertLen(groups.fingerprints, 50)
-    with mock.patch.object(keys, 'fingerprint', lambda nest, salt: real(nest) % 4):
+    with mock.patch.object(
+        keys, 'fingerprint', lambda nest, salt: real(nest) % 4
+    ):
       with self.assertRaisesRegex(RuntimeError, 'Distinct keys'):
         keys.group_rows(column)
 
