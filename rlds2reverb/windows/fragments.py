@@ -232,7 +232,8 @@ def _count_agents(element) -> tf.Tensor:
   if isinstance(element, transitions.TransitionRows):
     raise ValueError(
         'TransitionRows do not say who is there after the last of them, so'
-        ' agent steps cannot be counted: give RLDS episodes, or a column agent_steps.'
+        ' agent steps cannot be counted: give RLDS episodes, or a column'
+        ' agent_steps.'
     )
   counts = presence.count_acting(transitions.stack_dict(element[rlds.STEPS]))
   return counts[: tf.maximum(tf.size(counts) - 1, 0)]
