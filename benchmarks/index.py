@@ -2,8 +2,8 @@
 
     python -m benchmarks.index
 
-The data is in memory, so that reading it does not count. Lookups are consumed in
-the graph. The memory of the index is told beside that of the transitions.
+The data is in memory, so that reading it does not count. Lookups are consumed
+in the graph. The memory of the index is told beside that of the transitions.
 """
 
 from absl import app
@@ -84,7 +84,9 @@ def main(argv):
   index = indexing.TransitionIndex(rows, [count])
   cases = [
       timing.Case(
-          'build', count, lambda: indexing.TransitionIndex(rows, [count]) and None
+          'build',
+          count,
+          lambda: indexing.TransitionIndex(rows, [count]) and None,
       ),
       timing.Case(
           'build with the graph',

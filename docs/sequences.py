@@ -613,8 +613,8 @@ _SECTIONS = [
                 'index.expand(tf.constant([0., 12.]), depth=2, max_width=1,'
                 ' gamma=.5)',
                 ['observation', 'action', 'path_return', 'mask', 'is_leaf'],
-                'The trees of what follows; a line is a tree, and its levels are'
-                ' beside each other.',
+                'The trees of what follows; a line is a tree, and its levels'
+                ' are beside each other.',
             ),
         ],
     ),
@@ -632,13 +632,14 @@ _SECTIONS = [
     ),
     _Section(
         'make_token_episode',
-        'Makes an episode of a prompt and a response, one token a step. Here the'
-        ' actions of `A` and `B` are the tokens; the response of `B` was cut.'
+        'Makes an episode of a prompt and a response, one token a step. Here'
+        ' the actions of `A` and `B` are the tokens; the response of `B` was cut.'
         ' `convert_texts_to_episodes` does it for strings.',
         [
             _Example(
                 'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
-                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.], kl_coefficient=.25, is_terminal=False)',
+                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.], kl_coefficient=.25,'
+                ' is_terminal=False)',
                 [
                     (f'steps/{field}', label)
                     for field, label in (
@@ -668,14 +669,17 @@ _SECTIONS = [
     ),
     _Section(
         'pad_tokens',
-        'Lays prompts and their responses side by side, padded or cut. A line is'
-        ' one of them.',
+        'Lays prompts and their responses side by side, padded or cut. A line'
+        ' is one of them.',
         [
             _Example(
-                'tokens.pad_tokens(\n    tf.ragged.constant([[7, 8], [7, 8, 9]],'
-                ' tf.int64),\n    tf.ragged.stack([A["action"][:-1],'
+                'tokens.pad_tokens(\n    tf.ragged.constant([[7, 8],'
+                ' [7, 8, 9]], tf.int64),\n    tf.ragged.stack([A["action"][:-1],'
                 ' B["action"][:-1]]),\n    max_length=7)',
-                ('input_ids', 'attention_mask', 'prompt_rindex', 'valid_sample'),
+                (
+                    'input_ids', 'attention_mask', 'prompt_rindex',
+                    'valid_sample',
+                ),
             )
         ],
     ),
@@ -704,8 +708,8 @@ _SECTIONS = [
     ),
     _Section(
         'unroll_agents',
-        'Cuts such steps into chunks for QMIX and COMA. Now the mask of an agent'
-        ' is true where it acts. A line is a chunk.',
+        'Cuts such steps into chunks for QMIX and COMA. Now the mask of an'
+        ' agent is true where it acts. A line is a chunk.',
         [
             _Example(
                 'agents.unroll_agents(AB, 2)',

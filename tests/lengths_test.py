@@ -34,6 +34,11 @@ _BAD = {
     'no_discount': (_NO_DISCOUNT, ('discount: 0', 'is_last: 4')),
 }
 
+
+def _by_agent(steps):
+  return {**steps, 'is_present': {'a': steps['is_first'] | True}}
+
+
 _STREAM = rlds2reverb.ConversionRules(validation='tf_agents')
 _STEP_FUNCTIONS = {
     'transition_rows': rlds2reverb.windows.transition_rows,
@@ -55,6 +60,13 @@ _STEP_FUNCTIONS = {
         {'steps': steps}
     ),
     'map_fields': lambda steps: rlds2reverb.fields.StepMapping()({'steps': steps}),
+    'to_ted': lambda steps: rlds2reverb.datasets.to_ted({'steps': steps}),
+    'select_agent': lambda steps: rlds2reverb.agents.select_agent(
+        {'steps': _by_agent(steps)}, 'a'
+    ),
+    'stack_agents': lambda steps: rlds2reverb.agents.stack_agents(
+        _by_agent(steps)
+    ),
 }
 
 

@@ -56,6 +56,21 @@ def _of_steps(function):
   return on_data
 
 
+
+def _by_agent(steps):
+  return {
+      **steps,
+      'reward': {'a': steps['reward'], 'b': steps['reward']},
+      'is_present': {
+          'a': steps['discount'] > 0, 'b': steps['is_first'] | steps['is_last']
+      },
+  }
+
+
+def _of_agents(function):
+  return _of_steps(lambda steps: function(_by_agent(steps)))
+
+
 _NORMALIZE = rlds2reverb.transforms.NormalizeField('action', offset=1.0, scale=2.0)
 _FUNCTIONS = {
     'transition_rows': _of_steps(rlds2reverb.windows.transition_rows),
@@ -127,6 +142,44 @@ _FUNCTIONS = {
             rlds2reverb.transforms.FrameSkip(2),
         ],
     ).map(_double),
+    **{
+        f'ted_{form}': lambda d, form=form: d.map(
+            lambda e: rlds2reverb.datasets.from_ted(
+                _double(rlds2reverb.datasets.to_ted(e, form))
+            )
+        ).map(_double)
+        for form in ('transitions', 'flat', 'nested')
+    },
+    'split_ted': lambda d: rlds2reverb.datasets.split_ted(
+        rlds2reverb.datasets.join_ted(d)
+    ).map(_double),
+    'select_agent': _of_agents(
+        lambda s: rlds2reverb.agents.select_agent({'steps': s}, 'a')
+    ),
+    'select_agent_that_was_away': _of_agents(
+        lambda s: rlds2reverb.agents.select_agent(
+            {'steps': s}, 'b', gaps='skip'
+        )
+    ),
+    'stack_agents': _of_agents(
+        lambda s: rlds2reverb.agents.stack_agents(s, team_reward='sum')
+    ),
+    'unroll_agents': _of_agents(
+        lambda s: rlds2reverb.agents.unroll_agents(s, 2)
+    ),
+    'agent_views': _of_agents(
+        lambda s: rlds2reverb.windows.apply_views(
+            s,
+            {'b': rlds2reverb.windows.ViewRequirement('reward', -1, agent='b')},
+        )
+    ),
+    'token_episodes': _of_steps(
+        lambda s: rlds2reverb.tokens.make_token_episode(
+            tf.constant([1], tf.int32),
+            tf.cast(s['discount'] * 9, tf.int32),
+            log_ratio=s['reward'],
+        )
+    ),
     'statistics': lambda d: tf.data.Dataset.from_tensors(
         rlds2reverb.statistics.compute_statistics(d).num_steps
     ),

@@ -70,6 +70,6 @@ def is_by_agent(field: str, value: Any, agents: Sequence[Any]) -> bool:
         + f' lacks {missing}' * bool(missing)
         + ' and' * bool(missing and others)
         + f' has {others} beside the agents' * bool(others)
-        + '. Fill in zeros where an agent is absent, and say so in the presence.'
+        + '. Fill in zeros where an agent is absent; the presence says where.'
     )
   return True

@@ -41,8 +41,9 @@ def split_by_policy(
 
   Returns:
     By the names of the policies, RLDS data sets of the episodes of
-    `select_agent`, in the order of the data and of the agents. Agents that never
-    came in an episode have none there. Each data set reads all of the data.
+    `select_agent`, in the order of the data and of the agents. Agents that
+    never came in an episode have none there. Each data set reads all of the
+    data.
 
   Raises:
     ValueError: if there are no agents; `policy_of` does not return a string; or

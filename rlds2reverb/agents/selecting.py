@@ -50,7 +50,7 @@ def select_agent(
       that of its step before.
 
   Returns:
-    The episode: the fields by agent are those of the agent, all others are kept;
+    The episode: the fields by agent are the agent's, and others are kept; the
     steps at which it is away, and the presence, are left out. An agent that
     never came has no steps. `agent`, a string, is a field of the episode.
 
@@ -86,12 +86,12 @@ def select_agent(
       for field, value in steps.items()
       if field != presence
   }
-  if gaps == SKIP and rlds.REWARD in fields:
-    fields[rlds.REWARD] = _add_rewards(fields[rlds.REWARD], rows)
   whole_ends = steps_lib.one_a_step(
       rlds.IS_LAST, fields[rlds.IS_LAST], tf.bool
   )
   selected = gathering.take(fields, rows)
+  if gaps == SKIP and rlds.REWARD in fields:
+    selected[rlds.REWARD] = _add_rewards(fields[rlds.REWARD], rows)
   count = tf.size(rows, tf.int64)
   place = tf.range(count)
   is_end = place == count - 1
@@ -121,7 +121,7 @@ def _assert_no_gap(agent, rows):
 
 
 def _add_rewards(reward, rows) -> Any:
-  """Adds the rewards of the steps up to the next of `rows`."""
+  """Returns, for each of `rows`, the rewards up to the next of them."""
   steps_lib.check_numeric(rlds.REWARD, reward)
   step = tf.range(gathering.num_rows(reward))
   # To which of the agent's own steps each step belongs; -1 before the first.
@@ -129,12 +129,10 @@ def _add_rewards(reward, rows) -> Any:
   belongs = tf.where(owner >= 0)[:, 0]
 
   def add(leaf):
-    summed = tf.math.unsorted_segment_sum(
+    return tf.math.unsorted_segment_sum(
         tf.gather(leaf, belongs),
         tf.gather(owner, belongs),
         tf.size(rows, tf.int64),
     )
-    # Each sum stands at the row from which it is taken afterwards.
-    return tf.tensor_scatter_nd_update(leaf, rows[:, tf.newaxis], summed)
 
   return tree.map_structure(add, reward)

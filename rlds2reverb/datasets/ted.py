@@ -10,7 +10,7 @@ A transition is *terminated* if the step that it leads to is terminal,
 that was cut short has neither, and keeps its unfinished tail.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import rlds
 import tensorflow as tf
@@ -98,8 +98,10 @@ def to_ted(
       data=ted_forms.to_form(form, columns, num_steps),
       num_steps=num_steps,
       last_step=last_step,
-      metadata=tf.nest.map_structure(
-          lambda leaf: tf.convert_to_tensor(leaf)[tf.newaxis], metadata
+      metadata=steps_lib.own_rows(
+          tf.nest.map_structure(lambda leaf: tf.expand_dims(leaf, 0), metadata),
+          0,
+          1,
       ),
   )
 
@@ -127,52 +129,29 @@ def from_ted(
     InvalidArgumentError: if there is more than one episode, or a step is not
       what the transition before it leads to.
   """
-  num_steps = ted.num_steps if isinstance(ted, Ted) else None
   whole = _to_flat(ted, form, transition_fields, one_episode=True)
-  columns = whole.columns
-  with tf.control_dependencies([
-      tf.debugging.assert_equal(
-          tf.size(whole.num_steps),
-          1,
-          'There must be one episode. split_ted takes several.',
-      )
-  ]):
-    count = tf.identity(whole.num_steps)[0]
-  done, terminated = _ends(columns.transitions)
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          ~tf.reduce_any(done[:-1]),
-          ['There must be one episode, but one ends in the middle, in the rows',
-           tf.where(done)[:, 0], 'split_ted takes several.'],
-      )
-  ]):
-    terminated = tf.identity(terminated)
+  count, done, terminated = _one_episode(whole)
   first = tf.minimum(count, 1)
-  steps = dict(columns.steps)
-  last_step = whole.last_step
-  for key, column in columns.transitions.items():
+  steps = dict(whole.columns.steps)
+  begins = {key: tf.zeros([first], tf.bool) for key in _ENDS}
+  if whole.last_step is not None:
+    # Of an episode of one step alone, no transition has its flags.
+    begins = {
+        key: steps_lib.one_a_step(key, whole.last_step[key], tf.bool)
+        & (count == 1)
+        for key in _ENDS
+    }
+  for key, column in whole.columns.transitions.items():
     if key in ted_forms.END_KEYS:
       continue
-    if num_steps is None:
-      last = tf.nest.map_structure(
-          lambda leaf: tf.zeros(
-              tf.concat([first[tf.newaxis], tf.shape(leaf, tf.int64)[1:]], 0),
-              leaf.dtype,
-          ),
-          column,
-      )
-    else:
-      last = last_step[key]
+    last = (
+        _zero_rows(column, first)
+        if whole.last_step is None
+        else whole.last_step[key]
+    )
     steps[key] = tf.nest.map_structure(
         lambda leaf, end: tf.concat([leaf, end], 0), column, last
     )
-  begins = {key: tf.zeros([first], tf.bool) for key in _ENDS}
-  if num_steps is not None:
-    is_lone = count == 1
-    begins = {
-        key: steps_lib.one_a_step(key, last_step[key], tf.bool) & is_lone
-        for key in _ENDS
-    }
   steps[rlds.IS_LAST] = tf.concat([begins[rlds.IS_LAST], done], 0)
   steps[rlds.IS_TERMINAL] = tf.concat([begins[rlds.IS_TERMINAL], terminated], 0)
   is_init = steps.pop(IS_INIT, None)
@@ -181,7 +160,7 @@ def from_ted(
       if is_init is None
       else steps_lib.one_a_step(IS_INIT, is_init, tf.bool)
   )
-  metadata = tf.nest.map_structure(lambda leaf: leaf[0], whole.metadata)
+  metadata = gathering.take(whole.metadata, tf.constant(0))
   return {**metadata, rlds.STEPS: steps_lib.with_equal_lengths(steps)}
 
 
@@ -261,7 +240,6 @@ def split_ted(
     ValueError, InvalidArgumentError: as `from_ted` does.
   """
   whole = _to_flat(ted, form, transition_fields, one_episode=False)
-  has_last = isinstance(ted, Ted)
   num_steps = whole.num_steps
   num_transitions = tf.maximum(num_steps - 1, 0)
   step_ends = tf.cumsum(num_steps)
@@ -285,16 +263,14 @@ def split_ted(
         ),
         num_steps,
     )
-    if not has_last:
+    if whole.last_step is None:
       return from_ted(data, ted_forms.FLAT, transition_fields=keys)
     return from_ted(
         Ted(
             data,
             num_steps[index][tf.newaxis],
             cut(whole.last_step, last_ends, tf.minimum(num_steps, 1)),
-            tf.nest.map_structure(
-                lambda leaf: leaf[index][tf.newaxis], whole.metadata
-            ),
+            gathering.take(whole.metadata, index[tf.newaxis]),
         ),
         transition_fields=keys,
     )
@@ -303,10 +279,48 @@ def split_ted(
 
 
 class _Whole(NamedTuple):
+  """A `Ted` in the flat form; `last_step` is None of a nest alone."""
+
   columns: ted_forms.Columns
   num_steps: tf.Tensor
-  last_step: Dict[str, Any]
+  last_step: Optional[Dict[str, Any]]
   metadata: Dict[str, Any]
+
+
+def _one_episode(whole: _Whole) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """Returns the number of steps of the only episode, and its ends.
+
+  Returns:
+    int64 `[]`; and which transitions are done and terminated, bool `[T]`.
+
+  Raises:
+    InvalidArgumentError: if there is not just one episode.
+  """
+  done, terminated = _ends(whole.columns.transitions)
+  with tf.control_dependencies([
+      tf.debugging.assert_equal(
+          tf.size(whole.num_steps),
+          1,
+          'There must be one episode. split_ted takes several.',
+      ),
+      tf.debugging.Assert(
+          ~tf.reduce_any(done[:-1]),
+          ['There must be one episode, but one ends in the middle, in the rows',
+           tf.where(done)[:, 0], 'split_ted takes several.'],
+      ),
+  ]):
+    return tf.identity(whole.num_steps)[0], done, terminated
+
+
+def _zero_rows(column, count) -> Any:
+  """Returns rows of zeros like those of a nest."""
+  return tf.nest.map_structure(
+      lambda leaf: tf.zeros(
+          tf.concat([count[tf.newaxis], tf.shape(leaf, tf.int64)[1:]], 0),
+          leaf.dtype,
+      ),
+      column,
+  )
 
 
 def _to_flat(ted, form, transition_fields, one_episode) -> _Whole:
@@ -346,7 +360,7 @@ def _to_flat(ted, form, transition_fields, one_episode) -> _Whole:
       lone = gathering.take(_named(ted.last_step), lone_rows)
     columns = ted_forms.from_transitions(data, num_steps, lone)
   if is_alone:
-    return _Whole(columns, num_steps, {}, {})
+    return _Whole(columns, num_steps, None, {})
   return _Whole(columns, num_steps, ted.last_step, ted.metadata)
 
 
@@ -374,7 +388,8 @@ def _to_columns(steps, num_steps, transition_fields) -> ted_forms.Columns:
       ),
       tf.debugging.Assert(
           ~tf.reduce_any(is_last & (step < num_steps - 1)),
-          ['Last step of an episode must end it. At step', tf.where(is_last)[:, 0]],
+          ['Last step of an episode must end it. At step',
+           tf.where(is_last)[:, 0]],
       ),
   ]):
     is_last, is_terminal = tf.identity(is_last), tf.identity(is_terminal)
@@ -440,7 +455,7 @@ def _ends(transitions):
 
 
 def _lengths(done) -> tf.Tensor:
-  """Returns how many transitions each episode has; the last may be unfinished."""
+  """Returns how many transitions each episode has; the last may not end."""
   num_rows = tf.size(done, tf.int64)
   ends = tf.where(done | (tf.range(num_rows) == num_rows - 1))[:, 0] + 1
   return ends - tf.concat([[0], ends[:-1]], 0)

@@ -173,7 +173,8 @@ def save_torchrl(
       writer.close()
       raise
     writer.close(length)
-    torchrl_packs.write_rest(os.path.join(folder, torchrl_packs.REST_FILE), rests)
+    kept = os.path.join(folder, torchrl_packs.REST_FILE)
+    torchrl_packs.write_rest(kept, rests)
   lone = sum(int(rest.num_steps[0]) < 2 for rest in rests)
   if lone:
     logging.warning(
@@ -226,7 +227,8 @@ def _find_done(columns, prefix) -> np.ndarray:
 def _check_rows(path, columns, capacity, at_steps, num_steps) -> None:
   for name, column in columns.items():
     expected = num_steps if name in at_steps else capacity
-    if len(column) < expected or not (name in at_steps or len(column) == capacity):
+    is_exact = name not in at_steps
+    if len(column) < expected or (is_exact and len(column) > expected):
       raise ValueError(
           f'{name} of {path} has {len(column)} rows, but must have {expected}.'
       )
@@ -241,9 +243,9 @@ def _as_ted(
   """
   columns = dict(columns)
   for name in rlds.REWARD, _NEXT + rlds.REWARD:
-    is_scalar = rest is None or rest.last_step[rlds.REWARD].ndim == 1
-    if name in columns and columns[name].shape[1:] == [1] and is_scalar:
-      columns[name] = tf.squeeze(columns[name], 1)
+    if name in columns and columns[name].shape[1:] == [1]:
+      if rest is None or rest.last_step[rlds.REWARD].ndim == 1:
+        columns[name] = tf.squeeze(columns[name], 1)
   below = {
       name[len(_NEXT) :]: column
       for name, column in columns.items()
@@ -299,8 +301,8 @@ def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
         or_strings or node.dtype != tf.string
     ):
       raise ValueError(
-          f'{name} is {node.dtype.name} {node.shape[1:]}, but must be of numbers'
-          ' of one known shape. Decode it or leave it out first.'
+          f'{name} is {node.dtype.name} {node.shape[1:]}, but must be of'
+          ' numbers of one known shape. Decode it or leave it out first.'
       )
 
   check((), fields)

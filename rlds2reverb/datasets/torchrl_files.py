@@ -192,7 +192,8 @@ class FolderWriter:
       if name not in self._files:
         path = os.path.join(self._folder, f'{name}.memmap')
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        self._files[name] = open(path, 'wb')  # pylint: disable=consider-using-with
+        # pylint: disable-next=consider-using-with
+        self._files[name] = open(path, 'wb')
         self._rows[name] = rows[:0]
         self._shapes[name] = []
       self._files[name].write(np.ascontiguousarray(rows).tobytes())

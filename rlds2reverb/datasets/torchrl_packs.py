@@ -75,7 +75,9 @@ class Packs:
     data = {
         name: cut(
             column,
-            self._step_ends if name in self._at_steps else self._transition_ends,
+            self._step_ends
+            if name in self._at_steps
+            else self._transition_ends,
         )
         for name, column in self._columns.items()
     }

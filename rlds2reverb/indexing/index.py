@@ -166,8 +166,18 @@ class TransitionIndex:
         `duplicates` is none of the three.
     """
     checks.check_choice('duplicates', duplicates, DUPLICATES)
-    group, found = self._find(keys)
+    keys = tf.nest.map_structure(tf.convert_to_tensor, self._key_of(keys))
+    keys_lib.check_keys(keys, self._specs)
+    group, found = keys_lib.find_group(keys, self._fingerprints, self._salt)
     starts, ends = (tf.gather(self._starts, group + add) for add in (0, 1))
+    # All duplicates have the same key: any will do to compare it.
+    index = tf.gather(self._order, ends - 1 if duplicates == LAST else starts)
+    if duplicates == ALL:
+      recorded = gathering.take(self._key_of(self._rows), index)
+    else:
+      rows = gathering.take(self._rows, index)
+      recorded = self._key_of(rows)
+    found &= keys_lib.are_equal(keys, recorded)
     count = tf.where(found, ends - starts, 0)
     if duplicates == ALL:
       places = tf.ragged.range(starts, starts + count)
@@ -177,8 +187,7 @@ class TransitionIndex:
           self._rows,
       )
       return Found(rows, found, count, index)
-    index = tf.gather(self._order, starts if duplicates == FIRST else ends - 1)
-    rows = gathering.zeros_unless(found, gathering.take(self._rows, index))
+    rows = gathering.zeros_unless(found, rows)
     return Found(rows, found, count, tf.where(found, index, -1))
 
   def successors(
@@ -222,17 +231,3 @@ class TransitionIndex:
 
   def _key_of(self, nest) -> Dict[str, Any]:
     return {key: paths.get(nest, key) for key in self._keys}
-
-  def _find(self, keys):
-    """Returns the number of each key, and whether it was recorded."""
-    keys = tf.nest.map_structure(tf.convert_to_tensor, self._key_of(keys))
-    keys_lib.check_keys(keys, self._specs)
-    return keys_lib.find(
-        keys,
-        self._fingerprints,
-        self._salt,
-        lambda group: gathering.take(
-            self._key_of(self._rows),
-            tf.gather(self._order, tf.gather(self._starts, group)),
-        ),
-    )

@@ -4,7 +4,7 @@ Two keys are equal if all their bytes are. So -0.0 and 0.0 differ, and a NaN is
 equal to the NaN of the same bits.
 """
 
-from typing import Any, Callable, NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,8 @@ from rlds2reverb.episodes import steps as steps_lib
 # Rows that are compared at once when an index is built: bounds the memory.
 _COMPARED_ROWS = 1 << 18
 _MAX_SALTS = 8
+# By the logarithm of their bytes.
+_INTEGERS = (tf.uint8, tf.int16, tf.int32, tf.int64)
 
 
 class Groups(NamedTuple):
@@ -45,12 +47,11 @@ def fingerprint(keys: Any, salt: int = 0) -> tf.Tensor:
     salt: another one gives other numbers.
   """
   parts = [
-      tf.fingerprint(_plain(leaf)) for leaf in tf.nest.flatten(keys)
+      tf.fingerprint(_salted(_plain(leaf), salt) if salt else _plain(leaf))
+      for leaf in tf.nest.flatten(keys)
   ]
-  if len(parts) > 1 or salt:
-    count = gathering.num_rows(keys)
-    salts = tf.fill([count, 1], tf.constant(salt, tf.uint8))
-    parts = [tf.fingerprint(tf.concat([salts, *parts], 1))]
+  if len(parts) > 1:
+    parts = [tf.fingerprint(tf.concat(parts, 1))]
   return tf.bitcast(parts[0], tf.int64)
 
 
@@ -58,13 +59,7 @@ def are_equal(keys: Any, others: Any) -> tf.Tensor:
   """Returns which keys have the same bytes as those in `others`, bool `[N]`."""
 
   def compare(leaf, other):
-    leaf, other = _plain(leaf), _plain(other)
-    if leaf.dtype != tf.string:
-      leaf, other = (
-          tf.bitcast(part, tf.uint8) if part.dtype.size > 1 else part
-          for part in (leaf, other)
-      )
-    same = leaf == other
+    same = _as_integers(leaf) == _as_integers(other)
     return tf.reduce_all(same, list(range(1, same.shape.rank)))
 
   return tf.reduce_all(
@@ -108,29 +103,27 @@ def group_rows(keys: Any) -> Groups:
   )
 
 
-def find(
-    keys: Any,
-    fingerprints: tf.Tensor,
-    salt: int,
-    key_of: Callable[[tf.Tensor], Any],
+def find_group(
+    keys: Any, fingerprints: tf.Tensor, salt: int
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Looks keys up among those of `Groups`.
+  """Finds the only group that each key may be of; see `Groups`.
+
+  A key is of its group if `are_equal` says so of the key of the group, too:
+  another key may have the same fingerprint.
 
   Args:
     keys: a nest of `[B, ...]`.
     fingerprints: those of the groups, as a tensor.
     salt: that of the groups.
-    key_of: returns the keys of the groups whose numbers, `[B]`, it is given.
 
   Returns:
-    int64 `[B]`, the number of a group, and bool `[B]`, whether the key is the
-    one of that group.
+    int64 `[B]`, the number of a group, and bool `[B]`, whether the fingerprint
+    is that of the group.
   """
   wanted = fingerprint(keys, salt)
   group = tf.searchsorted(fingerprints, wanted, out_type=tf.int64)
   group = tf.minimum(group, tf.size(fingerprints, tf.int64) - 1)
-  found = tf.gather(fingerprints, group) == wanted
-  return group, found & are_equal(keys, key_of(group))
+  return group, tf.gather(fingerprints, group) == wanted
 
 
 def check_keys(keys: Any, specs: Any) -> None:
@@ -160,6 +153,28 @@ def check_keys(keys: Any, specs: Any) -> None:
 def _plain(leaf) -> tf.Tensor:
   """Returns a leaf in a dtype that has bytes to look at."""
   return tf.cast(leaf, tf.uint8) if leaf.dtype == tf.bool else leaf
+
+
+def _as_integers(leaf) -> tf.Tensor:
+  """Returns a leaf as integers of the same bytes; strings as they are."""
+  leaf = _plain(leaf)
+  if leaf.dtype in _INTEGERS or leaf.dtype == tf.string:
+    return leaf
+  # As few numbers as can be: comparing many small ones takes longer.
+  size = min(leaf.dtype.size, 8)
+  return tf.bitcast(leaf, _INTEGERS[size.bit_length() - 1])
+
+
+def _salted(leaf, salt) -> tf.Tensor:
+  """Returns the bytes of a leaf, or its strings, after a byte of salt."""
+  if leaf.dtype == tf.string:
+    return tf.strings.join([tf.constant(chr(salt)), leaf])
+  if leaf.dtype.size > 1:
+    leaf = tf.bitcast(leaf, tf.uint8)
+  shape = tf.shape(leaf)
+  rows = tf.reshape(leaf, [shape[0], tf.reduce_prod(shape[1:])])
+  first = tf.fill([shape[0], 1], tf.constant(salt, leaf.dtype))
+  return tf.concat([first, rows], 1)
 
 
 def _all_equal(keys, rows, others) -> bool:

@@ -310,14 +310,9 @@ class TransitionGraph:
         for key in self._observed
     }
     keys_lib.check_keys(wanted, self._specs)
-    return keys_lib.find(
-        wanted,
-        self._fingerprints,
-        self._salt,
-        lambda state: {
-            key: self._observation(state, key) for key in self._observed
-        },
-    )
+    state, found = keys_lib.find_group(wanted, self._fingerprints, self._salt)
+    recorded = {key: self._observation(state, key) for key in self._observed}
+    return state, found & keys_lib.are_equal(wanted, recorded)
 
   def _edges_of(self, state, keep) -> tf.RaggedTensor:
     """Returns the numbers of the edges of states, where `keep` is True."""

@@ -32,7 +32,7 @@ def adaptive_kl_coefficient(
   """Returns a coefficient that brings the divergence towards a target.
 
   After section 2.2 of Ziegler et al., Fine-Tuning Language Models from Human
-  Preferences (2019). TorchRL's `AdaptiveKLController` has the same, of penalties
+  Preferences (2019). TorchRL's `AdaptiveKLController` does it with penalties
   rather than divergences: `kl = -penalty / coefficient`.
 
   Args:

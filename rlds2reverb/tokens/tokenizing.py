@@ -1,7 +1,7 @@
 """Tokenizers: callables that make the ids of tokens of strings.
 
-A tokenizer takes strings `[B]` and returns ids, ragged, as those of `tf_text` do
-in the graph. `in_python` makes one of a callable that knows only Python.
+A tokenizer takes strings `[B]` and returns ids, ragged, as those of `tf_text`
+do in the graph. `in_python` makes one of a callable that knows only Python.
 """
 
 from typing import Any, Callable, Sequence

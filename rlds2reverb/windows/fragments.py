@@ -170,8 +170,8 @@ def convert_rlds_to_fragments(
 
   Raises:
     ValueError: if `fragment_length` is not positive, `batch_mode` is not one of
-      the two, there is no column that counts agents, there is a column already that
-      is added, or the elements are neither episodes nor rows.
+      the two, there is no column that counts agents, there is a column already
+      that is added, or the elements are neither episodes nor rows.
     InvalidArgumentError: if fields or columns differ in length.
   """
   checks.check_positive('fragment_length', fragment_length)
@@ -231,8 +231,9 @@ def _count_agents(element) -> tf.Tensor:
   """Returns how many agents act in each transition, int64 `[T]`."""
   if isinstance(element, transitions.TransitionRows):
     raise ValueError(
-        'TransitionRows do not say who is there after the last of them, so agent'
-        ' steps cannot be counted: give RLDS episodes, or a column agent_steps.'
+        'TransitionRows do not say who is there after the last of them, so'
+        ' agent steps cannot be counted: give RLDS episodes, or a column'
+        ' agent_steps.'
     )
   counts = presence.count_acting(transitions.stack_dict(element[rlds.STEPS]))
   return counts[: tf.maximum(tf.size(counts) - 1, 0)]

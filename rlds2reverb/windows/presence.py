@@ -78,8 +78,8 @@ def count_acting(fields: Dict[str, Any], presence: str = PRESENCE) -> tf.Tensor:
   """
   if not isinstance(fields.get(presence), dict) or not fields[presence]:
     raise ValueError(
-        f'Agent steps are counted by {presence}, a dict of bools by agent, or by'
-        f' the column agent_steps. The fields are {sorted(fields)}.'
+        f'Agent steps are counted by {presence}, a dict of bools by agent, or'
+        f' by the column agent_steps. The fields are {sorted(fields)}.'
     )
   return tf.add_n([
       tf.cast(acts(flags(fields, agent, presence)), tf.int64)

@@ -219,11 +219,15 @@ def _with_agent(path: str, agent: Optional[str]) -> str:
 def _take_presence(rows, agent, index, length) -> tf.Tensor:
   """Returns whether an agent is there at rows, bool, `index.shape`.
 
-  Before the first row and after the last it is as there: what fills a view is of
-  an agent that is there, and rows do not tell of the step after the last.
+  Before the first row and after the last it is as in these: what fills a view
+  is the agent's if it is there, and rows do not tell of the step after them.
   """
   return gathering.take_filled(
-      presence.flags(rows, agent), index, length, before='repeat', after='repeat'
+      presence.flags(rows, agent),
+      index,
+      length,
+      before='repeat',
+      after='repeat',
   )
 
 

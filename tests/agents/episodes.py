@@ -13,7 +13,7 @@ def make_steps(
   """Returns steps of agents that are there as their flags say.
 
   At the step `t`, the observation of the i-th agent is `10 i + t`, its action
-  `10 i + t + 1`, and its reward `10**i (t + 1)`. Where it is absent they are 99.
+  `10 i + t + 1`, and its reward `10**i (t + 1)`. Where it is away they are 99.
   """
   length = len(next(iter(presence.values())))
   step = np.arange(length)

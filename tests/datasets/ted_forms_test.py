@@ -31,7 +31,8 @@ class FormsTest(parameterized.TestCase, tf.test.TestCase):
   def test_nested(self):
     found = ted_forms.to_form('nested', _COLUMNS, _NUM_STEPS)
     self.assertAllEqual(
-        found['observation'], tf.ragged.constant([[0, 1, 2, 3], [4, 5], [], [6]])
+        found['observation'],
+        tf.ragged.constant([[0, 1, 2, 3], [4, 5], [], [6]]),
     )
     self.assertAllEqual(
         found['action'], tf.ragged.constant([[0, 1, 2], [4], [], []])

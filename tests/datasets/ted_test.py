@@ -133,6 +133,13 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
         expected[key] = np.append(steps[key][:-1], steps[key][-1:] * 0)
       contract.assert_equal(self, episode['steps'], expected)
 
+  def test_in_a_graph(self):
+    data = golden.stacked([contract.A, contract.B])
+    joined = tf.function(lambda: ted.join_ted(data))()
+    self.assertAllEqual(joined.data['reward'], _FLAT['reward'])
+    back = tf.data.Dataset.from_tensors(joined).flat_map(ted.split_ted)
+    _assert_episodes_equal(self, back, data)
+
   def test_no_episodes(self):
     data = golden.stacked([contract.A]).take(0)
     found = ted.join_ted(data)

@@ -183,6 +183,14 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     found = list(torchrl.load_torchrl(folder).as_numpy_iterator())
     contract.assert_equal(self, found[0]['steps'], steps)
 
+  def test_without_a_reward(self):
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    steps = {**contract.A}
+    del steps['reward']
+    torchrl.save_torchrl(golden.stacked([steps]), folder)
+    (found,) = torchrl.load_torchrl(folder).as_numpy_iterator()
+    contract.assert_equal(self, found['steps'], steps)
+
   @parameterized.parameters('flat', 'nested')
   def test_the_files_are_those_of_torchrl(self, form):
     # TorchRL 0.14.1 has read what this writes; these are the bytes.

@@ -75,10 +75,13 @@ def main(argv):
       buffer = data.ReplayBuffer(
           storage=data.LazyTensorStorage(capacity), batch_size=1
       )
-      buffer._storage.checkpointer = checkpointer()  # pylint: disable=protected-access
+      # pylint: disable-next=protected-access
+      buffer._storage.checkpointer = checkpointer()
       for episode in episodes[: 3 if with_unfinished else 2]:
         buffer.extend(episode)
       buffer.dumps(os.path.join(folder, name))
+      # A pickle of the number of threads, which no test reads.
+      os.remove(os.path.join(folder, name, 'prefetch.pkl'))
       held = buffer[:]
       total = 10 if with_unfinished else 8
       if total > capacity:

@@ -53,16 +53,34 @@ class KeysTest(parameterized.TestCase, tf.test.TestCase):
       groups = keys.group_rows(column)
       self.assertEqual(groups.salt, 2)
       self.assertLen(groups.fingerprints, 50)
-    with mock.patch.object(keys, 'fingerprint', lambda nest, salt: real(nest) % 4):
+    with mock.patch.object(
+        keys, 'fingerprint', lambda nest, salt: real(nest) % 4
+    ):
       with self.assertRaisesRegex(RuntimeError, 'Distinct keys'):
         keys.group_rows(column)
 
-  def test_a_fingerprint_alone_is_not_enough(self):
-    fingerprints = keys.fingerprint(tf.constant([7]))
-    _, found = keys.find(
-        tf.constant([7]), fingerprints, 0, lambda group: tf.constant([8])
+  def test_find_group(self):
+    column = tf.constant([7, 5, 7])
+    groups = keys.group_rows(column)
+    group, found = keys.find_group(
+        tf.constant([5, 6, 7]), groups.fingerprints, groups.salt
     )
-    self.assertAllEqual(found, [False])
+    self.assertAllEqual(found, [True, False, True])
+    self.assertAllEqual(
+        [group[0], group[2]], [groups.group[1], groups.group[0]]
+    )
+
+  def test_salts_change_what_is_hashed(self):
+    nest = {
+        'flag': tf.constant([True, False]),
+        'pose': tf.ones([2, 3, 2]),
+        'text': tf.constant([['a', 'b'], ['c', '']]),
+    }
+    prints = np.stack([keys.fingerprint(nest, salt) for salt in range(4)])
+    self.assertLen(np.unique(prints), 8)
+    empty = tf.nest.map_structure(lambda leaf: leaf[:0], nest)
+    for salt in 0, 1:
+      self.assertEqual(keys.fingerprint(empty, salt).shape, [0])
 
   def test_keys_of_another_kind(self):
     spec = {'o': tf.TensorSpec([None, 2], tf.float32)}

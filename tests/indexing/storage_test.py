@@ -14,7 +14,9 @@ class StorageTest(tf.test.TestCase):
   def test_there_and_back(self):
     rows = {
         'observation': {
-            'pose': (tf.constant([[1.5, -0.0], [2, 3]]), tf.constant(['a\0', ''])),
+            'pose': (
+                tf.constant([[1.5, -0.0], [2, 3]]), tf.constant(['a\0', ''])
+            ),
             'half': tf.constant([1, 2], tf.bfloat16),
         },
         'flag': tf.constant([True, False]),

@@ -160,7 +160,8 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
     for root, steps in enumerate(episodes):
       rows = contract.transitions(steps)
       self.assertAllEqual(
-          tree.mask[root, :, 0], [True] * (len(rows) + 1) + [False] * (4 - len(rows))
+          tree.mask[root, :, 0],
+          [True] * (len(rows) + 1) + [False] * (4 - len(rows)),
       )
       for depth, row in enumerate(rows):
         contract.assert_equal(

@@ -4,8 +4,8 @@ import tensorflow as tf
 
 from rlds2reverb.tokens import coefficients
 
-# What AdaptiveKLController(init_kl_coef=0.2, target=6.0, horizon=100) of TorchRL
-# 0.14.1 (torch 2.13.0) has after each of these updates.
+# What AdaptiveKLController(init_kl_coef=0.2, target=6.0, horizon=100) has after
+# each of these updates, in TorchRL 0.14.1 (torch 2.13.0).
 _UPDATES = (
     ([-1.2, -1.4], 0.2003333419561386),
     ([-3.0], 0.2007340043783188),
