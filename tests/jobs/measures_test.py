@@ -28,23 +28,33 @@ def _frames(rewards, reward=None, discount=1.0):
   )
 
 
-def _add(frames, pieces=1):
+def _add(frames, max_length=None):
+  """Adds all episodes as one block, or pieces of `max_length` of each."""
   added = measures.Measures()
-  borders = np.linspace(0, len(frames.step_type), pieces + 1).astype(int)
-  for begin, end in zip(borders, borders[1:]):
-    added.add(
-        frame_blocks.Block(
-            frame_blocks.slice_frames(frames, begin, end), 0, begin
-        )
-    )
+  ends = np.flatnonzero(frames.step_type == 2) + 1
+  splits = np.concatenate([[0], ends])
+  if max_length is None:
+    added.add(frame_blocks.Block(frames, list(range(len(ends))), splits, 0))
+    return added
+  for episode, (begin, end) in enumerate(zip(splits, ends)):
+    for start in range(begin, end, max_length):
+      stop = min(start + max_length, end)
+      added.add(
+          frame_blocks.Block(
+              frame_blocks.slice_frames(frames, start, stop),
+              [episode],
+              np.array([0, stop - start]),
+              start - begin,
+          )
+      )
   return added
 
 
 class MeasuresTest(absltest.TestCase):
 
   def test_however_the_frames_come_in_blocks(self):
-    for pieces in 1, 2, 3, 8:
-      counted = _add(_frames(_REWARDS), pieces)
+    for max_length in None, 1, 2, 4:
+      counted = _add(_frames(_REWARDS), max_length)
       self.assertEqual((counted.episodes, counted.steps), (3, 8))
       self.assertEqual(counted.num_bytes, 8 * (4 + 12 + 4 + 8 + 4))
       self.assertEqual(
