@@ -6,9 +6,11 @@ hard link), or by a copy where the file system has no such links.
 
 import os
 import shutil
-from typing import List
+from typing import Any, Iterator, List
 
+import numpy as np
 import tensorflow_datasets as tfds
+from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import saving
@@ -58,8 +60,13 @@ class RldsOutput(outputs.Output):
     }
 
   def write(self, number, folder, frames, episodes):
-    # This checks and counts every episode, before any of them is written.
-    num_blocks = sum(1 for _ in frames.frames())
+    # This checks and counts every episode, before any of them is written, which
+    # is most of the work.
+    episodes.share = 0.0
+    num_valid = sum(
+        np.count_nonzero(block.frames.step_type == ts.StepType.LAST)
+        for block in frames.frames()
+    )
     invalid = [bad.episode for bad in episodes.skipped()]
     kept = episodes.read_valid(invalid)
     part = self._part(folder, number)
@@ -67,9 +74,9 @@ class RldsOutput(outputs.Output):
     with whole.new_folder(part, [versions.INFO_FILE], replace=True) as path:
       shards = []
       num_bytes = 0
-      if num_blocks:
+      if num_valid:
         writing.write_episodes(
-            kept.prefetch(1).as_numpy_iterator(),
+            _counted(kept.prefetch(1).as_numpy_iterator(), num_valid, episodes),
             path,
             name=os.path.basename(self.plan.output.place),
             description=_DESCRIPTION,
@@ -136,6 +143,14 @@ class RldsOutput(outputs.Output):
 
   def _part(self, folder, number):
     return os.path.join(folder, _PARTS, f'{number:05d}')
+
+
+def _counted(written: Iterator[Any], total: int, episodes) -> Iterator[Any]:
+  """Yields what is written, and says how much of it is done."""
+  for index, episode in enumerate(written):
+    episodes.share = index / total
+    episodes.tick()
+    yield episode
 
 
 def _link(source: str, target: str) -> None:

@@ -91,9 +91,8 @@ def run_task(
   measures = measures_lib.Measures()
   last = start
 
-  def watch(block):
+  def tick():
     nonlocal last
-    measures.add(block)
     if time.monotonic() - last >= _SECONDS_PER_REPORT:
       last = time.monotonic()
       on_progress(progress())
@@ -105,16 +104,23 @@ def run_task(
           f'{num_skipped} episodes are invalid so far, and {max_skipped} may'
           f' be:\n{_describe(episodes.skipped())}'
       )
+    counts = measures.episodes, measures.steps, measures.num_bytes
     return Progress(
-        measures.episodes, measures.steps, measures.num_bytes, num_skipped
+        *(int(count * episodes.share) for count in counts), num_skipped
     )
 
+  def watch(block):
+    measures.add(block)
+    tick()
+
+  episodes.tick = tick
   output = output_kinds.of(plan)
   frames = episodes.frames()._replace(watch=watch)
   try:
     written = output.write(number, folder, frames, episodes)
   except tf.errors.OpError as error:
     raise TaskError(_explain(error, source, task)) from error
+  episodes.share = 1.0
   on_progress(progress())
   skipped = episodes.skipped()
   receipt = receipts.Receipt(
@@ -160,11 +166,16 @@ class _Episodes:
   Attributes:
     identity: what identifies them, but for their index.
     report: is filled when the frames are used.
+    share: how much of the work on the frames that were used is done; less than
+      1 for an output that uses them before it writes.
+    tick: a function for such an output to call, whenever it has done more.
   """
 
   def __init__(self, plan, task, source):
     self.identity = plan.identity(task)
     self.report = report_lib.ConversionReport()
+    self.share = 1.0
+    self.tick = lambda: None
     self._plan = plan
     self._task = task
     self._source = source

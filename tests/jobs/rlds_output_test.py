@@ -1,0 +1,75 @@
+"""Tests of RLDS as an output; convert_test has those of whole jobs."""
+
+import os
+from unittest import mock
+
+from absl.testing import absltest
+import tensorflow_datasets as tfds
+import tree
+
+from rlds2reverb.datasets import loading
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import tasks
+from tests.jobs import data_sets
+from tests.jobs import job_testing
+
+
+class RldsOutputTest(job_testing.JobTestCase):
+
+  def test_progress_is_that_of_writing(self):
+    plan = self.plan(plan_lib.RLDS, self.new(), episodes_per_task=8)
+    folder = self.new('job')
+    os.mkdir(folder)
+    seen = []
+    with mock.patch.object(tasks, '_SECONDS_PER_REPORT', 0.0):
+      tasks.run_task(plan, 0, folder, on_progress=seen.append)
+    episodes = [progress.episodes for progress in seen]
+    # Nothing is written yet when the 8 episodes are checked.
+    self.assertEqual(episodes, [0] * 8 + list(range(8)) + [8])
+
+  def test_a_task_without_a_valid_episode(self):
+    episodes = [data_sets.episode(index, 3) for index in range(3)]
+    for step in episodes[1]['steps']:
+      step['is_first'] = False
+    folder = data_sets.write(self.new('data'), episodes)
+    plan = self.plan(
+        plan_lib.RLDS, self.new('my-data'), directory=folder, episodes_per_task=1
+    )
+    self.assertLen(plan.tasks, 3)
+    self.convert(plan)
+    self.assertEqual(
+        [
+            int(episode['steps']['observation'][0, 0])
+            for episode in loading.load_episodes(plan.output.place)
+        ],
+        [0, 2],
+    )
+    info = tfds.builder_from_directory(plan.output.place).info
+    self.assertEqual(info.splits['train'].shard_lengths, [1, 1])
+    self.assertEqual(info.name, 'my_data')
+
+  def test_the_fields_are_those_of_the_data(self):
+    directory = os.path.join(job_testing.RECORDED, 'cartpole_pixels')
+    plan = self.plan(plan_lib.RLDS, self.new(), directory=directory)
+    self.convert(plan)
+    written, original = (
+        loading.load_episodes(path)
+        for path in (plan.output.place, directory)
+    )
+    self.assertEqual(written.element_spec, original.element_spec)
+    self.assertEqual(
+        [_leaves(episode) for episode in written],
+        [_leaves(episode) for episode in original],
+    )
+
+
+def _leaves(episode):
+  """Returns the path and the values of every leaf of an episode."""
+  return [
+      (path, leaf.numpy().tolist())
+      for path, leaf in tree.flatten_with_path(episode)
+  ]
+
+
+if __name__ == '__main__':
+  absltest.main()
