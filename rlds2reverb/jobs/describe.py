@@ -172,16 +172,17 @@ def describe_checkpoint(
     return description_lib.Description(source=directory, tables=described)
   name = max(with_frames, key=lambda name: records.num_items(tables[name]))
   episodes = checkpoint_episodes.read_checkpoint_episodes(directory, name)
-  is_sample = sample is not None and sample < episodes.num_episodes
+  is_sample = sample is not None and any(
+      True for _ in episodes.skip(sample).take(1)
+  )
   collected = one_pass.read_once(
-      episodes.data.take(sample) if is_sample else episodes.data,
+      episodes.take(sample) if is_sample else episodes,
       num_excerpts=num_excerpts,
       seed=seed,
   )
   return description_lib.make_description(
       collected,
       f'{directory}, table {name}',
-      num_available=episodes.num_episodes,
       is_sample=is_sample,
       tables=described,
   )

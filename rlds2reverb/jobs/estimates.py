@@ -71,12 +71,14 @@ def table_of(
     num_steps: the number of their steps.
     spec: the spec of a frame.
   """
-  length = max(round(num_steps / num_episodes), 1)
+  lengths = np.array([max(round(num_steps / num_episodes), 1)])
   if table.sequence_length is None:
-    per_episode = int(not table.is_too_long(length))
+    per_episode = ~table.is_too_long(lengths)
   else:
-    per_episode = len(table.starts(0, length + table.padding(length)))
-  items = per_episode * num_episodes
+    _, per_episode = table.starts(
+        np.zeros_like(lengths), lengths + table.padding(lengths)
+    )
+  items = int(per_episode[0]) * num_episodes
   return Estimate(
       items,
       items * _ITEM_BYTES + num_steps * blocks.step_bytes(spec),

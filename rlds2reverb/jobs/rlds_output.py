@@ -30,6 +30,9 @@ class RldsOutput(outputs.Output):
     place = self.plan.output.place
     if self.is_finished(folder, receipts):
       return [f'to the RLDS data set {place}']
+    if self._adds:
+      self._check_addition()
+      return [f'into the RLDS data set {place}, after what it holds']
     if files.names_in(place):
       raise FileExistsError(
           f'{place} is not empty, and not the output of this job. Choose'
@@ -40,16 +43,21 @@ class RldsOutput(outputs.Output):
     return [f'to a new RLDS data set {place}']
 
   def is_finished(self, folder, receipts):
-    """Returns whether there is a data set of as many episodes."""
+    """Returns whether there is a data set that holds what receipts say."""
     place = self.plan.output.place
+    if self._adds:
+      return self._is_added() and not os.path.isdir(
+          os.path.join(folder, _PARTS)
+      )
     if len(receipts) < len(self.plan.tasks) or not files.exists(
         os.path.join(place, versions.INFO_FILE)
     ):
       return False
     splits = tfds.builder_from_directory(place).info.splits
+    # Episodes that were repaired may have come later.
     return self.plan.output.split in splits and (
         splits[self.plan.output.split].num_examples
-        == sum(receipt.episodes for receipt in receipts.values())
+        >= sum(receipt.episodes for receipt in receipts.values())
     )
 
   def lost(self, folder, receipts):
@@ -103,12 +111,25 @@ class RldsOutput(outputs.Output):
         for part, output in parts
         for name, count in output['files']
     ]
-    if not shards:
+    num_bytes = sum(output['bytes'] for _, output in parts)
+    description = _DESCRIPTION
+    if self._adds:
+      if self._is_added():
+        return  # This was interrupted when all was written.
+      info = tfds.builder_from_directory(self.plan.output.place).info
+      there = info.splits[self.plan.output.split]
+      shards = [*zip(there.filepaths, there.shard_lengths), *shards]
+      num_bytes += there.num_bytes
+      description = info.description
+    elif shards:
+      first = next(part for part, output in parts if output['files'])
+      info = tfds.builder_from_directory(first).info
+    else:
       raise ValueError('There are no valid episodes to write.')
-    first = next(part for part, output in parts if output['files'])
-    info = tfds.builder_from_directory(first).info
+    if self.plan.only is not None:
+      description += f'\n{self._mark}'
     with whole.new_folder(
-        self.plan.output.place, [versions.INFO_FILE]
+        self.plan.output.place, [versions.INFO_FILE], replace=self._adds
     ) as path:
       template = tfds.core.ShardedFileTemplate(
           data_dir=path,
@@ -129,17 +150,48 @@ class RldsOutput(outputs.Output):
               tfds.core.SplitInfo(
                   name=self.plan.output.split,
                   shard_lengths=[count for _, count in shards],
-                  num_bytes=sum(output['bytes'] for _, output in parts),
+                  num_bytes=num_bytes,
                   filename_template=template,
               )
           ],
           filename_template=template,
-          description=_DESCRIPTION,
+          description=description,
           check_data=False,
       )
 
   def clean(self, folder):
     shutil.rmtree(os.path.join(folder, _PARTS), ignore_errors=True)
+
+  @property
+  def _adds(self) -> bool:
+    """Whether repaired episodes go into a data set that is there."""
+    return self.plan.only is not None and bool(
+        files.names_in(self.plan.output.place)
+    )
+
+  @property
+  def _mark(self) -> str:
+    """What the description of the data set says when they are in it."""
+    return f'Repaired by job {self.plan.hash}.'
+
+  def _is_added(self) -> bool:
+    info = tfds.builder_from_directory(self.plan.output.place).info
+    return self._mark in info.description.splitlines()
+
+  def _check_addition(self) -> None:
+    """Raises an error if episodes cannot be added to what is there."""
+    place = self.plan.output.place
+    if not files.exists(os.path.join(place, versions.INFO_FILE)):
+      raise FileExistsError(
+          f'{place} is not empty, and no RLDS data set that repaired episodes'
+          ' could be added to.'
+      )
+    splits = list(tfds.builder_from_directory(place).info.splits)
+    if splits != [self.plan.output.split]:
+      raise ValueError(
+          f'Repaired episodes go into the split {self.plan.output.split!r} of'
+          f' {place}, which has the splits {splits}.'
+      )
 
   def _part(self, folder, number):
     return os.path.join(folder, _PARTS, f'{number:05d}')

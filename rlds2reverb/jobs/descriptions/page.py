@@ -103,10 +103,12 @@ class _Page:
 
   def counts(self) -> Iterator[str]:
     if self._description.is_sample:
+      total = ''
+      if self._description.num_available is not None:
+        total = f' of {self._value("num_available")}'
       yield (
           '<p class="sample">This is about a sample of'
-          f' {self._value("counts", "episodes")} of'
-          f' {self._value("num_available")} episodes.</p>'
+          f' {self._value("counts", "episodes")}{total} episodes.</p>'
       )
     if not self._plain['counts']:
       return

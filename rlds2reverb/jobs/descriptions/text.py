@@ -45,9 +45,12 @@ def how_many(description: description_lib.Description) -> str:
   count = number(description.counts['episodes'])
   if not description.is_sample:
     return f'{count} episodes'
+  total = ''
+  if description.num_available is not None:
+    total = f' of {number(description.num_available)}'
   return (
-      f'a sample of {count} of {number(description.num_available)} episodes;'
-      ' all that follows is about the sample'
+      f'a sample of {count}{total} episodes; all that follows is about the'
+      ' sample'
   )
 
 

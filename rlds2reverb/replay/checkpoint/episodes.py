@@ -13,7 +13,6 @@ most of the checkpoint is, though compressed.
 """
 
 import collections
-import dataclasses
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import numpy as np
@@ -36,20 +35,6 @@ _SNAPPY = pyarrow.Codec('snappy')
 _Columns = Dict[int, Set[Tuple[int, int]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckpointEpisodes:
-  """The episodes of a table of a checkpoint.
-
-  Attributes:
-    data: a data set of episodes with stacked steps.
-    num_episodes: the number of episodes that the chunks name. One of which
-      frames are missing in the middle comes out as two.
-  """
-
-  data: tf.data.Dataset
-  num_episodes: int
-
-
 def signature_of(table: Any) -> Any:
   """Returns the signature of a table of `records.read_tables`, or None."""
   if not table.HasField('signature'):
@@ -59,7 +44,7 @@ def signature_of(table: Any) -> Any:
 
 def read_checkpoint_episodes(
     directory: str, table_name: str
-) -> CheckpointEpisodes:
+) -> tf.data.Dataset:
   """Reads the episodes of a table whose items are of `Trajectory` frames.
 
   An episode is terminal if the discount of its last frame is 0.
@@ -69,8 +54,9 @@ def read_checkpoint_episodes(
     table_name: the name of the table.
 
   Returns:
-    The episodes. The steps have the seven fields of RLDS, and `policy_info`
-    where the frames have any.
+    A data set of episodes with stacked steps, which have the seven fields of
+    RLDS, and `policy_info` where the frames have any. An episode of which
+    frames are missing in the middle comes out as two.
 
   Raises:
     FileNotFoundError: if `directory` is not a whole checkpoint.
@@ -114,10 +100,9 @@ def read_checkpoint_episodes(
       ),
       *[tf.TensorSpec([None], tf.bool)] * 3,
   )
-  data = tf.data.Dataset.from_generator(
+  return tf.data.Dataset.from_generator(
       generate, output_signature={rlds.STEPS: spec}
   )
-  return CheckpointEpisodes(data, len(counts))
 
 
 def _columns_of_chunks(directory: str, table_name: str) -> _Columns:
@@ -221,21 +206,28 @@ def _assemble(
     order = np.argsort(at, kind='stable')
     leaves.append(values[order[np.searchsorted(at[order], common)]])
   frames = tf.nest.pack_sequence_as(signature, leaves)
-  # Frames may be missing, and sequences may go on into the next episode.
-  is_start = np.concatenate([
-      [False],
-      (np.diff(common) > 1) | (frames.step_type[1:] == ts.StepType.FIRST),
-  ])
+  # Frames may be missing, and chunks and sequences may go on into the next
+  # episode. The frame of an episode of one step is a LAST one, followed by one;
+  # any other LAST frame after a LAST one fills an episode up.
+  is_last = frames.step_type == ts.StepType.LAST
+  is_single = is_last & (frames.next_step_type == ts.StepType.LAST)
+  is_first = (frames.step_type == ts.StepType.FIRST) | is_single
+  is_filled = is_last & ~is_single & np.concatenate([[False], is_last[:-1]])
+  common, frames, is_first = tf.nest.map_structure(
+      lambda leaf: leaf[~is_filled], (common, frames, is_first)
+  )
+  is_start = is_first | np.concatenate([[False], np.diff(common) > 1])
+  is_start[0] = False
   ends = [*np.flatnonzero(is_start), len(common)]
   for begin, end in zip([0, *ends], ends):
     part = tf.nest.map_structure(
         lambda leaf: leaf[begin:end], frames  # pylint: disable=cell-var-from-loop
     )
     is_last = part.step_type == ts.StepType.LAST
-    # The frame of an episode of one step is a LAST one.
-    is_first = (part.step_type == ts.StepType.FIRST) | (end - begin == 1)
     is_terminal = is_last & (part.discount == 0)
-    yield {rlds.STEPS: _steps_of(part, is_first, is_last, is_terminal)}
+    yield {
+        rlds.STEPS: _steps_of(part, is_first[begin:end], is_last, is_terminal)
+    }
 
 
 def _steps_of(

@@ -14,10 +14,8 @@ from tests import testing
 
 def _read(path, table=testing.TABLE):
   found = episodes.read_checkpoint_episodes(path, table)
-  read = [
-      episode['steps'] for episode in found.data.as_numpy_iterator()
-  ]
-  return found.num_episodes, read
+  read = [episode['steps'] for episode in found.as_numpy_iterator()]
+  return len(read), read
 
 
 class EpisodesTest(checkpoints.CheckpointTestCase):
