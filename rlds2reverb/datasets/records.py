@@ -16,12 +16,19 @@ from tensorflow_datasets.core import dataset_builder
 from tensorflow_datasets.core import file_adapters
 from tensorflow_datasets.core import reader
 
+from rlds2reverb.datasets import joining
 from rlds2reverb.episodes import packs
 
 RECORD = 'record'
 
 # So many records of a few bytes take no more time each than more of them would.
 _MAX_BATCH = 512
+
+# So many records are read at a time where some may be much larger than others.
+_SMALL_BATCH = 8
+
+# The mark of a batch after which nothing has to be read again.
+_FINE = np.int64(-1)
 
 # Nothing here needs AutoGraph, which would take most of a second to find out.
 _no_autograph = tf.autograph.experimental.do_not_convert
@@ -88,11 +95,18 @@ def record_batches(
   if records.element_spec.get(RECORD) != tf.TensorSpec([], tf.string):
     return None  # Another version of TFDS may work in another way.
   size = _batch_size(split_info, max_bytes)
+  small = _small_batch_size(split_info, size, max_bytes)
+  join = lambda batches: (
+      batches
+      if small == size
+      else joining.join_batches(batches, RECORD, max_bytes, size)
+  )
   cut = _no_autograph(lambda batch: _cut(batch, max_bytes))
   if not is_repeatable:
-    return records.batch(size).flat_map(cut)
+    batches = records.batch(small).map(_no_autograph(lambda one: (_FINE, one)))
+    return join(batches).flat_map(_no_autograph(lambda _, batch: cut(batch)))
   return _batches_until_an_error(
-      records, split_info.file_instructions, size, cut
+      records, split_info.file_instructions, small, join, cut
   )
 
 
@@ -140,10 +154,16 @@ def _batch_size(split_info, max_bytes: int) -> int:
   return min(max(size, 1), _MAX_BATCH)
 
 
+def _small_batch_size(split_info, size: int, max_bytes: int) -> int:
+  """Returns how many records are read before their bytes are known."""
+  return min(size, _SMALL_BATCH)
+
+
 def _batches_until_an_error(
     records: tf.data.Dataset,
     files: Sequence[Any],
     size: int,
+    join: Callable[[tf.data.Dataset], tf.data.Dataset],
     cut: Callable[[Dict[str, tf.Tensor]], tf.data.Dataset],
 ) -> tf.data.Dataset:
   """Batches records, so that none before an error is lost.
@@ -155,7 +175,9 @@ def _batches_until_an_error(
   Args:
     records: a data set of dicts of `[]`.
     files: the instructions of TFDS, which say how many there must be.
-    size: how many records a batch has.
+    size: how many records are read at a time.
+    join: a function that joins the batches of that size; see
+      `joining.join_batches`. The mark is where to read again, or `_FINE`.
     cut: a function that returns the data set of the parts of a batch.
 
   Returns:
@@ -185,14 +207,24 @@ def _batches_until_an_error(
     number, batch = numbered
     start = tf.minimum(position * size, num_records)
     expected = tf.minimum(num_records - start, size)
-    return tf.cond(
-        (number == position)
-        & (tf.size(batch[RECORD], tf.int64) == expected),
-        lambda: cut(batch),
-        lambda: one_by_one(start),
+    is_there = (number == position) & (
+        tf.size(batch[RECORD], tf.int64) == expected
+    )
+    stop = tf.where(is_there, expected, 0)
+    return tf.where(is_there, _FINE, start), tf.nest.map_structure(
+        lambda leaf: leaf[:stop], batch
     )
 
-  return batches.concatenate(end).enumerate().flat_map(find_missing)
+  @_no_autograph
+  def parts(start, batch):
+    return tf.cond(
+        start == _FINE,
+        lambda: cut(batch),
+        lambda: cut(batch).concatenate(one_by_one(start)),
+    )
+
+  marked = batches.concatenate(end).enumerate().map(find_missing)
+  return join(marked).flat_map(parts)
 
 
 def _fail(nothing):
