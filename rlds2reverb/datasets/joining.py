@@ -65,7 +65,7 @@ def join_batches(
     # Conditions would take much longer than these numbers.
     last = tf.cast(is_last, tf.int32)
     stay = tf.cast(fits & ~is_last, tf.int32)
-    counts = stay * held.num_batches, (1 - last)
+    counts = stay * held.num_batches, 1 - last
     out = {}
     lists = {}
     for key in batch:
@@ -90,19 +90,10 @@ def join_batches(
     zero = tf.constant(0, tf.int64)
     return _Held({key: _empty() for key in spec}, tf.constant(0), zero, zero)
 
-  @_no_autograph
-  def joined(unused_one):
-    return (
-        batches.concatenate(end)
-        .scan(_nothing(), add)
-        .filter(_no_autograph(lambda mark, lists, comes_out: comes_out))
-    )
-
-  # This is in the function of a `flat_map`, because the graph of a data set
-  # cannot hold a variant.
   return (
-      tf.data.Dataset.range(1)
-      .flat_map(joined)
+      batches.concatenate(end)
+      .scan(_nothing(), add)
+      .filter(_no_autograph(lambda mark, lists, comes_out: comes_out))
       .map(
           _no_autograph(
               lambda mark, lists, comes_out: (

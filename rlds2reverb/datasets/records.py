@@ -5,6 +5,7 @@ record by itself. To parse many at once, they are read here in batches, in the
 order in which TFDS gives the episodes.
 """
 
+from concurrent import futures
 import dataclasses
 import os
 from typing import Any, Callable, Dict, Optional, Sequence
@@ -24,8 +25,18 @@ RECORD = 'record'
 # So many records of a few bytes take no more time each than more of them would.
 _MAX_BATCH = 512
 
-# So many records are read at a time where some may be much larger than others.
-_SMALL_BATCH = 8
+# So many records are read at a time where large ones may stand side by side.
+# To batch them takes their bytes twice.
+_SMALL_BATCH = 4
+
+# A batch of so few records takes long to read, whatever is done with it.
+_FEW_RECORDS = 32
+
+# So many times the bytes of a batch may be in memory.
+_MANY_BATCHES = 16
+
+# How many files are asked for their size at a time.
+_MAX_STATS = 16
 
 # The mark of a batch after which nothing has to be read again.
 _FINE = np.int64(-1)
@@ -66,7 +77,11 @@ def record_batches(
     read_config: the options of TFDS.
     max_bytes: how many bytes of records a batch should have at most; see
       `packs.bounds_of_parts`. Up to 512 records are read before they are cut
-      into batches: as many as have `max_bytes` on average.
+      into batches: as many as have `max_bytes` on average. Where large records
+      may stand side by side, 4 at a time are read, and joined while they fit:
+      if TFDS did not shuffle the data set, if the average sizes of its files
+      differ, or if it has one file. A file with large records among more than
+      100,000 small ones is not found if it is the only one.
 
   Returns:
     A data set of pairs, the arguments of `cut_out`, which returns a batch. None
@@ -95,7 +110,7 @@ def record_batches(
   if records.element_spec.get(RECORD) != tf.TensorSpec([], tf.string):
     return None  # Another version of TFDS may work in another way.
   size = _batch_size(split_info, max_bytes)
-  small = _small_batch_size(split_info, size, max_bytes)
+  small = _small_batch_size(builder.info, split_info, size, max_bytes)
   join = lambda batches: (
       batches
       if small == size
@@ -154,9 +169,56 @@ def _batch_size(split_info, max_bytes: int) -> int:
   return min(max(size, 1), _MAX_BATCH)
 
 
-def _small_batch_size(split_info, size: int, max_bytes: int) -> int:
-  """Returns how many records are read before their bytes are known."""
-  return min(size, _SMALL_BATCH)
+def _small_batch_size(info, split_info, size: int, max_bytes: int) -> int:
+  """Returns how many records are read before their bytes are looked at.
+
+  To look costs some 20 microseconds a record, several times as much as to read
+  a short episode. So it is done only where that does not count, or where large
+  records may stand side by side: TFDS spreads them, unless it kept the order.
+
+  Args:
+    info: the `DatasetInfo`.
+    split_info: the split.
+    size: how many records have `max_bytes` on average, or `_MAX_BATCH`.
+    max_bytes: how many bytes of records a batch should have at most.
+  """
+  if size <= _SMALL_BATCH:
+    return size
+  files = split_info.file_instructions
+  try:
+    with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
+      num_bytes = list(executor.map(_file_bytes, files))
+  except tf.errors.OpError:
+    return size  # That a file cannot be read is told when it is read.
+  if sum(num_bytes) <= _MANY_BATCHES * max_bytes:
+    return size
+  if (
+      info.disable_shuffling
+      or size <= _FEW_RECORDS
+      or (len(files) == 1 and size < _MAX_BATCH)
+      or _differ(files, num_bytes, max_bytes)
+  ):
+    return _SMALL_BATCH
+  return size
+
+
+def _file_bytes(file) -> int:
+  return tf.io.gfile.stat(os.fspath(file.filename)).length
+
+
+def _differ(files, num_bytes: Sequence[int], max_bytes: int) -> bool:
+  """Returns whether some files have many more bytes than their records say."""
+  averages = [
+      size / max(file.examples_in_shard, 1)
+      for size, file in zip(num_bytes, files)
+  ]
+  usual = sorted(averages)[(len(averages) - 1) // 2]
+  # A file of a few records may have larger ones by chance.
+  excess = sum(
+      max(size - 1.5 * usual * file.examples_in_shard, 0)
+      for size, file in zip(num_bytes, files)
+  )
+  return excess > _MANY_BATCHES * max_bytes
 
 
 def _batches_until_an_error(
