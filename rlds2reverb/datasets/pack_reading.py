@@ -71,11 +71,10 @@ def read_packs(
 ) -> Optional[tf.data.Dataset]:
   """Reads the episodes of a split as packs, in the order of TFDS.
 
-  A pack has up to about 2 MiB, or one episode. Records are read some hundreds
-  at a time if they are small on average: where a few are much larger than the
-  others, and lie together, they are in memory together. Files that cannot be
-  read to their end are as in `records.record_batches`. An episode that cannot
-  be parsed or decoded raises the error where its pack would come out.
+  A pack has up to about 2 MiB, or one episode. How many records are in memory
+  together, and what becomes of files that cannot be read to their end, is as in
+  `records.record_batches`. An episode that cannot be parsed or decoded raises
+  the error where its pack would come out.
 
   Args:
     builder: the builder of an RLDS data set on disk.

@@ -5,6 +5,7 @@ record by itself. To parse many at once, they are read here in batches, in the
 order in which TFDS gives the episodes.
 """
 
+from concurrent import futures
 import dataclasses
 import os
 from typing import Any, Callable, Dict, Optional, Sequence
@@ -16,12 +17,29 @@ from tensorflow_datasets.core import dataset_builder
 from tensorflow_datasets.core import file_adapters
 from tensorflow_datasets.core import reader
 
+from rlds2reverb.datasets import joining
 from rlds2reverb.episodes import packs
 
 RECORD = 'record'
 
 # So many records of a few bytes take no more time each than more of them would.
 _MAX_BATCH = 512
+
+# So many records are read at a time where large ones may stand side by side.
+# To batch them takes their bytes twice.
+_SMALL_BATCH = 4
+
+# A batch of so few records takes long to read, whatever is done with it.
+_FEW_RECORDS = 32
+
+# So many times the bytes of a batch may be in memory.
+_MANY_BATCHES = 16
+
+# How many files are asked for their size at a time.
+_MAX_STATS = 16
+
+# The mark of a batch after which nothing has to be read again.
+_FINE = np.int64(-1)
 
 # Nothing here needs AutoGraph, which would take most of a second to find out.
 _no_autograph = tf.autograph.experimental.do_not_convert
@@ -59,7 +77,11 @@ def record_batches(
     read_config: the options of TFDS.
     max_bytes: how many bytes of records a batch should have at most; see
       `packs.bounds_of_parts`. Up to 512 records are read before they are cut
-      into batches: as many as have `max_bytes` on average.
+      into batches: as many as have `max_bytes` on average. Where large records
+      may stand side by side, 4 at a time are read, and joined while they fit:
+      if TFDS did not shuffle the data set, if the average sizes of its files
+      differ, or if it has one file. A file with large records among more than
+      100,000 small ones is not found if it is the only one.
 
   Returns:
     A data set of pairs, the arguments of `cut_out`, which returns a batch. None
@@ -88,11 +110,18 @@ def record_batches(
   if records.element_spec.get(RECORD) != tf.TensorSpec([], tf.string):
     return None  # Another version of TFDS may work in another way.
   size = _batch_size(split_info, max_bytes)
+  small = _small_batch_size(builder.info, split_info, size, max_bytes)
+  join = lambda batches: (
+      batches
+      if small == size
+      else joining.join_batches(batches, RECORD, max_bytes, size)
+  )
   cut = _no_autograph(lambda batch: _cut(batch, max_bytes))
   if not is_repeatable:
-    return records.batch(size).flat_map(cut)
+    batches = records.batch(small).map(_no_autograph(lambda one: (_FINE, one)))
+    return join(batches).flat_map(_no_autograph(lambda _, batch: cut(batch)))
   return _batches_until_an_error(
-      records, split_info.file_instructions, size, cut
+      records, split_info.file_instructions, small, join, cut
   )
 
 
@@ -140,10 +169,63 @@ def _batch_size(split_info, max_bytes: int) -> int:
   return min(max(size, 1), _MAX_BATCH)
 
 
+def _small_batch_size(info, split_info, size: int, max_bytes: int) -> int:
+  """Returns how many records are read before their bytes are looked at.
+
+  To look costs some 20 microseconds a record, several times as much as to read
+  a short episode. So it is done only where that does not count, or where large
+  records may stand side by side: TFDS spreads them, unless it kept the order.
+
+  Args:
+    info: the `DatasetInfo`.
+    split_info: the split.
+    size: how many records have `max_bytes` on average, or `_MAX_BATCH`.
+    max_bytes: how many bytes of records a batch should have at most.
+  """
+  if size <= _SMALL_BATCH:
+    return size
+  files = split_info.file_instructions
+  try:
+    with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
+      num_bytes = list(executor.map(_file_bytes, files))
+  except tf.errors.OpError:
+    return size  # That a file cannot be read is told when it is read.
+  if sum(num_bytes) <= _MANY_BATCHES * max_bytes:
+    return size
+  if (
+      info.disable_shuffling
+      or size <= _FEW_RECORDS
+      or (len(files) == 1 and size < _MAX_BATCH)
+      or _differ(files, num_bytes, max_bytes)
+  ):
+    return _SMALL_BATCH
+  return size
+
+
+def _file_bytes(file) -> int:
+  return tf.io.gfile.stat(os.fspath(file.filename)).length
+
+
+def _differ(files, num_bytes: Sequence[int], max_bytes: int) -> bool:
+  """Returns whether some files have many more bytes than their records say."""
+  averages = [
+      size / max(file.examples_in_shard, 1)
+      for size, file in zip(num_bytes, files)
+  ]
+  usual = sorted(averages)[(len(averages) - 1) // 2]
+  # A file of a few records may have larger ones by chance.
+  excess = sum(
+      max(size - 1.5 * usual * file.examples_in_shard, 0)
+      for size, file in zip(num_bytes, files)
+  )
+  return excess > _MANY_BATCHES * max_bytes
+
+
 def _batches_until_an_error(
     records: tf.data.Dataset,
     files: Sequence[Any],
     size: int,
+    join: Callable[[tf.data.Dataset], tf.data.Dataset],
     cut: Callable[[Dict[str, tf.Tensor]], tf.data.Dataset],
 ) -> tf.data.Dataset:
   """Batches records, so that none before an error is lost.
@@ -155,7 +237,9 @@ def _batches_until_an_error(
   Args:
     records: a data set of dicts of `[]`.
     files: the instructions of TFDS, which say how many there must be.
-    size: how many records a batch has.
+    size: how many records are read at a time.
+    join: a function that joins the batches of that size; see
+      `joining.join_batches`. The mark is where to read again, or `_FINE`.
     cut: a function that returns the data set of the parts of a batch.
 
   Returns:
@@ -185,14 +269,24 @@ def _batches_until_an_error(
     number, batch = numbered
     start = tf.minimum(position * size, num_records)
     expected = tf.minimum(num_records - start, size)
-    return tf.cond(
-        (number == position)
-        & (tf.size(batch[RECORD], tf.int64) == expected),
-        lambda: cut(batch),
-        lambda: one_by_one(start),
+    is_there = (number == position) & (
+        tf.size(batch[RECORD], tf.int64) == expected
+    )
+    stop = tf.where(is_there, expected, 0)
+    return tf.where(is_there, _FINE, start), tf.nest.map_structure(
+        lambda leaf: leaf[:stop], batch
     )
 
-  return batches.concatenate(end).enumerate().flat_map(find_missing)
+  @_no_autograph
+  def parts(start, batch):
+    return tf.cond(
+        start == _FINE,
+        lambda: cut(batch),
+        lambda: cut(batch).concatenate(one_by_one(start)),
+    )
+
+  marked = batches.concatenate(end).enumerate().map(find_missing)
+  return join(marked).flat_map(parts)
 
 
 def _fail(nothing):

@@ -100,9 +100,10 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.product(
       damage=['cut_off', 'overwritten', 'missing', 'shorter', 'longer'],
-      size=[1, 7, 512],
+      sizes=[(1, 1), (7, 7), (512, 512), (512, 3)],
   )
-  def test_a_damaged_file(self, damage, size):
+  def test_a_damaged_file(self, damage, sizes):
+    size, small = sizes
     directory = os.path.join(self.create_tempdir().full_path, 'damaged')
     shutil.copytree(self._directory, directory)
     first, second, _ = self._files(directory)
@@ -128,7 +129,9 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     episodes = loading.load_episodes(directory, read_config=config)
     expected, error = _read_until_an_error(episodes)
     self.assertIsNotNone(error)
-    with mock.patch.object(records, '_MAX_BATCH', size):
+    with mock.patch.object(
+        records, '_MAX_BATCH', size
+    ), mock.patch.object(records, '_small_batch_size', return_value=small):
       packs = packs_lib.packs_of(
           loading.load_episodes(directory, read_config=config)
       )
@@ -163,6 +166,31 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     packs = packs_lib.packs_of(loading.load_episodes(directory))
     with self.assertRaises(tf.errors.NotFoundError):
       list(packs)
+
+  def test_small_batches_are_joined(self):
+    # An unknown number of records is read in another way.
+    for config in dict(), dict(assert_cardinality=False):
+      with mock.patch.object(records, '_small_batch_size', return_value=4):
+        batches = list(_batches(self._directory, 1 << 20, **config))
+      self.assertEqual([len(b['record']) for b in batches], [_NUM_EPISODES])
+
+  def test_where_few_records_are_read_at_a_time(self):
+    size = 100_000
+    large = [[b'x'] * 200 + [b'x' * size] * 40, [b'x'] * 240, [b'x'] * 240]
+    equal = [[b'x' * 1000] * 240] * 3
+    for files, expected in (large, 4), (equal, 512), (large[:1], 4):
+      directory = self.create_tempdir().full_path
+      tfds_files.write_records(directory, _FEATURES, files)
+      builder = tfds.builder_from_directory(directory)
+      info = builder.info.splits['train']
+      found = lambda size, max_bytes: records._small_batch_size(
+          builder.info, info, size, max_bytes
+      )
+      self.assertEqual(found(512 - (len(files) == 1), 10_000), expected)
+      # The whole split has no more bytes than may be in memory.
+      self.assertEqual(found(512, 1 << 20), 512)
+      self.assertEqual(found(3, 10_000), 3)
+      self.assertEqual(found(30, 10_000), 4)
 
   def test_orders_that_are_not_known(self):
     config = tfds.ReadConfig(
