@@ -74,7 +74,7 @@ class OutcomesTest(tf.test.TestCase):
       for episode, (begin, end) in enumerate(
           zip(row_splits[:-1], row_splits[1:])
       ):
-        one = tf.nest.map_structure(lambda leaf: leaf[begin:end], steps)  # pylint: disable=cell-var-from-loop
+        one = {name: leaf[begin:end] for name, leaf in steps.items()}
         of_episode = [column[episode] for column in found]
         # Not even the last bit may differ.
         np.testing.assert_array_equal(of_episode, outcomes.outcome(one))
