@@ -80,8 +80,8 @@ def to_rows(steps: Dict[str, Any], leaves: Leaves) -> tf.Tensor:
   """
   length = tf.shape(outcomes.flag(steps, rlds.IS_LAST))[0]
   is_end = (tf.range(length) == length - 1)[:, None]
-  ends = tf.where(is_end, _as_row(outcomes.outcome(steps)), np.nan)
-  return tf.concat([*_columns(steps, leaves), ends], axis=1)
+  in_last_row = tf.where(is_end, _as_row(outcomes.outcome(steps)), np.nan)
+  return tf.concat([*_columns(steps, leaves), in_last_row], axis=1)
 
 
 def pack_to_rows(pack: packs.Pack, leaves: Leaves) -> tf.Tensor:
@@ -98,11 +98,12 @@ def pack_to_rows(pack: packs.Pack, leaves: Leaves) -> tf.Tensor:
   # An episode without steps has no row.
   has_steps = ends > begins
   last_rows = tf.boolean_mask(ends, has_steps)[:, None] - 1
-  nothing = tf.fill([pack.row_splits[-1], NUM_OUTCOMES], tf.constant(np.nan, tf.float64))
-  ends = tf.tensor_scatter_nd_update(
-      nothing, last_rows, tf.boolean_mask(values, has_steps)
+  in_last_rows = tf.tensor_scatter_nd_update(
+      tf.fill([pack.row_splits[-1], NUM_OUTCOMES], np.float64(np.nan)),
+      last_rows,
+      tf.boolean_mask(values, has_steps),
   )
-  return tf.concat([*_columns(pack.steps, leaves), ends], axis=1)
+  return tf.concat([*_columns(pack.steps, leaves), in_last_rows], axis=1)
 
 
 def _as_row(outcome: outcomes.Outcome) -> tf.Tensor:
