@@ -207,38 +207,91 @@ def packed(
     episodes: List[Episode], spec: Any = None, pack_size: int = 3
 ) -> tf.data.Dataset:
   """Returns what `stacked` does, and remembers packs of several episodes."""
-  spec = stacked_spec(episodes[0]) if spec is None else spec
+  return _with_packs(
+      stacked(episodes, spec),
+      lambda: [{'steps': episode} for episode in episodes],
+      pack_size,
+  )
+
+
+def in_packs(rlds_data: tf.data.Dataset, pack_size: int = 3) -> tf.data.Dataset:
+  """Returns `rlds_data`, and remembers packs of the episodes that it has now.
+
+  Args:
+    rlds_data: a data set of episodes with stacked steps, and any other fields.
+    pack_size: the number of episodes of a pack.
+  """
+  episodes = list(rlds_data.as_numpy_iterator())
+  return _with_packs(rlds_data, lambda: episodes, pack_size)
+
+
+def _with_packs(rlds_data, get_episodes, pack_size) -> tf.data.Dataset:
+  fields = dict(rlds_data.element_spec)
+  steps = fields.pop('steps')
 
   def packs():
-    left = list(episodes)
+    left = list(get_episodes())
     while left:
       size = 1
-      if has_one_length(left[0]):
-        while size < min(pack_size, len(left)) and has_one_length(left[size]):
+      if has_one_length(left[0]['steps']):
+        while size < min(pack_size, len(left)) and has_one_length(
+            left[size]['steps']
+        ):
           size += 1
       yield _pack(left[:size])
       left = left[size:]
 
   return packs_lib.with_packs(
-      stacked(episodes, spec),
+      rlds_data,
       tf.data.Dataset.from_generator(
           packs,
           output_signature=packs_lib.Pack(
-              spec, tf.TensorSpec([None], tf.int64), {}
+              steps,
+              tf.TensorSpec([None], tf.int64),
+              tf.nest.map_structure(
+                  lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype),
+                  fields,
+              ),
           ),
       ),
   )
 
 
-def _pack(episodes: List[Episode]) -> packs_lib.Pack:
-  lengths = [
-      max(map(len, tf.nest.flatten(episode))) for episode in episodes
-  ]
+def _pack(episodes: List[Dict[str, Any]]) -> packs_lib.Pack:
+  fields = [dict(episode) for episode in episodes]
+  steps = [one.pop('steps') for one in fields]
+  lengths = [max(map(len, tf.nest.flatten(one))) for one in steps]
   return packs_lib.Pack(
-      tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *episodes),
+      tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *steps),
       np.cumsum([0, *lengths], dtype=np.int64),
-      {},
+      tf.nest.map_structure(lambda *leaves: np.stack(leaves), *fields),
   )
+
+
+def assert_packs_hold(
+    test: tf.test.TestCase, rlds_data: tf.data.Dataset
+) -> List[Any]:
+  """Asserts that a data set has packs, which hold its episodes bit for bit.
+
+  Returns:
+    The episodes, in numpy.
+  """
+  packs = packs_lib.packs_of(rlds_data)
+  test.assertIsNotNone(packs)
+  unpacked = packs_lib.unpack(packs)
+  shapes, expected_shapes = (
+      tf.nest.map_structure(lambda spec: (spec.shape, spec.dtype), spec)
+      for spec in (unpacked.element_spec, rlds_data.element_spec)
+  )
+  test.assertEqual(shapes, expected_shapes)
+  found = list(unpacked.as_numpy_iterator())
+  episodes = list(rlds_data.as_numpy_iterator())
+  test.assertLen(found, len(episodes))
+  for one, episode in zip(found, episodes):
+    tf.nest.assert_same_structure(one, episode)
+    for leaf, expected in zip(*map(tf.nest.flatten, (one, episode))):
+      np.testing.assert_array_equal(leaf, expected, strict=True)
+  return episodes
 
 
 def has_one_length(episode: Episode) -> bool:

@@ -38,10 +38,15 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
   Raises:
     ValueError: if the reward is not one number for each step.
   """
-  reward = _reward(steps)
   is_transition = ~flag(steps, rlds.IS_LAST)
+  rewards = tf.where(is_transition, _reward(steps), 0)
+  # Unlike tf.reduce_sum, this adds them one by one, as `outcomes` does: a
+  # filter must keep the same episodes, whether or not they are in packs.
+  total = tf.math.unsorted_segment_sum(
+      rewards, tf.zeros_like(rewards, tf.int32), 1
+  )
   return Outcome(
-      tf.reduce_sum(tf.boolean_mask(reward, is_transition)),
+      total[0],
       tf.math.count_nonzero(is_transition),
       tf.reduce_any(flag(steps, rlds.IS_TERMINAL)),
   )
@@ -54,8 +59,8 @@ def outcomes(pack: packs.Pack) -> Outcome:
     pack: a pack.
 
   Returns:
-    An `Outcome` of columns `[E]`. A return may differ in its last bits from
-    that of `outcome`, which adds the rewards in another order.
+    An `Outcome` of columns `[E]`, equal to the last bit to what `outcome`
+    returns for each episode.
 
   Raises:
     ValueError: if the reward is not one number for each step.

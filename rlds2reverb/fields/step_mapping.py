@@ -126,20 +126,25 @@ class StepMapping:
 
     Raises:
       ValueError: as `__call__` does.
+      InvalidArgumentError: as `__call__` does.
     """
     episodes = {**pack.fields, rlds.STEPS: pack.steps}
     sources = self._resolve(episodes)
     steps, length = field_sources.measured(pack.steps, sources)
+    # A field that is not used may be longer, if there is only one episode.
+    row_splits = tf.minimum(pack.row_splits, tf.cast(length, tf.int64))
     mapped = self._read(
         sources,
         {**episodes, rlds.STEPS: steps},
         length,
-        packs_lib.episode_of_rows(pack.row_splits),
+        packs_lib.episode_of_rows(row_splits),
     )
     begins = tf.math.unsorted_segment_sum(
-        tf.ones_like(pack.row_splits), pack.row_splits, length + 1
+        tf.ones_like(row_splits), row_splits, length + 1
     ) > 0
-    return pack._replace(steps=_fill_in(mapped, begins[:-1], begins[1:]))
+    return pack._replace(
+        steps=_fill_in(mapped, begins[:-1], begins[1:]), row_splits=row_splits
+    )
 
   def takes_packs(self, episode_spec: Any) -> bool:
     """Returns whether `map_pack` can be used, as no source is a function."""

@@ -15,6 +15,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
+from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import moments as moments_lib
@@ -133,9 +134,13 @@ def compute_statistics(
 
   Fields of strings are left out, so no image is decoded.
 
+  Where the data set has packs (see `episodes.packs`), many episodes are read at
+  once. The numbers are the same to the last bit: the rows and their blocks are
+  the same, and the rewards of an episode are added in the order of its steps.
+
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps. It must be
-      finite. The numbers of one episode must fit in memory.
+      finite. The numbers of one episode, or of one pack, must fit in memory.
     fields: the paths of the fields. A path may lead to several leaves. By
       default all fields are taken except for the flags, strings, and leaves
       that have more than 1024 numbers or a shape that is not known.
@@ -169,7 +174,13 @@ def compute_statistics(
       )
     return accumulation.rows(steps_lib.stack_steps(steps))
 
-  rows = rlds_data.map(to_rows, num_parallel_calls=tf.data.AUTOTUNE)
+  packs = packs_lib.packs_of(rlds_data)
+  if packs is None:
+    rows = rlds_data.map(to_rows, num_parallel_calls=tf.data.AUTOTUNE)
+  else:
+    rows = packs.map(
+        accumulation.pack_rows, num_parallel_calls=tf.data.AUTOTUNE
+    )
   # The moments of a block need no other block, so several are made in parallel.
   blocks = rows.rebatch(accumulation.block_length).map(
       lambda block: (moments_lib.of_block(block), block),
@@ -252,6 +263,18 @@ class Accumulation:
       steps: a dict of stacked steps `[T, ...]`, with the fields `used`.
     """
     return rows_lib.to_rows(steps, self.leaves)
+
+  def pack_rows(self, pack: packs_lib.Pack) -> tf.Tensor:
+    """Returns the rows of all episodes of a pack, float64 `[N, width]`.
+
+    Args:
+      pack: a pack, whose steps have the fields `used`.
+
+    Raises:
+      InvalidArgumentError: if the leaves of its steps differ in length.
+    """
+    steps = steps_lib.with_equal_lengths(pack.steps)
+    return rows_lib.pack_to_rows(pack._replace(steps=steps), self.leaves)
 
   def empty(self) -> State:
     """Returns the state before the first row."""

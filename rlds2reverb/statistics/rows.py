@@ -7,6 +7,7 @@ import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import outcomes
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 
 NUM_OUTCOMES = 3  # the columns that hold an `Outcome`
@@ -77,6 +78,41 @@ def to_rows(steps: Dict[str, Any], leaves: Leaves) -> tf.Tensor:
     steps: a dict of stacked steps `[T, ...]`.
     leaves: the leaves that become the other columns, in this order.
   """
+  length = tf.shape(outcomes.flag(steps, rlds.IS_LAST))[0]
+  is_end = (tf.range(length) == length - 1)[:, None]
+  in_last_row = tf.where(is_end, _as_row(outcomes.outcome(steps)), np.nan)
+  return tf.concat([*_columns(steps, leaves), in_last_row], axis=1)
+
+
+def pack_to_rows(pack: packs.Pack, leaves: Leaves) -> tf.Tensor:
+  """Returns the rows of all episodes of a pack, float64 `[N, D]`.
+
+  They are those that `to_rows` returns for each of the episodes.
+
+  Args:
+    pack: a pack, whose leaves have one length.
+    leaves: the leaves that become columns, in this order.
+  """
+  begins, ends = pack.row_splits[:-1], pack.row_splits[1:]
+  values = _as_row(outcomes.outcomes(pack))
+  # An episode without steps has no row.
+  has_steps = ends > begins
+  last_rows = tf.boolean_mask(ends, has_steps)[:, None] - 1
+  in_last_rows = tf.tensor_scatter_nd_update(
+      tf.fill([pack.row_splits[-1], NUM_OUTCOMES], np.float64(np.nan)),
+      last_rows,
+      tf.boolean_mask(values, has_steps),
+  )
+  return tf.concat([*_columns(pack.steps, leaves), in_last_rows], axis=1)
+
+
+def _as_row(outcome: outcomes.Outcome) -> tf.Tensor:
+  """Returns an outcome, float64 `[3]`; or those of a pack, `[E, 3]`."""
+  return tf.stack([tf.cast(value, tf.float64) for value in outcome], axis=-1)
+
+
+def _columns(steps, leaves) -> List[tf.Tensor]:
+  """Returns the columns of the leaves, float64 `[T, ...]` each."""
   is_last = outcomes.flag(steps, rlds.IS_LAST)[:, None]
   length = tf.size(is_last)
   columns = []
@@ -86,7 +122,4 @@ def to_rows(steps: Dict[str, Any], leaves: Leaves) -> tf.Tensor:
     if keys[0] in OF_TRANSITIONS:
       leaf = tf.where(~is_last, leaf, np.nan)
     columns.append(leaf)
-  is_end = (tf.range(length) == length - 1)[:, None]
-  for value in outcomes.outcome(steps):
-    columns.append(tf.where(is_end, tf.cast(value, tf.float64), np.nan))
-  return tf.concat(columns, axis=1)
+  return columns

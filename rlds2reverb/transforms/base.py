@@ -53,7 +53,8 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
     is_step_wise: whether the result for a step depends on nothing but that
       step. Then many episodes are transformed at once, which is much faster if
       they are short. The default, False, is right for all transforms; set it to
-      True in the body of a class, without a type.
+      True in the body of a class, without a type. A class that overrides
+      `transform` must set it again.
   """
 
   is_step_wise = False
@@ -136,6 +137,8 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
   def keep_each(self, pack: packs_lib.Pack) -> tf.Tensor:
     """Decides on all episodes of a pack, as `keep` does on one.
 
+    A class that overrides `keep` must override this again to have it used.
+
     Returns:
       bool `[E]`: which episodes are kept.
     """
@@ -197,10 +200,12 @@ def transform_episodes(
       steps, or if a function returns something else than an episode.
   """
   check_episode('an element of rlds_data', rlds_data.element_spec)
+  # The packs are made later, and of the same transforms.
+  transforms = tuple(transforms)
   return packs_lib.with_packs_of(
       _apply(steps_lib.stack_episodes(rlds_data), transforms),
       rlds_data,
-      lambda packs: _apply_to_packs(packs, list(transforms)),
+      lambda packs: _apply_to_packs(packs.map(_check_pack), transforms),
   )
 
 
@@ -231,13 +236,15 @@ def _apply_to_packs(packs, transforms):
   for transform in transforms:
     if packs is None:
       return None
-    if isinstance(transform, Compose):
+    if isinstance(transform, Compose) and _is_own(
+        transform, 'has_filter', 'transform', '__call__'
+    ):
       packs = _apply_to_packs(packs, transform.transforms)
-    elif isinstance(transform, EpisodeFilter) and transform.takes_packs:
+    elif isinstance(transform, EpisodeFilter) and _takes_packs(transform):
       packs = packs.map(functools.partial(_filter_pack, transform)).filter(
           lambda pack: tf.size(pack.row_splits) > 1
       )
-    elif isinstance(transform, EpisodeTransform) and transform.is_step_wise:
+    elif isinstance(transform, EpisodeTransform) and _is_step_wise(transform):
       packs = packs.map(
           functools.partial(_transform_pack, transform),
           num_parallel_calls=tf.data.AUTOTUNE,
@@ -245,6 +252,41 @@ def _apply_to_packs(packs, transforms):
     else:
       return None
   return packs
+
+
+def _is_own(transform, attribute, *methods) -> bool:
+  """Returns whether an attribute is about the methods that an object has.
+
+  A class derived from one that works on packs may override the method that
+  works on an episode. Then nothing says that it works on packs, too.
+
+  Args:
+    transform: a transform or filter.
+    attribute: the name of what the class says about packs.
+    methods: the names of the methods that work on an episode.
+  """
+  for cls in type(transform).__mro__:
+    if attribute in vars(cls):
+      return True
+    if any(method in vars(cls) for method in methods):
+      return False
+  return False
+
+
+def _is_step_wise(transform) -> bool:
+  return transform.is_step_wise and _is_own(
+      transform, 'is_step_wise', 'transform', '__call__'
+  )
+
+
+def _takes_packs(episode_filter) -> bool:
+  return episode_filter.takes_packs and _is_own(
+      episode_filter, 'keep_each', 'keep', '__call__'
+  )
+
+
+def _check_pack(pack):
+  return pack._replace(steps=steps_lib.with_equal_lengths(pack.steps))
 
 
 def _transform_pack(transform, pack):

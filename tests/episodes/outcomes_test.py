@@ -2,6 +2,7 @@
 
 import numpy as np
 from rlds2reverb.episodes import outcomes
+from rlds2reverb.episodes import packs
 import tensorflow as tf
 
 
@@ -51,6 +52,42 @@ class OutcomesTest(tf.test.TestCase):
         outcomes.outcome({**_steps(0.0, [0, 1], [0, 0]), 'reward': reward})
     with self.assertRaisesRegex(ValueError, 'must be of numbers'):
       outcomes.outcome(_steps(['a', 'b'], [0, 1], [0, 0]))
+
+  def test_a_pack_of_episodes_of_all_lengths(self):
+    rng = np.random.default_rng(0)
+    lengths = [3, 0, 1, 700, 0, 1, 20, 0]
+    row_splits = np.cumsum([0, *lengths])
+    reward = rng.normal(size=[row_splits[-1], 1]).astype(np.float32)
+    is_last = np.zeros(len(reward), np.uint8)
+    is_last[[2, 3, 704, 724]] = 1  # The episode of 700 steps has no end.
+    is_terminal = np.zeros(len(reward), bool)
+    is_terminal[[3, 30, 704]] = True
+    reward[[3, 703]] = np.nan  # the first has no meaning
+    steps = _steps(reward, is_last, is_terminal)
+    pack = packs.Pack(steps, tf.constant(row_splits), {})
+
+    (in_graph,) = tf.data.Dataset.from_tensors(pack).map(outcomes.outcomes)
+    for found in outcomes.outcomes(pack), in_graph:
+      self.assertEqual(
+          [column.dtype for column in found], [tf.float64, tf.int64, tf.bool]
+      )
+      for episode, (begin, end) in enumerate(
+          zip(row_splits[:-1], row_splits[1:])
+      ):
+        one = {name: leaf[begin:end] for name, leaf in steps.items()}
+        of_episode = [column[episode] for column in found]
+        # Not even the last bit may differ.
+        np.testing.assert_array_equal(of_episode, outcomes.outcome(one))
+        counts = is_last[begin:end] == 0
+        total = reward[begin:end, 0][counts].astype(np.float64).sum()
+        self.assertAllClose(of_episode[0], total, 1e-12, 1e-12)
+        self.assertEqual(of_episode[1], counts.sum())
+        self.assertEqual(of_episode[2], is_terminal[begin:end].any())
+
+  def test_a_pack_of_no_episodes(self):
+    steps = _steps(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool))
+    for column in outcomes.outcomes(packs.Pack(steps, np.int64([0]), {})):
+      self.assertEqual(column.shape, [0])
 
 
 if __name__ == '__main__':

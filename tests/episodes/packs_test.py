@@ -123,6 +123,78 @@ class PacksTest(tf.test.TestCase):
     self.assertIs(packs_lib.packs_of(episodes), packs)
     self.assertIsNone(packs_lib.packs_of(episodes.take(1)))
 
+  def test_keep_episodes(self):
+    pack = tf.nest.map_structure(
+        tf.constant, _pack([0, 2, 2, 3, 6], [5, 6, 7, 8])
+    )
+    for keep, row_splits, rows in (
+        ([1, 1, 1, 1], [0, 2, 2, 3, 6], range(6)),
+        ([0, 1, 0, 1], [0, 0, 3], [3, 4, 5]),
+        ([1, 0, 1, 0], [0, 2, 3], [0, 1, 2]),
+        ([0, 1, 0, 0], [0, 0], []),
+        ([0, 0, 0, 0], [0], []),
+    ):
+      keep = tf.cast(keep, tf.bool)
+      in_graph = tf.data.Dataset.from_tensors((pack, keep)).map(
+          packs_lib.keep_episodes
+      )
+      (mapped,) = in_graph
+      for found in packs_lib.keep_episodes(pack, keep), mapped:
+        self.assertAllEqual(found.row_splits, row_splits)
+        self.assertEqual(found.row_splits.dtype, tf.int64)
+        self.assertAllEqual(
+            found.steps['observation']['x'],
+            np.array([[2 * row, 2 * row + 1] for row in rows]).reshape(-1, 2),
+        )
+        self.assertAllEqual(
+            found.steps['word'], np.array([b'w%d' % row for row in rows])
+        )
+        self.assertAllEqual(
+            found.fields['episode_id'], np.array([5, 6, 7, 8])[keep]
+        )
+      self.assertEqual(
+          in_graph.element_spec.steps['observation']['x'].shape.as_list()[1:],
+          [2],
+      )
+
+  def test_sum_rows(self):
+    row_splits = tf.constant([0, 0, 2, 2, 5, 5], tf.int64)
+    for column, expected in (
+        (np.int64([1, 2, 3, 4, 5]), [0, 3, 0, 12, 0]),
+        (np.float64([np.nan, 2, 3, -np.inf, 5]), [0, np.nan, 0, -np.inf, 0]),
+        # In float32 and in another order, the 1 would be lost.
+        (np.float64([1, 0, 2**53, 1, -(2**53)]), [0, 1, 0, 0, 0]),
+    ):
+      found = packs_lib.sum_rows(tf.constant(column), row_splits)
+      self.assertAllEqual(found, expected)
+      self.assertEqual(found.dtype.as_numpy_dtype, column.dtype)
+    nothing = packs_lib.sum_rows(tf.zeros([0]), tf.constant([0], tf.int64))
+    self.assertEqual(nothing.shape, [0])
+
+  def test_packs_of_a_data_set_that_was_made_of_another(self):
+    packs = _data_set(_pack([0, 1], [8]))
+    source = packs_lib.with_packs(packs_lib.unpack(packs), packs)
+    calls = []
+
+    def function(found):
+      calls.append(found)
+      return None if len(calls) > 1 else found.take(1)
+
+    made = packs_lib.with_packs_of(source.take(1), source, function)
+    self.assertEmpty(calls)
+    self.assertLen(list(packs_lib.packs_of(made)), 1)
+    packs_lib.packs_of(made)
+    self.assertLen(calls, 1)
+    self.assertIs(calls[0], packs)
+    # This function finds no packs.
+    again = packs_lib.with_packs_of(made.take(1), made, function)
+    self.assertIsNone(packs_lib.packs_of(again))
+    # Without packs in the source, the function is not called.
+    for without in again, source.take(1):
+      last = packs_lib.with_packs_of(without.take(1), without, function)
+      self.assertIsNone(packs_lib.packs_of(last))
+    self.assertLen(calls, 2)
+
   def test_packs_are_made_once_and_when_asked_for(self):
     for made in _data_set(_pack([0, 1], [8])), None:
       calls = []

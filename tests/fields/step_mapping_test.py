@@ -4,6 +4,7 @@ import dataclasses
 
 from absl.testing import parameterized
 import numpy as np
+from rlds2reverb.episodes import packs
 from rlds2reverb.fields import step_mapping
 import tensorflow as tf
 import tree
@@ -139,6 +140,77 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       golden.assert_frames_equal(
           self, golden.rows_of(steps), _expected_hard(episode)
       )
+
+  def test_packs_with_every_kind_of_source(self):
+    none = _own_episode(0, 30)
+    episodes = [none, *_EPISODES, none, _own_episode(1, 40), none]
+    data = golden.in_packs(_dataset(episodes), pack_size=5)
+    for mapping in (
+        _HARD,
+        dataclasses.replace(
+            _HARD, reward=None, is_first='reached', is_last='a:gripper',
+            is_terminal=None, policy_info=None, cast={},
+        ),
+        dataclasses.replace(_HARD, discount='r', reward=[1.5, '../camera']),
+    ):
+      mapped = step_mapping.map_fields(data, mapping)
+      found = golden.assert_packs_hold(self, mapped)
+      self.assertLen(found, 7)
+    mapped = step_mapping.map_fields(data, _HARD)
+    found = packs.unpack(packs.packs_of(mapped)).as_numpy_iterator()
+    for mapped, episode in zip(found, episodes):
+      self.assertEqual(mapped['task'], episode['task'].item())
+      expected = _expected_hard(episode)
+      rows = golden.rows_of(mapped['steps'])
+      self.assertLen(rows, len(expected))
+      if expected:
+        golden.assert_frames_equal(self, rows, expected)
+
+  def test_packs_of_one_and_of_one_step_episodes(self):
+    episodes = [_own_episode(1, base) for base in range(4)]
+    for pack_size in 1, 4:
+      data = golden.in_packs(_dataset(episodes), pack_size)
+      golden.assert_packs_hold(self, step_mapping.map_fields(data, _HARD))
+
+  @parameterized.parameters('success', 'reward')
+  def test_a_function_gives_no_packs(self, field):
+    function = lambda episode: episode['steps']['r']
+    source = step_mapping.TerminalOnSuccess('reached')
+    mapping = dataclasses.replace(
+        _HARD,
+        **(
+            {'is_terminal': source}
+            if field == 'success'
+            else {'observation': {'deep': [function]}}
+        ),
+    )
+    data = golden.in_packs(_dataset(_EPISODES))
+    mapped = step_mapping.map_fields(data, mapping)
+    self.assertIsNone(packs.packs_of(mapped))
+    self.assertLen(list(mapped), 3)
+
+  def test_packs_with_an_episode_of_unequal_lengths(self):
+    # The field that is longer is not used, so it does no harm; in the last
+    # episode a field is that is used.
+    long = tf.nest.map_structure(np.array, _own_episode(2, 30))
+    long['steps']['a:gripper'] = np.zeros(5, bool)
+    episodes = [*_EPISODES, long, _own_episode(3, 40)]
+    data = golden.in_packs(_dataset(episodes), pack_size=5)
+    mapping = dataclasses.replace(
+        _HARD, action='a', observation={'o': 'obs/pose', 'task': '../task'}
+    )
+    mapped = step_mapping.map_fields(data, mapping)
+    self.assertLen(golden.assert_packs_hold(self, mapped), 5)
+    for pack in packs.packs_of(mapped):
+      self.assertEqual(pack.row_splits[-1], len(pack.steps['reward']))
+
+    data = golden.in_packs(_dataset([_own_episode(3), long]))
+    mapped = step_mapping.map_fields(data, _HARD)
+    for found in mapped, packs.packs_of(mapped):
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError, 'must have a row for every step'
+      ):
+        list(found)
 
   def test_static_shapes_and_metadata(self):
     spec = step_mapping.map_fields(_dataset(_EPISODES), _HARD).element_spec

@@ -4,6 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import packs
 from rlds2reverb.statistics import compute
 from tests import golden
 from tests import ways
@@ -34,7 +35,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
       )
       self.assertEqual(found.quantile(level).shape, rows.shape[1:])
 
-  @parameterized.named_parameters(*golden.FORMS.items())
+  @parameterized.named_parameters(*golden.FORMS_AND_PACKS.items())
   def test_worked_episodes(self, form):
     found = compute.compute_statistics(form([ways.FIVE, ways.THREE]))
     self.assertEqual(
@@ -55,7 +56,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
         found.fields, ['observation', 'action', 'reward', 'discount']
     )
 
-  @parameterized.named_parameters(*golden.FORMS.items())
+  @parameterized.named_parameters(*golden.FORMS_AND_PACKS.items())
   def test_random_nested_episodes(self, form):
     episodes = golden.random_episodes(
         np.random.default_rng(0), 9, nested_fields=True
@@ -168,6 +169,62 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(found.returns.mean, 0)
     self.assertAllEqual(found.fields['reward'].mean, np.nan)
     self.assertAllEqual(found.fields['observation'].std, [0, 0])
+
+  @parameterized.parameters(1, 4, 100)
+  def test_packs_give_the_same_to_the_last_bit(self, pack_size):
+    episodes = golden.random_episodes(
+        np.random.default_rng(0), 20, max_length=50
+    )
+    none = tf.nest.map_structure(lambda leaf: leaf[:0], episodes[0])
+    episodes = [none, none, *episodes, none]
+    episodes[5] = tf.nest.map_structure(np.copy, episodes[5])
+    episodes[5]['observation'][0] = np.nan
+    episodes[5]['reward'][-1] = np.nan  # It has no meaning.
+    data = golden.packed(episodes, pack_size=pack_size)
+    # The sample holds neither all steps nor all episodes.
+    expected, found = (
+        compute.compute_statistics(one, sample_size=15)
+        for one in (data.map(lambda episode: episode), data)
+    )
+    self.assertEqual(found, expected)
+    self.assertEqual(found.num_episodes, 20)
+    rows = np.concatenate([one['reward'][:-1] for one in episodes])
+    self._assert_field(found.fields['reward'], rows.astype(np.float64))
+    returns = [
+        one['reward'][:-1].astype(np.float64).sum() for one in episodes[2:-1]
+    ]
+    self.assertAllClose(found.returns.mean, np.mean(returns), 1e-12, 1e-12)
+    self.assertAllClose(found.returns.std, np.std(returns), 1e-12, 1e-12)
+    self.assertAllEqual(found.fields['observation'].not_finite, [1, 1, 1])
+
+  def test_packs_are_read_where_there_are_any(self):
+    data = packs.with_packs(
+        golden.stacked([ways.FIVE]), packs.packs_of(golden.packed([ways.THREE]))
+    )
+    self.assertEqual(compute.compute_statistics(data).num_transitions, 3)
+
+  def test_no_episodes(self):
+    nothing = {name: leaf[:0] for name, leaf in ways.FIVE.items()}
+    for episodes in [], [nothing, nothing]:
+      spec = golden.stacked_spec(ways.FIVE)
+      found = compute.compute_statistics(golden.packed(episodes, spec))
+      self.assertEqual((found.num_episodes, found.num_steps), (0, 0))
+      self.assertAllEqual(found.fields['action'].mean, [np.nan] * 2)
+
+  @parameterized.parameters('action', 'is_last', 'unused')
+  def test_an_episode_of_unequal_lengths(self, field):
+    wrong = {**ways.THREE, 'unused': np.zeros(4)}
+    wrong[field] = wrong[field][:1]
+    data = golden.packed([{**ways.FIVE, 'unused': np.zeros(6)}, wrong])
+    messages = []
+    for one in data, data.map(lambda episode: episode):
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError,
+          rf'must have a row for every step.*{field}:\] \[1\]',
+      ) as e:
+        compute.compute_statistics(one, ['observation'])
+      messages.append(str(e.exception).split('assertion failed')[1])
+    self.assertEqual(*(one.split('\n')[0] for one in messages))
 
   def test_bad_arguments(self):
     rlds_data = golden.stacked([golden.COMPLETE])

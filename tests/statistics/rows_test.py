@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import rows
 from tests import golden
@@ -31,6 +32,23 @@ class RowsTest(tf.test.TestCase):
     self.assertAllEqual(rows.to_rows(next(iter(data))['steps'], leaves), mapped)
     self.assertAllEqual(mapped[:, :2], np.array(expected)[:, :2])
     self.assertAllEqual(mapped[:, 3:], np.array(expected)[:, 3:])
+
+  def test_the_rows_of_a_pack_are_those_of_its_episodes(self):
+    single = ways.make([20], [], terminal=True)
+    none = {name: leaf[:0] for name, leaf in single.items()}
+    episodes = [none, ways.FIVE, none, single, ways.THREE, none]
+    data = golden.packed(episodes, pack_size=9)
+    leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
+    expected = np.concatenate(
+        [rows.to_rows(episode['steps'], leaves) for episode in data]
+    )
+    self.assertEqual(np.isfinite(expected[:, -1]).sum(), 3)
+    self.assertAllEqual(expected[6, -3:], [0, 0, 1])
+    all_packs = packs.packs_of(data)
+    (eager,) = (rows.pack_to_rows(pack, leaves) for pack in all_packs)
+    (mapped,) = all_packs.map(lambda pack: rows.pack_to_rows(pack, leaves))
+    self.assertAllEqual(eager, expected)
+    self.assertAllEqual(mapped, expected)
 
 
 if __name__ == '__main__':

@@ -8,10 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import mixtures
+from rlds2reverb.episodes import packs
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
+from rlds2reverb.transforms import normalization
 from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import thinning
 from tests import golden
 from tests import ways
 
@@ -131,6 +134,130 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_does_not_compose(self, other):
     with self.assertRaisesRegex(ValueError, 'Compose takes .* but was given'):
       base.Compose([rewards.ScaleReward(), other])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Double(base.EpisodeTransform):
+  """As a user writes one that is step-wise."""
+
+  is_step_wise = True
+
+  def transform(self, steps):
+    return {**steps, 'reward': 2 * steps['reward']}
+
+
+class _RewardToGo(rewards.ScaleReward):
+  """Overrides a step-wise transform by one that is not."""
+
+  def transform(self, steps):
+    steps = super().transform(steps)
+    return {**steps, 'reward': tf.cumsum(steps['reward'], reverse=True)}
+
+
+class _ComposedRewardToGo(base.Compose):
+  """Does more than its parts, each of which is step-wise."""
+
+  def transform(self, steps):
+    steps = super().transform(steps)
+    return {**steps, 'reward': tf.cumsum(steps['reward'], reverse=True)}
+
+
+class _KeepLongWithReward(filters.KeepEpisodes):
+  """Asks for more than the filter on which it is built."""
+
+  def keep(self, episode):
+    return super().keep(episode) & (episode['steps']['reward'][0] < 5)
+
+
+class PacksTest(tf.test.TestCase, parameterized.TestCase):
+
+  def _episodes(self):
+    episodes = golden.random_episodes(np.random.default_rng(0), 8)
+    none = tf.nest.map_structure(lambda leaf: leaf[:0], episodes[0])
+    return [none, *episodes, none]
+
+  @parameterized.named_parameters(
+      ('nothing', lambda: []),
+      ('scaled', lambda: [rewards.ScaleReward(0.1, shift=1, maximum=1.05)]),
+      (
+          'normalized',
+          lambda: [
+              normalization.NormalizeField(
+                  'observation', [1.0, 2.0, 3.0], 0.1, -4, 4
+              )
+          ],
+      ),
+      (
+          'fields',
+          lambda: [
+              fields.SelectFields(['observation', 'action', 'reward']),
+              fields.ClipField('action', low=0, high=0.5),
+              fields.RenameFields({'action': 'control'}),
+              fields.ExcludeFields(['reward']),
+          ],
+      ),
+      (
+          'composed',
+          lambda: [
+              _Double(),
+              base.Compose([
+                  filters.KeepEpisodes(min_length=2),
+                  base.Compose([rewards.ScaleReward(0.5)]),
+                  base.Compose([filters.KeepEpisodes(max_length=5)]),
+              ]),
+          ],
+      ),
+      ('nothing_kept', lambda: [filters.KeepEpisodes(min_length=99)]),
+  )
+  def test_what_works_on_packs(self, transforms):
+    rlds_data = golden.packed(self._episodes(), pack_size=4)
+    golden.assert_packs_hold(
+        self, base.transform_episodes(rlds_data, transforms())
+    )
+
+  @parameterized.named_parameters(
+      ('own_transform', lambda: _AddReward(1.0)),
+      ('own_filter', lambda: _KeepFirst(10.0)),
+      ('function', lambda: (lambda episode: {**episode, 'more': 1})),
+      ('thinning', lambda: thinning.FrameSkip(2)),
+      ('inside', lambda: base.Compose([_Double(), thinning.FrameSkip(2)])),
+      ('filter_inside', lambda: base.Compose([_Double(), _KeepFirst(10.0)])),
+      ('overridden', lambda: _RewardToGo(2.0)),
+      ('overridden_compose', lambda: _ComposedRewardToGo([_Double()])),
+      ('overridden_filter', lambda: _KeepLongWithReward(min_length=4)),
+  )
+  def test_what_does_not(self, transform):
+    made = base.transform_episodes(
+        golden.packed([ways.FIVE, ways.THREE]), [transform()]
+    )
+    self.assertIsNone(packs.packs_of(made))
+    self.assertNotEmpty(list(made))
+
+  def test_a_list_that_changes_and_an_iterator(self):
+    transforms = [_Double()]
+    rlds_data = golden.packed([ways.FIVE, ways.THREE])
+    for given in transforms, iter(transforms):
+      made = base.transform_episodes(rlds_data, given)
+      golden.assert_packs_hold(self, made)
+    made = base.transform_episodes(rlds_data, transforms)
+    transforms.append(filters.KeepEpisodes(min_length=4))
+    self.assertLen(golden.assert_packs_hold(self, made), 2)
+
+  @parameterized.parameters(
+      lambda: [],
+      lambda: [fields.ExcludeFields(['action'])],
+      lambda: [filters.KeepEpisodes(min_length=99)],
+  )
+  def test_an_episode_of_unequal_lengths(self, transforms):
+    wrong = dict(ways.THREE, action=ways.THREE['action'][:-1])
+    made = base.transform_episodes(
+        golden.packed([ways.FIVE, wrong]), transforms()
+    )
+    for found in made, packs.packs_of(made):
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError, 'must have a row for every step'
+      ):
+        list(found)
 
 
 class OwnTest(tf.test.TestCase, parameterized.TestCase):

@@ -4,6 +4,9 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import outcomes
+from rlds2reverb.episodes import packs
+from rlds2reverb.transforms import base
 from rlds2reverb.transforms import filters
 from tests import golden
 from tests import ways
@@ -86,6 +89,97 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn(False, expected)
     found = list(golden.stacked(episodes).map(keep).as_numpy_iterator())
     self.assertEqual(found, expected)
+
+  def test_packs(self):
+    rng = np.random.default_rng(0)
+    episodes = golden.random_episodes(rng, 12)
+    none = tf.nest.map_structure(lambda leaf: leaf[:0], episodes[0])
+    episodes = [none, none, *episodes[:9], none, *episodes[9:]]
+    episodes[4] = dict(episodes[4])
+    episodes[4]['reward'] = np.full_like(episodes[4]['reward'], np.nan)
+    rlds_data = golden.stacked(episodes).enumerate().map(
+        lambda index, episode: {
+            **episode,
+            'success': index % 2,
+            'info': {'goals': tf.stack([index % 3 == 0, index % 5 == 0])},
+        }
+    )
+    # One pack has only episodes without steps.
+    rlds_data = golden.in_packs(rlds_data, pack_size=2)
+    lengths = [max(golden.length_of(episode) - 1, 0) for episode in episodes]
+    returns = [
+        float(episode['reward'][:-1].astype(np.float64).sum())
+        for episode in episodes
+    ]
+    terminal = [episode['is_terminal'].any() for episode in episodes]
+    has_steps = [golden.length_of(episode) > 0 for episode in episodes]
+    cases = {
+        'none': ({}, [True] * 15),
+        'min_return': (dict(min_return=-0.5), [r >= -0.5 for r in returns]),
+        'max_return': (dict(max_return=0.5), [r <= 0.5 for r in returns]),
+        'min_length': (dict(min_length=2), [t >= 2 for t in lengths]),
+        'max_length': (dict(max_length=3), [t <= 3 for t in lengths]),
+        'several': (
+            dict(min_length=1, max_length=5, max_return=1),
+            [1 <= t <= 5 and r <= 1 for t, r in zip(lengths, returns)],
+        ),
+        'in_a_step': (dict(success='steps/is_terminal'), terminal),
+        'in_a_vector': (dict(success='steps/observation'), has_steps),
+        'in_the_episode': (
+            dict(success='success'), [e % 2 == 1 for e in range(15)]
+        ),
+        'of_several': (
+            dict(success='info/goals'),
+            [e % 3 == 0 or e % 5 == 0 for e in range(15)],
+        ),
+    }
+    results = list(
+        packs.packs_of(rlds_data)
+        .map(
+            lambda pack: {
+                name: filters.KeepEpisodes(**conditions).keep_each(pack)
+                for name, (conditions, _) in cases.items()
+            }
+        )
+        .as_numpy_iterator()
+    )
+    for name, (_, expected) in cases.items():
+      with self.subTest(name):
+        self.assertAllEqual(
+            np.concatenate([result[name] for result in results]), expected
+        )
+    for name in 'several', 'in_the_episode':
+      conditions, expected = cases[name]
+      kept = base.transform_episodes(
+          rlds_data, [filters.KeepEpisodes(**conditions)]
+      )
+      self.assertLen(golden.assert_packs_hold(self, kept), sum(expected))
+      # No pack without episodes comes out.
+      for pack in packs.packs_of(kept):
+        self.assertGreater(len(pack.row_splits), 1)
+
+  def test_a_return_that_is_nearly_the_limit(self):
+    # The sum depends on the order in which the rewards are added.
+    rng = np.random.default_rng(0)
+    episodes = [
+        ways.make(np.zeros(1001), rng.normal(size=1000), terminal=False)
+        for _ in range(3)
+    ]
+    rlds_data = golden.packed(episodes)
+    steps = next(iter(rlds_data))['steps']
+    total = outcomes.outcome(steps).undiscounted_return.numpy()
+    kept = base.transform_episodes(
+        rlds_data, [filters.KeepEpisodes(min_return=total, max_return=total)]
+    )
+    self.assertLen(golden.assert_packs_hold(self, kept), 1)
+
+  def test_a_predicate_gives_no_packs(self):
+    kept = base.transform_episodes(
+        golden.packed(_EPISODES),
+        [filters.KeepEpisodes(predicate=lambda episode: tf.constant(True))],
+    )
+    self.assertIsNone(packs.packs_of(kept))
+    self.assertLen(list(kept), 3)
 
   def test_reward_and_flags_of_other_dtypes(self):
     episode = dict(
