@@ -56,6 +56,20 @@ _WRITERS = {
 }
 
 
+def _save_torchrl(at):
+  rlds2reverb.datasets.save_torchrl(_episodes(), at('new'))
+
+
+# What writes files that no library writes to a URL.
+_LOCAL_WRITERS = {'save_torchrl': (_save_torchrl, 'new/meta.json')}
+
+
+def _load_torchrl(at):
+  rlds2reverb.datasets.save_torchrl(_episodes(), at('torchrl'), overwrite=True)
+  (episode,) = rlds2reverb.datasets.load_torchrl(at('torchrl'))
+  return len(episode['steps']['reward'])
+
+
 def _load(at):
   (episode,) = rlds2reverb.load_episodes(at('data'))
   return len(episode['steps']['reward'])
@@ -129,6 +143,7 @@ _READERS = {
 _LOCAL_READERS = {
     'load_hdf5': (_read_hdf5, _NUM_STEPS),
     'load_minari': (_read_minari, _NUM_STEPS),
+    'load_torchrl': (_load_torchrl, _NUM_STEPS),
     'restore_reverb_server': (_serve, _NUM_STEPS - 1),
     'serve_source': (_serve_source, _NUM_STEPS - 1),
 }
@@ -163,11 +178,11 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
     os.chdir(self._folder)
     self.addCleanup(lambda: self.assertEmpty(os.listdir(self._folder)))
 
-  def _check_all(self, at, folder, readers):
+  def _check_all(self, at, folder, readers, writers):
     for name, (function, expected) in readers.items():
       with self.subTest(name):
         self.assertEqual(function(at), expected)
-    for name, (function, written) in _WRITERS.items():
+    for name, (function, written) in writers.items():
       with self.subTest(name):
         returned = function(at)
         if returned is not None:
@@ -199,6 +214,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
         lambda name: form(self._home, name),
         self._home,
         {**_READERS, **_LOCAL_READERS},
+        {**_WRITERS, **_LOCAL_WRITERS},
     )
     self.assertLen(os.listdir(os.path.join(self._home, 'root')), 1)
     self.assertNotIn('~', os.listdir(self._home))
@@ -207,8 +223,8 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
     folder = 'ram://path_arguments'
     _make_folder(folder)
     at = lambda name: f'{folder}/{name}'
-    self._check_all(at, folder, _READERS)
-    for name, (function, _) in _LOCAL_READERS.items():
+    self._check_all(at, folder, _READERS, _WRITERS)
+    for name, (function, _) in {**_LOCAL_READERS, **_LOCAL_WRITERS}.items():
       with self.subTest(name):
         with self.assertRaisesRegex(ValueError, 'must be on the local disk'):
           function(at)
@@ -244,7 +260,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
           found.add(name)
         elif any(word in parameter.name for word in _PATH_WORDS):
           self.assertNotIn('str', str(parameter.annotation), name)
-    tested = {**_READERS, **_LOCAL_READERS, **_WRITERS}
+    tested = {**_READERS, **_LOCAL_READERS, **_WRITERS, **_LOCAL_WRITERS}
     self.assertEqual(found, {name.split()[0] for name in tested})
 
 

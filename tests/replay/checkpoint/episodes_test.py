@@ -6,6 +6,7 @@ import tensorflow as tf
 from rlds2reverb.replay.checkpoint import episodes
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import items
 from tests import golden
 from tests.replay.checkpoint import checkpoints
@@ -14,8 +15,7 @@ from tests import testing
 
 def _read(path, table=testing.TABLE):
   found = episodes.read_checkpoint_episodes(path, table)
-  read = [episode['steps'] for episode in found.as_numpy_iterator()]
-  return len(read), read
+  return [episode['steps'] for episode in found.as_numpy_iterator()]
 
 
 class EpisodesTest(checkpoints.CheckpointTestCase):
@@ -44,9 +44,24 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     ]
     # Chunks of 3 steps, so that an episode has several, which items share.
     path = self.write(expected, chunk_length=3)
-    count, read = _read(path)
-    self.assertEqual(count, len(expected))
-    self._assert_same(read, expected)
+    self._assert_same(_read(path), expected)
+
+  def test_short_episodes_that_share_chunks(self):
+    expected = checkpoints.episodes([2, 1, 3, 5, 1, 1, 4])
+    for arguments in (
+        {},
+        {'one_episode_chunks': True},
+        {'chunk_length': 4},
+    ):
+      with self.subTest(str(arguments)):
+        path = self.new()
+        write.write_reverb_checkpoint(
+            golden.packed(expected, pack_size=5),
+            path,
+            items.TableItems(testing.TABLE, 3, 1, 'pad'),
+            **arguments,
+        )
+        self._assert_same(_read(path), expected)
 
   def test_what_servers_and_merging_write(self):
     expected = checkpoints.episodes([30, 7, 120])
@@ -58,9 +73,9 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     merged = self.new()
     merge.merge_reverb_checkpoints([path], merged)
     for one in (path, served, merged):
-      self._assert_same(_read(one)[1], expected)
+      self._assert_same(_read(one), expected)
       # Only the longest episode makes items of 50 steps.
-      self._assert_same(_read(one, checkpoints.OTHER)[1], expected[2:])
+      self._assert_same(_read(one, checkpoints.OTHER), expected[2:])
 
   def test_frames_that_are_missing(self):
     # Items of two steps, each in chunks of its own: that in the middle goes.
@@ -76,8 +91,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         if sample.data[1][0, 0] == 2
     ]
     client.mutate_priorities(testing.TABLE, deletes=keys[:1])
-    count, read = _read(client.checkpoint())
-    self.assertEqual(count, 1)
+    read = _read(client.checkpoint())
     self.assertEqual(
         sorted(steps['observation'][:, 0].tolist() for steps in read),
         [[0, 1], [4, 5]],
