@@ -272,7 +272,9 @@ def map_fields(
       mapped,
       rlds_data,
       lambda packs: packs.map(
-          mapping.map_pack, num_parallel_calls=tf.data.AUTOTUNE
+          # Only functions in a mapping could need AutoGraph, which is slow.
+          tf.autograph.experimental.do_not_convert(mapping.map_pack),
+          num_parallel_calls=tf.data.AUTOTUNE,
       ),
   )
 

@@ -179,7 +179,8 @@ def compute_statistics(
     rows = rlds_data.map(to_rows, num_parallel_calls=tf.data.AUTOTUNE)
   else:
     rows = packs.map(
-        accumulation.pack_rows, num_parallel_calls=tf.data.AUTOTUNE
+        tf.autograph.experimental.do_not_convert(accumulation.pack_rows),
+        num_parallel_calls=tf.data.AUTOTUNE,
     )
   # The moments of a block need no other block, so several are made in parallel.
   blocks = rows.rebatch(accumulation.block_length).map(

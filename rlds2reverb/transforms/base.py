@@ -285,6 +285,7 @@ def _takes_packs(episode_filter) -> bool:
   )
 
 
+@tf.autograph.experimental.do_not_convert
 def _check_pack(pack):
   return pack._replace(steps=steps_lib.with_equal_lengths(pack.steps))
 
