@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import tempfile
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from absl import flags
 import numpy as np
@@ -105,27 +105,65 @@ def write_episodes(
   ]
   num_episodes = count_episodes(num_steps, length)
   num_files = min(_NUM_FILES, num_episodes)
+  _write_files(
+      directory,
+      features,
+      [
+          [
+              records[episode % len(records)]
+              for episode in range(index, num_episodes, num_files)
+          ]
+          for index in range(num_files)
+      ],
+  )
+
+
+def write_mixed_episodes(
+    directory: str, runs: Sequence[Tuple[int, int]]
+) -> int:
+  """Writes an RLDS data set of one file, with runs of equal episodes.
+
+  Args:
+    directory: where to write; it must exist.
+    runs: how many episodes, and of how many steps, one after the other.
+
+  Returns:
+    The number of steps.
+  """
+  features = _features(VECTORS)
+  rng = np.random.default_rng(0)
+  records = []
+  for count, length in runs:
+    steps = random_steps(rng, VECTORS, length)
+    records += [features.serialize_example({rlds.STEPS: steps})] * count
+  _write_files(directory, features, [records])
+  return sum(count * length for count, length in runs)
+
+
+def _write_files(
+    directory: str,
+    features: tfds.features.FeaturesDict,
+    files: Sequence[Sequence[bytes]],
+) -> None:
+  """Writes the records of each file, and the metadata."""
   template = tfds.core.ShardedFileTemplate(
       data_dir=directory,
       dataset_name=_NAME,
       split='train',
       filetype_suffix='tfrecord',
   )
-  lengths = []
-  for index in range(num_files):
-    episodes = range(index, num_episodes, num_files)
-    path = template.sharded_filepath(shard_index=index, num_shards=num_files)
+  for index, records in enumerate(files):
+    path = template.sharded_filepath(shard_index=index, num_shards=len(files))
     with tf.io.TFRecordWriter(os.fspath(path)) as writer:
-      for episode in episodes:
-        writer.write(records[episode % len(records)])
-    lengths.append(len(episodes))
+      for record in records:
+        writer.write(record)
   tfds.folder_dataset.write_metadata(
       data_dir=directory,
       features=features,
       split_infos=[
           tfds.core.SplitInfo(
               name='train',
-              shard_lengths=lengths,
+              shard_lengths=list(map(len, files)),
               num_bytes=0,
               filename_template=template,
           )

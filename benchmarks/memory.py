@@ -7,6 +7,7 @@ does not take more than the smaller, beyond what reading it alone takes.
 """
 
 import statistics
+import tempfile
 
 from absl import app
 from absl import flags
@@ -15,7 +16,9 @@ import rlds
 
 from benchmarks import data
 from benchmarks import processes
+from rlds2reverb import datasets
 from rlds2reverb import rlds_to_reverb
+from rlds2reverb.episodes import packs
 
 _SMALL_STEPS = flags.DEFINE_integer(
     'small_steps', 100_000, 'Steps of the smaller files.', lower_bound=1
@@ -31,6 +34,15 @@ _LONG_EPISODE_STEPS = flags.DEFINE_integer(
     'long_episode_steps', 500_000, 'Steps of the longer nested episode.',
     lower_bound=2,
 )
+_MIXED_SHORT = flags.DEFINE_integer(
+    'mixed_short', 40_000, 'Short episodes among the long ones.', lower_bound=2
+)
+_MIXED_LONG = flags.DEFINE_integer(
+    'mixed_long', 40, 'Long episodes, side by side.', lower_bound=1
+)
+_MIXED_LONG_STEPS = flags.DEFINE_integer(
+    'mixed_long_steps', 125_000, 'Steps of each of these.', lower_bound=2
+)
 _REPEATS = flags.DEFINE_integer(
     'repeats', 3, 'How many times each case is run.', lower_bound=1
 )
@@ -40,7 +52,14 @@ _TIMEOUT_SECONDS = flags.DEFINE_integer(
 _CASE = flags.DEFINE_enum(
     'case',
     None,
-    ['files:read', 'files:blocks', 'episode:read', 'episode:blocks'],
+    [
+        'files:read',
+        'files:blocks',
+        'episode:read',
+        'episode:blocks',
+        'mixed:read',
+        'mixed:packs',
+    ],
     'Runs this case only, in this process.',
 )
 _CASE_STEPS = flags.DEFINE_integer('case_steps', None, 'The steps of --case.')
@@ -52,13 +71,17 @@ _DIRECTORY = flags.DEFINE_string(
 def _run_case(case: str, steps: int) -> None:
   """Iterates the data set of `case` and prints the peak, in MiB."""
   source, action = case.split(':')
-  if source == 'files':
+  if source == 'mixed':
+    episodes = datasets.load_episodes(_DIRECTORY.value)
+  elif source == 'files':
     episodes = data.read_stacked(_DIRECTORY.value)
   else:
     episodes = data.one_nested_episode(steps)
   if action == 'blocks':
     dataset = rlds_to_reverb.convert_rlds_to_trajectory_blocks(episodes)
-  elif source == 'files':
+  elif action == 'packs':
+    dataset = packs.packs_of(episodes).map(lambda pack: pack.steps)
+  elif source in ('files', 'mixed'):
     dataset = episodes.map(lambda episode: episode[rlds.STEPS])
   else:
     dataset = episodes.flat_map(lambda episode: episode[rlds.STEPS].batch(1000))
@@ -99,6 +122,22 @@ def _measure(source: str, sizes, directories) -> None:
   print(f'  spread of the repeats: up to {spread:.0f} MiB\n', flush=True)
 
 
+def _measure_mixed() -> None:
+  """Prints the peaks of a data set whose large episodes stand side by side."""
+  short, long = _MIXED_SHORT.value, _MIXED_LONG.value
+  with tempfile.TemporaryDirectory() as directory:
+    steps = data.write_mixed_episodes(
+        directory,
+        [(short // 2, 5), (long, _MIXED_LONG_STEPS.value), (short // 2, 5)],
+    )
+    peaks = {'mixed:read': [], 'mixed:packs': []}
+    for _ in range(_REPEATS.value):
+      for case, found in peaks.items():
+        found.append(_start_case(case, steps, directory))
+  for case, found in peaks.items():
+    print(f'  {case:<16}{statistics.median(found):7.0f} MiB', flush=True)
+
+
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError('Too many command-line arguments.')
@@ -123,6 +162,11 @@ def main(argv):
       (_SHORT_EPISODE_STEPS.value, _LONG_EPISODE_STEPS.value),
       ('', ''),
   )
+  print(
+      f'{_MIXED_LONG.value} episodes of {_MIXED_LONG_STEPS.value:,} steps side'
+      f' by side, among {_MIXED_SHORT.value:,} of 5, in one file:'
+  )
+  _measure_mixed()
 
 
 if __name__ == '__main__':
