@@ -77,11 +77,13 @@ def record_batches(
     read_config: the options of TFDS.
     max_bytes: how many bytes of records a batch should have at most; see
       `packs.bounds_of_parts`. Up to 512 records are read before they are cut
-      into batches: as many as have `max_bytes` on average. Where large records
-      may stand side by side, 4 at a time are read, and joined while they fit:
-      if TFDS did not shuffle the data set, if the average sizes of its files
-      differ, or if it has one file. A file with large records among more than
-      100,000 small ones is not found if it is the only one.
+      into batches: as many as have `max_bytes` on average. To look at each
+      before it is read would take longer than to read it. Where large records
+      are likely to stand side by side, 4 at a time are read, and joined while
+      they fit: in a split of more than 32 MiB, if TFDS did not shuffle the data
+      set, if the average sizes of its files differ, if it has one file, or if
+      records are large. Elsewhere so many large records in a row take as much
+      memory as they have bytes, twice.
 
   Returns:
     A data set of pairs, the arguments of `cut_out`, which returns a batch. None
