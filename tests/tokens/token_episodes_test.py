@@ -186,6 +186,37 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(
         items[1][1].observation['input_ids'], [3, 7, 1, 2, 5, 0, 0, 0]
     )
+    path = f'{self.create_tempdir().full_path}/checkpoint'
+    rlds2reverb.write_reverb_checkpoint(
+        data, path, rlds2reverb.TableItems(testing.TABLE)
+    )
+    server = rlds2reverb.restore_reverb_server(path)
+    self.addCleanup(server.stop)
+    restored = testing.drain(server.localhost_client())
+    self.assertEqual(
+        [item[0].action for item in restored], [8, 5, 6, 0, 8, 4, 3]
+    )
+
+  def test_sequences_of_tokens(self):
+    data = tokens.convert_texts_to_episodes(
+        self.texts, tokenizers.by_words, score='score', max_length=8
+    )
+    sequences = rlds2reverb.convert_rlds_to_sequences(
+        data, 3, 2, end_of_episode='zero_pad', with_mask=True
+    )
+    self.assertEqual(
+        [
+            (frames.action.tolist(), mask.tolist())
+            for frames, mask in sequences.as_numpy_iterator()
+        ],
+        [
+            ([8, 0, 0], [True, True, False]),
+            ([5, 6, 0], [True, True, True]),
+            ([0, 0, 0], [True, True, False]),
+            ([8, 4, 3], [True, True, True]),
+            ([3, 0, 0], [True, True, False]),
+        ],
+    )
 
   def test_bad_texts(self):
     convert = tokens.convert_texts_to_episodes
