@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import reverb
 import rlds2reverb
 import tensorflow as tf
 
@@ -188,7 +189,16 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
     )
     path = f'{self.create_tempdir().full_path}/checkpoint'
     rlds2reverb.write_reverb_checkpoint(
-        data, path, rlds2reverb.TableItems(testing.TABLE)
+        data,
+        path,
+        rlds2reverb.TableItems(testing.TABLE),
+        reverb_tables=[
+            rlds2reverb.replay.TableSettings(
+                testing.TABLE,
+                sampler=reverb.selectors.Fifo(),
+                max_times_sampled=1,
+            )
+        ],
     )
     server = rlds2reverb.restore_reverb_server(path)
     self.addCleanup(server.stop)
