@@ -18,6 +18,18 @@ from tf_agents.replay_buffers import rlds_to_reverb as original
 from tests import golden
 
 _FORMS = tuple(golden.FORMS_AND_PACKS.items())
+
+
+def _forms_and_lengths(*lengths):
+  """Returns named parameters: a form, and the length of blocks."""
+  return [
+      (f'{name}_{length}', form, length)
+      for (name, form), length in itertools.product(_FORMS, lengths)
+      # Where blocks have a length, packs are not read.
+      if length is None or form is not golden.packed
+  ]
+
+
 _EVERY_CASE = list(
     itertools.chain(*(case.episodes for case in golden.CASES.values()))
 )
@@ -54,10 +66,7 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         episodes[:] = case.episodes
         self._assert_rows(golden.frames_of(dataset), case)
 
-  @parameterized.named_parameters(
-      (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, 2, 3, None))
-  )
+  @parameterized.named_parameters(*_forms_and_lengths(1, 2, 3, None))
   def test_blocks(self, form, block_length):
     episodes = [golden.COMPLETE]
     dataset = conversion.convert_rlds_to_trajectory_blocks(
@@ -304,10 +313,7 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
         [frame.policy_info for frame in frames], [30, 0, 1, 2, 3]
     )
 
-  @parameterized.named_parameters(
-      (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, None))
-  )
+  @parameterized.named_parameters(*_forms_and_lengths(1, None))
   def test_nested_fields_of_both_steps(self, form, block_length):
     def info_fn(current, following):
       return (
@@ -687,7 +693,7 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
       index -= golden.length_of(episode)
     raise IndexError(index)
 
-  @parameterized.named_parameters(*_FORMS)
+  @parameterized.named_parameters(*golden.FORMS.items())
   def test_first_fault_is_told_whatever_the_block_length(self, form):
     # MID, MID, LAST, LAST: the fault is at step 2, two blocks on.
     late = _replaced(
@@ -709,7 +715,9 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
       (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, 2, 3, None))
+      for (name, form), length in itertools.product(
+          golden.FORMS.items(), (1, 2, 3, None)
+      )
   )
   def test_fault_between_two_episodes(self, form, block_length):
     tail = tf.nest.map_structure(lambda leaf: leaf[1:], golden.COMPLETE)
@@ -745,10 +753,7 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
 
 class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(
-      (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, None))
-  )
+  @parameterized.named_parameters(*_forms_and_lengths(1, None))
   def test_transition(self, form, block_length):
     two_steps = golden.make_episode([0.5, 1], terminal=True)
     episodes = [
@@ -771,10 +776,7 @@ class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
         self, frames, golden.expected_frames(episodes, 'transition')
     )
 
-  @parameterized.named_parameters(
-      (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, None))
-  )
+  @parameterized.named_parameters(*_forms_and_lengths(1, None))
   def test_report_of_bootstrapped_terminals(self, form, block_length):
     episodes = [
         golden.TRUNCATED,
@@ -820,10 +822,7 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     episodes[2]['reward'][1] = np.nan
     return episodes
 
-  @parameterized.named_parameters(
-      (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, None))
-  )
+  @parameterized.named_parameters(*_forms_and_lengths(1, None))
   def test_reported(self, form, block_length):
     episodes = self._episodes()
     report = report_lib.ConversionReport()
@@ -839,10 +838,7 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
           {'observation/camera/pose/0': 3, 'reward': 1},
       )
 
-  @parameterized.named_parameters(
-      (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, None))
-  )
+  @parameterized.named_parameters(*_forms_and_lengths(1, None))
   def test_invalid(self, form, block_length):
     episodes = self._episodes()
     rlds_data = form(episodes)
