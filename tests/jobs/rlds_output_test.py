@@ -24,8 +24,8 @@ class RldsOutputTest(job_testing.JobTestCase):
     with mock.patch.object(tasks, '_SECONDS_PER_REPORT', 0.0):
       tasks.run_task(plan, 0, folder, on_progress=seen.append)
     episodes = [progress.episodes for progress in seen]
-    # Nothing is written yet when the 8 episodes are checked.
-    self.assertEqual(episodes, [0] * 8 + list(range(8)) + [8])
+    # Nothing is written yet when the 8 episodes are checked, all at once.
+    self.assertEqual(episodes, [0] + list(range(8)) + [8])
 
   def test_a_task_without_a_valid_episode(self):
     episodes = [data_sets.episode(index, 3) for index in range(3)]
