@@ -43,6 +43,8 @@ show_progress() {
           echo "$line" >&2
         fi ;;
       Installing)
+        # pip says so of what builds a package, too.
+        [ "$what" = collected ] || continue
         [ ! -t 2 ] || echo >&2
         echo '  Installing them, which takes about a minute ...' >&2 ;;
     esac

@@ -236,14 +236,15 @@ def decode(
   Returns:
     The values of each field, `[N, C]`, and the counts, `[N, F]`.
   """
+  # TensorFlow does not decode nothing at all, so an empty message comes last.
   counts, values = tf.io.decode_proto(
-      records,
+      tf.concat([records, ['']], 0),
       message.DESCRIPTOR.full_name,
       list(fields),
       list(fields.values()),
       _descriptors(),
   )
-  return values, counts
+  return [value[:-1] for value in values], counts[:-1]
 
 
 @functools.lru_cache(maxsize=None)

@@ -77,6 +77,13 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
       # Only the longest episode makes items of 50 steps.
       self._assert_same(_read(one, checkpoints.OTHER), expected[2:])
 
+  def test_many_items_of_another_table_come_first(self):
+    expected = checkpoints.episodes([1200])
+    path = self.write(
+        expected, [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, None)]
+    )
+    self._assert_same(_read(path, checkpoints.OTHER), expected)
+
   def test_frames_that_are_missing(self):
     # Items of two steps, each in chunks of its own: that in the middle goes.
     (expected,) = checkpoints.episodes([6])
