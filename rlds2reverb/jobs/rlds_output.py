@@ -6,7 +6,7 @@ hard link), or by a copy where the file system has no such links.
 
 import os
 import shutil
-from typing import Any, Iterator, List
+from typing import Any, Iterator
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -19,53 +19,29 @@ from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import outputs
 
-_PARTS = 'parts'
 _DESCRIPTION = 'Episodes converted by rlds2reverb.'
 
 
-class RldsOutput(outputs.Output):
+class RldsOutput(outputs.FolderOutput):
   """Writes the valid episodes as a TFDS data set, some files for each task."""
 
-  def check(self, folder, spec, receipts) -> List[str]:
-    place = self.plan.output.place
-    if self.is_finished(folder, receipts):
-      return [f'to the RLDS data set {place}']
-    if self._adds:
-      self._check_addition()
-      return [f'into the RLDS data set {place}, after what it holds']
-    if files.names_in(place):
-      raise FileExistsError(
-          f'{place} is not empty, and not the output of this job. Choose'
-          ' another directory, or remove it.'
-      )
-    if any(data.directory == place for data in self.plan.data_sets):
-      raise ValueError(f'The episodes are read from {place}.')
-    return [f'to a new RLDS data set {place}']
+  kind = 'RLDS data set'
 
   def is_finished(self, folder, receipts):
     """Returns whether there is a data set that holds what receipts say."""
     place = self.plan.output.place
-    if self._adds:
-      return self._is_added() and not os.path.isdir(
-          os.path.join(folder, _PARTS)
-      )
     if len(receipts) < len(self.plan.tasks) or not files.exists(
         os.path.join(place, versions.INFO_FILE)
     ):
       return False
+    if self.adds:
+      return self._is_added() and not self.has_parts(folder)
     splits = tfds.builder_from_directory(place).info.splits
     # Episodes that were repaired may have come later.
     return self.plan.output.split in splits and (
         splits[self.plan.output.split].num_examples
         >= sum(receipt.episodes for receipt in receipts.values())
     )
-
-  def lost(self, folder, receipts):
-    return {
-        number: f'their output in {folder} is not there any more'
-        for number in receipts
-        if not os.path.isdir(self._part(folder, number))
-    }
 
   def write(self, number, folder, frames, episodes):
     # This checks and counts every episode, before any of them is written, which
@@ -77,7 +53,7 @@ class RldsOutput(outputs.Output):
     )
     invalid = [bad.episode for bad in episodes.skipped()]
     kept = episodes.read_valid(invalid)
-    part = self._part(folder, number)
+    part = self.part(folder, number)
     os.makedirs(os.path.dirname(part), exist_ok=True)
     with whole.new_folder(part, [versions.INFO_FILE], replace=True) as path:
       shards = []
@@ -103,7 +79,7 @@ class RldsOutput(outputs.Output):
 
   def finish(self, folder, spec, receipts, on_bytes):
     parts = [
-        (self._part(folder, number), receipts[number].output)
+        (self.part(folder, number), receipts[number].output)
         for number in range(len(self.plan.tasks))
     ]
     shards = [
@@ -113,7 +89,7 @@ class RldsOutput(outputs.Output):
     ]
     num_bytes = sum(output['bytes'] for _, output in parts)
     description = _DESCRIPTION
-    if self._adds:
+    if self.adds:
       if self._is_added():
         return  # This was interrupted when all was written.
       info = tfds.builder_from_directory(self.plan.output.place).info
@@ -129,7 +105,7 @@ class RldsOutput(outputs.Output):
     if self.plan.only is not None:
       description += f'\n{self._mark}'
     with whole.new_folder(
-        self.plan.output.place, [versions.INFO_FILE], replace=self._adds
+        self.plan.output.place, [versions.INFO_FILE], replace=self.adds
     ) as path:
       template = tfds.core.ShardedFileTemplate(
           data_dir=path,
@@ -159,16 +135,6 @@ class RldsOutput(outputs.Output):
           check_data=False,
       )
 
-  def clean(self, folder):
-    shutil.rmtree(os.path.join(folder, _PARTS), ignore_errors=True)
-
-  @property
-  def _adds(self) -> bool:
-    """Whether repaired episodes go into a data set that is there."""
-    return self.plan.only is not None and bool(
-        files.names_in(self.plan.output.place)
-    )
-
   @property
   def _mark(self) -> str:
     """What the description of the data set says when they are in it."""
@@ -178,8 +144,7 @@ class RldsOutput(outputs.Output):
     info = tfds.builder_from_directory(self.plan.output.place).info
     return self._mark in info.description.splitlines()
 
-  def _check_addition(self) -> None:
-    """Raises an error if episodes cannot be added to what is there."""
+  def check_addition(self, spec) -> None:
     place = self.plan.output.place
     if not files.exists(os.path.join(place, versions.INFO_FILE)):
       raise FileExistsError(
@@ -192,9 +157,6 @@ class RldsOutput(outputs.Output):
           f'Repaired episodes go into the split {self.plan.output.split!r} of'
           f' {place}, which has the splits {splits}.'
       )
-
-  def _part(self, folder, number):
-    return os.path.join(folder, _PARTS, f'{number:05d}')
 
 
 def _counted(written: Iterator[Any], total: int, episodes) -> Iterator[Any]:

@@ -9,6 +9,7 @@ import tree
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import tasks
 from tests.jobs import data_sets
 from tests.jobs import job_testing
@@ -26,6 +27,23 @@ class RldsOutputTest(job_testing.JobTestCase):
     episodes = [progress.episodes for progress in seen]
     # Nothing is written yet when the 8 episodes are checked, all at once.
     self.assertEqual(episodes, [0] + list(range(8)) + [8])
+
+  def test_where_repaired_episodes_cannot_go(self):
+    other = self.new()
+    os.mkdir(other)
+    with open(os.path.join(other, 'mine.txt'), 'w', encoding='utf-8') as f:
+      f.write('mine')
+    opened = [sources.open_source(sources.make_source(self.directory))]
+    only = ('quarantine.jsonl', [[sources.Range('train', 3, 4)]])
+    for place, error, message in (
+        (self.directory, ValueError, 'The episodes are read from'),
+        (other, FileExistsError, 'is not empty, and no RLDS data set'),
+    ):
+      with self.subTest(message):
+        plan = self.plan(plan_lib.RLDS, place, opened=opened, only=only)
+        with self.assertRaisesRegex(error, message):
+          self.convert(plan)
+    self.assertEqual(os.listdir(other), ['mine.txt'])
 
   def test_a_task_without_a_valid_episode(self):
     episodes = [data_sets.episode(index, 3) for index in range(3)]
