@@ -68,12 +68,7 @@ def record_episodes(
     )
   directory = files.expand(directory)
   with whole.new_folder(directory, [versions.INFO_FILE]) as folder:
-    try:
-      env = gym.make(environment)
-    except gym.error.Error as e:
-      raise ValueError(
-          f'There is no gym environment {environment!r}: {e}'
-      ) from e
+    env = make_environment(environment)
     try:
       env.seed(seed)
       env.action_space.seed(seed)
@@ -95,6 +90,23 @@ def record_episodes(
     finally:
       env.close()
   return directory
+
+
+def make_environment(environment: str) -> gym.Env:
+  """Makes a gym environment.
+
+  Args:
+    environment: its id.
+
+  Raises:
+    ValueError: if there is no such environment.
+  """
+  try:
+    return gym.make(environment)
+  except gym.error.Error as e:
+    raise ValueError(
+        f'There is no gym environment {environment!r}: {e}'
+    ) from e
 
 
 def _features(env):

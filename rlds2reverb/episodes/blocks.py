@@ -234,19 +234,13 @@ def episode_blocks(
     )
     lengths = steps_lib.Lengths(paths, seen.lengths) if paths else None
     verdict = inspect(seen.episode, outline, lengths)
-    fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
-    guards = []
-    if invalid_episodes == 'raise':
-      guards.append(tf.debugging.Assert(verdict.valid, [fault]))
-    with tf.control_dependencies(guards):
-      index = tf.reshape(seen.episode, [1])
     return Block(
         steps=seen.steps if spec.stacked else (),
         outline=outlines.select(outline, following),
-        episode=index,
+        episode=tf.reshape(seen.episode, [1]),
         step=tf.constant(0, tf.int64),
         row_splits=splits_of_one(outline),
-        fault=fault,
+        fault=fault_of(verdict, invalid_episodes),
         episode_id=tf.nest.map_structure(
             lambda leaf: tf.reshape(leaf, [1]), seen.episode_id
         ),
@@ -373,7 +367,35 @@ def episode_blocks(
   )
 
 
-def check_episode_id(episode, name) -> None:
+def fault_of(verdict: Verdict, invalid_episodes: str) -> tf.Tensor:
+  """Returns what is wrong with an episode, string `[]`; empty if it is valid.
+
+  Args:
+    verdict: the verdict on the episode.
+    invalid_episodes: see `episode_blocks`.
+
+  Raises:
+    InvalidArgumentError: while iterating, if the episode is invalid and
+      `invalid_episodes="raise"`.
+  """
+  fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
+  guards = []
+  if invalid_episodes == 'raise':
+    guards.append(tf.debugging.Assert(verdict.valid, [fault]))
+  with tf.control_dependencies(guards):
+    return tf.identity(fault)
+
+
+def check_episode_id(episode: Dict[str, Any], name: str) -> None:
+  """Checks that a field of the episodes can identify them.
+
+  Args:
+    episode: the spec of an episode.
+    name: the name of the field.
+
+  Raises:
+    ValueError: if there is no such field, or it is not one integer or string.
+  """
   fields = [field for field in episode if field != rlds.STEPS]
   if name not in fields:
     raise ValueError(
@@ -389,7 +411,7 @@ def check_episode_id(episode, name) -> None:
     )
 
 
-def splits_of_one(outline):
+def splits_of_one(outline: outlines.Outline) -> tf.Tensor:
   """Returns the row splits of a block of one episode, by its outline."""
   return tf.stack([0, tf.size(outline[rlds.IS_FIRST], tf.int64) - 1])
 

@@ -134,12 +134,7 @@ def pack_blocks(
     lengths = steps_lib.Lengths(paths, seen.lengths) if paths else None
     episode = block.episode[index]
     verdict = inspect(episode, outline, lengths)
-    fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
-    guards = []
-    if invalid_episodes == 'raise':
-      guards.append(tf.debugging.Assert(verdict.valid, [fault]))
-    with tf.control_dependencies(guards):
-      num_kept = tf.where(verdict.valid, end - begin, tf.zeros_like(end))
+    num_kept = tf.where(verdict.valid, end - begin, tf.zeros_like(end))
     return block._replace(
         steps=steps_lib.own_rows(block.steps, begin, begin + num_kept),
         outline={
@@ -148,7 +143,7 @@ def pack_blocks(
         },
         episode=episode[tf.newaxis],
         row_splits=tf.stack([0, num_kept]),
-        fault=fault,
+        fault=blocks.fault_of(verdict, invalid_episodes),
         episode_id=tf.nest.map_structure(
             lambda leaf: leaf[index : index + 1], block.episode_id
         ),

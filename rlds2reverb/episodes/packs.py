@@ -153,12 +153,26 @@ def episode_of_rows(row_splits: tf.Tensor) -> tf.Tensor:
   Returns:
     int64 `[N]`: `[0, 0, 2]` for the row splits `[0, 2, 2, 3]`.
   """
-  ends = row_splits[1:]
   num_rows = row_splits[-1]
-  ends_at = tf.math.unsorted_segment_sum(
-      tf.ones_like(ends), ends, num_rows + 1
+  return tf.cumsum(count_begins(row_splits, num_rows + 1))[:num_rows] - 1
+
+
+def count_begins(row_splits: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
+  """Returns how many episodes begin at each row.
+
+  An episode without steps begins where the next one does. After the last row,
+  one that is not there is counted.
+
+  Args:
+    row_splits: int64 `[E + 1]`, as in `Pack`.
+    num_rows: an integer `[]`, `R`: for how many rows, more than the pack has.
+
+  Returns:
+    int64 `[R]`: `[1, 0, 2, 1]` for the row splits `[0, 2, 2, 3]`.
+  """
+  return tf.math.unsorted_segment_sum(
+      tf.ones_like(row_splits), row_splits, num_rows
   )
-  return tf.cumsum(ends_at)[:num_rows]
 
 
 def bounds_of_parts(

@@ -139,9 +139,7 @@ class StepMapping:
         length,
         packs_lib.episode_of_rows(row_splits),
     )
-    begins = tf.math.unsorted_segment_sum(
-        tf.ones_like(row_splits), row_splits, length + 1
-    ) > 0
+    begins = packs_lib.count_begins(row_splits, length + 1) > 0
     return pack._replace(
         steps=_fill_in(mapped, begins[:-1], begins[1:]), row_splits=row_splits
     )

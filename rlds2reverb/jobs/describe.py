@@ -12,6 +12,7 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import recording
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.jobs.descriptions import description as description_lib
@@ -297,12 +298,7 @@ def _bounds_of_features(source, opened) -> Dict[str, one_pass.Bounds]:
 
 def _bounds_of_environment(environment: str) -> Dict[str, one_pass.Bounds]:
   """Returns the bounds that the action space of an environment has."""
-  try:
-    env = gym.make(environment)
-  except gym.error.Error as e:
-    raise ValueError(
-        f'There is no gym environment {environment!r}: {e}'
-    ) from e
+  env = recording.make_environment(environment)
   source = f'the environment {environment}'
   found = {}
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import steps as steps_lib
 
 # The sentences of tf_agents.replay_buffers.rlds_to_reverb (TF-Agents 0.19.0).
@@ -159,9 +160,7 @@ def are_strictly_valid(
   discount = outline[rlds.DISCOUNT]
   # How many episodes begin with each step: one if all are valid, as an episode
   # without steps begins where the next one does.
-  num_begins = tf.math.unsorted_segment_sum(
-      tf.ones_like(row_splits), row_splits, tf.size(is_first)
-  )
+  num_begins = packs.count_begins(row_splits, tf.size(is_first))
   begins = num_begins > 0
   is_valid = (
       tf.equal(is_first, begins)

@@ -42,6 +42,13 @@ def _data_set(*packs):
 
 class PacksTest(tf.test.TestCase):
 
+  def test_rows_and_their_episodes(self):
+    splits = tf.constant([0, 2, 2, 3], tf.int64)
+    self.assertAllEqual(packs_lib.count_begins(splits, 4), [1, 0, 2, 1])
+    self.assertAllEqual(packs_lib.episode_of_rows(splits), [0, 0, 2])
+    for ends in ([0], [0, 0]):
+      self.assertEmpty(packs_lib.episode_of_rows(tf.constant(ends, tf.int64)))
+
   def test_unpack(self):
     episodes = packs_lib.unpack(
         _data_set(_pack([0, 2, 2, 3], [5, 6, 7]), _pack([0, 1], [8]))
