@@ -2,7 +2,8 @@
 
 What everybody uses is in this module. Everything else is in a module by its
 task: `rlds2reverb.datasets`, `fields`, `transforms`, `statistics`,
-`trajectories`, `windows`, `indexing`, `tokens`, `agents` and `replay`.
+`trajectories`, `windows`, `indexing`, `tokens`, `agents` and `replay`. What
+programs do, `rlds2reverb.jobs`, is imported by itself.
 """
 
 from rlds2reverb import agents

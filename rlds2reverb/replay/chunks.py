@@ -28,7 +28,6 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import checks
-from rlds2reverb.replay import encoding
 from rlds2reverb.replay import pieces as pieces_lib
 
 # A sampler reads whole chunks, so chunks of few bytes sample quickly. But the

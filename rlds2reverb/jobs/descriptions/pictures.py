@@ -10,9 +10,6 @@ import io
 import re
 from typing import Any, Dict, List, Sequence
 
-from matplotlib import figure
-import matplotlib as mpl
-
 _TEXT, _MARK, _GRID, _STRONG = '#000001', '#000002', '#000003', '#000004'
 _VARIABLES = {
     _TEXT: 'var(--text)',
@@ -104,6 +101,12 @@ def _dots(axes, x, y) -> None:
 
 def _picture(draw, name, height=_HEIGHT) -> str:
   """Returns the SVG of a figure with one pair of axes."""
+  # To import matplotlib takes a third of a second, which the processes of a job
+  # would spend at their start, without drawing anything.
+  # pylint: disable=g-import-not-at-top
+  from matplotlib import figure
+  import matplotlib as mpl
+
   with mpl.rc_context(_STYLE):
     drawn = figure.Figure(figsize=(_WIDTH, height), layout='constrained')
     axes = drawn.add_subplot()
