@@ -163,7 +163,7 @@ def _batch_size(split_info, max_bytes: int) -> int:
     # The metadata do not say, but the files do.
     file = split_info.file_instructions[0]
     try:
-      num_bytes = tf.io.gfile.stat(os.fspath(file.filename)).length
+      num_bytes = _file_bytes(file)
     except tf.errors.OpError:
       return 1  # That the file cannot be read is told when it is read.
     num_records = file.examples_in_shard
