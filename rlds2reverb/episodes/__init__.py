@@ -1,4 +1,4 @@
-"""An episode in memory: its steps, the paths of its fields, and its blocks.
+"""An episode in memory, or a pack of them: steps, paths, checks and blocks.
 
 All other folders build on these modules; these modules build on none of them.
 """

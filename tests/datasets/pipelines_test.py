@@ -8,6 +8,7 @@ import sys
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import loading
@@ -159,6 +160,7 @@ class FingerprintTest(parameterized.TestCase):
     # A tf.test.TestCase that ran before may have left one.
     tf.random.set_seed(None)
 
+  @pytest.mark.long
   def test_the_same_in_another_process_and_different_otherwise(self):
     # They are built in another order, so names of nodes and functions differ.
     program = (

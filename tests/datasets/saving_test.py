@@ -4,6 +4,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tree
 
@@ -135,6 +136,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         self._load(directory)[0]['reward'], 2 * ways.FIVE['reward']
     )
 
+  @pytest.mark.long
   def test_another_transform_is_not(self):
     directory = self._directory()
     saving.save_episodes(_scaled(2.0), directory)

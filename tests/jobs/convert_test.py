@@ -7,6 +7,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import pytest
 import reverb
 
 from rlds2reverb.datasets import loading
@@ -421,6 +422,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.plan(plan_lib.CHECKPOINT, self.new(), opened=opened[:1] * 2)
 
 
+@pytest.mark.long
 class ServerTest(job_testing.JobTestCase):
 
   def _plan(self, server, **kwargs):

@@ -9,6 +9,7 @@ import time
 from unittest import mock
 
 from absl.testing import absltest
+import pytest
 
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
@@ -44,6 +45,7 @@ class _Listener(running.Listener):
     self.retries += 1
 
 
+@pytest.mark.long
 class RunningTest(job_testing.JobTestCase):
 
   def test_every_task_is_done_once_and_a_worker_that_dies_is_no_end(self):

@@ -176,6 +176,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertIn('tables/0/sequence_length: 3 before, 2 now', result.stderr)
     self.assertNotIn('Traceback', result.stderr)
 
+  @pytest.mark.long
   def test_ctrl_c_stops_at_once_and_says_how_to_go_on(self):
     job = self.new('job')
     args = (
@@ -225,6 +226,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertIn('done already: 2', result.stdout)
     self.assertRegex(result.stdout, 'steps +2,020')
 
+  @pytest.mark.long
   def test_wrong_flags_take_a_line(self):
     for args, message in (
         (('--datset=x',), 'Did you mean: dataset'),

@@ -5,6 +5,7 @@ import os
 
 from absl.testing import absltest
 import numpy as np
+import pytest
 
 from tests import recordings
 from tests.jobs import data_sets
@@ -40,6 +41,7 @@ class DescribeTest(recordings.RecordedDataTestCase):
     self.assertLen(os.listdir(f'{folder}/board'), 1)
 
 
+@pytest.mark.long
 class MessagesTest(absltest.TestCase):
 
   def test_what_cannot_be_described_takes_a_line_to_say(self):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from absl.testing import absltest
+import pytest
 
 from rlds2reverb.datasets import loading
 
@@ -39,6 +40,7 @@ class RecordEpisodesTest(absltest.TestCase):
     self.assertEqual(result.returncode, 1)
     self.assertIn('is not empty. Remove it, or choose a new directory.', result.stderr)
 
+  @pytest.mark.long
   def test_a_directory_that_cannot_be_written_takes_a_line_to_say(self):
     for directory, message in (
         ('/proc/data', '/proc/data cannot be written'),

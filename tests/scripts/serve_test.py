@@ -7,6 +7,7 @@ import socket
 
 from absl.testing import absltest
 import numpy as np
+import pytest
 import reverb
 
 from rlds2reverb.datasets import loading
@@ -41,6 +42,7 @@ class ServeTest(absltest.TestCase):
     self.assertEndsWith(printed, 'Stopped.\n')
     return printed
 
+  @pytest.mark.long
   def test_a_data_set_stopped_with_a_last_checkpoint(self):
     flags = [
         '--dataset=data', '--sequence_length=3', '--table=threes',

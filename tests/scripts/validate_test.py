@@ -4,6 +4,7 @@ import json
 
 from absl.testing import absltest
 import numpy as np
+import pytest
 
 from tests.jobs import data_sets
 from tests.scripts import programs
@@ -11,6 +12,7 @@ from tests.scripts import programs
 
 class ValidateTest(absltest.TestCase):
 
+  @pytest.mark.long
   def test_exit_codes_and_what_is_printed(self):
     folder = self.create_tempdir().full_path
     data_sets.numbered(f'{folder}/good', [3, 4])

@@ -13,6 +13,7 @@ from unittest import mock
 from absl import logging
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
@@ -254,6 +255,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   # The server.
 
+  @pytest.mark.long
   def test_killed_server(self):
     server = self._new_process()
     server.serve()
@@ -281,6 +283,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         str(error),
     )
 
+  @pytest.mark.long
   def test_server_that_lost_what_it_held(self):
     server, successor = self._new_process(), self._new_process()
     server.serve()
@@ -322,6 +325,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
             golden.stacked(_episodes(3)), address, _PAIRS, timeout=1
         )
 
+  @pytest.mark.long
   def test_proxy_of_the_environment(self):
     # An empty no_proxy is enough for Reverb's own client, but not for gRPC's.
     with socket.socket() as unused:
@@ -443,6 +447,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   # The disk, and Ctrl-C.
 
+  @pytest.mark.long
   def test_full_disk(self):
     parent = self._parent()
     whole = self._write(large_data().take(3))
