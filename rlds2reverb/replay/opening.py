@@ -47,19 +47,21 @@ def open_replay_buffer(
         agent.train(frames)
 
   By default this is an `EpisodesReplayBuffer`, which samples in this process.
-  With `reverb_server=True` it is a `ReverbReplayBuffer`, whose server is started
-  here and holds the same items; it stops when the replay buffer is deleted. With
-  an address it samples a server that others have filled.
+  With `reverb_server=True` it is a `ReverbReplayBuffer`, whose server is
+  started here, holds the same items, and stops when the replay buffer is
+  deleted. With an address it samples a server that others have filled.
 
   Args:
     data: an RLDS data set, which may be transformed or mixed; what
       `load_episodes` takes: a directory, or the name of a TFDS data set; the
       directory of a Reverb checkpoint, as `convert` and
       `write_reverb_checkpoint` write it; or a folder of frames that an
-      `EpisodesReplayBuffer` has prepared. None if `reverb_server` is an address.
+      `EpisodesReplayBuffer` has prepared. None if `reverb_server` is an
+      address.
     sequence_length: the number of frames of an item. This, `stride_length`,
       `end_of_episode` and `priority` are those of `TableItems`. The items of a
-      checkpoint that a server starts from, and prepared frames, are as they are.
+      checkpoint that a server starts from, and prepared frames, stay as they
+      are.
     stride_length: the number of frames between the starts of one item and the
       next.
     split: the split of a data set on disk.
@@ -117,8 +119,8 @@ def open_replay_buffer(
   elif folder and store_lib.read_marker(folder) is not None:
     if reverb_server:
       raise ValueError(
-          f'{folder} holds frames that were prepared for a replay buffer without'
-          ' a server. Give the data set that they were made from.'
+          f'{folder} holds frames that were prepared for a replay buffer'
+          ' without a server. Give the data set that they were made from.'
       )
     data = folder
   elif not isinstance(data, tf.data.Dataset):

@@ -105,8 +105,8 @@ class Population:
     check = tf.debugging.Assert(
         tf.reduce_all(known),
         [
-            'There is no item of this key. Keys are those of the SampleInfo that'
-            ' came with a batch of this replay buffer. Found:',
+            'There is no item of this key. Keys are those of the SampleInfo'
+            ' that came with a batch of this replay buffer. Found:',
             items,
         ],
         summarize=16,

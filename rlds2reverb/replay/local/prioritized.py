@@ -1,4 +1,4 @@
-"""Prioritized replay: a trainer says how much is to be learnt from each item."""
+"""Prioritized replay: the trainer says how much can be learnt from an item."""
 
 from typing import Any, Optional
 

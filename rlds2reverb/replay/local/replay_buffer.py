@@ -47,8 +47,8 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
 
   Restore it before the first batch is taken. The first data set of the new
   process goes on where the first one of the old process was, and so on. A batch
-  counts as taken when it comes out of the data set, so what a trainer adds after
-  it and that takes batches in advance, such as `prefetch`, is ahead.
+  counts as taken when it comes out of the data set. So whatever takes batches in
+  advance, such as a `prefetch` of the trainer's own, is ahead.
 
   Attributes:
     store: the frames, which other replay buffers can share.
@@ -133,7 +133,9 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
     kwargs = dict(policy_info_fn=policy_info_fn, rules=rules, report=report)
     if capacity is not None:
       self._check_appendable(capacity, directory, top_episodes)
-      self._population = _fill(rlds_data, items, capacity, self._sampler, kwargs)
+      self._population = _fill(
+          rlds_data, items, capacity, self._sampler, kwargs
+      )
       self.store = self._population.store
     else:
       self.store = _store_of(rlds_data, items, directory, kwargs)
@@ -192,8 +194,8 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
     if directory is not None or top_episodes is not None:
       raise ValueError(
           'A replay buffer with a capacity changes, so it has no directory and'
-          ' no top_episodes. Keep recorded episodes in one of their own, and mix'
-          ' the batches of both.'
+          ' no top_episodes. Keep recorded episodes in a replay buffer of their'
+          ' own, and mix the batches of both.'
       )
     if not isinstance(
         self._sampler, (samplers.Uniform, prioritized.Prioritized)
@@ -295,10 +297,9 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
     if time_stacked:
       return frames, info
     axis = 0 if sample_batch_size is None else 1
-    parts = zip(*[tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)])
-    return tuple(
-        tf.nest.pack_sequence_as(frames, list(part)) for part in parts
-    ), info
+    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
+    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
+    return tuple(steps), info
 
   def _num_frames(self):
     return self._population.num_frames
@@ -369,8 +370,8 @@ def _store_of(rlds_data, items, directory, kwargs) -> store_lib.FrameStore:
     return loading.load_frames(rlds_data, items, directory, **kwargs)
   if isinstance(rlds_data, trajectory.Trajectory):
     raise ValueError(
-        'A replay buffer that begins empty needs a capacity, which says how many'
-        ' frames can be appended.'
+        'A replay buffer that begins empty needs a capacity, which says how'
+        ' many frames can be appended.'
     )
   return store_lib.open_store(
       files.expand_local(rlds_data, 'The folder of prepared frames')

@@ -1,7 +1,7 @@
 """Frames that are appended, of which the oldest make room for the newest.
 
-Rows and items are numbered from the start of the data, and lie in rings: row `r`
-of `C` rows is at `r % C`.
+Rows and items are numbered from the start of the data, and lie in rings: of `C`
+places, row `r` has place `r % C`.
 
     capacity of 4 frames, after frames 0 to 5    | 4  5  2  3 |
     items of 2 that can be drawn                   2-3  3-4  4-5
@@ -30,8 +30,8 @@ _SPARE_ROWS = 4096
 class FrameRing(tf.train.experimental.PythonState):
   """The last frames of a stream, and their items.
 
-  It is a population, as `Population` is, of items whose numbers grow. What is in
-  it becomes part of a `tf.train.Checkpoint`.
+  It is a population, as `Population` is, of items whose numbers grow. Its
+  content becomes part of a `tf.train.Checkpoint`.
 
   Attributes:
     store: the frames. Its runs are empty.
@@ -126,7 +126,10 @@ class FrameRing(tf.train.experimental.PythonState):
     size = limits[1] - limits[0]
     check = tf.debugging.Assert(
         size > 0,
-        ['There is nothing to sample yet. Append frames before a batch is taken.'],
+        [
+            'There is nothing to sample yet. Append frames before a batch is'
+            ' taken.'
+        ],
     )
     with tf.control_dependencies([check]):
       return tf.identity(size)
@@ -141,7 +144,7 @@ class FrameRing(tf.train.experimental.PythonState):
     return first + (slots - first) % self._num_rows
 
   def known(self, items: tf.Tensor) -> tf.Tensor:
-    """Returns those items that have not made room for newer ones, bool `[B]`."""
+    """Returns whether items have not made room for newer ones, bool `[B]`."""
     limits = self._limits.read_value()
     return (items >= limits[0]) & (items < limits[1])
 
@@ -163,7 +166,8 @@ class FrameRing(tf.train.experimental.PythonState):
   def append(self, frames: Any) -> None:
     """Appends consecutive frames, a `Trajectory` of arrays `[B, ...]`.
 
-    Their items have the highest priority that any item has had so far. An episode ends with a frame whose step type is LAST.
+    Their items have the highest priority that any item has had so far. An
+    episode ends with a frame whose step type is LAST.
     """
     ends = np.flatnonzero(frames.step_type == ts.StepType.LAST) + 1
     begin = 0
@@ -209,8 +213,8 @@ class FrameRing(tf.train.experimental.PythonState):
       capacity, first, begin = saved['place'].tolist()
       if capacity != self.capacity:
         raise ValueError(
-            f'The checkpoint is of a replay buffer with a capacity of {capacity}'
-            f' frames, but this one has {self.capacity}.'
+            'The checkpoint is of a replay buffer with a capacity of'
+            f' {capacity} frames, but this one has {self.capacity}.'
         )
       groups = [saved[f'arr_{i}'] for i in range(len(self._memory))]
       starts = saved['starts']

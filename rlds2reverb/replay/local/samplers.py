@@ -236,7 +236,7 @@ class Weighted(Sampler):
 
 
 def in_order(population: population_lib.Population, share: Share) -> DrawFn:
-  """Returns the function that draws every item once, in the order of the data."""
+  """Returns the function that draws every item once, in their order."""
   own = share_of(population.num_items, share)
 
   def draw(group, num_batches, batch_size):
@@ -338,7 +338,7 @@ def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
 
 
 def _search(sums, fractions):
-  """Returns where fractions of the last sum lie, int64. Weights of 0 never do."""
+  """Returns in which weights fractions of the sum lie, never in one of 0."""
   total = sums[-1]
   # A product may be rounded up to the sum itself, in which nothing lies.
   limit = tf.math.nextafter(total, tf.zeros_like(total))
