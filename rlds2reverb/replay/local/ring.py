@@ -9,7 +9,6 @@ places, row `r` has place `r % C`.
 
 import io
 import mmap
-import os
 from typing import Any, Iterable
 
 import numpy as np
@@ -283,12 +282,5 @@ class _Memory:
 
   def __init__(self, shape, dtype):
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    fd = os.memfd_create('frames')
-    try:
-      os.ftruncate(fd, max(size, 1))
-      self.array = np.frombuffer(
-          mmap.mmap(fd, max(size, 1)), dtype, int(np.prod(shape))
-      ).reshape(shape)
-      self.tensor = store_lib.map_file(f'/proc/self/fd/{fd}', shape, dtype)
-    finally:
-      os.close(fd)
+    self.array = np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
+    self.tensor = store_lib.as_tensor(self.array)

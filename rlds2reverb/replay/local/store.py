@@ -7,6 +7,7 @@ memory are read by the very same operations.
 
 import json
 import math
+import mmap
 import os
 from typing import Any, BinaryIO, List, NamedTuple, Optional, Sequence
 
@@ -24,6 +25,9 @@ _INDEX = 'index.npz'
 _STRINGS = 'strings.bin'
 # Changes when the files do.
 _VERSION = 1
+# Python 3.13 knows it. Memory that is only read needs none set aside for
+# writing, of which there may be less than a file is large.
+_MAP_NORESERVE = getattr(mmap, 'MAP_NORESERVE', 0x4000)
 
 
 class Runs(NamedTuple):
@@ -264,18 +268,42 @@ def _map_files(
   return FrameStore(format_, form, rows, strings, runs, priorities)
 
 
-def map_file(path: str, shape: List[int], dtype: Any = np.uint8) -> tf.Tensor:
-  """Returns a file as a tensor, whose numbers are read as they are used."""
+def map_file(path: str, shape: List[int]) -> tf.Tensor:
+  """Returns a file as a tensor, whose bytes are read as they are used.
+
+  Args:
+    path: the file.
+    shape: the shape of the tensor, uint8.
+
+  Raises:
+    OSError: if the file has another size.
+  """
   size = os.path.getsize(path)
-  expected = math.prod(shape) * np.dtype(dtype).itemsize
+  expected = math.prod(shape)
   if size != expected:
     raise OSError(
         f'{path} is damaged: it has {size} bytes instead of {expected}. Remove'
         ' its folder, and prepare it again.'
     )
   if not size:
-    return tf.zeros(shape, dtype)
-  with tf.device('cpu'):
-    return tf.raw_ops.ImmutableConst(
-        dtype=dtype, shape=shape, memory_region_name=path
+    return tf.zeros(shape, tf.uint8)
+  with open(path, 'rb') as f:
+    mapped = mmap.mmap(
+        f.fileno(),
+        size,
+        mmap.MAP_PRIVATE | _MAP_NORESERVE,
+        mmap.PROT_READ | mmap.PROT_WRITE,
     )
+  return as_tensor(np.frombuffer(mapped, np.uint8).reshape(shape))
+
+
+def as_tensor(array: np.ndarray) -> tf.Tensor:
+  """Returns a tensor that has the memory of an array.
+
+  `tf.raw_ops.ImmutableConst` does not serve: TensorFlow copies what it takes
+  for a constant, up to 10 MB, and remembers it under the path.
+
+  Args:
+    array: an array of pages of its own, which can be written.
+  """
+  return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
