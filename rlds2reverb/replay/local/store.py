@@ -5,11 +5,12 @@ disk, or are nothing but memory (`memfd_create`), so that frames on disk and in
 memory are read by the very same operations.
 """
 
+import contextlib
 import json
 import math
 import mmap
 import os
-from typing import Any, BinaryIO, List, NamedTuple, Optional, Sequence
+from typing import Any, BinaryIO, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -203,13 +204,19 @@ class StoreWriter:
 
 
 def read_marker(folder: str) -> Optional[dict]:
-  """Returns what a prepared folder says of itself; None if it is none."""
+  """Returns what a prepared folder says of itself; None if it is none.
+
+  Raises:
+    OSError: if the file that says it is damaged.
+  """
+  path = os.path.join(folder, MARKER)
   try:
-    with open(os.path.join(folder, MARKER), encoding='utf-8') as f:
+    with _reading(path), open(path, encoding='utf-8') as f:
       marker = json.load(f)
+      version = marker['version']
   except FileNotFoundError:
     return None
-  return marker if marker.get('version') == _VERSION else None
+  return marker if version == _VERSION else None
 
 
 def open_store(folder: str) -> FrameStore:
@@ -229,9 +236,12 @@ def open_store(folder: str) -> FrameStore:
         f'{folder} holds no prepared frames: it has no {MARKER} of version'
         f' {_VERSION}.'
     )
-  spec = tensor_spec.from_pbtxt_file(os.path.join(folder, _SPEC))
-  format_ = rows_lib.RowFormat(trajectory.Trajectory(*spec))
-  with np.load(os.path.join(folder, _INDEX)) as index:
+  path = os.path.join(folder, _SPEC)
+  with _reading(path):
+    spec = tensor_spec.from_pbtxt_file(path)
+    format_ = rows_lib.RowFormat(trajectory.Trajectory(*spec))
+  path = os.path.join(folder, _INDEX)
+  with _reading(path), np.load(path) as index:
     runs = Runs(*[index[name] for name in Runs._fields])
     priorities = index.get('priorities')
   names = [_rows_name(group) for group in range(len(format_.row_bytes))]
@@ -243,6 +253,23 @@ def open_store(folder: str) -> FrameStore:
       marker['num_string_bytes'],
       runs,
       priorities,
+  )
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+  """Turns what goes wrong where a file is not whole into an OSError."""
+  try:
+    yield
+  except OSError:
+    raise
+  except Exception as e:  # Each format has errors of its own.
+    raise _damage(path, str(e) or type(e).__name__) from e
+
+
+def _damage(path: str, problem: str) -> OSError:
+  return OSError(
+      f'{path} is damaged: {problem}. Remove its folder, and prepare it again.'
   )
 
 
@@ -281,10 +308,7 @@ def map_file(path: str, shape: List[int]) -> tf.Tensor:
   size = os.path.getsize(path)
   expected = math.prod(shape)
   if size != expected:
-    raise OSError(
-        f'{path} is damaged: it has {size} bytes instead of {expected}. Remove'
-        ' its folder, and prepare it again.'
-    )
+    raise _damage(path, f'it has {size} bytes instead of {expected}')
   if not size:
     return tf.zeros(shape, tf.uint8)
   with open(path, 'rb') as f:
