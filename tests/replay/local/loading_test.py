@@ -44,7 +44,9 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(runs.first_row.tolist(), [0, 4, 5])
 
   @parameterized.parameters(
-      (np.float64, 1e-12), (np.float16, 1e-2), (tf.bfloat16.as_numpy_dtype, 0.05)
+      (np.float64, 1e-12),
+      (np.float16, 1e-2),
+      (tf.bfloat16.as_numpy_dtype, 0.05),
   )
   def test_rewards_of_any_float(self, dtype, tolerance):
     [episode] = cuts.episodes_of([6])
@@ -54,7 +56,9 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
         found.runs.undiscounted_return, [10 / 7], rtol=tolerance
     )
 
-  @parameterized.parameters(np.zeros([3, 2], np.float32), np.zeros(3, np.int32))
+  @parameterized.parameters(
+      [np.zeros([3, 2], np.float32)], [np.zeros(3, np.int32)]
+  )
   def test_rewards_that_have_no_sum(self, reward):
     [episode] = cuts.episodes_of([3])
     episode['reward'] = reward
