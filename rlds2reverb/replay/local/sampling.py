@@ -17,7 +17,9 @@ _MAX_GROUP = 16
 
 def batches_per_group(store: store_lib.FrameStore, batch_size: int) -> int:
   """Returns how many batches are drawn together."""
-  length = store.form.sequence_length or 1
+  length = store.form.sequence_length
+  if length is None:
+    return 1  # Episodes of different lengths have no common tensor.
   num_bytes = store.format.frame_bytes * batch_size * length
   return max(1, min(_MAX_GROUP, _GROUP_BYTES // max(num_bytes, 1)))
 
@@ -93,7 +95,7 @@ def sample(
       groups = groups.prefetch(1)
     return tf.data.Dataset.zip((
         tf.data.Dataset.range(first, tf.int64.max),
-        groups.unbatch().skip(first % batches_per_group),
+        _take_apart(groups).skip(first % batches_per_group),
     ))
 
   @tf.autograph.experimental.do_not_convert
@@ -115,16 +117,27 @@ def sample(
   options.deterministic = True
   # A batch counts as taken when it is asked for, and not before.
   options.experimental_optimization.inject_prefetch = False
+  # To optimize a graph, TensorFlow copies the frames into it.
+  options.experimental_optimization.apply_default_optimizations = False
   return batches.with_options(options)
+
+
+def _take_apart(groups: tf.data.Dataset) -> tf.data.Dataset:
+  """Returns the batches of groups of them."""
+  if any(0 in leaf.shape for leaf in tf.nest.flatten(groups.element_spec)):
+    # `unbatch` crashes where tensors have no elements.
+    return groups.flat_map(
+        lambda *group: tf.data.Dataset.from_tensor_slices(group)
+    )
+  return groups.unbatch()
 
 
 def _map_sequences(sequence_fn, frames, rows):
   """Applies a function to the frames of every item."""
   lead = tf.shape(rows)[:2]
+  count = tf.reduce_prod(lead, keepdims=True)
   flat = tf.nest.map_structure(
-      lambda leaf: tf.reshape(
-          leaf, tf.concat([[-1], tf.shape(leaf)[2:]], 0)
-      ),
+      lambda leaf: tf.reshape(leaf, tf.concat([count, tf.shape(leaf)[2:]], 0)),
       frames,
   )
   flat = tf.nest.map_structure(
