@@ -112,7 +112,9 @@ def _gathering(
   return lambda: take().numpy() and None
 
 
-def _torchrl_cases(columns: Any, batches: int, folder: str) -> List[timing.Case]:
+def _torchrl_cases(
+    columns: Any, batches: int, folder: str
+) -> List[timing.Case]:
   """Returns the cases of TorchRL: transitions, and slices of two."""
   # pylint: disable=g-import-not-at-top
   import tensordict
@@ -178,7 +180,8 @@ def _sampling_cases(
   columns = tf.nest.map_structure(
       lambda leaf: tf.squeeze(leaf, 0), buffer.gather_all()
   )
-  few = max(batches // 20, 1)
+  # A server has some batches ready, so a few of them would tell nothing.
+  few = max(batches // 4, 100)
   case = lambda name, run: timing.Case(name, steps, run)
   cases = [
       case(
@@ -227,7 +230,9 @@ def _convert(directory: str) -> None:
 
 def _print_memory(directory: str, steps: int) -> None:
   """Prints what the frames take, beside their bytes."""
-  spec = rlds2reverb.create_trajectory_data_spec(rlds2reverb.load_episodes(directory))
+  spec = rlds2reverb.create_trajectory_data_spec(
+      rlds2reverb.load_episodes(directory)
+  )
   row_bytes = sum(
       leaf.shape.num_elements() * leaf.dtype.size
       for leaf in tf.nest.flatten(spec)
