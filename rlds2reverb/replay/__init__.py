@@ -10,9 +10,12 @@ from rlds2reverb.replay.checkpoint.serve import create_replay_buffer
 from rlds2reverb.replay.checkpoint.serve import restore_reverb_server
 from rlds2reverb.replay.checkpoint.write import TableSettings
 from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
+from rlds2reverb.replay.importance import importance_weights
 from rlds2reverb.replay.items import TableItems
+from rlds2reverb.replay.sequence_priorities import sequence_priority
 from rlds2reverb.replay.server.bulk import write_rlds_to_reverb
 from rlds2reverb.replay.server.insert_stream import InsertError
+from rlds2reverb.replay.server.priority_updates import PriorityUpdater
 from rlds2reverb.replay.server.push import push_rlds_to_reverb
 from rlds2reverb.replay.server.table_kinds import epoch_tables
 from rlds2reverb.replay.server.table_kinds import one_pass_table
