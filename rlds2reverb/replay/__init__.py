@@ -12,6 +12,7 @@ from rlds2reverb.replay.checkpoint.write import TableSettings
 from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
 from rlds2reverb.replay.importance import importance_weights
 from rlds2reverb.replay.items import TableItems
+from rlds2reverb.replay.mixing import mix_batches
 from rlds2reverb.replay.sequence_priorities import sequence_priority
 from rlds2reverb.replay.server.bulk import write_rlds_to_reverb
 from rlds2reverb.replay.server.insert_stream import InsertError
