@@ -214,6 +214,24 @@ def blocks_after(info: Any, count: int = 1) -> bool:
   )
 
 
+def check_not_blocking(info: Any, count: int) -> None:
+  """Raises a ValueError if a table blocks before it took `count` more items.
+
+  Args:
+    info: the `TableInfo` of the table, which nobody samples meanwhile.
+    count: the number of items.
+  """
+  if blocks_after(info, count):
+    limiter = info.rate_limiter_info
+    raise ValueError(
+        f'Table {info.name!r} would block: nobody samples it while it is'
+        ' filled, and its rate limiter has'
+        f' samples_per_insert={limiter.samples_per_insert:g} and'
+        f' max_diff={limiter.max_diff:g}. Fill a table with the MinSize rate'
+        ' limiter.'
+    )
+
+
 def _describe(info) -> str:
   text = f'Table {info.name!r} holds {info.current_size} items.'
   limiter = info.rate_limiter_info

@@ -424,6 +424,14 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     )
     server = reverb.Server([table])
     self.addCleanup(server.stop)
+    with self.assertRaisesRegex(ValueError, 'would block: nobody samples it'):
+      bulk.write_rlds_to_reverb(
+          golden.stacked(_episodes(50)),
+          f'localhost:{server.port}',
+          _PAIRS,
+          overflow='refuse',
+      )
+    self.assertEqual(testing.size(server.localhost_client()), 0)
     begin = time.monotonic()
     with self.assertRaises(insert_stream.InsertError) as raised:
       bulk.write_rlds_to_reverb(
