@@ -10,6 +10,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import mixing
+from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.replay.server import watching
 
 _POLL_MICROSECONDS = 500_000
@@ -41,10 +42,11 @@ def sample_reverb_servers(
   limiter lets none out, or if all priorities are 0.
 
   The data set of a table that removes what was sampled (`queue_table`,
-  `one_pass_table`) ends when no item came from any server for `timeout`
-  seconds. The servers are drawn in proportion to the sizes that their tables
-  have when it is made. Several trainers may share such a table: each item goes
-  to one of them. Items that were fetched but not yet given are lost with the
+  `one_pass_table`) ends when each server has given nothing for `timeout`
+  seconds, one after the other: a pass over recorded data wants a short one. The
+  servers are drawn in proportion to the sizes that their tables have when the
+  data set is made. Several trainers may share such a table: each item goes to
+  one of them. Items that were fetched but not yet given are lost with the
   iterator.
 
   Args:
@@ -77,11 +79,7 @@ def sample_reverb_servers(
       have another length; or if a batch is larger than all that a table that
       removes what was sampled ever held.
   """
-  if isinstance(servers, reverb.Client):
-    servers = servers.server_address
-  addresses = [servers] if isinstance(servers, str) else list(servers)
-  if not addresses:
-    raise ValueError('There are no servers.')
+  addresses = tables_lib.addresses_of(servers)
   if not timeout > 0:
     raise ValueError(f'timeout must be positive, but is {timeout}.')
   for name, value in (

@@ -441,8 +441,24 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   def test_killed_server(self):
     self._kill(1)
 
+  @pytest.mark.long
   def test_killed_server_of_two(self):
     self._kill(2)
+
+  def test_stopped_server(self):
+    other = self._address('uniform', range(30))
+    server, address = make_server('uniform', range(30))
+    dataset = sampling.sample_reverb_servers(
+        [other, address], _TABLE, 1, 4, timeout=1
+    )
+    iterator = iter(dataset)
+    next(iterator)
+    server.stop()
+    with self._error(
+        f'The Reverb server at {address} died', 10, tf.errors.UnknownError
+    ):
+      while True:
+        next(iterator)
 
   def _kill(self, num_servers):
     addresses = [
