@@ -58,11 +58,7 @@ class PriorityUpdater:
       ValueError: if a server has no such table, if the table's selectors do not
         look at priorities, or if an argument is not valid.
     """
-    if isinstance(servers, reverb.Client):
-      servers = servers.server_address
-    addresses = [servers] if isinstance(servers, str) else list(servers)
-    if not addresses:
-      raise ValueError('There are no servers.')
+    addresses = tables_lib.addresses_of(servers)
     if not 0 <= initial_priority < np.inf:
       raise ValueError(
           'initial_priority must be a number from 0 up, but is'

@@ -3,7 +3,16 @@
 import math
 import os
 import time
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Union,
+)
 
 from absl import logging
 from google.protobuf import empty_pb2
@@ -75,6 +84,26 @@ def table_infos(
         f' {missing[0]!r}. Its tables are {sorted(infos)}.'
     )
   return {name: infos[name] for name in names}
+
+
+def addresses_of(
+    servers: Union[str, reverb.Client, Sequence[str]]
+) -> List[str]:
+  """Returns the addresses of servers.
+
+  Args:
+    servers: the address of a server, `host:port`, or a client of it; or the
+      addresses of several.
+
+  Raises:
+    ValueError: if there are none.
+  """
+  if isinstance(servers, reverb.Client):
+    servers = servers.server_address
+  addresses = [servers] if isinstance(servers, str) else list(servers)
+  if not addresses:
+    raise ValueError('There are no servers.')
+  return addresses
 
 
 def state_of(address: str, timeout: float) -> str:
