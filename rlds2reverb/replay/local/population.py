@@ -1,0 +1,105 @@
+"""The items that can be drawn, and the rows that each of them has."""
+
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.replay.local import store as store_lib
+
+
+class Population:
+  """The items of a store, or of its best episodes.
+
+  Items are numbered in the order of the data. An item is found by arithmetic on
+  the run that it belongs to, so there is no list of items:
+
+      runs         | 0  1  2  3  4 | 5  6  7 |
+      items of 2   | 0  1  2  3    | 4  5    |
+      first_item     0               4        6
+
+  Attributes:
+    num_items: how many items there are.
+    first_item: the number of the first item of each run and, at the end, the
+      number of items, int64 `[R + 1]`.
+    runs: the runs, all of which have items.
+    priorities: the priority of each item, float64 `[num_items]`; None if all
+      are 1.
+    crosses_episodes: whether all items are one run.
+  """
+
+  def __init__(
+      self, store: store_lib.FrameStore, top_episodes: Optional[int] = None
+  ):
+    """Creates the population.
+
+    Args:
+      store: the store.
+      top_episodes: how many episodes to keep: those with the highest returns.
+        Of episodes with equal returns the first ones are kept.
+
+    Raises:
+      ValueError: if episodes have no returns.
+    """
+    counts = store.runs.num_items
+    chosen = counts > 0
+    if top_episodes is not None:
+      chosen &= _best(store, chosen, top_episodes)
+    self.runs = store_lib.Runs(*[values[chosen] for values in store.runs])
+    self.first_item = np.concatenate([[0], np.cumsum(self.runs.num_items)])
+    self.num_items = int(self.first_item[-1])
+    self.crosses_episodes = store.form.crosses_episodes
+    self.priorities = store.priorities
+    if self.priorities is not None:
+      self.priorities = self.priorities[np.repeat(chosen, counts)]
+    self._form = store.form
+    with tf.device('cpu'):
+      self._last_items = tf.constant(self.first_item[1:])
+      self._first_items = tf.constant(self.first_item[:-1])
+      self._first_rows = tf.constant(self.runs.first_row)
+      self._num_rows = tf.constant(self.runs.num_rows)
+      self._priorities = (
+          None
+          if self.priorities is None
+          else tf.constant(self.priorities, tf.float64)
+      )
+
+  def priority(self, items: tf.Tensor) -> tf.Tensor:
+    """Returns the priorities of items, float64, for int64 `[...]`."""
+    if self._priorities is None:
+      return tf.ones_like(items, tf.float64)
+    return tf.gather(self._priorities, items)
+
+  def rows(self, items: tf.Tensor) -> tf.Tensor:
+    """Returns the rows of items.
+
+    Args:
+      items: numbers of items, int64 `[N]`; `[1]` if an item is a whole episode.
+
+    Returns:
+      int64 `[N, L]`.
+    """
+    run = tf.searchsorted(self._last_items, items, 'right', tf.int64)
+    within = items - tf.gather(self._first_items, run)
+    starts = tf.gather(self._first_rows, run)
+    length = self._form.sequence_length
+    if length is None:
+      length = tf.gather(self._num_rows, run[0])
+    starts += within * self._form.stride_length
+    return starts[:, tf.newaxis] + tf.range(tf.cast(length, tf.int64))
+
+
+def _best(store, chosen, count) -> np.ndarray:
+  """Returns which runs are the best `count` ones of those that are chosen."""
+  returns = store.runs.undiscounted_return
+  if store.form.crosses_episodes or np.isnan(returns[chosen]).any():
+    raise ValueError(
+        'top_episodes chooses episodes by their returns, but these have none:'
+        ' their items cross episodes, or their reward is not one number, or is'
+        ' NaN.'
+    )
+  runs = np.flatnonzero(chosen)
+  order = runs[np.argsort(-returns[runs], kind='stable')]
+  best = np.zeros(len(chosen), bool)
+  best[order[:count]] = True
+  return best
