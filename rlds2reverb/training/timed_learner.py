@@ -1,11 +1,13 @@
 """A learner that measures how long it waits for data."""
 
+import time
+
 import tensorflow as tf
 from tf_agents.train import learner
 
 
 class TimedLearner(learner.Learner):
-  """TF-Agents' `Learner`, which adds up the time for which it waits for data.
+  """TF-Agents' `Learner`, which measures for how long it waits for data.
 
   The time is taken in the graph, around each `next` of the data set, and the
   next train step begins only when the one before has ended. So what is measured
@@ -14,17 +16,30 @@ class TimedLearner(learner.Learner):
 
   def __init__(self, *args, **kwargs):
     """Creates the learner; all arguments are those of `Learner`."""
-    # The base class traces a train step.
     self._waited = tf.Variable(0.0, trainable=False, dtype=tf.float64)
+    self._seconds = None
     super().__init__(*args, **kwargs)
 
   @property
-  def waited_seconds(self) -> float:
-    """For how long the learner has waited for data since it was made."""
-    return self._waited.numpy()
+  def waiting_share(self) -> float:
+    """The share of all calls of `run` in which the agent waited for data.
+
+    The first call is left out, because it traces the train step. NaN if there
+    was no other.
+    """
+    if not self._seconds:
+      return float('nan')
+    return self._waited.numpy() / self._seconds
 
   def run(self, iterations=1, iterator=None, parallel_iterations=1):
-    return super().run(iterations, iterator, parallel_iterations)
+    start = time.perf_counter()
+    loss_info = super().run(iterations, iterator, parallel_iterations)
+    if self._seconds is None:
+      self._seconds = 0.0
+      self._waited.assign(0.0)
+    else:
+      self._seconds += time.perf_counter() - start
+    return loss_info
 
   def single_train_step(self, iterator):
     return super().single_train_step(_TimedIterator(iterator, self._waited))
