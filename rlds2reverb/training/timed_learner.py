@@ -9,9 +9,10 @@ from tf_agents.train import learner
 class TimedLearner(learner.Learner):
   """TF-Agents' `Learner`, which measures for how long it waits for data.
 
-  The time is taken in the graph, around each `next` of the data set, and the
-  next train step begins only when the one before has ended. So what is measured
-  is time in which the agent did nothing.
+  The time is taken in the graph, around each `next` of the data set. A train
+  step asks for its batch when the step before has ended, and does nothing else
+  before it has the batch. So what is measured is time in which the agent did
+  nothing.
   """
 
   def __init__(self, *args, **kwargs):
@@ -42,20 +43,14 @@ class TimedLearner(learner.Learner):
     return loss_info
 
   def single_train_step(self, iterator):
-    return super().single_train_step(_TimedIterator(iterator, self._waited))
-
-
-class _TimedIterator:
-  """An iterator that adds the time of each `next` to a variable."""
-
-  def __init__(self, iterator, seconds: tf.Variable):
-    self._iterator = iterator
-    self._seconds = seconds
-
-  def __next__(self):
     start = tf.timestamp()
     with tf.control_dependencies([start]):
-      element = next(self._iterator)
-    with tf.control_dependencies(tf.nest.flatten(element)):
-      self._seconds.assign_add(tf.timestamp() - start)
-    return element
+      batch = next(iterator)
+    with tf.control_dependencies(tf.nest.flatten(batch)):
+      is_counted = self._waited.assign_add(
+          tf.timestamp() - start, read_value=False
+      )
+    # Else what needs no data, such as random numbers, would run meanwhile, and
+    # its time would count.
+    with tf.control_dependencies([is_counted]):
+      return super().single_train_step(iter([batch]))
