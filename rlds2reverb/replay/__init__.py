@@ -12,6 +12,7 @@ from rlds2reverb.replay.checkpoint.write import TableSettings
 from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
 from rlds2reverb.replay.items import TableItems
 from rlds2reverb.replay.local.replay_buffer import EpisodesReplayBuffer
+from rlds2reverb.replay.opening import open_replay_buffer
 from rlds2reverb.replay.server.bulk import write_rlds_to_reverb
 from rlds2reverb.replay.server.insert_stream import InsertError
 from rlds2reverb.replay.server.push import push_rlds_to_reverb

@@ -52,6 +52,7 @@ class Planner:
       *,
       has_identity: bool = False,
       of_sequences: bool = False,
+      position: int = 0,
   ):
     """Creates the planner.
 
@@ -60,6 +61,7 @@ class Planner:
       has_identity: whether an `episode_id` must be that of one episode alone.
       of_sequences: whether the blocks consist of sequences, each of which is an
         item, whatever its step types.
+      position: the position of the first frame, see `Pieces`.
 
     Raises:
       ValueError: if there is no table, or if items of one table cross episodes
@@ -82,7 +84,7 @@ class Planner:
     self._bypassed = 0
     self._episode_ids = set()
     # The position of the next frame, see `Pieces`.
-    self._end = 0
+    self._end = position
     # The length so far of an episode that is not at its end.
     self._length = 0
 

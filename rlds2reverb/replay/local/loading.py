@@ -108,6 +108,33 @@ def _write(source, folder, fingerprint) -> store_lib.FrameStore:
     writer.close()
 
 
+def check_has_items(
+    num_frames: int,
+    num_items: int,
+    sequence_length: Optional[int],
+    longest: Optional[int] = None,
+) -> None:
+  """Raises a ValueError if there is nothing to sample.
+
+  Args:
+    num_frames: how many frames there are.
+    num_items: how many items.
+    sequence_length: how many frames an item has.
+    longest: the number of frames of the longest episode, if that is known.
+  """
+  if not num_frames:
+    raise ValueError(
+        'There are no frames in the data set, so there is nothing to sample. Is'
+        ' it empty, or were all its episodes left out?'
+    )
+  if not num_items:
+    raise ValueError(
+        f'No item fits: every episode has fewer than {sequence_length} frames'
+        + (f'; the longest has {longest}' if longest else '')
+        + '. Choose a smaller sequence_length, or end_of_episode="pad".'
+    )
+
+
 class _RunBuilder:
   """Collects the runs of items, and their priorities, from plans."""
 
@@ -158,19 +185,15 @@ class _RunBuilder:
     Raises:
       ValueError: if there are no items.
     """
-    runs = store_lib.Runs(*map(np.concatenate, zip(*self._runs))) if self._runs else None
-    if runs is None or not runs.num_rows.sum():
-      raise ValueError(
-          'There are no frames in the data set, so there is nothing to sample.'
-          ' Is it empty, or were all its episodes left out?'
-      )
-    if not runs.num_items.sum():
-      raise ValueError(
-          f'No item fits: all {len(runs.num_rows)} episodes have fewer than'
-          f' {self._items.sequence_length} frames; the longest has'
-          f' {runs.num_rows.max()}. Choose a smaller sequence_length, or'
-          ' end_of_episode="pad".'
-      )
+    if not self._runs:
+      check_has_items(0, 0, None)
+    runs = store_lib.Runs(*map(np.concatenate, zip(*self._runs)))
+    check_has_items(
+        runs.num_rows.sum(),
+        runs.num_items.sum(),
+        self._items.sequence_length,
+        runs.num_rows.max(),
+    )
     priorities = np.concatenate(self._priorities) if self._priorities else None
     return runs, priorities
 

@@ -19,6 +19,7 @@ class Population:
       first_item     0               4        6
 
   Attributes:
+    num_frames: how many frames are stored, without padding.
     num_items: how many items there are.
     first_item: the number of the first item of each run and, at the end, the
       number of items, int64 `[R + 1]`.
@@ -41,6 +42,8 @@ class Population:
     Raises:
       ValueError: if episodes have no returns.
     """
+    self.num_frames = store.num_frames
+    self._all_runs = store.runs
     counts = store.runs.num_items
     chosen = counts > 0
     if top_episodes is not None:
@@ -63,6 +66,53 @@ class Population:
           if self.priorities is None
           else tf.constant(self.priorities, tf.float64)
       )
+
+  def first(self) -> tf.Tensor:
+    """Returns the number of the first item, int64 `[]`."""
+    return tf.constant(0, tf.int64)
+
+  def size(self) -> tf.Tensor:
+    """Returns how many items there are, int64 `[]`."""
+    return tf.constant(self.num_items, tf.int64)
+
+  def all_rows(self) -> np.ndarray:
+    """Returns the row of each frame, in the order of the data, int64 `[N]`."""
+    runs = self._all_runs
+    begins = np.cumsum(runs.num_rows) - runs.num_rows
+    rows = np.repeat(runs.first_row - begins, runs.num_rows)
+    return rows + np.arange(len(rows))
+
+  @property
+  def num_slots(self) -> int:
+    """How many places there are for what is kept of every item."""
+    return self.num_items
+
+  def slots(self, items: tf.Tensor) -> tf.Tensor:
+    """Returns the place of what is kept of each item, int64 `[...]`."""
+    return items
+
+  def items_in(self, slots: tf.Tensor) -> tf.Tensor:
+    """Returns the items of places, int64 `[...]`."""
+    return slots
+
+  def known(self, items: tf.Tensor) -> tf.Tensor:
+    """Returns whether there are such items, bool `[B]`.
+
+    Raises:
+      InvalidArgumentError: if one of them never was.
+    """
+    known = (items >= 0) & (items < self.num_items)
+    check = tf.debugging.Assert(
+        tf.reduce_all(known),
+        [
+            'There is no item of this key. Keys are those of the SampleInfo'
+            ' that came with a batch of this replay buffer. Found:',
+            items,
+        ],
+        summarize=16,
+    )
+    with tf.control_dependencies([check]):
+      return tf.identity(known)
 
   def priority(self, items: tf.Tensor) -> tf.Tensor:
     """Returns the priorities of items, float64, for int64 `[...]`."""

@@ -1,6 +1,6 @@
-"""Prioritized replay: a trainer says how much is to be learnt from each item."""
+"""Prioritized replay: the trainer says how much can be learnt from an item."""
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -41,27 +41,46 @@ class Prioritized(samplers.Sampler, tf.Module):
     if not 0 <= alpha < np.inf:
       raise ValueError(f'alpha must be a number from 0 up, but is {alpha}.')
     self.alpha = alpha
+    self._population: Any = None
     self._tree: Optional[priority_tree.PriorityTree] = None
     self._priorities: Optional[tf.Variable] = None
     self._highest: Optional[tf.Variable] = None
 
-  def bind(self, population, share):
-    if self._tree is None:
-      priorities = population.priorities
-      if priorities is None:
-        priorities = np.ones(population.num_items)
-      if not np.any(priorities):
-        raise ValueError('All priorities are 0, so that no item can be drawn.')
-      self._priorities = tf.Variable(priorities, trainable=False)
-      self._highest = tf.Variable(priorities.max(), trainable=False)
-      self._tree = priority_tree.PriorityTree(
-          np.where(priorities > 0, priorities**self.alpha, 0.0)
-      )
-    elif self._tree.size != population.num_items:
+  def attach(self, population: Any, priorities: np.ndarray) -> None:
+    """Takes the items whose priorities it keeps from now on.
+
+    Args:
+      population: a `Population` or a `FrameRing`.
+      priorities: the priority of each of its slots, `[num_slots]`; 0 for those
+        without an item.
+
+    Raises:
+      ValueError: if it keeps the priorities of other items already.
+    """
+    if self._population is not None:
       raise ValueError(
           'A Prioritized sampler keeps the priorities of one replay buffer.'
           ' Make another one for this replay buffer.'
       )
+    self._population = population
+    self._priorities = tf.Variable(priorities, trainable=False)
+    self._highest = tf.Variable(
+        priorities.max() if priorities.any() else 1.0,
+        dtype=tf.float64,
+        trainable=False,
+    )
+    self._tree = priority_tree.PriorityTree(
+        np.where(priorities > 0, priorities**self.alpha, 0.0)
+    )
+
+  def bind(self, population, share):
+    if population is not self._population:
+      priorities = population.priorities
+      if priorities is None:
+        priorities = np.ones(population.num_slots)
+      if not np.any(priorities):
+        raise ValueError('All priorities are 0, so that no item can be drawn.')
+      self.attach(population, priorities)
     seed = share.seeds(1)[0]
 
     def draw(group, num_batches, batch_size):
@@ -71,19 +90,19 @@ class Prioritized(samplers.Sampler, tf.Module):
           dtype=tf.float64,
           alg='philox',
       )
-      total = self._tree.total
-      with tf.control_dependencies([
-          tf.debugging.Assert(
-              total > 0,
-              ['All priorities are 0, so that no item can be drawn.'],
-          )
-      ]):
-        items, weights = self._tree.find(fractions)
+      with tf.control_dependencies([population.size()]):
+        total = self._tree.total
+      check = tf.debugging.Assert(
+          total > 0,
+          ['All priorities are 0, so that no item can be drawn.'],
+      )
+      with tf.control_dependencies([check]):
+        slots, weights = self._tree.find(fractions)
       shape = [num_batches, batch_size]
       return samplers.Draws(
-          tf.reshape(items, shape),
+          tf.reshape(population.items_in(slots), shape),
           tf.reshape(weights / total, shape),
-          tf.reshape(self._priorities.sparse_read(items), shape),
+          tf.reshape(self._priorities.sparse_read(slots), shape),
       )
 
     return draw
@@ -91,38 +110,45 @@ class Prioritized(samplers.Sampler, tf.Module):
   def update(self, items: tf.Tensor, priorities: tf.Tensor) -> None:
     """Changes the priorities of items.
 
+    Items that have made room for newer ones since are left out.
+
     Args:
       items: the numbers of the items, int64 `[B]`.
       priorities: numbers from 0 up, float64 `[B]`.
 
     Raises:
-      InvalidArgumentError: if a priority is negative, NaN or infinite. Nothing
-        is changed then.
+      InvalidArgumentError: if a priority is negative, NaN or infinite, or if
+        there never was such an item. Nothing is changed then.
     """
-    with tf.control_dependencies([
-        tf.debugging.Assert(
-            tf.reduce_all((priorities >= 0) & tf.math.is_finite(priorities)),
-            [
-                'A priority must be a number from 0 up. Items and priorities:',
-                items,
-                priorities,
-            ],
-            summarize=16,
-        ),
-        tf.debugging.Assert(
-            tf.reduce_all((items >= 0) & (items < self._tree.size)),
-            [
-                'There is no item of this key. Keys are those of the SampleInfo'
-                ' that came with a batch. Found:',
-                items,
-            ],
-            summarize=16,
-        ),
-    ]):
-      weights = tf.where(priorities > 0, priorities**self.alpha, 0.0)
+    check = tf.debugging.Assert(
+        tf.reduce_all((priorities >= 0) & tf.math.is_finite(priorities)),
+        [
+            'A priority must be a number from 0 up. Items and priorities:',
+            items,
+            priorities,
+        ],
+        summarize=16,
+    )
+    with tf.control_dependencies([check]):
+      known = self._population.known(items)
+    items = tf.boolean_mask(items, known)
+    priorities = tf.boolean_mask(priorities, known)
     self._highest.assign(tf.maximum(self._highest, tf.reduce_max(priorities)))
-    self._priorities.scatter_nd_update(items[:, tf.newaxis], priorities)
-    self._tree.update(items, weights)
+    self._set(self._population.slots(items), priorities)
+
+  def add(self, items: np.ndarray, priorities: Optional[np.ndarray]) -> None:
+    """Takes new items, of the highest priority so far if none is given."""
+    if priorities is None:
+      priorities = np.full(len(items), self._highest.numpy())
+    elif len(items):
+      self._highest.assign(max(self._highest.numpy(), priorities.max()))
+    slots = self._population.slots(tf.constant(items, tf.int64))
+    self._set(slots, tf.constant(priorities, tf.float64))
+
+  def remove(self, items: np.ndarray) -> None:
+    """Forgets items."""
+    slots = self._population.slots(tf.constant(items, tf.int64))
+    self._set(slots, tf.zeros_like(slots, tf.float64))
 
   def importance_weights(self, items: tf.Tensor, beta: float) -> tf.Tensor:
     """Returns what the gradient of each item is to be multiplied by.
@@ -138,6 +164,14 @@ class Prioritized(samplers.Sampler, tf.Module):
     Returns:
       float32 `[B]`.
     """
-    powers = self._priorities.sparse_read(items) ** self.alpha
-    ratio = powers / self._tree.minimum
+    priorities = self._priorities.sparse_read(self._population.slots(items))
+    ratio = self._weights(priorities) / self._tree.minimum
     return tf.cast(ratio ** -tf.cast(beta, tf.float64), tf.float32)
+
+  def _weights(self, priorities):
+    return tf.where(priorities > 0, priorities**self.alpha, 0.0)
+
+  @tf.function(reduce_retracing=True)
+  def _set(self, slots, priorities):
+    self._priorities.scatter_nd_update(slots[:, tf.newaxis], priorities)
+    self._tree.update(slots, self._weights(priorities))

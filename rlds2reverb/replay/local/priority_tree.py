@@ -47,8 +47,8 @@ class PriorityTree(tf.Module):
       fractions: numbers in [0, 1), float64 `[B]`.
 
     Returns:
-      The numbers of the weights in which they lie, int64 `[B]`, and the weights,
-      float64 `[B]`. A weight of 0 is never among them, unless all are 0.
+      The numbers of the weights in which they lie, int64 `[B]`, and these
+      weights, float64 `[B]`. None of them is 0, unless all are.
     """
     blocks = tf.zeros_like(fractions, tf.int64)
     weights = tf.zeros_like(fractions)
@@ -102,7 +102,7 @@ class PriorityTree(tf.Module):
 
 
 def _levels(values, reduce, fill):
-  """Returns the levels as variables `[M, _BLOCK]`, from the leaves to the top."""
+  """Returns the levels, variables `[M, _BLOCK]`, from the leaves to the top."""
   levels = []
   while True:
     padding = -len(values) % _BLOCK

@@ -1,7 +1,7 @@
 """A TF-Agents replay buffer over recorded episodes, without a server."""
 
 import numbers
-from typing import Any, Callable, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -11,10 +11,12 @@ from tf_agents.trajectories import trajectory
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import ends
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import prioritized
+from rlds2reverb.replay.local import ring
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import sampling
 from rlds2reverb.replay.local import store as store_lib
@@ -45,8 +47,8 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
 
   Restore it before the first batch is taken. The first data set of the new
   process goes on where the first one of the old process was, and so on. A batch
-  counts as taken when it comes out of the data set, so what a trainer adds after
-  it and that takes batches in advance, such as `prefetch`, is ahead.
+  counts as taken when it comes out of the data set. So whatever takes batches in
+  advance, such as a `prefetch` of the trainer's own, is ahead.
 
   Attributes:
     store: the frames, which other replay buffers can share.
@@ -55,7 +57,12 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
 
   def __init__(
       self,
-      rlds_data: Union[tf.data.Dataset, store_lib.FrameStore, files.PathLike],
+      rlds_data: Union[
+          tf.data.Dataset,
+          store_lib.FrameStore,
+          files.PathLike,
+          trajectory.Trajectory,
+      ],
       sequence_length: Optional[int] = 2,
       stride_length: int = 1,
       *,
@@ -66,6 +73,7 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       seed: int = 0,
       num_workers: int = 1,
       worker_index: int = 0,
+      capacity: Optional[int] = None,
       directory: Optional[files.PathLike] = None,
       policy_info_fn: Optional[specs.PolicyInfoFn] = None,
       rules: Optional[rules_lib.ConversionRules] = None,
@@ -76,7 +84,8 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
     Args:
       rlds_data: an RLDS data set; a data set of sequences, `Trajectory`s
         `[L, ...]`, each of which is an item; the folder of frames that were
-        prepared with `directory`; or the `store` of another replay buffer.
+        prepared with `directory`; the `store` of another replay buffer; or,
+        with `capacity`, the spec of a frame, for a replay buffer that is empty.
       sequence_length: the number of frames of an item, or None for items that
         are whole episodes. This and the next three arguments are those of
         `TableItems`. They are ignored where the frames are stored already.
@@ -91,6 +100,9 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       num_workers: how many processes train on the same data. Each draws for
         itself; of an epoch without replacement each draws its share.
       worker_index: which of them this one is, from 0.
+      capacity: the largest number of frames, for a replay buffer to which an
+        agent's own experience is appended with `add_batch`. The oldest frames
+        make room for the newest. By default nothing can be appended.
       directory: a folder on the local disk that keeps the frames, so that they
         need not fit into memory, and are not converted again the next time. A
         folder that holds frames of other data is refused.
@@ -110,38 +122,32 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       raise ValueError(f'seed must be an integer from 0 up, but is {seed!r}.')
     if top_episodes is not None:
       checks.check_positive('top_episodes', top_episodes)
-    if isinstance(rlds_data, store_lib.FrameStore):
-      self.store = rlds_data
-    elif isinstance(rlds_data, tf.data.Dataset):
-      items = items_lib.TableItems(
-          'items',
-          sequence_length=sequence_length,
-          stride_length=stride_length,
-          end_of_episode=end_of_episode,
-          priority=priority,
-      )
-      self.store = loading.load_frames(
-          rlds_data,
-          items,
-          directory,
-          policy_info_fn=policy_info_fn,
-          rules=rules,
-          report=report,
-      )
-    else:
-      self.store = store_lib.open_store(
-          files.expand_local(rlds_data, 'The folder of prepared frames')
-      )
-    super().__init__(
-        self.store.format.spec, self.store.num_frames, stateful_dataset=True
-    )
     self._sampler = sampler or samplers.Uniform()
-    self._population = population_lib.Population(self.store, top_episodes)
+    items = items_lib.TableItems(
+        'items',
+        sequence_length=sequence_length,
+        stride_length=stride_length,
+        end_of_episode=end_of_episode,
+        priority=priority,
+    )
+    kwargs = dict(policy_info_fn=policy_info_fn, rules=rules, report=report)
+    if capacity is not None:
+      self._check_appendable(capacity, directory, top_episodes)
+      self._population = _fill(
+          rlds_data, items, capacity, self._sampler, kwargs
+      )
+      self.store = self._population.store
+    else:
+      self.store = _store_of(rlds_data, items, directory, kwargs)
+      self._population = population_lib.Population(self.store, top_episodes)
+      capacity = self.store.num_frames
+    super().__init__(self.store.format.spec, capacity, stateful_dataset=True)
     self._seed = seed
     self._worker = worker_index, num_workers
+    # How many batches of each data set have come out.
+    self._positions = []
     # Whether the sampler suits the data shows here, and not when training
     # begins.
-    self._draws = []
     self._sampler.bind(self._population, self._share(0))
     self._iterators = {}
 
@@ -179,6 +185,27 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
     """
     return self._prioritized().importance_weights(_items_of(keys), beta)
 
+  @property
+  def _can_append(self) -> bool:
+    return isinstance(self._population, ring.FrameRing)
+
+  def _check_appendable(self, capacity, directory, top_episodes):
+    checks.check_positive('capacity', capacity)
+    if directory is not None or top_episodes is not None:
+      raise ValueError(
+          'A replay buffer with a capacity changes, so it has no directory and'
+          ' no top_episodes. Keep recorded episodes in a replay buffer of their'
+          ' own, and mix the batches of both.'
+      )
+    if not isinstance(
+        self._sampler, (samplers.Uniform, prioritized.Prioritized)
+    ):
+      raise ValueError(
+          f'{self._sampler} is for episodes that are all there before, and a'
+          ' replay buffer with a capacity changes. Use Uniform() or'
+          ' Prioritized().'
+      )
+
   def _prioritized(self) -> prioritized.Prioritized:
     if not isinstance(self._sampler, prioritized.Prioritized):
       raise ValueError(
@@ -200,17 +227,16 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
   ):
     del num_parallel_calls  # The rows of a batch are gathered together.
     self._check_batches(sample_batch_size, num_steps)
-    stream = len(self._draws)
-    share = self._share(stream)
+    share = self._share(len(self._positions))
     draw = self._sampler.bind(self._population, share)
-    self._draws.append(draw)
     position = tf.Variable(0, dtype=tf.int64, trainable=False)
-    setattr(self, f'_position_{stream}', position)
-    own = samplers.share_of(self.num_items, share)
+    self._positions.append(position)
     batch_size = sample_batch_size or 1
-    in_advance = not self._sampler.is_synchronous
+    in_advance = not self._sampler.is_synchronous and not self._can_append
     group = 1
-    if in_advance and not self._sampler.last_batch_is_short(own, batch_size):
+    if in_advance and not self._sampler.last_batch_is_short(
+        self._population, share, batch_size
+    ):
       group = sampling.batches_per_group(self.store, batch_size)
     return sampling.sample(
         self.store,
@@ -271,32 +297,98 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
     if time_stacked:
       return frames, info
     axis = 0 if sample_batch_size is None else 1
-    parts = zip(*[tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)])
-    return tuple(
-        tf.nest.pack_sequence_as(frames, list(part)) for part in parts
-    ), info
+    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
+    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
+    return tuple(steps), info
 
   def _num_frames(self):
-    return self.store.num_frames
+    return self._population.num_frames
 
   def _gather_all(self):
-    runs = self.store.runs
-    begins = np.cumsum(runs.num_rows) - runs.num_rows
-    rows = np.repeat(runs.first_row - begins, runs.num_rows)
-    rows += np.arange(len(rows))
+    rows = tf.constant(self._population.all_rows())
     return tf.nest.map_structure(
-        lambda leaf: leaf[tf.newaxis], self.store.read(tf.constant(rows))
+        lambda leaf: leaf[tf.newaxis], self.store.read(rows)
     )
 
   def _add_batch(self, items):
-    raise NotImplementedError(
-        'These are recorded episodes, to which nothing is added.'
+    self._check_can_append()
+    checked = tf.nest.map_structure(_check_frame, items, self.data_spec)
+    if tf.executing_eagerly():
+      self._population.append(tf.nest.map_structure(np.asarray, checked))
+      return None
+    return tf.py_function(
+        lambda *leaves: self._population.append(
+            tf.nest.pack_sequence_as(
+                self.data_spec, [leaf.numpy() for leaf in leaves]
+            )
+        ),
+        tf.nest.flatten(checked),
+        [],
     )
 
   def _clear(self):
-    raise NotImplementedError(
-        'These are recorded episodes, which are not cleared.'
+    self._check_can_append()
+    self._population.clear()
+
+  def _check_can_append(self):
+    if not self._can_append:
+      raise ValueError(
+          'This replay buffer has recorded episodes, and does not change. Give'
+          ' it a capacity, so that frames can be appended.'
+      )
+
+
+def _fill(rlds_data, items, capacity, sampler, kwargs) -> ring.FrameRing:
+  """Returns a ring, with the frames of a data set if there is one."""
+  source = None
+  spec = rlds_data
+  if isinstance(rlds_data, tf.data.Dataset):
+    source = frames_lib.make_frame_source(rlds_data, items, **kwargs)
+    [items] = source.tables
+    spec = source.spec
+  elif not isinstance(rlds_data, trajectory.Trajectory):
+    raise ValueError(
+        'With a capacity, rlds_data must be a data set, or the spec of a frame.'
     )
+  frames = ring.FrameRing(spec, items, capacity)
+  if isinstance(sampler, prioritized.Prioritized):
+    sampler.attach(frames, np.zeros(frames.num_slots))
+    frames.listener = sampler
+  if source is not None:
+    frames.load(source.frames())
+    loading.check_has_items(
+        frames.num_frames, frames.num_items, items.sequence_length
+    )
+  return frames
+
+
+def _store_of(rlds_data, items, directory, kwargs) -> store_lib.FrameStore:
+  """Returns the frames of a data set, or those that are stored already."""
+  if isinstance(rlds_data, store_lib.FrameStore):
+    return rlds_data
+  if isinstance(rlds_data, tf.data.Dataset):
+    return loading.load_frames(rlds_data, items, directory, **kwargs)
+  if isinstance(rlds_data, trajectory.Trajectory):
+    raise ValueError(
+        'A replay buffer that begins empty needs a capacity, which says how'
+        ' many frames can be appended.'
+    )
+  return store_lib.open_store(
+      files.expand_local(rlds_data, 'The folder of prepared frames')
+  )
+
+
+def _check_frame(leaf: Any, spec: tf.TensorSpec) -> Any:
+  """Returns a leaf of frames `[1, ...]`, or raises a ValueError."""
+  if not tf.is_tensor(leaf):
+    leaf = np.asarray(leaf)
+  dtype, shape = tf.as_dtype(leaf.dtype), tf.TensorShape(leaf.shape)
+  if dtype != spec.dtype or not shape.is_compatible_with([1, *spec.shape]):
+    raise ValueError(
+        f'Frames are appended one by one, [1, ...], of {spec}, but this leaf is'
+        f' {dtype.name} {shape}.'
+    )
+  return leaf
 
 
 def _items_of(keys: tf.Tensor) -> tf.Tensor:

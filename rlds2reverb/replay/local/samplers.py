@@ -74,9 +74,14 @@ class Sampler(abc.ABC):
   ) -> DrawFn:
     """Returns the function that draws from a population."""
 
-  def last_batch_is_short(self, num_items: int, batch_size: int) -> bool:
+  def last_batch_is_short(
+      self,
+      population: population_lib.Population,
+      share: Share,
+      batch_size: int,
+  ) -> bool:
     """Returns whether some batches have fewer items than `batch_size`."""
-    del num_items, batch_size
+    del population, share, batch_size
     return False
 
 
@@ -86,11 +91,12 @@ class Uniform(Sampler):
 
   def bind(self, population, share):
     seed = share.seeds(1)[0]
-    count = population.num_items
 
     def draw(group, num_batches, batch_size):
-      items = _integers([num_batches, batch_size], seed, group, count)
-      return _with_priority(items, population, 1 / count)
+      size = population.size()
+      shape = [num_batches, batch_size]
+      items = population.first() + _integers(shape, seed, group, size)
+      return _with_priority(items, population, 1 / size)
 
     return draw
 
@@ -144,8 +150,9 @@ class WithoutReplacement(Sampler):
 
     return draw
 
-  def last_batch_is_short(self, num_items, batch_size):
-    return not self.drop_last and num_items % batch_size != 0
+  def last_batch_is_short(self, population, share, batch_size):
+    own = share_of(population.num_items, share)
+    return not self.drop_last and own % batch_size != 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +236,7 @@ class Weighted(Sampler):
 
 
 def in_order(population: population_lib.Population, share: Share) -> DrawFn:
-  """Returns the function that draws every item once, in the order of the data."""
+  """Returns the function that draws every item once, in their order."""
   own = share_of(population.num_items, share)
 
   def draw(group, num_batches, batch_size):
@@ -331,7 +338,7 @@ def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
 
 
 def _search(sums, fractions):
-  """Returns where fractions of the last sum lie, int64. Weights of 0 never do."""
+  """Returns in which weights fractions of the sum lie, never in one of 0."""
   total = sums[-1]
   # A product may be rounded up to the sum itself, in which nothing lies.
   limit = tf.math.nextafter(total, tf.zeros_like(total))

@@ -85,10 +85,7 @@ def sample(
         key=over_time(tf.cast(draws.items, tf.uint64)),
         probability=over_time(draws.probability),
         table_size=over_time(
-            tf.fill(
-                tf.shape(draws.items),
-                tf.constant(population.num_items, tf.int64),
-            )
+            tf.fill(tf.shape(draws.items), population.size())
         ),
         priority=over_time(draws.priority),
         times_sampled=over_time(tf.zeros_like(draws.items, tf.int32)),

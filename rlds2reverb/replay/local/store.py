@@ -6,6 +6,7 @@ memory are read by the very same operations.
 """
 
 import json
+import math
 import os
 from typing import Any, BinaryIO, List, NamedTuple, Optional, Sequence
 
@@ -253,7 +254,7 @@ def _map_files(
     paths, format_, form, num_rows, num_string_bytes, runs, priorities
 ) -> FrameStore:
   *rows, strings = [
-      _map_file(path, shape)
+      map_file(path, shape)
       for path, shape in zip(
           paths,
           [[num_rows, size] for size in format_.row_bytes]
@@ -263,18 +264,18 @@ def _map_files(
   return FrameStore(format_, form, rows, strings, runs, priorities)
 
 
-def _map_file(path: str, shape: List[int]) -> tf.Tensor:
-  """Returns the bytes of a file as a tensor, which are read as they are used."""
+def map_file(path: str, shape: List[int], dtype: Any = np.uint8) -> tf.Tensor:
+  """Returns a file as a tensor, whose numbers are read as they are used."""
   size = os.path.getsize(path)
-  if size != np.prod(shape, dtype=np.int64):
+  expected = math.prod(shape) * np.dtype(dtype).itemsize
+  if size != expected:
     raise OSError(
-        f'{path} is damaged: it has {size} bytes instead of'
-        f' {np.prod(shape, dtype=np.int64)}. Remove its folder, and prepare it'
-        ' again.'
+        f'{path} is damaged: it has {size} bytes instead of {expected}. Remove'
+        ' its folder, and prepare it again.'
     )
   if not size:
-    return tf.zeros(shape, tf.uint8)
+    return tf.zeros(shape, dtype)
   with tf.device('cpu'):
     return tf.raw_ops.ImmutableConst(
-        dtype=tf.uint8, shape=shape, memory_region_name=path
+        dtype=dtype, shape=shape, memory_region_name=path
     )
