@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_agents.policies import tf_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import compute
@@ -41,6 +42,16 @@ class Normalization(NamedTuple):
   def apply(self, rlds_data: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the episodes with normalised steps."""
     return base.transform_episodes(rlds_data, [self.observation, self.action])
+
+  def apply_to_frames(
+      self, frames: trajectory.Trajectory
+  ) -> trajectory.Trajectory:
+    """Returns frames, with any leading dimensions, normalised."""
+    steps = {rlds.OBSERVATION: frames.observation, rlds.ACTION: frames.action}
+    steps = self.action.transform(self.observation.transform(steps))
+    return frames._replace(
+        observation=steps[rlds.OBSERVATION], action=steps[rlds.ACTION]
+    )
 
 
 def fit_normalization(

@@ -3,10 +3,8 @@
 import dataclasses
 import json
 import os
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Union
 
-from absl import logging
-import rlds
 import tensorflow as tf
 from tf_agents.agents import tf_agent
 from tf_agents.policies import greedy_policy
@@ -83,7 +81,7 @@ def train(
     num_steps: int,
     *,
     batch_size: int = 256,
-    reverb: Union[None, bool, str] = None,
+    reverb_server: Union[bool, str] = False,
     intervals: Intervals = Intervals(),
     num_eval_episodes: int = 20,
     rules: Optional[rules_lib.ConversionRules] = None,
@@ -107,8 +105,8 @@ def train(
   was interrupted goes on from its last checkpoint when it is started again with
   the same arguments, and with the very batches that it would have had; so does
   a finished one with more `num_steps`. The random numbers that an agent draws
-  itself, such as the actions that CQL-SAC samples, are others. With `reverb`
-  the batches are what the server samples, and are others, too.
+  itself, such as the actions that CQL-SAC samples, are others; and with a
+  Reverb server the batches are others, too.
 
   Args:
     algorithm: what is trained, such as `BehavioralCloning`, `CqlSac` or
@@ -119,7 +117,10 @@ def train(
     directory: where the run is kept, on the local disk.
     num_steps: how many train steps the agent does, earlier runs included.
     batch_size: `B`, how many items a batch has.
-    reverb: see `open_replay_buffer`.
+    reverb_server: False for a replay buffer in this process; True for a Reverb
+      server that is started and filled, and stopped at the end; or the address
+      `host:port` of a server that runs and holds items of the same data, with
+      the algorithm's `sequence_length`.
     intervals: how often the run is saved, shown and evaluated.
     num_eval_episodes: how many episodes an evaluation plays.
     rules: how episodes are converted. The default is
@@ -133,6 +134,7 @@ def train(
     The `TrainingResult`.
 
   Raises:
+    ConnectionError: if there is no answer from the Reverb server.
     ValueError: if the data does not fit the environment, the algorithm does not
       fit either, `directory` has a run with other settings, or a number is not
       positive.
@@ -161,12 +163,14 @@ def train(
   )
   tf.keras.utils.set_random_seed(seed)
   with experience.open_experience(
-      normalization.apply(rlds_data),
+      rlds_data,
       algorithm,
-      reverb=reverb,
+      normalization,
+      batch_size=batch_size,
+      reverb_server=reverb_server,
       rules=rules,
       seed=seed,
-  ) as replay_buffer:
+  ) as data:
     train_step = train_utils.create_train_step()
     agent = algorithm.make_agent(
         *normalization_lib.normalized_specs(time_step_spec, action_spec),
@@ -176,9 +180,7 @@ def train(
         directory,
         train_step,
         agent,
-        lambda: replay_buffer.as_dataset(
-            sample_batch_size=batch_size, num_steps=algorithm.sequence_length
-        ),
+        data.as_dataset,
         checkpoint_interval=0,  # The checkpoints below hold the data, too.
         summary_interval=intervals.summary,
     )
@@ -192,7 +194,7 @@ def train(
         _NUM_CHECKPOINTS,
         agent=agent,
         train_step=train_step,
-        replay_buffer=replay_buffer,
+        replay_buffer=data.replay_buffer,
     )
     checkpointer.initialize_or_restore()
     evaluator = evaluation.Evaluator(
@@ -239,7 +241,8 @@ def _run(
         tf.summary.scalar('Data/waiting_share', learner.waiting_share)
       if intervals.evaluation and step % intervals.evaluation == 0:
         returns = _evaluate(evaluator, writer, step)
-        bar.write(f'{step} train steps: return {returns}')
+        if progress:
+          bar.write(f'{step} train steps: return {returns}')
       if step % intervals.checkpoint == 0 or step == num_steps:
         checkpointer.save(step)
       bar.set_postfix_str(
