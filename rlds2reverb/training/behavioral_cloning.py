@@ -72,11 +72,10 @@ def _loss(
   (action,) = tf.nest.flatten(experience.action)
   if is_continuous:
     (output,) = tf.nest.flatten(output)
-    losses = tf.reshape(
-        tf.math.squared_difference(output, action),
-        tf.concat([tf.shape(experience.step_type), [-1]], 0),
-    )
-    losses = tf.reduce_mean(losses, axis=-1)
+    # The network has flattened batch and time.
+    errors = tf.reshape(output, tf.shape(action)) - action
+    shape = tf.concat([tf.shape(experience.step_type), [-1]], 0)
+    losses = tf.reduce_mean(tf.reshape(errors**2, shape), axis=-1)
   else:
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(action, output)
-  return tf.where(experience.is_last(), 0.0, losses)
+  return tf.where(experience.is_boundary(), 0.0, losses)

@@ -78,7 +78,8 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
       training=False,
   ):
     """Returns the `LossInfo` of sequences `[B, T, ...]`; see the base class."""
-    del td_errors_loss_fn  # It is that of the agent.
+    # They are those of the agent, which `loss` of the base class leaves out.
+    del td_errors_loss_fn, gamma, reward_scale_factor
     values = self._unroll(self._q_network, experience, training)
     target_values = self._unroll(self._target_q_network, experience, False)
     best_actions = tf.argmax(values[:, 1:], axis=-1, output_type=tf.int32)
@@ -89,8 +90,8 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
     losses, errors = self._td_loss(
         taken,
         common.index_with_actions(target_values[:, 1:], best_actions),
-        reward_scale_factor * frames.reward,
-        gamma * frames.discount,
+        self._reward_scale_factor * frames.reward,
+        self._gamma * frames.discount,
     )
     mask = self._mask(frames)
     losses, errors = mask * losses, mask * errors
@@ -155,7 +156,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
 
   def _mask(self, frames) -> tf.Tensor:
     """Returns 1 where a frame has a loss and 0 elsewhere, float32 `[B, T-1]`."""
-    is_last = tf.cast(frames.is_last(), tf.int32)
+    is_last = tf.cast(frames.is_boundary(), tf.int32)
     goes_on = tf.cumsum(is_last, axis=1) == 0
     is_main = tf.range(tf.shape(is_last)[1]) >= self._burn_in
     return tf.cast(

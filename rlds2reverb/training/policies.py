@@ -165,10 +165,16 @@ class SavedPolicy:
     self.reset()
 
   def reset(self) -> None:
-    self._state = self._policy.get_initial_state()
+    self._state = self._policy.get_initial_state(batch_size=1)
     self._is_first = True
 
   def __call__(self, observation: Any) -> Any:
+    # Some environments return float64 although their space is float32.
+    observation = tf.nest.map_structure(
+        lambda leaf, spec: np.asarray(leaf, spec.dtype),
+        observation,
+        self._policy.time_step_spec.observation,
+    )
     make = ts.restart if self._is_first else functools.partial(
         ts.transition, reward=0.0
     )
@@ -178,8 +184,8 @@ class SavedPolicy:
     self._state = step.state
     if self.info_space is None:
       return step.action
-    info = {'state': {str(i): np.array(leaf) for i, leaf in enumerate(before)}}
-    return step.action, info
+    state = {str(i): leaf[0].numpy() for i, leaf in enumerate(before)}
+    return step.action, {'state': state}
 
 
 _SCRIPTED = {
