@@ -203,5 +203,5 @@ class _RunBuilder:
     if not self._has_reward:
       return np.full(len(pieces.index), np.nan)
     is_transition = frames.step_type != ts.StepType.LAST
-    rewards = np.where(is_transition, frames.reward, 0.0).astype(np.float64)
+    rewards = np.where(is_transition, frames.reward.astype(np.float64), 0.0)
     return np.add.reduceat(rewards, pieces.begin)

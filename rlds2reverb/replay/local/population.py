@@ -1,6 +1,6 @@
 """The items that can be drawn, and the rows that each of them has."""
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -101,18 +101,8 @@ class Population:
     Raises:
       InvalidArgumentError: if one of them never was.
     """
-    known = (items >= 0) & (items < self.num_items)
-    check = tf.debugging.Assert(
-        tf.reduce_all(known),
-        [
-            'There is no item of this key. Keys are those of the SampleInfo'
-            ' that came with a batch of this replay buffer. Found:',
-            items,
-        ],
-        summarize=16,
-    )
-    with tf.control_dependencies([check]):
-      return tf.identity(known)
+    items = check_items(items, self.num_items)
+    return tf.ones_like(items, tf.bool)
 
   def priority(self, items: tf.Tensor) -> tf.Tensor:
     """Returns the priorities of items, float64, for int64 `[...]`."""
@@ -137,6 +127,29 @@ class Population:
       length = tf.gather(self._num_rows, run[0])
     starts += within * self._form.stride_length
     return starts[:, tf.newaxis] + tf.range(tf.cast(length, tf.int64))
+
+
+def check_items(items: tf.Tensor, num_items: Any) -> tf.Tensor:
+  """Returns numbers of items, or fails if there never was such an item.
+
+  Args:
+    items: the numbers, int64 `[B]`.
+    num_items: how many items there have been, int64 `[]`.
+
+  Raises:
+    InvalidArgumentError: if a number is not that of an item.
+  """
+  check = tf.debugging.Assert(
+      tf.reduce_all((items >= 0) & (items < num_items)),
+      [
+          'There is no item of this key. Keys are those of the SampleInfo that'
+          ' came with a batch of this replay buffer. Found:',
+          items,
+      ],
+      summarize=16,
+  )
+  with tf.control_dependencies([check]):
+    return tf.identity(items)
 
 
 def _best(store, chosen, count) -> np.ndarray:

@@ -65,9 +65,7 @@ class Prioritized(samplers.Sampler, tf.Module):
     self._population = population
     self._priorities = tf.Variable(priorities, trainable=False)
     self._highest = tf.Variable(
-        priorities.max() if priorities.any() else 1.0,
-        dtype=tf.float64,
-        trainable=False,
+        priorities.max(), dtype=tf.float64, trainable=False
     )
     self._tree = priority_tree.PriorityTree(
         np.where(priorities > 0, priorities**self.alpha, 0.0)
@@ -78,8 +76,7 @@ class Prioritized(samplers.Sampler, tf.Module):
       priorities = population.priorities
       if priorities is None:
         priorities = np.ones(population.num_slots)
-      if not np.any(priorities):
-        raise ValueError('All priorities are 0, so that no item can be drawn.')
+      samplers.check_weights(priorities, 'priorities', 'item')
       self.attach(population, priorities)
     seed = share.seeds(1)[0]
 
@@ -137,9 +134,15 @@ class Prioritized(samplers.Sampler, tf.Module):
     self._set(self._population.slots(items), priorities)
 
   def add(self, items: np.ndarray, priorities: Optional[np.ndarray]) -> None:
-    """Takes new items, of the highest priority so far if none is given."""
+    """Takes new items.
+
+    Args:
+      items: the numbers of the items.
+      priorities: their priorities. By default, the highest so far, or 1 if
+        there was none above 0.
+    """
     if priorities is None:
-      priorities = np.full(len(items), self._highest.numpy())
+      priorities = np.full(len(items), self._highest.numpy() or 1.0)
     elif len(items):
       self._highest.assign(max(self._highest.numpy(), priorities.max()))
     slots = self._population.slots(tf.constant(items, tf.int64))
@@ -155,7 +158,9 @@ class Prioritized(samplers.Sampler, tf.Module):
 
     The weight of item `i` is `(p_i^alpha / p_min^alpha)^-beta`, which is 1 for
     the item that is drawn least. With priorities 1, 4, 9, 16, `alpha=0.5` and
-    `beta=1` the weights are 1, 1/2, 1/3, 1/4.
+    `beta=1` the weights are 1, 1/2, 1/3, 1/4. The weight is also 1 for an item
+    that cannot be drawn any more, because its priority is 0 now or because it
+    has made room for newer ones.
 
     Args:
       items: the numbers of items, int64 `[B]`.
@@ -163,9 +168,15 @@ class Prioritized(samplers.Sampler, tf.Module):
 
     Returns:
       float32 `[B]`.
+
+    Raises:
+      InvalidArgumentError: if there never was such an item.
     """
-    priorities = self._priorities.sparse_read(self._population.slots(items))
+    known = self._population.known(items)
+    slots = self._population.slots(tf.where(known, items, 0))
+    priorities = tf.where(known, self._priorities.sparse_read(slots), 0.0)
     ratio = self._weights(priorities) / self._tree.minimum
+    ratio = tf.maximum(ratio, 1.0)
     return tf.cast(ratio ** -tf.cast(beta, tf.float64), tf.float32)
 
   def _weights(self, priorities):

@@ -1,5 +1,6 @@
 """A TF-Agents replay buffer over recorded episodes, without a server."""
 
+import functools
 import numbers
 from typing import Any, Optional, Union
 
@@ -149,7 +150,12 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
     # Whether the sampler suits the data shows here, and not when training
     # begins.
     self._sampler.bind(self._population, self._share(0))
-    self._iterators = {}
+    # Not a dictionary, which would become part of a checkpoint.
+    self._iterator = functools.lru_cache(maxsize=None)(
+        lambda batch_size, num_steps: iter(
+            self._as_dataset(batch_size, num_steps, None, None)
+        )
+    )
 
   @property
   def num_items(self) -> int:
@@ -163,12 +169,19 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       priorities: the new priorities, numbers from 0 up, `[B]`.
 
     Raises:
-      ValueError: if the sampler is not `Prioritized`.
-      InvalidArgumentError: if a priority is negative, NaN or infinite.
+      ValueError: if the sampler is not `Prioritized`, or if there is not one
+        priority for each key.
+      InvalidArgumentError: if a priority is negative, NaN or infinite, or if
+        there never was an item of such a key. Nothing is changed then.
     """
-    self._prioritized().update(
-        _items_of(keys), tf.cast(priorities, tf.float64)
-    )
+    items = _items_of(keys)
+    priorities = tf.cast(priorities, tf.float64)
+    if not items.shape.is_compatible_with(priorities.shape):
+      raise ValueError(
+          f'There must be a priority for each of the items {items.shape}, but'
+          f' the priorities have the shape {priorities.shape}.'
+      )
+    self._prioritized().update(items, priorities)
 
   def importance_weights(self, keys: tf.Tensor, beta: float) -> tf.Tensor:
     """Returns the importance weights of items; see `Prioritized`.
@@ -288,12 +301,7 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       )
 
   def _get_next(self, sample_batch_size, num_steps, time_stacked):
-    key = sample_batch_size, num_steps
-    if key not in self._iterators:
-      self._iterators[key] = iter(
-          self._as_dataset(sample_batch_size, num_steps, None, None)
-      )
-    frames, info = next(self._iterators[key])
+    frames, info = next(self._iterator(sample_batch_size, num_steps))
     if time_stacked:
       return frames, info
     axis = 0 if sample_batch_size is None else 1

@@ -9,7 +9,6 @@ places, row `r` has place `r % C`.
 
 import io
 import mmap
-import os
 from typing import Any, Iterable
 
 import numpy as np
@@ -19,6 +18,7 @@ from tf_agents.trajectories import time_step as ts
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import plans
+from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
 
@@ -144,8 +144,13 @@ class FrameRing(tf.train.experimental.PythonState):
     return first + (slots - first) % self._num_rows
 
   def known(self, items: tf.Tensor) -> tf.Tensor:
-    """Returns whether items have not made room for newer ones, bool `[B]`."""
+    """Returns whether items have not made room for newer ones, bool `[B]`.
+
+    Raises:
+      InvalidArgumentError: if there never was such an item.
+    """
     limits = self._limits.read_value()
+    items = population_lib.check_items(items, limits[1])
     return (items >= limits[0]) & (items < limits[1])
 
   def priority(self, items: tf.Tensor) -> tf.Tensor:
@@ -237,7 +242,7 @@ class FrameRing(tf.train.experimental.PythonState):
       )
     starts = plan.items[0].starts
     # Items that begin before the frames that are kept never were.
-    kept = starts >= self._end - self.capacity
+    kept = starts >= max(self._end - self.capacity, self._begin)
     starts = starts[kept]
     if not len(starts):
       return
@@ -283,12 +288,5 @@ class _Memory:
 
   def __init__(self, shape, dtype):
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    fd = os.memfd_create('frames')
-    try:
-      os.ftruncate(fd, max(size, 1))
-      self.array = np.frombuffer(
-          mmap.mmap(fd, max(size, 1)), dtype, int(np.prod(shape))
-      ).reshape(shape)
-      self.tensor = store_lib.map_file(f'/proc/self/fd/{fd}', shape, dtype)
-    finally:
-      os.close(fd)
+    self.array = np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
+    self.tensor = store_lib.as_tensor(self.array)

@@ -236,14 +236,29 @@ class Weighted(Sampler):
 
 
 def in_order(population: population_lib.Population, share: Share) -> DrawFn:
-  """Returns the function that draws every item once, in their order."""
+  """Returns the function that draws every item once, in their order.
+
+  These are the items that there are now. To draw one that has made room for
+  newer ones since is an InvalidArgumentError.
+  """
   own = share_of(population.num_items, share)
+  first = int(population.first())
 
   def draw(group, num_batches, batch_size):
     assert num_batches == 1
     begin = group * batch_size
     items = tf.range(begin, tf.minimum(begin + batch_size, own))
-    items = items * share.num_workers + share.worker_index
+    items = first + items * share.num_workers + share.worker_index
+    check = tf.debugging.Assert(
+        tf.reduce_all(population.known(items)),
+        [
+            'Frames were appended or removed during a pass over the items, some'
+            ' of which have made room for newer ones. Make a new data set for'
+            ' each pass.'
+        ],
+    )
+    with tf.control_dependencies([check]):
+      items = tf.identity(items)
     return _with_priority(
         items[tf.newaxis], population, 1 / population.num_items
     )
@@ -324,8 +339,14 @@ def _fractions(shape, seed, group):
   )
 
 
-def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
-  """Returns the sums of weights up to each one, and checks the weights."""
+def check_weights(weights: np.ndarray, name: str, of: str) -> None:
+  """Raises a ValueError if nothing can be drawn in proportion to weights.
+
+  Args:
+    weights: the weights `[N]`.
+    name: what they are called, for errors.
+    of: what each of them is of, for errors.
+  """
   wrong = np.flatnonzero(~(weights >= 0) | np.isinf(weights))
   if len(wrong):
     raise ValueError(
@@ -334,6 +355,11 @@ def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
     )
   if not weights.any():
     raise ValueError(f'All {name} are 0, so that no {of} can be drawn.')
+
+
+def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
+  """Returns the sums of weights up to each one, and checks the weights."""
+  check_weights(weights, name, of)
   return np.cumsum(weights)
 
 

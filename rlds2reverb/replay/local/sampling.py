@@ -17,7 +17,9 @@ _MAX_GROUP = 16
 
 def batches_per_group(store: store_lib.FrameStore, batch_size: int) -> int:
   """Returns how many batches are drawn together."""
-  length = store.form.sequence_length or 1
+  length = store.form.sequence_length
+  if length is None:
+    return 1  # Episodes of different lengths have no common tensor.
   num_bytes = store.format.frame_bytes * batch_size * length
   return max(1, min(_MAX_GROUP, _GROUP_BYTES // max(num_bytes, 1)))
 
@@ -58,28 +60,20 @@ def sample(
   def make_group(group):
     draws = draw(group, batches_per_group, batch_size or 1)
     shape = draws.items.shape
-    sizes = tf.shape(draws.items)
     rows = population.rows(tf.reshape(draws.items, [-1]))  # [K * B, L]
     length = rows.shape[1]
     if shape.is_fully_defined() and length is not None:
       rows = tf.reshape(rows, [*shape, length])
     else:
-      rows = tf.reshape(rows, tf.concat([sizes, [-1]], 0))
+      rows = tf.reshape(rows, tf.concat([tf.shape(draws.items), [-1]], 0))
       rows.set_shape([*shape, length])
     frames = store.read(rows)
     if sequence_fn is not None:
       frames = _map_sequences(sequence_fn, frames, rows)
-    return frames, draws
-
-  def add_info(frames, draws):
-    length = tf.shape(tf.nest.flatten(frames)[0])[1:2]
-    static = tf.nest.flatten(frames)[0].shape[1]
 
     def over_time(values):
-      repeated = tf.broadcast_to(
-          values[:, tf.newaxis], tf.concat([tf.shape(values), length], 0)
-      )
-      return tf.ensure_shape(repeated, [values.shape[0], static])
+      values = tf.broadcast_to(values[..., tf.newaxis], tf.shape(rows))
+      return tf.ensure_shape(values, rows.shape)
 
     info = reverb.SampleInfo(
         key=over_time(tf.cast(draws.items, tf.uint64)),
@@ -90,8 +84,6 @@ def sample(
         priority=over_time(draws.priority),
         times_sampled=over_time(tf.zeros_like(draws.items, tf.int32)),
     )
-    if batch_size is None:
-      return tf.nest.map_structure(lambda leaf: leaf[0], (frames, info))
     return frames, info
 
   @tf.autograph.experimental.do_not_convert
@@ -101,15 +93,15 @@ def sample(
     groups = groups.map(make_group)
     if in_advance:
       groups = groups.prefetch(1)
-    numbered = tf.data.Dataset.zip((
+    return tf.data.Dataset.zip((
         tf.data.Dataset.range(first, tf.int64.max),
-        groups.unbatch().skip(first % batches_per_group),
+        _take_apart(groups).skip(first % batches_per_group),
     ))
-    return numbered
 
   @tf.autograph.experimental.do_not_convert
-  def finish(number, drawn):
-    batch = add_info(*drawn)
+  def finish(number, batch):
+    if batch_size is None:
+      batch = tf.nest.map_structure(lambda leaf: leaf[0], batch)
     if position is not None:
       position.assign(number + 1, read_value=False)
     return batch
@@ -125,16 +117,27 @@ def sample(
   options.deterministic = True
   # A batch counts as taken when it is asked for, and not before.
   options.experimental_optimization.inject_prefetch = False
+  # To optimize a graph, TensorFlow copies the frames into it.
+  options.experimental_optimization.apply_default_optimizations = False
   return batches.with_options(options)
+
+
+def _take_apart(groups: tf.data.Dataset) -> tf.data.Dataset:
+  """Returns the batches of groups of them."""
+  if any(0 in leaf.shape for leaf in tf.nest.flatten(groups.element_spec)):
+    # `unbatch` crashes where tensors have no elements.
+    return groups.flat_map(
+        lambda *group: tf.data.Dataset.from_tensor_slices(group)
+    )
+  return groups.unbatch()
 
 
 def _map_sequences(sequence_fn, frames, rows):
   """Applies a function to the frames of every item."""
   lead = tf.shape(rows)[:2]
+  count = tf.reduce_prod(lead, keepdims=True)
   flat = tf.nest.map_structure(
-      lambda leaf: tf.reshape(
-          leaf, tf.concat([[-1], tf.shape(leaf)[2:]], 0)
-      ),
+      lambda leaf: tf.reshape(leaf, tf.concat([count, tf.shape(leaf)[2:]], 0)),
       frames,
   )
   flat = tf.nest.map_structure(

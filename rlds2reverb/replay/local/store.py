@@ -5,10 +5,12 @@ disk, or are nothing but memory (`memfd_create`), so that frames on disk and in
 memory are read by the very same operations.
 """
 
+import contextlib
 import json
 import math
+import mmap
 import os
-from typing import Any, BinaryIO, List, NamedTuple, Optional, Sequence
+from typing import Any, BinaryIO, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +26,9 @@ _INDEX = 'index.npz'
 _STRINGS = 'strings.bin'
 # Changes when the files do.
 _VERSION = 1
+# Python 3.13 knows it. Memory that is only read needs none set aside for
+# writing, of which there may be less than a file is large.
+_MAP_NORESERVE = getattr(mmap, 'MAP_NORESERVE', 0x4000)
 
 
 class Runs(NamedTuple):
@@ -199,13 +204,19 @@ class StoreWriter:
 
 
 def read_marker(folder: str) -> Optional[dict]:
-  """Returns what a prepared folder says of itself; None if it is none."""
+  """Returns what a prepared folder says of itself; None if it is none.
+
+  Raises:
+    OSError: if the file that says it is damaged.
+  """
+  path = os.path.join(folder, MARKER)
   try:
-    with open(os.path.join(folder, MARKER), encoding='utf-8') as f:
+    with _reading(path), open(path, encoding='utf-8') as f:
       marker = json.load(f)
+      version = marker['version']
   except FileNotFoundError:
     return None
-  return marker if marker.get('version') == _VERSION else None
+  return marker if version == _VERSION else None
 
 
 def open_store(folder: str) -> FrameStore:
@@ -225,9 +236,12 @@ def open_store(folder: str) -> FrameStore:
         f'{folder} holds no prepared frames: it has no {MARKER} of version'
         f' {_VERSION}.'
     )
-  spec = tensor_spec.from_pbtxt_file(os.path.join(folder, _SPEC))
-  format_ = rows_lib.RowFormat(trajectory.Trajectory(*spec))
-  with np.load(os.path.join(folder, _INDEX)) as index:
+  path = os.path.join(folder, _SPEC)
+  with _reading(path):
+    spec = tensor_spec.from_pbtxt_file(path)
+    format_ = rows_lib.RowFormat(trajectory.Trajectory(*spec))
+  path = os.path.join(folder, _INDEX)
+  with _reading(path), np.load(path) as index:
     runs = Runs(*[index[name] for name in Runs._fields])
     priorities = index.get('priorities')
   names = [_rows_name(group) for group in range(len(format_.row_bytes))]
@@ -239,6 +253,23 @@ def open_store(folder: str) -> FrameStore:
       marker['num_string_bytes'],
       runs,
       priorities,
+  )
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+  """Turns what goes wrong where a file is not whole into an OSError."""
+  try:
+    yield
+  except OSError:
+    raise
+  except Exception as e:  # Each format has errors of its own.
+    raise _damage(path, str(e) or type(e).__name__) from e
+
+
+def _damage(path: str, problem: str) -> OSError:
+  return OSError(
+      f'{path} is damaged: {problem}. Remove its folder, and prepare it again.'
   )
 
 
@@ -264,18 +295,39 @@ def _map_files(
   return FrameStore(format_, form, rows, strings, runs, priorities)
 
 
-def map_file(path: str, shape: List[int], dtype: Any = np.uint8) -> tf.Tensor:
-  """Returns a file as a tensor, whose numbers are read as they are used."""
+def map_file(path: str, shape: List[int]) -> tf.Tensor:
+  """Returns a file as a tensor, whose bytes are read as they are used.
+
+  Args:
+    path: the file.
+    shape: the shape of the tensor, uint8.
+
+  Raises:
+    OSError: if the file has another size.
+  """
   size = os.path.getsize(path)
-  expected = math.prod(shape) * np.dtype(dtype).itemsize
+  expected = math.prod(shape)
   if size != expected:
-    raise OSError(
-        f'{path} is damaged: it has {size} bytes instead of {expected}. Remove'
-        ' its folder, and prepare it again.'
-    )
+    raise _damage(path, f'it has {size} bytes instead of {expected}')
   if not size:
-    return tf.zeros(shape, dtype)
-  with tf.device('cpu'):
-    return tf.raw_ops.ImmutableConst(
-        dtype=dtype, shape=shape, memory_region_name=path
+    return tf.zeros(shape, tf.uint8)
+  with open(path, 'rb') as f:
+    mapped = mmap.mmap(
+        f.fileno(),
+        size,
+        mmap.MAP_PRIVATE | _MAP_NORESERVE,
+        mmap.PROT_READ | mmap.PROT_WRITE,
     )
+  return as_tensor(np.frombuffer(mapped, np.uint8).reshape(shape))
+
+
+def as_tensor(array: np.ndarray) -> tf.Tensor:
+  """Returns a tensor that has the memory of an array.
+
+  `tf.raw_ops.ImmutableConst` does not serve: TensorFlow copies what it takes
+  for a constant, up to 10 MB, and remembers it under the path.
+
+  Args:
+    array: an array of pages of its own, which can be written.
+  """
+  return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
