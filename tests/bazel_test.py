@@ -35,6 +35,7 @@ _FLOORS = (
     'replay/server',
     'replay/checkpoint',
     'replay/local',
+    'training',
     'jobs/descriptions',
     'jobs',
 )
