@@ -34,6 +34,7 @@ _FLOORS = (
     'replay',
     'replay/server',
     'replay/checkpoint',
+    'replay/local',
     'jobs/descriptions',
     'jobs',
 )

@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 import tempfile
-from typing import Any, Optional
+from typing import Any, Dict, Optional, Union
 import weakref
 
 from absl import logging
@@ -114,7 +114,7 @@ def restore_reverb_server(
 
 
 def create_replay_buffer(
-    server: reverb.Server,
+    server: Union[reverb.Server, str],
     table_name: str,
     sequence_length: Optional[int] = None,
     **kwargs: Any,
@@ -124,16 +124,17 @@ def create_replay_buffer(
   The data spec of the replay buffer is taken from the table's signature.
 
   Args:
-    server: the server.
+    server: the server, or the address of one, `host:port`.
     table_name: the name of the table. Its signature must be one of
       `Trajectory`s.
     sequence_length: see `ReverbReplayBuffer`.
     **kwargs: further arguments of `ReverbReplayBuffer`.
 
   Raises:
+    ConnectionError: if there is no answer from the server.
     ValueError: if there is no such table, or it has another signature.
   """
-  client = server.localhost_client()
+  client = client_of(server)
   info = tables_lib.table_infos(client, [table_name], _TIMEOUT_SECONDS)
   data_spec = tf.nest.map_structure(
       _without_time, sampling.trajectory_signature(info[table_name])
@@ -142,9 +143,16 @@ def create_replay_buffer(
       data_spec,
       table_name=table_name,
       sequence_length=sequence_length,
-      local_server=server,
+      **_server_arguments(server),
       **kwargs,
   )
+
+
+def client_of(server: Union[reverb.Server, str]) -> reverb.Client:
+  """Returns a client of a server, or of its address."""
+  if isinstance(server, str):
+    return reverb.Client(server)
+  return server.localhost_client()
 
 
 def check_port(port: int) -> None:
@@ -188,6 +196,12 @@ def _check_whole(server, directory, tables) -> None:
   except BaseException:
     server.stop()
     raise
+
+
+def _server_arguments(server) -> Dict[str, Any]:
+  """Returns the arguments of a `ReverbReplayBuffer` that say where to sample."""
+  name = 'server_address' if isinstance(server, str) else 'local_server'
+  return {name: server}
 
 
 def _without_time(spec):

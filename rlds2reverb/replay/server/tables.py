@@ -3,7 +3,16 @@
 import math
 import os
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Union
+from typing import (
+    Any,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Union,
+)
 
 from absl import logging
 from google.protobuf import empty_pb2
@@ -34,14 +43,14 @@ class WrittenItems(NamedTuple):
 
 def table_infos(
     client: reverb.Client,
-    names: Sequence[str],
+    names: Optional[Sequence[str]],
     timeout: float,
 ) -> Dict[str, Any]:
   """Asks a server for its tables.
 
   Args:
     client: a client of the server.
-    names: the tables to ask for.
+    names: the tables to ask for, or None for all.
     timeout: how many seconds to wait for the server.
 
   Returns:
@@ -66,6 +75,8 @@ def table_infos(
             f'{_proxy_advice(client.server_address)}'
         ) from error
       time.sleep(_RETRY_SECONDS)
+  if names is None:
+    return infos
   missing = [name for name in names if name not in infos]
   if missing:
     raise ValueError(
