@@ -12,9 +12,12 @@ the same; and it is cut into tasks, which any process can do in any order:
 import dataclasses
 import json
 import math
+import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -29,6 +32,7 @@ _TASK_BYTES = 64 << 20
 # The form of plans and receipts: a job that one version of this library has
 # begun is not finished by another that would not understand them.
 _FORMAT = 1
+_FILE = 'plan.json'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +180,20 @@ def from_json(text: str) -> Plan:
       only=plain['only'],
       format=plain['format'],
   )
+
+
+def write(folder: str, plan: Plan) -> None:
+  """Writes a plan into the folder of its job."""
+  whole.write_text(os.path.join(folder, _FILE), plan.to_json())
+
+
+def read(folder: str) -> Optional[Plan]:
+  """Returns the plan of the job in a folder; None if there is none."""
+  path = os.path.join(folder, _FILE)
+  if not files.exists(path):
+    return None
+  with files.open_text(path) as f:
+    return from_json(f.read())
 
 
 def make_plan(

@@ -77,7 +77,7 @@ class ServerOutput(outputs.Output):
         },
     )
 
-  def finish(self, folder, spec, receipts, on_bytes):
+  def finish(self, folder, spec, receipts):
     """Does nothing: the items are where they belong."""
 
   def _infos(self) -> Dict[str, Any]:
