@@ -271,8 +271,8 @@ class _Job(running.Listener):
           for number, message in sorted(failures.items())
       ]
       raise JobError(
-          f'{len(failures)} of {len(self._plan.tasks)} tasks have failed; all'
-          ' others are done.\n'
+          f'{len(failures)} of {len(self._plan.tasks)} tasks have failed;'
+          f' {len(self._receipts)} are done.\n'
           + '\n'.join(lines)
           + '\nStart the same command again to do the rest.'
       )

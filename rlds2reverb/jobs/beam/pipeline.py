@@ -20,6 +20,7 @@ import apache_beam as beam
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
+from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
@@ -116,6 +117,8 @@ class _Step(beam.DoFn):
     self._output = None
 
   def setup(self):
+    # It may be in a process of its own.
+    flags_lib.quiet_logs()
     self._plan = plan_lib.read(self._folder)
     self._output = output_kinds.of(self._plan)
 

@@ -1,6 +1,6 @@
 """Does the tasks of a plan on Apache Beam."""
 
-from typing import Dict, Sequence
+from typing import Dict, List, Sequence
 
 from absl import logging
 import apache_beam as beam
@@ -12,6 +12,10 @@ from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import running
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.jobs.beam import pipeline as pipeline_lib
+
+
+# Else every worker logs what it receives and sends.
+_DEFAULTS = ('--default_sdk_harness_log_level=WARNING',)
 
 
 class BeamRunner(running.Runner):
@@ -39,7 +43,7 @@ class BeamRunner(running.Runner):
         `DirectRunner` looks for an engine of another name first.
     """
     self.counters: Dict[str, int] = {}
-    self._options = pipeline_options.PipelineOptions(list(options))
+    self._options = pipeline_options.PipelineOptions([*_DEFAULTS, *options])
 
   def run_tasks(self, plan, folder, numbers, *, listener, max_skipped):
     failures = self._run(plan, folder, max_skipped)
@@ -96,6 +100,16 @@ class BeamRunner(running.Runner):
           ' are kept: start the same command again.'
       )
     return of_tasks
+
+
+def unknown_options(options: Sequence[str]) -> List[str]:
+  """Returns the names of options that Beam itself does not know.
+
+  They may be known to the engine that it runs on.
+  """
+  parsed = pipeline_options.PipelineOptions(list(options))
+  every = parsed.get_all_options(retain_unknown_options=True)
+  return sorted(every.keys() - parsed.get_all_options().keys())
 
 
 def _counters(result: runner_lib.PipelineResult) -> Dict[str, int]:
