@@ -36,10 +36,18 @@ _CHECKPOINT_DIR = flags.DEFINE_string(
     'checkpoint_dir', None, 'A new directory, for a Reverb checkpoint.'
 )
 _SERVER_ADDRESS = flags.DEFINE_string(
-    'server_address', None, 'A running Reverb server, host:port.'
+    'server_address',
+    None,
+    'A running Reverb server, host:port; or several, joined by commas, each of'
+    ' which gets its share of the episodes.',
 )
 _RLDS_DIR = flags.DEFINE_string(
     'rlds_dir', None, 'A new directory, for an RLDS data set.'
+)
+_STATISTICS_DIR = flags.DEFINE_string(
+    'statistics_dir',
+    None,
+    'A new directory, for the statistics of the fields: statistics.json.',
 )
 _TABLE = flags.DEFINE_string('table', 'experience', "The table's name.")
 _SEQUENCE_LENGTH = flags.DEFINE_integer(
@@ -128,18 +136,18 @@ def _output() -> plan_lib.Output:
       (plan_lib.CHECKPOINT, _CHECKPOINT_DIR.value),
       (plan_lib.SERVER, _SERVER_ADDRESS.value),
       (plan_lib.RLDS, _RLDS_DIR.value),
+      (plan_lib.STATISTICS, _STATISTICS_DIR.value),
   ]
   outputs = [(kind, place) for kind, place in outputs if place is not None]
   if len(outputs) != 1:
     raise app.UsageError(
-        'One of --checkpoint_dir, --server_address and --rlds_dir must have a'
-        ' value.'
+        'One of --checkpoint_dir, --server_address, --rlds_dir and'
+        ' --statistics_dir must have a value.'
     )
   ((kind, place),) = outputs
   if kind == plan_lib.SERVER:
     return plan_lib.Output(kind, place)
-  name = {plan_lib.CHECKPOINT: 'The checkpoint', plan_lib.RLDS: 'The output'}
-  place = files.expand_local(files.user_path(place), name[kind])
+  place = files.user_path(place)
   split = 'train' if kind == plan_lib.RLDS else ''
   return plan_lib.Output(kind, place, split)
 
@@ -168,7 +176,7 @@ def _make_plan() -> plan_lib.Plan:
     path = files.user_path(_ONLY_QUARANTINED.value)
     only = path, quarantine.read_ranges(path, opened)
   tables = []
-  if output.kind != plan_lib.RLDS:
+  if output.kind in (plan_lib.CHECKPOINT, plan_lib.SERVER):
     tables = [
         items_lib.TableItems(
             _TABLE.value,

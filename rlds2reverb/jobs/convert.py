@@ -12,6 +12,7 @@ The folder of a job holds everything that is known of it:
 import contextlib
 import math
 import os
+import re
 import shutil
 import signal
 import threading
@@ -48,7 +49,7 @@ def job_folder(plan: plan_lib.Plan) -> str:
   if plan.output.kind != plan_lib.SERVER:
     repair = f'.repair-{plan.hash}' if plan.only else ''
     return f'{plan.output.place}{repair}.job'
-  name = plan.output.place.replace(':', '_').replace('/', '_')
+  name = re.sub('[:/,]', '_', plan.output.place)
   return os.path.join(
       os.path.expanduser('~'),
       '.cache', 'rlds2reverb', 'jobs', f'{name}-{plan.hash}',

@@ -25,13 +25,16 @@ from rlds2reverb.trajectories import rules as rules_lib
 CHECKPOINT = 'checkpoint'
 RLDS = 'rlds'
 SERVER = 'server'
+STATISTICS = 'statistics'
+# What consists of items, which go into tables.
+_OF_ITEMS = (CHECKPOINT, SERVER)
 
 # Large enough that starting a task does not count; small enough that little is
 # lost when one is interrupted.
 _TASK_BYTES = 64 << 20
 # The form of plans and receipts: a job that one version of this library has
 # begun is not finished by another that would not understand them.
-_FORMAT = 1
+_FORMAT = 2
 _FILE = 'plan.json'
 
 
@@ -61,14 +64,20 @@ class Output:
   """Where the result goes.
 
   Attributes:
-    kind: `CHECKPOINT`, `RLDS` or `SERVER`.
-    place: the directory, or the address of the server.
+    kind: `CHECKPOINT`, `RLDS`, `SERVER` or `STATISTICS`.
+    place: the directory; or the address of the server, or those of several,
+      joined by commas, whose order tells which items go to which.
     split: the name of the split that is written, of RLDS.
   """
 
   kind: str
   place: str
   split: str = ''
+
+  @property
+  def addresses(self) -> List[str]:
+    """The addresses of the servers."""
+    return self.place.split(',')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +117,7 @@ class Plan:
     data_sets: what was found there.
     output: where the result goes.
     tables: which items go into which table, in the form of `TableItems`; none
-      for RLDS.
+      for RLDS and statistics.
     rules: the rules of the conversion, in the form of `ConversionRules`.
     tasks: the parts of the work.
     only: the name of the file whose episodes alone are converted, or None.
@@ -211,7 +220,8 @@ def make_plan(
   Args:
     opened: the sources.
     output: where the result goes.
-    tables: which items go into which table; for RLDS there are none.
+    tables: which items go into which table; for RLDS and
+      statistics there are none.
     rules: the rules of the conversion. The default is `ConversionRules()`.
     weights: a weight for each source, to make a mixture: of each source as many
       episodes, its first ones, as make the numbers of episodes proportional to
@@ -239,9 +249,9 @@ def make_plan(
           ' which a job is cut into tasks. Choose another end_of_episode, or'
           ' call write_reverb_checkpoint.'
       )
-  if bool(tables) == (output.kind == RLDS):
+  if bool(tables) != (output.kind in _OF_ITEMS):
     raise ValueError(
-        'RLDS on disk has no tables.'
+        f'Output of the kind {output.kind} has no tables.'
         if tables
         else f'Output to a {output.kind} needs a table.'
     )

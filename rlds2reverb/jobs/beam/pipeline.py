@@ -35,6 +35,7 @@ _TASKS_PER_ELEMENT = 1000
 _WHOLE_OUTPUT = {
     plan_lib.CHECKPOINT: 'Reverb checkpoint',
     plan_lib.RLDS: 'RLDS on disk again',
+    plan_lib.STATISTICS: 'statistics',
 }
 
 # The first task, and the one after the last, of those that are done.
