@@ -12,7 +12,8 @@ from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.replay import frames as frames_lib
 
 _PARTS = 'parts'
-_PART_NAME = re.compile(r'(\d+)(?:-(\d+))?')
+# All have one length: some stores find by the beginning of a name.
+_PART_NAME = re.compile(r'(\d{8})-(\d{8})')
 # How many parts are joined into a larger one, so that a few are left at the end
 # however many tasks there are.
 _PARTS_PER_MERGE = 16
@@ -126,8 +127,8 @@ class FolderOutput(Output):
 
   The parts are folders, too, until they are joined at the end:
 
-      parts/00007        the part of task 7
-      parts/00016-00032  the parts of the tasks 16 to 31, joined
+      parts/00000007-00000008  the part of task 7
+      parts/00000016-00000032  the parts of the tasks 16 to 31, joined
 
   Attributes:
     kind: what the output is, for the user.
@@ -253,8 +254,7 @@ class FolderOutput(Output):
     for name in files.names_in(os.path.join(folder, _PARTS)):
       named = _PART_NAME.fullmatch(name)
       if named and self._is_whole(os.path.join(folder, _PARTS, name)):
-        begin = int(named[1])
-        found.append(range(begin, int(named[2] or begin + 1)))
+        found.append(range(int(named[1]), int(named[2])))
     return found
 
   def _is_whole(self, path: str) -> bool:
@@ -263,7 +263,6 @@ class FolderOutput(Output):
 
 def _part(folder: str, numbers: range) -> str:
   """Returns the folder of the part of consecutive tasks."""
-  name = f'{numbers.start:05d}'
-  if len(numbers) > 1:
-    name += f'-{numbers.stop:05d}'
-  return os.path.join(folder, _PARTS, name)
+  return os.path.join(
+      folder, _PARTS, f'{numbers.start:08d}-{numbers.stop:08d}'
+  )

@@ -117,5 +117,6 @@ def _counters(result: runner_lib.PipelineResult) -> Dict[str, int]:
   counters: Dict[str, int] = {}
   for found in result.metrics().query(of_ours)['counters']:
     name = found.key.metric.name
-    counters[name] = counters.get(name, 0) + found.result
+    # Some engines have no number where nothing was counted.
+    counters[name] = counters.get(name, 0) + (found.result or 0)
   return counters
