@@ -224,12 +224,16 @@ class FolderOutput(Output):
 
   def merge(self, folder, numbers):
     path = _part(folder, numbers)
-    if not self._is_whole(path):
+    # An earlier start may have come further than this.
+    if not any(
+        numbers[0] in part and numbers[-1] in part
+        for part in self._found(folder)
+    ):
       if files.is_url(path):
         files.remove_folder(path)
       self.merge_parts(self.parts(folder, numbers), path)
     for part in self._found(folder):
-      if part != numbers and part[-1] in numbers:
+      if part != numbers and part[0] in numbers and part[-1] in numbers:
         files.remove_folder(_part(folder, part))
 
   def merge_parts(self, paths: List[str], path: str) -> None:

@@ -76,6 +76,26 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         checkpoints.take_rewards(client), checkpoints.pairs(_EPISODES)
     )
 
+  def test_parts_that_are_merged_before_make_no_difference(self):
+    folders, specs = zip(*[
+        self._write(begin, begin + 1, 1000 * begin) for begin in range(5)
+    ])
+    merged = [self.new('merged'), self.new('merged')]
+    self.assertEqual(
+        joining.merge_parts(folders[:3], merged[0]),
+        {testing.TABLE: 4 + 2 + 3, checkpoints.OTHER: 3 + 1 + 2},
+    )
+    joining.merge_parts(folders[3:], merged[1])
+    at_once, in_two_steps = self.new(), self.new()
+    joining.join_parts(folders, at_once, specs[0])
+    joining.join_parts(merged, in_two_steps, specs[0])
+    for file in checkpoints.FILES:
+      contents = []
+      for directory in at_once, in_two_steps:
+        with open(os.path.join(directory, file), 'rb') as f:
+          contents.append(f.read())
+      self.assertEqual(*contents, file)
+
   def test_two_parts_under_the_same_keys_are_refused(self):
     one, spec = self._write(0, 2)
     other, _ = self._write(1, 3)
