@@ -36,6 +36,7 @@ _FLOORS = (
     'replay/checkpoint',
     'jobs/descriptions',
     'jobs',
+    'jobs/beam',
 )
 _OUTPUT_FOLDERS = ('build', 'dist', '__pycache__')
 
