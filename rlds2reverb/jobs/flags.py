@@ -16,6 +16,7 @@ ends with `run`:
 import os
 import sys
 from typing import Callable, List, Optional, Tuple, Type
+import warnings
 
 from absl import app
 from absl import flags
@@ -167,10 +168,14 @@ def quiet_logs() -> None:
   """Keeps out of the log what no user can do anything about."""
   logging.set_verbosity(logging.WARNING)
   tf.get_logger().setLevel('ERROR')
-  # TFDS warns of its own features' dtypes, once for each.
-  logging.get_absl_handler().addFilter(
-      lambda record: 'FeatureConnector.dtype' not in str(record.msg)
-  )
+  # TFDS warns of its own features' dtypes, once for each; and TensorFlow of the
+  # names of TF-Agents' nests.
+  for message in 'FeatureConnector.dtype', 'valid tf.function parameter name':
+    logging.get_absl_handler().addFilter(
+        lambda record, message=message: message not in str(record.msg)
+    )
+  # Autograph compiles what TF-Agents' sources compare with `is`.
+  warnings.filterwarnings('ignore', category=SyntaxWarning)
 
 
 def _user_data_set(name: str) -> str:

@@ -108,15 +108,7 @@ def _check_table(info, spec, fewest: int) -> None:
         f'The signature of table {info.name!r} does not fit the data:\n  '
         + '\n  '.join(e.differences)
     ) from e
-  if tables_lib.blocks_after(info, fewest):
-    limiter = info.rate_limiter_info
-    raise ValueError(
-        f'Table {info.name!r} would block: nobody samples it while it is'
-        ' filled, and its rate limiter has'
-        f' samples_per_insert={limiter.samples_per_insert:g} and'
-        f' max_diff={limiter.max_diff:g}. Fill a table with the MinSize rate'
-        ' limiter.'
-    )
+  tables_lib.check_not_blocking(info, fewest)
   if fewest > info.max_size:
     raise ValueError(
         f'Table {info.name!r} is too small: its max_size is {info.max_size},'
