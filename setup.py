@@ -37,7 +37,11 @@ setuptools.setup(
     package_data={
         'rlds2reverb': ['py.typed'],
         'rlds2reverb.jobs.descriptions': ['*.css', '*.js'],
-        'rlds2reverb.configs': ['*.gin', 'features/*/*.json'],
+        'rlds2reverb.configs': [
+            '*.gin',
+            'features/*/*.json',
+            'training/*.gin',
+        ],
     },
     entry_points={
         'console_scripts': [
@@ -48,6 +52,7 @@ setuptools.setup(
                 'describe',
                 'record_episodes',
                 'serve',
+                'train',
                 'validate',
                 'validate_configs',
             )

@@ -16,6 +16,8 @@ from rlds2reverb.fields import map_fields
 from rlds2reverb import indexing
 from rlds2reverb import replay
 from rlds2reverb.replay import create_replay_buffer
+from rlds2reverb.replay import EpisodesReplayBuffer
+from rlds2reverb.replay import open_replay_buffer
 from rlds2reverb.replay import push_rlds_to_reverb
 from rlds2reverb.replay import restore_reverb_server
 from rlds2reverb.replay import TableItems

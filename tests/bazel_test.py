@@ -34,6 +34,8 @@ _FLOORS = (
     'replay',
     'replay/server',
     'replay/checkpoint',
+    'replay/local',
+    'training',
     'jobs/descriptions',
     'jobs',
     'jobs/beam',

@@ -17,6 +17,7 @@ import contextlib
 import os
 import sys
 from typing import Callable, List, Optional, Tuple, Type
+import warnings
 
 from absl import app
 from absl import flags
@@ -181,11 +182,20 @@ def quiet_logs() -> None:
   logging.set_verbosity(logging.WARNING)
   tf.get_logger().setLevel('ERROR')
   logging.get_absl_handler().addFilter(_is_of_use)
+  # Autograph compiles what TF-Agents' sources compare with `is`.
+  warnings.filterwarnings('ignore', category=SyntaxWarning)
 
 
 def _is_of_use(record) -> bool:
-  # TFDS warns of its own features' dtypes, once for each.
-  return 'FeatureConnector.dtype' not in str(record.msg)
+  # TFDS warns of its own features' dtypes, once for each; and TensorFlow of the
+  # names of TF-Agents' nests.
+  return not any(
+      useless in str(record.msg)
+      for useless in (
+          'FeatureConnector.dtype',
+          'valid tf.function parameter name',
+      )
+  )
 
 
 def _user_data_set(name: str) -> str:

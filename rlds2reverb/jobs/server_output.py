@@ -128,20 +128,12 @@ def _check_table(address: str, info, spec, fewest: int) -> None:
         ' data:\n  '
         + '\n  '.join(e.differences)
     ) from e
-  if tables_lib.blocks_after(info, fewest):
-    limiter = info.rate_limiter_info
-    raise ValueError(
-        f'Table {info.name!r} at {address} would block: nobody samples it while'
-        ' it is filled, and its rate limiter has'
-        f' samples_per_insert={limiter.samples_per_insert:g} and'
-        f' max_diff={limiter.max_diff:g}. Fill a table with the MinSize rate'
-        ' limiter.'
-    )
+  tables_lib.check_not_blocking(info, fewest)
   if fewest > info.max_size:
     raise ValueError(
         f'Table {info.name!r} at {address} is too small: its max_size is'
-        f' {info.max_size}, and there are {fewest} items or more. Create the table with a larger'
-        ' max_size.'
+        f' {info.max_size}, and there are {fewest} items or more. Create the'
+        ' table with a larger max_size.'
     )
 
 

@@ -12,21 +12,10 @@ the same arithmetic on arrays, since Python for each episode would be slow.
 """
 
 import time
-from typing import (
-    Any,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-)
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import encoding
@@ -35,13 +24,10 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import kept_chunks
 from rlds2reverb.replay import keys as keys_lib
 from rlds2reverb.replay import pieces as pieces_lib
-from rlds2reverb.replay import priorities as priorities_lib
+from rlds2reverb.replay import plans as plans_lib
 
 # Larger requests are not sent faster, and a server holds several at a time.
 _BATCH_BYTES = 512 << 10
-# Of several episodes so many frames are laid out at once. An item takes some
-# hundred bytes, so the items of many small frames would be a large request.
-_MAX_FRAMES = 4096
 
 
 class Batch(NamedTuple):
@@ -67,27 +53,6 @@ class Batch(NamedTuple):
   def num_bytes(self) -> int:
     """The number of bytes of the chunks and items."""
     return sum(map(len, self.chunks)) + sum(rows.nbytes for rows in self.items)
-
-
-class _Plan(NamedTuple):
-  """What a block becomes.
-
-  Attributes:
-    block: the block.
-    pieces: where its episodes lie.
-    episode_ids: what identifies the episodes that start in the block, if there
-      is an identity.
-    frames: its frames and their padding, a `Trajectory` of arrays.
-    items: where the items of each table lie.
-    priorities: the priorities of these items, float64 `[N]`.
-  """
-
-  block: frame_blocks.Block
-  pieces: pieces_lib.Pieces
-  episode_ids: Set[Any]
-  frames: Any
-  items: List[pieces_lib.Items]
-  priorities: List[np.ndarray]
 
 
 class Layout:
@@ -128,36 +93,23 @@ class Layout:
       ValueError: if there is no table, or if items of one table cross episodes
         between which items of another one are padded.
     """
-    if not tables:
-      raise ValueError('There must be a table that the items go into.')
-    crossing = [t.table_name for t in tables if t.crosses_episodes]
-    padded = [t.table_name for t in tables if t.pads_episodes]
-    if crossing and padded:
-      raise ValueError(
-          f'The items of table {crossing[0]!r} cross episodes, between which'
-          f' those of table {padded[0]!r} are padded. Write them one after the'
-          ' other.'
-      )
     self.frames = 0
     self.num_items = {table.table_name: 0 for table in tables}
     self._tables = tables
     self._keys = keys_lib.Keys(identity, form)
-    self._has_identity = identity is not None
-    self._of_sequences = of_sequences
+    self._planner = plans_lib.Planner(
+        tables, has_identity=identity is not None, of_sequences=of_sequences
+    )
     self._share_chunks = not one_episode_chunks
     # An observer whose items cross episodes writes all data as one episode of
     # Reverb. Sequences are an episode each.
-    self._is_one_episode = len(crossing) == len(tables) and not of_sequences
-    self._priorities = [priorities_lib.Priorities(table) for table in tables]
-    self._bypassed = 0
-    self._episode_ids = set()
+    self._is_one_episode = (
+        all(table.crosses_episodes for table in tables) and not of_sequences
+    )
     self._next_inserted_at = (
         time.time_ns() if inserted_at is None else inserted_at
     )
-    # The position of the next frame, see `Pieces`.
-    self._end = 0
-    # The length so far, and the key, of an episode that is not at its end.
-    self._length = 0
+    # The key of an episode that is not at its end.
     self._episode_key = None
     # The chunks that items may still refer to.
     self._chunks = [kept_chunks.KeptChunks(group) for group in groups]
@@ -181,19 +133,18 @@ class Layout:
     # How many of the batch's chunks and items belong to whole episodes.
     whole = 0, 0
     try:
-      for block in frame_blocks.refuse_long_episodes(blocks, self._tables):
-        for plan in self._plans(block):
-          part = self._lay_out(plan)
-          batch.chunks.extend(part.chunks)
-          batch.items.extend(part.items)
-          num_bytes += part.num_bytes
-          if plan.pieces.is_end[-1]:
-            whole = len(batch.chunks), len(batch.items)
-          if num_bytes >= _BATCH_BYTES:
-            yield batch._replace(keep_chunk_keys=part.keep_chunk_keys)
-            batch = Batch([], [], [])
-            num_bytes = 0
-            whole = 0, 0
+      for plan in self._planner.plans(blocks):
+        part = self._lay_out(plan)
+        batch.chunks.extend(part.chunks)
+        batch.items.extend(part.items)
+        num_bytes += part.num_bytes
+        if plan.pieces.is_end[-1]:
+          whole = len(batch.chunks), len(batch.items)
+        if num_bytes >= _BATCH_BYTES:
+          yield batch._replace(keep_chunk_keys=part.keep_chunk_keys)
+          batch = Batch([], [], [])
+          num_bytes = 0
+          whole = 0, 0
     except Exception:
       # The episodes before the one at fault are not lost with it.
       num_chunks, num_items = whole
@@ -203,111 +154,26 @@ class Layout:
       raise
     if batch.items:
       yield batch
-    if self._bypassed:
-      logging.warning(
-          'Left out %d episodes that are longer than max_sequence_length.',
-          self._bypassed,
-      )
-
-  def _plans(self, block) -> Iterator[_Plan]:
-    """Yields the plans of the parts of a block, up to an episode at fault.
-
-    A plan must be laid out before the next one is asked for.
-    """
-    for part in frame_blocks.split(block, _MAX_FRAMES):
-      try:
-        plan = self._plan(part)
-      except Exception:
-        if len(part.episode_ids) == 1:
-          raise
-        plan = None
-      if plan is not None:
-        yield plan
-        continue
-      # One by one, so that the error comes after the episodes before.
-      for episode in frame_blocks.split(part, 1):
-        yield self._plan(episode)
-
-  def _plan(self, block) -> _Plan:
-    """Plans how a block is laid out. Nothing changes if this fails."""
-    is_last = block.frames.step_type == ts.StepType.LAST
-    if self._of_sequences:
-      length = self._tables[0].sequence_length
-      is_last = np.arange(1, len(is_last) + 1) % length == 0
-    pieces = pieces_lib.find_pieces(
-        block, is_last, self._tables, self._end, self._length
-    )
-    episode_ids = self._new_episode_ids(block, pieces)
-    frames = frame_blocks.spread(
-        block.frames,
-        pieces.positions_of_rows() - self._end,
-        pieces.end_position - self._end,
-    )
-    items = [pieces_lib.find_items(table, pieces) for table in self._tables]
-    priorities = [
-        priorities.of_items(found, self._end, frames)
-        for priorities, found in zip(self._priorities, items)
-    ]
-    return _Plan(block, pieces, episode_ids, frames, items, priorities)
-
-  def _new_episode_ids(self, block, pieces) -> Set[Any]:
-    """Returns the ids of the episodes that start in a block."""
-    if not self._has_identity:
-      return set()
-    ids = [
-        block.episode_ids[index]
-        for index in pieces.index[pieces.step == 0].tolist()
-    ]
-    new = set(ids)
-    if len(new) < len(ids) or not new.isdisjoint(self._episode_ids):
-      episode_id = next(
-          each
-          for each in ids
-          if each in self._episode_ids or ids.count(each) > 1
-      )
-      raise ValueError(
-          f'Two episodes have the episode_id {episode_id!r}, so their items'
-          ' would have the same keys. Give each its own.'
-      )
-    return new
 
   def _lay_out(self, plan) -> Batch:
     """Lays out a block, and the items that end in it."""
-    pieces = plan.pieces
-    chunks = self._lay_out_chunks(plan)
+    encoded = self._lay_out_chunks(plan)
     items = []
     for table, found, priorities in zip(
         self._tables, plan.items, plan.priorities
     ):
       if len(found.starts):
         items += self._lay_out_items(table, plan, found, priorities)
-      too_long = pieces.is_end & table.is_too_long(pieces.length)
-      self._bypassed += int(np.count_nonzero(too_long))
-    self._go_on(plan)
-    kept = np.concatenate([each.keys for each in self._chunks])
-    return Batch(chunks, items, kept.tolist())
-
-  def _go_on(self, plan) -> None:
-    """Takes note of a block that was laid out, and forgets what it can."""
-    pieces = plan.pieces
-    self._episode_ids |= plan.episode_ids
     self.frames += len(plan.block.frames.step_type)
-    begin, self._end = self._end, pieces.end_position
-    self._length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
-    # No later item refers to what comes before this position.
-    needed = self._end
-    for table in self._tables:
-      origin = 0 if table.crosses_episodes else self._end - self._length
-      start = origin + int(table.next_start(self._end - origin))
-      needed = min(needed, start)
     for chunks in self._chunks:
-      chunks.forget(needed)
-    for priorities in self._priorities:
-      priorities.keep(begin, plan.frames, needed)
+      chunks.forget(plan.needed)
+    kept = np.concatenate([each.keys for each in self._chunks])
+    return Batch(encoded, items, kept.tolist())
 
   def _lay_out_chunks(self, plan) -> List[bytes]:
     encoded = []
     pieces = plan.pieces
+    begin = pieces.first_position
     leaves = tf.nest.flatten(plan.frames)
     cuts_of_groups = [
         chunks_lib.cut(pieces, chunks.group.chunk_length, self._share_chunks)
@@ -325,11 +191,11 @@ class Layout:
           keys.tolist(),
           episode_keys[cuts.first_piece].tolist(),
           (cuts.starts - pieces.origin[cuts.first_piece]).tolist(),
-          (cuts.starts - self._end).tolist(),
-          (cuts.ends - self._end).tolist(),
+          (cuts.starts - begin).tolist(),
+          (cuts.ends - begin).tolist(),
       )
-      for key, episode_key, first, begin, end in places:
-        rows = [column[begin:end] for column in columns]
+      for key, episode_key, first, start, end in places:
+        rows = [column[start:end] for column in columns]
         encoded.append(encoding.encode_chunk(key, episode_key, first, rows))
       chunks.append(keys, cuts.starts, pieces.end_position)
     return encoded

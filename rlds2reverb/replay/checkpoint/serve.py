@@ -4,17 +4,17 @@ import os
 import shutil
 import socket
 import tempfile
-from typing import Any, Optional
+from typing import Any, Dict, Optional, Union
 import weakref
 
 from absl import logging
 import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
 from rlds2reverb.replay.checkpoint import records as records_lib
+from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables as tables_lib
 
 _TIMEOUT_SECONDS = 30
@@ -114,7 +114,7 @@ def restore_reverb_server(
 
 
 def create_replay_buffer(
-    server: reverb.Server,
+    server: Union[reverb.Server, str],
     table_name: str,
     sequence_length: Optional[int] = None,
     **kwargs: Any,
@@ -124,34 +124,35 @@ def create_replay_buffer(
   The data spec of the replay buffer is taken from the table's signature.
 
   Args:
-    server: the server.
+    server: the server, or the address of one, `host:port`.
     table_name: the name of the table. Its signature must be one of
       `Trajectory`s.
     sequence_length: see `ReverbReplayBuffer`.
     **kwargs: further arguments of `ReverbReplayBuffer`.
 
   Raises:
+    ConnectionError: if there is no answer from the server.
     ValueError: if there is no such table, or it has another signature.
   """
-  client = server.localhost_client()
+  client = client_of(server)
   info = tables_lib.table_infos(client, [table_name], _TIMEOUT_SECONDS)
-  signature = info[table_name].signature
-  fields = getattr(signature, '_fields', ())
-  if fields != trajectory.Trajectory._fields:
-    raise ValueError(
-        f'The signature of table {table_name!r} is not of trajectories:'
-        f' {signature}.'
-    )
-  data_spec = trajectory.Trajectory(
-      *tf.nest.map_structure(_without_time, tuple(signature))
+  data_spec = tf.nest.map_structure(
+      _without_time, sampling.trajectory_signature(info[table_name])
   )
   return reverb_replay_buffer.ReverbReplayBuffer(
       data_spec,
       table_name=table_name,
       sequence_length=sequence_length,
-      local_server=server,
+      **_server_arguments(server),
       **kwargs,
   )
+
+
+def client_of(server: Union[reverb.Server, str]) -> reverb.Client:
+  """Returns a client of a server, or of its address."""
+  if isinstance(server, str):
+    return reverb.Client(server)
+  return server.localhost_client()
 
 
 def check_port(port: int) -> None:
@@ -195,6 +196,12 @@ def _check_whole(server, directory, tables) -> None:
   except BaseException:
     server.stop()
     raise
+
+
+def _server_arguments(server) -> Dict[str, Any]:
+  """Returns the arguments of a `ReverbReplayBuffer` that say where to sample."""
+  name = 'server_address' if isinstance(server, str) else 'local_server'
+  return {name: server}
 
 
 def _without_time(spec):

@@ -157,7 +157,7 @@ def describe_tables(
   Raises:
     ValueError: if a table is described twice, or is not one of `names`.
   """
-  tables = {_name(table): table for table in described}
+  tables = {name_of(table): table for table in described}
   if len(tables) != len(described):
     raise ValueError('reverb_tables describes a table twice.')
   unknown = sorted(tables.keys() - set(names))
@@ -169,7 +169,8 @@ def describe_tables(
   return {name: tables.get(name) or TableSettings(name) for name in names}
 
 
-def _name(table):
+def name_of(table: Union[reverb.Table, TableSettings]) -> str:
+  """Returns the name of a table."""
   return table.table_name if isinstance(table, TableSettings) else table.name
 
 

@@ -78,7 +78,8 @@ def write_rlds_to_reverb(
       the count is exact.
     overflow: `"warn"` logs a warning if a table was too small for the data.
       `"refuse"` reads the data an additional time, and raises an error before
-      anything is written.
+      anything is written; also if the rate limiter of a table would block, as
+      `SampleToInsertRatio` does where nothing is sampled meanwhile.
     timeout: how many seconds the server may take to answer, or to confirm
       another item.
     rules: the rules of the conversion. The default is `ConversionRules()`.
@@ -95,10 +96,10 @@ def write_rlds_to_reverb(
     InsertError: if it fails, or confirms nothing for `timeout` seconds. The
       message says what it had confirmed, and what its tables hold.
     ValueError: if there is no such table; if its signature does not fit the
-      data (a `SpecMismatchError`); if it is too small and `overflow="refuse"`;
-      if an episode is longer than `max_sequence_length`; if two episodes have
-      the same `episode_id`; if a priority is not a number from 0 up; or if an
-      argument is not valid.
+      data (a `SpecMismatchError`); if it is too small or would block, and
+      `overflow="refuse"`; if an episode is longer than `max_sequence_length`;
+      if two episodes have the same `episode_id`; if a priority is not a number
+      from 0 up; or if an argument is not valid.
     InvalidArgumentError: if an episode is invalid. After an error in the data
       the episodes before it are in the tables, and nothing of the episode at
       fault. There is one exception: if a priority function fails in an episode
@@ -208,6 +209,8 @@ def _refuse_overflow(source, infos, identity) -> None:
     info = infos[name]
     # Under an identity these may be the items that the table holds already.
     held = info.current_size if identity is None else 0
+    new = count if identity is None else max(count - info.current_size, 0)
+    tables_lib.check_not_blocking(info, new)
     if held + count > info.max_size:
       raise ValueError(
           f'Table {name!r} is too small: it holds {info.current_size} items,'

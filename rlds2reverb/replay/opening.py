@@ -1,0 +1,177 @@
+"""Opens a replay buffer on recorded data, with a Reverb server or without."""
+
+import os
+import shutil
+import tempfile
+from typing import Any, Optional, Union
+import weakref
+
+import reverb
+import tensorflow as tf
+from tf_agents.replay_buffers import replay_buffer as tf_agents_replay_buffer
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import loading
+from rlds2reverb.episodes import ends
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
+from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.replay.server import tables as tables_lib
+
+_TABLE = 'items'
+_TIMEOUT_SECONDS = 30
+
+
+def open_replay_buffer(
+    data: Union[tf.data.Dataset, files.PathLike, None],
+    sequence_length: Optional[int] = 2,
+    stride_length: int = 1,
+    *,
+    split: str = 'train',
+    reverb_server: Union[bool, str] = False,
+    table_name: Optional[str] = None,
+    end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP,
+    priority: items_lib.Priority = 1.0,
+    reverb_table: Union[reverb.Table, write.TableSettings, None] = None,
+    **kwargs: Any,
+) -> tf_agents_replay_buffer.ReplayBuffer:
+  """Opens a replay buffer that a TF-Agents trainer samples from.
+
+      replay_buffer = rlds2reverb.open_replay_buffer('/data/cartpole')
+      dataset = replay_buffer.as_dataset(sample_batch_size=256, num_steps=2)
+      for frames, info in dataset:
+        agent.train(frames)
+
+  By default this is an `EpisodesReplayBuffer`, which samples in this process.
+  With `reverb_server=True` it is a `ReverbReplayBuffer`, whose server is
+  started here, holds the same items, and stops when the replay buffer is
+  deleted. With an address it samples a server that others have filled.
+
+  Args:
+    data: an RLDS data set, which may be transformed or mixed; what
+      `load_episodes` takes: a directory, or the name of a TFDS data set; the
+      directory of a Reverb checkpoint, as `convert` and
+      `write_reverb_checkpoint` write it; or a folder of frames that an
+      `EpisodesReplayBuffer` has prepared. None if `reverb_server` is an
+      address.
+    sequence_length: the number of frames of an item. This, `stride_length`,
+      `end_of_episode` and `priority` are those of `TableItems`. The items of a
+      checkpoint that a server starts from, and prepared frames, stay as they
+      are.
+    stride_length: the number of frames between the starts of one item and the
+      next.
+    split: the split of a data set on disk.
+    reverb_server: whether to sample from a Reverb server; or the address of one
+      that is running, `host:port`.
+    table_name: the table of a checkpoint or of a running server, which need not
+      be named if it is the only one.
+    end_of_episode: what becomes of the last frames of an episode.
+    priority: the priority of every item, or a function of its `Trajectory`.
+    reverb_table: a table for the new server, of another kind than the default,
+      which samples uniformly.
+    **kwargs: further arguments of `EpisodesReplayBuffer`; with
+      `reverb_server=True`, of `write_reverb_checkpoint`.
+
+  Returns:
+    The replay buffer.
+
+  Raises:
+    FileNotFoundError: if there is no such data.
+    ConnectionError: if there is no answer from the server.
+    ValueError: if arguments do not go together, if the server has no such
+      table, or if an argument or the data is not valid.
+    InvalidArgumentError: if an episode is invalid.
+  """
+  if isinstance(reverb_server, str):
+    if data is not None or reverb_table is not None or kwargs:
+      raise ValueError(
+          f'The server at {reverb_server} has its own data and tables, so data'
+          ' must be None, and other arguments than sequence_length and'
+          ' table_name must be left out.'
+      )
+    return _replay_buffer_of(reverb_server, table_name, sequence_length)
+  if data is None:
+    raise ValueError(
+        'There must be data, or reverb_server must be the address of a server'
+        ' that has some.'
+    )
+  if reverb_table is not None and not reverb_server:
+    raise ValueError(
+        'reverb_table is for a Reverb server: use reverb_server=True. Without a'
+        ' server, sampler= says how to sample.'
+    )
+  folder = None
+  if not isinstance(data, tf.data.Dataset):
+    expanded = files.expand(data)
+    folder = expanded if files.is_folder(expanded) else None
+  if folder and files.exists(os.path.join(folder, records.DONE)):
+    if reverb_server:
+      server = serve.restore_reverb_server(folder)
+      return _replay_buffer_of(server, table_name, sequence_length)
+    tables = list(records.read_tables(folder))
+    data = checkpoint_episodes.read_checkpoint_episodes(
+        folder, _only_table(table_name, tables, f'The checkpoint {folder}')
+    )
+  elif folder and store_lib.read_marker(folder) is not None:
+    if reverb_server:
+      raise ValueError(
+          f'{folder} holds frames that were prepared for a replay buffer'
+          ' without a server. Give the data set that they were made from.'
+      )
+    data = folder
+  elif not isinstance(data, tf.data.Dataset):
+    data = loading.load_episodes(data, split)
+  items = dict(
+      sequence_length=sequence_length,
+      stride_length=stride_length,
+      end_of_episode=end_of_episode,
+      priority=priority,
+  )
+  if not reverb_server:
+    return local_replay_buffer.EpisodesReplayBuffer(data, **items, **kwargs)
+  return _start_server(data, items, reverb_table, kwargs)
+
+
+def _start_server(data, items, reverb_table, kwargs):
+  """Returns the replay buffer of a new server that has the items of a data set.
+
+  They go through a checkpoint, so that the table is as large as they are many.
+  """
+  name = _TABLE
+  if reverb_table is not None:
+    name = write.name_of(reverb_table)
+    kwargs = dict(kwargs, reverb_tables=[reverb_table])
+  folder = tempfile.mkdtemp()
+  try:
+    write.write_reverb_checkpoint(
+        data, folder, items_lib.TableItems(name, **items), **kwargs
+    )
+    server = serve.restore_reverb_server(folder)
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)
+  return _replay_buffer_of(server, name, items['sequence_length'])
+
+
+def _replay_buffer_of(server, table_name, sequence_length):
+  """Returns the replay buffer of a server, or of an address."""
+  client = serve.client_of(server)
+  tables = tables_lib.table_infos(client, None, _TIMEOUT_SECONDS)
+  name = _only_table(
+      table_name, list(tables), f'The Reverb server at {client.server_address}'
+  )
+  replay_buffer = serve.create_replay_buffer(server, name, sequence_length)
+  if not isinstance(server, str):
+    weakref.finalize(replay_buffer, server.stop)
+  return replay_buffer
+
+
+def _only_table(table_name, tables, of) -> str:
+  if table_name is None and len(tables) != 1:
+    raise ValueError(
+        f'{of} has the tables {sorted(tables)}. Say which one with table_name.'
+    )
+  return tables[0] if table_name is None else table_name

@@ -1,0 +1,201 @@
+"""Plans what blocks of frames become: which frames, and where items lie.
+
+A plan says nothing of how frames are stored. `Layout` makes chunks of Reverb of
+it, and `local.loading` makes rows for a replay buffer without a server.
+"""
+
+from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence, Set
+
+from absl import logging
+import numpy as np
+from tf_agents.trajectories import time_step as ts
+
+from rlds2reverb.replay import frame_blocks
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import pieces as pieces_lib
+from rlds2reverb.replay import priorities as priorities_lib
+
+# Of several episodes so many frames are laid out at once. An item takes some
+# hundred bytes, so the items of many small frames would be a large request.
+_MAX_FRAMES = 4096
+
+
+class Plan(NamedTuple):
+  """What a block becomes.
+
+  Attributes:
+    block: the block.
+    pieces: where its episodes lie.
+    episode_ids: what identifies the episodes that start in the block, if there
+      is an identity.
+    frames: its frames and their padding, a `Trajectory` of arrays.
+    items: where the items of each table lie.
+    priorities: the priorities of these items, float64 `[N]`.
+    needed: no item of a later plan refers to a position before this one.
+  """
+
+  block: frame_blocks.Block
+  pieces: pieces_lib.Pieces
+  episode_ids: Set[Any]
+  frames: Any
+  items: List[pieces_lib.Items]
+  priorities: List[np.ndarray]
+  needed: int
+
+
+class Planner:
+  """Plans blocks of frames, in their order."""
+
+  def __init__(
+      self,
+      tables: Sequence[items_lib.TableItems],
+      *,
+      has_identity: bool = False,
+      of_sequences: bool = False,
+      position: int = 0,
+  ):
+    """Creates the planner.
+
+    Args:
+      tables: which items go into which table.
+      has_identity: whether an `episode_id` must be that of one episode alone.
+      of_sequences: whether the blocks consist of sequences, each of which is an
+        item, whatever its step types.
+      position: the position of the first frame, see `Pieces`.
+
+    Raises:
+      ValueError: if there is no table, or if items of one table cross episodes
+        between which items of another one are padded.
+    """
+    if not tables:
+      raise ValueError('There must be a table that the items go into.')
+    crossing = [t.table_name for t in tables if t.crosses_episodes]
+    padded = [t.table_name for t in tables if t.pads_episodes]
+    if crossing and padded:
+      raise ValueError(
+          f'The items of table {crossing[0]!r} cross episodes, between which'
+          f' those of table {padded[0]!r} are padded. Write them one after the'
+          ' other.'
+      )
+    self._tables = tables
+    self._has_identity = has_identity
+    self._of_sequences = of_sequences
+    self._priorities = [priorities_lib.Priorities(table) for table in tables]
+    self._bypassed = 0
+    self._episode_ids = set()
+    # The position of the next frame, see `Pieces`.
+    self._end = position
+    # The length so far of an episode that is not at its end.
+    self._length = 0
+
+  def plans(self, blocks: Iterable[frame_blocks.Block]) -> Iterator[Plan]:
+    """Yields the plans of `blocks`, or of their parts, in their order.
+
+    Args:
+      blocks: the blocks. A frame whose step type is LAST ends an episode.
+
+    Raises:
+      ValueError: if an episode is longer than a table takes; if two episodes
+        have the same `episode_id` under an identity; or if a priority is not a
+        number from 0 up. No plan of the episode at fault was yielded then,
+        unless a priority is wrong and the episode has several blocks.
+    """
+    for block in frame_blocks.refuse_long_episodes(blocks, self._tables):
+      for plan in self._plans(block):
+        yield plan
+        self._go_on(plan)
+    if self._bypassed:
+      logging.warning(
+          'Left out %d episodes that are longer than max_sequence_length.',
+          self._bypassed,
+      )
+
+  def _plans(self, block) -> Iterator[Plan]:
+    """Yields the plans of the parts of a block, up to an episode at fault."""
+    for part in frame_blocks.split(block, _MAX_FRAMES):
+      try:
+        plan = self._plan(part)
+      except Exception:
+        if len(part.episode_ids) == 1:
+          raise
+        plan = None
+      if plan is not None:
+        yield plan
+        continue
+      # One by one, so that the error comes after the episodes before.
+      for episode in frame_blocks.split(part, 1):
+        yield self._plan(episode)
+
+  def _plan(self, block) -> Plan:
+    """Plans how a block is laid out. Nothing changes if this fails."""
+    is_last = block.frames.step_type == ts.StepType.LAST
+    if self._of_sequences:
+      length = self._tables[0].sequence_length
+      is_last = np.arange(1, len(is_last) + 1) % length == 0
+    pieces = pieces_lib.find_pieces(
+        block, is_last, self._tables, self._end, self._length
+    )
+    episode_ids = self._new_episode_ids(block, pieces)
+    frames = frame_blocks.spread(
+        block.frames,
+        pieces.positions_of_rows() - self._end,
+        pieces.end_position - self._end,
+    )
+    items = [pieces_lib.find_items(table, pieces) for table in self._tables]
+    priorities = [
+        priorities.of_items(found, self._end, frames)
+        for priorities, found in zip(self._priorities, items)
+    ]
+    return Plan(
+        block,
+        pieces,
+        episode_ids,
+        frames,
+        items,
+        priorities,
+        self._needed(pieces),
+    )
+
+  def _needed(self, pieces) -> int:
+    """Returns the first position that items after these pieces refer to."""
+    end = pieces.end_position
+    length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
+    needed = end
+    for table in self._tables:
+      origin = 0 if table.crosses_episodes else end - length
+      needed = min(needed, origin + int(table.next_start(end - origin)))
+    return needed
+
+
+  def _new_episode_ids(self, block, pieces) -> Set[Any]:
+    """Returns the ids of the episodes that start in a block."""
+    if not self._has_identity:
+      return set()
+    ids = [
+        block.episode_ids[index]
+        for index in pieces.index[pieces.step == 0].tolist()
+    ]
+    new = set(ids)
+    if len(new) < len(ids) or not new.isdisjoint(self._episode_ids):
+      episode_id = next(
+          each
+          for each in ids
+          if each in self._episode_ids or ids.count(each) > 1
+      )
+      raise ValueError(
+          f'Two episodes have the episode_id {episode_id!r}, so their items'
+          ' would have the same keys. Give each its own.'
+      )
+    return new
+
+  def _go_on(self, plan) -> None:
+    """Takes note of a plan that was carried out."""
+    pieces = plan.pieces
+    self._episode_ids |= plan.episode_ids
+    begin, self._end = self._end, pieces.end_position
+    self._length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
+    for priorities in self._priorities:
+      priorities.keep(begin, plan.frames, plan.needed)
+    for table in self._tables:
+      too_long = pieces.is_end & table.is_too_long(pieces.length)
+      self._bypassed += int(np.count_nonzero(too_long))
