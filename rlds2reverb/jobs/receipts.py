@@ -112,6 +112,13 @@ def read(folder: str, plan: str) -> Dict[int, Receipt]:
   return receipts
 
 
+def numbers(folder: str) -> List[int]:
+  """Returns the tasks that have a receipt, of whatever plan."""
+  names = files.names_in(os.path.join(folder, _FOLDER))
+  stems = [name.removesuffix('.json') for name in names]
+  return [int(stem) for stem in stems if stem.isdigit()]
+
+
 def read_one(folder: str, plan: str, task: int) -> Optional[Receipt]:
   """Returns the receipt of a task; None if there is none of this plan."""
   path = path_of(folder, task)

@@ -9,6 +9,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.jobs import plan as plan_lib
@@ -37,6 +38,7 @@ def _copy_to(url, source):
   return url
 
 
+@pytest.mark.long
 class ObjectStoreTest(job_testing.JobTestCase):
 
   def setUp(self):

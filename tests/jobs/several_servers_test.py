@@ -85,6 +85,7 @@ class SeveralServersTest(job_testing.JobTestCase):
     self.convert(self._plan(ports, episodes_per_task=8))
     self._check_items(ports)
 
+  @pytest.mark.long
   def test_a_server_that_is_gone_stops_the_job_which_then_goes_on(self):
     here, gone = self.start_server(), self.start_server()
     ports = here.port, gone.port

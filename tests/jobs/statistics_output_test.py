@@ -5,6 +5,7 @@ from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
+import pytest
 
 from rlds2reverb import statistics
 from rlds2reverb.jobs import outputs
@@ -48,6 +49,7 @@ class StatisticsOutputTest(job_testing.JobTestCase):
     self.convert(plan)
     self.assertIn('nothing to do', self.said[-1])
 
+  @pytest.mark.long
   def test_sketches_that_are_merged_before(self):
     plan = self.plan(
         plan_lib.STATISTICS, self.new(), episodes_per_task=1

@@ -1,6 +1,8 @@
 """Does the tasks of a plan on Apache Beam."""
 
-from typing import Dict, List, Sequence
+import contextlib
+import threading
+from typing import Dict, Iterator, List, Sequence
 
 from absl import logging
 import apache_beam as beam
@@ -13,9 +15,9 @@ from rlds2reverb.jobs import running
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.jobs.beam import pipeline as pipeline_lib
 
-
 # Else every worker logs what it receives and sends.
 _DEFAULTS = ('--default_sdk_harness_log_level=WARNING',)
+_SECONDS_PER_LOOK = 5.0
 
 
 class BeamRunner(running.Runner):
@@ -46,7 +48,8 @@ class BeamRunner(running.Runner):
     self._options = pipeline_options.PipelineOptions([*_DEFAULTS, *options])
 
   def run_tasks(self, plan, folder, numbers, *, listener, max_skipped):
-    failures = self._run(plan, folder, max_skipped)
+    with _watching(plan, folder, numbers, listener):
+      failures = self._run(plan, folder, max_skipped)
     for number in numbers:
       receipt = receipts_lib.read_one(folder, plan.hash, number)
       if receipt is not None:
@@ -100,6 +103,31 @@ class BeamRunner(running.Runner):
           ' are kept: start the same command again.'
       )
     return of_tasks
+
+
+@contextlib.contextmanager
+def _watching(plan, folder, numbers, listener) -> Iterator[None]:
+  """Tells a listener which tasks have left their receipts meanwhile."""
+  left = set(numbers)
+  ended = threading.Event()
+
+  def look():
+    # What is wrong with a receipt is found again, and raised, at the end.
+    with contextlib.suppress(Exception):
+      while not ended.wait(_SECONDS_PER_LOOK):
+        for number in left.intersection(receipts_lib.numbers(folder)):
+          receipt = receipts_lib.read_one(folder, plan.hash, number)
+          if receipt is not None:
+            left.remove(number)
+            listener.on_done(number, receipt)
+
+  thread = threading.Thread(target=look, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    ended.set()
+    thread.join()
 
 
 def unknown_options(options: Sequence[str]) -> List[str]:
