@@ -37,7 +37,11 @@ setuptools.setup(
     package_data={
         'rlds2reverb': ['py.typed'],
         'rlds2reverb.jobs.descriptions': ['*.css', '*.js'],
-        'rlds2reverb.configs': ['*.gin', 'features/*/*.json'],
+        'rlds2reverb.configs': [
+            '*.gin',
+            'features/*/*.json',
+            'training/*.gin',
+        ],
     },
     entry_points={
         'console_scripts': [
@@ -48,6 +52,7 @@ setuptools.setup(
                 'describe',
                 'record_episodes',
                 'serve',
+                'train',
                 'validate',
                 'validate_configs',
             )
@@ -88,6 +93,8 @@ setuptools.setup(
     ],
     extras_require={
         'test': ['pytest', 'pytest-xdist'],
+        # For `convert --runner`. It takes 165 MB, and an older pillow.
+        'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11. The
         # tests read what it has recorded, so they do without these 370 MB.
         'recording': [

@@ -28,6 +28,10 @@ def run_serve() -> None:
   _run('serve')
 
 
+def run_train() -> None:
+  _run('train')
+
+
 def run_validate() -> None:
   _run('validate')
 

@@ -2,7 +2,14 @@
 
     python -m scripts.record_episodes --environment=CartPole-v1 \
         --num_episodes=100 --directory=/tmp/cartpole
+
+Actions are uniformly random, or those of a scripted or of a saved policy:
+
+    python -m scripts.record_episodes --environment=Pendulum-v1 \
+        --policy=pendulum --randomness=0.8 --directory=/tmp/pendulum
 """
+
+import os
 
 from absl import app
 from absl import flags
@@ -10,6 +17,8 @@ from absl import flags
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import recording
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.training import environments  # pylint: disable=unused-import
+from rlds2reverb.training import policies
 
 flags_lib.define_gin_flags()
 _ENVIRONMENT = flags.DEFINE_string(
@@ -19,6 +28,20 @@ _DIRECTORY = flags.DEFINE_string(
     'directory',
     None,
     'The directory to write, which must not exist yet, or be empty.',
+)
+_POLICY = flags.DEFINE_string(
+    'policy',
+    None,
+    'A scripted policy, cart_pole or pendulum, or the directory of a policy that'
+    ' TF-Agents has saved; by default actions are uniformly random.',
+)
+_RANDOMNESS = flags.DEFINE_float(
+    'randomness',
+    0.0,
+    'With --policy: the highest probability of a random action. That of each'
+    ' episode is drawn uniformly below it.',
+    lower_bound=0.0,
+    upper_bound=1.0,
 )
 _NUM_EPISODES = flags.DEFINE_integer(
     'num_episodes', 100, 'How many episodes to record.', lower_bound=1
@@ -39,10 +62,23 @@ def main():
   flags_lib.take_bound_flags('record_episodes')
   if _DIRECTORY.value is None:
     raise app.UsageError('Flag --directory must have a value.')
+  policy = None
+  if _POLICY.value is not None:
+    policy = policies.make_policy(
+        files.user_path(_POLICY.value)
+        if os.sep in _POLICY.value
+        else _POLICY.value,
+        _ENVIRONMENT.value,
+        randomness=_RANDOMNESS.value,
+        seed=_SEED.value,
+    )
+  elif _RANDOMNESS.value:
+    raise app.UsageError('--randomness needs a --policy.')
   directory = recording.record_episodes(
       _ENVIRONMENT.value,
       files.user_path(_DIRECTORY.value),
       _NUM_EPISODES.value,
+      policy=policy,
       max_steps=_MAX_STEPS.value,
       split=_SPLIT.value,
       seed=_SEED.value,

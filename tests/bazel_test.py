@@ -35,8 +35,10 @@ _FLOORS = (
     'replay/server',
     'replay/checkpoint',
     'replay/local',
+    'training',
     'jobs/descriptions',
     'jobs',
+    'jobs/beam',
 )
 _OUTPUT_FOLDERS = ('build', 'dist', '__pycache__')
 

@@ -13,8 +13,11 @@ from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 
-# A policy takes an observation and returns an action.
+# A policy takes an observation and returns an action; see `record_episodes`.
 Policy = Callable[[Any], Any]
+
+# The field of a step that holds what a policy says beside its action.
+_POLICY_INFO = 'policy_info'
 
 
 def record_episodes(
@@ -43,7 +46,11 @@ def record_episodes(
       is complete.
     num_episodes: the number of episodes to record.
     policy: a function from an observation to an action. By default actions are
-      uniformly random.
+      uniformly random. If it has a method `reset`, that is called before the
+      first observation of each episode. If it has an attribute `info_space`, a
+      gym space or None, and that is a space, it returns pairs of an action and
+      an element of that space, which becomes the field `policy_info` of the
+      step. That of an episode's last step is zeros.
     max_steps: the number of transitions after which an episode is cut, as by a
       time limit.
     split: the name of the split.
@@ -84,7 +91,7 @@ def record_episodes(
           folder,
           name=environment,
           description=f'Episodes of the gym environment {environment}.',
-          features=_features(env),
+          features=_features(env, _info_space(policy)),
           split=split,
       )
     finally:
@@ -109,18 +116,23 @@ def make_environment(environment: str) -> gym.Env:
     ) from e
 
 
-def _features(env):
-  return {
-      rlds.STEPS: tfds.features.Dataset({
-          rlds.OBSERVATION: _feature(env.observation_space),
-          rlds.ACTION: _feature(env.action_space),
-          rlds.REWARD: np.float32,
-          rlds.DISCOUNT: np.float32,
-          rlds.IS_FIRST: np.bool_,
-          rlds.IS_LAST: np.bool_,
-          rlds.IS_TERMINAL: np.bool_,
-      })
+def _info_space(policy: Optional[Policy]) -> Optional[gym.Space]:
+  return getattr(policy, 'info_space', None)
+
+
+def _features(env, info_space):
+  features = {
+      rlds.OBSERVATION: _feature(env.observation_space),
+      rlds.ACTION: _feature(env.action_space),
+      rlds.REWARD: np.float32,
+      rlds.DISCOUNT: np.float32,
+      rlds.IS_FIRST: np.bool_,
+      rlds.IS_LAST: np.bool_,
+      rlds.IS_TERMINAL: np.bool_,
   }
+  if info_space is not None:
+    features[_POLICY_INFO] = _feature(info_space)
+  return {rlds.STEPS: tfds.features.Dataset(features)}
 
 
 def _feature(space: gym.Space) -> Any:
@@ -135,6 +147,10 @@ def _feature(space: gym.Space) -> Any:
 def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
   """Yields the RLDS steps of one episode."""
   observation = env.reset()
+  if hasattr(policy, 'reset'):
+    policy.reset()
+  info_space = _info_space(policy)
+  policy_info = {}
   is_first = True
   num_steps = 0
   while True:
@@ -143,17 +159,23 @@ def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
     # that they are given.
     recorded_observation = _copy(env.observation_space, observation)
     action = policy(observation) if policy else env.action_space.sample()
+    if info_space is not None:
+      action, policy_info = action
+      policy_info = {_POLICY_INFO: _copy(info_space, policy_info)}
     recorded_action = _copy(env.action_space, action)
     observation, reward, done, info = env.step(action)
     num_steps += 1
     is_terminal = done and not info.get('TimeLimit.truncated', False)
     discount = 0.0 if is_terminal else 1.0
-    yield _step(
-        recorded_observation, recorded_action, reward, discount, is_first
-    )
+    yield {
+        **_step(
+            recorded_observation, recorded_action, reward, discount, is_first
+        ),
+        **policy_info,
+    }
     is_first = False
     if done or num_steps == max_steps:
-      yield _step(
+      last = _step(
           _copy(env.observation_space, observation),
           _zeros(env.action_space),
           0.0,
@@ -162,6 +184,9 @@ def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
           is_last=True,
           is_terminal=is_terminal,
       )
+      if info_space is not None:
+        last[_POLICY_INFO] = _zeros(info_space)
+      yield last
       return
 
 

@@ -122,8 +122,9 @@ def find_config(name_or_path: files.PathLike) -> str:
   """Returns the path of a config.
 
   Args:
-    name_or_path: the name of a config, one of `config_names()`, or the path of
-      a gin file, which ends in `.gin`.
+    name_or_path: the name of a config, one of `config_names()` or of
+      `config_names('training')`, or the path of a gin file, which ends in
+      `.gin`.
 
   Raises:
     ValueError: if there is no config of that name, with the names that come
@@ -134,19 +135,26 @@ def find_config(name_or_path: files.PathLike) -> str:
     path = files.expand(name_or_path)
   else:
     path = os.path.join(config_folder(), f'{name_or_path}{_SUFFIX}')
-    if name_or_path not in config_names():
+    names = config_names() + config_names('training')
+    if name_or_path not in names:
       raise ValueError(
           f'There is no config {name_or_path}.'
-          f'{checks.did_you_mean(name_or_path, config_names())} The configs are'
-          f' {config_names()}. The path of a gin file must end in {_SUFFIX}.'
+          f'{checks.did_you_mean(name_or_path, names)} The configs are'
+          f' {names}. The path of a gin file must end in {_SUFFIX}.'
       )
   return path
 
 
-def config_names() -> List[str]:
-  """Returns the names of all configs, sorted."""
-  files = glob.glob(os.path.join(config_folder(), f'*{_SUFFIX}'))
-  return sorted(os.path.basename(file)[: -len(_SUFFIX)] for file in files)
+def config_names(subfolder: str = '') -> List[str]:
+  """Returns the names of all configs, sorted.
+
+  Args:
+    subfolder: where they are: by default the mappings of data sets; or
+      `training`, the flags and hyper-parameters of trainers.
+  """
+  folder = config_folder()
+  found = glob.glob(os.path.join(folder, subfolder, f'*{_SUFFIX}'))
+  return sorted(os.path.relpath(path, folder)[: -len(_SUFFIX)] for path in found)
 
 
 def config_folder() -> str:

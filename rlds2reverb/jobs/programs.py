@@ -7,7 +7,14 @@ others read over it: so one file can serve several programs.
 
 import gin
 
-PROGRAMS = ('convert', 'describe', 'validate', 'serve', 'record_episodes')
+PROGRAMS = (
+    'convert',
+    'describe',
+    'validate',
+    'serve',
+    'record_episodes',
+    'train',
+)
 
 
 def _register(name: str) -> None:

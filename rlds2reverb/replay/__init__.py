@@ -1,19 +1,33 @@
 """Trajectories as the chunks and items of Reverb, on servers and on disk.
 
 The modules of this folder lay frames out and encode them. Those of `server` and
-`checkpoint` write the result to a running server and to disk.
+`checkpoint` write the result to a running server and to disk, and those of
+`local` sample frames without a server.
 """
 
 from rlds2reverb.replay.checkpoint.merge import merge_reverb_checkpoints
 from rlds2reverb.replay.checkpoint.records import CheckpointError
 from rlds2reverb.replay.checkpoint.serve import create_replay_buffer
 from rlds2reverb.replay.checkpoint.serve import restore_reverb_server
+from rlds2reverb.replay.checkpoint.split import restore_reverb_servers
+from rlds2reverb.replay.checkpoint.split import split_reverb_checkpoint
 from rlds2reverb.replay.checkpoint.write import TableSettings
 from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
+from rlds2reverb.replay.importance import importance_weights
 from rlds2reverb.replay.items import TableItems
 from rlds2reverb.replay.local.replay_buffer import EpisodesReplayBuffer
+from rlds2reverb.replay.mixing import mix_batches
 from rlds2reverb.replay.opening import open_replay_buffer
+from rlds2reverb.replay.sequence_priorities import sequence_priority
 from rlds2reverb.replay.server.bulk import write_rlds_to_reverb
 from rlds2reverb.replay.server.insert_stream import InsertError
+from rlds2reverb.replay.server.priority_updates import PriorityUpdater
 from rlds2reverb.replay.server.push import push_rlds_to_reverb
+from rlds2reverb.replay.server.sampling import sample_reverb_servers
+from rlds2reverb.replay.server.table_kinds import epoch_tables
+from rlds2reverb.replay.server.table_kinds import one_pass_table
+from rlds2reverb.replay.server.table_kinds import prioritized_table
+from rlds2reverb.replay.server.table_kinds import queue_table
+from rlds2reverb.replay.server.table_kinds import top_k_table
+from rlds2reverb.replay.server.table_kinds import uniform_table
 from rlds2reverb.replay.server.tables import WrittenItems

@@ -158,6 +158,25 @@ def encode_insert_request(
   return b''.join([*parts, *items, kept])
 
 
+def encode_priority_updates(
+    table: str, keys: np.ndarray, priorities: np.ndarray
+) -> bytes:
+  """Encodes a request that gives items of a table new priorities.
+
+  Args:
+    table: the name of the table.
+    keys: the keys of the items, uint64 `[N]`.
+    priorities: their priorities, float64 `[N]`.
+
+  Returns:
+    A `MutatePrioritiesRequest`.
+  """
+  updates = _PRIORITY_UPDATE.repeat(len(keys))
+  updates['key'] = _fixed_varints(keys, _KEY_BYTES)
+  updates['priority'] = priorities
+  return _field(b'\x0a', table.encode()) + updates.tobytes()
+
+
 def count_keys(response: bytes) -> int:
   """Returns how many keys an `InsertStreamResponse` confirms."""
   # The response is one field of packed varints. The last byte of a varint, and
@@ -282,6 +301,16 @@ def _timestamps(nanoseconds: np.ndarray) -> np.ndarray:
   timestamps['seconds'] = _fixed_varints(seconds, _TIME_BYTES)
   timestamps['nanoseconds'] = _fixed_varints(rest, _TIME_BYTES)
   return timestamps.view(_TIMESTAMP_BYTES)
+
+
+# An item of a `MutatePrioritiesRequest`.
+_PRIORITY_UPDATE = _record(
+    head=b'\x12' + _varint(1 + _KEY_BYTES + 1 + 8),
+    key_tag=b'\x08',
+    key=np.zeros(_KEY_BYTES, np.uint8),
+    priority_tag=b'\x11',
+    priority=np.zeros((), '<f8'),
+)
 
 
 # A slice of a chunk in an item, without the index of a column.

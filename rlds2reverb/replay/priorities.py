@@ -92,6 +92,9 @@ def _batched(priority_fn):
     twice = tf.nest.map_structure(
         lambda leaf: tf.concat([leaf, leaf[:1]], 0), items
     )
-    return tf.vectorized_map(priority_fn, twice)[:-1]
+    # A priority function may return a variable.
+    return tf.vectorized_map(
+        lambda item: tf.convert_to_tensor(priority_fn(item)), twice
+    )[:-1]
 
   return priorities

@@ -13,8 +13,10 @@ import tensorflow as tf
 from rlds2reverb.replay import encoding
 
 
-def _stream_messages():
-  """Returns the classes of Reverb's InsertStreamRequest and -Response.
+def _service_messages():
+  """Returns the classes of what Reverb's service is sent, and answers.
+
+  They are InsertStreamRequest, InsertStreamResponse, MutatePrioritiesRequest.
 
   Reverb's package has the messages of `schema.proto`, but not these, which are
   declared in its `reverb_service.proto`.
@@ -22,8 +24,8 @@ def _stream_messages():
   field = descriptor_pb2.FieldDescriptorProto
   many = dict(label=field.LABEL_REPEATED)
   file = descriptor_pb2.FileDescriptorProto(
-      name='insert_stream_of_tests.proto',
-      package='insert_stream_of_tests',
+      name='service_of_tests.proto',
+      package='service_of_tests',
       syntax='proto3',
       dependency=[schema_pb2.DESCRIPTOR.name],
   )
@@ -44,6 +46,17 @@ def _stream_messages():
   )
   response = file.message_type.add(name='InsertStreamResponse')
   response.field.add(name='keys', number=1, type=field.TYPE_UINT64, **many)
+  mutate = file.message_type.add(name='MutatePrioritiesRequest')
+  mutate.field.add(
+      name='table', number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL
+  )
+  mutate.field.add(
+      name='updates',
+      number=2,
+      type=field.TYPE_MESSAGE,
+      type_name=f'.{schema_pb2.KeyWithPriority.DESCRIPTOR.full_name}',
+      **many,
+  )
   pool = descriptor_pool.Default()
   pool.Add(file)
   return [
@@ -54,7 +67,7 @@ def _stream_messages():
   ]
 
 
-_Request, _Response = _stream_messages()
+_Request, _Response, _MutatePriorities = _service_messages()
 _SNAPPY = pyarrow.Codec('snappy')
 _KEYS = np.array([0, 1, 127, 128, 2**63, 2**64 - 1], np.uint64)
 
@@ -206,6 +219,17 @@ class EncodingTest(parameterized.TestCase):
       heads = b''.join(each[: encoding.KEY_HEAD] for each in messages)
       heads = np.frombuffer(heads, np.uint8).reshape(-1, encoding.KEY_HEAD)
       self.assertEqual(encoding.keys_of(heads).tolist(), _KEYS.tolist())
+
+  def test_priority_updates(self):
+    priorities = np.array([0, 1, 0.1, 1e300, 5e-324, 7])
+    message = _MutatePriorities.FromString(
+        encoding.encode_priority_updates('a table', _KEYS, priorities)
+    )
+    self.assertEqual(message.table, 'a table')
+    self.assertEqual(
+        [(update.key, update.priority) for update in message.updates],
+        list(zip(_KEYS.tolist(), priorities.tolist())),
+    )
 
 
 if __name__ == '__main__':

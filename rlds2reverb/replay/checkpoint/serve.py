@@ -11,10 +11,10 @@ from absl import logging
 import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
 from rlds2reverb.replay.checkpoint import records as records_lib
+from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables as tables_lib
 
 _TIMEOUT_SECONDS = 30
@@ -136,15 +136,8 @@ def create_replay_buffer(
   """
   client = client_of(server)
   info = tables_lib.table_infos(client, [table_name], _TIMEOUT_SECONDS)
-  signature = info[table_name].signature
-  fields = getattr(signature, '_fields', ())
-  if fields != trajectory.Trajectory._fields:
-    raise ValueError(
-        f'The signature of table {table_name!r} is not of trajectories:'
-        f' {signature}.'
-    )
-  data_spec = trajectory.Trajectory(
-      *tf.nest.map_structure(_without_time, tuple(signature))
+  data_spec = tf.nest.map_structure(
+      _without_time, sampling.trajectory_signature(info[table_name])
   )
   return reverb_replay_buffer.ReverbReplayBuffer(
       data_spec,

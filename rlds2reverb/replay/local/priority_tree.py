@@ -3,8 +3,8 @@
 The weights are the leaves of a tree. Every block of them is summed up in an
 element of the level above:
 
-    level 1    |     10      |      7      |  0   0
-    level 0    | 1  2  3  4  | 0  7  0  0  |
+    top        |     10      |      7      |
+    leaves     | 1  2  3  4  | 0  7  0  0  |
 
 To draw, one goes down from the top: into the block in which a random fraction
 of the sum lies. To change weights, the sums of their blocks are computed anew,
@@ -16,8 +16,11 @@ from typing import Tuple
 import numpy as np
 import tensorflow as tf
 
-# Wider blocks make fewer levels, and more to add up on each.
-_BLOCK = 64
+# Wider blocks make fewer levels, and more to add up on each. The top is added up
+# once a batch, and a block once an item.
+_BLOCK = 16
+_MAX_TOP = 4096
+_WITHIN = np.arange(_BLOCK)
 
 
 class PriorityTree(tf.Module):
@@ -50,23 +53,22 @@ class PriorityTree(tf.Module):
       The numbers of the weights in which they lie, int64 `[B]`, and these
       weights, float64 `[B]`. None of them is 0, unless all are.
     """
-    blocks = tf.zeros_like(fractions, tf.int64)
-    weights = tf.zeros_like(fractions)
-    for level in reversed(self._sums):
-      rows = level.sparse_read(blocks)  # [B, _BLOCK]
-      sums = tf.cumsum(rows, axis=1)
-      total = sums[:, -1]
-      # A product may be rounded up to the sum itself, in which nothing lies.
-      found = tf.minimum(fractions * total, total * (1 - 1e-15))
-      child = tf.math.count_nonzero(
-          sums <= found[:, tf.newaxis], axis=1, dtype=tf.int64
-      )
+    top = self._sums[-1].read_value()
+    sums = tf.cumsum(top)
+    found = _below(fractions * sums[-1], sums[-1])
+    blocks = tf.searchsorted(sums, found, 'right', tf.int64)
+    blocks = tf.minimum(blocks, top.shape[0] - 1)
+    weights = tf.gather(top, blocks)
+    found -= tf.gather(sums, blocks) - weights
+    for level in reversed(self._sums[:-1]):
+      rows = tf.gather(level, blocks[:, tf.newaxis] * _BLOCK + _WITHIN)
+      sums = tf.cumsum(rows, axis=1)  # [B, _BLOCK]
+      found = _below(found, sums[:, -1])
+      child = tf.searchsorted(sums, found[:, tf.newaxis], 'right')[:, 0]
       child = tf.minimum(child, _BLOCK - 1)
       weights = tf.gather(rows, child, batch_dims=1)
-      before = tf.gather(sums, child, batch_dims=1) - weights
-      fractions = tf.math.divide_no_nan(found - before, weights)
-      fractions = tf.clip_by_value(fractions, 0.0, 1.0)
-      blocks = blocks * _BLOCK + child
+      found -= tf.gather(sums, child, batch_dims=1) - weights
+      blocks = blocks * _BLOCK + tf.cast(child, tf.int64)
     return tf.minimum(blocks, self.size - 1), weights
 
   def update(self, numbers: tf.Tensor, weights: tf.Tensor) -> None:
@@ -83,12 +85,11 @@ class PriorityTree(tf.Module):
     ):
       at = numbers
       for level, above in zip(levels, [*levels[1:], None]):
-        blocks = at // _BLOCK
-        level.scatter_nd_update(
-            tf.stack([blocks, at % _BLOCK], 1), values
-        )
+        level.scatter_nd_update(at[:, tf.newaxis], values)
         if above is not None:
-          at, values = blocks, reduce(level.sparse_read(blocks), axis=1)
+          at //= _BLOCK
+          blocks = tf.gather(level, at[:, tf.newaxis] * _BLOCK + _WITHIN)
+          values = reduce(blocks, axis=1)
 
   @property
   def total(self) -> tf.Tensor:
@@ -101,15 +102,17 @@ class PriorityTree(tf.Module):
     return tf.reduce_min(self._minima[-1])
 
 
+def _below(values, limits):
+  """Returns values in `[0, limit)`; rounding may have made them larger."""
+  return tf.maximum(tf.minimum(values, limits * (1 - 1e-15)), 0.0)
+
+
 def _levels(values, reduce, fill):
-  """Returns the levels, variables `[M, _BLOCK]`, from the leaves to the top."""
+  """Returns the levels as variables `[M]`, from the leaves to the top."""
   levels = []
-  while True:
-    padding = -len(values) % _BLOCK
-    blocks = np.concatenate([values, np.full(padding, fill)]).reshape(
-        [-1, _BLOCK]
-    )
-    levels.append(tf.Variable(blocks, trainable=False))
-    if len(blocks) <= 1:
-      return levels
-    values = reduce(blocks, axis=1)
+  while len(values) > _MAX_TOP:
+    padding = np.full(-len(values) % _BLOCK, fill)
+    values = np.concatenate([values, padding])
+    levels.append(tf.Variable(values, trainable=False))
+    values = reduce(values.reshape([-1, _BLOCK]), axis=1)
+  return [*levels, tf.Variable(values, trainable=False)]

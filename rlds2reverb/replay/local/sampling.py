@@ -60,28 +60,20 @@ def sample(
   def make_group(group):
     draws = draw(group, batches_per_group, batch_size or 1)
     shape = draws.items.shape
-    sizes = tf.shape(draws.items)
     rows = population.rows(tf.reshape(draws.items, [-1]))  # [K * B, L]
     length = rows.shape[1]
     if shape.is_fully_defined() and length is not None:
       rows = tf.reshape(rows, [*shape, length])
     else:
-      rows = tf.reshape(rows, tf.concat([sizes, [-1]], 0))
+      rows = tf.reshape(rows, tf.concat([tf.shape(draws.items), [-1]], 0))
       rows.set_shape([*shape, length])
     frames = store.read(rows)
     if sequence_fn is not None:
       frames = _map_sequences(sequence_fn, frames, rows)
-    return frames, draws
-
-  def add_info(frames, draws):
-    length = tf.shape(tf.nest.flatten(frames)[0])[1:2]
-    static = tf.nest.flatten(frames)[0].shape[1]
 
     def over_time(values):
-      repeated = tf.broadcast_to(
-          values[:, tf.newaxis], tf.concat([tf.shape(values), length], 0)
-      )
-      return tf.ensure_shape(repeated, [values.shape[0], static])
+      values = tf.broadcast_to(values[..., tf.newaxis], tf.shape(rows))
+      return tf.ensure_shape(values, rows.shape)
 
     info = reverb.SampleInfo(
         key=over_time(tf.cast(draws.items, tf.uint64)),
@@ -92,8 +84,6 @@ def sample(
         priority=over_time(draws.priority),
         times_sampled=over_time(tf.zeros_like(draws.items, tf.int32)),
     )
-    if batch_size is None:
-      return tf.nest.map_structure(lambda leaf: leaf[0], (frames, info))
     return frames, info
 
   @tf.autograph.experimental.do_not_convert
@@ -103,15 +93,15 @@ def sample(
     groups = groups.map(make_group)
     if in_advance:
       groups = groups.prefetch(1)
-    numbered = tf.data.Dataset.zip((
+    return tf.data.Dataset.zip((
         tf.data.Dataset.range(first, tf.int64.max),
         _take_apart(groups).skip(first % batches_per_group),
     ))
-    return numbered
 
   @tf.autograph.experimental.do_not_convert
-  def finish(number, drawn):
-    batch = add_info(*drawn)
+  def finish(number, batch):
+    if batch_size is None:
+      batch = tf.nest.map_structure(lambda leaf: leaf[0], batch)
     if position is not None:
       position.assign(number + 1, read_value=False)
     return batch

@@ -1,6 +1,6 @@
 """Writes RLDS data into a Reverb server, many items to a request."""
 
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Union
 
 from absl import logging
 import reverb
@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import encoding
+from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import insert_stream
@@ -77,7 +78,8 @@ def write_rlds_to_reverb(
       the count is exact.
     overflow: `"warn"` logs a warning if a table was too small for the data.
       `"refuse"` reads the data an additional time, and raises an error before
-      anything is written.
+      anything is written; also if the rate limiter of a table would block, as
+      `SampleToInsertRatio` does where nothing is sampled meanwhile.
     timeout: how many seconds the server may take to answer, or to confirm
       another item.
     rules: the rules of the conversion. The default is `ConversionRules()`.
@@ -94,10 +96,10 @@ def write_rlds_to_reverb(
     InsertError: if it fails, or confirms nothing for `timeout` seconds. The
       message says what it had confirmed, and what its tables hold.
     ValueError: if there is no such table; if its signature does not fit the
-      data (a `SpecMismatchError`); if it is too small and `overflow="refuse"`;
-      if an episode is longer than `max_sequence_length`; if two episodes have
-      the same `episode_id`; if a priority is not a number from 0 up; or if an
-      argument is not valid.
+      data (a `SpecMismatchError`); if it is too small or would block, and
+      `overflow="refuse"`; if an episode is longer than `max_sequence_length`;
+      if two episodes have the same `episode_id`; if a priority is not a number
+      from 0 up; or if an argument is not valid.
     InvalidArgumentError: if an episode is invalid. After an error in the data
       the episodes before it are in the tables, and nothing of the episode at
       fault. There is one exception: if a priority function fails in an episode
@@ -132,6 +134,7 @@ def insert(
     identity: Optional[Any] = None,
     overflow: str = 'warn',
     timeout: float = 60.0,
+    blocks: Optional[Iterable[frame_blocks.Block]] = None,
 ) -> Tuple[int, Dict[str, tables_lib.WrittenItems]]:
   """Inserts the items of a `FrameSource`.
 
@@ -143,6 +146,7 @@ def insert(
     identity: see `write_rlds_to_reverb`.
     overflow: see `write_rlds_to_reverb`.
     timeout: see `write_rlds_to_reverb`.
+    blocks: the blocks of `source` to insert; all by default.
 
   Returns:
     The number of frames, and what `write_rlds_to_reverb` returns.
@@ -160,7 +164,9 @@ def insert(
   with insert_stream.InsertStream(client.server_address, timeout) as stream:
     try:
       try:
-        for batch in layout.batches(source.frames()):
+        for batch in layout.batches(
+            source.frames() if blocks is None else blocks
+        ):
           stream.write(
               encoding.encode_insert_request(
                   batch.chunks, batch.items, batch.keep_chunk_keys
@@ -203,6 +209,8 @@ def _refuse_overflow(source, infos, identity) -> None:
     info = infos[name]
     # Under an identity these may be the items that the table holds already.
     held = info.current_size if identity is None else 0
+    new = count if identity is None else max(count - info.current_size, 0)
+    tables_lib.check_not_blocking(info, new)
     if held + count > info.max_size:
       raise ValueError(
           f'Table {name!r} is too small: it holds {info.current_size} items,'

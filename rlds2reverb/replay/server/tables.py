@@ -3,7 +3,16 @@
 import math
 import os
 import time
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Union,
+)
 
 from absl import logging
 from google.protobuf import empty_pb2
@@ -75,6 +84,26 @@ def table_infos(
         f' {missing[0]!r}. Its tables are {sorted(infos)}.'
     )
   return {name: infos[name] for name in names}
+
+
+def addresses_of(
+    servers: Union[str, reverb.Client, Sequence[str]]
+) -> List[str]:
+  """Returns the addresses of servers.
+
+  Args:
+    servers: the address of a server, `host:port`, or a client of it; or the
+      addresses of several.
+
+  Raises:
+    ValueError: if there are none.
+  """
+  if isinstance(servers, reverb.Client):
+    servers = servers.server_address
+  addresses = [servers] if isinstance(servers, str) else list(servers)
+  if not addresses:
+    raise ValueError('There are no servers.')
+  return addresses
 
 
 def state_of(address: str, timeout: float) -> str:
@@ -212,6 +241,24 @@ def blocks_after(info: Any, count: int = 1) -> bool:
       and (inserted(info) + count) * limiter.samples_per_insert - sampled
       > limiter.max_diff
   )
+
+
+def check_not_blocking(info: Any, count: int) -> None:
+  """Raises a ValueError if a table blocks before it took `count` more items.
+
+  Args:
+    info: the `TableInfo` of the table, which nobody samples meanwhile.
+    count: the number of items.
+  """
+  if blocks_after(info, count):
+    limiter = info.rate_limiter_info
+    raise ValueError(
+        f'Table {info.name!r} would block: nobody samples it while it is'
+        ' filled, and its rate limiter has'
+        f' samples_per_insert={limiter.samples_per_insert:g} and'
+        f' max_diff={limiter.max_diff:g}. Fill a table with the MinSize rate'
+        ' limiter.'
+    )
 
 
 def _describe(info) -> str:

@@ -32,6 +32,7 @@ from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
+from tests.replay.server import processes
 
 _OTHER = 'other_table'
 _PAIRS = items.TableItems(testing.TABLE)
@@ -168,14 +169,10 @@ def _wait_for_items(address):
     time.sleep(0.02)
 
 
-def _python(script, *args):
-  return [sys.executable, '-c', script, *map(str, args)]
-
-
 def _run(script, *args, env=None):
   """Runs a script to its end; returns the lines that it prints."""
   done = subprocess.run(
-      _python(script, *args),
+      processes.command(script, *args),
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
@@ -192,40 +189,6 @@ def _run(script, *args, env=None):
   return done.stdout.splitlines()
 
 
-class _ServerProcess:
-  """A server in a process of its own, that can be killed."""
-
-  def __init__(self):
-    self._process = subprocess.Popen(
-        _python(_SERVER, testing.TABLE),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    self._wait_for('READY')
-
-  def serve(self, port=0):
-    self._process.stdin.write(f'{port}\n')
-    self._process.stdin.flush()
-    self.port = int(self._wait_for('PORT'))
-    self.address = f'localhost:{self.port}'
-
-  def kill(self):
-    if self._process.poll() is None:
-      os.kill(self._process.pid, signal.SIGKILL)
-    self._process.wait()
-    self._process.stdin.close()
-    self._process.stdout.close()
-
-  def _wait_for(self, word):
-    # Reverb prints lines of its own.
-    for line in self._process.stdout:
-      if line.startswith(word):
-        return line[len(word) :]
-    raise RuntimeError('The server did not start.')
-
-
 class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   def _parent(self):
@@ -238,7 +201,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     return path
 
   def _new_process(self):
-    server = _ServerProcess()
+    server = processes.ServerProcess(_SERVER, testing.TABLE)
     self.addCleanup(server.kill)
     return server
 
@@ -424,6 +387,14 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     )
     server = reverb.Server([table])
     self.addCleanup(server.stop)
+    with self.assertRaisesRegex(ValueError, 'would block: nobody samples it'):
+      bulk.write_rlds_to_reverb(
+          golden.stacked(_episodes(50)),
+          f'localhost:{server.port}',
+          _PAIRS,
+          overflow='refuse',
+      )
+    self.assertEqual(testing.size(server.localhost_client()), 0)
     begin = time.monotonic()
     with self.assertRaises(insert_stream.InsertError) as raised:
       bulk.write_rlds_to_reverb(

@@ -1,0 +1,156 @@
+"""New priorities of sampled items, from a train step."""
+
+from typing import Any, Sequence, Union
+
+import grpc
+import numpy as np
+import reverb
+import tensorflow as tf
+
+from rlds2reverb.replay import encoding
+from rlds2reverb.replay.server import tables as tables_lib
+
+_METHOD = '/deepmind.reverb.ReverbService/MutatePriorities'
+
+
+class PriorityUpdater:
+  """Gives sampled items new priorities, and knows the highest so far.
+
+      updater = replay.PriorityUpdater('localhost:8000', 'experience')
+
+      @tf.function
+      def train_step(trajectories, sample_info):
+        weights = replay.importance_weights(sample_info, beta=0.4)
+        loss_info = agent.train(trajectories, weights[:, 0])
+        updater.update(sample_info, tf.abs(loss_info.extra.td_error))
+
+  `reverb.TFClient.update_priorities` does the same where all goes well. But it
+  waits for ever for a server that died, and Reverb takes priorities that are
+  negative or NaN.
+
+  Attributes:
+    highest: the highest priority so far, a float64 scalar variable. It is what
+      a new item gets, so that each is soon sampled once:
+      `TableItems(..., priority=lambda _: updater.highest)`, or
+      `observer.update_priority(float(updater.highest))`.
+  """
+
+  def __init__(
+      self,
+      servers: Union[str, reverb.Client, Sequence[str]],
+      table_name: str,
+      *,
+      initial_priority: float = 1.0,
+      timeout: float = 30.0,
+  ):
+    """Checks that the table is there.
+
+    Args:
+      servers: the address of a server, `host:port`, or a client of it; or the
+        addresses of several, among which the items are spread. Each is told all
+        priorities, and ignores those of the others' items.
+      table_name: the name of the table.
+      initial_priority: what `highest` is before any update.
+      timeout: how many seconds a server may take to answer.
+
+    Raises:
+      ConnectionError: if a server does not answer.
+      ValueError: if a server has no such table, if the table's selectors do not
+        look at priorities, or if an argument is not valid.
+    """
+    addresses = tables_lib.addresses_of(servers)
+    if not 0 <= initial_priority < np.inf:
+      raise ValueError(
+          'initial_priority must be a number from 0 up, but is'
+          f' {initial_priority}.'
+      )
+    for address in addresses:
+      client = reverb.Client(address)
+      info = tables_lib.table_infos(client, [table_name], timeout)[table_name]
+      if not any(
+          options.HasField(kind)
+          for options in (info.sampler_options, info.remover_options)
+          for kind in ('prioritized', 'heap')
+      ):
+        raise ValueError(
+            f'Table {table_name!r} of {address} neither samples nor removes'
+            ' items by their priorities. Create it with prioritized_table.'
+        )
+    self.highest = tf.Variable(
+        initial_priority, trainable=False, dtype=tf.float64
+    )
+    self._table_name = table_name
+    self._timeout = timeout
+    options = [('grpc.enable_http_proxy', 0)]
+    self._channels = {
+        address: grpc.insecure_channel(address, options)
+        for address in addresses
+    }
+
+  def update(self, sample_info: Any, priorities: Any) -> None:
+    """Sends the new priorities, and waits until the servers have them.
+
+    It works eagerly and in a `tf.function`. If an item is in the batch twice,
+    the last of its priorities counts. Items that were removed are ignored.
+
+    Args:
+      sample_info: Reverb's `SampleInfo` of the batch, `[B]` or `[B, T]`.
+      priorities: numbers from 0 up, of any float dtype, `[B]`.
+
+    Raises:
+      ValueError: if the shapes do not fit.
+      InvalidArgumentError: while it runs, if a priority is negative, infinite
+        or NaN. Nothing is sent then.
+      ConnectionError: if a server does not answer within `timeout` seconds; in
+        a graph, an UnknownError. The message names the server.
+    """
+    keys = tf.convert_to_tensor(sample_info.key, tf.uint64)
+    if keys.shape.rank == 2:  # All steps of an item have its key.
+      keys = keys[:, 0]
+    priorities = tf.cast(priorities, tf.float64)
+    if priorities.shape.rank != 1 or not keys.shape.is_compatible_with(
+        priorities.shape
+    ):
+      raise ValueError(
+          'priorities must be one number for each item of the batch,'
+          f' {keys.shape}, but are {priorities.shape}. sequence_priority makes'
+          ' one of those of the steps.'
+      )
+    is_valid = (priorities >= 0) & tf.math.is_finite(priorities)
+    with tf.control_dependencies([
+        tf.debugging.Assert(
+            tf.reduce_all(is_valid),
+            [
+                'Priorities must be finite numbers from 0 up, but some are',
+                tf.boolean_mask(priorities, ~is_valid),
+            ],
+            summarize=10,
+        )
+    ]):
+      highest = tf.reduce_max(
+          tf.concat([self.highest[tf.newaxis], priorities], 0)
+      )
+    self.highest.assign(highest)
+    # Bytes leave TensorFlow here: once a batch.
+    with tf.control_dependencies([highest]):
+      tf.numpy_function(self._send, [keys, priorities], [])
+
+  def _send(self, keys, priorities):
+    request = encoding.encode_priority_updates(
+        self._table_name, keys, priorities
+    )
+    calls = {
+        address: channel.unary_unary(_METHOD).future(
+            request, timeout=self._timeout, wait_for_ready=True
+        )
+        for address, channel in self._channels.items()
+    }
+    for address, call in calls.items():
+      try:
+        call.result()
+      except grpc.RpcError as error:
+        raise ConnectionError(
+            f'The Reverb server at {address} did not take new priorities for'
+            f' table {self._table_name!r}: {error.code()}: {error.details()}.'
+            ' Start it again, or sample what is left without it.'
+        ) from None

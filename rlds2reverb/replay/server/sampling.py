@@ -1,0 +1,346 @@
+"""Samples a table of one Reverb server, or of several as if they were one."""
+
+from typing import Any, Optional, Sequence, Union
+
+import reverb
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.replay import mixing
+from rlds2reverb.replay.server import tables as tables_lib
+from rlds2reverb.replay.server import watching
+
+_POLL_MICROSECONDS = 500_000
+_DRAWS = 64  # How many draws of servers are made at once.
+_NO_STEP = -1
+# The elements of which samples are picked.
+_SAMPLE, _POLL, _END = range(3)
+
+
+def sample_reverb_servers(
+    servers: Union[str, reverb.Client, Sequence[str]],
+    table_name: str,
+    sequence_length: Optional[int],
+    batch_size: Optional[int] = None,
+    *,
+    drop_remainder: bool = True,
+    timeout: float = 30.0,
+    seed: int = 0,
+) -> tf.data.Dataset:
+  """Samples a table that one server has, or several servers have a part of.
+
+  The elements are those of TF-Agents' `ReverbReplayBuffer.as_dataset`. An item
+  is drawn from a server with probability proportional to the size of its table,
+  which the servers are asked for twice a second, and there by the table's own
+  sampler. So uniform tables of 100 and 300 items are sampled as one of 400.
+
+  Where `as_dataset` waits for ever or ends without a word, this data set says
+  what is wrong: if a server died, if no item reaches the table, if a rate
+  limiter lets none out, or if all priorities are 0.
+
+  The data set of a table that removes what was sampled (`queue_table`,
+  `one_pass_table`) ends when each server has given nothing for `timeout`
+  seconds, one after the other: a pass over recorded data wants a short one. The
+  servers are drawn in proportion to the sizes that their tables have when the
+  data set is made. Several trainers may share such a table: each item goes to
+  one of them. Items that were fetched but not yet given are lost with the
+  iterator.
+
+  Args:
+    servers: the address of a server, `host:port`, or a client of it; or the
+      addresses of several.
+    table_name: the name of the table.
+    sequence_length: the number of frames of every item, or None if it varies,
+      which needs `batch_size=None`.
+    batch_size: the number of items of a batch, or None for single items.
+    drop_remainder: whether a batch that is not full is left out at the end. If
+      so, batches have a static shape.
+    timeout: after how many seconds there is an error, from a server that does
+      not answer, and from a table that gives no item. A second or two may come
+      on top.
+    seed: the seed of the draws of servers. What is drawn from a server is up to
+      Reverb, which takes no seed.
+
+  Returns:
+    A data set of pairs of trajectories, `[B, T, ...]`, and Reverb's
+    `SampleInfo`, `[B, T]`. With several servers `probability` and `table_size`
+    are those of all tables together.
+
+  Raises:
+    ConnectionError: if a server does not answer. While iterating, an
+      UnknownError, which names the server.
+    ValueError: if a server has no such table, if the table's signature is not
+      of trajectories or differs between servers, or if an argument is not
+      valid.
+    InvalidArgumentError: while iterating, if the table gives no item; if items
+      have another length; or if a batch is larger than all that a table that
+      removes what was sampled ever held.
+  """
+  addresses = tables_lib.addresses_of(servers)
+  if not timeout > 0:
+    raise ValueError(f'timeout must be positive, but is {timeout}.')
+  for name, value in (
+      ('sequence_length', sequence_length), ('batch_size', batch_size)
+  ):
+    if value is not None:
+      checks.check_positive(name, value)
+  if batch_size is not None and sequence_length is None:
+    raise ValueError(
+        'Items of a batch have one length: pass sequence_length, or sample'
+        ' single items and batch them with padded_batch.'
+    )
+  watch = watching.TableWatch(addresses, table_name, timeout)
+  signature = _common_signature(watch)
+  needed = batch_size if batch_size is not None and drop_remainder else 1
+  parts = [
+      _sample_server(watch, server, signature, batch_size, needed, timeout)
+      for server in range(len(addresses))
+  ]
+  weights = tf.Variable(
+      watch.first_weights(), trainable=False, dtype=tf.float64
+  )
+  samples = parts[0]
+  if len(parts) > 1:
+    samples = tf.data.Dataset.choose_from_datasets(
+        parts, _draws(watch, weights, seed), stop_on_empty_dataset=False
+    )
+  samples = _batch(samples, batch_size or 1, drop_remainder)
+  dimensions = [batch_size if drop_remainder else None, sequence_length]
+
+  def finish(sample, server):
+    data = _with_length(sample.data, dimensions, table_name)
+    info = _info_of_all(sample.info, server, watch, weights)
+    length = tf.shape(data.step_type)[1]
+    info = tf.nest.map_structure(
+        lambda field: tf.ensure_shape(
+            tf.repeat(field[:, tf.newaxis], length, axis=1), dimensions
+        ),
+        info,
+    )
+    return data, info
+
+  samples = _guarded(samples, watch, weights).map(finish)
+  return samples if batch_size is not None else samples.unbatch()
+
+
+def trajectory_signature(info: Any) -> trajectory.Trajectory:
+  """Returns the signature of a table, as TF-Agents' type.
+
+  Args:
+    info: the `TableInfo` of the table.
+
+  Raises:
+    ValueError: if it is not the signature of trajectories.
+  """
+  signature = info.signature
+  if getattr(signature, '_fields', ()) != trajectory.Trajectory._fields:
+    raise ValueError(
+        f'The signature of table {info.name!r} is not of trajectories:'
+        f' {signature}.'
+    )
+  return trajectory.Trajectory(*signature)
+
+
+def _common_signature(watch):
+  """Returns the signature of the table, which all servers agree on."""
+
+  def spec(leaf):
+    return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+  signatures = [
+      tf.nest.map_structure(spec, trajectory_signature(info))
+      for info in watch.infos
+  ]
+  leaves = list(map(paths.leaves, signatures))
+  for address, others in zip(watch.addresses, leaves):
+    for path in {**leaves[0], **others}:
+      if leaves[0].get(path) != others.get(path):
+        raise ValueError(
+            f'Table {watch.table_name!r} of {address} differs from that of'
+            f' {watch.addresses[0]}: its {path!r} is {others.get(path)}, and'
+            f' there it is {leaves[0].get(path)}.'
+        )
+  return signatures[0]
+
+
+def _sample_server(watch, server, signature, batch_size, needed, timeout):
+  """Returns samples of one server, each with the server's index."""
+  samples = reverb.TrajectoryDataset(
+      watch.addresses[server],
+      watch.table_name,
+      tf.nest.map_structure(lambda spec: spec.dtype, signature),
+      tf.nest.map_structure(lambda spec: spec.shape, signature),
+      max_in_flight_samples_per_worker=2 * (batch_size or 8),
+      # Several would race for the order of a queue, and for its end.
+      num_workers_per_iterator=1,
+      rate_limiter_timeout_ms=int(1000 * timeout),
+  )
+
+  def check_end(_):
+    check = tf.numpy_function(
+        lambda: watch.check_end(server, needed), [], []
+    )
+    with tf.control_dependencies([check]):
+      return tf.constant(False)
+
+  # It has no elements: what it is for is the error that it may raise.
+  end = (
+      tf.data.Dataset.range(1)
+      .map(check_end)
+      .filter(lambda is_sample: is_sample)
+      .map(lambda _: steps_lib.zeros(samples.element_spec))
+  )
+  return tf.data.Dataset.zip((
+      samples.concatenate(end),
+      tf.data.Dataset.from_tensors(tf.constant(server)).repeat(),
+  ))
+
+
+def _batch(samples, batch_size, drop_remainder):
+  """Returns batches. Those of items of unequal length are padded, and marked.
+
+  No step has the step type `_NO_STEP`, which is what it is padded with.
+  """
+  spec, server = samples.element_spec
+  values = tf.nest.map_structure(
+      lambda leaf: tf.zeros([], leaf.dtype), (spec, server)
+  )
+  data = values[0].data._replace(step_type=tf.constant(_NO_STEP))
+  return samples.padded_batch(
+      batch_size,
+      tf.nest.map_structure(lambda leaf: leaf.shape, (spec, server)),
+      (values[0]._replace(data=data), values[1]),
+      drop_remainder,
+  )
+
+
+def _with_length(data, dimensions, table_name):
+  """Returns trajectories `[B, T, ...]`; raises an error if T is not right."""
+  lengths = tf.reduce_sum(tf.cast(data.step_type != _NO_STEP, tf.int32), axis=1)
+  expected = dimensions[1] or tf.shape(data.step_type)[1]
+  check = tf.debugging.Assert(
+      tf.reduce_all(lengths == expected),
+      [
+          f'sequence_length is {dimensions[1]}, but table {table_name!r} has'
+          ' items of other lengths. Pass the sequence_length of its TableItems,'
+          ' or None and no batch_size where it varies. The lengths found are:',
+          tf.unique(lengths).y,
+      ],
+      summarize=10,
+  )
+  with tf.control_dependencies([check]):
+    return tf.nest.map_structure(
+        lambda leaf: tf.ensure_shape(leaf, dimensions + leaf.shape[2:]), data
+    )
+
+
+def _draws(watch, weights, seed):
+  """Returns indices of servers, drawn by the current weights."""
+
+  def draw(since, step):
+    def some():
+      draws = mixing.draw_sources(weights, _DRAWS, (seed, step))
+      return tf.zeros_like(since), draws
+
+    def none():
+      waiting = tf.numpy_function(watch.pause, [since], since.dtype)
+      return tf.ensure_shape(waiting, []), tf.zeros([0], tf.int64)
+
+    return tf.cond(tf.reduce_sum(weights) > 0, some, none)
+
+  return (
+      tf.data.Dataset.counter()
+      .scan(tf.constant(0.0, tf.float64), draw)
+      .unbatch()
+  )
+
+
+def _guarded(samples, watch, weights):
+  """Returns `samples`, and an error if a server dies meanwhile.
+
+  The leading dimension of its elements is not static.
+  """
+  num_servers = len(watch.addresses)
+
+  def poll(silent_since, _):
+    sizes, silent_since = tf.numpy_function(
+        watch.poll, [silent_since], [tf.float64, tf.float64]
+    )
+    sizes = tf.ensure_shape(sizes, [num_servers])
+    if not watch.removes_sampled:
+      weights.assign(tf.where(sizes < 0, weights, sizes))
+    return tf.ensure_shape(silent_since, [num_servers]), tf.constant(_POLL)
+
+  seconds = tf.data.Dataset.counter()
+  # It sleeps in a thread of tf.data's own: operations go on meanwhile.
+  seconds = tf.data.experimental.from_variant(
+      tf.raw_ops.SleepDataset(
+          input_dataset=tf.data.experimental.to_variant(seconds),
+          sleep_microseconds=_POLL_MICROSECONDS,
+          output_types=[tf.int64],
+          output_shapes=[[]],
+      ),
+      seconds.element_spec,
+  )
+  spec = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
+      samples.element_spec,
+  )
+  polls = seconds.scan(tf.zeros([num_servers], tf.float64), poll)
+  # A poll is an element, too: without any, nobody could end the polls.
+  polls = polls.map(lambda kind: (kind, steps_lib.zeros(spec)))
+  end = tf.data.Dataset.from_tensors((_END, steps_lib.zeros(spec)))
+  kind = tf.data.Dataset.from_tensors(_SAMPLE).repeat()
+  samples = tf.data.Dataset.zip((kind, samples)).concatenate(end)
+  # Whichever has something first: a batch of one, or an error of the other.
+  both = tf.data.Dataset.range(2).interleave(
+      lambda index: tf.data.experimental.from_variant(
+          tf.gather(
+              list(map(tf.data.experimental.to_variant, (samples, polls))),
+              index,
+          ),
+          (tf.TensorSpec([], tf.int32), spec),
+      ),
+      cycle_length=2,
+      num_parallel_calls=2,
+      deterministic=False,
+  )
+  return (
+      both.take_while(lambda kind, _: kind != _END)
+      .filter(lambda kind, _: kind == _SAMPLE)
+      .map(lambda _, sample: sample)
+  )
+
+
+def _info_of_all(info, server, watch, weights):
+  """Returns the `SampleInfo` of a batch, for all servers together.
+
+  Args:
+    info: what the servers gave, `[B]`.
+    server: which server each item is from, `[B]`.
+    watch: the servers.
+    weights: how many items each has.
+  """
+  if any(
+      table.sampler_options.HasField('prioritized') for table in watch.infos
+  ):
+    check = tf.debugging.Assert(
+        tf.reduce_all(info.priority > 0),
+        [
+            f'All priorities of table {watch.table_name!r} are 0 on a server'
+            f' of {", ".join(watch.addresses)}, so that Reverb samples it'
+            ' uniformly. Give some of its items a priority above 0.'
+        ],
+    )
+    with tf.control_dependencies([check]):
+      info = tf.nest.map_structure(tf.identity, info)
+  if len(watch.addresses) > 1:
+    total = tf.reduce_sum(weights)
+    info = info._replace(
+        probability=info.probability * tf.gather(weights, server) / total,
+        table_size=tf.fill(tf.shape(server), tf.cast(total, tf.int64)),
+    )
+  return info

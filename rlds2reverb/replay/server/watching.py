@@ -1,0 +1,184 @@
+"""Watches servers while a table of theirs is sampled.
+
+Reverb's sampling operations wait for ever for a server that died: they try
+again and again, whatever `rate_limiter_timeout_ms` is. And where a table gives
+nothing for that long, they end their data set as if all were well. So somebody
+must ask the servers.
+"""
+
+import time
+from typing import Any, List, Sequence, Tuple
+
+import numpy as np
+import reverb
+
+from rlds2reverb.replay.server import tables as tables_lib
+
+_ANSWER_SECONDS = 1
+_PAUSE_SECONDS = 0.2
+
+
+class TableWatch:
+  """Asks servers for a table. The methods are called while it is sampled.
+
+  Attributes:
+    table_name: the name of the table.
+    addresses: the addresses of the servers.
+    infos: what each server said of the table at first, `TableInfo`s.
+    removes_sampled: whether items are removed after they were sampled.
+  """
+
+  def __init__(
+      self, addresses: Sequence[str], table_name: str, timeout: float
+  ):
+    """Asks for the table for the first time.
+
+    Args:
+      addresses: the addresses of the servers.
+      table_name: the name of the table.
+      timeout: how many seconds a server may be silent, or a table empty.
+
+    Raises:
+      ConnectionError: if a server does not answer.
+      ValueError: if a server has no such table.
+    """
+    self.table_name = table_name
+    self.addresses = list(addresses)
+    self._timeout = timeout
+    self._clients = [reverb.Client(address) for address in addresses]
+    self.infos = self._ask_all()
+    self.removes_sampled = any(
+        info.max_times_sampled > 0 for info in self.infos
+    )
+
+  def first_weights(self) -> np.ndarray:
+    """Returns how often to sample each server at first, float64 `[S]`.
+
+    Where items are removed when they are sampled, these weights stay: what was
+    fetched from a server is to come out even when nothing is left there.
+    """
+    if self.removes_sampled:
+      return np.maximum(
+          [float(info.current_size) for info in self.infos], 1.0
+      )
+    return np.array([_sampled_size(info) for info in self.infos])
+
+  def poll(self, silent_since: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Asks each server once.
+
+    Args:
+      silent_since: the time since which each server has not answered, or 0 if
+        it did the last time, float64 `[S]`.
+
+    Returns:
+      How many items can be sampled from each, or -1 if it did not answer; and
+      these times, float64 `[S]` both.
+
+    Raises:
+      ConnectionError: if a server has been silent for too long.
+      ValueError: if a server does not have the table any more.
+    """
+    sizes, times = [], []
+    for client, since in zip(self._clients, silent_since.tolist()):
+      begin = time.monotonic()
+      try:
+        sizes.append(_sampled_size(self._ask(client, _ANSWER_SECONDS)))
+        times.append(0.0)
+      except ConnectionError:
+        silent = time.monotonic() - (since or begin)
+        if silent >= self._timeout:
+          raise ConnectionError(
+              f'The Reverb server at {client.server_address} died while its'
+              f' table {self.table_name!r} was sampled, or cannot be reached:'
+              f' it has not answered for {silent:.0f} seconds. Start it again,'
+              ' and then the data set.'
+          ) from None
+        sizes.append(-1.0)
+        times.append(since or begin)
+    return np.array(sizes), np.array(times)
+
+  def pause(self, since: np.ndarray) -> np.ndarray:
+    """Waits a moment where no server has an item.
+
+    Args:
+      since: the time since which it has been so, or 0, float64 `[]`.
+
+    Returns:
+      That time.
+
+    Raises:
+      ValueError: if it has been so for too long.
+    """
+    now = time.monotonic()
+    if since and now - since > self._timeout:
+      raise ValueError(self._describe_empty(self._ask_all()))
+    time.sleep(_PAUSE_SECONDS)
+    return np.float64(since or now)
+
+  def check_end(self, server: int, batch_size: int) -> None:
+    """Raises an error if a table that gave nothing for long did not just end.
+
+    Args:
+      server: the index of the server.
+      batch_size: how many items there must have been.
+
+    Raises:
+      ConnectionError: if a server does not answer.
+      ValueError: if the items did not end, but something is wrong.
+    """
+    infos = self._ask_all()
+    total = sum(map(_ever_held, infos))
+    info = infos[server]
+    if not total:
+      raise ValueError(self._describe_empty(infos))
+    if not self.removes_sampled or info.current_size:
+      limiter = info.rate_limiter_info
+      raise ValueError(
+          f'Table {self.table_name!r} of {self.addresses[server]} gave no item'
+          f' for {self._timeout:g} seconds. It holds {info.current_size}, and'
+          f' its rate limiter has min_size_to_sample='
+          f'{limiter.min_size_to_sample}, samples_per_insert='
+          f'{limiter.samples_per_insert:g} and min_diff={limiter.min_diff:g}.'
+          ' Write more items, or create the table with the MinSize rate'
+          ' limiter.'
+      )
+    if total < batch_size:
+      raise ValueError(
+          f'A batch of {batch_size} is more than the {total} items that table'
+          f' {self.table_name!r} of {self._names()} ever held, each of which is'
+          ' sampled once. Choose a smaller batch_size, or drop_remainder=False.'
+      )
+
+  def _ask(self, client, timeout) -> Any:
+    name = self.table_name
+    return tables_lib.table_infos(client, [name], timeout)[name]
+
+  def _ask_all(self) -> List[Any]:
+    return [self._ask(client, self._timeout) for client in self._clients]
+
+  def _names(self):
+    return ', '.join(self.addresses)
+
+  def _describe_empty(self, infos):
+    held = [
+        f'{address} holds {info.current_size} of the'
+        f' {info.rate_limiter_info.min_size_to_sample} items that it takes'
+        for address, info in zip(self.addresses, infos)
+    ]
+    return (
+        f'Table {self.table_name!r} gave no item for {self._timeout:g} seconds:'
+        f' {"; ".join(held)}. Write items into it: a TableItems names its'
+        ' table, and items of more frames than an episode has are not made.'
+    )
+
+
+def _sampled_size(info) -> float:
+  """Returns how many items can be sampled from a table."""
+  size = info.current_size
+  enough = size >= info.rate_limiter_info.min_size_to_sample
+  return float(size) if enough else 0.0
+
+
+def _ever_held(info) -> int:
+  # A table that was restored from a checkpoint may hold more than it counted.
+  return max(tables_lib.inserted(info), info.current_size)

@@ -1,0 +1,164 @@
+"""A DQN agent that warms its recurrent state up on the first frames."""
+
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.agents import tf_agent
+from tf_agents.agents.dqn import dqn_agent
+from tf_agents.trajectories import trajectory
+from tf_agents.utils import common
+
+# Where the policy_info of the data has the recurrent state, a nest.
+STATE = 'state'
+
+
+class BurnInDqnAgent(dqn_agent.DqnAgent):
+  """A double DQN agent for sequences, with burn-in and stored states.
+
+  TF-Agents' own agent starts at the state zero and trains on every frame. This
+  one does as R2D2 does (Kapturowski et al., "Recurrent Experience Replay in
+  Distributed Reinforcement Learning", 2019). Both networks go over the whole
+  sequence, from the state that was stored with its first frame or from zeros.
+  No gradient goes back into the burn-in, and its frames have no loss:
+
+      frame     0  1  2  3  4  5        burn_in=2, T=6
+      state     .  .  |                 no gradient goes back beyond |
+      loss            2  3  4           of the transition to the next frame
+
+  A sequence that starts with its episode needs no burn-in, because the state of
+  its first frame is zero: it has a loss, and a gradient, on all its frames. The
+  start of an episode would otherwise never be trained.
+
+  Frames after the end of an episode, such as padding, have no loss. A network
+  without a state does as well: then no frame depends on those before.
+  """
+
+  def __init__(
+      self,
+      *args,
+      burn_in: int = 0,
+      stored_state: bool = False,
+      cql_alpha: float = 0.0,
+      **kwargs,
+  ):
+    """Creates the agent.
+
+    Args:
+      *args: those of `DqnAgent`.
+      burn_in: how many frames of a sequence only warm the state up.
+      stored_state: whether sequences start at `policy_info['state']` of their
+        first frame, a nest with the leaves of the network's state in their
+        order; otherwise at zeros.
+      cql_alpha: the weight of the conservative loss, which keeps the values of
+        actions that the data does not take below those that it takes: CQL(H)
+        of Kumar et al., "Conservative Q-Learning for Offline Reinforcement
+        Learning" (2020).
+      **kwargs: those of `DqnAgent`.
+
+    Raises:
+      ValueError: if `burn_in` is negative; or if `stored_state` is set, and the
+        network has no state.
+    """
+    super().__init__(*args, **kwargs)
+    if burn_in < 0:
+      raise ValueError(f'burn_in must not be negative, but is {burn_in}.')
+    if stored_state and not self._q_network.state_spec:
+      raise ValueError('stored_state needs a network that has a state.')
+    self._burn_in = burn_in
+    self._stored_state = stored_state
+    self._cql_alpha = cql_alpha
+
+  def _loss(
+      self,
+      experience: trajectory.Trajectory,
+      td_errors_loss_fn=None,
+      gamma=1.0,
+      reward_scale_factor=1.0,
+      weights=None,
+      training=False,
+  ):
+    """Returns the `LossInfo` of sequences `[B, T, ...]`; see the base class."""
+    # They are those of the agent, which `loss` of the base class leaves out.
+    del td_errors_loss_fn, gamma, reward_scale_factor
+    values = self._unroll(self._q_network, experience, training)
+    target_values = self._unroll(self._target_q_network, experience, False)
+    best_actions = tf.argmax(values[:, 1:], axis=-1, output_type=tf.int32)
+    frames = tf.nest.map_structure(lambda leaf: leaf[:, :-1], experience)
+    taken = common.index_with_actions(
+        values[:, :-1], tf.cast(frames.action, tf.int32)
+    )
+    losses, errors = self._td_loss(
+        taken,
+        common.index_with_actions(target_values[:, 1:], best_actions),
+        self._reward_scale_factor * frames.reward,
+        self._gamma * frames.discount,
+    )
+    mask = self._mask(frames)
+    losses, errors = mask * losses, mask * errors
+    conservative = mask * (tf.reduce_logsumexp(values[:, :-1], -1) - taken)
+    aggregated = common.aggregate_losses(
+        per_example_loss=losses + self._cql_alpha * conservative,
+        sample_weight=weights,
+        regularization_loss=self._q_network.losses,
+    )
+    common.summarize_scalar_dict(
+        {
+            'td_loss': tf.reduce_mean(losses),
+            'cql_loss': tf.reduce_mean(conservative),
+            'total_loss': aggregated.total_loss,
+        },
+        step=self.train_step_counter,
+        name_scope='Losses/',
+    )
+    return tf_agent.LossInfo(
+        aggregated.total_loss,
+        dqn_agent.DqnLossInfo(td_loss=losses, td_error=errors),
+    )
+
+  def _unroll(self, network, experience, training) -> tf.Tensor:
+    """Returns the values of all actions at every frame, `[B, T, A]`."""
+
+    def values_of(first, stop, state):
+      return network(
+          tf.nest.map_structure(
+              lambda leaf: leaf[:, first:stop], experience.observation
+          ),
+          step_type=experience.step_type[:, first:stop],
+          network_state=state,
+          training=training,
+      )
+
+    state = self._initial_state(network, experience)
+    if not self._burn_in:
+      return values_of(0, None, state)[0]
+    burnt_in, state = values_of(0, self._burn_in, state)
+    keeps_gradient = experience.is_first()[:, 0]
+    state = tf.nest.map_structure(
+        lambda leaf: tf.where(
+            keeps_gradient[:, tf.newaxis], leaf, tf.stop_gradient(leaf)
+        ),
+        state,
+    )
+    values, _ = values_of(self._burn_in, None, state)
+    return tf.concat([burnt_in, values], axis=1)
+
+  def _initial_state(self, network, experience) -> Any:
+    """Returns the state at the first frame of each sequence, `[B, ...]`."""
+    if not self._stored_state:
+      return network.get_initial_state(tf.shape(experience.step_type)[0])
+    return tf.nest.pack_sequence_as(
+        network.state_spec,
+        [
+            leaf[:, 0]
+            for leaf in tf.nest.flatten(experience.policy_info[STATE])
+        ],
+    )
+
+  def _mask(self, frames) -> tf.Tensor:
+    """Returns 1 where a frame has a loss and 0 elsewhere, float32 `[B, T-1]`."""
+    is_last = tf.cast(frames.is_boundary(), tf.int32)
+    goes_on = tf.cumsum(is_last, axis=1) == 0
+    is_main = tf.range(tf.shape(is_last)[1]) >= self._burn_in
+    return tf.cast(
+        goes_on & (is_main[tf.newaxis] | frames.is_first()[:, :1]), tf.float32
+    )

@@ -1,0 +1,105 @@
+"""The return of a policy, over whole episodes of an environment."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.policies import tf_policy
+from tf_agents.trajectories import time_step as ts
+from tf_agents.utils import common
+from tf_agents.utils import nest_utils
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.training import environments
+
+
+class Returns(NamedTuple):
+  """The undiscounted returns of some episodes.
+
+  Attributes:
+    returns: float64 `[N]`, one for each episode.
+  """
+
+  returns: np.ndarray
+
+  @property
+  def mean(self) -> float:
+    return float(np.mean(self.returns))
+
+  @property
+  def standard_error(self) -> float:
+    """That of the mean; NaN of a single episode."""
+    num = len(self.returns)
+    if num < 2:
+      return float('nan')
+    return float(np.std(self.returns, ddof=1) / np.sqrt(num))
+
+  def __str__(self) -> str:
+    return (
+        f'{self.mean:.1f} +- {self.standard_error:.1f}'
+        f' ({len(self.returns)} episodes)'
+    )
+
+
+class Evaluator:
+  """Plays episodes, all at once, so that the policy is called on batches.
+
+  One environment plays one episode. So short episodes do not count more often
+  than long ones, as they do where a number of environments starts again and
+  again until there are enough episodes.
+  """
+
+  def __init__(
+      self,
+      policy: tf_policy.TFPolicy,
+      environment: str,
+      num_episodes: int = 20,
+      *,
+      seed: int = 0,
+  ):
+    """Makes the environments.
+
+    Args:
+      policy: the policy, in the terms of the environment.
+      environment: the id of a gym environment.
+      num_episodes: how many episodes are played.
+      seed: the seed of the first environment; that of the next is one higher.
+
+    Raises:
+      ValueError: if `num_episodes` is not positive, or there is no such
+        environment.
+    """
+    checks.check_positive('num_episodes', num_episodes)
+    self._policy = policy
+    self._seed = seed
+    self._environments = [
+        environments.make_environment(environment, seed + i)
+        for i in range(num_episodes)
+    ]
+    self._action = common.function(policy.action)
+
+  def run(self) -> Returns:
+    """Plays the episodes; each time the same, if the policy is deterministic."""
+    for i, env in enumerate(self._environments):
+      env.seed(self._seed + i)
+    steps = [env.reset() for env in self._environments]
+    state = self._policy.get_initial_state(len(steps))
+    returns = np.zeros(len(steps))
+    while not all(step.is_last() for step in steps):
+      batch = tf.nest.map_structure(
+          tf.convert_to_tensor, nest_utils.stack_nested_arrays(steps)
+      )
+      result = self._action(batch, state)
+      state = result.state
+      actions = nest_utils.unstack_nested_arrays(
+          tf.nest.map_structure(lambda leaf: leaf.numpy(), result.action)
+      )
+      for i, env in enumerate(self._environments):
+        if not steps[i].is_last():
+          steps[i] = env.step(actions[i])
+          returns[i] += steps[i].reward
+    return Returns(returns)
+
+  def close(self) -> None:
+    for env in self._environments:
+      env.close()

@@ -1,0 +1,176 @@
+"""Normalisation that is fitted on the data, and undone in the policy.
+
+An agent sees observations with a mean of 0 and a standard deviation of 1, and
+acts in [-1, 1]. What is saved and deployed sees and does what the environment
+does:
+
+    environment -- observation --> transform --> policy of the agent
+         ^                                             |
+         +---------- action <------- invert <----------+
+"""
+
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import rlds
+import tensorflow as tf
+from tf_agents.policies import tf_policy
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.statistics import compute
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import normalization
+
+_FIELDS = (rlds.OBSERVATION, rlds.ACTION)
+
+
+class Normalization(NamedTuple):
+  """The transforms between what the data has and what an agent learns from.
+
+  Attributes:
+    observation: normalises the leaves of floats of an observation by their mean
+      and standard deviation.
+    action: normalises the range of an action of floats to [-1, 1].
+  """
+
+  observation: base.Compose
+  action: base.Compose
+
+  def apply(self, rlds_data: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the episodes with normalised steps."""
+    return base.transform_episodes(rlds_data, [self.observation, self.action])
+
+  def apply_to_frames(
+      self, frames: trajectory.Trajectory
+  ) -> trajectory.Trajectory:
+    """Returns frames, with any leading dimensions, normalised."""
+    steps = {rlds.OBSERVATION: frames.observation, rlds.ACTION: frames.action}
+    steps = self.action.transform(self.observation.transform(steps))
+    return frames._replace(
+        observation=steps[rlds.OBSERVATION], action=steps[rlds.ACTION]
+    )
+
+
+def fit_normalization(
+    rlds_data: tf.data.Dataset,
+    statistics: Optional[compute.Statistics] = None,
+) -> Normalization:
+  """Fits a normalisation on the observations and actions of a data set.
+
+  What is not of floats, such as images of bytes and discrete actions, stays as
+  it is.
+
+  Args:
+    rlds_data: an RLDS data set.
+    statistics: those of the data, if they are there already.
+
+  Raises:
+    ValueError: if `rlds_data` has no episodes.
+  """
+  step = steps_lib.steps_spec(rlds_data).step
+  has_floats = {
+      field: any(leaf.dtype.is_floating for leaf in tf.nest.flatten(step[field]))
+      for field in _FIELDS
+  }
+  fields = [field for field in _FIELDS if has_floats[field]]
+  if fields and statistics is None:
+    statistics = compute.compute_statistics(rlds_data, fields)
+  identity = base.Compose([])
+  return Normalization(
+      normalization.normalize_by_mean_std(statistics, rlds.OBSERVATION)
+      if has_floats[rlds.OBSERVATION]
+      else identity,
+      normalization.normalize_by_quantiles(
+          statistics, rlds.ACTION, low=0, high=1
+      )
+      if has_floats[rlds.ACTION]
+      else identity,
+  )
+
+
+def normalized_specs(
+    time_step_spec: ts.TimeStep, action_spec: Any
+) -> tuple[ts.TimeStep, Any]:
+  """Returns the specs of what an agent sees and does in normalised terms.
+
+  Args:
+    time_step_spec: that of the environment. The bounds of observations of
+      floats hold no longer, and are left out.
+    action_spec: that of the environment. Actions of floats get the bounds -1
+      and 1.
+  """
+
+  def observation(spec):
+    return tf.TensorSpec.from_spec(spec) if spec.dtype.is_floating else spec
+
+  def action(spec):
+    if not spec.dtype.is_floating:
+      return spec
+    return tensor_spec.BoundedTensorSpec(
+        spec.shape, spec.dtype, np.float32(-1), np.float32(1), spec.name
+    )
+
+  time_step_spec = tensor_spec.from_spec(time_step_spec)
+  return (
+      time_step_spec._replace(
+          observation=tf.nest.map_structure(
+              observation, time_step_spec.observation
+          )
+      ),
+      tf.nest.map_structure(action, tensor_spec.from_spec(action_spec)),
+  )
+
+
+class DenormalizedPolicy(tf_policy.TFPolicy):
+  """A policy in the terms of the environment, of one in normalised terms.
+
+  It takes raw observations, and gives raw actions within the bounds of the
+  environment. `PolicySaver` saves it, constants included.
+  """
+
+  def __init__(
+      self,
+      policy: tf_policy.TFPolicy,
+      time_step_spec: ts.TimeStep,
+      action_spec: Any,
+      normalization: Normalization,  # pylint: disable=redefined-outer-name
+  ):
+    """Wraps a policy.
+
+    Args:
+      policy: the policy of an agent.
+      time_step_spec: the spec of the environment's time steps.
+      action_spec: the spec of the environment's actions.
+      normalization: that of the data from which the agent has learnt.
+    """
+    super().__init__(
+        time_step_spec,
+        action_spec,
+        policy_state_spec=policy.policy_state_spec,
+        info_spec=policy.info_spec,
+    )
+    self._policy = policy
+    self._normalization = normalization
+
+  def _get_initial_state(self, batch_size):
+    return self._policy.get_initial_state(batch_size)
+
+  def _action(self, time_step, policy_state, seed):
+    steps = self._normalization.observation.transform(
+        {rlds.OBSERVATION: time_step.observation}
+    )
+    step = self._policy.action(
+        time_step._replace(observation=steps[rlds.OBSERVATION]),
+        policy_state,
+        seed,
+    )
+    steps = self._normalization.action.invert({rlds.ACTION: step.action})
+    return step._replace(action=steps[rlds.ACTION])
+
+  def _distribution(self, time_step, policy_state):
+    raise NotImplementedError(
+        'DenormalizedPolicy gives actions, and no distribution of them.'
+    )

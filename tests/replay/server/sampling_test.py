@@ -1,0 +1,489 @@
+"""Tests of sampling one server, and several as if they were one."""
+
+import collections
+import contextlib
+import os
+import socket
+import time
+
+from absl.testing import parameterized
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+from tf_agents.replay_buffers import reverb_replay_buffer
+
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay import importance
+from rlds2reverb.replay import items
+from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import sampling
+from rlds2reverb.replay.server import table_kinds
+from rlds2reverb.trajectories import specs
+from tests import golden
+from tests import testing
+from tests.replay.server import processes
+
+_TABLE = testing.TABLE
+_MAKE_TABLE = {
+    'uniform': table_kinds.uniform_table,
+    'prioritized': table_kinds.prioritized_table,
+    'queue': table_kinds.queue_table,
+    'one_pass': table_kinds.one_pass_table,
+}
+
+# Fills a table of the kind that it is told with frames, and serves it.
+_SERVER = """
+import sys, threading
+import reverb
+from tests.replay.server import sampling_test
+kind, num_items = sys.argv[1], int(sys.argv[2])
+print('READY', flush=True)
+server, _ = sampling_test.make_server(kind, range(num_items), int(input()))
+print('PORT', server.port, flush=True)
+threading.Event().wait()
+"""
+
+_WRITER = """
+import sys
+from rlds2reverb.replay import items
+from rlds2reverb.replay.server import bulk
+from tests import testing
+from tests.replay.server import sampling_test
+begin, end = map(int, sys.argv[1:])
+print('READY', flush=True)
+address = input()
+data = sampling_test.make_data(range(begin, end))
+written = bulk.write_rlds_to_reverb(
+    data, address, items.TableItems(testing.TABLE, 1))
+print('WROTE', written[testing.TABLE].new, flush=True)
+"""
+
+_READER = """
+import sys
+from rlds2reverb.replay.server import sampling
+from tests import testing
+print('READY', flush=True)
+address = input()
+dataset = sampling.sample_reverb_servers(
+    address, testing.TABLE, 1, 7, drop_remainder=False, timeout=10)
+iterator = iter(dataset.prefetch(1))
+print('SAMPLING', flush=True)
+rewards = [int(r) for data, _ in iterator for r in data.reward[:, 0]]
+print('READ', *rewards, flush=True)
+"""
+
+
+def make_data(rewards):
+  """One episode with these rewards."""
+  rewards = np.array(rewards, np.float32)
+  episode = golden.make_episode([1] * len(rewards), terminal=False)
+  return golden.stacked([{**episode, 'reward': rewards}])
+
+
+def make_server(kind, rewards, port=None, *, max_size=10_000, **kwargs):
+  """Starts a server with a table of frames; returns it and its address."""
+  data = make_data(rewards if len(rewards) else [0])
+  spec = specs.create_trajectory_data_spec(data)
+  server = reverb.Server(
+      [_MAKE_TABLE[kind](_TABLE, spec, max_size)], port=port or None
+  )
+  address = f'localhost:{server.port}'
+  if len(rewards):
+    settings = {'sequence_length': 1, **kwargs}
+    bulk.write_rlds_to_reverb(
+        data, address, items.TableItems(_TABLE, **settings)
+    )
+  return server, address
+
+
+def _rewards(dataset):
+  """The rewards of all batches of single frames, as lists."""
+  return [data.reward[:, 0].numpy().tolist() for data, _ in dataset]
+
+
+class SamplingTest(parameterized.TestCase, tf.test.TestCase):
+
+  def _address(self, *args, **kwargs):
+    server, address = make_server(*args, **kwargs)
+    self.addCleanup(server.stop)
+    return address
+
+  @contextlib.contextmanager
+  def _error(self, message, seconds, error=tf.errors.InvalidArgumentError):
+    """Asserts that an error comes in time."""
+    begin = time.monotonic()
+    with self.assertRaisesRegex(error, message):
+      yield
+    self.assertLess(time.monotonic() - begin, seconds)
+
+  # What comes out.
+
+  @parameterized.parameters(4, None)
+  def test_elements_are_those_of_tf_agents(self, batch_size):
+    address = self._address('uniform', range(20), sequence_length=3)
+    client = reverb.Client(address)
+    signature = sampling.trajectory_signature(client.server_info()[_TABLE])
+    replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
+        tf.nest.map_structure(
+            lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), signature
+        ),
+        table_name=_TABLE,
+        sequence_length=3,
+        server_address=address,
+    )
+    expected = replay_buffer.as_dataset(
+        sample_batch_size=batch_size, num_steps=3
+    )
+    dataset = sampling.sample_reverb_servers(address, _TABLE, 3, batch_size)
+    shapes = lambda spec: tf.nest.map_structure(
+        lambda leaf: (leaf.shape, leaf.dtype), spec
+    )
+    self.assertEqual(
+        shapes(dataset.element_spec), shapes(expected.element_spec)
+    )
+    (ours,), (theirs,) = dataset.take(1), expected.take(1)
+    tf.nest.assert_same_structure(ours, theirs)
+    for data, info in dataset.take(5):
+      reward = np.reshape(data.reward, [-1, 3])
+      self.assertAllEqual(reward - reward[:, :1], [[0, 1, 2]] * len(reward))
+      self.assertAllEqual(info.table_size, np.full(info.key.shape, 18))
+
+  def test_in_a_graph(self):
+    address = self._address('uniform', [5.0] * 9)
+    iterator = iter(
+        sampling.sample_reverb_servers(address, _TABLE, 1, 4).prefetch(2)
+    )
+
+    @tf.function
+    def total(iterator):
+      total = 0.0
+      for _ in tf.range(10):
+        total += tf.reduce_sum(next(iterator)[0].reward)
+      return total
+
+    self.assertAllClose(total(iterator), 200)
+
+  def test_whole_episodes(self):
+    lengths = [3, 8, 5]
+    data = golden.stacked([
+        golden.make_episode([1] * length, terminal=True) for length in lengths
+    ])
+    table = table_kinds.uniform_table(
+        _TABLE, specs.create_trajectory_data_spec(data), 10
+    )
+    server = reverb.Server([table])
+    self.addCleanup(server.stop)
+    client = server.localhost_client()
+    bulk.write_rlds_to_reverb(data, client, items.TableItems(_TABLE, None))
+    dataset = sampling.sample_reverb_servers(client, _TABLE, None)
+    found = set()
+    for trajectory, info in dataset.take(60):
+      found.add(len(trajectory.reward))
+      self.assertEqual(info.key.shape, trajectory.reward.shape)
+    self.assertEqual(found, set(lengths))
+    with self._error('items of other lengths', 20):
+      list(sampling.sample_reverb_servers(client, _TABLE, 8, 16).take(9))
+
+  def test_servers_are_drawn_by_their_sizes(self):
+    addresses = [
+        self._address('uniform', range(100)),
+        self._address('uniform', range(100, 400)),
+        self._address('uniform', []),
+    ]
+    dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 20)
+    rewards = []
+    for data, info in dataset.take(400):
+      rewards += data.reward[:, 0].numpy().tolist()
+      self.assertAllClose(info.probability, np.full([20, 1], 1 / 400))
+      self.assertAllEqual(info.table_size, np.full([20, 1], 400))
+    counts = np.histogram(rewards, [0, 50, 100, 200, 400])[0]
+    self.assertLess(
+        testing.chi_square(counts, [1 / 8, 1 / 8, 1 / 4, 1 / 2]),
+        testing.CHI_SQUARE_LIMITS[3],
+    )
+
+  def test_sizes_that_change(self):
+    addresses = [self._address('uniform', [1.0] * 50) for _ in range(2)]
+    iterator = iter(
+        sampling.sample_reverb_servers(addresses, _TABLE, 1, 10)
+    )
+    next(iterator)
+    bulk.write_rlds_to_reverb(
+        make_data([2.0] * 400), addresses[0], items.TableItems(_TABLE, 1)
+    )
+    deadline = time.monotonic() + 20
+    while next(iterator)[1].table_size[0, 0] != 500:
+      self.assertLess(time.monotonic(), deadline)
+    for _ in range(100):  # What had been fetched before.
+      next(iterator)
+    rewards = np.array(
+        [next(iterator)[0].reward[:, 0].numpy() for _ in range(400)]
+    )
+    self.assertLess(
+        testing.chi_square(
+            [(rewards == 1).sum(), (rewards == 2).sum()], [0.2, 0.8]
+        ),
+        testing.CHI_SQUARE_LIMITS[1],
+    )
+
+  def test_priorities_of_two_servers(self):
+    shards = [[1.0, 4.0], [9.0, 16.0, 25.0, 36.0]]
+    by_reward = lambda item: item.reward[0]
+    addresses = [
+        self._address('prioritized', shard, priority=by_reward)
+        for shard in shards
+    ]
+    expected = {}
+    for shard in shards:
+      powers = np.array(shard) ** 0.6  # The default exponent.
+      expected.update(zip(shard, len(shard) / 6 * powers / powers.sum()))
+    dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 40)
+    counts = collections.Counter()
+    for data, info in dataset.take(100):
+      rewards = data.reward[:, 0].numpy().tolist()
+      counts.update(rewards)
+      probabilities = np.array([expected[reward] for reward in rewards])
+      self.assertAllClose(info.probability[:, 0], probabilities)
+      self.assertAllClose(
+          importance.importance_weights(info, 1.0, normalization='none')[:, 0],
+          1 / (6 * probabilities),
+      )
+    # The last two are taken together, as CHI_SQUARE_LIMITS has no 5.
+    in_order = [1.0, 4.0, 9.0, 16.0]
+    self.assertLess(
+        testing.chi_square(
+            [counts[r] for r in in_order] + [counts[25.0] + counts[36.0]],
+            [expected[r] for r in in_order] + [expected[25.0] + expected[36.0]],
+        ),
+        testing.CHI_SQUARE_LIMITS[4],
+    )
+
+  # Tables that remove what was sampled.
+
+  @parameterized.parameters((False, [3, 3, 2]), (True, [3, 3]))
+  def test_one_pass(self, drop_remainder, sizes):
+    address = self._address('one_pass', range(8))
+    dataset = sampling.sample_reverb_servers(
+        address, _TABLE, 1, 3, drop_remainder=drop_remainder, timeout=1
+    )
+    rewards = _rewards(dataset)
+    self.assertEqual(list(map(len, rewards)), sizes)
+    found = sum(rewards, [])
+    self.assertLen(set(found), sum(sizes))
+    self.assertContainsSubset(found, range(8))
+
+  def test_queue(self):
+    address = self._address('queue', range(50))
+    dataset = sampling.sample_reverb_servers(
+        address, _TABLE, 1, 8, drop_remainder=False, timeout=1
+    )
+    self.assertEqual(sum(_rewards(dataset), []), list(range(50)))
+
+  def test_one_pass_over_two_servers(self):
+    addresses = [
+        self._address('one_pass', range(20)),
+        self._address('one_pass', range(20, 100)),
+    ]
+    dataset = sampling.sample_reverb_servers(
+        addresses, _TABLE, 1, 8, drop_remainder=False, timeout=1
+    )
+    found = sum(_rewards(dataset), [])
+    self.assertCountEqual(found, range(100))
+    # They are mixed, not one after the other.
+    self.assertBetween(sum(reward < 20 for reward in found[:40]), 1, 19)
+
+  def test_batch_that_is_larger_than_the_table(self):
+    address = self._address('one_pass', range(8))
+    with self._error('A batch of 10 is more than the 8 items that table', 20):
+      _rewards(
+          sampling.sample_reverb_servers(address, _TABLE, 1, 10, timeout=1)
+      )
+
+  def test_one_pass_of_a_restored_server(self):
+    data = make_data(range(8))
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    write.write_reverb_checkpoint(
+        data,
+        path,
+        items.TableItems(_TABLE, 1),
+        reverb_tables=[
+            table_kinds.one_pass_table(
+                _TABLE, specs.create_trajectory_data_spec(data), 8
+            )
+        ],
+    )
+    server = serve.restore_reverb_server(path)
+    self.addCleanup(server.stop)
+    dataset = sampling.sample_reverb_servers(
+        server.localhost_client(), _TABLE, 1, 8, timeout=1
+    )
+    self.assertCountEqual(sum(_rewards(dataset), []), range(8))
+
+  @pytest.mark.long
+  def test_two_writers_and_two_readers(self):
+    address = self._address('one_pass', [])
+    begins = [(0, 3000), (3000, 5000)]
+    writers = [processes.Process(_WRITER, *begin) for begin in begins]
+    readers = [processes.Process(_READER) for _ in range(2)]
+    for process in writers + readers:
+      self.addCleanup(process.kill)
+      process.wait_for('READY')
+    for reader in readers:
+      reader.tell(address)
+    for reader in readers:
+      reader.wait_for('SAMPLING')
+    for writer in writers:
+      writer.tell(address)
+    written = [int(writer.wait_for('WROTE')) for writer in writers]
+    self.assertEqual(written, [3000, 2000])
+    read = [reader.wait_for('READ').split() for reader in readers]
+    self.assertTrue(all(read))
+    self.assertCountEqual(map(int, sum(read, [])), range(5000))
+
+  # What goes wrong.
+
+  @parameterized.parameters(1, 2)
+  def test_no_item_reaches_the_table(self, num_servers):
+    addresses = [self._address('uniform', []) for _ in range(num_servers)]
+    dataset = sampling.sample_reverb_servers(
+        addresses, _TABLE, 1, 4, timeout=1
+    )
+    with self._error(f"Table '{_TABLE}' gave no item for 1 seconds", 15):
+      next(iter(dataset))
+
+  def test_items_that_come_late(self):
+    addresses = [self._address('uniform', []) for _ in range(2)]
+    dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 4)
+    iterator = iter(dataset.prefetch(1))  # It is sampled from here on.
+    time.sleep(1)
+    bulk.write_rlds_to_reverb(
+        make_data([3.0]), addresses[1], items.TableItems(_TABLE, 1)
+    )
+    self.assertAllEqual(next(iterator)[0].reward, np.full([4, 1], 3))
+
+  def test_rate_limiter_that_lets_nothing_out(self):
+    data = make_data([0, 1])
+    table = table_kinds.uniform_table(
+        _TABLE,
+        specs.create_trajectory_data_spec(data),
+        10,
+        min_size_to_sample=3,
+    )
+    server = reverb.Server([table])
+    self.addCleanup(server.stop)
+    client = server.localhost_client()
+    bulk.write_rlds_to_reverb(data, client, items.TableItems(_TABLE, 1))
+    dataset = sampling.sample_reverb_servers(client, _TABLE, 1, 4, timeout=1)
+    with self._error('It holds 2, and its .* min_size_to_sample=3', 15):
+      next(iter(dataset))
+
+  @parameterized.parameters(1, 2)
+  def test_all_priorities_are_zero(self, num_servers):
+    addresses = [
+        self._address('prioritized', range(4), priority=0.0)
+        for _ in range(num_servers)
+    ]
+    dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 4)
+    with self._error(f'All priorities of table .*{_TABLE}.* are 0', 15):
+      next(iter(dataset))
+
+  def test_sequence_length_that_the_items_do_not_have(self):
+    address = self._address('uniform', range(9), sequence_length=2)
+    dataset = sampling.sample_reverb_servers(address, _TABLE, 3, 4)
+    self.assertEqual(dataset.element_spec[0].reward.shape, [4, 3])
+    with self._error(r'sequence_length is 3, but .* found are:\] \[2\]', 15):
+      next(iter(dataset))
+
+  def test_arguments(self):
+    address = self._address('uniform', range(9))
+    no_signature = reverb.Server([testing.make_table(name=_TABLE)])
+    self.addCleanup(no_signature.stop)
+    image = make_data([0]).map(
+        lambda episode: {
+            'steps': {**episode['steps'], 'observation': tf.zeros([1, 5])}
+        }
+    )
+    spec = specs.create_trajectory_data_spec(image)
+    other = reverb.Server([table_kinds.uniform_table(_TABLE, spec, 5)])
+    self.addCleanup(other.stop)
+    for args, message in (
+        (
+            (address, 'other', 1, 4),
+            rf"has no table 'other'. Its tables are \['{_TABLE}'\]",
+        ),
+        (([], _TABLE, 1, 4), 'There are no servers'),
+        ((address, _TABLE, None, 4), 'Items of a batch have one length'),
+        ((address, _TABLE, 0, 4), 'sequence_length must be a positive integer'),
+        ((address, _TABLE, 1, 0), 'batch_size must be a positive integer'),
+        (
+            (no_signature.localhost_client(), _TABLE, 1, 4),
+            'is not of trajectories',
+        ),
+        (
+            ([address, f'localhost:{other.port}'], _TABLE, 1, 4),
+            f"localhost:{other.port} differs from .* its 'observation' is",
+        ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        sampling.sample_reverb_servers(*args)
+    with self.assertRaisesRegex(ValueError, 'timeout must be positive'):
+      sampling.sample_reverb_servers(address, _TABLE, 1, 4, timeout=0)
+
+  def test_no_server(self):
+    with socket.socket() as unused:
+      unused.bind(('localhost', 0))  # It does not listen.
+      address = f'localhost:{unused.getsockname()[1]}'
+      with self._error(f'Reverb server at {address}', 10, ConnectionError):
+        sampling.sample_reverb_servers(address, _TABLE, 1, 4, timeout=1)
+
+  @pytest.mark.long
+  def test_killed_server(self):
+    self._kill(1)
+
+  @pytest.mark.long
+  def test_killed_server_of_two(self):
+    self._kill(2)
+
+  def test_stopped_server(self):
+    other = self._address('uniform', range(30))
+    server, address = make_server('uniform', range(30))
+    dataset = sampling.sample_reverb_servers(
+        [other, address], _TABLE, 1, 4, timeout=1
+    )
+    iterator = iter(dataset)
+    next(iterator)
+    server.stop()
+    with self._error(
+        f'The Reverb server at {address} died', 10, tf.errors.UnknownError
+    ):
+      while True:
+        next(iterator)
+
+  def _kill(self, num_servers):
+    addresses = [
+        self._address('uniform', range(30)) for _ in range(num_servers - 1)
+    ]
+    process = processes.ServerProcess(_SERVER, 'uniform', 30)
+    self.addCleanup(process.kill)
+    process.serve()
+    addresses.append(process.address)
+    dataset = sampling.sample_reverb_servers(
+        addresses, _TABLE, 1, 4, timeout=2
+    )
+    iterator = iter(dataset.prefetch(2))
+    for _ in range(20):
+      next(iterator)
+    process.kill()
+    with self._error(
+        f'The Reverb server at {process.address} died while its table',
+        12,
+        tf.errors.UnknownError,
+    ):
+      while True:
+        next(iterator)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,219 @@
+"""Tests of the agent with burn-in, against an LSTM that is written in numpy."""
+
+from absl.testing import absltest
+import numpy as np
+import tensorflow as tf
+from tf_agents.agents.dqn import dqn_agent
+from tf_agents.networks import q_network
+from tf_agents.networks import q_rnn_network
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.training import burn_in
+
+_OBSERVATION = tf.TensorSpec([2], tf.float32)
+_ACTION = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
+_GAMMA = 0.9
+_UNITS = 4
+
+
+def _sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def _numpy_values(network, observation, step_type, state):
+  """Returns the values `[B, T, A]`, from the weights of a `QRnnNetwork`."""
+  weights = [w.numpy() for w in network.trainable_weights]
+  dense_in, lstm, dense_out, last = (
+      weights[0:2], weights[2:5], weights[5:7], weights[7:9]
+  )
+  hidden, cell = state
+  values = []
+  for t in range(observation.shape[1]):
+    resets = (step_type[:, t] == ts.StepType.FIRST)[:, np.newaxis]
+    hidden, cell = np.where(resets, 0, hidden), np.where(resets, 0, cell)
+    x = np.maximum(observation[:, t] @ dense_in[0] + dense_in[1], 0)
+    gates = x @ lstm[0] + hidden @ lstm[1] + lstm[2]
+    i, f, g, o = np.split(gates, 4, axis=1)  # The order of Keras.
+    cell = _sigmoid(f) * cell + _sigmoid(i) * np.tanh(g)
+    hidden = _sigmoid(o) * np.tanh(cell)
+    x = np.maximum(hidden @ dense_out[0] + dense_out[1], 0)
+    values.append(x @ last[0] + last[1])
+  return np.stack(values, axis=1)
+
+
+def _make_agent(has_memory=True, **kwargs):
+  tf.keras.utils.set_random_seed(5)
+  if has_memory:
+    network = q_rnn_network.QRnnNetwork(
+        _OBSERVATION, _ACTION, input_fc_layer_params=(3,),
+        lstm_size=(_UNITS,), output_fc_layer_params=(3,),
+    )
+  else:
+    network = q_network.QNetwork(_OBSERVATION, _ACTION, fc_layer_params=(3,))
+  agent = burn_in.BurnInDqnAgent(
+      ts.time_step_spec(_OBSERVATION),
+      _ACTION,
+      q_network=network,
+      optimizer=tf.keras.optimizers.SGD(0.1),
+      gamma=_GAMMA,
+      td_errors_loss_fn=tf.math.squared_difference,
+      **kwargs,
+  )
+  agent.initialize()
+  # The networks differ, or a target that is taken from the wrong one would not
+  # show.
+  for variable in agent._target_q_network.variables:
+    variable.assign(variable * 1.5 + 0.1)
+  return agent
+
+
+def _make_batch(step_types, seed=0):
+  """Returns a `Trajectory` `[B, T, ...]` with the given step types."""
+  generator = np.random.default_rng(seed)
+  step_type = np.array(step_types, np.int32)
+  shape = step_type.shape
+  state = {
+      str(i): generator.normal(size=(*shape, _UNITS)).astype(np.float32)
+      for i in range(2)
+  }
+  return trajectory.Trajectory(
+      step_type=step_type,
+      observation=generator.normal(size=(*shape, 2)).astype(np.float32),
+      action=generator.integers(0, 3, shape),
+      policy_info={'state': state},
+      next_step_type=np.roll(step_type, -1, axis=1),
+      reward=generator.normal(size=shape).astype(np.float32),
+      discount=generator.choice([0.0, 1.0], shape).astype(np.float32),
+  )
+
+
+def _numpy_loss(agent, batch, state, mask, cql_alpha=0.0):
+  """Returns the loss of a batch, of which `mask` `[B, T-1]` counts."""
+  arguments = batch.observation, batch.step_type, state
+  values = _numpy_values(agent._q_network, *arguments)
+  target = _numpy_values(agent._target_q_network, *arguments)
+  best = values[:, 1:].argmax(-1)
+
+  def at(array, index):
+    return np.take_along_axis(array, index[..., np.newaxis], -1)[..., 0]
+
+  taken = at(values[:, :-1], batch.action[:, :-1])
+  error = (
+      batch.reward[:, :-1]
+      + _GAMMA * batch.discount[:, :-1] * at(target[:, 1:], best)
+      - taken
+  )
+  conservative = np.log(np.exp(values[:, :-1]).sum(-1)) - taken
+  return np.mean(np.array(mask) * (error**2 + cql_alpha * conservative))
+
+
+_ZEROS = (np.zeros([1, _UNITS]), np.zeros([1, _UNITS]))
+_FIRST, _MID, _LAST = 0, 1, 2
+
+
+class BurnInDqnAgentTest(tf.test.TestCase):
+
+  def test_loss_is_that_of_the_frames_after_the_burn_in(self):
+    agent = _make_agent(burn_in=2, cql_alpha=0.3)
+    batch = _make_batch([[_MID] * 6, [_MID] * 6])
+    mask = [[0, 0, 1, 1, 1]] * 2
+    self.assertAllClose(
+        agent.loss(_tensors(batch)).loss,
+        _numpy_loss(agent, batch, _ZEROS, mask, cql_alpha=0.3),
+        rtol=1e-5,
+    )
+
+  def test_sequence_that_starts_with_its_episode_needs_no_burn_in(self):
+    agent = _make_agent(burn_in=2)
+    batch = _make_batch([[_FIRST] + [_MID] * 5, [_MID] * 6])
+    mask = [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
+    self.assertAllClose(
+        agent.loss(_tensors(batch)).loss,
+        _numpy_loss(agent, batch, _ZEROS, mask),
+        rtol=1e-5,
+    )
+
+  def test_frames_from_the_last_step_on_have_no_loss(self):
+    agent = _make_agent()
+    batch = _make_batch([
+        [_MID, _MID, _MID, _LAST, _LAST, _LAST],  # Padding is LAST, too.
+        [_MID, _MID, _MID, _MID, _MID, _LAST],
+    ])
+    mask = [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    self.assertAllClose(
+        agent.loss(_tensors(batch)).loss,
+        _numpy_loss(agent, batch, _ZEROS, mask),
+        rtol=1e-5,
+    )
+
+  def test_starts_from_the_state_stored_with_the_first_frame(self):
+    agent = _make_agent(burn_in=1, stored_state=True)
+    batch = _make_batch([[_MID] * 4] * 3)
+    state = [batch.policy_info['state'][i][:, 0] for i in ('0', '1')]
+    mask = [[0, 1, 1]] * 3
+    loss = agent.loss(_tensors(batch)).loss
+    self.assertAllClose(
+        loss, _numpy_loss(agent, batch, state, mask), rtol=1e-5
+    )
+    self.assertNotAllClose(
+        loss, _numpy_loss(agent, batch, _ZEROS, mask), rtol=1e-3
+    )
+
+  def test_no_gradient_goes_back_into_the_burn_in(self):
+    for step_type, trains_burn_in in ((_MID, False), (_FIRST, True)):
+      agent = _make_agent(burn_in=2)
+      batch = _tensors(_make_batch([[step_type] + [_MID] * 4]))
+      with tf.GradientTape() as tape:
+        tape.watch(batch.observation)
+        loss = agent.loss(batch, training=True).loss
+      gradient = tape.gradient(loss, batch.observation)
+      self.assertAllGreater(
+          tf.reduce_max(tf.abs(gradient[0, 2:4]), axis=1), 0.0
+      )
+      if trains_burn_in:
+        self.assertAllGreater(
+            tf.reduce_max(tf.abs(gradient[0, :2]), axis=1), 0.0
+        )
+      else:
+        self.assertAllEqual(gradient[0, :2], tf.zeros([2, 2]))
+
+  def test_without_a_memory_it_is_tf_agents_double_dqn(self):
+    agent = _make_agent(has_memory=False)
+    batch = _make_batch([[_MID, _MID], [_MID, _LAST], [_LAST, _FIRST]])
+    batch = batch._replace(policy_info=())
+    theirs = dqn_agent.DdqnAgent(
+        ts.time_step_spec(_OBSERVATION),
+        _ACTION,
+        q_network=agent._q_network,
+        target_q_network=agent._target_q_network,
+        optimizer=None,
+        gamma=_GAMMA,
+        td_errors_loss_fn=tf.math.squared_difference,
+    )
+    batch = _tensors(batch)
+    self.assertAllClose(
+        agent.loss(batch).loss, theirs._loss(batch, gamma=_GAMMA).loss
+    )
+
+  def test_a_train_step_lowers_the_loss(self):
+    agent = _make_agent(burn_in=1)
+    batch = _tensors(_make_batch([[_MID] * 5] * 4))
+    before = agent.loss(batch).loss
+    agent.train(batch)
+    self.assertLess(agent.loss(batch).loss, before)
+
+  def test_arguments_that_do_not_fit(self):
+    with self.assertRaisesRegex(ValueError, 'burn_in must not be negative'):
+      _make_agent(burn_in=-1)
+    with self.assertRaisesRegex(ValueError, 'needs a network that has a state'):
+      _make_agent(has_memory=False, stored_state=True)
+
+
+def _tensors(batch):
+  return tf.nest.map_structure(tf.convert_to_tensor, batch)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,52 @@
+"""Tests of the environments to train in."""
+
+from absl.testing import absltest
+import gym
+import numpy as np
+
+from rlds2reverb.training import environments
+
+
+class PositionOnlyCartPoleTest(absltest.TestCase):
+
+  def test_it_is_cart_pole_without_velocities(self):
+    full = gym.make('CartPole-v1')
+    hidden = gym.make('PositionOnlyCartPole-v1')
+    full.seed(3)
+    hidden.seed(3)
+    generator = np.random.default_rng(0)
+    for _ in range(3):
+      expected, observation = full.reset(), hidden.reset()
+      done = False
+      while not done:
+        np.testing.assert_array_equal(observation, expected[[0, 2]])
+        self.assertIn(observation, hidden.observation_space)
+        action = int(generator.integers(2))
+        expected, *rest = full.step(action)
+        observation, reward, done, _ = hidden.step(action)
+        self.assertEqual((reward, done), tuple(rest[:2]))
+
+  def test_it_has_the_time_limit_of_cart_pole(self):
+    self.assertEqual(
+        gym.spec('PositionOnlyCartPole-v1').max_episode_steps,
+        gym.spec('CartPole-v1').max_episode_steps,
+    )
+
+
+class MakeEnvironmentTest(absltest.TestCase):
+
+  def test_the_seed_sets_the_initial_state(self):
+    starts = [
+        environments.make_environment('Pendulum-v1', seed).reset().observation
+        for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(starts[0], starts[1])
+    self.assertNotAlmostEqual(starts[0][0], starts[2][0])
+
+  def test_no_such_environment(self):
+    with self.assertRaisesRegex(ValueError, 'no gym environment'):
+      environments.make_environment('Nothing-v9', 0)
+
+
+if __name__ == '__main__':
+  absltest.main()
