@@ -175,7 +175,10 @@ class PlannerTest(parameterized.TestCase):
       plans.Planner([])
     with self.assertRaisesRegex(ValueError, "'a' cross.*'b' are padded"):
       plans.Planner(
-          [_table('a', end_of_episode='cross'), _table('b', end_of_episode='pad')]
+          [
+              _table('a', end_of_episode='cross'),
+              _table('b', end_of_episode='pad'),
+          ]
       )
 
 
