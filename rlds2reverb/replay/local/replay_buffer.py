@@ -353,6 +353,11 @@ def _fill(rlds_data, items, capacity, sampler, kwargs) -> ring.FrameRing:
   spec = rlds_data
   if isinstance(rlds_data, tf.data.Dataset):
     source = frames_lib.make_frame_source(rlds_data, items, **kwargs)
+    if source.of_sequences:
+      raise ValueError(
+          'Sequences do not say which episode they are of, so no frames can be'
+          ' appended to them. Give the RLDS data set that they were made from.'
+      )
     [items] = source.tables
     spec = source.spec
   elif not isinstance(rlds_data, trajectory.Trajectory):

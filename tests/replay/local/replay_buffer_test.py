@@ -180,6 +180,8 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     for wrong in dict(sequence_length=3), dict(end_of_episode='pad'):
       with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
         _Buffer(found, **wrong)
+    with self.assertRaisesRegex(ValueError, 'no frames can be appended'):
+      _Buffer(found, capacity=20)
 
   def test_encoded_images_are_decoded_after_sampling(self):
     rng = np.random.default_rng(0)
