@@ -215,7 +215,7 @@ t.loading.load_frames(data, t._items(), {folder!r})
         [sys.executable, '-c', code], stdout=subprocess.PIPE
     ) as process:
       process.stdout.readline()
-      with self.assertRaisesRegex(BlockingIOError, 'another process'):
+      with self.assertRaisesRegex(BlockingIOError, 'Another process'):
         loading.load_frames(_known_data(), _items(), folder)
       process.send_signal(signal.SIGKILL)
       process.wait()
