@@ -93,6 +93,8 @@ setuptools.setup(
     ],
     extras_require={
         'test': ['pytest', 'pytest-xdist'],
+        # For `convert --runner`. It takes 165 MB, and an older pillow.
+        'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11. The
         # tests read what it has recorded, so they do without these 370 MB.
         'recording': [

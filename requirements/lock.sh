@@ -3,7 +3,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for version in 3.10 3.11; do
-  UV_CUSTOM_COMPILE_COMMAND='bash requirements/lock.sh' uv pip compile \
-    setup.py --extra test --python-version "$version" --no-emit-index-url \
-    --quiet --upgrade --output-file "requirements/python$version.txt"
+  # With Apache Beam some packages have other versions, so it has its own files.
+  for extra in '' beam; do
+    UV_CUSTOM_COMPILE_COMMAND='bash requirements/lock.sh' uv pip compile \
+      setup.py --extra test ${extra:+--extra "$extra"} \
+      --python-version "$version" --no-emit-index-url --quiet --upgrade \
+      --output-file "requirements/${extra:+$extra-}python$version.txt"
+  done
 done

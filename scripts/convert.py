@@ -8,15 +8,18 @@ command goes on, and ends with the same items as if nothing had happened.
 """
 
 import sys
+from typing import Optional, Sequence
 
 from absl import app
 from absl import flags
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import convert as convert_lib
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quarantine
+from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.replay import items as items_lib
@@ -33,10 +36,18 @@ _CHECKPOINT_DIR = flags.DEFINE_string(
     'checkpoint_dir', None, 'A new directory, for a Reverb checkpoint.'
 )
 _SERVER_ADDRESS = flags.DEFINE_string(
-    'server_address', None, 'A running Reverb server, host:port.'
+    'server_address',
+    None,
+    'A running Reverb server, host:port; or several, joined by commas, each of'
+    ' which gets its share of the episodes.',
 )
 _RLDS_DIR = flags.DEFINE_string(
     'rlds_dir', None, 'A new directory, for an RLDS data set.'
+)
+_STATISTICS_DIR = flags.DEFINE_string(
+    'statistics_dir',
+    None,
+    'A new directory, for the statistics of the fields: statistics.json.',
 )
 _TABLE = flags.DEFINE_string('table', 'experience', "The table's name.")
 _SEQUENCE_LENGTH = flags.DEFINE_integer(
@@ -94,6 +105,14 @@ _ONLY_QUARANTINED = flags.DEFINE_string(
 _NUM_WORKERS = flags.DEFINE_integer(
     'num_workers', 1, 'Processes that work at once.', lower_bound=1
 )
+_RUNNER = flags.DEFINE_string(
+    'runner',
+    None,
+    'What runs the job on Apache Beam: FnApiRunner, FlinkRunner, SparkRunner,'
+    " DataflowRunner, PortableRunner. Beam's own options follow as flags, as in"
+    ' --direct_num_workers=2; so does --num_workers. By default the job runs'
+    ' without Beam.',
+)
 _TASK_MB = flags.DEFINE_float(
     'task_mb',
     64.0,
@@ -117,18 +136,18 @@ def _output() -> plan_lib.Output:
       (plan_lib.CHECKPOINT, _CHECKPOINT_DIR.value),
       (plan_lib.SERVER, _SERVER_ADDRESS.value),
       (plan_lib.RLDS, _RLDS_DIR.value),
+      (plan_lib.STATISTICS, _STATISTICS_DIR.value),
   ]
   outputs = [(kind, place) for kind, place in outputs if place is not None]
   if len(outputs) != 1:
     raise app.UsageError(
-        'One of --checkpoint_dir, --server_address and --rlds_dir must have a'
-        ' value.'
+        'One of --checkpoint_dir, --server_address, --rlds_dir and'
+        ' --statistics_dir must have a value.'
     )
   ((kind, place),) = outputs
   if kind == plan_lib.SERVER:
     return plan_lib.Output(kind, place)
-  name = {plan_lib.CHECKPOINT: 'The checkpoint', plan_lib.RLDS: 'The output'}
-  place = files.expand_local(files.user_path(place), name[kind])
+  place = files.user_path(place)
   split = 'train' if kind == plan_lib.RLDS else ''
   return plan_lib.Output(kind, place, split)
 
@@ -157,7 +176,7 @@ def _make_plan() -> plan_lib.Plan:
     path = files.user_path(_ONLY_QUARANTINED.value)
     only = path, quarantine.read_ranges(path, opened)
   tables = []
-  if output.kind != plan_lib.RLDS:
+  if output.kind in (plan_lib.CHECKPOINT, plan_lib.SERVER):
     tables = [
         items_lib.TableItems(
             _TABLE.value,
@@ -178,7 +197,30 @@ def _make_plan() -> plan_lib.Plan:
   )
 
 
-def main():
+def _beam_runner(options: Sequence[str]) -> Optional[running.Runner]:
+  """Returns what runs the job on Beam, or None if the job runs without."""
+  if _RUNNER.value is None:
+    return None
+  try:
+    from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
+  except ModuleNotFoundError as e:
+    raise ValueError(
+        f'--runner={_RUNNER.value} needs Apache Beam, and there is no {e.name}:'
+        ' pip install rlds2reverb[beam].'
+    ) from e
+  options = [f'--runner={_RUNNER.value}', *options]
+  if flags.FLAGS['num_workers'].present:
+    options.append(f'--num_workers={_NUM_WORKERS.value}')
+  unknown = beam.unknown_options(options)
+  for name in unknown:
+    hint = checks.did_you_mean(name, flags.FLAGS)
+    if hint:
+      raise app.UsageError(f'Neither this program nor Beam has --{name}.{hint}')
+  return beam.BeamRunner(options)
+
+
+def main(*beam_options: str):
+  runner = _beam_runner(beam_options)
   plan = _make_plan()
   skips = _INVALID_EPISODES.value == 'skip'
   try:
@@ -189,6 +231,7 @@ def main():
           num_workers=_NUM_WORKERS.value,
           dry_run=_DRY_RUN.value,
           max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
+          runner=runner,
       )
   except KeyboardInterrupt:
     print(
@@ -201,4 +244,8 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main, (convert_lib.JobError, tasks_lib.TaskError))
+  flags_lib.run(
+      main,
+      (convert_lib.JobError, tasks_lib.TaskError),
+      takes_more=lambda: _RUNNER.value is not None,
+  )

@@ -1,5 +1,9 @@
 # Makes the environment in .venv, if it is not there or not as setup.py says,
 # and activates it. To be sourced, in the top folder of the repository.
+#
+# With EXTRA=beam it is another one, in .venv-beam, which has that extra too.
+venv=.venv${EXTRA:+-$EXTRA}
+locks=requirements/${EXTRA:+$EXTRA-}python
 
 fail() {
   echo "rlds2reverb: $*" >&2
@@ -14,7 +18,7 @@ find_python() {
   for name in "$@"; do
     version=$("$name" -c \
       'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
-    if [ -f "requirements/python$version.txt" ]; then
+    if [ -f "$locks$version.txt" ]; then
       echo "$name"
       return
     fi
@@ -54,13 +58,13 @@ show_progress() {
 make_environment() {
   local python lock
   python=$(find_python) || exit 1
-  lock=requirements/python$("$python" -c \
+  lock=$locks$("$python" -c \
     'import sys; print("%d.%d" % sys.version_info[:2])').txt
-  echo "Making the environment in .venv (2.1 GB) with $("$python" --version)," \
+  echo "Making the environment in $venv (${EXTRA:+more than }2.1 GB) with $("$python" --version)," \
     "from $lock ..." >&2
-  rm -rf .venv
-  if ! "$python" -m venv .venv 2>/dev/null; then
-    rm -rf .venv
+  rm -rf "$venv"
+  if ! "$python" -m venv "$venv" 2>/dev/null; then
+    rm -rf "$venv"
     # Debian has the module that venv needs in a package of its own.
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
       echo "Installing python3-venv ..." >&2
@@ -68,26 +72,26 @@ make_environment() {
         apt-get -q install -y --no-install-recommends python3-venv >/dev/null ||
         fail "could not install Debian's package python3-venv."
     fi
-    "$python" -m venv .venv ||
+    "$python" -m venv "$venv" ||
       fail "$python cannot make an environment. On Debian:" \
         "apt-get install python3-venv"
   fi
   # The lock file has every package, so that pip has nothing to resolve.
   (
     set -o pipefail
-    .venv/bin/python -m pip install --disable-pip-version-check --no-deps \
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps \
       --progress-bar off --use-pep517 --requirement "$lock" |
       show_progress "$lock"
   ) || fail "could not install what $lock lists; pip says why above."
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
     --no-deps --no-build-isolation --editable . ||
     fail "could not install rlds2reverb itself; pip says why above."
-  made_from > .venv/made_from
+  made_from > "$venv/made_from"
 }
 
 made_from() {
   cksum setup.py requirements/*.txt
 }
 
-[ "$(made_from)" = "$(cat .venv/made_from 2>/dev/null)" ] || make_environment
-. .venv/bin/activate
+[ "$(made_from)" = "$(cat "$venv/made_from" 2>/dev/null)" ] || make_environment
+. "$venv/bin/activate"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the tests, but for those that take long; arguments go to pytest: `-m long`
-# runs just these.
+# runs just these. With EXTRA=beam it runs those of Apache Beam, which are skipped
+# otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 TF_CPP_MIN_LOG_LEVEL=2 exec python -m pytest --numprocesses=2 --quiet \
-  -m 'not long' "$@" tests
+  -m 'not long' "$@" "tests${EXTRA:+/jobs/$EXTRA}"

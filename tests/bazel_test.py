@@ -38,6 +38,7 @@ _FLOORS = (
     'training',
     'jobs/descriptions',
     'jobs',
+    'jobs/beam',
 )
 _OUTPUT_FOLDERS = ('build', 'dist', '__pycache__')
 

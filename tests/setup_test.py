@@ -23,9 +23,11 @@ def _read_setup():
     os.chdir(folder)
 
 
-def _read_lock(version):
+def _read_lock(version, extra=''):
   """Returns the locked version of each package, by its normalised name."""
-  path = os.path.join(_ROOT, 'requirements', f'python{version}.txt')
+  path = os.path.join(
+      _ROOT, 'requirements', f'{extra and extra + "-"}python{version}.txt'
+  )
   with open(path, encoding='utf-8') as f:
     lines = [line.partition('#')[0].strip() for line in f]
   pins = [line.split('==') for line in lines if line]
@@ -34,19 +36,21 @@ def _read_lock(version):
 
 class LockFilesTest(parameterized.TestCase):
 
-  @parameterized.parameters(*_VERSIONS)
-  def test_a_lock_file_has_what_setup_py_asks_for(self, version):
-    locked = _read_lock(version)
+  @parameterized.product(version=_VERSIONS, extra=['', 'beam'])
+  def test_a_lock_file_has_what_setup_py_asks_for(self, version, extra):
+    locked = _read_lock(version, extra)
     setup = _read_setup()
     wanted = [*setup.install_requires, *setup.extras_require['test']]
+    if extra:
+      wanted += setup.extras_require[extra]
     self.assertNotEmpty(wanted)
     for requirement in map(requirements.Requirement, wanted):
       name = utils.canonicalize_name(requirement.name)
       self.assertIn(name, locked, 'Run requirements/lock.sh.')
       self.assertTrue(
           requirement.specifier.contains(locked[name]),
-          f'setup.py asks for {requirement}, and python{version}.txt has'
-          f' {locked[name]}. Run requirements/lock.sh.',
+          f'setup.py asks for {requirement}, and the lock file of Python'
+          f' {version} has {locked[name]}. Run requirements/lock.sh.',
       )
 
   def test_there_is_a_lock_file_for_every_python_that_setup_py_allows(self):

@@ -9,7 +9,8 @@ import contextlib
 import io
 import os
 import re
-from typing import Iterator, List, Union
+import shutil
+from typing import BinaryIO, Iterator, List, Union
 
 from etils import epath
 import tensorflow as tf
@@ -130,6 +131,56 @@ def open_text(path: str) -> io.StringIO:
     text = io.StringIO(f.read())
   text.name = path
   return text
+
+
+@contextlib.contextmanager
+def open_binary(path: str) -> Iterator[BinaryIO]:
+  """Yields a file that is open for reading bytes, with `read` and `seek`.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    OSError: if it cannot be read.
+  """
+  opened = tf.io.gfile.GFile(path, 'rb') if is_url(path) else open(path, 'rb')
+  with os_errors(path), opened as f:
+    yield f
+
+
+def size_of(path: str) -> int:
+  """Returns the number of bytes of a file.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+  """
+  if not is_url(path):
+    return os.path.getsize(path)
+  with os_errors(path):
+    return tf.io.gfile.stat(path).length
+
+
+def make_folder(path: str) -> None:
+  """Makes a folder, and its parents, if it is not there."""
+  with os_errors(path):
+    epath.Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def remove(path: str) -> None:
+  """Removes a file, if it is there."""
+  with contextlib.suppress(FileNotFoundError):
+    if not is_url(path):
+      os.unlink(path)
+    else:
+      with os_errors(path):
+        tf.io.gfile.remove(path)
+
+
+def remove_folder(path: str) -> None:
+  """Removes a folder and all that is in it, if it is there."""
+  if not is_url(path):
+    shutil.rmtree(path, ignore_errors=True)
+    return
+  with contextlib.suppress(FileNotFoundError), os_errors(path):
+    tf.io.gfile.rmtree(path)
 
 
 @contextlib.contextmanager

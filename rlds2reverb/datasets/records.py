@@ -16,8 +16,11 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import dataset_builder
 from tensorflow_datasets.core import file_adapters
 from tensorflow_datasets.core import reader
+from tensorflow_datasets.core.utils import read_config as read_config_lib
 
-from rlds2reverb.datasets import joining
+from rlds2reverb.datasets import files as files_lib
+from rlds2reverb.datasets import record_lengths
+from rlds2reverb.datasets import slots
 from rlds2reverb.episodes import packs
 
 RECORD = 'record'
@@ -25,21 +28,28 @@ RECORD = 'record'
 # So many records of a few bytes take no more time each than more of them would.
 _MAX_BATCH = 512
 
-# So many records are read at a time where large ones may stand side by side.
-# To batch them takes their bytes twice.
-_SMALL_BATCH = 4
-
-# A batch of so few records takes long to read, whatever is done with it.
-_FEW_RECORDS = 32
-
 # So many times the bytes of a batch may be in memory.
-_MANY_BATCHES = 16
+_MANY_BATCHES = 4
+
+# So many records are looked at together where it is not known how large they
+# may be, or fewer if they are large on average.
+_GROUP = 16
+_GROUPS_PER_BATCH = 8
+
+# In files of more bytes nobody looks for large records before they are read.
+_MAX_SEARCHED_BYTES = 4 << 30
 
 # How many files are asked for their size at a time.
 _MAX_STATS = 16
 
+# From so many files TFDS reads at a time.
+_CYCLE_LENGTH = 16
+
 # The mark of a batch after which nothing has to be read again.
 _FINE = np.int64(-1)
+
+# The number after that of the last batch.
+_DONE = np.int64(-1)
 
 # Nothing here needs AutoGraph, which would take most of a second to find out.
 _no_autograph = tf.autograph.experimental.do_not_convert
@@ -77,13 +87,11 @@ def record_batches(
     read_config: the options of TFDS.
     max_bytes: how many bytes of records a batch should have at most; see
       `packs.bounds_of_parts`. Up to 512 records are read before they are cut
-      into batches: as many as have `max_bytes` on average. To look at each
-      before it is read would take longer than to read it. Where large records
-      are likely to stand side by side, 4 at a time are read, and joined while
-      they fit: in a split of more than 32 MiB, if TFDS did not shuffle the data
-      set, if the average sizes of its files differ, if it has one file, or if
-      records are large. Elsewhere so many large records in a row take as much
-      memory as they have bytes, twice.
+      into batches. They have no more than `5 * max_bytes` bytes, whatever the
+      files hold; or `max_bytes` more than one record that is larger. To know
+      that, the lengths of all records are looked up before. Of files that are
+      remote, not in TFRecord format, or larger than 4 GiB in all they are not;
+      then it is no more than `max_bytes` and 16 records.
 
   Returns:
     A data set of pairs, the arguments of `cut_out`, which returns a batch. None
@@ -101,8 +109,12 @@ def record_batches(
   if is_repeatable:
     # The number of records is checked below.
     read_config = dataclasses.replace(read_config, assert_cardinality=False)
-  file_format = read_config.file_format or builder.info.file_format
-  records = _Reader(file_format or file_adapters.DEFAULT_FILE_FORMAT).read(
+  file_format = (
+      read_config.file_format
+      or builder.info.file_format
+      or file_adapters.DEFAULT_FILE_FORMAT
+  )
+  records = _Reader(file_format).read(
       instructions=split,
       split_infos=builder.info.splits.values(),
       read_config=read_config,
@@ -111,19 +123,35 @@ def record_batches(
   )
   if records.element_spec.get(RECORD) != tf.TensorSpec([], tf.string):
     return None  # Another version of TFDS may work in another way.
+  files = split_info.file_instructions
+  num_bytes = _bytes_of_files(files)
   size = _batch_size(split_info, max_bytes)
-  small = _small_batch_size(builder.info, split_info, size, max_bytes)
-  join = lambda batches: (
-      batches
-      if small == size
-      else joining.join_batches(batches, RECORD, max_bytes, size)
-  )
+  group_size = size
+  if size > 1 and num_bytes > _MANY_BATCHES * max_bytes:
+    group_size = _group_size(
+        files, num_bytes, size, max_bytes, file_format, read_config
+    )
+  if group_size == size:
+    strip = lambda batch: batch
+    batches = records.batch(size)
+  else:
+    strip = lambda batch: slots.without_fillers(batch, RECORD)
+    batches = slots.batch_by_bytes(
+        records, RECORD, max_bytes, num_slots=size, group_size=group_size
+    )
   cut = _no_autograph(lambda batch: _cut(batch, max_bytes))
   if not is_repeatable:
-    batches = records.batch(small).map(_no_autograph(lambda one: (_FINE, one)))
-    return join(batches).flat_map(_no_autograph(lambda _, batch: cut(batch)))
+    return batches.flat_map(_no_autograph(lambda batch: cut(strip(batch))))
+  num_records = sum(file.take for file in files)
   return _batches_until_an_error(
-      records, split_info.file_instructions, small, join, cut
+      records,
+      num_records,
+      batches,
+      # One for each file that cannot be read, one for the end, and what the
+      # divisions leave.
+      num_records // size + num_bytes // max_bytes + len(files) + 4,
+      strip,
+      cut,
   )
 
 
@@ -171,124 +199,137 @@ def _batch_size(split_info, max_bytes: int) -> int:
   return min(max(size, 1), _MAX_BATCH)
 
 
-def _small_batch_size(info, split_info, size: int, max_bytes: int) -> int:
-  """Returns how many records are read before their bytes are looked at.
-
-  To look costs some 20 microseconds a record, several times as much as to read
-  a short episode. So it is done only where that does not count, or where large
-  records may stand side by side: TFDS spreads them, unless it kept the order.
-
-  Args:
-    info: the `DatasetInfo`.
-    split_info: the split.
-    size: how many records have `max_bytes` on average, or `_MAX_BATCH`.
-    max_bytes: how many bytes of records a batch should have at most.
-  """
-  if size <= _SMALL_BATCH:
-    return size
-  files = split_info.file_instructions
+def _bytes_of_files(files) -> int:
+  """Returns the bytes of all files, or 0 if one is not there."""
   try:
     with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
-      num_bytes = list(executor.map(_file_bytes, files))
+      return sum(executor.map(_file_bytes, files))
   except tf.errors.OpError:
-    return size  # That a file cannot be read is told when it is read.
-  if sum(num_bytes) <= _MANY_BATCHES * max_bytes:
-    return size
-  if (
-      info.disable_shuffling
-      or size <= _FEW_RECORDS
-      or (len(files) == 1 and size < _MAX_BATCH)
-      or _differ(files, num_bytes, max_bytes)
-  ):
-    return _SMALL_BATCH
-  return size
+    return 0  # That the file cannot be read is told when it is read.
 
 
 def _file_bytes(file) -> int:
   return tf.io.gfile.stat(os.fspath(file.filename)).length
 
 
-def _differ(files, num_bytes: Sequence[int], max_bytes: int) -> bool:
-  """Returns whether some files have many more bytes than their records say."""
-  averages = [
-      size / max(file.examples_in_shard, 1)
-      for size, file in zip(num_bytes, files)
-  ]
-  usual = sorted(averages)[(len(averages) - 1) // 2]
-  # A file of a few records may have larger ones by chance.
-  excess = sum(
-      max(size - 1.5 * usual * file.examples_in_shard, 0)
-      for size, file in zip(num_bytes, files)
-  )
-  return excess > _MANY_BATCHES * max_bytes
+def _group_size(
+    files, num_bytes: int, size: int, max_bytes: int, file_format, read_config
+) -> int:
+  """Returns how many records are read before their bytes are looked at.
+
+  To look costs some 20 microseconds, several times as much as to read a short
+  episode. So it is not done where the files are known to have too few large
+  records side by side to fill the memory.
+
+  Args:
+    files: the instructions of TFDS.
+    num_bytes: the bytes of the files.
+    size: how many records have `max_bytes` on average, or `_MAX_BATCH`.
+    max_bytes: how many bytes of records a batch should have at most.
+    file_format: the format of the files.
+    read_config: the options of TFDS.
+
+  Returns:
+    The number of records; `size` if nobody has to look.
+  """
+  cycle_length = read_config.interleave_cycle_length
+  if cycle_length == read_config_lib.MISSING:
+    cycle_length = _CYCLE_LENGTH
+  paths = [os.fspath(file.filename) for file in files]
+  if (
+      file_format != file_adapters.FileFormat.TFRECORD
+      or cycle_length is None
+      or read_config.repeat_filenames
+      or any(map(files_lib.is_url, paths))
+      or num_bytes > _MAX_SEARCHED_BYTES
+  ):
+    return min(max(size // _GROUPS_PER_BATCH, 1), _GROUP)
+  try:
+    lengths = [
+        record_lengths.read_lengths(path, file.skip + file.take)[file.skip :]
+        for path, file in zip(paths, files)
+    ]
+  except OSError:
+    return size  # That the file cannot be read is told when it is read.
+  for group_size in size, min(_GROUP, size):
+    most = record_lengths.most_bytes(lengths, group_size, cycle_length)
+    if most <= _MANY_BATCHES * max_bytes:
+      return group_size
+  return 1
 
 
 def _batches_until_an_error(
     records: tf.data.Dataset,
-    files: Sequence[Any],
-    size: int,
-    join: Callable[[tf.data.Dataset], tf.data.Dataset],
+    num_records: int,
+    batches: tf.data.Dataset,
+    max_batches: int,
+    strip: Callable[[Dict[str, tf.Tensor]], Dict[str, tf.Tensor]],
     cut: Callable[[Dict[str, tf.Tensor]], tf.data.Dataset],
 ) -> tf.data.Dataset:
-  """Batches records, so that none before an error is lost.
+  """Reads batches, so that no record before an error is lost.
 
-  `batch` loses the records of the batch in which an error occurs. So batches
-  are numbered, and those with an error are left out. Where a number is missing,
-  the records from there on are read again, one by one.
+  A data set of batches loses the records of the batch in which an error occurs.
+  So batches are numbered, and those with an error are left out. Where a number
+  is missing, the records from there on are read again, one by one.
 
   Args:
     records: a data set of dicts of `[]`.
-    files: the instructions of TFDS, which say how many there must be.
-    size: how many records are read at a time.
-    join: a function that joins the batches of that size; see
-      `joining.join_batches`. The mark is where to read again, or `_FINE`.
-    cut: a function that returns the data set of the parts of a batch.
+    num_records: how many there must be.
+    batches: the same records, in batches.
+    max_batches: how many batches there may be, with those of errors.
+    strip: a function that returns the records of a batch.
+    cut: a function that returns the data set of the parts of such records.
 
   Returns:
     A data set of the parts of all batches.
   """
-  num_records = sum(file.take for file in files)
-  num_batches = -(-num_records // size)
-  # A file that cannot be opened fails again and again, which must end.
-  numbers = tf.data.Dataset.range(num_batches + len(files) + 1)
-  batches = tf.data.Dataset.zip((numbers, records.batch(size))).ignore_errors()
   nothing = {name: tf.constant([], tf.string) for name in records.element_spec}
-  end = tf.data.Dataset.from_tensors((np.int64(num_batches), nothing))
+  no_batch = tf.data.Dataset.from_tensors(nothing)
+  # A file that cannot be opened fails again and again, which must end.
+  numbers = tf.data.Dataset.range(max_batches)
+  numbered = tf.data.Dataset.zip(
+      (numbers, batches.concatenate(no_batch))
+  ).ignore_errors()
+  end = tf.data.Dataset.from_tensors((_DONE, nothing))
   checked = records.apply(
       tf.data.experimental.assert_cardinality(num_records)
   )
 
   @_no_autograph
   def one_by_one(start):
-    failing = tf.data.Dataset.from_tensors(nothing).map(_no_autograph(_fail))
+    failing = no_batch.map(_no_autograph(_fail))
     ones = checked.skip(start).batch(1).concatenate(failing)
     return tf.data.Dataset.zip((
         tf.data.Dataset.from_tensors(np.array([0, 1])).repeat(), ones
     ))
 
   @_no_autograph
-  def find_missing(position, numbered):
+  def find_missing(state, numbered):
+    position, start = state
     number, batch = numbered
-    start = tf.minimum(position * size, num_records)
-    expected = tf.minimum(num_records - start, size)
-    is_there = (number == position) & (
-        tf.size(batch[RECORD], tf.int64) == expected
+    is_end = tf.size(batch[RECORD]) == 0
+    batch = strip(batch)
+    stop = start + tf.size(batch[RECORD], tf.int64)
+    is_there = (number == position) & tf.where(
+        is_end, stop == num_records, stop <= num_records
     )
-    stop = tf.where(is_there, expected, 0)
-    return tf.where(is_there, _FINE, start), tf.nest.map_structure(
-        lambda leaf: leaf[:stop], batch
-    )
+    size = tf.where(is_there, stop - start, 0)
+    batch = tf.nest.map_structure(lambda leaf: leaf[:size], batch)
+    next_position = tf.where(is_end, _DONE, position + 1)
+    return (next_position, stop), (tf.where(is_there, _FINE, start), batch)
 
   @_no_autograph
   def parts(start, batch):
     return tf.cond(
-        start == _FINE,
-        lambda: cut(batch),
-        lambda: cut(batch).concatenate(one_by_one(start)),
+        start == _FINE, lambda: cut(batch), lambda: one_by_one(start)
     )
 
-  marked = batches.concatenate(end).enumerate().map(find_missing)
-  return join(marked).flat_map(parts)
+  zero = tf.constant(0, tf.int64)
+  return (
+      numbered.concatenate(end)
+      .scan((zero, zero), find_missing)
+      .flat_map(parts)
+  )
 
 
 def _fail(nothing):

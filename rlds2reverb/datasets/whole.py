@@ -11,7 +11,8 @@ While a process writes a local folder `data`, there are beside it:
 
 What a process that has died leaves there, the next writer removes or puts back.
 Only a local file system can rename a folder. On others, a folder is whole when
-its last file is there.
+its last file is there. Until then it has a file `.unfinished`: where there is
+that and no last file, a writer has died, or is at work.
 """
 
 import contextlib
@@ -27,6 +28,9 @@ import tensorflow as tf
 from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
+
+
+_UNFINISHED = '.unfinished'
 
 
 class _Names(NamedTuple):
@@ -106,6 +110,17 @@ def put_right(directory: str) -> None:
     with contextlib.suppress(BlockingIOError):
       with locks.locked(names.lock, names.target) as is_locked:
         _put_right(names, is_locked)
+
+
+def is_unfinished(directory: str, marker: str) -> bool:
+  """Returns whether a writer has left a folder at a URL that is not whole.
+
+  Args:
+    directory: the folder.
+    marker: the name of its last file.
+  """
+  names = files.names_in(directory) if files.is_url(directory) else []
+  return _UNFINISHED in names and marker not in names
 
 
 def write_text(path: str, text: str) -> None:
@@ -200,6 +215,9 @@ def _new_remote(
     directory: str, markers: Sequence[str], replace: bool
 ) -> Iterator[str]:
   """Yields a local folder, which is copied to a URL at the end."""
+  if markers and is_unfinished(directory, markers[-1]):
+    logging.info('Removing what a writer left in %s.', directory)
+    files.remove_folder(directory)
   if replace and files.names_in(directory):
     raise OSError(
         f'{directory} cannot be replaced in one step. Remove it first, or'
@@ -217,11 +235,14 @@ def _new_remote(
     raise
   try:
     with files.os_errors(directory):
+      unfinished = epath.Path(directory, _UNFINISHED)
+      unfinished.write_text('')
       names = [name for name in os.listdir(folder) if name not in markers]
       for name in [*names, *markers]:
         tf.io.gfile.copy(
             os.path.join(folder, name), os.path.join(directory, name)
         )
+      unfinished.unlink()
   except OSError as e:
     raise OSError(
         f'All is written, but could not be copied to {directory}: {e}. It is'

@@ -3,7 +3,9 @@
 import os
 import tempfile
 
+from rlds2reverb.datasets import files
 from rlds2reverb.jobs import outputs
+from rlds2reverb.replay.checkpoint import joining
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import parts
 from rlds2reverb.replay.checkpoint import records
@@ -19,6 +21,8 @@ class CheckpointOutput(outputs.FolderOutput):
   """Writes a part of the checkpoint for each task."""
 
   kind = 'Reverb checkpoint'
+  marker = records.DONE
+  part_marker = parts.INFO
 
   def is_finished(self, folder, receipts):
     """Returns whether there is a checkpoint that holds what receipts say."""
@@ -43,8 +47,7 @@ class CheckpointOutput(outputs.FolderOutput):
     )
 
   def write(self, number, folder, frames, episodes):
-    part = self.part(folder, number)
-    os.makedirs(os.path.dirname(part), exist_ok=True)
+    part = self.new_part(folder, number)
     items = parts.write_part(
         frames,
         part,
@@ -53,18 +56,26 @@ class CheckpointOutput(outputs.FolderOutput):
     )
     return outputs.Written(
         dict(items),
-        {'bytes': sum(file.stat().st_size for file in os.scandir(part))},
+        {
+            'bytes': sum(
+                files.size_of(os.path.join(part, name))
+                for name in files.names_in(part)
+            )
+        },
     )
 
-  def finish(self, folder, spec, receipts, on_bytes):
+  def merge_parts(self, paths, path):
+    joining.merge_parts(paths, path)
+
+  def finish(self, folder, spec, receipts):
     if not self.adds:
-      self._join(folder, self.plan.output.place, spec, on_bytes)
+      self._join(folder, self.plan.output.place, spec)
       return
     # To add items that are there already changes nothing, so this may be
     # interrupted and done again.
     with tempfile.TemporaryDirectory(dir=folder) as parent:
       joined = os.path.join(parent, 'joined')
-      self._join(folder, joined, spec, on_bytes)
+      self._join(folder, joined, spec)
       merge.merge_reverb_checkpoints(
           [self.plan.output.place, joined],
           self.plan.output.place,
@@ -87,13 +98,9 @@ class CheckpointOutput(outputs.FolderOutput):
             ' not fit the data.'
         )
 
-  def _join(self, folder, directory, spec, on_bytes) -> None:
-    parts.join_parts(
-        [
-            self.part(folder, number)
-            for number in range(len(self.plan.tasks))
-        ],
+  def _join(self, folder, directory, spec) -> None:
+    joining.join_parts(
+        self.parts(folder, range(len(self.plan.tasks))),
         directory,
         spec,
-        on_bytes=on_bytes,
     )

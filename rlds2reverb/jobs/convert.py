@@ -12,6 +12,7 @@ The folder of a job holds everything that is known of it:
 import contextlib
 import math
 import os
+import re
 import shutil
 import signal
 import threading
@@ -20,7 +21,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
-from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import preview
@@ -31,7 +31,6 @@ from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
-_PLAN = 'plan.json'
 _LOCK = '.lock'
 # How often a server may lose what it had confirmed, before the job gives up.
 _MAX_ROUNDS = 3
@@ -50,7 +49,7 @@ def job_folder(plan: plan_lib.Plan) -> str:
   if plan.output.kind != plan_lib.SERVER:
     repair = f'.repair-{plan.hash}' if plan.only else ''
     return f'{plan.output.place}{repair}.job'
-  name = plan.output.place.replace(':', '_').replace('/', '_')
+  name = re.sub('[:/,]', '_', plan.output.place)
   return os.path.join(
       os.path.expanduser('~'),
       '.cache', 'rlds2reverb', 'jobs', f'{name}-{plan.hash}',
@@ -65,6 +64,7 @@ def convert(
     dry_run: bool = False,
     max_invalid_fraction: float = 1.0,
     patience: float = 60.0,
+    runner: Optional[running.Runner] = None,
     say: Callable[[str], None] = print,
 ) -> Dict[str, Any]:
   """Does what a plan says, or what is left of it.
@@ -86,6 +86,8 @@ def convert(
     max_invalid_fraction: the job stops as soon as more than this fraction of
       all episodes is invalid, and lists those that it found.
     patience: how many seconds a server may be gone.
+    runner: what does the tasks; by default processes on this machine, as many
+      as `num_workers`. Another one has workers and a patience of its own.
     say: takes what is there to say, a few lines at a time.
 
   Returns:
@@ -111,12 +113,14 @@ def convert(
     )
   folder = files.expand(folder or job_folder(plan))
   _check_same_plan(plan, folder)
-  job = _Job(plan, folder, num_workers, max_invalid_fraction, patience, say)
+  if runner is None:
+    runner = running.LocalRunner(num_workers, patience)
+  job = _Job(plan, folder, runner, max_invalid_fraction, say)
   if dry_run:
     job.prepare()
     return {}
   with files.writing_to(folder):
-    os.makedirs(folder, exist_ok=True)
+    files.make_folder(folder)
   try:
     with contextlib.ExitStack() as stack:
       for path in _lock_paths(plan, folder):
@@ -124,7 +128,7 @@ def convert(
       # It may have been written in the meantime.
       _check_same_plan(plan, folder)
       job.prepare()
-      whole.write_text(os.path.join(folder, _PLAN), plan.to_json())
+      plan_lib.write(folder, plan)
       return job.run()
   finally:
     # Of a job that was refused nothing is left.
@@ -152,14 +156,11 @@ def interrupted_by_signals():
 class _Job(running.Listener):
   """One start of a job."""
 
-  def __init__(
-      self, plan, folder, num_workers, max_invalid_fraction, patience, say
-  ):
+  def __init__(self, plan, folder, runner, max_invalid_fraction, say):
     self._plan = plan
     self._folder = folder
-    self._num_workers = num_workers
+    self._runner = runner
     self._max_skipped = math.floor(max_invalid_fraction * plan.num_episodes)
-    self._patience = patience
     self._say = say
     self._output = output_kinds.of(plan)
     self._spec = None
@@ -206,8 +207,7 @@ class _Job(running.Listener):
         return known
       self._say('All of it is done; only the summary was missing.')
       return self._sum_up(start)
-    with contextlib.suppress(FileNotFoundError):
-      os.unlink(os.path.join(self._folder, summary_lib.SUMMARY))
+    files.remove(os.path.join(self._folder, summary_lib.SUMMARY))
     for _ in range(_MAX_ROUNDS):
       self._forget_lost()
       left = [
@@ -223,9 +223,10 @@ class _Job(running.Listener):
           f'The output was lost {_MAX_ROUNDS} times while the job ran. Start it'
           ' again when the server is well.'
       )
-    self._output.finish(
-        self._folder, self._spec, self._receipts, lambda num_bytes: None
-    )
+    if not self._output.is_finished(self._folder, self._receipts):
+      self._runner.finish(
+          self._plan, self._folder, self._spec, self._receipts
+      )
     summary = self._sum_up(start)
     self._output.clean(self._folder)
     return summary
@@ -255,14 +256,12 @@ class _Job(running.Listener):
     )
     try:
       self._check_skipped()
-      failures = running.run_tasks(
+      failures = self._runner.run_tasks(
           self._plan,
           self._folder,
           numbers,
-          num_workers=self._num_workers,
           listener=self,
           max_skipped=self._max_skipped,
-          patience=self._patience,
       )
     finally:
       self._display.close()
@@ -273,8 +272,8 @@ class _Job(running.Listener):
           for number, message in sorted(failures.items())
       ]
       raise JobError(
-          f'{len(failures)} of {len(self._plan.tasks)} tasks have failed; all'
-          ' others are done.\n'
+          f'{len(failures)} of {len(self._plan.tasks)} tasks have failed;'
+          f' {len(self._receipts)} are done.\n'
           + '\n'.join(lines)
           + '\nStart the same command again to do the rest.'
       )
@@ -302,9 +301,9 @@ class _Job(running.Listener):
 
   def _check_space(self) -> None:
     """Raises an OSError if the disk is too full for the output."""
-    if self._plan.output.kind == plan_lib.SERVER:
-      return
     folder = self._folder
+    if self._plan.output.kind == plan_lib.SERVER or files.is_url(folder):
+      return
     while not os.path.exists(folder):
       folder = os.path.dirname(folder)
     free = shutil.disk_usage(folder).free
@@ -331,23 +330,20 @@ class _Job(running.Listener):
 def _lock_paths(plan, folder) -> List[str]:
   """Returns the files that a job locks, so that no other does the same.
 
-  A server takes the items of several jobs at once, a directory those of one.
+  A server takes the items of several jobs at once, a directory those of one. At
+  a URL there are no locks.
   """
   paths = [os.path.join(folder, _LOCK)]
   if plan.output.kind != plan_lib.SERVER:
     parent, name = os.path.split(plan.output.place)
     paths.append(os.path.join(parent, f'.{name}.job{_LOCK}'))
-  return paths
+  return [path for path in paths if not files.is_url(path)]
 
 
 def _check_same_plan(plan, folder) -> None:
   """Raises a ValueError if a folder is of a job with another plan."""
-  path = os.path.join(folder, _PLAN)
-  if not files.exists(path):
-    return
-  with files.open_text(path) as f:
-    stored = plan_lib.from_json(f.read())
-  if stored != plan:
+  stored = plan_lib.read(folder)
+  if stored is not None and stored != plan:
     raise ValueError(
         f'The job in {folder} was started with another plan:\n  '
         + '\n  '.join(plan_lib.differences(stored, plan))

@@ -13,6 +13,7 @@ ends with `run`:
       flags_lib.run(main)
 """
 
+import contextlib
 import os
 import sys
 from typing import Callable, List, Optional, Tuple, Type
@@ -141,41 +142,60 @@ def take_bound_flags(program: str) -> None:
 
 
 def run(
-    main: Callable[[], Optional[int]],
+    main: Callable[..., Optional[int]],
     errors: Tuple[Type[Exception], ...] = (),
+    *,
+    takes_more: Callable[[], bool] = lambda: False,
 ) -> None:
   """Runs a program; errors that its user can mend become one message.
 
   Args:
     main: the program, which returns its exit code, or None for 0.
     errors: classes of such errors, besides OSError, SyntaxError and ValueError.
+    takes_more: says, when the flags of the program are known, whether arguments
+      that are none of them are passed to `main`. By default they are refused.
   """
 
+  def parse(argv):
+    with contextlib.suppress(flags.Error):
+      rest = flags.FLAGS(argv, known_only=True)
+      if takes_more():
+        return rest
+    flags.FLAGS.unparse_flags()
+    return app.parse_flags_with_usage(argv)
+
   def call(argv):
-    if len(argv) > 1:
+    if len(argv) > 1 and not takes_more():
       raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
     try:
-      sys.exit(main())
+      sys.exit(main(*argv[1:]))
     except (OSError, SyntaxError, ValueError, *errors) as e:
       logging.debug('The error was raised here:', exc_info=True)
       sys.exit(str(e))
 
   quiet_logs()
-  app.run(call)
+  app.run(call, flags_parser=parse)
 
 
 def quiet_logs() -> None:
   """Keeps out of the log what no user can do anything about."""
   logging.set_verbosity(logging.WARNING)
   tf.get_logger().setLevel('ERROR')
-  # TFDS warns of its own features' dtypes, once for each; and TensorFlow of the
-  # names of TF-Agents' nests.
-  for message in 'FeatureConnector.dtype', 'valid tf.function parameter name':
-    logging.get_absl_handler().addFilter(
-        lambda record, message=message: message not in str(record.msg)
-    )
+  logging.get_absl_handler().addFilter(_is_of_use)
   # Autograph compiles what TF-Agents' sources compare with `is`.
   warnings.filterwarnings('ignore', category=SyntaxWarning)
+
+
+def _is_of_use(record) -> bool:
+  # TFDS warns of its own features' dtypes, once for each; and TensorFlow of the
+  # names of TF-Agents' nests.
+  return not any(
+      useless in str(record.msg)
+      for useless in (
+          'FeatureConnector.dtype',
+          'valid tf.function parameter name',
+      )
+  )
 
 
 def _user_data_set(name: str) -> str:

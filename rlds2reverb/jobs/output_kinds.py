@@ -5,11 +5,13 @@ from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import rlds_output
 from rlds2reverb.jobs import server_output
+from rlds2reverb.jobs import statistics_output
 
 _KINDS = {
     plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
     plan_lib.RLDS: rlds_output.RldsOutput,
     plan_lib.SERVER: server_output.ServerOutput,
+    plan_lib.STATISTICS: statistics_output.StatisticsOutput,
 }
 
 

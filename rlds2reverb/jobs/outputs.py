@@ -2,15 +2,21 @@
 
 import abc
 import os
-import shutil
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.replay import frames as frames_lib
 
 _PARTS = 'parts'
+# All have one length: some stores find by the beginning of a name.
+_PART_NAME = re.compile(r'(\d{8})-(\d{8})')
+# How many parts are joined into a larger one, so that a few are left at the end
+# however many tasks there are.
+_PARTS_PER_MERGE = 16
 
 Receipts = Mapping[int, receipts_lib.Receipt]
 
@@ -86,7 +92,6 @@ class Output(abc.ABC):
       folder: str,
       spec: Any,
       receipts: Receipts,
-      on_bytes: Callable[[int], None],
   ) -> None:
     """Makes the whole output of that of the tasks.
 
@@ -94,8 +99,24 @@ class Output(abc.ABC):
       folder: the folder of the job.
       spec: see `check`.
       receipts: those of all tasks.
-      on_bytes: a function that is called with the number of bytes written.
     """
+
+  def merges(self) -> List[List[range]]:
+    """Returns what to `merge` before `finish`, where there are many workers.
+
+    They are levels: what is on one can be merged at once, after what is on the
+    level before. There is none if it is as well to leave all to `finish`.
+    """
+    return []
+
+  def merge(self, folder: str, numbers: range) -> None:
+    """Joins what consecutive tasks have left, or does nothing if it is joined.
+
+    Args:
+      folder: the folder of the job.
+      numbers: the numbers of the tasks, one of `merges`.
+    """
+    raise NotImplementedError
 
   def clean(self, folder: str) -> None:
     """Removes what the tasks have left, when the output is finished."""
@@ -104,13 +125,20 @@ class Output(abc.ABC):
 class FolderOutput(Output):
   """An output in a folder, to which every task contributes a part.
 
-  The parts are folders, too, until they are joined at the end.
+  The parts are folders, too, until they are joined at the end:
+
+      parts/00000007-00000008  the part of task 7
+      parts/00000016-00000032  the parts of the tasks 16 to 31, joined
 
   Attributes:
     kind: what the output is, for the user.
+    marker: the name of the last file of the output, which is whole with it.
+    part_marker: the name of the last file of a part.
   """
 
   kind: str
+  marker: str
+  part_marker: str
 
   def check(self, folder, spec, receipts):
     place = self.plan.output.place
@@ -124,7 +152,7 @@ class FolderOutput(Output):
     if self.adds:
       self.check_addition(spec)
       return [f'into the {self.kind} {place}, beside what it holds']
-    if files.names_in(place):
+    if files.names_in(place) and not whole.is_unfinished(place, self.marker):
       raise FileExistsError(
           f'{place} is not empty, and not the output of this job. Choose'
           ' another directory, or remove it.'
@@ -143,19 +171,102 @@ class FolderOutput(Output):
     )
 
   def lost(self, folder, receipts):
+    found = self._found(folder)
     return {
         number: f'their output in {folder} is not there any more'
         for number in receipts
-        if not os.path.isdir(self.part(folder, number))
+        if not any(number in numbers for numbers in found)
     }
 
-  def part(self, folder: str, number: int) -> str:
-    """Returns the folder of the part of a task."""
-    return os.path.join(folder, _PARTS, f'{number:05d}')
+  def new_part(self, folder: str, number: int) -> str:
+    """Returns where the part of a task goes, and removes what is in its way.
+
+    Locally, a part that is there is replaced when the new one is whole.
+    """
+    path = _part(folder, range(number, number + 1))
+    if files.is_url(path):
+      files.remove_folder(path)
+    return path
+
+  def parts(self, folder: str, numbers: range) -> List[str]:
+    """Returns the folders of the parts of consecutive tasks, in their order.
+
+    Raises:
+      FileNotFoundError: if one is missing.
+    """
+    # Where a merge was interrupted, its result is there and what it joined.
+    found = sorted(
+        (part for part in self._found(folder) if part[-1] in numbers),
+        key=lambda part: (part.start, -part.stop),
+    )
+    paths = []
+    begin = numbers.start
+    for part in found:
+      if part.start == begin:
+        paths.append(_part(folder, part))
+        begin = part.stop
+    if begin != numbers.stop:
+      raise FileNotFoundError(
+          f'The output of task {begin} is not in {folder} any more.'
+      )
+    return paths
+
+  def merges(self):
+    levels = []
+    size, count = 1, len(self.plan.tasks)
+    while -(-count // size) > _PARTS_PER_MERGE:
+      size *= _PARTS_PER_MERGE
+      levels.append([
+          range(begin, min(begin + size, count))
+          for begin in range(0, count, size)
+      ])
+    return levels
+
+  def merge(self, folder, numbers):
+    path = _part(folder, numbers)
+    # An earlier start may have come further than this.
+    if not any(
+        numbers[0] in part and numbers[-1] in part
+        for part in self._found(folder)
+    ):
+      if files.is_url(path):
+        files.remove_folder(path)
+      self.merge_parts(self.parts(folder, numbers), path)
+    for part in self._found(folder):
+      if part != numbers and part[0] in numbers and part[-1] in numbers:
+        files.remove_folder(_part(folder, part))
+
+  def merge_parts(self, paths: List[str], path: str) -> None:
+    """Joins parts into a larger one.
+
+    Args:
+      paths: the folders of the parts, in the order of their tasks.
+      path: the folder of the larger part, which must appear at once.
+    """
+    raise NotImplementedError
 
   def has_parts(self, folder: str) -> bool:
     """Returns whether parts are left, which are removed when all is done."""
-    return os.path.isdir(os.path.join(folder, _PARTS))
+    return bool(files.names_in(os.path.join(folder, _PARTS)))
 
   def clean(self, folder):
-    shutil.rmtree(os.path.join(folder, _PARTS), ignore_errors=True)
+    files.remove_folder(os.path.join(folder, _PARTS))
+
+  def _found(self, folder: str) -> List[range]:
+    """Returns the numbers of the tasks of each part that is whole."""
+    found = []
+    for name in files.names_in(os.path.join(folder, _PARTS)):
+      named = _PART_NAME.fullmatch(name)
+      if named and self._is_whole(os.path.join(folder, _PARTS, name)):
+        found.append(range(int(named[1]), int(named[2])))
+    return found
+
+  def _is_whole(self, path: str) -> bool:
+    return files.exists(os.path.join(path, self.part_marker))
+
+
+def _part(folder: str, numbers: range) -> str:
+  """Returns the folder of the part of consecutive tasks."""
+  return os.path.join(
+      folder, _PARTS, f'{numbers.start:08d}-{numbers.stop:08d}'
+  )

@@ -12,9 +12,12 @@ the same; and it is cut into tasks, which any process can do in any order:
 import dataclasses
 import json
 import math
+import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -22,13 +25,17 @@ from rlds2reverb.trajectories import rules as rules_lib
 CHECKPOINT = 'checkpoint'
 RLDS = 'rlds'
 SERVER = 'server'
+STATISTICS = 'statistics'
+# What consists of items, which go into tables.
+_OF_ITEMS = (CHECKPOINT, SERVER)
 
 # Large enough that starting a task does not count; small enough that little is
 # lost when one is interrupted.
 _TASK_BYTES = 64 << 20
 # The form of plans and receipts: a job that one version of this library has
 # begun is not finished by another that would not understand them.
-_FORMAT = 1
+_FORMAT = 2
+_FILE = 'plan.json'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +64,20 @@ class Output:
   """Where the result goes.
 
   Attributes:
-    kind: `CHECKPOINT`, `RLDS` or `SERVER`.
-    place: the directory, or the address of the server.
+    kind: `CHECKPOINT`, `RLDS`, `SERVER` or `STATISTICS`.
+    place: the directory; or the address of the server, or those of several,
+      joined by commas, whose order tells which items go to which.
     split: the name of the split that is written, of RLDS.
   """
 
   kind: str
   place: str
   split: str = ''
+
+  @property
+  def addresses(self) -> List[str]:
+    """The addresses of the servers."""
+    return self.place.split(',')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +117,7 @@ class Plan:
     data_sets: what was found there.
     output: where the result goes.
     tables: which items go into which table, in the form of `TableItems`; none
-      for RLDS.
+      for RLDS and statistics.
     rules: the rules of the conversion, in the form of `ConversionRules`.
     tasks: the parts of the work.
     only: the name of the file whose episodes alone are converted, or None.
@@ -178,6 +191,20 @@ def from_json(text: str) -> Plan:
   )
 
 
+def write(folder: str, plan: Plan) -> None:
+  """Writes a plan into the folder of its job."""
+  whole.write_text(os.path.join(folder, _FILE), plan.to_json())
+
+
+def read(folder: str) -> Optional[Plan]:
+  """Returns the plan of the job in a folder; None if there is none."""
+  path = os.path.join(folder, _FILE)
+  if not files.exists(path):
+    return None
+  with files.open_text(path) as f:
+    return from_json(f.read())
+
+
 def make_plan(
     opened: Sequence[sources_lib.OpenSource],
     output: Output,
@@ -193,7 +220,8 @@ def make_plan(
   Args:
     opened: the sources.
     output: where the result goes.
-    tables: which items go into which table; for RLDS there are none.
+    tables: which items go into which table; for RLDS and
+      statistics there are none.
     rules: the rules of the conversion. The default is `ConversionRules()`.
     weights: a weight for each source, to make a mixture: of each source as many
       episodes, its first ones, as make the numbers of episodes proportional to
@@ -221,9 +249,9 @@ def make_plan(
           ' which a job is cut into tasks. Choose another end_of_episode, or'
           ' call write_reverb_checkpoint.'
       )
-  if bool(tables) == (output.kind == RLDS):
+  if bool(tables) != (output.kind in _OF_ITEMS):
     raise ValueError(
-        'RLDS on disk has no tables.'
+        f'Output of the kind {output.kind} has no tables.'
         if tables
         else f'Output to a {output.kind} needs a table.'
     )

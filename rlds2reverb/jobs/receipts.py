@@ -91,7 +91,7 @@ def parse_fault(message: str) -> Dict[str, Any]:
 def write(folder: str, receipt: Receipt) -> None:
   """Writes a receipt into the folder of a job, so that it is on disk."""
   path = path_of(folder, receipt.task)
-  os.makedirs(os.path.dirname(path), exist_ok=True)
+  files.make_folder(os.path.dirname(path))
   whole.write_text(path, json.dumps(dataclasses.asdict(receipt), indent=1))
 
 
@@ -106,18 +106,36 @@ def read(folder: str, plan: str) -> Dict[int, Receipt]:
   for name in files.names_in(os.path.join(folder, _FOLDER)):
     if name.startswith('.') or not name.endswith('.json'):
       continue
-    with files.open_text(os.path.join(folder, _FOLDER, name)) as f:
-      plain = json.load(f)
-    plain['skipped'] = [Bad(**bad) for bad in plain['skipped']]
-    receipt = Receipt(**plain)
+    receipt = _read(os.path.join(folder, _FOLDER, name))
     if receipt.plan == plan:
       receipts[receipt.task] = receipt
   return receipts
 
 
+def numbers(folder: str) -> List[int]:
+  """Returns the tasks that have a receipt, of whatever plan."""
+  names = files.names_in(os.path.join(folder, _FOLDER))
+  stems = [name.removesuffix('.json') for name in names]
+  return [int(stem) for stem in stems if stem.isdigit()]
+
+
+def read_one(folder: str, plan: str, task: int) -> Optional[Receipt]:
+  """Returns the receipt of a task; None if there is none of this plan."""
+  path = path_of(folder, task)
+  receipt = _read(path) if files.exists(path) else None
+  return receipt if receipt and receipt.plan == plan else None
+
+
+def _read(path: str) -> Receipt:
+  with files.open_text(path) as f:
+    plain = json.load(f)
+  plain['skipped'] = [Bad(**bad) for bad in plain['skipped']]
+  return Receipt(**plain)
+
+
 def remove(folder: str, task: int) -> None:
   """Removes the receipt of a task, which has to be done again."""
-  os.unlink(path_of(folder, task))
+  files.remove(path_of(folder, task))
 
 
 def path_of(folder: str, task: int) -> str:

@@ -5,10 +5,10 @@ hard link), or by a copy where the file system has no such links.
 """
 
 import os
-import shutil
 from typing import Any, Iterator
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
 from tf_agents.trajectories import time_step as ts
 
@@ -19,6 +19,8 @@ from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import outputs
 
+# A part without valid episodes has no files of TFDS.
+_PART_MARKER = 'DONE'
 _DESCRIPTION = 'Episodes converted by rlds2reverb.'
 
 
@@ -26,6 +28,8 @@ class RldsOutput(outputs.FolderOutput):
   """Writes the valid episodes as a TFDS data set, some files for each task."""
 
   kind = 'RLDS data set'
+  marker = versions.INFO_FILE
+  part_marker = _PART_MARKER
 
   def is_finished(self, folder, receipts):
     """Returns whether there is a data set that holds what receipts say."""
@@ -53,9 +57,8 @@ class RldsOutput(outputs.FolderOutput):
     )
     invalid = [bad.episode for bad in episodes.skipped()]
     kept = episodes.read_valid(invalid)
-    part = self.part(folder, number)
-    os.makedirs(os.path.dirname(part), exist_ok=True)
-    with whole.new_folder(part, [versions.INFO_FILE], replace=True) as path:
+    part = self.new_part(folder, number)
+    with whole.new_folder(part, [_PART_MARKER], replace=True) as path:
       shards = []
       num_bytes = 0
       if num_valid:
@@ -75,12 +78,19 @@ class RldsOutput(outputs.FolderOutput):
             for file, count in zip(split.filepaths, split.shard_lengths)
         ]
         num_bytes = split.num_bytes
+      with open(os.path.join(path, _PART_MARKER), 'wb'):
+        pass
     return outputs.Written({}, {'files': shards, 'bytes': num_bytes})
 
-  def finish(self, folder, spec, receipts, on_bytes):
+  def merges(self):
+    """Returns none: the files of all parts stay as they are."""
+    return []
+
+  def finish(self, folder, spec, receipts):
+    numbers = range(len(self.plan.tasks))
     parts = [
-        (self.part(folder, number), receipts[number].output)
-        for number in range(len(self.plan.tasks))
+        (part, receipts[number].output)
+        for number, part in zip(numbers, self.parts(folder, numbers))
     ]
     shards = [
         (os.path.join(part, name), count)
@@ -118,7 +128,6 @@ class RldsOutput(outputs.FolderOutput):
             template.sharded_filepath(shard_index=index, num_shards=len(shards))
         )
         _link(source, target)
-        on_bytes(os.path.getsize(target))
       tfds.folder_dataset.write_metadata(
           data_dir=path,
           features=info.features,
@@ -171,4 +180,5 @@ def _link(source: str, target: str) -> None:
   try:
     os.link(source, target)
   except OSError:
-    shutil.copyfile(source, target)
+    with files.os_errors(source):
+      tf.io.gfile.copy(source, target)

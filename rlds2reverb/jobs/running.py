@@ -1,10 +1,11 @@
-"""Runs the tasks of a plan on this machine, in one process or in several.
+"""Runs the tasks of a plan: what a runner is, and the one of this machine.
 
 One worker is this process itself, which starts at once. Several are processes
 of their own, each of which gets the number of a task when it has done the last.
 A worker whose parent has died ends, so that it does not go on writing.
 """
 
+import abc
 import collections
 import functools
 import multiprocessing
@@ -13,9 +14,20 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
@@ -42,6 +54,55 @@ class Listener:
 
   def on_idle(self) -> None:
     """Nothing has happened for a while."""
+
+
+class Runner(abc.ABC):
+  """Does the tasks of a plan, and makes the output of what they leave."""
+
+  @abc.abstractmethod
+  def run_tasks(
+      self,
+      plan: plan_lib.Plan,
+      folder: str,
+      numbers: Sequence[int],
+      *,
+      listener: Listener,
+      max_skipped: int,
+  ) -> Dict[int, str]:
+    """Does tasks; see the function `run_tasks`."""
+
+  @abc.abstractmethod
+  def finish(
+      self,
+      plan: plan_lib.Plan,
+      folder: str,
+      spec: Any,
+      receipts: Mapping[int, receipts_lib.Receipt],
+  ) -> None:
+    """Makes the whole output of that of the tasks; see `Output.finish`."""
+
+
+class LocalRunner(Runner):
+  """Does tasks on this machine."""
+
+  def __init__(self, num_workers: int = 1, patience: float = 60.0):
+    """Args are those of the function `run_tasks`."""
+    self._num_workers = num_workers
+    self._patience = patience
+
+  def run_tasks(self, plan, folder, numbers, *, listener, max_skipped):
+    return run_tasks(
+        plan,
+        folder,
+        numbers,
+        num_workers=self._num_workers,
+        listener=listener,
+        max_skipped=max_skipped,
+        patience=self._patience,
+    )
+
+  def finish(self, plan, folder, spec, receipts):
+    output_kinds.of(plan).finish(folder, spec, receipts)
 
 
 def run_tasks(

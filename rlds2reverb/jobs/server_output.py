@@ -1,8 +1,8 @@
-"""A running Reverb server as the output of a job.
+"""Running Reverb servers as the output of a job: one or several.
 
 Keys are a function of what an item is, so a task that is done twice leaves its
 items once. What a server holds can still get lost: it may be started again, or
-remove items. So a receipt keeps which run of the server took the items, and how
+remove items. So a receipt keeps which run of each server took the items, and how
 many items each table had removed by then.
 """
 
@@ -12,7 +12,7 @@ import reverb
 
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import several
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import specs
 
@@ -20,69 +20,87 @@ _TIMEOUT_SECONDS = 30
 
 
 class ServerOutput(outputs.Output):
-  """Inserts the items of every task into the tables of a server."""
+  """Inserts the items of every task into the tables of the servers."""
 
   def check(self, folder, spec, receipts) -> List[str]:
-    infos = self._infos()
-    for table in self.plan.table_items:
-      _check_table(
-          infos[table.table_name],
-          spec,
-          estimates.fewest_items(self.plan, table),
+    addresses = self.plan.output.addresses
+    if len(set(addresses)) < len(addresses) or not all(addresses):
+      raise ValueError(
+          'The addresses of servers must differ, but they are'
+          f' {self.plan.output.place!r}.'
       )
-    return [f'to the Reverb server at {self.plan.output.place}'] + [
-        f'  table {name!r} holds {info.current_size} of at most'
-        f' {info.max_size} items'
-        for name, info in infos.items()
-    ]
+    lines = []
+    for address in addresses:
+      infos = self._infos(address)
+      lines.append(f'to the Reverb server at {address}')
+      for table in self.plan.table_items:
+        info = infos[table.table_name]
+        fewest = estimates.fewest_items(self.plan, table) // len(addresses)
+        _check_table(address, info, spec, fewest)
+        lines.append(
+            f'  table {info.name!r} holds {info.current_size} of at most'
+            f' {info.max_size} items'
+        )
+    return lines
 
   def is_finished(self, folder, receipts):
     return len(receipts) == len(self.plan.tasks) and not self.lost('', receipts)
 
   def lost(self, folder, receipts):
-    if not receipts:
-      return {}
-    address = self.plan.output.place
-    state = tables_lib.state_of(address, _TIMEOUT_SECONDS)
-    infos = self._infos()
     lost = {}
-    for number, receipt in receipts.items():
-      if receipt.output['state'] != state:
-        lost[number] = f'the server at {address} was started again since'
-        continue
-      for name, info in infos.items():
-        _check_not_full(info, receipt.output['removed'][name])
-        removed = _removed(info) - receipt.output['removed'][name]
-        if removed > 0 and not info.max_times_sampled:
-          lost[number] = f'table {name!r} has removed {removed} items since'
+    for address in self.plan.output.addresses if receipts else ():
+      state = tables_lib.state_of(address, _TIMEOUT_SECONDS)
+      infos = self._infos(address)
+      for number, receipt in receipts.items():
+        before = receipt.output[address]
+        if before['state'] != state:
+          lost[number] = f'the server at {address} was started again since'
+          continue
+        for name, info in infos.items():
+          _check_not_full(address, info, before['removed'][name])
+          removed = _removed(info) - before['removed'][name]
+          if removed > 0 and not info.max_times_sampled:
+            lost[number] = (
+                f'table {name!r} at {address} has removed {removed} items since'
+            )
     return lost
 
   def write(self, number, folder, frames, episodes):
-    client = reverb.Client(self.plan.output.place)
-    # Asked before: if the server is started again meanwhile, this is not its
+    addresses = self.plan.output.addresses
+    # Asked before: if a server is started again meanwhile, this is not its
     # state at the end, and the task is done again.
-    state = tables_lib.state_of(self.plan.output.place, _TIMEOUT_SECONDS)
-    removed = {name: _removed(info) for name, info in self._infos().items()}
-    _, counts = bulk.insert(
-        frames, client, identity=episodes.identity, timeout=_TIMEOUT_SECONDS
+    details = {
+        address: {
+            'state': tables_lib.state_of(address, _TIMEOUT_SECONDS),
+            'removed': {
+                name: _removed(info)
+                for name, info in self._infos(address).items()
+            },
+        }
+        for address in addresses
+    }
+    counts = several.insert(
+        frames,
+        list(map(reverb.Client, addresses)),
+        identity=episodes.identity,
+        timeout=_TIMEOUT_SECONDS,
     )
-    for name, info in self._infos().items():
-      _check_not_full(info, removed[name])
-    return outputs.Written(
-        {name: sum(count) for name, count in counts.items()},
-        {
-            'state': state,
-            'removed': removed,
-            'new': {name: count.new for name, count in counts.items()},
-        },
-    )
+    items = {table.table_name: 0 for table in self.plan.table_items}
+    for address, of_server in zip(addresses, counts):
+      for name, info in self._infos(address).items():
+        _check_not_full(address, info, details[address]['removed'][name])
+        items[name] += sum(of_server[name])
+      details[address]['new'] = {
+          name: count.new for name, count in of_server.items()
+      }
+    return outputs.Written(items, details)
 
-  def finish(self, folder, spec, receipts, on_bytes):
+  def finish(self, folder, spec, receipts):
     """Does nothing: the items are where they belong."""
 
-  def _infos(self) -> Dict[str, Any]:
+  def _infos(self, address: str) -> Dict[str, Any]:
     return tables_lib.table_infos(
-        reverb.Client(self.plan.output.place),
+        reverb.Client(address),
         [table.table_name for table in self.plan.table_items],
         _TIMEOUT_SECONDS,
     )
@@ -93,10 +111,11 @@ def _removed(info) -> int:
   return tables_lib.inserted(info) - info.current_size
 
 
-def _check_table(info, spec, fewest: int) -> None:
+def _check_table(address: str, info, spec, fewest: int) -> None:
   """Raises a ValueError if a table cannot take the items.
 
   Args:
+    address: the server, for messages.
     info: the table.
     spec: the spec of a frame.
     fewest: how many items there are at least.
@@ -105,24 +124,26 @@ def _check_table(info, spec, fewest: int) -> None:
     specs.check_signature(info.signature, spec)
   except specs.SpecMismatchError as e:
     raise ValueError(
-        f'The signature of table {info.name!r} does not fit the data:\n  '
+        f'The signature of table {info.name!r} at {address} does not fit the'
+        ' data:\n  '
         + '\n  '.join(e.differences)
     ) from e
   tables_lib.check_not_blocking(info, fewest)
   if fewest > info.max_size:
     raise ValueError(
-        f'Table {info.name!r} is too small: its max_size is {info.max_size},'
-        f' and there are {fewest} items or more. Create the table with a larger'
-        ' max_size.'
+        f'Table {info.name!r} at {address} is too small: its max_size is'
+        f' {info.max_size}, and there are {fewest} items or more. Create the'
+        ' table with a larger max_size.'
     )
 
 
-def _check_not_full(info, removed_before: int) -> None:
+def _check_not_full(address: str, info, removed_before: int) -> None:
   """Raises a ValueError if a table made room by removing items."""
   removed = _removed(info) - removed_before
   if removed > 0 and info.current_size == info.max_size:
     raise ValueError(
-        f'Table {info.name!r} is too small: it has removed {removed} items to'
-        f' make room for others, as its max_size is {info.max_size}. Create the'
-        ' table with a larger max_size, and start the job again.'
+        f'Table {info.name!r} at {address} is too small: it has removed'
+        f' {removed} items to make room for others, as its max_size is'
+        f' {info.max_size}. Create the table with a larger max_size, and start'
+        ' the job again.'
     )

@@ -26,6 +26,12 @@ from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 _SECONDS_PER_REPORT = 0.5
+# What a file system may say now, and not when it is asked again.
+_PASSING = (
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.UnavailableError,
+)
 
 
 class Progress(NamedTuple):
@@ -79,7 +85,7 @@ def run_task(
     TaskError: if the data has changed since the plan was made, or cannot be
       read.
     OSError: if the output cannot be written; a `ConnectionError`, if a server
-      does not answer.
+      or a file system does not answer.
     InsertError: if a server fails.
     ValueError: if the data does not fit the output.
   """
@@ -118,6 +124,8 @@ def run_task(
   frames = episodes.frames()._replace(watch=watch)
   try:
     written = output.write(number, folder, frames, episodes)
+  except _PASSING as error:
+    raise ConnectionError(_explain(error, source, task)) from error
   except tf.errors.OpError as error:
     raise TaskError(_explain(error, source, task)) from error
   episodes.share = 1.0
@@ -291,8 +299,19 @@ def _explain(error: tf.errors.OpError, source, task) -> str:
         problem = _find_damage(path)
         if problem:
           return problem
+  return f'{source.name}, {_name(source, task)}: {message}'
+
+
+def name_of(plan: plan_lib.Plan, number: int) -> str:
+  """Returns the ranges of a task, and the files that they are in."""
+  task = plan.tasks[number]
+  return _name(sources_lib.open_source(plan.sources[task.source]), task)
+
+
+def _name(source, task) -> str:
   ranges = ', '.join(map(str, task.ranges))
-  return f'{source.name}, {ranges}: {message}'
+  paths = [path for part in task.ranges for path in source.files(part)]
+  return f'{ranges} in {", ".join(paths)}'
 
 
 def _find_damage(path: str) -> str:

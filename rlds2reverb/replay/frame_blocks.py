@@ -1,5 +1,6 @@
 """Blocks of consecutive frames, the pieces in which data is laid out."""
 
+import itertools
 from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence
 
 import numpy as np
@@ -42,6 +43,19 @@ def slice_episodes(block: Block, begin: int, end: int) -> Block:
       frames=slice_frames(block.frames, splits[0], splits[-1]),
       episode_ids=block.episode_ids[begin:end],
       row_splits=splits - splits[0],
+  )
+
+
+def choose_episodes(block: Block, is_chosen: np.ndarray) -> Block:
+  """Returns some episodes of a block, bool `[E]`, as a block."""
+  if is_chosen.all():
+    return block
+  lengths = np.diff(block.row_splits)
+  rows = np.repeat(is_chosen, lengths)
+  return block._replace(
+      frames=tf.nest.map_structure(lambda leaf: leaf[rows], block.frames),
+      episode_ids=list(itertools.compress(block.episode_ids, is_chosen)),
+      row_splits=np.concatenate([[0], np.cumsum(lengths[is_chosen])]),
   )
 
 

@@ -5,6 +5,7 @@ normalises fields with them.
 """
 
 from rlds2reverb.statistics.cache import cached_statistics
+from rlds2reverb.statistics.cache import load_statistics
 from rlds2reverb.statistics.compute import compute_statistics
 from rlds2reverb.statistics.compute import FieldStatistics
 from rlds2reverb.statistics.compute import Statistics

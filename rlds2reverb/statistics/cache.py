@@ -90,6 +90,16 @@ def cached_statistics(
   return statistics
 
 
+def load_statistics(path: files.PathLike) -> compute.Statistics:
+  """Reads the statistics in a JSON file, such as a job has written.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+  """
+  with files.open_text(files.expand(path)) as f:
+    return from_json(f.read())
+
+
 def to_json(statistics: compute.Statistics) -> str:
   """Returns statistics as JSON text, in which a NaN is written as `NaN`."""
   return json.dumps(

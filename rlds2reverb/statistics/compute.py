@@ -157,41 +157,14 @@ def compute_statistics(
       `fields` is not of numbers or its shape is not known, if the reward is not
       one number for every step, or if an argument is out of its range.
   """
-  spec = steps_lib.steps_spec(rlds_data)
   accumulation = Accumulation(
-      spec.step,
+      steps_lib.steps_spec(rlds_data).step,
       fields,
       quantiles=quantiles,
       sample_size=sample_size,
       seed=seed,
   )
-
-  def to_rows(episode):
-    steps = episode[rlds.STEPS]
-    if not spec.stacked:
-      steps = steps.map(
-          lambda step: {field: step[field] for field in accumulation.used}
-      )
-    return accumulation.rows(steps_lib.stack_steps(steps))
-
-  packs = packs_lib.packs_of(rlds_data)
-  if packs is None:
-    rows = rlds_data.map(to_rows, num_parallel_calls=tf.data.AUTOTUNE)
-  else:
-    rows = packs.map(
-        tf.autograph.experimental.do_not_convert(accumulation.pack_rows),
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
-  # The moments of a block need no other block, so several are made in parallel.
-  blocks = rows.rebatch(accumulation.block_length).map(
-      lambda block: (moments_lib.of_block(block), block),
-      num_parallel_calls=tf.data.AUTOTUNE,
-  )
-  state = blocks.reduce(
-      accumulation.empty(),
-      lambda state, block: accumulation.add(state, *block),
-  )
-  return accumulation.statistics(state)
+  return accumulation.statistics(accumulation.state_of(rlds_data))
 
 
 class State(NamedTuple):
@@ -256,6 +229,40 @@ class Accumulation:
         min(sample_size, _SAMPLE_BYTES // (8 * self.width)), 1
     )
     self._seed = seed
+
+  def state_of(self, rlds_data: tf.data.Dataset) -> State:
+    """Returns the state after all episodes of a data set, reading it once.
+
+    Args:
+      rlds_data: see `compute_statistics`.
+    """
+    is_stacked = steps_lib.steps_spec(rlds_data).stacked
+
+    def to_rows(episode):
+      steps = episode[rlds.STEPS]
+      if not is_stacked:
+        steps = steps.map(
+            lambda step: {field: step[field] for field in self.used}
+        )
+      return self.rows(steps_lib.stack_steps(steps))
+
+    packs = packs_lib.packs_of(rlds_data)
+    if packs is None:
+      rows = rlds_data.map(to_rows, num_parallel_calls=tf.data.AUTOTUNE)
+    else:
+      rows = packs.map(
+          tf.autograph.experimental.do_not_convert(self.pack_rows),
+          num_parallel_calls=tf.data.AUTOTUNE,
+      )
+    # The moments of a block need no other block, so several are made in
+    # parallel.
+    blocks = rows.rebatch(self.block_length).map(
+        lambda block: (moments_lib.of_block(block), block),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+    return blocks.reduce(
+        self.empty(), lambda state, block: self.add(state, *block)
+    )
 
   def rows(self, steps: Dict[str, Any]) -> tf.Tensor:
     """Returns the rows of an episode, float64 `[T, width]`, in graph mode.

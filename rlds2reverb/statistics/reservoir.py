@@ -1,7 +1,8 @@
 """A uniform sample of bounded size of the rows of a stream."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -64,3 +65,45 @@ def add(reservoir: Reservoir, rows: tf.Tensor, seed: int) -> Reservoir:
       ),
       reservoir.seen + count,
   )
+
+
+def merge(
+    one: Reservoir, other: Reservoir, seed: Sequence[int]
+) -> Reservoir:
+  """Returns a uniform sample of the rows of two streams.
+
+  Args:
+    one: a sample of the rows of one stream.
+    other: a sample of the same size of those of the other.
+    seed: the seed of the choice, non-negative ints.
+  """
+  size = one.rows.shape[0]
+  counts = [int(one.seen), int(other.seen)]
+  held = [
+      reservoir.rows.numpy()[:count]
+      for reservoir, count in zip((one, other), counts)
+  ]
+  if sum(counts) > size:
+    rng = np.random.default_rng(seed)
+    taken = _draw(rng, counts[0], counts[1], size)
+    held = [
+        rows[np.sort(rng.choice(len(rows), number, replace=False))]
+        for rows, number in zip(held, (taken, size - taken))
+    ]
+  rows = np.concatenate(held)
+  return Reservoir(
+      tf.constant(np.pad(rows, [(0, size - len(rows)), (0, 0)])),
+      tf.constant(sum(counts), tf.int64),
+  )
+
+
+def _draw(rng: np.random.Generator, ours: int, theirs: int, size: int) -> int:
+  """Returns how many of ours are among some drawn without replacement.
+
+  NumPy's own `hypergeometric` ends at 1e9.
+  """
+  taken = 0
+  for place, number in enumerate(rng.random(size).tolist()):
+    if number * (ours + theirs - place) < ours - taken:
+      taken += 1
+  return taken

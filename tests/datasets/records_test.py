@@ -100,10 +100,10 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.product(
       damage=['cut_off', 'overwritten', 'missing', 'shorter', 'longer'],
-      sizes=[(1, 1), (7, 7), (512, 512), (512, 3)],
+      sizes=[(1, 1), (7, 7), (512, 512), (512, 3), (512, 1)],
   )
   def test_a_damaged_file(self, damage, sizes):
-    size, small = sizes
+    size, group_size = sizes
     directory = os.path.join(self.create_tempdir().full_path, 'damaged')
     shutil.copytree(self._directory, directory)
     first, second, _ = self._files(directory)
@@ -129,9 +129,9 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     episodes = loading.load_episodes(directory, read_config=config)
     expected, error = _read_until_an_error(episodes)
     self.assertIsNotNone(error)
-    with mock.patch.object(
-        records, '_MAX_BATCH', size
-    ), mock.patch.object(records, '_small_batch_size', return_value=small):
+    with mock.patch.object(records, '_MAX_BATCH', size), mock.patch.object(
+        records, '_MANY_BATCHES', 0
+    ), mock.patch.object(records, '_group_size', return_value=group_size):
       packs = packs_lib.packs_of(
           loading.load_episodes(directory, read_config=config)
       )
@@ -167,30 +167,77 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaises(tf.errors.NotFoundError):
       list(packs)
 
-  def test_small_batches_are_joined(self):
+  @parameterized.product(
+      group_size=[512, 16, 1], config=[dict(), dict(assert_cardinality=False)]
+  )
+  def test_groups_of_records(self, group_size, config):
     # An unknown number of records is read in another way.
-    for config in dict(), dict(assert_cardinality=False):
-      with mock.patch.object(records, '_small_batch_size', return_value=4):
-        batches = list(_batches(self._directory, 1 << 20, **config))
-      self.assertEqual([len(b['record']) for b in batches], [_NUM_EPISODES])
+    max_bytes = os.path.getsize(self._files(self._directory)[0]) // 5
+    with mock.patch.object(records, '_group_size', return_value=group_size):
+      batches = list(_batches(self._directory, max_bytes, **config))
+    expected = tf.data.TFRecordDataset(self._files(self._directory))
+    self.assertCountEqual(
+        [record for b in batches for record in b['record'].numpy()],
+        list(expected.as_numpy_iterator()),
+    )
 
-  def test_where_few_records_are_read_at_a_time(self):
-    size = 100_000
-    large = [[b'x'] * 200 + [b'x' * size] * 40, [b'x'] * 240, [b'x'] * 240]
+  @parameterized.parameters('one_file', 'many_files', 'sub_split')
+  def test_the_bytes_that_are_read_together(self, case):
+    max_bytes = 10_000
+    file = [b'x' * 20] * 300 + [b'x' * 6_000] * 20 + [b'x' * 20] * 300
+    files = [file] * (4 if case == 'many_files' else 1)
+    directory = self.create_tempdir().full_path
+    tfds_files.write_records(directory, _FEATURES, files)
+    sums = []
+    cut = records._cut
+
+    def spy(batch, max_bytes):
+      lengths = tf.strings.length(batch['record'])
+      tf.numpy_function(lambda x: sums.append(x.sum()), [lengths], [])
+      return cut(batch, max_bytes)
+
+    with mock.patch.object(records, '_cut', spy):
+      batches = records.record_batches(
+          tfds.builder_from_directory(directory),
+          'train[100:500]' if case == 'sub_split' else 'train',
+          shuffle_files=False,
+          read_config=tfds.ReadConfig(),
+          max_bytes=max_bytes,
+      )
+      list(batches)
+    total = sum(len(record) for file in files for record in file)
+    if case == 'sub_split':
+      total -= 20 * 220
+    self.assertEqual(sum(sums), total)
+    self.assertLessEqual(max(sums), 5 * max_bytes)
+
+  def test_how_many_records_are_read_before_they_are_looked_at(self):
+    max_bytes = 10_000
     equal = [[b'x' * 1000] * 240] * 3
-    for files, expected in (large, 4), (equal, 512), (large[:1], 4):
+    some = [[b'x'] * 200 + [b'x' * 2_000] * 40]
+    large = [[b'x'] * 200 + [b'x' * 100_000] * 40]
+    for files, size, expected in (
+        (equal, 10, 10),  # No batch has more bytes than usual.
+        (some, 100, 16),  # 16 records have 32,000 bytes at most.
+        (large, 100, 1),
+        (large, 8, 1),
+    ):
       directory = self.create_tempdir().full_path
       tfds_files.write_records(directory, _FEATURES, files)
       builder = tfds.builder_from_directory(directory)
-      info = builder.info.splits['train']
-      found = lambda size, max_bytes: records._small_batch_size(
-          builder.info, info, size, max_bytes
+      find = lambda num_bytes, **config: records._group_size(
+          builder.info.splits['train'].file_instructions,
+          num_bytes,
+          size,
+          max_bytes,
+          builder.info.file_format,
+          tfds.ReadConfig(**config),
       )
-      self.assertEqual(found(512 - (len(files) == 1), 10_000), expected)
-      # The whole split has no more bytes than may be in memory.
-      self.assertEqual(found(512, 1 << 20), 512)
-      self.assertEqual(found(3, 10_000), 3)
-      self.assertEqual(found(30, 10_000), 4)
+      self.assertEqual(find(1 << 20), expected)
+      # Without a look at the files.
+      unknown = max(size // 8, 1)
+      self.assertEqual(find(5 << 30), unknown)
+      self.assertEqual(find(1 << 20, repeat_filenames=True), unknown)
 
   def test_orders_that_are_not_known(self):
     config = tfds.ReadConfig(

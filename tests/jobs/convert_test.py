@@ -492,7 +492,8 @@ class ServerTest(job_testing.JobTestCase):
     )
     self.convert(plan)
     self.assertIn(
-        "4 tasks are done again: table 'experience' has removed 5 items since.",
+        "4 tasks are done again: table 'experience' at"
+        f' {plan.output.place} has removed 5 items since.',
         self.said,
     )
     self.assertEqual(job_testing.items_in(client), content)

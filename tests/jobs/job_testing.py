@@ -108,7 +108,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
             )
         )
     ]
-    if kind != plan_lib.RLDS:
+    if kind in (plan_lib.CHECKPOINT, plan_lib.SERVER):
       kwargs.setdefault('tables', [items.TableItems(TABLE)])
     size = opened[0].num_bytes / opened[0].num_episodes
     return plan_lib.make_plan(

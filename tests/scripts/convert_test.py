@@ -1,5 +1,6 @@
 """Tests of the program that converts, run and killed as users do it."""
 
+import importlib.util
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -249,6 +251,16 @@ class ConvertTest(job_testing.JobTestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn(message, result.stderr + result.stdout)
         self.assertNotIn('Traceback', result.stderr)
+
+  @unittest.skipIf(
+      importlib.util.find_spec('apache_beam'), 'Apache Beam is installed.'
+  )
+  def test_without_beam_a_runner_is_refused(self):
+    result = _run(
+        f'--dataset={self.data}', '--rlds_dir=x', '--runner=FlinkRunner'
+    )
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('pip install rlds2reverb[beam]', result.stderr)
 
   def test_help_is_short(self):
     result = _run('--help')

@@ -4,6 +4,7 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 from rlds2reverb.episodes import ends
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -94,6 +95,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(one.discount, [1, 1, 1, 1, 0, 0])
     self.assertAllEqual(one.reward, [10, 20, 30, 99, 0, 0])
 
+  @pytest.mark.long
   @parameterized.parameters(
       *itertools.product(
           ends.EndOfEpisode, [(1, 1), (3, 1), (4, 4), (2, 5), (16, 1)]
@@ -143,6 +145,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
           dataset, _expected(small, length, stride, end_of_episode)
       )
 
+  @pytest.mark.long
   def test_a_long_episode(self):
     count = 10_000
     steps = contract.make_steps(

@@ -2,12 +2,14 @@
 
 A checkpoint's files are compressed streams of records. A part holds its share
 of each stream, compressed from a clean start and up to a whole byte, so joining
-the parts is copying bytes. What the writers share out must be different data
-under one identity: no two parts may hold the same key. To join checkpoints that
-may have keys in common, use `merge_reverb_checkpoints`.
+the parts is copying bytes, which `joining` does. What the writers share out
+must be different data under one identity: no two parts may hold the same key.
+To join checkpoints that may have keys in common, use
+`merge_reverb_checkpoints`.
 
-A part is a folder with `chunks.tfrecord`, `items.tfrecord`, the keys in
-`keys.npz`, and `part.json`, which says how much there is of everything.
+A part is a folder with `chunks.tfrecord` and `items.tfrecord`, the sorted keys
+of both, and `part.json`, which says how much there is of everything and is the
+last file to appear.
 """
 
 from concurrent import futures
@@ -15,31 +17,20 @@ import contextlib
 import functools
 import json
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List
 import zlib
 
-import numpy as np
-import reverb
 import tensorflow as tf
 
-from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
 from rlds2reverb.replay.checkpoint import batches as batches_lib
-from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay.checkpoint import write as write_lib
 from rlds2reverb.replay import frames as frames_lib
 
-_KEYS = 'keys.npz'
-_INFO = 'part.json'
-_FILES = (records_lib.CHUNKS, records_lib.ITEMS)
+INFO = 'part.json'
+FILES = (records_lib.CHUNKS, records_lib.ITEMS)
 _BLOCK_BYTES = 1 << 20
-# A zlib stream: this header, the compressed bytes, an empty block that ends
-# them, and their checksum. See RFC 1950 and RFC 1951.
-_HEADER = b'\x78\x01'
-_END = b'\x03\x00'
-_CHECKSUM_BYTES = 4
-_CHECKSUM_BASE = 65521
 
 
 class _PartFile:
@@ -135,140 +126,43 @@ def write_part(
   Raises:
     BlockingIOError: if another process is writing the part.
     OSError: if it cannot be written.
-    ValueError: as `write_reverb_checkpoint` does.
+    ValueError: as `write_reverb_checkpoint` does, or if two items have the same
+      key.
   """
   layout = source.layout(identity, inserted_at=inserted_at)
-  with whole.new_folder(folder, [_INFO], replace=True) as path:
+  with whole.new_folder(folder, [INFO], replace=True) as path:
     plain_bytes = {}
     with batches_lib.BatchWriter(
         path, functools.partial(_PartFile, plain_bytes=plain_bytes)
     ) as writer:
       for batch in layout.batches(source.frames()):
         writer.write(batch)
-    keys = writer.keys
-    np.savez(os.path.join(path, _KEYS), **keys._asdict())
-    info = {
-        'items': layout.num_items,
-        'bytes': {
-            file: os.path.getsize(os.path.join(path, file)) for file in _FILES
-        },
-        'plain_bytes': plain_bytes,
-    }
-    with open(os.path.join(path, _INFO), 'w', encoding='utf-8') as f:
-      json.dump(info, f)
+    for kind, keys in writer.keys._asdict().items():
+      part_keys.write(os.path.join(path, part_keys.file_of(kind)), kind, keys)
+    write_info(path, layout.num_items, plain_bytes)
   return layout.num_items
 
 
-def join_parts(
-    folders: Sequence[str],
-    directory: files.PathLike,
-    spec: Any,
-    reverb_tables: Sequence[
-        Union[reverb.Table, write_lib.TableSettings]
-    ] = (),
-    *,
-    on_bytes: Optional[Callable[[int], None]] = None,
-) -> Dict[str, int]:
-  """Joins parts into a checkpoint, in their order, by copying their bytes.
+def write_info(
+    path: str, num_items: Dict[str, int], plain_bytes: Dict[str, int]
+) -> None:
+  """Writes the file that says how much a part holds.
 
   Args:
-    folders: the parts, which must have the same tables.
-    directory: see `write_reverb_checkpoint`.
-    spec: the spec of a frame, a `Trajectory`.
-    reverb_tables: see `write_reverb_checkpoint`.
-    on_bytes: a function that is called with the number of bytes of each copy.
-
-  Returns:
-    The number of items of each table, by its name.
-
-  Raises:
-    BlockingIOError: if another process is writing to `directory`.
-    CheckpointError: if a part is damaged.
-    FileExistsError: if `directory` is not empty.
-    OSError: if the checkpoint cannot be written. Nothing of it is left then.
-    ValueError: if a table is described twice or is too small, or if two items
-      have the same key.
+    path: the folder of the part, all of whose other files are written.
+    num_items: the number of items of each table, by its name.
+    plain_bytes: the number of bytes of the records of each file before they
+      were compressed, by its name.
   """
-  directory = files.expand(directory)
-  infos = [_read_info(folder) for folder in folders]
-  counts = {
-      name: sum(info['items'][name] for info in infos)
-      for name in infos[0]['items']
+  info = {
+      'items': num_items,
+      'bytes': {
+          file: os.path.getsize(os.path.join(path, file)) for file in FILES
+      },
+      'plain_bytes': plain_bytes,
   }
-  described = write_lib.describe_tables(list(counts), reverb_tables)
-  tables = [
-      write_lib.table_checkpoint(table, counts[name], spec)
-      for name, table in described.items()
-  ]
-  _read_keys(folders).check()
-  with new_checkpoint.new_checkpoint(directory) as path:
-    for file in _FILES:
-      _join_file(file, folders, infos, path, on_bytes or (lambda count: None))
-    new_checkpoint.write_tables(path, tables)
-  return counts
-
-
-def _join_file(file, folders, infos, path, on_bytes) -> None:
-  checksum = zlib.adler32(b'')
-  with open(os.path.join(path, file), 'wb') as joined:
-    joined.write(_HEADER)
-    for folder, info in zip(folders, infos):
-      with open(os.path.join(folder, file), 'rb') as part:
-        part.seek(len(_HEADER))
-        left = info['bytes'][file] - len(_HEADER) - len(_END) - _CHECKSUM_BYTES
-        while left:
-          block = part.read(min(left, _BLOCK_BYTES))
-          if not block:
-            raise records_lib.CheckpointError(f'{part.name} is cut.')
-          joined.write(block)
-          on_bytes(len(block))
-          left -= len(block)
-        end = part.read()
-      if end[: len(_END)] != _END:
-        raise records_lib.CheckpointError(f'{part.name} is damaged at its end.')
-      checksum = _joined_checksum(
-          checksum,
-          int.from_bytes(end[len(_END) :], 'big'),
-          info['plain_bytes'][file],
-      )
-    joined.write(_END + checksum.to_bytes(_CHECKSUM_BYTES, 'big'))
-
-
-def _joined_checksum(first: int, second: int, num_bytes: int) -> int:
-  """Returns the Adler-32 checksum of two runs of bytes, one after the other.
-
-  Args:
-    first: the checksum of the first.
-    second: the checksum of the second.
-    num_bytes: the number of bytes of the second.
-  """
-  low, high = first & 0xFFFF, first >> 16
-  other_low, other_high = second & 0xFFFF, second >> 16
-  # The low half is 1 plus the sum of the bytes; the high half is the sum of the
-  # low halves after each byte.
-  high = (high + other_high + num_bytes * (low - 1)) % _CHECKSUM_BASE
-  low = (low + other_low - 1) % _CHECKSUM_BASE
-  return high << 16 | low
-
-
-def _read_info(folder: str) -> Dict[str, Any]:
-  with files.open_text(os.path.join(folder, _INFO)) as f:
-    info = json.load(f)
-  for file, size in info['bytes'].items():
-    path = os.path.join(folder, file)
-    if not os.path.exists(path) or os.path.getsize(path) != size:
-      raise records_lib.CheckpointError(
-          f'{path} does not have the {size} bytes that were written.'
-      )
-  return info
-
-
-def _read_keys(folders: Sequence[str]) -> batches_lib.WrittenKeys:
-  keys = []
-  for folder in folders:
-    with np.load(os.path.join(folder, _KEYS)) as arrays:
-      keys.append(batches_lib.WrittenKeys(arrays['chunks'], arrays['items']))
-  return batches_lib.WrittenKeys(*map(np.concatenate, zip(*keys)))
+  with open(os.path.join(path, INFO), 'w', encoding='utf-8') as f:
+    json.dump(info, f)
 
 
 @contextlib.contextmanager

@@ -125,14 +125,14 @@ def read_keys(
       tables say, or if a chunk is missing that an item refers to.
   """
   chunks = [np.zeros(0, np.uint64)]
-  for batch in read_parsed(directory, CHUNKS, _keys_of_chunks):
+  for batch in read_parsed(directory, CHUNKS, keys_of_chunks):
     chunks.append(batch)
   chunks = np.concatenate(chunks)
   in_order = np.sort(chunks)
   num_missing = 0
   indices = {name.encode(): index for index, name in enumerate(tables)}
   items, of_tables = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-  for keys, names, chunk_keys in read_parsed(directory, ITEMS, _parse_items):
+  for keys, names, chunk_keys in read_parsed(directory, ITEMS, parse_items):
     items.append(keys)
     of_tables.append(np.array([indices.get(name, -1) for name in names]))
     ends = np.searchsorted(in_order, chunk_keys, 'right')
@@ -193,12 +193,12 @@ def read_parsed(
     yield batch
 
 
-def _keys_of_chunks(records: tf.Tensor) -> tf.Tensor:
+def keys_of_chunks(records: tf.Tensor) -> tf.Tensor:
   (keys,), _ = decode(records, schema_pb2.ChunkData, chunk_key=tf.uint64)
   return keys[:, 0]
 
 
-def _parse_items(
+def parse_items(
     records: tf.Tensor,
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Parses `PrioritizedItem`s.

@@ -101,8 +101,7 @@ class Population:
     Raises:
       InvalidArgumentError: if one of them never was.
     """
-    items = check_items(items, self.num_items)
-    return tf.ones_like(items, tf.bool)
+    return check_items(items, self.num_items) >= 0
 
   def priority(self, items: tf.Tensor) -> tf.Tensor:
     """Returns the priorities of items, float64, for int64 `[...]`."""

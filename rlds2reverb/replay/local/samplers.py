@@ -288,14 +288,38 @@ def shuffled(
   """
   if count == 1:
     return positions
-  ones = tf.ones_like(epochs)
+  epochs = tf.cast(epochs, tf.uint64)
+  keys = [_mix(epochs, seed) for seed in seeds]
   # `tf.random.experimental.index_shuffle` pads several seeds wrongly.
   return tf.raw_ops.RandomIndexShuffle(
       index=positions,
-      seed=tf.stack([ones * seeds[0], ones * seeds[1], epochs], -1),
+      seed=tf.stack([*keys, tf.zeros_like(positions)], -1),
       max_index=tf.constant(count - 1, tf.int64),
-      rounds=4,
+      # After 4 rounds, neighbours are still correlated.
+      rounds=8,
   )
+
+
+def _mix(numbers: tf.Tensor, seed: int) -> tf.Tensor:
+  """Returns numbers whose bits look random, of `SplitMix64`.
+
+  Similar keys shuffle in similar ways, so consecutive numbers are no keys.
+
+  Args:
+    numbers: uint64 `[N]`.
+    seed: which of all random functions it is.
+
+  Returns:
+    int64 `[N]`.
+  """
+  mixed = numbers * tf.constant(0x9E3779B97F4A7C15, tf.uint64) + tf.constant(seed, tf.uint64)
+  for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+    mixed = tf.bitwise.bitwise_xor(
+        mixed, tf.bitwise.right_shift(mixed, tf.constant(shift, tf.uint64))
+    )
+    mixed *= tf.constant(factor, tf.uint64)
+  mixed = tf.bitwise.right_shift(mixed, tf.constant(1, tf.uint64))
+  return tf.cast(mixed, tf.int64)
 
 
 def _with_priority(items, population, probability) -> Draws:

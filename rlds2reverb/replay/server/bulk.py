@@ -1,6 +1,6 @@
 """Writes RLDS data into a Reverb server, many items to a request."""
 
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Union
 
 from absl import logging
 import reverb
@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import encoding
+from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import insert_stream
@@ -133,6 +134,7 @@ def insert(
     identity: Optional[Any] = None,
     overflow: str = 'warn',
     timeout: float = 60.0,
+    blocks: Optional[Iterable[frame_blocks.Block]] = None,
 ) -> Tuple[int, Dict[str, tables_lib.WrittenItems]]:
   """Inserts the items of a `FrameSource`.
 
@@ -144,6 +146,7 @@ def insert(
     identity: see `write_rlds_to_reverb`.
     overflow: see `write_rlds_to_reverb`.
     timeout: see `write_rlds_to_reverb`.
+    blocks: the blocks of `source` to insert; all by default.
 
   Returns:
     The number of frames, and what `write_rlds_to_reverb` returns.
@@ -161,7 +164,9 @@ def insert(
   with insert_stream.InsertStream(client.server_address, timeout) as stream:
     try:
       try:
-        for batch in layout.batches(source.frames()):
+        for batch in layout.batches(
+            source.frames() if blocks is None else blocks
+        ):
           stream.write(
               encoding.encode_insert_request(
                   batch.chunks, batch.items, batch.keep_chunk_keys

@@ -180,28 +180,23 @@ def _sample_server(watch, server, signature, batch_size, needed, timeout):
   )
 
   def check_end(_):
-    # Nothing comes after the end. It is only asked whether it is one.
     check = tf.numpy_function(
         lambda: watch.check_end(server, needed), [], []
     )
     with tf.control_dependencies([check]):
       return tf.constant(False)
 
-  end = tf.data.Dataset.range(1).map(check_end)
+  # It has no elements: what it is for is the error that it may raise.
+  end = (
+      tf.data.Dataset.range(1)
+      .map(check_end)
+      .filter(lambda is_sample: is_sample)
+      .map(lambda _: steps_lib.zeros(samples.element_spec))
+  )
   return tf.data.Dataset.zip((
-      samples.concatenate(_nothing_but_errors(end, samples.element_spec)),
+      samples.concatenate(end),
       tf.data.Dataset.from_tensors(tf.constant(server)).repeat(),
   ))
-
-
-def _nothing_but_errors(dataset, spec):
-  """Returns a data set without elements that raises what `dataset` raises.
-
-  Args:
-    dataset: a data set of False.
-    spec: what its elements should be, if it had any.
-  """
-  return dataset.filter(lambda value: value).map(lambda _: steps_lib.zeros(spec))
 
 
 def _batch(samples, batch_size, drop_remainder):
@@ -301,10 +296,13 @@ def _guarded(samples, watch, weights):
   kind = tf.data.Dataset.from_tensors(_SAMPLE).repeat()
   samples = tf.data.Dataset.zip((kind, samples)).concatenate(end)
   # Whichever has something first: a batch of one, or an error of the other.
-  variants = [tf.data.experimental.to_variant(each) for each in (samples, polls)]
   both = tf.data.Dataset.range(2).interleave(
       lambda index: tf.data.experimental.from_variant(
-          tf.gather(variants, index), (tf.TensorSpec([], tf.int32), spec)
+          tf.gather(
+              list(map(tf.data.experimental.to_variant, (samples, polls))),
+              index,
+          ),
+          (tf.TensorSpec([], tf.int32), spec),
       ),
       cycle_length=2,
       num_parallel_calls=2,
@@ -327,7 +325,7 @@ def _info_of_all(info, server, watch, weights):
     weights: how many items each has.
   """
   if any(
-      info.sampler_options.HasField('prioritized') for info in watch.infos
+      table.sampler_options.HasField('prioritized') for table in watch.infos
   ):
     check = tf.debugging.Assert(
         tf.reduce_all(info.priority > 0),

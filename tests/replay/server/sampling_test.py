@@ -230,8 +230,9 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_priorities_of_two_servers(self):
     shards = [[1.0, 4.0], [9.0, 16.0, 25.0, 36.0]]
+    by_reward = lambda item: item.reward[0]
     addresses = [
-        self._address('prioritized', shard, priority=lambda item: item.reward[0])
+        self._address('prioritized', shard, priority=by_reward)
         for shard in shards
     ]
     expected = {}

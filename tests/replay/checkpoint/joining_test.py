@@ -1,4 +1,4 @@
-"""Tests of parts of checkpoints, joined and served."""
+"""Tests of joining parts of checkpoints, and of serving the result."""
 
 import os
 import zlib
@@ -8,6 +8,7 @@ import numpy as np
 import reverb
 from reverb.cc import schema_pb2
 
+from rlds2reverb.replay.checkpoint import joining
 from rlds2reverb.replay.checkpoint import parts
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay import frames
@@ -29,7 +30,7 @@ def _without_dates(contents):
   ]
 
 
-class PartsTest(checkpoints.CheckpointTestCase):
+class JoiningTest(checkpoints.CheckpointTestCase):
 
   def _write(self, begin, end, inserted_at=0, identity='data'):
     source = frames.make_frame_source(
@@ -48,22 +49,12 @@ class PartsTest(checkpoints.CheckpointTestCase):
         for begin, end in ((0, 3), (3, 4), (4, 5))
     ])
     joined = self.new()
-    copied = []
     once = [
         checkpoints.once(reverb.selectors.Fifo(), table.table_name)
         for table in _TABLES
     ]
-    counts = parts.join_parts(
-        folders, joined, specs[0], once, on_bytes=copied.append
-    )
+    counts = joining.join_parts(folders, joined, specs[0], once)
     self.assertEqual(counts, {testing.TABLE: 14, checkpoints.OTHER: 10})
-    self.assertEqual(
-        sum(copied),
-        sum(
-            os.path.getsize(os.path.join(joined, file)) - 8
-            for file in (records.CHUNKS, records.ITEMS)
-        ),
-    )
     at_once = self.write(
         _EPISODES, _TABLES, identity='data', reverb_tables=once
     )
@@ -85,11 +76,31 @@ class PartsTest(checkpoints.CheckpointTestCase):
         checkpoints.take_rewards(client), checkpoints.pairs(_EPISODES)
     )
 
+  def test_parts_that_are_merged_before_make_no_difference(self):
+    folders, specs = zip(*[
+        self._write(begin, begin + 1, 1000 * begin) for begin in range(5)
+    ])
+    merged = [self.new('merged'), self.new('merged')]
+    self.assertEqual(
+        joining.merge_parts(folders[:3], merged[0]),
+        {testing.TABLE: 4 + 2 + 3, checkpoints.OTHER: 3 + 1 + 2},
+    )
+    joining.merge_parts(folders[3:], merged[1])
+    at_once, in_two_steps = self.new(), self.new()
+    joining.join_parts(folders, at_once, specs[0])
+    joining.join_parts(merged, in_two_steps, specs[0])
+    for file in checkpoints.FILES:
+      contents = []
+      for directory in at_once, in_two_steps:
+        with open(os.path.join(directory, file), 'rb') as f:
+          contents.append(f.read())
+      self.assertEqual(*contents, file)
+
   def test_two_parts_under_the_same_keys_are_refused(self):
     one, spec = self._write(0, 2)
     other, _ = self._write(1, 3)
     with self.assertRaisesRegex(ValueError, 'Two chunks have the same key'):
-      parts.join_parts([one, other], self.new(), spec)
+      joining.join_parts([one, other], self.new(), spec)
 
   def test_a_part_that_was_cut_is_refused(self):
     folder, spec = self._write(0, 2)
@@ -98,13 +109,13 @@ class PartsTest(checkpoints.CheckpointTestCase):
     with self.assertRaisesRegex(
         records.CheckpointError, 'items.tfrecord does not have the'
     ):
-      parts.join_parts([folder], self.new(), spec)
+      joining.join_parts([folder], self.new(), spec)
 
   def test_a_part_takes_the_place_of_an_older_one(self):
     folder, spec = self._write(0, 5)
     source = frames.make_frame_source(golden.stacked(_EPISODES[:1]), _TABLES)
     parts.write_part(source, folder, identity='data', inserted_at=0)
-    counts = parts.join_parts([folder], self.new(), spec)
+    counts = joining.join_parts([folder], self.new(), spec)
     self.assertEqual(counts, {testing.TABLE: 4, checkpoints.OTHER: 3})
 
   def test_checksums_add_up(self):
@@ -112,7 +123,7 @@ class PartsTest(checkpoints.CheckpointTestCase):
     for sizes in (0, 0), (1, 0), (0, 3), (70_000, 200_001):
       first, second = (rng.bytes(size) for size in sizes)
       self.assertEqual(
-          parts._joined_checksum(  # pylint: disable=protected-access
+          joining._joined_checksum(  # pylint: disable=protected-access
               zlib.adler32(first), zlib.adler32(second), len(second)
           ),
           zlib.adler32(first + second),

@@ -1,0 +1,7 @@
+"""Conversion jobs on Apache Beam, on whatever runs Beam.
+
+It needs the extra: `pip install rlds2reverb[beam]`.
+"""
+
+from rlds2reverb.jobs.beam.runner import BeamRunner
+from rlds2reverb.jobs.beam.runner import unknown_options

@@ -1,0 +1,150 @@
+"""Does the tasks of a plan on Apache Beam."""
+
+import contextlib
+import threading
+from typing import Dict, Iterator, List, Sequence
+
+from absl import logging
+import apache_beam as beam
+from apache_beam.options import pipeline_options
+from apache_beam.runners import runner as runner_lib
+
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import running
+from rlds2reverb.jobs import tasks as tasks_lib
+from rlds2reverb.jobs.beam import pipeline as pipeline_lib
+
+# Else every worker logs what it receives and sends.
+_DEFAULTS = ('--default_sdk_harness_log_level=WARNING',)
+_SECONDS_PER_LOOK = 5.0
+
+
+class BeamRunner(running.Runner):
+  """Does tasks as steps of a Beam pipeline.
+
+      runner = BeamRunner(['--runner=FlinkRunner', '--flink_master=host:8081'])
+      convert.convert(plan, runner=runner)
+
+  The folder of the job, the data and the output must be where every worker of
+  the engine finds them under the same path, and rlds2reverb must be installed
+  there.
+
+  Attributes:
+    counters: what the last pipeline has counted: `episodes`, `steps`, `items`,
+      `skipped` and `bytes`, of the tasks that are done. An engine that tries a
+      bundle again may count it again.
+  """
+
+  def __init__(self, options: Sequence[str]):
+    """Creates the runner.
+
+    Args:
+      options: Beam's pipeline options, as on a command line. `--runner` is the
+        name of what runs the pipeline. Name `FnApiRunner` for this machine:
+        `DirectRunner` looks for an engine of another name first.
+    """
+    self.counters: Dict[str, int] = {}
+    self._options = pipeline_options.PipelineOptions([*_DEFAULTS, *options])
+
+  def run_tasks(self, plan, folder, numbers, *, listener, max_skipped):
+    with _watching(plan, folder, numbers, listener):
+      failures = self._run(plan, folder, max_skipped)
+    for number in numbers:
+      receipt = receipts_lib.read_one(folder, plan.hash, number)
+      if receipt is not None:
+        listener.on_done(number, receipt)
+      elif not failures:
+        raise tasks_lib.TaskError(
+            f'The pipeline has ended, but task {number} is not done. Start the'
+            ' same command again.'
+        )
+    return failures
+
+  def finish(self, plan, folder, spec, receipts):
+    self._run(plan, folder, plan.num_episodes)
+
+  def _run(
+      self, plan: plan_lib.Plan, folder: str, max_skipped: int
+  ) -> Dict[int, str]:
+    """Runs the pipeline; returns the messages of the tasks that have failed.
+
+    Raises:
+      TaskError: if something else has failed.
+    """
+    pipeline_lib.take_failures(folder)  # Those of an earlier start.
+    pipeline = beam.Pipeline(options=self._options)
+    pipeline_lib.build(pipeline, plan, folder, max_skipped)
+    problem = ''
+    try:
+      result = pipeline.run()
+      try:
+        state = result.wait_until_finish()
+      except KeyboardInterrupt:
+        result.cancel()
+        raise
+      if state != runner_lib.PipelineState.DONE:
+        problem = f'it is {state}'
+      self.counters = _counters(result)
+    # Every engine has errors of its own.
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      logging.debug('The pipeline has failed:', exc_info=True)
+      problem = str(error).strip().rpartition('\n')[-1]
+    failures = pipeline_lib.take_failures(folder)
+    of_tasks = {
+        int(name.removeprefix('task ')): message
+        for name, message in failures.items()
+        if name.startswith('task ')
+    }
+    if problem and not of_tasks:
+      problem = '; '.join(failures.values()) or problem
+      raise tasks_lib.TaskError(
+          f'The Beam pipeline has failed: {problem}. The tasks that are done'
+          ' are kept: start the same command again.'
+      )
+    return of_tasks
+
+
+@contextlib.contextmanager
+def _watching(plan, folder, numbers, listener) -> Iterator[None]:
+  """Tells a listener which tasks have left their receipts meanwhile."""
+  left = set(numbers)
+  ended = threading.Event()
+
+  def look():
+    # What is wrong with a receipt is found again, and raised, at the end.
+    with contextlib.suppress(Exception):
+      while not ended.wait(_SECONDS_PER_LOOK):
+        for number in left.intersection(receipts_lib.numbers(folder)):
+          receipt = receipts_lib.read_one(folder, plan.hash, number)
+          if receipt is not None:
+            left.remove(number)
+            listener.on_done(number, receipt)
+
+  thread = threading.Thread(target=look, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    ended.set()
+    thread.join()
+
+
+def unknown_options(options: Sequence[str]) -> List[str]:
+  """Returns the names of options that Beam itself does not know.
+
+  They may be known to the engine that it runs on.
+  """
+  parsed = pipeline_options.PipelineOptions(list(options))
+  every = parsed.get_all_options(retain_unknown_options=True)
+  return sorted(every.keys() - parsed.get_all_options().keys())
+
+
+def _counters(result: runner_lib.PipelineResult) -> Dict[str, int]:
+  of_ours = beam.metrics.MetricsFilter().with_namespace(pipeline_lib.METRICS)
+  counters: Dict[str, int] = {}
+  for found in result.metrics().query(of_ours)['counters']:
+    name = found.key.metric.name
+    # Some engines have no number where nothing was counted.
+    counters[name] = counters.get(name, 0) + (found.result or 0)
+  return counters

@@ -1,0 +1,87 @@
+"""Statistics of the fields as the output of a job: sketches, merged."""
+
+import os
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.jobs import outputs
+from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.statistics import cache
+from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import sketches
+
+STATISTICS_FILE = 'statistics.json'
+_SKETCH = 'sketch.npz'
+
+
+class StatisticsOutput(outputs.FolderOutput):
+  """Writes the statistics of the valid episodes, a sketch for each task.
+
+  They are read with `statistics.load_statistics`.
+  """
+
+  kind = 'folder with statistics'
+  marker = STATISTICS_FILE
+  part_marker = _SKETCH
+
+  def is_finished(self, folder, receipts):
+    return len(receipts) == len(self.plan.tasks) and files.exists(
+        os.path.join(self.plan.output.place, STATISTICS_FILE)
+    )
+
+  def check_addition(self, spec):
+    raise ValueError(
+        f'{self.plan.output.place} has the statistics of other episodes, to'
+        ' which those of repaired ones cannot be added. Make them anew, of all'
+        ' episodes.'
+    )
+
+  def write(self, number, folder, frames, episodes):
+    # This checks and counts every episode.
+    episodes.share = 0.0
+    for _ in frames.frames():
+      pass
+    invalid = [bad.episode for bad in episodes.skipped()]
+    kept = episodes.read_valid(invalid)
+    state = _accumulation(kept, number).state_of(kept)
+    part = self.new_part(folder, number)
+    with whole.new_folder(part, [_SKETCH], replace=True) as path:
+      sketches.save(os.path.join(path, _SKETCH), state)
+    size = files.size_of(os.path.join(part, _SKETCH))
+    return outputs.Written({}, {'bytes': size})
+
+  def merge_parts(self, paths, path):
+    with whole.new_folder(path, [_SKETCH], replace=True) as new:
+      sketches.save(os.path.join(new, _SKETCH), self._merged(paths))
+
+  def finish(self, folder, spec, receipts):
+    # In another order of merging, the last bits would be others.
+    for level in self.merges():
+      for numbers in level:
+        self.merge(folder, numbers)
+    state = self._merged(self.parts(folder, range(len(self.plan.tasks))))
+    task = self.plan.tasks[0]
+    source = sources_lib.open_source(self.plan.sources[task.source])
+    statistics = _accumulation(source.read(task.ranges[0]), 0).statistics(state)
+    with whole.new_folder(self.plan.output.place, [STATISTICS_FILE]) as path:
+      whole.write_text(
+          os.path.join(path, STATISTICS_FILE), cache.to_json(statistics)
+      )
+
+  def _merged(self, paths):
+    """Returns the sketch of the parts in folders, merged in their order."""
+    state = sketches.load(os.path.join(paths[0], _SKETCH))
+    # What is merged is told by its place and by how far the merge has come.
+    begin = int(os.path.basename(paths[0]).partition('-')[0])
+    for number, path in enumerate(paths[1:]):
+      state = sketches.merge(
+          state,
+          sketches.load(os.path.join(path, _SKETCH)),
+          seed=[begin, len(paths), number],
+      )
+    return state
+
+
+def _accumulation(episodes, seed: int) -> compute.Accumulation:
+  return compute.Accumulation(steps_lib.steps_spec(episodes).step, seed=seed)

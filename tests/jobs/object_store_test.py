@@ -1,0 +1,117 @@
+"""Tests of jobs whose data, folder and output are in an object store.
+
+The store is TensorFlow's file system in memory, at `ram://`, to which `rename`
+is denied: an object is whole or not there, and nothing else is promised.
+"""
+
+import os
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pytest
+import tensorflow as tf
+
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import receipts
+from rlds2reverb.replay.checkpoint import records
+from tests import ram_files  # pylint: disable=unused-import
+from tests.jobs import job_testing
+
+_FOLDERS = (plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS)
+_COPY = tf.io.gfile.copy
+
+
+def _contents_of(folder):
+  """Returns the bytes of all files in a folder or at a URL, by their names."""
+  contents = {}
+  for name in tf.io.gfile.listdir(folder):
+    with tf.io.gfile.GFile(os.path.join(folder, name), 'rb') as f:
+      contents[name] = f.read()
+  return contents
+
+
+def _copy_to(url, source):
+  tf.io.gfile.makedirs(url)
+  for name in os.listdir(source):
+    _COPY(os.path.join(source, name), f'{url}/{name}')
+  return url
+
+
+@pytest.mark.long
+class ObjectStoreTest(job_testing.JobTestCase):
+
+  def setUp(self):
+    super().setUp()
+    denied = tf.errors.UnimplementedError(None, None, 'There is no rename.')
+    self.enter_context(
+        mock.patch.object(tf.io.gfile, 'rename', side_effect=denied)
+    )
+    self.url = f'ram://{self._testMethodName}'
+    self.addCleanup(tf.io.gfile.rmtree, self.url)
+    self.data = _copy_to(f'{self.url}/data/numbered', self.directory)
+
+  def convert(self, plan, **kwargs):
+    # TensorFlow's file system takes `output.job` for a part of `output`.
+    return super().convert(plan, folder=self.job_folder(plan), **kwargs)
+
+  def job_folder(self, plan):
+    is_stored = plan.output.place.startswith(self.url)
+    return f'{self.url}/job' if is_stored else super().job_folder(plan)
+
+  def _plan(self, kind, place):
+    return self.plan(
+        kind, place, directory=self.data, episodes_per_task=4
+    )
+
+  @parameterized.parameters(*_FOLDERS)
+  def test_a_job_leaves_what_it_leaves_on_a_disk(self, kind):
+    on_disk = self._plan(kind, self.new())
+    stored = self._plan(kind, f'{self.url}/output')
+    self.convert(on_disk)
+    self.convert(stored)
+    self.assertEqual(
+        _contents_of(stored.output.place), _contents_of(on_disk.output.place)
+    )
+    self.assertEqual(
+        sorted(tf.io.gfile.listdir(self.job_folder(stored))),
+        ['plan.json', 'quarantine.jsonl', 'receipts', 'summary.json'],
+    )
+    self.convert(stored)
+    self.assertIn('nothing to do', self.said[-1])
+
+  @parameterized.parameters('items.tfrecord', records.DONE, 'part.json')
+  def test_an_end_while_an_object_is_written(self, name):
+    plan = self._plan(plan_lib.CHECKPOINT, f'{self.url}/output')
+
+    def copy(source, target):
+      if os.path.basename(target) == name:
+        raise tf.errors.UnavailableError(None, None, 'The store is away.')
+      _COPY(source, target)
+
+    with mock.patch.object(tf.io.gfile, 'copy', copy):
+      with self.assertRaisesRegex(Exception, 'The store is away'):
+        self.convert(plan)
+    with self.assertRaisesRegex(FileNotFoundError, 'not a whole'):
+      records.read_tables(plan.output.place)
+    done = receipts.read(self.job_folder(plan), plan.hash)
+    self.assertLen(done, 2 if name == records.DONE else 0)
+    self.convert(plan)
+    self.assertEqual(
+        records.num_items(
+            records.read_tables(plan.output.place)[job_testing.TABLE]
+        ),
+        26,
+    )
+    self.assertNotIn('.unfinished', tf.io.gfile.listdir(plan.output.place))
+
+  def test_what_is_there_is_not_written_over(self):
+    _copy_to(f'{self.url}/output', self.create_tempdir().full_path)
+    with tf.io.gfile.GFile(f'{self.url}/output/mine', 'w') as f:
+      f.write('text')
+    with self.assertRaisesRegex(FileExistsError, 'is not empty'):
+      self.convert(self._plan(plan_lib.CHECKPOINT, f'{self.url}/output'))
+
+
+if __name__ == '__main__':
+  absltest.main()

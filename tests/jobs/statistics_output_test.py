@@ -1,0 +1,68 @@
+"""Tests of jobs that compute the statistics of the fields."""
+
+import os
+from unittest import mock
+
+from absl.testing import absltest
+import numpy as np
+import pytest
+
+from rlds2reverb import statistics
+from rlds2reverb.jobs import outputs
+from rlds2reverb.jobs import plan as plan_lib
+from tests.jobs import data_sets
+from tests.jobs import job_testing
+
+
+class StatisticsOutputTest(job_testing.JobTestCase):
+
+  def test_statistics_of_the_valid_episodes(self):
+    episodes = [
+        data_sets.episode(index, length)
+        for index, length in enumerate(job_testing.LENGTHS)
+    ]
+    episodes[3]['steps'][1]['discount'] = 1.5
+    directory = data_sets.write(self.new('data'), episodes)
+    plan = self.plan(
+        plan_lib.STATISTICS, self.new(), directory=directory
+    )
+    summary = self.convert(plan)
+    self.assertEqual((summary['episodes'], summary['skipped']), (7, 1))
+    found = statistics.load_statistics(
+        os.path.join(plan.output.place, 'statistics.json')
+    )
+    rewards = [
+        100.0 * index + step
+        for index, length in enumerate(job_testing.LENGTHS)
+        if index != 3
+        for step in range(length - 1)
+    ]
+    self.assertEqual((found.num_episodes, found.num_terminal), (7, 7))
+    reward = found.fields['reward']
+    self.assertEqual(reward.count, len(rewards))
+    self.assertEqual((reward.min, reward.max), (min(rewards), max(rewards)))
+    np.testing.assert_allclose(reward.mean, np.mean(rewards), 1e-12)
+    np.testing.assert_allclose(reward.std, np.std(rewards), 1e-12)
+    for level, value in reward.quantiles.items():
+      np.testing.assert_allclose(value, np.quantile(rewards, level), 1e-12)
+    # A finished job does nothing.
+    self.convert(plan)
+    self.assertIn('nothing to do', self.said[-1])
+
+  @pytest.mark.long
+  def test_sketches_that_are_merged_before(self):
+    plan = self.plan(
+        plan_lib.STATISTICS, self.new(), episodes_per_task=1
+    )
+    self.assertLen(plan.tasks, 8)
+    with mock.patch.object(outputs, '_PARTS_PER_MERGE', 2):
+      self.convert(plan)
+    found = statistics.load_statistics(
+        os.path.join(plan.output.place, 'statistics.json')
+    )
+    self.assertEqual(found.num_steps, sum(job_testing.LENGTHS))
+    self.assertEqual(found.lengths.max, max(job_testing.LENGTHS) - 1)
+
+
+if __name__ == '__main__':
+  absltest.main()
