@@ -148,10 +148,13 @@ def _map_sequences(sequence_fn, frames, rows):
   spec = tf.nest.map_structure(
       lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), flat
   )
-  outputs = tf.function(sequence_fn).get_concrete_function(spec)
-  flat = tf.map_fn(
-      sequence_fn, flat, fn_output_signature=outputs.structured_outputs
+  function = tf.function(sequence_fn).get_concrete_function(spec)
+  # Within a graph these are tensors.
+  signature = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
+      function.structured_outputs,
   )
+  flat = tf.map_fn(sequence_fn, flat, fn_output_signature=signature)
   return tf.nest.map_structure(
       lambda leaf: tf.ensure_shape(
           tf.reshape(leaf, tf.concat([lead, tf.shape(leaf)[1:]], 0)),
