@@ -91,12 +91,12 @@ def sample(
     end = tf.int64.max // _MAX_GROUP if num_groups is None else num_groups
     groups = tf.data.Dataset.range(first // batches_per_group, end)
     groups = groups.map(make_group)
-    if in_advance:
-      groups = groups.prefetch(1)
-    return tf.data.Dataset.zip((
+    batches = tf.data.Dataset.zip((
         tf.data.Dataset.range(first, tf.int64.max),
         _take_apart(groups).skip(first % batches_per_group),
     ))
+    # A trainer waits for what comes after this, and for nothing else.
+    return batches.prefetch(batches_per_group) if in_advance else batches
 
   @tf.autograph.experimental.do_not_convert
   def finish(number, batch):
