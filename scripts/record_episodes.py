@@ -32,8 +32,8 @@ _DIRECTORY = flags.DEFINE_string(
 _POLICY = flags.DEFINE_string(
     'policy',
     None,
-    'A scripted policy, cart_pole or pendulum, or the directory of a policy that'
-    ' TF-Agents has saved; by default actions are uniformly random.',
+    'A scripted policy, cart_pole or pendulum, or the directory of a policy'
+    ' that TF-Agents has saved; by default actions are uniformly random.',
 )
 _RANDOMNESS = flags.DEFINE_float(
     'randomness',

@@ -68,8 +68,9 @@ class CqlSacExampleTest(tf.test.TestCase):
     def push(rlds_data, observer):
       """Keeps what the example pushes, and what comes of it."""
       frames = list(rlds_to_reverb.convert_rlds_to_trajectories(rlds_data))
-      pushed.append((frames, rlds_to_reverb.push_rlds_to_reverb(rlds_data, observer)))
-      return pushed[-1][1]
+      count = rlds_to_reverb.push_rlds_to_reverb(rlds_data, observer)
+      pushed.append((frames, count))
+      return count
 
     swapped = types.SimpleNamespace(**vars(rlds_to_reverb))
     swapped.push_rlds_to_reverb = push

@@ -154,7 +154,9 @@ def config_names(subfolder: str = '') -> List[str]:
   """
   folder = config_folder()
   found = glob.glob(os.path.join(folder, subfolder, f'*{_SUFFIX}'))
-  return sorted(os.path.relpath(path, folder)[: -len(_SUFFIX)] for path in found)
+  return sorted(
+      os.path.relpath(path, folder)[: -len(_SUFFIX)] for path in found
+  )
 
 
 def config_folder() -> str:

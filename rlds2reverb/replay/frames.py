@@ -88,8 +88,13 @@ class FrameSource(NamedTuple):
 
   def frames(self) -> Iterator[frame_blocks.Block]:
     """Yields the frames in the blocks that are laid out at once."""
-    for block in self.blocks.prefetch(1).as_numpy_iterator():
-      episode_ids = [None] if self.of_sequences else _episode_ids(block, self.first_episode)
+    blocks = self.blocks.prefetch(1).with_options(_unoptimized())
+    for block in blocks.as_numpy_iterator():
+      episode_ids = (
+          [None]
+          if self.of_sequences
+          else _episode_ids(block, self.first_episode)
+      )
       length = len(block.trajectory.step_type)
       part = length if len(episode_ids) > 1 else self.block_length
       for begin in range(0, length, part):
@@ -195,6 +200,19 @@ def make_frame_source(
       form,
       one_episode_chunks=one_episode_chunks,
   )
+
+
+def _unoptimized() -> tf.data.Options:
+  """Returns options without which a small push is mostly its beginning.
+
+  TensorFlow takes longer to rewrite the pipeline, and to tune it, than to read
+  some thousand steps, and a long push is no faster for it.
+  """
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  options.experimental_optimization.apply_default_optimizations = False
+  options.experimental_optimization.inject_prefetch = False
+  return options
 
 
 def _episode_ids(block, first_episode) -> List[Any]:

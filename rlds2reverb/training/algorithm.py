@@ -37,13 +37,16 @@ class Algorithm(abc.ABC):
 
   @abc.abstractmethod
   def make_agent(
-      self, time_step_spec: ts.TimeStep, action_spec: Any, train_step: tf.Variable
+      self,
+      time_step_spec: ts.TimeStep,
+      action_spec: Any,
+      train_step: tf.Variable,
   ) -> tf_agent.TFAgent:
     """Makes an agent with new networks.
 
     Args:
-      time_step_spec: the spec of what the agent observes. Observations of floats
-        are normalised.
+      time_step_spec: the spec of what the agent observes. Observations of
+        floats are normalised.
       action_spec: the spec of its action. An action of floats is in [-1, 1].
       train_step: int64 `[]`, which counts the agent's train steps.
 

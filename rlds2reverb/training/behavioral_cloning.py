@@ -34,7 +34,8 @@ class BehavioralCloning(algorithm.Algorithm):
   sequence_length = 1
 
   def make_agent(self, time_step_spec, action_spec, train_step):
-    is_continuous = tensor_spec.is_continuous(algorithm.only_action(action_spec))
+    action = algorithm.only_action(action_spec)
+    is_continuous = tensor_spec.is_continuous(action)
     make_network = (
         actor_network.ActorNetwork if is_continuous else q_network.QNetwork
     )

@@ -155,7 +155,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
     )
 
   def _mask(self, frames) -> tf.Tensor:
-    """Returns 1 where a frame has a loss and 0 elsewhere, float32 `[B, T-1]`."""
+    """Returns 1 where a frame has a loss, else 0, float32 `[B, T - 1]`."""
     is_last = tf.cast(frames.is_boundary(), tf.int32)
     goes_on = tf.cumsum(is_last, axis=1) == 0
     is_main = tf.range(tf.shape(is_last)[1]) >= self._burn_in

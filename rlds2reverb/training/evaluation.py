@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 from tf_agents.policies import tf_policy
-from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 from tf_agents.utils import nest_utils
 
@@ -79,7 +78,7 @@ class Evaluator:
     self._action = common.function(policy.action)
 
   def run(self) -> Returns:
-    """Plays the episodes; each time the same, if the policy is deterministic."""
+    """Plays the episodes, which start in the same states each time."""
     for i, env in enumerate(self._environments):
       env.seed(self._seed + i)
     steps = [env.reset() for env in self._environments]

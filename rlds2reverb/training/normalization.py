@@ -72,7 +72,9 @@ def fit_normalization(
   """
   step = steps_lib.steps_spec(rlds_data).step
   has_floats = {
-      field: any(leaf.dtype.is_floating for leaf in tf.nest.flatten(step[field]))
+      field: any(
+          leaf.dtype.is_floating for leaf in tf.nest.flatten(step[field])
+      )
       for field in _FIELDS
   }
   fields = [field for field in _FIELDS if has_floats[field]]

@@ -1,4 +1,4 @@
-"""Recurrent DQN: Q-learning with an LSTM, for what is not in one observation."""
+"""Recurrent DQN: Q-learning with an LSTM as its memory."""
 
 import dataclasses
 from typing import Optional, Tuple
@@ -22,7 +22,9 @@ class RecurrentDqn(algorithm.Algorithm):
     sequence_length: the number of frames of a sequence, burn-in included.
     burn_in: how many of them only warm the state up.
     stored_state: whether a sequence starts at the recurrent state that is in
-      the data, `policy_info['state']`, or else at zeros.
+      the data, `policy_info['state']`, or else at zeros. The states of another
+      network mean nothing to this one: use them where it is the recorded
+      policy's own, or an earlier or later one of the same training.
     input_layers: the units of each fully connected layer below the LSTM.
     lstm_size: the units of the LSTM; None for an agent without a memory.
     output_layers: the units of each fully connected layer above the LSTM.

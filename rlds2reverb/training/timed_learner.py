@@ -30,7 +30,12 @@ class TimedLearner(learner.Learner):
     """
     if not self._seconds:
       return float('nan')
-    return self._waited.numpy() / self._seconds
+    return self.waited_seconds / self._seconds
+
+  @property
+  def waited_seconds(self) -> float:
+    """How long the agent has waited, in all calls after the first."""
+    return float(self._waited.numpy())
 
   def run(self, iterations=1, iterator=None, parallel_iterations=1):
     start = time.perf_counter()

@@ -150,17 +150,15 @@ def train(
   action_spec = tensor_spec.from_spec(env.action_spec())
   experience.check_fits(rlds_data, environment, time_step_spec, action_spec)
   normalization = normalization_lib.fit_normalization(rlds_data)
-  _check_settings(
-      directory,
-      {
-          'algorithm': repr(algorithm),
-          'environment': environment,
-          'batch_size': batch_size,
-          'rules': repr(rules),
-          'seed': seed,
-          'normalization': identity.fingerprint(*normalization),
-      },
-  )
+  settings = {
+      'algorithm': repr(algorithm),
+      'environment': environment,
+      'batch_size': batch_size,
+      'rules': repr(rules),
+      'seed': seed,
+      'normalization': identity.fingerprint(*normalization),
+  }
+  _check_settings(directory, settings)
   tf.keras.utils.set_random_seed(seed)
   with experience.open_experience(
       rlds_data,
@@ -186,6 +184,9 @@ def train(
     )
     policy = normalization_lib.DenormalizedPolicy(
         _greedy(agent), time_step_spec, action_spec, normalization
+    )
+    whole.write_text(
+        os.path.join(directory, _SETTINGS_FILE), json.dumps(settings, indent=1)
     )
     checkpointer = common.Checkpointer(
         os.path.join(
@@ -271,15 +272,9 @@ def _greedy(agent: tf_agent.TFAgent):
 
 
 def _check_settings(directory: str, settings: Dict[str, Any]) -> None:
-  """Keeps the settings of a run; refuses others in the same directory.
-
-  Raises:
-    ValueError: if the directory has a run with other settings.
-  """
+  """Raises a ValueError if a directory has a run with other settings."""
   path = os.path.join(directory, _SETTINGS_FILE)
   if not files.exists(path):
-    os.makedirs(directory, exist_ok=True)
-    whole.write_text(path, json.dumps(settings, indent=1))
     return
   with files.open_text(path) as f:
     found = json.load(f)

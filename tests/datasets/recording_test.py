@@ -133,6 +133,29 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
           steps['action'][:-1], (steps['observation'][:-1, 2] > 0).astype(int)
       )
 
+  def test_policy_is_reset_and_says_more_than_its_action(self):
+
+    class Counting:
+      info_space = gym.spaces.Dict(
+          count=gym.spaces.Box(0, 99, (1,), np.float32)
+      )
+
+      def reset(self):
+        self.count = 0
+
+      def __call__(self, observation):
+        self.count += 1
+        return 0, {'count': [self.count]}
+
+    directory = self._directory()
+    recording.record_episodes(
+        'CartPole-v1', directory, 2, policy=Counting(), max_steps=4
+    )
+    for steps in _read(directory):
+      self.assertAllEqual(
+          steps['policy_info']['count'], [[1], [2], [3], [4], [0]]
+      )
+
   @parameterized.parameters(False, True)
   def test_arrays_that_are_used_again(self, is_dict):
     directory = self._directory()

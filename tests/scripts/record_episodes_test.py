@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 from absl.testing import absltest
+import numpy as np
 import pytest
 
 from rlds2reverb.datasets import loading
+from rlds2reverb.training import policies
 
 
 def _run(*args, **environment):
@@ -24,17 +26,27 @@ class RecordEpisodesTest(absltest.TestCase):
 
   def test_records_relative_to_the_user_and_never_overwrites(self):
     folder = self.create_tempdir().full_path
-    args = ('--environment=Pendulum-v1', '--num_episodes=3', '--max_steps=20')
+    args = (
+        '--environment=Pendulum-v1',
+        '--num_episodes=3',
+        '--max_steps=20',
+        '--policy=pendulum',
+    )
     result = _run(*args, '--directory=new/data', BUILD_WORKING_DIRECTORY=folder)
     self.assertEqual(result.returncode, 0, result.stderr)
     directory = os.path.join(folder, 'new', 'data')
     self.assertIn(f'Recorded 3 episodes in {directory}', result.stdout)
     self.assertIn('3/3', result.stderr)
-    lengths = [
-        len(episode['steps']['reward'])
-        for episode in loading.load_episodes(directory)
-    ]
-    self.assertEqual(lengths, [21, 21, 21])
+    episodes = list(loading.load_episodes(directory).as_numpy_iterator())
+    self.assertLen(episodes, 3)
+    policy = policies.make_policy('pendulum', 'Pendulum-v1')
+    for episode in episodes:
+      steps = episode['steps']
+      self.assertLen(steps['reward'], 21)
+      np.testing.assert_allclose(
+          steps['action'][:-1], [policy(o) for o in steps['observation'][:-1]],
+          rtol=1e-4,
+      )
 
     result = _run(*args, f'--directory={directory}')
     self.assertEqual(result.returncode, 1)

@@ -20,7 +20,9 @@ def _make_agent(action_spec):
   agent = behavioral_cloning.BehavioralCloning(
       layers=(5,), learning_rate=0.01
   ).make_agent(
-      ts.time_step_spec(_OBSERVATION), action_spec, tf.Variable(0, dtype=tf.int64)
+      ts.time_step_spec(_OBSERVATION),
+      action_spec,
+      tf.Variable(0, dtype=tf.int64),
   )
   agent.initialize()
   return agent

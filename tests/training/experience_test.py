@@ -5,6 +5,7 @@ import os
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
@@ -78,6 +79,7 @@ class ExperienceTest(parameterized.TestCase, tf.test.TestCase):
     with self._open(reverb_server) as opened:
       self._check_batches(opened)
 
+  @pytest.mark.long
   def test_items_of_a_running_server_are_normalised(self):
     table = replay.open_replay_buffer(self.episodes, 2, reverb_server=True)
     address = f'localhost:{table.local_server.port}'

@@ -26,10 +26,8 @@ class RecurrentDqnTest(absltest.TestCase):
 
   def test_stored_state_needs_the_policy_info(self):
     for stored_state in True, False:
-      self.assertEqual(
-          recurrent_dqn.RecurrentDqn(stored_state=stored_state).uses_policy_info,
-          stored_state,
-      )
+      algorithm = recurrent_dqn.RecurrentDqn(stored_state=stored_state)
+      self.assertEqual(algorithm.uses_policy_info, stored_state)
 
   def test_sequence_must_hold_a_transition_after_the_burn_in(self):
     recurrent_dqn.RecurrentDqn(sequence_length=6, burn_in=4)

@@ -136,6 +136,7 @@ class TrainTest(tf.test.TestCase):
     self.assertAllInRange(action, -2.0, 2.0)
     self.assertLess(result.waiting_share, 1.0)
 
+  @pytest.mark.long
   def test_what_is_written(self):
     directory = self._directory()
     run(

@@ -280,6 +280,7 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
         num_groups=samplers.num_batches_of_pass(
             self.num_items, share, sample_batch_size or 1
         ),
+        in_advance=not self._can_append,
         sequence_fn=sequence_preprocess_fn,
     )
 

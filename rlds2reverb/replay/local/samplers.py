@@ -312,7 +312,8 @@ def _mix(numbers: tf.Tensor, seed: int) -> tf.Tensor:
   Returns:
     int64 `[N]`.
   """
-  mixed = numbers * tf.constant(0x9E3779B97F4A7C15, tf.uint64) + tf.constant(seed, tf.uint64)
+  mixed = numbers * tf.constant(0x9E3779B97F4A7C15, tf.uint64)
+  mixed += tf.constant(seed, tf.uint64)
   for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
     mixed = tf.bitwise.bitwise_xor(
         mixed, tf.bitwise.right_shift(mixed, tf.constant(shift, tf.uint64))

@@ -91,12 +91,12 @@ def sample(
     end = tf.int64.max // _MAX_GROUP if num_groups is None else num_groups
     groups = tf.data.Dataset.range(first // batches_per_group, end)
     groups = groups.map(make_group)
-    if in_advance:
-      groups = groups.prefetch(1)
-    return tf.data.Dataset.zip((
+    batches = tf.data.Dataset.zip((
         tf.data.Dataset.range(first, tf.int64.max),
         _take_apart(groups).skip(first % batches_per_group),
     ))
+    # A trainer waits for what comes after this, and for nothing else.
+    return batches.prefetch(batches_per_group) if in_advance else batches
 
   @tf.autograph.experimental.do_not_convert
   def finish(number, batch):
@@ -148,10 +148,13 @@ def _map_sequences(sequence_fn, frames, rows):
   spec = tf.nest.map_structure(
       lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), flat
   )
-  outputs = tf.function(sequence_fn).get_concrete_function(spec)
-  flat = tf.map_fn(
-      sequence_fn, flat, fn_output_signature=outputs.structured_outputs
+  function = tf.function(sequence_fn).get_concrete_function(spec)
+  # Within a graph these are tensors.
+  signature = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
+      function.structured_outputs,
   )
+  flat = tf.map_fn(sequence_fn, flat, fn_output_signature=signature)
   return tf.nest.map_structure(
       lambda leaf: tf.ensure_shape(
           tf.reshape(leaf, tf.concat([lead, tf.shape(leaf)[1:]], 0)),

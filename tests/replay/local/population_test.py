@@ -66,7 +66,10 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
         )
     )
     self.assertEqual(
-        [found.rows(tf.constant([k], tf.int64)).numpy().tolist() for k in range(3)],
+        [
+            found.rows(tf.constant([k], tf.int64)).numpy().tolist()
+            for k in range(3)
+        ],
         [[[0, 1, 2]], [[3]], [[4, 5]]],
     )
 

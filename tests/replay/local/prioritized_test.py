@@ -61,7 +61,9 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     sampler, draw = self.make(None)
     self.check_frequencies(draw, [0.2] * 5, [1] * 5)
     self.update(sampler, [3, 0], [16, 0])
-    self.check_frequencies(draw, [0, 1 / 7, 1 / 7, 4 / 7, 1 / 7], [0, 1, 1, 16, 1])
+    self.check_frequencies(
+        draw, [0, 1 / 7, 1 / 7, 4 / 7, 1 / 7], [0, 1, 1, 16, 1]
+    )
     # The least of those that can be drawn counts, not the 0.
     self.assertAllClose(
         sampler.importance_weights(tf.constant([1, 3], tf.int64), 1.0),

@@ -21,7 +21,7 @@ def _ring(capacity, length=2, stride=1, end='drop'):
 
 def _content(frames):
   """Returns the items that can be drawn: what their frames show, and types."""
-  numbers = np.arange(int(frames.first()), int(frames.first()) + frames.num_items)
+  numbers = int(frames.first()) + np.arange(frames.num_items)
   if not len(numbers):
     return []
   found = frames.store.read(frames.rows(tf.constant(numbers)))

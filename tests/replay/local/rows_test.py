@@ -76,7 +76,10 @@ class RowFormatTest(parameterized.TestCase, tf.test.TestCase):
   def test_every_dtype(self, dtype):
     values = np.random.default_rng(0).integers(0, 100, [7, 2, 3])
     self.check_round_trip(
-        {'scalars': values[:, 0, 0].astype(dtype), 'others': values.astype(dtype)},
+        {
+            'scalars': values[:, 0, 0].astype(dtype),
+            'others': values.astype(dtype),
+        },
         [[6, 0], [3, 3], [1, 5]],
     )
 

@@ -67,7 +67,9 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
   def test_episode_first(self):
     population = _population([4, 0, 1, 2])
     self.check(
-        samplers.EpisodeFirst(), population, [1 / 12] * 4 + [1 / 3] + [1 / 6] * 2
+        samplers.EpisodeFirst(),
+        population,
+        [1 / 12] * 4 + [1 / 3] + [1 / 6] * 2,
     )
 
   @parameterized.parameters(

@@ -1,0 +1,244 @@
+"""Tests of how the frames of a data set are stored."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from absl.testing import parameterized
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay.local import loading
+from rlds2reverb.replay.local import store
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
+from tests import golden
+from tests.replay.local import cuts
+
+
+def _items(*args, **kwargs):
+  return items_lib.TableItems('items', *args, **kwargs)
+
+
+def _known_data(count=3, length=5):
+  """Returns a data set whose pipeline is known: it has no Python."""
+  [episode] = cuts.episodes_of([length])
+  return tf.data.Dataset.from_tensors({'steps': episode}).repeat(count)
+
+
+class RunsTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_returns_are_of_transitions(self):
+    episodes = cuts.episodes_of([4, 1, 3])
+    for form in golden.FORMS_AND_PACKS.values():
+      runs = loading.load_frames(form(episodes), _items()).runs
+      # The reward of the last step belongs to no transition.
+      expected = [episode['reward'][:-1].sum() for episode in episodes]
+      self.assertEqual(runs.undiscounted_return.tolist(), expected)
+      self.assertEqual(runs.num_rows.tolist(), [4, 1, 3])
+      self.assertEqual(runs.num_items.tolist(), [3, 0, 2])
+      self.assertEqual(runs.first_row.tolist(), [0, 4, 5])
+
+  @parameterized.parameters(
+      (np.float64, 1e-12),
+      (np.float16, 1e-2),
+      (tf.bfloat16.as_numpy_dtype, 0.05),
+  )
+  def test_rewards_of_any_float(self, dtype, tolerance):
+    [episode] = cuts.episodes_of([6])
+    episode['reward'] = (np.arange(6) / 7).astype(dtype)
+    found = loading.load_frames(golden.stacked([episode]), _items())
+    self.assertAllClose(
+        found.runs.undiscounted_return, [10 / 7], rtol=tolerance
+    )
+
+  @parameterized.parameters(
+      [np.zeros([3, 2], np.float32)], [np.zeros(3, np.int32)]
+  )
+  def test_rewards_that_have_no_sum(self, reward):
+    [episode] = cuts.episodes_of([3])
+    episode['reward'] = reward
+    found = loading.load_frames(golden.stacked([episode]), _items())
+    self.assertTrue(np.isnan(found.runs.undiscounted_return).all())
+
+  @parameterized.parameters('drop', 'pad', 'tile')
+  def test_an_episode_of_several_blocks(self, end):
+    lengths = [10000, 2, 9000]
+    [*episodes] = cuts.episodes_of(lengths)
+    for form in golden.FORMS.values():
+      found = loading.load_frames(
+          form(episodes), _items(3, 2, end_of_episode=end)
+      )
+      counts = {
+          'drop': [4999, 0, 4499],
+          'pad': [4999, 1, 4499],
+          'tile': [5000, 1, 4500],
+      }[end]
+      self.assertEqual(found.runs.num_rows.tolist(), lengths)
+      self.assertEqual(found.runs.num_items.tolist(), counts)
+      for run, episode in enumerate(episodes):
+        first = found.runs.first_row[run]
+        shown = found.read(tf.range(first, first + lengths[run])).observation
+        self.assertAllEqual(shown, episode['observation'])
+      self.assertAllClose(
+          found.runs.undiscounted_return,
+          [
+              episode['reward'][:-1].sum(dtype=np.float64)
+              for episode in episodes
+          ],
+      )
+
+  def test_priorities(self):
+    episodes = cuts.episodes_of([4, 3])
+    found = loading.load_frames(
+        golden.stacked(episodes),
+        _items(priority=lambda frames: frames.reward[1]),
+    )
+    self.assertEqual(
+        found.priorities.tolist(), [10, 20, 30, 1010, 1020]
+    )
+    for priority, expected in ((3.0, [3.0] * 5), (1.0, None)):
+      found = loading.load_frames(
+          golden.stacked(episodes), _items(priority=priority)
+      ).priorities
+      self.assertEqual(expected, found if found is None else found.tolist())
+
+
+class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
+
+  def folder(self):
+    return os.path.join(self.create_tempdir().full_path, 'new', 'frames')
+
+  def test_frames_are_prepared_once(self):
+    folder = self.folder()
+    written = loading.load_frames(_known_data(), _items(3), folder)
+    times = {
+        name: os.stat(os.path.join(folder, name)).st_mtime_ns
+        for name in os.listdir(folder)
+    }
+    again = loading.load_frames(_known_data(), _items(3), folder)
+    self.assertEqual(
+        times,
+        {
+            name: os.stat(os.path.join(folder, name)).st_mtime_ns
+            for name in os.listdir(folder)
+        },
+    )
+    for found in written, again, store.open_store(folder):
+      self.assertEqual(found.num_items, 9)
+      self.assertAllEqual(
+          found.read(tf.range(15)).observation[:, 0], [*range(5)] * 3
+      )
+    self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
+
+  def test_a_report_stays_empty(self):
+    folder = self.folder()
+    [episode] = cuts.episodes_of([5])
+    episode['reward'][2] = np.nan
+    data = tf.data.Dataset.from_tensors({'steps': episode}).repeat(2)
+    counts = []
+    for _ in range(2):
+      report = report_lib.ConversionReport()
+      loading.load_frames(data, _items(), folder, report=report)
+      counts.append(sum(report.nan_counts.values()))
+    self.assertEqual(counts, [2, 0])
+
+  @parameterized.parameters(
+      dict(data=_known_data(4)),
+      dict(data=_known_data(3, 6)),
+      dict(items=_items(2)),
+      dict(items=_items(3, 2)),
+      dict(items=_items(3, end_of_episode='tile')),
+      dict(items=_items(3, priority=2.0)),
+      dict(rules=rules_lib.ConversionRules(terminal_discount='transition')),
+  )
+  def test_frames_of_other_data(self, data=None, items=None, **kwargs):
+    folder = self.folder()
+    loading.load_frames(_known_data(), _items(3), folder)
+    with self.assertRaisesRegex(FileExistsError, 'other data or with other'):
+      loading.load_frames(
+          data or _known_data(), items or _items(3), folder, **kwargs
+      )
+    self.assertEqual(store.open_store(folder).num_items, 9)
+
+  def test_data_of_which_nothing_is_known(self):
+    folder = self.folder()
+    data = golden.stacked(cuts.episodes_of([5]))  # Of a Python generator.
+    self.assertEqual(loading.load_frames(data, _items(), folder).num_items, 4)
+    with self.assertRaisesRegex(FileExistsError, 'in place of the data'):
+      loading.load_frames(data, _items(), folder)
+
+  def test_a_folder_of_something_else(self):
+    folder = self.create_tempdir()
+    folder.create_file('notes.txt')
+    with self.assertRaisesRegex(FileExistsError, 'not empty'):
+      loading.load_frames(_known_data(), _items(), folder.full_path)
+    self.assertEqual(os.listdir(folder.full_path), ['notes.txt'])
+
+  def test_a_url(self):
+    with self.assertRaisesRegex(ValueError, 'local'):
+      loading.load_frames(_known_data(), _items(), 'gs://bucket/frames')
+
+  def test_an_error_leaves_nothing(self):
+    episodes = cuts.episodes_of([4, 3])
+    episodes[1]['is_last'][:] = False
+    folder = self.folder()
+    with self.assertRaises(tf.errors.InvalidArgumentError):
+      loading.load_frames(golden.stacked(episodes), _items(), folder)
+    with self.assertRaises(ValueError):
+      loading.load_frames(_known_data(), _items(9), folder)
+    self.assertEmpty(os.listdir(os.path.dirname(folder)))
+
+  @pytest.mark.long
+  def test_a_process_that_is_killed_leaves_nothing(self):
+    folder = self.folder()
+    code = f'''
+import time
+import numpy as np
+import tensorflow as tf
+from tests import golden
+from tests.replay.local import cuts, loading_test as t
+def episodes():
+  for episode in cuts.episodes_of([5] * 100000):
+    yield {{'steps': episode}}
+    print('.', flush=True)
+    time.sleep(0.01)
+data = tf.data.Dataset.from_generator(
+    episodes,
+    output_signature={{'steps': golden.stacked_spec(cuts.episodes_of([5])[0])}})
+t.loading.load_frames(data, t._items(), {folder!r})
+'''
+    with subprocess.Popen(
+        [sys.executable, '-c', code], stdout=subprocess.PIPE
+    ) as process:
+      process.stdout.readline()
+      with self.assertRaisesRegex(BlockingIOError, 'another process'):
+        loading.load_frames(_known_data(), _items(), folder)
+      process.send_signal(signal.SIGKILL)
+      process.wait()
+    self.assertFalse(os.path.exists(folder))
+    found = loading.load_frames(_known_data(), _items(), folder)
+    self.assertEqual(found.num_items, 12)
+    self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
+
+  @pytest.mark.long
+  def test_two_processes(self):
+    folder = self.folder()
+    found = loading.load_frames(_known_data(), _items(), folder)
+    code = f'''
+from tests.replay.local import loading_test as t
+found = t.loading.load_frames(t._known_data(), t._items(), {folder!r})
+print('items', found.num_items, float(found.read([3]).observation[0, 0]))
+'''
+    printed = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, check=True
+    ).stdout
+    self.assertIn('items 12 3.0', printed)
+    self.assertEqual(float(found.read([3]).observation[0, 0]), 3)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,992 @@
+"""Tests of the replay buffer without a server."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+from absl.testing import parameterized
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.drivers import dynamic_step_driver
+from tf_agents.drivers import py_driver
+from tf_agents.environments import random_py_environment
+from tf_agents.environments import tf_py_environment
+from tf_agents.policies import random_py_policy
+from tf_agents.policies import random_tf_policy
+from tf_agents.specs import array_spec
+from tf_agents.utils import nest_utils
+
+from rlds2reverb.replay import opening
+from rlds2reverb.replay.local import prioritized
+from rlds2reverb.replay.local import replay_buffer
+from rlds2reverb.replay.local import samplers
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import sequences
+from rlds2reverb.transforms import images
+from tests import golden
+from tests.replay.local import cuts
+
+_Buffer = replay_buffer.EpisodesReplayBuffer
+_BFLOAT16 = tf.bfloat16.as_numpy_dtype
+
+# The length, the stride and the end of items.
+_SETTINGS = (
+    (1, 1, 'drop'), (2, 1, 'drop'), (3, 2, 'drop'), (2, 1, 'pad'),
+    (5, 3, 'pad'), (4, 1, 'tile'), (3, 2, 'tile'), (2, 1, 'cross'),
+    (4, 3, 'cross'), (None, 1, 'drop'),
+)
+
+_SAMPLERS = {
+    'uniform': samplers.Uniform,
+    'episode_first': samplers.EpisodeFirst,
+    'weighted': samplers.Weighted,
+    'without_replacement': samplers.WithoutReplacement,
+    'drop_last': lambda: samplers.WithoutReplacement(drop_last=True),
+    'prioritized': prioritized.Prioritized,
+}
+
+
+def _many_dtypes(rng, count):
+  """Returns episodes with columns of every kind, most of them nested."""
+  episodes = golden.random_episodes(rng, count, nested_fields=True)
+  for episode in episodes:
+    length = golden.length_of(episode)
+    episode['observation']['large'] = rng.integers(
+        0, 256, [length, 24, 16, 3]
+    ).astype(np.uint8)
+    episode['observation']['half'] = rng.normal(size=[length, 3]).astype(
+        _BFLOAT16
+    )
+    episode['observation']['empty'] = np.zeros([length, 0, 2], np.float32)
+    episode['observation']['flags'] = (rng.uniform(size=[length, 2]) < 0.5,)
+  return episodes
+
+
+def _pass(buffer, batch_size=4):
+  """Returns every item once, in their order."""
+  if buffer.store.form.sequence_length is None:
+    return [
+        frames
+        for frames, _ in buffer.as_dataset(
+            single_deterministic_pass=True
+        ).as_numpy_iterator()
+    ]
+  return cuts.items_of(
+      buffer.as_dataset(batch_size, single_deterministic_pass=True)
+  )
+
+
+def _keys(dataset, count):
+  """Returns the keys of the items of some batches, in lists."""
+  return [
+      info.key[:, 0].tolist()
+      for _, info in dataset.take(count).as_numpy_iterator()
+  ]
+
+
+def _append(buffer, frames):
+  """Appends frames, a `Trajectory` of arrays `[T, ...]`, one by one."""
+  for t in range(len(frames.step_type)):
+    buffer.add_batch(
+        tf.nest.map_structure(lambda leaf: leaf[t : t + 1], frames)  # pylint: disable=cell-var-from-loop
+    )
+
+
+class OnePassTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(
+      *zip(_SETTINGS, itertools.cycle(golden.FORMS_AND_PACKS))
+  )
+  def test_every_item_once(self, setting, form):
+    length, stride, end = setting
+    episodes = golden.random_episodes(np.random.default_rng(3), 12)
+    data = golden.FORMS_AND_PACKS[form](episodes)
+    buffer = _Buffer(data, length, stride, end_of_episode=end)
+    expected = cuts.cut_items(episodes, length, stride, end)
+    self.assertEqual(buffer.num_items, len(expected))
+    self.assertEqual(
+        int(buffer.num_frames()), sum(map(golden.length_of, episodes))
+    )
+    cuts.assert_items_equal(self, _pass(buffer), expected)
+
+  @parameterized.parameters(
+      (2, 1, 'drop'), (3, 2, 'tile'), (2, 1, 'cross'), (None, 1, 'drop')
+  )
+  def test_every_dtype(self, length, stride, end):
+    rng = np.random.default_rng(0)
+    episodes = _many_dtypes(rng, 6)
+    buffer = _Buffer(
+        golden.stacked(episodes), length, stride, end_of_episode=end
+    )
+    expected = cuts.cut_items(episodes, length, stride, end)
+    cuts.assert_items_equal(self, _pass(buffer), expected)
+    # And as they are drawn: the item of each key is that item.
+    drawn = buffer.as_dataset(None if length is None else 3).take(10)
+    for frames, info in drawn.as_numpy_iterator():
+      if length is None:
+        frames, info = tf.nest.map_structure(
+            lambda leaf: leaf[np.newaxis], (frames, info)
+        )
+      cuts.assert_items_equal(
+          self,
+          golden.rows_of(frames),
+          [expected[key] for key in info.key[:, 0]],
+      )
+
+  def test_invalid_episodes_are_skipped(self):
+    episodes = cuts.episodes_of([4, 3, 5])
+    broken = dict(episodes[1], is_last=np.zeros(3, bool))
+    data = golden.stacked([episodes[0], broken, episodes[2]])
+    report = report_lib.ConversionReport()
+    buffer = _Buffer(
+        data,
+        rules=rules_lib.ConversionRules(invalid_episodes='skip'),
+        report=report,
+    )
+    cuts.assert_items_equal(
+        self, _pass(buffer), cuts.cut_items([episodes[0], episodes[2]], 2)
+    )
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, golden.FIRST_AFTER_MID
+    ):
+      _Buffer(data)
+
+  def test_policy_info(self):
+    episodes = golden.random_episodes(np.random.default_rng(1), 5)
+
+    def info(current, following):
+      return {'next': following['observation'], 'action': current['action']}
+
+    buffer = _Buffer(golden.stacked(episodes), 3, policy_info_fn=info)
+    cuts.assert_items_equal(
+        self, _pass(buffer), cuts.cut_items(episodes, 3, policy_info=info)
+    )
+
+  def test_sequences(self):
+    episodes = golden.random_episodes(
+        np.random.default_rng(5), 8, nested_fields=True
+    )
+    found = sequences.convert_rlds_to_sequences(
+        golden.stacked(episodes), 4, 3, end_of_episode='tile'
+    )
+    buffer = _Buffer(found)
+    self.assertEqual(buffer.store.form.sequence_length, 4)
+    cuts.assert_items_equal(
+        self, _pass(buffer), cuts.cut_items(episodes, 4, 3, 'tile')
+    )
+    for wrong in dict(sequence_length=3), dict(end_of_episode='pad'):
+      with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
+        _Buffer(found, **wrong)
+
+  def test_encoded_images_are_decoded_after_sampling(self):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, [7, 8, 6, 3]).astype(np.uint8)
+    [episode] = cuts.episodes_of([7])
+    episode['observation'] = {
+        'image': np.array(
+            [tf.io.encode_png(each).numpy() for each in pixels], object
+        )
+    }
+    buffer = _Buffer(golden.stacked([episode]), 3, end_of_episode='tile')
+    dataset = buffer.as_dataset(4).map(
+        lambda frames, info: (
+            images.decode_images(
+                frames, ['observation/image'], size=(8, 6)
+            ),
+            info,
+        )
+    )
+    padded = np.concatenate([pixels, np.zeros([2, 8, 6, 3], np.uint8)])
+    for frames, info in dataset.take(3).as_numpy_iterator():
+      rows = info.key[:, :1].astype(int) + np.arange(3)
+      np.testing.assert_array_equal(frames.observation['image'], padded[rows])
+
+  def test_gather_all(self):
+    episodes = cuts.episodes_of([3, 1, 4])
+    buffer = _Buffer(golden.stacked(episodes), 3, end_of_episode='tile')
+    found = tf.nest.map_structure(lambda x: x.numpy(), buffer.gather_all())
+    frames = golden.rows_of(tf.nest.map_structure(lambda x: x[0], found))
+    golden.assert_frames_equal(self, frames, golden.expected_frames(episodes))
+
+  def test_batches_that_are_short(self):
+    buffer = _Buffer(golden.stacked(cuts.episodes_of([6])))
+    sizes = [
+        len(info.key)
+        for _, info in buffer.as_dataset(3, single_deterministic_pass=True)
+    ]
+    self.assertEqual(sizes, [3, 2])
+
+
+class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_the_items_of_a_server(self):
+    self.check_items(3, 2, 'tile')
+
+  @parameterized.parameters(
+      (2, 1, 'drop'), (4, 1, 'pad'), (3, 1, 'cross'), (None, 1, 'drop')
+  )
+  @pytest.mark.long
+  def test_other_items_of_a_server(self, length, stride, end):
+    self.check_items(length, stride, end)
+
+  def check_items(self, length, stride, end):
+    episodes = golden.random_episodes(
+        np.random.default_rng(7), 8, nested_fields=True
+    )
+    data = golden.stacked(episodes)
+    kwargs = dict(end_of_episode=end, priority=2.5)
+    own = opening.open_replay_buffer(data, length, stride, **kwargs)
+    served = opening.open_replay_buffer(
+        data, length, stride, reverb_server=True, **kwargs
+    )
+    dataset = None
+    try:
+      found = {}
+      items = _pass(own)
+      self.assertEqual(
+          served.get_table_info().current_size, len(items)
+      )
+      for item in items:
+        leaves = tf.nest.flatten(item)
+        found[tuple(str(leaf.tolist()) for leaf in leaves)] = item
+      # Uniform draws: in so many, each item is found nearly surely.
+      dataset = served.as_dataset().take(40 * len(found))
+      left = set(found)
+      for frames, info in dataset.as_numpy_iterator():
+        key = tuple(str(leaf.tolist()) for leaf in tf.nest.flatten(frames))
+        self.assertIn(key, found)
+        golden.assert_frames_equal(self, [frames], [found[key]])
+        self.assertEqual(set(info.priority.tolist()), {2.5})
+        left.discard(key)
+        if not left:
+          break
+      self.assertEmpty(left)
+      self.check_specs(own.as_dataset(), served.as_dataset())
+      if length is not None:
+        self.check_specs(own.as_dataset(5), served.as_dataset(5))
+    finally:
+      del dataset
+      del served  # This stops the server.
+
+  def check_specs(self, own, served):
+    tf.nest.assert_same_structure(own.element_spec, served.element_spec)
+    for one, other in zip(
+        tf.nest.flatten(own.element_spec), tf.nest.flatten(served.element_spec)
+    ):
+      self.assertEqual(one.dtype, other.dtype)
+      self.assertTrue(one.shape.is_compatible_with(other.shape))
+      self.assertEqual(one.shape.rank, other.shape.rank)
+
+  def test_static_shapes(self):
+    buffer = _Buffer(golden.stacked(cuts.episodes_of([9])), 3)
+    frames, info = buffer.as_dataset(5).element_spec
+    self.assertEqual(frames.observation.shape, [5, 3, 2])
+    self.assertEqual(info.key.shape, [5, 3])
+    frames, info = buffer.as_dataset().element_spec
+    self.assertEqual(frames.observation.shape, [3, 2])
+    self.assertEqual(info.key.shape, [3])
+
+  def test_sample_info(self):
+    buffer = _Buffer(
+        golden.stacked(cuts.episodes_of([3, 5])),
+        priority=lambda frames: frames.reward[0],
+        sampler=samplers.Weighted(),
+    )
+    # The first frames of the items: 0, 1; 100, ..., 103. Rewards are ten times.
+    priorities = np.array([0, 10, 1000, 1010, 1020, 1030], np.float32)
+    _, info = next(buffer.as_dataset(16).as_numpy_iterator())
+    key = info.key.astype(int)
+    self.assertAllEqual(info.key, np.repeat(key[:, :1], 2, 1))
+    self.assertAllEqual(info.priority, priorities[key])
+    self.assertAllClose(info.probability, priorities[key] / 4070)
+    self.assertAllEqual(info.table_size, np.full([16, 2], 6))
+    self.assertAllEqual(info.times_sampled, np.zeros([16, 2]))
+    dtypes = [leaf.dtype for leaf in info]
+    self.assertEqual(
+        dtypes, [np.uint64, np.float64, np.int64, np.float64, np.int32]
+    )
+
+
+class ResumedTest(parameterized.TestCase, tf.test.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.store = _Buffer(
+        golden.stacked(cuts.episodes_of([9, 5, 13])),
+        priority=lambda frames: 1.0 + frames.reward[0],
+    ).store
+
+  def make(self, sampler):
+    return _Buffer(self.store, sampler=_SAMPLERS[sampler](), seed=5)
+
+  def train(self, buffer, dataset, count):
+    """Takes batches, and updates priorities; returns the keys."""
+    keys = []
+    if not count:
+      return keys
+    for _, info in dataset.take(count):
+      keys.append(info.key[:, 0].numpy().tolist())
+      if isinstance(buffer._sampler, prioritized.Prioritized):  # pylint: disable=protected-access
+        errors = (tf.cast(info.key[:, 0], tf.float32) * 7 + len(keys)) % 5 + 1
+        buffer.update_priorities(info.key, errors)
+    return keys
+
+  # 24 items: batches of 4 make whole epochs, which are drawn in groups of 16;
+  # batches of 5 do not.
+  @parameterized.product(sampler=list(_SAMPLERS), batch_size=(4, 5))
+  def test_at_any_position(self, sampler, batch_size):
+    buffer = self.make(sampler)
+    positions = (1, 16, 23)
+    is_prioritized = sampler == 'prioritized'
+    expected = self.train(buffer, buffer.as_dataset(batch_size), 26)
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    first = self.make(sampler)
+    dataset = first.as_dataset(batch_size)
+    at = 0
+    found = []
+    for position in positions:
+      if is_prioritized:
+        # What it draws depends on the updates before.
+        first = self.make(sampler)
+        found, at = [], 0
+        dataset = first.as_dataset(batch_size)
+      found += self.train(first, dataset, position - at)
+      at = position
+      tf.train.Checkpoint(buffer=first).write(path)
+      second = self.make(sampler)
+      checkpoint = tf.train.Checkpoint(buffer=second)
+      status = checkpoint.read(path)
+      rest = second.as_dataset(batch_size)
+      status.assert_existing_objects_matched()
+      if not is_prioritized:
+        keys = self.train(second, rest, 3)
+        self.assertEqual(found + keys, expected[: position + 3], position)
+        continue
+      keys = []
+      for _, info in rest.take(3):
+        keys.append(info.key[:, 0].numpy().tolist())
+        errors = (
+            tf.cast(info.key[:, 0], tf.float32) * 7 + position + len(keys)
+        ) % 5 + 1
+        second.update_priorities(info.key, errors)
+      self.assertEqual(found + keys, expected[: position + 3], position)
+
+  @parameterized.product(sampler=list(_SAMPLERS), batch_size=(3, 4, 24))
+  @pytest.mark.long
+  def test_at_every_position(self, sampler, batch_size):
+    if sampler == 'prioritized':
+      self.skipTest('What it draws depends on the updates before.')
+    expected = _keys(self.make(sampler).as_dataset(batch_size), 45)
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    first = self.make(sampler)
+    for position, batch in enumerate(
+        first.as_dataset(batch_size).take(40), start=1
+    ):
+      self.assertEqual(
+          batch[1].key[:, 0].numpy().tolist(), expected[position - 1]
+      )
+      tf.train.Checkpoint(buffer=first).write(path)
+      second = self.make(sampler)
+      dataset = second.as_dataset(batch_size)
+      tf.train.Checkpoint(buffer=second).read(path)
+      self.assertEqual(
+          _keys(dataset, 4), expected[position : position + 4], position
+      )
+
+  def test_two_data_sets(self):
+    first, second = self.make('uniform'), self.make('uniform')
+    one, other = first.as_dataset(4), first.as_dataset(4)
+    whole = _keys(one, 9), _keys(other, 9)
+    self.assertNotEqual(whole[0], whole[1])
+    one, other = second.as_dataset(4), second.as_dataset(4)
+    _keys(one, 3), _keys(other, 7)
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    tf.train.Checkpoint(buffer=second).write(path)
+    third = self.make('uniform')
+    tf.train.Checkpoint(buffer=third).read(path)
+    one, other = third.as_dataset(4), third.as_dataset(4)
+    self.assertEqual(_keys(other, 2), whole[1][7:])
+    self.assertEqual(_keys(one, 6), whole[0][3:])
+
+  def test_a_data_set_that_is_iterated_twice_goes_on(self):
+    expected = _keys(self.make('without_replacement').as_dataset(4), 12)
+    dataset = self.make('without_replacement').as_dataset(4)
+    found = [_keys(dataset, count) for count in (1, 6, 5)]
+    self.assertEqual(sum(found, []), expected)
+
+  def test_single_items_and_next_batches(self):
+    buffer, other = self.make('uniform'), self.make('uniform')
+    batches = [
+        info.key.numpy().tolist()
+        for _, info in [other.get_next(4) for _ in range(3)]
+    ]
+    self.assertEqual(
+        [[pair[0] for pair in batch] for batch in batches],
+        _keys(buffer.as_dataset(4), 3),
+    )
+    frames, info = other.get_next(4, 2, time_stacked=False)
+    self.assertLen(frames, 2)
+    self.assertEqual(frames[0].observation.shape, [4, 2])
+    singles = [
+        int(info.key[0]) for _, info in buffer.as_dataset().take(20)
+    ]
+    self.assertGreater(len(set(singles)), 5)
+    # What get_next keeps is no part of a checkpoint.
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    tf.train.Checkpoint(buffer=other).write(path)
+
+  def test_in_a_function(self):
+    expected = _keys(self.make('uniform').as_dataset(4), 20)
+    buffer = self.make('uniform')
+    dataset = buffer.as_dataset(4)
+
+    @tf.function
+    def train(count):
+      keys = tf.TensorArray(tf.uint64, 0, dynamic_size=True)
+      for _, info in dataset.take(count):
+        keys = keys.write(keys.size(), info.key[:, 0])
+      return keys.stack()
+
+    found = [train(tf.constant(n, tf.int64)).numpy().tolist() for n in (7, 13)]
+    self.assertEqual(sum(found, []), expected)
+
+  def test_a_prefetch_of_the_users_own(self):
+    expected = _keys(self.make('uniform').as_dataset(4), 20)
+    dataset = self.make('uniform').as_dataset(4)
+    self.assertEqual(_keys(dataset.prefetch(5), 20), expected)
+
+  def test_seeds(self):
+    found = {
+        seed: _keys(_Buffer(self.store, seed=seed).as_dataset(8), 4)
+        for seed in (0, 1, np.int64(2), 2**70)
+    }
+    self.assertLen({str(keys) for keys in found.values()}, 4)
+    self.assertEqual(
+        _keys(_Buffer(self.store, seed=1).as_dataset(8), 4), found[1]
+    )
+
+  @parameterized.parameters('uniform', 'without_replacement', 'prioritized')
+  @pytest.mark.long
+  def test_in_another_process(self, sampler):
+    folder = self.create_tempdir().full_path
+    expected = self.train(*self._with_data(sampler), 8)
+    buffer, dataset = self._with_data(sampler)
+    self.train(buffer, dataset, 5)
+    path = os.path.join(folder, 'checkpoint')
+    tf.train.Checkpoint(buffer=buffer).write(path)
+    code = f'''
+import tensorflow as tf
+from tests.replay.local import replay_buffer_test as t
+test = t.ResumedTest()
+test.setUpClass()
+buffer, dataset = test._with_data({sampler!r})
+tf.train.Checkpoint(buffer=buffer).read({path!r})
+for _, info in dataset.take(1):
+  print('keys', info.key[:, 0].numpy().tolist())
+'''
+    printed = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, check=True
+    ).stdout
+    self.assertIn(f'keys {expected[5]}', printed)
+
+  def _with_data(self, sampler):
+    buffer = self.make(sampler)
+    return buffer, buffer.as_dataset(4)
+
+
+class WorkersTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(2, 3)
+  def test_an_epoch_is_shared(self, num_workers):
+    data = golden.stacked(cuts.episodes_of([9, 5]))  # 12 items.
+    drawn, passed = [], []
+    for worker in range(num_workers):
+      buffer = _Buffer(
+          data,
+          sampler=samplers.WithoutReplacement(),
+          num_workers=num_workers,
+          worker_index=worker,
+      )
+      drawn += sum(_keys(buffer.as_dataset(2), 6 // num_workers), [])
+      passed += sum(
+          _keys(buffer.as_dataset(5, single_deterministic_pass=True), 9), []
+      )
+    self.assertEqual(sorted(drawn), list(range(12)))
+    self.assertEqual(sorted(passed), list(range(12)))
+
+  @parameterized.parameters(samplers.Uniform, prioritized.Prioritized)
+  def test_each_draws_for_itself(self, sampler):
+    data = golden.stacked(cuts.episodes_of([99]))
+    found = [
+        _keys(
+            _Buffer(
+                data, sampler=sampler(), num_workers=3, worker_index=worker
+            ).as_dataset(9),
+            2,
+        )
+        for worker in range(3)
+    ]
+    self.assertLen({str(keys) for keys in found}, 3)
+
+
+class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_the_same_batches_as_in_memory(self):
+    # A pipeline without Python, so that it is known whether data is the same.
+    [episode] = cuts.episodes_of([9])
+    data = tf.data.Dataset.from_tensors({'steps': episode}).repeat(3)
+    folder = os.path.join(self.create_tempdir().full_path, 'frames')
+    kwargs = dict(sampler=samplers.WithoutReplacement(), seed=3)
+    expected = list(
+        _Buffer(data, **kwargs).as_dataset(4).take(9).as_numpy_iterator()
+    )
+    for rlds_data, directory in (
+        (data, folder), (data, folder), (folder, None),
+    ):
+      buffer = _Buffer(rlds_data, directory=directory, **kwargs)
+      found = list(buffer.as_dataset(4).take(9).as_numpy_iterator())
+      golden.assert_frames_equal(self, found, expected)
+
+  def test_frames_that_other_replay_buffers_share(self):
+    store = _Buffer(golden.stacked(cuts.episodes_of([5, 9, 3]))).store
+    # The returns: 0 + 10 + 20 + 30; 1000 + ...; the most.
+    best = _Buffer(store, top_episodes=1)
+    self.assertEqual(best.num_items, 8)
+    frames, _ = next(best.as_dataset(20).as_numpy_iterator())
+    self.assertBetween(frames.observation[..., 0].min(), 100, 108)
+    self.assertBetween(frames.observation[..., 0].max(), 100, 108)
+
+
+class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
+
+  def make(self, **kwargs):
+    return _Buffer(
+        golden.stacked(cuts.episodes_of([9])),
+        sampler=prioritized.Prioritized(alpha=1.0),
+        **kwargs,
+    )
+
+  @parameterized.product(in_function=(True, False), over_time=(True, False))
+  def test_in_the_middle_of_sampling(self, in_function, over_time):
+    buffer = self.make()
+
+    def update(keys, priorities):
+      buffer.update_priorities(keys, priorities)
+      return buffer.importance_weights(keys, 1.0)
+
+    if in_function:
+      update = tf.function(update)
+    keys = tf.range(8, dtype=tf.int64)
+    keys = tf.cast(keys, tf.uint64)
+    if over_time:
+      keys = tf.tile(keys[:, tf.newaxis], [1, 2])
+    batches = iter(buffer.as_dataset(50))
+    next(batches)
+    for item in 3, 7, 0:
+      priorities = tf.one_hot(item, 8) * 2 + tf.one_hot((item + 1) % 8, 8)
+      weights = update(keys, priorities)
+      self.assertAllClose(weights, 1 / tf.maximum(priorities, 1))
+      # The very next batch.
+      _, info = next(batches)
+      self.assertEqual(
+          set(info.key.numpy().ravel().tolist()), {item, (item + 1) % 8}
+      )
+      self.assertAllClose(info.probability, info.priority / 3)
+
+  def test_a_loop_in_a_function(self):
+
+    def train(buffer, dataset, count):
+      keys = tf.TensorArray(tf.uint64, 0, dynamic_size=True)
+      step = tf.constant(0, tf.int64)
+      for _, info in dataset.take(count):
+        keys = keys.write(keys.size(), info.key[:, 0])
+        errors = (tf.cast(info.key[:, 0], tf.int64) * 7 + step) % 5 + 1
+        buffer.update_priorities(info.key, errors)
+        step += 1
+      return keys.stack()
+
+    found = []
+    for function in tf.function(train), train:
+      buffer = self.make()
+      with_count = tf.constant(30, tf.int64)
+      found.append(function(buffer, buffer.as_dataset(4), with_count).numpy())
+    self.assertAllEqual(found[0], found[1])
+
+  def test_a_batch_that_was_drawn_before(self):
+    buffer = self.make()
+    for _, info in buffer.as_dataset(4).take(5):
+      buffer.update_priorities(info.key, tf.abs(tf.random.normal([4])) + 0.1)
+    with self.assertRaisesRegex(ValueError, r'each of the items \(4,\)'):
+      buffer.update_priorities(info.key, tf.ones([4, 1]))
+    with self.assertRaisesRegex(ValueError, r'each of the items \(4,\)'):
+      buffer.update_priorities(info.key, 1.0)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'no item of this key'
+    ):
+      buffer.update_priorities(tf.constant([8], tf.uint64), [1.0])
+
+  def test_another_sampler(self):
+    buffer = _Buffer(golden.stacked(cuts.episodes_of([9])))
+    keys = tf.constant([1], tf.uint64)
+    for call in (
+        lambda: buffer.update_priorities(keys, [1.0]),
+        lambda: buffer.importance_weights(keys, 1.0),
+    ):
+      with self.assertRaisesRegex(ValueError, r'sampler=Prioritized\(\)'):
+        call()
+
+  def test_prioritized_sequences(self):
+    # R2D2: one item a window, with a priority of its own.
+    data = golden.stacked(cuts.episodes_of([9, 5]))
+    buffer = _Buffer(
+        data, 4, 2, end_of_episode='tile',
+        priority=lambda frames: 0.9 * tf.reduce_max(frames.reward)
+        + 0.1 * tf.reduce_mean(frames.reward),
+        sampler=prioritized.Prioritized(1.0),
+    )
+    items = cuts.cut_items(cuts.episodes_of([9, 5]), 4, 2, 'tile')
+    priorities = np.array([
+        0.9 * item.reward.max() + 0.1 * item.reward.mean() for item in items
+    ])
+    _, info = next(buffer.as_dataset(3000).as_numpy_iterator())
+    self.assertAllClose(info.priority, priorities[info.key.astype(int)])
+    weights = np.add.reduceat(priorities, [0, 5, 6, 7])
+    counts = np.bincount(info.key[:, 0].astype(int), minlength=len(items))
+    cuts.assert_frequencies(
+        self, np.add.reduceat(counts, [0, 5, 6, 7]), weights / weights.sum()
+    )
+
+
+class AppendedTest(parameterized.TestCase, tf.test.TestCase):
+
+  def frames(self, lengths):
+    return cuts.cut_items(cuts.episodes_of(lengths), None, 1)
+
+  def make(self, **kwargs):
+    spec = _Buffer(golden.stacked(cuts.episodes_of([2]))).data_spec
+    return _Buffer(spec, **kwargs)
+
+  def shown(self, buffer):
+    return [item.observation[:, 0].tolist() for item in _pass(buffer)]
+
+  @parameterized.parameters(False, True)
+  def test_recorded_first(self, in_function):
+    data = golden.stacked(cuts.episodes_of([3, 2]))
+    buffer = _Buffer(data, capacity=6)
+    self.assertEqual(self.shown(buffer), [[0, 1], [1, 2], [100, 101]])
+    self.assertEqual(buffer.capacity, 6)
+    if in_function:
+
+
+      @tf.function
+      def add(frame):
+        buffer.add_batch(frame)
+
+    else:
+      add = buffer.add_batch
+    [_, _, own] = self.frames([3, 2, 4])
+    for t in range(4):
+      add(tf.nest.map_structure(lambda leaf: tf.constant(leaf[t : t + 1]), own))  # pylint: disable=cell-var-from-loop
+      self.assertEqual(int(buffer.num_frames()), min(5 + t + 1, 6))
+    self.assertEqual(
+        self.shown(buffer),
+        [[100, 101], [200, 201], [201, 202], [202, 203]],
+    )
+    self.assertEqual(
+        buffer.gather_all().observation[0, :, 0].numpy().tolist(),
+        [100, 101, 200, 201, 202, 203],
+    )
+    buffer.clear()
+    self.assertEqual((int(buffer.num_frames()), buffer.num_items), (0, 0))
+
+  @parameterized.parameters(samplers.Uniform, prioritized.Prioritized)
+  def test_while_a_data_set_is_iterated(self, sampler):
+    buffer = self.make(capacity=30, sequence_length=3, sampler=sampler())
+    rng = np.random.default_rng(0)
+    all_frames = self.frames(rng.integers(1, 9, 100))
+    batches = None
+    first = np.concatenate([f.observation[:, 0] for f in all_frames])
+    count = 0
+    for frames in all_frames:
+      _append(buffer, frames)
+      count += len(frames.step_type)
+      if count < 40:
+        continue
+      batches = batches or iter(buffer.as_dataset(20))
+      batch, info = next(batches)
+      shown = batch.observation[:, :, 0].numpy()
+      # Consecutive frames of one episode, which are still there.
+      self.assertAllEqual(shown[:, 1:], shown[:, :-1] + 1)
+      self.assertGreaterEqual(shown.min(), first[count - 30 : count].min())
+      self.assertAllEqual(np.isin(shown, first[count - 30 : count]), shown >= 0)
+      self.assertAllEqual(info.table_size, np.full([20, 3], buffer.num_items))
+
+  def test_nothing_is_appended_without_capacity(self):
+    buffer = _Buffer(golden.stacked(cuts.episodes_of([3])))
+    [frames] = self.frames([1])
+    for call in lambda: buffer.add_batch(frames), buffer.clear:
+      with self.assertRaisesRegex(ValueError, 'Give it a capacity'):
+        call()
+
+  @parameterized.parameters(
+      lambda f: f._replace(reward=f.reward.astype(np.float64)),
+      lambda f: f._replace(reward=f.reward[:, np.newaxis]),
+      lambda f: f._replace(observation=f.observation[:, :1]),
+      lambda f: tf.nest.map_structure(lambda x: np.repeat(x, 2, 0), f),
+      lambda f: tf.nest.map_structure(lambda x: x[0], f),
+      lambda f: f._replace(reward=1.0),
+  )
+  def test_wrong_frames(self, change):
+    buffer = self.make(capacity=9)
+    [frames] = self.frames([1])
+    with self.assertRaisesRegex(ValueError, 'appended one by one'):
+      buffer.add_batch(change(frames))
+    self.assertEqual(int(buffer.num_frames()), 0)
+
+  def test_wrong_structure(self):
+    buffer = self.make(capacity=9)
+    [frames] = self.frames([1])
+    with self.assertRaises((ValueError, TypeError)):
+      buffer.add_batch(frames._replace(observation={'a': frames.observation}))
+
+  def test_checkpoint(self):
+    kwargs = dict(capacity=12, seed=2)
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    for sampler in samplers.Uniform, prioritized.Prioritized:
+      buffer = self.make(sampler=sampler(), **kwargs)
+      for frames in self.frames([5, 4, 7]):
+        _append(buffer, frames)
+      dataset = buffer.as_dataset(6)
+      for _, info in dataset.take(3):
+        if sampler is prioritized.Prioritized:
+          priorities = tf.cast(info.key[:, 0] % 4 + 1, tf.float32)
+          buffer.update_priorities(info.key, priorities)
+      tf.train.Checkpoint(buffer=buffer).write(path)
+      restored = self.make(sampler=sampler(), **kwargs)
+      tf.train.Checkpoint(buffer=restored).read(path)
+      self.assertEqual(self.shown(restored), self.shown(buffer))
+      expected = list(dataset.take(4).as_numpy_iterator())
+      found = list(restored.as_dataset(6).take(4).as_numpy_iterator())
+      golden.assert_frames_equal(self, found, expected)
+
+  def test_a_pass_that_frames_are_appended_during(self):
+    buffer = self.make(capacity=6, sequence_length=1)
+    for frames in self.frames([6]):
+      _append(buffer, frames)
+    batches = iter(buffer.as_dataset(2, single_deterministic_pass=True))
+    next(batches)
+    for frames in self.frames([1, 4])[1:]:
+      _append(buffer, frames)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'appended or removed during a pass'
+    ):
+      next(batches)
+    self.assertEqual(self.shown(buffer), [[4], [5], [100], [101], [102], [103]])
+
+
+class DriversTest(parameterized.TestCase, tf.test.TestCase):
+
+  def environment(self):
+    return random_py_environment.RandomPyEnvironment(
+        observation_spec=array_spec.BoundedArraySpec([3], np.float32, 0, 1),
+        action_spec=array_spec.BoundedArraySpec([], np.int64, 0, 4),
+        episode_end_probability=0.2,
+        seed=1,
+    )
+
+  def check_episodes(self, buffer, recorded):
+    """Checks that the items are the pairs of what was recorded last."""
+    frames = recorded[-50:]
+    pairs = [
+        (one, other)
+        for one, other in zip(frames, frames[1:])
+        if one.step_type != 2
+    ]
+    self.assertGreater(len(frames), len(pairs) + 3)
+    expected = [
+        tf.nest.map_structure(lambda *x: np.stack(x), *pair) for pair in pairs
+    ]
+    cuts.assert_items_equal(self, _pass(buffer), expected)
+
+  def test_py_driver(self):
+    environment = self.environment()
+    policy = random_py_policy.RandomPyPolicy(
+        environment.time_step_spec(), environment.action_spec()
+    )
+    buffer = _Buffer(
+        tf.nest.map_structure(
+            lambda spec: tf.TensorSpec(spec.shape, spec.dtype),
+            policy.trajectory_spec,
+        ),
+        capacity=50,
+    )
+    recorded = []
+    driver = py_driver.PyDriver(
+        environment,
+        policy,
+        observers=[
+            lambda frame: buffer.add_batch(
+                nest_utils.batch_nested_array(frame)
+            ),
+            lambda frame: recorded.append(
+                tf.nest.map_structure(np.asarray, frame)
+            ),
+        ],
+        max_steps=100,
+    )
+    driver.run(environment.reset())
+    self.check_episodes(buffer, recorded)
+
+  def test_dynamic_step_driver(self):
+    environment = tf_py_environment.TFPyEnvironment(self.environment())
+    policy = random_tf_policy.RandomTFPolicy(
+        environment.time_step_spec(), environment.action_spec()
+    )
+    buffer = _Buffer(policy.trajectory_spec, capacity=50)
+    recorded = []
+
+    def record(*leaves):
+      recorded.append(
+          tf.nest.pack_sequence_as(
+              policy.trajectory_spec, [leaf.numpy()[0] for leaf in leaves]
+          )
+      )
+
+    driver = dynamic_step_driver.DynamicStepDriver(
+        environment,
+        policy,
+        observers=[
+            buffer.add_batch,
+            lambda frame: tf.py_function(record, tf.nest.flatten(frame), []),
+        ],
+        num_steps=40,
+    )
+    for _ in range(3):
+      driver.run()
+    self.assertGreaterEqual(len(recorded), 120)
+    self.check_episodes(buffer, recorded)
+
+
+class BadInputTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_no_data(self):
+    data = golden.stacked(cuts.episodes_of([3]))
+    for wrong, kwargs in (
+        (data.take(0), {}),
+        (
+            golden.stacked(
+                [{**cuts.episodes_of([3])[0], 'is_last': np.zeros(3, bool)}]
+            ),
+            dict(rules=rules_lib.ConversionRules(invalid_episodes='skip')),
+        ),
+    ):
+      for more in {}, dict(capacity=5):
+        with self.assertRaisesRegex(ValueError, 'no frames in the data set'):
+          _Buffer(wrong, **kwargs, **more)
+
+  def test_items_longer_than_every_episode(self):
+    data = golden.stacked(cuts.episodes_of([3, 4, 2]))
+    with self.assertRaisesRegex(ValueError, 'than 5 frames.*longest has 4'):
+      _Buffer(data, 5)
+    with self.assertRaisesRegex(ValueError, 'fewer than 5 frames'):
+      _Buffer(data, 5, capacity=9)
+    self.assertEqual(_Buffer(data, 5, end_of_episode='pad').num_items, 3)
+
+  @parameterized.parameters(
+      (dict(seed=-1), 'seed.*-1'),
+      (dict(seed=1.5), 'seed.*1.5'),
+      (dict(num_workers=0), 'num_workers'),
+      (dict(num_workers=2, worker_index=2), 'worker_index.*0 to 1.*is 2'),
+      (dict(worker_index=-1), 'worker_index'),
+      (dict(top_episodes=0), 'top_episodes'),
+      (dict(capacity=0), 'capacity'),
+      (dict(capacity=1), 'at most 1, the capacity'),
+      (dict(sequence_length=None, capacity=5), 'at most 5, the capacity'),
+      (dict(capacity=5, top_episodes=1), 'no top_episodes'),
+      (dict(capacity=5, directory='/tmp/none'), 'no directory'),
+      (dict(capacity=5, sampler=samplers.WithoutReplacement()), 'Uniform'),
+      (dict(capacity=5, sampler=samplers.EpisodeFirst()), 'Uniform'),
+      (dict(capacity=5, sampler=samplers.Weighted()), 'Uniform'),
+      (dict(priority=0.0, sampler=samplers.Weighted()), 'All priorities are 0'),
+      (
+          dict(priority=0.0, sampler=prioritized.Prioritized()),
+          'All priorities are 0',
+      ),
+      (
+          dict(end_of_episode='cross', sampler=samplers.EpisodeFirst()),
+          'cross episodes',
+      ),
+      (dict(end_of_episode='cross', top_episodes=1), 'top_episodes'),
+      (
+          dict(sampler=samplers.WithoutReplacement(), num_workers=9),
+          '5 items.*9 workers',
+      ),
+      (dict(sequence_length=0), 'sequence_length'),
+      (dict(end_of_episode='wrap'), 'end_of_episode'),
+  )
+  def test_arguments(self, kwargs, message):
+    kwargs.setdefault('seed', 0)
+    if kwargs.get('num_workers') == 9:
+      kwargs['worker_index'] = 8
+    data = golden.stacked(cuts.episodes_of([3, 4]))
+    with self.assertRaisesRegex(ValueError, message):
+      _Buffer(data, **kwargs)
+
+  def test_batches(self):
+    data = golden.stacked(cuts.episodes_of([3, 4]))
+    buffer = _Buffer(data)
+    whole = _Buffer(data, None)
+    for single in False, True:
+      for call, message in (
+          (lambda: buffer.as_dataset(4, 3, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+           'num_steps is 3.*items have 2'),
+          (lambda: buffer.as_dataset(0, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+           'sample_batch_size'),
+          (lambda: whole.as_dataset(4, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+           'padded_batch'),
+          (lambda: whole.as_dataset(num_steps=3, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+           'all frames of an episode'),
+      ):
+        with self.assertRaisesRegex(ValueError, message):
+          call()
+    drop_last = _Buffer(data, sampler=samplers.WithoutReplacement(True))
+    with self.assertRaisesRegex(ValueError, '6 items.*5 items'):
+      drop_last.as_dataset(6)
+
+  def test_strings_with_capacity(self):
+    episodes = golden.random_episodes(
+        np.random.default_rng(0), 3, nested_fields=True
+    )
+    with self.assertRaisesRegex(ValueError, 'strings'):
+      _Buffer(golden.stacked(episodes), capacity=9)
+
+  def test_a_shape_that_is_not_known(self):
+    [episode] = cuts.episodes_of([4])
+    spec = golden.stacked_spec(episode)
+    spec['observation'] = tf.TensorSpec([None, None], tf.float32)
+    with self.assertRaisesRegex(ValueError, 'observation.*fixed'):
+      _Buffer(golden.stacked([episode], spec))
+
+  def test_no_data_set(self):
+    spec = _Buffer(golden.stacked(cuts.episodes_of([3]))).data_spec
+    with self.assertRaisesRegex(ValueError, 'needs a capacity'):
+      _Buffer(spec)
+    with self.assertRaisesRegex(ValueError, 'data set, or the spec'):
+      _Buffer('/tmp/none', capacity=9)
+    with self.assertRaisesRegex(FileNotFoundError, '/tmp/none'):
+      _Buffer('/tmp/none')
+
+  def test_a_sampler_of_two_replay_buffers(self):
+    store = _Buffer(golden.stacked(cuts.episodes_of([3, 4]))).store
+    sampler = prioritized.Prioritized()
+    _Buffer(store, sampler=sampler)
+    with self.assertRaisesRegex(ValueError, 'one replay buffer'):
+      _Buffer(store, sampler=sampler)
+
+
+if __name__ == '__main__':
+  tf.test.main()
