@@ -14,7 +14,7 @@ same. So an engine may try anything again, on any worker.
 
 import contextlib
 import os
-from typing import Dict, Iterable, Iterator, List, Tuple
+from typing import Dict, Iterable, Iterator, Tuple
 
 import apache_beam as beam
 
@@ -76,7 +76,7 @@ def build(
         | f'groups of level {level}'
         >> beam.Map(lambda done, size=size: (done[0] // size, done))
         | f'whole groups of level {level}' >> beam.GroupByKey()
-        | f'{name}, level {level}' >> beam.ParDo(_Merge(folder, groups))
+        | f'{name}, level {level}' >> beam.ParDo(_Merge(folder, size))
     )
   _ = (
       done
@@ -176,15 +176,18 @@ class _DoTask(_Step):
 class _Merge(_Step):
   """Joins what the tasks of a group have left, if all of them are done."""
 
-  def __init__(self, folder: str, groups: List[range]):
+  def __init__(self, folder: str, size: int):
+    """Creates the step; `size` is the number of tasks of a group."""
     super().__init__(folder)
-    self._groups = groups
+    self._size = size
 
   def process(
       self, numbered: Tuple[int, Iterable[_Done]]
   ) -> Iterable[_Done]:
     index, done = numbered
-    numbers = self._groups[index]
+    numbers = range(len(self._plan.tasks))[
+        index * self._size : (index + 1) * self._size
+    ]
     if _count(done) < len(numbers):
       return
     with self._reporting(f'merging the tasks {numbers[0]} to {numbers[-1]}'):

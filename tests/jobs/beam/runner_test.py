@@ -9,6 +9,7 @@ from absl.testing import parameterized
 import numpy as np
 import pytest
 import reverb
+import tensorflow as tf
 
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import outputs
@@ -16,6 +17,7 @@ from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import layout
+from tests import ram_files  # pylint: disable=unused-import
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 from tests.jobs.beam import beam_testing
@@ -101,6 +103,17 @@ class BeamRunnerTest(beam_testing.BeamTestCase):
   @pytest.mark.long
   def test_two_worker_processes_make_the_same_folder(self):
     self._check_same_folder(plan_lib.CHECKPOINT, *_PROCESSES)
+
+  @pytest.mark.long
+  def test_an_object_store(self):
+    local = self.plan(plan_lib.CHECKPOINT, self.new())
+    self.convert(local)
+    stored = self.plan(plan_lib.CHECKPOINT, 'ram://beam/output')
+    with mock.patch.object(outputs, '_PARTS_PER_MERGE', 2):
+      self.run_on_beam(stored, _FN_API, folder='ram://beam/job')
+    for name, content in beam_testing.contents_of(local.output.place).items():
+      with tf.io.gfile.GFile(f'ram://beam/output/{name}', 'rb') as f:
+        self.assertEqual(f.read(), content, name)
 
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.SERVER)
   def test_bundles_that_fail_midway_are_tried_again(self, kind):
