@@ -339,6 +339,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
 
   # 24 items: batches of 4 make whole epochs, which are drawn in groups of 16;
   # batches of 5 do not.
+  @pytest.mark.long
   @parameterized.product(sampler=list(_SAMPLERS), batch_size=(4, 5))
   def test_at_any_position(self, sampler, batch_size):
     buffer = self.make(sampler)
