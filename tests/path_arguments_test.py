@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import rlds2reverb
 from rlds2reverb import jobs
+from rlds2reverb.statistics import cache
 from tests import golden
 from tests import ram_files  # pylint: disable=unused-import
 
@@ -46,12 +47,17 @@ def _cache(at):
   rlds2reverb.statistics.cached_statistics(episodes, at('data'), quantiles=())
 
 
+def _split(at):
+  rlds2reverb.replay.split_reverb_checkpoint(at('checkpoint'), [at('new')])
+
+
 # What each of them leaves, relative to the folder; `*` is any text.
 _WRITERS = {
     'record_episodes': (_record, 'new/dataset_info.json'),
     'save_episodes': (_save, 'new/saved_episodes.json'),
     'write_reverb_checkpoint': (_write_checkpoint, 'new/DONE'),
     'merge_reverb_checkpoints': (_merge, 'new/DONE'),
+    'split_reverb_checkpoint': (_split, 'new/DONE'),
     'cached_statistics': (_cache, 'data/statistics-*.json'),
 }
 
@@ -78,6 +84,24 @@ def _load(at):
 def _load_by_name(at):
   (episode,) = rlds2reverb.load_episodes('named', data_dir=at('sets'))
   return len(episode['steps']['reward'])
+
+
+def _open_replay_buffer(at):
+  return rlds2reverb.open_replay_buffer(at('data')).num_frames()
+
+
+def _open_replay_buffer_of_checkpoint(at):
+  return rlds2reverb.open_replay_buffer(at('checkpoint')).num_frames()
+
+
+def _prepare_frames(at):
+  rlds2reverb.EpisodesReplayBuffer(_episodes(), directory=at('frames'))
+  return rlds2reverb.open_replay_buffer(at('frames')).num_frames()
+
+
+def _load_statistics(at):
+  path = at('statistics.json')
+  return rlds2reverb.statistics.load_statistics(path).num_episodes
 
 
 def _read_mapping(at):
@@ -119,6 +143,16 @@ def _serve_source(at):
     server.stop()
 
 
+def _serve_several(at):
+  servers = rlds2reverb.replay.restore_reverb_servers(at('checkpoint'), 2)
+  try:
+    infos = [server.localhost_client().server_info() for server in servers]
+    return sum(info[_TABLE].current_size for info in infos)
+  finally:
+    for server in servers:
+      server.stop()
+
+
 def _serve(at):
   server = rlds2reverb.restore_reverb_server(
       at('checkpoint'), checkpoint_root=at('root')
@@ -136,14 +170,22 @@ _READERS = {
     'load_episodes': (_load, _NUM_STEPS),
     'load_episodes by name': (_load_by_name, _NUM_STEPS),
     'load_mapping': (_read_mapping, 2),
+    'load_statistics': (_load_statistics, 1),
+    'restore_reverb_servers': (_serve_several, _NUM_STEPS - 1),
     'make_source': (_open_source, 1),
     'make_source by name': (_open_source_by_name, 1),
     'describe_checkpoint': (_describe, _NUM_STEPS),
+    'open_replay_buffer': (_open_replay_buffer, _NUM_STEPS),
+    'open_replay_buffer of a checkpoint': (
+        _open_replay_buffer_of_checkpoint,
+        _NUM_STEPS,
+    ),
 }
 _LOCAL_READERS = {
     'load_hdf5': (_read_hdf5, _NUM_STEPS),
     'load_minari': (_read_minari, _NUM_STEPS),
     'load_torchrl': (_load_torchrl, _NUM_STEPS),
+    'open_replay_buffer of frames': (_prepare_frames, _NUM_STEPS),
     'restore_reverb_server': (_serve, _NUM_STEPS - 1),
     'serve_source': (_serve_source, _NUM_STEPS - 1),
 }
@@ -159,6 +201,9 @@ def _make_folder(folder):
   rlds2reverb.write_reverb_checkpoint(
       _episodes(), f'{folder}/checkpoint', rlds2reverb.TableItems(_TABLE)
   )
+  found = rlds2reverb.statistics.compute_statistics(_episodes(), quantiles=())
+  with tf.io.gfile.GFile(f'{folder}/statistics.json', 'w') as f:
+    f.write(cache.to_json(found))
   with tf.io.gfile.GFile(f'{folder}/mine.gin', 'w') as f:
     f.write("StepMapping.action = ['a', 'b']")
 

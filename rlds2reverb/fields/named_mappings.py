@@ -145,15 +145,15 @@ def find_config(name_or_path: files.PathLike) -> str:
   return path
 
 
-def config_names(subfolder: str = '') -> List[str]:
+def config_names(group: str = '') -> List[str]:
   """Returns the names of all configs, sorted.
 
   Args:
-    subfolder: where they are: by default the mappings of data sets; or
+    group: which ones: by default the mappings of data sets; or
       `training`, the flags and hyper-parameters of trainers.
   """
   folder = config_folder()
-  found = glob.glob(os.path.join(folder, subfolder, f'*{_SUFFIX}'))
+  found = glob.glob(os.path.join(folder, group, f'*{_SUFFIX}'))
   return sorted(
       os.path.relpath(path, folder)[: -len(_SUFFIX)] for path in found
   )

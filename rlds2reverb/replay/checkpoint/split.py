@@ -79,7 +79,7 @@ def restore_reverb_servers(
   start a server of its part on each, with `restore_reverb_server`.
 
   Args:
-    directory: the checkpoint, on the local disk.
+    directory: the checkpoint: a path, or a URL that TensorFlow can read.
     num_servers: how many servers to start.
     ports: a port for each. By default free ports are chosen.
 
