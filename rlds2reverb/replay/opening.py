@@ -104,17 +104,34 @@ def open_replay_buffer(
         'reverb_table is for a Reverb server: use reverb_server=True. Without a'
         ' server, sampler= says how to sample.'
     )
+  if isinstance(reverb_table, reverb.Table) and not reverb_table.info.signature:
+    raise ValueError(
+        f'Table {reverb_table.name!r} has no signature, so nobody could tell'
+        ' what its items are. Make it with a function of rlds2reverb.replay,'
+        ' such as prioritized_table, or give a TableSettings.'
+    )
   folder = None
   if not isinstance(data, tf.data.Dataset):
     expanded = files.expand(data)
     folder = expanded if files.is_folder(expanded) else None
   if folder and files.exists(os.path.join(folder, records.DONE)):
     if reverb_server:
+      if kwargs or reverb_table is not None:
+        raise ValueError(
+            f'The server starts from the checkpoint {folder}, with the tables'
+            ' and items that are in it, so'
+            f' {sorted(kwargs) or "reverb_table"} must be left out.'
+        )
       server = serve.restore_reverb_server(folder)
       return _replay_buffer_of(server, table_name, sequence_length)
     tables = list(records.read_tables(folder))
     data = checkpoint_episodes.read_checkpoint_episodes(
         folder, _only_table(table_name, tables, f'The checkpoint {folder}')
+    )
+  elif table_name is not None:
+    raise ValueError(
+        f'table_name is {table_name!r}, but {data} is neither a Reverb'
+        ' checkpoint nor a server, and has no tables.'
     )
   elif folder and store_lib.read_marker(folder) is not None:
     if reverb_server:

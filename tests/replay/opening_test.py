@@ -18,6 +18,7 @@ from rlds2reverb.replay import opening
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import recordings
+from tests import testing
 from tests.replay.local import cuts
 
 _LENGTHS = (4, 3, 5)
@@ -192,6 +193,19 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
       opening.open_replay_buffer(None)
     with self.assertRaisesRegex(ValueError, 'reverb_server=True'):
       opening.open_replay_buffer(_data(), reverb_table=object())
+    unsigned = testing.make_table()
+    with self.assertRaisesRegex(ValueError, 'has no signature'):
+      opening.open_replay_buffer(
+          _data(), reverb_server=True, reverb_table=unsigned
+      )
+    with self.assertRaisesRegex(ValueError, "table_name is 'mine'"):
+      opening.open_replay_buffer(_data(), table_name='mine')
+    checkpoint = self.path('checkpoint')
+    write.write_reverb_checkpoint(
+        _data(), checkpoint, items_lib.TableItems('items')
+    )
+    with self.assertRaisesRegex(ValueError, "'rules'.* must be left out"):
+      opening.open_replay_buffer(checkpoint, reverb_server=True, rules=None)
     with self.assertRaises(FileNotFoundError):
       opening.open_replay_buffer(self.path('none'))
     with self.assertRaisesRegex(ValueError, 'fewer than 9 frames'):
