@@ -39,7 +39,10 @@ _TASKS = flags.DEFINE_integer(
     'tasks', 8, 'About how many tasks a job has.', lower_bound=1
 )
 _PARTS = flags.DEFINE_integer(
-    'parts', 64, 'About how many parts are merged.', lower_bound=1
+    'parts',
+    64,
+    'About how many parts are merged; few are joined without.',
+    lower_bound=32,
 )
 _REPEATS = flags.DEFINE_integer(
     'repeats', 3, 'How many times each case is run.', lower_bound=1
