@@ -2,6 +2,7 @@
 
 import inspect
 
+import pytest
 from rlds2reverb import windows
 import tensorflow as tf
 
@@ -10,6 +11,7 @@ from docs import sequences
 
 class DocsTest(tf.test.TestCase):
 
+  @pytest.mark.long
   def test_text_is_up_to_date(self):
     with open(sequences.PATH, encoding='utf-8') as f:
       written = f.read()

@@ -364,6 +364,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertTrue(os.path.exists(plan.output.place))
 
   @parameterized.parameters(*job_testing.KINDS)
+  @pytest.mark.long
   def test_repaired_episodes_come_as_if_they_had_been_right(self, kind):
     folder = data_sets.write(self.new('data'), _bad_episodes())
     place = self._place(kind)

@@ -132,6 +132,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.convert(undisturbed)
     self.assertEqual(items, job_testing.items_of(undisturbed.output.place))
 
+  @pytest.mark.long
   def test_killed_three_times_with_two_workers(self):
     self._kill_and_finish(plan_lib.CHECKPOINT, 3, 2)
 

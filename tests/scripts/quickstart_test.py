@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 from absl.testing import absltest
+import pytest
 
 
 class QuickstartTest(absltest.TestCase):
 
+  @pytest.mark.long
   def test_every_stage_says_what_happened(self):
     directory = os.path.join(self.create_tempdir().full_path, 'cartpole')
     args = [

@@ -103,6 +103,7 @@ class TrainTest(tf.test.TestCase):
     self.assertAllEqual(found_log, log)
     self.assertAllClose(found_weights, weights, rtol=1e-5)
 
+  @pytest.mark.long
   def test_a_run_that_goes_on_is_as_one_without_interruption(self):
     self._check_goes_on(run)
 
@@ -159,6 +160,7 @@ class TrainTest(tf.test.TestCase):
         ['ckpt-4.index', 'ckpt-8.index'],
     )
 
+  @pytest.mark.long
   def test_other_settings_are_refused(self):
     directory = self._directory()
     run(self.data, directory, 2)

@@ -444,12 +444,15 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
 
 class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
 
+  @parameterized.named_parameters(*_FORMS)
+  def test_invalid_cases(self, form):
+    self._check_invalid_cases(form)
+
   @parameterized.named_parameters(
       (f'{name}_{extra_name}', form, extra)
       for (name, form), (extra_name, extra) in itertools.product(
           _FORMS,
           (
-              ('plain', {}),
               ('block_length_2', {'block_length': 2}),
               (
                   'policy_info',
@@ -458,7 +461,11 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
           ),
       )
   )
-  def test_invalid_cases(self, form, extra):
+  @pytest.mark.long
+  def test_invalid_cases_with(self, form, extra):
+    self._check_invalid_cases(form, **extra)
+
+  def _check_invalid_cases(self, form, **extra):
     episodes = [golden.COMPLETE]
     dataset = conversion.convert_rlds_to_trajectory_blocks(
         form(episodes), **extra

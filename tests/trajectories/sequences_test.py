@@ -95,27 +95,30 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(one.discount, [1, 1, 1, 1, 0, 0])
     self.assertAllEqual(one.reward, [10, 20, 30, 99, 0, 0])
 
-  @pytest.mark.long
+  # Each case in one form, and each form in cases of every kind.
   @parameterized.parameters(
-      *itertools.product(
-          ends.EndOfEpisode, [(1, 1), (3, 1), (4, 4), (2, 5), (16, 1)]
+      *zip(
+          itertools.product(
+              ends.EndOfEpisode, [(1, 1), (3, 1), (4, 4), (2, 5), (16, 1)]
+          ),
+          itertools.cycle(golden.FORMS_AND_PACKS.values()),
       )
   )
-  def test_edges_against_a_loop(self, end_of_episode, lengths):
-    length, stride = lengths
+  def test_edges_against_a_loop(self, case, form):
+    end_of_episode, (length, stride) = case
     episodes = contract.edge_episodes(max(length, 2), seed=length)
     expected = _expected(episodes, length, stride, end_of_episode)
-    for form in golden.FORMS_AND_PACKS.values():
-      dataset = sequences.convert_rlds_to_sequences(
-          form(episodes),
-          length,
-          stride,
-          end_of_episode=end_of_episode,
-          with_mask=True,
-      )
-      self._assert_sequences(dataset, expected)
+    dataset = sequences.convert_rlds_to_sequences(
+        form(episodes),
+        length,
+        stride,
+        end_of_episode=end_of_episode,
+        with_mask=True,
+    )
+    self._assert_sequences(dataset, expected)
 
   @parameterized.parameters(*ends.EndOfEpisode)
+  @pytest.mark.long
   def test_over_the_edges_of_blocks(self, end_of_episode):
     # Frames so large that a block of nested steps has two of them.
     size = 900_000

@@ -3,6 +3,7 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import reverb
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
@@ -81,6 +82,7 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
           _rewards(client), _pairs(range(server, len(_LENGTHS), 3))
       )
 
+  @pytest.mark.long
   def test_a_server_that_is_gone_and_a_second_run(self):
     data = golden.stacked(_EPISODES)
     _, here = self._start(data)
