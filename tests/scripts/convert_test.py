@@ -132,16 +132,12 @@ class ConvertTest(job_testing.JobTestCase):
     self.convert(undisturbed)
     self.assertEqual(items, job_testing.items_of(undisturbed.output.place))
 
-  @pytest.mark.long
-  def test_killed_three_times_with_two_workers(self):
-    self._kill_and_finish(plan_lib.CHECKPOINT, 3, 2)
-
   @parameterized.parameters(
       *((kind, 2) for kind in job_testing.KINDS), (plan_lib.CHECKPOINT, 1)
   )
   @pytest.mark.long
-  def test_killed_many_times(self, kind, num_workers):
-    self._kill_and_finish(kind, 5, num_workers, seed=num_workers)
+  def test_killed_three_times(self, kind, num_workers):
+    self._kill_and_finish(kind, 3, num_workers, seed=num_workers)
 
   def test_a_job_from_the_plan_to_the_summary(self):
     user = {'BUILD_WORKING_DIRECTORY': self.folder}
