@@ -229,7 +229,11 @@ class ConvertTest(job_testing.JobTestCase):
   def test_wrong_flags_take_a_line(self):
     for args, message in (
         (('--datset=x',), 'Did you mean: dataset'),
-        (('--dataset=x',), '--checkpoint_dir, --server_address and --rlds_dir'),
+        (
+            ('--dataset=x',),
+            '--checkpoint_dir, --server_address, --rlds_dir and'
+            ' --statistics_dir',
+        ),
         (
             (f'--dataset={self.data}', '--split=trian', '--rlds_dir=x'),
             'Did you mean train?',
