@@ -81,12 +81,7 @@ class Prioritized(samplers.Sampler, tf.Module):
     seed = share.seeds(1)[0]
 
     def draw(group, num_batches, batch_size):
-      fractions = tf.random.stateless_uniform(
-          [num_batches * batch_size],
-          tf.stack([tf.constant(seed, tf.int64), group]),
-          dtype=tf.float64,
-          alg='philox',
-      )
+      fractions = samplers.fractions([num_batches * batch_size], seed, group)
       with tf.control_dependencies([population.size()]):
         total = self._tree.total
       check = tf.debugging.Assert(

@@ -196,12 +196,10 @@ class EpisodeFirst(Sampler):
 
     def draw(group, num_batches, batch_size):
       shape = [num_batches, batch_size]
-      runs = _search(sums, _fractions(shape, seeds[0], group))
-      fractions = _fractions(shape, seeds[1], group)
+      runs = _search(sums, fractions(shape, seeds[0], group))
       size = tf.gather(counts, runs)
-      within = tf.cast(
-          fractions * tf.cast(size, tf.float64), tf.int64
-      )
+      places = fractions(shape, seeds[1], group) * tf.cast(size, tf.float64)
+      within = tf.cast(places, tf.int64)
       items = tf.gather(first_items, runs) + tf.minimum(within, size - 1)
       return _with_priority(
           items, population, tf.gather(probabilities, runs)
@@ -228,7 +226,7 @@ class Weighted(Sampler):
 
     def draw(group, num_batches, batch_size):
       shape = [num_batches, batch_size]
-      items = _search(sums, _fractions(shape, seed, group))
+      items = _search(sums, fractions(shape, seed, group))
       priority = population.priority(items)
       return Draws(items, priority / total, priority)
 
@@ -355,7 +353,8 @@ def _integers(shape, seed, group, limit):
   )
 
 
-def _fractions(shape, seed, group):
+def fractions(shape: Any, seed: int, group: tf.Tensor) -> tf.Tensor:
+  """Returns random numbers in [0, 1) for a group of batches, float64."""
   return tf.random.stateless_uniform(
       shape,
       tf.stack([tf.constant(seed, tf.int64), group]),
@@ -388,14 +387,14 @@ def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
   return np.cumsum(weights)
 
 
-def _search(sums, fractions):
+def _search(sums, places):
   """Returns in which weights fractions of the sum lie, never in one of 0."""
   total = sums[-1]
   # A product may be rounded up to the sum itself, in which nothing lies.
   limit = tf.math.nextafter(total, tf.zeros_like(total))
-  found = tf.reshape(tf.minimum(fractions * total, limit), [-1])
+  found = tf.reshape(tf.minimum(places * total, limit), [-1])
   items = tf.searchsorted(sums, found, 'right', tf.int64)
-  return tf.reshape(items, tf.shape(fractions))
+  return tf.reshape(items, tf.shape(places))
 
 
 def _to_int64(values: np.ndarray) -> np.ndarray:
