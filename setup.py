@@ -8,9 +8,9 @@ setuptools.setup(
     name='rlds2reverb',
     version='0.1.0',
     description='Offline reinforcement-learning data into training: RLDS to Reverb',
-    long_description=pathlib.Path(__file__).with_name('README.md').read_text(
-        encoding='utf-8'
-    ),
+    long_description=pathlib.Path(__file__)
+    .with_name('README.md')
+    .read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     license_files=['LICENSE'],

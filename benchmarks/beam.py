@@ -107,9 +107,7 @@ def _copy(folder: str) -> float:
   """Copies the files of the parts, so that they are on disk."""
   with tempfile.TemporaryDirectory(dir=folder) as copy:
     start = time.perf_counter()
-    shutil.copytree(
-        os.path.join(folder, 'parts'), os.path.join(copy, 'parts')
-    )
+    shutil.copytree(os.path.join(folder, 'parts'), os.path.join(copy, 'parts'))
     durable.sync_tree(copy)
     return time.perf_counter() - start
 

@@ -103,21 +103,33 @@ def _cases(directory: str) -> List[timing.Case]:
       case('stacked files: blocks', stacked, steps, to_blocks, _READ_STACKED),
       case(
           'stacked files: frames, in batches',
-          stacked, nested_steps, to_frames, _READ_STACKED,
+          stacked,
+          nested_steps,
+          to_frames,
+          _READ_STACKED,
       ),
       case(_READ_NESTED, nested, nested_steps, _batch_steps),
       case(
           'nested files: blocks',
-          nested, nested_steps, to_blocks, _READ_NESTED,
+          nested,
+          nested_steps,
+          to_blocks,
+          _READ_NESTED,
       ),
       case(
           'nested files: frames, in batches',
-          nested, nested_steps, to_frames, _READ_NESTED,
+          nested,
+          nested_steps,
+          to_frames,
+          _READ_NESTED,
       ),
       case(_READ_LONG, long_episode, long_steps, _batch_steps),
       case(
           'one long nested episode: blocks',
-          long_episode, long_steps, to_blocks, _READ_LONG,
+          long_episode,
+          long_steps,
+          to_blocks,
+          _READ_LONG,
       ),
       case(
           _REFERENCE_EAGER,
@@ -129,7 +141,10 @@ def _cases(directory: str) -> List[timing.Case]:
       ),
       case(
           _REFERENCE_GRAPH,
-          nested, reference_steps, reference_frames, _READ_NESTED,
+          nested,
+          reference_steps,
+          reference_frames,
+          _READ_NESTED,
       ),
   ]
 

@@ -64,9 +64,7 @@ def whole_steps(num_steps: int) -> int:
 
 
 @contextlib.contextmanager
-def temporary_episodes(
-    num_steps: int, kind: str = VECTORS
-) -> Iterator[str]:
+def temporary_episodes(num_steps: int, kind: str = VECTORS) -> Iterator[str]:
   """Writes episodes to a directory that exists only within the context.
 
   Args:
@@ -279,20 +277,24 @@ def _features(kind: str) -> tfds.features.FeaturesDict:
           shape=(UNUSED_SIZE.value,), dtype=np.float32
       )
   }
-  return tfds.features.FeaturesDict({
-      rlds.STEPS: tfds.features.Dataset({
-          **(unused if UNUSED_SIZE.value else {}),
-          rlds.OBSERVATION: observation[kind],
-          rlds.ACTION: tfds.features.Tensor(
-              shape=(ACTION_SIZE.value,), dtype=np.float32
-          ),
-          rlds.REWARD: np.float32,
-          rlds.DISCOUNT: np.float32,
-          rlds.IS_FIRST: np.bool_,
-          rlds.IS_LAST: np.bool_,
-          rlds.IS_TERMINAL: np.bool_,
-      })
-  })
+  return tfds.features.FeaturesDict(
+      {
+          rlds.STEPS: tfds.features.Dataset(
+              {
+                  **(unused if UNUSED_SIZE.value else {}),
+                  rlds.OBSERVATION: observation[kind],
+                  rlds.ACTION: tfds.features.Tensor(
+                      shape=(ACTION_SIZE.value,), dtype=np.float32
+                  ),
+                  rlds.REWARD: np.float32,
+                  rlds.DISCOUNT: np.float32,
+                  rlds.IS_FIRST: np.bool_,
+                  rlds.IS_LAST: np.bool_,
+                  rlds.IS_TERMINAL: np.bool_,
+              }
+          )
+      }
+  )
 
 
 def random_steps(

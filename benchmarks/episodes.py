@@ -40,7 +40,9 @@ _STEPS = {
     )
 }
 _REPEATS = flags.DEFINE_integer(
-    'repeats', 5, 'How many times each case is timed.',
+    'repeats',
+    5,
+    'How many times each case is timed.',
     lower_bound=1,
 )
 _TIMEOUT_SECONDS = flags.DEFINE_integer(
@@ -94,7 +96,9 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
     return cases + _image_cases(rows, episodes)
   mapping = rlds2reverb.fields.StepMapping(
       # A vector of all leaves.
-      observation=[rlds.OBSERVATION], discount=None, cast={'float64': 'float32'}
+      observation=[rlds.OBSERVATION],
+      discount=None,
+      cast={'float64': 'float32'},
   )
   cases += [
       rows('map_fields', _steps_of(rlds2reverb.map_fields(episodes, mapping))),

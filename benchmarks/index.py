@@ -19,7 +19,9 @@ _TRANSITIONS = flags.DEFINE_integer(
     'transitions', 1_000_000, 'How many transitions are indexed.', lower_bound=1
 )
 _DISTINCT = flags.DEFINE_integer(
-    'distinct', 200_000, 'How many distinct observations there are.',
+    'distinct',
+    200_000,
+    'How many distinct observations there are.',
     lower_bound=1,
 )
 _BATCH_SIZE = flags.DEFINE_integer(
@@ -58,9 +60,7 @@ def _looking_up(index, rows, duplicates):
       [num_batches, batch_size], (0, 1), 0, _TRANSITIONS.value, tf.int32
   )
   # Half of the keys are not there.
-  keys = {
-      key: tf.gather(rows[key], order) for key in ('observation', 'action')
-  }
+  keys = {key: tf.gather(rows[key], order) for key in ('observation', 'action')}
   keys['action'] += tf.cast(order[..., tf.newaxis] % 2, tf.float32) * 100.0
 
   @tf.function

@@ -42,11 +42,15 @@ _REPEATS = flags.DEFINE_integer(
     'repeats', 3, 'How many times each case is run.', lower_bound=1
 )
 _REFERENCE_STEPS = flags.DEFINE_integer(
-    'reference_steps', 2_000, 'Steps that a run of TF-Agents pushes.',
+    'reference_steps',
+    2_000,
+    'Steps that a run of TF-Agents pushes.',
     lower_bound=1,
 )
 _SAMPLE_STEPS = flags.DEFINE_integer(
-    'sample_steps', 10_000, 'Steps of the tables that are sampled.',
+    'sample_steps',
+    10_000,
+    'Steps of the tables that are sampled.',
     lower_bound=1,
 )
 _SAMPLES = flags.DEFINE_integer(

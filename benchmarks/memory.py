@@ -27,11 +27,15 @@ _LARGE_STEPS = flags.DEFINE_integer(
     'large_steps', 2_000_000, 'Steps of the larger files.', lower_bound=1
 )
 _SHORT_EPISODE_STEPS = flags.DEFINE_integer(
-    'short_episode_steps', 5_000, 'Steps of the shorter nested episode.',
+    'short_episode_steps',
+    5_000,
+    'Steps of the shorter nested episode.',
     lower_bound=2,
 )
 _LONG_EPISODE_STEPS = flags.DEFINE_integer(
-    'long_episode_steps', 500_000, 'Steps of the longer nested episode.',
+    'long_episode_steps',
+    500_000,
+    'Steps of the longer nested episode.',
     lower_bound=2,
 )
 _MIXED_SHORT = flags.DEFINE_integer(

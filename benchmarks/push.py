@@ -23,7 +23,9 @@ _STEPS = flags.DEFINE_integer(
     'steps', 20_000, 'Steps that a run of ours pushes.', lower_bound=1
 )
 _REFERENCE_STEPS = flags.DEFINE_integer(
-    'reference_steps', 5_000, 'Steps that a run of TF-Agents pushes.',
+    'reference_steps',
+    5_000,
+    'Steps that a run of TF-Agents pushes.',
     lower_bound=1,
 )
 _REPEATS = flags.DEFINE_integer(

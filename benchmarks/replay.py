@@ -146,9 +146,7 @@ def _torchrl_cases(
     buffer = replay_buffers.TensorDictReplayBuffer(
         storage=storage(), batch_size=count, sampler=sampler and sampler()
     )
-    buffer.extend(
-        tensordict.TensorDict(rows, batch_size=[len(columns.reward)])
-    )
+    buffer.extend(tensordict.TensorDict(rows, batch_size=[len(columns.reward)]))
 
     def run(buffer=buffer):
       for _ in range(batches):

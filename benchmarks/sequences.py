@@ -216,9 +216,7 @@ def _episode_cases(stacked: tf.data.Dataset) -> List[timing.Case]:
       ),
       case(
           'advantages',
-          lambda steps: windows.advantages(
-              steps, steps[rlds.REWARD], _GAMMA
-          ),
+          lambda steps: windows.advantages(steps, steps[rlds.REWARD], _GAMMA),
           transitions,
       ),
       case(
@@ -268,7 +266,11 @@ def main(argv):
         ),
         _case(
             _READ_NESTED,
-            nested, nested_steps, _read_nested, length, _READ_NESTED,
+            nested,
+            nested_steps,
+            _read_nested,
+            length,
+            _READ_NESTED,
         ),
     ]
     window_cases = [_window_cases(stacked, nested, size) for size in _LENGTHS]

@@ -32,8 +32,9 @@ from rlds2reverb.datasets import records
 from rlds2reverb.episodes import packs
 
 _LENGTHS = flags.DEFINE_list(
-    'lengths', ['5', '20', '100', '1000'], 'Steps in the episodes of each data'
-    ' set, the shortest first.'
+    'lengths',
+    ['5', '20', '100', '1000'],
+    'Steps in the episodes of each data set, the shortest first.',
 )
 _STEPS = flags.DEFINE_integer(
     'steps',
@@ -58,7 +59,9 @@ _INSERTED_STEPS = flags.DEFINE_integer(
     lower_bound=1,
 )
 _REFERENCE_STEPS = flags.DEFINE_integer(
-    'reference_steps', 3_000, 'Steps, at most, that TF-Agents pushes.',
+    'reference_steps',
+    3_000,
+    'Steps, at most, that TF-Agents pushes.',
     lower_bound=1,
 )
 _REPEATS = flags.DEFINE_integer(
@@ -243,9 +246,7 @@ def main(argv):
         speeds,
         [
             (heading, _name(way, length))
-            for heading, way in (
-                ('packs', 'packs'), ('TF-Agents', _REFERENCE)
-            )
+            for heading, way in (('packs', 'packs'), ('TF-Agents', _REFERENCE))
         ],
     )
     print()

@@ -88,9 +88,7 @@ def print_table(
         for value in (speed.median, speed.slowest, speed.fastest)
     ]
     if has_baselines:
-      row.append(
-          _ratio(speed, speeds[case.baseline]) if case.baseline else '-'
-      )
+      row.append(_ratio(speed, speeds[case.baseline]) if case.baseline else '-')
     row += [_ratio(speed, speeds[name]) for _, name in references]
     rows.append(row)
   print('\n'.join(_aligned(rows)))

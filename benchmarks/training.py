@@ -101,10 +101,12 @@ def _measure(
           waited, start = learner.waited_seconds, time.perf_counter()
           learner.run(_STEPS.value, iterator)
           if repeat:  # The first traces.
-            times[name].append((
-                (learner.waited_seconds - waited) / _STEPS.value,
-                (time.perf_counter() - start) / _STEPS.value,
-            ))
+            times[name].append(
+                (
+                    (learner.waited_seconds - waited) / _STEPS.value,
+                    (time.perf_counter() - start) / _STEPS.value,
+                )
+            )
       del iterators
   return times
 

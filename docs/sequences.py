@@ -128,20 +128,35 @@ class _Section(NamedTuple):
 _SEQUENCE = (('0/observation', 'observation'), ('0/step_type', 'step_type'))
 _STEPS = ('observation', 'action', 'reward', 'is_last', 'is_terminal')
 _ROWS = (
-    'observation', 'action', 'reward', 'next_observation', 'discount',
-    'is_first', 'is_last', 'is_terminal',
+    'observation',
+    'action',
+    'reward',
+    'next_observation',
+    'discount',
+    'is_first',
+    'is_last',
+    'is_terminal',
 )
 _CHUNK = (
-    ('columns/observation', 'observation'), ('columns/is_last', 'is_last'),
-    'mask', 'initial_state',
+    ('columns/observation', 'observation'),
+    ('columns/is_last', 'is_last'),
+    'mask',
+    'initial_state',
 )
 _N_STEP = (
-    'observation', 'reward', 'discount', 'next_observation', 'steps', 'gamma'
+    'observation',
+    'reward',
+    'discount',
+    'next_observation',
+    'steps',
+    'gamma',
 )
 _SLICE = (('rows/observation', 'observation'), 'mask', 'trajectory', 'start')
 _FLAT_TED = ('observation', 'action', 'reward', 'terminated', 'truncated')
 _TED = (
-    'observation', 'action', 'done',
+    'observation',
+    'action',
+    'done',
     *(
         f'next/{key}'
         for key in ('observation', 'reward', 'done', 'terminated', 'truncated')
@@ -207,14 +222,16 @@ _SECTIONS = [
             )
             for end, sentence in _FOUR_ENDS.items()
             for steps, text in (('A', sentence), ('B', ''))
-        ] + [
+        ]
+        + [
             _Example(
                 'windows.unroll(\n    windows.n_step_transitions(A, 2,'
                 ' gamma=.5),\n    3, stride_length=2, state="state")',
                 [
                     (f'columns/{field}', field)
                     for field in ('observation', 'reward', 'discount')
-                ] + ['initial_state'],
+                ]
+                + ['initial_state'],
                 'With a stride chunks overlap. Rows may have columns of other'
                 ' functions, here those of 2-step transitions.',
             )
@@ -230,9 +247,14 @@ _SECTIONS = [
                 'windows.split_burn_in(\n    windows.unroll(A, 5), burn_in=2,'
                 ' n_step=1)',
                 (
-                    'burn_in_observation', 'main_observation',
-                    'target_observation', 'action', 'reward', 'is_terminal',
-                    ('columns/discount', 'discount'), 'mask',
+                    'burn_in_observation',
+                    'main_observation',
+                    'target_observation',
+                    'action',
+                    'reward',
+                    'is_terminal',
+                    ('columns/discount', 'discount'),
+                    'mask',
                 ),
                 in_lines=True,
             )
@@ -314,7 +336,10 @@ _SECTIONS = [
                 [
                     (f'steps/{field}', field)
                     for field in (
-                        'observation', 'is_first', 'is_last', 'is_terminal'
+                        'observation',
+                        'is_first',
+                        'is_last',
+                        'is_terminal',
                     )
                 ],
             )
@@ -393,7 +418,8 @@ _SECTIONS = [
                     'The observations before, at and after the row.',
                 ),
             )
-        ] + [
+        ]
+        + [
             _Example(
                 'windows.apply_views(AB, {\n    "view":'
                 ' windows.ViewRequirement("observation", agent="b")})',
@@ -597,14 +623,19 @@ _SECTIONS = [
                 'index.lookup({\n    "observation": tf.constant([0., 11., -0.,'
                 ' 9.]),\n    "action": tf.constant([1, 2, 1, 1], tf.int64)})',
                 [
-                    'found', 'count', 'index',
+                    'found',
+                    'count',
+                    'index',
                     *_named('rows', ('reward', 'next_observation')),
                 ],
             ),
             _Example(
                 'index.successors(tf.constant([0., 12., 13., 9.]))',
                 [
-                    'found', 'rows/action', 'rows/next_observation', 'reward',
+                    'found',
+                    'rows/action',
+                    'rows/next_observation',
+                    'reward',
                     'count',
                 ],
                 'What follows an observation; a line is one.',
@@ -645,7 +676,8 @@ _SECTIONS = [
                     for field, label in (
                         ('observation/input_ids', 'input_ids'),
                         ('observation/attention_mask', 'attention_mask'),
-                        ('action', 'action'), ('reward', 'reward'),
+                        ('action', 'action'),
+                        ('reward', 'reward'),
                         ('is_terminal', 'is_terminal'),
                     )
                 ],
@@ -659,10 +691,12 @@ _SECTIONS = [
                     for field, label in (
                         ('observation/token', 'token'),
                         ('observation/position', 'position'),
-                        ('action', 'action'), ('reward', 'reward'),
+                        ('action', 'action'),
+                        ('reward', 'reward'),
                         ('is_terminal', 'is_terminal'),
                     )
-                ] + [('prompt_ids', 'prompt_ids')],
+                ]
+                + [('prompt_ids', 'prompt_ids')],
                 'Only the new token.',
             ),
         ],
@@ -677,7 +711,9 @@ _SECTIONS = [
                 ' [7, 8, 9]], tf.int64),\n    tf.ragged.stack([A["action"][:-1],'
                 ' B["action"][:-1]]),\n    max_length=7)',
                 (
-                    'input_ids', 'attention_mask', 'prompt_rindex',
+                    'input_ids',
+                    'attention_mask',
+                    'prompt_rindex',
                     'valid_sample',
                 ),
             )
@@ -716,9 +752,13 @@ _SECTIONS = [
                 [
                     (f'columns/{field}', field)
                     for field in (
-                        'observation', 'action', 'reward', 'agent_mask',
+                        'observation',
+                        'action',
+                        'reward',
+                        'agent_mask',
                     )
-                ] + [('mask', 'mask')],
+                ]
+                + [('mask', 'mask')],
             )
         ],
     ),
@@ -787,7 +827,8 @@ def _make_team(a, b) -> Dict[str, Any]:
       for field in ('observation', 'action', 'reward')
   }
   team['is_present'] = {
-      'a': tf.fill([length], True), 'b': (step >= 1) & (step <= 4)
+      'a': tf.fill([length], True),
+      'b': (step >= 1) & (step <= 4),
   }
   return {**{key: a[key] for key in a if key not in team}, **team}
 
@@ -802,12 +843,20 @@ def _make_names() -> Dict[str, Any]:
   rows, lengths = windows.join_transitions(data)
   team = _make_team(a, b)
   return {
-      'A': a, 'B': b, 'data': data, 'rows': rows, 'lengths': lengths,
-      'r2r': rlds2reverb, 'datasets': datasets, 'indexing': indexing,
+      'A': a,
+      'B': b,
+      'data': data,
+      'rows': rows,
+      'lengths': lengths,
+      'r2r': rlds2reverb,
+      'datasets': datasets,
+      'indexing': indexing,
       'tokens': tokens,
-      'agents': agents, 'AB': team,
+      'agents': agents,
+      'AB': team,
       'team': tf.data.Dataset.from_tensors({'steps': team}).repeat(2),
-      'windows': windows, 'tf': tf,
+      'windows': windows,
+      'tf': tf,
       'index': indexing.TransitionIndex.from_episodes(data),
   }
 

@@ -7,9 +7,7 @@ import runpy
 
 
 def _run(program: str) -> None:
-  runpy.run_module(
-      f'{__name__}.{program}', run_name='__main__', alter_sys=True
-  )
+  runpy.run_module(f'{__name__}.{program}', run_name='__main__', alter_sys=True)
 
 
 def run_convert() -> None:

@@ -1,8 +1,8 @@
 """Describes a data set or a Reverb checkpoint: its fields, and what is odd.
 
-    python -m scripts.describe --dataset=/data/cartpole --html=report.html
+python -m scripts.describe --dataset=/data/cartpole --html=report.html
 
-    python -m scripts.describe --checkpoint_dir=/data/checkpoint
+python -m scripts.describe --checkpoint_dir=/data/checkpoint
 """
 
 import os

@@ -77,16 +77,18 @@ def main(argv):
   _print_stage('converted', f'{frames} trajectories, {rate}, to')
   _print_leaves(data_spec, lambda spec: f'{spec.dtype.name} {spec.shape}')
 
-  server = reverb.Server([
-      reverb.Table(
-          _TABLE,
-          sampler=reverb.selectors.Uniform(),
-          remover=reverb.selectors.Fifo(),
-          max_size=2 * frames,
-          rate_limiter=reverb.rate_limiters.MinSize(1),
-          signature=tensor_spec.add_outer_dim(data_spec),
-      )
-  ])
+  server = reverb.Server(
+      [
+          reverb.Table(
+              _TABLE,
+              sampler=reverb.selectors.Uniform(),
+              remover=reverb.selectors.Fifo(),
+              max_size=2 * frames,
+              rate_limiter=reverb.rate_limiters.MinSize(1),
+              signature=tensor_spec.add_outer_dim(data_spec),
+          )
+      ]
+  )
   try:
     replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
         data_spec,

@@ -37,14 +37,10 @@ A = make_steps(range(6), [1, 2, 3, 4, 5], terminal=True)
 B = make_steps(range(10, 14), [10, 20, 30], terminal=False)
 # Some data sets write the 0 of a terminal step themselves, into the discount of
 # that step and of the one before it. The rows are the same.
-A_WITH_ZERO_DISCOUNTS = {
-    **A, 'discount': np.float32([1, 1, 1, 1, 0, 0])
-}
+A_WITH_ZERO_DISCOUNTS = {**A, 'discount': np.float32([1, 1, 1, 1, 0, 0])}
 
 
-def random_steps(
-    rng: np.random.Generator, transitions: int
-) -> golden.Episode:
+def random_steps(rng: np.random.Generator, transitions: int) -> golden.Episode:
   """Returns nested steps of many dtypes, with a recurrent state."""
   length = transitions + 1
   step = np.arange(length)

@@ -35,9 +35,7 @@ class CqlSacExampleTest(tf.test.TestCase):
     super().setUp()
     self.directory = os.path.join(self.create_tempdir().full_path, 'data')
     recording.record_episodes('Pendulum-v1', self.directory, 3, max_steps=20)
-    self.enter_context(
-        mock.patch.object(example, 'load_d4rl', suite_gym.load)
-    )
+    self.enter_context(mock.patch.object(example, 'load_d4rl', suite_gym.load))
 
   def _train(self, load):
     """Runs the example; returns where it has written to."""

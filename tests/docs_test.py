@@ -29,10 +29,20 @@ class DocsTest(tf.test.TestCase):
         if inspect.isfunction(value)
     ]
     public += [
-        'convert_rlds_to_sequences', 'convert_rlds_to_sequence_batches',
-        'to_ted', 'from_ted', 'join_ted', 'split_ted',
-        'TransitionIndex', 'tree_to_text', 'make_token_episode', 'pad_tokens',
-        'select_agent', 'stack_agents', 'unroll_agents', 'split_by_policy',
+        'convert_rlds_to_sequences',
+        'convert_rlds_to_sequence_batches',
+        'to_ted',
+        'from_ted',
+        'join_ted',
+        'split_ted',
+        'TransitionIndex',
+        'tree_to_text',
+        'make_token_episode',
+        'pad_tokens',
+        'select_agent',
+        'stack_agents',
+        'unroll_agents',
+        'split_by_policy',
     ]
     self.assertCountEqual(public, sequences.functions())
 

@@ -147,9 +147,7 @@ INVALID_CASES = {
     'first_first': InvalidCase(
         _with_flags([1, 1, 0], [0, 0, 1]), FIRST_AFTER_FIRST, 0
     ),
-    'mid_at_start': InvalidCase(
-        _with_flags([0, 0, 0], [0, 0, 1]), NO_FIRST, 0
-    ),
+    'mid_at_start': InvalidCase(_with_flags([0, 0, 0], [0, 0, 1]), NO_FIRST, 0),
     'first_alone': InvalidCase(_with_flags([1], [0]), FIRST_AFTER_FIRST, 0),
     'last_first': InvalidCase(
         _with_flags([1, 0, 1, 0], [0, 1, 0, 1]), STEPS_AFTER_LAST, 1
@@ -586,9 +584,7 @@ def assert_frames_equal(
   for index, (one, other) in enumerate(zip(actual, expected)):
     tf.nest.assert_same_structure(one, other)
     others = tree.flatten(other)
-    for (path, leaf), expected_leaf in zip(
-        tree.flatten_with_path(one), others
-    ):
+    for (path, leaf), expected_leaf in zip(tree.flatten_with_path(one), others):
       name = f'frame {index}, {"/".join(map(str, path))}'
       leaf, expected_leaf = _as_array(leaf), _as_array(expected_leaf)
       test.assertEqual(leaf.dtype, expected_leaf.dtype, name)

@@ -16,16 +16,12 @@ def _with(episode, **leaves):
 
 
 # The likeliest mistake: an action a transition, not a step.
-_SHORT_ACTION = _with(
-    golden.TRUNCATED, action=golden.TRUNCATED['action'][:-1]
-)
+_SHORT_ACTION = _with(golden.TRUNCATED, action=golden.TRUNCATED['action'][:-1])
 _LONG_OBSERVATION = _with(
     golden.COMPLETE, observation=np.zeros([6, 2], np.float32)
 )
 # Such columns are compared with each other where flags are checked.
-_SHORT_FLAG = _with(
-    golden.COMPLETE, is_first=golden.COMPLETE['is_first'][:-2]
-)
+_SHORT_FLAG = _with(golden.COMPLETE, is_first=golden.COMPLETE['is_first'][:-2])
 _NO_DISCOUNT = _with(golden.COMPLETE, discount=np.zeros([0], np.float32))
 _BAD = {
     'short_action': (_SHORT_ACTION, ('action: 3', 'is_first: 4')),
@@ -49,17 +45,23 @@ _STEP_FUNCTIONS = {
         steps, 2
     ),
     'chunk_actions': lambda steps: rlds2reverb.windows.chunk_actions(steps, 2),
-    'advantages': lambda steps: rlds2reverb.windows.advantages(steps, [0.0] * 4),
+    'advantages': lambda steps: rlds2reverb.windows.advantages(
+        steps, [0.0] * 4
+    ),
     'apply_views': lambda steps: rlds2reverb.windows.apply_views(steps, {}),
     'apply_horizon': lambda steps: rlds2reverb.windows.apply_horizon(steps, 2),
-    'random_crop': lambda steps: rlds2reverb.windows.random_crop(steps, 1, (1, 2)),
+    'random_crop': lambda steps: rlds2reverb.windows.random_crop(
+        steps, 1, (1, 2)
+    ),
     'scale_reward': lambda steps: rlds2reverb.transforms.ScaleReward(2.0)(
         {'steps': steps}
     ),
-    'keep_episodes': lambda steps: rlds2reverb.transforms.KeepEpisodes(min_length=1)(
+    'keep_episodes': lambda steps: rlds2reverb.transforms.KeepEpisodes(
+        min_length=1
+    )({'steps': steps}),
+    'map_fields': lambda steps: rlds2reverb.fields.StepMapping()(
         {'steps': steps}
     ),
-    'map_fields': lambda steps: rlds2reverb.fields.StepMapping()({'steps': steps}),
     'to_ted': lambda steps: rlds2reverb.datasets.to_ted({'steps': steps}),
     'select_agent': lambda steps: rlds2reverb.agents.select_agent(
         {'steps': _by_agent(steps)}, 'a'
@@ -108,7 +110,9 @@ class StepFunctionsTest(parameterized.TestCase, tf.test.TestCase):
         {'steps': tf.nest.map_structure(tf.constant, _SHORT_ACTION)}
     )
     for build in (
-        lambda: data.map(lambda e: rlds2reverb.windows.transition_rows(e['steps'])),
+        lambda: data.map(
+            lambda e: rlds2reverb.windows.transition_rows(e['steps'])
+        ),
         lambda: rlds2reverb.convert_rlds_to_trajectories(data),
     ):
       with self.assertRaisesRegex(ValueError, 'action: 3, .*reward: 4'):
@@ -127,9 +131,7 @@ class StepFunctionsTest(parameterized.TestCase, tf.test.TestCase):
         ),
         rlds2reverb.map_fields,
     ):
-      with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, _SENTENCE
-      ):
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, _SENTENCE):
         list(function(data))
 
 
@@ -154,9 +156,7 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
           episodes[:] = [golden.TRUNCATED, bad, *after]
           frames, error = golden.frames_and_error(converted)
           self.assertLen(frames, 4)
-          self.assertIn(
-              f'{_SENTENCE} Found at episode 1: ', error.message
-          )
+          self.assertIn(f'{_SENTENCE} Found at episode 1: ', error.message)
           for part in found:
             self.assertIn(part, error.message)
 
@@ -206,9 +206,7 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
     for converted in (data, rlds2reverb.map_fields(data)):
       golden.assert_frames_equal(
           self,
-          golden.frames_of(
-              rlds2reverb.convert_rlds_to_trajectories(converted)
-          ),
+          golden.frames_of(rlds2reverb.convert_rlds_to_trajectories(converted)),
           golden.expected_frames([golden.COMPLETE]),
       )
 
@@ -235,9 +233,9 @@ class MappingTest(parameterized.TestCase, tf.test.TestCase):
     steps['action'] = steps['action'][:, None].astype(np.float32)
     (field,) = sources
     for name, call in {
-        'eagerly': lambda: mapping({
-            'steps': tf.nest.map_structure(tf.constant, steps)
-        }),
+        'eagerly': lambda: mapping(
+            {'steps': tf.nest.map_structure(tf.constant, steps)}
+        ),
         'in_map': lambda: list(
             rlds2reverb.map_fields(golden.stacked([steps]), mapping)
         ),

@@ -56,13 +56,13 @@ def _of_steps(function):
   return on_data
 
 
-
 def _by_agent(steps):
   return {
       **steps,
       'reward': {'a': steps['reward'], 'b': steps['reward']},
       'is_present': {
-          'a': steps['discount'] > 0, 'b': steps['is_first'] | steps['is_last']
+          'a': steps['discount'] > 0,
+          'b': steps['is_first'] | steps['is_last'],
       },
   }
 
@@ -71,11 +71,17 @@ def _of_agents(function):
   return _of_steps(lambda steps: function(_by_agent(steps)))
 
 
-_NORMALIZE = rlds2reverb.transforms.NormalizeField('action', offset=1.0, scale=2.0)
+_NORMALIZE = rlds2reverb.transforms.NormalizeField(
+    'action', offset=1.0, scale=2.0
+)
 _FUNCTIONS = {
     'transition_rows': _of_steps(rlds2reverb.windows.transition_rows),
-    'n_step': _of_steps(lambda s: rlds2reverb.windows.n_step_transitions(s, 3, 0.5)),
-    'reward_to_go': _of_steps(lambda s: rlds2reverb.windows.reward_to_go(s, 0.5)),
+    'n_step': _of_steps(
+        lambda s: rlds2reverb.windows.n_step_transitions(s, 3, 0.5)
+    ),
+    'reward_to_go': _of_steps(
+        lambda s: rlds2reverb.windows.reward_to_go(s, 0.5)
+    ),
     'td_lambda': _of_steps(
         lambda s: rlds2reverb.windows.td_lambda_returns(s, s['reward'], 0.5)
     ),
@@ -91,21 +97,29 @@ _FUNCTIONS = {
     'stack_observations': _of_steps(
         lambda s: rlds2reverb.windows.stack_observations(s, 2)
     ),
-    'chunk_actions': _of_steps(lambda s: rlds2reverb.windows.chunk_actions(s, 2)),
-    'random_crop': _of_steps(lambda s: rlds2reverb.windows.random_crop(s, 1, (1, 2))),
-    'apply_horizon': _of_steps(lambda s: rlds2reverb.windows.apply_horizon(s, 15)),
+    'chunk_actions': _of_steps(
+        lambda s: rlds2reverb.windows.chunk_actions(s, 2)
+    ),
+    'random_crop': _of_steps(
+        lambda s: rlds2reverb.windows.random_crop(s, 1, (1, 2))
+    ),
+    'apply_horizon': _of_steps(
+        lambda s: rlds2reverb.windows.apply_horizon(s, 15)
+    ),
     'no_done_at_end': _of_steps(
         lambda s: rlds2reverb.windows.apply_horizon(s, 15, no_done_at_end=True)
     ),
-    'split_at_horizon': lambda d: rlds2reverb.windows.split_at_horizon(d, 15).map(
-        _double
-    ),
-    'fragments': lambda d: rlds2reverb.windows.convert_rlds_to_fragments(d, 16).map(
-        _double
-    ),
+    'split_at_horizon': lambda d: rlds2reverb.windows.split_at_horizon(
+        d, 15
+    ).map(_double),
+    'fragments': lambda d: rlds2reverb.windows.convert_rlds_to_fragments(
+        d, 16
+    ).map(_double),
     'complete_fragments': lambda d: rlds2reverb.windows.convert_rlds_to_fragments(
         d, 2, 'complete_episodes'
-    ).map(_double),
+    ).map(
+        _double
+    ),
     'frames': lambda d: rlds2reverb.convert_rlds_to_trajectories(d).map(
         _double
     ),
@@ -128,7 +142,8 @@ _FUNCTIONS = {
     'map_fields': lambda d: rlds2reverb.map_fields(
         d,
         rlds2reverb.fields.StepMapping(
-            discount=None, is_terminal=rlds2reverb.fields.TerminalOnSuccess('is_last')
+            discount=None,
+            is_terminal=rlds2reverb.fields.TerminalOnSuccess('is_last'),
         ),
     ).map(_double),
     'transforms': lambda d: rlds2reverb.transforms.transform_episodes(

@@ -17,12 +17,14 @@ from tests import tfds_files
 _FEATURES = {
     'task': tfds.features.Tensor(shape=(2,), dtype=np.float32),
     'succeeded': np.bool_,
-    'steps': tfds.features.Dataset({
-        'state': tfds.features.Tensor(shape=(3,), dtype=np.float64),
-        'words': tfds.features.Text(),
-        'control': tfds.features.Tensor(shape=(2,), dtype=np.float32),
-        'cost': np.float64,
-    }),
+    'steps': tfds.features.Dataset(
+        {
+            'state': tfds.features.Tensor(shape=(3,), dtype=np.float64),
+            'words': tfds.features.Text(),
+            'control': tfds.features.Tensor(shape=(2,), dtype=np.float32),
+            'cost': np.float64,
+        }
+    ),
 }
 
 
@@ -66,10 +68,12 @@ class PacksTest(tf.test.TestCase):
     )
     changes = [
         transforms.ScaleReward(-0.1),
-        transforms.Compose([
-            transforms.KeepEpisodes(min_length=1, success='succeeded'),
-            transforms.ClipField('action', low=-1.0, high=1.0),
-        ]),
+        transforms.Compose(
+            [
+                transforms.KeepEpisodes(min_length=1, success='succeeded'),
+                transforms.ClipField('action', low=-1.0, high=1.0),
+            ]
+        ),
     ]
     whole = datasets.load_episodes(directory)
     self.assertIsNotNone(packs.packs_of(whole))
@@ -87,7 +91,8 @@ class PacksTest(tf.test.TestCase):
         for episodes in (by_packs, one_by_one)
     )
     kept = [
-        length for index, length in enumerate(lengths)
+        length
+        for index, length in enumerate(lengths)
         if index % 3 and length > 1
     ]
     self.assertLen(expected_blocks, len(kept))
@@ -100,9 +105,7 @@ class PacksTest(tf.test.TestCase):
     for leaf, expected_leaf in zip(*map(tf.nest.flatten, (frames, expected))):
       np.testing.assert_array_equal(leaf, expected_leaf, strict=True)
 
-    found, expected = map(
-        statistics.compute_statistics, (by_packs, one_by_one)
-    )
+    found, expected = map(statistics.compute_statistics, (by_packs, one_by_one))
     self.assertEqual(found, expected)
     self.assertEqual(found.num_episodes, len(kept))
     self.assertEqual(found.num_steps, sum(kept))

@@ -215,14 +215,16 @@ def _doubles(*shape):
 
 def _features(number, **own) -> Dict[str, Any]:
   return {
-      rlds.STEPS: tfds.features.Dataset({
-          **own,
-          rlds.REWARD: number,
-          rlds.DISCOUNT: number,
-          rlds.IS_FIRST: np.bool_,
-          rlds.IS_LAST: np.bool_,
-          rlds.IS_TERMINAL: np.bool_,
-      }),
+      rlds.STEPS: tfds.features.Dataset(
+          {
+              **own,
+              rlds.REWARD: number,
+              rlds.DISCOUNT: number,
+              rlds.IS_FIRST: np.bool_,
+              rlds.IS_LAST: np.bool_,
+              rlds.IS_TERMINAL: np.bool_,
+          }
+      ),
       'seed': np.int64,
   }
 

@@ -25,7 +25,9 @@ def make_table(*, signature=None, max_size=1000, name=TABLE):
 
 
 @contextlib.contextmanager
-def reverb_server(data_spec=None, *, signature=None, max_size=1000, tables=(TABLE,)):
+def reverb_server(
+    data_spec=None, *, signature=None, max_size=1000, tables=(TABLE,)
+):
   """Starts a server, and yields a client of it.
 
   Args:
@@ -41,8 +43,10 @@ def reverb_server(data_spec=None, *, signature=None, max_size=1000, tables=(TABL
   if data_spec is not None:
     signature = tensor_spec.add_outer_dim(data_spec)
   server = reverb.Server(
-      [make_table(signature=signature, max_size=max_size, name=name)
-       for name in tables]
+      [
+          make_table(signature=signature, max_size=max_size, name=name)
+          for name in tables
+      ]
   )
   try:
     yield reverb.Client(f'localhost:{server.port}')
@@ -98,10 +102,12 @@ def drain(client):
       unpack_as_table_signature=True,
   ):
     length = len(tree.flatten(sample.data)[0])
-    items.append([
-        tree.map_structure(lambda leaf: leaf[step], sample.data)  # pylint: disable=cell-var-from-loop
-        for step in range(length)
-    ])
+    items.append(
+        [
+            tree.map_structure(lambda leaf: leaf[step], sample.data)  # pylint: disable=cell-var-from-loop
+            for step in range(length)
+        ]
+    )
   return items
 
 

@@ -74,9 +74,7 @@ def split_by_policy(
   }
 
 
-def _episodes_of(
-    rlds_data, agents, policy, presence, gaps
-) -> tf.data.Dataset:
+def _episodes_of(rlds_data, agents, policy, presence, gaps) -> tf.data.Dataset:
   def select(episode):
     parts = [
         selecting.select_agent(episode, agent, presence=presence, gaps=gaps)
@@ -88,12 +86,15 @@ def _episodes_of(
       together = together.concatenate(tf.data.Dataset.from_tensors(part))
     return together
 
-  return rlds_data.map(
-      lambda episode: {
-          **episode, rlds.STEPS: steps_lib.stack_steps(episode[rlds.STEPS])
-      }
-  ).flat_map(select).filter(
-      lambda episode: gathering.num_rows(episode[rlds.STEPS]) > 0
+  return (
+      rlds_data.map(
+          lambda episode: {
+              **episode,
+              rlds.STEPS: steps_lib.stack_steps(episode[rlds.STEPS]),
+          }
+      )
+      .flat_map(select)
+      .filter(lambda episode: gathering.num_rows(episode[rlds.STEPS]) > 0)
   )
 
 

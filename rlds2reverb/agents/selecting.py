@@ -80,15 +80,11 @@ def select_agent(
     with tf.control_dependencies([_assert_no_gap(agent, rows)]):
       rows = tf.identity(rows)
   fields = {
-      field: value[agent]
-      if layout.is_by_agent(field, value, agents)
-      else value
+      field: value[agent] if layout.is_by_agent(field, value, agents) else value
       for field, value in steps.items()
       if field != presence
   }
-  whole_ends = steps_lib.one_a_step(
-      rlds.IS_LAST, fields[rlds.IS_LAST], tf.bool
-  )
+  whole_ends = steps_lib.one_a_step(rlds.IS_LAST, fields[rlds.IS_LAST], tf.bool)
   selected = gathering.take(fields, rows)
   if gaps == SKIP and rlds.REWARD in fields:
     selected[rlds.REWARD] = _add_rewards(fields[rlds.REWARD], rows)

@@ -181,11 +181,7 @@ def _nearest_length(element, own, spec, keys) -> tf.Tensor:
       count += 1
     return count
 
-  like = [
-      other
-      for other in own
-      if paths.get(spec, other).shape[:1] == [None]
-  ]
+  like = [other for other in own if paths.get(spec, other).shape[:1] == [None]]
   if not like:
     raise ValueError(
         f'{steps_lib.field_path(keys)} is of no known length, and the data set'

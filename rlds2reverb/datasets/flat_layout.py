@@ -60,8 +60,7 @@ def find_layout(
       of rows than the terminals; or if a flag is neither 0 nor 1.
   """
   names = {
-      field: columns_lib.below(name, columns)
-      for field, name in _FIELDS.items()
+      field: columns_lib.below(name, columns) for field, name in _FIELDS.items()
   }
   missing = [_FIELDS[field] for field, found in names.items() if not found]
   missing += [name for name in [_TERMINALS] if name not in columns]

@@ -7,6 +7,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
+
 class ByValue:
   """A base for dataclasses that are equal where their values are equal.
 

@@ -13,9 +13,7 @@ UNSUPPORTED = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def locked(
-    path: str, target: str, *, wait: bool = False
-) -> Iterator[bool]:
+def locked(path: str, target: str, *, wait: bool = False) -> Iterator[bool]:
   """Holds a lock while the body of a `with` statement runs.
 
   Args:

@@ -141,8 +141,7 @@ def _names(group: h5py.Group) -> Dict[str, Any]:
   """Returns the fields of a step; every leaf is the name of its column."""
   columns = columns_lib.leaves(group)
   names = {
-      field: columns_lib.below(name, columns)
-      for field, name in _FIELDS.items()
+      field: columns_lib.below(name, columns) for field, name in _FIELDS.items()
   }
   missing = [_FIELDS[field] for field, found in names.items() if not found]
   missing += [name for name in [_TERMINATIONS] if name not in columns]

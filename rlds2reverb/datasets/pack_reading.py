@@ -112,10 +112,14 @@ def read_packs(
 
   @_no_autograph
   def cut(parsed):
-    return tf.data.Dataset.zip((
-        tf.data.Dataset.from_tensor_slices(_bounds(parsed.splits, row_bytes)),
-        tf.data.Dataset.from_tensors(parsed).repeat(),
-    ))
+    return tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.from_tensor_slices(
+                _bounds(parsed.splits, row_bytes)
+            ),
+            tf.data.Dataset.from_tensors(parsed).repeat(),
+        )
+    )
 
   @_no_autograph
   def to_pack(bounds, parsed):
@@ -251,9 +255,9 @@ class _Parser:
     steps = _leaves({rlds.STEPS: self._steps})
     sizes = [math.prod(info.shape[1:]) for _, info in steps]
     splits = tf.stack([found[name].row_splits for name, _ in steps])
-    with tf.control_dependencies([
-        _check_whole_rows(splits, sizes, [name for name, _ in steps])
-    ]):
+    with tf.control_dependencies(
+        [_check_whole_rows(splits, sizes, [name for name, _ in steps])]
+    ):
       splits = splits // np.array(sizes)[:, np.newaxis]
       columns = tuple(
           tf.reshape(found[name].values, [-1, *info.shape[1:]])

@@ -111,9 +111,7 @@ def make_environment(environment: str) -> gym.Env:
   try:
     return gym.make(environment)
   except gym.error.Error as e:
-    raise ValueError(
-        f'There is no gym environment {environment!r}: {e}'
-    ) from e
+    raise ValueError(f'There is no gym environment {environment!r}: {e}') from e
 
 
 def _info_space(policy: Optional[Policy]) -> Optional[gym.Space]:

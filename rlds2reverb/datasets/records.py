@@ -291,17 +291,15 @@ def _batches_until_an_error(
       (numbers, batches.concatenate(no_batch))
   ).ignore_errors()
   end = tf.data.Dataset.from_tensors((_DONE, nothing))
-  checked = records.apply(
-      tf.data.experimental.assert_cardinality(num_records)
-  )
+  checked = records.apply(tf.data.experimental.assert_cardinality(num_records))
 
   @_no_autograph
   def one_by_one(start):
     failing = no_batch.map(_no_autograph(_fail))
     ones = checked.skip(start).batch(1).concatenate(failing)
-    return tf.data.Dataset.zip((
-        tf.data.Dataset.from_tensors(np.array([0, 1])).repeat(), ones
-    ))
+    return tf.data.Dataset.zip(
+        (tf.data.Dataset.from_tensors(np.array([0, 1])).repeat(), ones)
+    )
 
   @_no_autograph
   def find_missing(state, numbered):
@@ -326,9 +324,7 @@ def _batches_until_an_error(
 
   zero = tf.constant(0, tf.int64)
   return (
-      numbered.concatenate(end)
-      .scan((zero, zero), find_missing)
-      .flat_map(parts)
+      numbered.concatenate(end).scan((zero, zero), find_missing).flat_map(parts)
   )
 
 
@@ -343,9 +339,11 @@ def _fail(nothing):
 def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
   """Returns the parts of a batch, of about `max_bytes` each."""
   num_bytes = tf.cast(tf.strings.length(batch[RECORD]), tf.int64)
-  return tf.data.Dataset.zip((
-      tf.data.Dataset.from_tensor_slices(
-          packs.bounds_of_parts(num_bytes, max_bytes)
-      ),
-      tf.data.Dataset.from_tensors(batch).repeat(),
-  ))
+  return tf.data.Dataset.zip(
+      (
+          tf.data.Dataset.from_tensor_slices(
+              packs.bounds_of_parts(num_bytes, max_bytes)
+          ),
+          tf.data.Dataset.from_tensors(batch).repeat(),
+      )
+  )

@@ -183,9 +183,7 @@ def _feature(spec: Any, keys: Sequence[Any]) -> Any:
       and len(shape) == 3
       and shape[-1] in _IMAGE_CHANNELS
   ):
-    return tfds.features.Image(
-        shape=shape, dtype=dtype, encoding_format='png'
-    )
+    return tfds.features.Image(shape=shape, dtype=dtype, encoding_format='png')
   encoding = 'none'
   # TensorFlow divides by the size of a step where that is not encoded.
   if (

@@ -87,9 +87,7 @@ def to_ted(
       steps, num_steps - tf.minimum(num_steps, 1), num_steps
   )
   columns = _to_columns(steps, num_steps, transition_fields)
-  metadata = {
-      key: value for key, value in episode.items() if key != rlds.STEPS
-  }
+  metadata = {key: value for key, value in episode.items() if key != rlds.STEPS}
   for name, leaf in paths.leaves(metadata).items():
     if isinstance(leaf, tf.data.Dataset):
       raise ValueError(f'The episode field {name} is a data set, not a tensor.')
@@ -186,9 +184,7 @@ def join_ted(
   checks.check_choice('form', form, ted_forms.FORMS)
 
   def convert(episode):
-    ted = to_ted(
-        episode, ted_forms.FLAT, transition_fields=transition_fields
-    )
+    ted = to_ted(episode, ted_forms.FLAT, transition_fields=transition_fields)
     return _split_columns(ted.data, transition_fields), ted._replace(data={})
 
   per_episode = rlds_data.map(convert).cache()
@@ -197,9 +193,7 @@ def join_ted(
     if not tf.nest.flatten(part(*per_episode.element_spec)):
       return {}  # A data set must have a field.
     joined = per_episode.map(part).rebatch(tf.int64.max)
-    nothing = tf.data.Dataset.from_tensors(
-        steps_lib.zeros(joined.element_spec)
-    )
+    nothing = tf.data.Dataset.from_tensors(steps_lib.zeros(joined.element_spec))
     return joined.concatenate(nothing).take(1).get_single_element()
 
   # The first reads all of it into the cache.
@@ -246,9 +240,7 @@ def split_ted(
   transition_ends = tf.cumsum(num_transitions)
   last_ends = tf.cumsum(tf.minimum(num_steps, 1))
   keys = tuple(
-      key
-      for key in whole.columns.transitions
-      if key not in ted_forms.END_KEYS
+      key for key in whole.columns.transitions if key not in ted_forms.END_KEYS
   )
 
   def episode(index):
@@ -297,18 +289,23 @@ def _one_episode(whole: _Whole) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     InvalidArgumentError: if there is not just one episode.
   """
   done, terminated = _ends(whole.columns.transitions)
-  with tf.control_dependencies([
-      tf.debugging.assert_equal(
-          tf.size(whole.num_steps),
-          1,
-          'There must be one episode. split_ted takes several.',
-      ),
-      tf.debugging.Assert(
-          ~tf.reduce_any(done[:-1]),
-          ['There must be one episode, but one ends in the middle, in the rows',
-           tf.where(done)[:, 0], 'split_ted takes several.'],
-      ),
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.assert_equal(
+              tf.size(whole.num_steps),
+              1,
+              'There must be one episode. split_ted takes several.',
+          ),
+          tf.debugging.Assert(
+              ~tf.reduce_any(done[:-1]),
+              [
+                  'There must be one episode, but one ends in the middle, in the rows',
+                  tf.where(done)[:, 0],
+                  'split_ted takes several.',
+              ],
+          ),
+      ]
+  ):
     return tf.identity(whole.num_steps)[0], done, terminated
 
 
@@ -341,9 +338,7 @@ def _to_flat(ted, form, transition_fields, one_episode) -> _Whole:
     done, _ = _ends(ends)
     num_rows = tf.size(done, tf.int64)
     if num_transitions is None:
-      num_transitions = (
-          num_rows[tf.newaxis] if one_episode else _lengths(done)
-      )
+      num_transitions = num_rows[tf.newaxis] if one_episode else _lengths(done)
     num_steps = num_transitions + 1
     if form == ted_forms.TRANSITIONS and one_episode:
       num_steps = tf.where(num_transitions > 0, num_steps, 0)
@@ -354,9 +349,7 @@ def _to_flat(ted, form, transition_fields, one_episode) -> _Whole:
   else:
     lone = {}
     if not is_alone:
-      lone_rows = tf.where(
-          tf.boolean_mask(num_steps, num_steps > 0) == 1
-      )[:, 0]
+      lone_rows = tf.where(tf.boolean_mask(num_steps, num_steps > 0) == 1)[:, 0]
       lone = gathering.take(_named(ted.last_step), lone_rows)
     columns = ted_forms.from_transitions(data, num_steps, lone)
   if is_alone:
@@ -380,18 +373,24 @@ def _to_columns(steps, num_steps, transition_fields) -> ted_forms.Columns:
       steps_lib.one_a_step(key, steps[key], tf.bool) for key in _ENDS
   )
   step = tf.range(num_steps)
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          ~tf.reduce_any(is_terminal & ~is_last),
-          ['Terminal step must be the last step of an episode. At step',
-           tf.where(is_terminal)[:, 0]],
-      ),
-      tf.debugging.Assert(
-          ~tf.reduce_any(is_last & (step < num_steps - 1)),
-          ['Last step of an episode must end it. At step',
-           tf.where(is_last)[:, 0]],
-      ),
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.Assert(
+              ~tf.reduce_any(is_terminal & ~is_last),
+              [
+                  'Terminal step must be the last step of an episode. At step',
+                  tf.where(is_terminal)[:, 0],
+              ],
+          ),
+          tf.debugging.Assert(
+              ~tf.reduce_any(is_last & (step < num_steps - 1)),
+              [
+                  'Last step of an episode must end it. At step',
+                  tf.where(is_last)[:, 0],
+              ],
+          ),
+      ]
+  ):
     is_last, is_terminal = tf.identity(is_last), tf.identity(is_terminal)
   first = tf.minimum(num_steps, 1)
   fields = _named(steps)

@@ -139,13 +139,9 @@ def from_transitions(
   """
   following = data[NEXT]
   root = {
-      key: value
-      for key, value in data.items()
-      if key not in (NEXT, *END_KEYS)
+      key: value for key, value in data.items() if key not in (NEXT, *END_KEYS)
   }
-  at_steps = [
-      key for key in root if key in following and key != rlds.REWARD
-  ]
+  at_steps = [key for key in root if key in following and key != rlds.REWARD]
   num_transitions = tf.maximum(num_steps - 1, 0)
   rows = tf.ragged.range(num_transitions).values
   is_first = rows == 0
@@ -153,9 +149,7 @@ def from_transitions(
   goes_on = tf.where(~is_first)[:, 0]
   made = {}
   for key in at_steps:
-    both = tf.nest.map_structure(
-        lambda *pair: pair, root[key], following[key]
-    )
+    both = tf.nest.map_structure(lambda *pair: pair, root[key], following[key])
     made[key] = tree.map_structure_with_path_up_to(
         root[key],
         lambda path, pair, key=key: _join_steps(
@@ -184,9 +178,7 @@ def from_transitions(
         {key: lone_steps[key] for key in made},
     )
   rest = {key: root[key] for key in root if key not in made}
-  rest.update(
-      {key: following[key] for key in following if key not in made}
-  )
+  rest.update({key: following[key] for key in following if key not in made})
   return Columns(gathering.take(made, place), rest)
 
 
@@ -202,20 +194,22 @@ def _join_steps(name, root, following, starts, goes_on) -> tf.Tensor:
   same = here == before
   if root.dtype.is_floating:
     same |= tf.math.is_nan(here) & tf.math.is_nan(before)
-  wrong = tf.where(tf.reduce_any(
-      tf.reshape(~same, [tf.size(goes_on), -1]), 1
-  ))[:, 0]
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          tf.size(wrong) == 0,
-          [
-              f'The {name} of a transition must be what the transition before'
-              ' it leads to, or one of the two would be lost. They differ in'
-              ' the rows',
-              tf.gather(goes_on, wrong),
-          ],
-      )
-  ]):
+  wrong = tf.where(tf.reduce_any(tf.reshape(~same, [tf.size(goes_on), -1]), 1))[
+      :, 0
+  ]
+  with tf.control_dependencies(
+      [
+          tf.debugging.Assert(
+              tf.size(wrong) == 0,
+              [
+                  f'The {name} of a transition must be what the transition before'
+                  ' it leads to, or one of the two would be lost. They differ in'
+                  ' the rows',
+                  tf.gather(goes_on, wrong),
+              ],
+          )
+      ]
+  ):
     return tf.concat([tf.gather(root, starts), following], 0)
 
 

@@ -164,9 +164,9 @@ def save_torchrl(
           )
         unfinished = None if done[-1] else index
         length += len(done)
-        writer.write({
-            name: _with_unit(name, column) for name, column in data.items()
-        })
+        writer.write(
+            {name: _with_unit(name, column) for name, column in data.items()}
+        )
       if not length:
         raise ValueError('There is no transition to write.')
     except BaseException:
@@ -179,7 +179,9 @@ def save_torchrl(
   if lone:
     logging.warning(
         '%d episodes without a transition are in %s only, which TorchRL does'
-        ' not read.', lone, torchrl_packs.REST_FILE,
+        ' not read.',
+        lone,
+        torchrl_packs.REST_FILE,
     )
   return length
 

@@ -122,9 +122,7 @@ def _read_json(path: str) -> Dict[str, Any]:
     return json.load(f)
 
 
-def _read_columns(
-    folder: str, prefix: str
-) -> Iterator[Tuple[str, np.ndarray]]:
+def _read_columns(folder: str, prefix: str) -> Iterator[Tuple[str, np.ndarray]]:
   meta = _read_json(os.path.join(folder, META_FILE))
   if meta['_type'] != _TENSOR_DICT:
     raise ValueError(
@@ -232,14 +230,22 @@ class FolderWriter:
       metas[''][name] = {'type': 'NonTensorData'}
       self._write_json(
           os.path.join(name, META_FILE),
-          {'_type': _VALUE, 'data': value, '_is_non_tensor': True,
-           '_metadata': None},
+          {
+              '_type': _VALUE,
+              'data': value,
+              '_is_non_tensor': True,
+              '_metadata': None,
+          },
       )
     for name, meta in metas.items():
       self._write_json(
           os.path.join(name, META_FILE),
-          {**meta, 'shape': batch_shape, 'device': 'cpu',
-           '_type': _TENSOR_DICT},
+          {
+              **meta,
+              'shape': batch_shape,
+              'device': 'cpu',
+              '_type': _TENSOR_DICT,
+          },
       )
     self._write_json(
         LENGTH_FILE, {'metadata': {}, 'is_pytree': False, 'len': length}

@@ -46,7 +46,8 @@ class Packs:
     self.signature = (spec,)
     if rest is not None:
       self.signature = (
-          spec, *tf.nest.map_structure(_rows_spec, tuple(rest[1:]))
+          spec,
+          *tf.nest.map_structure(_rows_spec, tuple(rest[1:])),
       )
 
   def __call__(self) -> Iterator[Any]:
@@ -68,9 +69,7 @@ class Packs:
     """Returns the episodes `[begin, end)`."""
 
     def cut(column, ends):
-      return np.array(
-          column[ends[begin - 1] if begin else 0 : ends[end - 1]]
-      )
+      return np.array(column[ends[begin - 1] if begin else 0 : ends[end - 1]])
 
     data = {
         name: cut(
@@ -98,8 +97,7 @@ class Packs:
           data[name], places, rows.reshape(-1, *data[name].shape[1:]), axis=0
       )
     metadata = {
-        name: column[begin:end]
-        for name, column in self._rest.metadata.items()
+        name: column[begin:end] for name, column in self._rest.metadata.items()
     }
     return data, part, last_step, metadata
 

@@ -29,7 +29,6 @@ from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 
-
 _UNFINISHED = '.unfinished'
 
 

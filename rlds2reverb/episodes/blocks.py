@@ -274,11 +274,13 @@ def episode_blocks(
       )
       steps = steps_lib.own_rows(whole.steps, start, stop)
     else:
-      with tf.control_dependencies([
-          _check_unchanged(
-              outline, outlines.outline_of(piece, ()), whole.episode[0]
-          )
-      ]):
+      with tf.control_dependencies(
+          [
+              _check_unchanged(
+                  outline, outlines.outline_of(piece, ()), whole.episode[0]
+              )
+          ]
+      ):
         start = tf.identity(start)
       steps = outlines.select(piece, fields)
     length = splits_of_one(outline)[1]
@@ -357,9 +359,7 @@ def episode_blocks(
   if block_length is not None:
     return episodes.flat_map(on_episode(cut)).map(_no_autograph(to_block))
   if invalid_episodes == 'raise' and not join_episodes:
-    return episodes.map(
-        on_episode(lambda *episode: block_fn(judge(*episode)))
-    )
+    return episodes.map(on_episode(lambda *episode: block_fn(judge(*episode))))
   return (
       episodes.map(on_episode(judge))
       .filter(_no_autograph(lambda whole: kept_length(whole) > 0))
@@ -403,8 +403,9 @@ def check_episode_id(episode: Dict[str, Any], name: str) -> None:
         f' have {fields}.'
     )
   spec = episode[name]
-  if spec.shape.rank != 0 or not (spec.dtype.is_integer or
-                                  spec.dtype == tf.string):
+  if spec.shape.rank != 0 or not (
+      spec.dtype.is_integer or spec.dtype == tf.string
+  ):
     raise ValueError(
         f'Episode field {name} must be one integer or string, to identify'
         f' episodes, but its spec is {spec}.'
@@ -428,9 +429,7 @@ def _rows(nest, start, count):
 
 def concat(head: Any, rest: Any) -> Any:
   """Concatenates two nests of tensors along their leading dimension."""
-  return tf.nest.map_structure(
-      lambda *leaves: tf.concat(leaves, 0), head, rest
-  )
+  return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), head, rest)
 
 
 def read_fields(
@@ -471,9 +470,7 @@ def _read_nested(steps, read_fields, nan_fields, block_length):
     steps = steps.map(lambda step: outlines.select(step, read_fields))
   blocks = steps.batch(block_length)
   # If there are no steps, the first block is empty.
-  nothing = tf.data.Dataset.from_tensors(
-      steps_lib.zeros(blocks.element_spec)
-  )
+  nothing = tf.data.Dataset.from_tensors(steps_lib.zeros(blocks.element_spec))
   head = blocks.concatenate(nothing).take(1).get_single_element()
   outline = outlines.outline_of(head, nan_fields)
   # An episode that ends with its first block is not read a second time.

@@ -21,7 +21,6 @@ import tree
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 
-
 FILLS = ('zeros', 'repeat')
 
 
@@ -48,9 +47,7 @@ def take(rows: Any, index: tf.Tensor) -> Any:
   return tf.nest.map_structure(lambda leaf: tf.gather(leaf, index), rows)
 
 
-def take_windows(
-    rows: Any, starts: tf.Tensor, length: int, stride: int
-) -> Any:
+def take_windows(rows: Any, starts: tf.Tensor, length: int, stride: int) -> Any:
   """Gathers windows of consecutive rows.
 
   Long windows that overlap are put together from pieces of several rows, which
@@ -75,9 +72,7 @@ def take_windows(
     return take(rows, tf.minimum(window_index(starts, length), last))
   first = starts[0]
   heads = tf.range(first, tf.minimum(starts[-1] + length, last + 1))
-  pieces = take(
-      rows, tf.minimum(window_index(heads, piece_length), last)
-  )
+  pieces = take(rows, tf.minimum(window_index(heads, piece_length), last))
   index = (starts - first)[:, tf.newaxis] + tf.range(0, length, piece_length)
   # The last piece that may be asked for is the last row, repeated.
   index = tf.minimum(index, tf.size(heads) - 1)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Optional
 import rlds
 import tensorflow as tf
 
-
 # Every data set of a group is joined to the one before, and its steps pass
 # through all of the joints.
 _MAX_EPISODES = 32
@@ -79,8 +78,10 @@ def group_episodes(
     nothing = held._replace(lengths=held.lengths[:0])
 
     def join():
-      ids = () if episode_id is None else tf.concat(
-          [held.episode_id, one.episode_id], 0
+      ids = (
+          ()
+          if episode_id is None
+          else tf.concat([held.episode_id, one.episode_id], 0)
       )
       steps = steps_of(held).concatenate(steps_of(one))
       return group_of(steps, lengths, held.first, ids), nothing
@@ -91,8 +92,10 @@ def group_episodes(
   def groups(unused_one):
     # What is never read need not have the spec of steps.
     no_steps = tf.data.Dataset.range(0)
-    ids = () if episode_id is None else tf.zeros(
-        [0], rlds_data.element_spec[episode_id].dtype
+    ids = (
+        ()
+        if episode_id is None
+        else tf.zeros([0], rlds_data.element_spec[episode_id].dtype)
     )
     # The length of the end is not known, so that it does not fit to any group,
     # and the last group comes out.

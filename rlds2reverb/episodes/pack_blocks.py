@@ -71,9 +71,7 @@ def pack_blocks(
   used_fields = outlines.FIELDS.union(fields)
   nan_fields = fields if find_nan else ()
   if episode_id is not None:
-    blocks.check_episode_id(
-        steps_lib.without_time(spec.fields), episode_id
-    )
+    blocks.check_episode_id(steps_lib.without_time(spec.fields), episode_id)
   paths = []  # The path of each leaf whose length is checked; set by `see`.
 
   def see(index, pack):
@@ -86,9 +84,7 @@ def pack_blocks(
     )
     num_episodes = tf.size(pack.row_splits, tf.int64) - 1
     # Where lengths differ the outline is empty, and so no episode is valid.
-    splits = tf.minimum(
-        pack.row_splits, blocks.splits_of_one(outline)[1]
-    )
+    splits = tf.minimum(pack.row_splits, blocks.splits_of_one(outline)[1])
     block = blocks.Block(
         steps=outlines.select(pack.steps, fields),
         outline=outline,
@@ -110,10 +106,12 @@ def pack_blocks(
         tf.constant(1, tf.int64),
         tf.size(seen.block.episode, tf.int64),
     )
-    return tf.data.Dataset.zip((
-        tf.data.Dataset.range(num_blocks),
-        tf.data.Dataset.from_tensors(seen).repeat(),
-    ))
+    return tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.range(num_blocks),
+            tf.data.Dataset.from_tensors(seen).repeat(),
+        )
+    )
 
   def to_block(index, seen):
     block = tf.cond(
@@ -149,9 +147,8 @@ def pack_blocks(
         ),
     )
 
-  result = (
-      packs.scan(tf.constant(0, tf.int64), _no_autograph(see))
-      .flat_map(_no_autograph(cut))
+  result = packs.scan(tf.constant(0, tf.int64), _no_autograph(see)).flat_map(
+      _no_autograph(cut)
   )
   if invalid_episodes == 'raise':
     return result.map(

@@ -110,10 +110,12 @@ def unpack(packs: tf.data.Dataset) -> tf.data.Dataset:
 
   @_no_autograph
   def separate(pack):
-    return tf.data.Dataset.zip((
-        tf.data.Dataset.range(tf.size(pack.row_splits, tf.int64) - 1),
-        tf.data.Dataset.from_tensors(pack).repeat(),
-    ))
+    return tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.range(tf.size(pack.row_splits, tf.int64) - 1),
+            tf.data.Dataset.from_tensors(pack).repeat(),
+        )
+    )
 
   # The episodes are cut out here, and not by a map in the function of
   # `flat_map`, which would be built again for every pack.
@@ -232,8 +234,6 @@ def _episode(index: tf.Tensor, pack: Pack):
         pack.steps, pack.row_splits[index], pack.row_splits[index + 1]
     )
 
-  steps = tf.cond(
-      tf.size(pack.row_splits) == 2, lambda: pack.steps, some_rows
-  )
+  steps = tf.cond(tf.size(pack.row_splits) == 2, lambda: pack.steps, some_rows)
   fields = tf.nest.map_structure(lambda leaf: leaf[index], pack.fields)
   return {**fields, rlds.STEPS: steps}

@@ -195,9 +195,7 @@ def _nodes(nest) -> List[Keys]:
 
 def _find_all(nest, path) -> List[Keys]:
   if isinstance(path, str):
-    return [
-        keys for keys in _nodes(nest) if steps_lib.field_path(keys) == path
-    ]
+    return [keys for keys in _nodes(nest) if steps_lib.field_path(keys) == path]
   return [keys for keys in [(), *_nodes(nest)] if keys == tuple(path)]
 
 

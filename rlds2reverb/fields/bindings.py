@@ -73,9 +73,7 @@ def read(text: str, path: str) -> Bindings:
   return bindings
 
 
-def arguments_of(
-    name: str, bindings: Bindings, path: str
-) -> Dict[str, Any]:
+def arguments_of(name: str, bindings: Bindings, path: str) -> Dict[str, Any]:
   """Returns the arguments that are bound for one configurable.
 
   Args:

@@ -227,11 +227,7 @@ def _to_vectors(values):
   dtypes = {leaf.dtype for leaf in leaves}
   floats = [dtype for dtype in dtypes if dtype.is_floating]
   sizes = [leaf.shape[1:].num_elements() for leaf in leaves]
-  if (
-      None in sizes
-      or tf.string in dtypes
-      or not (floats or len(dtypes) == 1)
-  ):
+  if None in sizes or tf.string in dtypes or not (floats or len(dtypes) == 1):
     raise ValueError(
         'Only numbers of known shapes, all of one dtype or some of them floats,'
         ' can be concatenated to a vector, but there are '

@@ -277,9 +277,7 @@ def map_fields(
   )
 
 
-def step_policy_info(
-    current: Dict[str, Any], following: Dict[str, Any]
-) -> Any:
+def step_policy_info(current: Dict[str, Any], following: Dict[str, Any]) -> Any:
   """Returns a step's `policy_info`; a `policy_info_fn` for conversions.
 
   Args:
@@ -336,7 +334,5 @@ def _fill_in(mapped, is_first, is_last):
   if rlds.DISCOUNT not in filled:
     is_end = filled[rlds.IS_LAST] & filled[rlds.IS_TERMINAL]
     ends_next = tf.concat([is_end[1:], tf.zeros_like(is_end[:1])], 0)
-    filled[rlds.DISCOUNT] = tf.where(
-        is_end | (ends_next & ~is_last), 0.0, 1.0
-    )
+    filled[rlds.DISCOUNT] = tf.where(is_end | (ends_next & ~is_last), 0.0, 1.0)
   return filled

@@ -190,9 +190,7 @@ class TransitionIndex:
     rows = gathering.zeros_unless(found, rows)
     return Found(rows, found, count, tf.where(found, index, -1))
 
-  def successors(
-      self, observation: Any
-  ) -> transition_graph.Successors:
+  def successors(self, observation: Any) -> transition_graph.Successors:
     """Returns what was recorded to follow observations; see `Successors`.
 
     Args:

@@ -63,9 +63,7 @@ def are_equal(keys: Any, others: Any) -> tf.Tensor:
     return tf.reduce_all(same, list(range(1, same.shape.rank)))
 
   return tf.reduce_all(
-      tf.stack(
-          tf.nest.flatten(tf.nest.map_structure(compare, keys, others))
-      ),
+      tf.stack(tf.nest.flatten(tf.nest.map_structure(compare, keys, others))),
       0,
   )
 

@@ -42,11 +42,13 @@ def write(
   ) as folder:
     np.save(os.path.join(folder, _LENGTHS), lengths.numpy())
     for number, (path, leaf) in enumerate(tree.flatten_with_path(rows)):
-      columns.append({
-          'path': list(path),
-          'dtype': leaf.dtype.name,
-          'shape': leaf.shape.as_list(),
-      })
+      columns.append(
+          {
+              'path': list(path),
+              'dtype': leaf.dtype.name,
+              'shape': leaf.shape.as_list(),
+          }
+      )
       file = os.path.join(folder, f'{number}.npy')
       if leaf.dtype == tf.string:
         words = leaf.numpy().ravel().tolist()

@@ -119,18 +119,18 @@ class TransitionGraph:
         lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), before
     )
     states = keys_lib.group_rows(
-        tf.nest.map_structure(
-            lambda *pair: tf.concat(pair, 0), before, after
-        )
+        tf.nest.map_structure(lambda *pair: tf.concat(pair, 0), before, after)
     )
     source, target = np.split(states.group, 2)
     ends = rows.get(rlds.IS_TERMINAL, tf.zeros([count], tf.bool))
-    edges = keys_lib.group_rows((
-        tf.constant(source),
-        {key: paths.get(rows, key) for key in acted},
-        tf.constant(target),
-        ends,
-    ))
+    edges = keys_lib.group_rows(
+        (
+            tf.constant(source),
+            {key: paths.get(rows, key) for key in acted},
+            tf.constant(target),
+            ends,
+        )
+    )
     edge_rows = edges.rows[edges.starts[:-1]]
     # Edges in the order of their states, and of a state as first recorded.
     order = np.lexsort((edge_rows, source[edge_rows]))
@@ -169,13 +169,16 @@ class TransitionGraph:
   def num_bytes(self) -> int:
     """The bytes that states and edges take."""
     tensors = (
-        self._fingerprints, self._state_row, self._edge_starts, self._edge_row,
-        self._edge_target, self._edge_reward, self._edge_count,
+        self._fingerprints,
+        self._state_row,
+        self._edge_starts,
+        self._edge_row,
+        self._edge_target,
+        self._edge_reward,
+        self._edge_count,
         self._edge_is_terminal,
     )
-    return sum(
-        leaf.shape.num_elements() * leaf.dtype.size for leaf in tensors
-    )
+    return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in tensors)
 
   def successors(self, observation: Any) -> Successors:
     """Returns the `Successors` of observations; see `TransitionIndex`."""
@@ -274,9 +277,9 @@ class TransitionGraph:
         observation=keep(levels.mask, self._observation(levels.state)),
         action=keep(
             is_edge,
-            gathering.take(
-                paths.get(self._rows, rlds.ACTION), row
-            ) if rlds.ACTION in self._rows else (),
+            gathering.take(paths.get(self._rows, rlds.ACTION), row)
+            if rlds.ACTION in self._rows
+            else (),
         ),
         reward=keep(is_edge, tf.gather(self._edge_reward, edge)),
         count=keep(is_edge, tf.gather(self._edge_count, edge)),

@@ -185,9 +185,7 @@ class _Job(running.Listener):
             f' {specs[index]} rather than {self._spec}. Map their fields to the'
             ' same names, dtypes and shapes.'
         )
-    lines = self._output.check(
-        self._folder, self._spec, self._receipts
-    )
+    lines = self._output.check(self._folder, self._spec, self._receipts)
     self._say(
         preview.describe(
             plan, opened, self._spec, lines, self._folder, self._receipts
@@ -224,9 +222,7 @@ class _Job(running.Listener):
           ' again when the server is well.'
       )
     if not self._output.is_finished(self._folder, self._receipts):
-      self._runner.finish(
-          self._plan, self._folder, self._spec, self._receipts
-      )
+      self._runner.finish(self._plan, self._folder, self._spec, self._receipts)
     summary = self._sum_up(start)
     self._output.clean(self._folder)
     return summary
@@ -360,5 +356,3 @@ def _progress_of(receipt) -> tasks_lib.Progress:
       len(receipt.skipped),
       receipt.filtered,
   )
-
-

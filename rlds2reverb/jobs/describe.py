@@ -252,9 +252,7 @@ def _spread(
       low, high = max(begin, start), min(end, start + part.num_episodes)
       if low < high:
         shift = part.begin - start
-        parts.append(
-            sources_lib.Range(part.split, low + shift, high + shift)
-        )
+        parts.append(sources_lib.Range(part.split, low + shift, high + shift))
       start += part.num_episodes
   return parts
 

@@ -40,9 +40,7 @@ class Output(abc.ABC):
     self.plan = plan
 
   @abc.abstractmethod
-  def check(
-      self, folder: str, spec: Any, receipts: Receipts
-  ) -> List[str]:
+  def check(self, folder: str, spec: Any, receipts: Receipts) -> List[str]:
     """Refuses what cannot work, before anything is written.
 
     Args:
@@ -216,10 +214,12 @@ class FolderOutput(Output):
     size, count = 1, len(self.plan.tasks)
     while -(-count // size) > _PARTS_PER_MERGE:
       size *= _PARTS_PER_MERGE
-      levels.append([
-          range(begin, min(begin + size, count))
-          for begin in range(0, count, size)
-      ])
+      levels.append(
+          [
+              range(begin, min(begin + size, count))
+              for begin in range(0, count, size)
+          ]
+      )
     return levels
 
   def merge(self, folder, numbers):
@@ -267,6 +267,4 @@ class FolderOutput(Output):
 
 def _part(folder: str, numbers: range) -> str:
   """Returns the folder of the part of consecutive tasks."""
-  return os.path.join(
-      folder, _PARTS, f'{numbers.start:08d}-{numbers.stop:08d}'
-  )
+  return os.path.join(folder, _PARTS, f'{numbers.start:08d}-{numbers.stop:08d}')

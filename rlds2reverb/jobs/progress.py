@@ -56,9 +56,7 @@ class ProgressDisplay:
   @property
   def total(self) -> tasks_lib.Progress:
     """The progress of all tasks, earlier starts of the job included."""
-    return tasks_lib.Progress(
-        *map(sum, zip(self._done, *self._tasks.values()))
-    )
+    return tasks_lib.Progress(*map(sum, zip(self._done, *self._tasks.values())))
 
   def say(self, message: str) -> None:
     """Writes a line beside the display."""

@@ -125,8 +125,7 @@ def _check_table(address: str, info, spec, fewest: int) -> None:
   except specs.SpecMismatchError as e:
     raise ValueError(
         f'The signature of table {info.name!r} at {address} does not fit the'
-        ' data:\n  '
-        + '\n  '.join(e.differences)
+        ' data:\n  ' + '\n  '.join(e.differences)
     ) from e
   tables_lib.check_not_blocking(info, fewest)
   if fewest > info.max_size:

@@ -65,9 +65,7 @@ def write(
   """
   write_quarantine(folder, receipts)
   summary = {**make(plan, receipts), 'seconds': seconds}
-  whole.write_text(
-      os.path.join(folder, SUMMARY), json.dumps(summary, indent=1)
-  )
+  whole.write_text(os.path.join(folder, SUMMARY), json.dumps(summary, indent=1))
   return summary
 
 
@@ -111,17 +109,21 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
     numbers = summary['statistics'][name]
     if numbers['count']:
       mean = numbers['sum'] / numbers['count']
-      rows.append((
-          f'{name} of an episode',
-          f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g}, mean {mean:,.6g}',
-      ))
+      rows.append(
+          (
+              f'{name} of an episode',
+              f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g}, mean {mean:,.6g}',
+          )
+      )
   bootstrapped = summary['statistics']['bootstrapped_terminals']
   if bootstrapped:
-    rows.append((
-        'bootstrapped terminals',
-        f'{bootstrapped:,}: a learner bootstraps there; see'
-        ' --terminal_discount',
-    ))
+    rows.append(
+        (
+            'bootstrapped terminals',
+            f'{bootstrapped:,}: a learner bootstraps there; see'
+            ' --terminal_discount',
+        )
+    )
   for field, count in summary['statistics']['nan'].items():
     rows.append((f'NaN in {field}', f'{count:,}'))
   if summary['filtered']:

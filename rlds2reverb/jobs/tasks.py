@@ -148,9 +148,7 @@ def run_task(
   return receipt
 
 
-def frame_spec(
-    plan: plan_lib.Plan, source: int
-) -> trajectory.Trajectory:
+def frame_spec(plan: plan_lib.Plan, source: int) -> trajectory.Trajectory:
   """Returns the spec of a frame of a source, without reading any.
 
   Args:
@@ -163,9 +161,7 @@ def frame_spec(
   task = next(task for task in plan.tasks if task.source == source)
   opened = sources_lib.open_source(plan.sources[source])
   episodes = opened.read(task.ranges[0])
-  return specs.create_trajectory_data_spec(
-      episodes, _policy_info_fn(episodes)
-  )
+  return specs.create_trajectory_data_spec(episodes, _policy_info_fn(episodes))
 
 
 class _Episodes:

@@ -118,9 +118,7 @@ def validate_source(
     )
     (file,) = opened.files(shard)
     end = min(shard.end, part.end)
-    found.not_read.append(
-        f'{file}, episodes {episode} to {end - 1}: {message}'
-    )
+    found.not_read.append(f'{file}, episodes {episode} to {end - 1}: {message}')
     if end < part.end:
       parts.insert(0, sources_lib.Range(part.split, end, part.end))
   return found.validation()
@@ -230,9 +228,7 @@ class _Findings:
     )
 
 
-def _checked(
-    rlds_data, rules, episode_index, limit, paths
-) -> tf.data.Dataset:
+def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
   """Checks each episode in graph mode; sets the `paths` of the `lengths`."""
   spec = steps_lib.steps_spec(rlds_data)
   nan_fields = []

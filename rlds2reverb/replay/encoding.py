@@ -48,18 +48,26 @@ def encode_chunk(
   """
   end = start + len(columns[0]) - 1
   sequence_range = (
-      b'\x08' + _varint(episode_id)
-      + b'\x10' + _varint(start)
-      + b'\x18' + _varint(end)
+      b'\x08'
+      + _varint(episode_id)
+      + b'\x10'
+      + _varint(start)
+      + b'\x18'
+      + _varint(end)
   )
   tensors = [_field(b'\x0a', _tensor(column)) for column in columns]
-  return b''.join([
-      b'\x08', _varint(key),
-      _field(b'\x12', sequence_range),
-      _field(b'\x2a', b''.join(tensors)),
-      b'\x30', _varint(len(columns)),
-      b'\x38', _varint(sum(map(_uncompressed_size, columns))),
-  ])
+  return b''.join(
+      [
+          b'\x08',
+          _varint(key),
+          _field(b'\x12', sequence_range),
+          _field(b'\x2a', b''.join(tensors)),
+          b'\x30',
+          _varint(len(columns)),
+          b'\x38',
+          _varint(sum(map(_uncompressed_size, columns))),
+      ]
+  )
 
 
 class ChunkSlices(NamedTuple):
@@ -365,10 +373,12 @@ def _item_template(
     num_slices: Tuple[int, ...],
 ) -> np.ndarray:
   """Returns an item in its frame, with zeros in the places that vary."""
-  columns = _record(**{
-      f'run_{number}': _run_template(indices, num_slices[group])
-      for number, (group, indices) in enumerate(_runs(groups))
-  })
+  columns = _record(
+      **{
+          f'run_{number}': _run_template(indices, num_slices[group])
+          for number, (group, indices) in enumerate(_runs(groups))
+      }
+  )
   item = _record(
       key_tag=b'\x08',
       key=np.zeros(_KEY_BYTES, np.uint8),

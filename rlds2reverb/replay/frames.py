@@ -147,7 +147,11 @@ def make_frame_source(
     if any(
         argument is not None
         for argument in (
-            policy_info_fn, episode_id, chunk_length, rules, report
+            policy_info_fn,
+            episode_id,
+            chunk_length,
+            rules,
+            report,
         )
     ):
       raise ValueError(
@@ -254,9 +258,7 @@ def _check_sequences(spec) -> None:
 def _source_of_sequences(data, tables) -> FrameSource:
   length = data.element_spec.step_type.shape[0]
   for table in tables:
-    if table != items_lib.TableItems(
-        table.table_name, priority=table.priority
-    ):
+    if table != items_lib.TableItems(table.table_name, priority=table.priority):
       raise ValueError(
           f'The items of table {table.table_name!r} are the sequences of the'
           ' data set, so its TableItems can have a priority and nothing else.'

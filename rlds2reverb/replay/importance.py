@@ -65,21 +65,23 @@ def importance_weights(
   beta = tf.cast(beta, tf.float64)
   probability = tf.cast(sample_info.probability, tf.float64)
   priority = tf.cast(sample_info.priority, tf.float64)
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          tf.reduce_all(probability > 0),
-          ['The probability of a sample must be above 0.', probability],
-      ),
-      tf.debugging.Assert(
-          tf.reduce_all(priority > 0),
-          [
-              'An item of priority 0 was sampled. Reverb does so only where all'
-              ' priorities of a table are 0, and then uniformly. Give some of'
-              ' its items a priority above 0.',
-              priority,
-          ],
-      ),
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.Assert(
+              tf.reduce_all(probability > 0),
+              ['The probability of a sample must be above 0.', probability],
+          ),
+          tf.debugging.Assert(
+              tf.reduce_all(priority > 0),
+              [
+                  'An item of priority 0 was sampled. Reverb does so only where all'
+                  ' priorities of a table are 0, and then uniformly. Give some of'
+                  ' its items a priority above 0.',
+                  priority,
+              ],
+          ),
+      ]
+  ):
     if is_table:
       ratio = priority / tf.cast(min_priority, tf.float64)
       weights = ratio ** (-priority_exponent * beta)

@@ -119,7 +119,8 @@ class TableItems:
   def pads_episodes(self) -> bool:
     """Whether padding frames may follow an episode."""
     return self.end_of_episode in (
-        ends.EndOfEpisode.PAD, ends.EndOfEpisode.TILE
+        ends.EndOfEpisode.PAD,
+        ends.EndOfEpisode.TILE,
     )
 
   def is_too_long(self, lengths: np.ndarray) -> np.ndarray:

@@ -114,9 +114,7 @@ class Layout:
     # The chunks that items may still refer to.
     self._chunks = [kept_chunks.KeptChunks(group) for group in groups]
 
-  def batches(
-      self, blocks: Iterable[frame_blocks.Block]
-  ) -> Iterator[Batch]:
+  def batches(self, blocks: Iterable[frame_blocks.Block]) -> Iterator[Batch]:
     """Yields the batches of `blocks`.
 
     Args:

@@ -135,10 +135,9 @@ def _check_equal(datasets):
             f'Data sets of batches are mixed, but {path!r} of data set'
             f' {number} is a scalar. Call batch() on the data set.'
         )
-      if (
-          leaf.dtype != expected[path].dtype
-          or not leaf.shape[1:].is_compatible_with(expected[path].shape[1:])
-      ):
+      if leaf.dtype != expected[path].dtype or not leaf.shape[
+          1:
+      ].is_compatible_with(expected[path].shape[1:]):
         raise ValueError(
             f'Data set {number} differs from the first: its {path!r} is'
             f' {leaf.dtype.name} {leaf.shape}, and the first has'

@@ -166,7 +166,6 @@ class Planner:
       needed = min(needed, origin + int(table.next_start(end - origin)))
     return needed
 
-
   def _new_episode_ids(self, block, pieces) -> Set[Any]:
     """Returns the ids of the episodes that start in a block."""
     if not self._has_identity:

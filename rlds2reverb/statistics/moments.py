@@ -30,7 +30,11 @@ def none(width: int) -> Moments:
   """Returns the moments of no rows of `width` columns."""
   zeros = tf.zeros([width], tf.float64)
   return Moments(
-      zeros, zeros, zeros, zeros + np.inf, zeros - np.inf,
+      zeros,
+      zeros,
+      zeros,
+      zeros + np.inf,
+      zeros - np.inf,
       tf.constant(0, tf.int64),
   )
 

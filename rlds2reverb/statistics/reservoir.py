@@ -67,9 +67,7 @@ def add(reservoir: Reservoir, rows: tf.Tensor, seed: int) -> Reservoir:
   )
 
 
-def merge(
-    one: Reservoir, other: Reservoir, seed: Sequence[int]
-) -> Reservoir:
+def merge(one: Reservoir, other: Reservoir, seed: Sequence[int]) -> Reservoir:
   """Returns a uniform sample of the rows of two streams.
 
   Args:

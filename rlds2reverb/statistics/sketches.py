@@ -57,10 +57,12 @@ def load(path: str) -> compute.State:
         tf.constant(arrays[f'{name}_seen']),
     )
 
-  moments = moments_lib.Moments(*(
-      tf.constant(arrays[f'moments_{name}'])
-      for name in moments_lib.Moments._fields
-  ))
+  moments = moments_lib.Moments(
+      *(
+          tf.constant(arrays[f'moments_{name}'])
+          for name in moments_lib.Moments._fields
+      )
+  )
   return compute.State(moments, sample('steps'), sample('outcomes'))
 
 

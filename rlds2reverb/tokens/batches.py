@@ -127,9 +127,16 @@ def convert_texts_to_batches(
     ]
     return pad_tokens(*ids, max_length, pad_id)
 
-  tokens = texts.map(
-      lambda element: {field: element[field] for field in (prompt, response)}
-  ).batch(batch_size).map(to_tokens).unbatch()
+  tokens = (
+      texts.map(
+          lambda element: {
+              field: element[field] for field in (prompt, response)
+          }
+      )
+      .batch(batch_size)
+      .map(to_tokens)
+      .unbatch()
+  )
   if only_valid:
     tokens = tokens.filter(lambda sample: sample.valid_sample)
   return tokens.batch(batch_size, drop_remainder)

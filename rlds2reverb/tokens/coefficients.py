@@ -59,11 +59,13 @@ def adaptive_kl_coefficient(
     raise ValueError('kl must be one number for each observation, [n].')
   coefficient = tf.cast(coefficient, tf.float32)
   count = tf.size(kl)
-  with tf.control_dependencies([
-      tf.debugging.assert_positive(
-          count, 'There must be a divergence to adapt a coefficient to.'
-      )
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.assert_positive(
+              count, 'There must be a divergence to adapt a coefficient to.'
+          )
+      ]
+  ):
     error = tf.reduce_mean(kl) / target - 1.0
   error = tf.clip_by_value(error, -_MAX_ERROR, _MAX_ERROR)
   return coefficient * (1.0 + error * tf.cast(count, tf.float32) / horizon)

@@ -49,9 +49,7 @@ def is_pair(chosen: Any, rejected: Any, min_words: int = 5) -> tf.Tensor:
   Returns:
     bool, of the shape of `chosen`.
   """
-  are_long = [
-      count_words(text) >= min_words for text in (chosen, rejected)
-  ]
+  are_long = [count_words(text) >= min_words for text in (chosen, rejected)]
   return (chosen != tf.convert_to_tensor(rejected)) & tf.reduce_all(are_long, 0)
 
 
@@ -121,9 +119,7 @@ def convert_texts_to_pairs(
           }
       )
       .filter(
-          lambda element: is_pair(
-              element[chosen], element[rejected], min_words
-          )
+          lambda element: is_pair(element[chosen], element[rejected], min_words)
       )
       .batch(batch_size, drop_remainder)
       .map(tokenize)

@@ -93,16 +93,22 @@ def make_token_episode(
           f' {log_ratio.shape} for {response.shape}.'
       )
     penalty = -tf.cast(kl_coefficient, tf.float32) * log_ratio
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          length > 0, ['A response must have a token, but has none.']
-      ),
-      tf.debugging.Assert(
-          tf.equal(tf.size(penalty, tf.int64), length),
-          ['A response must have a log ratio for each token, but has',
-           tf.size(penalty), 'for', length],
-      ),
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.Assert(
+              length > 0, ['A response must have a token, but has none.']
+          ),
+          tf.debugging.Assert(
+              tf.equal(tf.size(penalty, tf.int64), length),
+              [
+                  'A response must have a log ratio for each token, but has',
+                  tf.size(penalty),
+                  'for',
+                  length,
+              ],
+          ),
+      ]
+  ):
     response, penalty = tf.identity(response), tf.identity(penalty)
   # An observation follows each token, and one comes before the first.
   ends = prompt_length + tf.range(length + 1)
@@ -228,13 +234,20 @@ def _all_tokens(prompt, response, ends, max_length, pad_id) -> Dict[str, Any]:
   ids = tf.concat([prompt, response], 0)
   length = tf.size(ids, tf.int64)
   width = length if max_length is None else max_length
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          length <= width,
-          ['A prompt and its response have more tokens than max_length. They'
-           ' have', length, 'and max_length is', width],
-      )
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.Assert(
+              length <= width,
+              [
+                  'A prompt and its response have more tokens than max_length. They'
+                  ' have',
+                  length,
+                  'and max_length is',
+                  width,
+              ],
+          )
+      ]
+  ):
     place = tf.range(tf.cast(width, tf.int64))
   mask = place[tf.newaxis] < ends[:, tf.newaxis]
   row = tf.gather(ids, tf.minimum(place, length - 1))
@@ -246,12 +259,17 @@ def _all_tokens(prompt, response, ends, max_length, pad_id) -> Dict[str, Any]:
 
 
 def _new_tokens(prompt, response, ends) -> Dict[str, Any]:
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          tf.size(prompt) > 0,
-          ['A prompt must have a token, or no token is new at the first step.'],
-      )
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.Assert(
+              tf.size(prompt) > 0,
+              [
+                  'A prompt must have a token, or no token is new at the first step.'
+              ],
+          )
+      ]
+  ):
     return {
-        'token': tf.concat([prompt[-1:], response], 0), 'position': ends - 1
+        'token': tf.concat([prompt[-1:], response], 0),
+        'position': ends - 1,
     }

@@ -148,10 +148,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
       return network.get_initial_state(tf.shape(experience.step_type)[0])
     return tf.nest.pack_sequence_as(
         network.state_spec,
-        [
-            leaf[:, 0]
-            for leaf in tf.nest.flatten(experience.policy_info[STATE])
-        ],
+        [leaf[:, 0] for leaf in tf.nest.flatten(experience.policy_info[STATE])],
     )
 
   def _mask(self, frames) -> tf.Tensor:

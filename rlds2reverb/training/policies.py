@@ -155,12 +155,14 @@ class SavedPolicy:
     self.info_space = None
     if leaves:
       self.info_space = gym.spaces.Dict(
-          state=gym.spaces.Dict({
-              str(index): gym.spaces.Box(
-                  -np.inf, np.inf, leaf.shape, leaf.dtype
-              )
-              for index, leaf in enumerate(leaves)
-          })
+          state=gym.spaces.Dict(
+              {
+                  str(index): gym.spaces.Box(
+                      -np.inf, np.inf, leaf.shape, leaf.dtype
+                  )
+                  for index, leaf in enumerate(leaves)
+              }
+          )
       )
     self.reset()
 
@@ -175,8 +177,10 @@ class SavedPolicy:
         observation,
         self._policy.time_step_spec.observation,
     )
-    make = ts.restart if self._is_first else functools.partial(
-        ts.transition, reward=0.0
+    make = (
+        ts.restart
+        if self._is_first
+        else functools.partial(ts.transition, reward=0.0)
     )
     self._is_first = False
     before = tf.nest.flatten(self._state)

@@ -203,7 +203,12 @@ def train(
     )
     try:
       returns = _run(
-          learner, checkpointer, evaluator, directory, num_steps, intervals,
+          learner,
+          checkpointer,
+          evaluator,
+          directory,
+          num_steps,
+          intervals,
           progress,
       )
     finally:

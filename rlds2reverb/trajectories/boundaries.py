@@ -68,9 +68,7 @@ def check_episode(
   if validation == 'strict':
     # Where lengths differ there are no steps, which is never valid.
     length = tf.size(outline[rlds.IS_FIRST], tf.int64) - 1
-    valid = are_strictly_valid(
-        outline, tf.stack([0, length]), bool(nan_fields)
-    )
+    valid = are_strictly_valid(outline, tf.stack([0, length]), bool(nan_fields))
   else:
     broken = _broken_rules(outline, validation, bool(nan_fields))
     valid = ~tf.reduce_any(functools.reduce(tf.logical_or, broken.values()))
@@ -134,9 +132,7 @@ def find_faults(
   values = tf.strings.join(texts, ', ')
   if nan_fields:
     fields = tf.constant(['', *(f', NaN in {field}' for field in nan_fields)])
-    values += tf.gather(
-        fields, tf.gather(outline[outlines.NAN_FIELD], steps)
-    )
+    values += tf.gather(fields, tf.gather(outline[outlines.NAN_FIELD], steps))
   return Faults(steps, tf.gather(list(broken), rules), values)
 
 
@@ -188,12 +184,14 @@ def _broken_rules(outline, validation, find_nan) -> Dict[str, tf.Tensor]:
     discount = outline[rlds.DISCOUNT][:-1]
     length = tf.size(is_first)
     step = tf.range(length)
-    broken.update({
-        NO_FIRST: ~is_first & (step == 0),
-        FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
-        STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
-        DISCOUNT_RANGE: (discount < 0) | (discount > 1),
-    })
+    broken.update(
+        {
+            NO_FIRST: ~is_first & (step == 0),
+            FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
+            STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
+            DISCOUNT_RANGE: (discount < 0) | (discount > 1),
+        }
+    )
   if find_nan:
     broken[NAN] = outline[outlines.NAN_FIELD][:-1] > 0
   return broken
@@ -212,13 +210,15 @@ _built_once = functools.partial(
 def _describe_lengths(episode, paths, rows):
   """Returns the message, string `[]`, that lists the length of each field."""
   fields = tf.strings.join([paths, tf.strings.as_string(rows)], ': ')
-  return tf.strings.join([
-      tf.strings.format(
-          UNEQUAL_LENGTHS + ' Found at episode {}: ', [episode]
-      ),
-      tf.strings.reduce_join(fields, separator=', '),
-      '.',
-  ])
+  return tf.strings.join(
+      [
+          tf.strings.format(
+              UNEQUAL_LENGTHS + ' Found at episode {}: ', [episode]
+          ),
+          tf.strings.reduce_join(fields, separator=', '),
+          '.',
+      ]
+  )
 
 
 @_built_once
@@ -232,14 +232,17 @@ def _describe_outline(episode, outline, validation, nan_fields):
     row = tf.argmax(tf.reduce_any(rules, axis=0))
     rule = tf.argmax(tf.gather(rules, row, axis=1))
     flags = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, rlds.DISCOUNT)
-    message = tf.strings.join([
-        tf.gather(list(broken), rule),
-        tf.strings.format(
-            ' Found at episode {}, step {}: is_first={}, is_last={},'
-            ' is_terminal={}, discount={}',
-            [episode, row] + [tf.gather(current[flag], row) for flag in flags],
-        ),
-    ])
+    message = tf.strings.join(
+        [
+            tf.gather(list(broken), rule),
+            tf.strings.format(
+                ' Found at episode {}, step {}: is_first={}, is_last={},'
+                ' is_terminal={}, discount={}',
+                [episode, row]
+                + [tf.gather(current[flag], row) for flag in flags],
+            ),
+        ]
+    )
     if nan_fields:
       fields = ['', *(f', NaN in {field}' for field in nan_fields)]
       message += tf.gather(fields, tf.gather(current[outlines.NAN_FIELD], row))

@@ -263,9 +263,7 @@ def _convert(
         block.steps, block.outline, rules.terminal_discount
     )
     if policy_info:
-      frames = frames._replace(
-          policy_info=policy_info(block.steps, following)
-      )
+      frames = frames._replace(policy_info=policy_info(block.steps, following))
     if report:
       report.add_block(block, bootstraps)
     return TrajectoryBlock(

@@ -187,7 +187,8 @@ class ReportTables(NamedTuple):
         block.episode,
         tf.searchsorted(
             block.row_splits, tf.where(bootstraps)[:, 0], side='right'
-        ) - 1,
+        )
+        - 1,
     )
     # No block begins with the last step that an episode may have.
     places = episodes * _MAX_STEPS + _MAX_STEPS - 1

@@ -169,9 +169,7 @@ def convert_rlds_to_sequence_batches(
   """
   checks.check_positive('sequence_length', sequence_length)
   checks.check_positive('stride_length', stride_length)
-  end_of_episode = ends_lib.check_end(
-      'end_of_episode', end_of_episode, _End
-  )
+  end_of_episode = ends_lib.check_end('end_of_episode', end_of_episode, _End)
   rules = rules or rules_lib.ConversionRules()
   if rules.validation != 'strict':
     raise ValueError(
@@ -212,12 +210,14 @@ def convert_rlds_to_sequence_batches(
   def split(cut):
     # The gathers are mapped over the flattened data set. A map in here would be
     # created again for each cut, which takes longer than the gathers.
-    return tf.data.Dataset.zip((
-        tf.data.Dataset.range(
-            0, tf.size(cut.starts, tf.int64), max_batch_size
-        ),
-        tf.data.Dataset.from_tensors(cut).repeat(),
-    ))
+    return tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.range(
+                0, tf.size(cut.starts, tf.int64), max_batch_size
+            ),
+            tf.data.Dataset.from_tensors(cut).repeat(),
+        )
+    )
 
   make_cut = functools.partial(
       _make_cut,
@@ -236,9 +236,7 @@ def convert_rlds_to_sequence_batches(
 
   @tf.autograph.experimental.do_not_convert
   def advance(held, block):
-    return _advance(
-        held, block, make_cut, sequence_length, end_of_episode
-    )
+    return _advance(held, block, make_cut, sequence_length, end_of_episode)
 
   if end_of_episode != _End.CROSS and steps_lib.steps_spec(rlds_data).stacked:
     # Every block holds whole episodes, so nothing needs to be held.

@@ -221,9 +221,7 @@ def _apply(rlds_data, transforms):
     elif isinstance(transform, Compose) and transform.has_filter:
       rlds_data = _apply(rlds_data, transform.transforms)
     else:
-      rlds_data = rlds_data.map(
-          transform, num_parallel_calls=tf.data.AUTOTUNE
-      )
+      rlds_data = rlds_data.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
       spec = rlds_data.element_spec
       check_episode(f'what {transform} returns', spec)
       if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):

@@ -99,11 +99,7 @@ class RenameFields(base.EpisodeTransform):
     moved = {new: old for old, new in self.fields.items()}
     return _move(
         steps,
-        {
-            new: old
-            for new, old in moved.items()
-            if paths.contains(steps, new)
-        },
+        {new: old for new, old in moved.items() if paths.contains(steps, new)},
     )
 
 

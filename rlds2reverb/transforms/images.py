@@ -96,9 +96,7 @@ def resize_images(images: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:
     rows = tf.saturate_cast(rows, images.dtype)
     return tf.reshape(rows, tf.concat([shape[:-3], size, shape[-1:]], 0))
 
-  resized = tf.cond(
-      tf.reduce_all(shape[-3:-1] == size), lambda: images, resize
-  )
+  resized = tf.cond(tf.reduce_all(shape[-3:-1] == size), lambda: images, resize)
   return tf.ensure_shape(
       resized, images.shape[:-3].concatenate([*size, images.shape[-1]])
   )
@@ -119,9 +117,7 @@ def _decode(encoded, size, channels, dtype):
   """Decodes strings `[...]` to images `[..., *size, channels]`."""
 
   def decode(string):
-    image = tf.io.decode_image(
-        string, channels, dtype, expand_animations=False
-    )
+    image = tf.io.decode_image(string, channels, dtype, expand_animations=False)
     return resize_images(tf.ensure_shape(image, [None, None, channels]), size)
 
   def black():
@@ -138,6 +134,4 @@ def _decode(encoded, size, channels, dtype):
   images = tf.reshape(
       images, tf.concat([tf.shape(encoded), [*size, channels]], 0)
   )
-  return tf.ensure_shape(
-      images, encoded.shape.concatenate([*size, channels])
-  )
+  return tf.ensure_shape(images, encoded.shape.concatenate([*size, channels]))

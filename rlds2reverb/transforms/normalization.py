@@ -88,10 +88,12 @@ def normalize_by_mean_std(
     ValueError: if `statistics` has no such field or found no number in it, or
       if no leaf of the field is of floats.
   """
-  return base.Compose([
-      NormalizeField(path, offset=found.mean, scale=found.std)
-      for path, found in _select(statistics, field).items()
-  ])
+  return base.Compose(
+      [
+          NormalizeField(path, offset=found.mean, scale=found.std)
+          for path, found in _select(statistics, field).items()
+      ]
+  )
 
 
 def normalize_by_quantiles(
@@ -119,10 +121,12 @@ def normalize_by_quantiles(
     ValueError: if `statistics` has no such field or found no number in it, if
       it has no such quantile, or if no leaf of the field is of floats.
   """
-  return base.Compose([
-      _to_unit_range(path, found.quantile(low), found.quantile(high), clip)
-      for path, found in _select(statistics, field).items()
-  ])
+  return base.Compose(
+      [
+          _to_unit_range(path, found.quantile(low), found.quantile(high), clip)
+          for path, found in _select(statistics, field).items()
+      ]
+  )
 
 
 def normalize_by_bounds(

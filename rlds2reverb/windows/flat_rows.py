@@ -110,14 +110,16 @@ def _checked_lengths(lengths, count) -> tf.Tensor:
         f'lengths must be integers, one a trajectory, but are {lengths}.'
     )
   lengths = tf.cast(given, tf.int64)
-  with tf.control_dependencies([
-      tf.debugging.assert_non_negative(
-          lengths, 'The lengths of trajectories must not be negative.'
-      ),
-      tf.debugging.assert_equal(
-          tf.reduce_sum(lengths),
-          count,
-          'The lengths of the trajectories must add up to the rows.',
-      ),
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.assert_non_negative(
+              lengths, 'The lengths of trajectories must not be negative.'
+          ),
+          tf.debugging.assert_equal(
+              tf.reduce_sum(lengths),
+              count,
+              'The lengths of the trajectories must add up to the rows.',
+          ),
+      ]
+  ):
     return tf.identity(lengths)

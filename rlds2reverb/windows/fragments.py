@@ -290,7 +290,9 @@ def _cut(counts, gathered, length):
           tf.zeros([1], tf.bool),
       ),
       shape_invariants=(
-          tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None])
+          tf.TensorShape([]),
+          tf.TensorShape([None]),
+          tf.TensorShape([None]),
       ),
   )
   return ends[1:], fills[1:], totals[-1] - base

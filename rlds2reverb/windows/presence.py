@@ -81,7 +81,9 @@ def count_acting(fields: Dict[str, Any], presence: str = PRESENCE) -> tf.Tensor:
         f'Agent steps are counted by {presence}, a dict of bools by agent, or'
         f' by the column agent_steps. The fields are {sorted(fields)}.'
     )
-  return tf.add_n([
-      tf.cast(acts(flags(fields, agent, presence)), tf.int64)
-      for agent in fields[presence]
-  ])
+  return tf.add_n(
+      [
+          tf.cast(acts(flags(fields, agent, presence)), tf.int64)
+          for agent in fields[presence]
+      ]
+  )

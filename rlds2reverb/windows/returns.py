@@ -99,9 +99,7 @@ def n_step_transitions(
       lambda leaf: tf.reduce_sum(leaf * _like(weights, leaf), axis=1), rewards
   )
   columns[rlds.DISCOUNT] = tf.reduce_prod(discounts, axis=1)
-  for name in (
-      transitions.NEXT_OBSERVATION, rlds.IS_LAST, rlds.IS_TERMINAL
-  ):
+  for name in (transitions.NEXT_OBSERVATION, rlds.IS_LAST, rlds.IS_TERMINAL):
     if name in columns:
       columns[name] = gathering.take(columns[name], last)
   made = {STEPS: count, GAMMA: tf.pow(gamma, tf.cast(count, tf.float32))}
@@ -270,13 +268,15 @@ def _rewards_and_values(function, rows, values):
         'values must have one dimension, [T + 1], but have the shape'
         f' {values.shape}.'
     )
-  with tf.control_dependencies([
-      tf.debugging.assert_equal(
-          gathering.num_rows(values),
-          gathering.num_rows(rewards) + 1,
-          f'{function} needs one value a step, the last step included.',
-      )
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.assert_equal(
+              gathering.num_rows(values),
+              gathering.num_rows(rewards) + 1,
+              f'{function} needs one value a step, the last step included.',
+          )
+      ]
+  ):
     return rewards, tf.cast(tf.identity(values), rewards.dtype)
 
 
@@ -359,7 +359,7 @@ def _checked_unit(name: str, value: _Fraction) -> tf.Tensor:
     if not 0 <= known <= 1:
       raise ValueError(f'{problem} {known}.')
     return number
-  with tf.control_dependencies([
-      tf.debugging.Assert((0 <= number) & (number <= 1), [problem, number])
-  ]):
+  with tf.control_dependencies(
+      [tf.debugging.Assert((0 <= number) & (number <= 1), [problem, number])]
+  ):
     return tf.identity(number)

@@ -58,12 +58,14 @@ def to_tensors(**nests: Any) -> Dict[str, Any]:
   counts = {name: tf.shape(leaf, tf.int64)[0] for name, leaf in leaves.items()}
   first, *others = counts.values()
   found = [part for pair in counts.items() for part in pair]
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          tf.reduce_all([count == first for count in others]),
-          [f'{problem}, but they are', *found],
-      )
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.Assert(
+              tf.reduce_all([count == first for count in others]),
+              [f'{problem}, but they are', *found],
+          )
+      ]
+  ):
     return tf.nest.map_structure(tf.identity, nests)
 
 

@@ -174,9 +174,7 @@ def sample_slices(
     start = _uniform(tf.gather(num_starts, trajectory), seeds[1])
   else:
     ends = tf.cumsum(num_starts)
-    drawn = _draw(
-        tf.reduce_sum(num_starts), num_slices, replacement, seeds[0]
-    )
+    drawn = _draw(tf.reduce_sum(num_starts), num_slices, replacement, seeds[0])
     trajectory = tf.searchsorted(ends, drawn, side='right', out_type=tf.int64)
     start = drawn - tf.gather(ends - num_starts, trajectory)
   start -= tf.where(tf.gather(is_long, trajectory), tf.cast(left, tf.int64), 0)
@@ -278,13 +276,15 @@ def random_crop(
   seed = seeds_lib.to_pair(seed)
   rows = transitions.as_rows(episode)
   length = gathering.num_rows(rows)
-  with tf.control_dependencies([
-      tf.debugging.assert_greater_equal(
-          length,
-          tf.constant(crop_length, tf.int64),
-          f'An episode has fewer transitions than crop_length={crop_length}.',
-      )
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.assert_greater_equal(
+              length,
+              tf.constant(crop_length, tf.int64),
+              f'An episode has fewer transitions than crop_length={crop_length}.',
+          )
+      ]
+  ):
     start = _uniform(length[tf.newaxis] - crop_length + 1, seed)
   crop = gathering.take(rows, gathering.window_index(start, crop_length))
   return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), crop)
@@ -321,14 +321,16 @@ def _draw(population, count, replacement, seed):
   """Returns, int64 `[count]`, numbers in `[0, population)`."""
   population = tf.cast(population, tf.int64)
   needed = tf.constant(1 if replacement else count, tf.int64)
-  with tf.control_dependencies([
-      tf.debugging.assert_greater_equal(
-          population,
-          needed,
-          'There are not enough slices to draw: choose a shorter slice_length,'
-          ' strict=False, or fewer slices without replacement.',
-      )
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.assert_greater_equal(
+              population,
+              needed,
+              'There are not enough slices to draw: choose a shorter slice_length,'
+              ' strict=False, or fewer slices without replacement.',
+          )
+      ]
+  ):
     population = tf.identity(population)
   if replacement:
     return tf.random.stateless_uniform(

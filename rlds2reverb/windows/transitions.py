@@ -197,9 +197,7 @@ def add_columns(
     rows: TransitionRows, made: Dict[str, Any], names: rows_lib.Names = None
 ) -> TransitionRows:
   """Returns `rows` with the columns `made`; see `rows.add_columns`."""
-  return rows._replace(
-      columns=rows_lib.add_columns(rows.columns, made, names)
-  )
+  return rows._replace(columns=rows_lib.add_columns(rows.columns, made, names))
 
 
 def _refuse_next_observation():

@@ -165,12 +165,19 @@ def compute_views(
   length = gathering.num_rows(rows)
   start = tf.cast(start, tf.int64)
   stop = length if stop is None else tf.cast(stop, tf.int64)
-  with tf.control_dependencies([
-      tf.debugging.Assert(
-          (0 <= start) & (start <= stop) & (stop <= length),
-          ['A fragment must lie in its episode, but is', start, stop, length],
-      )
-  ]):
+  with tf.control_dependencies(
+      [
+          tf.debugging.Assert(
+              (0 <= start) & (start <= stop) & (stop <= length),
+              [
+                  'A fragment must lie in its episode, but is',
+                  start,
+                  stop,
+                  length,
+              ],
+          )
+      ]
+  ):
     stop = tf.identity(stop)
   columns, mask = {}, {}
   for name, view in views.items():
@@ -185,10 +192,9 @@ def compute_views(
     end = stop
     if is_observation:
       column, end = _with_final(rows, path, column), stop + 1
-    index = (
-        tf.range(start, stop, view.batch_repeat_value)[:, tf.newaxis]
-        + tf.constant(shifts, tf.int64)
-    )
+    index = tf.range(start, stop, view.batch_repeat_value)[
+        :, tf.newaxis
+    ] + tf.constant(shifts, tf.int64)
     if len(shifts) == 1:
       index = tf.squeeze(index, 1)
     outside = 'zeros' if fill == 'rllib' else fill

@@ -10,7 +10,8 @@ class LayoutTest(tf.test.TestCase):
 
   def test_agents_of(self):
     steps = {
-        'observation': {'a': 1, 'b': 2}, 'is_present': {'b': True, 'c': True}
+        'observation': {'a': 1, 'b': 2},
+        'is_present': {'b': True, 'c': True},
     }
     self.assertEqual(layout.agents_of(steps), ['b', 'c'])
     self.assertEqual(layout.agents_of(steps, 'presence'), ['a', 'b'])

@@ -48,22 +48,25 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
     with testing.reverb_server(spec, tables=tuple(found)) as client:
       for policy, data in found.items():
         written = rlds2reverb.write_rlds_to_reverb(
-            data, client, rlds2reverb.TableItems(policy),
+            data,
+            client,
+            rlds2reverb.TableItems(policy),
             identity={'policy': policy},
         )
         self.assertEqual(
             written[policy].new, {'striker': 5, 'keeper': 4}[policy]
         )
       for policy, actions in (
-          ('striker', [1, 2, 12, 13, 1]), ('keeper', [21, 22, 23, 21])
+          ('striker', [1, 2, 12, 13, 1]),
+          ('keeper', [21, 22, 23, 21]),
       ):
         samples = client.sample(
-            policy, len(actions), emit_timesteps=False,
+            policy,
+            len(actions),
+            emit_timesteps=False,
             unpack_as_table_signature=True,
         )
-        self.assertEqual(
-            [sample.data.action[0] for sample in samples], actions
-        )
+        self.assertEqual([sample.data.action[0] for sample in samples], actions)
 
   def test_turns(self):
     data = golden.stacked([episodes.TURNS])
@@ -82,9 +85,10 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
       agents.split_by_policy(golden.stacked([golden.COMPLETE]), str)
     with self.assertRaisesRegex(ValueError, "dicts with 'steps'"):
       agents.split_by_policy(tf.data.Dataset.range(2), str)
-    steps = {**_EPISODES[0], 'action': {
-        'a': np.zeros(4), 'b': np.zeros([4, 2]), 'c': np.zeros(4)
-    }}
+    steps = {
+        **_EPISODES[0],
+        'action': {'a': np.zeros(4), 'b': np.zeros([4, 2]), 'c': np.zeros(4)},
+    }
     with self.assertRaisesRegex(ValueError, "'striker' is for agents that"):
       agents.split_by_policy(golden.stacked([steps]), _POLICIES.get)
 

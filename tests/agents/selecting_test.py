@@ -23,10 +23,12 @@ def _turns():
   steps = {**episodes.TURNS}
   # What `b` gets while it is away is its own, too.
   steps['reward'] = {
-      'a': steps['reward']['a'], 'b': np.float32([10, 20, 30, 40, 99])
+      'a': steps['reward']['a'],
+      'b': np.float32([10, 20, 30, 40, 99]),
   }
   steps['is_terminal'] = {
-      'a': np.array([0, 0, 1, 0, 0], bool), 'b': np.zeros(5, bool)
+      'a': np.array([0, 0, 1, 0, 0], bool),
+      'b': np.zeros(5, bool),
   }
   return steps
 
@@ -105,9 +107,7 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'agent b is away in the middle'
     ):
-      run(
-          lambda episode: agents.select_agent(episode, 'b'), [episodes.TURNS]
-      )
+      run(lambda episode: agents.select_agent(episode, 'b'), [episodes.TURNS])
 
   def test_bad_arguments(self):
     episode = {'steps': episodes.COME_AND_GO}

@@ -28,16 +28,18 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
                 [[0, 0], [1, 11], [2, 12], [0, 13], [0, 14]]
             ),
             'action': np.array([[1, 0], [2, 12], [3, 13], [0, 14], [0, 15]]),
-            'reward': np.float32(
-                [[1, 0], [2, 20], [3, 30], [0, 40], [0, 50]]
-            ),
+            'reward': np.float32([[1, 0], [2, 20], [3, 30], [0, 40], [0, 50]]),
             'agent_mask': np.array(
                 [[1, 0], [1, 1], [1, 1], [0, 1], [0, 1]], bool
             ),
             **{
                 key: steps[key]
                 for key in (
-                    'world', 'discount', 'is_first', 'is_last', 'is_terminal'
+                    'world',
+                    'discount',
+                    'is_first',
+                    'is_last',
+                    'is_terminal',
                 )
             },
         },
@@ -85,9 +87,11 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
             for field in ('observation', 'action', 'reward', 'state')
         },
     }
-    (found,) = golden.nested([both]).map(
-        lambda episode: agents.stack_agents(episode['steps'])
-    ).as_numpy_iterator()
+    (found,) = (
+        golden.nested([both])
+        .map(lambda episode: agents.stack_agents(episode['steps']))
+        .as_numpy_iterator()
+    )
     for field in 'observation', 'action', 'reward', 'state':
       contract.assert_equal(
           self,
@@ -103,12 +107,18 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
   def test_bad_arguments(self):
     steps = episodes.COME_AND_GO
     for bad, message in (
-        ({'observation': {'a': np.zeros(5), 'b': {'x': np.zeros(5)}}},
-         'differ in the structure of observation'),
-        ({'action': {'a': np.zeros(5), 'b': np.zeros([5, 2])}},
-         'differ in action, which is float64'),
-        ({'discount': {'a': np.ones(5), 'b': np.ones(5)}},
-         'discount is by agent'),
+        (
+            {'observation': {'a': np.zeros(5), 'b': {'x': np.zeros(5)}}},
+            'differ in the structure of observation',
+        ),
+        (
+            {'action': {'a': np.zeros(5), 'b': np.zeros([5, 2])}},
+            'differ in action, which is float64',
+        ),
+        (
+            {'discount': {'a': np.ones(5), 'b': np.ones(5)}},
+            'discount is by agent',
+        ),
         ({'agent_mask': np.ones(5)}, "field 'agent_mask' already"),
     ):
       with self.assertRaisesRegex(ValueError, message):

@@ -50,10 +50,12 @@ class AlignTest(tf.test.TestCase):
           ),
       )
 
-    aligned = alignment.align({
-        'whole': vary({'p': {'x': np.ones(3)}, 'q': {'x': np.ones(3)}}),
-        'lacking': vary({'p': {'y': np.ones(5)}, 'q': {'x': np.ones(2)}}),
-    })
+    aligned = alignment.align(
+        {
+            'whole': vary({'p': {'x': np.ones(3)}, 'q': {'x': np.ones(3)}}),
+            'lacking': vary({'p': {'y': np.ones(5)}, 'q': {'x': np.ones(2)}}),
+        }
+    )
     found = next(aligned['lacking'].as_numpy_iterator()).element
     # p/x is as long as p/y, which shares p, and not as q/x.
     self.assertAllEqual(found['p']['x'], np.zeros(5))

@@ -17,9 +17,7 @@ class ColumnsTest(tf.test.TestCase, parameterized.TestCase):
     found = columns.leaves(
         {'a': array, 'b/c': [1, 2], 'd': (array, {'e': array}), 'f': {}}
     )
-    self.assertEqual(
-        list(found), ['a', 'b/c', 'd/_index_0', 'd/_index_1/e']
-    )
+    self.assertEqual(list(found), ['a', 'b/c', 'd/_index_0', 'd/_index_1/e'])
     self.assertIs(found['a'], array)
     self.assertAllEqual(found['b/c'], [1, 2])
 

@@ -51,9 +51,7 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
       files.expand(path)
 
   def test_local_only(self):
-    self.assertEqual(
-        files.expand_local('~/a', 'The file'), '/home/someone/a'
-    )
+    self.assertEqual(files.expand_local('~/a', 'The file'), '/home/someone/a')
     with self.assertRaisesRegex(
         ValueError, 'The file must be on the local disk, but is at gs://b/a'
     ):

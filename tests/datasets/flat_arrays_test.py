@@ -158,8 +158,10 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_spec(self):
     rlds_data = flat_arrays.from_flat_arrays(
-        _without(observations=np.zeros((5, 2, 7)),
-                 next_observations=np.zeros((5, 2, 7)))
+        _without(
+            observations=np.zeros((5, 2, 7)),
+            next_observations=np.zeros((5, 2, 7)),
+        )
     )
     self.assertEqual(rlds_data.cardinality(), 2)
     spec = rlds_data.element_spec
@@ -167,9 +169,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(
         spec['steps']['observation'], tf.TensorSpec([None, 2, 7], tf.float64)
     )
-    self.assertEqual(
-        spec['steps']['action'], tf.TensorSpec([None], tf.int64)
-    )
+    self.assertEqual(spec['steps']['action'], tf.TensorSpec([None], tf.int64))
     steps_lib.steps_spec(rlds_data)  # Other functions can read it.
 
   def test_without_next_observations(self):
@@ -188,8 +188,12 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       ('tail', [0, 0, 1, 0, 0], [0, 0, 0, 0, 0], {}),
       ('no_timeouts', [0, 0, 1, 0, 0], None, {}),
       ('cut', [0, 0, 1, 0, 0], None, dict(max_episode_steps=3)),
-      ('numbers', np.array([0, 0, 1, 0, 0], _F32), np.array([0, 0, 0, 0, 1]),
-       {}),
+      (
+          'numbers',
+          np.array([0, 0, 1, 0, 0], _F32),
+          np.array([0, 0, 0, 0, 1]),
+          {},
+      ),
       ('columns', np.array([[0], [0], [1], [0], [0]]), None, {}),
   )
   def test_ends(self, terminals, timeouts, kwargs):
@@ -228,8 +232,11 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     self._check(_without(terminals=np.ones(5)), ends)
     # A truncated episode without its next observation has one step left.
     self._check(
-        _without('next_observations', timeouts=np.ones(5),
-                 terminals=np.array([0, 0, 0, 0, 1])),
+        _without(
+            'next_observations',
+            timeouts=np.ones(5),
+            terminals=np.array([0, 0, 0, 0, 1]),
+        ),
         [
             _episode([0], [5], [0.1], terminal=False),
             _episode([1], [6], [0.2], terminal=False),
@@ -306,7 +313,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         dict(
             steps,
             observation=(
-                steps['observation'], {'a': steps['observation'] + 100}
+                steps['observation'],
+                {'a': steps['observation'] + 100},
             ),
         )
         for steps in (_FIRST, _SECOND)
@@ -360,10 +368,12 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(list(steps[1]['raw']), [b'\x07\x00', b'x', b''])
 
   def test_datasets_of_an_open_file(self):
-    path = self._write({
-        name.replace('observations', 'obs'): array
-        for name, array in _ARRAYS.items()
-    })
+    path = self._write(
+        {
+            name.replace('observations', 'obs'): array
+            for name, array in _ARRAYS.items()
+        }
+    )
     with h5py.File(path, 'r') as file:
       arrays = {
           name: file[name.replace('observations', 'obs')] for name in _ARRAYS
@@ -386,7 +396,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
   def test_compressed_chunks_and_big_endian(self):
     path = self._write(
         {**_ARRAYS, 'rewards': _ARRAYS['rewards'].astype('>f8')},
-        compression='gzip', chunks=(2,),
+        compression='gzip',
+        chunks=(2,),
     )
     golden.assert_frames_equal(self, _steps(path), [_FIRST, _SECOND])
 
@@ -394,12 +405,14 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     # 30 episodes of 400 kB: a pack is about 4 MiB.
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 255, (300, 40_000)).astype(np.uint8)
-    rlds_data = flat_arrays.from_flat_arrays({
-        'observations': frames,
-        'actions': np.arange(300),
-        'rewards': np.zeros(300),
-        'terminals': np.arange(300) % 10 == 9,
-    })
+    rlds_data = flat_arrays.from_flat_arrays(
+        {
+            'observations': frames,
+            'actions': np.arange(300),
+            'rewards': np.zeros(300),
+            'terminals': np.arange(300) % 10 == 9,
+        }
+    )
     for _ in range(2):  # read twice
       episodes = list(rlds_data.as_numpy_iterator())
       self.assertLen(episodes, 30)
@@ -433,43 +446,96 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   @parameterized.named_parameters(
-      ('missing', _without('actions', action_s=np.zeros(5)),
-       'no column actions. Did you mean action_s'),
+      (
+          'missing',
+          _without('actions', action_s=np.zeros(5)),
+          'no column actions. Did you mean action_s',
+      ),
       ('no_terminals', _without('terminals'), 'no column terminals'),
-      ('rows', _without(actions=np.zeros(4)),
-       'actions has 4 rows, but terminals has 5'),
-      ('timeouts', _without(timeouts=np.zeros(6)),
-       'timeouts has 6 rows, but terminals has 5'),
-      ('next', _without(next_observations=np.zeros(3, _F32)),
-       'next_observations has 3 rows'),
-      ('next_dtype', _without(next_observations=np.zeros(5)),
-       'next_observations are float64 .*observations are float32'),
-      ('next_nest', _without('observations', **{
-          'observations/a': _OBSERVATIONS, 'observations/b': _OBSERVATIONS,
-          'next_observations/a': _OBSERVATIONS}),
-       'observations/., but no next_observations/.'),
-      ('flag', _without(terminals=np.array([0, 0, 1, 2, 0])),
-       'terminals must be 0 or 1, but is 2 in row 3'),
-      ('flag_shape', _without(timeouts=np.zeros((5, 2))),
-       'timeouts must be one bool or number a row'),
+      (
+          'rows',
+          _without(actions=np.zeros(4)),
+          'actions has 4 rows, but terminals has 5',
+      ),
+      (
+          'timeouts',
+          _without(timeouts=np.zeros(6)),
+          'timeouts has 6 rows, but terminals has 5',
+      ),
+      (
+          'next',
+          _without(next_observations=np.zeros(3, _F32)),
+          'next_observations has 3 rows',
+      ),
+      (
+          'next_dtype',
+          _without(next_observations=np.zeros(5)),
+          'next_observations are float64 .*observations are float32',
+      ),
+      (
+          'next_nest',
+          _without(
+              'observations',
+              **{
+                  'observations/a': _OBSERVATIONS,
+                  'observations/b': _OBSERVATIONS,
+                  'next_observations/a': _OBSERVATIONS,
+              },
+          ),
+          'observations/., but no next_observations/.',
+      ),
+      (
+          'flag',
+          _without(terminals=np.array([0, 0, 1, 2, 0])),
+          'terminals must be 0 or 1, but is 2 in row 3',
+      ),
+      (
+          'flag_shape',
+          _without(timeouts=np.zeros((5, 2))),
+          'timeouts must be one bool or number a row',
+      ),
       ('scalar', _without(rewards=np.array(1.0)), 'rewards must have a row'),
       ('scalar_flag', _without(terminals=True), 'terminals must have a row'),
       ('name', _without(discount=np.ones(5)), 'discount has the name'),
-      ('integers', _without(actions=np.array([1, 2, 3, 4, 5], object)),
-       'actions is an array of Python objects.* has 1, a int, in row 0'),
-      ('ragged', _without(rewards=_objects(*np.split(np.ones(15), 5))),
-       'rewards is an array of Python objects.* a ndarray, in row 0'),
-      ('flags', _without(terminals=np.array([0, 0, 1, 0, 0], object)),
-       'terminals is an array of Python objects'),
-      ('next_objects', _without(
-          next_observations=np.array([[b'a', b'b']] * 4 + [[b'a', 2]], object)),
-       'next_observations is an .* has 2, a int, in row 4'),
-      ('none', _without(**{'infos/x': _objects('a', None, 'a', None, 'b')}),
-       'infos/x is an .* has None, a NoneType, in row 1'),
-      ('times', _without(actions=np.zeros(5, 'datetime64[s]')),
-       r'actions must have a row of numbers .* is datetime64'),
-      ('long_double', _without(actions=np.zeros(5, np.longdouble)),
-       'actions must have a row of numbers or strings'),
+      (
+          'integers',
+          _without(actions=np.array([1, 2, 3, 4, 5], object)),
+          'actions is an array of Python objects.* has 1, a int, in row 0',
+      ),
+      (
+          'ragged',
+          _without(rewards=_objects(*np.split(np.ones(15), 5))),
+          'rewards is an array of Python objects.* a ndarray, in row 0',
+      ),
+      (
+          'flags',
+          _without(terminals=np.array([0, 0, 1, 0, 0], object)),
+          'terminals is an array of Python objects',
+      ),
+      (
+          'next_objects',
+          _without(
+              next_observations=np.array(
+                  [[b'a', b'b']] * 4 + [[b'a', 2]], object
+              )
+          ),
+          'next_observations is an .* has 2, a int, in row 4',
+      ),
+      (
+          'none',
+          _without(**{'infos/x': _objects('a', None, 'a', None, 'b')}),
+          'infos/x is an .* has None, a NoneType, in row 1',
+      ),
+      (
+          'times',
+          _without(actions=np.zeros(5, 'datetime64[s]')),
+          r'actions must have a row of numbers .* is datetime64',
+      ),
+      (
+          'long_double',
+          _without(actions=np.zeros(5, np.longdouble)),
+          'actions must have a row of numbers or strings',
+      ),
   )
   def test_errors(self, arrays, message):
     with self.assertRaisesRegex(ValueError, message):

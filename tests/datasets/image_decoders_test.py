@@ -27,12 +27,14 @@ def _decoder():
 class ImageDecodersTest(tf.test.TestCase):
 
   def test_which_images(self):
-    feature = tfds.features.FeaturesDict({
-        'open': _OPEN,
-        'fixed': _FIXED,
-        'x': np.int64,
-        'nest': {'open': _OPEN, 'skipped': _OPEN},
-    })
+    feature = tfds.features.FeaturesDict(
+        {
+            'open': _OPEN,
+            'fixed': _FIXED,
+            'x': np.int64,
+            'nest': {'open': _OPEN, 'skipped': _OPEN},
+        }
+    )
     found = image_decoders.decoders_of_one_size(
         feature, {'nest': {'skipped': _SKIP}}, ('steps',)
     )

@@ -37,20 +37,22 @@ class NamedRlds(tfds.core.GeneratorBasedBuilder):
 
 _FEATURES = {
     'episode_id': np.int64,
-    'steps': tfds.features.Dataset({
-        'observation': {
-            'image': tfds.features.Image(shape=(None, None, 3)),
-            'state': tfds.features.Tensor(shape=(2,), dtype=np.float64),
-            'depth': tfds.features.Tensor(
-                shape=(3, 2), dtype=np.uint16, encoding='zlib'
-            ),
-            'words': tfds.features.Text(),
-        },
-        'action': np.int32,
-        'is_first': np.bool_,
-        'label': tfds.features.ClassLabel(names=['a', 'b']),
-        'tags': tfds.features.Sequence(np.int32),
-    }),
+    'steps': tfds.features.Dataset(
+        {
+            'observation': {
+                'image': tfds.features.Image(shape=(None, None, 3)),
+                'state': tfds.features.Tensor(shape=(2,), dtype=np.float64),
+                'depth': tfds.features.Tensor(
+                    shape=(3, 2), dtype=np.uint16, encoding='zlib'
+                ),
+                'words': tfds.features.Text(),
+            },
+            'action': np.int32,
+            'is_first': np.bool_,
+            'label': tfds.features.ClassLabel(names=['a', 'b']),
+            'tags': tfds.features.Sequence(np.int32),
+        }
+    ),
 }
 
 
@@ -171,9 +173,7 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         for index in range(3)
     ]
     self.assertEqual(sum(shards, []), list(range(7)))
-    self.assertLessEqual(
-        max(map(len, shards)) - min(map(len, shards)), 1
-    )
+    self.assertLessEqual(max(map(len, shards)) - min(map(len, shards)), 1)
 
   def test_split(self):
     loaded = loading.load_episodes(self._directory, 'train[2:5]')

@@ -52,12 +52,14 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
     golden.assert_frames_equal(
         self,
         [found],
-        [{
-            'discount': discount,
-            'is_first': step == 0,
-            'is_last': step == length - 1,
-            'is_terminal': (step == length - 1) & terminal,
-        }],
+        [
+            {
+                'discount': discount,
+                'is_first': step == 0,
+                'is_last': step == length - 1,
+                'is_terminal': (step == length - 1) & terminal,
+            }
+        ],
     )
 
   @parameterized.parameters('', 'data', 'data/main_data.hdf5')
@@ -73,11 +75,13 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
       golden.assert_frames_equal(
           self,
           [[steps['observation'], steps['action'], steps['reward']]],
-          [[
-              expected['observations'],
-              _padded(expected['actions']),
-              _padded(expected['rewards']),
-          ]],
+          [
+              [
+                  expected['observations'],
+                  _padded(expected['actions']),
+                  _padded(expected['rewards']),
+              ]
+          ],
       )
       self._check_flags(steps, len(expected['observations']), terminal=True)
 
@@ -106,32 +110,32 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
       golden.assert_frames_equal(
           self,
           [{k: steps[k] for k in ('observation', 'action', 'reward', 'infos')}],
-          [{
-              'observation': {
-                  'mission': mission.astype(object),
-                  'pose': (
-                      expected['observations/pose/0'],
-                      expected['observations/pose/1'],
-                  ),
-              },
-              'action': {
-                  'grip': _padded(expected['actions/grip']),
-                  'move': _padded(expected['actions/move']),
-              },
-              'reward': _padded(expected['rewards']),
-              'infos': {
-                  'energy': expected['infos/energy'],
-                  'room': {'door': expected['infos/room/door']},
-              },
-          }],
+          [
+              {
+                  'observation': {
+                      'mission': mission.astype(object),
+                      'pose': (
+                          expected['observations/pose/0'],
+                          expected['observations/pose/1'],
+                      ),
+                  },
+                  'action': {
+                      'grip': _padded(expected['actions/grip']),
+                      'move': _padded(expected['actions/move']),
+                  },
+                  'reward': _padded(expected['rewards']),
+                  'infos': {
+                      'energy': expected['infos/energy'],
+                      'room': {'door': expected['infos/room/door']},
+                  },
+              }
+          ],
       )
 
   def _changed(self, change):
     """Returns the path of a copy of a data set, in which `change` is made."""
     path = os.path.join(self.create_tempdir().full_path, 'main_data.hdf5')
-    shutil.copy(
-        os.path.join(_DATA, 'cartpole', 'data', 'main_data.hdf5'), path
-    )
+    shutil.copy(os.path.join(_DATA, 'cartpole', 'data', 'main_data.hdf5'), path)
     with h5py.File(path, 'a') as file:
       change(file)
     return path
@@ -171,15 +175,17 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
     golden.assert_frames_equal(
         self,
         [steps],
-        [{
-            'observation': _expected('cartpole', 0)['observations'][:1],
-            'action': np.zeros(1, np.int64),
-            'reward': np.zeros(1),
-            'discount': np.ones(1, np.float32),
-            'is_first': np.array([True]),
-            'is_last': np.array([True]),
-            'is_terminal': np.array([False]),
-        }],
+        [
+            {
+                'observation': _expected('cartpole', 0)['observations'][:1],
+                'action': np.zeros(1, np.int64),
+                'reward': np.zeros(1),
+                'discount': np.ones(1, np.float32),
+                'is_first': np.array([True]),
+                'is_last': np.array([True]),
+                'is_terminal': np.array([False]),
+            }
+        ],
     )
 
   def _replace(self, name, array):
@@ -192,10 +198,18 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('missing', 'episode_0/actions', None, 'has no actions'),
-      ('rows', 'episode_0/actions', np.zeros(3, np.int64),
-       'episode_0/actions has 3 rows, but terminations has 18'),
-      ('early', 'episode_0/terminations', np.arange(18) == 4,
-       'episode_0 has a termination in row 4, but 18 rows'),
+      (
+          'rows',
+          'episode_0/actions',
+          np.zeros(3, np.int64),
+          'episode_0/actions has 3 rows, but terminations has 18',
+      ),
+      (
+          'early',
+          'episode_0/terminations',
+          np.arange(18) == 4,
+          'episode_0 has a termination in row 4, but 18 rows',
+      ),
   )
   def test_errors(self, name, array, message):
     path = self._changed(self._replace(name, array))
@@ -203,12 +217,24 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
       minari.load_minari(path)
 
   @parameterized.named_parameters(
-      ('missing', 'episode_1/actions', None,
-       'episode_1 has no actions, which the first episode has'),
-      ('rows', 'episode_1/observations', np.zeros((14, 4), np.float32),
-       r'observations has 14 rows, but terminations has 14: expected \(15,\)'),
-      ('dtype', 'episode_1/observations', np.zeros((15, 4)),
-       'observations are float64'),
+      (
+          'missing',
+          'episode_1/actions',
+          None,
+          'episode_1 has no actions, which the first episode has',
+      ),
+      (
+          'rows',
+          'episode_1/observations',
+          np.zeros((14, 4), np.float32),
+          r'observations has 14 rows, but terminations has 14: expected \(15,\)',
+      ),
+      (
+          'dtype',
+          'episode_1/observations',
+          np.zeros((15, 4)),
+          'observations are float64',
+      ),
   )
   def test_errors_while_iterating(self, name, array, message):
     path = self._changed(self._replace(name, array))

@@ -72,9 +72,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     second = next(aligned['other'].as_numpy_iterator())
     self.assertEqual(second.element[1]['a'], 0)
     self.assertAllEqual(second.element[1]['b'], [4, 5])
-    self.assertFalse(
-        second.mask['1/a' if kind == 'tuple' else 'right/a']
-    )
+    self.assertFalse(second.mask['1/a' if kind == 'tuple' else 'right/a'])
 
   @parameterized.parameters(('element', None), ('subbatch', 2))
   def test_bare_tensors(self, level, subbatch_size):
@@ -96,15 +94,15 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_bare_tensors_that_differ(self):
     with self.assertRaisesRegex(ValueError, r'element: a has int64 \(\), b'):
-      mixtures.mix_datasets({
-          'a': tf.data.Dataset.range(4),
-          'b': tf.data.Dataset.from_tensors('x'),
-      })
+      mixtures.mix_datasets(
+          {
+              'a': tf.data.Dataset.range(4),
+              'b': tf.data.Dataset.from_tensors('x'),
+          }
+      )
     open_size = tf.data.Dataset.range(4).batch(3)
     with self.assertRaisesRegex(ValueError, 'but the element is of'):
-      mixtures.mix_datasets(
-          {'a': open_size}, level='subbatch', subbatch_size=2
-      )
+      mixtures.mix_datasets({'a': open_size}, level='subbatch', subbatch_size=2)
 
   def test_what_only_one_knows_is_open(self):
     known = tf.data.Dataset.from_tensors({'x': np.zeros([3, 2])})
@@ -119,9 +117,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
         {'x': tf.TensorSpec([None, 2], tf.float64)},
     )
     self.assertEqual(mixture.element_spec.mask, {})
-    self.assertEqual(
-        sorted(len(row.element['x']) for row in mixture), [3, 6]
-    )
+    self.assertEqual(sorted(len(row.element['x']) for row in mixture), [3, 6])
 
   def test_differences_are_listed_by_path(self):
     a = {
@@ -133,10 +129,12 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
         't': (1,),
     }
     with self.assertRaises(ValueError) as caught:
-      alignment.align({
-          'first': tf.data.Dataset.from_tensors(a),
-          'second': tf.data.Dataset.from_tensors(b),
-      })
+      alignment.align(
+          {
+              'first': tf.data.Dataset.from_tensors(a),
+              'second': tf.data.Dataset.from_tensors(b),
+          }
+      )
     message = str(caught.exception)
     for line in (
         'x/image: first has float64 (4, 4, 3), second has float64 (8, 8, 3)',
@@ -180,9 +178,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     pairs = np.bincount(
         [2 * one[0] + two[0] for one, two in zip(rows[::2], rows[1::2])]
     )
-    self.assertLess(
-        _chi_squared(pairs, [1 / 16, 3 / 16, 3 / 16, 9 / 16]), 16.3
-    )
+    self.assertLess(_chi_squared(pairs, [1 / 16, 3 / 16, 3 / 16, 9 / 16]), 16.3)
 
   def test_frequencies_of_three_sources(self):
     mixture = mixtures.mix_datasets(

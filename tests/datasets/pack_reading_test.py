@@ -23,32 +23,36 @@ _FEATURES = {
         'solved': np.bool_,
         'map': tfds.features.Image(shape=(2, 3, 1)),
     },
-    'steps': tfds.features.Dataset({
-        'observation': {
-            'image': tfds.features.Image(shape=(4, 5, 3)),
-            'state': tfds.features.Tensor(shape=(3, 2), dtype=np.float64),
-            'depth': tfds.features.Tensor(
-                shape=(3, 2), dtype=np.uint16, encoding='zlib'
-            ),
-            'mask': tfds.features.Tensor(
-                shape=(4,), dtype=np.bool_, encoding='bytes'
-            ),
-            'words': tfds.features.Text(),
-        },
-        'action': tfds.features.Tensor(shape=(1,), dtype=np.int8),
-        'reward': np.float32,
-        'count': np.uint64,
-        'is_first': np.bool_,
-        'box': tfds.features.BBoxFeature(),
-        'label': tfds.features.ClassLabel(names=['a', 'b']),
-    }),
+    'steps': tfds.features.Dataset(
+        {
+            'observation': {
+                'image': tfds.features.Image(shape=(4, 5, 3)),
+                'state': tfds.features.Tensor(shape=(3, 2), dtype=np.float64),
+                'depth': tfds.features.Tensor(
+                    shape=(3, 2), dtype=np.uint16, encoding='zlib'
+                ),
+                'mask': tfds.features.Tensor(
+                    shape=(4,), dtype=np.bool_, encoding='bytes'
+                ),
+                'words': tfds.features.Text(),
+            },
+            'action': tfds.features.Tensor(shape=(1,), dtype=np.int8),
+            'reward': np.float32,
+            'count': np.uint64,
+            'is_first': np.bool_,
+            'box': tfds.features.BBoxFeature(),
+            'label': tfds.features.ClassLabel(names=['a', 'b']),
+        }
+    ),
 }
 _VECTORS = {
     'episode_id': np.int64,
-    'steps': tfds.features.Dataset({
-        'observation': tfds.features.Tensor(shape=(3,), dtype=np.float32),
-        'reward': np.float32,
-    }),
+    'steps': tfds.features.Dataset(
+        {
+            'observation': tfds.features.Tensor(shape=(3,), dtype=np.float32),
+            'reward': np.float32,
+        }
+    ),
 }
 _SKIP = tfds.decode.SkipDecoding()
 
@@ -252,13 +256,15 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
     tfds_files.write_records(
         directory,
         _VECTORS,
-        [[
-            _record(zeros([2, 3]), [0, 1], 0),
-            _record(zeros([1, 3]), [2, 3], 1),
-            _record(zeros([3, 3]), [], 2),
-            _record(zeros([1, 3]), [4], 3),
-            _record(zeros([2, 3]), [5, 6], 4),
-        ]],
+        [
+            [
+                _record(zeros([2, 3]), [0, 1], 0),
+                _record(zeros([1, 3]), [2, 3], 1),
+                _record(zeros([3, 3]), [], 2),
+                _record(zeros([1, 3]), [4], 3),
+                _record(zeros([2, 3]), [5, 6], 4),
+            ]
+        ],
     )
     packs = self._assert_same(loading.load_episodes(directory))
     self.assertEqual(

@@ -210,9 +210,7 @@ class FingerprintTest(parameterized.TestCase):
       ('shuffle', lambda: _range().shuffle(3), 'has no seed'),
       (
           'random_in_a_function',
-          lambda: _range().flat_map(
-              lambda _: tf.data.Dataset.random().take(1)
-          ),
+          lambda: _range().flat_map(lambda _: tf.data.Dataset.random().take(1)),
           'in a function',
       ),
       (

@@ -21,10 +21,12 @@ class PythonPacksTest(tf.test.TestCase):
 
   def test_episodes(self):
     dataset = python_packs.to_episodes(
-        lambda: iter([
-            _pack(0, [3, 1], [True, False], [7, 8]),
-            _pack(4, [2], [False], [9]),
-        ]),
+        lambda: iter(
+            [
+                _pack(0, [3, 1], [True, False], [7, 8]),
+                _pack(4, [2], [False], [9]),
+            ]
+        ),
         {'reward': tf.TensorSpec([], tf.float32)},
         3,
     )
@@ -51,10 +53,12 @@ class PythonPacksTest(tf.test.TestCase):
 
   def test_packs(self):
     dataset = python_packs.to_episodes(
-        lambda: iter([
-            _pack(0, [1, 0, 3], [True, True, False], [7, 8, 9]),
-            _pack(4, [2, 0], [True, False], [1, 2]),
-        ]),
+        lambda: iter(
+            [
+                _pack(0, [1, 0, 3], [True, True, False], [7, 8, 9]),
+                _pack(4, [2, 0], [True, False], [1, 2]),
+            ]
+        ),
         {'reward': tf.TensorSpec([], tf.float32)},
         5,
     )

@@ -44,7 +44,10 @@ class RecordLengthsTest(parameterized.TestCase, tf.test.TestCase):
     whole = os.path.getsize(path)
     # A record has 16 bytes besides its own.
     for size, expected in (
-        (whole, [3, 5, 7]), (whole - 1, [3, 5]), (19 + 10, [3]), (0, [])
+        (whole, [3, 5, 7]),
+        (whole - 1, [3, 5]),
+        (19 + 10, [3]),
+        (0, []),
     ):
       os.truncate(path, size)
       found = record_lengths.read_lengths(path, 9)
@@ -58,9 +61,7 @@ class RecordLengthsTest(parameterized.TestCase, tf.test.TestCase):
   def test_most_bytes_of_one_file(self):
     lengths = np.array([1, 5, 7, 1, 6, 6])
     for size, expected in (1, 7), (2, 12), (3, 14), (6, 26), (9, 26):
-      self.assertEqual(
-          record_lengths.most_bytes([lengths], size, 16), expected
-      )
+      self.assertEqual(record_lengths.most_bytes([lengths], size, 16), expected)
 
   def test_equal_records_make_no_batch_seem_larger(self):
     files = [np.full(100, 10)] * 20

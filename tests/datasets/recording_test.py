@@ -14,7 +14,6 @@ import tensorflow as tf
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
 
-
 _NUM_STEPS = 4
 
 # The process dies in its third episode, as by `kill -9`.
@@ -101,9 +100,7 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllClose(steps['observation'][-1], observation)
       is_terminal = not info.get('TimeLimit.truncated', False)
       self.assertEqual(is_terminal, name == 'CartPole-v1')
-      self.assertAllEqual(
-          steps['is_first'], [True] + [False] * transitions
-      )
+      self.assertAllEqual(steps['is_first'], [True] + [False] * transitions)
       self.assertAllEqual(steps['is_last'], [False] * transitions + [True])
       self.assertAllEqual(
           steps['is_terminal'], [False] * transitions + [is_terminal]

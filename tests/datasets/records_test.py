@@ -47,9 +47,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls._directory = os.path.join(
-        tf.compat.v1.test.get_temp_dir(), 'records'
-    )
+    cls._directory = os.path.join(tf.compat.v1.test.get_temp_dir(), 'records')
     tfds_files.write(
         cls._directory,
         _FEATURES,
@@ -76,8 +74,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     with mock.patch.object(records, '_batch_size', return_value=512):
       batches = list(_batches(directory, 1000, add_tfds_id=True))
     found = [
-        [len(record) for record in batch['record'].numpy()]
-        for batch in batches
+        [len(record) for record in batch['record'].numpy()] for batch in batches
     ]
     # Those that begin within the same 1000 bytes.
     self.assertEqual(

@@ -16,8 +16,18 @@ from tests import golden
 from tests import ways
 
 _NUMBERS = (
-    np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
-    np.int64, np.uint64, np.float16, np.float32, np.float64,
+    np.bool_,
+    np.int8,
+    np.uint8,
+    np.int16,
+    np.uint16,
+    np.int32,
+    np.uint32,
+    np.int64,
+    np.uint64,
+    np.float16,
+    np.float32,
+    np.float64,
 )  # pyformat: disable
 
 
@@ -77,12 +87,16 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   def test_every_value_comes_back(self, form):
     rng = np.random.default_rng(0)
     episodes = [_episode(rng, length) for length in (3, 1, 4)]
-    rlds_data = form(episodes).enumerate().map(
-        lambda index, episode: {
-            **episode,
-            'id': tf.strings.as_string(index),
-            'info': {'score': tf.cast(index, tf.float64) / 3},
-        }
+    rlds_data = (
+        form(episodes)
+        .enumerate()
+        .map(
+            lambda index, episode: {
+                **episode,
+                'id': tf.strings.as_string(index),
+                'info': {'score': tf.cast(index, tf.float64) / 3},
+            }
+        )
     )
     directory = self._directory()
     self.assertEqual(saving.save_episodes(rlds_data, directory), directory)
@@ -257,7 +271,8 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       (
           'no_strings',
           lambda s: {
-              **s, 'x': tf.strings.as_string(s['reward'])[:, None][:, :0]
+              **s,
+              'x': tf.strings.as_string(s['reward'])[:, None][:, :0],
           },
           'steps/x cannot be written: it holds strings',
       ),

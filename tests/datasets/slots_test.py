@@ -9,10 +9,12 @@ from rlds2reverb.datasets import slots
 
 def _batch(sizes, **kwargs):
   """Returns the sizes of the records in each batch of records of some sizes."""
-  dataset = tf.data.Dataset.from_tensor_slices({
-      'record': [b'x' * size for size in sizes],
-      'name': list(map(str, sizes)),
-  })
+  dataset = tf.data.Dataset.from_tensor_slices(
+      {
+          'record': [b'x' * size for size in sizes],
+          'name': list(map(str, sizes)),
+      }
+  )
   found = []
   for batch in slots.batch_by_bytes(dataset, 'record', **kwargs):
     batch = slots.without_fillers(batch, 'record')

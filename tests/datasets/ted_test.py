@@ -24,12 +24,16 @@ _FLAT = {
 
 def _with_metadata(episodes, form=golden.stacked):
   """Returns a data set in which the episodes have fields of their own."""
-  return form(episodes).enumerate().map(
-      lambda index, episode: {
-          **episode,
-          'episode_id': index,
-          'source': {'file': tf.strings.as_string(index)},
-      }
+  return (
+      form(episodes)
+      .enumerate()
+      .map(
+          lambda index, episode: {
+              **episode,
+              'episode_id': index,
+              'source': {'file': tf.strings.as_string(index)},
+          }
+      )
   )
 
 
@@ -81,9 +85,7 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_there_and_back(self, run):
     def go(episode):
-      return {
-          form: ted.from_ted(ted.to_ted(episode, form)) for form in _FORMS
-      }
+      return {form: ted.from_ted(ted.to_ted(episode, form)) for form in _FORMS}
 
     for steps, found in zip(_random_episodes(), run(go, _random_episodes())):
       for form in _FORMS:
@@ -111,15 +113,11 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
         found['reward'], tf.ragged.constant([[1, 2, 3, 4, 5], [10, 20, 30]])
     )
 
-  @parameterized.product(
-      form=_FORMS, layout=(golden.stacked, golden.nested)
-  )
+  @parameterized.product(form=_FORMS, layout=(golden.stacked, golden.nested))
   def test_there_and_back(self, form, layout):
     data = _with_metadata(_random_episodes(), layout)
     back = ted.split_ted(ted.join_ted(data, form))
-    _assert_episodes_equal(
-        self, back, _with_metadata(_random_episodes())
-    )
+    _assert_episodes_equal(self, back, _with_metadata(_random_episodes()))
 
   @parameterized.parameters(*_FORMS)
   def test_a_nest_alone_has_zeros_in_the_last_step(self, form):
@@ -150,16 +148,18 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
 class FromTedTest(tf.test.TestCase):
 
   def test_a_nest_of_torchrls_own(self):
-    found = ted.from_ted({
-        'pixels': np.array([[1.0], [2.0]]),
-        'action': np.array([3, 4]),
-        'next': {
-            'pixels': np.array([[2.0], [5.0]]),
-            'reward': np.array([[1.0], [2.0]]),
-            'done': np.array([[False], [True]]),
-            'terminated': np.array([[False], [True]]),
-        },
-    })['steps']
+    found = ted.from_ted(
+        {
+            'pixels': np.array([[1.0], [2.0]]),
+            'action': np.array([3, 4]),
+            'next': {
+                'pixels': np.array([[2.0], [5.0]]),
+                'reward': np.array([[1.0], [2.0]]),
+                'done': np.array([[False], [True]]),
+                'terminated': np.array([[False], [True]]),
+            },
+        }
+    )['steps']
     self.assertAllEqual(found['pixels'], [[1], [2], [5]])
     self.assertAllEqual(found['action'], [3, 4, 0])
     self.assertAllEqual(found['reward'], [[1], [2], [0]])
@@ -169,7 +169,7 @@ class FromTedTest(tf.test.TestCase):
 
   def test_without_next(self):
     data = ted.join_ted(golden.stacked([contract.A])).data
-    with self.assertRaisesRegex(ValueError, "in 'next', but has .*\"flat\""):
+    with self.assertRaisesRegex(ValueError, 'in \'next\', but has .*"flat"'):
       ted.from_ted(data)
     with self.assertRaisesRegex(ValueError, 'where episodes end'):
       ted.from_ted({'observation': [1], 'next': {'observation': [2]}})
@@ -188,7 +188,7 @@ class FromTedTest(tf.test.TestCase):
 
   def test_several_episodes(self):
     joined = ted.join_ted(golden.stacked([contract.A, contract.B]))
-    for given in (joined, ), (joined.data, 'flat'):
+    for given in (joined,), (joined.data, 'flat'):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'There must be one episode'
       ):

@@ -20,7 +20,12 @@ _ARCHIVE = os.path.join(
     'torchrl.zip',
 )
 _STORAGES = (
-    'flat', 'flat_room', 'flat_ring', 'nested', 'nested_room', 'hdf5',
+    'flat',
+    'flat_room',
+    'flat_ring',
+    'nested',
+    'nested_room',
+    'hdf5',
     'transitions',
 )
 _FORMATS = ('flat', 'nested', 'hdf5')
@@ -32,7 +37,8 @@ def _keep_numbers(steps):
   return {
       **steps,
       'observation': {
-          'camera': observation['camera'], 'pose': observation['pose'][0]
+          'camera': observation['camera'],
+          'pose': observation['pose'][0],
       },
       'action': {'gripper': action[0]['gripper'], 'arm': action[1]},
       'state': steps['state']['h'],
@@ -48,21 +54,27 @@ def _random_data(form=golden.stacked):
   empty = tf.nest.map_structure(lambda leaf: leaf[:0], episodes[0])
   unfinished = {**episodes[1], 'is_last': np.zeros(4, bool)}
   unfinished['is_terminal'] = np.zeros(4, bool)
-  return form([*episodes, empty, unfinished]).enumerate().map(
-      lambda index, episode: {
-          **episode,
-          'episode_id': index,
-          'source': {'file': tf.strings.as_string(index) + '\0'},
-          'scale': tf.cast(index, tf.bfloat16),
-      }
+  return (
+      form([*episodes, empty, unfinished])
+      .enumerate()
+      .map(
+          lambda index, episode: {
+              **episode,
+              'episode_id': index,
+              'source': {'file': tf.strings.as_string(index) + '\0'},
+              'scale': tf.cast(index, tf.bfloat16),
+          }
+      )
   )
 
 
 def _vectors(episodes):
-  return golden.stacked([
-      {**steps, 'observation': steps['observation'][:, None]}
-      for steps in episodes
-  ])
+  return golden.stacked(
+      [
+          {**steps, 'observation': steps['observation'][:, None]}
+          for steps in episodes
+      ]
+  )
 
 
 class LoadTest(parameterized.TestCase, tf.test.TestCase):
@@ -222,9 +234,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertEqual(meta['shape'], [2] if nested else [])
     if nested:
-      self.assertEqual(
-          read('observation.shape.memmap', np.int64), [6, 1, 4, 1]
-      )
+      self.assertEqual(read('observation.shape.memmap', np.int64), [6, 1, 4, 1])
 
   def test_what_cannot_be_written(self):
     folder = os.path.join(self.create_tempdir().full_path, 'saved')

@@ -26,18 +26,24 @@ _DIRECTORY = flags.DEFINE_string(
 class _Rooms(gymnasium.Env):
   """Spaces of every kind; its values tell the episode and the step."""
 
-  observation_space = gymnasium.spaces.Dict({
-      'camera': gymnasium.spaces.Box(0, 255, (32, 32), np.uint8),
-      'mission': gymnasium.spaces.Text(20),
-      'pose': gymnasium.spaces.Tuple([
-          gymnasium.spaces.Box(-1e3, 1e3, (2,), np.float64),
-          gymnasium.spaces.Discrete(100),
-      ]),
-  })
-  action_space = gymnasium.spaces.Dict({
-      'grip': gymnasium.spaces.Discrete(2),
-      'move': gymnasium.spaces.Box(-1, 1, (2,), np.float32),
-  })
+  observation_space = gymnasium.spaces.Dict(
+      {
+          'camera': gymnasium.spaces.Box(0, 255, (32, 32), np.uint8),
+          'mission': gymnasium.spaces.Text(20),
+          'pose': gymnasium.spaces.Tuple(
+              [
+                  gymnasium.spaces.Box(-1e3, 1e3, (2,), np.float64),
+                  gymnasium.spaces.Discrete(100),
+              ]
+          ),
+      }
+  )
+  action_space = gymnasium.spaces.Dict(
+      {
+          'grip': gymnasium.spaces.Discrete(2),
+          'move': gymnasium.spaces.Box(-1, 1, (2,), np.float32),
+      }
+  )
 
   def __init__(self):
     self._episode = -1
@@ -53,7 +59,11 @@ class _Rooms(gymnasium.Env):
     self._step += 1
     is_terminal = self._episode == 1 and self._step == 4
     return (
-        self._observation(), 0.5 * self._step, is_terminal, False, self._info()
+        self._observation(),
+        0.5 * self._step,
+        is_terminal,
+        False,
+        self._info(),
     )
 
   def _observation(self):

@@ -96,7 +96,9 @@ class EpisodeBlocksTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
       (f'{name}_{length}', form, length)
-      for (name, form), length in itertools.product(_FORMS, (1, 3, 5, 100, None))
+      for (name, form), length in itertools.product(
+          _FORMS, (1, 3, 5, 100, None)
+      )
   )
   def test_block_lengths(self, form, block_length):
     lengths = [5, 1, 3, 6, 10]
@@ -181,10 +183,7 @@ class EpisodeBlocksTest(tf.test.TestCase, parameterized.TestCase):
     for (name, form), lengths in zip(_FORMS, ([40], [31, 9])):
       with self.subTest(name):
         self.assertEqual(
-            [
-                len(block.steps['action'])
-                for block in _blocks(form([episode]))
-            ],
+            [len(block.steps['action']) for block in _blocks(form([episode]))],
             lengths,
         )
 
@@ -342,9 +341,7 @@ class ChangedStepsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_nan_discount_is_no_change(self):
     episode = golden.make_episode([1, 1, 1, np.nan, 1], terminal=False)
-    self.assertLen(
-        list(_blocks(golden.nested([episode]), block_length=2)), 3
-    )
+    self.assertLen(list(_blocks(golden.nested([episode]), block_length=2)), 3)
 
   @parameterized.named_parameters(
       ('within_a_block', (6, 6, 5)),

@@ -52,5 +52,6 @@ class WithFollowingStepTest(tf.test.TestCase, parameterized.TestCase):
         [1, 1 if join_episodes else 0, 0.9, 0],
     )
 
+
 if __name__ == '__main__':
   tf.test.main()

@@ -69,7 +69,8 @@ class TakeFilledTest(parameterized.TestCase, tf.test.TestCase):
   def test_static_shapes(self):
     @tf.function(
         input_signature=[
-            tf.TensorSpec([None, 3, None]), tf.TensorSpec([None], tf.int64)
+            tf.TensorSpec([None, 3, None]),
+            tf.TensorSpec([None], tf.int64),
         ]
     )
     def take(rows, starts):
@@ -100,13 +101,15 @@ class TakeWindowsTest(parameterized.TestCase, tf.test.TestCase):
           [leaf.shape[1] for leaf in tf.nest.flatten(mapped.element_spec)],
           [length] * len(tf.nest.flatten(steps)),
       )
-      expected = contract.stack([
-          tf.nest.map_structure(
-              lambda leaf: leaf[np.minimum(start + np.arange(length), count - 1)],  # pylint: disable=cell-var-from-loop
-              steps,
-          )
-          for start in starts
-      ])
+      expected = contract.stack(
+          [
+              tf.nest.map_structure(
+                  lambda leaf: leaf[np.minimum(start + np.arange(length), count - 1)],  # pylint: disable=cell-var-from-loop
+                  steps,
+              )
+              for start in starts
+          ]
+      )
       for taken in (take(rows, tf.constant(starts)), *mapped):
         contract.assert_equal(
             self,
@@ -116,9 +119,7 @@ class TakeWindowsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_windows_that_do_not_reach_the_end(self):
     taken = gathering.take_windows(tf.range(1000), tf.range(30, 50), 64, 1)
-    self.assertAllEqual(
-        taken, np.arange(30, 50)[:, None] + np.arange(64)[None]
-    )
+    self.assertAllEqual(taken, np.arange(30, 50)[:, None] + np.arange(64)[None])
 
   def test_zeros_unless(self):
     found = gathering.zeros_unless(

@@ -23,9 +23,7 @@ def _data_set(*lengths):
         lambda: tf.data.experimental.to_variant(steps),
     )
     return {
-        'steps': tf.data.experimental.from_variant(
-            variant, steps.element_spec
-        ),
+        'steps': tf.data.experimental.from_variant(variant, steps.element_spec),
         'name': tf.strings.as_string(first),
     }
 
@@ -38,9 +36,11 @@ def _groups(rlds_data, max_steps, **kwargs):
   """Returns the lengths, the first index, and the steps of each group."""
   groups = nested_groups.group_episodes(rlds_data, max_steps, **kwargs)
   return [
-      (group.lengths.numpy().tolist(), int(group.first), list(
-          group.steps.as_numpy_iterator()
-      ))
+      (
+          group.lengths.numpy().tolist(),
+          int(group.first),
+          list(group.steps.as_numpy_iterator()),
+      )
       for group in groups
   ]
 
@@ -50,9 +50,11 @@ class GroupEpisodesTest(tf.test.TestCase):
   def test_few_steps_come_together(self):
     self.assertEqual(
         _groups(_data_set(2, 1, 0, 3, 4, 1), 5),
-        [([2, 1, 0], 0, [0, 1, 2]), ([3], 3, [3, 4, 5]), ([4, 1], 4, [
-            6, 7, 8, 9, 10
-        ])],
+        [
+            ([2, 1, 0], 0, [0, 1, 2]),
+            ([3], 3, [3, 4, 5]),
+            ([4, 1], 4, [6, 7, 8, 9, 10]),
+        ],
     )
 
   def test_a_long_episode_is_alone(self):

@@ -38,9 +38,7 @@ class OutcomesTest(tf.test.TestCase):
     self.assertAllEqual(found, (0.0, 0, True))
 
   def test_float32_rewards_are_added_exactly(self):
-    steps = _steps(
-        np.float32([2**24, 1, 1, 0]), [0, 0, 0, 1], [0, 0, 0, 0]
-    )
+    steps = _steps(np.float32([2**24, 1, 1, 0]), [0, 0, 0, 1], [0, 0, 0, 0])
     self.assertEqual(outcomes.outcome(steps).undiscounted_return, 2**24 + 2)
 
   def test_what_has_no_return(self):

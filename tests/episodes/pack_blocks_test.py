@@ -44,12 +44,14 @@ def _blocks(pack_size, episodes=_EPISODES, **kwargs):
   found = []
   for block in dataset:
     assert len(block.outline['is_first']) == len(block.steps['action']) + 1
-    found.append((
-        block.episode.numpy().tolist(),
-        block.row_splits.numpy().tolist(),
-        block.steps['action'].numpy().tolist(),
-        block.fault.numpy().decode(),
-    ))
+    found.append(
+        (
+            block.episode.numpy().tolist(),
+            block.row_splits.numpy().tolist(),
+            block.steps['action'].numpy().tolist(),
+            block.fault.numpy().decode(),
+        )
+    )
   return found
 
 

@@ -23,7 +23,9 @@ class ToPairTest(tf.test.TestCase):
       self.assertAllEqual(pair, expected)
 
   def test_in_map(self):
-    pairs = tf.data.Dataset.range(3).map(lambda index: seeds.to_pair((7, index)))
+    pairs = tf.data.Dataset.range(3).map(
+        lambda index: seeds.to_pair((7, index))
+    )
     self.assertAllEqual(list(pairs), [[7, 0], [7, 1], [7, 2]])
     self.assertEqual(pairs.element_spec, tf.TensorSpec([2], tf.int64))
     alone = tf.data.Dataset.range(3).map(seeds.to_pair)

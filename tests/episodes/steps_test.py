@@ -28,9 +28,7 @@ class StackStepsTest(tf.test.TestCase, parameterized.TestCase):
     if eagerly:
       stacked = [steps_lib.stack_steps(e['steps']) for e in rlds_data]
     else:
-      stacked = list(
-          rlds_data.map(lambda e: steps_lib.stack_steps(e['steps']))
-      )
+      stacked = list(rlds_data.map(lambda e: steps_lib.stack_steps(e['steps'])))
     self.assertLen(stacked, 2)
     for steps, episode in zip(stacked, episodes):
       self.assertAllEqual(sorted(steps), sorted(episode))
@@ -38,14 +36,17 @@ class StackStepsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(steps[name], leaf)
         self.assertEqual(steps[name].dtype, leaf.dtype)
 
-
   def test_steps_that_end_in_a_map(self):
-    rlds_data = tf.data.Dataset.from_tensors([0, 1, 64, 150]).unbatch().map(
-        lambda count: {
-            'steps': tf.data.Dataset.range(tf.cast(count, tf.int64)).map(
-                lambda index: {'x': tf.fill([2], index)}
-            )
-        }
+    rlds_data = (
+        tf.data.Dataset.from_tensors([0, 1, 64, 150])
+        .unbatch()
+        .map(
+            lambda count: {
+                'steps': tf.data.Dataset.range(tf.cast(count, tf.int64)).map(
+                    lambda index: {'x': tf.fill([2], index)}
+                )
+            }
+        )
     )
     stacked = rlds_data.map(lambda e: steps_lib.stack_steps(e['steps']))
     self.assertEqual(
@@ -112,9 +113,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(*steps_lib.get_rlds_step_features())
   def test_missing_feature(self, feature):
     episode = {
-        name: leaf
-        for name, leaf in golden.COMPLETE.items()
-        if name != feature
+        name: leaf for name, leaf in golden.COMPLETE.items() if name != feature
     }
     with self.assertRaises(ValueError) as theirs:
       original.create_trajectory_data_spec(golden.nested([episode]))
@@ -286,10 +285,12 @@ class FieldsTest(tf.test.TestCase):
 class ZerosTest(tf.test.TestCase):
 
   def test_open_dimensions_are_zero(self):
-    found = steps_lib.zeros({
-        'a': tf.TensorSpec([None, 3], tf.int64),
-        'b': (tf.TensorSpec([2], tf.string),),
-    })
+    found = steps_lib.zeros(
+        {
+            'a': tf.TensorSpec([None, 3], tf.int64),
+            'b': (tf.TensorSpec([2], tf.string),),
+        }
+    )
     self.assertEqual(found['a'].shape, [0, 3])
     self.assertEqual(found['a'].dtype, tf.int64)
     self.assertAllEqual(found['b'][0], [b'', b''])

@@ -34,10 +34,12 @@ class FieldSourcesTest(tf.test.TestCase):
     self.assertEqual(set(_read('b')), {'c'})
 
   def test_constants_dicts_and_functions(self):
-    found = _read({
-        'constant': 2.5,
-        'function': lambda episode: episode['steps']['a'] * 2,
-    })
+    found = _read(
+        {
+            'constant': 2.5,
+            'function': lambda episode: episode['steps']['a'] * 2,
+        }
+    )
     self.assertAllEqual(found['constant'], [2.5, 2.5, 2.5])
     self.assertAllEqual(found['function'], [2, 4, 6])
 
@@ -68,9 +70,7 @@ class FieldSourcesTest(tf.test.TestCase):
   def test_used(self):
     nest = field_sources.nest_of(_EPISODE)
     resolved = field_sources.resolve(['a', {'x': '../goal'}, 3], nest, [])
-    self.assertEqual(
-        field_sources.used(resolved), [('a',), ('..', 'goal')]
-    )
+    self.assertEqual(field_sources.used(resolved), [('a',), ('..', 'goal')])
 
   def test_describe(self):
     self.assertCountEqual(

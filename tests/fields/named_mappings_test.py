@@ -62,7 +62,9 @@ class LoadMappingTest(parameterized.TestCase):
   def test_gin_reads_the_same(self, name):
     folder = named_mappings.config_folder()
     gin.parse_config_file(os.path.join(folder, f'{name}.gin'))
-    self.assertEqual(step_mapping.StepMapping(), named_mappings.load_mapping(name))
+    self.assertEqual(
+        step_mapping.StepMapping(), named_mappings.load_mapping(name)
+    )
 
   def test_by_path(self):
     path = self._write("""
@@ -117,9 +119,7 @@ class LoadMappingTest(parameterized.TestCase):
     )
     self.assertEqual(
         changed,
-        dataclasses.replace(
-            bridge, discount='gamma', cast={'int32': 'int64'}
-        ),
+        dataclasses.replace(bridge, discount='gamma', cast={'int32': 'int64'}),
     )
     self.assertNotEqual(changed, bridge)
     with self.assertRaisesRegex(

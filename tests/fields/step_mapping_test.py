@@ -105,28 +105,32 @@ def _expected_hard(episode):
   rows = []
   for t in range(length):
     pose, angle = own['obs']['pose']
-    rows.append({
-        'observation': {
-            'robot': np.float32([*pose[t], angle[t], own['a:gripper'][t]]),
-            'image': own['obs']['camera/rgb'][t],
-            'language': {
-                'step': own['obs']['words'][t],
-                'task': episode['task'].item(),
+    rows.append(
+        {
+            'observation': {
+                'robot': np.float32([*pose[t], angle[t], own['a:gripper'][t]]),
+                'image': own['obs']['camera/rgb'][t],
+                'language': {
+                    'step': own['obs']['words'][t],
+                    'task': episode['task'].item(),
+                },
+                'extrinsics': np.float32(episode['camera']['extrinsics']),
+                'one': np.int32(1),
             },
-            'extrinsics': np.float32(episode['camera']['extrinsics']),
-            'one': np.int32(1),
-        },
-        'action': {
-            'vector': np.float32([own['a']['count'][t], *own['a']['delta'][t]]),
-            'gripper': own['a:gripper'][t],
-        },
-        'reward': np.float32(own['r'][t][0]),
-        'discount': np.float32(0 if t >= length - 2 else 1),
-        'is_first': np.bool_(t == 0),
-        'is_last': np.bool_(t == length - 1),
-        'is_terminal': np.bool_(t == length - 1),
-        'policy_info': np.float32(pose[t]),
-    })
+            'action': {
+                'vector': np.float32(
+                    [own['a']['count'][t], *own['a']['delta'][t]]
+                ),
+                'gripper': own['a:gripper'][t],
+            },
+            'reward': np.float32(own['r'][t][0]),
+            'discount': np.float32(0 if t >= length - 2 else 1),
+            'is_first': np.bool_(t == 0),
+            'is_last': np.bool_(t == length - 1),
+            'is_terminal': np.bool_(t == length - 1),
+            'policy_info': np.float32(pose[t]),
+        }
+    )
   return rows
 
 
@@ -148,8 +152,13 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     for mapping in (
         _HARD,
         dataclasses.replace(
-            _HARD, reward=None, is_first='reached', is_last='a:gripper',
-            is_terminal=None, policy_info=None, cast={},
+            _HARD,
+            reward=None,
+            is_first='reached',
+            is_last='a:gripper',
+            is_terminal=None,
+            policy_info=None,
+            cast={},
         ),
         dataclasses.replace(_HARD, discount='r', reward=[1.5, '../camera']),
     ):
@@ -325,7 +334,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         _HARD, is_terminal=step_mapping.TerminalOnSuccess('reach')
     )
     with self.assertRaisesRegex(
-        ValueError, "no field reach. Did you mean reached?"
+        ValueError, 'no field reach. Did you mean reached?'
     ):
       step_mapping.map_fields(_dataset(_EPISODES), mapping)
 
@@ -477,9 +486,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       step_mapping.map_fields(_dataset(_EPISODES), mapping)
 
   def test_no_number_for_a_flag(self):
-    mapping = dataclasses.replace(
-        _HARD, is_terminal='a/delta', discount=1.0
-    )
+    mapping = dataclasses.replace(_HARD, is_terminal='a/delta', discount=1.0)
     with self.assertRaisesRegex(ValueError, 'is_terminal must be one number'):
       step_mapping.map_fields(_dataset(_EPISODES), mapping)
 
@@ -488,7 +495,9 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     words = np.array([b'1'] * 4, object)
     data = golden.stacked([{**golden.COMPLETE, 'words': words}])
     with self.assertRaisesRegex(ValueError, f'{field} must be .*number'):
-      step_mapping.map_fields(data, step_mapping.StepMapping(**{field: 'words'}))
+      step_mapping.map_fields(
+          data, step_mapping.StepMapping(**{field: 'words'})
+      )
 
   def test_no_episodes(self):
     with self.assertRaisesRegex(ValueError, "must be dicts with 'steps'"):

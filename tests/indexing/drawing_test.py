@@ -12,11 +12,13 @@ class DrawingTest(tf.test.TestCase):
   def setUp(self):
     super().setUp()
     index = indexing.TransitionIndex.from_episodes(
-        golden.stacked([
-            contract.make_steps([0, 1], [0.5], terminal=True),
-            contract.make_steps([0, 2, 3], [1, 4], terminal=False),
-            contract.make_steps([0, 2], [2], terminal=False),
-        ])
+        golden.stacked(
+            [
+                contract.make_steps([0, 1], [0.5], terminal=True),
+                contract.make_steps([0, 2, 3], [1, 4], terminal=False),
+                contract.make_steps([0, 2], [2], terminal=False),
+            ]
+        )
     )
     self.tree = index.expand(tf.constant([9.0, 0.0]), 2, 2)
     self.narrow = index.expand(tf.constant([0.0]), 1, 1)
@@ -30,9 +32,7 @@ class DrawingTest(tf.test.TestCase):
         '    2 -> 3.  reward 4, once',
     )
     self.assertEqual(indexing.tree_to_text(self.tree), '(not recorded)')
-    self.assertIn(
-        '(1 nodes have no room)', indexing.tree_to_text(self.narrow)
-    )
+    self.assertIn('(1 nodes have no room)', indexing.tree_to_text(self.narrow))
 
   def test_dot(self):
     self.assertEqual(

@@ -43,9 +43,7 @@ class LookupTest(parameterized.TestCase, tf.test.TestCase):
     found = index.lookup(keys)
     self.assertAllEqual(found.found, [1, 1, 0, 1, 0, 0])
     self.assertAllEqual(found.rows['reward'], [1, 30, 0, 5, 0, 0])
-    self.assertAllEqual(
-        found.rows['next_observation'], [1, 13, 0, 5, 0, 0]
-    )
+    self.assertAllEqual(found.rows['next_observation'], [1, 13, 0, 5, 0, 0])
     self.assertAllEqual(found.rows['is_terminal'], [0, 0, 0, 1, 0, 0])
     self.assertAllEqual(found.count, [1, 1, 0, 1, 0, 0])
     self.assertAllEqual(found.index, [0, 7, -1, 4, -1, -1])

@@ -15,7 +15,8 @@ class StorageTest(tf.test.TestCase):
     rows = {
         'observation': {
             'pose': (
-                tf.constant([[1.5, -0.0], [2, 3]]), tf.constant(['a\0', ''])
+                tf.constant([[1.5, -0.0], [2, 3]]),
+                tf.constant(['a\0', '']),
             ),
             'half': tf.constant([1, 2], tf.bfloat16),
         },

@@ -26,7 +26,9 @@ _EPISODES = [
 # Actions, and observations that they led to, on the paths of a tree that
 # MCTSForest of TorchRL 0.14.1 (torch 2.13.0) makes of these episodes, from 0.
 _TORCHRL_PATHS = {
-    ((1, 1.0), (1, 2.0), (1, 3.0)), ((1, 1.0), (2, 4.0)), ((3, 6.0),)
+    ((1, 1.0), (1, 2.0), (1, 3.0)),
+    ((1, 1.0), (2, 4.0)),
+    ((3, 6.0),),
 }
 
 
@@ -74,10 +76,12 @@ class SuccessorsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(index.graph.num_edges, 5)
 
   def test_an_end_is_an_edge_of_its_own(self):
-    index = _make_index([
-        _episode([0, 1], [1], [1], terminal=True),
-        _episode([0, 1, 2], [1, 1], [3, 4]),
-    ])
+    index = _make_index(
+        [
+            _episode([0, 1], [1], [1], terminal=True),
+            _episode([0, 1, 2], [1, 1], [3, 4]),
+        ]
+    )
     found = index.successors(tf.constant([0.0]))
     self.assertAllEqual(found.is_terminal, tf.ragged.constant([[True, False]]))
     self.assertAllEqual(found.reward, tf.ragged.constant([[1.0, 3.0]]))
@@ -120,12 +124,8 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_levels(self):
     tree = _make_index().expand(tf.constant([0.0, 9.0, 3.0]), 2, 3)
-    self.assertAllEqual(
-        tree.mask[0], [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
-    )
-    self.assertAllEqual(
-        tree.parent[0], [[-1, -1, -1], [0, 0, -1], [0, 0, -1]]
-    )
+    self.assertAllEqual(tree.mask[0], [[1, 0, 0], [1, 1, 0], [1, 1, 0]])
+    self.assertAllEqual(tree.parent[0], [[-1, -1, -1], [0, 0, -1], [0, 0, -1]])
     self.assertAllEqual(tree.count[0], [[0, 0, 0], [3, 1, 0], [1, 2, 0]])
     self.assertAllEqual(tree.observation[0], [[0, 0, 0], [1, 6, 0], [2, 4, 0]])
     self.assertFalse(tf.reduce_any(tree.mask[1]))

@@ -131,23 +131,31 @@ class Browser:
     for kind in ('mousePressed', 'mouseReleased'):
       self._send(
           'Input.dispatchMouseEvent',
-          type=kind, x=box[0], y=box[1], button='left', clickCount=1,
+          type=kind,
+          x=box[0],
+          y=box[1],
+          button='left',
+          clickCount=1,
       )
 
   def set_width(self, width: int) -> None:
     self._send(
         'Emulation.setDeviceMetricsOverride',
-        width=width, height=self._size[1], deviceScaleFactor=1,
+        width=width,
+        height=self._size[1],
+        deviceScaleFactor=1,
         mobile=width < 500,
     )
 
   def set_dark(self, is_dark: bool) -> None:
     self._send(
         'Emulation.setEmulatedMedia',
-        features=[{
-            'name': 'prefers-color-scheme',
-            'value': 'dark' if is_dark else 'light',
-        }],
+        features=[
+            {
+                'name': 'prefers-color-scheme',
+                'value': 'dark' if is_dark else 'light',
+            }
+        ],
     )
 
   def requests(self) -> List[str]:
@@ -161,9 +169,9 @@ class Browser:
 
   def screenshot(self) -> bytes:
     """Returns a PNG, in base64, of the whole page."""
-    return self._send(
-        'Page.captureScreenshot', captureBeyondViewport=True
-    )['data']
+    return self._send('Page.captureScreenshot', captureBeyondViewport=True)[
+        'data'
+    ]
 
   def _send(self, method: str, **params: Any) -> Dict[str, Any]:
     """Sends a command, and returns the answer."""

@@ -111,9 +111,7 @@ class ConvertTest(job_testing.JobTestCase):
           ],
       )
     else:
-      self.assertEqual(
-          job_testing.rewards_of(content), job_testing.ALL_PAIRS
-      )
+      self.assertEqual(job_testing.rewards_of(content), job_testing.ALL_PAIRS)
       # Neither the way in which the work is cut, nor the interruptions, nor
       # the kind of output changes a key.
       other = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=5)
@@ -427,9 +425,7 @@ class ConvertTest(job_testing.JobTestCase):
 class ServerTest(job_testing.JobTestCase):
 
   def _plan(self, server, **kwargs):
-    return self.plan(
-        plan_lib.SERVER, f'localhost:{server.port}', **kwargs
-    )
+    return self.plan(plan_lib.SERVER, f'localhost:{server.port}', **kwargs)
 
   def test_a_server_that_was_started_again_gets_everything_again(self):
     server = self.start_server()
@@ -553,7 +549,6 @@ class MeasuresTest(absltest.TestCase):
     merged = measures.merge([])
     self.assertEqual(merged['length']['count'], 0)
     self.assertIsNone(merged['return']['max'])
-
 
 
 if __name__ == '__main__':

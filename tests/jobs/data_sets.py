@@ -44,15 +44,19 @@ def write(
       name='numbered',
       description='Numbered episodes.',
       features={
-          'steps': tfds.features.Dataset({
-              'observation': tfds.features.Tensor(shape=(2,), dtype=np.float32),
-              'action': tfds.features.Tensor(shape=(1,), dtype=np.float32),
-              'reward': np.float32,
-              'discount': np.float32,
-              'is_first': np.bool_,
-              'is_last': np.bool_,
-              'is_terminal': np.bool_,
-          })
+          'steps': tfds.features.Dataset(
+              {
+                  'observation': tfds.features.Tensor(
+                      shape=(2,), dtype=np.float32
+                  ),
+                  'action': tfds.features.Tensor(shape=(1,), dtype=np.float32),
+                  'reward': np.float32,
+                  'discount': np.float32,
+                  'is_first': np.bool_,
+                  'is_last': np.bool_,
+                  'is_terminal': np.bool_,
+              }
+          )
       },
       split=split,
       max_episodes_per_file=per_file,

@@ -31,7 +31,9 @@ class DescribeSourceTest(tf.test.TestCase):
       episodes[index] = data_sets.episode(index, 6)
     directory = data_sets.write(f'{folder}/data', episodes, per_file=7)
     for split, episode in (
-        ('train', 21), ('train[22:]', 30), ('train[30:]+train[:2]', 0)
+        ('train', 21),
+        ('train[22:]', 30),
+        ('train[30:]+train[:2]', 0),
     ):
       found = describe.describe_source(sources.make_source(directory, split))
       (odd,) = [one for one in found.oddities if one['kind'] == 'bootstraps']
@@ -88,30 +90,35 @@ class DescribeSourceTest(tf.test.TestCase):
         name='bounded',
         description='Bounded actions.',
         features={
-            'steps': tfds.features.Dataset({
-                'observation': tfds.features.Tensor(
-                    shape=(2,), dtype=np.float32
-                ),
-                'action': tfds.features.Tensor(
-                    shape=(1,), dtype=np.float32, minimum=-1, maximum=1
-                ),
-                'reward': np.float32,
-                'discount': np.float32,
-                'is_first': np.bool_,
-                'is_last': np.bool_,
-                'is_terminal': np.bool_,
-            })
+            'steps': tfds.features.Dataset(
+                {
+                    'observation': tfds.features.Tensor(
+                        shape=(2,), dtype=np.float32
+                    ),
+                    'action': tfds.features.Tensor(
+                        shape=(1,), dtype=np.float32, minimum=-1, maximum=1
+                    ),
+                    'reward': np.float32,
+                    'discount': np.float32,
+                    'is_first': np.bool_,
+                    'is_last': np.bool_,
+                    'is_terminal': np.bool_,
+                }
+            )
         },
     )
     # The actions are 0, -1, -2, and one that does not count.
     source = sources.make_source(directory)
     (odd,) = [
-        one for one in describe.describe_source(source).oddities
+        one
+        for one in describe.describe_source(source).oddities
         if one['kind'] == 'outside_bounds'
     ]
     self.assertEqual(odd['step'], 2)
-    self.assertIn("1 of 3 values outside the bounds of the data set's features",
-                  odd['message'])
+    self.assertIn(
+        "1 of 3 values outside the bounds of the data set's features",
+        odd['message'],
+    )
     # Pendulum's actions are within -2 to 2.
     found = describe.describe_source(source, environment='Pendulum-v1')
     self.assertNotIn('outside_bounds', _kinds(found))
@@ -145,6 +152,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
   def _check(self, found):
     expected = describe.describe_episodes(self._opened.read())
     self.assertEqual(found.counts, expected.counts)
+
     # The discount of a frame of a terminal step is 0.
     def fields(description):
       return {
@@ -152,6 +160,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
           for field in description.fields
           if field['path'] != 'steps/discount'
       }
+
     self.assertEqual(fields(found), fields(expected))
     self.assertEqual(found.histograms, expected.histograms)
 

@@ -113,9 +113,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
     size = opened[0].num_bytes / opened[0].num_episodes
     return plan_lib.make_plan(
         opened,
-        plan_lib.Output(
-            kind, place, 'train' if kind == plan_lib.RLDS else ''
-        ),
+        plan_lib.Output(kind, place, 'train' if kind == plan_lib.RLDS else ''),
         task_bytes=int(size * episodes_per_task) + 1,
         **kwargs,
     )

@@ -14,8 +14,10 @@ _REWARDS = [[1.0, 2.0, 9.0], [5.0], [-4.0, 2.0, 1.0, 9.0]]
 def _frames(rewards, reward=None, discount=1.0):
   """Returns the frames of whole episodes, one after the other."""
   step_type = np.concatenate(
-      [[0] + [1] * (len(each) - 2) + [2] if len(each) > 1 else [2]
-       for each in rewards]
+      [
+          [0] + [1] * (len(each) - 2) + [2] if len(each) > 1 else [2]
+          for each in rewards
+      ]
   ).astype(np.int32)
   return trajectory.Trajectory(
       step_type=step_type,

@@ -60,9 +60,7 @@ class ObjectStoreTest(job_testing.JobTestCase):
     return f'{self.url}/job' if is_stored else super().job_folder(plan)
 
   def _plan(self, kind, place):
-    return self.plan(
-        kind, place, directory=self.data, episodes_per_task=4
-    )
+    return self.plan(kind, place, directory=self.data, episodes_per_task=4)
 
   @parameterized.parameters(*_FOLDERS)
   def test_a_job_leaves_what_it_leaves_on_a_disk(self, kind):

@@ -38,17 +38,13 @@ class ProgressDisplayTest(absltest.TestCase):
 
   def test_a_log_has_a_line_now_and_then(self):
     stream = io.StringIO()
-    display = progress.ProgressDisplay(
-        10, done=tasks.Progress(), stream=stream
-    )
+    display = progress.ProgressDisplay(10, done=tasks.Progress(), stream=stream)
     display.update(0, tasks.Progress(1, 10, 100, 0))
     self.assertEqual(stream.getvalue(), '')
 
   def test_a_bar_on_a_terminal(self):
     stream = _Terminal()
-    display = progress.ProgressDisplay(
-        10, done=tasks.Progress(), stream=stream
-    )
+    display = progress.ProgressDisplay(10, done=tasks.Progress(), stream=stream)
     display.update(0, tasks.Progress(10, 10, 100, 0))
     display.say('A line.')
     display.close()

@@ -51,7 +51,10 @@ class RldsOutputTest(job_testing.JobTestCase):
       step['is_first'] = False
     folder = data_sets.write(self.new('data'), episodes)
     plan = self.plan(
-        plan_lib.RLDS, self.new('my-data'), directory=folder, episodes_per_task=1
+        plan_lib.RLDS,
+        self.new('my-data'),
+        directory=folder,
+        episodes_per_task=1,
     )
     self.assertLen(plan.tasks, 3)
     self.convert(plan)
@@ -71,8 +74,7 @@ class RldsOutputTest(job_testing.JobTestCase):
     plan = self.plan(plan_lib.RLDS, self.new(), directory=directory)
     self.convert(plan)
     written, original = (
-        loading.load_episodes(path)
-        for path in (plan.output.place, directory)
+        loading.load_episodes(path) for path in (plan.output.place, directory)
     )
     self.assertEqual(written.element_spec, original.element_spec)
     self.assertEqual(

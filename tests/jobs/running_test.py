@@ -71,9 +71,7 @@ class RunningTest(job_testing.JobTestCase):
     self.assertLessEqual(len(failures), 1)
     for message in failures.values():
       self.assertIn('exit code -9', message)
-    self.assertEqual(
-        sorted([*listener.done, *failures]), list(range(8))
-    )
+    self.assertEqual(sorted([*listener.done, *failures]), list(range(8)))
     self.assertContainsSubset(listener.done, receipts.read(folder, plan.hash))
     self.assertEmpty(running.multiprocessing.active_children())
 

@@ -63,9 +63,7 @@ class SeveralServersTest(job_testing.JobTestCase):
   def setUp(self):
     super().setUp()
     # How long a server that is gone is waited for.
-    self.enter_context(
-        mock.patch.object(server_output, '_TIMEOUT_SECONDS', 2)
-    )
+    self.enter_context(mock.patch.object(server_output, '_TIMEOUT_SECONDS', 2))
 
   def _plan(self, ports, **kwargs):
     addresses = [f'localhost:{port}' for port in ports]
@@ -91,9 +89,7 @@ class SeveralServersTest(job_testing.JobTestCase):
     ports = here.port, gone.port
     plan = self._plan(ports)
     with _after_first_task(gone.stop):
-      with self.assertRaisesRegex(
-          convert.JobError, f'localhost:{ports[1]}'
-      ):
+      with self.assertRaisesRegex(convert.JobError, f'localhost:{ports[1]}'):
         self.convert(plan, patience=0.0)
     self.start_server(ports[1])
     self.convert(plan)

@@ -61,9 +61,7 @@ class SourcesTest(absltest.TestCase):
     self.assertEqual(
         [int(e[sources.EPISODE_INDEX]) for e in episodes], [1, 2, 3, 4, 5]
     )
-    self.assertEqual(
-        opened.files(part), data_sets.files_of(self.directory)[:3]
-    )
+    self.assertEqual(opened.files(part), data_sets.files_of(self.directory)[:3])
 
   def test_indices_are_those_of_the_split_whatever_part_of_it_is_read(self):
     opened = self._open('train[5:]+train[1:3]')
@@ -149,9 +147,7 @@ class SourcesTest(absltest.TestCase):
             (ValueError, TypeError), message.replace('?', r'\?')
         ):
           self._open(**arguments)
-    with self.assertRaisesRegex(
-        FileNotFoundError, r'Did you mean numbered\?'
-    ):
+    with self.assertRaisesRegex(FileNotFoundError, r'Did you mean numbered\?'):
       sources.open_source(sources.make_source(self.directory[:-1]))
 
   def test_an_episode_is_not_read_twice(self):

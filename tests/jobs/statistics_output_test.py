@@ -23,9 +23,7 @@ class StatisticsOutputTest(job_testing.JobTestCase):
     ]
     episodes[3]['steps'][1]['discount'] = 1.5
     directory = data_sets.write(self.new('data'), episodes)
-    plan = self.plan(
-        plan_lib.STATISTICS, self.new(), directory=directory
-    )
+    plan = self.plan(plan_lib.STATISTICS, self.new(), directory=directory)
     summary = self.convert(plan)
     self.assertEqual((summary['episodes'], summary['skipped']), (7, 1))
     found = statistics.load_statistics(
@@ -51,9 +49,7 @@ class StatisticsOutputTest(job_testing.JobTestCase):
 
   @pytest.mark.long
   def test_sketches_that_are_merged_before(self):
-    plan = self.plan(
-        plan_lib.STATISTICS, self.new(), episodes_per_task=1
-    )
+    plan = self.plan(plan_lib.STATISTICS, self.new(), episodes_per_task=1)
     self.assertLen(plan.tasks, 8)
     with mock.patch.object(outputs, '_PARTS_PER_MERGE', 2):
       self.convert(plan)

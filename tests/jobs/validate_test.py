@@ -24,8 +24,12 @@ class ValidateEpisodesTest(tf.test.TestCase):
     spec = golden.stacked_spec(golden.COMPLETE)
     flags = ('is_first', 'is_last', 'is_terminal', 'discount')
     episodes = [
-        {**golden.make_episode([1] * golden.length_of(episode), terminal=False),
-         **{flag: episode[flag] for flag in flags}}
+        {
+            **golden.make_episode(
+                [1] * golden.length_of(episode), terminal=False
+            ),
+            **{flag: episode[flag] for flag in flags},
+        }
         for episode in episodes
     ]
     for form in golden.FORMS.values():
@@ -92,11 +96,13 @@ class ValidateEpisodesTest(tf.test.TestCase):
 
     def fail(episode):
       # The third episode has a discount of 0.9.
-      with tf.control_dependencies([
-          tf.debugging.assert_equal(
-              episode['steps']['discount'][-1], 1.0, 'It broke.'
-          )
-      ]):
+      with tf.control_dependencies(
+          [
+              tf.debugging.assert_equal(
+                  episode['steps']['discount'][-1], 1.0, 'It broke.'
+              )
+          ]
+      ):
         return tf.nest.map_structure(tf.identity, episode)
 
     found = validate.validate_episodes(data.map(fail))
@@ -124,8 +130,9 @@ class ValidateSourceTest(tf.test.TestCase):
         sources.make_source(directory, 'train[4:]+train[:2]')
     )
     (problem,) = found.problems
-    self.assertEqual((problem.split, problem.episode, problem.step),
-                     ('train', 5, 1))
+    self.assertEqual(
+        (problem.split, problem.episode, problem.step), ('train', 5, 1)
+    )
     self.assertEqual(found.num_episodes, 7)
 
     # The first file loses the end of its second episode.
@@ -146,7 +153,8 @@ class ValidateSourceTest(tf.test.TestCase):
         f'{self.create_tempdir().full_path}/data', [episode]
     )
     for bindings, is_valid in (
-        ([], True), (['ConversionRules.nan = "invalid"'], False)
+        ([], True),
+        (['ConversionRules.nan = "invalid"'], False),
     ):
       source = sources.make_source(directory, bindings=bindings)
       self.assertEqual(validate.validate_source(source).is_valid, is_valid)

@@ -124,9 +124,11 @@ def slices(item):
 def content(item, columns_of):
   """Returns an item's columns as lists; `columns_of` is of `read_chunks`."""
   return [
-      np.concatenate([
-          columns_of[key][index][offset : offset + length]
-          for key, offset, length, index in column
-      ]).tolist()
+      np.concatenate(
+          [
+              columns_of[key][index][offset : offset + length]
+              for key, offset, length, index in column
+          ]
+      ).tolist()
       for column in slices(item)
   ]

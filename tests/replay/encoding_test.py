@@ -205,9 +205,7 @@ class EncodingTest(parameterized.TestCase):
         0, 64, count, np.uint64
     )
     response = _Response(keys=keys.tolist())
-    self.assertEqual(
-        encoding.count_keys(response.SerializeToString()), count
-    )
+    self.assertEqual(encoding.count_keys(response.SerializeToString()), count)
 
   def test_keys_at_the_head_of_messages(self):
     encoded, _, _ = _items()

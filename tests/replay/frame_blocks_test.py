@@ -73,7 +73,9 @@ class FrameBlocksTest(parameterized.TestCase):
   def test_a_long_episode_is_one_part(self):
     for block in (_pack(['a'], [0, 1, 1, 2]), _pack(['a', ''], [0, 1, 2], [])):
       (part,) = frame_blocks.split(block, 2)
-      self.assertEqual(part.frames.action.tolist(), block.frames.action.tolist())
+      self.assertEqual(
+          part.frames.action.tolist(), block.frames.action.tolist()
+      )
 
   def test_padding_is_boundaries_of_zeros(self):
     frames = _frames([0, 2, 2])
@@ -91,8 +93,12 @@ class FrameBlocksTest(parameterized.TestCase):
 
   def test_long_episodes_are_refused_whole(self):
     blocks = _blocks(
-        (0, 0, [0, 1]), (0, 2, [1, 2]), (1, 0, [2]), (2, 0, [0, 1, 1]),
-        (2, 3, [1, 2]), (3, 0, [2]),
+        (0, 0, [0, 1]),
+        (0, 2, [1, 2]),
+        (1, 0, [2]),
+        (2, 0, [0, 1, 1]),
+        (2, 3, [1, 2]),
+        (3, 0, [2]),
     )
     table = items.TableItems('table', None, max_sequence_length=4)
     passed = []

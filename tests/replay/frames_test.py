@@ -44,7 +44,9 @@ class FramesTest(parameterized.TestCase):
     blocks = list(source.frames())
     expected = {
         'stacked': [
-            ([0], 0, [0, 4]), ([0], 4, [0, 1]), ([1], 0, [0, 1]),
+            ([0], 0, [0, 4]),
+            ([0], 4, [0, 1]),
+            ([1], 0, [0, 1]),
             ([2], 0, [0, 3]),
         ],
         # Short episodes with nested steps come together.
@@ -70,13 +72,12 @@ class FramesTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-      ((), [4, 7]), (np.array([b'a', b'\xff'], object), ['a', '\\xff']),
+      ((), [4, 7]),
+      (np.array([b'a', b'\xff'], object), ['a', '\\xff']),
       (np.array([8, 9], np.uint32), [8, 9]),
   )
   def test_several_episodes_in_a_block(self, episode_id, expected):
-    source = frames.make_frame_source(
-        golden.stacked(_episodes()), _PAIRS
-    )
+    source = frames.make_frame_source(golden.stacked(_episodes()), _PAIRS)
     joined = next(source.blocks.batch(1).as_numpy_iterator())
     rows = tf.nest.map_structure(lambda leaf: leaf[0], joined.trajectory)
     block = joined._replace(

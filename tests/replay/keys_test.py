@@ -148,8 +148,7 @@ class KeysTest(parameterized.TestCase):
 
   def test_random_keys(self):
     first, second = (
-        _of_one(keys.Keys(None), ['item']).tolist()
-        for _ in range(2)
+        _of_one(keys.Keys(None), ['item']).tolist() for _ in range(2)
     )
     self.assertLen({*first, *second}, 200)
 

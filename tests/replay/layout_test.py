@@ -67,8 +67,14 @@ class LayoutTest(parameterized.TestCase):
 
     def columns(small, large):
       places = [
-          (small, 0), (large, 0), (small, 1), (large, 1),
-          (small, 2), (small, 3), (small, 4), (small, 5),
+          (small, 0),
+          (large, 0),
+          (small, 1),
+          (large, 1),
+          (small, 2),
+          (small, 3),
+          (small, 4),
+          (small, 5),
       ]
       return [[(*rows, index) for rows in group] for group, index in places]
 
@@ -213,8 +219,10 @@ class LayoutTest(parameterized.TestCase):
     found = {'pairs': [], 'whole': [], 'longer': []}
     for item in sum(map(encoded.read_items, batches), []):
       found[item.table].append(encoded.content(item, columns_of))
-    whole = [[leaf.tolist() for leaf in tf.nest.flatten(episode)]
-             for episode in episodes[:2]]
+    whole = [
+        [leaf.tolist() for leaf in tf.nest.flatten(episode)]
+        for episode in episodes[:2]
+    ]
     self.assertEqual(found['pairs'], _expected(episodes[:2], 2, 1))
     self.assertEqual(found['whole'], whole)
     self.assertEqual(found['longer'], whole)

@@ -30,9 +30,7 @@ _A, _B = 0, 10**7
 class MixingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_share(self):
-    mixed = mixing.mix_batches(
-        [_counting(_A, 5), _counting(_B, 3)], [1, 3], 8
-    )
+    mixed = mixing.mix_batches([_counting(_A, 5), _counting(_B, 3)], [1, 3], 8)
     found = _numbers(mixed, 50)
     expected = np.concatenate(
         [
@@ -54,9 +52,7 @@ class MixingTest(parameterized.TestCase, tf.test.TestCase):
       mixed = mixing.mix_batches(
           [_counting(_A, 128), _counting(_B, 128)], weights, 256
       )
-      self.assertAllEqual(
-          (_numbers(mixed, 20) >= _B).sum(axis=1), [128] * 20
-      )
+      self.assertAllEqual((_numbers(mixed, 20) >= _B).sum(axis=1), [128] * 20)
 
   @parameterized.parameters(('subbatch', 4), ('element', 1))
   def test_draws(self, level, size):
@@ -124,9 +120,7 @@ class MixingTest(parameterized.TestCase, tf.test.TestCase):
         4,
         level=level,
     )
-    self.assertAllEqual(
-        _numbers(mixed, 50), _B + np.arange(200).reshape(50, 4)
-    )
+    self.assertAllEqual(_numbers(mixed, 50), _B + np.arange(200).reshape(50, 4))
 
   @parameterized.parameters('share', 'subbatch', 'element')
   def test_ends_with_the_first_that_ended(self, level):
@@ -165,10 +159,12 @@ class MixingTest(parameterized.TestCase, tf.test.TestCase):
       ('batch_size', dict(batch_size=0), 'batch_size must be a positive'),
       (
           'dtype',
-          dict(datasets=[
-              tf.data.Dataset.range(4).batch(2),
-              tf.data.Dataset.from_tensors([1.0]),
-          ]),
+          dict(
+              datasets=[
+                  tf.data.Dataset.range(4).batch(2),
+                  tf.data.Dataset.from_tensors([1.0]),
+              ]
+          ),
           r'Data set 1 differs .* float32 \(1,\), and the first has int64',
       ),
       (

@@ -59,9 +59,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_data_set(self):
     self.check_local(opening.open_replay_buffer(_data()))
     buffer = opening.open_replay_buffer(_data(), 3, 2, end_of_episode='tile')
-    self.check_local(
-        buffer, {0.0, 2.0, 100.0, 102.0, 200.0, 202.0, 204.0}
-    )
+    self.check_local(buffer, {0.0, 2.0, 100.0, 102.0, 200.0, 202.0, 204.0})
 
   def test_a_directory(self):
     path = self.path('data')
@@ -165,9 +163,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_an_address(self):
     path = self.path('checkpoint')
-    write.write_reverb_checkpoint(
-        _data(), path, items_lib.TableItems('pairs')
-    )
+    write.write_reverb_checkpoint(_data(), path, items_lib.TableItems('pairs'))
     server = serve.restore_reverb_server(path)
     address = f'localhost:{server.port}'
     try:
@@ -214,9 +210,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     broken[0]['is_last'][:] = False
     for server in True, False:
       with self.assertRaises(tf.errors.InvalidArgumentError):
-        opening.open_replay_buffer(
-            golden.stacked(broken), reverb_server=server
-        )
+        opening.open_replay_buffer(golden.stacked(broken), reverb_server=server)
 
 
 if __name__ == '__main__':

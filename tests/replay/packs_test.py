@@ -107,9 +107,7 @@ def _random_episodes(rng, count, longest=300):
 
 def _lay_out(blocks, tables, groups, identity, chunks_so_far=None, **kwargs):
   """Returns the items of each table: their key, priority and columns."""
-  laid_out = layout.Layout(
-      tables, identity, encoded.GROUPS[groups], **kwargs
-  )
+  laid_out = layout.Layout(tables, identity, encoded.GROUPS[groups], **kwargs)
   columns_of = {}
   found = {table.table_name: [] for table in tables}
   dates = []
@@ -133,9 +131,7 @@ def _lay_out(blocks, tables, groups, identity, chunks_so_far=None, **kwargs):
 def _assert_equal_packs(test, seed, count, tables, groups, sizes):
   episodes = _random_episodes(np.random.default_rng(seed), count)
   ids = [f'episode_{number}' for number in range(count)]
-  expected = {
-      table.table_name: _expected(episodes, table) for table in tables
-  }
+  expected = {table.table_name: _expected(episodes, table) for table in tables}
   chunks = {}
   one_by_one = _lay_out(
       encoded.one_by_one(episodes, 64, ids), tables, groups, 'data', chunks
@@ -429,9 +425,9 @@ def _data(lengths):
     }
     return made
 
-  return golden.stacked([
-      episode(number, length) for number, length in enumerate(lengths)
-  ])
+  return golden.stacked(
+      [episode(number, length) for number, length in enumerate(lengths)]
+  )
 
 
 def _taken(client, table):
@@ -445,9 +441,7 @@ def _taken(client, table):
           float(np.ravel(sample.info.priority)[0]),
           [(leaf.shape, testing.bytes_of(leaf)) for leaf in sample.data],
       )
-      for sample in client.sample(
-          table, num_samples=size, emit_timesteps=False
-      )
+      for sample in client.sample(table, num_samples=size, emit_timesteps=False)
   ]
 
 
@@ -469,9 +463,7 @@ class ServedPacksTest(parameterized.TestCase, tf.test.TestCase):
       bulk.write_rlds_to_reverb(
           data, client, _SERVED, identity='data', **kwargs
       )
-      counted = [
-          client.server_info()[name].num_episodes for name in _NAMES
-      ]
+      counted = [client.server_info()[name].num_episodes for name in _NAMES]
       return [_taken(client, name) for name in _NAMES], counted
 
   def test_write(self):
@@ -530,9 +522,13 @@ class ServedPacksTest(parameterized.TestCase, tf.test.TestCase):
             one_episode_chunks=exact,
             reverb_tables=[testing.make_table(name=name) for name in _NAMES],
         )
-      sizes[exact] = len(list(
-          tf.data.TFRecordDataset(os.path.join(path, records.CHUNKS), 'ZLIB')
-      ))
+      sizes[exact] = len(
+          list(
+              tf.data.TFRecordDataset(
+                  os.path.join(path, records.CHUNKS), 'ZLIB'
+              )
+          )
+      )
       server = serve.restore_reverb_server(path)
       client = server.localhost_client()
       if exact:

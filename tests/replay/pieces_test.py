@@ -109,9 +109,7 @@ class PiecesTest(parameterized.TestCase):
   def test_items_that_cross_episodes(self):
     found = _find([2, 0, 2, 0], [0, 1, 3, 4], [_CROSS], 0, 9)
     # Of the items 8-10, 10-12 and 12-14 the last one ends later.
-    self.assertEqual(
-        _items(_CROSS, found), [(8, 11, 8, 0), (10, 13, 10, 0)]
-    )
+    self.assertEqual(_items(_CROSS, found), [(8, 11, 8, 0), (10, 13, 10, 0)])
 
   def test_ranges(self):
     index, numbers = pieces.ranges(

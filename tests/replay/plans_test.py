@@ -164,9 +164,7 @@ class PlannerTest(parameterized.TestCase):
       for plan in planner.plans(blocks):
         self.assertEqual(_pairs(plan.items[0]), [(0, 2)])
     with self.assertLogs(level='WARNING') as logs:
-      [plan] = _plans(
-          [_table(**kwargs, bypass_longer_episodes=True)], blocks
-      )
+      [plan] = _plans([_table(**kwargs, bypass_longer_episodes=True)], blocks)
     self.assertEqual(_pairs(plan.items[0]), [(0, 2), (6, 9)])
     self.assertIn('Left out 1 episodes', logs.output[0])
 

@@ -52,10 +52,12 @@ class PrefillingTest(tf.test.TestCase):
 
   def _is_own(self, dataset, num_batches):
     """Returns which items are own ones, `[num_batches, B]`."""
-    return np.array([
-        data.action[:, 0].numpy() > 1000
-        for data, _ in dataset.take(num_batches)
-    ])
+    return np.array(
+        [
+            data.action[:, 0].numpy() > 1000
+            for data, _ in dataset.take(num_batches)
+        ]
+    )
 
   def test_an_agent_goes_on_with_a_table_of_recorded_episodes(self):
     client = self._client(testing.TABLE)
@@ -66,9 +68,7 @@ class PrefillingTest(tf.test.TestCase):
     dataset = sampling.sample_reverb_servers(client, testing.TABLE, 2, 16)
     own = self._is_own(dataset, 300)
     self.assertLess(
-        testing.chi_square(
-            [(~own).sum(), own.sum()], [80 / 140, 60 / 140]
-        ),
+        testing.chi_square([(~own).sum(), own.sum()], [80 / 140, 60 / 140]),
         testing.CHI_SQUARE_LIMITS[1],
     )
 

@@ -101,11 +101,13 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         ),
         recordings.each(
             lambda step: {
-                'observation': np.array([
-                    *step['observation']['orientations'],
-                    step['observation']['height'],
-                    *step['observation']['velocity'],
-                ])
+                'observation': np.array(
+                    [
+                        *step['observation']['orientations'],
+                        step['observation']['height'],
+                        *step['observation']['velocity'],
+                    ]
+                )
             }
         ),
     )
@@ -281,9 +283,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
     self.check_mapped(
         'cartpole_pixels',
         lambda steps: [{**step, 'said': instruction(steps)} for step in steps],
-        _MAPPING(
-            observation={'image': 'observation/pixels', 'language': path}
-        ),
+        _MAPPING(observation={'image': 'observation/pixels', 'language': path}),
         lambda steps: [
             {
                 **step,
@@ -507,7 +507,8 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         'cartpole',
         recordings.drop('is_terminal'),
         _MAPPING(
-            is_terminal=step_mapping.TerminalOnSuccess('../success'), discount=None
+            is_terminal=step_mapping.TerminalOnSuccess('../success'),
+            discount=None,
         ),
         metadata=lambda steps: {'success': steps[-1]['is_terminal']},
     )

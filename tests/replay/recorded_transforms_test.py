@@ -69,11 +69,13 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
         data, [normalization.normalize_by_mean_std(found, 'observation')]
     )
     sampled = self.push_and_sample(data)
-    rows = np.stack([
-        step['observation']
-        for steps in self.steps('half_cheetah')
-        for step in steps
-    ])
+    rows = np.stack(
+        [
+            step['observation']
+            for steps in self.steps('half_cheetah')
+            for step in steps
+        ]
+    )
     offset, scale = rows.mean(axis=0), rows.std(axis=0)
     expected = [
         (step['observation'] - offset) / scale
@@ -163,12 +165,14 @@ def _merged(steps, kept):
     start = _index(steps, step)
     end = _index(steps, kept[index + 1]) if step is not kept[-1] else None
     run = steps[start:end]
-    merged.append({
-        **step,
-        'is_first': np.bool_(index == 0),
-        'reward': np.float32(sum(s['reward'] for s in run)),
-        'discount': np.float32(np.prod([s['discount'] for s in run])),
-    })
+    merged.append(
+        {
+            **step,
+            'is_first': np.bool_(index == 0),
+            'reward': np.float32(sum(s['reward'] for s in run)),
+            'discount': np.float32(np.prod([s['discount'] for s in run])),
+        }
+    )
   return merged
 
 

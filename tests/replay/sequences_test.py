@@ -23,8 +23,14 @@ from tests import testing
 _SETTINGS = tuple(
     (f'{end}_{length}_{stride}', length, stride, end)
     for length, stride, end in (
-        (1, 1, 'drop'), (2, 1, 'drop'), (3, 2, 'drop'), (2, 1, 'pad'),
-        (5, 3, 'pad'), (5, 1, 'tile'), (3, 2, 'tile'), (2, 1, 'cross'),
+        (1, 1, 'drop'),
+        (2, 1, 'drop'),
+        (3, 2, 'drop'),
+        (2, 1, 'pad'),
+        (5, 3, 'pad'),
+        (5, 1, 'tile'),
+        (3, 2, 'tile'),
+        (2, 1, 'cross'),
         (4, 3, 'cross'),
     )
 )
@@ -82,9 +88,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters('overlap', 'repeat_last', 'tile')
   def test_written_as_they_are(self, end):
     data = _data()
-    found = sequences.convert_rlds_to_sequences(
-        data, 4, 3, end_of_episode=end
-    )
+    found = sequences.convert_rlds_to_sequences(data, 4, 3, end_of_episode=end)
     table = items.TableItems(testing.TABLE, priority=3.0)
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     write.write_reverb_checkpoint(
@@ -119,9 +123,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
         for index, length in enumerate(lengths)
     ]
     data = golden.stacked(episodes)
-    found = sequences.convert_rlds_to_sequences(
-        data, 4, 1, end_of_episode=end
-    )
+    found = sequences.convert_rlds_to_sequences(data, 4, 1, end_of_episode=end)
     expected = [
         (1.0, _columns(sequence)) for sequence in found.as_numpy_iterator()
     ]

@@ -50,9 +50,7 @@ def _start(*args, preexec_fn=None, **environment):
 def _run(*args, **kwargs):
   process = _start(*args, **kwargs)
   stdout, stderr = process.communicate(timeout=_TIMEOUT_SECONDS)
-  return subprocess.CompletedProcess(
-      args, process.returncode, stdout, stderr
-  )
+  return subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
 
 
 class ConvertTest(job_testing.JobTestCase):

@@ -27,9 +27,7 @@ class DescribeTest(recordings.RecordedDataTestCase):
     self.assertEqual(result.returncode, 0, result.stderr)
     found = json.loads(result.stdout)
     episodes = self.steps('breakout')
-    returns = [
-        sum(step['reward'] for step in steps[:-1]) for steps in episodes
-    ]
+    returns = [sum(step['reward'] for step in steps[:-1]) for steps in episodes]
     self.assertEqual(found['counts']['episodes'], len(episodes))
     self.assertEqual(found['counts']['steps'], sum(map(len, episodes)))
     self.assertAllClose(found['returns']['mean'], np.mean(returns))

@@ -15,7 +15,11 @@ from rlds2reverb.training import policies
 def _run(*args, **environment):
   return subprocess.run(
       [sys.executable, '-m', 'scripts.record_episodes', *args],
-      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), **environment},
+      env={
+          **os.environ,
+          'PYTHONPATH': os.pathsep.join(sys.path),
+          **environment,
+      },
       capture_output=True,
       text=True,
       check=False,
@@ -44,13 +48,16 @@ class RecordEpisodesTest(absltest.TestCase):
       steps = episode['steps']
       self.assertLen(steps['reward'], 21)
       np.testing.assert_allclose(
-          steps['action'][:-1], [policy(o) for o in steps['observation'][:-1]],
+          steps['action'][:-1],
+          [policy(o) for o in steps['observation'][:-1]],
           rtol=1e-4,
       )
 
     result = _run(*args, f'--directory={directory}')
     self.assertEqual(result.returncode, 1)
-    self.assertIn('is not empty. Remove it, or choose a new directory.', result.stderr)
+    self.assertIn(
+        'is not empty. Remove it, or choose a new directory.', result.stderr
+    )
 
   @pytest.mark.long
   def test_a_directory_that_cannot_be_written_takes_a_line_to_say(self):

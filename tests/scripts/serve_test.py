@@ -26,7 +26,9 @@ class ServeTest(absltest.TestCase):
 
   def _start(self, *args):
     """Starts the program; returns it, and the port that it prints."""
-    server = programs.start('serve', *args, BUILD_WORKING_DIRECTORY=self._folder)
+    server = programs.start(
+        'serve', *args, BUILD_WORKING_DIRECTORY=self._folder
+    )
     self.addCleanup(server.stdout.close)
     self.addCleanup(server.wait)
     self.addCleanup(server.kill)
@@ -45,19 +47,25 @@ class ServeTest(absltest.TestCase):
   @pytest.mark.long
   def test_a_data_set_stopped_with_a_last_checkpoint(self):
     flags = [
-        '--dataset=data', '--sequence_length=3', '--table=threes',
-        '--checkpoint_root=root', '--checkpoint_at_end',
+        '--dataset=data',
+        '--sequence_length=3',
+        '--table=threes',
+        '--checkpoint_root=root',
+        '--checkpoint_at_end',
     ]
     server, port = self._start(*flags)
     # So the program listens, and says the rest.
     client = reverb.Client(f'localhost:{port}')
     self.assertEqual(client.server_info(30)['threes'].current_size, 1 + 3)
     (sample,) = client.sample('threes', emit_timesteps=False)
-    client.mutate_priorities('threes', deletes=[int(np.ravel(sample.info.key)[0])])
+    client.mutate_priorities(
+        'threes', deletes=[int(np.ravel(sample.info.key)[0])]
+    )
     printed = self._stop(server, signal.SIGINT)
     self.assertStartsWith(printed, '  table threes: 4 items\n')
-    self.assertIn(f'port {port} of all interfaces, without authentication',
-                  printed)
+    self.assertIn(
+        f'port {port} of all interfaces, without authentication', printed
+    )
     (name,) = os.listdir(f'{self._folder}/root')
     self.assertIn(f'Checkpoint: {self._folder}/root/{name}', printed)
 

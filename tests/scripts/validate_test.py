@@ -53,8 +53,10 @@ class ValidateTest(absltest.TestCase):
 
     # A mapping that does not fit is a problem of all episodes.
     result = programs.run(
-        'validate', '--dataset=good',
-        '--gin_binding=StepMapping.action = "actoin"', **user,
+        'validate',
+        '--dataset=good',
+        '--gin_binding=StepMapping.action = "actoin"',
+        **user,
     )
     self.assertEqual(result.returncode, 1)
     self.assertIn('Did you mean action?', result.stderr)

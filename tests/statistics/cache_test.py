@@ -111,9 +111,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       f.write('{"version": "2.0.0"}')
     read()
     self.assertLen(self._files(directory), 4)
-    cache.cached_statistics(
-        _in_memory(golden.COMPLETE), directory
-    )
+    cache.cached_statistics(_in_memory(golden.COMPLETE), directory)
     self.assertLen(self._files(directory), 5)
 
   def test_the_newest_version_is_found(self):

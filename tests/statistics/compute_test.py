@@ -146,9 +146,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     named = compute.compute_statistics(
         golden.nested([episode]), ['observation/image']
     )
-    self.assertEqual(
-        named.fields['observation/image'].mean.shape, (64, 64, 3)
-    )
+    self.assertEqual(named.fields['observation/image'].mean.shape, (64, 64, 3))
     with self.assertRaisesRegex(ValueError, 'observation/png must have'):
       compute.compute_statistics(golden.nested([episode]), ['observation'])
 

@@ -101,9 +101,7 @@ class MergedReservoirTest(tf.test.TestCase):
     return reservoir.add(empty, tf.constant(rows), seed)
 
   def test_all_rows_while_they_fit(self):
-    merged = reservoir.merge(
-        self._sample([1, 2, 3]), self._sample([4, 5]), [0]
-    )
+    merged = reservoir.merge(self._sample([1, 2, 3]), self._sample([4, 5]), [0])
     self.assertEqual(merged.seen, 5)
     self.assertAllEqual(merged.rows[:, 0], [1, 2, 3, 4, 5, 0, 0, 0])
 

@@ -8,10 +8,18 @@ from tests.tokens import tokenizers
 
 _PROMPTS = ['P', 'P', 'Q', 'R', 'S']
 _CHOSEN = [
-    'a b c d e', 'a b c d e', 'a b c d', 'a  b\tc\nd\u00a0e', 'a b c d e ',
+    'a b c d e',
+    'a b c d e',
+    'a b c d',
+    'a  b\tc\nd\u00a0e',
+    'a b c d e ',
 ]
 _REJECTED = [
-    'a b c d f', 'a b c d e', 'a b c d e f', '1 2 3 4 5 6', 'a b c d e',
+    'a b c d f',
+    'a b c d e',
+    'a b c d e f',
+    '1 2 3 4 5 6',
+    'a b c d e',
 ]
 # Which of them TorchRL 0.14.1 keeps, in its `pre_tokenization_hook`.
 _KEPT = [True, False, False, True, True]
@@ -32,7 +40,12 @@ class PairsTest(tf.test.TestCase):
 
   def test_words_are_those_of_python(self):
     texts = [
-        '', ' ', 'a', ' a b ', 'a\u200bb c', 'é\u3000ü',
+        '',
+        ' ',
+        'a',
+        ' a b ',
+        'a\u200bb c',
+        'é\u3000ü',
         *(f'{space}a{space}{space}b{space}' for space in _SPACES),
     ]
     self.assertAllEqual(
@@ -50,9 +63,7 @@ class PairsTest(tf.test.TestCase):
     # 'P', a new line, and 'a b c d e'.
     self.assertAllEqual(first.chosen.input_ids[0], [81, 1, 2, 3, 4, 5, 0])
     self.assertAllEqual(first.rejected.input_ids[0], [81, 1, 2, 3, 4, 6, 0])
-    self.assertAllEqual(
-        first.rejected.attention_mask, [[1] * 6 + [0], [1] * 7]
-    )
+    self.assertAllEqual(first.rejected.attention_mask, [[1] * 6 + [0], [1] * 7])
     self.assertAllEqual(second.chosen.input_ids.shape, [1, 7])
     self.assertEqual(
         data.element_spec.chosen.input_ids, tf.TensorSpec([None, 7], tf.int32)

@@ -33,7 +33,10 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_all_tokens(self):
     for episode in _both_ways(
-        score=2.0, log_ratio=[0.5, -1.0], kl_coefficient=0.25, max_length=6,
+        score=2.0,
+        log_ratio=[0.5, -1.0],
+        kl_coefficient=0.25,
+        max_length=6,
         pad_id=-1,
     ):
       contract.assert_equal(
@@ -43,14 +46,20 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
               'prompt_ids': _PROMPT,
               'steps': {
                   'observation': {
-                      'input_ids': np.array([
-                          [7, 8, 9, -1, -1, -1],
-                          [7, 8, 9, 4, -1, -1],
-                          [7, 8, 9, 4, 5, -1],
-                      ]),
+                      'input_ids': np.array(
+                          [
+                              [7, 8, 9, -1, -1, -1],
+                              [7, 8, 9, 4, -1, -1],
+                              [7, 8, 9, 4, 5, -1],
+                          ]
+                      ),
                       'attention_mask': np.array(
-                          [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0],
-                           [1, 1, 1, 1, 1, 0]], bool
+                          [
+                              [1, 1, 1, 0, 0, 0],
+                              [1, 1, 1, 1, 0, 0],
+                              [1, 1, 1, 1, 1, 0],
+                          ],
+                          bool,
                       ),
                   },
                   'action': np.array([4, 5, -1]),
@@ -79,9 +88,7 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
         _PROMPT, _RESPONSE, score=2.0, log_ratio=[1.0, 1.0]
     )
     rows = windows.reward_to_go(episode['steps'], gamma=0.5)
-    self.assertAllClose(
-        rows.columns['reward_to_go'], [-0.1 + 0.5 * 1.9, 1.9]
-    )
+    self.assertAllClose(rows.columns['reward_to_go'], [-0.1 + 0.5 * 1.9, 1.9])
 
   @parameterized.parameters(
       ({'response': np.zeros([0], int)}, 'A response must have a token'),
@@ -130,13 +137,20 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
     super().setUp()
     self.texts = tf.data.Dataset.from_generator(
         lambda: (
-            {'prompt': prompt, 'response': response, 'score': score,
-             'ratio': np.ones(len(response.split())), 'id': number}
-            for number, (prompt, response, score) in enumerate([
-                ('is it so', 'yes', 1.0),
-                ('is this a cat', 'not so .', -1.0),
-                ('so', 'yes it is', 0.5),
-            ])
+            {
+                'prompt': prompt,
+                'response': response,
+                'score': score,
+                'ratio': np.ones(len(response.split())),
+                'id': number,
+            }
+            for number, (prompt, response, score) in enumerate(
+                [
+                    ('is it so', 'yes', 1.0),
+                    ('is this a cat', 'not so .', -1.0),
+                    ('so', 'yes it is', 0.5),
+                ]
+            )
         ),
         output_signature={
             'prompt': tf.TensorSpec([], tf.string),
@@ -150,8 +164,12 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(1, 2, 64)
   def test_episodes(self, batch_size):
     data = tokens.convert_texts_to_episodes(
-        self.texts, tokenizers.by_words, score='score', log_ratio='ratio',
-        max_length=8, batch_size=batch_size,
+        self.texts,
+        tokenizers.by_words,
+        score='score',
+        log_ratio='ratio',
+        max_length=8,
+        batch_size=batch_size,
     )
     episodes = list(data.as_numpy_iterator())
     self.assertEqual([episode['id'] for episode in episodes], [0, 1, 2])
@@ -178,9 +196,7 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
       )
       self.assertEqual(written[testing.TABLE].new, 1 + 3 + 3)
       items = testing.drain(client)
-    self.assertEqual(
-        [item[0].action for item in items], [8, 5, 6, 0, 8, 4, 3]
-    )
+    self.assertEqual([item[0].action for item in items], [8, 5, 6, 0, 8, 4, 3])
     self.assertAllClose(
         [item[0].reward for item in items], [1, 0, 0, -1, 0, 0, 0.5]
     )

@@ -61,9 +61,7 @@ class BehavioralCloningTest(tf.test.TestCase):
     logits = _hidden(agent, batch)
     log_probability = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     taken = log_probability[np.arange(4), batch.action[:, 0]]
-    self.assertAllClose(
-        agent.loss(_tensors(batch)).loss, -taken[:3].sum() / 4
-    )
+    self.assertAllClose(agent.loss(_tensors(batch)).loss, -taken[:3].sum() / 4)
 
   def test_loss_of_floats_is_the_squared_error(self):
     for shape in (), (2,), (2, 3):

@@ -26,7 +26,10 @@ def _numpy_values(network, observation, step_type, state):
   """Returns the values `[B, T, A]`, from the weights of a `QRnnNetwork`."""
   weights = [w.numpy() for w in network.trainable_weights]
   dense_in, lstm, dense_out, last = (
-      weights[0:2], weights[2:5], weights[5:7], weights[7:9]
+      weights[0:2],
+      weights[2:5],
+      weights[5:7],
+      weights[7:9],
   )
   hidden, cell = state
   values = []
@@ -47,8 +50,11 @@ def _make_agent(has_memory=True, **kwargs):
   tf.keras.utils.set_random_seed(5)
   if has_memory:
     network = q_rnn_network.QRnnNetwork(
-        _OBSERVATION, _ACTION, input_fc_layer_params=(3,),
-        lstm_size=(_UNITS,), output_fc_layer_params=(3,),
+        _OBSERVATION,
+        _ACTION,
+        input_fc_layer_params=(3,),
+        lstm_size=(_UNITS,),
+        output_fc_layer_params=(3,),
     )
   else:
     network = q_network.QNetwork(_OBSERVATION, _ACTION, fc_layer_params=(3,))
@@ -137,10 +143,12 @@ class BurnInDqnAgentTest(tf.test.TestCase):
 
   def test_frames_from_the_last_step_on_have_no_loss(self):
     agent = _make_agent()
-    batch = _make_batch([
-        [_MID, _MID, _MID, _LAST, _LAST, _LAST],  # Padding is LAST, too.
-        [_MID, _MID, _MID, _MID, _MID, _LAST],
-    ])
+    batch = _make_batch(
+        [
+            [_MID, _MID, _MID, _LAST, _LAST, _LAST],  # Padding is LAST, too.
+            [_MID, _MID, _MID, _MID, _MID, _LAST],
+        ]
+    )
     mask = [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
     self.assertAllClose(
         agent.loss(_tensors(batch)).loss,
@@ -154,9 +162,7 @@ class BurnInDqnAgentTest(tf.test.TestCase):
     state = [batch.policy_info['state'][i][:, 0] for i in ('0', '1')]
     mask = [[0, 1, 1]] * 3
     loss = agent.loss(_tensors(batch)).loss
-    self.assertAllClose(
-        loss, _numpy_loss(agent, batch, state, mask), rtol=1e-5
-    )
+    self.assertAllClose(loss, _numpy_loss(agent, batch, state, mask), rtol=1e-5)
     self.assertNotAllClose(
         loss, _numpy_loss(agent, batch, _ZEROS, mask), rtol=1e-3
     )

@@ -51,10 +51,12 @@ class ExperienceTest(parameterized.TestCase, tf.test.TestCase):
       rows = np.concatenate(fields, axis=1)
       expected += [rows[[t, t + 1]] for t in range(_NUM_STEPS)]
     expected = np.array(expected)
-    observations = np.concatenate([
-        episode['steps']['observation']
-        for episode in self.episodes.as_numpy_iterator()
-    ])
+    observations = np.concatenate(
+        [
+            episode['steps']['observation']
+            for episode in self.episodes.as_numpy_iterator()
+        ]
+    )
     # The last step of an episode has no action.
     actions = expected[:, 0, 3]
     low, high = actions.min(), actions.max()

@@ -85,9 +85,7 @@ class NoisyPolicyTest(absltest.TestCase):
           'pendulum', 'Pendulum-v1', randomness=1.0, seed=seed
       )
       policy.reset()
-      actions.append(
-          [policy(np.array([1.0, 0.0, 0.1]))[0] for _ in range(20)]
-      )
+      actions.append([policy(np.array([1.0, 0.0, 0.1]))[0] for _ in range(20)])
     self.assertEqual(actions[0], actions[1])
     self.assertNotEqual(actions[0], actions[2])
 

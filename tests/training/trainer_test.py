@@ -141,7 +141,9 @@ class TrainTest(tf.test.TestCase):
   def test_what_is_written(self):
     directory = self._directory()
     run(
-        self.data, directory, 8,
+        self.data,
+        directory,
+        8,
         intervals=training.Intervals(2, 4, evaluation=4),
     )
     tags = {}

@@ -121,12 +121,14 @@ class BoundariesTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_rules_of_tf_agents(self, first, last, terminal, sentence):
     valid, message = _check('tf_agents')(
-        _outline({
-            'is_first': np.array(first, bool),
-            'is_last': np.array(last, bool),
-            'is_terminal': np.array(terminal, bool),
-            'discount': np.full([len(first)], 2, np.float32),
-        })
+        _outline(
+            {
+                'is_first': np.array(first, bool),
+                'is_last': np.array(last, bool),
+                'is_terminal': np.array(terminal, bool),
+                'discount': np.full([len(first)], 2, np.float32),
+            }
+        )
     )
     self.assertEqual(bool(valid), sentence is None)
     if sentence:

@@ -4,7 +4,6 @@ The data is written to disk by TFDS, read, mapped and converted, and compared
 with what numpy makes of the same arrays.
 """
 
-
 from absl.testing import parameterized
 import numpy as np
 from rlds2reverb.datasets import loading
@@ -262,7 +261,9 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
     mapped = step_mapping.map_fields(loading.load_episodes(directory), mapping)
     frames = conversion.convert_rlds_to_trajectories(
         mapped,
-        step_mapping.step_policy_info if mapping.policy_info is not None else None,
+        step_mapping.step_policy_info
+        if mapping.policy_info is not None
+        else None,
     )
     found = frames.batch(sum(_LENGTHS) + 1).get_single_element()
     expected = [

@@ -124,8 +124,11 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         (
             {'block_length': 3},
             [
-                ([0], 0, [0, 3]), ([0], 3, [0, 1]), ([1], 0, [0, 1]),
-                ([2], 0, [0, 3]), ([2], 3, [0, 1]),
+                ([0], 0, [0, 3]),
+                ([0], 3, [0, 1]),
+                ([1], 0, [0, 1]),
+                ([2], 0, [0, 3]),
+                ([2], 3, [0, 1]),
             ],
         ),
     ):
@@ -186,19 +189,21 @@ class RandomEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       (f'{name}_{case_name}', form, seed, case)
       for (name, form), (seed, (case_name, case)) in itertools.product(
           _FORMS,
-          enumerate((
-              ('flat', {}),
-              ('nested_fields', {'nested_fields': True}),
+          enumerate(
               (
-                  'float64_discount',
-                  {'nested_fields': True, 'discount_dtype': np.float64},
-              ),
-              ('int32_discount', {'discount_dtype': np.int32}),
-              (
-                  'float64_discount_of_shape_one',
-                  {'discount_dtype': np.float64, 'discount_shape': (1,)},
-              ),
-          )),
+                  ('flat', {}),
+                  ('nested_fields', {'nested_fields': True}),
+                  (
+                      'float64_discount',
+                      {'nested_fields': True, 'discount_dtype': np.float64},
+                  ),
+                  ('int32_discount', {'discount_dtype': np.int32}),
+                  (
+                      'float64_discount_of_shape_one',
+                      {'discount_dtype': np.float64, 'discount_shape': (1,)},
+                  ),
+              )
+          ),
       )
   )
   def test_equal_a_computation_step_by_step(self, form, seed, case):
@@ -256,22 +261,22 @@ class RandomEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 class FlatArraysTest(tf.test.TestCase):
 
   def test_frames(self):
-    rlds_data = flat_arrays.from_flat_arrays({
-        'observations': np.array([0, 1, 2, 10, 11], np.float32),
-        'next_observations': np.array([1, 2, 3, 11, 12], np.float32),
-        'actions': np.array([5, 6, 7, 8, 9]),
-        'rewards': np.array([0.1, 0.2, 0.3, 0.4, 0.5]),
-        'terminals': np.array([0, 0, 1, 0, 0]),
-    })
+    rlds_data = flat_arrays.from_flat_arrays(
+        {
+            'observations': np.array([0, 1, 2, 10, 11], np.float32),
+            'next_observations': np.array([1, 2, 3, 11, 12], np.float32),
+            'actions': np.array([5, 6, 7, 8, 9]),
+            'rewards': np.array([0.1, 0.2, 0.3, 0.4, 0.5]),
+            'terminals': np.array([0, 0, 1, 0, 0]),
+        }
+    )
     frames = golden.frames_of(
         conversion.convert_rlds_to_trajectories(rlds_data)
     )
     self.assertEqual([f.step_type for f in frames], [0, 1, 1, 2, 0, 1, 2])
     self.assertEqual([f.next_step_type for f in frames], [1, 1, 2, 0, 1, 2, 0])
     self.assertEqual([f.discount for f in frames], [1, 1, 0, 0, 1, 1, 1])
-    self.assertEqual(
-        [f.observation for f in frames], [0, 1, 2, 3, 10, 11, 12]
-    )
+    self.assertEqual([f.observation for f in frames], [0, 1, 2, 3, 10, 11, 12])
 
 
 class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
@@ -294,9 +299,7 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
         golden.assert_frames_equal(
             self,
             golden.frames_of(
-                conversion.convert_rlds_to_trajectories(
-                    form(episodes), info_fn
-                )
+                conversion.convert_rlds_to_trajectories(form(episodes), info_fn)
             ),
             expected,
         )
@@ -558,9 +561,7 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
     bad = [index for index, fault in enumerate(faults) if fault]
     self.assertBetween(len(bad), 40, 80)
     for _ in range(2):
-      golden.assert_frames_equal(
-          self, golden.rows_of_blocks(dataset), expected
-      )
+      golden.assert_frames_equal(self, golden.rows_of_blocks(dataset), expected)
       self.assertEqual(
           [skipped.episode for skipped in report.skipped_episodes], bad
       )
@@ -576,13 +577,15 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
       with self.subTest(name):
         report = report_lib.ConversionReport()
         dataset = conversion.convert_rlds_to_trajectories(
-            form([
-                invalid['empty'].episode,
-                golden.TRUNCATED,
-                invalid['first_first'].episode,
-                golden.COMPLETE,
-                invalid['stops_at_mid'].episode,
-            ]),
+            form(
+                [
+                    invalid['empty'].episode,
+                    golden.TRUNCATED,
+                    invalid['first_first'].episode,
+                    golden.COMPLETE,
+                    invalid['stops_at_mid'].episode,
+                ]
+            ),
             info_fn,
             rules=rules_lib.ConversionRules(invalid_episodes='skip'),
             report=report,
@@ -684,9 +687,7 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
       if rng.random() < 0.2:
         episode = golden.corrupted(rng, episode)
       if rng.random() < 0.2:
-        episode = _replaced(
-            episode, is_last=np.zeros_like(episode['is_last'])
-        )
+        episode = _replaced(episode, is_last=np.zeros_like(episode['is_last']))
         episode['is_terminal'] = episode['is_last']
       episodes.append(episode)
     if rng.random() < 0.3:
@@ -864,9 +865,7 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     skipped = conversion.convert_rlds_to_trajectory_blocks(
         rlds_data,
         block_length=block_length,
-        rules=rules_lib.ConversionRules(
-            nan='invalid', invalid_episodes='skip'
-        ),
+        rules=rules_lib.ConversionRules(nan='invalid', invalid_episodes='skip'),
         report=report,
     )
     golden.assert_frames_equal(
@@ -1102,9 +1101,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*_FORMS)
   def test_reward_that_is_no_number(self, form):
-    episode = {
-        **golden.COMPLETE, 'reward': {'a': np.array([b'1'] * 4, object)}
-    }
+    episode = {**golden.COMPLETE, 'reward': {'a': np.array([b'1'] * 4, object)}}
     with self.assertRaisesRegex(
         ValueError, 'reward/a must be of numbers, but is string'
     ):

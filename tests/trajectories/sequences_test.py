@@ -82,12 +82,14 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     short = contract.make_steps([10, 11], [10], terminal=False)
     dataset = sequences.convert_rlds_to_sequences(
         golden.stacked([contract.A, short]),
-        3, 2, end_of_episode=end_of_episode,
+        3,
+        2,
+        end_of_episode=end_of_episode,
     )
     self.assertAllEqual([one.observation for one in dataset], expected)
 
   def test_pads_are_boundaries(self):
-    one, = sequences.convert_rlds_to_sequences(
+    (one,) = sequences.convert_rlds_to_sequences(
         golden.stacked([contract.B]), 6, end_of_episode='pad'
     )
     self.assertAllEqual(one.step_type, [0, 1, 1, 2, 2, 2])
@@ -151,9 +153,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   @pytest.mark.long
   def test_a_long_episode(self):
     count = 10_000
-    steps = contract.make_steps(
-        range(count), range(count - 1), terminal=True
-    )
+    steps = contract.make_steps(range(count), range(count - 1), terminal=True)
     for form, batches, stride in itertools.product(
         golden.FORMS_AND_PACKS.values(), (None, 100), (1, 7)
     ):
@@ -217,7 +217,9 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     for end_of_episode in ends.EndOfEpisode:
       dataset = sequences.convert_rlds_to_sequences(
           golden.stacked([steps, steps], spec),
-          2, end_of_episode=end_of_episode, with_mask=True,
+          2,
+          end_of_episode=end_of_episode,
+          with_mask=True,
       )
       self._assert_sequences(
           dataset, _expected([steps, steps], 2, 1, end_of_episode)

@@ -91,9 +91,7 @@ class CreateTrajectoryDataSpecTest(tf.test.TestCase, parameterized.TestCase):
     for dtype, shape in itertools.product(
         (np.float64, np.int32, np.float32), ((), (1,))
     ):
-      episode = dict(
-          golden.COMPLETE, discount=np.ones([4, *shape], dtype)
-      )
+      episode = dict(golden.COMPLETE, discount=np.ones([4, *shape], dtype))
       spec = specs.create_trajectory_data_spec(form([episode]))
       self.assertEqual(spec.discount.dtype, tf.float32)
       self.assertEqual(spec.discount.shape, [])
@@ -106,9 +104,7 @@ class CreateTrajectoryDataSpecTest(tf.test.TestCase, parameterized.TestCase):
           'rest': (following['is_first'], 3, tf.constant('a'), np.float64(1)),
       }
 
-    spec = specs.create_trajectory_data_spec(
-        form([golden.COMPLETE]), info_fn
-    )
+    spec = specs.create_trajectory_data_spec(form([golden.COMPLETE]), info_fn)
     self.assertEqual(
         spec.policy_info,
         {

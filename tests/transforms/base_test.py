@@ -43,11 +43,13 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
   def test_in_order(self, run):
-    compose = base.Compose([
-        rewards.ScaleReward(2.0),
-        rewards.ScaleReward(shift=1.0),
-        fields.RenameFields({'action': 'control'}),
-    ])
+    compose = base.Compose(
+        [
+            rewards.ScaleReward(2.0),
+            rewards.ScaleReward(shift=1.0),
+            fields.RenameFields({'action': 'control'}),
+        ]
+    )
     steps = run(compose, [ways.FIVE])[0]['steps']
     self.assertAllEqual(steps['reward'], 2 * ways.FIVE['reward'] + 1)
     self.assertAllEqual(steps['control'], ways.FIVE['action'])
@@ -87,15 +89,19 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_filters_among_transforms(self, form):
     # The returns are 15, 60 and 15; doubled, 30, 120 and 30.
-    compose = base.Compose([
-        filters.KeepEpisodes(max_return=70.0),
-        rewards.ScaleReward(2.0),
-        base.Compose([
-            base.Compose([rewards.ScaleReward(shift=1.0)]),
-            filters.KeepEpisodes(min_return=50.0),
-        ]),
-        fields.RenameFields({'action': 'control'}),
-    ])
+    compose = base.Compose(
+        [
+            filters.KeepEpisodes(max_return=70.0),
+            rewards.ScaleReward(2.0),
+            base.Compose(
+                [
+                    base.Compose([rewards.ScaleReward(shift=1.0)]),
+                    filters.KeepEpisodes(min_return=50.0),
+                ]
+            ),
+            fields.RenameFields({'action': 'control'}),
+        ]
+    )
     rlds_data = base.transform_episodes(
         form([ways.FIVE, ways.THREE, ways.FIVE]), [compose]
     )
@@ -118,8 +124,15 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_equal_where_the_parts_are(self):
     def make(parts):
-      return base.Compose(parts([filters.KeepEpisodes(min_length=1),
-                                 _AddReward(np.ones(2)), _KeepFirst(0)]))
+      return base.Compose(
+          parts(
+              [
+                  filters.KeepEpisodes(min_length=1),
+                  _AddReward(np.ones(2)),
+                  _KeepFirst(0),
+              ]
+          )
+      )
 
     self.assertEqual(make(list), make(tuple))
     self.assertEqual(make(list), make(iter))
@@ -200,11 +213,13 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
           'composed',
           lambda: [
               _Double(),
-              base.Compose([
-                  filters.KeepEpisodes(min_length=2),
-                  base.Compose([rewards.ScaleReward(0.5)]),
-                  base.Compose([filters.KeepEpisodes(max_length=5)]),
-              ]),
+              base.Compose(
+                  [
+                      filters.KeepEpisodes(min_length=2),
+                      base.Compose([rewards.ScaleReward(0.5)]),
+                      base.Compose([filters.KeepEpisodes(max_length=5)]),
+                  ]
+              ),
           ],
       ),
       ('nothing_kept', lambda: [filters.KeepEpisodes(min_length=99)]),
@@ -285,7 +300,9 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   def test_in_a_data_set(self, form):
     own = [_AddReward(np.float32([1, 2])), _KeepFirst(10.0)]
     for transforms in (own, own[::-1], [base.Compose(own)]):
-      rlds_data = base.transform_episodes(form([ways.FIVE, ways.THREE]), transforms)
+      rlds_data = base.transform_episodes(
+          form([ways.FIVE, ways.THREE]), transforms
+      )
       (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
       self.assertAllEqual(steps['reward'], ways.THREE['reward'] + 3)
     (kept,) = form([ways.FIVE, ways.THREE]).filter(own[1])

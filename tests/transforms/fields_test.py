@@ -47,12 +47,14 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
   def test_rename_and_back(self, run):
-    rename = fields.RenameFields({
-        'observation/camera/rgb': 'observation/image',
-        'action': 'observation/last_action',
-        'observation/task': 'action',
-        ('observation', 'state'): ('a/b', 'c:d'),
-    })
+    rename = fields.RenameFields(
+        {
+            'observation/camera/rgb': 'observation/image',
+            'action': 'observation/last_action',
+            'observation/task': 'action',
+            ('observation', 'state'): ('a/b', 'c:d'),
+        }
+    )
     for steps, episode in zip(_steps(run(rename, _DEEP)), _DEEP):
       observation = episode['observation']
       expected = {
@@ -107,8 +109,9 @@ class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*ways.ALL)
   def test_bounds_by_dimension(self, run):
     clip = fields.ClipField('action', [1.0, -9.0], 2.0)
-    for steps, episode in zip(_steps(run(clip, [ways.FIVE, ways.THREE])),
-                              [ways.FIVE, ways.THREE]):
+    for steps, episode in zip(
+        _steps(run(clip, [ways.FIVE, ways.THREE])), [ways.FIVE, ways.THREE]
+    ):
       expected = [
           [min(max(one, 1.0), 2.0), min(max(other, -9.0), 2.0)]
           for one, other in episode['action']

@@ -67,8 +67,10 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_success_of_the_episode(self):
-    rlds_data = golden.nested(_EPISODES).enumerate().map(
-        lambda index, episode: {**episode, 'info': {'success': index % 2}}
+    rlds_data = (
+        golden.nested(_EPISODES)
+        .enumerate()
+        .map(lambda index, episode: {**episode, 'info': {'success': index % 2}})
     )
     kept = rlds_data.filter(filters.KeepEpisodes(success='info/success'))
     self.assertLen(list(kept), 1)
@@ -97,12 +99,16 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     episodes = [none, none, *episodes[:9], none, *episodes[9:]]
     episodes[4] = dict(episodes[4])
     episodes[4]['reward'] = np.full_like(episodes[4]['reward'], np.nan)
-    rlds_data = golden.stacked(episodes).enumerate().map(
-        lambda index, episode: {
-            **episode,
-            'success': index % 2,
-            'info': {'goals': tf.stack([index % 3 == 0, index % 5 == 0])},
-        }
+    rlds_data = (
+        golden.stacked(episodes)
+        .enumerate()
+        .map(
+            lambda index, episode: {
+                **episode,
+                'success': index % 2,
+                'info': {'goals': tf.stack([index % 3 == 0, index % 5 == 0])},
+            }
+        )
     )
     # One pack has only episodes without steps.
     rlds_data = golden.in_packs(rlds_data, pack_size=2)
@@ -126,7 +132,8 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         'in_a_step': (dict(success='steps/is_terminal'), terminal),
         'in_a_vector': (dict(success='steps/observation'), has_steps),
         'in_the_episode': (
-            dict(success='success'), [e % 2 == 1 for e in range(15)]
+            dict(success='success'),
+            [e % 2 == 1 for e in range(15)],
         ),
         'of_several': (
             dict(success='info/goals'),

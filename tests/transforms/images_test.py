@@ -95,9 +95,7 @@ class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
     # A black image for the empty string of a padded window.
     self.assertAllEqual(found[1], np.zeros([4, 5, 3]))
     for index, image in ((0, small), (2, large)):
-      self.assertAllClose(
-          found[index], _resize(image, 4, 5), rtol=0, atol=0.51
-      )
+      self.assertAllClose(found[index], _resize(image, 4, 5), rtol=0, atol=0.51)
 
   def test_images_decoded_already(self):
     decoded = _random_images(2, 3, 8, 8, 1)

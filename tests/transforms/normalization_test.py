@@ -38,9 +38,7 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
     )
     arm = np.broadcast_to(np.float32([1, -1]), [*leading, 2])
     action = normalize.invert({'action': {'arm': arm, 'open': 1}})['action']
-    self.assertAllEqual(
-        action['arm'], np.broadcast_to([2, 0], [*leading, 2])
-    )
+    self.assertAllEqual(action['arm'], np.broadcast_to([2, 0], [*leading, 2]))
     self.assertEqual(action['open'], 1)
     self.assertEqual(action['arm'].dtype, tf.float32)
     again = normalize.transform({'action': action})['action']['arm']

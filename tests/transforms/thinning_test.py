@@ -85,9 +85,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_random_no_ops(self):
     rng = np.random.default_rng(3)
-    episodes = golden.random_episodes(
-        rng, 12, nested_fields=True, max_length=9
-    )
+    episodes = golden.random_episodes(rng, 12, nested_fields=True, max_length=9)
     drop = thinning.DropNoOps('action/2', [0.25, -0.25], tolerance=0.9)
     rlds_data = golden.stacked(episodes).map(drop)
     dropped = 0
@@ -119,9 +117,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
     drop = thinning.DropNoOps(
         predicate=lambda steps: steps['observation'][:-1] > 1
     )
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'predicate: 5'
-    ):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'predicate: 5'):
       drop({'steps': ways.FIVE})
     data = golden.stacked([ways.FIVE]).map(drop)
     with self.assertRaisesRegex(
@@ -130,9 +126,7 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
       list(data)
 
   def test_no_steps(self):
-    empty = tf.nest.map_structure(
-        lambda leaf: tf.constant(leaf[:0]), ways.FIVE
-    )
+    empty = tf.nest.map_structure(lambda leaf: tf.constant(leaf[:0]), ways.FIVE)
     for transform in (thinning.FrameSkip(2), thinning.DropNoOps()):
       steps = transform({'steps': empty})['steps']
       for name, leaf in steps.items():
@@ -184,7 +178,10 @@ class ThinningTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_steps_of_unequal_lengths(self):
     # Which a transform before it can make of them, in one Compose.
-    for action in (ways.FIVE['action'][1:], ways.FIVE['action'].repeat(2, axis=0)):
+    for action in (
+        ways.FIVE['action'][1:],
+        ways.FIVE['action'].repeat(2, axis=0),
+    ):
       steps = [{**ways.FIVE, 'action': action}]
       data = golden.stacked(steps)
       for transform in (

@@ -27,9 +27,7 @@ def _view(episode):
 
 
 def _unroll(episode, stride_length=3):
-  return windows.unroll(
-      episode, 3, stride_length=stride_length, state='state'
-  )
+  return windows.unroll(episode, 3, stride_length=stride_length, state='state')
 
 
 class R2d2Test(parameterized.TestCase, tf.test.TestCase):
@@ -74,9 +72,7 @@ class R2d2Test(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(parts.initial_state, [[0], [103]])
 
   def test_overlapping_chunks_with_targets(self):
-    chunks = windows.unroll(
-        _n_step(_STEPS), 4, stride_length=2, state='state'
-    )
+    chunks = windows.unroll(_n_step(_STEPS), 4, stride_length=2, state='state')
     parts = windows.split_burn_in(chunks, burn_in=2, n_step=1)
     self.assertAllEqual(parts.burn_in_observation, [[0, 1, 2], [2, 3, 4]])
     self.assertAllEqual(parts.main_observation, [[2], [4]])
@@ -133,8 +129,12 @@ class FromStepsOrRowsTest(parameterized.TestCase, tf.test.TestCase):
   def test_all_columns_in_one_chain(self):
     rows = windows.transition_rows(_STEPS)
     for function in (
-        _ADDED['reward_to_go'], _ADDED['td_lambda'], _ADDED['advantages'],
-        _ADDED['stack'], _ADDED['chunk_actions'], _n_step,
+        _ADDED['reward_to_go'],
+        _ADDED['td_lambda'],
+        _ADDED['advantages'],
+        _ADDED['stack'],
+        _ADDED['chunk_actions'],
+        _n_step,
     ):
       rows = function(rows)
     chunks = _unroll(rows).columns
@@ -156,9 +156,7 @@ class FromStepsOrRowsTest(parameterized.TestCase, tf.test.TestCase):
         lambda e: windows.n_step_transitions(e['steps'], 3, 0.5)
     )
     rows, lengths = windows.join_transitions(data)
-    self.assertAllEqual(
-        rows['reward'], [2.75, 4.5, 6.25, 6.5, 5, 27.5, 35, 30]
-    )
+    self.assertAllEqual(rows['reward'], [2.75, 4.5, 6.25, 6.5, 5, 27.5, 35, 30])
     drawn = windows.sample_slices(rows, 2, 3, 7, lengths=lengths)
     for ends in (
         {'is_last': [False] * 4 + [True] + [False] * 3},
@@ -207,9 +205,7 @@ class WrongKindsTest(parameterized.TestCase, tf.test.TestCase):
   def test_columns_of_different_lengths(self):
     rows = windows.transition_rows(_STEPS)
     rows = rows._replace(columns={**rows.columns, 'value': tf.range(7)})
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'value: 7'
-    ):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'value: 7'):
       windows.unroll(rows, 2)
 
   def test_views_that_are_no_columns(self):

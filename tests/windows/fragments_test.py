@@ -68,9 +68,7 @@ class ChopTest(tf.test.TestCase):
         seq_lens.append(len(chunk))
         states.append(chunk[0]['state'])
         zero = contract.zero_like(chunk[0])
-        expected.append(
-            contract.stack(chunk + (length - len(chunk)) * [zero])
-        )
+        expected.append(contract.stack(chunk + (length - len(chunk)) * [zero]))
     chop = lambda rows: fragments.chop_into_sequences(
         rows, length, episode_ids=ids, states=rows['state']
     )
@@ -135,6 +133,7 @@ class ChopTest(tf.test.TestCase):
   def test_arrays_and_lists_in_the_place_of_tensors(self):
     ids = [1, 1, 5, 5, 5, 5, 5]
     for convert in (np.array, list, lambda column: column):
+
       def chop(convert=convert):
         return fragments.chop_into_sequences(
             {'a': convert(range(1, 8)), 'b': (convert(['x'] * 7),)},
@@ -155,7 +154,8 @@ class ChopTest(tf.test.TestCase):
         self.assertAllEqual(chopped.initial_state[0], [10, 12, 15])
         self.assertEqual(chopped.initial_state[1].shape, [3, 2])
     self.assertAllEqual(
-        fragments.chop_into_sequences(range(1, 4), 2, episode_ids=(1, 1, 2)
+        fragments.chop_into_sequences(
+            range(1, 4), 2, episode_ids=(1, 1, 2)
         ).rows,
         [[1, 2], [3, 0]],
     )
@@ -171,13 +171,14 @@ class ChopTest(tf.test.TestCase):
     for message, ids, states in (
         ('episode_ids has 3, rows has 5', [1, 1, 2], ()),
         ('episode_ids has 6, rows has 5', [1] * 6, ()),
-        ('episode_ids has 5, rows has 5, states/h has 4', [1] * 5,
-         {'h': tf.zeros([4, 2])}),
+        (
+            'episode_ids has 5, rows has 5, states/h has 4',
+            [1] * 5,
+            {'h': tf.zeros([4, 2])},
+        ),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        fragments.chop_into_sequences(
-            rows, 2, episode_ids=ids, states=states
-        )
+        fragments.chop_into_sequences(rows, 2, episode_ids=ids, states=states)
 
     @tf.function(
         input_signature=[
@@ -188,8 +189,8 @@ class ChopTest(tf.test.TestCase):
     )
     def chop(rows, ids, states):
       return fragments.chop_into_sequences(
-            rows, 2, episode_ids=ids, states=states
-        )
+          rows, 2, episode_ids=ids, states=states
+      )
 
     self.assertAllEqual(
         chop(rows, [1, 1, 2, 2, 2], rows).rows, [[0, 1], [2, 3], [4, 0]]
@@ -215,9 +216,7 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
     dataset = fragments.convert_rlds_to_fragments(
         golden.FORMS[form]([contract.B] * 4), 4
     )
-    self.assertEqual(
-        _ts(dataset), [[0, 1, 2, 0], [1, 2, 0, 1], [2, 0, 1, 2]]
-    )
+    self.assertEqual(_ts(dataset), [[0, 1, 2, 0], [1, 2, 0, 1], [2, 0, 1, 2]])
     self.assertEqual(
         [batch['episode'].tolist() for batch in dataset.as_numpy_iterator()],
         [[0, 0, 0, 1], [1, 1, 2, 2], [2, 3, 3, 3]],
@@ -322,9 +321,7 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
   def test_what_agent_steps_are_counted_by(self):
     data = golden.stacked([contract.A])
     with self.assertRaisesRegex(ValueError, 'counted by is_present'):
-      fragments.convert_rlds_to_fragments(
-          data, 4, count_steps_by='agent_steps'
-      )
+      fragments.convert_rlds_to_fragments(data, 4, count_steps_by='agent_steps')
     with self.assertRaisesRegex(ValueError, 'count_steps_by must be one of'):
       fragments.convert_rlds_to_fragments(data, 4, count_steps_by='agents')
     with self.assertRaisesRegex(ValueError, 'does not count them'):
@@ -335,9 +332,7 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
         lambda episode: transitions.transition_rows(episode['steps'])
     )
     with self.assertRaisesRegex(ValueError, 'TransitionRows do not say'):
-      fragments.convert_rlds_to_fragments(
-          rows, 4, count_steps_by='agent_steps'
-      )
+      fragments.convert_rlds_to_fragments(rows, 4, count_steps_by='agent_steps')
 
   @parameterized.parameters('t', 'episode', 'next_observation')
   def test_fields_of_the_names_that_are_added(self, name):

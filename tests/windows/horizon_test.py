@@ -31,7 +31,9 @@ def _cut(steps, start, stop, no_done_at_end):
 class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
-      (3, [0, 1, 2, 3], False), (5, range(6), True), (9, range(6), True),
+      (3, [0, 1, 2, 3], False),
+      (5, range(6), True),
+      (9, range(6), True),
       (None, range(6), True),
   )
   def test_terminated(self, limit, observations, is_terminal):
@@ -117,9 +119,7 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(frames[-2].next_step_type, golden.LAST)
 
   def test_discount_of_another_dtype_and_shape(self):
-    steps = {
-        **contract.A, 'discount': np.int32([[1], [1], [1], [1], [0], [0]])
-    }
+    steps = {**contract.A, 'discount': np.int32([[1], [1], [1], [1], [0], [0]])}
     cut = horizon.apply_horizon(steps, None, no_done_at_end=True)
     self.assertAllEqual(cut['discount'], np.ones([6, 1]))
     self.assertDTypeEqual(cut['discount'], np.int32)
@@ -147,9 +147,7 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
 class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.product(
-      form=list(golden.FORMS), no_done_at_end=[False, True]
-  )
+  @parameterized.product(form=list(golden.FORMS), no_done_at_end=[False, True])
   def test_edges_against_a_loop(self, form, no_done_at_end):
     episodes = contract.edge_episodes(3)
     expected = []

@@ -20,7 +20,8 @@ class PresenceTest(tf.test.TestCase):
   def test_count_acting(self):
     fields = {
         'is_present': {
-            'a': np.array([1, 1, 0], bool), 'b': np.array([[1], [1], [1]])
+            'a': np.array([1, 1, 0], bool),
+            'b': np.array([[1], [1], [1]]),
         }
     }
     self.assertAllEqual(presence.count_acting(fields), [2, 1, 0])

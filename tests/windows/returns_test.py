@@ -120,7 +120,10 @@ class NStepTest(parameterized.TestCase, tf.test.TestCase):
     )
     # TF-Agents leaves one factor of gamma to the learner.
     self.assertAllClose(
-        cut(ours['discount']), gamma * theirs.next_time_step.discount, 1e-6, 1e-6
+        cut(ours['discount']),
+        gamma * theirs.next_time_step.discount,
+        1e-6,
+        1e-6,
     )
     tf.nest.map_structure(
         self.assertAllEqual,
@@ -178,12 +181,8 @@ class RewardToGoTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_long_episode(self):
     count = 1000
-    steps = contract.make_steps(
-        range(count + 1), [1] * count, terminal=False
-    )
-    self.assertAllEqual(
-        _reward_to_go(steps), np.arange(count, 0, -1)
-    )
+    steps = contract.make_steps(range(count + 1), [1] * count, terminal=False)
+    self.assertAllEqual(_reward_to_go(steps), np.arange(count, 0, -1))
 
 
 class TdLambdaTest(parameterized.TestCase, tf.test.TestCase):
@@ -257,7 +256,8 @@ class TensorGammaTest(parameterized.TestCase, tf.test.TestCase):
         lambda gamma: self._all(gamma, gamma / 2)
     )
     for result in (
-        self._all(gamma[0], gamma[0] / 2), in_map.get_single_element()
+        self._all(gamma[0], gamma[0] / 2),
+        in_map.get_single_element(),
     ):
       tf.nest.map_structure(self.assertAllEqual, result, expected)
     self.assertAllEqual(expected[0].columns['reward'], [20, 35, 30])
@@ -362,9 +362,7 @@ class ColumnsTest(tf.test.TestCase):
     for name, call in calls.items():
       added = call(rows)
       self.assertContainsSubset(rows.columns, added.columns)
-      self.assertAllEqual(
-          added.columns[name], call(contract.B).columns[name]
-      )
+      self.assertAllEqual(added.columns[name], call(contract.B).columns[name])
       own = rows._replace(columns={**rows.columns, name: tf.range(3)})
       with self.assertRaisesRegex(ValueError, f'field {name!r} already'):
         call(own)
@@ -414,21 +412,32 @@ class BadArgumentsTest(tf.test.TestCase):
   def test_all(self):
     without = {k: v for k, v in contract.A.items() if k != 'discount'}
     for message, call in (
-        ('n_step must be a positive', lambda: returns.n_step_transitions(
-            contract.A, 0)),
-        ('gamma must lie in', lambda: returns.n_step_transitions(
-            contract.A, 1, 1.5)),
+        (
+            'n_step must be a positive',
+            lambda: returns.n_step_transitions(contract.A, 0),
+        ),
+        (
+            'gamma must lie in',
+            lambda: returns.n_step_transitions(contract.A, 1, 1.5),
+        ),
         ('gamma must lie in', lambda: returns.reward_to_go(contract.A, -1)),
-        ('lambda_ must lie in', lambda: returns.td_lambda_returns(
-            contract.A, [0.0] * 6, 1, 2)),
-        ('gamma must lie in', lambda: returns.reward_to_go(
-            contract.A, np.nan)),
-        ('gamma must be one number', lambda: returns.reward_to_go(
-            contract.A, [0.5, 0.5])),
-        ('gamma must be one number', lambda: returns.reward_to_go(
-            contract.A, None)),
-        ('gamma must be one number', lambda: returns.reward_to_go(
-            contract.A, 'half')),
+        (
+            'lambda_ must lie in',
+            lambda: returns.td_lambda_returns(contract.A, [0.0] * 6, 1, 2),
+        ),
+        ('gamma must lie in', lambda: returns.reward_to_go(contract.A, np.nan)),
+        (
+            'gamma must be one number',
+            lambda: returns.reward_to_go(contract.A, [0.5, 0.5]),
+        ),
+        (
+            'gamma must be one number',
+            lambda: returns.reward_to_go(contract.A, None),
+        ),
+        (
+            'gamma must be one number',
+            lambda: returns.reward_to_go(contract.A, 'half'),
+        ),
         ('no field discount', lambda: returns.reward_to_go(without)),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):

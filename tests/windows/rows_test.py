@@ -43,8 +43,9 @@ class ToTensorsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(found['x'].b[1][1], [3, 4])
 
   def test_no_rows_and_no_fields(self):
-    self.assertEqual(rows_lib.to_tensors(rows={}, states=()),
-                     {'rows': {}, 'states': ()})
+    self.assertEqual(
+        rows_lib.to_tensors(rows={}, states=()), {'rows': {}, 'states': ()}
+    )
     self.assertEqual(
         rows_lib.to_tensors(rows=np.zeros([0, 2]))['rows'].shape, [0, 2]
     )
@@ -62,7 +63,8 @@ class ToTensorsTest(parameterized.TestCase, tf.test.TestCase):
     data = tf.data.Dataset.from_generator(
         lambda: [(given[0], given[1]), (given[0], given[2])],
         output_signature=(
-            tf.TensorSpec([None]), tf.TensorSpec(None, tf.float32)
+            tf.TensorSpec([None]),
+            tf.TensorSpec(None, tf.float32),
         ),
     ).map(lambda a, b: rows_lib.to_tensors(a=a, b=b)['a'])
     results = iter(data)

@@ -76,25 +76,30 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(
       (
-          'trajectory', {},
+          'trajectory',
+          {},
           {(0, 0): 1 / 6, (0, 1): 1 / 6, (0, 2): 1 / 6, (1, 0): 1 / 2},
       ),
       (
-          'window', {'weighting': 'window'},
+          'window',
+          {'weighting': 'window'},
           {(0, 0): 1 / 4, (0, 1): 1 / 4, (0, 2): 1 / 4, (1, 0): 1 / 4},
       ),
       (
-          'span', {'span': (1, 0)},
+          'span',
+          {'span': (1, 0)},
           {(0, start): 1 / 8 for start in range(-1, 3)}
           | {(1, start): 1 / 4 for start in range(-1, 1)},
       ),
       (
-          'window_span', {'span': (0, 2), 'weighting': 'window'},
+          'window_span',
+          {'span': (0, 2), 'weighting': 'window'},
           {(0, start): 1 / 8 for start in range(0, 5)}
           | {(1, start): 1 / 8 for start in range(0, 3)},
       ),
       (
-          'not_strict', {'strict': False, 'slice_length': 4},
+          'not_strict',
+          {'strict': False, 'slice_length': 4},
           {(0, 0): 1 / 6, (0, 1): 1 / 6, (1, 0): 1 / 3, (2, 0): 1 / 3},
       ),
       (
@@ -113,7 +118,9 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     one = contract.make_steps([60, 61], [1], terminal=True)
     rows, lengths = _store(contract.A, contract.B, one, none)
     drawn = slices.sample_slices(
-        rows, _DRAWS, lengths=lengths,
+        rows,
+        _DRAWS,
+        lengths=lengths,
         **{'slice_length': 3, 'seed': (1, 2), **arguments},
     )
     self._assert_frequencies(drawn, expected)
@@ -126,8 +133,15 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     episodes = contract.edge_episodes(length)
     rows, lengths = _store(*episodes)
     drawn = slices.sample_slices(
-        rows, 50, length, (3, 4), lengths=lengths,
-        strict=False, weighting=weighting, fill=fill, span=(2, 3),
+        rows,
+        50,
+        length,
+        (3, 4),
+        lengths=lengths,
+        strict=False,
+        weighting=weighting,
+        fill=fill,
+        span=(2, 3),
     )
     sliced = _numpy(drawn.rows) if fill != 'ragged' else drawn.rows
     seen = set()
@@ -170,7 +184,12 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     )
     draw_windows = tf.function(
         lambda seed: slices.sample_slices(
-            rows, 4, 3, (seed, 0), lengths=lengths, weighting='window',
+            rows,
+            4,
+            3,
+            (seed, 0),
+            lengths=lengths,
+            weighting='window',
             replacement=False,
         )
     )
@@ -194,9 +213,7 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
         rows, 30, 3, seed, lengths=lengths
     )
     in_graph = tf.function(draw)
-    tf.nest.map_structure(
-        self.assertAllEqual, draw((1, 2)), in_graph((1, 2))
-    )
+    tf.nest.map_structure(self.assertAllEqual, draw((1, 2)), in_graph((1, 2)))
     tf.nest.map_structure(
         self.assertAllEqual, draw((1, 2)), draw(tf.constant([1, 2]))
     )
@@ -254,7 +271,8 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
       )
       expected = draw(rows, lengths, (1, 2))
       for lengths_given, seed in (
-          (numpy_lengths, np.array([1, 2])), (list(numpy_lengths), [1, 2])
+          (numpy_lengths, np.array([1, 2])),
+          (list(numpy_lengths), [1, 2]),
       ):
         tf.nest.map_structure(
             self.assertAllEqual,
@@ -287,8 +305,7 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
         slices.sample_slices(
             rows,
             lengths=lengths,
-            **{'num_slices': 1, 'slice_length': 2, 'seed': (0, 0),
-               **arguments},
+            **{'num_slices': 1, 'slice_length': 2, 'seed': (0, 0), **arguments},
         )
 
 
@@ -298,9 +315,7 @@ class PadTrajectoriesTest(tf.test.TestCase):
     episodes = contract.edge_episodes(3)
     rows, lengths = _store(*episodes)
     for max_length in (None, 12):
-      padded, mask = slices.pad_trajectories(
-          rows, max_length, lengths=lengths
-      )
+      padded, mask = slices.pad_trajectories(rows, max_length, lengths=lengths)
       width = max_length or int(max(lengths))
       expected = []
       for steps in episodes:
@@ -316,7 +331,8 @@ class PadTrajectoriesTest(tf.test.TestCase):
   def test_in_graph(self):
     @tf.function(
         input_signature=[
-            tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.int32)
+            tf.TensorSpec([None, 2]),
+            tf.TensorSpec([None], tf.int32),
         ]
     )
     def pad(rows, lengths):
@@ -325,8 +341,10 @@ class PadTrajectoriesTest(tf.test.TestCase):
     padded, mask = pad.get_concrete_function().structured_outputs
     self.assertEqual(padded.shape.as_list(), [None, 3, 2])
     self.assertEqual(mask.shape.as_list(), [None, 3])
-    self.assertAllEqual(pad(tf.ones([3, 2]), [2, 0, 1])[0][:, :, 0],
-                        [[1, 1, 0], [0, 0, 0], [1, 0, 0]])
+    self.assertAllEqual(
+        pad(tf.ones([3, 2]), [2, 0, 1])[0][:, :, 0],
+        [[1, 1, 0], [0, 0, 0], [1, 0, 0]],
+    )
 
   def test_arrays_and_lists_in_the_place_of_tensors(self):
     rows = {'a': np.arange(3), 'b': (['x', 'y', 'z'], [[1.0], [2.0], [3.0]])}
@@ -357,12 +375,20 @@ class PadTrajectoriesTest(tf.test.TestCase):
         (ValueError, 'lengths must be integers, one a traj', [1, 2], [2.0]),
         (ValueError, 'lengths must be integers, one a traj', [1, 2], [[2]]),
         (ValueError, 'lengths must be integers, one a traj', [1, 2], 2),
-        (ValueError, 'rows/a .*has 2.*rows/b .*has 3',
-         {'a': [1, 2], 'b': [1, 2, 3]}, [2]),
+        (
+            ValueError,
+            'rows/a .*has 2.*rows/b .*has 3',
+            {'a': [1, 2], 'b': [1, 2, 3]},
+            [2],
+        ),
         (ValueError, 'rows/a .*needs a first dimension', {'a': 1}, [1]),
         (ValueError, 'must have a field', {}, [0]),
-        (tf.errors.InvalidArgumentError, 'must not be negative', [1, 2],
-         [4, -2]),
+        (
+            tf.errors.InvalidArgumentError,
+            'must not be negative',
+            [1, 2],
+            [4, -2],
+        ),
         (tf.errors.InvalidArgumentError, 'must add up', [1, 2], [1]),
     ):
       with self.assertRaisesRegex(error, message):

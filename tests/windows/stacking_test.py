@@ -11,9 +11,7 @@ from tests import contract
 
 class StackObservationsTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.parameters(
-      ('repeat', 10), ('zeros', 0), (-1, -1)
-  )
+  @parameterized.parameters(('repeat', 10), ('zeros', 0), (-1, -1))
   def test_fills(self, fill, first):
     steps = stacking.stack_observations(contract.B, 3, fill)
     self.assertAllEqual(
@@ -34,12 +32,14 @@ class StackObservationsTest(parameterized.TestCase, tf.test.TestCase):
       for t in range(len(steps['reward'])):
         window = range(t - num_frames + 1, t + 1)
         frames.append(
-            contract.stack([
-                tf.nest.map_structure(
-                    lambda leaf: leaf[max(at, 0)], steps['observation']  # pylint: disable=cell-var-from-loop
-                )
-                for at in window
-            ])
+            contract.stack(
+                [
+                    tf.nest.map_structure(
+                        lambda leaf: leaf[max(at, 0)], steps['observation']  # pylint: disable=cell-var-from-loop
+                    )
+                    for at in window
+                ]
+            )
         )
         mask.append([at >= 0 for at in window])
       contract.assert_rows(self, result['observation'], frames)
@@ -138,9 +138,17 @@ class AddedColumnsTest(tf.test.TestCase):
 class FillTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
-      ('uint8', -1), ('uint8', 300), ('uint8', 0.5), ('uint8', np.nan),
-      ('int32', 2**31), ('int64', 2**70), ('int64', np.inf), ('bool', 2),
-      ('bool', 0.5), ('float16', 1e5), ('float32', 1e39),
+      ('uint8', -1),
+      ('uint8', 300),
+      ('uint8', 0.5),
+      ('uint8', np.nan),
+      ('int32', 2**31),
+      ('int64', 2**70),
+      ('int64', np.inf),
+      ('bool', 2),
+      ('bool', 0.5),
+      ('float16', 1e5),
+      ('float32', 1e39),
   )
   def test_a_number_that_a_field_cannot_hold(self, dtype, fill):
     leaf, holds_all = np.zeros([4, 2], dtype), np.zeros([4])
@@ -162,9 +170,17 @@ class FillTest(parameterized.TestCase, tf.test.TestCase):
         )
 
   @parameterized.parameters(
-      ('uint8', 255), ('uint8', 7.0), ('int64', 2**40 + 1), ('bool', True),
-      ('bool', 1), ('float16', -np.inf), ('float32', 0.1), ('float64', 1e300),
-      ('float32', np.nan), ('float32', np.float64(0.5)), ('int8', np.int64(-3)),
+      ('uint8', 255),
+      ('uint8', 7.0),
+      ('int64', 2**40 + 1),
+      ('bool', True),
+      ('bool', 1),
+      ('float16', -np.inf),
+      ('float32', 0.1),
+      ('float64', 1e300),
+      ('float32', np.nan),
+      ('float32', np.float64(0.5)),
+      ('int8', np.int64(-3)),
   )
   def test_a_number_that_a_field_can_hold(self, dtype, fill):
     episode = {**contract.B, 'observation': np.zeros([4], dtype)}

@@ -40,7 +40,10 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
 
   def _rewards(self, steps, length, end):
     chunks = unrolling.unroll(steps, length, end)
-    return chunks.columns['reward'].numpy().tolist(), chunks.mask.numpy().tolist()
+    return (
+        chunks.columns['reward'].numpy().tolist(),
+        chunks.mask.numpy().tolist(),
+    )
 
   def test_no_end(self):
     for end in unrolling.ENDS:

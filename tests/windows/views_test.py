@@ -49,12 +49,21 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   @parameterized.parameters(
-      ('zeros', [[0, 5, 6], [5, 6, 7], [6, 7, 8]], [[0, 1, 2], [1, 2, 3],
-                                                    [2, 3, 0]]),
-      ('repeat', [[5, 5, 6], [5, 6, 7], [6, 7, 8]], [[1, 1, 2], [1, 2, 3],
-                                                     [2, 3, 3]]),
-      ('rllib', [[5, 5, 6], [5, 6, 7], [6, 7, 8]], [[0, 1, 2], [1, 2, 3],
-                                                    [2, 3, 0]]),
+      (
+          'zeros',
+          [[0, 5, 6], [5, 6, 7], [6, 7, 8]],
+          [[0, 1, 2], [1, 2, 3], [2, 3, 0]],
+      ),
+      (
+          'repeat',
+          [[5, 5, 6], [5, 6, 7], [6, 7, 8]],
+          [[1, 1, 2], [1, 2, 3], [2, 3, 3]],
+      ),
+      (
+          'rllib',
+          [[5, 5, 6], [5, 6, 7], [6, 7, 8]],
+          [[0, 1, 2], [1, 2, 3], [2, 3, 0]],
+      ),
   )
   def test_fills(self, fill, observations, rewards):
     shift = '-1:1'
@@ -72,9 +81,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     fragment = {'start': 4, 'stop': 6}
     self.assertEqual(_view(_EIGHT, _View('action', 1), **fragment), [6, 0])
     self.assertEqual(_view(_EIGHT, _View('reward', -1), **fragment), [4, 5])
-    self.assertEqual(
-        _view(_EIGHT, _View('observation', 1), **fragment), [5, 6]
-    )
+    self.assertEqual(_view(_EIGHT, _View('observation', 1), **fragment), [5, 6])
 
   def test_used_for_training(self):
     requirements = {
@@ -98,9 +105,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
         tf.TensorSpec([], tf.float32),
         gym.spaces.Box(0, 1, (), np.float32),
     ):
-      self.assertEqual(
-          _view(_THREE, _View('reward', space=space)), [1, 2, 3]
-      )
+      self.assertEqual(_view(_THREE, _View('reward', space=space)), [1, 2, 3])
 
 
 class AgentsTest(parameterized.TestCase, tf.test.TestCase):
@@ -202,7 +207,8 @@ class EdgesTest(tf.test.TestCase):
     # With views of the past alone, nothing is cut.
     steps = contract.random_steps(np.random.default_rng(1), 7)
     requirements = {
-        'observation': _View(shift='-2:1'), 'reward': _View(shift=-1)
+        'observation': _View(shift='-2:1'),
+        'reward': _View(shift=-1),
     }
     whole = views.compute_views(steps, requirements)
     parts = [

@@ -181,9 +181,7 @@ class _Merge(_Step):
     super().__init__(folder)
     self._size = size
 
-  def process(
-      self, numbered: Tuple[int, Iterable[_Done]]
-  ) -> Iterable[_Done]:
+  def process(self, numbered: Tuple[int, Iterable[_Done]]) -> Iterable[_Done]:
     index, done = numbered
     numbers = range(len(self._plan.tasks))[
         index * self._size : (index + 1) * self._size

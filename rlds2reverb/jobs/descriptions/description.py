@@ -170,15 +170,17 @@ def _fields(collected) -> List[Dict[str, Any]]:
       known = [one for one in columns if one['count']]
       low = min((one['min'] for one in known), default=None)
       high = max((one['max'] for one in known), default=None)
-    fields.append({
-        'path': paths.name_of(keys),
-        'dtype': spec.dtype.name,
-        'shape': shape,
-        'kind': _kind(keys, spec, shape, encoded),
-        'min': low,
-        'max': high,
-        'columns': columns,
-    })
+    fields.append(
+        {
+            'path': paths.name_of(keys),
+            'dtype': spec.dtype.name,
+            'shape': shape,
+            'kind': _kind(keys, spec, shape, encoded),
+            'min': low,
+            'max': high,
+            'columns': columns,
+        }
+    )
   return fields
 
 

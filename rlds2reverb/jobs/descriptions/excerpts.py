@@ -106,21 +106,23 @@ def take(
         chosen,
         _spread(tf.size(chosen, tf.int64), MAX_FRAMES if images else 0),
     )
-    return tf.stack([
-        tf.io.serialize_tensor(chosen),
-        tf.io.serialize_tensor(tf.gather(rows, chosen)),
-        tf.io.serialize_tensor(frame_steps),
-        *(
-            tf.io.serialize_tensor(
-                tf.map_fn(
-                    _to_jpeg,
-                    tf.gather(paths.get(steps, keys), frame_steps),
-                    fn_output_signature=tf.string,
+    return tf.stack(
+        [
+            tf.io.serialize_tensor(chosen),
+            tf.io.serialize_tensor(tf.gather(rows, chosen)),
+            tf.io.serialize_tensor(frame_steps),
+            *(
+                tf.io.serialize_tensor(
+                    tf.map_fn(
+                        _to_jpeg,
+                        tf.gather(paths.get(steps, keys), frame_steps),
+                        fn_output_signature=tf.string,
+                    )
                 )
-            )
-            for keys in images
-        ),
-    ])
+                for keys in images
+            ),
+        ]
+    )
 
   return tf.cond(is_taken, parts, lambda: tf.fill([3 + len(images)], ''))
 

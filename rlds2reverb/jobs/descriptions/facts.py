@@ -265,9 +265,7 @@ def _first(found: tf.Tensor) -> tf.Tensor:
   # `argmax` fails where there are no rows.
   padding = [[0, 1]] + [[0, 0]] * (found.shape.rank - 1)
   padded = tf.pad(tf.cast(found, tf.int8), padding)
-  return tf.where(
-      tf.reduce_any(found, axis=0), tf.argmax(padded, axis=0), -1
-  )
+  return tf.where(tf.reduce_any(found, axis=0), tf.argmax(padded, axis=0), -1)
 
 
 def _range(leaf) -> Tuple[tf.Tensor, tf.Tensor]:

@@ -100,7 +100,11 @@ def _of_episodes(collected) -> Iterator[Oddity]:
     count = int(collected.checks.counts[index])
     if count:
       yield _make(
-          collected, kind, None, _SENTENCES[kind], count,
+          collected,
+          kind,
+          None,
+          _SENTENCES[kind],
+          count,
           collected.checks.example(index),
       )
 
@@ -111,8 +115,11 @@ def _not_finite(collected) -> Iterator[Oddity]:
     if count:
       numbers = int(collected.statistics.fields[field].not_finite.sum())
       yield _make(
-          collected, NOT_FINITE, field,
-          f'{field} has {numbers} numbers that are NaN or infinite', count,
+          collected,
+          NOT_FINITE,
+          field,
+          f'{field} has {numbers} numbers that are NaN or infinite',
+          count,
           collected.not_finite.example(index),
       )
 
@@ -133,8 +140,11 @@ def _outside(collected) -> Iterator[Oddity]:
     else:
       where = f'outside the bounds of {bounds.source}'
     yield _make(
-        collected, kind, field,
-        f'{field} has {outside} of {total} values {where}', count,
+        collected,
+        kind,
+        field,
+        f'{field} has {outside} of {total} values {where}',
+        count,
         collected.outside.example(index),
     )
 
@@ -160,9 +170,7 @@ def _constant(collected) -> Iterator[Oddity]:
           f'{field} is constant in {constant.size} of its {low.size} numbers,'
           f' {listed}{more}'
       )
-    yield _make(
-        collected, CONSTANT, field, text, statistics.num_episodes, None
-    )
+    yield _make(collected, CONSTANT, field, text, statistics.num_episodes, None)
 
 
 def _duplicates(collected) -> Iterator[Oddity]:

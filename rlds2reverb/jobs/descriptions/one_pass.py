@@ -134,7 +134,8 @@ def read_once(
   """
   spec = steps_lib.steps_spec(rlds_data)
   fields = [
-      field for field, part in spec.step.items()
+      field
+      for field, part in spec.step.items()
       if spec.stacked
       or field in steps_lib.get_rlds_step_features()
       or all(map(steps_lib.has_one_shape, tf.nest.flatten(part)))
@@ -230,7 +231,8 @@ def _limits(accumulation, bounds) -> Tuple[np.ndarray, np.ndarray]:
     elif keys[0] == rlds.ACTION and spec.dtype.is_floating:
       low, high = _UNIT
     for name, values, bound, sign in (
-        ('low', lows, low, -1), ('high', highs, high, 1)
+        ('low', lows, low, -1),
+        ('high', highs, high, 1),
     ):
       bound = np.asarray(bound, np.float64)
       try:
@@ -360,9 +362,7 @@ class _Collector:
         num_read=self._num_read,
         statistics=self._accumulation.statistics(self._state),
         samples=self._accumulation.samples(self._state),
-        fields=[
-            paths.name_of(keys) for keys, _ in self._accumulation.leaves
-        ],
+        fields=[paths.name_of(keys) for keys, _ in self._accumulation.leaves],
         ranges={
             keys: (float(low), float(high))
             for keys, low, high in zip(others, self._lows, self._highs)
@@ -391,6 +391,4 @@ def _duplicates(contents: List[np.ndarray]) -> Duplicates:
     return Duplicates(0)
   first = repeats[np.argmin(episodes[repeats])]
   original = np.searchsorted(hashes, hashes[first])
-  return Duplicates(
-      len(repeats), int(episodes[first]), int(episodes[original])
-  )
+  return Duplicates(len(repeats), int(episodes[first]), int(episodes[original]))

@@ -137,13 +137,15 @@ class _Page:
     rows = []
     for index, field in enumerate(self._plain['fields']):
       dtype = field['dtype'] + ' image' * (field['kind'] == 'image')
-      rows.append((
-          html.escape(field['path']),
-          html.escape(dtype),
-          html.escape(text.shape(field['shape'])),
-          self._value('fields', index, 'min'),
-          self._value('fields', index, 'max'),
-      ))
+      rows.append(
+          (
+              html.escape(field['path']),
+              html.escape(dtype),
+              html.escape(text.shape(field['shape'])),
+              self._value('fields', index, 'min'),
+              self._value('fields', index, 'max'),
+          )
+      )
     yield _table(('field', 'dtype', 'shape', 'min', 'max'), rows)
 
   def statistics(self) -> Iterator[str]:
@@ -218,8 +220,7 @@ class _Page:
         (index, field)
         for index, field in enumerate(self._plain['fields'])
         if field['columns']
-        and field['path'].split('/')[1:2]
-        in ([rlds.ACTION], [rlds.OBSERVATION])
+        and field['path'].split('/')[1:2] in ([rlds.ACTION], [rlds.OBSERVATION])
     ]
     if not found:
       return
@@ -307,9 +308,7 @@ class _Page:
     yield '</div>'
     yield '<div id="frames" class="frames"></div>'
     yield '<div id="curves" class="pictures"></div>'
-    yield (
-        '<noscript><p>The episode browser needs JavaScript.</p></noscript>'
-    )
+    yield ('<noscript><p>The episode browser needs JavaScript.</p></noscript>')
 
 
 def _figure(caption: str, content: str) -> str:
@@ -323,9 +322,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     joined = ''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)
     return f'<tr>{joined}</tr>'
 
-  return '\n'.join([
-      '<div class="wide"><table>',
-      row(heads, 'th'),
-      *(row(cells, 'td') for cells in rows),
-      '</table></div>',
-  ])
+  return '\n'.join(
+      [
+          '<div class="wide"><table>',
+          row(heads, 'th'),
+          *(row(cells, 'td') for cells in rows),
+          '</table></div>',
+      ]
+  )

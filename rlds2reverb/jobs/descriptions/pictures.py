@@ -94,9 +94,7 @@ def ranges(columns: List[Dict[str, Any]], name: str) -> str:
 
 
 def _dots(axes, x, y) -> None:
-  axes.plot(
-      x, y, 'o', color=_STRONG, markersize=3, markeredgewidth=0, zorder=3
-  )
+  axes.plot(x, y, 'o', color=_STRONG, markersize=3, markeredgewidth=0, zorder=3)
 
 
 def _picture(draw, name, height=_HEIGHT) -> str:
@@ -112,9 +110,7 @@ def _picture(draw, name, height=_HEIGHT) -> str:
     axes = drawn.add_subplot()
     draw(axes)
     text = io.StringIO()
-    drawn.savefig(
-        text, format='svg', transparent=True, metadata={'Date': None}
-    )
+    drawn.savefig(text, format='svg', transparent=True, metadata={'Date': None})
   svg = text.getvalue()
   svg = svg[svg.index('<svg') :]
   for colour, variable in _VARIABLES.items():

@@ -92,13 +92,15 @@ def _field_rows(description) -> List[List[str]]:
     dtype = field['dtype']
     if field['kind'] == 'image':
       dtype += ' image'
-    rows.append([
-        '  ' * len(above) + name,
-        dtype,
-        shape(field['shape']),
-        number(field['min']),
-        number(field['max']),
-    ])
+    rows.append(
+        [
+            '  ' * len(above) + name,
+            dtype,
+            shape(field['shape']),
+            number(field['min']),
+            number(field['max']),
+        ]
+    )
   return rows
 
 
@@ -131,7 +133,5 @@ def _indented(rows: List[List[str]]) -> Iterator[str]:
   """Yields the rows of a table, the first column to the left."""
   widths = [max(map(len, column)) for column in zip(*rows)]
   for first, *rest in rows:
-    cells = [
-        f'{cell:>{width}}' for cell, width in zip(rest, widths[1:])
-    ]
+    cells = [f'{cell:>{width}}' for cell, width in zip(rest, widths[1:])]
     yield f'  {first:<{widths[0]}}  {"  ".join(cells)}'.rstrip()

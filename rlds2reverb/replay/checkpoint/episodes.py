@@ -119,9 +119,7 @@ def _columns_of_chunks(directory: str, table_name: str) -> _Columns:
     flat = schema_pb2.FlatTrajectory
     is_in = tf.equal(tables[:, 0], table_name)
     trajectories = tf.boolean_mask(trajectories[:, 0], is_in)
-    (parts,), counts = records_lib.decode(
-        trajectories, flat, columns=tf.string
-    )
+    (parts,), counts = records_lib.decode(trajectories, flat, columns=tf.string)
     places = tf.where(tf.sequence_mask(counts[:, 0]))[:, 1]
     parts = tf.boolean_mask(parts, tf.sequence_mask(counts[:, 0]))
     (slices,), counts = records_lib.decode(

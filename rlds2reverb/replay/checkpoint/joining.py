@@ -77,9 +77,7 @@ def join_parts(
     folders: Sequence[str],
     directory: files.PathLike,
     spec: Any,
-    reverb_tables: Sequence[
-        Union[reverb.Table, write_lib.TableSettings]
-    ] = (),
+    reverb_tables: Sequence[Union[reverb.Table, write_lib.TableSettings]] = (),
 ) -> Dict[str, int]:
   """Joins parts into a checkpoint, in their order, by copying their bytes.
 

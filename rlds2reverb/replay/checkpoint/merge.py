@@ -68,7 +68,11 @@ def merge_reverb_checkpoints(
     ]
     chunks, items, of_tables = map(np.concatenate, zip(*keys))
     _copy_records(
-        directories, records_lib.CHUNKS, path, chunks, np.zeros_like(chunks),
+        directories,
+        records_lib.CHUNKS,
+        path,
+        chunks,
+        np.zeros_like(chunks),
         _content_of_chunk,
     )
     copied = _copy_records(

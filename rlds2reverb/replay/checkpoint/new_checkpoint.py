@@ -66,9 +66,7 @@ class RecordFile:
 
 
 @contextlib.contextmanager
-def new_checkpoint(
-    directory: str, *, replace: bool = False
-) -> Iterator[str]:
+def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
   """Yields a folder to write a checkpoint into, and moves it to `directory`.
 
   The folder is moved when the body of the `with` statement has ended without an
@@ -83,9 +81,7 @@ def new_checkpoint(
     FileExistsError: if `directory` is not empty, and not to be replaced.
     OSError: if the checkpoint cannot be written.
   """
-  with whole.new_folder(
-      directory, [records_lib.DONE], replace=replace
-  ) as path:
+  with whole.new_folder(directory, [records_lib.DONE], replace=replace) as path:
     yield path
     with open(os.path.join(path, records_lib.DONE), 'wb'):
       pass

@@ -108,7 +108,9 @@ def restore_reverb_server(
     weakref.finalize(server, shutil.rmtree, checkpoint_root, ignore_errors=True)
   logging.info(
       'A Reverb server with %s listens on port %d of all interfaces, without'
-      ' authentication.', directory, server.port,
+      ' authentication.',
+      directory,
+      server.port,
   )
   return server
 

@@ -125,9 +125,7 @@ def _split_items(directory, tables, paths):
   needed: List[List[np.ndarray]] = [[np.zeros(0, np.uint64)] for _ in paths]
   with contextlib.ExitStack() as stack:
     copies = [
-        stack.enter_context(
-            new_checkpoint.RecordFile(path, records_lib.ITEMS)
-        )
+        stack.enter_context(new_checkpoint.RecordFile(path, records_lib.ITEMS))
         for path in paths
     ]
     for batch, names in records_lib.read_parsed(
@@ -156,9 +154,7 @@ def _split_chunks(directory, chunk_keys, paths) -> None:
   """Copies each chunk into the checkpoints whose items refer to it."""
   with contextlib.ExitStack() as stack:
     copies = [
-        stack.enter_context(
-            new_checkpoint.RecordFile(path, records_lib.CHUNKS)
-        )
+        stack.enter_context(new_checkpoint.RecordFile(path, records_lib.CHUNKS))
         for path in paths
     ]
     for batch, keys in records_lib.read_parsed(

@@ -72,9 +72,7 @@ def _fingerprint(data, items, kwargs) -> Tuple[Optional[str], str]:
   pipeline, problem = pipelines.fingerprint(data)
   if pipeline is None:
     return None, problem
-  kwargs = {
-      name: value for name, value in kwargs.items() if name != 'report'
-  }
+  kwargs = {name: value for name, value in kwargs.items() if name != 'report'}
   try:
     return (
         identity_lib.fingerprint(

@@ -74,8 +74,7 @@ class FrameRing(tf.train.experimental.PythonState):
     self._planner = plans.Planner([items])
     self._num_rows = capacity + _SPARE_ROWS + length
     self._memory = [
-        _Memory([self._num_rows, size], np.uint8)
-        for size in format_.row_bytes
+        _Memory([self._num_rows, size], np.uint8) for size in format_.row_bytes
     ]
     # The row at which each item starts.
     self._starts = _Memory([self._num_rows], np.int64)

@@ -69,9 +69,7 @@ class Sampler(abc.ABC):
   is_synchronous = False
 
   @abc.abstractmethod
-  def bind(
-      self, population: population_lib.Population, share: Share
-  ) -> DrawFn:
+  def bind(self, population: population_lib.Population, share: Share) -> DrawFn:
     """Returns the function that draws from a population."""
 
   def last_batch_is_short(
@@ -165,9 +163,7 @@ class EpisodeFirst(Sampler):
       default all episodes have the same probability.
   """
 
-  weights: Optional[
-      Union[Any, Callable[[store_lib.Runs], Any]]
-  ] = None
+  weights: Optional[Union[Any, Callable[[store_lib.Runs], Any]]] = None
 
   def bind(self, population, share):
     if population.crosses_episodes:
@@ -201,9 +197,7 @@ class EpisodeFirst(Sampler):
       places = fractions(shape, seeds[1], group) * tf.cast(size, tf.float64)
       within = tf.cast(places, tf.int64)
       items = tf.gather(first_items, runs) + tf.minimum(within, size - 1)
-      return _with_priority(
-          items, population, tf.gather(probabilities, runs)
-      )
+      return _with_priority(items, population, tf.gather(probabilities, runs))
 
     return draw
 

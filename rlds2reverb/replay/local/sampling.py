@@ -78,9 +78,7 @@ def sample(
     info = reverb.SampleInfo(
         key=over_time(tf.cast(draws.items, tf.uint64)),
         probability=over_time(draws.probability),
-        table_size=over_time(
-            tf.fill(tf.shape(draws.items), population.size())
-        ),
+        table_size=over_time(tf.fill(tf.shape(draws.items), population.size())),
         priority=over_time(draws.priority),
         times_sampled=over_time(tf.zeros_like(draws.items, tf.int32)),
     )
@@ -91,10 +89,12 @@ def sample(
     end = tf.int64.max // _MAX_GROUP if num_groups is None else num_groups
     groups = tf.data.Dataset.range(first // batches_per_group, end)
     groups = groups.map(make_group)
-    batches = tf.data.Dataset.zip((
-        tf.data.Dataset.range(first, tf.int64.max),
-        _take_apart(groups).skip(first % batches_per_group),
-    ))
+    batches = tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.range(first, tf.int64.max),
+            _take_apart(groups).skip(first % batches_per_group),
+        )
+    )
     # A trainer waits for what comes after this, and for nothing else.
     return batches.prefetch(batches_per_group) if in_advance else batches
 

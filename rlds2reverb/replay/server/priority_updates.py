@@ -117,16 +117,18 @@ class PriorityUpdater:
           ' one of those of the steps.'
       )
     is_valid = (priorities >= 0) & tf.math.is_finite(priorities)
-    with tf.control_dependencies([
-        tf.debugging.Assert(
-            tf.reduce_all(is_valid),
-            [
-                'Priorities must be finite numbers from 0 up, but some are',
-                tf.boolean_mask(priorities, ~is_valid),
-            ],
-            summarize=10,
-        )
-    ]):
+    with tf.control_dependencies(
+        [
+            tf.debugging.Assert(
+                tf.reduce_all(is_valid),
+                [
+                    'Priorities must be finite numbers from 0 up, but some are',
+                    tf.boolean_mask(priorities, ~is_valid),
+                ],
+                summarize=10,
+            )
+        ]
+    ):
       highest = tf.reduce_max(
           tf.concat([self.highest[tf.newaxis], priorities], 0)
       )

@@ -118,9 +118,7 @@ def push_rlds_to_reverb(
     )
   rules = rules or rules_lib.ConversionRules()
   report = report or report_lib.ConversionReport()
-  is_bulk = _is_bulk(
-      method, reverb_observer, identity, episode_id, overflow
-  )
+  is_bulk = _is_bulk(method, reverb_observer, identity, episode_id, overflow)
   tables = _tables(reverb_observer, timeout)
   signature = (
       next(iter(tables.values())).signature
@@ -239,9 +237,7 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
   """Calls `observer` with each frame, and returns the number of frames."""
   # An unknown observer gets tensors, as TF-Agents would give it.
   as_leaf = (
-      _as_array
-      if type(observer) in _KNOWN_OBSERVERS
-      else tf.convert_to_tensor
+      _as_array if type(observer) in _KNOWN_OBSERVERS else tf.convert_to_tensor
   )
   structure = blocks.element_spec.trajectory
   frames = 0
@@ -293,7 +289,8 @@ def _say_what_looks_wrong(report: report_lib.ConversionReport) -> None:
         'In %d terminal episodes (the first is episode %d) the last transition'
         ' has a discount other than 0, so a learner bootstraps through the'
         ' terminal state. terminal_discount="transition" makes it 0.',
-        len(report.bootstrapped_terminals), report.bootstrapped_terminals[0],
+        len(report.bootstrapped_terminals),
+        report.bootstrapped_terminals[0],
     )
   if report.nan_counts:
     logging.warning(
@@ -303,5 +300,6 @@ def _say_what_looks_wrong(report: report_lib.ConversionReport) -> None:
   if report.skipped_episodes:
     logging.warning(
         'Skipped %d invalid episodes. The first: %s',
-        len(report.skipped_episodes), report.skipped_episodes[0].reason,
+        len(report.skipped_episodes),
+        report.skipped_episodes[0].reason,
     )

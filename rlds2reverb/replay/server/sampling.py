@@ -83,7 +83,8 @@ def sample_reverb_servers(
   if not timeout > 0:
     raise ValueError(f'timeout must be positive, but is {timeout}.')
   for name, value in (
-      ('sequence_length', sequence_length), ('batch_size', batch_size)
+      ('sequence_length', sequence_length),
+      ('batch_size', batch_size),
   ):
     if value is not None:
       checks.check_positive(name, value)
@@ -180,9 +181,7 @@ def _sample_server(watch, server, signature, batch_size, needed, timeout):
   )
 
   def check_end(_):
-    check = tf.numpy_function(
-        lambda: watch.check_end(server, needed), [], []
-    )
+    check = tf.numpy_function(lambda: watch.check_end(server, needed), [], [])
     with tf.control_dependencies([check]):
       return tf.constant(False)
 
@@ -193,10 +192,12 @@ def _sample_server(watch, server, signature, batch_size, needed, timeout):
       .filter(lambda is_sample: is_sample)
       .map(lambda _: steps_lib.zeros(samples.element_spec))
   )
-  return tf.data.Dataset.zip((
-      samples.concatenate(end),
-      tf.data.Dataset.from_tensors(tf.constant(server)).repeat(),
-  ))
+  return tf.data.Dataset.zip(
+      (
+          samples.concatenate(end),
+          tf.data.Dataset.from_tensors(tf.constant(server)).repeat(),
+      )
+  )
 
 
 def _batch(samples, batch_size, drop_remainder):

@@ -94,9 +94,7 @@ def prioritized_table(
   )
 
 
-def queue_table(
-    table_name: str, data_spec: Any, max_size: int
-) -> reverb.Table:
+def queue_table(table_name: str, data_spec: Any, max_size: int) -> reverb.Table:
   """Creates a table that gives every item once, in the order of writing.
 
   Unlike `reverb.Table.queue` it does not hold the writer back: when it is full,

@@ -87,7 +87,7 @@ def table_infos(
 
 
 def addresses_of(
-    servers: Union[str, reverb.Client, Sequence[str]]
+    servers: Union[str, reverb.Client, Sequence[str]],
 ) -> List[str]:
   """Returns the addresses of servers.
 
@@ -201,7 +201,9 @@ def say_what_was_inserted(
     inserted_here = inserted(table) - inserted(before[name])
     logging.info(
         'The server took %d new items into table %r, which now holds %d.',
-        inserted_here, name, table.current_size,
+        inserted_here,
+        name,
+        table.current_size,
     )
     removed = before[name].current_size + inserted_here - table.current_size
     if removed > 0 and table.current_size == table.max_size:
@@ -209,7 +211,10 @@ def say_what_was_inserted(
           'Table %r is too small: %d items were inserted beside the %d it held,'
           ' but its max_size is %d, so %d items were removed. Create the table'
           ' with a larger max_size.',
-          name, inserted_here, before[name].current_size, table.max_size,
+          name,
+          inserted_here,
+          before[name].current_size,
+          table.max_size,
           removed,
       )
 

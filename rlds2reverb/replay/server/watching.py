@@ -28,9 +28,7 @@ class TableWatch:
     removes_sampled: whether items are removed after they were sampled.
   """
 
-  def __init__(
-      self, addresses: Sequence[str], table_name: str, timeout: float
-  ):
+  def __init__(self, addresses: Sequence[str], table_name: str, timeout: float):
     """Asks for the table for the first time.
 
     Args:
@@ -58,9 +56,7 @@ class TableWatch:
     fetched from a server is to come out even when nothing is left there.
     """
     if self.removes_sampled:
-      return np.maximum(
-          [float(info.current_size) for info in self.infos], 1.0
-      )
+      return np.maximum([float(info.current_size) for info in self.infos], 1.0)
     return np.array([_sampled_size(info) for info in self.infos])
 
   def poll(self, silent_since: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

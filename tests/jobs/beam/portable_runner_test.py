@@ -94,7 +94,9 @@ class PortableRunnerTest(beam_testing.BeamTestCase):
 
     thread = threading.Thread(target=kill_when_a_task_is_done)
     thread.start()
-    with self.assertRaisesRegex(tasks.TaskError, 'The Beam pipeline has failed'):
+    with self.assertRaisesRegex(
+        tasks.TaskError, 'The Beam pipeline has failed'
+    ):
       self.run_on_beam(plan, *options)
     thread.join()
     self.assertNotEmpty(killed)

@@ -70,7 +70,10 @@ class BeamRunnerTest(beam_testing.BeamTestCase):
     )
     self.assertEqual(self.receipts_of(on_beam), self.receipts_of(local))
     for name in expected.keys() - {
-        'plan', 'output', 'seconds', 'seconds_of_tasks'
+        'plan',
+        'output',
+        'seconds',
+        'seconds_of_tasks',
     }:
       self.assertEqual(summary[name], expected[name], name)
     self.assertEqual(

@@ -29,8 +29,12 @@ class DescriptionTest(tf.test.TestCase):
     self.assertEqual(
         plain['counts'],
         {
-            'episodes': 7, 'empty': 0, 'steps': steps,
-            'transitions': steps - 7, 'terminal': 0, 'truncated': 7,
+            'episodes': 7,
+            'empty': 0,
+            'steps': steps,
+            'transitions': steps - 7,
+            'terminal': 0,
+            'truncated': 7,
         },
     )
     returns = [episode['reward'][:-1].sum() for episode in self.episodes]
@@ -45,26 +49,38 @@ class DescriptionTest(tf.test.TestCase):
     self.assertCountEqual(
         fields,
         ['task', 'seed']
-        + ['steps/' + name for name in (
-            'observation/position', 'observation/fixed', 'observation/image',
-            'action', 'reward', 'discount', 'is_first', 'is_last',
-            'is_terminal',
-        )],
+        + [
+            'steps/' + name
+            for name in (
+                'observation/position',
+                'observation/fixed',
+                'observation/image',
+                'action',
+                'reward',
+                'discount',
+                'is_first',
+                'is_last',
+                'is_terminal',
+            )
+        ],
     )
     action = fields['steps/action']
     self.assertEqual((action['dtype'], action['shape']), ('float32', [2]))
     self.assertAllClose(action['columns'][1]['std'], actions[:, 1].std())
-    self.assertEqual((action['min'], action['max']),
-                     (actions.min(), actions.max()))
+    self.assertEqual(
+        (action['min'], action['max']), (actions.min(), actions.max())
+    )
     image = fields['steps/observation/image']
-    self.assertEqual((image['kind'], image['min'], image['max']),
-                     ('image', 0, 200))
+    self.assertEqual(
+        (image['kind'], image['min'], image['max']), ('image', 0, 200)
+    )
     self.assertEmpty(image['columns'])
     self.assertEqual(fields['task']['kind'], 'text')
     self.assertEqual((fields['seed']['min'], fields['seed']['max']), (7, 7))
     position = fields['steps/observation/position']
-    self.assertEqual([one['not_finite'] for one in position['columns']],
-                     [1, 1, 0])
+    self.assertEqual(
+        [one['not_finite'] for one in position['columns']], [1, 1, 0]
+    )
 
   def test_histograms(self):
     found = self.description.histograms
@@ -85,8 +101,9 @@ class DescriptionTest(tf.test.TestCase):
     self.assertEqual(found['reward']['of'], rewards.size)
 
   def test_frames_are_only_there_if_asked_for(self):
-    self.assertNotIn('frames', json.loads(self.description.to_json())[
-        'episodes'][0])
+    self.assertNotIn(
+        'frames', json.loads(self.description.to_json())['episodes'][0]
+    )
     episode = json.loads(self.description.to_json(frames=True))['episodes'][2]
     self.assertLen(
         episode['frames']['observation/image'], len(episode['frame_steps'])

@@ -15,9 +15,7 @@ _KNOWN = dict(
 
 def _take(steps, rows, images):
   (parts,) = tf.data.Dataset.from_tensors((steps, rows)).map(
-      lambda steps, rows: excerpts.take(
-          steps, rows, images, tf.constant(True)
-      )
+      lambda steps, rows: excerpts.take(steps, rows, images, tf.constant(True))
   )
   return excerpts.parse(parts.numpy(), images, **_KNOWN)
 

@@ -21,8 +21,12 @@ def _facts(episode, index=7):
   def make(episode):
     steps, is_cut = facts.with_equal_lengths(episode['steps'])
     return facts.facts_of(
-        tf.constant(index, tf.int64), {'steps': steps}, is_cut, accumulation,
-        limits, others,
+        tf.constant(index, tf.int64),
+        {'steps': steps},
+        is_cut,
+        accumulation,
+        limits,
+        others,
     )
 
   return spec, make, others
@@ -41,13 +45,9 @@ class FactsTest(parameterized.TestCase, tf.test.TestCase):
       length = golden.length_of(episode)
       self.assertEqual((found.episode, found.num_steps), (7, length))
       reward = episode['reward'][:-1]
-      self.assertAllClose(
-          found.outcome, [reward.sum(), max(length - 1, 0), 0]
-      )
+      self.assertAllClose(found.outcome, [reward.sum(), max(length - 1, 0), 0])
       action = episode['action'][:-1]
-      self.assertAllEqual(
-          found.outside[:2], (np.abs(action) > 1).sum(0)
-      )
+      self.assertAllEqual(found.outside[:2], (np.abs(action) > 1).sum(0))
       expected = [1, 3] if index == odd_data.OUTSIDE else [-1, -1]
       self.assertAllEqual(found.outside_steps[:2], expected)
       position = np.isfinite(episode['observation']['position'])
@@ -55,7 +55,8 @@ class FactsTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(
           found.not_finite[5:8],
           np.where(position.all(0), -1, np.argmin(position, 0))
-          if length else [-1] * 3,
+          if length
+          else [-1] * 3,
       )
       self.assertAllEqual(found.not_finite[:3], [-1] * 3)
       self.assertEqual(

@@ -39,7 +39,9 @@ class OdditiesTest(tf.test.TestCase):
             (facts.LAST_IS_ZERO, None): (1, odd_data.DUMMY_ZERO, 5),
             (facts.LAST_IS_REPEATED, None): (1, odd_data.DUMMY_REPEATED, 5),
             (oddities.NOT_FINITE, 'observation/position'): (
-                1, odd_data.WITH_NAN, 2,
+                1,
+                odd_data.WITH_NAN,
+                2,
             ),
             (oddities.OUTSIDE_UNIT, 'action'): (1, odd_data.OUTSIDE, 1),
             (oddities.DUPLICATES, None): (1, odd_data.DUPLICATE, None),
@@ -84,9 +86,7 @@ class OdditiesTest(tf.test.TestCase):
           for one in _find(
               episodes,
               bounds={
-                  ('action',): one_pass.Bounds(
-                      -10, np.array([10, high]), 'me'
-                  )
+                  ('action',): one_pass.Bounds(-10, np.array([10, high]), 'me')
               },
           )
           if one.kind == oddities.OUTSIDE_BOUNDS
@@ -96,8 +96,9 @@ class OdditiesTest(tf.test.TestCase):
 
   def test_dummies_among_encoded_images(self):
     black, white = (
-        tf.io.encode_png(tf.fill([4, 4, 3], tf.constant(value, tf.uint8)))
-        .numpy()
+        tf.io.encode_png(
+            tf.fill([4, 4, 3], tf.constant(value, tf.uint8))
+        ).numpy()
         for value in (0, 255)
     )
     episodes = []

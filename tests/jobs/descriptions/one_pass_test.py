@@ -11,10 +11,12 @@ from tests.jobs.descriptions import odd_data
 
 
 def _stack(episodes, get, transitions=True):
-  return np.concatenate([
-      get(episode)[: golden.length_of(episode) - transitions]
-      for episode in episodes
-  ]).astype(np.float64)
+  return np.concatenate(
+      [
+          get(episode)[: golden.length_of(episode) - transitions]
+          for episode in episodes
+      ]
+  ).astype(np.float64)
 
 
 class OnePassTest(parameterized.TestCase, tf.test.TestCase):

@@ -87,8 +87,9 @@ class PageTest(absltest.TestCase):
         ' !one.querySelector("[data-path]")).map(one => one.textContent)'
     )
     for cell in others:
-      self.assertNotRegex(re.sub(r'\[\d+\]|\([\d, ]*\)|[a-z]+\d+', '', cell),
-                          r'\d')
+      self.assertNotRegex(
+          re.sub(r'\[\d+\]|\([\d, ]*\)|[a-z]+\d+', '', cell), r'\d'
+      )
     # The data of the browser is the JSON, and the frames.
     embedded = json.loads(
         opened.run('document.getElementById("description").textContent')
@@ -168,8 +169,9 @@ class PageTest(absltest.TestCase):
         'step 3',
     )
     shown = opened.run(_SHOWN)
-    self.assertIn(['episodes', 0, 'curves', 'action', 1, 3],
-                  [path for path, _ in shown])
+    self.assertIn(
+        ['episodes', 0, 'curves', 'action', 1, 3], [path for path, _ in shown]
+    )
     for path, found in shown:
       value = _look_up(self.plain, path)
       if not isinstance(value, str):

@@ -13,11 +13,14 @@ _BINS = [
     {'first': 2, 'count': 1, 'mean': 9.0, 'min': 9.0, 'max': 9.0},
 ]
 _COLUMN = {
-    'min': -1.0, 'max': 2.0, 'quantiles': {'0.05': 0.0, '0.5': 0.5, '0.95': 1.0}
+    'min': -1.0,
+    'max': 2.0,
+    'quantiles': {'0.05': 0.0, '0.5': 0.5, '0.95': 1.0},
 }
 # A column without any finite number.
 _NOTHING = {
-    'min': None, 'max': None,
+    'min': None,
+    'max': None,
     'quantiles': {'0.05': None, '0.5': None, '0.95': None},
 }
 

@@ -29,8 +29,14 @@ class TextTest(tf.test.TestCase):
 
   def test_numbers_are_short(self):
     for value, expected in (
-        (None, '-'), (3.0, '3'), (123456, '123,456'), (0.125, '0.125'),
-        (1 / 3, '0.3333'), (-2e-7, '-2e-07'), (1.5e9, '1.5e+09'), (0, '0'),
+        (None, '-'),
+        (3.0, '3'),
+        (123456, '123,456'),
+        (0.125, '0.125'),
+        (1 / 3, '0.3333'),
+        (-2e-7, '-2e-07'),
+        (1.5e9, '1.5e+09'),
+        (0, '0'),
     ):
       self.assertEqual(text.number(value), expected)
 

@@ -88,7 +88,8 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     # Items of two steps, each in chunks of its own: that in the middle goes.
     (expected,) = checkpoints.episodes([6])
     path = self.write(
-        [expected], items.TableItems(testing.TABLE, stride_length=2),
+        [expected],
+        items.TableItems(testing.TABLE, stride_length=2),
         chunk_length=2,
     )
     client = self.serve(path)

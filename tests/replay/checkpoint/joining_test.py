@@ -37,17 +37,17 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         golden.stacked(_EPISODES[begin:end]), _TABLES
     )._replace(first_episode=begin)
     folder = self.new(f'{begin}')
-    parts.write_part(
-        source, folder, identity=identity, inserted_at=inserted_at
-    )
+    parts.write_part(source, folder, identity=identity, inserted_at=inserted_at)
     return folder, source.spec
 
   def test_joined_parts_are_the_checkpoint_that_one_writer_writes(self):
     # The second part holds an episode without items.
-    folders, specs = zip(*[
-        self._write(begin, end, 1000 * begin)
-        for begin, end in ((0, 3), (3, 4), (4, 5))
-    ])
+    folders, specs = zip(
+        *[
+            self._write(begin, end, 1000 * begin)
+            for begin, end in ((0, 3), (3, 4), (4, 5))
+        ]
+    )
     joined = self.new()
     once = [
         checkpoints.once(reverb.selectors.Fifo(), table.table_name)
@@ -77,9 +77,9 @@ class JoiningTest(checkpoints.CheckpointTestCase):
     )
 
   def test_parts_that_are_merged_before_make_no_difference(self):
-    folders, specs = zip(*[
-        self._write(begin, begin + 1, 1000 * begin) for begin in range(5)
-    ])
+    folders, specs = zip(
+        *[self._write(begin, begin + 1, 1000 * begin) for begin in range(5)]
+    )
     merged = [self.new('merged'), self.new('merged')]
     self.assertEqual(
         joining.merge_parts(folders[:3], merged[0]),

@@ -26,9 +26,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     merged = self.new()
     # Not in the order in which they were written, and one through a server.
     paths[1] = self.serve(paths[1]).checkpoint()
-    merge.merge_reverb_checkpoints(
-        [paths[2], paths[0], paths[1]], merged
-    )
+    merge.merge_reverb_checkpoints([paths[2], paths[0], paths[1]], merged)
     second = self.serve(self.serve(merged).checkpoint())
     self.assertEqual(
         checkpoints.take_rewards(second),
@@ -54,9 +52,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
         checkpoints.pairs(first + second),
     )
 
-  @parameterized.parameters(
-      ([5, 9], [5, 9, 3]), ([5], [5]), ([5, 9, 200], [5])
-  )
+  @parameterized.parameters(([5, 9], [5, 9, 3]), ([5], [5]), ([5, 9, 200], [5]))
   def test_the_same_episodes_merge(self, lengths, other_lengths):
     paths = [
         self.write(checkpoints.episodes(each), identity='data')
@@ -83,9 +79,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
       merge.merge_reverb_checkpoints([one, other], one)
     # A second time changes nothing.
     for _ in range(2):
-      counts = merge.merge_reverb_checkpoints(
-          [one, other], one, overwrite=True
-      )
+      counts = merge.merge_reverb_checkpoints([one, other], one, overwrite=True)
       self.assertEqual(counts, {testing.TABLE: 9})
     self.assertCountEqual(
         checkpoints.take_rewards(self.serve_once(one)),

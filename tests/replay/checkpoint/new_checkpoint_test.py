@@ -31,7 +31,8 @@ class NewCheckpointTest(parameterized.TestCase):
         list(records.read(directory, records.CHUNKS)), [[b'a', b'', b'c']]
     )
     self.assertEqual(
-        records.read_tables(directory), {'first': tables[0], 'second': tables[1]}
+        records.read_tables(directory),
+        {'first': tables[0], 'second': tables[1]},
     )
 
   def test_leaves_nothing_after_an_error(self):

@@ -18,7 +18,6 @@ from tests import golden
 from tests.replay.checkpoint import checkpoints
 from tests import testing
 
-
 _TABLES = [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 5)]
 
 
@@ -61,9 +60,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
 
   @parameterized.parameters(*checkpoints.FILES)
   def test_records_that_are_missing(self, file):
-    path = self.write(
-        checkpoints.episodes([30, 70]), _TABLES
-    )
+    path = self.write(checkpoints.episodes([30, 70]), _TABLES)
     checkpoints.rewrite(path, file, checkpoints.records_of(path, file)[:-1])
     with self.assertRaisesRegex(records.CheckpointError, path):
       merge.merge_reverb_checkpoints([path], self.new())

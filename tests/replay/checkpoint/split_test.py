@@ -34,12 +34,8 @@ class SplitTest(checkpoints.CheckpointTestCase):
         [list(count.values()) for count in counts],
         [[53, 52], [53, 51], [52, 51]],
     )
-    rewards = [
-        checkpoints.take_rewards(self.serve(part)) for part in parts
-    ]
-    self.assertEqual(
-        rewards, [_PAIRS[:53], _PAIRS[53:106], _PAIRS[106:]]
-    )
+    rewards = [checkpoints.take_rewards(self.serve(part)) for part in parts]
+    self.assertEqual(rewards, [_PAIRS[:53], _PAIRS[53:106], _PAIRS[106:]])
     # Only the chunks at the two borders are there twice.
     num_chunks, *of_parts = (
         len(checkpoints.records_of(path, records.CHUNKS))
@@ -63,9 +59,7 @@ class SplitTest(checkpoints.CheckpointTestCase):
     path = self.write(checkpoints.episodes([3]))
     parts = [self.new(str(i)) for i in range(3)]
     counts = split.split_reverb_checkpoint(path, parts)
-    self.assertEqual(
-        [count[testing.TABLE] for count in counts], [1, 1, 0]
-    )
+    self.assertEqual([count[testing.TABLE] for count in counts], [1, 1, 0])
     server = serve.restore_reverb_server(parts[2])
     self.addCleanup(server.stop)
     self.assertEqual(testing.size(server.localhost_client()), 0)

@@ -97,9 +97,7 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
         golden.stacked(episodes),
         _items(priority=lambda frames: frames.reward[1]),
     )
-    self.assertEqual(
-        found.priorities.tolist(), [10, 20, 30, 1010, 1020]
-    )
+    self.assertEqual(found.priorities.tolist(), [10, 20, 30, 1010, 1020])
     for priority, expected in ((3.0, [3.0] * 5), (1.0, None)):
       found = loading.load_frames(
           golden.stacked(episodes), _items(priority=priority)
@@ -195,7 +193,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
   @pytest.mark.long
   def test_a_process_that_is_killed_leaves_nothing(self):
     folder = self.folder()
-    code = f'''
+    code = f"""
 import time
 import numpy as np
 import tensorflow as tf
@@ -210,7 +208,7 @@ data = tf.data.Dataset.from_generator(
     episodes,
     output_signature={{'steps': golden.stacked_spec(cuts.episodes_of([5])[0])}})
 t.loading.load_frames(data, t._items(), {folder!r})
-'''
+"""
     with subprocess.Popen(
         [sys.executable, '-c', code], stdout=subprocess.PIPE
     ) as process:
@@ -228,11 +226,11 @@ t.loading.load_frames(data, t._items(), {folder!r})
   def test_two_processes(self):
     folder = self.folder()
     found = loading.load_frames(_known_data(), _items(), folder)
-    code = f'''
+    code = f"""
 from tests.replay.local import loading_test as t
 found = t.loading.load_frames(t._known_data(), t._items(), {folder!r})
 print('items', found.num_items, float(found.read([3]).observation[0, 0]))
-'''
+"""
     printed = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, check=True
     ).stdout

@@ -81,9 +81,7 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
         returns=[5, 1, 3, 3, 9, 2],
     )
     found = population.Population(base, 3)
-    self.assertEqual(
-        sorted(found.runs.undiscounted_return.tolist()), [3, 5, 9]
-    )
+    self.assertEqual(sorted(found.runs.undiscounted_return.tolist()), [3, 5, 9])
     # Rows: 2, 3, 2, 4, 3, 2. Of the two episodes of 3, the first: rows 5, 6.
     self.assertEqual(found.num_items, 1 + 1 + 2)
     rows = found.rows(tf.range(4, dtype=tf.int64)).numpy().tolist()

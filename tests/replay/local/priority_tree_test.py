@@ -25,10 +25,12 @@ class PriorityTreeTest(parameterized.TestCase, tf.test.TestCase):
     """Compares a tree with the cumulative sums of its weights."""
     self.assertAllClose(tree.total, weights.sum(), rtol=1e-12)
     self.assertEqual(float(tree.minimum), weights[weights > 0].min())
-    fractions = np.concatenate([
-        rng.uniform(size=500),
-        [0.0, np.nextafter(1.0, 0.0), 0.5, 1e-300],
-    ])
+    fractions = np.concatenate(
+        [
+            rng.uniform(size=500),
+            [0.0, np.nextafter(1.0, 0.0), 0.5, 1e-300],
+        ]
+    )
     found, of = (each.numpy() for each in tree.find(tf.constant(fractions)))
     self.assertTrue((weights[found] > 0).all())
     np.testing.assert_array_equal(of, weights[found])

@@ -34,9 +34,16 @@ _BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
 # The length, the stride and the end of items.
 _SETTINGS = (
-    (1, 1, 'drop'), (2, 1, 'drop'), (3, 2, 'drop'), (2, 1, 'pad'),
-    (5, 3, 'pad'), (4, 1, 'tile'), (3, 2, 'tile'), (2, 1, 'cross'),
-    (4, 3, 'cross'), (None, 1, 'drop'),
+    (1, 1, 'drop'),
+    (2, 1, 'drop'),
+    (3, 2, 'drop'),
+    (2, 1, 'pad'),
+    (5, 3, 'pad'),
+    (4, 1, 'tile'),
+    (3, 2, 'tile'),
+    (2, 1, 'cross'),
+    (4, 3, 'cross'),
+    (None, 1, 'drop'),
 )
 
 _SAMPLERS = {
@@ -195,9 +202,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     buffer = _Buffer(golden.stacked([episode]), 3, end_of_episode='tile')
     dataset = buffer.as_dataset(4).map(
         lambda frames, info: (
-            images.decode_images(
-                frames, ['observation/image'], size=(8, 6)
-            ),
+            images.decode_images(frames, ['observation/image'], size=(8, 6)),
             info,
         )
     )
@@ -248,9 +253,7 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
     try:
       found = {}
       items = _pass(own)
-      self.assertEqual(
-          served.get_table_info().current_size, len(items)
-      )
+      self.assertEqual(served.get_table_info().current_size, len(items))
       for item in items:
         leaves = tf.nest.flatten(item)
         found[tuple(str(leaf.tolist()) for leaf in leaves)] = item
@@ -433,9 +436,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
     frames, info = other.get_next(4, 2, time_stacked=False)
     self.assertLen(frames, 2)
     self.assertEqual(frames[0].observation.shape, [4, 2])
-    singles = [
-        int(info.key[0]) for _, info in buffer.as_dataset().take(20)
-    ]
+    singles = [int(info.key[0]) for _, info in buffer.as_dataset().take(20)]
     self.assertGreater(len(set(singles)), 5)
     # What get_next keeps is no part of a checkpoint.
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
@@ -480,7 +481,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
     self.train(buffer, dataset, 5)
     path = os.path.join(folder, 'checkpoint')
     tf.train.Checkpoint(buffer=buffer).write(path)
-    code = f'''
+    code = f"""
 import tensorflow as tf
 from tests.replay.local import replay_buffer_test as t
 test = t.ResumedTest()
@@ -489,7 +490,7 @@ buffer, dataset = test._with_data({sampler!r})
 tf.train.Checkpoint(buffer=buffer).read({path!r})
 for _, info in dataset.take(1):
   print('keys', info.key[:, 0].numpy().tolist())
-'''
+"""
     printed = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, check=True
     ).stdout
@@ -547,7 +548,9 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
         _Buffer(data, **kwargs).as_dataset(4).take(9).as_numpy_iterator()
     )
     for rlds_data, directory in (
-        (data, folder), (data, folder), (folder, None),
+        (data, folder),
+        (data, folder),
+        (folder, None),
     ):
       buffer = _Buffer(rlds_data, directory=directory, **kwargs)
       found = list(buffer.as_dataset(4).take(9).as_numpy_iterator())
@@ -645,15 +648,18 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
     # R2D2: one item a window, with a priority of its own.
     data = golden.stacked(cuts.episodes_of([9, 5]))
     buffer = _Buffer(
-        data, 4, 2, end_of_episode='tile',
+        data,
+        4,
+        2,
+        end_of_episode='tile',
         priority=lambda frames: 0.9 * tf.reduce_max(frames.reward)
         + 0.1 * tf.reduce_mean(frames.reward),
         sampler=prioritized.Prioritized(1.0),
     )
     items = cuts.cut_items(cuts.episodes_of([9, 5]), 4, 2, 'tile')
-    priorities = np.array([
-        0.9 * item.reward.max() + 0.1 * item.reward.mean() for item in items
-    ])
+    priorities = np.array(
+        [0.9 * item.reward.max() + 0.1 * item.reward.mean() for item in items]
+    )
     _, info = next(buffer.as_dataset(3000).as_numpy_iterator())
     self.assertAllClose(info.priority, priorities[info.key.astype(int)])
     weights = np.add.reduceat(priorities, [0, 5, 6, 7])
@@ -682,7 +688,6 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(self.shown(buffer), [[0, 1], [1, 2], [100, 101]])
     self.assertEqual(buffer.capacity, 6)
     if in_function:
-
 
       @tf.function
       def add(frame):
@@ -944,14 +949,22 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
     whole = _Buffer(data, None)
     for single in False, True:
       for call, message in (
-          (lambda: buffer.as_dataset(4, 3, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
-           'num_steps is 3.*items have 2'),
-          (lambda: buffer.as_dataset(0, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
-           'sample_batch_size'),
-          (lambda: whole.as_dataset(4, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
-           'padded_batch'),
-          (lambda: whole.as_dataset(num_steps=3, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
-           'all frames of an episode'),
+          (
+              lambda: buffer.as_dataset(4, 3, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+              'num_steps is 3.*items have 2',
+          ),
+          (
+              lambda: buffer.as_dataset(0, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+              'sample_batch_size',
+          ),
+          (
+              lambda: whole.as_dataset(4, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+              'padded_batch',
+          ),
+          (
+              lambda: whole.as_dataset(num_steps=3, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+              'all frames of an episode',
+          ),
       ):
         with self.assertRaisesRegex(ValueError, message):
           call()

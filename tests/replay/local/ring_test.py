@@ -90,8 +90,14 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.product(
       setting=(
-          (1, 1, 'drop'), (2, 1, 'drop'), (3, 2, 'drop'), (2, 1, 'pad'),
-          (5, 3, 'pad'), (4, 1, 'tile'), (3, 2, 'tile'), (2, 1, 'cross'),
+          (1, 1, 'drop'),
+          (2, 1, 'drop'),
+          (3, 2, 'drop'),
+          (2, 1, 'pad'),
+          (5, 3, 'pad'),
+          (4, 1, 'tile'),
+          (3, 2, 'tile'),
+          (2, 1, 'cross'),
           (4, 3, 'cross'),
       ),
       capacity=(5, 17, 1000),
@@ -130,7 +136,9 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     frames, model = _ring(10, 3, 1, 'tile'), _Model(10, 3, 1, 'tile')
     blocks = []
     for begin, splits, step in (
-        (0, [0, 4, 6], 0), (6, [0, 5], 0), (11, [0, 3], 5),
+        (0, [0, 4, 6], 0),
+        (6, [0, 5], 0),
+        (11, [0, 3], 5),
     ):
       new = cuts.make_frames(begin, begin + splits[-1], [3, 5, 13])
       blocks.append(
@@ -171,8 +179,11 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_nothing_to_sample(self):
     frames = _ring(5)
-    for fill in (lambda: None, lambda: frames.append(cuts.make_frames(0, 1)),
-                 frames.clear):
+    for fill in (
+        lambda: None,
+        lambda: frames.append(cuts.make_frames(0, 1)),
+        frames.clear,
+    ):
       fill()
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'nothing to sample yet'

@@ -69,9 +69,21 @@ class RowFormatTest(parameterized.TestCase, tf.test.TestCase):
     return format_
 
   @parameterized.parameters(
-      np.float16, np.float32, np.float64, _BFLOAT16, np.int8, np.uint8,
-      np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.bool_,
-      np.complex64, np.complex128,
+      np.float16,
+      np.float32,
+      np.float64,
+      _BFLOAT16,
+      np.int8,
+      np.uint8,
+      np.int16,
+      np.uint16,
+      np.int32,
+      np.uint32,
+      np.int64,
+      np.uint64,
+      np.bool_,
+      np.complex64,
+      np.complex128,
   )
   def test_every_dtype(self, dtype):
     values = np.random.default_rng(0).integers(0, 100, [7, 2, 3])

@@ -19,9 +19,7 @@ def _population(num_items, **settings):
 
 def _draw(sampler, population, batch_size, groups, share=_SHARE, per_group=1):
   """Returns the draws of some groups, numpy `[K, B]` each."""
-  draw = tf.function(
-      sampler.bind(population, share), autograph=False
-  )
+  draw = tf.function(sampler.bind(population, share), autograph=False)
   return [
       tf.nest.map_structure(
           lambda leaf: leaf.numpy(),
@@ -227,9 +225,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
       own = len(range(worker, 11, num_workers))
       per_epoch = own // 2 if drop_last else -(-own // 2)
       batches = _items(sampler, population, 2, range(2 * per_epoch), share)
-      drawn.append([
-          sum(batches[:per_epoch], []), sum(batches[per_epoch:], [])
-      ])
+      drawn.append([sum(batches[:per_epoch], []), sum(batches[per_epoch:], [])])
       if not drop_last:
         self.assertLen(drawn[-1][0], own)
     for epoch in range(2):
@@ -291,9 +287,7 @@ class InOrderTest(parameterized.TestCase, tf.test.TestCase):
           draw(tf.constant(group, tf.int64), 1, 3).items.numpy()[0].tolist()
           for group in range(count)
       ]
-      self.assertEqual(
-          sum(items, []), list(range(worker, 7, num_workers))
-      )
+      self.assertEqual(sum(items, []), list(range(worker, 7, num_workers)))
       self.assertEqual({len(batch) for batch in items[:-1]} - {3}, set())
       self.assertNotEmpty(items[-1])
       drawn += sum(items, [])

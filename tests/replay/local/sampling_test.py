@@ -75,7 +75,9 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
 
     for group, batch_size in ((1, 3), (4, 3), (4, None)):
       dataset = _sample(
-          store, batch_size=batch_size, batches_per_group=group,
+          store,
+          batch_size=batch_size,
+          batches_per_group=group,
           sequence_fn=mark,
       )
       lead = [] if batch_size is None else [batch_size]
@@ -109,7 +111,9 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
         None,
     )
     dataset = _sample(
-        store, batch_size=batch_size, batches_per_group=group,
+        store,
+        batch_size=batch_size,
+        batches_per_group=group,
         sequence_fn=sequence_fn,
     )
     lead = [] if batch_size is None else [batch_size]
@@ -144,11 +148,13 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
     store = cuts.make_store([9])
     self.assertEqual(store.format.frame_bytes, 24)
     for batch_size, expected in (
-        (1, 16), (1365, 16), (10000, 2), (30000, 1), (10**7, 1),
+        (1, 16),
+        (1365, 16),
+        (10000, 2),
+        (30000, 1),
+        (10**7, 1),
     ):
-      self.assertEqual(
-          sampling.batches_per_group(store, batch_size), expected
-      )
+      self.assertEqual(sampling.batches_per_group(store, batch_size), expected)
     whole = store._replace(form=store_lib.Form(None, 1, False))
     self.assertEqual(sampling.batches_per_group(whole, 1), 1)
 

@@ -42,9 +42,16 @@ _TRAJECTORIES = {
         items.TableItems(testing.TABLE, length, stride, end, priority=length),
     )
     for length, stride, end in (
-        (1, 1, 'drop'), (2, 1, 'drop'), (3, 2, 'drop'), (2, 1, 'pad'),
-        (5, 3, 'pad'), (5, 1, 'tile'), (3, 2, 'tile'), (80, 40, 'pad'),
-        (80, 7, 'tile'), (1, 1, 'tile'),
+        (1, 1, 'drop'),
+        (2, 1, 'drop'),
+        (3, 2, 'drop'),
+        (2, 1, 'pad'),
+        (5, 3, 'pad'),
+        (5, 1, 'tile'),
+        (3, 2, 'tile'),
+        (80, 40, 'pad'),
+        (80, 7, 'tile'),
+        (1, 1, 'tile'),
     )
 }
 _SETTINGS = {
@@ -86,7 +93,8 @@ def _rich_episode(rng, length):
       'observation': {
           'image': rng.integers(0, 256, (length, 6, 5, 3)).astype(np.uint8),
           'nested': (
-              rng.normal(size=(length, 2)), {'none': np.zeros((length, 0))}
+              rng.normal(size=(length, 2)),
+              {'none': np.zeros((length, 0))},
           ),
           'text': np.array([rng.bytes(int(n)) for n in step % 200], object),
           'half': rng.normal(size=length).astype(np.float16),
@@ -145,9 +153,7 @@ def _written_by_observer(
 ):
   with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
     observer = observer_class(client, testing.TABLE, **settings)
-    push.push_rlds_to_reverb(
-        data, observer, info, method='observer', **kwargs
-    )
+    push.push_rlds_to_reverb(data, observer, info, method='observer', **kwargs)
     found = testing.contents(client)
     observer.close()
   return found
@@ -184,9 +190,12 @@ def _written_by_observers(data, names, info=_policy_info):
   with testing.reverb_server(
       _spec(data, info), max_size=_MAX_SIZE, tables=names
   ) as client:
-    observers = _Observers([
-        _SETTINGS[name][0](client, name, **_SETTINGS[name][1]) for name in names
-    ])
+    observers = _Observers(
+        [
+            _SETTINGS[name][0](client, name, **_SETTINGS[name][1])
+            for name in names
+        ]
+    )
     push.push_rlds_to_reverb(data, observers, info)
     observers.close()
     return {name: testing.contents(client, name) for name in names}
@@ -345,7 +354,10 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     ) as client:
       # However they are stored.
       for chunk_length, written in (
-          (2, tables[0]), (None, tables), (None, tables[1]), (64, tables[0])
+          (2, tables[0]),
+          (None, tables),
+          (None, tables[1]),
+          (64, tables[0]),
       ):
         bulk.write_rlds_to_reverb(
             data,

@@ -578,9 +578,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         push.push_rlds_to_reverb(data, observer, overflow='no', report=report)
       observer.close()
     with self.assertRaises(FileExistsError):
-      write.write_reverb_checkpoint(
-          data, __file__, _PAIRS, report=report
-      )
+      write.write_reverb_checkpoint(data, __file__, _PAIRS, report=report)
     write.write_reverb_checkpoint(
         data, os.path.join(folder, 'checkpoint'), _PAIRS, report=report
     )
@@ -685,7 +683,9 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       )
     self.assertEmpty(os.listdir(parent))
     with _server(golden.stacked(episodes)) as client:
-      with self.assertRaisesRegex(ValueError, 'Two episodes have the episode_id'):
+      with self.assertRaisesRegex(
+          ValueError, 'Two episodes have the episode_id'
+      ):
         bulk.write_rlds_to_reverb(
             _with_ids(episodes, ids),
             client,
@@ -760,12 +760,14 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       ),
       (
           'priority_function_that_fails',
-          [items.TableItems(
-              _OTHER,
-              priority=lambda item: tf.debugging.check_numerics(
-                  1 / tf.abs(item.reward[0] - 2020), 'odd reward'
-              ),
-          )],
+          [
+              items.TableItems(
+                  _OTHER,
+                  priority=lambda item: tf.debugging.check_numerics(
+                      1 / tf.abs(item.reward[0] - 2020), 'odd reward'
+                  ),
+              )
+          ],
           'odd reward',
       ),
   )
@@ -824,9 +826,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     lifo = self._write(
         data,
         reverb_tables=[
-            write.TableSettings(
-                testing.TABLE, sampler=reverb.selectors.Lifo()
-            )
+            write.TableSettings(testing.TABLE, sampler=reverb.selectors.Lifo())
         ],
     )
     parent = self._parent()

@@ -23,9 +23,7 @@ _REWARDS = [1.0, 4.0, 9.0, 16.0]
 
 def _data(rewards=tuple(_REWARDS)):
   episode = golden.make_episode([1] * len(rewards), terminal=False)
-  return golden.stacked(
-      [{**episode, 'reward': np.array(rewards, np.float32)}]
-  )
+  return golden.stacked([{**episode, 'reward': np.array(rewards, np.float32)}])
 
 
 class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
@@ -81,9 +79,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
 
     if is_graph:
       train_step = tf.function(train_step)
-    self.assertAllClose(
-        train_step(info, tf.constant(rewards)), sum(rewards)
-    )
+    self.assertAllClose(train_step(info, tf.constant(rewards)), sum(rewards))
     self.assertEqual(updater.highest.numpy(), 16)
     rewards, info = self._sample(client, 4000)
     counts = collections.Counter(rewards.tolist())
@@ -136,9 +132,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
         ),
     )
     rewards, info = self._sample(client, 200)
-    self.assertAllClose(
-        info.priority, np.where(rewards == 100, 7.5, 2.0)
-    )
+    self.assertAllClose(info.priority, np.where(rewards == 100, 7.5, 2.0))
     self.assertIn(100, rewards)
 
   def test_sequences(self):
@@ -180,10 +174,12 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
   def test_tables_that_have_no_priorities(self):
     data = _data()
     spec = specs.create_trajectory_data_spec(data)
-    server = reverb.Server([
-        table_kinds.uniform_table('uniform', spec, 3),
-        table_kinds.top_k_table('top', spec, 3),
-    ])
+    server = reverb.Server(
+        [
+            table_kinds.uniform_table('uniform', spec, 3),
+            table_kinds.top_k_table('top', spec, 3),
+        ]
+    )
     self.addCleanup(server.stop)
     address = f'localhost:{server.port}'
     priority_updates.PriorityUpdater(address, 'top')

@@ -26,7 +26,8 @@ class Process:
         stderr=subprocess.DEVNULL,
         text=True,
         env={
-            **os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))
+            **os.environ,
+            'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
         },
     )
 

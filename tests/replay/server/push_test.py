@@ -77,9 +77,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with testing.reverb_server(spec) as client:
       observer = _pair_observer(client)
       report = report_lib.ConversionReport()
-      pushed = self._push(
-          data, observer, policy_info_fn, report=report
-      )
+      pushed = self._push(data, observer, policy_info_fn, report=report)
       self.assertEqual(pushed, sum(map(golden.length_of, episodes)))
       self.assertEqual(report.inserted_items, {testing.TABLE: len(expected)})
       self._assert_items(client, expected)
@@ -211,21 +209,21 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
   def test_skipped_episodes_leave_nothing_and_are_reported(self):
     names = ['stops_at_mid', 'discount_above_one', 'empty']
     bad = [golden.INVALID_CASES[name] for name in names]
-    data = golden.stacked([
-        bad[0].episode,
-        golden.COMPLETE,
-        bad[1].episode,
-        golden.TRUNCATED,
-        bad[2].episode,
-    ])
+    data = golden.stacked(
+        [
+            bad[0].episode,
+            golden.COMPLETE,
+            bad[1].episode,
+            golden.TRUNCATED,
+            bad[2].episode,
+        ]
+    )
     good = [golden.COMPLETE, golden.TRUNCATED]
     with _server(data) as client:
       observer = _pair_observer(client)
       report = report_lib.ConversionReport()
       with self.assertLogs(level='WARNING') as logs:
-        pushed = self._push(
-            data, observer, rules=_SKIP, report=report
-        )
+        pushed = self._push(data, observer, rules=_SKIP, report=report)
       self.assertEqual(pushed, 8)
       self.assertLen(
           [line for line in logs.output if 'Skipped 3 invalid' in line], 1
@@ -250,9 +248,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked([golden.INVALID_CASES['first_alone'].episode])
     with _server(data) as client:
       observer = _pair_observer(client)
-      self.assertEqual(
-          self._push(data, observer, rules=_SKIP), 0
-      )
+      self.assertEqual(self._push(data, observer, rules=_SKIP), 0)
       observer.close()
 
   def test_no_episodes(self):
@@ -261,9 +257,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer = _pair_observer(client)
       with self.assertRaisesRegex(ValueError, 'No dataset representing RLDS'):
         self._push(data, observer)
-      self.assertEqual(
-          self._push(data, observer, rules=_STREAM), 0
-      )
+      self.assertEqual(self._push(data, observer, rules=_STREAM), 0)
       observer.close()
 
   def _warnings(self, data, max_size=1000, **kwargs):
@@ -284,14 +278,10 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEmpty(self._warnings(data, max_size=12))
 
   def test_says_that_terminals_are_bootstrapped(self):
-    data = golden.stacked(
-        [golden.TRUNCATED, golden.COMPLETE, golden.COMPLETE]
-    )
+    data = golden.stacked([golden.TRUNCATED, golden.COMPLETE, golden.COMPLETE])
     lines = self._warnings(data)
     self.assertLen(lines, 1)
-    self.assertIn(
-        'In 2 terminal episodes (the first is episode 1)', lines[0]
-    )
+    self.assertIn('In 2 terminal episodes (the first is episode 1)', lines[0])
     self.assertEmpty(self._warnings(data, rules=_TRANSITION))
 
   def test_says_that_there_is_nan(self):
@@ -392,9 +382,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with testing.reverb_server(spec) as client:
       observer = _pair_observer(client)
       with self.assertRaises(specs.SpecMismatchError):
-        self._push(
-            data, observer, lambda current, _: current['reward']
-        )
+        self._push(data, observer, lambda current, _: current['reward'])
       observer.close()
 
   def test_any_callable_with_the_interface(self):
@@ -427,7 +415,10 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     self.assertTrue(all(map(tf.is_tensor, tf.nest.flatten(recorder.frames))))
     golden.assert_frames_equal(
         self,
-        [tf.nest.map_structure(lambda x: x.numpy(), f) for f in recorder.frames],
+        [
+            tf.nest.map_structure(lambda x: x.numpy(), f)
+            for f in recorder.frames
+        ],
         golden.expected_frames([golden.TRUNCATED, golden.COMPLETE]),
     )
     self.assertEqual(recorder.flushes, 1)
@@ -462,7 +453,9 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       observer = _pair_observer(client)
       for settings in (
-          {'identity': 'a'}, {'episode_id': 'a'}, {'overflow': 'refuse'}
+          {'identity': 'a'},
+          {'episode_id': 'a'},
+          {'overflow': 'refuse'},
       ):
         with self.assertRaisesRegex(ValueError, 'go with the bulk way'):
           push.push_rlds_to_reverb(

@@ -167,9 +167,9 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_whole_episodes(self):
     lengths = [3, 8, 5]
-    data = golden.stacked([
-        golden.make_episode([1] * length, terminal=True) for length in lengths
-    ])
+    data = golden.stacked(
+        [golden.make_episode([1] * length, terminal=True) for length in lengths]
+    )
     table = table_kinds.uniform_table(
         _TABLE, specs.create_trajectory_data_spec(data), 10
     )
@@ -206,9 +206,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_sizes_that_change(self):
     addresses = [self._address('uniform', [1.0] * 50) for _ in range(2)]
-    iterator = iter(
-        sampling.sample_reverb_servers(addresses, _TABLE, 1, 10)
-    )
+    iterator = iter(sampling.sample_reverb_servers(addresses, _TABLE, 1, 10))
     next(iterator)
     bulk.write_rlds_to_reverb(
         make_data([2.0] * 400), addresses[0], items.TableItems(_TABLE, 1)
@@ -347,9 +345,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(1, 2)
   def test_no_item_reaches_the_table(self, num_servers):
     addresses = [self._address('uniform', []) for _ in range(num_servers)]
-    dataset = sampling.sample_reverb_servers(
-        addresses, _TABLE, 1, 4, timeout=1
-    )
+    dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 4, timeout=1)
     with self._error(f"Table '{_TABLE}' gave no item for 1 seconds", 15):
       next(iter(dataset))
 
@@ -469,9 +465,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     self.addCleanup(process.kill)
     process.serve()
     addresses.append(process.address)
-    dataset = sampling.sample_reverb_servers(
-        addresses, _TABLE, 1, 4, timeout=2
-    )
+    dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 4, timeout=2)
     iterator = iter(dataset.prefetch(2))
     for _ in range(20):
       next(iterator)

@@ -50,16 +50,18 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
 
   def _start(self, data):
     spec = specs.create_trajectory_data_spec(data)
-    server = reverb.Server([
-        reverb.Table(
-            testing.TABLE,
-            sampler=reverb.selectors.Fifo(),
-            remover=reverb.selectors.Fifo(),
-            max_size=1000,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
-            signature=tensor_spec.add_outer_dim(spec),
-        )
-    ])
+    server = reverb.Server(
+        [
+            reverb.Table(
+                testing.TABLE,
+                sampler=reverb.selectors.Fifo(),
+                remover=reverb.selectors.Fifo(),
+                max_size=1000,
+                rate_limiter=reverb.rate_limiters.MinSize(1),
+                signature=tensor_spec.add_outer_dim(spec),
+            )
+        ]
+    )
     self.addCleanup(server.stop)
     return server, reverb.Client(f'localhost:{server.port}')
 
@@ -96,9 +98,7 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
     ):
       several.insert(source, [here, gone], identity='data', timeout=1.0)
     _, other = self._start(data)
-    several.insert(
-        _source(data), [here, other], identity='data', timeout=30.0
-    )
+    several.insert(_source(data), [here, other], identity='data', timeout=30.0)
     self.assertEqual(_rewards(here), _pairs(range(0, 10, 2)))
     self.assertEqual(_rewards(other), _pairs(range(1, 10, 2)))
 

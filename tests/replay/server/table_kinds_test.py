@@ -24,9 +24,7 @@ _DRAWS = 4000
 def _data(rewards):
   """One episode, with these rewards; its actions count its steps."""
   episode = golden.make_episode([1] * len(rewards), terminal=False, base=-100)
-  return golden.stacked(
-      [{**episode, 'reward': np.array(rewards, np.float32)}]
-  )
+  return golden.stacked([{**episode, 'reward': np.array(rewards, np.float32)}])
 
 
 def _frames(table=testing.TABLE, **kwargs):
