@@ -7,7 +7,9 @@ import setuptools
 setuptools.setup(
     name='rlds2reverb',
     version='0.1.0',
-    description='Offline reinforcement-learning data into training: RLDS to Reverb',
+    description=(
+        'Offline reinforcement-learning data into training: RLDS to Reverb'
+    ),
     long_description=pathlib.Path(__file__)
     .with_name('README.md')
     .read_text(encoding='utf-8'),
@@ -95,8 +97,8 @@ setuptools.setup(
         'test': ['pytest', 'pytest-xdist'],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
-        # For `python -m tests.record_environments`, on Python 3.10 and 3.11. The
-        # tests read what it has recorded, so they do without these 370 MB.
+        # For `python -m tests.record_environments`, on Python 3.10 and 3.11.
+        # The tests read what it has recorded, so they do without these 370 MB.
         'recording': [
             'ale-py==0.12.1',
             'dm_control==1.0.50',

@@ -202,9 +202,9 @@ def _join_steps(name, root, following, starts, goes_on) -> tf.Tensor:
           tf.debugging.Assert(
               tf.size(wrong) == 0,
               [
-                  f'The {name} of a transition must be what the transition before'
-                  ' it leads to, or one of the two would be lost. They differ in'
-                  ' the rows',
+                  f'The {name} of a transition must be what the transition'
+                  ' before it leads to, or one of the two would be lost. They'
+                  ' differ in the rows',
                   tf.gather(goes_on, wrong),
               ],
           )

@@ -23,7 +23,6 @@ from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import kept_chunks
 from rlds2reverb.replay import keys as keys_lib
-from rlds2reverb.replay import pieces as pieces_lib
 from rlds2reverb.replay import plans as plans_lib
 
 # Larger requests are not sent faster, and a server holds several at a time.

@@ -227,7 +227,10 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
           'rows',
           'episode_1/observations',
           np.zeros((14, 4), np.float32),
-          r'observations has 14 rows, but terminations has 14: expected \(15,\)',
+          (
+              r'observations has 14 rows, but terminations has 14: expected'
+              r' \(15,\)'
+          ),
       ),
       (
           'dtype',

@@ -6,13 +6,13 @@ import time
 from typing import Dict, Sequence
 
 import numpy as np
-from reverb.cc.checkpointing import checkpoint_pb2
 from reverb.cc import schema_pb2
+from reverb.cc.checkpointing import checkpoint_pb2
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay import encoding
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay import encoding
 
 
 def merge_reverb_checkpoints(

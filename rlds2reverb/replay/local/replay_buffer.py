@@ -48,8 +48,8 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
 
   Restore it before the first batch is taken. The first data set of the new
   process goes on where the first one of the old process was, and so on. A batch
-  counts as taken when it comes out of the data set. So whatever takes batches in
-  advance, such as a `prefetch` of the trainer's own, is ahead.
+  counts as taken when it comes out of the data set. So whatever takes batches
+  in advance, such as a `prefetch` of the trainer's own, is ahead.
 
   Attributes:
     store: the frames, which other replay buffers can share.
