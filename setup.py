@@ -1,18 +1,21 @@
 """Installs rlds2reverb, and what it needs in versions that work together."""
 
 import pathlib
+import runpy
 
 import setuptools
 
+_FOLDER = pathlib.Path(__file__).parent
+
 setuptools.setup(
     name='rlds2reverb',
-    version='0.1.0',
+    version=runpy.run_path(str(_FOLDER / 'rlds2reverb' / 'version.py'))[
+        '__version__'
+    ],
     description=(
         'Offline reinforcement-learning data into training: RLDS to Reverb'
     ),
-    long_description=pathlib.Path(__file__)
-    .with_name('README.md')
-    .read_text(encoding='utf-8'),
+    long_description=(_FOLDER / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     license_files=['LICENSE'],

@@ -36,3 +36,4 @@ from rlds2reverb.trajectories import convert_rlds_to_sequences
 from rlds2reverb.trajectories import convert_rlds_to_trajectories
 from rlds2reverb.trajectories import convert_rlds_to_trajectory_blocks
 from rlds2reverb.trajectories import create_trajectory_data_spec
+from rlds2reverb.version import __version__

@@ -153,7 +153,11 @@ def from_transitions(
     made[key] = tree.map_structure_with_path_up_to(
         root[key],
         lambda path, pair, key=key: _join_steps(
-            steps_lib.field_path((key, *path)), *pair, starts, goes_on
+            steps_lib.field_path((key, *path)),
+            pair[0],
+            pair[1],
+            starts,
+            goes_on,
         ),
         both,
     )
