@@ -119,8 +119,8 @@ def load_hdf5(
 
   Raises:
     ValueError: if there is no such file, if it is not a whole HDF5 file with
-      something in it, if it is a Minari data set, or for the reasons that
-      `from_flat_arrays` has.
+      something in it, if a part of it is in another file, if it is a Minari
+      data set, or for the reasons that `from_flat_arrays` has.
   """
   if not isinstance(path, (str, os.PathLike)):
     raise ValueError(

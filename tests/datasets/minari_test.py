@@ -246,6 +246,14 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       next(episodes)
 
+  def test_a_file_that_leads_to_another_one_is_refused(self):
+    def link(file):
+      file['episode_1/infos/more'] = h5py.ExternalLink('other.hdf5', '/more')
+
+    path = self._changed(link)
+    with self.assertRaisesRegex(ValueError, 'into another file, episode_1/inf'):
+      minari.load_minari(path)
+
   def test_by_name(self):
     old = os.environ.get('MINARI_DATASETS_PATH')
     if old is not None:
