@@ -175,7 +175,8 @@ def _with_kept(steps, field, new, kept):
         f'{paths.name_of(field)} has the shape {old.shape}, where that of the'
         f' states is {new.shape}. Both must be vectors: cut chunks later.'
     )
-  behind = tf.gather(old, [index % width for index in kept], axis=-1)
+  index = tf.constant([index % width for index in kept], tf.int32)
+  behind = tf.gather(old, index, axis=-1)
   return vectors.replace(
       steps, field, 0, width, tf.concat([tf.cast(new, old.dtype), behind], -1)
   )
