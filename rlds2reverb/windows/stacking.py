@@ -211,9 +211,7 @@ def stack_and_chunk(
     goal = steps_lib.one_a_step(
         paths.name_of(goal_step), paths.get(fields, goal_step), tf.int64
     )
-    steps_ahead = gathering.window_index(
-        tf.reshape(frames, [-1]), num_actions
-    )
+    steps_ahead = gathering.window_index(tf.reshape(frames, [-1]), num_actions)
     steps_ahead = tf.reshape(steps_ahead, [-1, num_frames, num_actions])
     mask &= steps_ahead < goal[:, tf.newaxis, tf.newaxis]
   fields[mask_name] = mask

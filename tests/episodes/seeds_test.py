@@ -61,9 +61,7 @@ class FractionsTest(tf.test.TestCase):
 
   def test_uniform_and_independent(self):
     grid = np.meshgrid(np.arange(200), np.arange(50), indexing='ij')
-    one, other = (
-        seeds.fractions(seed, *grid).numpy() for seed in (-1, 2**70)
-    )
+    one, other = (seeds.fractions(seed, *grid).numpy() for seed in (-1, 2**70))
     self.assertAllInRange(one, 0, 1)
     self.assertLen(np.unique(np.stack([one, other])), 20_000)
     # The mean of n numbers has the deviation sqrt(1 / 12 / n).

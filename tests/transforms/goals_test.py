@@ -149,9 +149,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(
           steps['goal'], steps['observation'][steps['goal_step']]
       )
-      self.assertAllInRange(
-          steps['goal_step'], 0, len(steps['goal_step']) - 1
-      )
+      self.assertAllInRange(steps['goal_step'], 0, len(steps['goal_step']) - 1)
     self.assertGreater(len({tuple(e['steps']['goal_step']) for e in found}), 8)
 
   def test_nested_observations_and_strings(self):

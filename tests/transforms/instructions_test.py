@@ -40,7 +40,9 @@ class DrawInstructionTest(tf.test.TestCase, parameterized.TestCase):
     drawn = _drawn(_draw([_episode([b'a', b'b', b'c'])] * 900, seed=1))
     for words in drawn:
       self.assertLen(set(words), 1)
-    counts = [sum(one[0] == word for one in drawn) for word in (b'a', b'b', b'c')]
+    counts = [
+        sum(one[0] == word for one in drawn) for word in (b'a', b'b', b'c')
+    ]
     self.assertEqual(sum(counts), 900)
     self.assertLess(
         testing.chi_square(counts, [1 / 3] * 3), testing.CHI_SQUARE_LIMITS[2]
@@ -77,9 +79,7 @@ class DrawInstructionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertStartsWith(word.decode(), f'{number} ')
     self.assertEqual(
         _drawn(_draw(episodes, golden.nested, level=level, seed=4)),
-        [
-            e['steps']['observation']['instruction'].tolist() for e in found
-        ],
+        [e['steps']['observation']['instruction'].tolist() for e in found],
     )
 
   def test_a_list_of_instructions_and_the_inverse(self):

@@ -139,7 +139,9 @@ class MaskTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(found[:, 3], action[:, 3])
       back = normalize.invert({'action': found})['action']
       inside = np.abs(found) < 1 if is_clipped else found == found
-      self.assertAllClose(np.where(inside, back, 0), np.where(inside, action, 0))
+      self.assertAllClose(
+          np.where(inside, back, 0), np.where(inside, action, 0)
+      )
 
   @parameterized.named_parameters(*ways.ALL)
   def test_octos_normal(self, run):

@@ -13,7 +13,10 @@ from tests import ways
 
 def _with_action(width, length=3, dtype=np.float32):
   action = 1 + np.arange(length * width, dtype=dtype).reshape(length, width)
-  return {**golden.make_episode([1.0] * length, terminal=True), 'action': action}
+  return {
+      **golden.make_episode([1.0] * length, terminal=True),
+      'action': action,
+  }
 
 
 class PadFieldTest(tf.test.TestCase, parameterized.TestCase):
@@ -59,9 +62,7 @@ class PadFieldTest(tf.test.TestCase, parameterized.TestCase):
         spec['observation']['state'], tf.TensorSpec([None, 3], tf.float64)
     )
     steps = next(rlds_data.as_numpy_iterator())['steps']
-    self.assertAllEqual(
-        steps['observation']['state_pad_mask'], [[1, 1, 0]] * 3
-    )
+    self.assertAllEqual(steps['observation']['state_pad_mask'], [[1, 1, 0]] * 3)
     self.assertAllEqual(steps['is_real'], [[1]] * 3)
 
   def test_common_width_of_a_mixture(self):

@@ -87,7 +87,10 @@ class ActionsFromStatesTest(tf.test.TestCase, parameterized.TestCase):
     episode = golden.stacked([_episode(3)])
     for message, arguments in (
         ('no field observation/pose', {'state': 'observation/pose'}),
-        ('has 8 numbers, but 4 are needed from number 6', {'start': 6, 'size': 4}),
+        (
+            'has 8 numbers, but 4 are needed from number 6',
+            {'start': 6, 'size': 4},
+        ),
         ('action has 7 numbers.*none at \\[7\\]', {'kept': [7]}),
         ("kind must be one of.*'delta'", {'kind': 'delta'}),
         ('observation must be one leaf', {'action': 'observation'}),
@@ -128,9 +131,9 @@ class MotionsFromPosesTest(tf.test.TestCase, parameterized.TestCase):
     states = np.zeros([2, 6])
     states[:, 5] = [3.1, -3.1]
     steps = {'state': states, 'action': np.zeros([2, 1])}
-    found = relabeling.MotionsFromPoses('state', 'euler_xyz', kept=()).transform(
-        steps
-    )
+    found = relabeling.MotionsFromPoses(
+        'state', 'euler_xyz', kept=()
+    ).transform(steps)
     self.assertAllClose(found['action'][0, 5], 2 * np.pi - 6.2)
 
   def test_errors(self):
@@ -142,7 +145,9 @@ class MotionsFromPosesTest(tf.test.TestCase, parameterized.TestCase):
     ):
       arguments = {'rotation': 'euler_xyz', 'start': 2, **arguments}
       with self.assertRaisesRegex(ValueError, message):
-        episode.map(relabeling.MotionsFromPoses('observation/state', **arguments))
+        episode.map(
+            relabeling.MotionsFromPoses('observation/state', **arguments)
+        )
 
 
 def _matrix(angles):

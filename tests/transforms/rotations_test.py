@@ -1,14 +1,15 @@
 """Tests of rotations against SciPy's, which `write_rotations` has written."""
 
 import itertools
+import os
 
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.transforms import rotations
-from tests.transforms import write_rotations
 
+_PATH = os.path.join(os.path.dirname(__file__), '..', 'data', 'rotations.npz')
 _EULER = [
     f'euler_{name}'
     for order in map(''.join, itertools.permutations('xyz'))
@@ -35,7 +36,7 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    with np.load(write_rotations.PATH) as arrays:
+    with np.load(_PATH) as arrays:
       cls.scipy = dict(arrays)
     cls.matrices = cls.scipy['matrix'].reshape(-1, 3, 3)
 

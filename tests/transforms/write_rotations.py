@@ -11,9 +11,7 @@ import os
 
 import numpy as np
 
-PATH = os.path.join(
-    os.path.dirname(os.path.dirname(__file__)), 'data', 'rotations.npz'
-)
+_PATH = os.path.join(os.path.dirname(__file__), '..', 'data', 'rotations.npz')
 
 
 def _rotations(spatial):
@@ -41,7 +39,7 @@ def _write():
   for order in itertools.permutations('xyz'):
     for name in (''.join(order), ''.join(order).upper()):
       arrays[f'euler_{name}'] = rotations.as_euler(name)
-  np.savez(PATH, **arrays)
+  np.savez(_PATH, **arrays)
 
 
 if __name__ == '__main__':
