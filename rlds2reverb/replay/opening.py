@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from typing import Any, Optional, Union
+from typing import Any, Dict, Optional, Union
 import weakref
 
 import reverb
@@ -126,7 +126,9 @@ def open_replay_buffer(
       return _replay_buffer_of(server, table_name, sequence_length)
     tables = list(records.read_tables(folder))
     data = checkpoint_episodes.read_checkpoint_episodes(
-        folder, _only_table(table_name, tables, f'The checkpoint {folder}')
+        folder,
+        _only_table(table_name, tables, f'The checkpoint {folder}'),
+        whole=True,
     )
   elif table_name is not None:
     raise ValueError(
@@ -142,7 +144,7 @@ def open_replay_buffer(
     data = folder
   elif not isinstance(data, tf.data.Dataset):
     data = loading.load_episodes(data, split)
-  items = dict(
+  items: Dict[str, Any] = dict(
       sequence_length=sequence_length,
       stride_length=stride_length,
       end_of_episode=end_of_episode,

@@ -2,11 +2,11 @@
 
 from absl.testing import parameterized
 import numpy as np
+import tensorflow as tf
+
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.windows import stacking
 from rlds2reverb.windows import transitions
-import tensorflow as tf
-
 from tests import contract
 
 
