@@ -56,12 +56,9 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
       True in the body of a class, without a type. A class that overrides
       `transform` must set it again. A transform that also depends on the other
       steps of an episode is a `whole_episodes.WholeEpisodeTransform`.
-    draws: whether the result is random. Only a `WholeEpisodeTransform` can be:
-      each episode draws by its index, which `transform_episodes` counts.
   """
 
   is_step_wise = False
-  draws = False
 
   def __post_init__(self):
     # The caller may go on using an array, and write into it.
@@ -83,6 +80,15 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
     """
     episode = stack_episode(episode)
     return {**episode, rlds.STEPS: self.transform(episode[rlds.STEPS])}
+
+  @property
+  def draws(self) -> bool:
+    """Whether the result is random.
+
+    Only a `WholeEpisodeTransform` can be so: each episode draws by its index,
+    which `transform_episodes` counts.
+    """
+    return False
 
   @property
   def takes_packs(self) -> bool:
