@@ -6,6 +6,9 @@ sets are there by name.
 
 from rlds2reverb.fields.named_mappings import config_names
 from rlds2reverb.fields.named_mappings import load_mapping
+from rlds2reverb.fields.robot_actions import GripperOpening
+from rlds2reverb.fields.robot_actions import NextChange
+from rlds2reverb.fields.robot_actions import TextOfCodes
 from rlds2reverb.fields.step_mapping import map_fields
 from rlds2reverb.fields.step_mapping import step_policy_info
 from rlds2reverb.fields.step_mapping import StepMapping

@@ -19,6 +19,7 @@ from typing import Any, List, Optional
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
+from rlds2reverb.fields import robot_actions  # pylint: disable=unused-import
 from rlds2reverb.fields import step_mapping
 
 _SUFFIX = '.gin'
