@@ -80,16 +80,14 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
     return [resolve(item, nest, problems) for item in source]
   if not isinstance(source, (str, tuple)):
     return source
-  keys, problem = paths.look_up(nest, source)
   columns = None
   # A key of the data may itself look like one with columns.
-  if problem and isinstance(source, str):
+  if isinstance(source, str) and not paths.contains(nest, source):
     parts = _COLUMNS.fullmatch(source)
     if parts:
-      keys, problem = paths.look_up(nest, parts[1])
-      columns = tuple(
-          int(part) if part else None for part in parts.groups()[1:]
-      )
+      source, *ends = parts.groups()
+      columns = tuple(int(end) if end else None for end in ends)
+  keys, problem = paths.look_up(nest, source)
   if problem:
     problems.append(problem)
   else:

@@ -25,7 +25,8 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
   """Returns the features of the data sets that a config is for.
 
   They are read from `configs/features/<config>/features.json`, a file that TFDS
-  writes. If there is none, they are those of the builders in TFDS whose names
+  writes, or from one in each folder below that, which has the name of a
+  variant. If there is none, they are those of the builders in TFDS whose names
   begin with the name of the config.
 
   Args:
@@ -37,7 +38,19 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
   """
   folder = os.path.join(named_mappings.config_folder(), 'features', config)
   if os.path.isdir(folder):
-    return {config: tfds.features.FeatureConnector.from_config(folder)}
+    variants = sorted(
+        os.path.relpath(root, folder)
+        for root, _, names in os.walk(folder)
+        if 'features.json' in names
+    )
+    return {
+        os.path.normpath(os.path.join(config, variant)): (
+            tfds.features.FeatureConnector.from_config(
+                os.path.join(folder, variant)
+            )
+        )
+        for variant in variants
+    }
   features = {}
   # In an empty folder TFDS finds no features on disk, which it would prefer.
   with tempfile.TemporaryDirectory() as empty:

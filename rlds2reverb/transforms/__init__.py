@@ -14,8 +14,10 @@ from rlds2reverb.transforms.fields import RenameFields
 from rlds2reverb.transforms.fields import SelectFields
 from rlds2reverb.transforms.filters import KeepEpisodes
 from rlds2reverb.transforms.images import decode_images
+from rlds2reverb.transforms.images import FitImages
 from rlds2reverb.transforms.images import images_to_float
 from rlds2reverb.transforms.images import resize_images
+from rlds2reverb.transforms.named_transforms import load_transforms
 from rlds2reverb.transforms.normalization import normalize_by_bounds
 from rlds2reverb.transforms.normalization import normalize_by_mean_std
 from rlds2reverb.transforms.normalization import normalize_by_quantiles
