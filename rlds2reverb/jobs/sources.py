@@ -30,7 +30,7 @@ from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import named_mixtures  # pylint: disable=unused-import
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.jobs import programs  # pylint: disable=unused-import
+from rlds2reverb.jobs import programs  # noqa: F401
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import named_transforms
 
