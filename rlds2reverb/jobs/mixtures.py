@@ -6,7 +6,7 @@ for element, source, mask in mixed.take(10):
 """
 
 import os
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import tensorflow as tf
 
@@ -66,10 +66,9 @@ def weights_of(opened: Sequence[sources_lib.OpenSource]) -> List[float]:
   Args:
     opened: the sources of `make_sources`, opened.
   """
-  weights = sources_lib.arguments_of('Mixture', opened[0].source)['weights']
   return [
       weight * source.num_episodes
-      for weight, source in zip(weights.values(), opened)
+      for weight, source in zip(_weights(opened[0]).values(), opened)
   ]
 
 
@@ -105,8 +104,14 @@ def read_mixture(
       sources_lib.open_source(source)
       for source in make_sources(mixture, data_dir, split, bindings=bindings)
   ]
+  names = list(_weights(opened[0]))
   return mixtures_lib.mix_datasets(
-      {source.name: source.read() for source in opened},
-      dict(zip([source.name for source in opened], weights_of(opened))),
+      {name: source.read() for name, source in zip(names, opened)},
+      dict(zip(names, weights_of(opened))),
       **options,
   )
+
+
+def _weights(source: sources_lib.OpenSource) -> Dict[str, float]:
+  """Returns the weights of the mixture to which a source belongs."""
+  return sources_lib.arguments_of('Mixture', source.source)['weights']

@@ -3,9 +3,9 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from rlds2reverb import transforms
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import named_mixtures
-from rlds2reverb import transforms
 
 
 class LoadMixtureTest(parameterized.TestCase):

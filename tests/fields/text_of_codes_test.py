@@ -2,9 +2,10 @@
 
 from absl.testing import parameterized
 import numpy as np
+import tensorflow as tf
+
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.fields import text_of_codes
-import tensorflow as tf
 
 
 def _codes(*texts, size=8):
