@@ -147,6 +147,30 @@ def _recon(steps, _):
   return observation, np.float32(steps['action_angle']), ()
 
 
+def _maze2d(steps, _):
+  observation = open_x_cases.vector(
+      steps['observation'], steps['infos']['goal']
+  )
+  return observation, steps['action'], ()
+
+
+def _minari_kitchen(steps, _):
+  observation = np.float32(steps['observation']['observation'])
+  return observation, np.float32(steps['action']), ()
+
+
+def _minari_antmaze(steps, _):
+  own = steps['observation']
+  observation = open_x_cases.vector(
+      own['observation'], own['achieved_goal'], own['desired_goal']
+  )
+  return observation, steps['action'], ()
+
+
+def _locomotion(steps, _):
+  return steps['observation']['walker'], steps['action'], ()
+
+
 # By the name of a data set: its config, and what is expected of it.
 _CASES = {
     'berkeley_gnm_recon': ('berkeley_gnm_recon', _recon),
@@ -154,13 +178,21 @@ _CASES = {
     'bridge_open_x': ('bridge_open_x', _bridge_open_x),
     'd4rl_adroit_pen/v0-cloned': ('d4rl_adroit', _in_float32),
     'd4rl_antmaze/umaze-v2': ('d4rl_antmaze', _as_it_is),
+    'd4rl_maze2d': ('d4rl_maze2d', _maze2d),
     'd4rl_mujoco_hopper/v1-medium-replay': ('d4rl_mujoco', _in_float32),
     'd4rl_mujoco_ant/v2-medium': ('d4rl_mujoco', _in_float32),
     'fractal20220817_data': ('fractal20220817_data', _fractal),
+    'minari_antmaze': ('minari_antmaze', _minari_antmaze),
+    'minari_kitchen': ('minari_kitchen', _minari_kitchen),
     'mt_opt/rlds': ('mt_opt', _mt_opt),
     'recorded_gym': ('recorded_gym', _as_it_is),
     'rlu_atari/Pong_run_1': ('rlu_atari', _as_it_is),
     'rlu_control_suite/fish_swim': ('rlu_control_suite', _as_it_is),
+    'rlu_locomotion/rodent_gaps': ('rlu_locomotion', _locomotion),
+    'rlu_rwrl/walker_walk_combined_challenge_none_100_percent': (
+        'rlu_rwrl',
+        _as_it_is,
+    ),
     'robomimic_ph/can_ph_image': ('robomimic', _in_float32),
     'robomimic_mh/transport_mh_low_dim': ('robomimic', _in_float32),
     'robosuite_panda_pick_place_can/human_dc29b40a': (
@@ -177,6 +209,8 @@ _LONG_CASES = {
     for name, expected in open_x_cases.CASES.items()
     if name not in _CASES
 }
+# Of their data sets no features are known, so there is nothing to read.
+_UNKNOWN_FEATURES = ('d4rl_kitchen',)
 # What is filled in, and not read: rewards, and discounts.
 _NO_REWARD = ('mt_opt',)
 _NO_DISCOUNT = (
@@ -195,8 +229,11 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   def test_there_is_a_case_for_each_config(self):
     cases = [*_CASES.values(), *_LONG_CASES.values()]
     self.assertCountEqual(
-        named_mappings.config_names(), {config for config, _ in cases}
+        named_mappings.config_names(),
+        [*{config for config, _ in cases}, *_UNKNOWN_FEATURES],
     )
+    for config in _UNKNOWN_FEATURES:
+      self.assertEmpty(known_features.known_features(config))
 
   @parameterized.named_parameters(
       (name.replace('/', '_'), name, *case) for name, case in _CASES.items()
@@ -218,7 +255,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
         _random_episode(features, rng, length, terminal)
         for length, terminal in zip(_LENGTHS, (True, False))
     ]
-    if config == 'robomimic':
+    if config in ('robomimic', 'rlu_rwrl'):
       episodes[0]['steps']['is_terminal'][-2] = True
     directory = self.create_tempdir().full_path
     writing.write_episodes(
