@@ -103,7 +103,7 @@ def check_kinds(
   }
   for name, spec in specs.values():
     differences = []
-    _compare(_mapped(mapping, spec), step_spec, (), differences)
+    _compare(mapped_step_spec(mapping, spec), step_spec, (), differences)
     if not differences:
       return True
     found[name] = differences
@@ -116,8 +116,18 @@ def check_kinds(
   )
 
 
-def _mapped(mapping, episode) -> Dict[str, Any]:
-  """Returns the spec of the steps that a mapping makes of an episode."""
+def mapped_step_spec(
+    mapping: step_mapping.StepMapping, episode: Any
+) -> Dict[str, Any]:
+  """Returns the spec of a step that a mapping makes of an episode.
+
+  Args:
+    mapping: the mapping.
+    episode: what `episode_spec` returns.
+
+  Raises:
+    ValueError: if the mapping does not fit.
+  """
   traced = tf.function(mapping).get_concrete_function(episode)
   return steps_lib.without_time(
       tf.nest.map_structure(

@@ -296,9 +296,9 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
     length = len(steps['is_first'])
     reward, discount = np.zeros(length), np.ones(length)
     if config not in _NO_REWARD:
-      reward = steps['reward']
+      reward = np.reshape(steps['reward'], [length])
     if config not in _NO_DISCOUNT:
-      discount = steps['discount'].copy()
+      discount = np.reshape(steps['discount'], [length]).copy()
     if steps['is_terminal'][-1] and config not in _NEVER_TERMINAL:
       discount[-1] = 0
       if config in _NO_DISCOUNT:
