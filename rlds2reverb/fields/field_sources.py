@@ -263,14 +263,12 @@ def _repeat(value, length):
 def _columns_of(leaf, source):
   """Returns some columns of a field of vectors, `[T, D]`."""
   name = steps_lib.field_path(source.keys)
-  if not isinstance(leaf, tf.Tensor) or leaf.shape.rank != 2:
+  nested = tf.nest.is_nested(leaf)
+  leaf = leaf if nested else tf.convert_to_tensor(leaf)
+  if nested or leaf.shape.rank != 2:
+    found = 'a nest' if nested else f'{leaf.dtype.name} {leaf.shape[1:]}'
     raise ValueError(
-        f'Only of a vector some numbers can be taken, but {name} is '
-        + (
-            f'{leaf.dtype.name} {leaf.shape[1:]}.'
-            if isinstance(leaf, tf.Tensor)
-            else 'a nest.'
-        )
+        f'Only of a vector some numbers can be taken, but {name} is {found}.'
     )
   begin, end = source.columns
   size = leaf.shape[1]

@@ -5,7 +5,7 @@ With them a config can be checked where no data set has been downloaded.
 
 import os
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import rlds
 import tensorflow as tf
@@ -117,12 +117,12 @@ def check_kinds(
 
 
 def mapped_step_spec(
-    mapping: step_mapping.StepMapping, episode: Any
+    mapping: Callable[[Dict[str, Any]], Dict[str, Any]], episode: Any
 ) -> Dict[str, Any]:
   """Returns the spec of a step that a mapping makes of an episode.
 
   Args:
-    mapping: the mapping.
+    mapping: a mapping, or a function that goes on with transforms.
     episode: what `episode_spec` returns.
 
   Raises:

@@ -20,7 +20,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.fields import text_of_codes  # pylint: disable=unused-import
+from rlds2reverb.fields import text_of_codes  # noqa: F401
 
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'

@@ -34,14 +34,10 @@ class TextOfCodes:
         integers.
     """
     codes = field_sources.read_alone(self.source, episode, 'TextOfCodes')
-    if tf.nest.is_nested(codes) or not (
-        codes.dtype.is_integer and codes.shape.rank == 2
-    ):
-      found = (
-          'a nest'
-          if tf.nest.is_nested(codes)
-          else f'{codes.dtype.name} {codes.shape[1:]}'
-      )
+    nested = tf.nest.is_nested(codes)
+    codes = codes if nested else tf.convert_to_tensor(codes)
+    if nested or not (codes.dtype.is_integer and codes.shape.rank == 2):
+      found = 'a nest' if nested else f'{codes.dtype.name} {codes.shape[1:]}'
       raise ValueError(
           'TextOfCodes needs a vector of integers in every step, but'
           f' {self.source!r} is {found}.'

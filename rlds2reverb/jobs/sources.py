@@ -28,7 +28,7 @@ from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import named_mappings
-from rlds2reverb.fields import named_mixtures  # pylint: disable=unused-import
+from rlds2reverb.fields import named_mixtures  # noqa: F401
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import programs  # noqa: F401
 from rlds2reverb.transforms import base

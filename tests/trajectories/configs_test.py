@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tree
 
+from rlds2reverb import transforms  # noqa: F401
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import writing
 from rlds2reverb.fields import known_features
