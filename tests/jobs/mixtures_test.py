@@ -5,7 +5,12 @@ import os
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
+import pytest
+import tensorflow as tf
 
+from rlds2reverb.datasets import writing
+from rlds2reverb.fields import known_features
 from rlds2reverb.jobs import mixtures
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
@@ -25,6 +30,15 @@ _LARGE = """
     transform_episodes.transforms = [@ScaleReward()]
     ScaleReward.scale = 2.0
 """
+
+
+def _random_leaf(rng, info):
+  if info.dtype == tf.string:
+    return b'do it'
+  values = rng.integers(0, 2, info.shape) * (
+      255 if info.dtype == tf.uint8 else 1
+  )
+  return values.astype(info.dtype.as_numpy_dtype)
 
 
 class MixturesTest(parameterized.TestCase):
@@ -100,6 +114,53 @@ class MixturesTest(parameterized.TestCase):
     self.assertBetween(sum(drawn), 540, 660)
     (episode,) = mixed.take(1)
     self.assertEqual(episode.element['steps']['action'].shape, (3, 1))
+
+  @pytest.mark.long
+  def test_cameras_of_several_sizes_and_data_sets_without(self):
+    """Octo's mixture, of two of its data sets."""
+    weights = {'viola': 2.0, 'nyu_door_opening_surprising_effectiveness': 1.0}
+    for name in weights:
+      features = known_features.known_features(name)[name]
+      rng = np.random.default_rng(0)
+      steps = [
+          tf.nest.map_structure(
+              lambda info: _random_leaf(rng, info),
+              features['steps'].get_tensor_spec().element_spec,
+          )
+          for _ in range(3)
+      ]
+      for index, step in enumerate(steps):
+        step['is_first'], step['is_last'] = index == 0, index == 2
+        step['is_terminal'] = False
+      folder = os.path.join(self.folder, name)
+      os.mkdir(folder)
+      writing.write_episodes(
+          [{'steps': steps}] * 2,
+          folder,
+          name=name,
+          description='Random episodes.',
+          features=dict(features),
+      )
+    mixed = mixtures.read_mixture(
+        'oxe_magic_soup',
+        self.folder,
+        bindings=[f'Mixture.weights = {weights}', 'Mixture.configs = {}'],
+        end='all',
+    )
+    by_source = {int(each.source): each.element['steps'] for each in mixed}
+    self.assertCountEqual(by_source, [0, 1])
+    for steps in by_source.values():
+      self.assertEqual(steps['observation']['image'].shape, (3, 256, 256, 3))
+      self.assertEqual(
+          steps['observation']['wrist_image'].shape, (3, 128, 128, 3)
+      )
+      self.assertEqual(steps['action'].shape, (3, 7))
+      self.assertEqual(steps['policy_info']['instruction'].dtype, tf.string)
+    has_image = [
+        bool(tf.reduce_any(by_source[source]['observation']['image'] > 0))
+        for source in (0, 1)
+    ]
+    self.assertEqual(has_image, [True, False])
 
   @parameterized.parameters(
       ("Mixture.weights = {'smal': 1.0}", 'no config smal'),
