@@ -275,9 +275,9 @@ def _columns_of(leaf, source):
   taken = leaf[:, begin:end]
   bounds = [abs(bound) for bound in source.columns if bound is not None]
   if size is not None and (max(bounds, default=0) > size or not taken.shape[1]):
+    ends = ':'.join('' if end is None else str(end) for end in source.columns)
     raise ValueError(
-        f'{name} has {size} numbers, of which none are'
-        f' [{"" if begin is None else begin}:{"" if end is None else end}].'
+        f'{name} has {size} numbers, so [{ends}] of it cannot be taken.'
     )
   return taken
 
