@@ -13,7 +13,6 @@ from absl import app
 from absl import flags
 from absl import logging
 import reverb
-import rlds
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 from tf_agents.replay_buffers import reverb_utils
@@ -22,6 +21,7 @@ import tree
 
 import rlds2reverb
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import rlds
 
 _DIRECTORY = flags.DEFINE_string(
     'directory',

@@ -1,12 +1,13 @@
 """Opens a replay buffer on recorded data, with a Reverb server or without."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import tempfile
 from typing import Any, Optional, Union
 import weakref
 
-import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import replay_buffer as tf_agents_replay_buffer
 
@@ -20,6 +21,7 @@ from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 
 _TABLE = 'items'
@@ -104,7 +106,8 @@ def open_replay_buffer(
         'reverb_table is for a Reverb server: use reverb_server=True. Without a'
         ' server, sampler= says how to sample.'
     )
-  if isinstance(reverb_table, reverb.Table) and not reverb_table.info.signature:
+  is_given = not isinstance(reverb_table, (write.TableSettings, type(None)))
+  if is_given and not reverb_table.info.signature:
     raise ValueError(
         f'Table {reverb_table.name!r} has no signature, so nobody could tell'
         ' what its items are. Make it with a function of rlds2reverb.replay,'

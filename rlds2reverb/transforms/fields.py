@@ -4,9 +4,9 @@ import dataclasses
 from typing import Mapping, Optional, Sequence
 
 import gin
-import rlds
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
 
 # Steps without these fields are not complete, so they are always selected.

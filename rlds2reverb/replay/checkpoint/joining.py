@@ -12,12 +12,13 @@ Every byte of a part is read once, in its order, and the memory that a join
 takes does not grow with the parts.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from typing import Any, Dict, List, Sequence, Union
 import zlib
 
-import reverb
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -26,6 +27,7 @@ from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import parts as parts_lib
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.checkpoint import write as write_lib
+from rlds2reverb.replay import reverb
 
 _BLOCK_BYTES = 1 << 20
 # A zlib stream: this header, the compressed bytes, an empty block that ends
