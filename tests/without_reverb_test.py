@@ -12,6 +12,8 @@ import tempfile
 from absl.testing import absltest
 import pytest
 
+import rlds2reverb
+
 _WITHOUT_REVERB = """
 import sys
 sys.modules['reverb'] = None  # Importing it is a ModuleNotFoundError.
@@ -44,7 +46,7 @@ class WithoutReverbTest(absltest.TestCase):
     with tempfile.TemporaryDirectory() as folder:
       done = subprocess.run(
           [sys.executable, '-c', _WITHOUT_REVERB + program, folder],
-          env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+          cwd=os.path.dirname(os.path.dirname(rlds2reverb.__file__)),
           capture_output=True,
           text=True,
           check=False,
