@@ -14,7 +14,7 @@ from rlds2reverb import jobs
 from rlds2reverb import training
 from rlds2reverb.statistics import cache
 from tests import golden
-from tests import ram_files  # pylint: disable=unused-import
+from tests import ram_files  # noqa: F401
 
 _TABLE = 'table'
 _NUM_STEPS = 4  # of golden.COMPLETE

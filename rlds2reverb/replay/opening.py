@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from typing import Any, Optional, Union
+from typing import Any, Dict, Optional, Union
 import weakref
 
 import tensorflow as tf
@@ -15,13 +15,13 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import ends
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
 from rlds2reverb.replay.local import store as store_lib
-from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 
 _TABLE = 'items'
@@ -106,8 +106,11 @@ def open_replay_buffer(
         'reverb_table is for a Reverb server: use reverb_server=True. Without a'
         ' server, sampler= says how to sample.'
     )
-  is_given = not isinstance(reverb_table, (write.TableSettings, type(None)))
-  if is_given and not reverb_table.info.signature:
+  if (
+      reverb_table is not None
+      and not isinstance(reverb_table, write.TableSettings)
+      and not reverb_table.info.signature
+  ):
     raise ValueError(
         f'Table {reverb_table.name!r} has no signature, so nobody could tell'
         ' what its items are. Make it with a function of rlds2reverb.replay,'
@@ -145,7 +148,7 @@ def open_replay_buffer(
     data = folder
   elif not isinstance(data, tf.data.Dataset):
     data = loading.load_episodes(data, split)
-  items = dict(
+  items: Dict[str, Any] = dict(
       sequence_length=sequence_length,
       stride_length=stride_length,
       end_of_episode=end_of_episode,

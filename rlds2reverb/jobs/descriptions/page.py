@@ -9,7 +9,6 @@ import json
 import os
 from typing import Any, Iterator, List, Sequence
 
-
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import pictures

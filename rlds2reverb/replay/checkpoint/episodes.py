@@ -23,8 +23,8 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import rlds
-from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay import messages
+from rlds2reverb.replay.checkpoint import records as records_lib
 
 POLICY_INFO = 'policy_info'
 

@@ -19,15 +19,14 @@ import os
 from typing import Any, Dict, List, Sequence, Union
 import zlib
 
-
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import parts as parts_lib
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.checkpoint import write as write_lib
-from rlds2reverb.replay import reverb
 
 _BLOCK_BYTES = 1 << 20
 # A zlib stream: this header, the compressed bytes, an empty block that ends

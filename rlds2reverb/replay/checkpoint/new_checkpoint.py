@@ -11,8 +11,8 @@ from typing import Iterable, Iterator
 import tensorflow as tf
 
 from rlds2reverb.datasets import whole
-from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay import messages
+from rlds2reverb.replay.checkpoint import records as records_lib
 
 
 class RecordFile:

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay import messages
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay import messages
-from rlds2reverb.replay import reverb
 
 
 def split_reverb_checkpoint(

@@ -18,12 +18,12 @@ from tensorflow.python.saved_model import nested_structure_coder
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import files
-from rlds2reverb.replay.checkpoint import batches as batches_lib
-from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import messages
 from rlds2reverb.replay import reverb
+from rlds2reverb.replay.checkpoint import batches as batches_lib
+from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs

@@ -4,10 +4,10 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
+from rlds2reverb.replay import sample_info
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import store as store_lib
-from rlds2reverb.replay import sample_info
 
 # Batches that are small are drawn together, as many as make so many bytes:
 # every operation on them costs some microseconds, whatever it does.
