@@ -2,8 +2,9 @@
 # and activates it. To be sourced, in the top folder of the repository.
 #
 # With EXTRA=beam it is another one, in .venv-beam, which has that extra too. With
-# EXTRA=gpu it is .venv-gpu, which has TensorFlow for GPUs.
-venv=.venv${EXTRA:+-$EXTRA}
+# EXTRA=gpu it is .venv-gpu, which has TensorFlow for GPUs. PYTHON names the
+# Python of a new environment, and VENV its folder.
+venv=${VENV:-.venv${EXTRA:+-$EXTRA}}
 locks=requirements/${EXTRA:+$EXTRA-}python
 size='1.5 GB'
 [ "${EXTRA:-}" != gpu ] || size='5 GB'
