@@ -54,6 +54,16 @@ class WithoutReverbTest(absltest.TestCase):
     self.assertEqual(done.returncode, 0, done.stderr)
     return done.stdout.splitlines()
 
+  def test_every_module_is_imported(self):
+    lines = self.run_program("""
+import importlib, pkgutil
+for module in pkgutil.walk_packages(rlds2reverb.__path__, 'rlds2reverb.'):
+  if not module.name.startswith('rlds2reverb.jobs.beam.'):  # It needs Beam.
+    importlib.import_module(module.name)
+    print(module.name)
+""")
+    self.assertIn('rlds2reverb.replay.server.push', lines)
+
   def test_converts_and_samples_and_saves(self):
     lines = self.run_program("""
 from rlds2reverb import datasets, statistics, windows
