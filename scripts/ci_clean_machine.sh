@@ -32,6 +32,7 @@ make_debian() {
     ${mirror:+"$mirror"} >"$work/log" 2>&1 || return 1
   mount --bind /dev "$root/dev" && mount -t proc proc "$root/proc" || return 1
   # How this machine reaches the network and its package index.
+  echo '127.0.0.1 localhost' > "$root/etc/hosts"
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
   cp /etc/pip.conf "$root/etc/pip.conf" 2>/dev/null || true
