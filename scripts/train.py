@@ -102,6 +102,9 @@ def _algorithm(source: sources_lib.Source) -> training.Algorithm:
 
 
 def main():
+  # It registers the algorithms with gin.
+  from rlds2reverb.training import trainer  # noqa: F401
+
   sources = flags_lib.sources_from_flags('train')
   if len(sources) > 1:
     raise app.UsageError('--dataset must be there once.')
