@@ -93,6 +93,9 @@ setuptools.setup(
     ],
     extras_require={
         'test': ['pytest', 'pytest-xdist'],
+        # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
+        # and notebooks that are run when it is built.
+        'docs': ['myst-nb', 'sphinx', 'sphinx-book-theme', 'sphinx-copybutton'],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11. The

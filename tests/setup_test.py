@@ -36,7 +36,7 @@ def _read_lock(version, extra=''):
 
 class LockFilesTest(parameterized.TestCase):
 
-  @parameterized.product(version=_VERSIONS, extra=['', 'beam'])
+  @parameterized.product(version=_VERSIONS, extra=['', 'beam', 'docs'])
   def test_a_lock_file_has_what_setup_py_asks_for(self, version, extra):
     locked = _read_lock(version, extra)
     setup = _read_setup()
