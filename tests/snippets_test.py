@@ -138,7 +138,8 @@ class PagesTest(absltest.TestCase):
             self.assertTrue(os.path.exists(os.path.join(_ROOT, target)))
           if anchor:
             self.assertIn(
-                anchor, [_anchor(text) for text in _HEADING.findall(_read(target))]
+                anchor,
+                [_anchor(text) for text in _HEADING.findall(_read(target))],
             )
 
 
