@@ -11,6 +11,7 @@ The cells of the tutorials run when the manual is built, and docs_test.py holds
 docs/sequences.md against what the functions return.
 """
 
+import ast
 import os
 import re
 import subprocess
@@ -28,6 +29,7 @@ _BLOCK = re.compile(
     r'(?P<code>.*?)\n(?P=indent)```$',
     re.MULTILINE | re.DOTALL,
 )
+_ERRORS = 'docs/guides/errors.md'
 _NOT_RUN = re.compile(r'<!-- not run: (.+) -->')
 _LINK = re.compile(r'\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)')
 _HEADING = re.compile(r'^#+ (.+)$', re.MULTILINE)
@@ -141,6 +143,27 @@ class PagesTest(absltest.TestCase):
                 anchor,
                 [_anchor(text) for text in _HEADING.findall(_read(target))],
             )
+
+  def test_messages_are_those_of_the_library(self):
+    strings = set()
+    for folder, _, names in os.walk(os.path.join(_ROOT, 'rlds2reverb')):
+      for name in names:
+        if name.endswith('.py'):
+          path = os.path.relpath(os.path.join(folder, name), _ROOT)
+          for node in ast.walk(ast.parse(_read(path))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+              strings.add(node.value)
+            elif isinstance(node, ast.ClassDef):
+              strings.add(node.name)
+    # The first column of the tables.
+    rows = re.findall(r'^\| (`.+?) \|', _read(_ERRORS), re.MULTILINE)
+    messages = [
+        message for row in rows for message in re.findall('`(.+?)`', row)
+    ]
+    self.assertNotEmpty(messages)
+    for message in messages:
+      with self.subTest(message):
+        self.assertTrue(any(message in string for string in strings))
 
 
 if __name__ == '__main__':
