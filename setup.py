@@ -1,16 +1,21 @@
 """Installs rlds2reverb, and what it needs in versions that work together."""
 
 import pathlib
+import runpy
 
 import setuptools
 
+_FOLDER = pathlib.Path(__file__).parent
+
 setuptools.setup(
     name='rlds2reverb',
-    version='0.1.0',
-    description='Offline reinforcement-learning data into training: RLDS to Reverb',
-    long_description=pathlib.Path(__file__)
-    .with_name('README.md')
-    .read_text(encoding='utf-8'),
+    version=runpy.run_path(str(_FOLDER / 'rlds2reverb' / 'version.py'))[
+        '__version__'
+    ],
+    description=(
+        'Offline reinforcement-learning data into training: RLDS to Reverb'
+    ),
+    long_description=(_FOLDER / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     license_files=['LICENSE'],
@@ -98,8 +103,8 @@ setuptools.setup(
         'docs': ['myst-nb', 'sphinx', 'sphinx-book-theme', 'sphinx-copybutton'],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
-        # For `python -m tests.record_environments`, on Python 3.10 and 3.11. The
-        # tests read what it has recorded, so they do without these 370 MB.
+        # For `python -m tests.record_environments`, on Python 3.10 and 3.11.
+        # The tests read what it has recorded, so they do without these 370 MB.
         'recording': [
             'ale-py==0.12.1',
             'dm_control==1.0.50',

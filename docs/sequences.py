@@ -10,14 +10,15 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
 from absl import app
 import numpy as np
+import tensorflow as tf
+import tree
+
 import rlds2reverb
 from rlds2reverb import agents
 from rlds2reverb import datasets
 from rlds2reverb import indexing
 from rlds2reverb import tokens
 from rlds2reverb import windows
-import tensorflow as tf
-import tree
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'sequences.md')
 
@@ -664,12 +665,13 @@ _SECTIONS = [
     _Section(
         'make_token_episode',
         'Makes an episode of a prompt and a response, one token a step. Here'
-        ' the actions of `A` and `B` are the tokens; the response of `B` was cut.'
-        ' `convert_texts_to_episodes` does it for strings.',
+        ' the actions of `A` and `B` are the tokens; the response of `B` was'
+        ' cut. `convert_texts_to_episodes` does it for strings.',
         [
             _Example(
                 'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
-                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.], kl_coefficient=.25,'
+                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.],'
+                ' kl_coefficient=.25,'
                 ' is_terminal=False)',
                 [
                     (f'steps/{field}', label)
@@ -708,7 +710,8 @@ _SECTIONS = [
         [
             _Example(
                 'tokens.pad_tokens(\n    tf.ragged.constant([[7, 8],'
-                ' [7, 8, 9]], tf.int64),\n    tf.ragged.stack([A["action"][:-1],'
+                ' [7, 8, 9]], tf.int64),\n'
+                '    tf.ragged.stack([A["action"][:-1],'
                 ' B["action"][:-1]]),\n    max_length=7)',
                 (
                     'input_ids',

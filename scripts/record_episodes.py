@@ -17,7 +17,7 @@ from absl import flags
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import recording
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.training import environments  # pylint: disable=unused-import
+from rlds2reverb.training import environments  # noqa: F401
 from rlds2reverb.training import policies
 
 flags_lib.define_gin_flags()

@@ -15,9 +15,9 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import serve
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
-from rlds2reverb.replay import items
 
 flags_lib.define_source_flags()
 _CHECKPOINT_DIR = flags.DEFINE_string(

@@ -57,7 +57,8 @@ def _print(source, found):
     print(f'NOT READ: {message}')
   print(
       f'{source.dataset}, split {source.split}:'
-      f' {found.num_episodes:,} episodes, {found.num_invalid:,} invalid, {found.num_problems:,} problems',
+      f' {found.num_episodes:,} episodes, {found.num_invalid:,} invalid,'
+      f' {found.num_problems:,} problems',
       flush=True,
   )
 

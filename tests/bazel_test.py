@@ -19,8 +19,8 @@ _WITHOUT_TARGET = {
     'docs/conf.py': 'for Sphinx',
     'tests/conftest.py': 'for pytest',
 }
-# What a floor of the library depends on is on the same floor, or on one above it
-# in this list. Tests may put any pieces together.
+# What a floor of the library depends on is on the same floor, or on one above
+# it in this list. Tests may put any pieces together.
 _FLOORS = (
     'episodes',
     'datasets',

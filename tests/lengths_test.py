@@ -5,9 +5,9 @@ It is held by every function that takes an episode or its steps.
 
 from absl.testing import parameterized
 import numpy as np
-import rlds2reverb
 import tensorflow as tf
 
+import rlds2reverb
 from tests import golden
 
 

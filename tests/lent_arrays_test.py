@@ -7,9 +7,9 @@ where they are aligned to 64 bytes, and may write into a slice of one.
 from absl.testing import parameterized
 import numpy as np
 import pytest
-import rlds2reverb
 import tensorflow as tf
 
+import rlds2reverb
 from tests import golden
 
 _LENGTHS = (2, 3, 16, 17, 33, 65)
@@ -115,10 +115,10 @@ _FUNCTIONS = {
     'fragments': lambda d: rlds2reverb.windows.convert_rlds_to_fragments(
         d, 16
     ).map(_double),
-    'complete_fragments': lambda d: rlds2reverb.windows.convert_rlds_to_fragments(
-        d, 2, 'complete_episodes'
-    ).map(
-        _double
+    'complete_fragments': lambda d: (
+        rlds2reverb.windows.convert_rlds_to_fragments(
+            d, 2, 'complete_episodes'
+        ).map(_double)
     ),
     'frames': lambda d: rlds2reverb.convert_rlds_to_trajectories(d).map(
         _double

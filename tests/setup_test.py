@@ -9,6 +9,9 @@ from absl.testing import parameterized
 from packaging import requirements
 from packaging import specifiers
 from packaging import utils
+from packaging import version as packaging_version
+
+import rlds2reverb
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _VERSIONS = ('3.10', '3.11')
@@ -61,6 +64,11 @@ class LockFilesTest(parameterized.TestCase):
 
 
 class PackagesTest(absltest.TestCase):
+
+  def test_there_is_one_version(self):
+    version = _read_setup().get_version()
+    self.assertEqual(rlds2reverb.__version__, version)
+    self.assertEqual(str(packaging_version.Version(version)), version)
 
   def test_everything_is_installed_below_one_package(self):
     setup = _read_setup()

@@ -58,7 +58,8 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
 
   Raises:
     ValueError: if there is no such data set, if its file is not a whole HDF5
-      file with Minari's episodes, or if the first episode lacks a column.
+      file with Minari's episodes, if a part of it is in another file, or if the
+      first episode lacks a column.
     InvalidArgumentError: while iterating, if an episode does not have the
       columns of the first, or as many rows as they need.
   """

@@ -299,7 +299,8 @@ def _one_episode(whole: _Whole) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
           tf.debugging.Assert(
               ~tf.reduce_any(done[:-1]),
               [
-                  'There must be one episode, but one ends in the middle, in the rows',
+                  'There must be one episode, but one ends in the middle, in'
+                  ' the rows',
                   tf.where(done)[:, 0],
                   'split_ted takes several.',
               ],

@@ -25,12 +25,11 @@ def to_pair(seed: Seed) -> tf.Tensor:
     ValueError: if `seed` is neither.
   """
   is_pair = isinstance(seed, (tuple, list))
+  given: Any = seed if is_pair else [seed]
   if isinstance(seed, numbers.Integral) and not isinstance(seed, bool):
-    seed, is_pair = (seed, 0), True
+    given, is_pair = (seed, 0), True
   try:
-    parts = [
-        tf.convert_to_tensor(part) for part in (seed if is_pair else [seed])
-    ]
+    parts = [tf.convert_to_tensor(part) for part in given]
   except (TypeError, ValueError):
     parts = []
   if parts and all(part.dtype.is_integer for part in parts):

@@ -14,7 +14,7 @@ of `StepMapping`, and the arguments of whatever these refer to:
 import dataclasses
 import glob
 import os
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
@@ -93,9 +93,9 @@ def mapping_from(
     return None
   # Every field is passed, because gin would fill in the others with what the
   # program has bound.
-  arguments = {
+  arguments: Dict[str, Any] = {
       field.name: field.default_factory()
-      if field.default is dataclasses.MISSING
+      if callable(field.default_factory)
       else field.default
       for field in dataclasses.fields(step_mapping.StepMapping)
   }

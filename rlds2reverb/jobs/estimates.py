@@ -130,7 +130,7 @@ def _bytes_of(features: Any, widest: bool) -> Optional[int]:
   if type(features) not in (tfds.features.Tensor, tfds.features.Scalar):
     return None
   shape, dtype = features.shape, np.dtype(features.np_dtype)
-  if None in shape or dtype == object:
+  if None in shape or dtype.kind == 'O':
     return None
   encoding = features._encoding.value  # pylint: disable=protected-access
   if encoding == 'zlib':

@@ -10,9 +10,9 @@ import reverb
 
 from rlds2reverb.datasets import files
 from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from rlds2reverb.trajectories import rules as rules_lib
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -29,7 +29,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.jobs import programs  # pylint: disable=unused-import
+from rlds2reverb.jobs import programs  # noqa: F401
 from rlds2reverb.transforms import base
 
 # The field of an episode that holds its index in its split.

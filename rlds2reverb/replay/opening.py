@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from typing import Any, Optional, Union
+from typing import Any, Dict, Optional, Union
 import weakref
 
 import reverb
@@ -142,7 +142,7 @@ def open_replay_buffer(
     data = folder
   elif not isinstance(data, tf.data.Dataset):
     data = loading.load_episodes(data, split)
-  items = dict(
+  items: Dict[str, Any] = dict(
       sequence_length=sequence_length,
       stride_length=stride_length,
       end_of_episode=end_of_episode,

@@ -315,7 +315,8 @@ class Accumulation:
   def statistics(self, state: State) -> Statistics:
     """Returns the statistics of all rows that were added."""
     moments = moments_lib.Moments(*(leaf.numpy() for leaf in state.moments))
-    columns = _columns(moments, *self._sampled(state), self._quantiles)
+    steps, outcomes = self._sampled(state)
+    columns = _columns(moments, steps, outcomes, self._quantiles)
     return _to_statistics(columns, self.leaves, moments)
 
   def samples(self, state: State) -> Dict[str, List[np.ndarray]]:

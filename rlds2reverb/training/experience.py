@@ -12,9 +12,9 @@ from rlds2reverb import replay
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.training import algorithm as algorithm_lib
 from rlds2reverb.training import normalization as normalization_lib
+from rlds2reverb.trajectories import rules as rules_lib
 
 
 class Experience(NamedTuple):

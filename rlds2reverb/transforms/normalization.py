@@ -163,7 +163,7 @@ def normalize_by_bounds(
     # The sum of two small integers need not fit their dtype.
     is_float = np.issubdtype(bound.dtype, np.floating)
     bounds.append(bound if is_float else bound.astype(np.float64))
-  return _to_unit_range(field, *bounds, clip)
+  return _to_unit_range(field, bounds[0], bounds[1], clip)
 
 
 def _to_unit_range(field, low, high, clip):

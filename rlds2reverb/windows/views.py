@@ -271,7 +271,9 @@ def _shifts(name: str, shift: Union[int, str, Sequence[int]]) -> List[int]:
     if stride < 1 or last < first:
       raise ValueError(problem + ' It runs backwards, or not at all.')
     return list(range(first, last + 1, stride))
-  shifts = list(shift) if isinstance(shift, (list, tuple)) else [shift]
+  shifts: List[Any] = [shift]
+  if isinstance(shift, (list, tuple)):
+    shifts = list(shift)
   if not shifts or not all(
       hasattr(value, '__index__') and not isinstance(value, bool)
       for value in shifts

@@ -551,6 +551,13 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'max_episode_steps must be a'):
       flat_arrays.from_flat_arrays(_ARRAYS, max_episode_steps=0)
 
+  def test_a_file_that_leads_to_another_one_is_refused(self):
+    path = self._write(_ARRAYS)
+    with h5py.File(path, 'a') as file:
+      file['infos/more'] = h5py.ExternalLink('other.hdf5', '/more')
+    with self.assertRaisesRegex(ValueError, 'into another file, infos/more'):
+      flat_arrays.load_hdf5(path)
+
   def test_a_wrong_kind_names_the_right_function(self):
     path = self._write(_ARRAYS)
     folder = os.path.dirname(path)

@@ -1,8 +1,9 @@
 """Tests of seeds."""
 
 import numpy as np
-from rlds2reverb.episodes import seeds
 import tensorflow as tf
+
+from rlds2reverb.episodes import seeds
 
 
 class ToPairTest(tf.test.TestCase):

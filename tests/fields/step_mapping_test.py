@@ -4,11 +4,11 @@ import dataclasses
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.episodes import packs
-from rlds2reverb.fields import step_mapping
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import packs
+from rlds2reverb.fields import step_mapping
 from tests import golden
 
 _MAPPING = step_mapping.StepMapping

@@ -9,11 +9,11 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import recording
 from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import describe
-from rlds2reverb.jobs.descriptions import text
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs.descriptions import text
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from tests import golden
 from tests.jobs import data_sets
 

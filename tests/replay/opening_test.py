@@ -10,11 +10,11 @@ from tf_agents.replay_buffers import reverb_replay_buffer
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import mixtures
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import replay_buffer
-from rlds2reverb.replay import opening
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import recordings

@@ -11,14 +11,12 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 
-from rlds2reverb.replay.checkpoint import records
-
-from rlds2reverb.replay.checkpoint import serve
-
-from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion

@@ -4,12 +4,11 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.episodes import blocks
+import tensorflow as tf
+
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
-import tensorflow as tf
-
 from tests import golden
 
 

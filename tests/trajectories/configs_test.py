@@ -6,14 +6,15 @@ with what numpy makes of the same arrays.
 
 from absl.testing import parameterized
 import numpy as np
+import tensorflow as tf
+import tree
+
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import writing
 from rlds2reverb.fields import known_features
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.trajectories import conversion
-import tensorflow as tf
-import tree
 
 _LENGTHS = (4, 2)
 

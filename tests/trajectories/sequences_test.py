@@ -5,12 +5,12 @@ import itertools
 from absl.testing import parameterized
 import numpy as np
 import pytest
+import tensorflow as tf
+
 from rlds2reverb.episodes import ends
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
-import tensorflow as tf
-
 from tests import contract
 from tests import golden
 

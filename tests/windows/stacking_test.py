@@ -2,10 +2,10 @@
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.trajectories import conversion
-from rlds2reverb.windows import stacking
 import tensorflow as tf
 
+from rlds2reverb.trajectories import conversion
+from rlds2reverb.windows import stacking
 from tests import contract
 
 

@@ -6,13 +6,13 @@ import time
 from typing import Dict, Sequence
 
 import numpy as np
-from reverb.cc.checkpointing import checkpoint_pb2
 from reverb.cc import schema_pb2
+from reverb.cc.checkpointing import checkpoint_pb2
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay import encoding
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay import encoding
 
 
 def merge_reverb_checkpoints(
@@ -54,21 +54,21 @@ def merge_reverb_checkpoints(
   if not directories:
     raise ValueError('There must be a checkpoint to merge.')
   directory = files.expand(directory)
-  directories = [files.expand(path) for path in directories]
-  tables = [records_lib.read_tables(path) for path in directories]
+  folders = [files.expand(path) for path in directories]
+  tables = [records_lib.read_tables(path) for path in folders]
   if overwrite and files.names_in(directory):
     records_lib.read_tables(directory)  # Nothing but a checkpoint is replaced.
-  for path, others in zip(directories[1:], tables[1:]):
-    _check_same_tables(directories[0], tables[0], path, others)
+  for path, others in zip(folders[1:], tables[1:]):
+    _check_same_tables(folders[0], tables[0], path, others)
   names = list(tables[0])
   with new_checkpoint.new_checkpoint(directory, replace=overwrite) as path:
     keys = [
         records_lib.read_keys(each, {name: others[name] for name in names})
-        for each, others in zip(directories, tables)
+        for each, others in zip(folders, tables)
     ]
     chunks, items, of_tables = map(np.concatenate, zip(*keys))
     _copy_records(
-        directories,
+        folders,
         records_lib.CHUNKS,
         path,
         chunks,
@@ -76,7 +76,7 @@ def merge_reverb_checkpoints(
         _content_of_chunk,
     )
     copied = _copy_records(
-        directories, records_lib.ITEMS, path, items, of_tables, _content_of_item
+        folders, records_lib.ITEMS, path, items, of_tables, _content_of_item
     )
     counts = np.bincount(of_tables[copied], minlength=len(names)).tolist()
     counts = dict(zip(names, counts))

@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from google.protobuf import descriptor_pb2
 import numpy as np
-from reverb.cc.checkpointing import checkpoint_pb2
 from reverb.cc import schema_pb2
+from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
 
 from rlds2reverb.datasets import files

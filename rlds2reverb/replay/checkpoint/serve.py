@@ -201,7 +201,7 @@ def _check_whole(server, directory, tables) -> None:
 
 
 def _server_arguments(server) -> Dict[str, Any]:
-  """Returns the arguments of a `ReverbReplayBuffer` that say where to sample."""
+  """Returns the arguments that tell a `ReverbReplayBuffer` where to sample."""
   name = 'server_address' if isinstance(server, str) else 'local_server'
   return {name: server}
 

@@ -6,8 +6,8 @@ import tempfile
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
-from reverb.cc import schema_pb2
 import reverb
+from reverb.cc import schema_pb2
 import tensorflow as tf
 
 from rlds2reverb.datasets import files

@@ -11,16 +11,16 @@ from typing import (
 
 from absl import logging
 import reverb
-from reverb.cc.checkpointing import checkpoint_pb2
 from reverb.cc import schema_pb2
+from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import files
-from rlds2reverb.replay.checkpoint import batches as batches_lib
-from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay.checkpoint import batches as batches_lib
+from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs

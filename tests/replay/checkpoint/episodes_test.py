@@ -3,14 +3,14 @@
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import episodes
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from tests import golden
-from tests.replay.checkpoint import checkpoints
 from tests import testing
+from tests.replay.checkpoint import checkpoints
 
 
 def _read(path, table=testing.TABLE):

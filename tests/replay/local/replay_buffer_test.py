@@ -962,7 +962,10 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
               'padded_batch',
           ),
           (
-              lambda: whole.as_dataset(num_steps=3, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+              # pylint: disable-next=cell-var-from-loop
+              lambda: whole.as_dataset(
+                  num_steps=3, single_deterministic_pass=single
+              ),
               'all frames of an episode',
           ),
       ):

@@ -20,10 +20,10 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import push
