@@ -35,7 +35,8 @@ myst_heading_anchors = 3
 myst_enable_extensions = ['colon_fence', 'deflist']
 
 # The tutorials are run at every build, so what they show is what the code
-# gives. A cell that fails is a warning, and scripts/manual.sh takes it as an error.
+# gives. A cell that fails is a warning, which scripts/manual.sh takes as an
+# error.
 nb_execution_mode = 'force'
 nb_execution_timeout = 240
 nb_execution_in_temp = True
@@ -121,7 +122,7 @@ def _process_docstring(app, what, name, obj, options, lines):
 
 
 def _skip_member(app, what, name, obj, skip, options):
-  """Leaves out what a NamedTuple says of its fields; `Attributes:` says more."""
+  """Leaves out what a NamedTuple says of a field: `Attributes:` says more."""
   del app, what, options
   doc = getattr(obj, '__doc__', None) or ''
   if doc.startswith('Alias for field number') or name in ('count', 'index'):

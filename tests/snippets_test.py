@@ -1,9 +1,9 @@
 """Runs the code of README.md and of the pages of the manual.
 
-The blocks of a page that are Python (`python`) or for a shell (`sh`) run one after
-the other, as a reader would run them: with one namespace for the Python of the
-page, and an empty home. A block that cannot run here has a line above it that
-says why:
+The blocks of a page that are Python (`python`) or for a shell (`sh`) run one
+after the other, as a reader would run them: with one namespace for the Python
+of the page, and an empty home. A block that cannot run here has a line above it
+that says why:
 
     <!-- not run: there is no such bucket -->
 
