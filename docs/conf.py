@@ -3,17 +3,10 @@
 import ast
 import os
 import re
-import sys
 import textwrap
 from typing import List
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# For autodoc, and for the kernels that run the tutorials.
-sys.path.insert(0, _ROOT)
-os.environ['PYTHONPATH'] = os.pathsep.join(
-    filter(None, [_ROOT, os.environ.get('PYTHONPATH')])
-)
 
 project = 'rlds2reverb'
 author = 'The rlds2reverb authors'
@@ -32,7 +25,6 @@ html_theme_options = {'show_toc_level': 2, 'home_page_in_toc': True}
 
 # Links to headings, as GitHub makes them.
 myst_heading_anchors = 3
-myst_enable_extensions = ['colon_fence', 'deflist']
 
 # The tutorials are run at every build, so what they show is what the code
 # gives. A cell that fails is a warning, which scripts/manual.sh takes as an
@@ -46,7 +38,9 @@ nb_merge_streams = True
 nb_output_stderr = 'remove'
 
 autodoc_member_order = 'bysource'
-autodoc_typehints = 'none'
+autodoc_typehints = 'signature'
+autodoc_typehints_format = 'short'
+python_maximum_signature_line_length = 80
 autodoc_default_options = {'members': True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
