@@ -126,7 +126,9 @@ def open_replay_buffer(
       return _replay_buffer_of(server, table_name, sequence_length)
     tables = list(records.read_tables(folder))
     data = checkpoint_episodes.read_checkpoint_episodes(
-        folder, _only_table(table_name, tables, f'The checkpoint {folder}')
+        folder,
+        _only_table(table_name, tables, f'The checkpoint {folder}'),
+        whole=True,
     )
   elif table_name is not None:
     raise ValueError(

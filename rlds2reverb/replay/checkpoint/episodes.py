@@ -43,7 +43,7 @@ def signature_of(table: Any) -> Any:
 
 
 def read_checkpoint_episodes(
-    directory: str, table_name: str
+    directory: str, table_name: str, *, whole: bool = False
 ) -> tf.data.Dataset:
   """Reads the episodes of a table whose items are of `Trajectory` frames.
 
@@ -52,11 +52,13 @@ def read_checkpoint_episodes(
   Args:
     directory: the checkpoint, as `files.expand` returns it.
     table_name: the name of the table.
+    whole: whether every episode must be there from its first step to its last.
 
   Returns:
     A data set of episodes with stacked steps, which have the seven fields of
     RLDS, and `policy_info` where the frames have any. An episode of which
-    frames are missing in the middle comes out as two.
+    frames are missing in the middle comes out as two, unless it must be whole.
+    An episode that is not raises a `tf.errors.InvalidArgumentError`.
 
   Raises:
     FileNotFoundError: if `directory` is not a whole checkpoint.
@@ -91,7 +93,18 @@ def read_checkpoint_episodes(
         parts[episode].append(chunk)
         waiting[episode] -= 1
         if not waiting[episode]:
-          yield from _assemble(parts.pop(episode), columns, signature)
+          for steps in _assemble(parts.pop(episode), columns, signature):
+            if whole and not (
+                steps[rlds.IS_FIRST][0] and steps[rlds.IS_LAST][-1]
+            ):
+              raise ValueError(
+                  f'Table {table_name!r} of the checkpoint {directory} has parts'
+                  ' of episodes: its items are sequences that leave frames out'
+                  ' or overlap, or some were removed. So the episodes cannot be'
+                  ' read back. A Reverb server gives the items as they are:'
+                  ' open the checkpoint with reverb_server=True.'
+              )
+            yield {rlds.STEPS: steps}
 
   spec = _steps_of(
       tf.nest.map_structure(
@@ -172,7 +185,7 @@ def _episodes_of_chunks(directory: str, columns: _Columns) -> Dict[int, int]:
 def _assemble(
     chunks: List[Any], columns: _Columns, signature: Any
 ) -> Iterator[Dict[str, Any]]:
-  """Yields the episodes that the chunks of one episode hold."""
+  """Yields the steps of the episodes that the chunks of one episode hold."""
   num_columns = len(tf.nest.flatten(signature))
   pieces: List[List[Tuple[int, np.ndarray]]] = [[] for _ in range(num_columns)]
   for chunk in sorted(chunks, key=lambda one: one.sequence_range.start):
@@ -223,9 +236,7 @@ def _assemble(
     )
     is_last = part.step_type == ts.StepType.LAST
     is_terminal = is_last & (part.discount == 0)
-    yield {
-        rlds.STEPS: _steps_of(part, is_first[begin:end], is_last, is_terminal)
-    }
+    yield _steps_of(part, is_first[begin:end], is_last, is_terminal)
 
 
 def _steps_of(
