@@ -53,7 +53,7 @@ class _Block(NamedTuple):
 
 def _pages() -> List[str]:
   """Returns the paths of the pages, from the top folder."""
-  pages = ['README.md']
+  pages = ['CONTRIBUTING.md', 'README.md']
   for folder, _, names in os.walk(os.path.join(_ROOT, 'docs')):
     if '_build' not in folder:
       pages += [
