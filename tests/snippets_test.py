@@ -12,6 +12,7 @@ docs/sequences.md against what the functions return.
 """
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -22,6 +23,8 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import pytest
+
+import rlds2reverb
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _BLOCK = re.compile(
@@ -106,7 +109,11 @@ class SnippetsTest(parameterized.TestCase):
     self.addCleanup(os.chdir, os.getcwd())
     os.chdir(home)
 
-  @parameterized.parameters(page for page in _pages() if any(_blocks(page)))
+  @parameterized.named_parameters(
+      (re.sub(r'\W', '_', page), page)
+      for page in _pages()
+      if any(_blocks(page))
+  )
   def test_the_blocks_of_a_page_run(self, page):
     namespace = {'__name__': '__main__'}
     for block in _blocks(page):
@@ -157,6 +164,26 @@ class PagesTest(absltest.TestCase):
                 anchor,
                 [_anchor(text) for text in _HEADING.findall(_read(target))],
             )
+
+  def test_names_are_those_of_the_library(self):
+    folders = [
+        name
+        for name, value in vars(rlds2reverb).items()
+        if inspect.ismodule(value)
+    ]
+    name = re.compile(
+        rf'`(?:rlds2reverb\.)?((?:{"|".join(folders)})(?:\.(?!json)\w+)+)'
+    )
+    found = 0
+    for page in _pages():
+      for path in name.findall(_read(page)):
+        with self.subTest(f'{page}: {path}'):
+          found += 1
+          value = rlds2reverb
+          for part in path.split('.'):
+            self.assertTrue(hasattr(value, part))
+            value = getattr(value, part)
+    self.assertGreater(found, 50)
 
   def test_messages_are_those_of_the_library(self):
     strings = set()
