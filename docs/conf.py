@@ -30,7 +30,7 @@ myst_heading_anchors = 3
 # gives. A cell that fails is a warning, which scripts/manual.sh takes as an
 # error.
 nb_execution_mode = 'force'
-nb_execution_timeout = 240
+nb_execution_timeout = 600  # Seconds, of a cell.
 nb_execution_in_temp = True
 nb_execution_show_tb = True
 nb_merge_streams = True
@@ -48,10 +48,7 @@ napoleon_use_ivar = True
 napoleon_attr_annotations = False
 default_role = 'py:obj'
 
-_SECTION = re.compile(
-    r'^(Args|Attributes|Raises|Returns|Yields|Example|Examples|Note):$'
-)
-
+_SECTION = re.compile(r'^(Args|Attributes|Raises|Returns|Yields):$')
 _CODE = re.compile(r'(?<!`)`([^`]+)`(?!`)(\w?)')
 # A name of Python, which gets a link where it is one of ours.
 _NAME = re.compile(r'[A-Za-z_][\w.]*(\(\))?')

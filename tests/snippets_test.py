@@ -117,7 +117,6 @@ class SnippetsTest(parameterized.TestCase):
   def test_the_blocks_of_a_page_run(self, page):
     namespace = {'__name__': '__main__'}
     for block in _blocks(page):
-      place = f'{page}, line {block.line}'
       if block.language == 'python':
         # The lines above make a traceback name the line of the page.
         code = '\n' * (block.line - 1) + block.code
@@ -130,7 +129,9 @@ class SnippetsTest(parameterized.TestCase):
           text=True,
           check=False,
       )
-      self.assertEqual(done.returncode, 0, f'{place}:\n{done.stdout}')
+      self.assertEqual(
+          done.returncode, 0, f'{page}, line {block.line}:\n{done.stdout}'
+      )
 
 
 class PagesTest(absltest.TestCase):
