@@ -45,6 +45,8 @@ setuptools.setup(
         'rlds2reverb.configs': [
             '*.gin',
             'features/*/*.json',
+            'features/*/*/*.json',
+            'mixtures/*.gin',
             'training/*.gin',
         ],
     },

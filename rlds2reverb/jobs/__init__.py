@@ -6,6 +6,7 @@ The programs in scripts/ call what is here, and so can a trainer.
 from rlds2reverb.jobs.describe import describe_checkpoint
 from rlds2reverb.jobs.describe import describe_episodes
 from rlds2reverb.jobs.describe import describe_source
+from rlds2reverb.jobs.mixtures import read_mixture
 from rlds2reverb.jobs.serve import serve_source
 from rlds2reverb.jobs.sources import make_source
 from rlds2reverb.jobs.sources import open_source
