@@ -134,6 +134,17 @@ setuptools.setup(
             f'tensorflow[and-cuda]==2.16.2; {_PYTHON_3_12}',
             f'tensorflow[and-cuda]==2.21.0; {_PYTHON_3_13}',
         ],
+        # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
+        # and notebooks that are run when it is built. Newer releases of IPython
+        # and Sphinx import what the typing-extensions that TF-Agents asks for
+        # do not have.
+        'docs': [
+            'ipython<8.19',
+            'myst-nb',
+            'sphinx<8.2',
+            'sphinx-book-theme',
+            'sphinx-copybutton',
+        ],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11.

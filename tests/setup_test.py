@@ -1,6 +1,7 @@
 """Holds setup.py against the lock files and the programs."""
 
 import distutils.core
+import itertools
 import os
 import runpy
 
@@ -15,11 +16,10 @@ import rlds2reverb
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _VERSIONS = ('3.10', '3.11', '3.12', '3.13')
-# Apache Beam has none for the newer Pythons.
+# Apache Beam has none for the newer Pythons, and the manual needs Reverb.
 _LOCKS = [
-    *((version, extra) for version in _VERSIONS for extra in ('', 'gpu')),
-    ('3.10', 'beam'),
-    ('3.11', 'beam'),
+    *itertools.product(_VERSIONS, ('', 'gpu')),
+    *itertools.product(_VERSIONS[:2], ('beam', 'docs')),
 ]
 _STALE = 'Run requirements/lock.sh.'
 
