@@ -8,11 +8,11 @@ import numbers
 import re
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 Source = Union[

@@ -22,11 +22,11 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 import gin
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # One number for the whole field, or an array that fits its last dimensions.

@@ -17,12 +17,12 @@ import dataclasses
 from typing import Optional
 
 import gin
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import whole_episodes
 
 STRATEGIES = ('uniform', 'last', 'geometric')

@@ -16,11 +16,11 @@ import dataclasses
 from typing import Any, Dict, Optional, Sequence
 
 import gin
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import poses
 from rlds2reverb.transforms import rotations
 from rlds2reverb.transforms import vectors
