@@ -128,12 +128,6 @@ setuptools.setup(
     ],
     extras_require={
         'test': ['pytest', 'pytest-xdist'],
-        # For GPUs: NVIDIA's libraries, of 2 to 4 GB.
-        'gpu': [
-            f'tensorflow[and-cuda]==2.15.1; {_WITH_REVERB}',
-            f'tensorflow[and-cuda]==2.16.2; {_PYTHON_3_12}',
-            f'tensorflow[and-cuda]==2.21.0; {_PYTHON_3_13}',
-        ],
         # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
         # and notebooks that are run when it is built. Newer releases of IPython
         # and Sphinx import what the typing-extensions that TF-Agents asks for
@@ -144,6 +138,12 @@ setuptools.setup(
             'sphinx<8.2',
             'sphinx-book-theme',
             'sphinx-copybutton',
+        ],
+        # For GPUs: NVIDIA's libraries, of 2 to 4 GB.
+        'gpu': [
+            f'tensorflow[and-cuda]==2.15.1; {_WITH_REVERB}',
+            f'tensorflow[and-cuda]==2.16.2; {_PYTHON_3_12}',
+            f'tensorflow[and-cuda]==2.21.0; {_PYTHON_3_13}',
         ],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],

@@ -27,7 +27,6 @@ done
 # With Apache Beam some packages have other versions, and the manual needs many
 # more, so they have their own files.
 for version in 3.10 3.11; do
-  for extra in beam docs; do
-    lock "$extra-python$version" "$version" "$extra"
-  done
+  lock "beam-python$version" "$version" beam
+  lock "docs-python$version" "$version" docs
 done

@@ -167,10 +167,12 @@ class PagesTest(absltest.TestCase):
             )
 
   def test_names_are_those_of_the_library(self):
+    # All are there for `dir`, and are imported when they are asked for.
     folders = [
         name
-        for name, value in vars(rlds2reverb).items()
-        if inspect.ismodule(value)
+        for name in dir(rlds2reverb)
+        if inspect.ismodule(getattr(rlds2reverb, name))
+        and getattr(rlds2reverb, name).__name__ == f'rlds2reverb.{name}'
     ]
     name = re.compile(
         rf'`(?:rlds2reverb\.)?((?:{"|".join(folders)})(?:\.(?!json)\w+)+)'
