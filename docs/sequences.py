@@ -59,8 +59,8 @@ mask tells it from an end.
 
 Most functions take the steps of an episode or its `TransitionRows`. Those that
 add or change columns give rows again: `n_step_transitions`, `reward_to_go`,
-`td_lambda_returns`, `advantages`, `apply_views`, `stack_observations` and
-`chunk_actions`. The last function of a chain cuts the rows. R2D2, whole:
+`td_lambda_returns`, `advantages`, `apply_views`, `stack_observations`,
+`chunk_actions` and `stack_and_chunk`. The last function of a chain cuts the rows. R2D2, whole:
 
 ```
 def make_chunks(episode):
@@ -482,6 +482,18 @@ _SECTIONS = [
                 ('A, 3', 'After the last action are zeros.'),
                 ('B, 3, fill="repeat"', 'The last action is repeated.'),
             )
+        ],
+    ),
+    _Section(
+        'stack_and_chunk',
+        'Gives each step its last observations, and for each of them its next'
+        ' actions. A line is a step.',
+        [
+            _Example(
+                'windows.stack_and_chunk(B, 2, 2)',
+                ('observation', 'action', 'action_mask'),
+                'The chunk of a frame that is not there is that of the first.',
+            ),
         ],
     ),
     _Section(

@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import gin
 import h5py
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow_datasets.d4rl import dataset_utils
 
@@ -255,6 +256,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEmpty(list(rlds_data))
 
   @parameterized.named_parameters(('next', True), ('no_next', False))
+  @pytest.mark.long
   def test_random_episodes(self, has_next):
     rng = np.random.default_rng(0)
     arrays = _random_arrays(rng, 10_000, has_next=has_next)

@@ -158,6 +158,7 @@ class LayoutOfPacksTest(parameterized.TestCase):
   @parameterized.product(
       tables=tuple(_TABLES), groups=('one_group', 'large_2_small_8')
   )
+  @pytest.mark.long
   def test_random_episodes(self, tables, groups):
     _assert_equal_packs(self, 1, 25, _TABLES[tables], groups, [3, 25])
 

@@ -1,6 +1,7 @@
 """Tests of reading episodes back from checkpoints."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.replay import items
@@ -63,6 +64,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         )
         self._assert_same(_read(path), expected)
 
+  @pytest.mark.long
   def test_what_servers_and_merging_write(self):
     expected = checkpoints.episodes([30, 7, 120])
     path = self.write(

@@ -653,6 +653,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           episode_id='name',
       )
 
+  @pytest.mark.long
   def test_data_in_another_order(self):
     episodes = _episodes(30)
     ids = [f'episode {index}' for index in range(30)]
@@ -839,6 +840,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       merge.merge_reverb_checkpoints([], merged)
     self.assertEmpty(os.listdir(parent))
 
+  @pytest.mark.long
   def test_overlapping_shards(self):
     episodes = _episodes(12)
     ids = list(range(12))
