@@ -80,7 +80,7 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
     return [resolve(item, nest, problems) for item in source]
   if not isinstance(source, (str, tuple)):
     return source
-  columns = None
+  columns: Any = None
   # A key of the data may itself look like one with columns.
   if isinstance(source, str) and not paths.contains(nest, source):
     parts = _COLUMNS.fullmatch(source)

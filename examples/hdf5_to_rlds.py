@@ -1,0 +1,42 @@
+"""Makes an RLDS data set on disk of an HDF5 file with flat arrays, as D4RL's.
+
+    python -m examples.hdf5_to_rlds
+
+It prints:
+
+    2 episodes with 4 and 3 steps; terminal: True and False
+"""
+
+import os
+import tempfile
+
+import h5py
+import numpy as np
+
+from rlds2reverb import datasets
+
+
+def main() -> None:
+  with tempfile.TemporaryDirectory() as directory:
+    path = os.path.join(directory, 'data.hdf5')
+    with h5py.File(path, 'w') as file:
+      file['observations'] = np.random.rand(5, 3).astype(np.float32)
+      file['next_observations'] = np.random.rand(5, 3).astype(np.float32)
+      file['actions'] = np.random.rand(5, 2).astype(np.float32)
+      file['rewards'] = np.ones(5, np.float32)
+      # The first episode ends after 3 transitions, the second is cut after 2.
+      file['terminals'] = np.array([0, 0, 1, 0, 0], bool)
+      file['timeouts'] = np.array([0, 0, 0, 0, 1], bool)
+
+    episodes = datasets.load_hdf5(path)
+    saved = datasets.save_episodes(episodes, os.path.join(directory, 'rlds'))
+
+    # TFDS reads it, too.
+    found = [episode['steps'] for episode in datasets.load_episodes(saved)]
+    lengths = ' and '.join(str(len(steps['reward'])) for steps in found)
+    terminal = ' and '.join(str(bool(s['is_terminal'][-1])) for s in found)
+    print(f'{len(found)} episodes with {lengths} steps; terminal: {terminal}')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,48 @@
+"""Draws episodes of several data sets, each with its own weight.
+
+    python -m examples.mixture
+
+It prints which of them has a field, and the share of human episodes:
+
+    observation/camera is there in: human
+    human 0.8
+"""
+
+import numpy as np
+
+from rlds2reverb import datasets
+
+
+def _episodes(observations):
+  return datasets.from_flat_arrays(
+      {
+          'observations': observations,
+          'actions': np.zeros((6, 2), np.float32),
+          'rewards': np.zeros(6, np.float32),
+          'terminals': np.arange(6) % 3 == 2,  # two episodes
+      }
+  )
+
+
+def main() -> None:
+  state = np.zeros((6, 4), np.float32)
+  camera = np.zeros((6, 8, 8, 3), np.uint8)
+  # Fields that a data set lacks are filled with zeros, and masked.
+  mixed = datasets.mix_datasets(
+      {
+          'robot': _episodes({'state': state}),
+          'human': _episodes({'state': state, 'camera': camera}),
+      },
+      weights={'robot': 1, 'human': 4},
+      seed=0,
+  ).take(300)
+  source, mask = zip(*((one.source.numpy(), one.mask) for one in mixed))
+  names = np.array(['robot', 'human'])
+  [field] = mask[0]
+  there = {names[at] for at, m in zip(source, mask) if m[field]}
+  print(f'{field.split("steps/")[-1]} is there in: {", ".join(there)}')
+  print(f'human {np.mean(names[list(source)] == "human"):.1f}')
+
+
+if __name__ == '__main__':
+  main()

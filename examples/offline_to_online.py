@@ -1,0 +1,57 @@
+"""Mixes recorded episodes half and half with what an agent does, as RLPD.
+
+    python -m examples.offline_to_online
+
+It prints:
+
+    a batch of observations: (8, 2, 4), of which 4 are recorded
+"""
+
+import tempfile
+
+import numpy as np
+from tf_agents.drivers import dynamic_step_driver
+from tf_agents.environments import suite_gym
+from tf_agents.environments import tf_py_environment
+from tf_agents.policies import random_tf_policy
+
+import rlds2reverb
+from rlds2reverb import replay
+
+
+def main() -> None:
+  with tempfile.TemporaryDirectory() as directory:
+    rlds2reverb.datasets.record_episodes('CartPole-v1', directory, 5)
+    episodes = rlds2reverb.load_episodes(directory)
+    recorded = rlds2reverb.open_replay_buffer(episodes)
+    observations = np.concatenate(
+        [episode['steps']['observation'] for episode in episodes]
+    )
+
+  environment = tf_py_environment.TFPyEnvironment(suite_gym.load('CartPole-v1'))
+  policy = random_tf_policy.RandomTFPolicy(
+      environment.time_step_spec(), environment.action_spec()
+  )
+  # Empty at first; the oldest frames make room for the newest.
+  own = rlds2reverb.EpisodesReplayBuffer(policy.trajectory_spec, capacity=1000)
+  driver = dynamic_step_driver.DynamicStepDriver(
+      environment, policy, observers=[own.add_batch], num_steps=50
+  )
+  driver.run()
+
+  # The first half of each batch is recorded, the second the agent's own.
+  batches = replay.mix_batches(
+      [recorded.as_dataset(8, num_steps=2), own.as_dataset(8, num_steps=2)],
+      weights=[0.5, 0.5],
+      batch_size=8,
+  )
+  for frames, _ in batches.take(1):
+    count = np.isin(frames.observation[:, 0, 0], observations[:, 0]).sum()
+    print(
+        f'a batch of observations: {tuple(frames.observation.shape)},'
+        f' of which {count} are recorded'
+    )
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,52 @@
+"""Writes a Reverb checkpoint without a server, and starts a server from it.
+
+    python -m examples.reverb_checkpoint
+
+It prints:
+
+    wrote 10 transitions and 4 sequences
+    a batch of sequences: (2, 4, 3)
+"""
+
+import os
+import tempfile
+
+import numpy as np
+
+import rlds2reverb
+
+
+def main() -> None:
+  episodes = rlds2reverb.datasets.from_flat_arrays(
+      {
+          'observations': np.random.rand(10, 3).astype(np.float32),
+          'next_observations': np.random.rand(10, 3).astype(np.float32),
+          'actions': np.random.rand(10, 1).astype(np.float32),
+          'rewards': np.ones(10, np.float32),
+          'terminals': np.arange(10) % 5 == 4,  # two episodes of 6 steps
+      }
+  )
+  tables = [
+      rlds2reverb.TableItems('transitions'),
+      # The steps 0 to 3 and 2 to 5 of each episode.
+      rlds2reverb.TableItems('sequences', sequence_length=4, stride_length=2),
+  ]
+  with tempfile.TemporaryDirectory() as directory:
+    checkpoint = os.path.join(directory, 'checkpoint')
+    rlds2reverb.write_reverb_checkpoint(episodes, checkpoint, tables)
+    server = rlds2reverb.restore_reverb_server(checkpoint)
+    info = server.localhost_client().server_info()
+    print(
+        f'wrote {info["transitions"].current_size} transitions and'
+        f' {info["sequences"].current_size} sequences'
+    )
+    replay_buffer = rlds2reverb.create_replay_buffer(
+        server, 'sequences', sequence_length=4
+    )
+    frames, _ = next(iter(replay_buffer.as_dataset(2, num_steps=4)))
+    print(f'a batch of sequences: {tuple(frames.observation.shape)}')
+    server.stop()
+
+
+if __name__ == '__main__':
+  main()
