@@ -12,7 +12,9 @@ from rlds2reverb.datasets.loading import load_episodes
 from rlds2reverb.datasets.minari import load_minari
 from rlds2reverb.datasets.mixtures import mix_datasets
 from rlds2reverb.datasets.mixtures import Mixed
+from rlds2reverb.datasets.python_episodes import from_episodes
 from rlds2reverb.datasets.recording import record_episodes
+from rlds2reverb.datasets.robomimic import load_robomimic
 from rlds2reverb.datasets.saving import save_episodes
 from rlds2reverb.datasets.ted import from_ted
 from rlds2reverb.datasets.ted import join_ted

@@ -214,5 +214,8 @@ def _pack(
       for field, names in layout.names.items()
   }
   return python_packs.PythonPack(
-      steps, lengths, is_terminal, np.arange(first, end)
+      steps,
+      lengths,
+      is_terminal,
+      {python_packs.EPISODE_ID: np.arange(first, end)},
   )

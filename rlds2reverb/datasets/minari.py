@@ -219,7 +219,7 @@ def _packs(
           steps,
           np.array([len(steps[rlds.REWARD])]),
           np.array([is_terminal]),
-          np.array([_episode_id(group)]),
+          {python_packs.EPISODE_ID: np.array([_episode_id(group)])},
       )
 
 
