@@ -92,7 +92,9 @@ setuptools.setup(
         'tqdm',
     ],
     extras_require={
-        'test': ['pytest', 'pytest-xdist'],
+        'test': ['pytest', 'pytest-xdist', 'av'],
+        # PyAV, for the videos of LeRobot data sets. It takes 120 MB.
+        'video': ['av'],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11. The

@@ -23,3 +23,4 @@ from rlds2reverb.transforms.normalization import NormalizeField
 from rlds2reverb.transforms.rewards import ScaleReward
 from rlds2reverb.transforms.thinning import DropNoOps
 from rlds2reverb.transforms.thinning import FrameSkip
+from rlds2reverb.transforms.videos import decode_video_frames
