@@ -8,6 +8,8 @@ from rlds2reverb.datasets.alignment import align
 from rlds2reverb.datasets.alignment import Aligned
 from rlds2reverb.datasets.flat_arrays import from_flat_arrays
 from rlds2reverb.datasets.flat_arrays import load_hdf5
+from rlds2reverb.datasets.flat_arrays import load_npz
+from rlds2reverb.datasets.imitation import load_imitation
 from rlds2reverb.datasets.lerobot import load_lerobot
 from rlds2reverb.datasets.loading import load_episodes
 from rlds2reverb.datasets.minari import load_minari

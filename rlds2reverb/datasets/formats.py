@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from typing import Collection
 
 import h5py
 import numpy as np
@@ -25,11 +26,12 @@ _DEMO = re.compile(r'demo_\d+')
 _TRAJECTORY = re.compile(r'traj_\d+')
 
 
-def hint(path: str) -> str:
+def hint(path: str, but: Collection[str] = ()) -> str:
   """Returns a sentence that names the reader of what is at a path.
 
   Args:
     path: a file or a folder, as `files.expand` returns it.
+    but: the formats, by their keys here, that are not named.
 
   Returns:
     The sentence with a space before it, for the end of an error; or an empty
@@ -37,9 +39,16 @@ def hint(path: str) -> str:
   """
   try:
     found = _format_of(path)
+    if found and found not in but:
+      return f' It holds {_HINTS[found]}.'
+    if not found and files.is_folder(path):
+      for name in files.names_in(path):
+        found = _format_of(os.path.join(path, name))
+        if found:
+          return f' {name} in it holds {_HINTS[found]}.'
   except (OSError, ValueError):
-    return ''  # Whoever asks has an error to raise already.
-  return f' It holds {_HINTS[found]}.' if found else ''
+    pass  # Whoever asks has an error to raise already.
+  return ''
 
 
 def _format_of(path: str) -> str:
@@ -77,12 +86,6 @@ def _format_of_folder(path: str) -> str:
           return 'minari'
   if 'dataset_info.json' in names:
     return 'rlds'
-  for name in names:
-    if files.exists(os.path.join(path, name, 'dataset_info.json')):
-      return 'rlds'
-    if name.endswith(_HDF5_SUFFIXES):
-      with h5py.File(os.path.join(path, name), 'r') as file:
-        return _format_of_hdf5(file)
   return ''
 
 
@@ -95,6 +98,6 @@ def _format_of_hdf5(file: h5py.File) -> str:
     return 'robomimic'
   if any(map(_TRAJECTORY.fullmatch, names)):
     return 'torchrl'
-  if {'observations', 'actions'} <= set(names):
+  if {'observations', 'actions', 'rewards'} & set(names):
     return 'flat'
   return ''

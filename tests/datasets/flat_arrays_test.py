@@ -565,7 +565,9 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
             ValueError, 'load_hdf5 takes the path.*from_flat_arrays'
         ):
           flat_arrays.load_hdf5(wrong)
-    with self.assertRaisesRegex(ValueError, f'{folder} is not. .*load_minari'):
+    with self.assertRaisesRegex(
+        ValueError, f'{folder} is not. .*in it holds flat'
+    ):
       flat_arrays.load_hdf5(folder)
     with h5py.File(os.path.join(folder, 'minari.hdf5'), 'w') as file:
       file.create_group('episode_0')
