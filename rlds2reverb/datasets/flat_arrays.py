@@ -188,7 +188,7 @@ def _naming_reader(path: str) -> Iterator[None]:
     yield
   except ValueError as e:
     hint = formats.hint(path, but=('flat', 'npz'))
-    if not hint:
+    if not hint or hint in str(e):
       raise
     raise ValueError(f'{e}{hint}') from e
 

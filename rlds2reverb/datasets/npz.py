@@ -11,6 +11,8 @@ import zipfile
 
 import numpy as np
 
+from rlds2reverb.datasets import formats
+
 _SUFFIX = '.npy'
 
 
@@ -97,11 +99,13 @@ def open_columns(path: str) -> Iterator[Dict[str, NpzColumn]]:
     ValueError: if there is no such file, or if it is not a whole one.
   """
   if not os.path.isfile(path):
-    raise ValueError(f'There is no file {path}.')
+    raise ValueError(f'There is no npz file {path}.{formats.hint(path)}')
   try:
     archive = zipfile.ZipFile(path)
   except zipfile.BadZipFile as e:
-    raise ValueError(f'{path} is not a whole npz file: {e}') from e
+    raise ValueError(
+        f'{path} is not a whole npz file: {e}.{formats.hint(path)}'
+    ) from e
   with archive:
     columns = (
         NpzColumn(archive, member)

@@ -45,7 +45,7 @@ class NpzTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(columns['a'][rows], arrays['a'][rows])
 
   def test_errors(self):
-    with self.assertRaisesRegex(ValueError, 'There is no file /nowhere'):
+    with self.assertRaisesRegex(ValueError, 'There is no npz file /nowhere'):
       with npz.open_columns('/nowhere'):
         pass
     path = os.path.join(self.create_tempdir().full_path, 'a.npz')
