@@ -1,7 +1,7 @@
 """RLDS data sets are read, recorded, saved and mixed here.
 
-Flat arrays, HDF5 files, Minari data sets and TorchRL's buffers become RLDS
-episodes here, too.
+Flat arrays, data sets of robomimic, LeRobot, Minari and imitation, TorchRL's
+buffers and episodes of your own become RLDS episodes here, too.
 """
 
 from rlds2reverb.datasets.alignment import align

@@ -24,6 +24,7 @@ _READERS = {
         'load_minari',
         'load_npz',
         'load_robomimic',
+        'load_torchrl',
     )
 }
 _ARRAYS = {
@@ -55,6 +56,9 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     with h5py.File(os.path.join(folder, 'flat.hdf5'), 'w') as file:
       file.update(_ARRAYS)
     yield os.path.join(folder, 'flat.hdf5'), 'load_hdf5'
+    torchrl = os.path.join(folder, 'torchrl')
+    datasets.save_torchrl(golden.stacked([golden.COMPLETE]), torchrl)
+    yield torchrl, 'load_torchrl'
 
   def test_the_wrong_reader_names_the_right_one(self):
     for path, right in self._paths():
