@@ -24,10 +24,10 @@ from tf_agents.train.utils import train_utils
 from rlds2reverb import training
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.training import experience
 from rlds2reverb.training import normalization
 from rlds2reverb.training import timed_learner
+from rlds2reverb.trajectories import rules as rules_lib
 
 _REPEATS = flags.DEFINE_integer('repeats', 20, 'Short runs of each.')
 _STEPS = flags.DEFINE_integer('steps', 25, 'Train steps of a short run.')

@@ -10,14 +10,15 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
 from absl import app
 import numpy as np
+import tensorflow as tf
+import tree
+
 import rlds2reverb
 from rlds2reverb import agents
 from rlds2reverb import datasets
 from rlds2reverb import indexing
 from rlds2reverb import tokens
 from rlds2reverb import windows
-import tensorflow as tf
-import tree
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'sequences.md')
 
@@ -58,8 +59,8 @@ mask tells it from an end.
 
 Most functions take the steps of an episode or its `TransitionRows`. Those that
 add or change columns give rows again: `n_step_transitions`, `reward_to_go`,
-`td_lambda_returns`, `advantages`, `apply_views`, `stack_observations` and
-`chunk_actions`. The last function of a chain cuts the rows. R2D2, whole:
+`td_lambda_returns`, `advantages`, `apply_views`, `stack_observations`,
+`chunk_actions` and `stack_and_chunk`. The last function of a chain cuts the rows. R2D2, whole:
 
 ```
 def make_chunks(episode):
@@ -484,6 +485,18 @@ _SECTIONS = [
         ],
     ),
     _Section(
+        'stack_and_chunk',
+        'Gives each step its last observations, and for each of them its next'
+        ' actions. A line is a step.',
+        [
+            _Example(
+                'windows.stack_and_chunk(B, 2, 2)',
+                ('observation', 'action', 'action_mask'),
+                'The chunk of a frame that is not there is that of the first.',
+            ),
+        ],
+    ),
+    _Section(
         'join_transitions',
         'Reads the transitions of all episodes into memory, one episode after'
         ' the other. Elsewhere on this page, `rows` and `lengths` are what it'
@@ -664,12 +677,13 @@ _SECTIONS = [
     _Section(
         'make_token_episode',
         'Makes an episode of a prompt and a response, one token a step. Here'
-        ' the actions of `A` and `B` are the tokens; the response of `B` was cut.'
-        ' `convert_texts_to_episodes` does it for strings.',
+        ' the actions of `A` and `B` are the tokens; the response of `B` was'
+        ' cut. `convert_texts_to_episodes` does it for strings.',
         [
             _Example(
                 'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
-                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.], kl_coefficient=.25,'
+                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.],'
+                ' kl_coefficient=.25,'
                 ' is_terminal=False)',
                 [
                     (f'steps/{field}', label)
@@ -708,7 +722,8 @@ _SECTIONS = [
         [
             _Example(
                 'tokens.pad_tokens(\n    tf.ragged.constant([[7, 8],'
-                ' [7, 8, 9]], tf.int64),\n    tf.ragged.stack([A["action"][:-1],'
+                ' [7, 8, 9]], tf.int64),\n'
+                '    tf.ragged.stack([A["action"][:-1],'
                 ' B["action"][:-1]]),\n    max_length=7)',
                 (
                     'input_ids',

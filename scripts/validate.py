@@ -11,11 +11,14 @@ import json
 import sys
 
 from absl import flags
+from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.jobs import validate
-from rlds2reverb.trajectories import rules as rules_lib
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from rlds2reverb.jobs import sources as sources_lib
+  from rlds2reverb.jobs import validate
+  from rlds2reverb.trajectories import rules as rules_lib
 
 flags_lib.define_source_flags()
 _LIMIT = flags.DEFINE_integer(
@@ -57,7 +60,8 @@ def _print(source, found):
     print(f'NOT READ: {message}')
   print(
       f'{source.dataset}, split {source.split}:'
-      f' {found.num_episodes:,} episodes, {found.num_invalid:,} invalid, {found.num_problems:,} problems',
+      f' {found.num_episodes:,} episodes, {found.num_invalid:,} invalid,'
+      f' {found.num_problems:,} problems',
       flush=True,
   )
 

@@ -18,8 +18,8 @@ _WITHOUT_TARGET = {
     'setup.py': 'for pip',
     'tests/conftest.py': 'for pytest',
 }
-# What a floor of the library depends on is on the same floor, or on one above it
-# in this list. Tests may put any pieces together.
+# What a floor of the library depends on is on the same floor, or on one above
+# it in this list. Tests may put any pieces together.
 _FLOORS = (
     'episodes',
     'datasets',

@@ -3,10 +3,10 @@
 import inspect
 
 import pytest
-from rlds2reverb import windows
 import tensorflow as tf
 
 from docs import sequences
+from rlds2reverb import windows
 
 
 class DocsTest(tf.test.TestCase):

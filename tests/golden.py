@@ -17,10 +17,11 @@ from typing import (
 )
 
 import numpy as np
-from rlds2reverb.episodes import packs as packs_lib
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 import tree
+
+from rlds2reverb.episodes import packs as packs_lib
 
 Episode = Dict[str, Any]
 

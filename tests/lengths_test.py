@@ -5,9 +5,10 @@ It is held by every function that takes an episode or its steps.
 
 from absl.testing import parameterized
 import numpy as np
-import rlds2reverb
+import pytest
 import tensorflow as tf
 
+import rlds2reverb
 from tests import golden
 
 
@@ -118,6 +119,7 @@ class StepFunctionsTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, 'action: 3, .*reward: 4'):
         build()
 
+  @pytest.mark.long
   def test_data_sets(self):
     data = golden.stacked([golden.COMPLETE, _SHORT_ACTION])
     for function in (

@@ -3,15 +3,15 @@
 import os
 
 import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
 from rlds2reverb import datasets
 from rlds2reverb import fields
 from rlds2reverb import statistics
 from rlds2reverb import trajectories
 from rlds2reverb import transforms
 from rlds2reverb.episodes import packs
-import tensorflow as tf
-import tensorflow_datasets as tfds
-
 from tests import tfds_files
 
 _FEATURES = {

@@ -12,7 +12,6 @@ from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional
 import gin
 import h5py
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import columns as columns_lib
@@ -24,6 +23,7 @@ from rlds2reverb.datasets import minari
 from rlds2reverb.datasets import npz
 from rlds2reverb.datasets import python_packs
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import rlds
 
 # How much of the columns is read at a time.
 _PACK_BYTES = 4 << 20
@@ -74,13 +74,13 @@ def from_flat_arrays(
   Args:
     arrays: a dict of arrays, or of `h5py.Dataset`s of an open file, of `N` rows
       each. They are read whenever the data set is iterated, so what is written
-      into them later is read then. They may be nested in dicts and tuples, or have paths as keys
-      (`infos/qpos`), as D4RL's `get_dataset` returns them. `observations`,
-      `actions`, `rewards` and `terminals` must be there; `timeouts` and
-      `next_observations` may be. Every other column of `N` rows becomes a step
-      field of its name, with zeros at a step that is added. What is in
-      `metadata` is left out; so are other columns that do not have `N` rows,
-      with a warning.
+      into them later is read then. They may be nested in dicts and tuples, or
+      have paths as keys (`infos/qpos`), as D4RL's `get_dataset` returns them.
+      `observations`, `actions`, `rewards` and `terminals` must be there;
+      `timeouts` and `next_observations` may be. Every other column of `N` rows
+      becomes a step field of its name, with zeros at a step that is added. What
+      is in `metadata` is left out; so are other columns that do not have `N`
+      rows, with a warning.
     max_episode_steps: the number of rows after which an episode ends at the
       latest, for arrays without `timeouts`.
     column_names: the names that columns have in the data, by those that are
@@ -131,8 +131,8 @@ def load_hdf5(
 
   Raises:
     ValueError: if there is no such file, if it is not a whole HDF5 file with
-      something in it, if it is a Minari data set, or for the reasons that
-      `from_flat_arrays` has.
+      something in it, if a part of it is in another file, if it is a Minari
+      data set, or for the reasons that `from_flat_arrays` has.
   """
   if not isinstance(path, (str, os.PathLike)):
     raise ValueError(

@@ -19,7 +19,6 @@ from typing import Any, Dict, Iterator
 
 import numpy as np
 import pyarrow as pa
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import arrow_columns
@@ -27,6 +26,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import npz
 from rlds2reverb.datasets import python_episodes
+from rlds2reverb.episodes import rlds
 
 _STATE_FILE = 'state.json'
 _OBSERVATIONS = 'obs'

@@ -18,7 +18,6 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import arrow_columns
@@ -29,6 +28,7 @@ from rlds2reverb.datasets import python_episodes
 from rlds2reverb.datasets import video_frames
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths as paths_lib
+from rlds2reverb.episodes import rlds
 
 _INFO_FILE = os.path.join('meta', 'info.json')
 _VIDEO = 'video'

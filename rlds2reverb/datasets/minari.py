@@ -18,7 +18,6 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 from absl import logging
 import h5py
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import columns as columns_lib
@@ -27,6 +26,7 @@ from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import hdf5
 from rlds2reverb.datasets import minari_arrow
 from rlds2reverb.datasets import python_packs
+from rlds2reverb.episodes import rlds
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _METADATA_FILE = 'metadata.json'
@@ -61,7 +61,8 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
 
   Raises:
     ValueError: if there is no such data set, if its file is not a whole one
-      with Minari's episodes, or if the first episode lacks a column.
+      with Minari's episodes, if a part of it is in another file, or if the
+      first episode lacks a column.
     InvalidArgumentError: while iterating, if an episode does not have the
       columns of the first, or as many rows as they need.
   """

@@ -16,12 +16,12 @@ from absl import logging
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import arrow_columns
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import python_episodes
+from rlds2reverb.episodes import rlds
 
 _METADATA_FILE = 'metadata.json'
 _ARROW = 'arrow'

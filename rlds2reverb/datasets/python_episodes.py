@@ -5,13 +5,13 @@ import os
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Union
 
 import numpy as np
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.datasets import columns as columns_lib
 from rlds2reverb.datasets import python_packs
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # How much of the episodes is passed to TensorFlow at a time.

@@ -8,7 +8,7 @@ order in which TFDS gives the episodes.
 from concurrent import futures
 import dataclasses
 import os
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 import tensorflow as tf

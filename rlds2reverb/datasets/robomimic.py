@@ -16,7 +16,6 @@ from typing import Any, Dict, Iterator, List, Optional
 from absl import logging
 import h5py
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import columns as columns_lib
@@ -25,6 +24,7 @@ from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import hdf5
 from rlds2reverb.datasets import python_episodes
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
 
 _DATA = 'data'
 _MASK = 'mask'

@@ -12,13 +12,13 @@ that was cut short has neither, and keeps its unfinished tail.
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import ted_forms
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 TRANSITION_FIELDS = (rlds.ACTION, rlds.REWARD)
@@ -299,7 +299,8 @@ def _one_episode(whole: _Whole) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
           tf.debugging.Assert(
               ~tf.reduce_any(done[:-1]),
               [
-                  'There must be one episode, but one ends in the middle, in the rows',
+                  'There must be one episode, but one ends in the middle, in'
+                  ' the rows',
                   tf.where(done)[:, 0],
                   'split_ted takes several.',
               ],

@@ -12,12 +12,12 @@ known of every transition, such as the action, the reward and `done`:
 
 from typing import Any, Dict, NamedTuple, Tuple
 
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 TRANSITIONS = 'transitions'
@@ -153,7 +153,11 @@ def from_transitions(
     made[key] = tree.map_structure_with_path_up_to(
         root[key],
         lambda path, pair, key=key: _join_steps(
-            steps_lib.field_path((key, *path)), *pair, starts, goes_on
+            steps_lib.field_path((key, *path)),
+            pair[0],
+            pair[1],
+            starts,
+            goes_on,
         ),
         both,
     )
@@ -202,9 +206,9 @@ def _join_steps(name, root, following, starts, goes_on) -> tf.Tensor:
           tf.debugging.Assert(
               tf.size(wrong) == 0,
               [
-                  f'The {name} of a transition must be what the transition before'
-                  ' it leads to, or one of the two would be lost. They differ in'
-                  ' the rows',
+                  f'The {name} of a transition must be what the transition'
+                  ' before it leads to, or one of the two would be lost. They'
+                  ' differ in the rows',
                   tf.gather(goes_on, wrong),
               ],
           )

@@ -23,6 +23,8 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.datasets import hdf5
+
 HDF5_FILE = 'checkpoint.h5'
 META_FILE = 'meta.json'
 LENGTH_FILE = 'storage_metadata.json'
@@ -78,18 +80,20 @@ def read_hdf5(path: str) -> Storage:
   """Reads the file of an `H5StorageCheckpointer`.
 
   Raises:
-    ValueError: if it has no episodes, or their fields differ.
+    ValueError: if it has no episodes, their fields differ, or a part of it is
+      in another file.
   """
-  with h5py.File(path, 'r') as file:
-    groups = sorted(
-        (name for name in file if name.startswith('traj_')),
-        key=lambda name: int(name[len('traj_') :]),
+  names = hdf5.names_in(path)
+  groups = sorted(
+      (name for name in names if name.startswith('traj_')),
+      key=lambda name: int(name[len('traj_') :]),
+  )
+  if not groups or '_len' not in names:
+    raise ValueError(
+        f'{path} is not a file of TorchRL: it must have _len and episodes'
+        f' such as traj_0, but has {sorted(names)}.'
     )
-    if not groups or '_len' not in file:
-      raise ValueError(
-          f'{path} is not a file of TorchRL: it must have _len and episodes'
-          f' such as traj_0, but has {sorted(file)}.'
-      )
+  with h5py.File(path, 'r') as file:
     parts = []
     for group in groups:
       part = {}

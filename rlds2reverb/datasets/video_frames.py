@@ -4,6 +4,7 @@ PyAV (`pip install rlds2reverb[video]`) is imported when the first is read.
 """
 
 import math
+import os
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
@@ -129,10 +130,11 @@ class _Nearest:
 
 def _open(path: str):
   av = _import_av()
+  if not os.path.isfile(path):
+    raise ValueError(f'There is no video file {path}.')
   try:
-    return av.open(path)
-  except FileNotFoundError:
-    raise ValueError(f'There is no video file {path}.') from None
+    # FFmpeg would open URLs, too, which a data set of others may name.
+    return av.open(path, options={'protocol_whitelist': 'file'})
   except av.FFmpegError as e:
     raise ValueError(f'{path} is not a whole video file: {e}') from e
 

@@ -5,6 +5,9 @@ from typing import Any, Tuple, Union
 
 import tensorflow as tf
 
+# The increment of `SplitMix64`: 2**64 divided by the golden ratio.
+GOLDEN = 0x9E3779B97F4A7C15
+
 Seed = Union[int, Tuple[Any, Any], tf.Tensor]
 
 
@@ -25,12 +28,11 @@ def to_pair(seed: Seed) -> tf.Tensor:
     ValueError: if `seed` is neither.
   """
   is_pair = isinstance(seed, (tuple, list))
+  given: Any = seed if is_pair else [seed]
   if isinstance(seed, numbers.Integral) and not isinstance(seed, bool):
-    seed, is_pair = (seed, 0), True
+    given, is_pair = (seed, 0), True
   try:
-    parts = [
-        tf.convert_to_tensor(part) for part in (seed if is_pair else [seed])
-    ]
+    parts = [tf.convert_to_tensor(part) for part in given]
   except (TypeError, ValueError):
     parts = []
   if parts and all(part.dtype.is_integer for part in parts):
@@ -44,3 +46,41 @@ def to_pair(seed: Seed) -> tf.Tensor:
       'seed must be an integer or two integers, for example 7 or'
       f' (7, episode_index), but is {seed}.'
   )
+
+
+def fractions(seed: int, *counters: tf.Tensor) -> tf.Tensor:
+  """Returns a random number for each row, by nothing but the seed and counters.
+
+  So a row draws the same number in whichever pack, batch or order it comes.
+  Each counter is the place in a stream of `SplitMix64`, and gives the state
+  from which the stream of the next counter begins.
+
+  Args:
+    seed: an int.
+    *counters: int64 `[N]` each, such as the episode and the step of each row.
+      Other counters, or more of them, give other numbers.
+
+  Returns:
+    float64 `[N]`, in [0, 1).
+  """
+  mixed = mix_bits(tf.constant((seed + 1) * GOLDEN % 2**64, tf.uint64))
+  for counter in counters:
+    steps = tf.cast(counter, tf.uint64) + tf.constant(1, tf.uint64)
+    mixed = mix_bits(mixed + steps * tf.constant(GOLDEN, tf.uint64))
+  # These are as many bits as a float64 has.
+  bits = tf.bitwise.right_shift(mixed, tf.constant(11, tf.uint64))
+  return tf.cast(tf.cast(bits, tf.int64), tf.float64) * 2.0**-53
+
+
+def mix_bits(numbers: tf.Tensor) -> tf.Tensor:
+  """Returns uint64 whose high bits look random, of the mixer of `SplitMix64`.
+
+  Args:
+    numbers: uint64, of any shape.
+  """
+  for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+    numbers = tf.bitwise.bitwise_xor(
+        numbers, tf.bitwise.right_shift(numbers, tf.constant(shift, tf.uint64))
+    )
+    numbers *= tf.constant(factor, tf.uint64)
+  return numbers

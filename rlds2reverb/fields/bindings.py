@@ -5,6 +5,8 @@ file still works where another library has registered the same name with gin.
 """
 
 import dataclasses
+import functools
+import importlib
 import io
 from typing import Any, Callable, Dict
 
@@ -13,6 +15,9 @@ from gin import config_parser
 import tree
 
 _MODULE = 'rlds2reverb'
+# These come with this package, so nobody has chosen what they register. Some of
+# it runs code that a config names: `suite_gym.load` imports a module.
+_REFUSED = ('gin', 'tf_agents')
 
 # The arguments of functions and classes, by what gin calls for these.
 Bindings = Dict[Callable[..., Any], Dict[str, Any]]
@@ -112,21 +117,38 @@ def get_configurable(name: str, path: str) -> Callable[..., Any]:
   """Returns what is registered with gin under a name, this package's first.
 
   Raises:
-    ValueError: if nothing is, or if several modules have registered the name.
+    ValueError: if nothing is, if several modules have registered the name, or
+      if gin or TF-Agents has registered it.
   """
+  _register_all()
   # In a scope gin would return another object at each call.
   with gin.config_scope(None):
     for full_name in f'{_MODULE}.{name}', name:
       try:
-        return gin.get_configurable(full_name)
+        configurable = gin.get_configurable(full_name)
       except KeyError as e:
         raise ValueError(
             f'{path} names {name}, which more than one module has registered'
             f' with gin: {e}. Write the module before the name.'
         ) from e
       except ValueError:
-        pass  # It is not registered.
+        continue  # It is not registered.
+      if configurable.__module__.split('.')[0] in _REFUSED:
+        raise ValueError(
+            f'{path} names {name} of {configurable.__module__}. A config may'
+            ' name what rlds2reverb registers with gin, and what your program'
+            ' does. Register a function of your own that calls it.'
+        )
+      return configurable
   raise ValueError(
       f'{path} names {name}, which is not registered with gin. Import the'
       ' module that registers it first.'
   )
+
+
+@functools.lru_cache(maxsize=None)
+def _register_all() -> None:
+  """Imports what this package registers with gin."""
+  package = importlib.import_module(_MODULE)
+  for name in dir(package):
+    getattr(package, name)

@@ -14,12 +14,13 @@ of `StepMapping`, and the arguments of whatever these refer to:
 import dataclasses
 import glob
 import os
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.fields import text_of_codes  # noqa: F401
 
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
@@ -93,9 +94,9 @@ def mapping_from(
     return None
   # Every field is passed, because gin would fill in the others with what the
   # program has bound.
-  arguments = {
+  arguments: Dict[str, Any] = {
       field.name: field.default_factory()
-      if field.default is dataclasses.MISSING
+      if callable(field.default_factory)
       else field.default
       for field in dataclasses.fields(step_mapping.StepMapping)
   }
@@ -149,7 +150,7 @@ def config_names(group: str = '') -> List[str]:
   """Returns the names of all configs, sorted.
 
   Args:
-    group: which ones: by default the mappings of data sets; or
+    group: which ones: by default the mappings of data sets; or `mixtures`; or
       `training`, the flags and hyper-parameters of trainers.
   """
   folder = config_folder()

@@ -96,7 +96,7 @@ class Measures:
 
 def merge(statistics: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
   """Returns the statistics of several tasks together."""
-  merged = {
+  merged: Dict[str, Any] = {
       'zero_discount_ends': 0,
       'bootstrapped_terminals': 0,
       'nan': {},

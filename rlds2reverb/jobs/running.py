@@ -256,8 +256,9 @@ class _Processes:
       pass  # It has died, which `events` will find.
 
   def events(self) -> List[Event]:
-    events = []
-    for worker in connection.wait(list(self._busy), _SECONDS_TO_WAIT):
+    events: List[Event] = []
+    ready: List[Any] = connection.wait(list(self._busy), _SECONDS_TO_WAIT)
+    for worker in ready:
       number = self._busy[worker]
       try:
         event = worker.recv()

@@ -2,16 +2,15 @@
 
 Keys are a function of what an item is, so a task that is done twice leaves its
 items once. What a server holds can still get lost: it may be started again, or
-remove items. So a receipt keeps which run of each server took the items, and how
-many items each table had removed by then.
+remove items. So a receipt keeps which run of each server took the items, and
+how many items each table had removed by then.
 """
 
 from typing import Any, Dict, List
 
-import reverb
-
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import several
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import specs

@@ -112,7 +112,8 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
       rows.append(
           (
               f'{name} of an episode',
-              f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g}, mean {mean:,.6g}',
+              f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g},'
+              f' mean {mean:,.6g}',
           )
       )
   bootstrapped = summary['statistics']['bootstrapped_terminals']

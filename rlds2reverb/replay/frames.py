@@ -29,8 +29,6 @@ from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
-_LARGE_STEP_BYTES = 1 << 10
-
 
 class FrameSource(NamedTuple):
   """The frames to write, and which items to make of them.
@@ -177,12 +175,9 @@ def make_frame_source(
   longest = max(group.chunk_length for group in groups)
   count = max(blocks_lib.default_block_length(spec) // longest, 1)
   block_length = count * longest
-  # Stacked episodes of small steps are cut into blocks after the pipeline: it is
-  # built sooner without the cutting. Such episodes take little memory.
-  comes_whole = (
-      steps_lib.steps_spec(data).stacked
-      and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
-  )
+  # Stacked episodes are in memory whole, so they are cut into blocks after the
+  # pipeline, which is built sooner without the cutting.
+  comes_whole = steps_lib.steps_spec(data).stacked
   blocks = conversion.trajectory_blocks(
       data,
       policy_info_fn,

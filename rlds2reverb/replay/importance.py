@@ -74,9 +74,9 @@ def importance_weights(
           tf.debugging.Assert(
               tf.reduce_all(priority > 0),
               [
-                  'An item of priority 0 was sampled. Reverb does so only where all'
-                  ' priorities of a table are 0, and then uniformly. Give some of'
-                  ' its items a priority above 0.',
+                  'An item of priority 0 was sampled. Reverb does so only where'
+                  ' all priorities of a table are 0, and then uniformly. Give'
+                  ' some of its items a priority above 0.',
                   priority,
               ],
           ),

@@ -23,7 +23,6 @@ from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import kept_chunks
 from rlds2reverb.replay import keys as keys_lib
-from rlds2reverb.replay import pieces as pieces_lib
 from rlds2reverb.replay import plans as plans_lib
 
 # Larger requests are not sent faster, and a server holds several at a time.
@@ -180,7 +179,7 @@ class Layout:
     episode_keys = self._keys_of_episodes(plan, cuts_of_groups)
     for chunks, cuts in zip(self._chunks, cuts_of_groups):
       columns = [leaves[column] for column in chunks.group.columns]
-      of = [chunks.group.chunk_length]
+      of: List[Any] = [chunks.group.chunk_length]
       if len(columns) < len(leaves):
         # Chunks of the same rows in other columns need other keys.
         of.append(chunks.group.columns)

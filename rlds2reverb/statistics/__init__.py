@@ -9,3 +9,6 @@ from rlds2reverb.statistics.cache import load_statistics
 from rlds2reverb.statistics.compute import compute_statistics
 from rlds2reverb.statistics.compute import FieldStatistics
 from rlds2reverb.statistics.compute import Statistics
+from rlds2reverb.statistics.mixtures import compute_mixture_statistics
+from rlds2reverb.statistics.mixtures import merge_statistics
+from rlds2reverb.statistics.mixtures import MixtureStatistics

@@ -11,12 +11,12 @@ import dataclasses
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import reservoir
@@ -315,7 +315,8 @@ class Accumulation:
   def statistics(self, state: State) -> Statistics:
     """Returns the statistics of all rows that were added."""
     moments = moments_lib.Moments(*(leaf.numpy() for leaf in state.moments))
-    columns = _columns(moments, *self._sampled(state), self._quantiles)
+    steps, outcomes = self._sampled(state)
+    columns = _columns(moments, steps, outcomes, self._quantiles)
     return _to_statistics(columns, self.leaves, moments)
 
   def samples(self, state: State) -> Dict[str, List[np.ndarray]]:

@@ -10,8 +10,8 @@ from rlds2reverb.tokens.coefficients import adaptive_kl_coefficient
 from rlds2reverb.tokens.coefficients import constant_kl_coefficient
 from rlds2reverb.tokens.pairs import convert_texts_to_pairs
 from rlds2reverb.tokens.pairs import is_pair
-from rlds2reverb.tokens.pairs import Pairs
 from rlds2reverb.tokens.pairs import PaddedTokens
+from rlds2reverb.tokens.pairs import Pairs
 from rlds2reverb.tokens.token_episodes import convert_texts_to_episodes
 from rlds2reverb.tokens.token_episodes import make_token_episode
 from rlds2reverb.tokens.tokenizing import in_python

@@ -2,10 +2,10 @@
 
 from typing import Any, Dict, Optional
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.tokens import tokenizing
 
 ALL, NEW = 'all', 'new'
@@ -239,8 +239,8 @@ def _all_tokens(prompt, response, ends, max_length, pad_id) -> Dict[str, Any]:
           tf.debugging.Assert(
               length <= width,
               [
-                  'A prompt and its response have more tokens than max_length. They'
-                  ' have',
+                  'A prompt and its response have more tokens than max_length.'
+                  ' They have',
                   length,
                   'and max_length is',
                   width,
@@ -264,7 +264,8 @@ def _new_tokens(prompt, response, ends) -> Dict[str, Any]:
           tf.debugging.Assert(
               tf.size(prompt) > 0,
               [
-                  'A prompt must have a token, or no token is new at the first step.'
+                  'A prompt must have a token, or no token is new at the first'
+                  ' step.'
               ],
           )
       ]

@@ -58,7 +58,7 @@ class RecurrentDqn(algorithm.Algorithm):
       )
 
   @property
-  def uses_policy_info(self) -> bool:
+  def uses_policy_info(self) -> bool:  # type: ignore[override]
     return self.stored_state
 
   def make_agent(self, time_step_spec, action_spec, train_step):

@@ -19,13 +19,13 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.training import algorithm as algorithm_lib
 from rlds2reverb.training import environments
 from rlds2reverb.training import evaluation
 from rlds2reverb.training import experience
 from rlds2reverb.training import normalization as normalization_lib
 from rlds2reverb.training import timed_learner
+from rlds2reverb.trajectories import rules as rules_lib
 
 POLICY_DIR = 'policy'
 _SETTINGS_FILE = 'settings.json'

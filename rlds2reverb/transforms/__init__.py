@@ -4,6 +4,8 @@ Most transforms have an inverse, for the actions of a policy that was trained on
 transformed data. Images are decoded late, on the frames that are used.
 """
 
+from rlds2reverb.transforms import poses
+from rlds2reverb.transforms import rotations
 from rlds2reverb.transforms.base import Compose
 from rlds2reverb.transforms.base import EpisodeFilter
 from rlds2reverb.transforms.base import EpisodeTransform
@@ -13,14 +15,29 @@ from rlds2reverb.transforms.fields import ExcludeFields
 from rlds2reverb.transforms.fields import RenameFields
 from rlds2reverb.transforms.fields import SelectFields
 from rlds2reverb.transforms.filters import KeepEpisodes
+from rlds2reverb.transforms.goals import RelabelGoals
+from rlds2reverb.transforms.gripper import BinarizeGripper
+from rlds2reverb.transforms.gripper import InvertGripper
+from rlds2reverb.transforms.gripper import relative_command
+from rlds2reverb.transforms.gripper import RelativeToAbsoluteGripper
 from rlds2reverb.transforms.images import decode_images
+from rlds2reverb.transforms.images import FitImages
 from rlds2reverb.transforms.images import images_to_float
 from rlds2reverb.transforms.images import resize_images
+from rlds2reverb.transforms.instructions import DrawInstruction
+from rlds2reverb.transforms.named_transforms import load_transforms
 from rlds2reverb.transforms.normalization import normalize_by_bounds
 from rlds2reverb.transforms.normalization import normalize_by_mean_std
 from rlds2reverb.transforms.normalization import normalize_by_quantiles
 from rlds2reverb.transforms.normalization import NormalizeField
+from rlds2reverb.transforms.padding import pad_to_common_width
+from rlds2reverb.transforms.padding import PadField
+from rlds2reverb.transforms.relabeling import ActionsFromStates
+from rlds2reverb.transforms.relabeling import MotionsFromPoses
 from rlds2reverb.transforms.rewards import ScaleReward
+from rlds2reverb.transforms.rotated_fields import ConvertRotation
 from rlds2reverb.transforms.thinning import DropNoOps
 from rlds2reverb.transforms.thinning import FrameSkip
 from rlds2reverb.transforms.videos import decode_video_frames
+from rlds2reverb.transforms.whole_episodes import EpisodeRows
+from rlds2reverb.transforms.whole_episodes import WholeEpisodeTransform

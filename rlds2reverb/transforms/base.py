@@ -22,11 +22,11 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 import gin
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # One number for the whole field, or an array that fits its last dimensions.
@@ -54,7 +54,8 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
       step. Then many episodes are transformed at once, which is much faster if
       they are short. The default, False, is right for all transforms; set it to
       True in the body of a class, without a type. A class that overrides
-      `transform` must set it again.
+      `transform` must set it again. A transform that also depends on the other
+      steps of an episode is a `whole_episodes.WholeEpisodeTransform`.
   """
 
   is_step_wise = False
@@ -77,8 +78,37 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
     Raises:
       ValueError: if `episode` is no episode; and as `transform` does.
     """
-    episode = _stack(episode)
+    episode = stack_episode(episode)
     return {**episode, rlds.STEPS: self.transform(episode[rlds.STEPS])}
+
+  @property
+  def draws(self) -> bool:
+    """Whether the result is random.
+
+    Only a `WholeEpisodeTransform` can be so: each episode draws by its index,
+    which `transform_episodes` counts.
+    """
+    return False
+
+  @property
+  def takes_packs(self) -> bool:
+    """Whether `transform_each` can transform all episodes of a pack at once."""
+    return False
+
+  def transform_each(
+      self, pack: packs_lib.Pack, episode_index: Any = None
+  ) -> Dict[str, Any]:
+    """Transforms all episodes of a pack, as `transform` does one.
+
+    Args:
+      pack: a pack, whose leaves have one length.
+      episode_index: int64 `[]`: the index in the data set of its first episode,
+        for a transform that draws.
+
+    Returns:
+      The transformed steps, with as many rows.
+    """
+    raise NotImplementedError(f'{type(self).__name__} takes single episodes.')
 
   @abc.abstractmethod
   def transform(self, steps: Dict[str, Any]) -> Dict[str, Any]:
@@ -157,7 +187,9 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
       ValueError: if `episode` is no episode, or if `keep` returns something
         else than one bool; and as `keep` does.
     """
-    return one_bool(self.keep(_stack(episode)), f'{type(self).__name__}.keep')
+    return one_bool(
+        self.keep(stack_episode(episode)), f'{type(self).__name__}.keep'
+    )
 
   @abc.abstractmethod
   def keep(self, episode: Dict[str, Any]) -> tf.Tensor:
@@ -218,10 +250,22 @@ def _apply(rlds_data, transforms):
       )
     if isinstance(transform, EpisodeFilter):
       rlds_data = rlds_data.filter(transform)
-    elif isinstance(transform, Compose) and transform.has_filter:
+    elif isinstance(transform, Compose) and (
+        transform.has_filter or transform.draws
+    ):
       rlds_data = _apply(rlds_data, transform.transforms)
     else:
-      rlds_data = rlds_data.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
+      if isinstance(transform, EpisodeTransform) and transform.draws:
+        rlds_data = rlds_data.enumerate().map(
+            lambda index, episode, transform=transform: transform(
+                episode, episode_index=index
+            ),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+      else:
+        rlds_data = rlds_data.map(
+            transform, num_parallel_calls=tf.data.AUTOTUNE
+        )
       spec = rlds_data.element_spec
       check_episode(f'what {transform} returns', spec)
       if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
@@ -245,6 +289,15 @@ def _apply_to_packs(packs, transforms):
     elif isinstance(transform, EpisodeTransform) and _is_step_wise(transform):
       packs = packs.map(
           functools.partial(_transform_pack, transform),
+          num_parallel_calls=tf.data.AUTOTUNE,
+      )
+    elif isinstance(transform, EpisodeTransform) and _transforms_packs(
+        transform
+    ):
+      if transform.draws:
+        packs = packs.scan(tf.constant(0, tf.int64), _number_pack)
+      packs = packs.map(
+          functools.partial(_transform_each, transform),
           num_parallel_calls=tf.data.AUTOTUNE,
       )
     else:
@@ -277,6 +330,12 @@ def _is_step_wise(transform) -> bool:
   )
 
 
+def _transforms_packs(transform) -> bool:
+  return transform.takes_packs and _is_own(
+      transform, 'transform_each', 'transform', '__call__'
+  )
+
+
 def _takes_packs(episode_filter) -> bool:
   return episode_filter.takes_packs and _is_own(
       episode_filter, 'keep_each', 'keep', '__call__'
@@ -292,6 +351,15 @@ def _transform_pack(transform, pack):
   return pack._replace(steps=transform.transform(pack.steps))
 
 
+def _number_pack(count, pack):
+  num_episodes = tf.size(pack.row_splits, tf.int64) - 1
+  return count + num_episodes, (pack, count)
+
+
+def _transform_each(transform, pack, index=None):
+  return pack._replace(steps=transform.transform_each(pack, index))
+
+
 def _filter_pack(transform, pack):
   return packs_lib.keep_episodes(pack, transform.keep_each(pack))
 
@@ -301,9 +369,10 @@ def _filter_pack(transform, pack):
 class Compose(EpisodeTransform):
   """Applies transforms and filters one after the other.
 
-  One that holds a filter can be used in `transform_episodes`, but not in
-  `rlds_data.map`, which cannot leave out an episode. Its `transform` and
-  `invert` work on steps, and so they pass over the filters.
+  One that holds a filter, or a transform that draws, can be used in
+  `transform_episodes`, but not in `rlds_data.map`, which cannot leave out an
+  episode and does not count them. `transform` and `invert` work on steps, and
+  so they pass over the filters.
 
   Attributes:
     transforms: transforms and filters, some of which may be `Compose`
@@ -311,7 +380,7 @@ class Compose(EpisodeTransform):
 
   Raises:
     ValueError: if one of them is neither a transform nor a filter; and if one
-      that holds a filter is called on an episode.
+      that holds a filter, or a transform that draws, is called on an episode.
   """
 
   transforms: Sequence[Union[EpisodeTransform, EpisodeFilter]]
@@ -327,9 +396,10 @@ class Compose(EpisodeTransform):
         )
 
   def __call__(self, episode):
-    if self.has_filter:
+    if self.has_filter or self.draws:
+      held = 'filter' if self.has_filter else 'transform that draws'
       raise ValueError(
-          'This Compose holds a filter, and so it cannot be called on a single'
+          f'This Compose holds a {held}, and so it cannot be called on a single'
           ' episode, as in rlds_data.map(compose). Use'
           ' transform_episodes(rlds_data, [compose]).'
       )
@@ -345,6 +415,13 @@ class Compose(EpisodeTransform):
         for transform in self.transforms
     )
 
+  @property
+  def draws(self) -> bool:
+    """Whether one of the transforms draws."""
+    return any(
+        getattr(transform, 'draws', False) for transform in self.transforms
+    )
+
   def transform(self, steps):
     for transform in self.transforms:
       if isinstance(transform, EpisodeTransform):
@@ -358,7 +435,7 @@ class Compose(EpisodeTransform):
     return steps
 
 
-def _stack(episode):
+def stack_episode(episode: Dict[str, Any]) -> Dict[str, Any]:
   """Returns an episode with stacked steps, and with tensors for arrays."""
   check_episode('an episode', episode)
   steps = steps_lib.stack_steps(episode[rlds.STEPS])

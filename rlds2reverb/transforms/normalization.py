@@ -1,16 +1,19 @@
 """Transforms that normalise fields by their statistics or bounds."""
 
 import dataclasses
+from typing import Optional, Sequence, Union
 
 from absl import logging
 import gin
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.statistics import compute
 from rlds2reverb.transforms import base
+
+Mask = Optional[Union[Sequence[bool], np.ndarray]]
 
 
 @gin.configurable(module='rlds2reverb')
@@ -30,6 +33,9 @@ class NormalizeField(base.EpisodeTransform):
     scale: one number, or an array that fits the leaf's last dimensions.
     low: the least number that comes out.
     high: the greatest number that comes out.
+    mask: bools that fit the leaf's last dimensions: the numbers where it is
+      False, such as a gripper's, stay as they are. By default all are
+      normalised.
   """
 
   is_step_wise = True
@@ -39,11 +45,21 @@ class NormalizeField(base.EpisodeTransform):
   scale: base.Numbers = 1.0
   low: base.Numbers = -np.inf
   high: base.Numbers = np.inf
+  mask: Mask = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.mask is not None and np.asarray(self.mask).dtype != bool:
+      raise ValueError(
+          f'The mask of {paths.name_of(self.field)} must be bools, True where a'
+          f' number is normalised, but is {self.mask}.'
+      )
 
   def transform(self, steps):
     def normalize(name, leaf):
       offset, scale = self._constants(name, leaf)
-      return base.clip((leaf - offset) / scale, self.low, self.high, name)
+      normalized = base.clip((leaf - offset) / scale, self.low, self.high, name)
+      return self._where_masked(name, normalized, leaf)
 
     return paths.map_leaves(normalize, steps, self.field)
 
@@ -53,9 +69,16 @@ class NormalizeField(base.EpisodeTransform):
 
     def unnormalize(name, leaf):
       offset, scale = self._constants(name, leaf)
-      return leaf * scale + offset
+      return self._where_masked(name, leaf * scale + offset, leaf)
 
     return paths.map_leaves(unnormalize, steps, self.field)
+
+  def _where_masked(self, name, new, leaf):
+    if self.mask is None:
+      return new
+    # As numbers of the leaf it is checked to fit it.
+    mask = base.constant(np.asarray(self.mask, np.float32), leaf, name) > 0
+    return tf.where(mask, new, leaf)
 
   def _constants(self, name, leaf):
     if not leaf.dtype.is_floating:
@@ -71,7 +94,10 @@ class NormalizeField(base.EpisodeTransform):
 
 
 def normalize_by_mean_std(
-    statistics: compute.Statistics, field: paths.Path = rlds.OBSERVATION
+    statistics: compute.Statistics,
+    field: paths.Path = rlds.OBSERVATION,
+    *,
+    mask: Mask = None,
 ) -> base.Compose:
   """Normalises a field to a mean of 0 and a standard deviation of 1.
 
@@ -80,6 +106,7 @@ def normalize_by_mean_std(
     field: the path of a leaf, or of a field of several leaves. Of those in
       `statistics`, the leaves of floats are normalised. The others stay as they
       are, and a warning names them.
+    mask: which numbers are normalised; see `NormalizeField`.
 
   Returns:
     The transform.
@@ -90,7 +117,7 @@ def normalize_by_mean_std(
   """
   return base.Compose(
       [
-          NormalizeField(path, offset=found.mean, scale=found.std)
+          NormalizeField(path, offset=found.mean, scale=found.std, mask=mask)
           for path, found in _select(statistics, field).items()
       ]
   )
@@ -103,6 +130,7 @@ def normalize_by_quantiles(
     low: float = 0.01,
     high: float = 0.99,
     clip: bool = True,
+    mask: Mask = None,
 ) -> base.Compose:
   """Normalises the range between two quantiles of a field to [-1, 1].
 
@@ -113,6 +141,7 @@ def normalize_by_quantiles(
       is the minimum, which is always there and is exact.
     high: the quantile that becomes 1. The quantile 1 is the maximum.
     clip: whether numbers outside of the range are clipped to -1 and 1.
+    mask: which numbers are normalised; see `NormalizeField`.
 
   Returns:
     The transform.
@@ -123,7 +152,9 @@ def normalize_by_quantiles(
   """
   return base.Compose(
       [
-          _to_unit_range(path, found.quantile(low), found.quantile(high), clip)
+          _to_unit_range(
+              path, found.quantile(low), found.quantile(high), clip, mask
+          )
           for path, found in _select(statistics, field).items()
       ]
   )
@@ -135,6 +166,7 @@ def normalize_by_bounds(
     high: base.Numbers,
     *,
     clip: bool = False,
+    mask: Mask = None,
 ) -> NormalizeField:
   """Normalises the range between two known bounds of a field to [-1, 1].
 
@@ -145,6 +177,7 @@ def normalize_by_bounds(
     low: the number that becomes -1, or an array that fits the leaf.
     high: the number that becomes 1, or an array that fits the leaf.
     clip: whether numbers outside of the range are clipped to -1 and 1.
+    mask: which numbers are normalised; see `NormalizeField`.
 
   Returns:
     The transform.
@@ -163,16 +196,17 @@ def normalize_by_bounds(
     # The sum of two small integers need not fit their dtype.
     is_float = np.issubdtype(bound.dtype, np.floating)
     bounds.append(bound if is_float else bound.astype(np.float64))
-  return _to_unit_range(field, *bounds, clip)
+  return _to_unit_range(field, bounds[0], bounds[1], clip, mask)
 
 
-def _to_unit_range(field, low, high, clip):
+def _to_unit_range(field, low, high, clip, mask):
   return NormalizeField(
       field,
       offset=(low + high) / 2,
       scale=(high - low) / 2,
       low=-1.0 if clip else -np.inf,
       high=1.0 if clip else np.inf,
+      mask=mask,
   )
 
 

@@ -20,6 +20,7 @@ from rlds2reverb.windows.slices import random_crop
 from rlds2reverb.windows.slices import sample_slices
 from rlds2reverb.windows.slices import Slices
 from rlds2reverb.windows.stacking import chunk_actions
+from rlds2reverb.windows.stacking import stack_and_chunk
 from rlds2reverb.windows.stacking import stack_observations
 from rlds2reverb.windows.transitions import NStepRows
 from rlds2reverb.windows.transitions import transition_rows

@@ -281,7 +281,8 @@ def random_crop(
           tf.debugging.assert_greater_equal(
               length,
               tf.constant(crop_length, tf.int64),
-              f'An episode has fewer transitions than crop_length={crop_length}.',
+              'An episode has fewer transitions than'
+              f' crop_length={crop_length}.',
           )
       ]
   ):
@@ -326,8 +327,9 @@ def _draw(population, count, replacement, seed):
           tf.debugging.assert_greater_equal(
               population,
               needed,
-              'There are not enough slices to draw: choose a shorter slice_length,'
-              ' strict=False, or fewer slices without replacement.',
+              'There are not enough slices to draw: choose a shorter'
+              ' slice_length, strict=False, or fewer slices without'
+              ' replacement.',
           )
       ]
   ):

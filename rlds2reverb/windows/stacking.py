@@ -1,18 +1,19 @@
 """Frame stacking and action chunking: the last observations, the next actions.
 
-Both take an episode's steps or its transition rows, and give back what they
+All take an episode's steps or its transition rows, and give back what they
 were given, with the fields changed. So the steps can go on to the conversion,
 and the rows to the other functions on rows.
 """
 
-from typing import Any, Dict, Union
+from typing import Any, Dict, Optional, Union
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
@@ -141,6 +142,82 @@ def chunk_actions(
   )[rlds.ACTION]
   made = {ACTION_MASK: gathering.is_inside(index, stop)}
   return _like(episode, rows_lib.add_columns(fields, made, names))
+
+
+def stack_and_chunk(
+    episode: Any,
+    num_frames: int,
+    num_actions: int,
+    fill: Union[str, float] = 'repeat',
+    *,
+    goal_step: Optional[paths.Path] = None,
+    names: rows_lib.Names = None,
+) -> _StepsOrRows:
+  """Gives each step its last observations, and for each of them next actions.
+
+  As `chunk_act_obs` of Octo. N=2, K=2, of three transitions:
+
+      step           0              1              2              3
+      observation    o0    o0       o0    o1       o1    o2       o2    o3
+      action         a0 a1 a0 a1    a0 a1 a1 a2    a1 a2 a2 a2    a2 a2 a2 a2
+      action_mask    F  F  T  T     T  T  T  T     T  T  T  F     T  F  F  F
+
+  An action is real if its frame is, if it is of a transition, and if it comes
+  before the goal. In Octo, actions are padding from the second one after the
+  goal on, and those of padded frames count as real.
+
+  Args:
+    episode: the steps of one episode, a nested data set or stacked
+      `[T + 1, ...]` tensors; or its `TransitionRows`, of single steps.
+    num_frames: `N`.
+    num_actions: `K`.
+    fill: what stands after the last action; see `chunk_actions`. Before the
+      first observation it is repeated.
+    goal_step: the path of the index of the step that is the goal of each step,
+      an integer, as `RelabelGoals` adds it. Without it, actions go on until the
+      episode's end.
+    names: other names for the masks, as `{'action_mask': 'is_real'}`.
+
+  Returns:
+    What `stack_observations` does, with every leaf of `action`
+    `[T + 1, N, K, ...]`, or `[T, N, K, ...]` of rows, and with `action_mask`,
+    bool `[T + 1, N, K]`.
+
+  Raises:
+    ValueError: as `stack_observations` and `chunk_actions` do; and if
+      `goal_step` is no integer for each step.
+    InvalidArgumentError: if fields or columns differ in length.
+  """
+  names = dict(names or {})
+  made = (OBSERVATION_MASK, ACTION_MASK)
+  for name in names:
+    checks.check_choice('A key of names', name, made)
+  of_frames, of_actions = (
+      {name: names[name]} if name in names else None for name in made
+  )
+  mask_name = names.get(ACTION_MASK, ACTION_MASK)
+  chunked = chunk_actions(episode, num_actions, fill, names=of_actions)
+  stacked = stack_observations(chunked, num_frames, names=of_frames)
+  if isinstance(stacked, transitions.TransitionRows):
+    fields = dict(stacked.columns)
+  else:
+    fields = dict(stacked)
+  mask = fields[mask_name]
+  length = gathering.num_rows(mask)
+  frames = gathering.window_index(tf.range(length) - num_frames + 1, num_frames)
+  is_real = gathering.is_inside(frames, length)[..., tf.newaxis]
+  index = tf.maximum(frames, 0)
+  fields[rlds.ACTION] = gathering.take(fields[rlds.ACTION], index)
+  mask = is_real & gathering.take(mask, index)
+  if goal_step is not None:
+    goal = steps_lib.one_a_step(
+        paths.name_of(goal_step), paths.get(fields, goal_step), tf.int64
+    )
+    steps_ahead = gathering.window_index(tf.reshape(frames, [-1]), num_actions)
+    steps_ahead = tf.reshape(steps_ahead, [-1, num_frames, num_actions])
+    mask &= steps_ahead < goal[:, tf.newaxis, tf.newaxis]
+  fields[mask_name] = mask
+  return _like(stacked, fields)
 
 
 def _stacked(steps) -> Dict[str, Any]:

@@ -4,13 +4,13 @@ import dataclasses
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import presence
 from rlds2reverb.windows import rows as rows_lib
@@ -271,7 +271,9 @@ def _shifts(name: str, shift: Union[int, str, Sequence[int]]) -> List[int]:
     if stride < 1 or last < first:
       raise ValueError(problem + ' It runs backwards, or not at all.')
     return list(range(first, last + 1, stride))
-  shifts = list(shift) if isinstance(shift, (list, tuple)) else [shift]
+  shifts: List[Any] = [shift]
+  if isinstance(shift, (list, tuple)):
+    shifts = list(shift)
   if not shifts or not all(
       hasattr(value, '__index__') and not isinstance(value, bool)
       for value in shifts

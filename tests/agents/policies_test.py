@@ -2,9 +2,9 @@
 
 from absl.testing import parameterized
 import numpy as np
-import rlds2reverb
 import tensorflow as tf
 
+import rlds2reverb
 from rlds2reverb import agents
 from tests import golden
 from tests import testing

@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb import agents
@@ -139,6 +140,7 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
 class UnrollTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
+  @pytest.mark.long
   def test_chunks_for_qmix_and_coma(self, run):
     (found,) = run(
         lambda episode: agents.unroll_agents(

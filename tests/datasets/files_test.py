@@ -8,7 +8,7 @@ from etils import epath
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from tests import ram_files  # pylint: disable=unused-import
+from tests import ram_files  # noqa: F401
 
 
 class ExpandTest(parameterized.TestCase, tf.test.TestCase):

@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import gin
 import h5py
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow_datasets.d4rl import dataset_utils
 
@@ -255,6 +256,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEmpty(list(rlds_data))
 
   @parameterized.named_parameters(('next', True), ('no_next', False))
+  @pytest.mark.long
   def test_random_episodes(self, has_next):
     rng = np.random.default_rng(0)
     arrays = _random_arrays(rng, 10_000, has_next=has_next)
@@ -550,6 +552,13 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       flat_arrays.load_hdf5('gs://b/a.hdf5')
     with self.assertRaisesRegex(ValueError, 'max_episode_steps must be a'):
       flat_arrays.from_flat_arrays(_ARRAYS, max_episode_steps=0)
+
+  def test_a_file_that_leads_to_another_one_is_refused(self):
+    path = self._write(_ARRAYS)
+    with h5py.File(path, 'a') as file:
+      file['infos/more'] = h5py.ExternalLink('other.hdf5', '/more')
+    with self.assertRaisesRegex(ValueError, 'into another file, infos/more'):
+      flat_arrays.load_hdf5(path)
 
   def test_a_wrong_kind_names_the_right_function(self):
     path = self._write(_ARRAYS)

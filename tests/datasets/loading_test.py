@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
-from tests import ram_files  # pylint: disable=unused-import
+from tests import ram_files  # noqa: F401
 from tests import tfds_files
 
 

@@ -227,7 +227,10 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
           'rows',
           'episode_1/observations',
           np.zeros((14, 4), np.float32),
-          r'observations has 14 rows, but terminations has 14: expected \(15,\)',
+          (
+              r'observations has 14 rows, but terminations has 14: expected'
+              r' \(15,\)'
+          ),
       ),
       (
           'dtype',
@@ -242,6 +245,14 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(next(episodes)['steps']['reward'], 19)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       next(episodes)
+
+  def test_a_file_that_leads_to_another_one_is_refused(self):
+    def link(file):
+      file['episode_1/infos/more'] = h5py.ExternalLink('other.hdf5', '/more')
+
+    path = self._changed(link)
+    with self.assertRaisesRegex(ValueError, 'into another file, episode_1/inf'):
+      minari.load_minari(path)
 
   def test_by_name(self):
     old = os.environ.get('MINARI_DATASETS_PATH')

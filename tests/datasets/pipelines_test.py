@@ -181,6 +181,7 @@ class FingerprintTest(parameterized.TestCase):
     printed, _ = other.communicate()
     self.assertEqual(printed.split()[::-1], found)
 
+  @pytest.mark.long
   def test_the_same_again(self):
     for make in (_walker, *_DIFFERENT[:38]):
       self.assertEqual(

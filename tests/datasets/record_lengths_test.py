@@ -10,7 +10,7 @@ from rlds2reverb.datasets import record_lengths
 
 
 def _interleave(files, cycle_length, block_length):
-  """Returns the records of files in the order in which TensorFlow reads them."""
+  """Returns the records of files in the order that TensorFlow reads them in."""
   return [
       int(length)
       for length in tf.data.Dataset.range(len(files)).interleave(

@@ -9,6 +9,7 @@ import sys
 from absl.testing import parameterized
 import gym
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import loading
@@ -205,6 +206,7 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       recording.record_episodes('CartPole-v1', directory, 1, policy=policy)
     self.assertEmpty(os.listdir(os.path.dirname(directory)))
 
+  @pytest.mark.long
   def test_killed_and_run_again(self):
     directory = self._directory()
     parent = os.path.dirname(directory)

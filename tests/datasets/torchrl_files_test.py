@@ -56,6 +56,17 @@ class FilesTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'must have _len'):
       torchrl_files.read_hdf5(path)
 
+  def test_an_hdf5_file_that_leads_to_another_one(self):
+    folder = self.create_tempdir().full_path
+    writer = torchrl_files.Hdf5Writer(folder)
+    writer.write(_columns(3))
+    writer.close(3)
+    path = f'{folder}/{torchrl_files.HDF5_FILE}'
+    with h5py.File(path, 'a') as file:
+      file['traj_0/extra'] = h5py.ExternalLink('other.hdf5', '/extra')
+    with self.assertRaisesRegex(ValueError, 'into another file, traj_0/extra'):
+      torchrl_files.read_hdf5(path)
+
 
 if __name__ == '__main__':
   tf.test.main()

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import whole
-from tests import ram_files  # pylint: disable=unused-import
+from tests import ram_files  # noqa: F401
 
 _FILES = ('a', 'b', 'MARKER')
 

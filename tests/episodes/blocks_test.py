@@ -4,10 +4,10 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import outlines
 import tensorflow as tf
 
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import outlines
 from tests import golden
 
 _FORMS = (('stacked', golden.stacked), ('nested', golden.nested))

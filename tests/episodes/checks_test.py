@@ -3,6 +3,7 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+
 from rlds2reverb.episodes import checks
 
 

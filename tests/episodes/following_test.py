@@ -1,10 +1,10 @@
 """Tests of blocks that are paired with the step that follows them."""
 
 from absl.testing import parameterized
-from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import following
 import tensorflow as tf
 
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import following
 from tests import golden
 
 

@@ -2,9 +2,9 @@
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.episodes import gathering
 import tensorflow as tf
 
+from rlds2reverb.episodes import gathering
 from tests import contract
 
 
@@ -104,7 +104,10 @@ class TakeWindowsTest(parameterized.TestCase, tf.test.TestCase):
       expected = contract.stack(
           [
               tf.nest.map_structure(
-                  lambda leaf: leaf[np.minimum(start + np.arange(length), count - 1)],  # pylint: disable=cell-var-from-loop
+                  # pylint: disable-next=cell-var-from-loop
+                  lambda leaf: leaf[
+                      np.minimum(start + np.arange(length), count - 1)
+                  ],
                   steps,
               )
               for start in starts

@@ -1,8 +1,9 @@
 """Tests of groups of short episodes with nested steps."""
 
 import numpy as np
-from rlds2reverb.episodes import nested_groups
 import tensorflow as tf
+
+from rlds2reverb.episodes import nested_groups
 
 _UNKNOWN = tf.data.UNKNOWN_CARDINALITY
 

@@ -1,9 +1,10 @@
 """Tests of how episodes are summed up."""
 
 import numpy as np
+import tensorflow as tf
+
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import packs
-import tensorflow as tf
 
 
 def _steps(reward, is_last, is_terminal):

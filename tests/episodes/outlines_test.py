@@ -1,10 +1,10 @@
 """Tests of the outlines of episodes."""
 
 import numpy as np
-from rlds2reverb.episodes import outlines
-from rlds2reverb.episodes import steps as steps_lib
 import tensorflow as tf
 
+from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import steps as steps_lib
 from tests import golden
 
 

@@ -2,11 +2,11 @@
 
 from absl.testing import parameterized
 import numpy as np
+import tensorflow as tf
+
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import pack_blocks
 from rlds2reverb.episodes import packs as packs_lib
-import tensorflow as tf
-
 from tests import golden
 
 _EPISODES = [

@@ -1,8 +1,9 @@
 """Tests of seeds."""
 
 import numpy as np
-from rlds2reverb.episodes import seeds
 import tensorflow as tf
+
+from rlds2reverb.episodes import seeds
 
 
 class ToPairTest(tf.test.TestCase):
@@ -37,6 +38,45 @@ class ToPairTest(tf.test.TestCase):
           ValueError, 'seed must be an integer or two'
       ):
         seeds.to_pair(seed)
+
+
+class FractionsTest(tf.test.TestCase):
+
+  def test_splitmix64(self):
+    # The first number of the reference implementation from the state 0, whose
+    # last step these numbers do without.
+    first = 0xE220A8397B1DCDAF
+    mixed = int(seeds.mix_bits(tf.constant(seeds.GOLDEN, tf.uint64)))
+    self.assertEqual(mixed ^ (mixed >> 31), first)
+    self.assertAllEqual(seeds.fractions(0), (mixed >> 11) / 2**53)
+
+  def test_by_counters_alone(self):
+    rng = np.random.default_rng(0)
+    episodes, steps = rng.integers(0, 1000, [2, 50])
+    found = seeds.fractions(7, episodes, steps)
+    self.assertEqual(found.dtype, tf.float64)
+    for row in (0, 17, 49):
+      alone = seeds.fractions(7, episodes[row : row + 1], steps[row : row + 1])
+      self.assertAllEqual(alone, found[row : row + 1])
+    self.assertAllEqual(tf.function(seeds.fractions)(7, episodes, steps), found)
+
+  def test_uniform_and_independent(self):
+    grid = np.meshgrid(np.arange(200), np.arange(50), indexing='ij')
+    one, other = (seeds.fractions(seed, *grid).numpy() for seed in (-1, 2**70))
+    self.assertAllInRange(one, 0, 1)
+    self.assertLen(np.unique(np.stack([one, other])), 20_000)
+    # The mean of n numbers has the deviation sqrt(1 / 12 / n).
+    for numbers in (one, other, one[0], one[:, 0]):
+      bound = 5 * np.sqrt(1 / 12 / numbers.size)
+      self.assertAllClose(numbers.mean(), 0.5, 0, bound)
+    for first, second in (
+        (one[:, 1:], one[:, :-1]),
+        (one[1:], one[:-1]),
+        (one, other),
+        (one[:50], one[:50].T),
+    ):
+      correlation = np.corrcoef(first.ravel(), second.ravel())[0, 1]
+      self.assertLess(abs(correlation), 5 / np.sqrt(first.size))
 
 
 if __name__ == '__main__':

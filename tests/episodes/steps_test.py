@@ -4,10 +4,10 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.episodes import steps as steps_lib
 import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
 
+from rlds2reverb.episodes import steps as steps_lib
 from tests import golden
 
 _FORMS = (('stacked', golden.stacked), ('nested', golden.nested))

@@ -1,7 +1,10 @@
 """Tests of reading gin bindings; named_mappings_test has those of mappings."""
 
+import sys
+
 from absl.testing import absltest
 import gin
+from tf_agents.environments import suite_gym
 
 from rlds2reverb.fields import bindings
 from rlds2reverb.fields import step_mapping
@@ -51,6 +54,34 @@ class BindingsTest(absltest.TestCase):
           self._arguments('triple', text)
     with self.assertRaises(SyntaxError):
       self._arguments('triple', 'triple.value = = 1')
+
+  def test_no_value_is_evaluated(self):
+    with self.assertRaises(SyntaxError):
+      self._arguments('triple', "triple.value = __import__('os').getpid()")
+
+  def test_a_config_cannot_import_a_module(self):
+    # Registered with gin, by an import of TF-Agents, it would import a module
+    # of this name.
+    folder = self.create_tempdir()
+    folder.create_file('imported_by_config.py', 'raise SystemExit')
+    sys.path.insert(0, folder.full_path)
+    self.addCleanup(sys.path.remove, folder.full_path)
+    text = """
+        triple.value = @suite_gym.load()
+        suite_gym.load.environment_name = 'imported_by_config:Name-v0'
+    """
+    with self.assertRaises(SystemExit):
+      suite_gym.load('imported_by_config:Name-v0')
+    for lines in text, text.split('\n')[1]:
+      with self.assertRaisesRegex(
+          ValueError,
+          r'names suite_gym.load of tf_agents\.environments\.suite_gym\. A',
+      ):
+        self._arguments('triple', lines)
+
+  def test_what_gin_has_itself(self):
+    with self.assertRaisesRegex(ValueError, 'names singleton of gin'):
+      self._arguments('triple', 'triple.value = @singleton()')
 
 
 if __name__ == '__main__':

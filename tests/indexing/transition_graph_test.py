@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb import indexing
@@ -145,6 +146,7 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(list(_paths(tree).values()), [6.0])
 
   @parameterized.parameters(golden.stacked, golden.nested)
+  @pytest.mark.long
   def test_nested_observations_in_map(self, form):
     rng = np.random.default_rng(0)
     episodes = [contract.random_steps(rng, length) for length in (3, 4)]

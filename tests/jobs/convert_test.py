@@ -148,6 +148,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(dates, sorted(set(dates)))
 
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
+  @pytest.mark.long
   def test_an_end_at_any_moment_of_finishing(self, kind):
     plan = self.plan(kind, self.new(), episodes_per_task=4)
     for target, name in (
@@ -167,6 +168,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertIn('2 tasks are done again', '\n'.join(self.said))
     self.assertLen(self._content(plan), {'rlds': 8}.get(kind, 26))
 
+  @pytest.mark.long
   def test_two_workers_with_processes_of_their_own(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
     self.convert(plan, num_workers=2)
@@ -319,6 +321,7 @@ class ConvertTest(job_testing.JobTestCase):
           ),
       )
 
+  @pytest.mark.long
   def test_a_filter_leaves_the_indices_of_bad_episodes_as_they_are(self):
     folder = data_sets.write(self.new('data'), _bad_episodes())
     plan = self.plan(
@@ -392,6 +395,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.convert(at_once)
     self.assertCountEqual(self._content(repair), self._content(at_once))
 
+  @pytest.mark.long
   def test_a_mixture_by_weights(self):
     other = data_sets.numbered(self.new('other'), [3] * 3)
     opened = [

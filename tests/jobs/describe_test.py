@@ -3,17 +3,18 @@
 import os
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import recording
 from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import describe
-from rlds2reverb.jobs.descriptions import text
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs.descriptions import text
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from tests import golden
 from tests.jobs import data_sets
 
@@ -24,6 +25,7 @@ def _kinds(description):
 
 class DescribeSourceTest(tf.test.TestCase):
 
+  @pytest.mark.long
   def test_episodes_have_their_index_in_the_split(self):
     folder = self.create_tempdir().full_path
     episodes = [data_sets.episode(index, 4, discount=0) for index in range(40)]
@@ -79,6 +81,7 @@ class DescribeSourceTest(tf.test.TestCase):
     # The rewards of the second episode, but for its last.
     self.assertEqual(action['columns'][1]['max'], 103)
 
+  @pytest.mark.long
   def test_bounds_of_features_and_of_the_environment(self):
     folder = self.create_tempdir().full_path
     directory = f'{folder}/data'

@@ -15,10 +15,10 @@ from tf_agents.specs import tensor_spec
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay import items
 from rlds2reverb.trajectories import specs
 from tests.jobs import data_sets
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.replay.checkpoint import records
-from tests import ram_files  # pylint: disable=unused-import
+from tests import ram_files  # noqa: F401
 from tests.jobs import job_testing
 
 _FOLDERS = (plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS)

@@ -4,6 +4,7 @@ import os
 from unittest import mock
 
 from absl.testing import absltest
+import pytest
 import tensorflow_datasets as tfds
 import tree
 
@@ -45,6 +46,7 @@ class RldsOutputTest(job_testing.JobTestCase):
           self.convert(plan)
     self.assertEqual(os.listdir(other), ['mine.txt'])
 
+  @pytest.mark.long
   def test_a_task_without_a_valid_episode(self):
     episodes = [data_sets.episode(index, 3) for index in range(3)]
     for step in episodes[1]['steps']:

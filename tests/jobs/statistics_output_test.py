@@ -16,6 +16,7 @@ from tests.jobs import job_testing
 
 class StatisticsOutputTest(job_testing.JobTestCase):
 
+  @pytest.mark.long
   def test_statistics_of_the_valid_episodes(self):
     episodes = [
         data_sets.episode(index, length)

@@ -10,11 +10,12 @@ from tf_agents.replay_buffers import reverb_replay_buffer
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import mixtures
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import replay_buffer
-from rlds2reverb.replay import opening
+from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import recordings
@@ -114,6 +115,20 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
         opening.open_replay_buffer(
             path, reverb_server=server, table_name='none'
         )
+
+  def test_a_checkpoint_of_overlapping_sequences(self):
+    path = self.path('checkpoint')
+    write.write_reverb_checkpoint(
+        sequences.convert_rlds_to_sequences(_data(), 2),
+        path,
+        items_lib.TableItems('parts'),
+    )
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError,
+        "Table 'parts' of the checkpoint .* has parts of episodes.*"
+        'reverb_server=True',
+    ):
+      opening.open_replay_buffer(path)
 
   def test_a_checkpoint_of_several_tables(self):
     path = self.path('checkpoint')

@@ -11,14 +11,12 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 
-from rlds2reverb.replay.checkpoint import records
-
-from rlds2reverb.replay.checkpoint import serve
-
-from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
@@ -160,6 +158,7 @@ class LayoutOfPacksTest(parameterized.TestCase):
   @parameterized.product(
       tables=tuple(_TABLES), groups=('one_group', 'large_2_small_8')
   )
+  @pytest.mark.long
   def test_random_episodes(self, tables, groups):
     _assert_equal_packs(self, 1, 25, _TABLES[tables], groups, [3, 25])
 

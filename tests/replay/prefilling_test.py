@@ -1,6 +1,7 @@
 """Recorded and own experience in one trainer, through a real server."""
 
 import numpy as np
+import pytest
 import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
@@ -72,6 +73,7 @@ class PrefillingTest(tf.test.TestCase):
         testing.CHI_SQUARE_LIMITS[1],
     )
 
+  @pytest.mark.long
   def test_half_recorded_half_own(self):
     client = self._client(testing.TABLE, _OWN)
     self._record(client)

@@ -11,8 +11,8 @@ import pytest
 import reverb
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import items
+from rlds2reverb.replay.checkpoint import write
 from tests.jobs import data_sets
 from tests.scripts import programs
 

@@ -3,9 +3,9 @@
 from absl.testing import parameterized
 import numpy as np
 import reverb
-import rlds2reverb
 import tensorflow as tf
 
+import rlds2reverb
 from rlds2reverb import tokens
 from rlds2reverb import windows
 from tests import contract

@@ -12,12 +12,12 @@ from tf_agents.specs import tensor_spec
 from rlds2reverb import replay
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.training import cql_sac
 from rlds2reverb.training import environments
 from rlds2reverb.training import experience
 from rlds2reverb.training import normalization
 from rlds2reverb.training import recurrent_dqn
+from rlds2reverb.trajectories import rules as rules_lib
 
 _NUM_STEPS = 6
 

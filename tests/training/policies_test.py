@@ -15,7 +15,7 @@ from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
-from rlds2reverb.training import environments  # pylint: disable=unused-import
+from rlds2reverb.training import environments  # noqa: F401
 from rlds2reverb.training import policies
 
 

@@ -6,15 +6,15 @@ from absl.testing import parameterized
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
+from tf_agents.replay_buffers import rlds_to_reverb as original
+
 from rlds2reverb.datasets import flat_arrays
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
-import tensorflow as tf
-from tf_agents.replay_buffers import rlds_to_reverb as original
-
 from tests import golden
 
 _FORMS = tuple(golden.FORMS_AND_PACKS.items())

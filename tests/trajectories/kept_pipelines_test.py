@@ -2,8 +2,9 @@
 
 import gc
 
-from rlds2reverb.trajectories import kept_pipelines
 import tensorflow as tf
+
+from rlds2reverb.trajectories import kept_pipelines
 
 _built = []
 

@@ -1,9 +1,10 @@
 """Tests of what a conversion reports."""
 
 import numpy as np
+import tensorflow as tf
+
 from rlds2reverb.episodes import blocks
 from rlds2reverb.trajectories import report as report_lib
-import tensorflow as tf
 
 
 def _block(episode, step, reward):

@@ -4,12 +4,12 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.trajectories import specs
 import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.trajectories import specs
 from tests import golden
 
 _FORMS = (('stacked', golden.stacked), ('nested', golden.nested))

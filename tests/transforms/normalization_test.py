@@ -108,6 +108,85 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
       )
 
 
+class MaskTest(tf.test.TestCase, parameterized.TestCase):
+  """Against the formulas of Octo and OpenVLA, in numpy."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    rng = np.random.default_rng(1)
+    cls.episodes = []
+    for length in (30, 2, 100):
+      episode = golden.make_episode([1.0] * length, terminal=True)
+      action = rng.normal(3.0, 2.0, (length, 4)).astype(np.float32)
+      action[:, 1] = 5  # never varies
+      action[:, 3] = rng.integers(0, 2, length)  # the gripper
+      cls.episodes.append({**episode, 'action': action})
+    cls.statistics = compute.compute_statistics(
+        golden.stacked(cls.episodes), ['action'], quantiles=[0.01, 0.99]
+    )
+    cls.actions = np.concatenate(
+        [e['action'][:-1] for e in cls.episodes]
+    ).astype(np.float64)
+    cls.mask = np.array([True, True, True, False])
+
+  def _check(self, run, normalize, expected, *, is_clipped=False):
+    for result, episode in zip(run(normalize, self.episodes), self.episodes):
+      action = episode['action']
+      found = result['steps']['action']
+      self.assertEqual(found.dtype, np.float32)
+      self.assertAllClose(found, expected(action), 1e-5, 1e-5)
+      self.assertAllEqual(found[:, 3], action[:, 3])
+      back = normalize.invert({'action': found})['action']
+      inside = np.abs(found) < 1 if is_clipped else found == found
+      self.assertAllClose(
+          np.where(inside, back, 0), np.where(inside, action, 0)
+      )
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_octos_normal(self, run):
+    mean, std = self.actions.mean(0), self.actions.std(0)
+    self._check(
+        run,
+        normalization.normalize_by_mean_std(
+            self.statistics, 'action', mask=self.mask
+        ),
+        lambda x: np.where(self.mask, (x - mean) / (std + 1e-8), x),
+    )
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_openvlas_bounds_q99(self, run):
+    low, high = np.quantile(self.actions, [0.01, 0.99], axis=0)
+
+    def expected(x):
+      scaled = np.clip(2 * (x - low) / (high - low + 1e-8) - 1, -1, 1)
+      constant = self.actions.min(0) == self.actions.max(0)
+      return np.where(constant, 0, np.where(self.mask, scaled, x))
+
+    self._check(
+        run,
+        normalization.normalize_by_quantiles(self.statistics, mask=self.mask),
+        expected,
+        is_clipped=True,
+    )
+
+  def test_bounds_of_one_leaf(self):
+    normalize = normalization.normalize_by_bounds(
+        'x', 0.0, 4.0, mask=[True, False]
+    )
+    x = tf.constant([[1.0, 9.0]])
+    self.assertAllEqual(normalize.transform({'x': x})['x'], [[-0.5, 9]])
+    self.assertAllEqual(normalize.invert({'x': x})['x'], [[4, 9]])
+
+  def test_errors(self):
+    with self.assertRaisesRegex(ValueError, 'mask of x must be bools.*0, 1'):
+      normalization.NormalizeField('x', mask=[0, 1])
+    with self.assertRaisesRegex(ValueError, r'shape \(3,\), which .* \(2,\)'):
+      normalization.NormalizeField('x', mask=[True, False]).transform(
+          {'x': tf.zeros([3])}
+      )
+
+
 class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   @classmethod

@@ -5,9 +5,9 @@ The worked arrays are those of an episode of 6 transitions that terminates.
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb import windows
 import tensorflow as tf
 
+from rlds2reverb import windows
 from tests import contract
 from tests import golden
 

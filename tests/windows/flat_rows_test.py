@@ -1,10 +1,10 @@
 """Tests of rows of many trajectories, and of where each one ends."""
 
 import numpy as np
-from rlds2reverb.windows import flat_rows
-from rlds2reverb.windows import transitions
 import tensorflow as tf
 
+from rlds2reverb.windows import flat_rows
+from rlds2reverb.windows import transitions
 from tests import contract
 
 

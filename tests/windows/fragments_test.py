@@ -2,12 +2,12 @@
 
 from absl.testing import parameterized
 import numpy as np
+import tensorflow as tf
+
 from rlds2reverb.transforms import fields
 from rlds2reverb.windows import fragments
 from rlds2reverb.windows import returns
 from rlds2reverb.windows import transitions
-import tensorflow as tf
-
 from tests import contract
 from tests import golden
 from tests.agents import episodes as agent_episodes

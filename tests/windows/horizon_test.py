@@ -2,12 +2,12 @@
 
 from absl.testing import parameterized
 import numpy as np
+import tensorflow as tf
+
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.windows import horizon
 from rlds2reverb.windows import returns
-import tensorflow as tf
-
 from tests import contract
 from tests import golden
 

@@ -1,8 +1,9 @@
 """Tests of who is there."""
 
 import numpy as np
-from rlds2reverb.windows import presence
 import tensorflow as tf
+
+from rlds2reverb.windows import presence
 
 
 class PresenceTest(tf.test.TestCase):

@@ -2,12 +2,12 @@
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.windows import returns
-from rlds2reverb.windows import transitions
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.windows import returns
+from rlds2reverb.windows import transitions
 from tests import contract
 
 

@@ -4,8 +4,9 @@ import collections
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.windows import rows as rows_lib
 import tensorflow as tf
+
+from rlds2reverb.windows import rows as rows_lib
 
 _Pair = collections.namedtuple('_Pair', ['a', 'b'])
 

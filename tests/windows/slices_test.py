@@ -2,9 +2,9 @@
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.windows import slices
 import tensorflow as tf
 
+from rlds2reverb.windows import slices
 from tests import contract
 from tests import golden
 

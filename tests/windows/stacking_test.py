@@ -2,10 +2,11 @@
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.trajectories import conversion
-from rlds2reverb.windows import stacking
 import tensorflow as tf
 
+from rlds2reverb.trajectories import conversion
+from rlds2reverb.windows import stacking
+from rlds2reverb.windows import transitions
 from tests import contract
 
 
@@ -116,6 +117,114 @@ class ChunkActionsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(
         spec['action'][1], tf.TensorSpec([None, num_actions, 2], tf.float32)
     )
+
+
+class StackAndChunkTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_worked_arrays(self):
+    steps = stacking.stack_and_chunk(contract.B, 2, 2)
+    self.assertAllEqual(
+        steps['observation'], [[10, 10], [10, 11], [11, 12], [12, 13]]
+    )
+    # The actions are 1, 2 and 3.
+    self.assertAllEqual(
+        steps['action'],
+        [
+            [[1, 2], [1, 2]],
+            [[1, 2], [2, 3]],
+            [[2, 3], [3, 3]],
+            [[3, 3], [3, 3]],
+        ],
+    )
+    self.assertAllEqual(
+        steps['action_mask'],
+        [
+            [[0, 0], [1, 1]],
+            [[1, 1], [1, 1]],
+            [[1, 1], [1, 0]],
+            [[1, 0], [0, 0]],
+        ],
+    )
+
+  def test_goal(self):
+    goals = np.array([1, 3, 2, 3])
+    steps = stacking.stack_and_chunk(
+        {**contract.B, 'goal_step': goals}, 2, 2, goal_step='goal_step'
+    )
+    self.assertAllEqual(
+        steps['action_mask'],
+        [
+            [[0, 0], [1, 0]],  # a1 is that of the goal itself
+            [[1, 1], [1, 1]],
+            [[1, 0], [0, 0]],
+            [[1, 0], [0, 0]],
+        ],
+    )
+
+  def test_edges_against_loops_of_octo(self):
+    num_frames, num_actions = 3, 2
+
+    def check(steps, result):
+      actions = [row['action'] for row in contract.transitions(steps)]
+      count = len(actions)
+      if not count:
+        self.assertAllEqual(
+            result['action_mask'], np.zeros([1, num_frames, num_actions])
+        )
+        return
+      # Octo's history of chunks, with the last action repeated.
+      expected = [
+          [
+              [
+                  actions[min(max(frame, 0) + ahead, count - 1)]
+                  for ahead in range(num_actions)
+              ]
+              for frame in range(t - num_frames + 1, t + 1)
+          ]
+          for t in range(count + 1)
+      ]
+      contract.assert_rows(
+          self,
+          result['action'],
+          [
+              contract.stack([contract.stack(chunk) for chunk in chunks])
+              for chunks in expected
+          ],
+      )
+      frames = np.arange(count + 1)[:, None] + np.arange(1 - num_frames, 1)
+      index = frames[..., None] + np.arange(num_actions)
+      self.assertAllEqual(
+          result['action_mask'], (frames[..., None] >= 0) & (index < count)
+      )
+      self.assertAllEqual(result['observation_mask'], frames >= 0)
+
+    spec = contract.check_everywhere(
+        self,
+        lambda steps: stacking.stack_and_chunk(steps, num_frames, num_actions),
+        contract.edge_episodes(num_frames),
+        check,
+    )
+    self.assertEqual(
+        spec['action'][1],
+        tf.TensorSpec([None, num_frames, num_actions, 2], tf.float32),
+    )
+
+  def test_rows_are_those_of_the_steps(self):
+    rows = transitions.transition_rows(contract.B)
+    columns = stacking.stack_and_chunk(rows, 2, 2).columns
+    steps = stacking.stack_and_chunk(contract.B, 2, 2)
+    for name in ('observation', 'action', 'action_mask', 'observation_mask'):
+      self.assertAllEqual(columns[name], steps[name][:-1])
+
+  def test_errors(self):
+    with self.assertRaisesRegex(ValueError, 'no field goal_step'):
+      stacking.stack_and_chunk(contract.B, 2, 2, goal_step='goal_step')
+    with self.assertRaisesRegex(ValueError, "names must be one of.*'mask'"):
+      stacking.stack_and_chunk(contract.B, 2, 2, names={'mask': 'is_real'})
+    named = stacking.stack_and_chunk(
+        contract.B, 2, 2, names={'action_mask': 'is_real'}
+    )
+    self.assertAllEqual(named['is_real'][0], [[0, 0], [1, 1]])
 
 
 class AddedColumnsTest(tf.test.TestCase):

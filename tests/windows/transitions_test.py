@@ -1,9 +1,9 @@
 """Tests of the transition rows of an episode."""
 
 import numpy as np
-from rlds2reverb.windows import transitions
 import tensorflow as tf
 
+from rlds2reverb.windows import transitions
 from tests import contract
 from tests import golden
 

@@ -2,10 +2,10 @@
 
 from absl.testing import parameterized
 import numpy as np
-from rlds2reverb.windows import transitions
-from rlds2reverb.windows import unrolling
 import tensorflow as tf
 
+from rlds2reverb.windows import transitions
+from rlds2reverb.windows import unrolling
 from tests import contract
 
 _SIX = contract.make_steps(range(7), [1, 2, 3, 4, 5, 6], terminal=False)

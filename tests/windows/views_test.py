@@ -3,9 +3,9 @@
 from absl.testing import parameterized
 import gym
 import numpy as np
-from rlds2reverb.windows import views
 import tensorflow as tf
 
+from rlds2reverb.windows import views
 from tests import contract
 from tests import ways
 from tests.agents import episodes as agent_episodes

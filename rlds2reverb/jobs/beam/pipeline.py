@@ -14,7 +14,7 @@ same. So an engine may try anything again, on any worker.
 
 import contextlib
 import os
-from typing import Dict, Iterable, Iterator, Tuple
+from typing import Dict, Iterable, Iterator, Optional, Tuple
 
 import apache_beam as beam
 
@@ -22,6 +22,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import output_kinds
+from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
@@ -114,8 +115,8 @@ class _Step(beam.DoFn):
 
   def __init__(self, folder: str):
     self._folder = folder
-    self._plan = None
-    self._output = None
+    self._plan: Optional[plan_lib.Plan] = None
+    self._output: Optional[outputs.Output] = None
 
   def setup(self):
     # It may be in a process of its own.

@@ -102,8 +102,8 @@ def _picture(draw, name, height=_HEIGHT) -> str:
   # To import matplotlib takes a third of a second, which the processes of a job
   # would spend at their start, without drawing anything.
   # pylint: disable=g-import-not-at-top
-  from matplotlib import figure
   import matplotlib as mpl
+  from matplotlib import figure
 
   with mpl.rc_context(_STYLE):
     drawn = figure.Figure(figsize=(_WIDTH, height), layout='constrained')

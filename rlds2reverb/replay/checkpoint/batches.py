@@ -5,10 +5,10 @@ from typing import Any, Callable, List, NamedTuple, Sequence
 
 import numpy as np
 
-from rlds2reverb.replay.checkpoint import new_checkpoint
-from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import layout as layout_lib
+from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import records as records_lib
 
 
 class WrittenKeys(NamedTuple):

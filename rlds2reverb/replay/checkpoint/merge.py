@@ -6,13 +6,12 @@ import time
 from typing import Dict, Sequence
 
 import numpy as np
-from reverb.cc.checkpointing import checkpoint_pb2
-from reverb.cc import schema_pb2
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay import encoding
+from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay import encoding
 
 
 def merge_reverb_checkpoints(
@@ -54,21 +53,21 @@ def merge_reverb_checkpoints(
   if not directories:
     raise ValueError('There must be a checkpoint to merge.')
   directory = files.expand(directory)
-  directories = [files.expand(path) for path in directories]
-  tables = [records_lib.read_tables(path) for path in directories]
+  folders = [files.expand(path) for path in directories]
+  tables = [records_lib.read_tables(path) for path in folders]
   if overwrite and files.names_in(directory):
     records_lib.read_tables(directory)  # Nothing but a checkpoint is replaced.
-  for path, others in zip(directories[1:], tables[1:]):
-    _check_same_tables(directories[0], tables[0], path, others)
+  for path, others in zip(folders[1:], tables[1:]):
+    _check_same_tables(folders[0], tables[0], path, others)
   names = list(tables[0])
   with new_checkpoint.new_checkpoint(directory, replace=overwrite) as path:
     keys = [
         records_lib.read_keys(each, {name: others[name] for name in names})
-        for each, others in zip(directories, tables)
+        for each, others in zip(folders, tables)
     ]
     chunks, items, of_tables = map(np.concatenate, zip(*keys))
     _copy_records(
-        directories,
+        folders,
         records_lib.CHUNKS,
         path,
         chunks,
@@ -76,7 +75,7 @@ def merge_reverb_checkpoints(
         _content_of_chunk,
     )
     copied = _copy_records(
-        directories, records_lib.ITEMS, path, items, of_tables, _content_of_item
+        folders, records_lib.ITEMS, path, items, of_tables, _content_of_item
     )
     counts = np.bincount(of_tables[copied], minlength=len(names)).tolist()
     counts = dict(zip(names, counts))
@@ -167,13 +166,13 @@ def _digest(content: bytes) -> int:
 
 def _content_of_chunk(record: bytes) -> bytes:
   # A server writes the same numbers in fewer bytes.
-  chunk = schema_pb2.ChunkData.FromString(record)
+  chunk = messages.ChunkData.FromString(record)
   return chunk.SerializeToString(deterministic=True)
 
 
 def _content_of_item(record: bytes) -> bytes:
   # The priority of an item, and when it was inserted, may differ.
-  item = schema_pb2.PrioritizedItem.FromString(record)
+  item = messages.PrioritizedItem.FromString(record)
   return item.flat_trajectory.SerializeToString(deterministic=True)
 
 
@@ -181,7 +180,7 @@ def _check_same_tables(path, tables, other_path, others) -> None:
   """Raises a ValueError if the tables of two checkpoints differ."""
 
   def settings(table):
-    settings = checkpoint_pb2.PriorityTableCheckpoint()
+    settings = messages.PriorityTableCheckpoint()
     settings.CopyFrom(table)
     for count in ('max_size', 'num_deleted_episodes', 'num_unique_samples'):
       settings.ClearField(count)

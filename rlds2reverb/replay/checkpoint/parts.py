@@ -23,10 +23,10 @@ import zlib
 import tensorflow as tf
 
 from rlds2reverb.datasets import whole
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay.checkpoint import batches as batches_lib
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay import frames as frames_lib
 
 INFO = 'part.json'
 FILES = (records_lib.CHUNKS, records_lib.ITEMS)

@@ -1,5 +1,7 @@
 """Starts Reverb servers from checkpoints, and creates their replay buffers."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import socket
@@ -8,11 +10,11 @@ from typing import Any, Dict, Optional, Union
 import weakref
 
 from absl import logging
-import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables as tables_lib
@@ -201,7 +203,7 @@ def _check_whole(server, directory, tables) -> None:
 
 
 def _server_arguments(server) -> Dict[str, Any]:
-  """Returns the arguments of a `ReverbReplayBuffer` that say where to sample."""
+  """Returns the arguments that tell a `ReverbReplayBuffer` where to sample."""
   name = 'server_address' if isinstance(server, str) else 'local_server'
   return {name: server}
 

@@ -16,8 +16,8 @@ from typing import Tuple
 import numpy as np
 import tensorflow as tf
 
-# Wider blocks make fewer levels, and more to add up on each. The top is added up
-# once a batch, and a block once an item.
+# Wider blocks make fewer levels, and more to add up on each. The top is added
+# up once a batch, and a block once an item.
 _BLOCK = 16
 _MAX_TOP = 4096
 _WITHIN = np.arange(_BLOCK)

@@ -2,7 +2,7 @@
 
 import functools
 import numbers
-from typing import Any, Optional, Union
+from typing import Any, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -48,8 +48,8 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
 
   Restore it before the first batch is taken. The first data set of the new
   process goes on where the first one of the old process was, and so on. A batch
-  counts as taken when it comes out of the data set. So whatever takes batches in
-  advance, such as a `prefetch` of the trainer's own, is ahead.
+  counts as taken when it comes out of the data set. So whatever takes batches
+  in advance, such as a `prefetch` of the trainer's own, is ahead.
 
   Attributes:
     store: the frames, which other replay buffers can share.
@@ -123,7 +123,7 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       raise ValueError(f'seed must be an integer from 0 up, but is {seed!r}.')
     if top_episodes is not None:
       checks.check_positive('top_episodes', top_episodes)
-    self._sampler = sampler or samplers.Uniform()
+    self._sampler: samplers.Sampler = sampler or samplers.Uniform()
     items = items_lib.TableItems(
         'items',
         sequence_length=sequence_length,
@@ -132,6 +132,7 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
         priority=priority,
     )
     kwargs = dict(policy_info_fn=policy_info_fn, rules=rules, report=report)
+    self._population: Any
     if capacity is not None:
       self._check_appendable(capacity, directory, top_episodes)
       self._population = _fill(
@@ -143,8 +144,8 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       self._population = population_lib.Population(self.store, top_episodes)
       capacity = self.store.num_frames
     super().__init__(self.store.format.spec, capacity, stateful_dataset=True)
-    self._seed = seed
-    self._worker = worker_index, num_workers
+    self._seed: int = seed
+    self._worker: Tuple[int, int] = worker_index, num_workers
     # How many batches of each data set have come out.
     self._positions = []
     # Whether the sampler suits the data shows here, and not when training

@@ -9,7 +9,7 @@ places, row `r` has place `r % C`.
 
 import io
 import mmap
-from typing import Any, Iterable
+from typing import Any, Iterable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -69,7 +69,7 @@ class FrameRing(tf.train.experimental.PythonState):
           f' capacity, but it is {length}.'
       )
     self.capacity = capacity
-    self.listener = None
+    self.listener: Optional[Any] = None
     self._items = items
     self._planner = plans.Planner([items])
     self._num_rows = capacity + _SPARE_ROWS + length

@@ -13,6 +13,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import seeds as seeds_lib
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import store as store_lib
 
@@ -304,13 +305,8 @@ def _mix(numbers: tf.Tensor, seed: int) -> tf.Tensor:
   Returns:
     int64 `[N]`.
   """
-  mixed = numbers * tf.constant(0x9E3779B97F4A7C15, tf.uint64)
-  mixed += tf.constant(seed, tf.uint64)
-  for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-    mixed = tf.bitwise.bitwise_xor(
-        mixed, tf.bitwise.right_shift(mixed, tf.constant(shift, tf.uint64))
-    )
-    mixed *= tf.constant(factor, tf.uint64)
+  mixed = numbers * tf.constant(seeds_lib.GOLDEN, tf.uint64)
+  mixed = seeds_lib.mix_bits(mixed + tf.constant(seed, tf.uint64))
   mixed = tf.bitwise.right_shift(mixed, tf.constant(1, tf.uint64))
   return tf.cast(mixed, tf.int64)
 

@@ -3,6 +3,7 @@
 import collections
 import threading
 import time
+from typing import Optional
 
 import grpc
 
@@ -49,7 +50,7 @@ class InsertStream:
     self._changed = threading.Condition()
     self._waiting = collections.deque()
     self._is_closing = False
-    self._failure = None
+    self._failure: Optional[str] = None
     self._progress = time.monotonic()
     self._channel = grpc.insecure_channel(
         address,

@@ -3,8 +3,8 @@
 import dataclasses
 import importlib.util
 import os
-import unittest
 from typing import Any, Dict
+import unittest
 
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts

@@ -17,7 +17,7 @@ from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import layout
-from tests import ram_files  # pylint: disable=unused-import
+from tests import ram_files  # noqa: F401
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 from tests.jobs.beam import beam_testing

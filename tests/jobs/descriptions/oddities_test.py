@@ -1,6 +1,7 @@
 """Tests of what is found odd, on episodes that are odd on purpose."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.jobs.descriptions import facts
@@ -94,6 +95,7 @@ class OdditiesTest(tf.test.TestCase):
       self.assertLen(found, count)
     self.assertIn('outside the bounds of me', found[0].message)
 
+  @pytest.mark.long
   def test_dummies_among_encoded_images(self):
     black, white = (
         tf.io.encode_png(

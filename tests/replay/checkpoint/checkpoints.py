@@ -8,9 +8,9 @@ from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing

@@ -1,16 +1,17 @@
 """Tests of reading episodes back from checkpoints."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import episodes
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from tests import golden
-from tests.replay.checkpoint import checkpoints
 from tests import testing
+from tests.replay.checkpoint import checkpoints
 
 
 def _read(path, table=testing.TABLE):
@@ -63,6 +64,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         )
         self._assert_same(_read(path), expected)
 
+  @pytest.mark.long
   def test_what_servers_and_merging_write(self):
     expected = checkpoints.episodes([30, 7, 120])
     path = self.write(

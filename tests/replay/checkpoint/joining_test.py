@@ -8,11 +8,11 @@ import numpy as np
 import reverb
 from reverb.cc import schema_pb2
 
+from rlds2reverb.replay import frames
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import joining
 from rlds2reverb.replay.checkpoint import parts
 from rlds2reverb.replay.checkpoint import records
-from rlds2reverb.replay import frames
-from rlds2reverb.replay import items
 from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints

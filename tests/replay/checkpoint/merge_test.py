@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.trajectories import rules as rules_lib
-from tests.replay.checkpoint import checkpoints
 from tests import testing
+from tests.replay.checkpoint import checkpoints
 
 
 class MergeTest(checkpoints.CheckpointTestCase):

@@ -6,10 +6,10 @@ from absl.testing import absltest
 import numpy as np
 from reverb.cc import schema_pb2
 
-from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay import items
-from tests.replay.checkpoint import checkpoints
+from rlds2reverb.replay.checkpoint import records
 from tests import testing
+from tests.replay.checkpoint import checkpoints
 
 
 class RecordsTest(checkpoints.CheckpointTestCase):

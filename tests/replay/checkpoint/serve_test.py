@@ -9,14 +9,14 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
 from tests import golden
-from tests.replay.checkpoint import checkpoints
 from tests import testing
+from tests.replay.checkpoint import checkpoints
 
 _TABLES = [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 5)]
 

@@ -5,10 +5,10 @@ import os
 from absl.testing import absltest
 import reverb
 
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import split
-from rlds2reverb.replay import items
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 

@@ -122,6 +122,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       (2, 1, 'drop'), (3, 2, 'tile'), (2, 1, 'cross'), (None, 1, 'drop')
   )
+  @pytest.mark.long
   def test_every_dtype(self, length, stride, end):
     rng = np.random.default_rng(0)
     episodes = _many_dtypes(rng, 6)
@@ -190,6 +191,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'no frames can be appended'):
       _Buffer(found, capacity=20)
 
+  @pytest.mark.long
   def test_encoded_images_are_decoded_after_sampling(self):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, [7, 8, 6, 3]).astype(np.uint8)
@@ -962,7 +964,10 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
               'padded_batch',
           ),
           (
-              lambda: whole.as_dataset(num_steps=3, single_deterministic_pass=single),  # pylint: disable=cell-var-from-loop
+              # pylint: disable-next=cell-var-from-loop
+              lambda: whole.as_dataset(
+                  num_steps=3, single_deterministic_pass=single
+              ),
               'all frames of an episode',
           ),
       ):

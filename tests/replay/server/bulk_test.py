@@ -10,13 +10,11 @@ import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
-from rlds2reverb.replay.checkpoint import merge
-
-from rlds2reverb.replay.checkpoint import serve
-
-from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items
+from rlds2reverb.replay.checkpoint import merge
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import rules as rules_lib

@@ -20,10 +20,10 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import push
@@ -653,6 +653,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           episode_id='name',
       )
 
+  @pytest.mark.long
   def test_data_in_another_order(self):
     episodes = _episodes(30)
     ids = [f'episode {index}' for index in range(30)]
@@ -839,6 +840,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       merge.merge_reverb_checkpoints([], merged)
     self.assertEmpty(os.listdir(parent))
 
+  @pytest.mark.long
   def test_overlapping_shards(self):
     episodes = _episodes(12)
     ids = list(range(12))

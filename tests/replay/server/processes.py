@@ -1,4 +1,4 @@
-"""Processes of their own, for servers that can be killed and for their users."""
+"""Processes of their own, for servers that can be killed and their users."""
 
 import os
 import signal

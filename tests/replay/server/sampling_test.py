@@ -13,10 +13,10 @@ import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 
-from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay import importance
 from rlds2reverb.replay import items
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import table_kinds

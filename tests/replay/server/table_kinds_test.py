@@ -9,9 +9,9 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.trajectories import specs

@@ -1,0 +1,187 @@
+"""Statistics of several data sets: of each of them, and of all as one."""
+
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import sketches
+
+
+class MixtureStatistics(NamedTuple):
+  """The statistics of a mixture's data sets.
+
+  Attributes:
+    whole: those of all episodes together. A data set counts by its steps, not
+      by the weight with which it is drawn.
+    by_dataset: those of each data set, by its name.
+  """
+
+  whole: compute.Statistics
+  by_dataset: Dict[str, compute.Statistics]
+
+
+def compute_mixture_statistics(
+    datasets: Mapping[str, tf.data.Dataset],
+    fields: Optional[Sequence[paths.Path]] = None,
+    *,
+    seed: int = 0,
+    **kwargs: Any,
+) -> MixtureStatistics:
+  """Computes the statistics of several data sets, reading each of them once.
+
+  Counts, minima and maxima of the whole are those of one pass over all data
+  sets, and means and deviations differ by rounding. The quantiles are those of
+  a uniform sample of all steps, with the error that `compute_statistics`
+  states; they are exact where the sample holds all steps.
+
+  Args:
+    datasets: RLDS data sets, by their names.
+    fields: the paths of the fields, which must be the same in all of them. By
+      default, those that `compute_statistics` takes.
+    seed: the seed of the samples, a nonnegative int.
+    **kwargs: other arguments of `compute_statistics`.
+
+  Returns:
+    The `MixtureStatistics`.
+
+  Raises:
+    ValueError: as `compute_statistics` does; if there is no data set; or if
+      the fields of two differ in name, dtype or shape.
+  """
+  if not datasets:
+    raise ValueError('There are no data sets to compute the statistics of.')
+  by_dataset = {}
+  whole = first = accumulation = None
+  for number, (name, dataset) in enumerate(datasets.items()):
+    # Each has draws of its own: merged samples must not depend on each other.
+    accumulation = compute.Accumulation(
+        steps_lib.steps_spec(dataset).step, fields, seed=seed + number, **kwargs
+    )
+    leaves = {
+        paths.name_of(keys): f'{spec.dtype.name} {spec.shape}'
+        for keys, spec in accumulation.leaves
+    }
+    first = first or (name, leaves)
+    _check_same(first, (name, leaves))
+    state = accumulation.state_of(dataset)
+    by_dataset[name] = accumulation.statistics(state)
+    whole = (
+        state if whole is None else sketches.merge(whole, state, [seed, number])
+    )
+  return MixtureStatistics(accumulation.statistics(whole), by_dataset)
+
+
+def merge_statistics(
+    statistics: Mapping[str, compute.Statistics],
+) -> compute.Statistics:
+  """Merges statistics that were computed of several data sets before.
+
+  Counts, minima and maxima are those of all data, and means and deviations
+  differ by rounding. Quantiles cannot be had from those of the parts, and are
+  left out: `compute_mixture_statistics` has them.
+
+  Args:
+    statistics: those of each data set, by its name.
+
+  Returns:
+    The statistics of all of them, without quantiles.
+
+  Raises:
+    ValueError: if there are none, or their fields differ in name, dtype or
+      shape.
+  """
+  if not statistics:
+    raise ValueError('There are no statistics to merge.')
+  described = [
+      (
+          name,
+          {
+              path: f'{found.dtype} {found.count.shape}'
+              for path, found in one.fields.items()
+          },
+      )
+      for name, one in statistics.items()
+  ]
+  for one in described:
+    _check_same(described[0], one)
+  parts = list(statistics.values())
+  counts = {
+      name: sum(getattr(part, name) for part in parts)
+      for name in (
+          'num_episodes',
+          'num_steps',
+          'num_transitions',
+          'num_terminal',
+          'num_truncated',
+      )
+  }
+  return compute.Statistics(
+      returns=_merge_field([part.returns for part in parts]),
+      lengths=_merge_field([part.lengths for part in parts]),
+      fields={
+          path: _merge_field([part.fields[path] for part in parts])
+          for path in parts[0].fields
+      },
+      **counts,
+  )
+
+
+def _merge_field(parts) -> compute.FieldStatistics:
+  """Merges the statistics of one field.
+
+  With n numbers in a part, of mean m and deviation s, and N in all, of mean M,
+  the variance is the sum of n * (s**2 + (m - M)**2), divided by N.
+  """
+  counts = np.stack([part.count for part in parts])
+  total = counts.sum(0)
+  # A part without numbers has NaN for its statistics, and no share.
+  share = counts / np.maximum(total, 1)
+  is_empty = counts == 0
+
+  def stack(name, instead):
+    values = np.stack([getattr(part, name) for part in parts])
+    return np.where(is_empty, instead, values)
+
+  means = stack('mean', 0.0)
+  mean = np.sum(share * means, 0)
+  variance = np.sum(share * (stack('std', 0.0) ** 2 + (means - mean) ** 2), 0)
+
+  def or_nan(values):
+    return np.where(total == 0, np.nan, values)
+
+  return compute.FieldStatistics(
+      dtype=parts[0].dtype,
+      mean=or_nan(mean),
+      std=or_nan(np.sqrt(variance)),
+      min=or_nan(stack('min', np.inf).min(0)),
+      max=or_nan(stack('max', -np.inf).max(0)),
+      quantiles={},
+      count=total,
+      not_finite=np.sum([part.not_finite for part in parts], 0),
+  )
+
+
+def _check_same(one, other) -> None:
+  """Raises a ValueError if two data sets differ in the fields that count.
+
+  Args:
+    one: the name of a data set, and a description of each of its fields.
+    other: those of another one.
+  """
+  (name, fields), (other_name, other_fields) = one, other
+  differences = [
+      f'{path}: {fields.get(path, "missing")} in {name}, but'
+      f' {other_fields.get(path, "missing")} in {other_name}'
+      for path in sorted({*fields, *other_fields})
+      if fields.get(path) != other_fields.get(path)
+  ]
+  if differences:
+    raise ValueError(
+        'Statistics of data sets with other fields cannot be merged. Map them'
+        ' to the same fields first, or name the fields that they have in'
+        ' common:\n' + '\n'.join(differences)
+    )

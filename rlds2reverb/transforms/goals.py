@@ -1,0 +1,134 @@
+"""Goals: observations of an episode's future, for each of its steps.
+
+The goal of step t is the observation of a step that is drawn, or the last one.
+An episode of steps 0 to 4, of which 4 is the last:
+
+    strategy          step 0          step 2     step 4 (last)
+    "last"            4               4          4
+    "uniform"         1 to 4          3, 4       4
+    "geometric"       1 to 4          3, 4       4
+
+"geometric" draws how far ahead the goal is, k with the probability
+`(1 - discount) * discount**(k - 1)`, and takes the last step for all that is
+beyond it: the discounted future of a step.
+"""
+
+import dataclasses
+from typing import Optional
+
+import gin
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.transforms import whole_episodes
+
+STRATEGIES = ('uniform', 'last', 'geometric')
+# Which of the random numbers of a step they are.
+_OF_DISTANCE, _OF_CURRENT = 0, 1
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class RelabelGoals(whole_episodes.WholeEpisodeTransform):
+  """Adds to each step a goal that its episode has reached later.
+
+  `"uniform"` draws as OpenVLA, and with `include_current` as Octo, whose
+  `max_goal_distance` is one more than `max_distance`. `"geometric"` and
+  `current_probability` are those of `GCDataset` of OGBench, whose uniform goals
+  come to lie half as often on the next and on the last step.
+
+  A goal is a function of the seed, of the index of the episode in the data set
+  and of the step. In `rlds_data.repeat()` the index goes on, so that every pass
+  has goals of its own. The inverse leaves the goals out.
+
+  Attributes:
+    strategy: `"uniform"`, `"last"` or `"geometric"`, as drawn at the head.
+    discount: of `"geometric"`, between 0 and 1.
+    max_distance: the greatest number of steps between a step and its goal.
+    include_current: whether `"uniform"` draws from the step itself on.
+    current_probability: with which probability the goal is the step itself,
+      whatever the strategy.
+    field: the path of what the goal is of: the observation, or a part of it.
+    goal: the path of the goal. `observation/goal` puts it into the observation,
+      which is what agents see; it is then of the observation without it.
+    goal_step: the path of how many steps the goal is after the first step of
+      its episode, int64 `[T]`.
+    seed: the seed of the draws, an int.
+  """
+
+  strategy: str = 'uniform'
+  discount: Optional[float] = None
+  max_distance: Optional[int] = None
+  include_current: bool = False
+  current_probability: float = 0.0
+  field: paths.Path = rlds.OBSERVATION
+  goal: paths.Path = 'goal'
+  goal_step: paths.Path = 'goal_step'
+  seed: int = 0
+
+  def __post_init__(self):
+    super().__post_init__()
+    checks.check_choice('strategy', self.strategy, STRATEGIES)
+    if self.max_distance is not None:
+      checks.check_positive('max_distance', self.max_distance)
+    is_geometric = self.strategy == 'geometric'
+    if is_geometric != (self.discount is not None) or (
+        is_geometric and not 0 < self.discount < 1
+    ):
+      raise ValueError(
+          'strategy="geometric", and no other, needs a discount between 0 and'
+          f' 1, but strategy={self.strategy!r} has discount={self.discount}.'
+      )
+    if self.include_current and self.strategy != 'uniform':
+      raise ValueError(
+          'include_current is for strategy="uniform". With others, give the'
+          ' current_probability.'
+      )
+    if not 0 <= self.current_probability <= 1:
+      raise ValueError(
+          'current_probability must lie in [0, 1], but is'
+          f' {self.current_probability}.'
+      )
+
+  @property
+  def draws(self) -> bool:
+    return self.strategy != 'last' or self.current_probability > 0
+
+  def transform_rows(self, steps, rows):
+    row = self._goal_rows(rows)
+    goal = gathering.take(paths.get(steps, self.field), row)
+    steps = paths.insert(steps, paths.split(self.goal), goal)
+    return paths.insert(steps, paths.split(self.goal_step), row - rows.first)
+
+  def invert(self, steps):
+    for path in (self.goal, self.goal_step):
+      if paths.contains(steps, path):
+        steps = paths.remove(steps, paths.find(steps, path))
+    return steps
+
+  def _goal_rows(self, rows: whole_episodes.EpisodeRows) -> tf.Tensor:
+    last = rows.last
+    if self.max_distance is not None:
+      last = tf.minimum(last, rows.row + self.max_distance)
+    if self.strategy == 'last':
+      drawn = last
+    elif self.strategy == 'uniform':
+      low = rows.row if self.include_current else tf.minimum(rows.row + 1, last)
+      count = tf.cast(last - low + 1, tf.float64)
+      ahead = rows.fractions(self.seed, _OF_DISTANCE) * count
+      # A product may be rounded up to the count itself.
+      drawn = tf.minimum(low + tf.cast(ahead, tf.int64), last)
+    else:
+      fraction = rows.fractions(self.seed, _OF_DISTANCE)
+      beyond = tf.math.log1p(-fraction) / tf.math.log(
+          tf.constant(self.discount, tf.float64)
+      )
+      beyond = tf.minimum(beyond, tf.cast(last - rows.row, tf.float64))
+      drawn = tf.minimum(rows.row + 1 + tf.cast(beyond, tf.int64), last)
+    if not self.current_probability:
+      return drawn
+    is_current = rows.fractions(self.seed, _OF_CURRENT)
+    return tf.where(is_current < self.current_probability, rows.row, drawn)

@@ -1,0 +1,178 @@
+"""Transforms of the gripper's numbers in an action.
+
+An absolute command is 1 where the gripper is to be open and 0 where it is to be
+closed, as in Octo and OpenVLA, whose functions of like names these follow. The
+action of an episode's last step has no meaning: it decides nothing, and becomes
+the command before it.
+"""
+
+import dataclasses
+from typing import Optional
+
+import gin
+import tensorflow as tf
+
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import vectors
+from rlds2reverb.transforms import whole_episodes
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
+  """Makes absolute commands that pass between 0 and 1 either 0 or 1.
+
+  What lies between is on the way to the next command that is clear, and becomes
+  that one. Where no clear one follows, it becomes the last command of the
+  episode, as Octo has it, which is not binary:
+
+      action     .02  .5  .98  .7   .4 (last step)
+      result      0    1   1   .7   .7
+
+  It has no inverse: `invert` returns what it is given.
+
+  Attributes:
+    field: the path of the leaf of floats, such as `action`.
+    index: which number of its last axis is the gripper's, counted from the end
+      where it is below 0; None if the field is that number itself.
+    closed_below: commands below it are 0.
+    open_above: commands above it are 1.
+  """
+
+  field: paths.Path = rlds.ACTION
+  index: Optional[int] = -1
+  closed_below: float = 0.05
+  open_above: float = 0.95
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.closed_below <= self.open_above:
+      raise ValueError(
+          'closed_below must not be above open_above, but they are'
+          f' {self.closed_below} and {self.open_above}.'
+      )
+
+  def transform_rows(self, steps, rows):
+    def binarize(command):
+      is_open = command > self.open_above
+      is_clear = is_open | (command < self.closed_below)
+      row = rows.last_action()
+      clear = whole_episodes.nearest_marked(
+          is_clear & (rows.row <= row), rows, backward=False
+      )
+      clear = tf.gather(clear, tf.minimum(rows.row, row))
+      made = tf.where(
+          clear >= 0,
+          tf.cast(tf.gather(is_open, tf.maximum(clear, 0)), command.dtype),
+          tf.gather(command, row),
+      )
+      # An episode of one step has no action.
+      return tf.where(rows.first == rows.last, command, made)
+
+    return vectors.map_one(
+        binarize, steps, self.field, self.index, num_leading=1
+    )
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
+  """Makes absolute commands of relative ones: +1 closes, -1 opens, 0 stays.
+
+  What the gripper was before the first command is taken to be its opposite.
+  Where an episode has no command, it is open:
+
+      relative    0   1   0   0  -1   0 (last step)
+      absolute    1   0   0   0   1   1
+
+  The inverse needs the command before: see `relative_command`. `invert` returns
+  what it is given.
+
+  Attributes:
+    field: the path of the leaf of floats, such as `action`.
+    index: which number of its last axis is the gripper's, counted from the end
+      where it is below 0; None if the field is that number itself.
+    threshold: commands between this and its negative count as 0.
+  """
+
+  field: paths.Path = rlds.ACTION
+  index: Optional[int] = -1
+  threshold: float = 0.1
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.threshold >= 0:
+      raise ValueError(f'threshold must be 0 or more, but is {self.threshold}.')
+
+  def transform_rows(self, steps, rows):
+    def to_absolute(command):
+      opens = command < -self.threshold
+      is_command = (opens | (command > self.threshold)) & (rows.row < rows.last)
+      before, after = (
+          whole_episodes.nearest_marked(is_command, rows, backward=backward)
+          for backward in (True, False)
+      )
+      is_open = tf.where(
+          before >= 0,
+          tf.gather(opens, tf.maximum(before, 0)),
+          ~tf.gather(opens, tf.maximum(after, 0)) | (after < 0),
+      )
+      return tf.cast(is_open, command.dtype)
+
+    return vectors.map_one(
+        to_absolute, steps, self.field, self.index, num_leading=1
+    )
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class InvertGripper(base.EpisodeTransform):
+  """Replaces the gripper's command `x` by `1 - x`; so does the inverse.
+
+  Attributes:
+    field: the path of the leaf of floats, such as `action`.
+    index: which number of its last axis is the gripper's, counted from the end
+      where it is below 0; None if the field is that number itself.
+  """
+
+  is_step_wise = True
+
+  field: paths.Path = rlds.ACTION
+  index: Optional[int] = -1
+
+  def transform(self, steps):
+    return vectors.map_one(
+        lambda command: 1 - command, steps, self.field, self.index
+    )
+
+  def invert(self, steps):
+    if not paths.contains(steps, self.field):
+      return steps
+    return self.transform(steps)
+
+
+def relative_command(absolute: tf.Tensor, previous: tf.Tensor) -> tf.Tensor:
+  """Returns the relative command that leads to an absolute one.
+
+  It undoes `RelativeToAbsoluteGripper` where a policy is deployed.
+
+  Args:
+    absolute: the policy's command, floats of any shape, from 0 (closed) to 1
+      (open). From 0.5 up it counts as open.
+    previous: the one before, of the same shape; at the start of an episode,
+      what the gripper is.
+
+  Returns:
+    +1 where the gripper is to close, -1 where it is to open, and 0 where it
+    stays, in the dtype of `absolute`.
+  """
+  absolute, previous = map(tf.convert_to_tensor, (absolute, previous))
+  for name, command in (('absolute', absolute), ('previous', previous)):
+    if not command.dtype.is_floating:
+      raise ValueError(f'{name} must be floats, but is {command.dtype.name}.')
+  closed, was_closed = (
+      tf.cast(command < 0.5, absolute.dtype) for command in (absolute, previous)
+  )
+  return closed - was_closed

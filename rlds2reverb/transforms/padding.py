@@ -1,0 +1,121 @@
+"""Padding of vectors to a width that several data sets have in common."""
+
+import dataclasses
+from typing import Dict, Mapping, Optional
+
+import gin
+import tensorflow as tf
+
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import vectors
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class PadField(base.EpisodeTransform):
+  """Pads a vector with zeros on the right, and adds a mask, as Octo does.
+
+      action, size=2, width=4      a b 0 0
+      action_pad_mask              T T F F
+
+  The inverse cuts the zeros off, and leaves the mask out.
+
+  Attributes:
+    field: the path of the leaf, numbers `[..., size]`.
+    size: how many numbers the data has.
+    width: how many come out.
+    mask: the path of the mask, bool `[..., width]`, True where a number is
+      real. By default that of the field with `_pad_mask` behind it.
+  """
+
+  is_step_wise = True
+
+  field: paths.Path
+  size: int
+  width: int
+  mask: Optional[paths.Path] = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not 0 < self.size <= self.width:
+      raise ValueError(
+          f'{paths.name_of(self.field)} cannot be padded from size={self.size}'
+          f' to width={self.width}.'
+      )
+
+  def transform(self, steps):
+    leaf = self._leaf(steps, self.size)
+    missing = self.width - self.size
+    padded = tf.pad(leaf, [[0, 0]] * (leaf.shape.rank - 1) + [[0, missing]])
+    mask = tf.broadcast_to(tf.range(self.width) < self.size, tf.shape(padded))
+    steps = paths.map_leaves(lambda *_: padded, steps, self.field)
+    return paths.insert(steps, self._mask_keys(), mask)
+
+  def invert(self, steps):
+    if not paths.contains(steps, self.field):
+      return steps
+    leaf = self._leaf(steps, self.width)
+    steps = paths.map_leaves(
+        lambda *_: leaf[..., : self.size], steps, self.field
+    )
+    if paths.contains(steps, self._mask_keys()):
+      steps = paths.remove(steps, self._mask_keys())
+    return steps
+
+  def _leaf(self, steps, width):
+    leaf = paths.get(steps, self.field)
+    name = paths.name_of(self.field)
+    if tf.nest.is_nested(leaf):
+      raise ValueError(
+          f'{name} must be one leaf, but has several:'
+          f' {sorted(paths.leaves(leaf))}.'
+      )
+    leaf = tf.convert_to_tensor(leaf)
+    if vectors.width_of(name, leaf) != width:
+      raise ValueError(
+          f'{name} must have {width} numbers, but has {leaf.shape[-1]}.'
+      )
+    return leaf
+
+  def _mask_keys(self):
+    if self.mask is not None:
+      return paths.split(self.mask)
+    *above, last = paths.split(self.field)
+    return (*above, f'{last}_pad_mask')
+
+
+def pad_to_common_width(
+    datasets: Mapping[str, tf.data.Dataset],
+    field: paths.Path = rlds.ACTION,
+    width: Optional[int] = None,
+) -> Dict[str, PadField]:
+  """Returns the transforms that pad a field to one width in all data sets.
+
+  Args:
+    datasets: RLDS data sets, by their names.
+    field: the path of a leaf, a vector of numbers a step in each of them.
+    width: the width that comes out; by default the largest that there is.
+
+  Returns:
+    A `PadField` for each data set, by its name. Where the policy is deployed,
+    the inverse of the one of its robot gives the robot's own numbers.
+
+  Raises:
+    ValueError: if a data set has no such field, or it is no vector of numbers
+      of a known size, or is wider than `width`.
+  """
+  sizes = {}
+  for name, dataset in datasets.items():
+    spec = paths.get(steps_lib.steps_spec(dataset).step, field)
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank != 1:
+      raise ValueError(
+          f'{paths.name_of(field)} of the data set {name} must be a vector, but'
+          f' its spec is {spec}.'
+      )
+    sizes[name] = vectors.width_of(paths.name_of(field), spec)
+  if width is None:
+    width = max(sizes.values(), default=0)
+  return {name: PadField(field, size, width) for name, size in sizes.items()}

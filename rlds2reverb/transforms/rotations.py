@@ -1,0 +1,304 @@
+"""Rotations in the forms that data sets have them, and from one to another.
+
+A rotation is a vector of numbers `[..., n]` of one of these representations,
+all of them for the same matrix R, which turns column vectors: `R @ v`.
+
+    representation          n   numbers
+    "quaternion_xyzw"       4   x, y, z, w, as in SciPy and ROS
+    "quaternion_wxyz"       4   w, x, y, z, as in MuJoCo
+    "axis_angle"            3   the axis times the angle, a rotation vector
+    "euler_xyz"             3   angles about the fixed axes x, y and z in turn:
+                                R = Rz(c) @ Ry(b) @ Rx(a), roll, pitch and yaw
+    "euler_XYZ"             3   angles about the axes as they turn:
+                                R = Rx(a) @ Ry(b) @ Rz(c)
+    "rotation_6d"           6   the first two columns of R, one after the other,
+                                of Zhou et al. (2019)
+    "rotation_6d_rows"      6   its first two rows, as in PyTorch3D
+    "matrix"                9   R, row by row
+
+Euler angles may be of any order of three axes: `euler_zyx`, `euler_ZYX` and so
+on, with the letters of `scipy.spatial.transform.Rotation.from_euler`. Angles
+are radians. Numbers that come out are of one form: quaternions have `w >= 0`,
+an axis-angle is at most pi long, the second Euler angle lies in [-pi/2, pi/2],
+and where it is at an end, the third one is 0.
+
+Quaternions, 6D vectors and matrices are made orthonormal first. What has no
+direction, such as zeros in the place of a quaternion, has no rotation; it gives
+finite numbers without a meaning.
+"""
+
+import itertools
+from typing import Callable, Dict, NamedTuple, Tuple
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+
+_AXES = 'xyz'
+# Below it, the quotient of an angle and its sine is that of a series.
+_SMALL = 1e-6
+# Where the cosine of the second Euler angle is below it, the other two turn
+# about one axis. It is that of SciPy.
+_GIMBAL_LOCK = 1e-7
+
+
+def convert(
+    rotations: tf.Tensor, source: str, target: str, name: str = 'rotations'
+) -> tf.Tensor:
+  """Converts rotations from one representation to another.
+
+  Args:
+    rotations: floats `[..., n]`.
+    source: their representation, one of those at the head of this module.
+    target: the representation that comes out.
+    name: what they are called, for the message of an error.
+
+  Returns:
+    The same rotations, `[..., m]`, in the dtype of `rotations`. The work is
+    done in float64.
+
+  Raises:
+    ValueError: if there is no such representation, or `rotations` are not
+      floats of its size.
+  """
+  rotations = tf.convert_to_tensor(rotations)
+  matrix = to_matrix(rotations, source, name)
+  return tf.cast(from_matrix(matrix, target), rotations.dtype)
+
+
+def to_matrix(
+    rotations: tf.Tensor, source: str, name: str = 'rotations'
+) -> tf.Tensor:
+  """Returns the rotation matrices, float64 `[..., 3, 3]`.
+
+  Args:
+    rotations: floats `[..., n]`.
+    source: their representation.
+    name: what they are called, for the message of an error.
+
+  Raises:
+    ValueError: as `convert` does.
+  """
+  representation = _representation(source)
+  rotations = tf.convert_to_tensor(rotations)
+  size = representation.size
+  if (
+      not rotations.dtype.is_floating
+      or not rotations.shape.rank
+      or rotations.shape[-1] != size
+  ):
+    raise ValueError(
+        f'{name} must be floats [..., {size}] of the representation {source},'
+        f' but are {rotations.dtype.name} {rotations.shape}.'
+    )
+  return representation.to_matrix(tf.cast(rotations, tf.float64))
+
+
+def from_matrix(matrix: tf.Tensor, target: str) -> tf.Tensor:
+  """Returns the representation of rotation matrices.
+
+  Args:
+    matrix: float64 `[..., 3, 3]`, orthonormal.
+    target: the representation that comes out.
+
+  Returns:
+    float64 `[..., n]`.
+
+  Raises:
+    ValueError: if there is no such representation.
+  """
+  return _representation(target).from_matrix(matrix)
+
+
+def size_of(representation: str) -> int:
+  """Returns how many numbers a representation has.
+
+  Raises:
+    ValueError: if there is no such representation.
+  """
+  return _representation(representation).size
+
+
+class _Representation(NamedTuple):
+  size: int
+  to_matrix: Callable[[tf.Tensor], tf.Tensor]
+  from_matrix: Callable[[tf.Tensor], tf.Tensor]
+
+
+def _representation(name: str) -> _Representation:
+  checks.check_choice('A representation of rotations', name, _REPRESENTATIONS)
+  return _REPRESENTATIONS[name]
+
+
+def _stack_rows(matrix_rows) -> tf.Tensor:
+  """Returns a matrix `[..., R, C]` of rows of its numbers `[...]`."""
+  return tf.stack([tf.stack(row, -1) for row in matrix_rows], -2)
+
+
+def _unit(vectors: tf.Tensor) -> tf.Tensor:
+  return tf.math.divide_no_nan(
+      vectors, tf.norm(vectors, axis=-1, keepdims=True)
+  )
+
+
+def _quaternion_to_matrix(quaternion: tf.Tensor) -> tf.Tensor:
+  """Returns the matrix of quaternions x, y, z, w."""
+  x, y, z, w = tf.unstack(_unit(quaternion), axis=-1)
+  return _stack_rows(
+      [
+          [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+          [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+          [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+      ]
+  )
+
+
+def _matrix_to_quaternion(matrix: tf.Tensor) -> tf.Tensor:
+  """Returns quaternions x, y, z, w, with `w >= 0`."""
+  (a, b, c), (d, e, f), (g, h, i) = (
+      tf.unstack(row, axis=-1) for row in tf.unstack(matrix, axis=-2)
+  )
+  # Each row is the quaternion times four times one of its numbers. The row of
+  # the largest one is the most exact.
+  rows = _stack_rows(
+      [
+          [1 + a - e - i, b + d, c + g, h - f],
+          [b + d, 1 - a + e - i, f + h, c - g],
+          [c + g, f + h, 1 - a - e + i, d - b],
+          [h - f, c - g, d - b, 1 + a + e + i],
+      ]
+  )
+  largest = tf.argmax(tf.linalg.diag_part(rows), axis=-1)
+  found = _unit(tf.gather(rows, largest, batch_dims=largest.shape.rank))
+  return tf.where(found[..., 3:] < 0, -found, found)
+
+
+def _reversed_quaternion_to_matrix(quaternion: tf.Tensor) -> tf.Tensor:
+  return _quaternion_to_matrix(tf.roll(quaternion, -1, axis=-1))
+
+
+def _matrix_to_reversed_quaternion(matrix: tf.Tensor) -> tf.Tensor:
+  return tf.roll(_matrix_to_quaternion(matrix), 1, axis=-1)
+
+
+def _axis_angle_to_matrix(vector: tf.Tensor) -> tf.Tensor:
+  angle = tf.norm(vector, axis=-1, keepdims=True)
+  is_small = angle < _SMALL
+  large = tf.where(is_small, tf.ones_like(angle), angle)
+  # sin(angle / 2) / angle
+  factor = tf.where(is_small, 0.5 - angle**2 / 48, tf.sin(large / 2) / large)
+  return _quaternion_to_matrix(
+      tf.concat([vector * factor, tf.cos(angle / 2)], -1)
+  )
+
+
+def _matrix_to_axis_angle(matrix: tf.Tensor) -> tf.Tensor:
+  quaternion = _matrix_to_quaternion(matrix)
+  vector, w = quaternion[..., :3], quaternion[..., 3:]
+  sine = tf.norm(vector, axis=-1, keepdims=True)
+  is_small = sine < _SMALL
+  large = tf.where(is_small, tf.ones_like(sine), sine)
+  angle = 2 * tf.atan2(large, w)
+  return vector * tf.where(is_small, 2 + sine**2 / 3, angle / large)
+
+
+def _columns_to_matrix(numbers: tf.Tensor) -> tf.Tensor:
+  """Makes two vectors orthonormal, and adds the third, as columns."""
+  first = _unit(numbers[..., :3])
+  second = numbers[..., 3:]
+  second = _unit(
+      second - tf.reduce_sum(first * second, -1, keepdims=True) * first
+  )
+  return tf.stack([first, second, tf.linalg.cross(first, second)], -1)
+
+
+def _matrix_to_columns(matrix: tf.Tensor) -> tf.Tensor:
+  return tf.concat([matrix[..., :, 0], matrix[..., :, 1]], -1)
+
+
+def _rows_to_matrix(numbers: tf.Tensor) -> tf.Tensor:
+  return tf.linalg.matrix_transpose(_columns_to_matrix(numbers))
+
+
+def _matrix_to_rows(matrix: tf.Tensor) -> tf.Tensor:
+  return _matrix_to_columns(tf.linalg.matrix_transpose(matrix))
+
+
+def _numbers_to_matrix(numbers: tf.Tensor) -> tf.Tensor:
+  """Returns the rotation matrices nearest to matrices of 9 numbers."""
+  shape = tf.concat([tf.shape(numbers)[:-1], [3, 3]], 0)
+  matrix = tf.reshape(numbers, shape)
+  matrix = tf.ensure_shape(matrix, numbers.shape[:-1] + [3, 3])
+  _, u, v = tf.linalg.svd(matrix)
+  sign = tf.sign(tf.linalg.det(u) * tf.linalg.det(v))
+  ones = tf.ones_like(sign)
+  flip = tf.stack([ones, ones, sign], -1)[..., tf.newaxis, :]
+  return tf.matmul(u * flip, v, transpose_b=True)
+
+
+def _matrix_to_numbers(matrix: tf.Tensor) -> tf.Tensor:
+  return tf.concat(tf.unstack(matrix, axis=-2), -1)
+
+
+def _turn(axis: int, angle: tf.Tensor) -> tf.Tensor:
+  """Returns the matrix of a turn about one of the axes, `[..., 3, 3]`."""
+  cosine, sine = tf.cos(angle), tf.sin(angle)
+  rows = [[tf.zeros_like(angle)] * 3 for _ in range(3)]
+  following, before = (axis + 1) % 3, (axis + 2) % 3
+  rows[axis][axis] = tf.ones_like(angle)
+  rows[following][following] = rows[before][before] = cosine
+  rows[before][following], rows[following][before] = sine, -sine
+  return _stack_rows(rows)
+
+
+def _euler(order: str, is_fixed: bool) -> _Representation:
+  """Returns Euler angles about fixed axes, or about axes as they turn."""
+  # Turns about fixed axes are those about turning ones in the other order.
+  axes = [_AXES.index(letter) for letter in order]
+  i, j, k = reversed(axes) if is_fixed else axes
+  sign = 1.0 if (j - i) % 3 == 1 else -1.0
+
+  def in_order(angles) -> Tuple[tf.Tensor, ...]:
+    return tuple(reversed(angles) if is_fixed else angles)
+
+  def angles_to_matrix(angles):
+    a, b, c = in_order(tf.unstack(angles, axis=-1))
+    return _turn(i, a) @ _turn(j, b) @ _turn(k, c)
+
+  def matrix_to_angles(r):
+    cosine = tf.math.sqrt(r[..., i, i] ** 2 + r[..., i, j] ** 2)
+    is_locked = cosine < _GIMBAL_LOCK
+    first = tf.atan2(-sign * r[..., j, k], r[..., k, k])
+    second = tf.atan2(sign * r[..., i, k], cosine)
+    third = tf.atan2(-sign * r[..., i, j], r[..., i, i])
+    zero = tf.zeros_like(first)
+    if is_fixed:
+      locked = zero, tf.atan2(sign * r[..., j, i], r[..., j, j])
+    else:
+      locked = tf.atan2(sign * r[..., k, j], r[..., j, j]), zero
+    first = tf.where(is_locked, locked[0], first)
+    third = tf.where(is_locked, locked[1], third)
+    return tf.stack(in_order((first, second, third)), -1)
+
+  return _Representation(3, angles_to_matrix, matrix_to_angles)
+
+
+_REPRESENTATIONS: Dict[str, _Representation] = {
+    'quaternion_xyzw': _Representation(
+        4, _quaternion_to_matrix, _matrix_to_quaternion
+    ),
+    'quaternion_wxyz': _Representation(
+        4, _reversed_quaternion_to_matrix, _matrix_to_reversed_quaternion
+    ),
+    'axis_angle': _Representation(
+        3, _axis_angle_to_matrix, _matrix_to_axis_angle
+    ),
+    'rotation_6d': _Representation(6, _columns_to_matrix, _matrix_to_columns),
+    'rotation_6d_rows': _Representation(6, _rows_to_matrix, _matrix_to_rows),
+    'matrix': _Representation(9, _numbers_to_matrix, _matrix_to_numbers),
+    **{
+        f'euler_{order if is_fixed else order.upper()}': _euler(order, is_fixed)
+        for order in map(''.join, itertools.permutations(_AXES))
+        for is_fixed in (True, False)
+    },
+}

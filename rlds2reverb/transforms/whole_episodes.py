@@ -1,0 +1,192 @@
+"""Transforms for which a step depends on the other steps of its episode.
+
+They are written once, for the steps of any number of whole episodes that stand
+one after the other, and tell the episodes apart by `EpisodeRows`:
+
+    episodes          A  A  A  A   B  B
+    row               0  1  2  3   4  5
+    first             0  0  0  0   4  4
+    last              3  3  3  3   5  5
+    episode_index     7  7  7  7   8  8
+
+So many short episodes are transformed at a time, and a single one is the case
+of one episode.
+"""
+
+import abc
+from typing import Any, Dict, NamedTuple, Optional
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import seeds
+from rlds2reverb.transforms import base
+
+
+class EpisodeRows(NamedTuple):
+  """The episode of each row, all of them int64 `[N]`, as drawn above.
+
+  Attributes:
+    row: the row itself.
+    first: the row of the first step of its episode.
+    last: the row of the last step of its episode. The action, reward and
+      discount of that step have no meaning.
+    episode_index: the index of the episode in the data set.
+  """
+
+  row: tf.Tensor
+  first: tf.Tensor
+  last: tf.Tensor
+  episode_index: tf.Tensor
+
+  def next(self) -> tf.Tensor:
+    """Returns the row of the next step; the last step is followed by itself."""
+    return tf.minimum(self.row + 1, self.last)
+
+  def last_action(self) -> tf.Tensor:
+    """Returns the row of the last action that has a meaning.
+
+    Of an episode of one step, which has no such action, it is that step.
+    """
+    return tf.maximum(self.last - 1, self.first)
+
+  def fractions(self, seed: int, draw: int = 0) -> tf.Tensor:
+    """Returns a random number in [0, 1) for each row, float64 `[N]`.
+
+    Args:
+      seed: an int.
+      draw: which of the random numbers of a step it is.
+    """
+    return seeds.fractions(
+        seed,
+        self.episode_index,
+        self.row - self.first,
+        tf.fill(tf.shape(self.row), tf.constant(draw, tf.int64)),
+    )
+
+
+class WholeEpisodeTransform(base.EpisodeTransform):
+  """The base of transforms that look at the other steps of an episode.
+
+  A transform of your own needs only `transform_rows`. One that draws random
+  numbers sets `draws` to True in its body, and draws with `rows.fractions`.
+  """
+
+  def __call__(
+      self, episode: Dict[str, Any], episode_index: Optional[Any] = None
+  ) -> Dict[str, Any]:
+    """Transforms one episode, for example in `rlds_data.map(transform)`.
+
+    Args:
+      episode: an RLDS episode, with nested or stacked steps.
+      episode_index: the index of the episode in the data set, an integer or
+        int64 `[]`, which a transform that draws needs: by it, each episode
+        draws numbers of its own. `rlds_data.enumerate()` gives it.
+
+    Returns:
+      The episode with its steps transformed and stacked, `[T, ...]`.
+
+    Raises:
+      ValueError: if `episode` is no episode, if the index is missing, or as
+        `transform_rows` does.
+    """
+    episode = base.stack_episode(episode)
+    steps = self.transform(episode[rlds.STEPS], episode_index)
+    return {**episode, rlds.STEPS: steps}
+
+  @property
+  def takes_packs(self) -> bool:
+    return True
+
+  def transform_each(
+      self, pack: packs.Pack, episode_index: Any = None
+  ) -> Dict[str, Any]:
+    return self.transform_rows(
+        pack.steps, self._rows(pack.row_splits, episode_index)
+    )
+
+  def transform(
+      self, steps: Dict[str, Any], episode_index: Optional[Any] = None
+  ) -> Dict[str, Any]:
+    """Transforms the stacked steps of one whole episode, `[T, ...]`.
+
+    Args:
+      steps: a dict of stacked steps.
+      episode_index: see `__call__`.
+
+    Returns:
+      The transformed dict.
+
+    Raises:
+      ValueError: as `__call__` does.
+    """
+    num_rows = gathering.num_rows(steps)
+    return self.transform_rows(
+        steps, self._rows(tf.stack([0 * num_rows, num_rows]), episode_index)
+    )
+
+  @abc.abstractmethod
+  def transform_rows(
+      self, steps: Dict[str, Any], rows: EpisodeRows
+  ) -> Dict[str, Any]:
+    """Transforms the steps of whole episodes, one after the other.
+
+    Args:
+      steps: a dict of stacked steps, `[N, ...]`.
+      rows: the episode of each of them.
+
+    Returns:
+      The transformed dict, with as many rows.
+
+    Raises:
+      ValueError: if a field that the transform uses is missing or does not fit.
+    """
+
+  def _rows(self, row_splits, episode_index) -> EpisodeRows:
+    if episode_index is None:
+      if self.draws:
+        raise ValueError(
+            f'{type(self).__name__} draws other numbers for each episode, but'
+            ' episode_index is missing. Use transform_episodes, which counts'
+            ' the episodes, or rlds_data.enumerate().map(lambda index, episode:'
+            ' transform(episode, index)).'
+        )
+      episode_index = 0
+    episode = packs.episode_of_rows(row_splits)
+    return EpisodeRows(
+        tf.range(row_splits[-1]),
+        tf.gather(row_splits, episode),
+        tf.gather(row_splits, episode + 1) - 1,
+        episode + tf.cast(episode_index, tf.int64),
+    )
+
+
+def nearest_marked(
+    marked: tf.Tensor, rows: EpisodeRows, *, backward: bool
+) -> tf.Tensor:
+  """Finds the nearest marked row of the same episode, the row itself included.
+
+      marked       F  T  F  F  T
+      backward    -1  1  1  1  4
+      forward      1  1  4  4  4
+
+  Args:
+    marked: bool `[N]`.
+    rows: the episode of each row.
+    backward: whether to look at the rows before, or else at those after.
+
+  Returns:
+    int64 `[N]`, -1 where there is none.
+  """
+  found = tf.where(marked)[:, 0]
+  side = 'right' if backward else 'left'
+  place = tf.searchsorted(found, rows.row, side, tf.int64)
+  # A row that is not there stands at either end.
+  nowhere = tf.constant([-1], tf.int64)
+  nearest = tf.gather(
+      tf.concat([nowhere, found, nowhere], 0), place + (0 if backward else 1)
+  )
+  is_own = (nearest >= rows.first) & (nearest <= rows.last)
+  return tf.where(is_own, nearest, -1)

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Checks the form of the code with pyink, what is odd in it with ruff, and its
+# types with mypy; `--fix` mends what pyink and ruff can. Their settings are in
+# pyproject.toml.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# They only read the code, so they have a small environment without TensorFlow.
+tools='mypy==2.4.1 pyink==26.5.1 ruff==0.17.6'
+venv=.venv-lint
+if [ "$tools" != "$(cat "$venv/made_from" 2>/dev/null)" ]; then
+  echo "Making the environment in $venv ..." >&2
+  rm -rf "$venv"
+  "${PYTHON:-python3}" -m venv "$venv"
+  # shellcheck disable=SC2086
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check $tools
+  echo "$tools" > "$venv/made_from"
+fi
+
+case "${1:-}" in
+  --fix)
+    "$venv/bin/ruff" check --fix .
+    "$venv/bin/pyink" --quiet . ;;
+  '')
+    "$venv/bin/ruff" check .
+    "$venv/bin/pyink" --quiet --check --diff . ;;
+  *)
+    echo 'Usage: bash scripts/lint.sh [--fix]' >&2
+    exit 2 ;;
+esac
+"$venv/bin/mypy"

@@ -1,0 +1,149 @@
+"""Tests of rotations against SciPy's, which `write_rotations` has written."""
+
+import itertools
+import os
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.transforms import rotations
+
+_PATH = os.path.join(os.path.dirname(__file__), '..', 'data', 'rotations.npz')
+_EULER = [
+    f'euler_{name}'
+    for order in map(''.join, itertools.permutations('xyz'))
+    for name in (order, order.upper())
+]
+_FORMS = ['quaternion_xyzw', 'quaternion_wxyz', 'axis_angle', 'matrix', *_EULER]
+_SIX = ['rotation_6d', 'rotation_6d_rows']
+
+
+def _about(axis, angle):
+  """Returns the matrix of a turn, as every textbook has it."""
+  c, s = np.cos(angle), np.sin(angle)
+  return np.array(
+      {
+          'x': [[1, 0, 0], [0, c, -s], [0, s, c]],
+          'y': [[c, 0, s], [0, 1, 0], [-s, 0, c]],
+          'z': [[c, -s, 0], [s, c, 0], [0, 0, 1]],
+      }[axis]
+  )
+
+
+class RotationsTest(tf.test.TestCase, parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    with np.load(_PATH) as arrays:
+      cls.scipy = dict(arrays)
+    cls.matrices = cls.scipy['matrix'].reshape(-1, 3, 3)
+
+  @parameterized.parameters(*_FORMS)
+  def test_matrices_are_those_of_scipy(self, form):
+    found = rotations.to_matrix(self.scipy[form], form)
+    # SciPy's angles in a gimbal lock are exact to the root of an epsilon.
+    self.assertAllClose(found, self.matrices, 0, 1e-7)
+    self.assertEqual(found.dtype, tf.float64)
+
+  @parameterized.parameters(*_FORMS)
+  def test_forms_are_those_of_scipy(self, form):
+    found = rotations.from_matrix(self.matrices, form).numpy()
+    expected = self.scipy[form]
+    if form == 'axis_angle' or form.startswith('quaternion'):
+      # Half a turn is one about either direction of its axis.
+      angle = np.linalg.norm(self.scipy['axis_angle'], axis=-1)
+      is_half = angle > np.pi - 1e-9
+      self.assertEqual(is_half.sum(), 19)
+      opposite = is_half & (np.sum(found * expected, axis=-1) < 0)
+      expected = np.where(opposite[:, None], -expected, expected)
+    if form.startswith('euler'):
+      second = np.abs(expected[:, 1])
+      is_locked = second > np.pi / 2 - 1e-6
+      # Which angles make up for the other is a convention.
+      found, expected = found[~is_locked], expected[~is_locked]
+      self.assertGreater(len(found), 100)
+      # Minus pi and pi are one angle.
+      difference = (found - expected + np.pi) % (2 * np.pi) - np.pi
+      found = expected + difference
+    self.assertAllClose(found, expected, 0, 1e-7)
+
+  @parameterized.parameters(*_FORMS, *_SIX)
+  def test_there_and_back(self, form):
+    there = rotations.from_matrix(self.matrices, form)
+    self.assertEqual(there.shape[-1], rotations.size_of(form))
+    back = rotations.convert(there, form, 'matrix')
+    self.assertAllClose(back, self.scipy['matrix'], 0, 1e-7)
+
+  @parameterized.parameters('xyz', 'zyx', 'yxz')
+  def test_order_of_euler_angles(self, order):
+    angles = [0.3, -0.4, 0.5]
+    first, second, third = (
+        _about(axis, angle) for axis, angle in zip(order, angles)
+    )
+    self.assertAllClose(
+        rotations.to_matrix(angles, f'euler_{order}'),
+        third @ second @ first,
+    )
+    self.assertAllClose(
+        rotations.to_matrix(angles, f'euler_{order.upper()}'),
+        first @ second @ third,
+    )
+
+  def test_gimbal_lock_leaves_the_third_angle_0(self):
+    for form in _EULER:
+      for second in (np.pi / 2, -np.pi / 2):
+        matrix = rotations.to_matrix([0.3, second, 0.4], form)
+        found = rotations.from_matrix(matrix, form)
+        self.assertAllClose(found[1:], [second, 0], 0, 1e-7)
+        self.assertAllClose(rotations.to_matrix(found, form), matrix)
+
+  def test_six_numbers(self):
+    matrix = _about('z', np.pi / 2)
+    columns = [0, 1, 0, -1, 0, 0]
+    rows = [0, -1, 0, 1, 0, 0]
+    self.assertAllClose(rotations.from_matrix(matrix, 'rotation_6d'), columns)
+    self.assertAllClose(rotations.from_matrix(matrix, 'rotation_6d_rows'), rows)
+    # Zhou et al., equation 15: Gram-Schmidt, of what a network gives.
+    given = np.array([0.0, 2.0, 0.0, -3.0, 7.0, 0.0])
+    self.assertAllClose(rotations.to_matrix(given, 'rotation_6d'), matrix)
+
+  def test_numbers_that_are_not_orthonormal(self):
+    self.assertAllClose(
+        rotations.to_matrix([0.0, 0.0, 3.0, 3.0], 'quaternion_xyzw'),
+        _about('z', np.pi / 2),
+    )
+    noisy = _about('x', 0.3) * 1.01
+    self.assertAllClose(
+        rotations.to_matrix(noisy.reshape(9), 'matrix'), _about('x', 0.3)
+    )
+    for form in _FORMS + _SIX:
+      zeros = np.zeros(rotations.size_of(form))
+      for target in ('quaternion_xyzw', 'axis_angle', 'euler_xyz'):
+        found = rotations.convert(zeros, form, target)
+        self.assertTrue(np.isfinite(found).all(), (form, target))
+
+  @parameterized.parameters(np.float32, np.float64)
+  def test_dtype_and_leading_dimensions(self, dtype):
+    quaternions = self.scipy['quaternion_xyzw'][:12].astype(dtype)
+    for shape in ((12,), (3, 4), (2, 3, 2)):
+      found = tf.function(rotations.convert)(
+          quaternions.reshape(*shape, 4), 'quaternion_xyzw', 'axis_angle'
+      )
+      self.assertEqual(found.dtype, dtype)
+      self.assertAllClose(
+          np.reshape(found, [12, 3]), self.scipy['axis_angle'][:12], 0, 1e-6
+      )
+
+  def test_errors(self):
+    with self.assertRaisesRegex(ValueError, "'euler_xzx'.*Did you mean"):
+      rotations.convert(np.zeros(3), 'euler_xzx', 'matrix')
+    with self.assertRaisesRegex(ValueError, r'\[..., 4\] .*, but are .*\(3,\)'):
+      rotations.convert(np.zeros(3), 'quaternion_xyzw', 'matrix')
+    with self.assertRaisesRegex(ValueError, 'must be floats .* int64'):
+      rotations.convert(np.zeros(3, int), 'axis_angle', 'matrix')
+
+
+if __name__ == '__main__':
+  tf.test.main()

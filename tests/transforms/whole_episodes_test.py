@@ -1,0 +1,139 @@
+"""Tests of transforms that look at the other steps of an episode."""
+
+import dataclasses
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import packs
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import filters
+from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import whole_episodes
+from tests import golden
+from tests import ways
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ShowRows(whole_episodes.WholeEpisodeTransform):
+  """As a user writes one."""
+
+  def transform_rows(self, steps, rows):
+    return {
+        **steps,
+        'step': rows.row - rows.first,
+        'left': rows.last - rows.row,
+        'next': tf.gather(steps['reward'], rows.next()),
+        'last_action': tf.gather(steps['action'], rows.last_action()),
+    }
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Draw(whole_episodes.WholeEpisodeTransform):
+  """As a user writes one that draws."""
+
+  draws = True
+
+  def transform_rows(self, steps, rows):
+    return {
+        **steps,
+        'index': rows.episode_index,
+        'one': rows.fractions(3),
+        'other': rows.fractions(3, 1),
+    }
+
+
+class _ReversedStep(_ShowRows):
+  """One that overrides what works on an episode, and so has no packs."""
+
+  def transform(self, steps, episode_index=None):
+    steps = super().transform(steps, episode_index)
+    return {**steps, 'step': steps['left']}
+
+
+def _episodes():
+  return [
+      golden.make_episode([1.0] * length, terminal=True, base=100 * index)
+      for index, length in enumerate([3, 1, 5, 2, 1, 4, 6])
+  ]
+
+
+class WholeEpisodeTransformTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_rows(self, run):
+    for found, episode in zip(run(_ShowRows(), _episodes()), _episodes()):
+      steps = found['steps']
+      reward, action = episode['reward'], episode['action']
+      length = len(reward)
+      self.assertAllEqual(steps['step'], np.arange(length))
+      self.assertAllEqual(steps['left'], np.arange(length)[::-1])
+      self.assertAllEqual(steps['next'], [*reward[1:], reward[-1]])
+      self.assertAllEqual(
+          steps['last_action'], [action[max(length - 2, 0)]] * length
+      )
+
+  @parameterized.named_parameters(*golden.FORMS_AND_PACKS.items())
+  def test_data_sets(self, form):
+    changes = [
+        filters.KeepEpisodes(min_length=1),
+        base.Compose([rewards.ScaleReward(2.0), _ShowRows(), _Draw()]),
+    ]
+    rlds_data = base.transform_episodes(form(_episodes()), changes)
+    if form is golden.packed:
+      golden.assert_packs_hold(self, rlds_data)
+    kept = [e for e in _episodes() if len(e['reward']) > 1]
+    found = [e['steps'] for e in rlds_data.as_numpy_iterator()]
+    self.assertLen(found, len(kept))
+    for index, (steps, episode) in enumerate(zip(found, kept)):
+      self.assertAllEqual(steps['index'], [index] * len(steps['step']))
+      self.assertAllEqual(steps['next'][0], 2 * episode['reward'][1])
+    # The index counts the episodes that come to the transform, and the draws
+    # are those of a call on one of them.
+    alone = _Draw()({'steps': kept[2]}, 2)['steps']
+    self.assertAllEqual(alone['one'], found[2]['one'])
+    numbers = np.concatenate([[*s['one'], *s['other']] for s in found])
+    self.assertLen(set(numbers), len(numbers))
+
+  def test_repeated_episodes_draw_anew(self):
+    rlds_data = golden.stacked([golden.COMPLETE]).repeat(2)
+    one, other = base.transform_episodes(rlds_data, [_Draw()])
+    self.assertNotAllEqual(one['steps']['one'], other['steps']['one'])
+
+  def test_classes_of_ones_own(self):
+    rlds_data = base.transform_episodes(
+        golden.packed(_episodes()), [_ReversedStep()]
+    )
+    self.assertIsNone(packs.packs_of(rlds_data))
+    steps = next(rlds_data.as_numpy_iterator())['steps']
+    self.assertAllEqual(steps['step'], [2, 1, 0])
+
+  def test_draws_need_an_index(self):
+    for call in (_Draw(), _Draw().transform, base.Compose([_Draw()])):
+      with self.assertRaisesRegex(ValueError, 'Use.*transform_episodes'):
+        call({'steps': golden.COMPLETE})
+
+  @parameterized.parameters(
+      (True, [-1, 1, 1, -1, -1, 5]), (False, [1, 1, -1, 5, 5, 5])
+  )
+  def test_nearest_marked(self, backward, expected):
+    class Nearest(whole_episodes.WholeEpisodeTransform):
+
+      def transform_rows(self, steps, rows):
+        return whole_episodes.nearest_marked(
+            steps['marked'], rows, backward=backward
+        )
+
+    pack = packs.Pack(
+        {'marked': tf.constant([False, True, False, False, False, True])},
+        tf.constant([0, 3, 3, 6], tf.int64),
+        {},
+    )
+    self.assertAllEqual(Nearest().transform_each(pack), expected)
+    nothing = {'marked': tf.zeros([4], tf.bool)}
+    self.assertAllEqual(Nearest().transform(nothing), [-1] * 4)
+
+
+if __name__ == '__main__':
+  tf.test.main()
