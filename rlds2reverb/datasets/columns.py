@@ -1,7 +1,7 @@
 """Columns: arrays with a row for each step, in memory or in a file.
 
-A column is a numpy array, an `h5py.Dataset` or an `npz.NpzColumn`. Its name is its path from the
-top, with the keys joined by `/` as in HDF5: `infos/qpos`.
+A column is a numpy array, an `h5py.Dataset` or an `npz.NpzColumn`. Its name is
+its path from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
 from typing import Any, Dict, Iterable, Mapping, Optional, Union

@@ -88,7 +88,7 @@ def _load_folder(path: str) -> tf.data.Dataset:
       except pa.ArrowException as e:
         raise ValueError(f'{one} is not a whole table of Arrow: {e}') from e
 
-  def read() -> Iterator[python_episodes.PythonEpisode]:
+  def read() -> python_episodes.Episodes:
     index = 0
     for batch in batches():
       _check_columns(path, batch.schema.names)
@@ -126,7 +126,7 @@ def _load_npz(path: str) -> tf.data.Dataset:
         f' {_INDICES} are {starts.tolist()[:10]}.'
     )
 
-  def read() -> Iterator[python_episodes.PythonEpisode]:
+  def read() -> python_episodes.Episodes:
     with npz.open_columns(path) as columns:
       begin = 0
       for index, length in enumerate(lengths):

@@ -1,6 +1,6 @@
 """Data sets of LeRobot: parquet files of frames, and MP4 videos beside them.
 
-    meta/info.json     the version, the features, frames a second, where files are
+    meta/info.json     the version, the features, frames a second, paths of files
          tasks         .jsonl in v2, .parquet in v3
          episodes      .jsonl in v2; parquet files in v3, which tell the files
                        of each episode, and when it begins in its videos
@@ -13,7 +13,16 @@ LeRobot 0.3.3 and 0.4.4 write them. They are read without LeRobot and torch.
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import pyarrow as pa
@@ -131,7 +140,7 @@ def load_lerobot(
   ]
   names = _names(directory, [*kept, *([_TASK] if tasks else [])])
 
-  def read() -> Iterator[python_episodes.PythonEpisode]:
+  def read() -> python_episodes.Episodes:
     for index, frames in _tables(episodes.files):
       length = episodes.lengths.get(index)
       if length != len(frames):

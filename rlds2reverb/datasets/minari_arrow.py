@@ -10,10 +10,9 @@ up there. The format is that of minari.farama.org, as Minari 0.5.4 writes it.
 
 import json
 import os
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Optional
 
 from absl import logging
-import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 import tensorflow as tf
@@ -67,7 +66,7 @@ def load(folder: str) -> tf.data.Dataset:
     raise ValueError(f'There is no episode in {folder}.')
   left_out = set()
 
-  def read() -> Iterator[python_episodes.PythonEpisode]:
+  def read() -> python_episodes.Episodes:
     for index in ids:
       table = _read_table(
           os.path.join(folder, str(index)), metadata['data_format']

@@ -78,12 +78,13 @@ class NpzColumn:
     found = bytearray((end - begin) * row_bytes)
     view = memoryview(found)
     while view:
-      count = self._file.readinto(view[: 1 << 20])
-      if not count:
+      part = self._file.read(min(len(view), 1 << 20))
+      if not part:
         raise ValueError(
             f'The array {self.name} of {self._archive.filename} ends early.'
         )
-      view = view[count:]
+      view[: len(part)] = part
+      view = view[len(part) :]
     self._row = end
     return np.frombuffer(found, self.dtype).reshape(end - begin, *row_shape)
 

@@ -2,7 +2,20 @@
 
 import contextlib
 import os
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sized,
+    Union,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +50,9 @@ class PythonEpisode(NamedTuple):
   is_terminal: bool
   episode_id: int
   fields: Mapping[str, Any] = {}
+
+
+Episodes = Generator[PythonEpisode, None, None]
 
 
 def from_episodes(
@@ -117,18 +133,18 @@ def from_episodes(
       yield _from_dict(episode, index)
 
   return to_dataset(
-      read, len(episodes) if hasattr(episodes, '__len__') else None
+      read, len(episodes) if isinstance(episodes, Sized) else None
   )
 
 
 def to_dataset(
-    episodes: Callable[[], Iterator[PythonEpisode]],
+    episodes: Callable[[], Episodes],
     num_episodes: Optional[int] = None,
 ) -> tf.data.Dataset:
   """Makes an RLDS data set of episodes that Python reads.
 
   Args:
-    episodes: a function that returns an iterator of episodes. It is called once
+    episodes: a generator function of episodes. It is called once
       here, for the first episode, and each time the data set is iterated. Of
       every episode the columns are read before the next is asked for.
     num_episodes: the number of episodes, if it is known.
@@ -249,7 +265,7 @@ def _name(path) -> str:
 
 
 def _packs(
-    episodes: Callable[[], Iterator[PythonEpisode]],
+    episodes: Callable[[], Episodes],
     spec: Any,
     field_specs: Dict[str, tf.TensorSpec],
 ) -> Iterator[python_packs.PythonPack]:

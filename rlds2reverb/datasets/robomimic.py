@@ -11,7 +11,7 @@ The format is that of robomimic.github.io, as robomimic 0.3 reads it.
 
 import os
 import re
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 from absl import logging
 import h5py
@@ -89,7 +89,7 @@ def load_robomimic(
         ', '.join(left_out),
     )
 
-  def read() -> Iterator[python_episodes.PythonEpisode]:
+  def read() -> python_episodes.Episodes:
     with h5py.File(path, 'r') as file:
       for demo in demos:
         yield _episode(file[_DATA][demo], set(left_out), fields)

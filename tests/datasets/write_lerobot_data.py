@@ -3,10 +3,10 @@
     python -m tests.datasets.write_lerobot_data --directory=tests/data/lerobot
 
 Needs an environment of its own, with LeRobot 0.4.4, which writes v3.0, or with
-LeRobot 0.3.3, which writes v2.1; NumPy 2.2, and datasets 4.1 or 3.6. Beside each goes
-what LeRobot reads from its parquet files: an array a feature, of all frames,
-and `task`. Images are what they are decoded to. Frames of videos are not among
-them: any decoder is as good as LeRobot's.
+LeRobot 0.3.3, which writes v2.1; NumPy 2.2, and datasets 4.1 or 3.6. Beside
+each goes what LeRobot reads from its parquet files: an array a feature, of all
+frames, and `task`. Images are what they are decoded to. Frames of videos are
+not among them: any decoder is as good as LeRobot's.
 """
 
 import os

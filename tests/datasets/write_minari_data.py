@@ -3,8 +3,8 @@
     python -m tests.datasets.write_minari_data --directory=tests/data/minari
 
 Needs an environment of its own, with minari[arrow,create,hdf5] 0.5.4, which
-wants NumPy 2. Beside each data set goes what Minari reads from it, for comparison:
-an array a column and episode, named `0/observations/pose/0`.
+wants NumPy 2. Beside each data set goes what Minari reads from it, for
+comparison: an array a column and episode, named `0/observations/pose/0`.
 """
 
 import os
