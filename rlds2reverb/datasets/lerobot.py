@@ -1,6 +1,6 @@
 """Data sets of LeRobot: parquet files of frames, and MP4 videos beside them.
 
-    meta/info.json     the version, the features, frames a second, paths of files
+    meta/info.json     the version, the features, frames a second, the paths
          tasks         .jsonl in v2, .parquet in v3
          episodes      .jsonl in v2; parquet files in v3, which tell the files
                        of each episode, and when it begins in its videos
