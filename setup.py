@@ -130,6 +130,17 @@ setuptools.setup(
         'test': ['pytest', 'pytest-xdist', 'av'],
         # PyAV, for the videos of LeRobot data sets. It takes 120 MB.
         'video': ['av'],
+        # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
+        # and notebooks that are run when it is built. Newer releases of IPython
+        # and Sphinx import what the typing-extensions that TF-Agents asks for
+        # do not have.
+        'docs': [
+            'ipython<8.19',
+            'myst-nb',
+            'sphinx<8.2',
+            'sphinx-book-theme',
+            'sphinx-copybutton',
+        ],
         # For GPUs: NVIDIA's libraries, of 2 to 4 GB.
         'gpu': [
             f'tensorflow[and-cuda]==2.15.1; {_WITH_REVERB}',

@@ -24,7 +24,9 @@ for version in 3.10 3.11 3.12 3.13; do
   lock "python$version" "$version"
   lock "gpu-python$version" "$version" gpu
 done
-# With Apache Beam some packages have other versions, so it has its own files.
+# With Apache Beam some packages have other versions, and the manual needs many
+# more, so they have their own files.
 for version in 3.10 3.11; do
   lock "beam-python$version" "$version" beam
+  lock "docs-python$version" "$version" docs
 done

@@ -20,6 +20,8 @@ _LOCKS = [
     *((version, extra) for version in _VERSIONS for extra in ('', 'gpu')),
     ('3.10', 'beam'),
     ('3.11', 'beam'),
+    ('3.10', 'docs'),
+    ('3.11', 'docs'),
 ]
 _STALE = 'Run requirements/lock.sh.'
 

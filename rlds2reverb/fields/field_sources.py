@@ -85,8 +85,8 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
   if isinstance(source, str) and not paths.contains(nest, source):
     parts = _COLUMNS.fullmatch(source)
     if parts:
-      source, *ends = parts.groups()
-      columns = tuple(int(end) if end else None for end in ends)
+      source, begin, end = parts.groups()
+      columns = (int(begin) if begin else None, int(end) if end else None)
   keys, problem = paths.look_up(nest, source)
   if problem:
     problems.append(problem)

@@ -178,7 +178,7 @@ def td_lambda_returns(
     reward, or float32 where that is no float.
 
   Raises:
-    ValueError: if gamma or lambda_ is not in [0, 1], a column is missing,
+    ValueError: if gamma or `lambda_` is not in [0, 1], a column is missing,
       `values` has not one dimension, `episode` is neither steps nor rows of
       single steps, or there is a column `td_lambda_return` already.
     InvalidArgumentError: if there is not one value a step; and see
@@ -233,7 +233,7 @@ def advantages(
     float32 where that is no float.
 
   Raises:
-    ValueError: if gamma or lambda_ is not in [0, 1], a column is missing,
+    ValueError: if gamma or `lambda_` is not in [0, 1], a column is missing,
       `values` has not one dimension, `episode` is neither steps nor rows of
       single steps, or there is a column `advantage` already.
     InvalidArgumentError: if there is not one value a step; and see

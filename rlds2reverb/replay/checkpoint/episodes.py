@@ -99,10 +99,11 @@ def read_checkpoint_episodes(
             ):
               raise ValueError(
                   f'Table {table_name!r} of the checkpoint {directory} has'
-                  ' parts of episodes: its items are sequences that leave frames out'
-                  ' or overlap, or some were removed. So the episodes cannot be'
-                  ' read back. A Reverb server gives the items as they are:'
-                  ' open the checkpoint with reverb_server=True.'
+                  ' parts of episodes: its items are sequences that leave'
+                  ' frames out or overlap, or some were removed. So the'
+                  ' episodes cannot be read back. A Reverb server gives the'
+                  ' items as they are: open the checkpoint with'
+                  ' reverb_server=True.'
               )
             yield {rlds.STEPS: steps}
 
