@@ -3,6 +3,7 @@
 import inspect
 import os
 import pathlib
+import shutil
 
 from absl.testing import parameterized
 import h5py
@@ -16,6 +17,9 @@ from rlds2reverb.statistics import cache
 from tests import golden
 from tests import ram_files  # noqa: F401
 
+_LEROBOT = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), 'data', 'lerobot', 'v3.0'
+)
 _TABLE = 'table'
 _NUM_STEPS = 4  # of golden.COMPLETE
 
@@ -157,6 +161,28 @@ def _read_minari(at):
   return len(episode['steps']['reward'])
 
 
+def _read_npz(at):
+  (episode,) = rlds2reverb.datasets.load_npz(at('flat.npz'))
+  return len(episode['steps']['reward'])
+
+
+def _read_robomimic(at):
+  (episode,) = rlds2reverb.datasets.load_robomimic(at('demo.hdf5'))
+  return len(episode['steps']['reward'])
+
+
+def _read_imitation(at):
+  (episode,) = rlds2reverb.datasets.load_imitation(at('trajectories.npz'))
+  return len(episode['steps']['reward'])
+
+
+def _read_lerobot(at):
+  first = next(
+      iter(rlds2reverb.datasets.load_lerobot(at('lerobot'), cameras=[]))
+  )
+  return len(first['steps']['reward'])
+
+
 def _open_source(at):
   return jobs.open_source(jobs.make_source(at('data'))).num_episodes
 
@@ -225,7 +251,11 @@ _READERS = {
 }
 _LOCAL_READERS = {
     'load_hdf5': (_read_hdf5, _NUM_STEPS),
+    'load_imitation': (_read_imitation, _NUM_STEPS),
+    'load_lerobot': (_read_lerobot, 7),
     'load_minari': (_read_minari, _NUM_STEPS),
+    'load_npz': (_read_npz, _NUM_STEPS),
+    'load_robomimic': (_read_robomimic, _NUM_STEPS),
     'load_torchrl': (_load_torchrl, _NUM_STEPS),
     'open_replay_buffer of frames': (_prepare_frames, _NUM_STEPS),
     'restore_reverb_server': (_serve, _NUM_STEPS - 1),
@@ -305,6 +335,23 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       file['episode_0/observations'] = np.ones(_NUM_STEPS)
       for name in 'actions', 'rewards', 'terminations':
         file[f'episode_0/{name}'] = np.zeros(_NUM_STEPS - 1)
+    ones = np.ones(_NUM_STEPS)
+    np.savez(
+        os.path.join(self._home, 'flat.npz'),
+        **{name: ones for name in ('observations', 'actions', 'rewards')},
+        terminals=0 * ones,
+    )
+    np.savez(
+        os.path.join(self._home, 'trajectories.npz'),
+        obs=ones,
+        acts=ones[:-1],
+        terminal=np.array([True]),
+        indices=np.zeros(0, int),
+    )
+    with h5py.File(os.path.join(self._home, 'demo.hdf5'), 'w') as file:
+      for name in 'obs/a', 'next_obs/a', 'actions':
+        file[f'data/demo_0/{name}'] = ones[:-1]
+    shutil.copytree(_LEROBOT, os.path.join(self._home, 'lerobot'))
     self._check_all(
         lambda name: form(self._home, name),
         self._home,

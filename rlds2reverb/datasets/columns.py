@@ -1,18 +1,21 @@
-"""Columns: arrays with a row for each step, in memory or in an HDF5 file.
+"""Columns: arrays with a row for each step, in memory or in a file.
 
-A column is a numpy array or an `h5py.Dataset`. Its name is its path from the
-top, with the keys joined by `/` as in HDF5: `infos/qpos`.
+A column is a numpy array, an `h5py.Dataset` or an `npz.NpzColumn`. Its name is
+its path from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
-from typing import Any, Dict, Iterable, Mapping, Union
+from typing import Any, Dict, Iterable, Mapping, Optional, Union
 
 import h5py
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.datasets import npz
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 
-Column = Union[np.ndarray, h5py.Dataset]
+Column = Union[np.ndarray, h5py.Dataset, npz.NpzColumn]
+_COLUMN_TYPES = (np.ndarray, h5py.Dataset, npz.NpzColumn)
 
 # The numbers of NumPy that TensorFlow has, too.
 _NUMBERS = tuple(
@@ -41,6 +44,41 @@ _NUMBERS = tuple(
 _INDEX = '_index_'
 
 
+def renamed(
+    columns: Mapping[str, Column], names: Mapping[str, Optional[str]]
+) -> Dict[str, Column]:
+  """Returns columns by other names.
+
+  Args:
+    columns: the columns by their names.
+    names: by the name that a column, or all that is below it, shall have, the
+      name that it has; or None to leave out what has that name.
+
+  Raises:
+    ValueError: if there is no such column.
+  """
+  is_below = lambda name, top: name == top or name.startswith(f'{top}/')
+  taken = [name for pair in names.items() for name in pair if name is not None]
+  found = {
+      name: column
+      for name, column in columns.items()
+      if not any(is_below(name, top) for top in taken)
+  }
+  for new, old in names.items():
+    if old is None:
+      continue
+    below_old = [name for name in columns if is_below(name, old)]
+    if not below_old:
+      raise ValueError(
+          f'There is no column {old}, which column_names gives for {new}.'
+          f'{checks.did_you_mean(old, columns)} The columns are'
+          f' {sorted(columns)}.'
+      )
+    for name in below_old:
+      found[new + name[len(old) :]] = columns[name]
+  return found
+
+
 def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
   """Returns the columns in an HDF5 group or in a dict, by their names.
 
@@ -56,7 +94,7 @@ def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
       for name, column in leaves(value).items():
         found[f'{key}/{name}'] = column
     else:
-      is_column = isinstance(value, (np.ndarray, h5py.Dataset))
+      is_column = isinstance(value, _COLUMN_TYPES)
       found[key] = value if is_column else np.asarray(value)
   return found
 

@@ -17,8 +17,10 @@ import tensorflow as tf
 from rlds2reverb.datasets import columns as columns_lib
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import flat_layout
+from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import hdf5
 from rlds2reverb.datasets import minari
+from rlds2reverb.datasets import npz
 from rlds2reverb.datasets import python_packs
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
@@ -32,6 +34,7 @@ def from_flat_arrays(
     arrays: Mapping[str, Any],
     *,
     max_episode_steps: Optional[int] = None,
+    column_names: Optional[Mapping[str, Optional[str]]] = None,
 ) -> tf.data.Dataset:
   """Makes RLDS episodes of flat arrays, such as those of D4RL.
 
@@ -80,6 +83,10 @@ def from_flat_arrays(
       rows, with a warning.
     max_episode_steps: the number of rows after which an episode ends at the
       latest, for arrays without `timeouts`.
+    column_names: the names that columns have in the data, by those that are
+      expected: `{'observations': 'obs', 'terminals': 'dones'}`. None says that
+      there is no such column: without `rewards` the reward is float32 zeros,
+      and without `terminals` all episodes are truncated.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, their
@@ -95,10 +102,13 @@ def from_flat_arrays(
   if not isinstance(arrays, Mapping):
     raise ValueError(
         'from_flat_arrays takes a dict of arrays, but has been given'
-        f' {_short(arrays)}. Read an HDF5 file of flat arrays with load_hdf5,'
-        ' and a Minari data set with load_minari.'
+        f' {_short(arrays)}. Read a file of flat arrays with load_hdf5 or'
+        ' load_npz, a Minari data set with load_minari, and a list of episodes'
+        ' with from_episodes.'
     )
-  return _episodes(lambda: contextlib.nullcontext(arrays), max_episode_steps)
+  return _episodes(
+      lambda: contextlib.nullcontext(arrays), max_episode_steps, column_names
+  )
 
 
 @gin.configurable(module='rlds2reverb')
@@ -106,6 +116,7 @@ def load_hdf5(
     path: files.PathLike,
     *,
     max_episode_steps: Optional[int] = None,
+    column_names: Optional[Mapping[str, Optional[str]]] = None,
 ) -> tf.data.Dataset:
   """Reads the episodes of an HDF5 file of flat arrays, such as D4RL's files.
 
@@ -113,6 +124,7 @@ def load_hdf5(
     path: the path of the file, on the local disk. Its data sets have the names
       that `from_flat_arrays` expects. Attributes are left out.
     max_episode_steps: see `from_flat_arrays`.
+    column_names: see `from_flat_arrays`.
 
   Returns:
     A data set of episodes; see `from_flat_arrays`.
@@ -131,10 +143,54 @@ def load_hdf5(
   path = files.expand_local(path, 'An HDF5 file')
   if os.path.isdir(path) or minari.is_minari(hdf5.names_in(path)):
     raise ValueError(
-        f'load_hdf5 reads a file of flat arrays, which {path} is not. Read a'
-        ' Minari data set with load_minari.'
+        f'load_hdf5 reads a file of flat arrays, which {path} is not.'
+        f'{formats.hint(path)}'
     )
-  return _episodes(lambda: h5py.File(path, 'r'), max_episode_steps)
+  with _naming_reader(path):
+    return _episodes(
+        lambda: h5py.File(path, 'r'), max_episode_steps, column_names
+    )
+
+
+@gin.configurable(module='rlds2reverb')
+def load_npz(
+    path: files.PathLike,
+    *,
+    max_episode_steps: Optional[int] = None,
+    column_names: Optional[Mapping[str, Optional[str]]] = None,
+) -> tf.data.Dataset:
+  """Reads the episodes of an `.npz` file of flat arrays, a part at a time.
+
+  Args:
+    path: the path of the file, on the local disk. Its arrays have the names
+      that `from_flat_arrays` expects. It must not have pickles.
+    max_episode_steps: see `from_flat_arrays`.
+    column_names: see `from_flat_arrays`.
+
+  Returns:
+    A data set of episodes; see `from_flat_arrays`.
+
+  Raises:
+    ValueError: if there is no such file, if it is not a whole one, or for the
+      reasons that `from_flat_arrays` has.
+  """
+  path = files.expand_local(path, 'An npz file')
+  with _naming_reader(path):
+    return _episodes(
+        lambda: npz.open_columns(path), max_episode_steps, column_names
+    )
+
+
+@contextlib.contextmanager
+def _naming_reader(path: str) -> Iterator[None]:
+  """Adds the reader of what is at a path to errors, if it is another one."""
+  try:
+    yield
+  except ValueError as e:
+    hint = formats.hint(path, but=('flat', 'npz'))
+    if not hint or hint in str(e):
+      raise
+    raise ValueError(f'{e}{hint}') from e
 
 
 def _short(value: Any) -> str:
@@ -147,19 +203,34 @@ def _short(value: Any) -> str:
 def _episodes(
     open_source: Callable[[], ContextManager[Mapping[str, Any]]],
     max_episode_steps: Optional[int],
+    column_names: Optional[Mapping[str, Optional[str]]],
 ) -> tf.data.Dataset:
   """Returns the episodes of the columns that `open_source` gives."""
-  with open_source() as source:
-    layout = flat_layout.find_layout(
-        columns_lib.leaves(source), max_episode_steps
-    )
+  names = column_names or {}
+  for name in names:
+    if name not in flat_layout.USED:
+      raise ValueError(
+          'column_names gives the names in the data by the expected names'
+          f' {", ".join(flat_layout.USED)}, but has {name!r}.'
+      )
+  lacking = [name for name, given in names.items() if given is None]
+
+  @contextlib.contextmanager
+  def open_columns():
+    with open_source() as source:
+      yield columns_lib.renamed(columns_lib.leaves(source), names)
+
+  with open_columns() as columns:
+    layout = flat_layout.find_layout(columns, max_episode_steps, lacking)
   return python_packs.to_episodes(
-      lambda: _packs(open_source, layout), layout.spec, len(layout.is_terminal)
+      lambda: _packs(open_columns, layout), layout.spec, len(layout.is_terminal)
   )
 
 
 def _packs(
-    open_source: Callable[[], ContextManager[Mapping[str, Any]]],
+    open_columns: Callable[
+        [], ContextManager[Mapping[str, columns_lib.Column]]
+    ],
     layout: flat_layout.FlatLayout,
 ) -> Iterator[python_packs.PythonPack]:
   """Reads the episodes, a pack at a time."""
@@ -168,8 +239,7 @@ def _packs(
   num_rows = max(_PACK_BYTES // blocks.step_bytes(layout.spec), 1)
   run = layout.bounds[:-1] // num_rows
   starts = np.flatnonzero(np.diff(run, prepend=-1))
-  with open_source() as source:
-    columns = columns_lib.leaves(source)
+  with open_columns() as columns:
     for first, end in zip(starts, [*starts[1:], len(run)]):
       yield _pack(columns, layout, first, end)
 
@@ -213,6 +283,11 @@ def _pack(
       )
       for field, names in layout.names.items()
   }
+  if rlds.REWARD not in steps:
+    steps[rlds.REWARD] = np.zeros(stops[-1], np.float32)
   return python_packs.PythonPack(
-      steps, lengths, is_terminal, np.arange(first, end)
+      steps,
+      lengths,
+      is_terminal,
+      {python_packs.EPISODE_ID: np.arange(first, end)},
   )

@@ -1,6 +1,6 @@
 """Which columns flat arrays have, and where their episodes begin and end."""
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Collection, Dict, NamedTuple, Optional
 
 from absl import logging
 import numpy as np
@@ -22,15 +22,19 @@ _FIELDS = {
     rlds.ACTION: 'actions',
     rlds.REWARD: 'rewards',
 }
-_USED = (*_FIELDS.values(), _TERMINALS, _TIMEOUTS, NEXT + _OBSERVATIONS)
+USED = (*_FIELDS.values(), _TERMINALS, _TIMEOUTS, NEXT + _OBSERVATIONS)
 _METADATA = 'metadata'
+# What data may lack, if whoever reads it says so.
+OPTIONAL = (_FIELDS[rlds.REWARD], _TERMINALS)
+_NO_REWARD = tf.TensorSpec([], tf.float32)
 
 
 class FlatLayout(NamedTuple):
   """Which columns become which fields of a step, and where the episodes are.
 
   Attributes:
-    names: the fields of a step; every leaf is the name of its column.
+    names: the fields of a step that are in the data; every leaf is the name of
+      its column. There may be no reward, which is then zeros.
     spec: the specs of one step, nested as `names` is.
     has_next: whether there are `next_observations`.
     bounds: int64 `[E + 1]`: the rows at which the episodes begin, and the
@@ -46,7 +50,9 @@ class FlatLayout(NamedTuple):
 
 
 def find_layout(
-    columns: Dict[str, columns_lib.Column], max_episode_steps: Optional[int]
+    columns: Dict[str, columns_lib.Column],
+    max_episode_steps: Optional[int],
+    may_lack: Collection[str] = (),
 ) -> FlatLayout:
   """Finds the columns of the fields, and the episodes by their flags.
 
@@ -54,6 +60,7 @@ def find_layout(
     columns: the columns by their names.
     max_episode_steps: the number of rows after which an episode ends at the
       latest, or None.
+    may_lack: the columns `rewards` and `terminals`, where they may be missing.
 
   Raises:
     ValueError: if a column is missing, or cannot be read, or has another number
@@ -64,20 +71,32 @@ def find_layout(
   }
   missing = [_FIELDS[field] for field, found in names.items() if not found]
   missing += [name for name in [_TERMINALS] if name not in columns]
-  if missing:
+  required = [name for name in missing if name not in may_lack]
+  if required:
+    name = required[0]
     raise ValueError(
-        f'There is no column {", ".join(missing)}.'
-        f'{checks.did_you_mean(missing[0], columns)} The columns are'
-        f' {sorted(columns)}. Pass a dict that has them under the expected'
-        ' names: its values can be datasets of an open HDF5 file.'
+        f'There is no column {", ".join(required)}.'
+        f'{checks.did_you_mean(name, columns)} The columns are'
+        f' {sorted(columns)}. If it has another name, give that:'
+        f' column_names={{{name!r}: ...}}.'
+        + f' If there is none: column_names={{{name!r}: None}}.'
+        * (name in OPTIONAL)
     )
-  terminals = _flag(columns, _TERMINALS)
+  if not names[rlds.REWARD]:
+    del names[rlds.REWARD]
+  if _TERMINALS in columns:
+    terminals = _flag(columns, _TERMINALS)
+  else:
+    action = tf.nest.flatten(names[rlds.ACTION])[0]
+    terminals = np.zeros(len(columns[action]), bool)
   num_rows = len(terminals)
   names.update(_other_fields(columns, num_rows))
   spec = tf.nest.map_structure(
       lambda name: _row_spec(columns, name, num_rows), names
   )
-  spec[rlds.REWARD] = tf.nest.map_structure(_squeezed, spec[rlds.REWARD])
+  spec[rlds.REWARD] = tf.nest.map_structure(
+      _squeezed, spec.get(rlds.REWARD, _NO_REWARD)
+  )
   has_next = bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
   if has_next:
     tf.nest.map_structure(
@@ -100,12 +119,12 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
   kept, left_out = [], []
   for name, column in columns.items():
     top = name.split('/')[0]
-    if top in _USED or top == _METADATA:
+    if top in USED or top == _METADATA:
       continue
     if top in steps_lib.get_rlds_step_features():
       raise ValueError(
           f'The column {name} has the name of a field of RLDS, which is made'
-          f' from other columns: {", ".join(_USED)}. Rename it, or leave it'
+          f' from other columns: {", ".join(USED)}. Rename it, or leave it'
           ' out.'
       )
     fits = columns_lib.is_readable(column) and len(column) == num_rows

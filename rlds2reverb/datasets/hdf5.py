@@ -7,6 +7,8 @@ import h5py
 from h5py import h5d
 from h5py import h5l
 
+from rlds2reverb.datasets import formats
+
 
 def names_in(path: str) -> List[str]:
   """Returns the names of the groups and data sets at the top of an HDF5 file.
@@ -23,7 +25,7 @@ def names_in(path: str) -> List[str]:
     PermissionError: if it must not be read.
   """
   if not os.path.isfile(path):
-    raise ValueError(f'There is no HDF5 file {path}.')
+    raise ValueError(f'There is no HDF5 file {path}.{formats.hint(path)}')
   try:
     with h5py.File(path, 'r') as file:
       names = list(file)
@@ -31,7 +33,9 @@ def names_in(path: str) -> List[str]:
   except PermissionError:
     raise
   except OSError as e:
-    raise ValueError(f'{path} is not a whole HDF5 file: {e}') from e
+    raise ValueError(
+        f'{path} is not a whole HDF5 file: {e}.{formats.hint(path)}'
+    ) from e
   if not names:
     raise ValueError(f'{path} is an HDF5 file with nothing in it.')
   if elsewhere is not None:

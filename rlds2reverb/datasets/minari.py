@@ -1,4 +1,4 @@
-"""Minari data sets in HDF5, whose files have a group for each episode.
+"""Minari data sets. Their HDF5 files have a group for each episode:
 
     episode_0/observations  [T + 1, ...], or a group of them (Dict, Tuple)
               actions       [T, ...], or a group of them
@@ -6,7 +6,8 @@
               infos         a group; [T + 1, ...], the first of `reset`
 
 The format is that of minari.farama.org, as Minari 0.5.4 writes it. It is read
-without Minari, which needs another version of NumPy than TensorFlow does.
+without Minari, which needs another version of NumPy than TensorFlow does. Those
+in Arrow and parquet are in `minari_arrow`.
 """
 
 import json
@@ -21,7 +22,9 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import columns as columns_lib
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import hdf5
+from rlds2reverb.datasets import minari_arrow
 from rlds2reverb.datasets import python_packs
 from rlds2reverb.episodes import rlds
 
@@ -40,7 +43,7 @@ _STRING = tf.TensorSpec([], tf.string)
 
 
 def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
-  """Reads the episodes of a Minari data set in HDF5.
+  """Reads the episodes of a Minari data set, in HDF5, Arrow or parquet.
 
   Args:
     name_or_directory: the directory of a data set, or its `main_data.hdf5`, on
@@ -57,8 +60,8 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
     is terminated and truncated at once is terminal.
 
   Raises:
-    ValueError: if there is no such data set, if its file is not a whole HDF5
-      file with Minari's episodes, if a part of it is in another file, or if the
+    ValueError: if there is no such data set, if its file is not a whole one
+      with Minari's episodes, if a part of it is in another file, or if the
       first episode lacks a column.
     InvalidArgumentError: while iterating, if an episode does not have the
       columns of the first, or as many rows as they need.
@@ -69,12 +72,16 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
         f' has been given a {type(name_or_directory).__name__}. Pass a dict of'
         ' arrays to from_flat_arrays.'
     )
-  path = _find_file(name_or_directory)
+  path = _find_path(name_or_directory)
+  folder = minari_arrow.find_folder(path)
+  if folder is not None:
+    return minari_arrow.load(folder)
+  path = _find_file(path)
   group_names = hdf5.names_in(path)
   if not is_minari(group_names):
     raise ValueError(
         f'{path} is not a Minari data set: it has {group_names}, and not only'
-        ' episodes such as episode_0. Read flat arrays with load_hdf5.'
+        f' episodes such as episode_0.{formats.hint(path)}'
     )
   return _read_episodes(path, group_names)
 
@@ -84,8 +91,8 @@ def is_minari(names: Iterable[str]) -> bool:
   return all(map(_EPISODE.fullmatch, names))
 
 
-def _find_file(name_or_directory: files.PathLike) -> str:
-  """Returns the path of the HDF5 file of a Minari data set."""
+def _find_path(name_or_directory: files.PathLike) -> str:
+  """Returns the path of what has been given by its path or by its name."""
   path = files.expand_local(name_or_directory, 'A Minari data set')
   if not os.path.exists(path):
     by_name = _path_of_name(os.fspath(name_or_directory))
@@ -95,11 +102,17 @@ def _find_file(name_or_directory: files.PathLike) -> str:
           + (f', and none at {by_name}.' if by_name else '.')
       )
     path = by_name
+  return path
+
+
+def _find_file(path: str) -> str:
+  """Returns the path of the HDF5 file of a Minari data set."""
   for candidate in path, *(os.path.join(path, name) for name in _FILES):
     if os.path.isfile(candidate):
       return candidate
   raise ValueError(
       f'There is no HDF5 file in {path}: a Minari data set has one of {_FILES}.'
+      f'{formats.hint(path)}'
   )
 
 
@@ -220,7 +233,7 @@ def _packs(
           steps,
           np.array([len(steps[rlds.REWARD])]),
           np.array([is_terminal]),
-          np.array([_episode_id(group)]),
+          {python_packs.EPISODE_ID: np.array([_episode_id(group)])},
       )
 
 

@@ -5,7 +5,7 @@ So Python passes the rows of several episodes at a time, and TensorFlow adds
 their flags and discounts.
 """
 
-from typing import Any, Callable, Dict, Iterator, NamedTuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -22,19 +22,21 @@ class PythonPack(NamedTuple):
     steps: a dict of step fields, every leaf `[N, ...]`.
     lengths: int64 `[E]`: the number of steps in each episode.
     is_terminal: bool `[E]`: whether the last step of each episode is terminal.
-    episode_id: int64 `[E]`: the number that identifies each episode.
+    fields: a dict of the other fields of the episodes, every leaf `[E, ...]`;
+      `episode_id`, int64 `[E]`, which identifies each episode, among them.
   """
 
   steps: Any
   lengths: Any
   is_terminal: Any
-  episode_id: Any
+  fields: Any
 
 
 def to_episodes(
     python_packs: Callable[[], Iterator[PythonPack]],
     step_spec: Dict[str, Any],
-    num_episodes: int,
+    num_episodes: Optional[int],
+    field_specs: Optional[Dict[str, tf.TensorSpec]] = None,
 ) -> tf.data.Dataset:
   """Makes an RLDS data set of the episodes in packs.
 
@@ -49,28 +51,34 @@ def to_episodes(
     python_packs: a function that returns an iterator of packs of numpy arrays.
       It is called each time the data set is iterated.
     step_spec: the spec of one step of `PythonPack.steps`.
-    num_episodes: the number of episodes in all packs.
+    num_episodes: the number of episodes in all packs, or None if it is not
+      known before they are read.
+    field_specs: the specs of the fields of an episode other than `episode_id`.
 
   Returns:
-    A data set of episodes with stacked `steps`, and with `episode_id`. It has
-    packs; see `packs.packs_of`.
+    A data set of episodes with stacked `steps`, and with `episode_id` and those
+    fields. It has packs; see `packs.packs_of`.
   """
+  stacked_spec = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
+  episode_id = {EPISODE_ID: tf.TensorSpec([], tf.int64)}
   signature = PythonPack(
-      tf.nest.map_structure(
-          lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), step_spec
-      ),
+      tf.nest.map_structure(stacked_spec, step_spec),
       tf.TensorSpec([None], tf.int64),
       tf.TensorSpec([None], tf.bool),
-      tf.TensorSpec([None], tf.int64),
+      tf.nest.map_structure(
+          stacked_spec, {**episode_id, **(field_specs or {})}
+      ),
   )
   packs = (
       tf.data.Dataset.from_generator(python_packs, output_signature=signature)
       .prefetch(1)
       .map(tf.autograph.experimental.do_not_convert(_to_pack))
   )
-  episodes = packs_lib.unpack(packs).apply(
-      tf.data.experimental.assert_cardinality(num_episodes)
-  )
+  episodes = packs_lib.unpack(packs)
+  if num_episodes is not None:
+    episodes = episodes.apply(
+        tf.data.experimental.assert_cardinality(num_episodes)
+    )
   return packs_lib.with_packs(episodes, packs)
 
 
@@ -83,7 +91,7 @@ def _to_pack(python_pack: PythonPack) -> packs_lib.Pack:
           **_flags(row_splits, python_pack.is_terminal),
       },
       row_splits,
-      {EPISODE_ID: python_pack.episode_id},
+      python_pack.fields,
   )
 
 

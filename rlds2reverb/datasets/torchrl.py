@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import ted as ted_lib
 from rlds2reverb.datasets import ted_forms
 from rlds2reverb.datasets import torchrl_files
@@ -190,6 +191,9 @@ def _read(path: str) -> Tuple[torchrl_files.Storage, str]:
   """Returns the storage at a path, and its folder."""
   if not os.path.exists(path):
     raise ValueError(f'There is no storage of TorchRL at {path}.')
+  hint = formats.hint(path, but=('torchrl',))
+  if hint:
+    raise ValueError(f'{path} is not a storage of TorchRL.{hint}')
   for folder in (path, os.path.join(path, 'storage')):
     if os.path.isfile(os.path.join(folder, torchrl_files.LENGTH_FILE)):
       return torchrl_files.read_folder(folder), folder

@@ -6,10 +6,12 @@ from absl import logging
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import identity
 
 # TFDS writes this file into the folder of every version of a data set.
 INFO_FILE = 'dataset_info.json'
+_HUGGINGFACE_FILE = 'state.json'
 
 
 def find_folder(directory: str) -> str:
@@ -23,7 +25,8 @@ def find_folder(directory: str) -> str:
     FileNotFoundError: if it is neither.
   """
   names = files.names_in(directory)
-  if INFO_FILE in names:
+  # HuggingFace has an INFO_FILE, too, but no format of episodes.
+  if INFO_FILE in names and _HUGGINGFACE_FILE not in names:
     return directory
   versions = [
       name
@@ -35,10 +38,12 @@ def find_folder(directory: str) -> str:
     raise FileNotFoundError(
         f'{directory} is not the folder of a data set: it has no'
         f' {INFO_FILE}, and no folder of a version such as 1.0.0 that has one.'
-        f' It has {names}.'
+        f' It has {names}.{formats.hint(directory)}'
     )
   newest = max(versions, key=tfds.core.Version)
-  logging.info(
+  # Whoever gives a folder of several should know which is read.
+  log = logging.warning if len(versions) > 1 else logging.info
+  log(
       'Reading version %s of %s, the newest of %s.', newest, directory, versions
   )
   return os.path.join(directory, newest)

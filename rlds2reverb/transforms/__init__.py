@@ -38,5 +38,6 @@ from rlds2reverb.transforms.rewards import ScaleReward
 from rlds2reverb.transforms.rotated_fields import ConvertRotation
 from rlds2reverb.transforms.thinning import DropNoOps
 from rlds2reverb.transforms.thinning import FrameSkip
+from rlds2reverb.transforms.videos import decode_video_frames
 from rlds2reverb.transforms.whole_episodes import EpisodeRows
 from rlds2reverb.transforms.whole_episodes import WholeEpisodeTransform

@@ -21,6 +21,24 @@ class ColumnsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIs(found['a'], array)
     self.assertAllEqual(found['b/c'], [1, 2])
 
+  def test_renamed(self):
+    one, two, three = np.zeros(1), np.ones(1), np.full(1, 2)
+    found = columns.renamed(
+        {'obs/a': one, 'obs/b/c': two, 'observations': three, 'x/y': three},
+        {'observations': 'obs', 'rewards': 'x/y'},
+    )
+    self.assertEqual(
+        sorted(found), ['observations/a', 'observations/b/c', 'rewards']
+    )
+    self.assertIs(found['observations/b/c'], two)
+    self.assertIs(found['rewards'], three)
+    left = columns.renamed({'a': one, 'ab': two}, {'a': None})
+    self.assertEqual(list(left), ['ab'])
+    with self.assertRaisesRegex(
+        ValueError, 'no column dones, .* for terminals. Did you mean done.'
+    ):
+      columns.renamed({'done': one}, {'terminals': 'dones'})
+
   def test_below(self):
     names = ['a', 'b/c', 'b/d/e', 't/_index_1', 't/_index_0', 'bb']
     self.assertEqual(columns.below('a', names), 'a')

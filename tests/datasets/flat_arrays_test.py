@@ -574,12 +574,96 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
             ValueError, 'load_hdf5 takes the path.*from_flat_arrays'
         ):
           flat_arrays.load_hdf5(wrong)
-    with self.assertRaisesRegex(ValueError, f'{folder} is not. .*load_minari'):
+    with self.assertRaisesRegex(
+        ValueError, f'{folder} is not. .*in it holds flat'
+    ):
       flat_arrays.load_hdf5(folder)
     with h5py.File(os.path.join(folder, 'minari.hdf5'), 'w') as file:
       file.create_group('episode_0')
     with self.assertRaisesRegex(ValueError, 'minari.hdf5 is not.*load_minari'):
       flat_arrays.load_hdf5(os.path.join(folder, 'minari.hdf5'))
+
+  def _check_named(self, read, path_or_arrays):
+    """Checks what comes of the arrays under names of the user's."""
+    names = {'observations': 'obs', 'terminals': 'dones', 'actions': 'acts/arm'}
+    dataset = read(path_or_arrays, column_names=names)
+    steps = [e['steps'] for e in dataset.as_numpy_iterator()]
+    golden.assert_frames_equal(
+        self,
+        steps,
+        [
+            _episode(
+                [0, 1, 2, 0], [5, 6, 7, 0], [0.1, 0.2, 0.3, 0], terminal=True
+            ),
+            _episode([10, 11], [8, 9], [0.4, 0.5], terminal=False),
+        ],
+    )
+
+  def test_names_of_the_user(self):
+    arrays = {
+        'obs': _ARRAYS['observations'],
+        'acts/arm': _ARRAYS['actions'],
+        'rewards': _ARRAYS['rewards'],
+        'dones': _ARRAYS['terminals'],
+    }
+    self._check_named(flat_arrays.from_flat_arrays, arrays)
+    self._check_named(flat_arrays.load_hdf5, self._write(arrays))
+    path = os.path.join(self.create_tempdir().full_path, 'a.npz')
+    np.savez_compressed(path, **arrays)
+    self._check_named(flat_arrays.load_npz, path)
+
+  def test_npz_is_what_the_arrays_are(self):
+    rng = np.random.default_rng(0)
+    arrays = {
+        'observations': rng.normal(size=(70_000, 20)),
+        'next_observations': rng.normal(size=(70_000, 20)),
+        'actions': rng.normal(size=(70_000, 3)),
+        'rewards': rng.normal(size=70_000),
+        'terminals': rng.uniform(size=70_000) < 0.001,
+        'infos/text': rng.integers(0, 99, 70_000).astype('U2'),
+    }
+    path = os.path.join(self.create_tempdir().full_path, 'a.npz')
+    np.savez(path, **arrays)
+    found = flat_arrays.load_npz(path)
+    for _ in range(2):
+      golden.assert_frames_equal(
+          self, [e['steps'] for e in found.as_numpy_iterator()], _steps(arrays)
+      )
+
+  def test_without_rewards_or_terminals(self):
+    arrays = _without('rewards', 'terminals')
+    names = {'rewards': None, 'terminals': None}
+    found = _steps(arrays, column_names=names)
+    (found,) = found
+    self.assertEqual(found['reward'].dtype, _F32)
+    self.assertAllEqual(found['reward'], np.zeros(6))
+    self.assertAllEqual(found['is_terminal'], np.zeros(6))
+    self.assertAllEqual(found['observation'], [0, 1, 2, 10, 11, 12])
+    lengths = [
+        len(steps['action'])
+        for steps in _steps(
+            _without('terminals', 'timeouts'),
+            column_names={'terminals': None},
+            max_episode_steps=2,
+        )
+    ]
+    self.assertEqual(lengths, [3, 3, 2])
+
+  def test_errors_of_names(self):
+    with self.assertRaisesRegex(
+        ValueError, "no column terminals.*'terminals': ....*'terminals': None"
+    ):
+      flat_arrays.from_flat_arrays(_without('terminals'))
+    with self.assertRaisesRegex(
+        ValueError, "no column actions.*'actions': ....\\.\\n"
+    ):
+      flat_arrays.from_flat_arrays(_without('actions'))
+    with self.assertRaisesRegex(ValueError, "expected names .*, but has 'obs'"):
+      flat_arrays.from_flat_arrays(
+          _ARRAYS, column_names={'obs': 'observations'}
+      )
+    with self.assertRaisesRegex(ValueError, 'There is no column dones, which'):
+      flat_arrays.from_flat_arrays(_ARRAYS, column_names={'terminals': 'dones'})
 
   def test_gin_configures_both(self):
     self.addCleanup(gin.clear_config)

@@ -284,7 +284,7 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
     with h5py.File(path, 'w') as file:
       file['observations'] = np.zeros(1)
     with self.assertRaisesRegex(
-        ValueError, "not a Minari data set: it has .'obs.*with load_hdf5"
+        ValueError, "not a Minari data set: it has .'obs.*which load_hdf5 reads"
     ):
       minari.load_minari(path)
 

@@ -13,7 +13,7 @@ def _pack(start, lengths, is_terminal, episode_id):
       {'reward': np.arange(start, start + count, dtype=np.float32)},
       np.array(lengths),
       np.array(is_terminal, bool),
-      np.array(episode_id),
+      {'episode_id': np.array(episode_id)},
   )
 
 

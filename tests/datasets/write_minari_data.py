@@ -2,9 +2,9 @@
 
     python -m tests.datasets.write_minari_data --directory=tests/data/minari
 
-Needs an environment of its own, with minari[create,hdf5] 0.5.4, which wants
-NumPy 2. Beside each data set goes what Minari reads from it, for comparison:
-an array a column and episode, named `0/observations/pose/0`.
+Needs an environment of its own, with minari[arrow,create,hdf5] 0.5.4, which
+wants NumPy 2. Beside each data set goes what Minari reads from it, for
+comparison: an array a column and episode, named `0/observations/pose/0`.
 """
 
 import os
@@ -82,11 +82,15 @@ class _Rooms(gymnasium.Env):
     return {'energy': 10.0 - self._step, 'room': {'door': self._step % 2}}
 
 
-def _record(env: gymnasium.Env, name: str, num_steps: int) -> None:
+def _record(
+    env: gymnasium.Env, name: str, num_steps: int, data_format: str
+) -> None:
   """Records 2 episodes, each cut after `num_steps`, with Minari's collector."""
   env = gymnasium.wrappers.TimeLimit(env, num_steps)
   env.action_space.seed(0)
-  collector = minari.DataCollector(env, record_infos=True)
+  collector = minari.DataCollector(
+      env, record_infos=True, data_format=data_format
+  )
   for episode in range(2):
     collector.reset(seed=episode)
     is_over = False
@@ -98,6 +102,9 @@ def _record(env: gymnasium.Env, name: str, num_steps: int) -> None:
 
 def _flatten(name: str, value: Any) -> Dict[str, np.ndarray]:
   """Returns the leaves of what Minari has read, by their paths."""
+  if isinstance(value, np.ndarray) and value.dtype == object:
+    # Of Arrow, Minari gives nested infos as an array of dicts.
+    value = {key: np.array([row[key] for row in value]) for key in value[0]}
   if isinstance(value, dict):
     items = value.items()
   elif isinstance(value, tuple):
@@ -131,11 +138,13 @@ def main(argv):
   del argv
   with tempfile.TemporaryDirectory() as datasets:
     os.environ['MINARI_DATASETS_PATH'] = datasets
-    for name, env, num_steps in (
-        ('cartpole', gymnasium.make('CartPole-v1').unwrapped, 18),
-        ('rooms', _Rooms(), 5),
+    for name, env, num_steps, data_format in (
+        ('cartpole', gymnasium.make('CartPole-v1').unwrapped, 18, 'hdf5'),
+        ('rooms', _Rooms(), 5, 'hdf5'),
+        ('rooms_arrow', _Rooms(), 5, 'arrow'),
+        ('rooms_parquet', _Rooms(), 5, 'parquet'),
     ):
-      _record(env, name, num_steps)
+      _record(env, name, num_steps, data_format)
       target = os.path.join(_DIRECTORY.value, name)
       shutil.rmtree(target, ignore_errors=True)
       shutil.copytree(os.path.join(datasets, f'{name}-v0'), target)

@@ -1,0 +1,103 @@
+"""Tells by its files which format a data set has, for errors that name it."""
+
+import json
+import os
+import re
+from typing import Collection
+
+import h5py
+import numpy as np
+
+from rlds2reverb.datasets import files
+
+_HINTS = {
+    'flat': 'flat arrays, which load_hdf5 reads',
+    'imitation': 'trajectories of imitation, which load_imitation reads',
+    'lerobot': 'a LeRobot data set, which load_lerobot reads',
+    'minari': 'a Minari data set, which load_minari reads',
+    'npz': 'NumPy arrays, which load_npz reads',
+    'rlds': 'an RLDS data set, which load_episodes reads',
+    'robomimic': 'a data set of robomimic, which load_robomimic reads',
+    'torchrl': 'a storage of TorchRL, which load_torchrl reads',
+}
+_HDF5_SUFFIXES = ('.hdf5', '.h5')
+_EPISODE = re.compile(r'episode_\d+')
+_DEMO = re.compile(r'demo_\d+')
+_TRAJECTORY = re.compile(r'traj_\d+')
+
+
+def hint(path: str, but: Collection[str] = ()) -> str:
+  """Returns a sentence that names the reader of what is at a path.
+
+  Args:
+    path: a file or a folder, as `files.expand` returns it.
+    but: the formats, by their keys here, that are not named.
+
+  Returns:
+    The sentence with a space before it, for the end of an error; or an empty
+    string if the format is not known.
+  """
+  try:
+    found = _format_of(path)
+    if found and found not in but:
+      return f' It holds {_HINTS[found]}.'
+    if not found and files.is_folder(path):
+      for name in files.names_in(path):
+        found = _format_of(os.path.join(path, name))
+        if found:
+          return f' {name} in it holds {_HINTS[found]}.'
+  except (OSError, ValueError):
+    pass  # Whoever asks has an error to raise already.
+  return ''
+
+
+def _format_of(path: str) -> str:
+  """Returns a key of `_HINTS`, or an empty string."""
+  if files.is_folder(path):
+    return _format_of_folder(path)
+  if files.is_url(path) or not os.path.isfile(path):
+    return ''
+  if path.endswith('.npz'):
+    with np.load(path) as arrays:
+      return 'imitation' if 'indices' in arrays else 'npz'
+  if path.endswith(_HDF5_SUFFIXES):
+    with h5py.File(path, 'r') as file:
+      return _format_of_hdf5(file)
+  return ''
+
+
+def _format_of_folder(path: str) -> str:
+  """Returns the format of a folder by the names of its files."""
+  names = files.names_in(path)
+  has = lambda *parts: files.exists(os.path.join(path, *parts))
+  if has('meta', 'info.json'):
+    return 'lerobot'
+  if has('state.json') and has('dataset_info.json'):
+    return 'imitation'
+  if has('storage_metadata.json') or has('storage', 'storage_metadata.json'):
+    return 'torchrl'
+  if 'main_data.hdf5' in names or has('data', 'main_data.hdf5'):
+    return 'minari'
+  for folder in path, os.path.join(path, 'data'):
+    metadata = os.path.join(folder, 'metadata.json')
+    if files.exists(metadata):
+      with files.open_text(metadata) as f:
+        if 'minari_version' in json.load(f):
+          return 'minari'
+  if 'dataset_info.json' in names:
+    return 'rlds'
+  return ''
+
+
+def _format_of_hdf5(file: h5py.File) -> str:
+  """Returns the format of an HDF5 file by the names at its top."""
+  names = list(file)
+  if names and all(map(_EPISODE.fullmatch, names)):
+    return 'minari'
+  if 'data' in names and any(map(_DEMO.fullmatch, file['data'])):
+    return 'robomimic'
+  if any(map(_TRAJECTORY.fullmatch, names)):
+    return 'torchrl'
+  if {'observations', 'actions', 'rewards'} & set(names):
+    return 'flat'
+  return ''

@@ -1,0 +1,76 @@
+"""Decoding the frames of videos late, on the frames that are used.
+
+`load_lerobot` with `decode_videos=False` gives a reference for each frame, a
+short string, which takes no memory while episodes are cut and shuffled.
+"""
+
+from typing import Any, Sequence, Tuple
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.datasets import video_frames
+from rlds2reverb.episodes import paths
+from rlds2reverb.transforms import images
+
+
+@gin.configurable(module='rlds2reverb')
+def decode_video_frames(
+    nest: Any, fields: Sequence[paths.Path], *, size: Tuple[int, int]
+) -> Any:
+  """Decodes and resizes the video frames that are referred to in a nest.
+
+  A video can only be decoded from a key frame on. So frames that follow each
+  other take much less time than frames drawn from all over. This calls Python,
+  once for all frames of a field.
+
+  Args:
+    nest: a step, a `Trajectory`, or another nest.
+    fields: the paths of the references, strings `[...]` such as
+      `/data/file-000.mp4#t=1.5`. An empty string, which fills a padded window,
+      becomes a black frame.
+    size: the height and width of the frames that come out. Those of another
+      size are resized.
+
+  Returns:
+    `nest` with the frames decoded, uint8 `[..., *size, 3]`.
+
+  Raises:
+    ValueError: if there is no such field, if it is not of strings, or if
+      `fields` is a single string.
+    InvalidArgumentError: while iterating, if a string is no reference, if there
+      is no such video or frame, or if the videos of a field differ in size.
+  """
+  paths.check_list('fields', fields)
+
+  def read(references):
+    frames = dict(video_frames.read_references(references.tolist()))
+    sizes = {frame.shape for frame in frames.values()} or {(*size, 3)}
+    if len(sizes) > 1:
+      raise ValueError(
+          f'The videos of a field must be of one size, but are {sorted(sizes)}.'
+      )
+    decoded = np.zeros((len(references), *sizes.pop()), np.uint8)
+    for index, frame in frames.items():
+      decoded[index] = frame
+    return decoded
+
+  def decode(name, leaf):
+    if leaf.dtype != tf.string:
+      raise ValueError(
+          f'{name} must be references to the frames of videos, strings, but is'
+          f' {leaf.dtype.name} {leaf.shape}.'
+      )
+    frames = tf.numpy_function(
+        read, [tf.reshape(leaf, [-1])], tf.uint8, stateful=False
+    )
+    frames = images.resize_images(
+        tf.ensure_shape(frames, [None, None, None, 3]), size
+    )
+    frames = tf.reshape(frames, tf.concat([tf.shape(leaf), [*size, 3]], 0))
+    return tf.ensure_shape(frames, leaf.shape.concatenate([*size, 3]))
+
+  for path in fields:
+    nest = paths.map_leaves(decode, nest, path)
+  return nest
