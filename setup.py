@@ -53,6 +53,8 @@ setuptools.setup(
         'rlds2reverb.configs': [
             '*.gin',
             'features/*/*.json',
+            'features/*/*/*.json',
+            'mixtures/*.gin',
             'training/*.gin',
         ],
     },

@@ -22,6 +22,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import convert as convert_lib
+  from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import plan as plan_lib
   from rlds2reverb.jobs import quarantine
   from rlds2reverb.jobs import running
@@ -36,6 +37,13 @@ _WEIGHT = flags.DEFINE_multi_float(
     None,
     'One for each --dataset, for a mixture: of each as many episodes as its'
     ' weight says, and no episode twice.',
+)
+_MIXTURE = flags.DEFINE_string(
+    'mixture',
+    None,
+    'A mixture by its name, or a gin file: its data sets in --data_dir, with'
+    ' their configs and weights, in the place of --dataset, --config and'
+    ' --weight.',
 )
 _CHECKPOINT_DIR = flags.DEFINE_string(
     'checkpoint_dir', None, 'A new directory, for a Reverb checkpoint.'
@@ -167,7 +175,12 @@ def _rules(source: sources_lib.Source) -> rules_lib.ConversionRules:
 
 
 def _make_plan() -> plan_lib.Plan:
-  sources = flags_lib.sources_from_flags('convert')
+  if _MIXTURE.value is None:
+    sources = flags_lib.sources_from_flags('convert')
+  elif _WEIGHT.value is None:
+    sources = flags_lib.mixture_from_flags(_MIXTURE.value)
+  else:
+    raise app.UsageError('--mixture has weights. Leave out --weight.')
   output = _output()
   rules = {_rules(source) for source in sources}
   if len(rules) > 1:
@@ -196,7 +209,9 @@ def _make_plan() -> plan_lib.Plan:
       output,
       tables=tables,
       rules=rules.pop(),
-      weights=_WEIGHT.value,
+      weights=_WEIGHT.value
+      if _MIXTURE.value is None
+      else mixtures.weights_of(opened),
       only=only,
       task_bytes=int(_TASK_MB.value * 1e6),
   )

@@ -133,6 +133,20 @@ def _read_mapping(at):
   return len(rlds2reverb.load_mapping(at('mine.gin')).action)
 
 
+def _read_transforms(at):
+  return len(rlds2reverb.transforms.load_transforms(at('mine.gin')))
+
+
+def _load_mixture(at):
+  return len(rlds2reverb.fields.load_mixture(at('mixture.gin')).weights)
+
+
+def _read_mixture(at):
+  mixed = jobs.read_mixture(at('mixture.gin'), at('sets'))
+  (episode,) = mixed.take(1)
+  return len(episode.element['steps']['reward'])
+
+
 def _read_hdf5(at):
   (episode,) = rlds2reverb.datasets.load_hdf5(at('flat.hdf5'))
   return len(episode['steps']['reward'])
@@ -195,7 +209,10 @@ _READERS = {
     'load_episodes': (_load, _NUM_STEPS),
     'load_episodes by name': (_load_by_name, _NUM_STEPS),
     'load_mapping': (_read_mapping, 2),
+    'load_mixture': (_load_mixture, 1),
     'load_statistics': (_load_statistics, 1),
+    'load_transforms': (_read_transforms, 1),
+    'read_mixture': (_read_mixture, _NUM_STEPS),
     'restore_reverb_servers': (_serve_several, _NUM_STEPS - 1),
     'make_source': (_open_source, 1),
     'make_source by name': (_open_source_by_name, 1),
@@ -230,7 +247,16 @@ def _make_folder(folder):
   with tf.io.gfile.GFile(f'{folder}/statistics.json', 'w') as f:
     f.write(cache.to_json(found))
   with tf.io.gfile.GFile(f'{folder}/mine.gin', 'w') as f:
-    f.write("StepMapping.action = ['a', 'b']")
+    f.write(
+        "StepMapping.action = ['a', 'b']\n"
+        'transform_episodes.transforms = [@ScaleReward()]\n'
+        'ScaleReward.scale = 2.0\n'
+    )
+  with tf.io.gfile.GFile(f'{folder}/mixture.gin', 'w') as f:
+    f.write(
+        "Mixture.weights = {'named': 1.0}\n"
+        "Mixture.configs = {'named': 'recorded_gym'}\n"
+    )
 
 
 class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):

@@ -5,6 +5,7 @@ The docstring of `step_mapping.StepMapping` says what a source may be.
 
 import dataclasses
 import numbers
+import re
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import tensorflow as tf
@@ -26,6 +27,8 @@ Source = Union[
 
 EPISODE = '..'
 
+_COLUMNS = re.compile(r'(.+)\[(-?\d*):(-?\d*)\]')
+
 
 @dataclasses.dataclass(frozen=True)
 class Field:
@@ -33,9 +36,12 @@ class Field:
 
   Attributes:
     keys: its path in the `nest_of` its episode.
+    columns: which numbers of a vector are taken, the first one and the one
+      after the last, as in a slice; None for the whole field.
   """
 
   keys: paths.Keys
+  columns: Optional[Tuple[Optional[int], Optional[int]]] = None
 
 
 def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
@@ -74,12 +80,19 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
     return [resolve(item, nest, problems) for item in source]
   if not isinstance(source, (str, tuple)):
     return source
+  columns = None
+  # A key of the data may itself look like one with columns.
+  if isinstance(source, str) and not paths.contains(nest, source):
+    parts = _COLUMNS.fullmatch(source)
+    if parts:
+      source, *ends = parts.groups()
+      columns = tuple(int(end) if end else None for end in ends)
   keys, problem = paths.look_up(nest, source)
   if problem:
     problems.append(problem)
   else:
     problems += _what_is_not_dense(nest, keys)
-  return Field(keys)
+  return Field(keys, columns)
 
 
 def _what_is_not_dense(nest, keys) -> List[str]:
@@ -188,6 +201,8 @@ def read(
           else tf.gather(leaf, episode_of_rows),
           nest,
       )
+    if source.columns is not None:
+      nest = _columns_of(nest, source)
     return tf.nest.map_structure(cast, nest)
   if isinstance(source, (dict, list)):
     below = source.items() if isinstance(source, dict) else enumerate(source)
@@ -207,6 +222,30 @@ def read(
   return _repeat(tf.constant(source), length)
 
 
+def read_alone(source: Source, episode: Dict[str, Any], name: str) -> Any:
+  """Returns the tensors of a source, for a source that is made of it.
+
+  Args:
+    source: a source.
+    episode: an episode with stacked steps.
+    name: the name of what is made, for error messages.
+
+  Returns:
+    A nest of tensors `[T, ...]`.
+
+  Raises:
+    ValueError: if the source does not fit the episode.
+    InvalidArgumentError: as `read` does.
+  """
+  problems = []
+  resolved = resolve(source, nest_of(episode), problems)
+  if problems:
+    raise ValueError(f'{name}: ' + ' '.join(problems))
+  steps, length = measured(episode[rlds.STEPS], resolved)
+  episode = {**episode, rlds.STEPS: steps}
+  return read(resolved, episode, length, tf.identity, name)
+
+
 def has_function(source: Any) -> bool:
   """Returns whether a resolved source is a function, or has one in it."""
   if isinstance(source, dict):
@@ -219,6 +258,28 @@ def has_function(source: Any) -> bool:
 def _repeat(value, length):
   # Unlike tf.broadcast_to, tf.gather accepts strings and unknown shapes.
   return tf.gather(value[tf.newaxis], tf.zeros([length], tf.int32))
+
+
+def _columns_of(leaf, source):
+  """Returns some columns of a field of vectors, `[T, D]`."""
+  name = steps_lib.field_path(source.keys)
+  nested = tf.nest.is_nested(leaf)
+  leaf = leaf if nested else tf.convert_to_tensor(leaf)
+  if nested or leaf.shape.rank != 2:
+    found = 'a nest' if nested else f'{leaf.dtype.name} {leaf.shape[1:]}'
+    raise ValueError(
+        f'Only of a vector some numbers can be taken, but {name} is {found}.'
+    )
+  begin, end = source.columns
+  size = leaf.shape[1]
+  taken = leaf[:, begin:end]
+  bounds = [abs(bound) for bound in source.columns if bound is not None]
+  if size is not None and (max(bounds, default=0) > size or not taken.shape[1]):
+    ends = ':'.join('' if end is None else str(end) for end in source.columns)
+    raise ValueError(
+        f'{name} has {size} numbers, so [{ends}] of it cannot be taken.'
+    )
+  return taken
 
 
 def _to_vectors(values):

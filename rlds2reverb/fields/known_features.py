@@ -5,7 +5,7 @@ With them a config can be checked where no data set has been downloaded.
 
 import os
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -25,7 +25,8 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
   """Returns the features of the data sets that a config is for.
 
   They are read from `configs/features/<config>/features.json`, a file that TFDS
-  writes. If there is none, they are those of the builders in TFDS whose names
+  writes, or from one in each folder below that, which has the name of a
+  variant. If there is none, they are those of the builders in TFDS whose names
   begin with the name of the config.
 
   Args:
@@ -37,7 +38,19 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
   """
   folder = os.path.join(named_mappings.config_folder(), 'features', config)
   if os.path.isdir(folder):
-    return {config: tfds.features.FeatureConnector.from_config(folder)}
+    variants = sorted(
+        os.path.relpath(root, folder)
+        for root, _, names in os.walk(folder)
+        if 'features.json' in names
+    )
+    return {
+        os.path.normpath(os.path.join(config, variant)): (
+            tfds.features.FeatureConnector.from_config(
+                os.path.join(folder, variant)
+            )
+        )
+        for variant in variants
+    }
   features = {}
   # In an empty folder TFDS finds no features on disk, which it would prefer.
   with tempfile.TemporaryDirectory() as empty:
@@ -90,7 +103,7 @@ def check_kinds(
   }
   for name, spec in specs.values():
     differences = []
-    _compare(_mapped(mapping, spec), step_spec, (), differences)
+    _compare(mapped_step_spec(mapping, spec), step_spec, (), differences)
     if not differences:
       return True
     found[name] = differences
@@ -103,8 +116,18 @@ def check_kinds(
   )
 
 
-def _mapped(mapping, episode) -> Dict[str, Any]:
-  """Returns the spec of the steps that a mapping makes of an episode."""
+def mapped_step_spec(
+    mapping: Callable[[Dict[str, Any]], Dict[str, Any]], episode: Any
+) -> Dict[str, Any]:
+  """Returns the spec of a step that a mapping makes of an episode.
+
+  Args:
+    mapping: a mapping, or a function that goes on with transforms.
+    episode: what `episode_spec` returns.
+
+  Raises:
+    ValueError: if the mapping does not fit.
+  """
   traced = tf.function(mapping).get_concrete_function(episode)
   return steps_lib.without_time(
       tf.nest.map_structure(

@@ -20,6 +20,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.fields import text_of_codes  # noqa: F401
 
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
@@ -149,7 +150,7 @@ def config_names(group: str = '') -> List[str]:
   """Returns the names of all configs, sorted.
 
   Args:
-    group: which ones: by default the mappings of data sets; or
+    group: which ones: by default the mappings of data sets; or `mixtures`; or
       `training`, the flags and hyper-parameters of trainers.
   """
   folder = config_folder()

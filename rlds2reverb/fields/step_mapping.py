@@ -220,18 +220,12 @@ class TerminalOnSuccess:
 
   def __call__(self, episode: Dict[str, Any]) -> tf.Tensor:
     """Returns bool `[T]` for an episode with stacked steps."""
-    problems = []
-    nest = field_sources.nest_of(episode)
-    source = field_sources.resolve(self.success, nest, problems)
-    if problems:
-      raise ValueError('TerminalOnSuccess: ' + ' '.join(problems))
-    steps, length = field_sources.measured(episode[rlds.STEPS], source)
-    success = field_sources.read(
-        source, {**episode, rlds.STEPS: steps}, length, tf.identity, 'success'
+    success = field_sources.read_alone(
+        self.success, episode, 'TerminalOnSuccess'
     )
     success = steps_lib.one_a_step('success', success, tf.bool)
     at_end = tf.reduce_any(success[-2:])
-    return _is_last(length) & at_end
+    return _is_last(tf.size(success)) & at_end
 
 
 def map_fields(

@@ -10,6 +10,7 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.jobs.describe import describe_checkpoint
   from rlds2reverb.jobs.describe import describe_episodes
   from rlds2reverb.jobs.describe import describe_source
+  from rlds2reverb.jobs.mixtures import read_mixture
   from rlds2reverb.jobs.serve import serve_source
   from rlds2reverb.jobs.sources import make_source
   from rlds2reverb.jobs.sources import open_source

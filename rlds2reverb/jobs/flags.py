@@ -33,6 +33,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
   from rlds2reverb.fields import named_mappings
+  from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import sources as sources_lib
 
 # The flags are those of the program that has them defined, in `--help` too.
@@ -104,6 +105,41 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
     _take_flags(program, source)
     sources.append(source)
   return sources
+
+
+def mixture_from_flags(mixture: str) -> List[sources_lib.Source]:
+  """Returns the sources of a mixture, whose data sets are in `--data_dir`.
+
+  Args:
+    mixture: the name of a mixture, or a gin file of the user.
+
+  Raises:
+    UsageError: if there is no `--data_dir`, or a flag that a mixture takes the
+      place of.
+    OSError: as `mixtures.make_sources` does.
+    SyntaxError: as `mixtures.make_sources` does.
+    ValueError: as `mixtures.make_sources` does.
+  """
+  values = flags.FLAGS
+  if values.dataset or values.config:
+    raise app.UsageError(
+        '--mixture says which data sets and configs there are. Leave out'
+        ' --dataset and --config.'
+    )
+  if values.data_dir is None:
+    raise app.UsageError(
+        '--mixture needs --data_dir, in which each data set has a folder.'
+    )
+  if values.split and len(values.split) > 1:
+    raise app.UsageError('--mixture takes one --split for all data sets.')
+  if mixture.endswith('.gin'):
+    mixture = files.user_path(mixture)
+  return mixtures.make_sources(
+      mixture,
+      files.user_path(values.data_dir),
+      (values.split or ['train'])[0],
+      bindings=values.gin_binding,
+  )
 
 
 def define_gin_flags() -> None:

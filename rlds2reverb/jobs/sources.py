@@ -28,9 +28,11 @@ from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import named_mixtures  # noqa: F401
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import programs  # noqa: F401
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import named_transforms
 
 # The field of an episode that holds its index in its split.
 EPISODE_INDEX = 'episode_index_in_split'
@@ -95,7 +97,7 @@ def make_source(
     config: the name of a config, or the path of a gin file. Its text becomes a
       part of the source, so that later changes of the file change nothing. It
       may bind the fields of `StepMapping`, by which the episodes are mapped,
-      and `transform_episodes.transforms`.
+      and `transform_episodes.transforms`, which a `Mixture`'s follow.
     bindings: more gin bindings, which take precedence over those of the config.
 
   Returns:
@@ -133,15 +135,10 @@ def mapping_of(source: Source) -> Optional[step_mapping.StepMapping]:
 
 
 def transforms_of(source: Source) -> List[Any]:
-  """Returns the transforms and filters of a source."""
-  bound = arguments_of('transform_episodes', source)
-  unknown = bound.keys() - {'transforms'}
-  if unknown:
-    raise ValueError(
-        f'{_file_of(source)} binds transform_episodes.{min(unknown)}, but only'
-        ' transform_episodes.transforms can be bound.'
-    )
-  return list(bound.get('transforms', ()))
+  """Returns the transforms and filters of a source, its mixture's last."""
+  own = named_transforms.transforms_from(source.bindings, _file_of(source))
+  shared = arguments_of('Mixture', source).get('transforms', ())
+  return [*own, *shared]
 
 
 def arguments_of(name: str, source: Source) -> Any:

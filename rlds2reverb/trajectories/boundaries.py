@@ -34,6 +34,11 @@ STEPS_AFTER_LAST = 'Last step of an episode must end it.'
 DISCOUNT_RANGE = 'Discount must lie in [0, 1].'
 NAN = 'Step must not hold NaN.'
 EMPTY = 'An episode must have a step.'
+# What to do where the last step of an episode is not marked as one.
+_NO_LAST = (
+    ' If the data set never sets is_last, StepMapping(is_last=None) marks the'
+    ' last step of every episode by its position.'
+)
 
 
 def check_episode(
@@ -231,10 +236,11 @@ def _describe_outline(episode, outline, validation, nan_fields):
     rules = tf.stack(list(broken.values()))  # [rules, T]
     row = tf.argmax(tf.reduce_any(rules, axis=0))
     rule = tf.argmax(tf.gather(rules, row, axis=1))
+    sentence = tf.gather(list(broken), rule)
     flags = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, rlds.DISCOUNT)
     message = tf.strings.join(
         [
-            tf.gather(list(broken), rule),
+            sentence,
             tf.strings.format(
                 ' Found at episode {}, step {}: is_first={}, is_last={},'
                 ' is_terminal={}, discount={}',
@@ -246,7 +252,10 @@ def _describe_outline(episode, outline, validation, nan_fields):
     if nan_fields:
       fields = ['', *(f', NaN in {field}' for field in nan_fields)]
       message += tf.gather(fields, tf.gather(current[outlines.NAN_FIELD], row))
-    return message + '.'
+    no_last = (sentence == FIRST_AFTER_MID) & (
+        row == tf.size(current[rlds.IS_LAST], tf.int64) - 1
+    )
+    return message + '.' + tf.where(no_last, _NO_LAST, '')
 
   return tf.cond(
       tf.size(current[rlds.IS_FIRST]) > 0,

@@ -21,9 +21,11 @@ from rlds2reverb.transforms.gripper import InvertGripper
 from rlds2reverb.transforms.gripper import relative_command
 from rlds2reverb.transforms.gripper import RelativeToAbsoluteGripper
 from rlds2reverb.transforms.images import decode_images
+from rlds2reverb.transforms.images import FitImages
 from rlds2reverb.transforms.images import images_to_float
 from rlds2reverb.transforms.images import resize_images
 from rlds2reverb.transforms.instructions import DrawInstruction
+from rlds2reverb.transforms.named_transforms import load_transforms
 from rlds2reverb.transforms.normalization import normalize_by_bounds
 from rlds2reverb.transforms.normalization import normalize_by_mean_std
 from rlds2reverb.transforms.normalization import normalize_by_quantiles

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Mapping, Optional, Sequence
 
 import gin
+import tensorflow as tf
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -123,6 +124,8 @@ class ClipField(base.EpisodeTransform):
       `action`. Leaves of strings and bools stay as they are.
     low: the least number that comes out, if there is one.
     high: the greatest number that comes out, if there is one.
+    index: which number of the last dimension is clipped, counted from the end
+      if it is negative; by default all are.
   """
 
   is_step_wise = True
@@ -130,12 +133,22 @@ class ClipField(base.EpisodeTransform):
   field: paths.Path = rlds.ACTION
   low: Optional[base.Numbers] = None
   high: Optional[base.Numbers] = None
+  index: Optional[int] = None
 
   def transform(self, steps):
-    return paths.map_leaves(
-        lambda name, leaf: base.clip(leaf, self.low, self.high, name)
-        if leaf.dtype.is_floating or leaf.dtype.is_integer
-        else leaf,
-        steps,
-        self.field,
-    )
+    return paths.map_leaves(self._clip, steps, self.field)
+
+  def _clip(self, name, leaf):
+    if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
+      return leaf
+    clipped = base.clip(leaf, self.low, self.high, name)
+    if self.index is None:
+      return clipped
+    size = leaf.shape[-1] if leaf.shape.rank else 0
+    if size is None or not -size <= self.index < size:
+      raise ValueError(
+          f'{name} must have a number {self.index} in its last dimension, but'
+          f' is {leaf.dtype.name} {leaf.shape}.'
+      )
+    is_clipped = tf.range(size) == self.index % size
+    return tf.where(is_clipped, clipped, leaf)

@@ -13,12 +13,15 @@ holds compressed bytes, and images that are never sampled are never decoded.
     )
 """
 
-from typing import Any, Sequence, Tuple
+import dataclasses
+from typing import Any, Mapping, Sequence, Tuple
 
 import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.transforms import base
 
 
 @gin.configurable(module='rlds2reverb')
@@ -72,6 +75,38 @@ def decode_images(
   for path in fields:
     nest = paths.map_leaves(prepare, nest, path)
   return nest
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class FitImages(base.EpisodeTransform):
+  """Gives images one size, and black ones to data sets without such a camera.
+
+  So data sets of a mixture have the same fields. Where the sizes are the same
+  anyway, `decode_images` on the frames that are used is the cheaper way.
+
+  Attributes:
+    sizes: a mapping from the path of each image to its height and width. The
+      images are `[..., height, width, channels]`, of any size. Where there is
+      no such field, it becomes zeros, uint8 `[..., height, width, 3]`.
+  """
+
+  is_step_wise = True
+
+  sizes: Mapping[paths.Path, Tuple[int, int]]
+
+  def transform(self, steps):
+    for path, size in self.sizes.items():
+      if paths.contains(steps, path):
+        steps = decode_images(steps, [path], size=size)
+      else:
+        shape = tf.concat([tf.shape(steps[rlds.IS_FIRST]), size, [3]], 0)
+        black = tf.ensure_shape(
+            tf.zeros(shape, tf.uint8),
+            steps[rlds.IS_FIRST].shape.concatenate([*size, 3]),
+        )
+        steps = paths.insert(steps, paths.split(path), black)
+    return steps
 
 
 def resize_images(images: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:

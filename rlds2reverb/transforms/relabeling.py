@@ -34,10 +34,10 @@ ACTIONS = ('absolute', 'difference')
 class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
   """Makes actions of the next state, or of how far it is from this one.
 
-  With `kind="difference"` and `size=6` it makes the actions of `relabel_actions`
-  of Octo, and `relabel_bridge_actions` of OpenVLA, which drop the last step.
-  There Euler angles are subtracted number by number. That is no rotation, and
-  jumps at pi: see `MotionsFromPoses`.
+  With `kind="difference"` and `size=6` it makes the actions that Octo's
+  `relabel_actions` and OpenVLA's `relabel_bridge_actions` do, which drop the
+  last step. They subtract Euler angles number by number. That is no rotation,
+  and jumps at pi: see `MotionsFromPoses`.
 
   The old action cannot be had back: `invert` returns what it is given.
 

@@ -198,8 +198,10 @@ def stack_and_chunk(
   mask_name = names.get(ACTION_MASK, ACTION_MASK)
   chunked = chunk_actions(episode, num_actions, fill, names=of_actions)
   stacked = stack_observations(chunked, num_frames, names=of_frames)
-  is_rows = isinstance(stacked, transitions.TransitionRows)
-  fields = dict(stacked.columns if is_rows else stacked)
+  if isinstance(stacked, transitions.TransitionRows):
+    fields = dict(stacked.columns)
+  else:
+    fields = dict(stacked)
   mask = fields[mask_name]
   length = gathering.num_rows(mask)
   frames = gathering.window_index(tf.range(length) - num_frames + 1, num_frames)

@@ -4,6 +4,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
+from rlds2reverb import transforms  # noqa: F401
 from rlds2reverb.fields import known_features
 from rlds2reverb.fields import named_mappings
 

@@ -358,6 +358,51 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     mapping = dataclasses.replace(_HARD, reward='a/delta')
     self.assertEqual(_mapped(mapping)[0]['reward'].shape, (4, 3))
 
+  @parameterized.parameters(
+      ('a/delta[:2]', slice(0, 2)),
+      ('a/delta[1:]', slice(1, 3)),
+      ('a/delta[-1:]', slice(2, 3)),
+      ('a/delta[-3:-1]', slice(0, 2)),
+      ('a/delta[:]', slice(0, 3)),
+  )
+  def test_numbers_of_a_vector(self, source, columns):
+    mapping = dataclasses.replace(_HARD, action=source, observation=[source, 7])
+    data = golden.in_packs(_dataset(_EPISODES))
+    mapped = step_mapping.map_fields(data, mapping)
+    self.assertNotEmpty(golden.assert_packs_hold(self, mapped))
+    size = columns.stop - columns.start
+    self.assertEqual(mapped.element_spec['steps']['action'].shape, [None, size])
+    for episode, own in zip(mapped, _EPISODES):
+      expected = own['steps']['a']['delta'][:, columns]
+      self.assertAllEqual(episode['steps']['action'], expected)
+      self.assertAllEqual(
+          episode['steps']['observation'],
+          [[*numbers, 7] for numbers in expected],
+      )
+
+  def test_a_key_that_looks_like_numbers_of_a_vector(self):
+    data = _dataset(_EPISODES).map(
+        lambda episode: {
+            **episode,
+            'steps': {**episode['steps'], 'a[:1]': episode['steps']['r']},
+        }
+    )
+    mapping = dataclasses.replace(_HARD, action='a[:1]')
+    (episode,) = step_mapping.map_fields(data, mapping).take(1)
+    self.assertAllEqual(episode['steps']['action'], _EPISODES[0]['steps']['r'])
+
+  @parameterized.parameters(
+      ('a/detla[:2]', 'no field a/detla. Did you mean a/delta'),
+      ('a/delta[:4]', r'a/delta has 3 numbers, so .* \[:4\]'),
+      ('a/delta[-4:]', r'a/delta has 3 numbers, so .* \[-4:\]'),
+      ('a/delta[2:1]', r'a/delta has 3 numbers, so .* \[2:1\]'),
+      ('a[:2]', 'Only of a vector some numbers can be taken, but a is a nest'),
+      ('a/count[:1]', r'but a/count is int64 \(\)'),
+  )
+  def test_numbers_that_are_not_there(self, source, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _mapped(dataclasses.replace(_HARD, action=source))
+
   def test_dtypes_stay_without_cast(self):
     mapping = dataclasses.replace(_HARD, cast={})
     steps = _mapped(mapping)[0]

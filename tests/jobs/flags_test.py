@@ -49,6 +49,35 @@ class FlagsTest(absltest.TestCase):
       (source,) = flags_lib.sources_from_flags('convert')
     self.assertEqual((source.dataset, source.split), ('some_name/v2', 'train'))
 
+  def test_a_mixture(self):
+    with mock.patch.dict(
+        os.environ, BUILD_WORKING_DIRECTORY=self.folder
+    ), flagsaver.flagsaver(
+        dataset=None, data_dir='here', gin_binding=['FitImages.sizes = {}']
+    ):
+      sources = flags_lib.mixture_from_flags('oxe_magic_soup')
+    self.assertLen(sources, 25)
+    self.assertEqual(
+        (sources[2].dataset, sources[2].config, sources[2].split),
+        (
+            os.path.join(self.folder, 'here', 'bridge_dataset'),
+            'bridge',
+            'train',
+        ),
+    )
+    self.assertEndsWith(sources[2].bindings, 'FitImages.sizes = {}')
+    for values, message in (
+        ({'data_dir': 'here'}, 'Leave out --dataset'),
+        ({'dataset': None}, 'needs --data_dir'),
+        (
+            {'dataset': None, 'data_dir': 'x', 'split': ['a', 'b']},
+            'takes one --split',
+        ),
+    ):
+      with self.subTest(message), flagsaver.flagsaver(**values):
+        with self.assertRaisesRegex(app.UsageError, message):
+          flags_lib.mixture_from_flags('oxe_magic_soup')
+
   def test_one_split_for_all_or_one_each(self):
     with flagsaver.flagsaver(dataset=['a', 'b'], split=['train', 'test']):
       sources = flags_lib.sources_from_flags('convert')

@@ -244,6 +244,14 @@ class ConvertTest(job_testing.JobTestCase):
             ),
             'Did you mean num_workers?',
         ),
+        (
+            ('--mixture=oxe_magic_soop', '--data_dir=x', '--rlds_dir=x'),
+            'Did you mean oxe_magic_soup?',
+        ),
+        (
+            ('--mixture=oxe_magic_soup', '--weight=1', '--rlds_dir=x'),
+            'Leave out --weight.',
+        ),
     ):
       with self.subTest(message):
         result = _run(*args)

@@ -133,6 +133,25 @@ class BoundariesTest(parameterized.TestCase, tf.test.TestCase):
     if sentence:
       self.assertStartsWith(message.numpy().decode(), sentence)
 
+  def test_what_to_do_where_is_last_is_never_set(self):
+    check = _check('strict')
+    never = {
+        **golden.COMPLETE,
+        'is_last': np.zeros(4, bool),
+        'is_terminal': np.zeros(4, bool),
+    }
+    _, message = check(_outline(never))
+    self.assertEndsWith(
+        message.numpy().decode(),
+        '. If the data set never sets is_last, StepMapping(is_last=None) marks'
+        ' the last step of every episode by its position.',
+    )
+    # A step in the middle that is a first one is another fault.
+    early = {**golden.COMPLETE, 'is_first': np.array([1, 0, 1, 0], bool)}
+    _, message = check(_outline(early))
+    self.assertStartsWith(message.numpy().decode(), golden.FIRST_AFTER_MID)
+    self.assertNotIn('is_last=None', message.numpy().decode())
+
   @parameterized.parameters('strict', 'tf_agents')
   def test_nan(self, validation):
     check = _check(validation, ('action', 'reward'))

@@ -6,15 +6,18 @@ with what numpy makes of the same arrays.
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tree
 
+from rlds2reverb import transforms  # noqa: F401
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import writing
 from rlds2reverb.fields import known_features
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.trajectories import conversion
+from tests.trajectories import open_x_cases
 
 _LENGTHS = (4, 2)
 
@@ -49,21 +52,10 @@ def _step(steps, index):
   return tf.nest.map_structure(lambda leaf: leaf[index], steps)
 
 
-def _vector(*columns):
-  return np.concatenate(
-      [np.reshape(np.float32(column), [len(column), -1]) for column in columns],
-      axis=1,
-  )
-
-
 def _float32(nest):
   return tf.nest.map_structure(
       lambda leaf: np.float32(leaf) if leaf.dtype == np.float64 else leaf, nest
   )
-
-
-def _every_step(value, steps):
-  return np.array([value] * len(steps['is_first']))
 
 
 def _as_it_is(steps, _):
@@ -85,18 +77,18 @@ def _robosuite(steps, _):
 
 def _mt_opt(steps, episode):
   own, action = steps['observation'], steps['action']
-  state = _vector(
+  state = open_x_cases.vector(
       own['state_dense'], own['height_to_bottom'], own['gripper_closed']
   )
-  action = _vector(
+  action = open_x_cases.vector(
       action['target_pose'],
       action['close_gripper'],
       action['open_gripper'],
       action['terminate'],
   )
   info = {
-      'skill': _every_step(episode['skill'], steps),
-      'task': _every_step(episode['task_code'], steps),
+      'skill': open_x_cases.every_step(episode['skill'], steps),
+      'task': open_x_cases.every_step(episode['task_code'], steps),
   }
   return {'image': own['image'], 'state': state}, action, info
 
@@ -118,7 +110,7 @@ def _bridge_open_x(steps, _):
       'state': own['state'],
       'language': own['natural_language_embedding'],
   }
-  action = _vector(
+  action = open_x_cases.vector(
       action['world_vector'], action['rotation_delta'], action['open_gripper']
   )
   info = {'instruction': own['natural_language_instruction']}
@@ -133,51 +125,19 @@ def _fractal(steps, episode):
       'gripper': own['gripper_closed'],
       'language': own['natural_language_embedding'],
   }
-  action = _vector(
+  action = open_x_cases.vector(
       action['world_vector'],
       action['rotation_delta'],
       action['gripper_closedness_action'],
   )
   info = {
       'instruction': own['natural_language_instruction'],
-      'success': _every_step(episode['aspects']['success'], steps),
-      'has_aspects': _every_step(episode['aspects']['has_aspects'], steps),
+      'success': open_x_cases.every_step(episode['aspects']['success'], steps),
+      'has_aspects': open_x_cases.every_step(
+          episode['aspects']['has_aspects'], steps
+      ),
   }
   return observation, action, info
-
-
-def _kuka(steps, episode):
-  own, action = steps['observation'], steps['action']
-  observation = {
-      'image': own['image'],
-      'pose': own['clip_function_input/base_pose_tool_reached'],
-      'gripper': own['gripper_closed'],
-      'height': own['height_to_bottom'],
-  }
-  action = {
-      'arm': _vector(action['world_vector'], action['rotation_delta']),
-      'gripper': action['gripper_closedness_action'],
-      'terminate': action['terminate_episode'],
-  }
-  info = {'success': _every_step(episode['success'], steps)}
-  return observation, action, info
-
-
-def _taco_play(steps, _):
-  own = steps['observation']
-  observation = {
-      'rgb_gripper': own['rgb_gripper'],
-      'rgb_static': own['rgb_static'],
-      'depth_gripper': own['depth_gripper'],
-      'depth_static': own['depth_static'],
-      'state': own['robot_obs'],
-      'language': own['natural_language_embedding'],
-  }
-  info = {
-      'instruction': own['natural_language_instruction'],
-      'task': own['structured_language_instruction'],
-  }
-  return observation, steps['action']['rel_actions_world'], info
 
 
 def _recon(steps, _):
@@ -188,6 +148,30 @@ def _recon(steps, _):
   return observation, np.float32(steps['action_angle']), ()
 
 
+def _maze2d(steps, _):
+  observation = open_x_cases.vector(
+      steps['observation'], steps['infos']['goal']
+  )
+  return observation, steps['action'], ()
+
+
+def _minari_kitchen(steps, _):
+  observation = np.float32(steps['observation']['observation'])
+  return observation, np.float32(steps['action']), ()
+
+
+def _minari_antmaze(steps, _):
+  own = steps['observation']
+  observation = open_x_cases.vector(
+      own['observation'], own['achieved_goal'], own['desired_goal']
+  )
+  return observation, steps['action'], ()
+
+
+def _locomotion(steps, _):
+  return steps['observation']['walker'], steps['action'], ()
+
+
 # By the name of a data set: its config, and what is expected of it.
 _CASES = {
     'berkeley_gnm_recon': ('berkeley_gnm_recon', _recon),
@@ -195,52 +179,84 @@ _CASES = {
     'bridge_open_x': ('bridge_open_x', _bridge_open_x),
     'd4rl_adroit_pen/v0-cloned': ('d4rl_adroit', _in_float32),
     'd4rl_antmaze/umaze-v2': ('d4rl_antmaze', _as_it_is),
+    'd4rl_maze2d': ('d4rl_maze2d', _maze2d),
     'd4rl_mujoco_hopper/v1-medium-replay': ('d4rl_mujoco', _in_float32),
     'd4rl_mujoco_ant/v2-medium': ('d4rl_mujoco', _in_float32),
     'fractal20220817_data': ('fractal20220817_data', _fractal),
-    'kuka': ('kuka', _kuka),
+    'minari_antmaze': ('minari_antmaze', _minari_antmaze),
+    'minari_kitchen': ('minari_kitchen', _minari_kitchen),
     'mt_opt/rlds': ('mt_opt', _mt_opt),
     'recorded_gym': ('recorded_gym', _as_it_is),
     'rlu_atari/Pong_run_1': ('rlu_atari', _as_it_is),
     'rlu_control_suite/fish_swim': ('rlu_control_suite', _as_it_is),
+    'rlu_locomotion/rodent_gaps': ('rlu_locomotion', _locomotion),
+    'rlu_rwrl/walker_walk_combined_challenge_none_100_percent': (
+        'rlu_rwrl',
+        _as_it_is,
+    ),
     'robomimic_ph/can_ph_image': ('robomimic', _in_float32),
     'robomimic_mh/transport_mh_low_dim': ('robomimic', _in_float32),
     'robosuite_panda_pick_place_can/human_dc29b40a': (
         'robosuite_panda_pick_place_can',
         _robosuite,
     ),
-    'taco_play': ('taco_play', _taco_play),
+    **{
+        name: (name, open_x_cases.CASES[name])
+        for name in ('kuka', 'language_table', 'libero', 'taco_play')
+    },
 }
+_LONG_CASES = {
+    name: (name, expected)
+    for name, expected in open_x_cases.CASES.items()
+    if name not in _CASES
+}
+# Of their data sets no features are known, so there is nothing to read.
+_UNKNOWN_FEATURES = ('d4rl_kitchen',)
 # What is filled in, and not read: rewards, and discounts.
 _NO_REWARD = ('mt_opt',)
 _NO_DISCOUNT = (
     'bridge_open_x',
     'fractal20220817_data',
-    'kuka',
     'mt_opt',
     'robomimic',
-    'taco_play',
+    *open_x_cases.NO_DISCOUNT,
 )
+# Its ends are not marked rightly, so none of them is taken for terminal.
+_NEVER_TERMINAL = ('calvin',)
 
 
 class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_there_is_a_case_for_each_config(self):
+    cases = [*_CASES.values(), *_LONG_CASES.values()]
     self.assertCountEqual(
-        named_mappings.config_names(), {config for config, _ in _CASES.values()}
+        named_mappings.config_names(),
+        [*{config for config, _ in cases}, *_UNKNOWN_FEATURES],
     )
+    for config in _UNKNOWN_FEATURES:
+      self.assertEmpty(known_features.known_features(config))
 
   @parameterized.named_parameters(
       (name.replace('/', '_'), name, *case) for name, case in _CASES.items()
   )
   def test_from_disk_to_trajectories(self, name, config, expected_fields):
+    self._check(name, config, expected_fields)
+
+  @pytest.mark.long
+  @parameterized.named_parameters(
+      (name, name, *case) for name, case in _LONG_CASES.items()
+  )
+  def test_more_from_disk_to_trajectories(self, name, config, expected_fields):
+    self._check(name, config, expected_fields)
+
+  def _check(self, name, config, expected_fields):
     features = known_features.known_features(config)[name]
     rng = np.random.default_rng(0)
     episodes = [
         _random_episode(features, rng, length, terminal)
         for length, terminal in zip(_LENGTHS, (True, False))
     ]
-    if config == 'robomimic':
+    if config in ('robomimic', 'rlu_rwrl'):
       episodes[0]['steps']['is_terminal'][-2] = True
     directory = self.create_tempdir().full_path
     writing.write_episodes(
@@ -281,10 +297,10 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
     length = len(steps['is_first'])
     reward, discount = np.zeros(length), np.ones(length)
     if config not in _NO_REWARD:
-      reward = steps['reward']
+      reward = np.reshape(steps['reward'], [length])
     if config not in _NO_DISCOUNT:
-      discount = steps['discount'].copy()
-    if steps['is_terminal'][-1]:
+      discount = np.reshape(steps['discount'], [length]).copy()
+    if steps['is_terminal'][-1] and config not in _NEVER_TERMINAL:
       discount[-1] = 0
       if config in _NO_DISCOUNT:
         discount[-2] = 0

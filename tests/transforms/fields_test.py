@@ -119,6 +119,24 @@ class ClipFieldTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(steps['action'], expected)
       self.assertEqual(steps['action'].dtype, np.float64)
 
+  @parameterized.named_parameters(*ways.ALL)
+  def test_one_number(self, run):
+    episodes = [ways.FIVE, ways.THREE]
+    for index in 1, -1:
+      clip = fields.ClipField('action', 0.0, 1.0, index)
+      for steps, episode in zip(_steps(run(clip, episodes)), episodes):
+        expected = [
+            [one, min(max(other, 0.0), 1.0)] for one, other in episode['action']
+        ]
+        self.assertAllEqual(steps['action'], expected)
+
+  def test_a_number_that_is_not_there(self):
+    for index in 2, -3:
+      with self.assertRaisesRegex(
+          ValueError, f'action must have a number {index}'
+      ):
+        golden.stacked([ways.FIVE]).map(fields.ClipField('action', 0, 1, index))
+
   def test_every_number_below(self):
     clipped = fields.ClipField('action', 0, 3).transform(_DEEP[0])
     original = _DEEP[0]['action']

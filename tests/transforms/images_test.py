@@ -171,5 +171,37 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(kept.dtype, tf.float32)
 
 
+class FitImagesTest(tf.test.TestCase, parameterized.TestCase):
+
+  def test_sizes_and_a_camera_that_is_not_there(self):
+    own = _random_images(3, 4, 6, 3)
+    steps = {
+        'observation': {'image': tf.constant(own), 'state': tf.zeros([3, 2])},
+        'is_first': tf.constant([True, False, False]),
+    }
+    fit = images.FitImages(
+        {'observation/image': (2, 3), 'observation/wrist_image': (5, 4)}
+    )
+    fitted = fit.transform(steps)['observation']
+    self.assertCountEqual(fitted, ['image', 'state', 'wrist_image'])
+    for found, image in zip(fitted['image'], own):
+      self.assertAllClose(found, _resize(image, 2, 3), rtol=0, atol=0.51)
+    self.assertAllEqual(fitted['wrist_image'], np.zeros([3, 5, 4, 3]))
+    self.assertEqual(fitted['wrist_image'].dtype, tf.uint8)
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_black_images_in_every_step(self, run):
+    fit = images.FitImages({'policy_info/image': (2, 4)})
+    for episode, own in zip(
+        run(fit, [ways.FIVE, ways.THREE]), [ways.FIVE, ways.THREE]
+    ):
+      steps = episode['steps']
+      self.assertAllEqual(
+          steps['policy_info']['image'],
+          np.zeros([len(own['is_first']), 2, 4, 3]),
+      )
+      self.assertAllEqual(steps['action'], own['action'])
+
+
 if __name__ == '__main__':
   tf.test.main()

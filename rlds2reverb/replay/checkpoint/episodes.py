@@ -98,11 +98,12 @@ def read_checkpoint_episodes(
                 steps[rlds.IS_FIRST][0] and steps[rlds.IS_LAST][-1]
             ):
               raise ValueError(
-                  f'Table {table_name!r} of the checkpoint {directory} has parts'
-                  ' of episodes: its items are sequences that leave frames out'
-                  ' or overlap, or some were removed. So the episodes cannot be'
-                  ' read back. A Reverb server gives the items as they are:'
-                  ' open the checkpoint with reverb_server=True.'
+                  f'Table {table_name!r} of the checkpoint {directory} has'
+                  ' parts of episodes: its items are sequences that leave'
+                  ' frames out or overlap, or some were removed. So the'
+                  ' episodes cannot be read back. A Reverb server gives the'
+                  ' items as they are: open the checkpoint with'
+                  ' reverb_server=True.'
               )
             yield {rlds.STEPS: steps}
 

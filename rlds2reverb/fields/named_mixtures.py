@@ -1,0 +1,135 @@
+"""Mixtures of well-known data sets, which are loaded by name.
+
+A mixture is a gin file in `configs/mixtures/`, such as `oxe_magic_soup.gin`.
+`jobs.mixtures` reads the data sets of one.
+"""
+
+import dataclasses
+import os
+from typing import Any, List, Mapping, Sequence, Tuple
+
+import gin
+
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import checks
+from rlds2reverb.fields import bindings as bindings_lib
+from rlds2reverb.fields import named_mappings
+
+_GROUP = 'mixtures'
+_MIXTURE = 'Mixture'
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+  """Data sets that are trained on together.
+
+  Attributes:
+    weights: a dict from the names of the data sets to their weights. A weight
+      is a factor of the data set's size: one of weight 2 is seen twice as often
+      as one of weight 1 that has as many steps.
+    configs: a dict from the names of data sets to the names of their configs,
+      for those whose config has another name.
+    transforms: what is done to the episodes of every data set after its own
+      transforms, so that all have one form.
+  """
+
+  weights: Mapping[str, float]
+  configs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  transforms: Sequence[Any] = ()
+
+  def __post_init__(self):
+    if not self.weights or not all(
+        0 < weight < float('inf') for weight in self.weights.values()
+    ):
+      raise ValueError(
+          'The weights of a mixture must be positive numbers by data set, but'
+          f' are {dict(self.weights)}.'
+      )
+    unknown = set(self.configs) - set(self.weights)
+    if unknown:
+      raise ValueError(
+          f'The mixture has configs of {sorted(unknown)}, which have no weight.'
+      )
+
+  def config_of(self, dataset: str) -> str:
+    """Returns the name of a data set's config."""
+    return self.configs.get(dataset, dataset)
+
+
+def load_mixture(name_or_path: files.PathLike) -> Mixture:
+  """Reads a mixture of well-known data sets, or of your own gin file.
+
+      load_mixture('oxe_magic_soup').weights['taco_play']  # 2.0
+
+  Args:
+    name_or_path: the name of a mixture, one of `mixture_names()`, or the path
+      of a gin file, which ends in `.gin`.
+
+  Returns:
+    The mixture.
+
+  Raises:
+    FileNotFoundError: if there is no gin file at that path.
+    SyntaxError: if the file is not in gin's syntax.
+    ValueError: if there is no mixture of that name, with the names that come
+      nearest; or if the file does not bind one.
+  """
+  text, path = read_mixture_text(name_or_path)
+  return mixture_from(text, path)
+
+
+def read_mixture_text(name_or_path: files.PathLike) -> Tuple[str, str]:
+  """Returns the gin bindings of a mixture, and the path of their file.
+
+  Raises:
+    FileNotFoundError: as `load_mixture` does.
+    ValueError: if there is no mixture of that name.
+  """
+  name_or_path = os.fspath(name_or_path)
+  if name_or_path.endswith('.gin'):
+    path = files.expand(name_or_path)
+  else:
+    names = mixture_names()
+    if name_or_path not in names:
+      raise ValueError(
+          f'There is no mixture {name_or_path}.'
+          f'{checks.did_you_mean(name_or_path, names)} The mixtures are'
+          f' {names}. The path of a gin file must end in .gin.'
+      )
+    path = os.path.join(
+        named_mappings.config_folder(), _GROUP, f'{name_or_path}.gin'
+    )
+  with files.open_text(path) as f:
+    return f.read(), path
+
+
+def mixture_from(text: str, path: str) -> Mixture:
+  """Returns the mixture that gin bindings describe.
+
+  Args:
+    text: the bindings, in gin's syntax.
+    path: the name of the file that they are from, for messages.
+
+  Raises:
+    SyntaxError: as `load_mixture` does.
+    ValueError: as `load_mixture` does.
+  """
+  arguments = bindings_lib.arguments_of(
+      _MIXTURE, bindings_lib.read(text, path), path
+  )
+  fields = [field.name for field in dataclasses.fields(Mixture)]
+  if 'weights' not in arguments or not set(arguments) <= set(fields):
+    raise ValueError(
+        f'{path} must bind {_MIXTURE}.weights, and may bind of {fields} the'
+        f' others, but binds {sorted(arguments)}.'
+    )
+  # What the program has bound itself does not count.
+  return Mixture(**{'configs': {}, 'transforms': (), **arguments})
+
+
+def mixture_names() -> List[str]:
+  """Returns the names of all mixtures, sorted."""
+  return [
+      os.path.basename(name) for name in named_mappings.config_names(_GROUP)
+  ]

@@ -1,0 +1,187 @@
+"""The actions of Open X-Embodiment's configs, as Octo and OpenVLA make them.
+
+What they do is computed anew here, step by step in numpy, of random episodes
+with the features of the data sets. The action of a last step has no meaning.
+"""
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.fields import known_features
+from rlds2reverb.fields import named_mappings
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import named_transforms
+
+_LENGTH = 12
+_RLDS = '_converted_externally_to_rlds'
+
+
+def _absolute(changes):
+  """What `rel2abs_gripper_actions` makes of changes."""
+  states = [1 if c < -0.1 else -1 if c > 0.1 else 0 for c in changes]
+  state = -next((s for s in states if s), -1)
+  result = []
+  for new in states:
+    state = new or state
+    result.append(state / 2 + 0.5)
+  return np.array(result)
+
+
+def _binary(openings):
+  """What `binarize_gripper_actions` makes of openings."""
+  result = np.empty_like(openings)
+  carry = openings[-1]
+  for step in reversed(range(len(openings))):
+    if openings[step] > 0.95 or openings[step] < 0.05:
+      carry = float(openings[step] > 0.95)
+    result[step] = carry
+  return result
+
+
+def _closed_clipped(gripper):
+  return 1 - np.clip(gripper, 0, 1)
+
+
+def _closed(gripper):
+  return 1 - gripper
+
+
+def _open_clipped(gripper):
+  return np.clip(gripper, 0, 1)
+
+
+def _as_it_is(gripper):
+  return gripper
+
+
+def _euler(quaternions):
+  """Roll, pitch and yaw of quaternions x, y, z, w, about fixed axes."""
+  x, y, z, w = (quaternions / np.linalg.norm(quaternions, axis=1)[:, None]).T
+  return np.stack(
+      [
+          np.arctan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y)),
+          np.arcsin(2 * (w * y - z * x)),
+          np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)),
+      ],
+      axis=1,
+  )
+
+
+# What becomes of the gripper, which is the last number of the mapped action.
+_GRIPPERS = {
+    'berkeley_autolab_ur5': _absolute,
+    'fractal20220817_data': _absolute,
+    'jaco_play': _absolute,
+    'kuka': _absolute,
+    'nyu_door_opening_surprising_effectiveness': _absolute,
+    f'austin_buds_dataset{_RLDS}': _closed_clipped,
+    f'austin_sailor_dataset{_RLDS}': _closed_clipped,
+    f'austin_sirius_dataset{_RLDS}': _closed_clipped,
+    'libero': _closed_clipped,
+    'robo_set': _closed_clipped,
+    'roboturk': _closed_clipped,
+    'utaustin_mutex': _closed_clipped,
+    'viola': _closed_clipped,
+    'bc_z': _closed,
+    'berkeley_fanuc_manipulation': _closed,
+    f'dlr_edan_shared_control{_RLDS}': _closed,
+    'droid': _closed,
+    f'stanford_hydra_dataset{_RLDS}': _closed,
+    f'nyu_franka_play_dataset{_RLDS}': _open_clipped,
+    'taco_play': _open_clipped,
+    # Taken as they are, by both.
+    'aloha_mobile': _as_it_is,
+    'berkeley_cable_routing': _as_it_is,
+    'calvin': _as_it_is,
+    'cmu_stretch': _as_it_is,
+    'dobbe': _as_it_is,
+    'fmb': _as_it_is,
+    'language_table': _as_it_is,
+    'toto': _as_it_is,
+    f'ucsd_kitchen_dataset{_RLDS}': _as_it_is,
+}
+# Theirs is another rotation, or other actions altogether.
+_OTHERS = {
+    'bridge': _binary,
+    'bridge_open_x': _as_it_is,
+    f'furniture_bench_dataset{_RLDS}': _closed_clipped,
+    f'iamlab_cmu_pickup_insert{_RLDS}': _as_it_is,
+}
+
+
+def _random_leaf(rng, info):
+  shape = [_LENGTH, *info.shape]
+  if info.dtype == tf.string:
+    return np.full(shape, b'', object)
+  if info.dtype.is_floating:
+    return rng.uniform(-1, 1.5, shape).astype(info.dtype.as_numpy_dtype)
+  if info.dtype == tf.uint8:
+    return np.zeros(shape, np.uint8)
+  return rng.integers(0, 2, shape).astype(info.dtype.as_numpy_dtype)
+
+
+class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
+
+  def _treat(self, config):
+    """Returns a random episode's steps, mapped; and transformed as well."""
+    rng = np.random.default_rng(len(config))
+    (features,) = known_features.known_features(config).values()
+    spec = features.get_tensor_spec()
+    steps = tf.nest.map_structure(
+        lambda info: _random_leaf(rng, info), spec.pop('steps')
+    )
+    metadata = tf.nest.map_structure(
+        lambda info: tf.constant(_random_leaf(rng, info)[0]), spec
+    )
+    mapping = named_mappings.load_mapping(config)
+    mapped = mapping({**metadata, 'steps': steps})
+    data = tf.data.Dataset.from_tensors(mapped)
+    transforms = named_transforms.load_transforms(config)
+    (treated,) = base.transform_episodes(data, transforms)
+    return mapped['steps'], treated['steps']['action'].numpy()
+
+  @parameterized.named_parameters(
+      (config, config, gripper) for config, gripper in _GRIPPERS.items()
+  )
+  def test_gripper(self, config, gripper):
+    mapped, found = self._treat(config)
+    expected = mapped['action'].numpy()
+    expected[:-1, -1] = gripper(expected[:-1, -1])
+    self.assertAllClose(found[:-1], expected[:-1], rtol=0, atol=1e-6)
+
+  @parameterized.parameters('bridge', 'bridge_open_x')
+  def test_actions_of_states(self, config):
+    mapped, found = self._treat(config)
+    state = mapped['observation']['state'].numpy()
+    gripper = _OTHERS[config](mapped['action'].numpy()[:-1, -1])
+    expected = np.concatenate(
+        [np.diff(state[:, :6], axis=0), gripper[:, None]], 1
+    )
+    self.assertAllClose(found[:-1], expected, rtol=0, atol=1e-6)
+
+  @parameterized.parameters(
+      f'furniture_bench_dataset{_RLDS}', f'iamlab_cmu_pickup_insert{_RLDS}'
+  )
+  def test_rotations(self, config):
+    mapped, found = self._treat(config)
+    action = mapped['action'].numpy().astype(np.float64)
+    expected = np.concatenate(
+        [
+            action[:, :3],
+            _euler(action[:, 3:7]),
+            _OTHERS[config](action[:, 7:]),
+        ],
+        axis=1,
+    )
+    self.assertAllClose(found, expected, rtol=0, atol=1e-5)
+
+  def test_no_other_config_has_transforms(self):
+    for config in named_mappings.config_names():
+      if config not in (_GRIPPERS | _OTHERS):
+        with self.subTest(config):
+          self.assertEmpty(named_transforms.load_transforms(config))
+
+
+if __name__ == '__main__':
+  tf.test.main()
