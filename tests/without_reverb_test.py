@@ -58,7 +58,7 @@ class WithoutReverbTest(absltest.TestCase):
     lines = self.run_program("""
 import importlib, pkgutil
 for module in pkgutil.walk_packages(rlds2reverb.__path__, 'rlds2reverb.'):
-  if not module.name.startswith('rlds2reverb.jobs.beam.'):  # It needs Beam.
+  if not module.name.startswith('rlds2reverb.jobs.beam'):  # It needs Beam.
     importlib.import_module(module.name)
     print(module.name)
 """)
