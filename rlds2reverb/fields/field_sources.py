@@ -85,14 +85,18 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
   if isinstance(source, str) and not paths.contains(nest, source):
     parts = _COLUMNS.fullmatch(source)
     if parts:
-      source, *ends = parts.groups()
-      columns = tuple(int(end) if end else None for end in ends)
+      source = parts[1]
+      columns = _end(parts[2]), _end(parts[3])
   keys, problem = paths.look_up(nest, source)
   if problem:
     problems.append(problem)
   else:
     problems += _what_is_not_dense(nest, keys)
   return Field(keys, columns)
+
+
+def _end(text: str) -> Optional[int]:
+  return int(text) if text else None
 
 
 def _what_is_not_dense(nest, keys) -> List[str]:
