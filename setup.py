@@ -5,6 +5,12 @@ import runpy
 
 import setuptools
 
+_PYTHON_3_12 = 'python_version == "3.12"'
+_PYTHON_3_13 = 'python_version >= "3.13"'
+_WITH_NUMPY_1 = 'python_version < "3.13"'
+_WITH_REVERB = 'python_version < "3.12"'
+_WITHOUT_REVERB = 'python_version >= "3.12"'
+
 _FOLDER = pathlib.Path(__file__).parent
 
 setuptools.setup(
@@ -27,6 +33,8 @@ setuptools.setup(
         'Programming Language :: Python :: 3',
         'Programming Language :: Python :: 3.10',
         'Programming Language :: Python :: 3.11',
+        'Programming Language :: Python :: 3.12',
+        'Programming Language :: Python :: 3.13',
         'Topic :: Scientific/Engineering :: Artificial Intelligence',
         'Typing :: Typed',
     ],
@@ -65,41 +73,78 @@ setuptools.setup(
             )
         ],
     },
-    python_requires='>=3.10,<3.12',
+    python_requires='>=3.10,<3.14',
     install_requires=[
         'absl-py>=1.4',
         # dm-reverb 0.14.0, the last release, is compiled against TensorFlow
-        # 2.15, and TF-Agents 0.19.0 is the release for both.
-        'tensorflow==2.15.1',
-        'dm-reverb==0.14.0',
-        'tf-agents==0.19.0',
-        'rlds==0.1.8',
+        # 2.15, and TF-Agents 0.19.0 is the release for both. Python 3.12 and
+        # 3.13 have neither, and go without Reverb.
+        f'tensorflow==2.15.1; {_WITH_REVERB}',
+        f'tensorflow==2.16.2; {_PYTHON_3_12}',
+        f'tensorflow==2.21.0; {_PYTHON_3_13}',
+        f'dm-reverb==0.14.0; {_WITH_REVERB}',
+        f'tf-agents==0.19.0; {_WITH_REVERB}',
+        # TF-Agents 0.19.0 runs there, but asks for packages that do not. So it
+        # is installed with `--no-deps`, and what it imports is here by name.
+        f'cloudpickle; {_WITHOUT_REVERB}',
+        f'pillow; {_WITHOUT_REVERB}',
+        f'pygame>=2.5; {_WITHOUT_REVERB}',
+        f'setuptools; {_WITHOUT_REVERB}',  # It has the module distutils.
+        f'six; {_WITHOUT_REVERB}',
+        f'tensorflow-probability==0.24.0; {_PYTHON_3_12}',
+        f'tensorflow-probability==0.25.0; {_PYTHON_3_13}',
+        f'tf-keras==2.16.0; {_PYTHON_3_12}',
+        f'tf-keras==2.21.0; {_PYTHON_3_13}',
+        f'typing-extensions; {_WITHOUT_REVERB}',
+        f'wrapt; {_WITHOUT_REVERB}',
+        # What TF-Agents' own rlds_to_reverb imports. It imports Reverb.
+        f'rlds==0.1.8; {_WITH_REVERB}',
         'tensorflow-datasets==4.9.10',
-        # Newer ones are generated for a protobuf that TensorFlow 2.15 excludes,
-        # and break `import tensorflow_datasets`. pip does not see it.
-        'tensorflow-metadata==1.17.3',
-        'protobuf==4.25.9',
+        # Newer ones are generated for a protobuf that TensorFlow 2.15 and 2.16
+        # exclude, and break `import tensorflow_datasets`. pip does not see it.
+        f'tensorflow-metadata==1.17.3; {_WITH_NUMPY_1}',
+        f'protobuf==4.25.9; {_WITH_NUMPY_1}',
         # What tensorflow-datasets prepares a data set with, and asks for on
         # Python 3.8 only.
         'importlib_resources',
-        # Newer ones need NumPy 2, which TensorFlow 2.15 excludes. pip does not
-        # see that either.
-        'pyarrow<26',
-        'numpy==1.26.4',
+        # Newer ones need NumPy 2, which TensorFlow 2.15 and 2.16 exclude. pip
+        # does not see that either.
+        f'pyarrow<26; {_WITH_NUMPY_1}',
+        f'pyarrow; {_PYTHON_3_13}',
+        f'numpy==1.26.4; {_WITH_NUMPY_1}',
+        f'numpy>=2.1; {_PYTHON_3_13}',
         # The release that was tried with Reverb's insert stream.
-        'grpcio==1.74.0',
+        f'grpcio==1.74.0; {_WITH_REVERB}',
+        f'grpcio; {_WITHOUT_REVERB}',
         # The gym that TF-Agents 0.19.0 knows, for recording episodes.
         'gym==0.23.0',
         'dm-tree',
         'etils[epath]',
         'h5py',
         'gin-config',
-        # The pictures of `describe`.
+        # The pictures of `describe` and of the quickstart.
         'matplotlib',
         'tqdm',
     ],
     extras_require={
         'test': ['pytest', 'pytest-xdist'],
+        # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
+        # and notebooks that are run when it is built. Newer releases of IPython
+        # and Sphinx import what the typing-extensions that TF-Agents asks for
+        # do not have.
+        'docs': [
+            'ipython<8.19',
+            'myst-nb',
+            'sphinx<8.2',
+            'sphinx-book-theme',
+            'sphinx-copybutton',
+        ],
+        # For GPUs: NVIDIA's libraries, of 2 to 4 GB.
+        'gpu': [
+            f'tensorflow[and-cuda]==2.15.1; {_WITH_REVERB}',
+            f'tensorflow[and-cuda]==2.16.2; {_PYTHON_3_12}',
+            f'tensorflow[and-cuda]==2.21.0; {_PYTHON_3_13}',
+        ],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11.

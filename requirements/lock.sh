@@ -1,13 +1,32 @@
 #!/usr/bin/env bash
 # Makes the lock files anew from setup.py. It needs uv (`pip install uv`).
+#
+#     bash requirements/lock.sh            all versions as new as setup.py allows
+#     bash requirements/lock.sh --no-upgrade    only what setup.py has changed
 set -euo pipefail
 cd "$(dirname "$0")/.."
+upgrade=--upgrade
+[ "${1:-}" != --no-upgrade ] || upgrade=
+
+# lock FILE PYTHON_VERSION [EXTRA]
+lock() {
+  local file=requirements/$1.txt
+  UV_CUSTOM_COMPILE_COMMAND='bash requirements/lock.sh' uv pip compile \
+    setup.py --extra test ${3:+--extra "$3"} --python-version "$2" \
+    --no-emit-index-url --quiet $upgrade --output-file "$file"
+  # Without GPUs, which is half the size. Its other packages are the same.
+  [ "${3:-}" = gpu ] || sed -i 's/^tensorflow==/tensorflow-cpu==/' "$file"
+  # What it asks for is in setup.py by name.
+  grep -q '^tf-agents==' "$file" || echo 'tf-agents==0.19.0' >> "$file"
+}
+
+for version in 3.10 3.11 3.12 3.13; do
+  lock "python$version" "$version"
+  lock "gpu-python$version" "$version" gpu
+done
+# With Apache Beam some packages have other versions, and the manual needs many
+# more, so they have their own files.
 for version in 3.10 3.11; do
-  # With Apache Beam some packages have other versions, so it has its own files.
-  for extra in '' beam; do
-    UV_CUSTOM_COMPILE_COMMAND='bash requirements/lock.sh' uv pip compile \
-      setup.py --extra test ${extra:+--extra "$extra"} \
-      --python-version "$version" --no-emit-index-url --quiet --upgrade \
-      --output-file "requirements/${extra:+$extra-}python$version.txt"
-  done
+  lock "beam-python$version" "$version" beam
+  lock "docs-python$version" "$version" docs
 done

@@ -6,34 +6,62 @@ task: `rlds2reverb.datasets`, `fields`, `transforms`, `statistics`,
 programs do, `rlds2reverb.jobs`, is imported by itself.
 """
 
-from rlds2reverb import agents
-from rlds2reverb import datasets
-from rlds2reverb import episodes
-from rlds2reverb import fields
-from rlds2reverb import indexing
-from rlds2reverb import replay
-from rlds2reverb import rlds_to_reverb
-from rlds2reverb import statistics
-from rlds2reverb import tokens
-from rlds2reverb import trajectories
-from rlds2reverb import transforms
-from rlds2reverb import windows
-from rlds2reverb.datasets import load_episodes
-from rlds2reverb.fields import load_mapping
-from rlds2reverb.fields import map_fields
-from rlds2reverb.replay import create_replay_buffer
-from rlds2reverb.replay import EpisodesReplayBuffer
-from rlds2reverb.replay import open_replay_buffer
-from rlds2reverb.replay import push_rlds_to_reverb
-from rlds2reverb.replay import restore_reverb_server
-from rlds2reverb.replay import TableItems
-from rlds2reverb.replay import write_reverb_checkpoint
-from rlds2reverb.replay import write_rlds_to_reverb
-from rlds2reverb.trajectories import ConversionReport
-from rlds2reverb.trajectories import ConversionRules
-from rlds2reverb.trajectories import convert_rlds_to_sequence_batches
-from rlds2reverb.trajectories import convert_rlds_to_sequences
-from rlds2reverb.trajectories import convert_rlds_to_trajectories
-from rlds2reverb.trajectories import convert_rlds_to_trajectory_blocks
-from rlds2reverb.trajectories import create_trajectory_data_spec
+import importlib.util
+import os
+import sys
+import warnings
+
+from etils import epy
+
 from rlds2reverb.version import __version__
+
+if importlib.util.find_spec('tf_agents') is None:
+  raise ModuleNotFoundError(
+      'rlds2reverb needs TF-Agents, which pip cannot install with all that it'
+      ' asks for on Python 3.12 and later: pip install --no-deps'
+      ' tf-agents==0.19.0',
+      name='tf_agents',
+  )
+# TF-Agents is written for Keras 2, which is a package of its own beside newer
+# releases of TensorFlow. TensorFlow looks at this when it is imported.
+if importlib.util.find_spec('tf_keras') is not None:
+  if 'tensorflow' in sys.modules and 'TF_USE_LEGACY_KERAS' not in os.environ:
+    warnings.warn(
+        'TensorFlow was imported before rlds2reverb, and uses Keras 3, which'
+        " TF-Agents' networks do not work with. Import rlds2reverb first, or"
+        ' set TF_USE_LEGACY_KERAS=1.'
+    )
+  os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
+
+# Each is imported when it is first used: `--help` need not wait for TensorFlow.
+with epy.lazy_api_imports(globals()):
+  from rlds2reverb import agents
+  from rlds2reverb import datasets
+  from rlds2reverb import episodes
+  from rlds2reverb import fields
+  from rlds2reverb import indexing
+  from rlds2reverb import replay
+  from rlds2reverb import rlds_to_reverb
+  from rlds2reverb import statistics
+  from rlds2reverb import tokens
+  from rlds2reverb import trajectories
+  from rlds2reverb import transforms
+  from rlds2reverb import windows
+  from rlds2reverb.datasets import load_episodes
+  from rlds2reverb.fields import load_mapping
+  from rlds2reverb.fields import map_fields
+  from rlds2reverb.replay import create_replay_buffer
+  from rlds2reverb.replay import EpisodesReplayBuffer
+  from rlds2reverb.replay import open_replay_buffer
+  from rlds2reverb.replay import push_rlds_to_reverb
+  from rlds2reverb.replay import restore_reverb_server
+  from rlds2reverb.replay import TableItems
+  from rlds2reverb.replay import write_reverb_checkpoint
+  from rlds2reverb.replay import write_rlds_to_reverb
+  from rlds2reverb.trajectories import ConversionReport
+  from rlds2reverb.trajectories import ConversionRules
+  from rlds2reverb.trajectories import convert_rlds_to_sequence_batches
+  from rlds2reverb.trajectories import convert_rlds_to_sequences
+  from rlds2reverb.trajectories import convert_rlds_to_trajectories
+  from rlds2reverb.trajectories import convert_rlds_to_trajectory_blocks
+  from rlds2reverb.trajectories import create_trajectory_data_spec

@@ -7,24 +7,29 @@ The program says what it will do, and does it. If it is interrupted, the same
 command goes on, and ends with the same items as if nothing had happened.
 """
 
+from __future__ import annotations
+
 import sys
 from typing import Optional, Sequence
 
 from absl import app
 from absl import flags
+from etils import epy
 
-from rlds2reverb.datasets import files
-from rlds2reverb.episodes import checks
-from rlds2reverb.jobs import convert as convert_lib
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.jobs import mixtures
-from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import quarantine
-from rlds2reverb.jobs import running
-from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.jobs import tasks as tasks_lib
-from rlds2reverb.replay import items as items_lib
-from rlds2reverb.trajectories import rules as rules_lib
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from rlds2reverb.datasets import files
+  from rlds2reverb.episodes import checks
+  from rlds2reverb.jobs import convert as convert_lib
+  from rlds2reverb.jobs import mixtures
+  from rlds2reverb.jobs import plan as plan_lib
+  from rlds2reverb.jobs import quarantine
+  from rlds2reverb.jobs import running
+  from rlds2reverb.jobs import sources as sources_lib
+  from rlds2reverb.jobs import tasks as tasks_lib
+  from rlds2reverb.replay import items as items_lib
+  from rlds2reverb.trajectories import rules as rules_lib
 
 flags_lib.define_source_flags()
 _WEIGHT = flags.DEFINE_multi_float(
@@ -261,6 +266,6 @@ def main(*beam_options: str):
 if __name__ == '__main__':
   flags_lib.run(
       main,
-      (convert_lib.JobError, tasks_lib.TaskError),
+      lambda: (convert_lib.JobError, tasks_lib.TaskError),
       takes_more=lambda: _RUNNER.value is not None,
   )

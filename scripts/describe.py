@@ -9,16 +9,20 @@ import os
 
 from absl import app
 from absl import flags
-import tensorflow as tf
+from etils import epy
 
-from rlds2reverb.datasets import files
-from rlds2reverb.datasets import whole
-from rlds2reverb.jobs import describe
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.jobs.descriptions import page
-from rlds2reverb.jobs.descriptions import summaries
-from rlds2reverb.jobs.descriptions import text
-from rlds2reverb.replay.checkpoint import records
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  import tensorflow as tf
+
+  from rlds2reverb.datasets import files
+  from rlds2reverb.datasets import whole
+  from rlds2reverb.jobs import describe
+  from rlds2reverb.jobs.descriptions import page
+  from rlds2reverb.jobs.descriptions import summaries
+  from rlds2reverb.jobs.descriptions import text
+  from rlds2reverb.replay.checkpoint import records
 
 flags_lib.define_source_flags()
 _CHECKPOINT_DIR = flags.DEFINE_string(
@@ -106,4 +110,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main, errors=(records.CheckpointError,))
+  flags_lib.run(main, errors=lambda: (records.CheckpointError,))

@@ -1,34 +1,61 @@
 # Makes the environment in .venv, if it is not there or not as setup.py says,
 # and activates it. To be sourced, in the top folder of the repository.
 #
-# With EXTRA=beam it is another one, in .venv-beam, which has that extra too.
-venv=.venv${EXTRA:+-$EXTRA}
+# With EXTRA=beam it is another one, in .venv-beam, which has that extra too. With
+# EXTRA=gpu it is .venv-gpu, which has TensorFlow for GPUs. PYTHON names the
+# Python of a new environment, and VENV its folder.
+venv=${VENV:-.venv${EXTRA:+-$EXTRA}}
 locks=requirements/${EXTRA:+$EXTRA-}python
+size='1.5 GB'
+[ "${EXTRA:-}" != gpu ] || size='5 GB'
+
+say() {
+  echo "rlds2reverb: $*" >&2
+}
 
 fail() {
-  echo "rlds2reverb: $*" >&2
+  say "$@"
   exit 1
 }
 
-# The newest Python for which there is a lock file.
-find_python() {
+version_of() {
+  "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+# The first of the given Pythons that runs, and that has a lock file.
+first_python() {
   local name version
-  set -- python3.11 python3.10 python3
-  [ -z "${PYTHON:-}" ] || set -- "$PYTHON"
   for name in "$@"; do
-    version=$("$name" -c \
-      'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
-    if [ -f "$locks$version.txt" ]; then
-      echo "$name"
-      return
-    fi
+    version=$(version_of "$name") || continue
+    [ -f "$locks$version.txt" ] || continue
+    command -v "$name"
+    return
   done
-  [ -z "${PYTHON:-}" ] ||
-    fail "needs Python 3.10 or 3.11, but PYTHON=$PYTHON is" \
-      "${version:-no Python that runs}."
-  fail "needs Python 3.10 or 3.11, and found none. On Debian 12:" \
-    "apt-get install python3 python3-venv. One that is not on the PATH can be" \
-    "named: PYTHON=/path/to/python3.11"
+  return 1
+}
+
+# The best Python there is: one that has Reverb, which uv may fetch; or else a
+# newer one.
+find_python() {
+  local version
+  if [ -n "${PYTHON:-}" ]; then
+    first_python "$PYTHON" && return
+    version=$(version_of "$PYTHON") ||
+      fail "PYTHON=$PYTHON is not a Python that runs."
+    fail "PYTHON=$PYTHON is Python $version, which has no lock file among" \
+      "$locks*.txt. Take one of those versions."
+  fi
+  first_python python3.11 python3.10 && return
+  if command -v uv >/dev/null; then
+    uv python find 3.11 2>/dev/null && return
+    say 'uv fetches Python 3.11, which has Reverb ...'
+    uv python install --quiet 3.11 2>/dev/null &&
+      uv python find 3.11 2>/dev/null && return
+  fi
+  first_python python3 python3.12 python3.13 && return
+  fail 'needs Python 3.10 to 3.13, and found none. On Debian or Ubuntu:' \
+    'apt-get install python3 python3-venv. One that is not on the PATH can be' \
+    'named: PYTHON=/path/to/python3.11. Where uv is on the PATH, it fetches one.'
 }
 
 # Shows which of the packages of a lock file pip is at, from what pip prints.
@@ -55,38 +82,69 @@ show_progress() {
   done
 }
 
-make_environment() {
-  local python lock
-  python=$(find_python) || exit 1
-  lock=$locks$("$python" -c \
-    'import sys; print("%d.%d" % sys.version_info[:2])').txt
-  echo "Making the environment in $venv (${EXTRA:+more than }2.1 GB) with $("$python" --version)," \
-    "from $lock ..." >&2
+# Makes an environment without packages; needs Debian's package for it there.
+make_venv() {
   rm -rf "$venv"
-  if ! "$python" -m venv "$venv" 2>/dev/null; then
-    rm -rf "$venv"
-    # Debian has the module that venv needs in a package of its own.
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-      echo "Installing python3-venv ..." >&2
-      apt-get -q update >/dev/null &&
-        apt-get -q install -y --no-install-recommends python3-venv >/dev/null ||
-        fail "could not install Debian's package python3-venv."
-    fi
-    "$python" -m venv "$venv" ||
-      fail "$python cannot make an environment. On Debian:" \
-        "apt-get install python3-venv"
+  # What it prints is a paragraph on what to install; that is done here.
+  "$1" -m venv "$venv" >/dev/null 2>&1 && return
+  rm -rf "$venv"
+  local package
+  package=python$(version_of "$1")-venv
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "Installing $package ..."
+    apt-get -q update >/dev/null 2>&1 &&
+      DEBIAN_FRONTEND=noninteractive apt-get -q install -y \
+        --no-install-recommends "$package" >/dev/null 2>&1 ||
+      fail "could not install Debian's package $package."
   fi
+  "$1" -m venv "$venv" >/dev/null 2>&1 ||
+    fail "$1 cannot make an environment. On Debian or Ubuntu, as root:" \
+      "apt-get install $package. Or put uv on the PATH, which needs no package."
+}
+
+# Installs with uv, which shows its own progress.
+install_with_uv() {
+  uv venv --quiet --seed --clear --python "$1" "$venv" ||
+    fail 'uv could not make the environment, and says why above.'
+  uv pip install --python "$venv/bin/python" --no-deps --requirement "$2" ||
+    fail "uv could not install what $2 lists, and says why above."
+  uv pip install --quiet --python "$venv/bin/python" --no-deps \
+    --no-build-isolation --editable . ||
+    fail 'uv could not install rlds2reverb itself, and says why above.'
+}
+
+install_with_pip() {
+  make_venv "$1"
   # The lock file has every package, so that pip has nothing to resolve.
   (
     set -o pipefail
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps \
-      --progress-bar off --use-pep517 --requirement "$lock" |
-      show_progress "$lock"
-  ) || fail "could not install what $lock lists; pip says why above."
+      --progress-bar off --use-pep517 --requirement "$2" |
+      show_progress "$2"
+  ) || fail "could not install what $2 lists; pip says why above."
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --no-deps --no-build-isolation --editable . ||
-    fail "could not install rlds2reverb itself; pip says why above."
+    --no-deps --no-build-isolation --use-pep517 --editable . ||
+    fail 'could not install rlds2reverb itself; pip says why above.'
+}
+
+make_environment() {
+  local python version lock
+  python=$(find_python) || exit 1
+  version=$(version_of "$python")
+  lock=$locks$version.txt
+  say "Making the environment in $venv, of about $size, with Python $version" \
+    "($python), from $lock ..."
+  if ! grep -q '^dm-reverb==' "$lock"; then
+    say "There is no Reverb for Python $version: all works that needs no Reverb" \
+      'server. Python 3.10 and 3.11 have it.'
+  fi
+  if command -v uv >/dev/null; then
+    install_with_uv "$python" "$lock"
+  else
+    install_with_pip "$python" "$lock"
+  fi
   made_from > "$venv/made_from"
+  say "Made $venv, which takes $(du -sh "$venv" | cut -f1)."
 }
 
 made_from() {

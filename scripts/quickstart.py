@@ -3,25 +3,31 @@
     python -m scripts.quickstart
 
 The program records real episodes, or reads those of an earlier run, and prints
-what happens at each stage.
+what happens at each stage. At the end there is a picture of their returns.
+Where Reverb is not installed, the batch comes from a replay buffer without a
+server.
 """
 
+import importlib.util
 import os
 import time
 
-from absl import app
 from absl import flags
-from absl import logging
-import reverb
-import rlds
-import tensorflow as tf
-from tf_agents.replay_buffers import reverb_replay_buffer
-from tf_agents.replay_buffers import reverb_utils
-from tf_agents.specs import tensor_spec
-import tree
+from etils import epy
 
-import rlds2reverb
-from rlds2reverb.datasets import files
+from rlds2reverb.jobs import flags as flags_lib
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from matplotlib import figure
+  import reverb
+  from tf_agents.replay_buffers import reverb_replay_buffer
+  from tf_agents.replay_buffers import reverb_utils
+  from tf_agents.specs import tensor_spec
+  import tree
+
+  import rlds2reverb
+  from rlds2reverb.datasets import files
+  from rlds2reverb.episodes import rlds
 
 _DIRECTORY = flags.DEFINE_string(
     'directory',
@@ -35,6 +41,7 @@ _BATCH_SIZE = flags.DEFINE_integer(
     'batch_size', 64, 'How many items to sample.', lower_bound=1
 )
 
+_ENVIRONMENT = 'CartPole-v1'
 _TABLE = 'experience'
 
 
@@ -47,20 +54,76 @@ def _print_leaves(nest, describe):
     print(f'{"":<10}   {"/".join(map(str, path)):<16} {describe(leaf)}')
 
 
-def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
-  directory = files.user_path(_DIRECTORY.value)
+def _print_batch(replay_buffer):
+  dataset = replay_buffer.as_dataset(
+      sample_batch_size=_BATCH_SIZE.value, num_steps=2
+  )
+  batch, _ = next(iter(dataset))
+  _print_stage('sampled', f'a batch of {_BATCH_SIZE.value} items:')
+  _print_leaves(batch, lambda leaf: f'{leaf.dtype.name} {leaf.shape}')
 
+
+def _push_and_sample(episodes, data_spec, max_size):
+  """Brings the episodes through a Reverb server into a batch."""
+  table = reverb.Table(
+      _TABLE,
+      sampler=reverb.selectors.Uniform(),
+      remover=reverb.selectors.Fifo(),
+      max_size=max_size,
+      rate_limiter=reverb.rate_limiters.MinSize(1),
+      signature=tensor_spec.add_outer_dim(data_spec),
+  )
+  server = reverb.Server([table])
+  try:
+    replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
+        data_spec, table_name=_TABLE, sequence_length=2, local_server=server
+    )
+    observer = reverb_utils.ReverbAddTrajectoryObserver(
+        replay_buffer.py_client, _TABLE, sequence_length=2
+    )
+    report = rlds2reverb.ConversionReport()
+    start = time.perf_counter()
+    pushed = rlds2reverb.push_rlds_to_reverb(
+        episodes,
+        observer,
+        report=report,
+        rules=rlds2reverb.ConversionRules(terminal_discount='transition'),
+    )
+    seconds = time.perf_counter() - start
+    observer.close()
+    _print_stage(
+        'pushed',
+        f'{pushed} trajectories, {pushed / seconds:,.0f} a second; the Reverb'
+        f' server confirmed {report.inserted_items[_TABLE]} items of 2 steps',
+    )
+    _print_batch(replay_buffer)
+  finally:
+    server.stop()
+
+
+def _draw(returns, path):
+  """Writes a histogram of the returns of episodes as PNG."""
+  picture = figure.Figure(figsize=(6, 4), layout='constrained')
+  axes = picture.add_subplot()
+  axes.hist(returns, bins=20)
+  axes.set_title(f'{len(returns)} episodes of {_ENVIRONMENT}, random actions')
+  axes.set_xlabel('return (sum of rewards)')
+  axes.set_ylabel('episodes')
+  picture.savefig(path, dpi=100)
+
+
+def main():
+  directory = files.user_path(_DIRECTORY.value)
   if not files.names_in(directory):
     rlds2reverb.datasets.record_episodes(
-        'CartPole-v1', directory, _NUM_EPISODES.value, progress=True
+        _ENVIRONMENT, directory, _NUM_EPISODES.value, progress=True
     )
   episodes = rlds2reverb.load_episodes(directory)
-  lengths = [
-      len(episode[rlds.STEPS][rlds.IS_FIRST])
-      for episode in episodes.as_numpy_iterator()
-  ]
+  lengths, returns = [], []
+  for episode in episodes.as_numpy_iterator():
+    lengths.append(len(episode[rlds.STEPS][rlds.REWARD]))
+    # The reward of the last step has no meaning.
+    returns.append(float(episode[rlds.STEPS][rlds.REWARD][:-1].sum()))
   _print_stage(
       'read', f'{len(lengths)} episodes, {sum(lengths)} steps from {directory}'
   )
@@ -77,50 +140,17 @@ def main(argv):
   _print_stage('converted', f'{frames} trajectories, {rate}, to')
   _print_leaves(data_spec, lambda spec: f'{spec.dtype.name} {spec.shape}')
 
-  server = reverb.Server(
-      [
-          reverb.Table(
-              _TABLE,
-              sampler=reverb.selectors.Uniform(),
-              remover=reverb.selectors.Fifo(),
-              max_size=2 * frames,
-              rate_limiter=reverb.rate_limiters.MinSize(1),
-              signature=tensor_spec.add_outer_dim(data_spec),
-          )
-      ]
-  )
-  try:
-    replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
-        data_spec,
-        table_name=_TABLE,
-        sequence_length=2,
-        local_server=server,
-    )
-    observer = reverb_utils.ReverbAddTrajectoryObserver(
-        replay_buffer.py_client, _TABLE, sequence_length=2
-    )
-    report = rlds2reverb.ConversionReport()
-    start = time.perf_counter()
-    pushed = rlds2reverb.push_rlds_to_reverb(episodes, observer, report=report)
-    seconds = time.perf_counter() - start
-    observer.close()
-    _print_stage(
-        'pushed',
-        f'{pushed} trajectories, {pushed / seconds:,.0f} a second; the Reverb'
-        f' server confirmed {report.inserted_items[_TABLE]} items of 2 steps',
-    )
+  if importlib.util.find_spec('reverb') is not None:
+    with flags_lib.quiet_stderr('[reverb/'):
+      _push_and_sample(episodes, data_spec, max_size=2 * frames)
+  else:
+    _print_stage('no Reverb', 'for this Python: sampling without a server')
+    _print_batch(rlds2reverb.open_replay_buffer(episodes))
 
-    dataset = replay_buffer.as_dataset(
-        sample_batch_size=_BATCH_SIZE.value, num_steps=2
-    )
-    batch, _ = next(iter(dataset))
-    _print_stage('sampled', f'a batch of {_BATCH_SIZE.value} items:')
-    _print_leaves(batch, lambda leaf: f'{leaf.dtype.name} {leaf.shape}')
-  finally:
-    server.stop()
+  path = f'{directory}_returns.png'
+  _draw(returns, path)
+  _print_stage('drew', f'the returns of the episodes: {path}')
 
 
 if __name__ == '__main__':
-  logging.set_verbosity(logging.WARNING)
-  tf.get_logger().setLevel('ERROR')
-  app.run(main)
+  flags_lib.run(main)

@@ -13,12 +13,14 @@ import os
 
 from absl import app
 from absl import flags
+from etils import epy
 
-from rlds2reverb.datasets import files
-from rlds2reverb.datasets import recording
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.training import environments  # noqa: F401
-from rlds2reverb.training import policies
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from rlds2reverb.datasets import files
+  from rlds2reverb.datasets import recording
+  from rlds2reverb.training import policies
 
 flags_lib.define_gin_flags()
 _ENVIRONMENT = flags.DEFINE_string(
@@ -59,6 +61,9 @@ _SEED = flags.DEFINE_integer(
 
 
 def main():
+  # It registers environments of ours with gym.
+  from rlds2reverb.training import environments  # noqa: F401
+
   flags_lib.take_bound_flags('record_episodes')
   if _DIRECTORY.value is None:
     raise app.UsageError('Flag --directory must have a value.')

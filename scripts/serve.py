@@ -10,14 +10,18 @@ authentication: docs/serving.md says how to fence it in.
 
 from absl import app
 from absl import flags
-import tensorflow as tf
+from etils import epy
 
-from rlds2reverb.datasets import files
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.jobs import serve
-from rlds2reverb.replay import items
-from rlds2reverb.replay.checkpoint import records
-from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  import tensorflow as tf
+
+  from rlds2reverb.datasets import files
+  from rlds2reverb.jobs import serve
+  from rlds2reverb.replay import items
+  from rlds2reverb.replay.checkpoint import records
+  from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
 
 flags_lib.define_source_flags()
 _CHECKPOINT_DIR = flags.DEFINE_string(
@@ -119,18 +123,21 @@ def _serve(server, signals):
       _say('Writing a last checkpoint ...')
       _say(f'Checkpoint: {server.localhost_client().checkpoint()}')
   finally:
-    server.stop()
+    with flags_lib.quiet_stderr('[reverb/'):
+      server.stop()
   _say('Stopped.')
 
 
 def main():
   with serve.StopSignals() as signals:
     try:
-      _serve(_start(), signals)
+      with flags_lib.quiet_stderr('[reverb/'):
+        server = _start()
+      _serve(server, signals)
     except KeyboardInterrupt:
       _say('Stopped before the server was ready.')
       return 1
 
 
 if __name__ == '__main__':
-  flags_lib.run(main, errors=(records.CheckpointError,))
+  flags_lib.run(main, errors=lambda: (records.CheckpointError,))

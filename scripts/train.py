@@ -10,19 +10,24 @@ If the program is interrupted, the same command goes on from its last
 checkpoint.
 """
 
+from __future__ import annotations
+
 from absl import app
 from absl import flags
+from etils import epy
 
-from rlds2reverb import training
-from rlds2reverb.datasets import files
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.trajectories import rules as rules_lib
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from rlds2reverb import training
+  from rlds2reverb.datasets import files
+  from rlds2reverb.jobs import sources as sources_lib
+  from rlds2reverb.trajectories import rules as rules_lib
 
 _ALGORITHMS = {
-    'bc': training.BehavioralCloning,
-    'cql_sac': training.CqlSac,
-    'recurrent_dqn': training.RecurrentDqn,
+    'bc': 'BehavioralCloning',
+    'cql_sac': 'CqlSac',
+    'recurrent_dqn': 'RecurrentDqn',
 }
 
 flags_lib.define_source_flags()
@@ -86,7 +91,7 @@ _SEED = flags.DEFINE_integer(
 
 def _algorithm(source: sources_lib.Source) -> training.Algorithm:
   """Returns the algorithm with the hyper-parameters of a config."""
-  make = _ALGORITHMS[_ALGORITHM.value]
+  make = getattr(training, _ALGORITHMS[_ALGORITHM.value])
   arguments = sources_lib.arguments_of(make.__name__, source)
   try:
     return make(**arguments)
@@ -97,6 +102,9 @@ def _algorithm(source: sources_lib.Source) -> training.Algorithm:
 
 
 def main():
+  # It registers the algorithms with gin.
+  from rlds2reverb.training import trainer  # noqa: F401
+
   sources = flags_lib.sources_from_flags('train')
   if len(sources) > 1:
     raise app.UsageError('--dataset must be there once.')

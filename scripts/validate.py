@@ -11,11 +11,14 @@ import json
 import sys
 
 from absl import flags
+from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.jobs import validate
-from rlds2reverb.trajectories import rules as rules_lib
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from rlds2reverb.jobs import sources as sources_lib
+  from rlds2reverb.jobs import validate
+  from rlds2reverb.trajectories import rules as rules_lib
 
 flags_lib.define_source_flags()
 _LIMIT = flags.DEFINE_integer(

@@ -18,15 +18,17 @@ import sys
 
 from absl import app
 from absl import flags
+from etils import epy
 
-from rlds2reverb.datasets import files
-from rlds2reverb.datasets import loading
-from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.fields import known_features
-from rlds2reverb.fields import named_mappings
-from rlds2reverb.fields import step_mapping
-from rlds2reverb.transforms import base
-from rlds2reverb.transforms import named_transforms
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from rlds2reverb.datasets import files
+  from rlds2reverb.datasets import loading
+  from rlds2reverb.episodes import steps as steps_lib
+  from rlds2reverb.fields import known_features
+  from rlds2reverb.fields import named_mappings
+  from rlds2reverb.fields import step_mapping
+  from rlds2reverb.transforms import base
+  from rlds2reverb.transforms import named_transforms
 
 _CONFIG = flags.DEFINE_string(
     'config', None, 'The name of a config or a gin file; by default all.'

@@ -16,6 +16,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _WITHOUT_TARGET = {
     'setup.py': 'for pip',
+    'docs/conf.py': 'for Sphinx',
     'tests/conftest.py': 'for pytest',
 }
 # What a floor of the library depends on is on the same floor, or on one above

@@ -4,6 +4,8 @@ TensorFlow 2.15 lends the arrays of a `from_generator` data set to the graph,
 where they are aligned to 64 bytes, and may write into a slice of one.
 """
 
+import functools
+
 from absl.testing import parameterized
 import numpy as np
 import pytest
@@ -71,6 +73,12 @@ def _of_agents(function):
   return _of_steps(lambda steps: function(_by_agent(steps)))
 
 
+def _transformed(transform, data):
+  transformed = rlds2reverb.transforms.transform_episodes(data, [transform])
+  inverted = transformed.map(lambda e: transform.invert(_double(e['steps'])))
+  return inverted.map(_double)
+
+
 _NORMALIZE = rlds2reverb.transforms.NormalizeField(
     'action', offset=1.0, scale=2.0
 )
@@ -99,6 +107,9 @@ _FUNCTIONS = {
     ),
     'chunk_actions': _of_steps(
         lambda s: rlds2reverb.windows.chunk_actions(s, 2)
+    ),
+    'stack_and_chunk': _of_steps(
+        lambda s: rlds2reverb.windows.stack_and_chunk(s, 2, 2)
     ),
     'random_crop': _of_steps(
         lambda s: rlds2reverb.windows.random_crop(s, 1, (1, 2))
@@ -157,6 +168,33 @@ _FUNCTIONS = {
             rlds2reverb.transforms.FrameSkip(2),
         ],
     ).map(_double),
+    **{
+        f'{type(transform).__name__}_{number}': functools.partial(
+            _transformed, transform
+        )
+        for number, transform in enumerate(
+            [
+                rlds2reverb.transforms.BinarizeGripper(),
+                rlds2reverb.transforms.RelativeToAbsoluteGripper(),
+                rlds2reverb.transforms.InvertGripper(),
+                rlds2reverb.transforms.ActionsFromStates('observation'),
+                rlds2reverb.transforms.ActionsFromStates(
+                    'observation', kind='absolute', kept=()
+                ),
+                rlds2reverb.transforms.MotionsFromPoses(
+                    'observation', 'quaternion_xyzw', kept=()
+                ),
+                rlds2reverb.transforms.ConvertRotation(
+                    'action', 0, 'axis_angle', 'axis_angle'
+                ),
+                rlds2reverb.transforms.PadField('action', 8, 8),
+                rlds2reverb.transforms.RelabelGoals(include_current=True),
+                rlds2reverb.transforms.NormalizeField(
+                    'action', 1.0, 2.0, mask=[True, False] * 4
+                ),
+            ]
+        )
+    },
     **{
         f'ted_{form}': lambda d, form=form: d.map(
             lambda e: rlds2reverb.datasets.from_ted(

@@ -8,6 +8,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -94,6 +95,7 @@ def _open(name, gripper):
   return np.array(opened)
 
 
+@pytest.mark.long
 class RoboticsTest(tf.test.TestCase, parameterized.TestCase):
 
   def setUp(self):

@@ -14,7 +14,16 @@ from packaging import version as packaging_version
 import rlds2reverb
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_VERSIONS = ('3.10', '3.11')
+_VERSIONS = ('3.10', '3.11', '3.12', '3.13')
+# Apache Beam has none for the newer Pythons.
+_LOCKS = [
+    *((version, extra) for version in _VERSIONS for extra in ('', 'gpu')),
+    ('3.10', 'beam'),
+    ('3.11', 'beam'),
+    ('3.10', 'docs'),
+    ('3.11', 'docs'),
+]
+_STALE = 'Run requirements/lock.sh.'
 
 
 def _read_setup():
@@ -39,22 +48,52 @@ def _read_lock(version, extra=''):
 
 class LockFilesTest(parameterized.TestCase):
 
-  @parameterized.product(version=_VERSIONS, extra=['', 'beam'])
+  @parameterized.parameters(*_LOCKS)
   def test_a_lock_file_has_what_setup_py_asks_for(self, version, extra):
     locked = _read_lock(version, extra)
     setup = _read_setup()
     wanted = [*setup.install_requires, *setup.extras_require['test']]
     if extra:
       wanted += setup.extras_require[extra]
+    wanted = [
+        requirement
+        for requirement in map(requirements.Requirement, wanted)
+        if requirement.marker is None
+        or requirement.marker.evaluate({'python_version': version})
+    ]
     self.assertNotEmpty(wanted)
-    for requirement in map(requirements.Requirement, wanted):
+    for requirement in wanted:
       name = utils.canonicalize_name(requirement.name)
-      self.assertIn(name, locked, 'Run requirements/lock.sh.')
+      if name == 'tensorflow' and extra != 'gpu':
+        self.assertNotIn(name, locked, 'It is there for GPUs alone.')
+        name = 'tensorflow-cpu'
+      self.assertIn(name, locked, _STALE)
       self.assertTrue(
           requirement.specifier.contains(locked[name]),
           f'setup.py asks for {requirement}, and the lock file of Python'
-          f' {version} has {locked[name]}. Run requirements/lock.sh.',
+          f' {version} has {locked[name]}. {_STALE}',
       )
+
+  @parameterized.parameters(*_VERSIONS)
+  def test_only_tensorflow_differs_with_gpus(self, version):
+    without, with_gpus = _read_lock(version), _read_lock(version, 'gpu')
+    self.assertEqual(
+        without.pop('tensorflow-cpu'), with_gpus.pop('tensorflow'), _STALE
+    )
+    others = {
+        name: pinned
+        for name, pinned in with_gpus.items()
+        if not name.startswith('nvidia-')
+    }
+    self.assertEqual(others, without, _STALE)
+
+  @parameterized.parameters(*_LOCKS)
+  def test_tf_agents_is_there_and_reverb_where_it_is_released(
+      self, version, extra
+  ):
+    locked = _read_lock(version, extra)
+    self.assertEqual(locked['tf-agents'], '0.19.0')
+    self.assertEqual('dm-reverb' in locked, version in ('3.10', '3.11'))
 
   def test_there_is_a_lock_file_for_every_python_that_setup_py_allows(self):
     allowed = specifiers.SpecifierSet(_read_setup().python_requires)

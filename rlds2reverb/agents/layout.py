@@ -15,9 +15,8 @@ Where there is no presence all agents are there at every step.
 
 from typing import Any, Dict, List, Sequence
 
-import rlds
-
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.windows import presence as presence_lib
 
 PRESENCE = presence_lib.PRESENCE

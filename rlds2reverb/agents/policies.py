@@ -2,12 +2,12 @@
 
 from typing import Any, Callable, Dict, List
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.agents import layout
 from rlds2reverb.agents import selecting
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 POLICY = 'policy'

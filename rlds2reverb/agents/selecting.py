@@ -2,13 +2,13 @@
 
 from typing import Any, Dict
 
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.agents import layout
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import presence as presence_lib
 from rlds2reverb.windows import transitions

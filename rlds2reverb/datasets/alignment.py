@@ -2,11 +2,11 @@
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 

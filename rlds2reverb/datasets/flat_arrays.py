@@ -12,7 +12,6 @@ from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional
 import gin
 import h5py
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import columns as columns_lib
@@ -22,6 +21,7 @@ from rlds2reverb.datasets import hdf5
 from rlds2reverb.datasets import minari
 from rlds2reverb.datasets import python_packs
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import rlds
 
 # How much of the columns is read at a time.
 _PACK_BYTES = 4 << 20

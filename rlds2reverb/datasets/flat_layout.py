@@ -4,11 +4,11 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from absl import logging
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import columns as columns_lib
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # A column of next observations has the name of its observations after this.

@@ -3,7 +3,6 @@
 import os
 from typing import Any, Dict, Optional
 
-import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -12,6 +11,7 @@ from rlds2reverb.datasets import image_decoders
 from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import rlds
 
 
 def load_episodes(

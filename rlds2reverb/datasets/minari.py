@@ -17,13 +17,13 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 from absl import logging
 import h5py
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import columns as columns_lib
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import hdf5
 from rlds2reverb.datasets import python_packs
+from rlds2reverb.episodes import rlds
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _METADATA_FILE = 'metadata.json'

@@ -19,13 +19,13 @@ from typing import (
 )
 
 import numpy as np
-import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # The bytes of a pack of several episodes: as many as those of a block.

@@ -7,10 +7,10 @@ their flags and discounts.
 
 from typing import Any, Callable, Dict, Iterator, NamedTuple
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import rlds
 
 EPISODE_ID = 'episode_id'
 

@@ -4,7 +4,6 @@ from typing import Any, Callable, Dict, Iterator, Optional
 
 import gym
 import numpy as np
-import rlds
 import tensorflow_datasets as tfds
 import tqdm
 
@@ -12,6 +11,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import rlds
 
 # A policy takes an observation and returns an action; see `record_episodes`.
 Policy = Callable[[Any], Any]

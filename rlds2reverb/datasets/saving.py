@@ -6,7 +6,6 @@ from typing import Any, Dict, Optional, Sequence
 
 from absl import logging
 import numpy as np
-import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -16,6 +15,7 @@ from rlds2reverb.datasets import pipelines
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 _MARKER = 'saved_episodes.json'

@@ -12,13 +12,13 @@ that was cut short has neither, and keeps its unfinished tail.
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import ted_forms
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 TRANSITION_FIELDS = (rlds.ACTION, rlds.REWARD)

@@ -12,12 +12,12 @@ known of every transition, such as the action, the reward and `done`:
 
 from typing import Any, Dict, NamedTuple, Tuple
 
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 TRANSITIONS = 'transitions'

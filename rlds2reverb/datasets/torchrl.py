@@ -5,7 +5,6 @@ from typing import Any, Dict, Optional, Tuple
 
 from absl import logging
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -16,6 +15,7 @@ from rlds2reverb.datasets import torchrl_packs
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 HDF5 = 'hdf5'

@@ -7,12 +7,12 @@ steps and its metadata are dicts of arrays, by the names of the fields.
 from typing import Any, Iterator, List
 
 import numpy as np
-import rlds
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.datasets import ted as ted_lib
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 
 # Beside TorchRL's files, which do not name it: TorchRL ignores it.
 REST_FILE = 'rlds.tfrecord'

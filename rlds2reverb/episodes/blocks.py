@@ -19,13 +19,13 @@ from typing import (
     Sequence,
 )
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import following as following_lib
 from rlds2reverb.episodes import nested_groups
 from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 _MAX_BLOCK_LENGTH = 4096

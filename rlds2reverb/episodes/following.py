@@ -1,9 +1,9 @@
 """Pairs blocks, and episodes, with the step that follows them."""
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # Nothing here needs AutoGraph, which would take most of a second to find out.

@@ -8,8 +8,9 @@ cardinality of its data set. Where it is not known, the episode stays alone.
 
 from typing import Any, NamedTuple, Optional
 
-import rlds
 import tensorflow as tf
+
+from rlds2reverb.episodes import rlds
 
 # Every data set of a group is joined to the one before, and its steps pass
 # through all of the joints.

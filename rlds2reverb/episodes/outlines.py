@@ -7,9 +7,9 @@ need, so an invalid episode is refused before any of it is used.
 
 from typing import Any, Dict, Iterable, Optional, Sequence
 
-import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # A dict of columns [T]: the flags are bool, and the discount is float32. Where

@@ -11,9 +11,9 @@ library that read all of its episodes find its packs with `packs_of`.
 from typing import Any, Callable, NamedTuple, Optional, Union
 import weakref
 
-import rlds
 import tensorflow as tf
 
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # The packs of data sets of episodes, or the functions that make them.

@@ -51,9 +51,9 @@ def to_pair(seed: Seed) -> tf.Tensor:
 def fractions(seed: int, *counters: tf.Tensor) -> tf.Tensor:
   """Returns a random number for each row, by nothing but the seed and counters.
 
-  So a row draws the same number in whichever pack, batch or order it comes. Each
-  counter is the place in a stream of `SplitMix64`, and gives the state from
-  which the stream of the next counter begins.
+  So a row draws the same number in whichever pack, batch or order it comes.
+  Each counter is the place in a stream of `SplitMix64`, and gives the state
+  from which the stream of the next counter begins.
 
   Args:
     seed: an int.

@@ -10,9 +10,10 @@ package accepts both forms.
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-import rlds
 import tensorflow as tf
 import tree
+
+from rlds2reverb.episodes import rlds
 
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 _PIECE_LENGTH = 64

@@ -5,6 +5,8 @@ file still works where another library has registered the same name with gin.
 """
 
 import dataclasses
+import functools
+import importlib
 import io
 from typing import Any, Callable, Dict
 
@@ -118,6 +120,7 @@ def get_configurable(name: str, path: str) -> Callable[..., Any]:
     ValueError: if nothing is, if several modules have registered the name, or
       if gin or TF-Agents has registered it.
   """
+  _register_all()
   # In a scope gin would return another object at each call.
   with gin.config_scope(None):
     for full_name in f'{_MODULE}.{name}', name:
@@ -141,3 +144,11 @@ def get_configurable(name: str, path: str) -> Callable[..., Any]:
       f'{path} names {name}, which is not registered with gin. Import the'
       ' module that registers it first.'
   )
+
+
+@functools.lru_cache(maxsize=None)
+def _register_all() -> None:
+  """Imports what this package registers with gin."""
+  package = importlib.import_module(_MODULE)
+  for name in dir(package):
+    getattr(package, name)

@@ -8,11 +8,11 @@ import numbers
 import re
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 Source = Union[
@@ -85,18 +85,14 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
   if isinstance(source, str) and not paths.contains(nest, source):
     parts = _COLUMNS.fullmatch(source)
     if parts:
-      source = parts[1]
-      columns = _end(parts[2]), _end(parts[3])
+      source, begin, end = parts.groups()
+      columns = (int(begin) if begin else None, int(end) if end else None)
   keys, problem = paths.look_up(nest, source)
   if problem:
     problems.append(problem)
   else:
     problems += _what_is_not_dense(nest, keys)
   return Field(keys, columns)
-
-
-def _end(text: str) -> Optional[int]:
-  return int(text) if text else None
 
 
 def _what_is_not_dense(nest, keys) -> List[str]:

@@ -7,11 +7,11 @@ import os
 import tempfile
 from typing import Any, Callable, Dict, List
 
-import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping

@@ -9,12 +9,12 @@ import functools
 from typing import Any, Dict, Optional
 
 import gin
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths as paths_lib
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import field_sources
 from rlds2reverb.fields.field_sources import Source

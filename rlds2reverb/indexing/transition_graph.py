@@ -9,12 +9,12 @@ have been recorded several times.
 from typing import Any, Dict, NamedTuple, Sequence
 
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.indexing import keys as keys_lib
 from rlds2reverb.windows import transitions
 

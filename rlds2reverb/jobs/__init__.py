@@ -3,13 +3,17 @@
 The programs in scripts/ call what is here, and so can a trainer.
 """
 
-from rlds2reverb.jobs.describe import describe_checkpoint
-from rlds2reverb.jobs.describe import describe_episodes
-from rlds2reverb.jobs.describe import describe_source
-from rlds2reverb.jobs.mixtures import read_mixture
-from rlds2reverb.jobs.serve import serve_source
-from rlds2reverb.jobs.sources import make_source
-from rlds2reverb.jobs.sources import open_source
-from rlds2reverb.jobs.sources import Source
-from rlds2reverb.jobs.validate import validate_episodes
-from rlds2reverb.jobs.validate import validate_source
+from etils import epy
+
+# The flags of programs are here, too, and `--help` need not wait for the rest.
+with epy.lazy_api_imports(globals()):
+  from rlds2reverb.jobs.describe import describe_checkpoint
+  from rlds2reverb.jobs.describe import describe_episodes
+  from rlds2reverb.jobs.describe import describe_source
+  from rlds2reverb.jobs.mixtures import read_mixture
+  from rlds2reverb.jobs.serve import serve_source
+  from rlds2reverb.jobs.sources import make_source
+  from rlds2reverb.jobs.sources import open_source
+  from rlds2reverb.jobs.sources import Source
+  from rlds2reverb.jobs.validate import validate_episodes
+  from rlds2reverb.jobs.validate import validate_source

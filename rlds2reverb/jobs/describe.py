@@ -5,7 +5,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import gym
 import numpy as np
-import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from tf_agents.trajectories import trajectory
@@ -15,6 +14,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import one_pass

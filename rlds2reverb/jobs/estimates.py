@@ -7,11 +7,11 @@ steps take the same number of bytes, that tells about how many there are.
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-import rlds
 import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources as sources_lib
 

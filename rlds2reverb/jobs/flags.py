@@ -13,22 +13,28 @@ ends with `run`:
       flags_lib.run(main)
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
-from typing import Callable, List, Optional, Tuple, Type
+import tempfile
+from typing import Callable, Iterator, List, Optional, Tuple, Type
 import warnings
 
 from absl import app
 from absl import flags
 from absl import logging
-import tensorflow as tf
+from etils import epy
 
-from rlds2reverb.datasets import files
-from rlds2reverb.episodes import checks
-from rlds2reverb.fields import named_mappings
-from rlds2reverb.jobs import mixtures
-from rlds2reverb.jobs import sources as sources_lib
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  import tensorflow as tf
+
+  from rlds2reverb.datasets import files
+  from rlds2reverb.episodes import checks
+  from rlds2reverb.fields import named_mappings
+  from rlds2reverb.jobs import mixtures
+  from rlds2reverb.jobs import sources as sources_lib
 
 # The flags are those of the program that has them defined, in `--help` too.
 flags.disclaim_key_flags()
@@ -185,7 +191,7 @@ def take_bound_flags(program: str) -> None:
 
 def run(
     main: Callable[..., Optional[int]],
-    errors: Tuple[Type[Exception], ...] = (),
+    errors: Callable[[], Tuple[Type[Exception], ...]] = tuple,
     *,
     takes_more: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -193,7 +199,8 @@ def run(
 
   Args:
     main: the program, which returns its exit code, or None for 0.
-    errors: classes of such errors, besides OSError, SyntaxError and ValueError.
+    errors: returns the classes of such errors, besides OSError, SyntaxError,
+      ValueError and, for what is not installed, ModuleNotFoundError.
     takes_more: says, when the flags of the program are known, whether arguments
       that are none of them are passed to `main`. By default they are refused.
   """
@@ -209,23 +216,63 @@ def run(
   def call(argv):
     if len(argv) > 1 and not takes_more():
       raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
+    quiet_logs()
     try:
       sys.exit(main(*argv[1:]))
-    except (OSError, SyntaxError, ValueError, *errors) as e:
+    except (
+        ModuleNotFoundError,
+        OSError,
+        SyntaxError,
+        ValueError,
+        *errors(),
+    ) as e:
       logging.debug('The error was raised here:', exc_info=True)
       sys.exit(str(e))
 
-  quiet_logs()
   app.run(call, flags_parser=parse)
 
 
 def quiet_logs() -> None:
   """Keeps out of the log what no user can do anything about."""
   logging.set_verbosity(logging.WARNING)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  with quiet_stderr():
+    import tf_agents  # noqa: F401
   tf.get_logger().setLevel('ERROR')
   logging.get_absl_handler().addFilter(_is_of_use)
   # Autograph compiles what TF-Agents' sources compare with `is`.
   warnings.filterwarnings('ignore', category=SyntaxWarning)
+
+
+@contextlib.contextmanager
+def quiet_stderr(noise: str = '') -> Iterator[None]:
+  """Leaves lines out of what is written to stderr, also by C++.
+
+  TensorFlow says how it was built when it is imported; gym, which TF-Agents
+  imports, that it is no longer maintained; and a Reverb server, what it is
+  doing. What else there is comes at the end, and everything if there is an
+  error.
+
+  Args:
+    noise: what lines begin with that are left out; by default all are.
+  """
+  sys.stderr.flush()
+  stderr = os.dup(2)
+  with tempfile.TemporaryFile() as kept:
+    os.dup2(kept.fileno(), 2)
+    try:
+      yield
+    except Exception:
+      noise = None
+      raise
+    finally:
+      sys.stderr.flush()
+      os.dup2(stderr, 2)
+      os.close(stderr)
+      kept.seek(0)
+      for line in kept.read().decode(errors='replace').splitlines(True):
+        if noise is None or not line.startswith(noise):
+          sys.stderr.write(line)
 
 
 def _is_of_use(record) -> bool:

@@ -1,16 +1,17 @@
 """Serves a Reverb checkpoint, or a data set, until it is told to stop."""
 
+from __future__ import annotations
+
 import os
 import signal
 import tempfile
 import threading
 from typing import Any, Dict, Optional, Sequence
 
-import reverb
-
 from rlds2reverb.datasets import files
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import rules as rules_lib

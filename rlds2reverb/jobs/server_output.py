@@ -8,10 +8,9 @@ how many items each table had removed by then.
 
 from typing import Any, Dict, List
 
-import reverb
-
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import several
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import specs

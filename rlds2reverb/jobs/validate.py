@@ -7,12 +7,12 @@ wrong first. This says everything, of every episode.
 import dataclasses
 from typing import Any, Iterator, List, NamedTuple, Optional
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.trajectories import boundaries

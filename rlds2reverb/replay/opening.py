@@ -1,12 +1,13 @@
 """Opens a replay buffer on recorded data, with a Reverb server or without."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import tempfile
 from typing import Any, Dict, Optional, Union
 import weakref
 
-import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import replay_buffer as tf_agents_replay_buffer
 
@@ -14,6 +15,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import ends
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -104,7 +106,11 @@ def open_replay_buffer(
         'reverb_table is for a Reverb server: use reverb_server=True. Without a'
         ' server, sampler= says how to sample.'
     )
-  if isinstance(reverb_table, reverb.Table) and not reverb_table.info.signature:
+  if (
+      reverb_table is not None
+      and not isinstance(reverb_table, write.TableSettings)
+      and not reverb_table.info.signature
+  ):
     raise ValueError(
         f'Table {reverb_table.name!r} has no signature, so nobody could tell'
         ' what its items are. Make it with a function of rlds2reverb.replay,'

@@ -11,12 +11,12 @@ import dataclasses
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import reservoir

@@ -35,8 +35,8 @@ def compute_mixture_statistics(
 
   Counts, minima and maxima of the whole are those of one pass over all data
   sets, and means and deviations differ by rounding. The quantiles are those of
-  a uniform sample of all steps, with the error that `compute_statistics` states;
-  they are exact where the sample holds all steps.
+  a uniform sample of all steps, with the error that `compute_statistics`
+  states; they are exact where the sample holds all steps.
 
   Args:
     datasets: RLDS data sets, by their names.
@@ -181,7 +181,7 @@ def _check_same(one, other) -> None:
   ]
   if differences:
     raise ValueError(
-        'Statistics of data sets with other fields cannot be merged. Map them to'
-        ' the same fields first, or name the fields that they have in common:\n'
-        + '\n'.join(differences)
+        'Statistics of data sets with other fields cannot be merged. Map them'
+        ' to the same fields first, or name the fields that they have in'
+        ' common:\n' + '\n'.join(differences)
     )

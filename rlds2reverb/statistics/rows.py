@@ -3,12 +3,12 @@
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 
 NUM_OUTCOMES = 3  # the columns that hold an `Outcome`
 

@@ -2,10 +2,10 @@
 
 from typing import Any, Dict, Optional
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.tokens import tokenizing
 
 ALL, NEW = 'all', 'new'

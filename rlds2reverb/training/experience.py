@@ -3,13 +3,13 @@
 import contextlib
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 
-import rlds
 import tensorflow as tf
 from tf_agents.replay_buffers import replay_buffer as replay_buffer_lib
 from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb import replay
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.training import algorithm as algorithm_lib

@@ -12,13 +12,13 @@ does:
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-import rlds
 import tensorflow as tf
 from tf_agents.policies import tf_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import compute
 from rlds2reverb.transforms import base

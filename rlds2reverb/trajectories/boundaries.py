@@ -8,12 +8,12 @@ the whole outline of an episode at once.
 import functools
 from typing import Dict, NamedTuple, Optional, Sequence
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # The sentences of tf_agents.replay_buffers.rlds_to_reverb (TF-Agents 0.19.0).

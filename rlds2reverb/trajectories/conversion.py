@@ -6,7 +6,6 @@ The conversion runs in graph mode, on whole blocks of steps at a time.
 import functools
 from typing import Any, NamedTuple, Optional
 
-import rlds
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
@@ -15,6 +14,7 @@ from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import following as following_lib
 from rlds2reverb.episodes import pack_blocks
 from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import kept_pipelines

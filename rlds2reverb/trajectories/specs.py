@@ -3,7 +3,6 @@
 from typing import Any, Callable, Dict, List, Optional
 
 from absl import logging
-import rlds
 import tensorflow as tf
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
@@ -11,6 +10,7 @@ from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # Takes the current and the next RLDS step, both dicts without a batch

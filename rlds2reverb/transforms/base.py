@@ -22,11 +22,11 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 import gin
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 # One number for the whole field, or an array that fits its last dimensions.
@@ -56,12 +56,9 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
       True in the body of a class, without a type. A class that overrides
       `transform` must set it again. A transform that also depends on the other
       steps of an episode is a `whole_episodes.WholeEpisodeTransform`.
-    draws: whether the result is random, and is drawn for each episode by its
-      index in the data set, which `transform_episodes` counts.
   """
 
   is_step_wise = False
-  draws = False
 
   def __post_init__(self):
     # The caller may go on using an array, and write into it.
@@ -83,6 +80,15 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
     """
     episode = stack_episode(episode)
     return {**episode, rlds.STEPS: self.transform(episode[rlds.STEPS])}
+
+  @property
+  def draws(self) -> bool:
+    """Whether the result is random.
+
+    Only a `WholeEpisodeTransform` can be so: each episode draws by its index,
+    which `transform_episodes` counts.
+    """
+    return False
 
   @property
   def takes_packs(self) -> bool:
@@ -288,7 +294,9 @@ def _apply_to_packs(packs, transforms):
     elif isinstance(transform, EpisodeTransform) and _transforms_packs(
         transform
     ):
-      packs = packs.scan(tf.constant(0, tf.int64), _number_pack).map(
+      if transform.draws:
+        packs = packs.scan(tf.constant(0, tf.int64), _number_pack)
+      packs = packs.map(
           functools.partial(_transform_each, transform),
           num_parallel_calls=tf.data.AUTOTUNE,
       )
@@ -345,10 +353,10 @@ def _transform_pack(transform, pack):
 
 def _number_pack(count, pack):
   num_episodes = tf.size(pack.row_splits, tf.int64) - 1
-  return count + num_episodes, (count, pack)
+  return count + num_episodes, (pack, count)
 
 
-def _transform_each(transform, index, pack):
+def _transform_each(transform, pack, index=None):
   return pack._replace(steps=transform.transform_each(pack, index))
 
 

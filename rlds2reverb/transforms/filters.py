@@ -4,12 +4,12 @@ import dataclasses
 from typing import Any, Callable, Dict, Optional
 
 import gin
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
 
 

@@ -17,12 +17,12 @@ import dataclasses
 from typing import Optional
 
 import gin
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import whole_episodes
 
 STRATEGIES = ('uniform', 'last', 'geometric')
@@ -45,7 +45,7 @@ class RelabelGoals(whole_episodes.WholeEpisodeTransform):
   has goals of its own. The inverse leaves the goals out.
 
   Attributes:
-    strategy: `"uniform"`, `"last"` or `"geometric"`; see the head of the module.
+    strategy: `"uniform"`, `"last"` or `"geometric"`, as drawn at the head.
     discount: of `"geometric"`, between 0 and 1.
     max_distance: the greatest number of steps between a step and its goal.
     include_current: whether `"uniform"` draws from the step itself on.
@@ -54,8 +54,8 @@ class RelabelGoals(whole_episodes.WholeEpisodeTransform):
     field: the path of what the goal is of: the observation, or a part of it.
     goal: the path of the goal. `observation/goal` puts it into the observation,
       which is what agents see; it is then of the observation without it.
-    goal_step: the path of how many steps the goal is after the first step of its
-      episode, int64 `[T]`.
+    goal_step: the path of how many steps the goal is after the first step of
+      its episode, int64 `[T]`.
     seed: the seed of the draws, an int.
   """
 

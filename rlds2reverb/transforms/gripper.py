@@ -10,10 +10,10 @@ import dataclasses
 from typing import Optional
 
 import gin
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import vectors
 from rlds2reverb.transforms import whole_episodes

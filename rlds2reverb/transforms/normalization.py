@@ -6,10 +6,10 @@ from typing import Optional, Sequence, Union
 from absl import logging
 import gin
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.statistics import compute
 from rlds2reverb.transforms import base
 

@@ -4,10 +4,10 @@ import dataclasses
 from typing import Dict, Mapping, Optional
 
 import gin
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import vectors
@@ -27,8 +27,8 @@ class PadField(base.EpisodeTransform):
     field: the path of the leaf, numbers `[..., size]`.
     size: how many numbers the data has.
     width: how many come out.
-    mask: the path of the mask, bool `[..., width]`, True where a number is real.
-      By default that of the field with `_pad_mask` behind it.
+    mask: the path of the mask, bool `[..., width]`, True where a number is
+      real. By default that of the field with `_pad_mask` behind it.
   """
 
   is_step_wise = True
@@ -42,8 +42,8 @@ class PadField(base.EpisodeTransform):
     super().__post_init__()
     if not 0 < self.size <= self.width:
       raise ValueError(
-          f'{paths.name_of(self.field)} cannot be padded from size={self.size} to'
-          f' width={self.width}.'
+          f'{paths.name_of(self.field)} cannot be padded from size={self.size}'
+          f' to width={self.width}.'
       )
 
   def transform(self, steps):

@@ -16,11 +16,11 @@ import dataclasses
 from typing import Any, Dict, Optional, Sequence
 
 import gin
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import poses
 from rlds2reverb.transforms import rotations
 from rlds2reverb.transforms import vectors
@@ -34,10 +34,10 @@ ACTIONS = ('absolute', 'difference')
 class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
   """Makes actions of the next state, or of how far it is from this one.
 
-  With `kind="difference"` and `size=6` it makes the actions of `relabel_actions`
-  of Octo, and `relabel_bridge_actions` of OpenVLA, which drop the last step.
-  There Euler angles are subtracted number by number. That is no rotation, and
-  jumps at pi: see `MotionsFromPoses`.
+  With `kind="difference"` and `size=6` it makes the actions that Octo's
+  `relabel_actions` and OpenVLA's `relabel_bridge_actions` do, which drop the
+  last step. They subtract Euler angles number by number. That is no rotation,
+  and jumps at pi: see `MotionsFromPoses`.
 
   The old action cannot be had back: `invert` returns what it is given.
 

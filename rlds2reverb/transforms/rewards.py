@@ -4,10 +4,10 @@ import dataclasses
 from typing import Optional
 
 import gin
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
 
 

@@ -17,10 +17,10 @@ all of them for the same matrix R, which turns column vectors: `R @ v`.
     "matrix"                9   R, row by row
 
 Euler angles may be of any order of three axes: `euler_zyx`, `euler_ZYX` and so
-on, with the letters of `scipy.spatial.transform.Rotation.from_euler`. Angles are
-radians. Numbers that come out are of one form: quaternions have `w >= 0`, an
-axis-angle is at most pi long, the second Euler angle lies in [-pi/2, pi/2], and
-where it is at an end, the third one is 0.
+on, with the letters of `scipy.spatial.transform.Rotation.from_euler`. Angles
+are radians. Numbers that come out are of one form: quaternions have `w >= 0`,
+an axis-angle is at most pi long, the second Euler angle lies in [-pi/2, pi/2],
+and where it is at an end, the third one is 0.
 
 Quaternions, 6D vectors and matrices are made orthonormal first. What has no
 direction, such as zeros in the place of a quaternion, has no rotation; it gives

@@ -22,11 +22,11 @@ import dataclasses
 from typing import Any, Callable, Dict, Optional
 
 import gin
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 

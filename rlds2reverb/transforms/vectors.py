@@ -51,8 +51,9 @@ def one_leaf(steps: Dict[str, Any], field: paths.Path) -> tf.Tensor:
   name = paths.name_of(field)
   if tf.nest.is_nested(leaf):
     raise ValueError(
-        f'{name} must be one leaf, but has several: {sorted(paths.leaves(leaf))}.'
-        ' Name one of them, or make one vector of them with a StepMapping.'
+        f'{name} must be one leaf, but has several:'
+        f' {sorted(paths.leaves(leaf))}. Name one of them, or make one vector'
+        ' of them with a StepMapping.'
     )
   leaf = tf.convert_to_tensor(leaf)
   if not leaf.dtype.is_floating:
@@ -137,9 +138,9 @@ def map_one(
   rank = leaf.shape.rank - (index is not None)
   if num_leading is not None and rank != num_leading:
     raise ValueError(
-        f'{paths.name_of(field)} has the shape {leaf.shape}, of which one number'
-        f' a step cannot be taken with index={index}: it must be a vector a'
-        ' step, or one number with index=None. Cut chunks later.'
+        f'{paths.name_of(field)} has the shape {leaf.shape}, of which one'
+        f' number a step cannot be taken with index={index}: it must be a'
+        ' vector a step, or one number with index=None. Cut chunks later.'
     )
   if index is None:
     return paths.map_leaves(lambda _, leaf: fn(leaf), steps, field)

@@ -16,11 +16,11 @@ of one episode.
 import abc
 from typing import Any, Dict, NamedTuple, Optional
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import seeds
 from rlds2reverb.transforms import base
 

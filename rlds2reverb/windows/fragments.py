@@ -2,13 +2,13 @@
 
 from typing import Any, Callable, NamedTuple, Optional
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import presence

@@ -10,12 +10,12 @@ terminated.
 
 from typing import Any, Union
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
@@ -178,7 +178,7 @@ def td_lambda_returns(
     reward, or float32 where that is no float.
 
   Raises:
-    ValueError: if gamma or lambda_ is not in [0, 1], a column is missing,
+    ValueError: if gamma or `lambda_` is not in [0, 1], a column is missing,
       `values` has not one dimension, `episode` is neither steps nor rows of
       single steps, or there is a column `td_lambda_return` already.
     InvalidArgumentError: if there is not one value a step; and see
@@ -233,7 +233,7 @@ def advantages(
     float32 where that is no float.
 
   Raises:
-    ValueError: if gamma or lambda_ is not in [0, 1], a column is missing,
+    ValueError: if gamma or `lambda_` is not in [0, 1], a column is missing,
       `values` has not one dimension, `episode` is neither steps nor rows of
       single steps, or there is a column `advantage` already.
     InvalidArgumentError: if there is not one value a step; and see

@@ -7,12 +7,12 @@ and the rows to the other functions on rows.
 
 from typing import Any, Dict, Optional, Union
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
@@ -198,8 +198,10 @@ def stack_and_chunk(
   mask_name = names.get(ACTION_MASK, ACTION_MASK)
   chunked = chunk_actions(episode, num_actions, fill, names=of_actions)
   stacked = stack_observations(chunked, num_frames, names=of_frames)
-  is_rows = isinstance(stacked, transitions.TransitionRows)
-  fields = dict(stacked.columns if is_rows else stacked)
+  if isinstance(stacked, transitions.TransitionRows):
+    fields = dict(stacked.columns)
+  else:
+    fields = dict(stacked)
   mask = fields[mask_name]
   length = gathering.num_rows(mask)
   frames = gathering.window_index(tf.range(length) - num_frames + 1, num_frames)

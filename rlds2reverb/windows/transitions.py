@@ -2,10 +2,10 @@
 
 from typing import Any, Dict, NamedTuple
 
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import rows as rows_lib
 

@@ -4,13 +4,13 @@ import dataclasses
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import presence
 from rlds2reverb.windows import rows as rows_lib

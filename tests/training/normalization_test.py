@@ -4,7 +4,6 @@ import os
 
 from absl.testing import absltest
 import numpy as np
-import rlds
 import tensorflow as tf
 from tf_agents.policies import policy_saver
 from tf_agents.policies import tf_policy
@@ -13,6 +12,7 @@ from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.episodes import rlds
 from rlds2reverb.training import normalization
 
 _MEAN, _STD = np.array([5.0, -2.0]), np.array([2.0, 0.5])

@@ -6,11 +6,11 @@ import math
 from typing import Any, Dict, List, Optional
 
 import numpy as np
-import rlds
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import oddities
 from rlds2reverb.jobs.descriptions import one_pass

@@ -3,7 +3,6 @@
 from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
-import rlds
 import tensorflow as tf
 import tree
 
@@ -11,6 +10,7 @@ from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import rows as rows_lib

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Iterator, List, Optional
 
 import numpy as np
-import rlds
 
+from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs.descriptions import facts
 from rlds2reverb.jobs.descriptions import one_pass
 from rlds2reverb.jobs.descriptions import tallies

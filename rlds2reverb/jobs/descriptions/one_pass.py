@@ -10,10 +10,10 @@ import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
-import rlds
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import facts as facts_lib

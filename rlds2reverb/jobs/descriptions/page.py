@@ -9,8 +9,7 @@ import json
 import os
 from typing import Any, Iterator, List, Sequence
 
-import rlds
-
+from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import pictures
 from rlds2reverb.jobs.descriptions import text

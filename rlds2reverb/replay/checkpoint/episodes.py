@@ -17,13 +17,13 @@ from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import numpy as np
 import pyarrow
-from reverb.cc import schema_pb2
-import rlds
 import tensorflow as tf
 from tensorflow.python.saved_model import nested_structure_coder
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.episodes import rlds
+from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import records as records_lib
 
 POLICY_INFO = 'policy_info'
@@ -86,7 +86,7 @@ def read_checkpoint_episodes(
     parts = collections.defaultdict(list)
     for batch in records_lib.read(directory, records_lib.CHUNKS):
       for record in batch:
-        chunk = schema_pb2.ChunkData.FromString(record)
+        chunk = messages.ChunkData.FromString(record)
         if chunk.chunk_key not in episodes:
           continue
         episode = episodes[chunk.chunk_key]
@@ -98,11 +98,12 @@ def read_checkpoint_episodes(
                 steps[rlds.IS_FIRST][0] and steps[rlds.IS_LAST][-1]
             ):
               raise ValueError(
-                  f'Table {table_name!r} of the checkpoint {directory} has parts'
-                  ' of episodes: its items are sequences that leave frames out'
-                  ' or overlap, or some were removed. So the episodes cannot be'
-                  ' read back. A Reverb server gives the items as they are:'
-                  ' open the checkpoint with reverb_server=True.'
+                  f'Table {table_name!r} of the checkpoint {directory} has'
+                  ' parts of episodes: its items are sequences that leave'
+                  ' frames out or overlap, or some were removed. So the'
+                  ' episodes cannot be read back. A Reverb server gives the'
+                  ' items as they are: open the checkpoint with'
+                  ' reverb_server=True.'
               )
             yield {rlds.STEPS: steps}
 
@@ -125,24 +126,25 @@ def _columns_of_chunks(directory: str, table_name: str) -> _Columns:
   def parse(records):
     (tables, trajectories), _ = records_lib.decode(
         records,
-        schema_pb2.PrioritizedItem,
+        messages.PrioritizedItem,
         table=tf.string,
         flat_trajectory=tf.string,
     )
-    flat = schema_pb2.FlatTrajectory
     is_in = tf.equal(tables[:, 0], table_name)
     trajectories = tf.boolean_mask(trajectories[:, 0], is_in)
-    (parts,), counts = records_lib.decode(trajectories, flat, columns=tf.string)
+    (parts,), counts = records_lib.decode(
+        trajectories, messages.FlatTrajectory, columns=tf.string
+    )
     places = tf.where(tf.sequence_mask(counts[:, 0]))[:, 1]
     parts = tf.boolean_mask(parts, tf.sequence_mask(counts[:, 0]))
     (slices,), counts = records_lib.decode(
-        parts, flat.Column, chunk_slices=tf.string
+        parts, messages.Column, chunk_slices=tf.string
     )
     is_slice = tf.sequence_mask(counts[:, 0])
     places = tf.repeat(places, counts[:, 0])
     (keys, indices), _ = records_lib.decode(
         tf.boolean_mask(slices, is_slice),
-        flat.ChunkSlice,
+        messages.ChunkSlice,
         chunk_key=tf.uint64,
         index=tf.int32,
     )
@@ -163,12 +165,12 @@ def _episodes_of_chunks(directory: str, columns: _Columns) -> Dict[int, int]:
   def parse(records):
     (keys, ranges), _ = records_lib.decode(
         records,
-        schema_pb2.ChunkData,
+        messages.ChunkData,
         chunk_key=tf.uint64,
         sequence_range=tf.string,
     )
     (episodes,), _ = records_lib.decode(
-        ranges[:, 0], schema_pb2.SequenceRange, episode_id=tf.uint64
+        ranges[:, 0], messages.SequenceRange, episode_id=tf.uint64
     )
     return keys[:, 0], episodes[:, 0]
 

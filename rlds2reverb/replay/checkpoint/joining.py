@@ -12,15 +12,16 @@ Every byte of a part is read once, in its order, and the memory that a join
 takes does not grow with the parts.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from typing import Any, Dict, List, Sequence, Union
 import zlib
 
-import reverb
-
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import parts as parts_lib

@@ -6,11 +6,10 @@ import time
 from typing import Dict, Sequence
 
 import numpy as np
-from reverb.cc import schema_pb2
-from reverb.cc.checkpointing import checkpoint_pb2
 
 from rlds2reverb.datasets import files
 from rlds2reverb.replay import encoding
+from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records as records_lib
 
@@ -167,13 +166,13 @@ def _digest(content: bytes) -> int:
 
 def _content_of_chunk(record: bytes) -> bytes:
   # A server writes the same numbers in fewer bytes.
-  chunk = schema_pb2.ChunkData.FromString(record)
+  chunk = messages.ChunkData.FromString(record)
   return chunk.SerializeToString(deterministic=True)
 
 
 def _content_of_item(record: bytes) -> bytes:
   # The priority of an item, and when it was inserted, may differ.
-  item = schema_pb2.PrioritizedItem.FromString(record)
+  item = messages.PrioritizedItem.FromString(record)
   return item.flat_trajectory.SerializeToString(deterministic=True)
 
 
@@ -181,7 +180,7 @@ def _check_same_tables(path, tables, other_path, others) -> None:
   """Raises a ValueError if the tables of two checkpoints differ."""
 
   def settings(table):
-    settings = checkpoint_pb2.PriorityTableCheckpoint()
+    settings = messages.PriorityTableCheckpoint()
     settings.CopyFrom(table)
     for count in ('max_size', 'num_deleted_episodes', 'num_unique_samples'):
       settings.ClearField(count)

@@ -8,10 +8,10 @@ import contextlib
 import os
 from typing import Iterable, Iterator
 
-from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
 
 from rlds2reverb.datasets import whole
+from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import records as records_lib
 
 
@@ -88,7 +88,7 @@ def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
 
 
 def write_tables(
-    path: str, tables: Iterable[checkpoint_pb2.PriorityTableCheckpoint]
+    path: str, tables: Iterable[messages.PriorityTableCheckpoint]
 ) -> None:
   """Writes the tables of the checkpoint in the folder `path`."""
   with RecordFile(path, records_lib.TABLES) as file:

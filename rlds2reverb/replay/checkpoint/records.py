@@ -15,11 +15,10 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from google.protobuf import descriptor_pb2
 import numpy as np
-from reverb.cc import schema_pb2
-from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay import messages
 
 TABLES = 'tables.tfrecord'
 ITEMS = 'items.tfrecord'
@@ -62,7 +61,7 @@ def read(directory: str, file: str) -> Iterator[List[bytes]]:
 
 def read_tables(
     directory: str,
-) -> Dict[str, checkpoint_pb2.PriorityTableCheckpoint]:
+) -> Dict[str, messages.PriorityTableCheckpoint]:
   """Returns the tables of a checkpoint, by name.
 
   Raises:
@@ -74,7 +73,7 @@ def read_tables(
         f'{directory} is not a whole Reverb checkpoint: it has no {DONE}.'
     )
   tables = [
-      checkpoint_pb2.PriorityTableCheckpoint.FromString(record)
+      messages.PriorityTableCheckpoint.FromString(record)
       for (record,) in read(directory, TABLES)
   ]
   if not tables:
@@ -84,7 +83,7 @@ def read_tables(
   return {table.table_name: table for table in tables}
 
 
-def num_items(table: checkpoint_pb2.PriorityTableCheckpoint) -> int:
+def num_items(table: messages.PriorityTableCheckpoint) -> int:
   """Returns how many items a table holds, by its own counts."""
   limiter = table.rate_limiter
   return limiter.insert_count - limiter.delete_count
@@ -92,7 +91,7 @@ def num_items(table: checkpoint_pb2.PriorityTableCheckpoint) -> int:
 
 def check_num_items(
     directory: str,
-    table: checkpoint_pb2.PriorityTableCheckpoint,
+    table: messages.PriorityTableCheckpoint,
     found: int,
 ) -> None:
   """Raises a CheckpointError unless all items of a table were found.
@@ -112,7 +111,7 @@ def check_num_items(
 
 
 def read_keys(
-    directory: str, tables: Dict[str, checkpoint_pb2.PriorityTableCheckpoint]
+    directory: str, tables: Dict[str, messages.PriorityTableCheckpoint]
 ) -> Keys:
   """Reads the keys of a checkpoint.
 
@@ -194,7 +193,7 @@ def read_parsed(
 
 
 def keys_of_chunks(records: tf.Tensor) -> tf.Tensor:
-  (keys,), _ = decode(records, schema_pb2.ChunkData, chunk_key=tf.uint64)
+  (keys,), _ = decode(records, messages.ChunkData, chunk_key=tf.uint64)
   return keys[:, 0]
 
 
@@ -209,17 +208,18 @@ def parse_items(
   """
   (keys, tables, trajectories), _ = decode(
       records,
-      schema_pb2.PrioritizedItem,
+      messages.PrioritizedItem,
       key=tf.uint64,
       table=tf.string,
       flat_trajectory=tf.string,
   )
-  flat = schema_pb2.FlatTrajectory
-  (columns,), counts = decode(trajectories[:, 0], flat, columns=tf.string)
+  (columns,), counts = decode(
+      trajectories[:, 0], messages.FlatTrajectory, columns=tf.string
+  )
   columns = tf.boolean_mask(columns, tf.sequence_mask(counts[:, 0]))
-  (slices,), counts = decode(columns, flat.Column, chunk_slices=tf.string)
+  (slices,), counts = decode(columns, messages.Column, chunk_slices=tf.string)
   slices = tf.boolean_mask(slices, tf.sequence_mask(counts[:, 0]))
-  (chunk_keys,), _ = decode(slices, flat.ChunkSlice, chunk_key=tf.uint64)
+  (chunk_keys,), _ = decode(slices, messages.ChunkSlice, chunk_key=tf.uint64)
   return keys[:, 0], tables[:, 0], tf.unique(chunk_keys[:, 0])[0]
 
 
@@ -259,6 +259,6 @@ def _descriptors() -> bytes:
     file.CopyToProto(proto)
     descriptors[file.name] = proto
 
-  add(schema_pb2.DESCRIPTOR)
+  add(messages.ChunkData.DESCRIPTOR.file)
   content = descriptor_pb2.FileDescriptorSet(file=descriptors.values())
   return b'bytes://' + content.SerializeToString()

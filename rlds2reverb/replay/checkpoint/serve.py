@@ -1,5 +1,7 @@
 """Starts Reverb servers from checkpoints, and creates their replay buffers."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import socket
@@ -8,11 +10,11 @@ from typing import Any, Dict, Optional, Union
 import weakref
 
 from absl import logging
-import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables as tables_lib

@@ -1,16 +1,18 @@
 """Splits a Reverb checkpoint into parts, for a server each."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import tempfile
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
-import reverb
-from reverb.cc import schema_pb2
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.replay import messages
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.checkpoint import serve
@@ -166,7 +168,7 @@ def _split_chunks(directory, chunk_keys, paths) -> None:
 
 def _with_tables(records: tf.Tensor) -> Any:
   (names,), _ = records_lib.decode(
-      records, schema_pb2.PrioritizedItem, table=tf.string
+      records, messages.PrioritizedItem, table=tf.string
   )
   return records, names[:, 0]
 

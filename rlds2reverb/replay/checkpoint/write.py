@@ -1,6 +1,9 @@
 """Writes RLDS data as a Reverb checkpoint, without a server."""
 
+from __future__ import annotations
+
 import dataclasses
+import sys
 from typing import (
     Any,
     Dict,
@@ -10,15 +13,15 @@ from typing import (
 )
 
 from absl import logging
-import reverb
-from reverb.cc import schema_pb2
-from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
+from tensorflow.python.saved_model import nested_structure_coder
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import files
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import messages
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import batches as batches_lib
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.trajectories import report as report_lib
@@ -32,9 +35,9 @@ class TableSettings:
 
   Attributes:
     table_name: the name of the table.
-    sampler: a Reverb selector. The default samples uniformly.
-    remover: a Reverb selector. The default removes the oldest item.
-    rate_limiter: a Reverb rate limiter. The default is a `MinSize` of 1.
+    sampler: a Reverb selector. The default, None, samples uniformly.
+    remover: a Reverb selector. The default, None, removes the oldest item.
+    rate_limiter: a Reverb rate limiter. The default, None, is a `MinSize` of 1.
     max_size: the largest number of items that the table holds. The default is
       the number of items that are written.
     max_times_sampled: how often an item is sampled before it is removed; 0 for
@@ -42,11 +45,9 @@ class TableSettings:
   """
 
   table_name: str
-  sampler: Any = dataclasses.field(default_factory=reverb.selectors.Uniform)
-  remover: Any = dataclasses.field(default_factory=reverb.selectors.Fifo)
-  rate_limiter: Any = dataclasses.field(
-      default_factory=lambda: reverb.rate_limiters.MinSize(1)
-  )
+  sampler: Optional[Any] = None
+  remover: Optional[Any] = None
+  rate_limiter: Optional[Any] = None
   max_size: Optional[int] = None
   max_times_sampled: int = 0
 
@@ -122,7 +123,7 @@ def write_reverb_checkpoint(
   layout = source.layout(identity)
   described = describe_tables(list(layout.num_items), reverb_tables)
   for table in described.values():
-    if isinstance(table, reverb.Table):
+    if not isinstance(table, TableSettings):
       specs.check_signature(table.info.signature, source.spec)
   with new_checkpoint.new_checkpoint(directory) as path:
     with batches_lib.BatchWriter(path) as writer:
@@ -176,7 +177,7 @@ def name_of(table: Union[reverb.Table, TableSettings]) -> str:
 
 def table_checkpoint(
     table: Union[reverb.Table, TableSettings], num_items: int, spec: Any
-) -> checkpoint_pb2.PriorityTableCheckpoint:
+) -> messages.PriorityTableCheckpoint:
   """Returns the record of a table.
 
   Args:
@@ -187,31 +188,18 @@ def table_checkpoint(
   Raises:
     ValueError: if the table is too small.
   """
-  if isinstance(table, TableSettings):
-    table = reverb.Table(
-        table.table_name,
-        sampler=table.sampler,
-        remover=table.remover,
-        max_size=(
-            max(num_items, 1) if table.max_size is None else table.max_size
-        ),
-        rate_limiter=table.rate_limiter,
-        max_times_sampled=table.max_times_sampled,
-        signature=tensor_spec.add_outer_dim(spec),
-    )
-  # TableInfo holds the protocol buffers that the checkpoint consists of.
-  info = schema_pb2.TableInfo.FromString(table.internal_table.info())
+  info = _table_info(table, num_items, spec)
   if num_items > info.max_size:
     raise ValueError(
-        f'Table {table.name!r} is too small: its max_size is {info.max_size},'
+        f'Table {info.name!r} is too small: its max_size is {info.max_size},'
         f' and the data makes {num_items} items. Raise max_size.'
     )
   limiter = info.rate_limiter_info
-  checkpoint = checkpoint_pb2.PriorityTableCheckpoint(
+  checkpoint = messages.PriorityTableCheckpoint(
       table_name=info.name,
       max_size=info.max_size,
       max_times_sampled=info.max_times_sampled,
-      rate_limiter=checkpoint_pb2.RateLimiterCheckpoint(
+      rate_limiter=messages.RateLimiterCheckpoint(
           samples_per_insert=limiter.samples_per_insert,
           min_diff=limiter.min_diff,
           max_diff=limiter.max_diff,
@@ -224,3 +212,40 @@ def table_checkpoint(
   if info.HasField('signature'):
     checkpoint.signature.CopyFrom(info.signature)
   return checkpoint
+
+
+def _table_info(table, num_items, spec) -> messages.TableInfo:
+  """Returns the settings of a table as messages; see `table_checkpoint`."""
+  if isinstance(table, TableSettings):
+    max_size = table.max_size
+    if max_size is None:
+      max_size = max(num_items, 1)
+    signature = tensor_spec.add_outer_dim(spec)
+    if table.sampler is table.remover is table.rate_limiter is None:
+      # What a `reverb.Table` would say, so that Reverb need not be there.
+      return messages.TableInfo(
+          name=table.table_name,
+          sampler_options=messages.KeyDistributionOptions(uniform=True),
+          remover_options=messages.KeyDistributionOptions(
+              fifo=True, is_deterministic=True
+          ),
+          max_size=max_size,
+          max_times_sampled=table.max_times_sampled,
+          rate_limiter_info=messages.RateLimiterInfo(
+              samples_per_insert=1,
+              min_diff=-sys.float_info.max,
+              max_diff=sys.float_info.max,
+              min_size_to_sample=1,
+          ),
+          signature=nested_structure_coder.encode_structure(signature),
+      )
+    table = reverb.Table(
+        table.table_name,
+        sampler=table.sampler or reverb.selectors.Uniform(),
+        remover=table.remover or reverb.selectors.Fifo(),
+        max_size=max_size,
+        rate_limiter=table.rate_limiter or reverb.rate_limiters.MinSize(1),
+        max_times_sampled=table.max_times_sampled,
+        signature=signature,
+    )
+  return messages.TableInfo.FromString(table.internal_table.info())

@@ -2,9 +2,9 @@
 
 from typing import Any, Callable, Optional
 
-import reverb
 import tensorflow as tf
 
+from rlds2reverb.replay import sample_info
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import store as store_lib
@@ -75,7 +75,7 @@ def sample(
       values = tf.broadcast_to(values[..., tf.newaxis], tf.shape(rows))
       return tf.ensure_shape(values, rows.shape)
 
-    info = reverb.SampleInfo(
+    info = sample_info.sample_info_class()(
         key=over_time(tf.cast(draws.items, tf.uint64)),
         probability=over_time(draws.probability),
         table_size=over_time(tf.fill(tf.shape(draws.items), population.size())),

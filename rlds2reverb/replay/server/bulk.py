@@ -1,9 +1,10 @@
 """Writes RLDS data into a Reverb server, many items to a request."""
 
+from __future__ import annotations
+
 from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Union
 
 from absl import logging
-import reverb
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
@@ -11,6 +12,7 @@ from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import report as report_lib

@@ -1,13 +1,15 @@
 """New priorities of sampled items, from a train step."""
 
+from __future__ import annotations
+
 from typing import Any, Sequence, Union
 
 import grpc
 import numpy as np
-import reverb
 import tensorflow as tf
 
 from rlds2reverb.replay import encoding
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 
 _METHOD = '/deepmind.reverb.ReverbService/MutatePriorities'

@@ -1,8 +1,9 @@
 """Samples a table of one Reverb server, or of several as if they were one."""
 
+from __future__ import annotations
+
 from typing import Any, Optional, Sequence, Union
 
-import reverb
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
@@ -10,6 +11,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import mixing
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.replay.server import watching
 

@@ -10,6 +10,8 @@ data set are spread evenly:
 Every server is fed by a thread of its own, from the frames that are read once.
 """
 
+from __future__ import annotations
+
 from concurrent import futures
 import queue
 import threading
@@ -17,10 +19,10 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import zlib
 
 import numpy as np
-import reverb
 
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib

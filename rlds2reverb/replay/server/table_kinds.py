@@ -11,13 +11,15 @@ that is full removes items. `write_rlds_to_reverb(..., overflow='refuse')` says
 so before anything is written.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any, List
 
-import reverb
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.replay import reverb
 
 
 def uniform_table(

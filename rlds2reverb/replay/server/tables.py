@@ -1,5 +1,7 @@
 """Asks a running Reverb server what its tables hold."""
 
+from __future__ import annotations
+
 import math
 import os
 import time
@@ -18,7 +20,8 @@ from absl import logging
 from google.protobuf import empty_pb2
 from google.protobuf import unknown_fields
 import grpc
-import reverb
+
+from rlds2reverb.replay import reverb
 
 _SERVER_INFO = '/deepmind.reverb.ReverbService/ServerInfo'
 _DESCRIBE_TIMEOUT_SECONDS = 5

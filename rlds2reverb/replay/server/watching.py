@@ -10,8 +10,8 @@ import time
 from typing import Any, List, Sequence, Tuple
 
 import numpy as np
-import reverb
 
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 
 _ANSWER_SECONDS = 1

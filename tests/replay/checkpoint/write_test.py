@@ -4,8 +4,10 @@ import numpy as np
 import reverb
 from reverb.cc import schema_pb2
 import tensorflow as tf
+from tf_agents.specs import tensor_spec
 
 from rlds2reverb.replay import items
+from rlds2reverb.replay.checkpoint import write
 from tests.replay.checkpoint import checkpoints
 
 
@@ -41,6 +43,23 @@ class WriteTest(checkpoints.CheckpointTestCase):
     # 10 + 1 + 67 items start in the other table.
     self.assertLen(dates, 29 + 199 + 10 + 1 + 67)
     self.assertTrue(np.all(np.diff(dates) > 0))
+
+  def test_default_settings_are_those_of_a_reverb_table(self):
+    spec = {'x': tf.TensorSpec([3], tf.float32, 'x')}
+    table = reverb.Table(
+        'a',
+        sampler=reverb.selectors.Uniform(),
+        remover=reverb.selectors.Fifo(),
+        max_size=7,
+        max_times_sampled=2,
+        rate_limiter=reverb.rate_limiters.MinSize(1),
+        signature=tensor_spec.add_outer_dim(spec),
+    )
+    settings = write.TableSettings('a', max_size=7, max_times_sampled=2)
+    self.assertEqual(
+        write.table_checkpoint(settings, 4, spec),
+        write.table_checkpoint(table, 4, spec),
+    )
 
 
 if __name__ == '__main__':

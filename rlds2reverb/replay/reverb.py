@@ -1,0 +1,45 @@
+"""The package `reverb`, imported when something of it is first used.
+
+Reverb has no release for Python 3.12 and later. What needs no Reverb server
+works without it, and takes no time to load it.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+_RELEASE = 'dm-reverb==0.14.0'
+
+
+def __getattr__(name: str) -> Any:
+  """Returns an attribute of the package `reverb`.
+
+  Raises:
+    ModuleNotFoundError: if Reverb is not installed.
+  """
+  if name.startswith('__'):
+    raise AttributeError(name)
+  return getattr(import_reverb(), name)
+
+
+def import_reverb() -> Any:
+  """Returns the package `reverb`.
+
+  Raises:
+    ModuleNotFoundError: if Reverb is not installed.
+  """
+  try:
+    return importlib.import_module('reverb')
+  except ModuleNotFoundError as error:
+    if error.name != 'reverb':
+      raise
+    advice = f'pip install {_RELEASE}'
+    major, minor = sys.version_info[:2]
+    if (major, minor) >= (3, 12):
+      advice = (
+          f'there is no release of it for Python {major}.{minor}, so use Python'
+          ' 3.10 or 3.11'
+      )
+    raise ModuleNotFoundError(
+        f'This needs Reverb, which is not installed: {advice}.', name='reverb'
+    ) from error

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Types the README's first command on a clean machine: as root and as an ordinary
+# user of a minimal Debian, where this is root on Debian and may make one; or else
+# in a clean home. Arguments go to the quickstart.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+suite=bookworm
+work=$(mktemp -d)
+root=$work/debian
+
+clean_up() {
+  for mount in dev proc; do
+    ! mountpoint -q "$root/$mount" || umount "$root/$mount"
+  done
+  rm -rf --one-file-system "$work"
+}
+trap clean_up EXIT
+
+make_debian() {
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
+  if ! command -v debootstrap >/dev/null; then
+    apt-get -q update >/dev/null &&
+      apt-get -q install -y --no-install-recommends debootstrap >/dev/null ||
+      return 1
+  fi
+  local mirror
+  mirror=$(apt-get indextargets --format '$(SITE)' | head -1)
+  echo "Making a minimal Debian $suite ..."
+  debootstrap --variant=minbase \
+    --include=ca-certificates,python3,python3-venv "$suite" "$root" \
+    ${mirror:+"$mirror"} >"$work/log" 2>&1 || return 1
+  mount --bind /dev "$root/dev" && mount -t proc proc "$root/proc" || return 1
+  # How this machine reaches the network and its package index.
+  echo '127.0.0.1 localhost' > "$root/etc/hosts"
+  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+  cp /etc/pip.conf "$root/etc/pip.conf" 2>/dev/null || true
+}
+
+# in_debian USER HOME: a fresh checkout in the home, and the command there.
+in_debian() {
+  local user=$1 home=$2
+  shift 2
+  mkdir -p "$root$home/rlds2reverb"
+  git archive HEAD | tar -x -C "$root$home/rlds2reverb"
+  chroot "$root" chown -R "$user" "$home"
+  echo "As $user of a minimal Debian:"
+  chroot "$root" env -i HOME="$home" USER="$user" LANG=C.UTF-8 \
+    PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
+    su "$user" --preserve-environment --shell=/bin/bash --command \
+    'cd ~/rlds2reverb && bash scripts/quickstart.sh "$@"' -- quickstart "$@"
+  rm -rf "$root$home/rlds2reverb"
+}
+
+if make_debian; then
+  in_debian root /root "$@"
+  chroot "$root" useradd --create-home someone
+  in_debian someone /home/someone "$@"
+else
+  echo 'No Debian can be made here, so this is a clean home.'
+  mkdir -p "$work/home/rlds2reverb"
+  git archive HEAD | tar -x -C "$work/home/rlds2reverb"
+  env -i HOME="$work/home" LANG=C.UTF-8 PATH="$PATH" \
+    bash "$work/home/rlds2reverb/scripts/quickstart.sh" "$@"
+fi

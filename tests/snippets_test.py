@@ -1,0 +1,214 @@
+"""Runs the code of README.md and of the pages of the manual.
+
+The blocks of a page that are Python (`python`) or for a shell (`sh`) run one
+after the other, as a reader would run them: with one namespace for the Python
+of the page, and an empty home. A block that cannot run here has a line above it
+that says why:
+
+    <!-- not run: there is no such bucket -->
+
+The cells of the tutorials run when the manual is built, and docs_test.py holds
+docs/sequences.md against what the functions return.
+"""
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from typing import Iterator, List, NamedTuple
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pytest
+
+import rlds2reverb
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_BLOCK = re.compile(
+    r'^(?P<above>[^\n]*)\n+(?P<indent> *)```(?P<language>\w+)\n'
+    r'(?P<code>.*?)\n(?P=indent)```$',
+    re.MULTILINE | re.DOTALL,
+)
+# docs_test.py holds it against what the functions return.
+_GENERATED = 'docs/sequences.md'
+_ERRORS = 'docs/guides/errors.md'
+_NOT_RUN = re.compile(r'<!-- not run: (.+) -->')
+_LINK = re.compile(r'\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)')
+_HEADING = re.compile(r'^#+ (.+)$', re.MULTILINE)
+
+
+class _Block(NamedTuple):
+  """A block of code.
+
+  Attributes:
+    language: `python` or `sh`.
+    code: its lines.
+    line: the line of the page on which it begins, from 1.
+  """
+
+  language: str
+  code: str
+  line: int
+
+
+def _pages() -> List[str]:
+  """Returns the paths of the pages, from the top folder."""
+  pages = ['CONTRIBUTING.md', 'README.md']
+  for folder, _, names in os.walk(os.path.join(_ROOT, 'docs')):
+    if '_build' not in folder:
+      pages += [
+          os.path.relpath(os.path.join(folder, name), _ROOT)
+          for name in names
+          if name.endswith('.md')
+      ]
+  return sorted(pages)
+
+
+def _read(page: str) -> str:
+  with open(os.path.join(_ROOT, page), encoding='utf-8') as f:
+    return f.read()
+
+
+def _blocks(page: str) -> Iterator[_Block]:
+  """Yields the blocks of a page that are to be run."""
+  text = _read(page)
+  for match in _BLOCK.finditer(text):
+    if match['language'] in ('python', 'sh') and not _NOT_RUN.fullmatch(
+        match['above'].strip()
+    ):
+      line = text.count('\n', 0, match.start('code')) + 1
+      yield _Block(match['language'], match['code'], line)
+
+
+def _anchor(heading: str) -> str:
+  """Returns the anchor that GitHub gives a heading."""
+  return re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
+
+
+@pytest.mark.long
+class SnippetsTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    home = self.create_tempdir().full_path
+    paths = [_ROOT, os.environ.get('PYTHONPATH', '')]
+    self.enter_context(
+        mock.patch.dict(
+            os.environ,
+            HOME=home,
+            PATH=os.pathsep.join(
+                [os.path.dirname(sys.executable), os.environ['PATH']]
+            ),
+            PYTHONPATH=os.pathsep.join(filter(None, paths)),
+            TF_CPP_MIN_LOG_LEVEL='2',
+        )
+    )
+    self.addCleanup(os.chdir, os.getcwd())
+    os.chdir(home)
+
+  @parameterized.named_parameters(
+      (re.sub(r'\W', '_', page), page)
+      for page in _pages()
+      if any(_blocks(page))
+  )
+  def test_the_blocks_of_a_page_run(self, page):
+    namespace = {'__name__': '__main__'}
+    for block in _blocks(page):
+      if block.language == 'python':
+        # The lines above make a traceback name the line of the page.
+        code = '\n' * (block.line - 1) + block.code
+        exec(compile(code, page, 'exec'), namespace)  # pylint: disable=exec-used
+        continue
+      done = subprocess.run(
+          ['bash', '-euo', 'pipefail', '-c', block.code],
+          stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT,
+          text=True,
+          check=False,
+      )
+      self.assertEqual(
+          done.returncode, 0, f'{page}, line {block.line}:\n{done.stdout}'
+      )
+
+
+class PagesTest(absltest.TestCase):
+
+  def test_blocks_are_found(self):
+    self.assertNotEmpty(list(_blocks('README.md')))
+    self.assertIn('docs/glossary.md', _pages())
+
+  def test_blocks_run_or_say_why_not(self):
+    for page in _pages():
+      if page == _GENERATED:
+        continue
+      text = _read(page)
+      fences = re.findall(r'^ *```(.*)$', text, re.MULTILINE)
+      with self.subTest(page):
+        # Every second fence closes a block. Without a language, a block would
+        # neither run nor be seen to be left out.
+        self.assertNotIn('', fences[::2])
+        self.assertSameElements(fences[1::2], [''] if fences else [])
+
+  def test_links_lead_somewhere(self):
+    for page in _pages():
+      for path, anchor in _LINK.findall(_read(page)):
+        with self.subTest(f'{page}: {path}#{anchor}'):
+          target = page
+          if path:
+            target = os.path.normpath(os.path.join(os.path.dirname(page), path))
+            self.assertTrue(os.path.exists(os.path.join(_ROOT, target)))
+          if anchor:
+            self.assertIn(
+                anchor,
+                [_anchor(text) for text in _HEADING.findall(_read(target))],
+            )
+
+  def test_names_are_those_of_the_library(self):
+    # All are there for `dir`, and are imported when they are asked for.
+    folders = [
+        name
+        for name in dir(rlds2reverb)
+        if inspect.ismodule(getattr(rlds2reverb, name))
+        and getattr(rlds2reverb, name).__name__ == f'rlds2reverb.{name}'
+    ]
+    name = re.compile(
+        rf'`(?:rlds2reverb\.)?((?:{"|".join(folders)})(?:\.(?!json)\w+)+)'
+    )
+    found = 0
+    for page in _pages():
+      for path in name.findall(_read(page)):
+        with self.subTest(f'{page}: {path}'):
+          found += 1
+          value = rlds2reverb
+          for part in path.split('.'):
+            self.assertTrue(hasattr(value, part))
+            value = getattr(value, part)
+    self.assertGreater(found, 50)
+
+  def test_messages_are_those_of_the_library(self):
+    strings = set()
+    for folder, _, names in os.walk(os.path.join(_ROOT, 'rlds2reverb')):
+      for name in names:
+        if name.endswith('.py'):
+          path = os.path.relpath(os.path.join(folder, name), _ROOT)
+          for node in ast.walk(ast.parse(_read(path))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+              strings.add(node.value)
+            elif isinstance(node, ast.ClassDef):
+              strings.add(node.name)
+    # The first column of the tables.
+    rows = re.findall(r'^\| (`.+?) \|', _read(_ERRORS), re.MULTILINE)
+    messages = [
+        message for row in rows for message in re.findall('`(.+?)`', row)
+    ]
+    self.assertNotEmpty(messages)
+    for message in messages:
+      with self.subTest(message):
+        self.assertTrue(any(message in string for string in strings))
+
+
+if __name__ == '__main__':
+  absltest.main()
