@@ -178,7 +178,7 @@ def _make_plan() -> plan_lib.Plan:
   if _MIXTURE.value is None:
     sources = flags_lib.sources_from_flags('convert')
   elif _WEIGHT.value is None:
-    sources = flags_lib.mixture_from_flags(_MIXTURE.value)
+    sources = flags_lib.mixture_from_flags('convert', _MIXTURE.value)
   else:
     raise app.UsageError('--mixture has weights. Leave out --weight.')
   output = _output()

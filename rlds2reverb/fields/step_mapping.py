@@ -40,6 +40,8 @@ class StepMapping:
   - a string: the path of a field of the data set's step, with its keys joined
     by `/`, as in error messages. It may name a whole nest. A path that begins
     with `../` names a field of the episode, which is repeated for every step.
+    Of a vector, `[begin:end]` behind the path takes some of the numbers, as in
+    `action[:6]` and `state[-1:]`.
   - a tuple: the keys of a path, one by one. It is needed only where a key
     contains a `/`, so that two paths look the same when they are joined.
   - a dict of sources: a nest of fields.

@@ -107,10 +107,13 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
   return sources
 
 
-def mixture_from_flags(mixture: str) -> List[sources_lib.Source]:
+def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
   """Returns the sources of a mixture, whose data sets are in `--data_dir`.
 
+  Flags get values as in `sources_from_flags`.
+
   Args:
+    program: the name of the program, one of `programs.PROGRAMS`.
     mixture: the name of a mixture, or a gin file of the user.
 
   Raises:
@@ -134,12 +137,15 @@ def mixture_from_flags(mixture: str) -> List[sources_lib.Source]:
     raise app.UsageError('--mixture takes one --split for all data sets.')
   if mixture.endswith('.gin'):
     mixture = files.user_path(mixture)
-  return mixtures.make_sources(
+  sources = mixtures.make_sources(
       mixture,
       files.user_path(values.data_dir),
       (values.split or ['train'])[0],
       bindings=values.gin_binding,
   )
+  for source in sources:
+    _take_flags(program, source)
+  return sources
 
 
 def define_gin_flags() -> None:

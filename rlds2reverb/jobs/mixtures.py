@@ -1,8 +1,10 @@
 """Reads the data sets of a mixture, as sources of a job or as one data set.
 
-mixed = read_mixture('oxe_magic_soup', '/data/open_x')
-for element, source, mask in mixed.take(10):
-  element['steps']['action']  # [T, 7]
+    mixed = read_mixture('oxe_magic_soup', '/data/open_x')
+    for element, source, mask in mixed.take(10):
+      element['steps']['action']  # [T, 7]
+
+The mixtures are those of `fields.named_mixtures`.
 """
 
 import os

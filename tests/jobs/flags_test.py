@@ -53,9 +53,13 @@ class FlagsTest(absltest.TestCase):
     with mock.patch.dict(
         os.environ, BUILD_WORKING_DIRECTORY=self.folder
     ), flagsaver.flagsaver(
-        dataset=None, data_dir='here', gin_binding=['FitImages.sizes = {}']
+        dataset=None,
+        data_dir='here',
+        gin_binding=['convert.num_workers = 3', 'FitImages.sizes = {}'],
+        num_workers=flags.FLAGS.num_workers,
     ):
-      sources = flags_lib.mixture_from_flags('oxe_magic_soup')
+      sources = flags_lib.mixture_from_flags('convert', 'oxe_magic_soup')
+      self.assertEqual(flags.FLAGS.num_workers, 3)
     self.assertLen(sources, 25)
     self.assertEqual(
         (sources[2].dataset, sources[2].config, sources[2].split),
@@ -76,7 +80,7 @@ class FlagsTest(absltest.TestCase):
     ):
       with self.subTest(message), flagsaver.flagsaver(**values):
         with self.assertRaisesRegex(app.UsageError, message):
-          flags_lib.mixture_from_flags('oxe_magic_soup')
+          flags_lib.mixture_from_flags('convert', 'oxe_magic_soup')
 
   def test_one_split_for_all_or_one_each(self):
     with flagsaver.flagsaver(dataset=['a', 'b'], split=['train', 'test']):
