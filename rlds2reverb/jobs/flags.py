@@ -270,8 +270,9 @@ def quiet_stderr(noise: str = '') -> Iterator[None]:
 
 
 def _is_of_use(record) -> bool:
-  # TFDS warns of its own features' dtypes, once for each; TensorFlow of the names
-  # of TF-Agents' nests; and TF-Agents of what our saved policies do without.
+  # TFDS warns of its own features' dtypes, once for each; TensorFlow of the
+  # names of TF-Agents' nests; and TF-Agents of what our saved policies do
+  # without.
   return not any(
       useless in str(record.msg)
       for useless in (
