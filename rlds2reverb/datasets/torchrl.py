@@ -191,15 +191,15 @@ def _read(path: str) -> Tuple[torchrl_files.Storage, str]:
   """Returns the storage at a path, and its folder."""
   if not os.path.exists(path):
     raise ValueError(f'There is no storage of TorchRL at {path}.')
-  hint = formats.hint(path, but=('torchrl',))
-  if hint:
-    raise ValueError(f'{path} is not a storage of TorchRL.{hint}')
   for folder in (path, os.path.join(path, 'storage')):
     if os.path.isfile(os.path.join(folder, torchrl_files.LENGTH_FILE)):
       return torchrl_files.read_folder(folder), folder
     file = os.path.join(folder, torchrl_files.HDF5_FILE)
     if os.path.isfile(file):
       return torchrl_files.read_hdf5(file), folder
+  hint = formats.hint(path, but=('torchrl',))
+  if hint:
+    raise ValueError(f'{path} is not a storage of TorchRL.{hint}')
   if os.path.isfile(path):
     return torchrl_files.read_hdf5(path), os.path.dirname(path)
   raise ValueError(

@@ -66,7 +66,8 @@ class TimedLearnerTest(absltest.TestCase):
     learner.run(5)
     seconds = time.perf_counter() - start
     waited = learner.waiting_share * seconds
-    self.assertBetween(waited, 15 * _SECONDS, seconds)
+    # One batch is made while the learner is not running.
+    self.assertBetween(waited, 14 * _SECONDS, seconds)
     self.assertEqual(learner.train_step_numpy, 17)
 
   def test_fast_data_is_waited_for_less(self):
