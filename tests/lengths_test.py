@@ -147,6 +147,7 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
       {'rules': rlds2reverb.ConversionRules(nan='invalid')},
       {'policy_info_fn': lambda current, following: following['reward']},
   )
+  @pytest.mark.long
   def test_refused_whole(self, **settings):
     episodes = [golden.COMPLETE]
     converted = rlds2reverb.convert_rlds_to_trajectory_blocks(

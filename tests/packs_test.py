@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -46,6 +47,7 @@ def _episode(rng, index, length):
 
 class PacksTest(tf.test.TestCase):
 
+  @pytest.mark.long
   def test_from_files_to_blocks_and_statistics(self):
     rng = np.random.default_rng(0)
     lengths = [3, 1, 40, 2, 0, 1, 1, 90, 5, 6, 7, 1]

@@ -8,6 +8,7 @@ import shutil
 from absl.testing import parameterized
 import h5py
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import rlds2reverb
@@ -322,6 +323,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       ('path', lambda home, name: pathlib.Path(home) / name),
       ('home', lambda _, name: f'~/{name}'),
   )
+  @pytest.mark.long
   def test_on_the_local_disk(self, form):
     _make_folder(self._home)
     os.mkdir(os.path.join(self._home, 'root'))

@@ -5,6 +5,7 @@ import os
 from absl.testing import parameterized
 import h5py
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb import datasets
@@ -60,6 +61,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     datasets.save_torchrl(golden.stacked([golden.COMPLETE]), torchrl)
     yield torchrl, 'load_torchrl'
 
+  @pytest.mark.long
   def test_the_wrong_reader_names_the_right_one(self):
     for path, right in self._paths():
       for name, reader in _READERS.items():

@@ -7,6 +7,7 @@ import shutil
 from absl.testing import parameterized
 import h5py
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import columns
@@ -89,6 +90,7 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(steps['discount'], discount)
       self.assertAllEqual(steps['action'][-1], np.zeros(7))
 
+  @pytest.mark.long
   def test_without_next_observations_as_in_libero(self):
     def change(file):
       for group in file['data'].values():

@@ -77,6 +77,7 @@ class ConvertTest(job_testing.JobTestCase):
     return self.new()
 
   @parameterized.parameters(*job_testing.KINDS)
+  @pytest.mark.long
   def test_a_job_that_is_interrupted_ends_like_one_that_is_not(self, kind):
     plan = self.plan(kind, self._place(kind))
     self.assertLen(plan.tasks, 4)

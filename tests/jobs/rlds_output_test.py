@@ -71,6 +71,7 @@ class RldsOutputTest(job_testing.JobTestCase):
     self.assertEqual(info.splits['train'].shard_lengths, [1, 1])
     self.assertEqual(info.name, 'my_data')
 
+  @pytest.mark.long
   def test_the_fields_are_those_of_the_data(self):
     directory = os.path.join(job_testing.RECORDED, 'cartpole_pixels')
     plan = self.plan(plan_lib.RLDS, self.new(), directory=directory)

@@ -74,6 +74,7 @@ class SeveralServersTest(job_testing.JobTestCase):
       items = job_testing.items_in(reverb.Client(f'localhost:{port}'))
       self.assertEqual(job_testing.rewards_of(items), expected)
 
+  @pytest.mark.long
   def test_each_gets_its_share_once(self):
     ports = [self.start_server().port for _ in range(2)]
     summary = self.convert(self._plan(ports))

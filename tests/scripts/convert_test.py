@@ -137,6 +137,7 @@ class ConvertTest(job_testing.JobTestCase):
   def test_killed_three_times(self, kind, num_workers):
     self._kill_and_finish(kind, 3, num_workers, seed=num_workers)
 
+  @pytest.mark.long
   def test_a_job_from_the_plan_to_the_summary(self):
     user = {'BUILD_WORKING_DIRECTORY': self.folder}
     with open(

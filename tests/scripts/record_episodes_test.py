@@ -71,6 +71,7 @@ class RecordEpisodesTest(absltest.TestCase):
       self.assertIn(message, result.stderr.splitlines()[-1])
       self.assertNotIn('Traceback', result.stderr)
 
+  @pytest.mark.long
   def test_flags_from_gin(self):
     folder = self.create_tempdir().full_path
     with open(f'{folder}/mine.gin', 'w', encoding='utf-8') as f:

@@ -74,6 +74,7 @@ class ServeTest(absltest.TestCase):
         self._stop(server, signal.SIGTERM), '  table threes: 3 items\n'
     )
 
+  @pytest.mark.long
   def test_a_checkpoint_on_a_port(self):
     write.write_reverb_checkpoint(
         loading.load_episodes(self._data),

@@ -21,6 +21,7 @@ def _mean_return(result):
 
 class TrainTest(absltest.TestCase):
 
+  @pytest.mark.long
   def test_a_few_steps_from_a_config_of_the_user(self):
     folder = self.create_tempdir().full_path
     recording.record_episodes('CartPole-v1', f'{folder}/data', 5)

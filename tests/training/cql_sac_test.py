@@ -1,6 +1,7 @@
 """Tests of CQL-SAC's hyper-parameters."""
 
 from absl.testing import absltest
+import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
@@ -23,6 +24,7 @@ _PAIRS = trajectory.Trajectory(
 
 class CqlSacTest(tf.test.TestCase):
 
+  @pytest.mark.long
   def test_scale_of_rewards_and_weight_of_the_conservative_loss(self):
     tf.keras.utils.set_random_seed(0)
     agent = cql_sac.CqlSac(

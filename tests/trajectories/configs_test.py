@@ -246,6 +246,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
       (name, name, *case) for name, case in _LONG_CASES.items()
   )
+  @pytest.mark.long
   def test_more_from_disk_to_trajectories(self, name, config, expected_fields):
     self._check(name, config, expected_fields)
 

@@ -363,6 +363,7 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
     self.assertFalse(end['is_terminal'])
 
   @parameterized.named_parameters(*_FORMS)
+  @pytest.mark.long
   def test_reads_fields_that_are_in_no_frame(self, form):
     episodes = [dict(golden.COMPLETE), dict(golden.SINGLE_TERMINAL)]
     for episode in episodes:
@@ -447,8 +448,14 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
 
 class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*_FORMS)
-  def test_invalid_cases(self, form):
+  def test_invalid_cases(self):
+    self._check_invalid_cases(golden.stacked)
+
+  @parameterized.named_parameters(
+      (name, form) for name, form in _FORMS if name != 'stacked'
+  )
+  @pytest.mark.long
+  def test_invalid_cases_in(self, form):
     self._check_invalid_cases(form)
 
   @parameterized.named_parameters(
@@ -879,6 +886,7 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn('episode 2, step 0:', report.skipped_episodes[1].reason)
     self.assertEqual(report.nan_counts, {})
 
+  @pytest.mark.long
   def test_invalid_in_reward_and_action(self):
     reward = _replaced(golden.COMPLETE, reward=[0, 0, 0, np.nan])
     action = dict(golden.COMPLETE, action=np.zeros([4, 2], np.float32))

@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import packs
@@ -52,6 +53,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
         )
       self.assertCountEqual(set(drawn[:, step]), ahead)
 
+  @pytest.mark.long
   def test_uniform_from_the_step_itself_as_octo(self):
     # Octo's max_goal_distance=3: its goals are those before i + 3.
     drawn = _goal_steps(
@@ -86,6 +88,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
     near = _goal_steps(goals.RelabelGoals('last', max_distance=2), 1)
     self.assertAllEqual(near, [[2, 3, 4, 5, 5, 5]])
 
+  @pytest.mark.long
   def test_draws_of_steps_and_episodes_are_independent(self):
     drawn = _goal_steps(goals.RelabelGoals(include_current=True, seed=5))
     first, second = drawn[:, 2] - 2, drawn[:, 4] - 4  # of 4, and of 2

@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.transforms import fields
@@ -222,6 +223,7 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
         [[0, 0, 0, 1], [1, 1, 2, 2], [2, 3, 3, 3]],
     )
 
+  @pytest.mark.long
   def test_a_fragment_function_never_sees_two_episodes(self):
     def tell(rows):
       # Zero where the function begins anew.

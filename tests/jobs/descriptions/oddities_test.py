@@ -73,6 +73,7 @@ class OdditiesTest(tf.test.TestCase):
         found.message,
     )
 
+  @pytest.mark.long
   def test_bounds_that_are_known(self):
     # What is far outside -1 to 1 is no sign of anything...
     episodes = odd_data.clean(5)
