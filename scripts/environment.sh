@@ -6,7 +6,7 @@
 # Python of a new environment, and VENV its folder.
 venv=${VENV:-.venv${EXTRA:+-$EXTRA}}
 locks=requirements/${EXTRA:+$EXTRA-}python
-size='1.5 GB'
+size='1.8 GB'
 [ "${EXTRA:-}" != gpu ] || size='5 GB'
 
 say() {
