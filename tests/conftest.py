@@ -45,5 +45,6 @@ def _is_without_reverb(error):
   return (
       not _HAS_REVERB
       and isinstance(error, ModuleNotFoundError)
-      and error.name == 'reverb'
+      # RLDS imports Reverb, and is only installed beside it.
+      and error.name in ('reverb', 'rlds')
   )
