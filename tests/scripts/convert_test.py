@@ -247,7 +247,7 @@ class ConvertTest(job_testing.JobTestCase):
         ),
         (
             ('--mixture=oxe_magic_soop', '--data_dir=x', '--rlds_dir=x'),
-            'Did you mean oxe_magic_soup?',
+            'Did you mean oxe_magic_soup or',
         ),
         (
             ('--mixture=oxe_magic_soup', '--weight=1', '--rlds_dir=x'),
