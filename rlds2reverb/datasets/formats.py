@@ -94,8 +94,11 @@ def _format_of_hdf5(file: h5py.File) -> str:
   names = list(file)
   if names and all(map(_EPISODE.fullmatch, names)):
     return 'minari'
-  if 'data' in names and any(map(_DEMO.fullmatch, file['data'])):
-    return 'robomimic'
+  # A link to another file is not followed.
+  is_here = isinstance(file.get('data', getlink=True), h5py.HardLink)
+  if is_here and isinstance(file['data'], h5py.Group):
+    if any(map(_DEMO.fullmatch, file['data'])):
+      return 'robomimic'
   if any(map(_TRAJECTORY.fullmatch, names)):
     return 'torchrl'
   if {'observations', 'actions', 'rewards'} & set(names):

@@ -92,6 +92,19 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     text = self.create_tempfile('a.txt', 'text').full_path
     self.assertEqual(formats.hint(text), '')
 
+  def test_data_that_is_no_group_of_this_file(self):
+    path = self.create_tempfile('a.hdf5').full_path
+    with h5py.File(path, 'w') as file:
+      file['data'] = np.zeros(3)
+    self.assertEqual(formats.hint(path), '')
+    other = self.create_tempfile('other.hdf5').full_path
+    with h5py.File(other, 'w') as file:
+      file.create_group('data/demo_0')
+    with h5py.File(path, 'w') as file:
+      file['data'] = h5py.ExternalLink(other, 'data')
+    self.assertEqual(formats.hint(path), '')
+    self.assertIn('load_robomimic', formats.hint(other))
+
 
 if __name__ == '__main__':
   tf.test.main()
