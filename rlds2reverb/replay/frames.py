@@ -197,7 +197,9 @@ def make_frame_source(
       block_length,
       blocks,
       form,
-      one_episode_chunks=one_episode_chunks,
+      # Chunks of columns that are cut apart say where they start in the same
+      # episode only if they do not go on into the next one.
+      one_episode_chunks=one_episode_chunks or len(groups) > 1,
   )
 
 

@@ -79,6 +79,27 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
       # Only the longest episode makes items of 50 steps.
       self._assert_same(_read(one, checkpoints.OTHER), expected[2:])
 
+  def test_short_episodes_with_columns_of_large_rows(self):
+    expected = [
+        {
+            **steps,
+            'observation': {
+                'state': steps['observation'],
+                'image': np.tile(
+                    np.reshape(steps['reward'], [-1, 1]), [1, 300]
+                ),
+            },
+        }
+        for steps in checkpoints.episodes([2, 1, 3, 5, 1, 1, 4])
+    ]
+    path = self.new()
+    write.write_reverb_checkpoint(
+        golden.packed(expected, pack_size=5),
+        path,
+        items.TableItems(testing.TABLE, 3, 1, 'pad'),
+    )
+    self._assert_same(_read(path), expected)
+
   def test_many_items_of_another_table_come_first(self):
     expected = checkpoints.episodes([1200])
     path = self.write(
