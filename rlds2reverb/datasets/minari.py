@@ -29,14 +29,10 @@ from rlds2reverb.datasets import python_packs
 from rlds2reverb.episodes import rlds
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
-_METADATA_FILE = 'metadata.json'
+_METADATA_FILE = minari_arrow.METADATA_FILE
 _EPISODE = re.compile(r'episode_(\d+)')
-_FIELDS = {
-    rlds.OBSERVATION: 'observations',
-    rlds.ACTION: 'actions',
-    rlds.REWARD: 'rewards',
-}
-_TERMINATIONS = 'terminations'
+_FIELDS = minari_arrow.FIELDS
+_TERMINATIONS = minari_arrow.TERMINATIONS
 _TRUNCATIONS = 'truncations'
 _USED = (*_FIELDS.values(), _TERMINATIONS, _TRUNCATIONS)
 _STRING = tf.TensorSpec([], tf.string)
@@ -197,10 +193,7 @@ def _image_columns(directory: str) -> Set[str]:
   with files.open_text(path) as f:
     metadata = json.load(f)
   found = set()
-  for column, key in (
-      (_FIELDS[rlds.OBSERVATION], 'observation_space'),
-      (_FIELDS[rlds.ACTION], 'action_space'),
-  ):
+  for column, key in minari_arrow.SPACES.items():
     if key in metadata:
       found |= _image_boxes(json.loads(metadata[key]), column)
   return found

@@ -22,19 +22,21 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import python_episodes
 from rlds2reverb.episodes import rlds
 
-_METADATA_FILE = 'metadata.json'
-_ARROW = 'arrow'
-_PARQUET = 'parquet'
-_SPACES = {
+# The names that Minari has for things, in every format.
+METADATA_FILE = 'metadata.json'
+SPACES = {
     'observations': 'observation_space',
     'actions': 'action_space',
 }
-_FIELDS = {
+FIELDS = {
     rlds.OBSERVATION: 'observations',
     rlds.ACTION: 'actions',
     rlds.REWARD: 'rewards',
 }
-_TERMINATIONS = 'terminations'
+TERMINATIONS = 'terminations'
+
+_ARROW = 'arrow'
+_PARQUET = 'parquet'
 _INFOS = 'infos'
 
 
@@ -45,7 +47,7 @@ def find_folder(path: str) -> Optional[str]:
     path: a local folder: that of a data set, or `data` in it.
   """
   for folder in path, os.path.join(path, 'data'):
-    if os.path.isfile(os.path.join(folder, _METADATA_FILE)):
+    if os.path.isfile(os.path.join(folder, METADATA_FILE)):
       if _read_metadata(folder).get('data_format') in (_ARROW, _PARQUET):
         return folder
   return None
@@ -58,9 +60,7 @@ def load(folder: str) -> tf.data.Dataset:
     A data set of episodes; see `minari.load_minari`.
   """
   metadata = _read_metadata(folder)
-  spaces = {
-      name: json.loads(metadata[space]) for name, space in _SPACES.items()
-  }
+  spaces = {name: json.loads(metadata[space]) for name, space in SPACES.items()}
   ids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
   if not ids:
     raise ValueError(f'There is no episode in {folder}.')
@@ -83,7 +83,7 @@ def load(folder: str) -> tf.data.Dataset:
 
 
 def _read_metadata(folder: str) -> Dict[str, Any]:
-  with files.open_text(os.path.join(folder, _METADATA_FILE)) as f:
+  with files.open_text(os.path.join(folder, METADATA_FILE)) as f:
     return json.load(f)
 
 
@@ -116,7 +116,7 @@ def _episode(
   """Returns the columns of an episode; adds to `left_out` what has none."""
   missing = [
       name
-      for name in (*_FIELDS.values(), _TERMINATIONS)
+      for name in (*FIELDS.values(), TERMINATIONS)
       if name not in table.column_names
   ]
   if missing:
@@ -129,14 +129,14 @@ def _episode(
       name: pa.concat_arrays(table[name].chunks) for name in table.column_names
   }
   steps = {}
-  for field, name in _FIELDS.items():
+  for field, name in FIELDS.items():
     rows = num_steps - (field != rlds.OBSERVATION)
     steps[field] = _of_space(spaces.get(name), columns[name], rows, name)
   if _INFOS in columns:
     infos = _of_infos(columns[_INFOS], _INFOS, left_out)
     if infos:
       steps[_INFOS] = infos
-  terminations = columns[_TERMINATIONS].to_numpy(zero_copy_only=False)
+  terminations = columns[TERMINATIONS].to_numpy(zero_copy_only=False)
   is_terminal = bool(terminations[: num_steps - 1][-1:].any())
   return python_episodes.PythonEpisode(steps, num_steps, is_terminal, index)
 

@@ -77,7 +77,7 @@ def write_rlds_to_reverb(
       memory than those of long ones. A table counts the episodes of its chunks,
       so `num_episodes` of `server_info` then counts several as one, and an item
       keeps in memory whatever shares its chunk. With `one_episode_chunks=True`
-      the count is exact.
+      the count is exact. It is so, too, where columns have chunks of their own.
     overflow: `"warn"` logs a warning if a table was too small for the data.
       `"refuse"` reads the data an additional time, and raises an error before
       anything is written; also if the rate limiter of a table would block, as

@@ -55,14 +55,32 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         {'chunk_length': 4},
     ):
       with self.subTest(str(arguments)):
-        path = self.new()
-        write.write_reverb_checkpoint(
-            golden.packed(expected, pack_size=5),
-            path,
-            items.TableItems(testing.TABLE, 3, 1, 'pad'),
-            **arguments,
-        )
-        self._assert_same(_read(path), expected)
+        self._check_packed(expected, **arguments)
+
+  def test_short_episodes_with_columns_of_large_rows(self):
+    expected = [
+        {
+            **steps,
+            'observation': {
+                'state': steps['observation'],
+                'image': np.tile(
+                    np.reshape(steps['reward'], [-1, 1]), [1, 300]
+                ),
+            },
+        }
+        for steps in checkpoints.episodes([2, 1, 3, 5, 1, 1, 4])
+    ]
+    self._check_packed(expected)
+
+  def _check_packed(self, expected, **arguments):
+    path = self.new()
+    write.write_reverb_checkpoint(
+        golden.packed(expected, pack_size=5),
+        path,
+        items.TableItems(testing.TABLE, 3, 1, 'pad'),
+        **arguments,
+    )
+    self._assert_same(_read(path), expected)
 
   @pytest.mark.long
   def test_what_servers_and_merging_write(self):
@@ -78,27 +96,6 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
       self._assert_same(_read(one), expected)
       # Only the longest episode makes items of 50 steps.
       self._assert_same(_read(one, checkpoints.OTHER), expected[2:])
-
-  def test_short_episodes_with_columns_of_large_rows(self):
-    expected = [
-        {
-            **steps,
-            'observation': {
-                'state': steps['observation'],
-                'image': np.tile(
-                    np.reshape(steps['reward'], [-1, 1]), [1, 300]
-                ),
-            },
-        }
-        for steps in checkpoints.episodes([2, 1, 3, 5, 1, 1, 4])
-    ]
-    path = self.new()
-    write.write_reverb_checkpoint(
-        golden.packed(expected, pack_size=5),
-        path,
-        items.TableItems(testing.TABLE, 3, 1, 'pad'),
-    )
-    self._assert_same(_read(path), expected)
 
   def test_many_items_of_another_table_come_first(self):
     expected = checkpoints.episodes([1200])
