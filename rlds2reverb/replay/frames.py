@@ -29,6 +29,8 @@ from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
+_LARGE_STEP_BYTES = 1 << 10
+
 
 class FrameSource(NamedTuple):
   """The frames to write, and which items to make of them.
@@ -175,9 +177,12 @@ def make_frame_source(
   longest = max(group.chunk_length for group in groups)
   count = max(blocks_lib.default_block_length(spec) // longest, 1)
   block_length = count * longest
-  # Stacked episodes are in memory whole, so they are cut into blocks after the
-  # pipeline, which is built sooner without the cutting.
-  comes_whole = steps_lib.steps_spec(data).stacked
+  # Stacked episodes of small steps are cut into blocks after the pipeline: it
+  # is built sooner without the cutting. Such episodes take little memory.
+  comes_whole = (
+      steps_lib.steps_spec(data).stacked
+      and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
+  )
   blocks = conversion.trajectory_blocks(
       data,
       policy_info_fn,
@@ -197,9 +202,7 @@ def make_frame_source(
       block_length,
       blocks,
       form,
-      # Chunks of columns that are cut apart say where they start in the same
-      # episode only if they do not go on into the next one.
-      one_episode_chunks=one_episode_chunks or len(groups) > 1,
+      one_episode_chunks=one_episode_chunks,
   )
 
 
