@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs Bazel 7 without a network, from Debian's packages:
 #
-#     bash tools/bazel7_offline.sh RULES_PYTHON test //tests/episodes/...
+#     bash tools/bazel7_offline.sh RULES_PYTHON test //tests:episodes/steps_test
 #
 # RULES_PYTHON is a checkout of rules_python at the version that MODULE.bazel
 # names, which Debian does not have. All other modules are those that Debian's
