@@ -3,5 +3,10 @@
 All other folders build on these modules; these modules build on none of them.
 """
 
-from rlds2reverb.episodes.ends import EndOfEpisode
-from rlds2reverb.episodes.steps import get_rlds_step_features
+from etils import epy
+
+# Windows are found in NumPy arrays, too, without TensorFlow.
+with epy.lazy_api_imports(globals()):
+  from rlds2reverb.episodes.steps import get_rlds_step_features
+  from rlds2reverb.episodes.windows import EndOfEpisode
+  from rlds2reverb.episodes.windows import Windows
