@@ -1,6 +1,6 @@
 """Converts RLDS data sets to a Reverb checkpoint, a Reverb server, or RLDS.
 
-    python -m scripts.convert --dataset=d4rl_mujoco_halfcheetah/v2-medium \
+    rlds2reverb-convert --dataset=d4rl_mujoco_halfcheetah/v2-medium \
         --config=d4rl_mujoco --checkpoint_dir=/data/halfcheetah
 
 The program says what it will do, and does it. If it is interrupted, the same

@@ -1,8 +1,8 @@
 """Describes a data set or a Reverb checkpoint: its fields, and what is odd.
 
-python -m scripts.describe --dataset=/data/cartpole --html=report.html
+rlds2reverb-describe --dataset=/data/cartpole --html=report.html
 
-python -m scripts.describe --checkpoint_dir=/data/checkpoint
+rlds2reverb-describe --checkpoint_dir=/data/checkpoint
 """
 
 import os

@@ -1,11 +1,11 @@
 """Records episodes of a gym environment as an RLDS data set on disk.
 
-    python -m scripts.record_episodes --environment=CartPole-v1 \
+    rlds2reverb-record-episodes --environment=CartPole-v1 \
         --num_episodes=100 --directory=/tmp/cartpole
 
 Actions are uniformly random, or those of a scripted or of a saved policy:
 
-    python -m scripts.record_episodes --environment=Pendulum-v1 \
+    rlds2reverb-record-episodes --environment=Pendulum-v1 \
         --policy=pendulum --randomness=0.8 --directory=/tmp/pendulum
 """
 

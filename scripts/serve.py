@@ -1,8 +1,8 @@
 """Serves a Reverb checkpoint, or a data set, until it is told to stop.
 
-    python -m scripts.serve --checkpoint_dir=/data/checkpoint --port=8000
+    rlds2reverb-serve --checkpoint_dir=/data/checkpoint --port=8000
 
-    python -m scripts.serve --dataset=/data/cartpole --sequence_length=2
+    rlds2reverb-serve --dataset=/data/cartpole --sequence_length=2
 
 Ctrl-C, or SIGTERM, stops the server. Reverb listens on all interfaces, without
 authentication: docs/serving.md says how to fence it in.

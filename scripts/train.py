@@ -1,8 +1,8 @@
 """Trains an agent of TF-Agents on recorded episodes.
 
-    python -m scripts.record_episodes --config=training/pendulum_cql_sac \
+    rlds2reverb-record-episodes --config=training/pendulum_cql_sac \
         --directory=/tmp/pendulum
-    python -m scripts.train --config=training/pendulum_cql_sac \
+    rlds2reverb-train --config=training/pendulum_cql_sac \
         --dataset=/tmp/pendulum --directory=/tmp/run
 
 The hyper-parameters are gin bindings, as in --gin_binding="CqlSac.gamma = 0.9".

@@ -1,6 +1,6 @@
 """Checks every episode of a data set, and lists all that is wrong.
 
-    python -m scripts.validate --dataset=/data/cartpole
+    rlds2reverb-validate --dataset=/data/cartpole
 
 The program exits with 1 if anything is wrong, so that it can guard a data set
 in a test.

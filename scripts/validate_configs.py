@@ -2,11 +2,11 @@
 
 This checks all configs, without their data:
 
-    python -m scripts.validate_configs
+    rlds2reverb-validate-configs
 
 This checks a gin file of your own against your data:
 
-    python -m scripts.validate_configs --config=mine.gin --data=/data/mine/1.0.0
+    rlds2reverb-validate-configs --config=mine.gin --data=/data/mine/1.0.0
 
 The program prints a line for each config. If one does not fit, it exits with 1
 and prints the reasons. If it is known what data a config was made for, your

@@ -272,7 +272,7 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_help_is_short(self):
     result = _run('--help')
-    self.assertIn('python -m scripts.convert', result.stdout)
+    self.assertIn('rlds2reverb-convert', result.stdout)
     self.assertLess(len(result.stdout.splitlines()), 110)
 
 
