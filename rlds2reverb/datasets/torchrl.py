@@ -13,6 +13,7 @@ from rlds2reverb.datasets import ted as ted_lib
 from rlds2reverb.datasets import ted_forms
 from rlds2reverb.datasets import torchrl_files
 from rlds2reverb.datasets import torchrl_packs
+from rlds2reverb.datasets import torchrl_rings
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
@@ -32,22 +33,30 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   which may be unfinished. A buffer that was full and written over may begin in
   the middle of an episode; TorchRL does not say so, and nor can this.
 
+  The default checkpointer saves the rows as they lie. In a ring that is full
+  the oldest is at the writer's cursor, which is saved with the whole buffer.
+  If it is not there, or environments take turns, an episode also breaks off
+  where the next transition has another observation or another `traj_ids` of
+  TorchRL's collectors. All transitions are kept, and a warning says where.
+
   Args:
-    path: on the local disk, the folder in which a `TensorStorage` was saved, by
-      a `FlatStorageCheckpointer`, a `NestedStorageCheckpointer` or by its own
-      checkpointer; the folder of the whole replay buffer; an HDF5 file of an
-      `H5StorageCheckpointer`; or what `save_torchrl` wrote.
+    path: on the local disk, the folder of the whole replay buffer; or the
+      folder in which a `TensorStorage` was saved, by a
+      `FlatStorageCheckpointer`, a `NestedStorageCheckpointer` or by its own
+      checkpointer; an HDF5 file of an `H5StorageCheckpointer`; or what
+      `save_torchrl` wrote.
 
   Returns:
-    A data set of episodes with stacked steps, whose fields have the names and
+    A data set of episodes with stacked steps, oldest first; what breaks off has
+    no step that is last. The fields have the names and
     dtypes that they have there; what is nested stays so. A reward `[T, 1]`
     becomes `[T]`. Where a field is known of transitions only, its row of the
     last step is zero. A `discount` is added if there is none: 1, and 0 at a
     terminal end. What `save_torchrl` wrote comes back as it was.
 
   Raises:
-    ValueError: if there is no such storage, or it is damaged, or has not just
-      the dimension of time.
+    ValueError: if there is no such storage, or it is damaged, has not just the
+      dimension of time, or transitions of more than one step.
   """
   path = files.expand_local(path, 'A storage of TorchRL')
   storage, folder = _read(path)
@@ -67,9 +76,14 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       for name, column in columns.items()
       if form == ted_forms.FLAT and len(column) != capacity
   ]
-  lengths = np.diff(
-      np.concatenate([[0], 1 + np.flatnonzero(done[:-1]), [len(done)]])
-  )
+  first, breaks = 0, np.zeros_like(done)
+  if form == ted_forms.TRANSITIONS:
+    oldest = torchrl_rings.first_row(folder, len(done), capacity)
+    first = oldest or 0
+    done = np.roll(done, -first)
+    breaks = torchrl_rings.find_breaks(path, columns, done, oldest)
+  ends = 1 + np.flatnonzero((done | breaks)[:-1])
+  lengths = np.diff(np.concatenate([[0], ends, [len(done)]]))
   _check_rows(path, columns, capacity, at_steps, len(done) + len(lengths))
   kept = os.path.join(folder, torchrl_packs.REST_FILE)
   rest = torchrl_packs.read_rest(kept) if os.path.exists(kept) else None
@@ -82,7 +96,14 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
           f'{kept} is of other episodes than the rest of {path}. Remove it, or'
           ' write the storage again.'
       )
-  packs = torchrl_packs.Packs(columns, at_steps, num_steps, rest)
+  packs = torchrl_packs.Packs(
+      columns,
+      at_steps,
+      num_steps,
+      rest,
+      first_row=first,
+      breaks=np.flatnonzero(breaks),
+  )
 
   def to_episodes(data, *others):
     return ted_lib.split_ted(
@@ -302,6 +323,11 @@ def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
       raise ValueError(
           f'{name} is a {type(node).__name__}, but TorchRL has dicts only.'
           ' Rename its parts first.'
+      )
+    elif 0 in node.shape[1:].as_list():
+      raise ValueError(
+          f'{name} is {node.dtype.name} {node.shape[1:]}, without values, which'
+          ' TorchRL saves but does not load. Leave it out first.'
       )
     elif not node.shape[1:].is_fully_defined() or not (
         or_strings or node.dtype != tf.string

@@ -28,10 +28,17 @@ class Packs:
     at_steps: the names of the latter.
     num_steps: int64 `[E]`: how many steps each episode has.
     rest: a `Ted` without data; or None. Then the packs are the columns alone.
+    first_row: where the oldest transition is; those before it follow the last.
+    breaks: int64 `[B]`: transitions that end an episode, but are not done. As
+      nothing else in a pack says so, each is the last one of its pack.
   """
 
-  def __init__(self, columns, at_steps, num_steps, rest):
+  def __init__(
+      self, columns, at_steps, num_steps, rest, *, first_row=0, breaks=()
+  ):
     self._columns = columns
+    self._first_row = first_row
+    self._breaks = np.asarray(breaks, np.int64)
     self._at_steps = at_steps
     self._num_steps = num_steps
     self._rest = rest
@@ -62,6 +69,12 @@ class Packs:
       first = ends[begin - 1] if begin else 0
       end = int(np.searchsorted(ends, first + most, side='right'))
       end = max(end, begin + 1)
+      after = np.searchsorted(self._breaks, self._transition_ends[begin] - 1)
+      if after < len(self._breaks):
+        broken = np.searchsorted(
+            self._transition_ends, self._breaks[after], side='right'
+        )
+        end = min(end, int(broken) + 1)
       yield self._pack(begin, end)
       begin = end
 
@@ -71,13 +84,15 @@ class Packs:
     def cut(column, ends):
       return np.array(column[ends[begin - 1] if begin else 0 : ends[end - 1]])
 
+    def cut_transitions(column):
+      ends = self._transition_ends
+      rows = np.arange(ends[begin - 1] if begin else 0, ends[end - 1])
+      return column[(rows + self._first_row) % len(column)]
+
     data = {
-        name: cut(
-            column,
-            self._step_ends
-            if name in self._at_steps
-            else self._transition_ends,
-        )
+        name: cut(column, self._step_ends)
+        if name in self._at_steps
+        else cut_transitions(column)
         for name, column in self._columns.items()
     }
     if self._rest is None:

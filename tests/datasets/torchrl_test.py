@@ -27,6 +27,8 @@ _STORAGES = (
     'nested_room',
     'hdf5',
     'transitions',
+    'ring',
+    'ring_alike',
 )
 _FORMATS = ('flat', 'nested', 'hdf5')
 
@@ -128,6 +130,90 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
           [1] * (end - start - 1) + [1 - is_terminal] * 2,
       )
       start = end
+
+  def test_a_ring_without_its_cursor(self):
+    # What is beside the storage is not there: the rows come as they lie.
+    storage = self.create_tempdir().full_path
+    shutil.copytree(
+        os.path.join(self.folder, 'ring', 'storage'),
+        storage,
+        dirs_exist_ok=True,
+    )
+    with self.assertLogs('absl', 'WARNING') as logs:
+      data = torchrl.load_torchrl(storage)
+    self.assertIn('the row 2 of', logs.output[0])
+    found = [
+        (steps['observation'][:, 0].tolist(), steps['is_last'][-1])
+        for steps in (one['steps'] for one in data.as_numpy_iterator())
+    ]
+    self.assertEqual(
+        found,
+        [
+            ([20, 21, 22], False),
+            ([2, 3, 4, 5], True),
+            ([10, 11, 12, 13], True),
+        ],
+    )
+
+  def test_a_ring_without_its_cursor_whose_seam_cannot_be_seen(self):
+    storage = self.create_tempdir().full_path
+    shutil.copytree(
+        os.path.join(self.folder, 'ring_alike', 'storage'),
+        storage,
+        dirs_exist_ok=True,
+    )
+    with self.assertLogs('absl', 'WARNING') as logs:
+      data = torchrl.load_torchrl(storage)
+    self.assertIn('may be joined', logs.output[0])
+    lengths = [len(one['steps']['reward']) for one in data.as_numpy_iterator()]
+    self.assertEqual(lengths, [6, 4])
+
+  def test_trajectories_that_are_not_done(self):
+    # As a collector of two environments leaves them: only ids tell them apart.
+    path = self.create_tempdir().full_path
+    shutil.copytree(
+        os.path.join(self.folder, 'transitions'), path, dirs_exist_ok=True
+    )
+    ids = np.repeat([3, 4, 5, 6, 0], [2, 3, 3, 2, 6])
+    folder = os.path.join(path, 'storage', 'collector')
+    os.mkdir(folder)
+    ids.tofile(os.path.join(folder, 'traj_ids.memmap'))
+    entry = {'device': 'cpu', 'shape': [16], 'dtype': 'torch.int64'}
+    for meta, changed in (
+        (os.path.join(folder, '..', 'meta.json'), {'collector': {'type': ''}}),
+        (
+            os.path.join(folder, 'meta.json'),
+            {
+                'traj_ids': {**entry, 'is_nested': False},
+                'shape': [16],
+                '_type': "<class 'tensordict._td.TensorDict'>",
+            },
+        ),
+    ):
+      whole = {}
+      if os.path.exists(meta):
+        with open(meta, encoding='utf-8') as f:
+          whole = json.load(f)
+      with open(meta, 'w', encoding='utf-8') as f:
+        json.dump({**whole, **changed}, f)
+    found = [
+        one['steps']['observation'][:, 0].tolist()
+        for one in torchrl.load_torchrl(path).as_numpy_iterator()
+    ]
+    self.assertEqual(
+        found, [[0, 1, 2], [2, 3, 4, 5], [10, 11, 12, 13], [20, 21, 22]]
+    )
+
+  def test_transitions_that_do_not_follow_each_other(self):
+    path = self.create_tempdir().full_path
+    shutil.copytree(
+        os.path.join(self.folder, 'transitions'), path, dirs_exist_ok=True
+    )
+    file = os.path.join(path, 'storage', 'next', 'observation.memmap')
+    rows = np.fromfile(file, np.float32)
+    (rows + 100).tofile(file)
+    with self.assertRaisesRegex(ValueError, '7 of 7 .*observation'):
+      torchrl.load_torchrl(path)
 
   def test_what_is_no_storage(self):
     def copy():
@@ -247,6 +333,10 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
         ([{**contract.A, 'a/b': contract.A['reward']}], "the key 'a/b'"),
         ([unfinished, contract.B], 'Episode 0 has no last step'),
         ([golden.SINGLE_TERMINAL], 'no transition'),
+        (
+            [{**contract.A, 'nothing': np.zeros((6, 0), np.float32)}],
+            'nothing is float32 .* without values',
+        ),
     ):
       with self.assertRaisesRegex(ValueError, message):
         torchrl.save_torchrl(golden.stacked(episodes), folder)

@@ -29,6 +29,8 @@ _STORAGES = (
     ('nested_room', 16, True, data.NestedStorageCheckpointer),
     ('hdf5', 10, True, data.H5StorageCheckpointer),
     ('transitions', 16, True, data.TensorStorageCheckpointer),
+    ('ring', 8, True, data.TensorStorageCheckpointer),
+    ('ring_alike', 8, True, data.TensorStorageCheckpointer),
 )
 
 
@@ -78,6 +80,11 @@ def main(argv):
       # pylint: disable-next=protected-access
       buffer._storage.checkpointer = checkpointer()
       for episode in episodes[: 3 if with_unfinished else 2]:
+        if name == 'ring_alike':
+          # No observation tells where the oldest episode was written over.
+          episode = episode.clone()
+          episode['observation'].zero_()
+          episode['next', 'observation'].zero_()
         buffer.extend(episode)
       buffer.dumps(os.path.join(folder, name))
       # A pickle of the number of threads, which no test reads.
