@@ -70,7 +70,7 @@ def _get_imported_modules(path: str) -> Iterator[str]:
 
 
 def _find_file(module: str, files: Set[str]) -> Optional[str]:
-  """Returns the file of a module, or of the module that a name is taken from."""
+  """Returns the file of a module, or of that in which a name stands."""
   parent = os.path.dirname(module)
   for path in (module, f'{module}/__init__', parent, f'{parent}/__init__'):
     if f'{path}.py' in files:
