@@ -3,8 +3,9 @@
 All but the long tests run without TensorFlow's graph optimizer, which takes
 longer than their few steps; the long ones run graphs as users do.
 
-Where Reverb is not installed, the tests that come to need it are skipped. Tests
-of what must work without it are in `without_reverb_test`, which never are.
+Where Reverb or PyAV is not installed, the tests that come to need it are
+skipped. Tests of what must work without Reverb are in `without_reverb_test`,
+which never are.
 """
 
 import gc
@@ -16,8 +17,9 @@ import tensorflow as tf
 
 flags.FLAGS.mark_as_parsed()
 
-_HAS_REVERB = importlib.util.find_spec('reverb') is not None
-_REASON = 'needs Reverb, which is not installed'
+# What may be absent, and the package that has to be there for it: RLDS imports
+# Reverb, and is only installed beside it.
+_OPTIONAL = {'av': 'av', 'reverb': 'reverb', 'rlds': 'reverb'}
 
 
 def pytest_configure(config):
@@ -32,14 +34,15 @@ def pytest_configure(config):
 
 
 class _Module(pytest.Module):
-  """A file of tests, which is skipped if it imports Reverb and cannot."""
+  """A file of tests, skipped if what it imports may be absent, and is."""
 
   def _getobj(self):
     try:
       return super()._getobj()
     except self.CollectError as error:
-      if _is_without_reverb(error.__cause__):
-        pytest.skip(_REASON, allow_module_level=True)
+      reason = _get_reason_to_skip(error.__cause__)
+      if reason:
+        pytest.skip(reason, allow_module_level=True)
       raise
 
 
@@ -51,16 +54,21 @@ def pytest_pycollect_makemodule(module_path, parent):
 def pytest_runtest_makereport(item, call):
   outcome = yield
   report = outcome.get_result()
-  if report.failed and _is_without_reverb(call.excinfo.value):
+  reason = _get_reason_to_skip(call.excinfo.value) if report.failed else None
+  if reason:
     path, line, _ = item.reportinfo()
     report.outcome = 'skipped'
-    report.longrepr = str(path), (line or 0) + 1, _REASON
+    report.longrepr = str(path), (line or 0) + 1, reason
 
 
-def _is_without_reverb(error):
-  return (
-      not _HAS_REVERB
-      and isinstance(error, ModuleNotFoundError)
-      # RLDS imports Reverb, and is only installed beside it.
-      and error.name in ('reverb', 'rlds')
-  )
+def _get_reason_to_skip(error):
+  """Returns what is not installed, if that is what an error says."""
+  name = getattr(error, 'name', None)
+  package = _OPTIONAL.get(name) if isinstance(name, str) else None
+  if (
+      isinstance(error, ModuleNotFoundError)
+      and package
+      and importlib.util.find_spec(package) is None
+  ):
+    return f'needs {package}, which is not installed'
+  return None
