@@ -7,17 +7,22 @@ that says why:
 
     <!-- not run: there is no such bucket -->
 
+A `text` block right below a block of Python is what that prints, where `...`
+stands for anything.
+
 The cells of the tutorials run when the manual is built, and docs_test.py holds
 docs/sequences.md against what the functions return.
 """
 
 import ast
+import contextlib
 import inspect
+import io
 import os
 import re
 import subprocess
 import sys
-from typing import Iterator, List, NamedTuple
+from typing import Iterator, List, NamedTuple, Optional
 from unittest import mock
 
 from absl.testing import absltest
@@ -32,6 +37,7 @@ _BLOCK = re.compile(
     r'(?P<code>.*?)\n(?P=indent)```$',
     re.MULTILINE | re.DOTALL,
 )
+_OUTPUT = re.compile(r'\n+ *```text\n(.*?)\n *```$', re.MULTILINE | re.DOTALL)
 # docs_test.py holds it against what the functions return.
 _GENERATED = 'docs/sequences.md'
 _ERRORS = 'docs/guides/errors.md'
@@ -47,11 +53,13 @@ class _Block(NamedTuple):
     language: `python` or `sh`.
     code: its lines.
     line: the line of the page on which it begins, from 1.
+    output: what the page says that it prints; None if it does not say.
   """
 
   language: str
   code: str
   line: int
+  output: Optional[str]
 
 
 def _pages() -> List[str]:
@@ -80,7 +88,10 @@ def _blocks(page: str) -> Iterator[_Block]:
         match['above'].strip()
     ):
       line = text.count('\n', 0, match.start('code')) + 1
-      yield _Block(match['language'], match['code'], line)
+      output = _OUTPUT.match(text, match.end())
+      yield _Block(
+          match['language'], match['code'], line, output and output[1]
+      )
 
 
 def _anchor(heading: str) -> str:
@@ -120,7 +131,13 @@ class SnippetsTest(parameterized.TestCase):
       if block.language == 'python':
         # The lines above make a traceback name the line of the page.
         code = '\n' * (block.line - 1) + block.code
-        exec(compile(code, page, 'exec'), namespace)  # pylint: disable=exec-used
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+          exec(compile(code, page, 'exec'), namespace)  # pylint: disable=exec-used
+        if block.output is not None:
+          expected = re.escape(block.output).replace(re.escape('...'), '.*')
+          self.assertRegex(
+              printed.getvalue().strip(), re.compile(f'^{expected}$', re.DOTALL)
+          )
         continue
       done = subprocess.run(
           ['bash', '-euo', 'pipefail', '-c', block.code],
