@@ -1,5 +1,6 @@
 """Columns of Arrow, which parquet files and HuggingFace data sets hold."""
 
+import json
 import math
 from typing import Optional, Sequence, Union
 
@@ -64,6 +65,26 @@ def to_array(
         f' shape {found}.'
     )
   return column.to_numpy(zero_copy_only=False).reshape(num_rows, *shape)
+
+
+def to_json(column: Union[pa.Array, pa.ChunkedArray]) -> np.ndarray:
+  """Returns the rows of any column as JSON text, `bytes` in an array `[N]`."""
+  return np.array(
+      [
+          json.dumps(row, ensure_ascii=False).encode()
+          for row in column.to_pylist()
+      ],
+      object,
+  )
+
+
+def is_json(type_: pa.DataType) -> bool:
+  """Returns whether rows are lists of dicts, which no array can hold."""
+  return _is_list(type_) and (
+      pa.types.is_struct(type_.value_type)
+      or pa.types.is_null(type_.value_type)
+      or is_json(type_.value_type)
+  )
 
 
 def _is_list(type_: pa.DataType) -> bool:

@@ -8,7 +8,8 @@
     videos/            MP4; likewise, for each camera
 
 These are versions v2.0, v2.1 and v3.0 of github.com/huggingface/lerobot, as
-LeRobot 0.3.3 and 0.4.4 write them. They are read without LeRobot and torch.
+LeRobot 0.3.3, 0.4.4 and 0.6.1 write them. They are read without LeRobot and
+torch.
 """
 
 import json
@@ -31,6 +32,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import arrow_columns
 from rlds2reverb.datasets import columns as columns_lib
+from rlds2reverb.datasets import depth_maps
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import python_episodes
@@ -71,6 +73,8 @@ def load_lerobot(
     is_terminal: Optional[str] = None,
     cameras: Optional[Sequence[str]] = None,
     decode_videos: bool = True,
+    depth_unit: str = depth_maps.MILLIMETRES,
+    leave_out: Sequence[str] = (),
 ) -> tf.data.Dataset:
   """Reads the episodes of a LeRobot data set, v2.0, v2.1 or v3.0.
 
@@ -92,6 +96,8 @@ def load_lerobot(
     decode_videos: whether the frames of videos are decoded. All frames of an
       episode are then in memory. Otherwise a frame is a reference, a string
       such as `/data/file-000.mp4#t=1.5`, for `transforms.decode_video_frames`.
+    depth_unit: the unit of depth maps, `"mm"` or `"m"`.
+    leave_out: other features that are not read.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
@@ -105,7 +111,8 @@ def load_lerobot(
 
   Raises:
     ValueError: if there is no such data set, if it is of another version, if it
-      has no such feature, or if a file is not there or is damaged.
+      has no such feature, if a file is not there or is damaged, or if the
+      pixels of a video are neither an image nor depth.
     ImportError: if there are videos to decode, but PyAV is not installed.
     InvalidArgumentError: while iterating, if an episode has not as many frames
       as its metadata says, or if a video has no frame at a timestamp.
@@ -120,6 +127,10 @@ def load_lerobot(
     paths_lib.check_list('cameras', cameras)
     for camera in cameras:
       _check_feature(directory, camera, videos, 'feature with videos')
+  checks.check_choice('depth_unit', depth_unit, depth_maps.UNITS)
+  paths_lib.check_list('leave_out', leave_out)
+  for name in leave_out:
+    _check_feature(directory, name, features, 'feature')
   if is_terminal is not None:
     _check_feature(directory, is_terminal, features, 'feature')
   if version.startswith('v3.'):
@@ -136,8 +147,14 @@ def load_lerobot(
       name
       for name in features
       if name != _EPISODE_INDEX
+      and name not in leave_out
       and not (name in videos and cameras is not None and name not in cameras)
   ]
+  codes = {
+      name: depth_maps.codes_of(features[name])
+      for name in videos
+      if depth_maps.is_depth(features[name])
+  }
   names = _names(directory, [*kept, *([_TASK] if tasks else [])])
 
   def read() -> python_episodes.Episodes:
@@ -154,13 +171,15 @@ def load_lerobot(
           numbers = frames[_TASK_INDEX].to_pylist()
           return np.array([tasks[number] for number in numbers], object)
         if name not in videos:
-          shape = features[name]['shape']
-          return arrow_columns.to_array(frames[name], shape, name)
+          return _read_column(frames[name], features[name], name, depth_unit)
         path, begin = episodes.videos[name][index]
         times = begin + frames[_TIMESTAMP].to_numpy().astype(np.float64)
-        if decode_videos:
-          return video_frames.VideoColumn(path, times, info['fps'])
-        return video_frames.to_references(path, times)
+        if not decode_videos:
+          return video_frames.to_references(path, times, codes.get(name))
+        depth = None
+        if name in codes:
+          depth = video_frames.DepthVideo(codes[name], depth_unit)
+        return video_frames.VideoColumn(path, times, info['fps'], depth)
 
       steps = tf.nest.map_structure(column, names)
       steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
@@ -199,12 +218,26 @@ def _check_feature(directory, name, names, what) -> None:
     )
 
 
+def _read_column(column, feature, name, depth_unit) -> np.ndarray:
+  """Returns the rows of a feature that is no video."""
+  if arrow_columns.is_json(column.type):
+    return arrow_columns.to_json(column)
+  rows = arrow_columns.to_array(column, feature['shape'], name)
+  is_depth = rows.dtype == object and depth_maps.is_depth(feature)
+  if is_depth and all(map(depth_maps.is_tiff, rows)):
+    stored_unit = (feature.get('info') or {}).get('depth_unit')
+    return np.stack(
+        [depth_maps.decode_tiff(row, stored_unit, depth_unit) for row in rows]
+    )
+  return rows
+
+
 def _names(directory: str, features: List[str]) -> Dict[str, Any]:
   """Returns the fields of a step; every leaf is the name of its feature."""
   by_path = {name.replace('.', '/'): name for name in features}
   found = {
       top: tf.nest.map_structure(by_path.get, columns_lib.below(top, by_path))
-      for top in {path.split('/')[0] for path in by_path}
+      for top in dict.fromkeys(path.split('/')[0] for path in by_path)
   }
   missing = [
       name for name in (rlds.OBSERVATION, rlds.ACTION) if name not in found

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import lerobot
 from rlds2reverb.transforms import images
+from rlds2reverb.transforms import videos
 from tests import golden
 
 _DATA = os.path.join(
@@ -172,6 +173,117 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
         steps['observation']['images']['top'][5], np.zeros((64, 64, 3))
     )
     self.assertFalse(episodes[0]['steps']['is_terminal'].any())
+
+  @parameterized.product(name=('depth_log', 'depth_linear'), unit=('mm', 'm'))
+  def test_depth_is_that_of_lerobot(self, name, unit):
+    with np.load(os.path.join(_path(name), 'expected.npz')) as arrays:
+      expected = {
+          # LeRobot has the channel before the rows.
+          camera: np.moveaxis(arrays[f'{camera}_{unit}'], 1, -1)
+          for camera in ('depth', 'near')
+      }
+    dataset = lerobot.load_lerobot(_path(name), depth_unit=unit)
+    whole = {'mm': tf.uint16, 'm': tf.float32}[unit]
+    # Images are kept as they are stored, if they are of that unit.
+    stored = whole if name == 'depth_log' else tf.float32
+    spec = dataset.element_spec['steps']['observation']['images']
+    self.assertEqual(spec['depth'], tf.TensorSpec([None, 24, 32, 1], whole))
+    self.assertEqual(spec['near'], tf.TensorSpec([None, 24, 32, 1], stored))
+    self.assertEqual(spec['top'], tf.TensorSpec([None, 24, 32, 3], tf.uint8))
+    episodes = list(dataset.as_numpy_iterator())
+    self.assertEqual([len(e['steps']['action']) for e in episodes], [4, 3])
+    for camera, depths in expected.items():
+      found = np.concatenate(
+          [e['steps']['observation']['images'][camera] for e in episodes]
+      )
+      if unit == 'mm':
+        self.assertAllEqual(found, depths)
+      else:
+        self.assertAllClose(found, depths, rtol=1e-6, atol=1e-6)
+    # The frames differ, and cover what was recorded.
+    means = expected['depth'].mean(axis=(1, 2, 3))
+    self.assertTrue((np.diff(means[:4]) > 0).all())
+
+  @parameterized.parameters('mm', 'm')
+  def test_references_to_depth(self, unit):
+    path = _path('depth_log')
+    decoded, referred = (
+        _read(path, decode_videos=decode, depth_unit=unit)[1]['steps']
+        for decode in (True, False)
+    )
+    references = referred['observation']['images']['depth']
+    self.assertIn(b'&depth=0.01,10.0,3.5,1.0', references[0])
+    found = videos.decode_video_frames(
+        {'depth': references}, ['depth'], size=(24, 32), depth_unit=unit
+    )['depth']
+    self.assertAllEqual(found, decoded['observation']['images']['depth'])
+    with self.assertRaisesRegex(ValueError, 'of depth, but depth_unit is'):
+      videos.decode_video_frames(
+          {'depth': references}, ['depth'], size=(24, 32)
+      )
+
+  def test_language(self):
+    episodes = _read(_path('depth_log'), cameras=[])
+    rows = [
+        [json.loads(row) for row in e['steps'][f'language_{kind}']]
+        for e in episodes
+        for kind in ('persistent', 'events')
+    ]
+    self.assertEqual(
+        [[one['content'] for one in row] for row in rows[0]],
+        [['reach für den Griff', 'pull']] * 4,
+    )
+    self.assertEqual([len(row) for row in rows[1]], [0, 1, 0, 0])
+    (call,) = rows[1][1][0]['tool_calls']
+    self.assertEqual(call['function']['arguments'], {'text': 'On it.'})
+    self.assertEqual(rows[2], [[]] * 3)
+    self.assertEqual(rows[3], [[]] * 3)
+
+  def test_features_left_out(self):
+    spec = lerobot.load_lerobot(
+        _path('v3.0'),
+        cameras=[],
+        leave_out=['observation.sketch', 'next.reward', 'timestamp'],
+    ).element_spec['steps']
+    # The keys are in the order of the features, those made here at the end.
+    self.assertEqual(
+        list(spec),
+        [
+            *('observation', 'action', 'next', 'frame_index', 'index'),
+            *('task_index', 'task', 'reward'),
+            *('is_first', 'is_last', 'is_terminal', 'discount'),
+        ],
+    )
+    self.assertEqual(list(spec['observation']), ['state', 'grid'])
+    with self.assertRaisesRegex(ValueError, "no feature 'time'"):
+      lerobot.load_lerobot(_path('v3.0'), leave_out=['time'])
+
+  def test_depth_that_is_not_said_to_be(self):
+    path = self._copy('depth_log')
+    depth = 'observation.images.depth'
+    self._change_info(path, lambda info: info['features'][depth].pop('info'))
+    with self.assertRaisesRegex(
+        ValueError, '1 channels of 12 bits .gray12le.*is_depth_map'
+    ):
+      lerobot.load_lerobot(path)
+    path = self._copy('depth_log')
+    self._change_info(
+        path,
+        lambda info: info['features']['observation.images.top']['info'].update(
+            is_depth_map=True
+        ),
+    )
+    with self.assertRaisesRegex(ValueError, 'must be gray12le, but is yuv420p'):
+      lerobot.load_lerobot(path)
+    path = self._copy('depth_log')
+    self._change_info(
+        path,
+        lambda info: info['features'][depth]['info'].update(
+            {'video.shift': -0.01}
+        ),
+    )
+    with self.assertRaisesRegex(ValueError, 'must be positive'):
+      lerobot.load_lerobot(path)
 
   def _copy(self, version='v2.1'):
     path = os.path.join(self.create_tempdir().full_path, 'copy')
