@@ -170,6 +170,7 @@ def describe_checkpoint(
       == trajectory.Trajectory._fields
   ]
   if not with_frames:
+    records.read_index(directory)
     return description_lib.Description(source=directory, tables=described)
   name = max(with_frames, key=lambda name: records.num_items(tables[name]))
   episodes = checkpoint_episodes.read_checkpoint_episodes(directory, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from typing import Any, Dict, Optional, Union
@@ -82,7 +81,9 @@ def open_replay_buffer(
     The replay buffer.
 
   Raises:
-    FileNotFoundError: if there is no such data.
+    FileNotFoundError: if there is no such data, or if it is a checkpoint that
+      is not whole.
+    CheckpointError: if a checkpoint is damaged.
     ConnectionError: if there is no answer from the server.
     ValueError: if arguments do not go together, if the server has no such
       table, or if an argument or the data is not valid.
@@ -120,7 +121,7 @@ def open_replay_buffer(
   if not isinstance(data, tf.data.Dataset):
     expanded = files.expand(data)
     folder = expanded if files.is_folder(expanded) else None
-  if folder and files.exists(os.path.join(folder, records.DONE)):
+  if folder and records.is_checkpoint(folder):
     if reverb_server:
       if kwargs or reverb_table is not None:
         raise ValueError(

@@ -5,10 +5,10 @@ and where it starts there. Items refer to chunks, and so tell which column of a
 table each of a chunk's tensors is. The frames that no item refers to, such as
 an episode too short for one, are not in a checkpoint.
 
-The files are read three times: the items, the places of the chunks, and the
-chunks. An episode comes out when its last chunk was read. So if the chunks are
-in the order of the episodes, as `write_reverb_checkpoint` writes them, only a
-few episodes are in memory at a time. A server writes them in no order: then
+The items are read once, and the chunks twice: for their places, and for what
+they hold. An episode comes out when its last chunk was read. So if the chunks
+are in the order of the episodes, as `write_reverb_checkpoint` writes them, only
+a few episodes are in memory at a time. A server writes them in no order: then
 most of the checkpoint is, though compressed.
 """
 
@@ -62,23 +62,22 @@ def read_checkpoint_episodes(
 
   Raises:
     FileNotFoundError: if `directory` is not a whole checkpoint.
-    CheckpointError: if a file is damaged; while iterating, too.
+    CheckpointError: if a file is damaged.
     ValueError: if there is no such table, or its frames are not trajectories.
   """
-  tables = records_lib.read_tables(directory)
-  if table_name not in tables:
-    raise ValueError(
-        f'The checkpoint {directory} has no table {table_name!r}, only'
-        f' {sorted(tables)}.'
-    )
-  signature = signature_of(tables[table_name])
+  index = records_lib.read_index(directory, columns_of=table_name)
+  signature = signature_of(index.tables[table_name])
   if getattr(signature, '_fields', ()) != trajectory.Trajectory._fields:
     raise ValueError(
         f'The signature of table {table_name!r} is not of trajectories:'
         f' {signature}.'
     )
-  columns = _columns_of_chunks(directory, table_name)
-  episodes = _episodes_of_chunks(directory, columns)
+  columns = index.columns
+  episodes = {
+      key: episode
+      for key, episode in zip(index.chunks.tolist(), index.episodes.tolist())
+      if key in columns
+  }
   counts = collections.Counter(episodes.values())
 
   def generate():
@@ -117,71 +116,6 @@ def read_checkpoint_episodes(
   return tf.data.Dataset.from_generator(
       generate, output_signature={rlds.STEPS: spec}
   )
-
-
-def _columns_of_chunks(directory: str, table_name: str) -> _Columns:
-  """Reads the items, and returns the columns of each chunk they refer to."""
-  columns = collections.defaultdict(set)
-
-  def parse(records):
-    (tables, trajectories), _ = records_lib.decode(
-        records,
-        messages.PrioritizedItem,
-        table=tf.string,
-        flat_trajectory=tf.string,
-    )
-    is_in = tf.equal(tables[:, 0], table_name)
-    trajectories = tf.boolean_mask(trajectories[:, 0], is_in)
-    (parts,), counts = records_lib.decode(
-        trajectories, messages.FlatTrajectory, columns=tf.string
-    )
-    places = tf.where(tf.sequence_mask(counts[:, 0]))[:, 1]
-    parts = tf.boolean_mask(parts, tf.sequence_mask(counts[:, 0]))
-    (slices,), counts = records_lib.decode(
-        parts, messages.Column, chunk_slices=tf.string
-    )
-    is_slice = tf.sequence_mask(counts[:, 0])
-    places = tf.repeat(places, counts[:, 0])
-    (keys, indices), _ = records_lib.decode(
-        tf.boolean_mask(slices, is_slice),
-        messages.ChunkSlice,
-        chunk_key=tf.uint64,
-        index=tf.int32,
-    )
-    return keys[:, 0], places, indices[:, 0]
-
-  for keys, places, indices in records_lib.read_parsed(
-      directory, records_lib.ITEMS, parse
-  ):
-    rows = np.stack([keys.astype(np.int64), places, indices], axis=1)
-    for key, place, index in np.unique(rows, axis=0).tolist():
-      columns[key % 2**64].add((place, index))
-  return columns
-
-
-def _episodes_of_chunks(directory: str, columns: _Columns) -> Dict[int, int]:
-  """Returns the key of the episode of each chunk that has a column."""
-
-  def parse(records):
-    (keys, ranges), _ = records_lib.decode(
-        records,
-        messages.ChunkData,
-        chunk_key=tf.uint64,
-        sequence_range=tf.string,
-    )
-    (episodes,), _ = records_lib.decode(
-        ranges[:, 0], messages.SequenceRange, episode_id=tf.uint64
-    )
-    return keys[:, 0], episodes[:, 0]
-
-  return {
-      key: episode
-      for keys, episodes in records_lib.read_parsed(
-          directory, records_lib.CHUNKS, parse
-      )
-      for key, episode in zip(keys.tolist(), episodes.tolist())
-      if key in columns
-  }
 
 
 def _assemble(

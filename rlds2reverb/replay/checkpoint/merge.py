@@ -54,18 +54,25 @@ def merge_reverb_checkpoints(
     raise ValueError('There must be a checkpoint to merge.')
   directory = files.expand(directory)
   folders = [files.expand(path) for path in directories]
-  tables = [records_lib.read_tables(path) for path in folders]
+  indices = [records_lib.read_index(path) for path in folders]
+  tables = [index.tables for index in indices]
   if overwrite and files.names_in(directory):
     records_lib.read_tables(directory)  # Nothing but a checkpoint is replaced.
   for path, others in zip(folders[1:], tables[1:]):
     _check_same_tables(folders[0], tables[0], path, others)
   names = list(tables[0])
   with new_checkpoint.new_checkpoint(directory, replace=overwrite) as path:
-    keys = [
-        records_lib.read_keys(each, {name: others[name] for name in names})
-        for each, others in zip(folders, tables)
-    ]
-    chunks, items, of_tables = map(np.concatenate, zip(*keys))
+    chunks = np.concatenate([index.chunks for index in indices])
+    items = np.concatenate([index.items for index in indices])
+    # Every checkpoint has the tables in an order of its own.
+    of_tables = np.concatenate(
+        [
+            np.array([names.index(name) for name in index.tables])[
+                index.item_tables
+            ]
+            for index in indices
+        ]
+    )
     _copy_records(
         folders,
         records_lib.CHUNKS,

@@ -4,16 +4,30 @@ A checkpoint is a directory that a Reverb server can start from. It holds three
 files of records, `tables.tfrecord`, `items.tfrecord` and `chunks.tfrecord`, and
 an empty file `DONE`, which says that the checkpoint is whole.
 
-A file that was cut at the end of a record cannot be told from a shorter file.
-For this reason the number of items is compared with the number that the tables
-say, and the chunks that items refer to are looked up among the chunks.
+Each record and each file has a checksum. But a file that was cut at the end of
+a record cannot be told from a shorter file. For this reason `read_index`, which
+all that opens a checkpoint calls first, compares the items with the numbers in
+the tables, and looks up every chunk that an item refers to. A server that reads
+a checkpoint itself is compared with these numbers, too.
 """
 
+import collections
 import functools
 import os
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+)
 
 from google.protobuf import descriptor_pb2
+from google.protobuf import message
 import numpy as np
 import tensorflow as tf
 
@@ -34,19 +48,44 @@ class CheckpointError(RuntimeError):
   """An error that says that the files of a checkpoint are damaged."""
 
 
-class Keys(NamedTuple):
-  """The keys of a checkpoint's records, in the order of the records.
+class Index(NamedTuple):
+  """What a checkpoint consists of, in the order of its records.
 
   Attributes:
+    tables: the tables, by their names.
     chunks: the keys of the chunks, uint64 `[K]`.
+    episodes: the key of the episode of each chunk, uint64 `[K]`.
     items: the keys of the items, uint64 `[N]`.
-    tables: the index of the table of each item, int64 `[N]`; -1 for a table
-      that the checkpoint does not have.
+    item_tables: the index of the table of each item, int64 `[N]`.
+    columns: see `read_index`.
   """
 
+  tables: Dict[str, messages.PriorityTableCheckpoint]
   chunks: np.ndarray
+  episodes: np.ndarray
   items: np.ndarray
-  tables: np.ndarray
+  item_tables: np.ndarray
+  columns: Dict[int, Set[Tuple[int, int]]]
+
+
+class Items(NamedTuple):
+  """Items that were parsed, and the slices of chunks that they refer to.
+
+  Attributes:
+    keys: the keys of the items, uint64 `[N]`.
+    tables: the names of their tables, strings `[N]`.
+    owners: the index of the item of each slice, int64 `[S]`.
+    columns: the index of the column that each slice is of, int64 `[S]`.
+    chunks: the key of the chunk of each slice, uint64 `[S]`.
+    tensors: the index of its tensor in that chunk, int32 `[S]`.
+  """
+
+  keys: Any
+  tables: Any
+  owners: Any
+  columns: Any
+  chunks: Any
+  tensors: Any
 
 
 def read(directory: str, file: str) -> Iterator[List[bytes]]:
@@ -57,6 +96,14 @@ def read(directory: str, file: str) -> Iterator[List[bytes]]:
   """
   for batch in read_parsed(directory, file, lambda records: records):
     yield batch.tolist()
+
+
+def is_checkpoint(directory: str) -> bool:
+  """Returns whether a folder holds a checkpoint, or what is left of one."""
+  return any(
+      files.exists(os.path.join(directory, name))
+      for name in (DONE, TABLES, ITEMS, CHUNKS)
+  )
 
 
 def read_tables(
@@ -72,15 +119,18 @@ def read_tables(
     raise FileNotFoundError(
         f'{directory} is not a whole Reverb checkpoint: it has no {DONE}.'
     )
-  tables = [
-      messages.PriorityTableCheckpoint.FromString(record)
-      for (record,) in read(directory, TABLES)
-  ]
+  tables = {}
+  for (record,) in read(directory, TABLES):
+    try:
+      table = messages.PriorityTableCheckpoint.FromString(record)
+    except message.DecodeError as error:
+      raise _damaged(directory, f'{TABLES} cannot be read: {error}') from error
+    if table.table_name in tables:
+      raise _damaged(directory, f'{TABLES} has {table.table_name!r} twice')
+    tables[table.table_name] = table
   if not tables:
-    raise CheckpointError(
-        f'The checkpoint {directory} is damaged: {TABLES} holds no table.'
-    )
-  return {table.table_name: table for table in tables}
+    raise _damaged(directory, f'{TABLES} holds no table')
+  return tables
 
 
 def num_items(table: messages.PriorityTableCheckpoint) -> int:
@@ -90,70 +140,98 @@ def num_items(table: messages.PriorityTableCheckpoint) -> int:
 
 
 def check_num_items(
-    directory: str,
-    table: messages.PriorityTableCheckpoint,
-    found: int,
+    directory: str, table: messages.PriorityTableCheckpoint, found: int
 ) -> None:
   """Raises a CheckpointError unless all items of a table were found.
 
   Args:
     directory: the checkpoint, for the message.
     table: the table, which says how many items it holds.
-    found: how many items were found.
+    found: how many different items were found.
   """
-  expected = num_items(table)
-  if found != expected:
-    raise CheckpointError(
-        f'The checkpoint {directory} is damaged: table {table.table_name!r} has'
-        f' {expected} items, but {found} of them, with their chunks, are in'
-        f' {ITEMS} and {CHUNKS}.'
+  if found != num_items(table):
+    raise _damaged(
+        directory,
+        f'table {table.table_name!r} has {num_items(table)} items, but {found}'
+        f' different ones, with their chunks, are in {ITEMS} and {CHUNKS}',
     )
 
 
-def read_keys(
-    directory: str, tables: Dict[str, messages.PriorityTableCheckpoint]
-) -> Keys:
-  """Reads the keys of a checkpoint.
+def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
+  """Reads what a checkpoint consists of, and checks that it is whole.
+
+  Every record is read, and with it its checksum. In memory are 16 bytes for
+  each chunk and each item.
 
   Args:
     directory: the checkpoint.
-    tables: its tables, as `read_tables` returns them.
+    columns_of: the name of a table, for which `columns` is filled. It holds,
+      for the key of each chunk that its items refer to, pairs of the index of a
+      column of the table and the index of the tensor of the chunk that it is.
 
   Raises:
-    CheckpointError: if a file is damaged, if there are not as many items as the
-      tables say, or if a chunk is missing that an item refers to.
+    FileNotFoundError: if `directory` is not a whole checkpoint.
+    CheckpointError: if a file is missing or damaged, if there are not as many
+      items as the tables say, if one is there twice, or if a chunk is missing
+      that an item refers to.
+    ValueError: if there is no table `columns_of`.
   """
-  chunks = [np.zeros(0, np.uint64)]
-  for batch in read_parsed(directory, CHUNKS, keys_of_chunks):
-    chunks.append(batch)
-  chunks = np.concatenate(chunks)
+  tables = read_tables(directory)
+  if columns_of is not None and columns_of not in tables:
+    raise ValueError(
+        f'The checkpoint {directory} has no table {columns_of!r}, only'
+        f' {sorted(tables)}.'
+    )
+  chunks, episodes = _joined(
+      read_parsed(directory, CHUNKS, parse_chunks), np.uint64, np.uint64
+  )
   in_order = np.sort(chunks)
-  num_missing = 0
+  if np.any(in_order[1:] == in_order[:-1]):
+    raise _damaged(directory, f'{CHUNKS} holds a chunk twice')
   indices = {name.encode(): index for index, name in enumerate(tables)}
-  items, of_tables = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-  for keys, names, chunk_keys in read_parsed(directory, ITEMS, parse_items):
-    items.append(keys)
-    of_tables.append(np.array([indices.get(name, -1) for name in names]))
-    ends = np.searchsorted(in_order, chunk_keys, 'right')
-    num_missing += np.count_nonzero(
-        ends == np.searchsorted(in_order, chunk_keys)
-    )
-  keys = Keys(chunks, np.concatenate(items), np.concatenate(of_tables))
+  columns = collections.defaultdict(set)
+
+  def check(batch: Items):
+    ends = np.searchsorted(in_order, batch.chunks, 'right')
+    if np.any(ends == np.searchsorted(in_order, batch.chunks)):
+      raise _damaged(
+          directory, f'chunks that its items refer to are not in {CHUNKS}'
+      )
+    of_tables = np.array([indices.get(name, -1) for name in batch.tables])
+    if np.any(of_tables < 0):
+      raise _damaged(
+          directory, f'{ITEMS} holds items of a table that is not in {TABLES}'
+      )
+    if columns_of is not None:
+      is_in = (batch.tables == columns_of.encode())[batch.owners]
+      rows = np.stack(
+          [batch.chunks.astype(np.int64), batch.columns, batch.tensors], axis=1
+      )
+      for key, column, tensor in np.unique(rows[is_in], axis=0).tolist():
+        columns[key % 2**64].add((column, tensor))
+    return batch.keys, of_tables
+
+  items, item_tables = _joined(
+      map(check, read_parsed(directory, ITEMS, parse_items)),
+      np.uint64,
+      np.int64,
+  )
   for index, table in enumerate(tables.values()):
-    check_num_items(
-        directory, table, int(np.count_nonzero(keys.tables == index))
-    )
-  if np.any(keys.tables < 0):
-    raise CheckpointError(
-        f'The checkpoint {directory} is damaged: {ITEMS} holds items of a table'
-        f' that is not in {TABLES}.'
-    )
-  if num_missing:
-    raise CheckpointError(
-        f'The checkpoint {directory} is damaged: chunks that its items refer to'
-        f' are not in {CHUNKS}.'
-    )
-  return keys
+    found = np.unique(items[item_tables == index])
+    check_num_items(directory, table, len(found))
+  if len(items) != sum(map(num_items, tables.values())):
+    raise _damaged(directory, f'{ITEMS} holds an item twice')
+  return Index(tables, chunks, episodes, items, item_tables, dict(columns))
+
+
+def _damaged(directory: str, what: str) -> CheckpointError:
+  return CheckpointError(f'The checkpoint {directory} is damaged: {what}.')
+
+
+def _joined(batches, *dtypes) -> List[np.ndarray]:
+  """Joins batches of several arrays; none have the dtypes that are given."""
+  empty = tuple(np.zeros(0, dtype) for dtype in dtypes)
+  return [np.concatenate(parts) for parts in zip(empty, *batches)]
 
 
 def read_parsed(
@@ -192,20 +270,22 @@ def read_parsed(
     yield batch
 
 
-def keys_of_chunks(records: tf.Tensor) -> tf.Tensor:
-  (keys,), _ = decode(records, messages.ChunkData, chunk_key=tf.uint64)
-  return keys[:, 0]
+def parse_chunks(records: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+  """Returns the keys of `ChunkData`s and of their episodes, uint64 `[N]`."""
+  (keys, ranges), _ = decode(
+      records,
+      messages.ChunkData,
+      chunk_key=tf.uint64,
+      sequence_range=tf.string,
+  )
+  (episodes,), _ = decode(
+      ranges[:, 0], messages.SequenceRange, episode_id=tf.uint64
+  )
+  return keys[:, 0], episodes[:, 0]
 
 
-def parse_items(
-    records: tf.Tensor,
-) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Parses `PrioritizedItem`s.
-
-  Returns:
-    The keys of the items and the names of their tables, `[N]`, and the keys of
-    the chunks that they refer to, `[K]`.
-  """
+def parse_items(records: tf.Tensor) -> Items:
+  """Parses `PrioritizedItem`s, strings `[N]`."""
   (keys, tables, trajectories), _ = decode(
       records,
       messages.PrioritizedItem,
@@ -216,21 +296,38 @@ def parse_items(
   (columns,), counts = decode(
       trajectories[:, 0], messages.FlatTrajectory, columns=tf.string
   )
-  columns = tf.boolean_mask(columns, tf.sequence_mask(counts[:, 0]))
-  (slices,), counts = decode(columns, messages.Column, chunk_slices=tf.string)
-  slices = tf.boolean_mask(slices, tf.sequence_mask(counts[:, 0]))
-  (chunk_keys,), _ = decode(slices, messages.ChunkSlice, chunk_key=tf.uint64)
-  return keys[:, 0], tables[:, 0], tf.unique(chunk_keys[:, 0])[0]
+  is_column = tf.sequence_mask(counts[:, 0])
+  owners, places = tf.unstack(tf.where(is_column), axis=1)
+  (slices,), counts = decode(
+      tf.boolean_mask(columns, is_column),
+      messages.Column,
+      chunk_slices=tf.string,
+  )
+  is_slice = tf.sequence_mask(counts[:, 0])
+  (chunks, tensors), _ = decode(
+      tf.boolean_mask(slices, is_slice),
+      messages.ChunkSlice,
+      chunk_key=tf.uint64,
+      index=tf.int32,
+  )
+  return Items(
+      keys[:, 0],
+      tables[:, 0],
+      tf.repeat(owners, counts[:, 0]),
+      tf.repeat(places, counts[:, 0]),
+      chunks[:, 0],
+      tensors[:, 0],
+  )
 
 
 def decode(
-    records: tf.Tensor, message: Any, **fields: tf.DType
+    records: tf.Tensor, kind: Any, **fields: tf.DType
 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """Returns the fields of messages, and how often each field occurs.
 
   Args:
     records: the messages, strings `[N]`.
-    message: the class of the messages.
+    kind: the class of the messages.
     **fields: the dtypes of the `F` fields to decode, by their names.
 
   Returns:
@@ -239,7 +336,7 @@ def decode(
   # TensorFlow does not decode nothing at all, so an empty message comes last.
   counts, values = tf.io.decode_proto(
       tf.concat([records, ['']], 0),
-      message.DESCRIPTOR.full_name,
+      kind.DESCRIPTOR.full_name,
       list(fields),
       list(fields.values()),
       _descriptors(),

@@ -58,24 +58,9 @@ def restore_reverb_server(
   directory = files.expand_local(directory, 'The checkpoint')
   if checkpoint_root is not None:
     checkpoint_root = files.expand_local(checkpoint_root, 'checkpoint_root')
-  described = records_lib.read_tables(directory)
-  # The server takes the names from here, and all else from the checkpoint.
-  tables = [
-      reverb.Table(
-          name,
-          sampler=reverb.selectors.Uniform(),
-          remover=reverb.selectors.Fifo(),
-          max_size=table.max_size,
-          rate_limiter=reverb.rate_limiters.MinSize(1),
-      )
-      for name, table in described.items()
-  ]
   if port is not None:
     check_port(port)
-  is_temporary = checkpoint_root is None
-  if is_temporary:
-    checkpoint_root = tempfile.mkdtemp()
-  else:
+  if checkpoint_root is not None:
     newest = newest_checkpoint(checkpoint_root)
     is_newest = newest is not None and os.path.samefile(newest, directory)
     if not is_newest and os.path.realpath(directory).startswith(
@@ -85,23 +70,13 @@ def restore_reverb_server(
           f'checkpoint_root {checkpoint_root} holds {directory}, and Reverb'
           ' removes old checkpoints from its root. Choose another root.'
       )
-    if newest is not None:
-      directory = newest
-      described = records_lib.read_tables(directory)
+    directory = newest or directory
+  tables = records_lib.read_tables(directory)
+  is_temporary = checkpoint_root is None
+  if is_temporary:
+    checkpoint_root = tempfile.mkdtemp()
   try:
-    try:
-      server = reverb.Server(
-          tables,
-          port,
-          reverb.checkpointers.DefaultCheckpointer(
-              checkpoint_root, fallback_checkpoint_path=directory
-          ),
-      )
-    except RuntimeError as error:
-      raise records_lib.CheckpointError(
-          f'The checkpoint {directory} is damaged, or of other tables: {error}'
-      ) from error
-    _check_whole(server, directory, described)
+    server = _start(directory, tables, port, checkpoint_root)
   except BaseException:
     if is_temporary:
       shutil.rmtree(checkpoint_root, ignore_errors=True)
@@ -188,18 +163,42 @@ def newest_checkpoint(root: str) -> Optional[str]:
   return os.path.join(root, names[-1]) if names else None
 
 
-def _check_whole(server, directory, tables) -> None:
-  """Stops a server that does not hold what its checkpoint says."""
+def _start(directory, tables, port, checkpoint_root) -> reverb.Server:
+  """Starts a server, and checks that it holds what its checkpoint says."""
+  try:
+    server = reverb.Server(
+        [
+            # All but the name comes from the checkpoint.
+            reverb.Table(
+                name,
+                sampler=reverb.selectors.Uniform(),
+                remover=reverb.selectors.Fifo(),
+                max_size=table.max_size,
+                rate_limiter=reverb.rate_limiters.MinSize(1),
+            )
+            for name, table in tables.items()
+        ],
+        port,
+        reverb.checkpointers.DefaultCheckpointer(
+            checkpoint_root, fallback_checkpoint_path=directory
+        ),
+    )
+  except RuntimeError as error:
+    raise records_lib.CheckpointError(
+        f'The checkpoint {directory} is damaged, or of other tables: {error}'
+    ) from error
   try:
     infos = tables_lib.table_infos(
         server.localhost_client(), list(tables), _TIMEOUT_SECONDS
     )
+    # A server reads every record, with its checksum, as `read_index` does. But
+    # it silently leaves out items that are there twice or lack a chunk.
     for name, table in tables.items():
-      # A server silently leaves out items whose chunks are missing.
       records_lib.check_num_items(directory, table, infos[name].current_size)
   except BaseException:
     server.stop()
     raise
+  return server
 
 
 def _server_arguments(server) -> Dict[str, Any]:

@@ -47,16 +47,13 @@ def split_reverb_checkpoint(
   if not directories:
     raise ValueError('There must be a directory for a part of the checkpoint.')
   directory = files.expand(directory)
-  tables = records_lib.read_tables(directory)
+  tables = records_lib.read_index(directory).tables
   with contextlib.ExitStack() as stack:
     paths = [
         stack.enter_context(new_checkpoint.new_checkpoint(files.expand(each)))
         for each in directories
     ]
     counts, chunk_keys = _split_items(directory, tables, paths)
-    for name, table in tables.items():
-      found = sum(count[name] for count in counts)
-      records_lib.check_num_items(directory, table, found)
     _split_chunks(directory, chunk_keys, paths)
     for path, count in zip(paths, counts):
       new_checkpoint.write_tables(
@@ -147,8 +144,8 @@ def _split_items(directory, tables, paths):
       for part in np.unique(part_of):
         records = batch[part_of == part]
         copies[part].write(records.tolist())
-        _, _, keys = records_lib.parse_items(tf.constant(records))
-        needed[part].append(keys.numpy())
+        keys = records_lib.parse_items(tf.constant(records)).chunks
+        needed[part].append(np.unique(keys.numpy()))
   return counts, [np.unique(np.concatenate(keys)) for keys in needed]
 
 
@@ -174,7 +171,8 @@ def _with_tables(records: tf.Tensor) -> Any:
 
 
 def _with_keys(records: tf.Tensor) -> Any:
-  return records, records_lib.keys_of_chunks(records)
+  keys, _ = records_lib.parse_chunks(records)
+  return records, keys
 
 
 def _share_of(table, num_items, num_parts):

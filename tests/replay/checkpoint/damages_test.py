@@ -1,0 +1,215 @@
+"""Tests that a damaged checkpoint is refused by whatever opens one."""
+
+import os
+import random
+import shutil
+
+from absl.testing import parameterized
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from rlds2reverb.jobs import describe
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import opening
+from rlds2reverb.replay.checkpoint import episodes as episodes_lib
+from rlds2reverb.replay.checkpoint import merge
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import split
+from tests import testing
+from tests.replay.checkpoint import checkpoints
+
+_TABLES = [checkpoints.PAIRS, items_lib.TableItems(checkpoints.OTHER, 5)]
+_ERRORS = (records.CheckpointError, FileNotFoundError)
+
+
+def _items_of(path):
+  """Returns what the items of a checkpoint hold, by table and key."""
+  server = serve.restore_reverb_server(path)
+  try:
+    client = server.localhost_client()
+    found = {}
+    for name, info in client.server_info().items():
+      items = found[name] = {}
+      while len(items) < info.current_size:
+        for sample in client.sample(name, 500, emit_timesteps=False):
+          items[int(np.ravel(sample.info.key)[0])] = [
+              leaf.tobytes() for leaf in sample.data
+          ]
+    return found
+  finally:
+    server.stop()
+
+
+def _frames_of(path):
+  buffer = opening.open_replay_buffer(path, table_name=testing.TABLE)
+  return [
+      leaf.numpy().tobytes() for leaf in tf.nest.flatten(buffer.gather_all())
+  ]
+
+
+def _served_size(path):
+  buffer = opening.open_replay_buffer(
+      path, table_name=testing.TABLE, reverb_server=True
+  )
+  return buffer.get_table_info().current_size
+
+
+def _episodes_of(path):
+  dataset = episodes_lib.read_checkpoint_episodes(path, testing.TABLE)
+  return [
+      [leaf.tobytes() for leaf in tf.nest.flatten(element)]
+      for element in dataset.as_numpy_iterator()
+  ]
+
+
+def _merged(path, folder):
+  merge.merge_reverb_checkpoints([path], folder)
+  return _items_of(folder)
+
+
+def _split(path, folder):
+  parts = [os.path.join(folder, name) for name in 'ab']
+  split.split_reverb_checkpoint(path, parts)
+  return list(map(_items_of, parts))
+
+
+# What opens a checkpoint: functions of its path, and of a folder that is new.
+_OPENERS = {
+    'open': lambda path, _: _frames_of(path),
+    'open with a server': lambda path, _: _served_size(path),
+    'restore': lambda path, _: _items_of(path),
+    'merge': _merged,
+    'split': _split,
+    'episodes': lambda path, _: _episodes_of(path),
+    'describe': lambda path, _: describe.describe_checkpoint(path).tables,
+}
+
+
+def _damage_bytes(rng, path):
+  """Damages the bytes of a file."""
+  with open(path, 'rb') as f:
+    content = bytearray(f.read())
+  kind = rng.randrange(5)
+  at = rng.randrange(len(content))
+  if kind == 0:
+    content[at] ^= 1 << rng.randrange(8)
+  elif kind == 1:
+    content[at : at + 16] = rng.randbytes(16)
+  elif kind == 2:
+    content = content[:at]
+  elif kind == 3:
+    del content[at : at + rng.randrange(1, 100)]
+  else:
+    content[at:at] = rng.randbytes(8)
+  with open(path, 'wb') as f:
+    f.write(content)
+
+
+def _damage_records(rng, directory, file):
+  """Damages a file whose every record stays whole."""
+  contents = checkpoints.records_of(directory, file)
+  kind = rng.randrange(5)
+  at = rng.randrange(len(contents))
+  if kind == 0:
+    del contents[at]
+  elif kind == 1:
+    contents = contents[:at]
+  elif kind == 2:
+    contents = contents[::2]
+  elif kind == 3:
+    contents.insert(at, rng.choice(contents))
+  else:
+    contents[at] = rng.choice(contents)
+  checkpoints.rewrite(directory, file, contents)
+
+
+def _damage(rng, directory):
+  file = rng.choice(checkpoints.FILES)
+  path = os.path.join(directory, file)
+  kind = rng.randrange(12)
+  if kind == 0:
+    os.remove(path)
+  elif kind == 1:
+    os.remove(os.path.join(directory, records.DONE))
+  elif kind == 2:
+    others = [other for other in checkpoints.FILES if other != file]
+    shutil.copy(os.path.join(directory, rng.choice(others)), path)
+  elif kind < 8:
+    _damage_bytes(rng, path)
+  else:
+    _damage_records(rng, directory, file)
+
+
+class DamagesTest(checkpoints.CheckpointTestCase):
+
+  def intact(self, own):
+    path = self.write(checkpoints.episodes([30, 70, 3, 12]), _TABLES)
+    return path if own else self.serve(path).checkpoint()
+
+  def check(self, path, opener, expected, copy):
+    folder = self.new()
+    try:
+      found = _OPENERS[opener](copy, folder)
+    except _ERRORS as error:
+      self.assertIn(copy, str(error))
+      self.assertFalse(os.path.exists(os.path.join(folder, 'a')))
+      return False
+    self.assertEqual(found, expected[opener])
+    return True
+
+  def check_damages(self, own, seeds, openers_of):
+    path = self.intact(own)
+    expected = {
+        name: opener(path, self.new()) for name, opener in _OPENERS.items()
+    }
+    refused = 0
+    for seed in seeds:
+      rng = random.Random(seed)
+      copy = self.copy(path)
+      _damage(rng, copy)
+      for opener in openers_of(seed):
+        with self.subTest(seed=seed, opener=opener):
+          refused += not self.check(path, opener, expected, copy)
+    return refused
+
+  @parameterized.parameters(True, False)
+  def test_random_damages(self, own):
+    names = list(_OPENERS)
+    refused = self.check_damages(
+        own, range(14), lambda seed: [names[seed % len(names)]]
+    )
+    self.assertGreater(refused, 7)
+
+  @parameterized.parameters(True, False)
+  @pytest.mark.long
+  def test_many_random_damages(self, own):
+    refused = self.check_damages(own, range(100), lambda _: list(_OPENERS))
+    self.assertGreater(refused, 50 * len(_OPENERS))
+
+  @parameterized.parameters(
+      ('tables.tfrecord', slice(1), 'items of a table that is not in'),
+      ('items.tfrecord', slice(1, None), 'has .* items, but'),
+      ('items.tfrecord', slice(-1), 'has .* items, but'),
+      ('items.tfrecord', slice(None, None, 2), 'has .* items, but'),
+      ('chunks.tfrecord', slice(1), 'chunks that its items refer to'),
+  )
+  def test_records_that_are_missing(self, file, left, sentence):
+    path = self.intact(own=True)
+    contents = checkpoints.records_of(path, file)
+    checkpoints.rewrite(path, file, contents[left])
+    for name in 'open', 'episodes', 'merge', 'split':
+      with self.assertRaisesRegex(records.CheckpointError, sentence):
+        _OPENERS[name](path, self.new())
+
+  def test_what_is_left_of_one(self):
+    path = self.intact(own=True)
+    os.remove(os.path.join(path, records.DONE))
+    for server in True, False:
+      with self.assertRaisesRegex(FileNotFoundError, 'it has no DONE'):
+        opening.open_replay_buffer(path, reverb_server=server)
+
+
+if __name__ == '__main__':
+  tf.test.main()
