@@ -99,7 +99,10 @@ def _chop(steps: Dict[str, Any]) -> windows.ChoppedSequences:
 
 def _r2d2(steps: Dict[str, Any]) -> windows.Chunks:
   rows = windows.n_step_transitions(steps, _N_STEP, _GAMMA)
-  return windows.unroll(rows, _LONGEST, stride_length=_LONGEST // 2)
+  return windows.unroll(
+      rows,
+      rlds2reverb.Windows(_LONGEST, stride=_LONGEST // 2, end='repeat_last'),
+  )
 
 
 def _num_chunks(rows: int, length: int, stride: int) -> int:
@@ -164,11 +167,11 @@ def _window_cases(
 
   return [
       _case(
-          f'windows of {length}: convert_rlds_to_sequence_batches',
+          f'windows of {length}: convert_rlds_to_sequences',
           stacked,
           _STEPS.value,
-          lambda episodes: rlds2reverb.convert_rlds_to_sequence_batches(
-              episodes, length
+          lambda episodes: rlds2reverb.convert_rlds_to_sequences(
+              episodes, rlds2reverb.Windows(length), batched=True
           ),
           rows,
           _READ_STACKED,
@@ -194,7 +197,10 @@ def _episode_cases(stacked: tf.data.Dataset) -> List[timing.Case]:
       case('transition_rows', windows.transition_rows, transitions),
       case(
           f'unroll: {_LONGEST}',
-          lambda steps: windows.unroll(steps, _LONGEST),
+          lambda steps: windows.unroll(
+              steps,
+              rlds2reverb.Windows(_LONGEST, stride=_LONGEST, end='repeat_last'),
+          ),
           chunks,
       ),
       case(

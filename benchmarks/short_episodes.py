@@ -142,8 +142,10 @@ def _blocks(part):
 
 def _pairs(part):
   return data.reading(
-      rlds2reverb.convert_rlds_to_sequence_batches(
-          part.load(), serving.SEQUENCE_LENGTH
+      rlds2reverb.convert_rlds_to_sequences(
+          part.load(),
+          rlds2reverb.Windows(serving.SEQUENCE_LENGTH),
+          batched=True,
       ),
       serving.num_items(part.steps, part.length),
   )

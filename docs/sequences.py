@@ -34,8 +34,7 @@ are its modules of these names.
 
 | need | function | a terminal's discount of 0 |
 |---|---|---|
-| frames for TF-Agents, in windows of one length | `convert_rlds_to_sequences` | on the frame of the last step; with `terminal_discount="transition"` also on the frame before it |
-| the same, many to an element, which is faster | `convert_rlds_to_sequence_batches` | the same |
+| frames for TF-Agents, in windows of one length | `convert_rlds_to_sequences`; with `batched=True` many to an element, which is faster | on the frame of the last step; with `terminal_discount="transition"` also on the frame before it |
 | chunks of one episode for recurrent agents, disjoint or overlapping, with stored state (R2D2) | `unroll`, then `split_burn_in` | on the last row; on rows that `"zero_pad"` adds, too |
 | the same for rows of many episodes at once, padded with zeros (RLlib) | `chop_into_sequences` | on the last row of each episode, and on padding |
 | batches of a number of transitions, across episodes or of whole ones (RLlib) | `convert_rlds_to_fragments` | on the last row of each episode, anywhere in a batch |
@@ -65,7 +64,8 @@ add or change columns give rows again: `n_step_transitions`, `reward_to_go`,
 ```
 def make_chunks(episode):
   rows = windows.n_step_transitions(episode['steps'], n_step=5, gamma=0.997)
-  return windows.unroll(rows, 80, stride_length=40, state='state')
+  return windows.unroll(
+      rows, r2r.Windows(80, stride=40, end='repeat_last'), state='state')
 
 chunks = data.map(make_chunks).unbatch().shuffle(10_000).batch(64)
 parts = chunks.map(lambda chunks: windows.split_burn_in(chunks, burn_in=40))
@@ -185,39 +185,37 @@ _SECTIONS = [
         'convert_rlds_to_sequences',
         'Makes windows of a fixed length on the frames of each episode. A frame'
         ' is a step: 0 is the step type of a first, 1 of a middle and 2 of a'
-        ' last one. There are six ways to end an episode. A line is a'
-        ' sequence.',
+        ' last one. Here are six of the ends that windows may have. A'
+        ' line is a sequence.',
         [
             _Example(
-                'r2r.convert_rlds_to_sequences(\n    data, 5, 2,'
-                f' end_of_episode="{end}", with_mask=True)',
+                'r2r.convert_rlds_to_sequences(\n    data,'
+                f' r2r.Windows(5, 2, "{end}"), with_mask=True)',
                 (*_SEQUENCE, ('1', 'mask')),
                 text,
             )
             for end, text in _SIX_ENDS.items()
-        ],
-    ),
-    _Section(
-        'convert_rlds_to_sequence_batches',
-        'Returns the same sequences, many an element. Here one element is one'
-        ' line, with two sequences or what is left.',
-        [
+        ]
+        + [
             _Example(
-                'r2r.convert_rlds_to_sequence_batches(\n    data, 2, 2,'
-                ' max_batch_size=2)',
+                'r2r.convert_rlds_to_sequences(\n    data, r2r.Windows(2, 2),'
+                ' batched=True, max_batch_size=2)',
                 ('observation', 'step_type'),
+                'With `batched` there are many an element. Here an element is a'
+                ' line, with two sequences or what is left.',
             )
         ],
     ),
     _Section(
         'unroll',
         'Cuts the transitions of one episode into chunks, one after the other.'
-        ' `end_of_episode` says what becomes of the rows left over. The initial'
+        ' The end of the windows says what becomes of the rows left over. The initial'
         ' state is that of the first row of a chunk, and zero where an episode'
         ' starts. A line is a chunk.',
         [
             _Example(
-                f'windows.unroll({steps}, 4, "{end}", state="state")',
+                f'windows.unroll(\n    {steps}, r2r.Windows(4, 4, "{end}"),'
+                ' state="state")',
                 _CHUNK,
                 text,
             )
@@ -227,7 +225,8 @@ _SECTIONS = [
         + [
             _Example(
                 'windows.unroll(\n    windows.n_step_transitions(A, 2,'
-                ' gamma=.5),\n    3, stride_length=2, state="state")',
+                ' gamma=.5),\n    r2r.Windows(3, 2, "repeat_last"),'
+                ' state="state")',
                 [
                     (f'columns/{field}', field)
                     for field in ('observation', 'reward', 'discount')
@@ -245,8 +244,8 @@ _SECTIONS = [
         ' rows here, with 2 rows of burn-in and targets 1 row ahead.',
         [
             _Example(
-                'windows.split_burn_in(\n    windows.unroll(A, 5), burn_in=2,'
-                ' n_step=1)',
+                'windows.split_burn_in(\n    windows.unroll(A, r2r.Windows(5)),'
+                ' burn_in=2, n_step=1)',
                 (
                     'burn_in_observation',
                     'main_observation',
@@ -763,7 +762,7 @@ _SECTIONS = [
         ' agent is true where it acts. A line is a chunk.',
         [
             _Example(
-                'agents.unroll_agents(AB, 2)',
+                'agents.unroll_agents(\n    AB, r2r.Windows(2, 2, "repeat_last"))',
                 [
                     (f'columns/{field}', field)
                     for field in (

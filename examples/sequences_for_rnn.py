@@ -10,6 +10,7 @@ It prints, for an episode with rewards of 1 to 6 that ends in a terminal step:
 
 import numpy as np
 
+import rlds2reverb
 from rlds2reverb import datasets
 from rlds2reverb import windows
 
@@ -17,7 +18,9 @@ from rlds2reverb import windows
 def make_chunks(episode):
   # The reward of 2 steps, and gamma squared, or 0 where the episode ends.
   rows = windows.n_step_transitions(episode['steps'], n_step=2, gamma=0.5)
-  return windows.unroll(rows, unroll_length=3)
+  return windows.unroll(
+      rows, rlds2reverb.Windows(3, stride=3, end='repeat_last')
+  )
 
 
 def main() -> None:

@@ -61,7 +61,6 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.replay import write_rlds_to_reverb
   from rlds2reverb.trajectories import ConversionReport
   from rlds2reverb.trajectories import ConversionRules
-  from rlds2reverb.trajectories import convert_rlds_to_sequence_batches
   from rlds2reverb.trajectories import convert_rlds_to_sequences
   from rlds2reverb.trajectories import convert_rlds_to_trajectories
   from rlds2reverb.trajectories import convert_rlds_to_trajectory_blocks

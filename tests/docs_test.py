@@ -30,7 +30,6 @@ class DocsTest(tf.test.TestCase):
     ]
     public += [
         'convert_rlds_to_sequences',
-        'convert_rlds_to_sequence_batches',
         'to_ted',
         'from_ted',
         'join_ted',

@@ -39,7 +39,9 @@ def _by_agent(steps):
 _STREAM = rlds2reverb.ConversionRules(validation='tf_agents')
 _STEP_FUNCTIONS = {
     'transition_rows': rlds2reverb.windows.transition_rows,
-    'unroll': lambda steps: rlds2reverb.windows.unroll(steps, 2),
+    'unroll': lambda steps: rlds2reverb.windows.unroll(
+        steps, rlds2reverb.Windows(2, stride=2, end='repeat_last')
+    ),
     'n_step': lambda steps: rlds2reverb.windows.n_step_transitions(steps, 2),
     'reward_to_go': rlds2reverb.windows.reward_to_go,
     'stack_observations': lambda steps: rlds2reverb.windows.stack_observations(
@@ -216,7 +218,7 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
   def test_sequences(self):
     data = golden.stacked([golden.COMPLETE, _SHORT_ACTION])
     sequences, error = golden.frames_and_error(
-        rlds2reverb.convert_rlds_to_sequences(data, 2)
+        rlds2reverb.convert_rlds_to_sequences(data, rlds2reverb.Windows(2))
     )
     self.assertLen(sequences, 3)
     self.assertIn(_SENTENCE, error.message)

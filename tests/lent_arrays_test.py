@@ -96,7 +96,11 @@ _FUNCTIONS = {
     'advantages': _of_steps(
         lambda s: rlds2reverb.windows.advantages(s, s['reward'], 0.5)
     ),
-    'unroll': _of_steps(lambda s: rlds2reverb.windows.unroll(s, 4, 'zero_pad')),
+    'unroll': _of_steps(
+        lambda s: rlds2reverb.windows.unroll(
+            s, rlds2reverb.Windows(4, stride=4, end='zero_pad')
+        )
+    ),
     'apply_views': _of_steps(
         lambda s: rlds2reverb.windows.apply_views(
             s, {'last': rlds2reverb.windows.ViewRequirement('reward', -1)}
@@ -148,7 +152,7 @@ _FUNCTIONS = {
         rules=rlds2reverb.ConversionRules(validation='tf_agents'),
     ).map(_double),
     'sequences': lambda d: rlds2reverb.convert_rlds_to_sequences(
-        d, 2, end_of_episode='tile'
+        d, rlds2reverb.Windows(2, end='tile')
     ).map(_double),
     'map_fields': lambda d: rlds2reverb.map_fields(
         d,
@@ -218,7 +222,9 @@ _FUNCTIONS = {
         lambda s: rlds2reverb.agents.stack_agents(s, team_reward='sum')
     ),
     'unroll_agents': _of_agents(
-        lambda s: rlds2reverb.agents.unroll_agents(s, 2)
+        lambda s: rlds2reverb.agents.unroll_agents(
+            s, rlds2reverb.Windows(2, stride=2, end='repeat_last')
+        )
     ),
     'agent_views': _of_agents(
         lambda s: rlds2reverb.windows.apply_views(

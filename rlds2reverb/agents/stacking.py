@@ -10,6 +10,7 @@ from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import presence as presence_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
@@ -103,8 +104,7 @@ def stack_agents(
 
 def unroll_agents(
     steps: Any,
-    unroll_length: int,
-    end_of_episode: str = 'repeat_last',
+    windows: windows_lib.Windows,
     *,
     agents: Optional[Sequence[Any]] = None,
     presence: str = layout.PRESENCE,
@@ -128,8 +128,7 @@ def unroll_agents(
 
   Args:
     steps: see `stack_agents`.
-    unroll_length: `L`; see `windows.unroll`, and for those that follow.
-    end_of_episode: what becomes of the rows left over.
+    windows: which chunks are cut; see `windows.unroll`.
     agents: see `stack_agents`.
     presence: see `stack_agents`.
     team_reward: see `stack_agents`; if the reward is of all agents it is kept.
@@ -165,13 +164,7 @@ def unroll_agents(
       tf.shape(is_there, tf.int64)[0],
   )
   rows = transitions.add_columns(rows, {NEXT_AGENT_MASK: following})
-  return unrolling.unroll(
-      rows,
-      unroll_length,
-      end_of_episode,
-      state=state,
-      time_major=time_major,
-  )
+  return unrolling.unroll(rows, windows, state=state, time_major=time_major)
 
 
 def _stack(field, values, mask) -> Any:

@@ -20,13 +20,9 @@ import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 
 FILLS = ('zeros', 'repeat')
-
-
-def window_index(starts: tf.Tensor, length: int) -> tf.Tensor:
-  """Returns the indices `[W, length]` of windows that start at `starts` [W]."""
-  return starts[:, tf.newaxis] + tf.range(length, dtype=starts.dtype)
 
 
 def is_inside(index: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
@@ -69,10 +65,12 @@ def take_windows(rows: Any, starts: tf.Tensor, length: int, stride: int) -> Any:
   last = tf.cast(num_rows(rows), tf.int32) - 1
   piece_length = _piece_length(length, stride)
   if piece_length == 1:
-    return take(rows, tf.minimum(window_index(starts, length), last))
+    index = windows_lib.window_index(starts, length)
+    return take(rows, tf.minimum(index, last))
   first = starts[0]
   heads = tf.range(first, tf.minimum(starts[-1] + length, last + 1))
-  pieces = take(rows, tf.minimum(window_index(heads, piece_length), last))
+  index = windows_lib.window_index(heads, piece_length)
+  pieces = take(rows, tf.minimum(index, last))
   index = (starts - first)[:, tf.newaxis] + tf.range(0, length, piece_length)
   # The last piece that may be asked for is the last row, repeated.
   index = tf.minimum(index, tf.size(heads) - 1)

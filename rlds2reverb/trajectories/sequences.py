@@ -1,7 +1,6 @@
 """Converts RLDS episodes to sequences: windows of frames, of one length."""
 
-import functools
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
@@ -9,9 +8,9 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import ends as ends_lib
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -19,20 +18,17 @@ from rlds2reverb.trajectories import specs
 
 _BATCH_BYTES = 8 << 20
 
-_End = ends_lib.EndOfEpisode
-
 
 class _Held(NamedTuple):
   """Frames of the blocks so far that later sequences may still need.
 
   Attributes:
     frames: a `Trajectory` of the last frames so far, `[C, ...]`.
-    start: int64 `[]`: the index in `frames` at which the next sequence starts.
-      It may lie beyond them.
+    seen: int64 `[]`: how many frames there were so far.
   """
 
   frames: trajectory.Trajectory
-  start: tf.Tensor
+  seen: tf.Tensor
 
 
 class _Cut(NamedTuple):
@@ -51,125 +47,58 @@ class _Cut(NamedTuple):
   starts: tf.Tensor
 
 
+@report_lib.frees_report
 def convert_rlds_to_sequences(
     rlds_data: tf.data.Dataset,
-    sequence_length: int,
-    stride_length: int = 1,
+    windows: windows_lib.Windows,
     *,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
-    end_of_episode: Union[str, ends_lib.EndOfEpisode] = 'drop',
+    batched: bool = False,
+    max_batch_size: Optional[int] = None,
     with_mask: bool = False,
     rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to sequences of TF-Agents trajectories.
 
-  A sequence is `L = sequence_length` consecutive frames of
-  `convert_rlds_to_trajectories`, and the next sequence starts
-  `S = stride_length` frames later. `end_of_episode` says what becomes of the
-  frames at the end of an episode that do not fill a sequence. Here are the
-  sequences of an episode of 6 frames and of one of 2 frames, with L=3 and S=2.
-  `P` is a boundary frame of zeros, whose step type is LAST and whose next step
-  type is FIRST. A lower-case frame repeats the last one:
-
-      frames           0 1 2 3 4 5              | 6 7
-      "drop"           0 1 2   2 3 4            |
-      "pad"            0 1 2   2 3 4            | 6 7 P
-      "tile"           0 1 2   2 3 4   4 5 P    | 6 7 P
-      "zero_pad"       0 1 2   2 3 4   4 5 P    | 6 7 P
-      "repeat_last"    0 1 2   2 3 4   4 5 e    | 6 7 g     (e is 5, g is 7)
-      "overlap"        0 1 2   2 3 4   3 4 5    | 6 7 P
-      "cross"          0 1 2   2 3 4   4 5 6
-
-  If the episode had 5 frames, the sequence 2 3 4 would end with it. `"tile"`
-  would still start a sequence at frame 4, which is 4 P P, because it starts one
-  at every S-th frame. `"zero_pad"`, `"repeat_last"` and `"overlap"` would not,
-  because no frame is left over.
+  A sequence is a window of consecutive frames of
+  `convert_rlds_to_trajectories`; `Windows` draws what each end of an episode
+  looks like. A row of padding is a boundary frame of zeros, whose step type is
+  LAST and whose next step type is FIRST.
 
   TF-Agents' `ReverbAddTrajectoryObserver` writes the sequences of `"drop"`, of
   `"pad"` (with `pad_end_of_episodes`) and of `"tile"` (with
   `tile_end_of_episodes`). Its `ReverbTrajectorySequenceObserver` writes those
   of `"cross"`.
 
+  Memory is bounded, however long an episode is.
+
   Args:
     rlds_data: see `convert_rlds_to_trajectories`.
-    sequence_length: the number of frames in a sequence.
-    stride_length: the number of frames from the start of a sequence to the
-      start of the next one. If it is larger than `sequence_length`, frames are
-      left out between sequences.
+    windows: which sequences are cut, with any end.
     policy_info_fn: see `convert_rlds_to_trajectories`.
-    end_of_episode: an `EndOfEpisode`, or its string; any of them.
+    batched: whether an element holds many sequences, which is many times
+      faster.
+    max_batch_size: the largest number of sequences in an element that holds
+      many. By default, as many as make about 8 MiB.
     with_mask: whether an element is a pair of a sequence and its mask.
     rules: see `convert_rlds_to_trajectories`. The validation must be
       `"strict"`.
     report: see `convert_rlds_to_trajectories`.
 
   Returns:
-    A data set of `Trajectory`s whose leaves are `[L, ...]`; or of pairs of a
-    `Trajectory` and a mask, bool `[L]`, which is False where a frame was filled
-    in.
+    A data set of `Trajectory`s whose leaves are `[L, ...]`; or, batched,
+    `[W, L, ...]`, where `W` is between 1 and `max_batch_size`. With masks, of
+    pairs of a `Trajectory` and a mask, bool `[L]` or `[W, L]`, which is False
+    where a frame was filled in.
 
   Raises:
-    ValueError: if a length is not a positive integer, if `rules` does not
-      validate strictly, and as `convert_rlds_to_trajectories` does.
+    ValueError: if `windows` are no `Windows`, if `max_batch_size` is not
+      positive, if `rules` does not validate strictly, and as
+      `convert_rlds_to_trajectories` does.
     InvalidArgumentError: while iterating, if an episode is invalid.
   """
-  return convert_rlds_to_sequence_batches(
-      rlds_data,
-      sequence_length,
-      stride_length,
-      policy_info_fn=policy_info_fn,
-      end_of_episode=end_of_episode,
-      with_mask=with_mask,
-      rules=rules,
-      report=report,
-  ).unbatch()
-
-
-@report_lib.frees_report
-def convert_rlds_to_sequence_batches(
-    rlds_data: tf.data.Dataset,
-    sequence_length: int,
-    stride_length: int = 1,
-    *,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
-    max_batch_size: Optional[int] = None,
-    end_of_episode: Union[str, ends_lib.EndOfEpisode] = 'drop',
-    with_mask: bool = False,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
-) -> tf.data.Dataset:
-  """Converts RLDS data to sequences, stacked in batches.
-
-  The sequences are those of `convert_rlds_to_sequences`, in the same order. But
-  each element of the data set holds many sequences, which makes this many times
-  faster. Memory is bounded, however long an episode is.
-
-  Args:
-    rlds_data: see `convert_rlds_to_trajectories`.
-    sequence_length: see `convert_rlds_to_sequences`.
-    stride_length: see `convert_rlds_to_sequences`.
-    policy_info_fn: see `convert_rlds_to_trajectories`.
-    max_batch_size: the largest number of sequences in an element. By default,
-      as many as make about 8 MiB.
-    end_of_episode: see `convert_rlds_to_sequences`.
-    with_mask: whether an element is a pair of sequences and their mask.
-    rules: see `convert_rlds_to_sequences`.
-    report: see `convert_rlds_to_trajectories`.
-
-  Returns:
-    A data set of `Trajectory`s whose leaves are `[W, L, ...]`, where `W` is
-    between 1 and `max_batch_size`; or of pairs of a `Trajectory` and a mask,
-    bool `[W, L]`.
-
-  Raises:
-    ValueError: if `max_batch_size` is not positive, and as
-      `convert_rlds_to_sequences` does.
-    InvalidArgumentError: as `convert_rlds_to_sequences` does.
-  """
-  checks.check_positive('sequence_length', sequence_length)
-  checks.check_positive('stride_length', stride_length)
-  end_of_episode = ends_lib.check_end('end_of_episode', end_of_episode, _End)
+  windows_lib.check_windows(windows)
   rules = rules or rules_lib.ConversionRules()
   if rules.validation != 'strict':
     raise ValueError(
@@ -187,24 +116,23 @@ def convert_rlds_to_sequence_batches(
     max_batch_size = blocks.default_block_length(
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec(
-                [sequence_length] + leaf.shape[1:], leaf.dtype
+                [windows.length] + leaf.shape[1:], leaf.dtype
             ),
             spec,
         ),
         _BATCH_BYTES,
     )
   checks.check_positive('max_batch_size', max_batch_size)
+  are_whole = (
+      not windows.crosses_episodes and steps_lib.steps_spec(rlds_data).stacked
+  )
+  cuts = _cuts(frames, windows, are_whole)
+  batches = _take_sequences(cuts, windows, max_batch_size, with_mask)
+  return batches if batched else batches.unbatch()
 
-  @tf.autograph.experimental.do_not_convert
-  def gather(first, cut):
-    starts = cut.starts[first : first + max_batch_size]
-    sequences = gathering.take_windows(
-        cut.frames, starts, sequence_length, stride_length
-    )
-    if not with_mask:
-      return sequences
-    index = gathering.window_index(starts, sequence_length)
-    return sequences, tf.gather(cut.is_real, index)
+
+def _take_sequences(cuts, windows, max_batch_size, with_mask):
+  """Returns batches of the sequences of a data set of `_Cut`s."""
 
   @tf.autograph.experimental.do_not_convert
   def split(cut):
@@ -219,50 +147,63 @@ def convert_rlds_to_sequence_batches(
         )
     )
 
-  make_cut = functools.partial(
-      _make_cut,
-      length=sequence_length,
-      stride=stride_length,
-      end_of_episode=end_of_episode,
+  @tf.autograph.experimental.do_not_convert
+  def take(first, cut):
+    starts = cut.starts[first : first + max_batch_size]
+    sequences = gathering.take_windows(
+        cut.frames, starts, windows.length, windows.stride
+    )
+    if not with_mask:
+      return sequences
+    index = windows_lib.window_index(starts, windows.length)
+    return sequences, tf.gather(cut.is_real, index)
+
+  return cuts.flat_map(split).map(take)
+
+
+def _cuts(frames, windows, are_whole):
+  """Returns a data set of the `_Cut`s of `TrajectoryBlock`s.
+
+  Args:
+    frames: the blocks.
+    windows: the `Windows`.
+    are_whole: whether a block holds whole episodes, and windows do not cross
+      them: then nothing is held from block to block.
+  """
+
+  @tf.autograph.experimental.do_not_convert
+  def cut_whole(block):
+    is_end = tf.constant(True)
+    seen = tf.constant(0, tf.int64)
+    return _cut(windows, block.trajectory, block.row_splits, seen, is_end)
+
+  @tf.autograph.experimental.do_not_convert
+  def cut_with_held(held, block):
+    return _cut_with_held(windows, held, block)
+
+  if are_whole:
+    return frames.map(cut_whole)
+  spec = frames.element_spec.trajectory
+  return frames.scan(
+      _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64)), cut_with_held
   )
 
-  @tf.autograph.experimental.do_not_convert
-  def split_whole(block):
-    start = tf.constant(0, tf.int64)
-    cut, _ = make_cut(
-        block.trajectory, block.row_splits, start, start, tf.constant(True)
-    )
-    return split(cut)
 
-  @tf.autograph.experimental.do_not_convert
-  def advance(held, block):
-    return _advance(held, block, make_cut, sequence_length, end_of_episode)
-
-  if end_of_episode != _End.CROSS and steps_lib.steps_spec(rlds_data).stacked:
-    # Every block holds whole episodes, so nothing needs to be held.
-    return frames.flat_map(split_whole).map(gather)
-  nothing = _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64))
-  return frames.scan(nothing, advance).flat_map(split).map(gather)
-
-
-def _advance(held, block, make_cut, length, end_of_episode):
+def _cut_with_held(windows, held, block):
   """Cuts the sequences that become complete with one more block.
 
   Args:
+    windows: the `Windows`.
     held: the `_Held` frames before the block.
     block: a `TrajectoryBlock`.
-    make_cut: `_make_cut` with its last three arguments given.
-    length: the number of frames in a sequence.
-    end_of_episode: an `EndOfEpisode`.
 
   Returns:
     What is `_Held` for the next block, and the `_Cut`.
   """
-  num_held, start = gathering.num_rows(held.frames), held.start
-  if end_of_episode != _End.CROSS:
-    goes_on = block.step > 0
-    num_held = tf.where(goes_on, num_held, 0)
-    start = tf.where(goes_on, start, 0)
+  num_held, seen = gathering.num_rows(held.frames), held.seen
+  if not windows.crosses_episodes:
+    seen = block.step
+    num_held = tf.where(seen > 0, num_held, 0)
   # A concatenation copies the block, so it is done only if frames are held.
   frames = tf.cond(
       num_held > 0,
@@ -271,112 +212,84 @@ def _advance(held, block, make_cut, length, end_of_episode):
   )
   is_end = block.trajectory.step_type[-1] == ts.StepType.LAST
   # Frames are held for the first episode only.
-  splits = tf.concat([[0], block.row_splits[1:] + num_held], 0)
-  cut, next_start = make_cut(
-      frames, splits, start, block.step - num_held, is_end
-  )
+  splits = tf.concat([[num_held - seen], block.row_splits[1:] + num_held], 0)
+  cut = _cut(windows, frames, splits, seen, is_end)
 
-  # The next sequence needs the frames from its start on, and an overlap may
-  # need the last `length - 1` frames.
-  num_real = splits[-1]
-  first = tf.maximum(tf.minimum(next_start, num_real - length + 1), 0)
-  if end_of_episode != _End.CROSS:
-    first = tf.where(is_end, num_real, first)
+  # The first of the frames that the next sequences need may not be there yet.
+  num_frames = splits[-1]
+  if windows.crosses_episodes:
+    origin, is_end = splits[0], tf.constant(False)
+  else:
+    origin = splits[-2]
+  first = origin + windows.first_needed(num_frames - origin)
+  first = tf.where(is_end, num_frames, tf.minimum(first, num_frames))
   kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
-  return _Held(kept, next_start - first), cut
+  return _Held(kept, num_frames - splits[0]), cut
 
 
-def _make_cut(
-    frames, row_splits, start, num_seen, is_end, length, stride, end_of_episode
-):
+def _cut(windows, frames, row_splits, seen, is_end):
   """Finds where the sequences of some frames start, and fills frames in.
 
   Args:
+    windows: the `Windows`.
     frames: a `Trajectory` `[N, ...]`: frames of one episode, or of several
       whole ones.
     row_splits: int64 `[E + 1]`: where the frames of each episode begin and end.
-    start: int64 `[]`: the index at which the first sequence starts; 0 if there
-      are several episodes.
-    num_seen: int64 `[]`: the number of frames of the episode before these.
+      The first begins before these frames, if its first ones are not held.
+    seen: int64 `[]`: how many frames of the first episode came before.
     is_end: bool `[]`: whether the last episode ends with these frames.
-    length: the number of frames in a sequence.
-    stride: the number of frames between the starts of two sequences.
-    end_of_episode: an `EndOfEpisode`.
 
   Returns:
-    The `_Cut`; and, int64 `[]`, the index at which the next sequence starts, if
-    the last episode continues.
+    The `_Cut`.
   """
-  if end_of_episode == _End.CROSS:
+  if windows.crosses_episodes:
     row_splits = tf.gather(row_splits, [0, -1 + tf.size(row_splits)])
+    is_end = tf.constant(False)
   begins, ends = row_splits[:-1], row_splits[1:]
-  num_real = ends - begins  # All of this is [E], one number for each episode.
-  num_whole = tf.maximum((num_real - length - start) // stride + 1, 0)
-  next_start = start + num_whole * stride
-
-  # The sequences after the last whole one: they are filled up, or moved back.
-  if end_of_episode == _End.TILE:
-    num_ending = tf.maximum((num_real - next_start + stride - 1) // stride, 0)
-  elif end_of_episode == _End.PAD:
-    num_ending = tf.cast(num_seen + num_real < length, tf.int64)
-  elif end_of_episode in (_End.ZERO_PAD, _End.REPEAT_LAST, _End.OVERLAP):
-    is_covered = (num_seen + next_start > 0) & (
-        next_start - stride + length >= num_real
-    )
-    num_ending = tf.cast(~is_covered & (next_start < num_real), tf.int64)
-  else:
-    num_ending = tf.zeros_like(num_real)
-  num_ending = tf.where(is_end, num_ending, 0)
-  num_sequences = num_whole + num_ending
-
+  num_rows = ends - begins  # All of this is [E], one number for each episode.
+  found = windows.find(num_rows, seen, is_end)
   is_real = tf.ones([row_splits[-1]], tf.bool)
-  if end_of_episode not in (_End.DROP, _End.CROSS):
-    last_start = start + (num_sequences - 1) * stride
-    if end_of_episode == _End.OVERLAP:
-      last_start = tf.maximum(num_real - length, 0)
-    num_filled = tf.where(
-        num_ending > 0, tf.maximum(last_start + length - num_real, 0), 0
-    )
+  if windows.end not in (
+      windows_lib.EndOfEpisode.DROP,
+      windows_lib.EndOfEpisode.CROSS,
+  ):
+    num_filled = tf.where(is_end, windows.padding(num_rows), 0)
     frames, is_real, begins = tf.cond(
         tf.reduce_any(num_filled > 0),
-        lambda: _fill(frames, begins, ends, num_filled, end_of_episode),
+        lambda: _fill(frames, begins, ends, num_filled, windows.fill),
         lambda: (frames, is_real, begins),
     )
-  starts = tf.ragged.range(
-      begins + start, begins + start + num_sequences * stride, stride
-  )
-  if end_of_episode == _End.OVERLAP:
-    latest = begins + tf.maximum(num_real - length, 0)
-    starts = tf.minimum(starts.values, tf.gather(latest, starts.value_rowids()))
-  else:
-    starts = starts.values
-  return _Cut(frames, is_real, starts), next_start[-1]
+  return _Cut(frames, is_real, tf.gather(begins, found.episode) + found.start)
 
 
-def _fill(frames, begins, ends, num_filled, end_of_episode):
+def _fill(frames, begins, ends, num_filled, fill):
   """Fills frames in after the ends of episodes.
 
   Args:
     frames: a `Trajectory` `[N, ...]`.
-    begins: int64 `[E]`: where the frames of each episode begin.
+    begins: int64 `[E]`: where the frames of each episode begin; the first may
+      begin before these frames.
     ends: int64 `[E]`: where they end.
     num_filled: int64 `[E]`: how many frames are filled in after each episode.
-    end_of_episode: an `EndOfEpisode`: `REPEAT_LAST` repeats the last frame of
-      the episode; the others fill boundary frames in.
+    fill: `"repeat"` repeats the last frame of the episode; `"zeros"` fills
+      boundary frames in.
 
   Returns:
     The frames, `[M, ...]`; bool `[M]`, which of them were not filled in; and
     int64 `[E]`, where each episode begins now.
   """
-  rows = tf.ragged.range(begins, ends + num_filled)
-  index, stop = rows.values, tf.gather(ends, rows.value_rowids())
+  episode, index = windows_lib.ranges(
+      tf.maximum(begins, 0), ends - tf.maximum(begins, 0) + num_filled, 1
+  )
+  stop = tf.gather(ends, episode)
   is_real = index < stop
-  if end_of_episode == _End.REPEAT_LAST:
+  if fill == 'repeat':
     index = tf.minimum(index, stop - 1)
   else:
     index = tf.where(is_real, index, ends[-1])
     frames = blocks.concat(frames, _boundary(frames))
-  return gathering.take(frames, index), is_real, rows.row_splits[:-1]
+  begins += tf.cumsum(num_filled, exclusive=True)
+  return gathering.take(frames, index), is_real, begins
 
 
 def _boundary(frames: Any) -> trajectory.Trajectory:

@@ -10,6 +10,7 @@ from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import presence
 from rlds2reverb.windows import rows as rows_lib
@@ -92,20 +93,22 @@ def chop_into_sequences(
       is_last=is_last,
       states=states,
   )
-  count = gathering.num_rows(flat.rows)
-  row = tf.range(count)
-  episode_start = tf.repeat(
-      tf.cumsum(flat.lengths, exclusive=True), flat.lengths
+  windows = windows_lib.Windows(max_length, max_length, 'zero_pad')
+  found = windows.find(flat.lengths)
+  starts = gathering.take(
+      tf.cumsum(flat.lengths, exclusive=True), found.episode
   )
-  starts = tf.where((row - episode_start) % max_length == 0)[:, 0]
-  ends = tf.concat([starts, count[tf.newaxis]], 0)[1:]
-  seq_lens = ends - starts
+  starts += found.start
+  left = gathering.take(flat.lengths, found.episode) - found.start
+  seq_lens = tf.minimum(left, max_length)
   width = max_length
   if dynamic_max:
     width = tf.reduce_max(tf.concat([[0], seq_lens], 0))
-  index = gathering.window_index(starts, width)
-  mask = index < ends[:, tf.newaxis]
-  chopped = gathering.take_filled(flat.rows, tf.where(mask, index, -1), count)
+  index = windows_lib.window_index(starts, width)
+  mask = index < (starts + seq_lens)[:, tf.newaxis]
+  chopped = gathering.take_filled(
+      flat.rows, tf.where(mask, index, -1), gathering.num_rows(flat.rows)
+  )
   if time_major:
     chopped, mask = gathering.swap_time((chopped, mask))
   return ChoppedSequences(

@@ -17,6 +17,7 @@ from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
@@ -85,7 +86,7 @@ def n_step_transitions(
   rows = _checked_rows(episode)
   columns = dict(rows.columns)
   length = gathering.num_rows(columns)
-  index = gathering.window_index(tf.range(length), n_step)
+  index = windows_lib.window_index(tf.range(length), n_step)
   inside = gathering.is_inside(index, length)
   # What lies outside has a reward of 0, and leaves the product as it is.
   discounts = gathering.take_filled(

@@ -13,6 +13,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import seeds as seeds_lib
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import transitions
 
@@ -239,7 +240,7 @@ def pad_trajectories(
         'A trajectory is longer than max_length. Choose a larger max_length.',
     )
   starts = tf.cumsum(lengths, exclusive=True)
-  index = gathering.window_index(starts, max_length)
+  index = windows_lib.window_index(starts, max_length)
   mask = index < (starts + lengths)[:, tf.newaxis]
   index = tf.where(mask, index, -1)
   padded = gathering.take_filled(rows, index, gathering.num_rows(rows)), mask
@@ -287,7 +288,7 @@ def random_crop(
       ]
   ):
     start = _uniform(length[tf.newaxis] - crop_length + 1, seed)
-  crop = gathering.take(rows, gathering.window_index(start, crop_length))
+  crop = gathering.take(rows, windows_lib.window_index(start, crop_length))
   return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), crop)
 
 
@@ -295,7 +296,7 @@ def _cut(rows, lengths, trajectory, start, length, fill) -> Slices:
   """Returns the slices of `length` rows that start at `start` [S]."""
   offset = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
   own_length = tf.gather(lengths, trajectory)[:, tf.newaxis]
-  index = gathering.window_index(start, length)
+  index = windows_lib.window_index(start, length)
   mask = gathering.is_inside(index, own_length)
   index = tf.clip_by_value(index, 0, tf.maximum(own_length - 1, 0))
   index += offset[:, tf.newaxis]

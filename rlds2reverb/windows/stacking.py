@@ -14,6 +14,7 @@ from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
@@ -78,7 +79,9 @@ def stack_observations(
   )
   observation = paths.get(fields, rlds.OBSERVATION)
   length = gathering.num_rows(observation)
-  index = gathering.window_index(tf.range(length) - num_frames + 1, num_frames)
+  index = windows_lib.window_index(
+      tf.range(length) - num_frames + 1, num_frames
+  )
   fields[rlds.OBSERVATION] = stack(observation, index)
   if is_rows and transitions.NEXT_OBSERVATION in fields:
     whole = tf.nest.map_structure(
@@ -135,7 +138,7 @@ def chunk_actions(
   )
   action = paths.get(fields, rlds.ACTION)
   length = gathering.num_rows(action)
-  index = gathering.window_index(tf.range(length), num_actions)
+  index = windows_lib.window_index(tf.range(length), num_actions)
   stop = length if is_rows else tf.maximum(length - 1, 0)
   fields[rlds.ACTION] = gathering.take_filled(
       {rlds.ACTION: action}, index, stop, before='repeat', after=fill
@@ -204,7 +207,9 @@ def stack_and_chunk(
     fields = dict(stacked)
   mask = fields[mask_name]
   length = gathering.num_rows(mask)
-  frames = gathering.window_index(tf.range(length) - num_frames + 1, num_frames)
+  frames = windows_lib.window_index(
+      tf.range(length) - num_frames + 1, num_frames
+  )
   is_real = gathering.is_inside(frames, length)[..., tf.newaxis]
   index = tf.maximum(frames, 0)
   fields[rlds.ACTION] = gathering.take(fields[rlds.ACTION], index)
@@ -213,7 +218,9 @@ def stack_and_chunk(
     goal = steps_lib.one_a_step(
         paths.name_of(goal_step), paths.get(fields, goal_step), tf.int64
     )
-    steps_ahead = gathering.window_index(tf.reshape(frames, [-1]), num_actions)
+    steps_ahead = windows_lib.window_index(
+        tf.reshape(frames, [-1]), num_actions
+    )
     steps_ahead = tf.reshape(steps_ahead, [-1, num_frames, num_actions])
     mask &= steps_ahead < goal[:, tf.newaxis, tf.newaxis]
   fields[mask_name] = mask

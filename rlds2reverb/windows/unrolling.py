@@ -1,23 +1,22 @@
 """Chunks of an episode for recurrent agents, and their burn-in."""
 
-from typing import Any, Dict, NamedTuple, Optional, Union
+from typing import Any, Dict, NamedTuple, Optional
 
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import ends
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import transitions
 
-ENDS = (
-    ends.EndOfEpisode.DROP,
-    ends.EndOfEpisode.REPEAT_LAST,
-    ends.EndOfEpisode.OVERLAP,
-    ends.EndOfEpisode.ZERO_PAD,
-)
-
+_REFUSED = {
+    windows_lib.EndOfEpisode.CROSS: (
+        'Chunks are of one episode. For chunks across episodes batch them:'
+        ' convert_rlds_to_fragments.'
+    )
+}
 _WEIGHT = 'weight'
 
 
@@ -79,44 +78,27 @@ class BurnIn(NamedTuple):
 
 def unroll(
     episode: Any,
-    unroll_length: int,
-    end_of_episode: Union[str, ends.EndOfEpisode] = 'repeat_last',
+    windows: windows_lib.Windows,
     *,
-    stride_length: Optional[int] = None,
     state: Optional[paths.Path] = None,
     time_major: bool = False,
 ) -> Chunks:
   """Cuts the transition rows of one episode into chunks of one length.
 
-  This is the last step of a chain of functions on rows. With `stride_length`
-  chunks overlap, as R2D2 wants them. After `get_train_sample` of DI-engine.
+  This is the last step of a chain of functions on rows. After
+  `get_train_sample` of DI-engine, whose chunks are disjoint; R2D2 wants them to
+  overlap:
 
-  Chunks of 4 of an episode of 6 transitions; `.` is a row of zeros that
-  `is_last`, and a lower case x is masked:
+      Windows(80, stride=80, end='repeat_last')
+      Windows(80, stride=40, end='repeat_last')
 
-      "drop"           X1 X2 X3 X4
-      "repeat_last"    X1 X2 X3 X4    X5 X6 x6 x6
-      "overlap"        X1 X2 X3 X4    X3 X4 X5 X6
-      "zero_pad"       X1 X2 X3 X4    X5 X6  .  .
-
-  Where no rows are left over all four are the same, for example with
-  `stride_length=2`:
-
-                       X1 X2 X3 X4    X3 X4 X5 X6
-
-  An episode shorter than a chunk makes no chunk with `"drop"`, and with
-  `"overlap"` the one of `"zero_pad"`.
+  A row of padding is a row of zeros that `is_last`.
 
   Args:
     episode: the `TransitionRows` of one episode, or its steps, a nested data
       set or stacked `[T + 1, ...]` tensors.
-    unroll_length: `L`, how many transitions a chunk has: an int that is known
-      when the pipeline is built.
-    end_of_episode: what becomes of the rows that no chunk covers, one of the
-      four above; see `EndOfEpisode`.
-    stride_length: how many rows after a chunk the next one starts: by default
-      `L`, so that chunks are disjoint. With a longer stride the rows between
-      two chunks are left out.
+    windows: which chunks are cut, of `L` transitions, with any end but
+      `"cross"`.
     state: the path of the column that holds the recurrent state with which each
       row's action was chosen.
     time_major: whether columns and mask are `[L, C, ...]`.
@@ -127,19 +109,16 @@ def unroll(
     the start of the episode. An episode without transitions has no chunks.
 
   Raises:
-    ValueError: if `unroll_length` or `stride_length` is not positive,
-      `end_of_episode` is not one of the four, there is no column `state`, or
-      `episode` is neither rows nor steps.
+    ValueError: if `windows` are no `Windows`, or cross episodes, there is no
+      column `state`, or `episode` is neither rows nor steps.
     InvalidArgumentError: if fields or columns differ in length.
   """
-  checks.check_positive('unroll_length', unroll_length)
-  stride = unroll_length if stride_length is None else stride_length
-  checks.check_positive('stride_length', stride)
-  end = ends.check_end('end_of_episode', end_of_episode, ENDS)
+  windows_lib.check_windows(windows, _REFUSED)
   columns = transitions.as_rows(episode).columns
   states = None if state is None else paths.get(columns, state)
-  starts = _starts(gathering.num_rows(columns), unroll_length, stride, end)
-  chunks = _cut(columns, starts, unroll_length, end)
+  length = gathering.num_rows(columns)
+  starts = windows.find(length[tf.newaxis]).start
+  chunks = _cut(columns, starts, windows)
   if state is not None:
     goes_on = starts > 0
     if rlds.IS_FIRST in columns:
@@ -147,40 +126,21 @@ def unroll(
       goes_on = ~gathering.take(columns[rlds.IS_FIRST], starts)
     chunks = chunks._replace(
         initial_state=gathering.take_filled(
-            states,
-            tf.where(goes_on, starts, -1),
-            gathering.num_rows(columns),
+            states, tf.where(goes_on, starts, -1), length
         )
     )
   return chunks.swap_time() if time_major else chunks
 
 
-def _starts(length, size, stride, end) -> tf.Tensor:
-  """Returns, int64 `[C]`, the first row of each chunk."""
-  count = tf.maximum((length - size) // stride + 1, 0)
-  following = count * stride
-  if end != ends.EndOfEpisode.DROP:
-    covered = tf.where(count > 0, following - stride + size, 0)
-    is_left_over = (covered < length) & (following < length)
-    count += tf.cast(is_left_over, tf.int64)
-  starts = tf.range(count) * stride
-  if end == ends.EndOfEpisode.OVERLAP:
-    starts = tf.minimum(starts, tf.maximum(length - size, 0))
-  return starts
-
-
-def _cut(columns, starts, size, end) -> Chunks:
-  """Returns the chunks of `size` rows from `starts` on, without states."""
+def _cut(columns, starts, windows) -> Chunks:
+  """Returns the chunks from `starts` on, without states."""
   length = gathering.num_rows(columns)
-  index = gathering.window_index(starts, size)
+  index = windows_lib.window_index(starts, windows.length)
   mask = gathering.is_inside(index, length)
-  if end == ends.EndOfEpisode.DROP:
+  if windows.end == windows_lib.EndOfEpisode.DROP:
     return Chunks(gathering.take(columns, index), mask)
-  repeats = end == ends.EndOfEpisode.REPEAT_LAST
-  chunked = gathering.take_filled(
-      columns, index, length, after='repeat' if repeats else 'zeros'
-  )
-  if not repeats and rlds.IS_LAST in chunked:
+  chunked = gathering.take_filled(columns, index, length, after=windows.fill)
+  if windows.fill == 'zeros' and rlds.IS_LAST in chunked:
     chunked[rlds.IS_LAST] |= ~mask
   return Chunks(chunked, mask)
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb import agents
+from rlds2reverb.episodes import windows as windows_lib
 from tests import contract
 from tests import golden
 from tests import ways
@@ -144,7 +145,9 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
   def test_chunks_for_qmix_and_coma(self, run):
     (found,) = run(
         lambda episode: agents.unroll_agents(
-            episode['steps'], 3, 'zero_pad', time_major=True
+            episode['steps'],
+            windows_lib.Windows(3, stride=3, end='zero_pad'),
+            time_major=True,
         ),
         [episodes.COME_AND_GO],
     )
@@ -180,7 +183,11 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
             for index, agent in enumerate('ab')
         },
     }
-    found = agents.unroll_agents(steps, 2, state='state')
+    found = agents.unroll_agents(
+        steps,
+        windows_lib.Windows(2, stride=2, end='repeat_last'),
+        state='state',
+    )
     self.assertAllEqual(found.columns['reward'], [[0, 1], [2, 3]])
     self.assertAllEqual(
         found.initial_state, [np.zeros([2, 2]), [[1, 1], [2, 2]]]

@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import windows as windows_lib
 from tests import contract
 
 
@@ -74,7 +75,7 @@ class TakeFilledTest(parameterized.TestCase, tf.test.TestCase):
         ]
     )
     def take(rows, starts):
-      index = gathering.window_index(starts, 4)
+      index = windows_lib.window_index(starts, 4)
       return gathering.take_filled(rows, index, 2), gathering.take(rows, index)
 
     for output in take.get_concrete_function().structured_outputs:

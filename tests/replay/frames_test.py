@@ -5,6 +5,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
@@ -143,7 +144,7 @@ class FramesTest(parameterized.TestCase):
 
   def test_sequences(self):
     data = sequences.convert_rlds_to_sequences(
-        golden.stacked(_episodes()), 2, 1
+        golden.stacked(_episodes()), windows_lib.Windows(2)
     )
     source = frames.make_frame_source(data, _PAIRS)
     self.assertTrue(source.of_sequences)
@@ -163,7 +164,9 @@ class FramesTest(parameterized.TestCase):
       (dict(policy_info_fn=lambda current, following: ()),),
   )
   def test_what_does_not_go_with_sequences(self, settings):
-    data = sequences.convert_rlds_to_sequences(golden.stacked(_episodes()), 2)
+    data = sequences.convert_rlds_to_sequences(
+        golden.stacked(_episodes()), windows_lib.Windows(2)
+    )
     with self.assertRaisesRegex(ValueError, 'go with RLDS data alone'):
       frames.make_frame_source(data, _PAIRS, **settings)
 

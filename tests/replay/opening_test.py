@@ -10,6 +10,7 @@ from tf_agents.replay_buffers import reverb_replay_buffer
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import mixtures
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import serve
@@ -119,7 +120,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_checkpoint_of_overlapping_sequences(self):
     path = self.path('checkpoint')
     write.write_reverb_checkpoint(
-        sequences.convert_rlds_to_sequences(_data(), 2),
+        sequences.convert_rlds_to_sequences(_data(), windows_lib.Windows(2)),
         path,
         items_lib.TableItems('parts'),
     )

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
@@ -70,7 +71,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   def test_observers_write_these(self, length, stride, end):
     data = _data()
     found = sequences.convert_rlds_to_sequences(
-        data, length, stride, end_of_episode=end
+        data, windows_lib.Windows(length, stride, end)
     )
     spec = specs.create_trajectory_data_spec(data)
     with testing.reverb_server(spec) as client:
@@ -87,7 +88,9 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters('overlap', 'repeat_last', 'tile')
   def test_written_as_they_are(self, end):
     data = _data()
-    found = sequences.convert_rlds_to_sequences(data, 4, 3, end_of_episode=end)
+    found = sequences.convert_rlds_to_sequences(
+        data, windows_lib.Windows(4, 3, end)
+    )
     table = items.TableItems(testing.TABLE, priority=3.0)
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     write.write_reverb_checkpoint(
@@ -122,7 +125,9 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
         for index, length in enumerate(lengths)
     ]
     data = golden.stacked(episodes)
-    found = sequences.convert_rlds_to_sequences(data, 4, 1, end_of_episode=end)
+    found = sequences.convert_rlds_to_sequences(
+        data, windows_lib.Windows(4, end=end)
+    )
     expected = [
         (1.0, _columns(sequence)) for sequence in found.as_numpy_iterator()
     ]
@@ -160,7 +165,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(contents.num_episodes, count)
 
   def test_settings_that_do_not_go_with_sequences(self):
-    found = sequences.convert_rlds_to_sequences(_data(), 4)
+    found = sequences.convert_rlds_to_sequences(_data(), windows_lib.Windows(4))
     with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
       bulk.write_rlds_to_reverb(
           found, 'localhost:1', items.TableItems(testing.TABLE, 3)
@@ -186,7 +191,9 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       ),
       (
           'batches',
-          lambda data: sequences.convert_rlds_to_sequence_batches(data, 4),
+          lambda data: sequences.convert_rlds_to_sequences(
+              data, windows_lib.Windows(4), batched=True
+          ),
           'batches of sequences',
       ),
   )

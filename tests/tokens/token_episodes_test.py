@@ -228,7 +228,7 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
         self.texts, tokenizers.by_words, score='score', max_length=8
     )
     sequences = rlds2reverb.convert_rlds_to_sequences(
-        data, 3, 2, end_of_episode='zero_pad', with_mask=True
+        data, rlds2reverb.Windows(3, 2, 'zero_pad'), with_mask=True
     )
     self.assertEqual(
         [

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
 
 from rlds2reverb.datasets import flat_arrays
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -1036,7 +1037,9 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     rlds_data = golden.stacked([bad, golden.COMPLETE])
     for convert in (
         conversion.convert_rlds_to_trajectories,
-        lambda data: sequences.convert_rlds_to_sequences(data, 1),
+        lambda data: sequences.convert_rlds_to_sequences(
+            data, windows_lib.Windows(1)
+        ),
     ):
       self.assertLen(list(convert(rlds_data)), 4)
     with self.assertRaises(tf.errors.InvalidArgumentError):
@@ -1051,7 +1054,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'need validation="strict"'):
       sequences.convert_rlds_to_sequences(
           golden.stacked([golden.COMPLETE]),
-          2,
+          windows_lib.Windows(2),
           rules=rules_lib.ConversionRules(validation='tf_agents'),
       )
 
@@ -1081,8 +1084,12 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         lambda: conversion.trajectory_blocks(
             rlds_data, episode_id='missing', report=report
         ),
-        lambda: sequences.convert_rlds_to_sequence_batches(
-            rlds_data, 2, max_batch_size=0, report=report
+        lambda: sequences.convert_rlds_to_sequences(
+            rlds_data,
+            windows_lib.Windows(2),
+            batched=True,
+            max_batch_size=0,
+            report=report,
         ),
     ):
       with self.assertRaises(ValueError):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.episodes import ends
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
@@ -82,15 +82,13 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     short = contract.make_steps([10, 11], [10], terminal=False)
     dataset = sequences.convert_rlds_to_sequences(
         golden.stacked([contract.A, short]),
-        3,
-        2,
-        end_of_episode=end_of_episode,
+        windows_lib.Windows(3, 2, end_of_episode),
     )
     self.assertAllEqual([one.observation for one in dataset], expected)
 
   def test_pads_are_boundaries(self):
     (one,) = sequences.convert_rlds_to_sequences(
-        golden.stacked([contract.B]), 6, end_of_episode='pad'
+        golden.stacked([contract.B]), windows_lib.Windows(6, end='pad')
     )
     self.assertAllEqual(one.step_type, [0, 1, 1, 2, 2, 2])
     self.assertAllEqual(one.next_step_type, [1, 1, 2, 0, 0, 0])
@@ -100,7 +98,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   # Each case in one form, and each form in cases of every kind.
   @parameterized.parameters(
       *zip(
-          itertools.product(ends.EndOfEpisode, [(3, 1), (2, 5)]),
+          itertools.product(windows_lib.EndOfEpisode, [(3, 1), (2, 5)]),
           itertools.cycle(golden.FORMS_AND_PACKS.values()),
       )
   )
@@ -109,7 +107,9 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       *zip(
-          itertools.product(ends.EndOfEpisode, [(1, 1), (4, 4), (16, 1)]),
+          itertools.product(
+              windows_lib.EndOfEpisode, [(1, 1), (4, 4), (16, 1)]
+          ),
           itertools.cycle(golden.FORMS_AND_PACKS.values()),
       )
   )
@@ -123,14 +123,12 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     expected = _expected(episodes, length, stride, end_of_episode)
     dataset = sequences.convert_rlds_to_sequences(
         form(episodes),
-        length,
-        stride,
-        end_of_episode=end_of_episode,
+        windows_lib.Windows(length, stride, end_of_episode),
         with_mask=True,
     )
     self._assert_sequences(dataset, expected)
 
-  @parameterized.parameters(*ends.EndOfEpisode)
+  @parameterized.parameters(*windows_lib.EndOfEpisode)
   @pytest.mark.long
   def test_over_the_edges_of_blocks(self, end_of_episode):
     # Frames so large that a block of nested steps has two of them.
@@ -146,9 +144,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     for length, stride in ((3, 1), (4, 3), (2, 4)):
       dataset = sequences.convert_rlds_to_sequences(
           golden.nested(episodes),
-          length,
-          stride,
-          end_of_episode=end_of_episode,
+          windows_lib.Windows(length, stride, end_of_episode),
           with_mask=True,
       ).map(
           lambda one, mask: (
@@ -168,8 +164,11 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     for form, batches, stride in itertools.product(
         golden.FORMS_AND_PACKS.values(), (None, 100), (1, 7)
     ):
-      dataset = sequences.convert_rlds_to_sequence_batches(
-          form([steps]), 5, stride, max_batch_size=batches
+      dataset = sequences.convert_rlds_to_sequences(
+          form([steps]),
+          windows_lib.Windows(5, stride),
+          batched=True,
+          max_batch_size=batches,
       )
       found = [batch.observation for batch in dataset.as_numpy_iterator()]
       self.assertAllEqual(
@@ -185,10 +184,12 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     episodes = golden.random_episodes(
         np.random.default_rng(5), 8, nested_fields=True
     )
-    arguments = (golden.stacked(episodes), 3, 2)
-    keywords = {'end_of_episode': 'tile', 'with_mask': True}
-    batches = sequences.convert_rlds_to_sequence_batches(
-        *arguments, **keywords, max_batch_size=2
+    batches = sequences.convert_rlds_to_sequences(
+        golden.stacked(episodes),
+        windows_lib.Windows(3, 2, 'tile'),
+        batched=True,
+        max_batch_size=2,
+        with_mask=True,
     )
     expected = _expected(episodes, 3, 2, 'tile')
     self._assert_sequences(batches.unbatch(), expected)
@@ -204,13 +205,13 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_static_shapes_and_dtypes(self):
     data = golden.stacked(contract.edge_episodes(3))
-    for convert, leading in (
-        (sequences.convert_rlds_to_sequences, [3]),
-        (sequences.convert_rlds_to_sequence_batches, [None, 3]),
-    ):
+    for batched, leading in ((False, [3]), (True, [None, 3])):
       for end_of_episode in ('drop', 'tile', 'repeat_last', 'cross'):
-        spec, mask = convert(
-            data, 3, end_of_episode=end_of_episode, with_mask=True
+        spec, mask = sequences.convert_rlds_to_sequences(
+            data,
+            windows_lib.Windows(3, end=end_of_episode),
+            batched=batched,
+            with_mask=True,
         ).element_spec
         self.assertEqual(mask, tf.TensorSpec(leading, tf.bool))
         self.assertEqual(
@@ -225,11 +226,10 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     steps['observation'] = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     spec = golden.stacked_spec(steps)
     spec['observation'] = tf.TensorSpec([None, None, None], tf.uint8)
-    for end_of_episode in ends.EndOfEpisode:
+    for end_of_episode in windows_lib.EndOfEpisode:
       dataset = sequences.convert_rlds_to_sequences(
           golden.stacked([steps, steps], spec),
-          2,
-          end_of_episode=end_of_episode,
+          windows_lib.Windows(2, end=end_of_episode),
           with_mask=True,
       )
       self._assert_sequences(
@@ -238,11 +238,11 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_no_episodes(self):
     data = golden.stacked([], golden.stacked_spec(contract.A))
-    for end_of_episode in ends.EndOfEpisode:
+    for end_of_episode in windows_lib.EndOfEpisode:
       self.assertEmpty(
           list(
               sequences.convert_rlds_to_sequences(
-                  data, 2, end_of_episode=end_of_episode
+                  data, windows_lib.Windows(2, end=end_of_episode)
               )
           )
       )
@@ -253,8 +253,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     report = report_lib.ConversionReport()
     dataset = sequences.convert_rlds_to_sequences(
         golden.stacked([golden.COMPLETE, bad, golden.TRUNCATED]),
-        2,
-        1,
+        windows_lib.Windows(2),
         policy_info_fn=info,
         rules=rules_lib.ConversionRules(
             terminal_discount='transition', invalid_episodes='skip'
@@ -277,7 +276,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   def test_an_invalid_episode_is_an_error(self):
     bad = golden.INVALID_CASES['stops_at_mid'].episode
     dataset = sequences.convert_rlds_to_sequences(
-        golden.stacked([golden.COMPLETE, bad]), 2
+        golden.stacked([golden.COMPLETE, bad]), windows_lib.Windows(2)
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, golden.FIRST_AFTER_MID
@@ -287,15 +286,12 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   def test_bad_arguments(self):
     data = golden.stacked([contract.A])
     for message, arguments in (
-        ('sequence_length must be a positive', {'sequence_length': 0}),
-        ('sequence_length must be a positive', {'sequence_length': 2.0}),
-        ('stride_length must be a positive', {'stride_length': 0}),
+        (r'must be Windows\(length, stride, end\), but are 2', {'windows': 2}),
         ('max_batch_size must be a positive', {'max_batch_size': 0}),
-        ('Did you mean repeat_last', {'end_of_episode': 'repeat_lst'}),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        sequences.convert_rlds_to_sequence_batches(
-            data, **{'sequence_length': 2, **arguments}
+        sequences.convert_rlds_to_sequences(
+            data, **{'windows': windows_lib.Windows(2), **arguments}
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb import windows
+from rlds2reverb.episodes import windows as windows_lib
 from tests import contract
 from tests import golden
 
@@ -27,7 +28,11 @@ def _view(episode):
 
 
 def _unroll(episode, stride_length=3):
-  return windows.unroll(episode, 3, stride_length=stride_length, state='state')
+  return windows.unroll(
+      episode,
+      windows_lib.Windows(3, stride=stride_length, end='repeat_last'),
+      state='state',
+  )
 
 
 class R2d2Test(parameterized.TestCase, tf.test.TestCase):
@@ -72,7 +77,11 @@ class R2d2Test(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(parts.initial_state, [[0], [103]])
 
   def test_overlapping_chunks_with_targets(self):
-    chunks = windows.unroll(_n_step(_STEPS), 4, stride_length=2, state='state')
+    chunks = windows.unroll(
+        _n_step(_STEPS),
+        windows_lib.Windows(4, stride=2, end='repeat_last'),
+        state='state',
+    )
     parts = windows.split_burn_in(chunks, burn_in=2, n_step=1)
     self.assertAllEqual(parts.burn_in_observation, [[0, 1, 2], [2, 3, 4]])
     self.assertAllEqual(parts.main_observation, [[2], [4]])
@@ -81,7 +90,9 @@ class R2d2Test(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(parts.initial_state, [[0], [102]])
 
   def test_no_reward_of_a_padded_row_goes_unmarked(self):
-    chunks = windows.unroll(_STEPS, 4, 'zero_pad', state='state')
+    chunks = windows.unroll(
+        _STEPS, windows_lib.Windows(4, stride=4, end='zero_pad'), state='state'
+    )
     parts = windows.split_burn_in(chunks, burn_in=1)
     self.assertAllEqual(parts.reward, [[2, 3, 4], [6, 0, 0]])
     self.assertAllEqual(parts.mask, [[1, 1, 1], [1, 0, 0]])
@@ -206,7 +217,7 @@ class WrongKindsTest(parameterized.TestCase, tf.test.TestCase):
     rows = windows.transition_rows(_STEPS)
     rows = rows._replace(columns={**rows.columns, 'value': tf.range(7)})
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'value: 7'):
-      windows.unroll(rows, 2)
+      windows.unroll(rows, windows_lib.Windows(2, stride=2, end='repeat_last'))
 
   def test_views_that_are_no_columns(self):
     view = windows.ViewRequirement('reward', -1, batch_repeat_value=2)

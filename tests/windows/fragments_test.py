@@ -75,10 +75,9 @@ class ChopTest(tf.test.TestCase):
     )
     in_map = tf.data.Dataset.from_tensors(contract.stack(rows)).map(chop)
     spec = in_map.element_spec
-    self.assertEqual(
-        spec.rows['observation']['camera'],
-        tf.TensorSpec([None, length, 2, 1], tf.uint8),
-    )
+    camera = spec.rows['observation']['camera']
+    self.assertEqual(camera.shape[1:], [length, 2, 1])
+    self.assertEqual(camera.dtype, tf.uint8)
     for chopped in (
         chop(tf.nest.map_structure(tf.constant, contract.stack(rows))),
         in_map.get_single_element(),

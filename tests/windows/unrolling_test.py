@@ -4,9 +4,12 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import transitions
 from rlds2reverb.windows import unrolling
 from tests import contract
+
+_ENDS = ('drop', 'repeat_last', 'overlap', 'zero_pad')
 
 _SIX = contract.make_steps(range(7), [1, 2, 3, 4, 5, 6], terminal=False)
 
@@ -36,17 +39,22 @@ def _expected(steps, length, end):
   return chunks, masks, firsts
 
 
+def _unroll(steps, length, end='repeat_last', *, stride_length=None, **kwargs):
+  windows = windows_lib.Windows(length, stride_length or length, end)
+  return unrolling.unroll(steps, windows, **kwargs)
+
+
 class UnrollTest(parameterized.TestCase, tf.test.TestCase):
 
   def _rewards(self, steps, length, end):
-    chunks = unrolling.unroll(steps, length, end)
+    chunks = _unroll(steps, length, end)
     return (
         chunks.columns['reward'].numpy().tolist(),
         chunks.mask.numpy().tolist(),
     )
 
   def test_no_end(self):
-    for end in unrolling.ENDS:
+    for end in _ENDS:
       rewards, mask = self._rewards(_SIX, 3, end)
       self.assertEqual(rewards, [[1, 2, 3], [4, 5, 6]])
       self.assertEqual(mask, [[True] * 3] * 2)
@@ -56,6 +64,8 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
       ('overlap', [[1, 2, 3, 4], [3, 4, 5, 6]], [1, 1, 1, 1]),
       ('drop', [[1, 2, 3, 4]], None),
       ('zero_pad', [[1, 2, 3, 4], [5, 6, 0, 0]], [1, 1, 0, 0]),
+      ('pad', [[1, 2, 3, 4]], None),
+      ('tile', [[1, 2, 3, 4], [5, 6, 0, 0]], [1, 1, 0, 0]),
   )
   def test_ends(self, end, expected, last_mask):
     rewards, mask = self._rewards(_SIX, 4, end)
@@ -65,7 +75,7 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(mask[1], list(map(bool, last_mask)))
 
   def test_zero_rows_are_last_and_have_no_discount(self):
-    chunks = unrolling.unroll(_SIX, 4, 'zero_pad')
+    chunks = _unroll(_SIX, 4, 'zero_pad')
     self.assertAllEqual(chunks.columns['is_last'][1], [False, True, True, True])
     self.assertAllEqual(chunks.columns['discount'][1], [1, 1, 0, 0])
 
@@ -73,6 +83,8 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
       ('repeat_last', [1, 1, 1, 1]),
       ('overlap', [1, 0, 0, 0]),
       ('zero_pad', [1, 0, 0, 0]),
+      ('pad', [1, 0, 0, 0]),
+      ('tile', [1, 0, 0, 0]),
   )
   def test_one_transition(self, end, expected):
     steps = contract.make_steps([0, 1], [1], terminal=True)
@@ -81,7 +93,7 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(mask, [[True, False, False, False]])
     self.assertEqual(self._rewards(steps, 4, 'drop')[0], [])
 
-  @parameterized.parameters(*unrolling.ENDS)
+  @parameterized.parameters(*_ENDS)
   def test_edges_against_a_loop(self, end):
     length = 4
 
@@ -103,7 +115,7 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
 
     spec = contract.check_everywhere(
         self,
-        lambda steps: unrolling.unroll(steps, length, end, state='state'),
+        lambda steps: _unroll(steps, length, end, state='state'),
         contract.edge_episodes(length),
         check,
     )
@@ -117,7 +129,7 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_fields_of_any_name_are_columns(self):
     own = {**_SIX, 'mask': _SIX['reward'], 'initial_state': _SIX['reward']}
-    chunks = unrolling.unroll(own, 4, state='observation')
+    chunks = _unroll(own, 4, state='observation')
     for name in ('mask', 'initial_state'):
       self.assertAllEqual(chunks.columns[name], [[1, 2, 3, 4], [5, 6, 6, 6]])
     self.assertAllEqual(chunks.mask, [[1, 1, 1, 1], [1, 1, 0, 0]])
@@ -134,12 +146,14 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
       (1, 5, 'zero_pad', [[1], [6]]),
       (2, 5, 'zero_pad', [[1, 2], [6, 0]]),
       (2, 5, 'overlap', [[1, 2], [5, 6]]),
+      (4, 2, 'tile', [[1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 0, 0]]),
+      (7, 2, 'pad', [[1, 2, 3, 4, 5, 6, 0]]),
   )
   def test_strides(self, length, stride, end, expected):
-    chunks = unrolling.unroll(_SIX, length, end, stride_length=stride)
+    chunks = _unroll(_SIX, length, end, stride_length=stride)
     self.assertAllEqual(chunks.columns['reward'], expected)
 
-  @parameterized.product(end=unrolling.ENDS, stride=[1, 3])
+  @parameterized.product(end=_ENDS, stride=[1, 3])
   def test_strides_against_a_loop(self, end, stride):
     for count in range(9):
       steps = contract.make_steps(
@@ -157,7 +171,7 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
           ]
           for start in starts
       ]
-      chunks = unrolling.unroll(steps, 4, end, stride_length=stride)
+      chunks = _unroll(steps, 4, end, stride_length=stride)
       self.assertAllEqual(
           chunks.columns['reward'], np.reshape(expected, [-1, 4])
       )
@@ -168,8 +182,8 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
       )
 
   def test_time_major(self):
-    chunks = unrolling.unroll(_SIX, 4, state='observation')
-    swapped = unrolling.unroll(_SIX, 4, state='observation', time_major=True)
+    chunks = _unroll(_SIX, 4, state='observation')
+    swapped = _unroll(_SIX, 4, state='observation', time_major=True)
     self.assertAllEqual(
         swapped.columns['reward'], [[1, 5], [2, 6], [3, 6], [4, 6]]
     )
@@ -179,34 +193,34 @@ class UnrollTest(parameterized.TestCase, tf.test.TestCase):
   def test_the_state_of_rows_that_begin_in_mid_episode(self):
     rows = transitions.transition_rows(_SIX)
     later = tf.nest.map_structure(lambda leaf: leaf[2:], rows)
-    chunks = unrolling.unroll(later, 2, state='observation')
+    chunks = _unroll(later, 2, state='observation')
     self.assertAllEqual(chunks.initial_state, [2, 4])
 
   def test_observation_without_fields(self):
-    chunks = unrolling.unroll({**_SIX, 'observation': {}}, 4)
+    chunks = _unroll({**_SIX, 'observation': {}}, 4)
     self.assertAllEqual(chunks.columns['reward'], [[1, 2, 3, 4], [5, 6, 6, 6]])
     self.assertEqual(chunks.columns['next_observation'], {})
 
   def test_a_length_that_is_not_known_when_the_pipeline_is_built(self):
     with self.assertRaisesRegex(
-        ValueError, 'unroll_length must be .*when the pipeline is built'
+        ValueError, 'length of windows must be .*when the pipeline is built'
     ):
-      tf.data.Dataset.range(1, 3).map(
-          lambda length: unrolling.unroll(_SIX, length)
-      )
-    with self.assertRaisesRegex(ValueError, 'unroll_length must be'):
-      unrolling.unroll(_SIX, tf.constant(3))
-    chunks = unrolling.unroll(_SIX, np.int64(3))
+      tf.data.Dataset.range(1, 3).map(lambda length: _unroll(_SIX, length))
+    with self.assertRaisesRegex(ValueError, 'length of windows must be'):
+      _unroll(_SIX, tf.constant(3))
+    chunks = _unroll(_SIX, np.int64(3))
     self.assertAllEqual(chunks.columns['reward'], [[1, 2, 3], [4, 5, 6]])
 
   def test_bad_arguments(self):
+    windows = windows_lib.Windows(2)
     for message, arguments in (
-        ('unroll_length must be a positive integer', {'unroll_length': 0}),
-        ('Did you mean overlap', {'end_of_episode': 'overlapp'}),
-        ('Did you mean observation', {'state': 'observaton'}),
+        ('must be Windows', (2,)),
+        ("cannot be 'cross'", (windows_lib.Windows(2, end='cross'),)),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        unrolling.unroll(_SIX, **{'unroll_length': 2, **arguments})
+        unrolling.unroll(_SIX, *arguments)
+    with self.assertRaisesRegex(ValueError, 'Did you mean observation'):
+      unrolling.unroll(_SIX, windows, state='observaton')
 
 
 class BurnInTest(parameterized.TestCase, tf.test.TestCase):
@@ -258,7 +272,7 @@ class BurnInTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_on_chunks_of_an_episode_in_a_data_set(self):
     def split(steps):
-      return unrolling.split_burn_in(unrolling.unroll(steps, 5, 'drop'), 1, 2)
+      return unrolling.split_burn_in(_unroll(steps, 5, 'drop'), 1, 2)
 
     def check(steps, parts):
       rows = contract.transitions(steps)

@@ -18,6 +18,7 @@ from tf_agents.policies import random_tf_policy
 from tf_agents.specs import array_spec
 from tf_agents.utils import nest_utils
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import replay_buffer
@@ -178,7 +179,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         np.random.default_rng(5), 8, nested_fields=True
     )
     found = sequences.convert_rlds_to_sequences(
-        golden.stacked(episodes), 4, 3, end_of_episode='tile'
+        golden.stacked(episodes), windows_lib.Windows(4, 3, 'tile')
     )
     buffer = _Buffer(found)
     self.assertEqual(buffer.store.form.sequence_length, 4)
