@@ -1,4 +1,4 @@
-# Both commands of the README on Debian 12:
+# The quickstart and the tests on Debian 12:
 #
 #     docker build --tag rlds2reverb .
 #     docker run --rm rlds2reverb

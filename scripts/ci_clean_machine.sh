@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Types the README's first command on a clean machine: as root and as an ordinary
-# user of a minimal Debian, where this is root on Debian and may make one; or else
-# in a clean home. Arguments go to the quickstart.
+# Does what the manual's first pages say on a clean machine: as root the
+# quickstart, and as an ordinary user the README's installation and first lines of
+# Python. The machine is a minimal Debian, where this is root on Debian and may
+# make one; or else a clean home, and the quickstart alone. Arguments go to the
+# quickstart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,10 +40,14 @@ make_debian() {
   cp /etc/pip.conf "$root/etc/pip.conf" 2>/dev/null || true
 }
 
-# in_debian USER HOME: a fresh checkout in the home, and the command there.
+readme='python3 -m venv ~/env && . ~/env/bin/activate && pip install --quiet . &&
+  awk "/^\`\`\`python/ {on = 1; next} /^\`\`\`/ && on {exit} on" README.md > ~/first.py &&
+  cd ~ && cat first.py && python first.py'
+
+# in_debian USER HOME COMMAND: a fresh checkout in the home, and the command there.
 in_debian() {
-  local user=$1 home=$2
-  shift 2
+  local user=$1 home=$2 command=$3
+  shift 3
   mkdir -p "$root$home/rlds2reverb"
   git archive HEAD | tar -x -C "$root$home/rlds2reverb"
   chroot "$root" chown -R "$user" "$home"
@@ -49,14 +55,14 @@ in_debian() {
   chroot "$root" env -i HOME="$home" USER="$user" LANG=C.UTF-8 \
     PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
     su "$user" --preserve-environment --shell=/bin/bash --command \
-    'cd ~/rlds2reverb && bash scripts/quickstart.sh "$@"' -- quickstart "$@"
+    "cd ~/rlds2reverb && $command" -- "$user" "$@"
   rm -rf "$root$home/rlds2reverb"
 }
 
 if make_debian; then
-  in_debian root /root "$@"
+  in_debian root /root 'bash scripts/quickstart.sh "$@"' "$@"
   chroot "$root" useradd --create-home someone
-  in_debian someone /home/someone "$@"
+  in_debian someone /home/someone "$readme"
 else
   echo 'No Debian can be made here, so this is a clean home.'
   mkdir -p "$work/home/rlds2reverb"
