@@ -52,20 +52,55 @@ def group_episodes(
   """
   steps_spec = rlds_data.element_spec[rlds.STEPS].element_spec
 
-  # The state of a scan cannot be a data set, but it can be a variant.
-  def group_of(steps, lengths, first, episode_id):
-    return Group(
-        tf.data.experimental.to_variant(steps), lengths, first, episode_id
+  # The state of a scan cannot be data sets, but it can be a list of variants.
+  def empty():
+    return tf.raw_ops.EmptyTensorList(
+        element_shape=tf.constant([], tf.int32),
+        max_num_elements=_MAX_EPISODES,
+        element_dtype=tf.variant,
     )
 
-  def steps_of(group):
-    return tf.data.experimental.from_variant(group.steps, steps_spec)
+  def append(steps, variant):
+    return tf.raw_ops.TensorListPushBack(input_handle=steps, tensor=variant)
+
+  def item(steps, index):
+    return tf.raw_ops.TensorListGetItem(
+        input_handle=steps,
+        index=index,
+        element_shape=tf.constant([], tf.int32),
+        element_dtype=tf.variant,
+    )
+
+  def none_of(group):
+    return group._replace(
+        steps=empty(),
+        lengths=group.lengths[:0],
+        episode_id=tf.nest.map_structure(
+            lambda leaf: leaf[:0], group.episode_id
+        ),
+    )
+
+  def one_group(steps, length, index, ids):
+    return Group(
+        tf.data.experimental.to_variant(steps), length[tf.newaxis], index, ids
+    )
 
   @_no_autograph
   def to_group(index, episode):
     steps = episode[rlds.STEPS]
     ids = () if episode_id is None else episode[episode_id][tf.newaxis]
-    return group_of(steps, steps.cardinality()[tf.newaxis], index, ids)
+    return one_group(steps, steps.cardinality(), index, ids)
+
+  @_no_autograph
+  def end(index):
+    # Its length is not known, so that it does not fit to any group, and the
+    # last group comes out.
+    length = tf.constant(tf.data.UNKNOWN_CARDINALITY, tf.int64)
+    ids = ()
+    if episode_id is not None:
+      ids = tf.zeros([1], rlds_data.element_spec[episode_id].dtype)
+    # What is never read need not have the spec of steps.
+    return one_group(tf.data.Dataset.range(0), length, index, ids)
 
   @_no_autograph
   def add(held, one):
@@ -76,46 +111,52 @@ def group_episodes(
         & (tf.reduce_sum(lengths) <= max_steps)
         & (tf.size(lengths) <= _MAX_EPISODES)
     )
-    nothing = held._replace(lengths=held.lengths[:0])
 
     def join():
-      ids = (
-          ()
-          if episode_id is None
-          else tf.concat([held.episode_id, one.episode_id], 0)
+      joined = held._replace(
+          steps=append(held.steps, one.steps),
+          lengths=lengths,
+          episode_id=tf.nest.map_structure(
+              lambda *ids: tf.concat(ids, 0), held.episode_id, one.episode_id
+          ),
       )
-      steps = steps_of(held).concatenate(steps_of(one))
-      return group_of(steps, lengths, held.first, ids), nothing
+      return joined, none_of(held)
 
-    return tf.cond(fits, join, lambda: (one, held))
+    def part():
+      return one._replace(steps=append(empty(), one.steps)), held
+
+    return tf.cond(fits, join, part)
 
   @_no_autograph
-  def groups(unused_one):
-    # What is never read need not have the spec of steps.
-    no_steps = tf.data.Dataset.range(0)
-    ids = (
-        ()
-        if episode_id is None
-        else tf.zeros([0], rlds_data.element_spec[episode_id].dtype)
+  def with_steps(group):
+    def steps_of(index):
+      return tf.data.experimental.from_variant(
+          item(group.steps, index), steps_spec
+      )
+
+    joined = tf.data.Dataset.range(
+        tf.size(group.lengths, tf.int64), output_type=tf.int32
+    ).flat_map(_no_autograph(steps_of))
+    # The steps of a long episode need not pass through a joint.
+    chosen = tf.cond(
+        tf.size(group.lengths) == 1,
+        lambda: item(group.steps, 0),
+        lambda: tf.data.experimental.to_variant(joined),
     )
-    # The length of the end is not known, so that it does not fit to any group,
-    # and the last group comes out.
-    unknown = tf.fill([1], tf.constant(tf.data.UNKNOWN_CARDINALITY, tf.int64))
-    zero = tf.constant(0, tf.int64)
-    end = group_of(no_steps, unknown, zero, ids)
-    start = group_of(no_steps, unknown[:0], zero, ids)
-    return (
-        rlds_data.enumerate()
-        .map(to_group)
-        .concatenate(tf.data.Dataset.from_tensors(end))
-        .scan(start, add)
-        .filter(_no_autograph(lambda group: tf.size(group.lengths) > 0))
+    return group._replace(
+        steps=tf.data.experimental.from_variant(chosen, steps_spec)
     )
 
-  # All of this is in the function of a `flat_map`, because the graph of a data
-  # set cannot hold a variant.
+  # All of this stays outside of the function of a `flat_map`: TensorFlow does
+  # not optimise what is in there, and a nested step would take ten times as
+  # long. The graph of a data set cannot hold the variant of a data set, but it
+  # can hold an empty list of them.
+  zero = tf.constant(0, tf.int64)
   return (
-      tf.data.Dataset.range(1)
-      .flat_map(groups)
-      .map(_no_autograph(lambda group: group._replace(steps=steps_of(group))))
+      rlds_data.enumerate()
+      .map(to_group)
+      .concatenate(tf.data.Dataset.range(1).map(end))
+      .scan(none_of(end(zero)), add)
+      .filter(_no_autograph(lambda group: tf.size(group.lengths) > 0))
+      .map(with_steps)
   )
