@@ -19,6 +19,7 @@ def split_by_policy(
     *,
     presence: str = layout.PRESENCE,
     gaps: str = selecting.ERROR,
+    last_reward: str = 'step',
 ) -> Dict[str, tf.data.Dataset]:
   """Returns the episodes of the agents of each policy, as RLlib maps them.
 
@@ -38,6 +39,7 @@ def split_by_policy(
       each agent, when the pipeline is built.
     presence: the field that says who is there.
     gaps: see `select_agent`.
+    last_reward: see `select_agent`.
 
   Returns:
     By the names of the policies, RLDS data sets of the episodes of
@@ -69,16 +71,22 @@ def split_by_policy(
       )
     agents_by_policy.setdefault(policy, []).append(agent)
   return {
-      policy: _episodes_of(rlds_data, agents, policy, presence, gaps)
+      policy: _episodes_of(
+          rlds_data,
+          agents,
+          policy,
+          presence=presence,
+          gaps=gaps,
+          last_reward=last_reward,
+      )
       for policy, agents in agents_by_policy.items()
   }
 
 
-def _episodes_of(rlds_data, agents, policy, presence, gaps) -> tf.data.Dataset:
+def _episodes_of(rlds_data, agents, policy, **options) -> tf.data.Dataset:
   def select(episode):
     parts = [
-        selecting.select_agent(episode, agent, presence=presence, gaps=gaps)
-        for agent in agents
+        selecting.select_agent(episode, agent, **options) for agent in agents
     ]
     _check_alike(policy, agents, parts)
     together = tf.data.Dataset.from_tensors(parts[0])

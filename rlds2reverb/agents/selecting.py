@@ -8,6 +8,7 @@ import tree
 from rlds2reverb.agents import layout
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import presence as presence_lib
@@ -24,6 +25,7 @@ def select_agent(
     *,
     presence: str = layout.PRESENCE,
     gaps: str = ERROR,
+    last_reward: str = 'step',
 ) -> Dict[str, Any]:
   """Returns the RLDS episode of one agent.
 
@@ -39,6 +41,18 @@ def select_agent(
   `is_terminal` is by agent and says that it is terminal. Its flags and
   discounts may be by agent or of all.
 
+  Where agents take turns, an agent is away between its turns, and may be away
+  when the episode ends. With `gaps="skip"`, what happens until its next step
+  belongs to its step before: a game that ends in a terminal step ends so for
+  both players. Here x loses by the last move of y, which it does not see:
+
+      step                          0    1    2    3
+      x is_present                  T    F    T    F
+      x observation                 o0        o2       its episode: o0 o2
+      x reward, "step"              0    0    0   -1                0  -1
+      x reward, "transition"                                       -1   0
+      x is_terminal                                                 F   T
+
   Args:
     episode: an RLDS episode of many agents, its steps a nested data set or
       stacked; see `layout`.
@@ -48,6 +62,9 @@ def select_agent(
       its next step is the one at which it is back, as in games in which agents
       take turns, and the rewards that it got while it was away are added to
       that of its step before.
+    last_reward: where the reward belongs that it got on its last step or after
+      it: `"step"`, where no transition has it, and a conversion counts it and
+      says so; or `"transition"`, into that step. See `StepMapping`.
 
   Returns:
     The episode: the fields by agent are the agent's, and others are kept; the
@@ -62,6 +79,7 @@ def select_agent(
       length.
   """
   checks.check_choice('gaps', gaps, GAPS)
+  checks.check_choice('last_reward', last_reward, last_steps.PLACES)
   if not isinstance(episode, dict) or rlds.STEPS not in episode:
     raise ValueError(f'An episode must be a dict with {rlds.STEPS!r}.')
   if AGENT in episode:
@@ -84,7 +102,10 @@ def select_agent(
       for field, value in steps.items()
       if field != presence
   }
-  whole_ends = steps_lib.one_a_step(rlds.IS_LAST, fields[rlds.IS_LAST], tf.bool)
+  whole_ends, terminal = (
+      steps_lib.one_a_step(flag, fields[flag], tf.bool)
+      for flag in (rlds.IS_LAST, rlds.IS_TERMINAL)
+  )
   selected = gathering.take(fields, rows)
   if gaps == SKIP and rlds.REWARD in fields:
     selected[rlds.REWARD] = _add_rewards(fields[rlds.REWARD], rows)
@@ -94,9 +115,13 @@ def select_agent(
   # At the end of an unfinished episode, an agent that is there has none either.
   has_left = rows < tf.size(whole_ends, tf.int64) - 1
   is_last = is_end & (has_left | tf.gather(whole_ends, rows))
-  is_terminal = steps_lib.one_a_step(
-      rlds.IS_TERMINAL, selected[rlds.IS_TERMINAL], tf.bool
-  )
+  if gaps == SKIP:  # The end at which it is away is its own.
+    terminal = tf.cumsum(tf.cast(terminal, tf.int32), reverse=True) > 0
+  is_terminal = tf.gather(terminal, rows)
+  if last_reward == last_steps.TRANSITION and rlds.REWARD in fields:
+    selected[rlds.REWARD] = last_steps.move_reward(
+        selected[rlds.REWARD], place == 0, is_end
+    )
   selected[rlds.IS_FIRST] = place == 0
   selected[rlds.IS_LAST] = is_last
   selected[rlds.IS_TERMINAL] = is_last & is_terminal

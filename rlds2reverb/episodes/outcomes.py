@@ -5,6 +5,7 @@ from typing import Any, Dict, NamedTuple
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -15,9 +16,9 @@ class Outcome(NamedTuple):
 
   Attributes:
     undiscounted_return: float64 `[]`: the sum of the rewards of all
-      transitions. The reward of the last step has no meaning and is not added.
-    length: int64 `[]`: the number of transitions, which is the number of steps
-      whose `is_last` is not set.
+      transitions. That of the last step, by `last_steps`, is not added.
+    length: int64 `[]`: the number of transitions, which is that of the steps
+      but the last one.
     is_terminal: bool `[]`: whether a step of the episode is terminal.
   """
 
@@ -38,8 +39,9 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
   Raises:
     ValueError: if the reward is not one number for each step.
   """
-  is_transition = ~flag(steps, rlds.IS_LAST)
-  rewards = tf.where(is_transition, _reward(steps), 0)
+  rewards = _reward(steps)
+  is_transition = ~last_steps.is_last(tf.size(rewards))
+  rewards = tf.where(is_transition, rewards, 0)
   # Unlike tf.reduce_sum, this adds them one by one, as `outcomes` does: a
   # filter must keep the same episodes, whether or not they are in packs.
   total = tf.math.unsorted_segment_sum(
@@ -65,7 +67,7 @@ def outcomes(pack: packs.Pack) -> Outcome:
   Raises:
     ValueError: if the reward is not one number for each step.
   """
-  is_transition = ~flag(pack.steps, rlds.IS_LAST)
+  is_transition = ~last_steps.are_last(pack.row_splits)
 
   def total(column):
     return packs.sum_rows(tf.where(is_transition, column, 0), pack.row_splits)

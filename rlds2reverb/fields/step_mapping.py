@@ -12,6 +12,8 @@ import gin
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import rlds
@@ -22,6 +24,8 @@ from rlds2reverb.fields.field_sources import Source
 POLICY_INFO = 'policy_info'
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 _CAN_BE_FILLED = (rlds.REWARD, rlds.DISCOUNT, *_FLAGS)
+# What is no source of a field.
+_SETTINGS = ('cast', 'last_reward', 'last_action')
 
 
 @gin.configurable(module='rlds2reverb')
@@ -64,6 +68,14 @@ class StepMapping:
 
   Step fields that no source names are dropped.
 
+  In RLDS the action and the reward of an episode's last step mean nothing. Of
+  data where they do, `last_reward` and `last_action` say so:
+
+      step                        |  0     1     2     3 (last) |
+      reward, "step"              |  0     0     0     1        |
+      reward, "transition"        |  0     0     1     0        |
+      has_action, of last_action  |  1     1     1     1        |
+
   Attributes:
     observation: the source of the observation.
     action: the source of the action.
@@ -78,6 +90,14 @@ class StepMapping:
       put it into the trajectories.
     cast: a dict from names of dtypes to the names of the dtypes that they
       become, in every field.
+    last_reward: where a reward of the last step belongs. `"step"` leaves it
+      there, where no transition has it: a conversion counts it, and says so.
+      `"transition"` adds it to that of the transition into the last step. It is
+      for data that gives the reward of success with the last step.
+    last_action: whether the action of the last step counts as the others do.
+      Then the steps have a further field `has_action`, which statistics,
+      transforms and windows follow. A conversion to trajectories does not: the
+      last step of an episode is none that an agent acts in.
   """
 
   observation: Source = rlds.OBSERVATION
@@ -89,8 +109,11 @@ class StepMapping:
   is_terminal: Source = rlds.IS_TERMINAL
   policy_info: Source = None
   cast: Dict[str, str] = dataclasses.field(default_factory=dict)
+  last_reward: str = last_steps.STEP
+  last_action: bool = False
 
   def __post_init__(self):
+    checks.check_choice('last_reward', self.last_reward, last_steps.PLACES)
     for dtype in (*self.cast, *self.cast.values()):
       try:
         tf.as_dtype(dtype)
@@ -120,8 +143,9 @@ class StepMapping:
     steps = _stack(episode[rlds.STEPS], sources)
     steps, length = field_sources.measured(steps, sources)
     mapped = self._read(sources, {**episode, rlds.STEPS: steps}, length)
-    is_first = tf.equal(tf.range(length), 0)
-    return {**episode, rlds.STEPS: _fill_in(mapped, is_first, _is_last(length))}
+    first = tf.equal(tf.range(length), 0)
+    last = last_steps.is_last(length)
+    return {**episode, rlds.STEPS: self._complete(mapped, first, last)}
 
   def map_pack(self, pack: packs_lib.Pack) -> packs_lib.Pack:
     """Does for all episodes of a pack what calling this does for one.
@@ -143,7 +167,8 @@ class StepMapping:
     )
     begins = packs_lib.count_begins(row_splits, length + 1) > 0
     return pack._replace(
-        steps=_fill_in(mapped, begins[:-1], begins[1:]), row_splits=row_splits
+        steps=self._complete(mapped, begins[:-1], begins[1:]),
+        row_splits=row_splits,
     )
 
   def takes_packs(self, episode_spec: Any) -> bool:
@@ -170,6 +195,21 @@ class StepMapping:
       mapped[field] = value
     return mapped
 
+  def _complete(self, mapped, first, last):
+    """Adds to mapped steps what their positions, bool `[T]`, make.
+
+    Args:
+      mapped: the fields that have a source.
+      first: which steps are the first ones of their episodes.
+      last: which are the last ones.
+    """
+    if self.last_reward == last_steps.TRANSITION and rlds.REWARD in mapped:
+      reward = last_steps.move_reward(mapped[rlds.REWARD], first, last)
+      mapped = {**mapped, rlds.REWARD: reward}
+    if self.last_action:
+      mapped = {**mapped, last_steps.HAS_ACTION: tf.ones_like(last)}
+    return _fill_in(mapped, first, last)
+
   def check(self, episode_spec: Any) -> None:
     """Checks that every path is one of `episode_spec`; see `map_fields`."""
     self._resolve(episode_spec)
@@ -180,7 +220,7 @@ class StepMapping:
     sources = {}
     problems = []
     for field in dataclasses.fields(self):
-      if field.name == 'cast':
+      if field.name in _SETTINGS:
         continue
       source = getattr(self, field.name)
       if source is None and field.name in (rlds.OBSERVATION, rlds.ACTION):
@@ -227,7 +267,7 @@ class TerminalOnSuccess:
     )
     success = steps_lib.one_a_step('success', success, tf.bool)
     at_end = tf.reduce_any(success[-2:])
-    return _is_last(tf.size(success)) & at_end
+    return last_steps.is_last(tf.size(success)) & at_end
 
 
 def map_fields(
@@ -308,10 +348,6 @@ def _stack(steps, sources):
         lambda step: functools.reduce(paths_lib.remove, dropped, step)
     )
   return steps_lib.stack_steps(steps)
-
-
-def _is_last(length) -> tf.Tensor:
-  return tf.equal(tf.range(length), length - 1)
 
 
 def _fill_in(mapped, is_first, is_last):

@@ -82,13 +82,19 @@ class Measures:
     """Returns the statistics of the episodes so far, as JSON values.
 
     What the report of their conversion says is part of them. The name
-    `zero_discount_ends` counts the episodes that end with a discount of 0.
+    `zero_discount_ends` counts the episodes that end with a discount of 0,
+    and `last_rewards` those whose last step has a reward, and how much.
     `length` is of the numbers of transitions, `return` of the sums of their
     rewards.
     """
+    last_rewards = report.last_rewards
     return {
         'zero_discount_ends': self._zero_ends,
         'bootstrapped_terminals': len(report.bootstrapped_terminals),
+        'last_rewards': {
+            'episodes': len(last_rewards),
+            'sum': sum(last_rewards.values()),
+        },
         'nan': report.nan_counts,
         **self._ranges,
     }
@@ -99,12 +105,15 @@ def merge(statistics: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
   merged: Dict[str, Any] = {
       'zero_discount_ends': 0,
       'bootstrapped_terminals': 0,
+      'last_rewards': {'episodes': 0, 'sum': 0},
       'nan': {},
       **{name: _no_range() for name in RANGES},
   }
   for each in statistics:
     for name in 'zero_discount_ends', 'bootstrapped_terminals':
       merged[name] += each[name]
+    for name, number in each['last_rewards'].items():
+      merged['last_rewards'][name] += number
     for field, count in each['nan'].items():
       merged['nan'][field] = merged['nan'].get(field, 0) + count
     for name in RANGES:

@@ -125,6 +125,15 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
             ' --terminal_discount',
         )
     )
+  last = summary['statistics']['last_rewards']
+  if last['episodes']:
+    rows.append(
+        (
+            'rewards of last steps',
+            f'{last["sum"]:,.6g} in {last["episodes"]:,} episodes: no'
+            ' transition has them; see StepMapping.last_reward',
+        )
+    )
   for field, count in summary['statistics']['nan'].items():
     rows.append((f'NaN in {field}', f'{count:,}'))
   if summary['filtered']:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -121,6 +122,7 @@ def compute_statistics(
     quantiles: Sequence[float] = QUANTILES,
     sample_size: int = 10_000,
     seed: int = 0,
+    acting_only: bool = False,
 ) -> Statistics:
   """Computes the statistics of a data set, reading it once.
 
@@ -148,6 +150,9 @@ def compute_statistics(
     sample_size: the number of steps, and of episodes, of the sample for the
       quantiles. It is reduced where the sample would take more than 64 MiB.
     seed: the seed of the sample, an int.
+    acting_only: whether steps whose action does not count are left out of the
+      statistics of all fields, observations too. Octo and OpenVLA have only
+      steps with an action. By default the last observation counts.
 
   Returns:
     The `Statistics`.
@@ -163,6 +168,7 @@ def compute_statistics(
       quantiles=quantiles,
       sample_size=sample_size,
       seed=seed,
+      acting_only=acting_only,
   )
   return accumulation.statistics(accumulation.state_of(rlds_data))
 
@@ -207,6 +213,7 @@ class Accumulation:
       quantiles: Sequence[float] = QUANTILES,
       sample_size: int = 10_000,
       seed: int = 0,
+      acting_only: bool = False,
   ):
     """Args are those of `compute_statistics`; `step_spec` is that of a step."""
     if fields is not None:
@@ -218,6 +225,7 @@ class Accumulation:
       )
     self.leaves = rows_lib.choose_leaves(step_spec, fields)
     self.used = {keys[0] for keys, _ in self.leaves} | {rlds.REWARD, *_FLAGS}
+    self.used |= {last_steps.HAS_ACTION} & set(step_spec)
     self.width = rows_lib.NUM_OUTCOMES + sum(
         spec.shape.num_elements() for _, spec in self.leaves
     )
@@ -229,6 +237,7 @@ class Accumulation:
         min(sample_size, _SAMPLE_BYTES // (8 * self.width)), 1
     )
     self._seed = seed
+    self._acting_only = acting_only
 
   def state_of(self, rlds_data: tf.data.Dataset) -> State:
     """Returns the state after all episodes of a data set, reading it once.
@@ -270,7 +279,7 @@ class Accumulation:
     Args:
       steps: a dict of stacked steps `[T, ...]`, with the fields `used`.
     """
-    return rows_lib.to_rows(steps, self.leaves)
+    return rows_lib.to_rows(steps, self.leaves, self._acting_only)
 
   def pack_rows(self, pack: packs_lib.Pack) -> tf.Tensor:
     """Returns the rows of all episodes of a pack, float64 `[N, width]`.
@@ -282,7 +291,9 @@ class Accumulation:
       InvalidArgumentError: if the leaves of its steps differ in length.
     """
     steps = steps_lib.with_equal_lengths(pack.steps)
-    return rows_lib.pack_to_rows(pack._replace(steps=steps), self.leaves)
+    return rows_lib.pack_to_rows(
+        pack._replace(steps=steps), self.leaves, self._acting_only
+    )
 
   def empty(self) -> State:
     """Returns the state before the first row."""
@@ -317,7 +328,7 @@ class Accumulation:
     moments = moments_lib.Moments(*(leaf.numpy() for leaf in state.moments))
     steps, outcomes = self._sampled(state)
     columns = _columns(moments, steps, outcomes, self._quantiles)
-    return _to_statistics(columns, self.leaves, moments)
+    return _to_statistics(columns, self.leaves, moments, self._acting_only)
 
   def samples(self, state: State) -> Dict[str, List[np.ndarray]]:
     """Returns the sample that the quantiles are taken from.
@@ -382,11 +393,12 @@ def _columns(moments, sample, ends, quantiles):
   }
 
 
-def _to_statistics(columns, leaves, moments) -> Statistics:
+def _to_statistics(columns, leaves, moments, acting_only) -> Statistics:
   """Splits the statistics of all columns into those of the fields."""
   num_episodes = int(columns['count'][-1])
   # Every outcome is one number for an episode, so its mean gives the sum.
-  num_transitions = int(round(moments.mean[-2] * num_episodes))
+  num_transitions = int(round(moments.mean[-3] * num_episodes))
+  num_actions = int(round(moments.mean[-2] * num_episodes))
   num_terminal = int(round(moments.mean[-1] * num_episodes))
 
   def field(start, shape, dtype, total):
@@ -415,6 +427,8 @@ def _to_statistics(columns, leaves, moments) -> Statistics:
   num_steps = int(moments.rows)
   for keys, spec in leaves:
     total = num_transitions if keys[0] in rows_lib.OF_TRANSITIONS else num_steps
+    if acting_only or keys[0] == rlds.ACTION:
+      total = num_actions
     fields[paths.name_of(keys)] = field(start, spec.shape, spec.dtype, total)
     start += spec.shape.num_elements()
   return Statistics(

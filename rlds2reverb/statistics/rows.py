@@ -5,17 +5,24 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 
-NUM_OUTCOMES = 3  # the columns that hold an `Outcome`
+NUM_OUTCOMES = 4  # the columns that are about an episode
 
 # The fields that have no meaning in the last step of an episode.
 OF_TRANSITIONS = (rlds.ACTION, rlds.REWARD, rlds.DISCOUNT)
 
-_FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
+_FLAGS = (
+    rlds.IS_FIRST,
+    rlds.IS_LAST,
+    rlds.IS_TERMINAL,
+    last_steps.HAS_ACTION,
+)
 _MAX_LEAF_SIZE = 1024
 
 Leaves = List[Tuple[paths.Keys, tf.TensorSpec]]
@@ -68,23 +75,32 @@ def _is_numbers(spec) -> bool:
   )
 
 
-def to_rows(steps: Dict[str, Any], leaves: Leaves) -> tf.Tensor:
+def to_rows(
+    steps: Dict[str, Any], leaves: Leaves, acting_only: bool = False
+) -> tf.Tensor:
   """Returns the numbers of stacked steps, float64 `[T, D]`.
 
-  A number that has no meaning is NaN. The last `NUM_OUTCOMES` columns hold the
-  outcome of the episode in the row of its last step, and NaN in all other rows.
+  A number that has no meaning is NaN. The last `NUM_OUTCOMES` columns are about
+  the episode, in the row of its last step, and NaN in all other rows: its
+  return, its number of transitions, its number of actions that count, and
+  whether it is terminal.
 
   Args:
     steps: a dict of stacked steps `[T, ...]`.
     leaves: the leaves that become the other columns, in this order.
+    acting_only: see `are_meant`.
   """
-  length = tf.shape(outcomes.flag(steps, rlds.IS_LAST))[0]
-  is_end = (tf.range(length) == length - 1)[:, None]
-  in_last_row = tf.where(is_end, _as_row(outcomes.outcome(steps)), np.nan)
-  return tf.concat([*_columns(steps, leaves), in_last_row], axis=1)
+  is_last = last_steps.is_last(gathering.num_rows(steps[rlds.REWARD]))
+  num_actions = tf.math.count_nonzero(last_steps.have_action(steps, is_last))
+  row = _as_row(outcomes.outcome(steps), num_actions)
+  in_last_row = tf.where(is_last[:, None], row, np.nan)
+  numbers = _numbers(steps, is_last, leaves, acting_only)
+  return tf.concat([numbers, in_last_row], axis=1)
 
 
-def pack_to_rows(pack: packs.Pack, leaves: Leaves) -> tf.Tensor:
+def pack_to_rows(
+    pack: packs.Pack, leaves: Leaves, acting_only: bool = False
+) -> tf.Tensor:
   """Returns the rows of all episodes of a pack, float64 `[N, D]`.
 
   They are those that `to_rows` returns for each of the episodes.
@@ -92,9 +108,15 @@ def pack_to_rows(pack: packs.Pack, leaves: Leaves) -> tf.Tensor:
   Args:
     pack: a pack, whose leaves have one length.
     leaves: the leaves that become columns, in this order.
+    acting_only: see `are_meant`.
   """
   begins, ends = pack.row_splits[:-1], pack.row_splits[1:]
-  values = _as_row(outcomes.outcomes(pack))
+  is_last = last_steps.are_last(pack.row_splits)
+  have_action = last_steps.have_action(pack.steps, is_last)
+  values = _as_row(
+      outcomes.outcomes(pack),
+      packs.sum_rows(tf.cast(have_action, tf.int64), pack.row_splits),
+  )
   # An episode without steps has no row.
   has_steps = ends > begins
   last_rows = tf.boolean_mask(ends, has_steps)[:, None] - 1
@@ -103,23 +125,55 @@ def pack_to_rows(pack: packs.Pack, leaves: Leaves) -> tf.Tensor:
       last_rows,
       tf.boolean_mask(values, has_steps),
   )
-  return tf.concat([*_columns(pack.steps, leaves), in_last_rows], axis=1)
+  numbers = _numbers(pack.steps, is_last, leaves, acting_only)
+  return tf.concat([numbers, in_last_rows], axis=1)
 
 
-def _as_row(outcome: outcomes.Outcome) -> tf.Tensor:
-  """Returns an outcome, float64 `[3]`; or those of a pack, `[E, 3]`."""
-  return tf.stack([tf.cast(value, tf.float64) for value in outcome], axis=-1)
+def are_meant(
+    steps: Dict[str, Any],
+    is_last: tf.Tensor,
+    leaves: Leaves,
+    acting_only: bool = False,
+) -> tf.Tensor:
+  """Returns which numbers of stacked steps have a meaning, bool `[T, D]`.
+
+  Args:
+    steps: a dict of stacked steps `[T, ...]`.
+    is_last: bool `[T]`: which are the last ones of their episodes.
+    leaves: the leaves that are columns, in this order.
+    acting_only: whether to count only the steps whose action counts, of all
+      fields.
+  """
+  have_action = last_steps.have_action(steps, is_last)
+  columns = [tf.zeros([tf.size(is_last), 0], tf.bool)]
+  for keys, spec in leaves:
+    counts = ~is_last if keys[0] in OF_TRANSITIONS else tf.ones_like(is_last)
+    if acting_only or keys[0] == rlds.ACTION:
+      counts = have_action
+    columns.append(tf.tile(counts[:, None], [1, spec.shape.num_elements()]))
+  return tf.concat(columns, axis=1)
 
 
-def _columns(steps, leaves) -> List[tf.Tensor]:
-  """Returns the columns of the leaves, float64 `[T, ...]` each."""
-  is_last = outcomes.flag(steps, rlds.IS_LAST)[:, None]
+def _as_row(outcome: outcomes.Outcome, num_actions: tf.Tensor) -> tf.Tensor:
+  """Returns a row of outcomes, float64 `[4]`; or those of a pack, `[E, 4]`."""
+  columns = [
+      outcome.undiscounted_return,
+      outcome.length,
+      num_actions,
+      outcome.is_terminal,
+  ]
+  return tf.stack([tf.cast(value, tf.float64) for value in columns], axis=-1)
+
+
+def _numbers(steps, is_last, leaves, acting_only) -> tf.Tensor:
+  """Returns the columns of the leaves, float64 `[T, ...]`."""
   length = tf.size(is_last)
-  columns = []
+  columns = [tf.zeros([length, 0], tf.float64)]
   for keys, spec in leaves:
     leaf = tf.cast(paths.get(steps, keys), tf.float64)
-    leaf = tf.reshape(leaf, [length, spec.shape.num_elements()])
-    if keys[0] in OF_TRANSITIONS:
-      leaf = tf.where(~is_last, leaf, np.nan)
-    columns.append(leaf)
-  return columns
+    columns.append(tf.reshape(leaf, [length, spec.shape.num_elements()]))
+  return tf.where(
+      are_meant(steps, is_last, leaves, acting_only),
+      tf.concat(columns, axis=1),
+      np.nan,
+  )

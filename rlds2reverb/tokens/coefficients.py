@@ -47,7 +47,8 @@ def adaptive_kl_coefficient(
 
   Raises:
     ValueError: if `target` or `horizon` is not positive, or `kl` is a scalar.
-    InvalidArgumentError: if there is no divergence.
+    InvalidArgumentError: if there is no divergence, or one of them or the
+      coefficient is not finite: it would stay so for ever.
   """
   if target <= 0 or horizon <= 0:
     raise ValueError(
@@ -63,7 +64,17 @@ def adaptive_kl_coefficient(
       [
           tf.debugging.assert_positive(
               count, 'There must be a divergence to adapt a coefficient to.'
-          )
+          ),
+          tf.debugging.Assert(
+              tf.reduce_all(tf.math.is_finite(kl))
+              & tf.math.is_finite(coefficient),
+              [
+                  'The divergences and the coefficient must be finite, or the'
+                  ' coefficient stays NaN. They are:',
+                  kl,
+                  coefficient,
+              ],
+          ),
       ]
   ):
     error = tf.reduce_mean(kl) / target - 1.0

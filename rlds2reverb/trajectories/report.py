@@ -6,6 +6,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 _MAX_STEPS = 2**32  # More steps than any episode has.
@@ -80,8 +82,9 @@ class ConversionReport:
     self.inserted_items: Dict[str, int] = {}
     self._is_taken = False
     self._skipped = _table(tf.string, '')
-    # A row for each block with NaN, which counts them by field; and a row for
-    # each episode that bootstraps, whose first column is 1.
+    # A row for each block with NaN, which counts them by field; for each
+    # episode that bootstraps, whose first column is 1; and for each one whose
+    # last step has a reward, which is in the second column.
     self._blocks = None
     self._nan_fields = None
 
@@ -110,11 +113,27 @@ class ConversionReport:
     )
 
   @property
+  def last_rewards(self) -> Dict[int, float]:
+    """The reward of the last step, where it is not 0, by episode index.
+
+    It belongs to no transition, so no learner sees it. `StepMapping` can move
+    it onto the transition into the last step. Of a reward of several numbers it
+    is the sum of their absolute values.
+    """
+    if self._nan_fields is None:
+      return {}
+    return {
+        place // _MAX_STEPS: float(row[1])
+        for place, row in sorted(_entries(self._blocks).items())
+        if row[1]
+    }
+
+  @property
   def nan_counts(self) -> Dict[str, int]:
     """The number of NaNs in each field that holds any, by its path."""
     if not self._nan_fields:
       return {}
-    totals = self._blocks.export()[1].numpy()[:, 1:].sum(axis=0)
+    totals = self._blocks.export()[1].numpy()[:, 2:].sum(axis=0)
     counts = {}
     for field, total in zip(self._nan_fields, totals):
       if total:
@@ -144,7 +163,7 @@ class ConversionReport:
     self.inserted_items.clear()
     self._skipped = _table(tf.string, '')
     self._nan_fields = tuple(nan_fields)
-    self._blocks = _table(tf.int64, [0] * (1 + len(nan_fields)))
+    self._blocks = _table(tf.float64, [0.0] * (2 + len(nan_fields)))
     return ReportTables(
         self._skipped.resource_handle, self._blocks.resource_handle
     )
@@ -167,7 +186,7 @@ class ReportTables(NamedTuple):
       return tf.identity(reason)
 
   def add_block(self, block: blocks.Block, bootstraps: tf.Tensor) -> None:
-    """Counts the NaNs of a block, and records which episodes bootstrap.
+    """Counts the NaNs of a block, and records how its episodes end.
 
     Args:
       block: a block of steps.
@@ -175,35 +194,54 @@ class ReportTables(NamedTuple):
         `bootstrapped_terminals`.
     """
     nans = [
-        tf.math.count_nonzero(tf.math.is_nan(leaf))
+        tf.math.count_nonzero(tf.math.is_nan(leaf), dtype=tf.float64)
         for _, leaf in steps_lib.float_fields(block.steps)
     ]
-    nan_row = tf.stack([tf.constant(0, tf.int64), *nans])
+    nan_row = tf.stack([tf.zeros([2], tf.float64)[0]] * 2 + nans)
     # Most blocks have nothing to record, so they insert no rows. A `tf.cond`
     # would be as fast, but takes longer to build.
     num_nan_rows = tf.cast(tf.reduce_any(nan_row > 0), tf.int32)
     place = block.episode[0] * _MAX_STEPS + block.step
-    episodes = tf.gather(
-        block.episode,
-        tf.searchsorted(
-            block.row_splits, tf.where(bootstraps)[:, 0], side='right'
-        )
-        - 1,
+    ends = tf.stack(
+        [
+            packs.sum_rows(column, block.row_splits)
+            for column in (
+                tf.cast(bootstraps, tf.float64),
+                _last_rewards(block),
+            )
+        ],
+        axis=1,
     )
-    # No block begins with the last step that an episode may have.
-    places = episodes * _MAX_STEPS + _MAX_STEPS - 1
-    bootstrap_row = tf.one_hot(0, 1 + len(nans), dtype=tf.int64)
+    found = tf.where(ends != 0)
+    # No block begins with one of the last steps that an episode may have.
+    places = tf.gather(block.episode, found[:, 0]) * _MAX_STEPS
+    places += _MAX_STEPS - 1 - found[:, 1]
+    end_rows = tf.one_hot(found[:, 1], 2 + len(nans), dtype=tf.float64)
     _insert(
         self.blocks,
         tf.concat([tf.fill([num_nan_rows], place), places], 0),
         tf.concat(
             [
                 tf.tile([nan_row], [num_nan_rows, 1]),
-                tf.tile([bootstrap_row], [tf.size(places), 1]),
+                end_rows * tf.gather_nd(ends, found)[:, None],
             ],
             0,
         ),
     )
+
+
+def _last_rewards(block: blocks.Block) -> tf.Tensor:
+  """Returns the rewards of the last steps, float64 `[B]`; 0 of other steps."""
+  is_last = block.outline[rlds.IS_LAST][:-1]
+  leaves = [
+      tf.reshape(tf.cast(leaf, tf.float64), [tf.size(is_last), -1])
+      for leaf in tf.nest.flatten(block.steps[rlds.REWARD])
+  ]
+  numbers = tf.concat(leaves, axis=1)
+  if numbers.shape[1] != 1:
+    numbers = tf.abs(numbers)
+  numbers = tf.where(tf.math.is_finite(numbers), numbers, 0)
+  return tf.where(is_last, tf.reduce_sum(numbers, axis=1), 0)
 
 
 def _insert(table, keys, values):

@@ -6,6 +6,7 @@ from typing import Mapping, Optional, Sequence
 import gin
 import tensorflow as tf
 
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
@@ -17,6 +18,7 @@ _ALWAYS_SELECTED = (
     rlds.IS_FIRST,
     rlds.IS_LAST,
     rlds.IS_TERMINAL,
+    last_steps.HAS_ACTION,
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Optional
 import gin
 import tensorflow as tf
 
+from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
@@ -52,7 +53,9 @@ class KeepEpisodes(base.EpisodeFilter):
     """
     steps = episode[rlds.STEPS]
     conditions = self._conditions(
-        steps, lambda: outcomes.outcome(steps), tf.math.count_nonzero
+        steps,
+        lambda: outcomes.outcome(steps),
+        lambda: gathering.num_rows(steps) - 1,
     )
     if self.success is not None:
       conditions.append(tf.reduce_any(self._success(episode)))
@@ -70,7 +73,9 @@ class KeepEpisodes(base.EpisodeFilter):
       return packs.sum_rows(tf.cast(column, tf.int64), pack.row_splits)
 
     conditions = self._conditions(
-        pack.steps, lambda: outcomes.outcomes(pack), count
+        pack.steps,
+        lambda: outcomes.outcomes(pack),
+        lambda: pack.row_splits[1:] - pack.row_splits[:-1] - 1,
     )
     if self.success is not None:
       success = self._success({**pack.fields, rlds.STEPS: pack.steps})
@@ -83,26 +88,24 @@ class KeepEpisodes(base.EpisodeFilter):
     always = tf.ones_like(pack.row_splits[1:], tf.bool)
     return tf.reduce_all(tf.stack([always, *conditions]), axis=0)
 
-  def _conditions(self, steps, get_outcome, count):
+  def _conditions(self, steps, get_outcome, get_length):
     """Returns the conditions on the return and on the length.
 
     Args:
       steps: the steps of one episode, or of several.
       get_outcome: a function that returns their outcomes.
-      count: a function that counts, for each episode, the steps where a column
-        of bools is True.
+      get_length: a function that returns their numbers of transitions; below 0
+        for an episode without steps.
     """
     conditions = []
     if self.min_return is not None or self.max_return is not None:
       paths.find(steps, rlds.REWARD)
-      paths.find(steps, rlds.IS_LAST)
       paths.find(steps, rlds.IS_TERMINAL)
       conditions += _within(
           get_outcome().undiscounted_return, self.min_return, self.max_return
       )
     if self.min_length is not None or self.max_length is not None:
-      paths.find(steps, rlds.IS_LAST)
-      length = count(~outcomes.flag(steps, rlds.IS_LAST))
+      length = tf.maximum(get_length(), 0)
       conditions += _within(length, self.min_length, self.max_length)
     return conditions
 

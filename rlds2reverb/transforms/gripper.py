@@ -1,9 +1,9 @@
 """Transforms of the gripper's numbers in an action.
 
 An absolute command is 1 where the gripper is to be open and 0 where it is to be
-closed, as in Octo and OpenVLA, whose functions of like names these follow. The
-action of an episode's last step has no meaning: it decides nothing, and becomes
-the command before it.
+closed, as in Octo and OpenVLA, whose functions of like names these follow.
+Where the action of an episode's last step has no meaning, it decides nothing,
+and becomes the command before it; see `episodes.last_steps`.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
       is_clear = is_open | (command < self.closed_below)
       row = rows.last_action()
       clear = whole_episodes.nearest_marked(
-          is_clear & (rows.row <= row), rows, backward=False
+          is_clear & rows.have_action(), rows, backward=False
       )
       clear = tf.gather(clear, tf.minimum(rows.row, row))
       made = tf.where(
@@ -68,8 +68,9 @@ class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
           tf.cast(tf.gather(is_open, tf.maximum(clear, 0)), command.dtype),
           tf.gather(command, row),
       )
-      # An episode of one step has no action.
-      return tf.where(rows.first == rows.last, command, made)
+      # An episode of one step need not have an action.
+      has_none = (rows.first == rows.last) & ~rows.have_action()
+      return tf.where(has_none, command, made)
 
     return vectors.map_one(
         binarize, steps, self.field, self.index, num_leading=1
@@ -109,7 +110,8 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
   def transform_rows(self, steps, rows):
     def to_absolute(command):
       opens = command < -self.threshold
-      is_command = (opens | (command > self.threshold)) & (rows.row < rows.last)
+      is_command = opens | (command > self.threshold)
+      is_command &= rows.have_action()
       before, after = (
           whole_episodes.nearest_marked(is_command, rows, backward=backward)
           for backward in (True, False)

@@ -8,8 +8,9 @@ An action that leads from the state of a step to that of the next one, s to s':
     "difference"          s1 - s0    s2 - s1    0
     a motion              of s0, s1  of s1, s2  none
 
-The action of an episode's last step has no meaning, before and after: it is the
-one that stays where it is. No step is lost.
+The action of an episode's last step has no meaning: it is the one that stays
+where it is. No step is lost. Where it had one before, as `has_action` says, it
+has none any more; see `episodes.last_steps`.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import poses
@@ -66,7 +68,7 @@ class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
     state = self._state(steps)
     reached = tf.gather(state, rows.next())
     new = reached if self.kind == 'absolute' else reached - state
-    return _with_kept(steps, self.action, new, self.kept)
+    return _with_kept(steps, rows, self.action, new, self.kept)
 
   def target(self, steps: Dict[str, Any]) -> tf.Tensor:
     """Returns the state to which an action of a policy leads.
@@ -129,7 +131,7 @@ class MotionsFromPoses(whole_episodes.WholeEpisodeTransform):
     motion = poses.motion_between(
         pose, tf.gather(pose, rows.next()), **self._convention()
     )
-    return _with_kept(steps, self.action, motion, self.kept)
+    return _with_kept(steps, rows, self.action, motion, self.kept)
 
   def target(self, steps: Dict[str, Any]) -> tf.Tensor:
     """Returns the pose to which an action of a policy leads.
@@ -160,8 +162,11 @@ class MotionsFromPoses(whole_episodes.WholeEpisodeTransform):
     }
 
 
-def _with_kept(steps, field, new, kept):
+def _with_kept(steps, rows, field, new, kept):
   """Replaces a leaf by other numbers, and keeps some of its own behind them."""
+  if last_steps.HAS_ACTION in steps:
+    # There is no state that the last step leads to.
+    steps = {**steps, last_steps.HAS_ACTION: rows.row < rows.last}
   old = vectors.floats(steps, field)
   width = old.shape[-1]
   wrong = [index for index in kept if not -width <= index < width]

@@ -19,8 +19,8 @@ class ScaleReward(base.EpisodeTransform):
   The new reward is `clip(scale * reward + shift, minimum, maximum)`. The reward
   of an episode's last step, which has no meaning, is changed as well. Where the
   reward is an integer of less than 64 bits, an InvalidArgumentError is raised,
-  while the episodes are read, if the reward of any other step becomes a number
-  that its dtype cannot hold.
+  while the episodes are read, if the reward of a step that is not marked by
+  `is_last` becomes a number that its dtype cannot hold.
 
   Attributes:
     scale: the factor by which the reward is multiplied, not 0.

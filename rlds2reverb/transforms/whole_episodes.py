@@ -19,6 +19,7 @@ from typing import Any, Dict, NamedTuple, Optional
 import tensorflow as tf
 
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import seeds
@@ -34,12 +35,15 @@ class EpisodeRows(NamedTuple):
     last: the row of the last step of its episode. The action, reward and
       discount of that step have no meaning.
     episode_index: the index of the episode in the data set.
+    last_acts: bool `[N]`, or `[]` for all: whether the action of the last step
+      of its episode counts nevertheless; see `episodes.last_steps`.
   """
 
   row: tf.Tensor
   first: tf.Tensor
   last: tf.Tensor
   episode_index: tf.Tensor
+  last_acts: tf.Tensor = False
 
   def next(self) -> tf.Tensor:
     """Returns the row of the next step; the last step is followed by itself."""
@@ -48,9 +52,16 @@ class EpisodeRows(NamedTuple):
   def last_action(self) -> tf.Tensor:
     """Returns the row of the last action that has a meaning.
 
-    Of an episode of one step, which has no such action, it is that step.
+    Of an episode of one step, which need not have such an action, it is that
+    step.
     """
-    return tf.maximum(self.last - 1, self.first)
+    return tf.where(
+        self.last_acts, self.last, tf.maximum(self.last - 1, self.first)
+    )
+
+  def have_action(self) -> tf.Tensor:
+    """Returns which rows have an action that has a meaning, bool `[N]`."""
+    return (self.row < self.last) | self.last_acts
 
   def fractions(self, seed: int, draw: int = 0) -> tf.Tensor:
     """Returns a random number in [0, 1) for each row, float64 `[N]`.
@@ -104,7 +115,7 @@ class WholeEpisodeTransform(base.EpisodeTransform):
       self, pack: packs.Pack, episode_index: Any = None
   ) -> Dict[str, Any]:
     return self.transform_rows(
-        pack.steps, self._rows(pack.row_splits, episode_index)
+        pack.steps, self._rows(pack.steps, pack.row_splits, episode_index)
     )
 
   def transform(
@@ -123,8 +134,9 @@ class WholeEpisodeTransform(base.EpisodeTransform):
       ValueError: as `__call__` does.
     """
     num_rows = gathering.num_rows(steps)
+    row_splits = tf.stack([0 * num_rows, num_rows])
     return self.transform_rows(
-        steps, self._rows(tf.stack([0 * num_rows, num_rows]), episode_index)
+        steps, self._rows(steps, row_splits, episode_index)
     )
 
   @abc.abstractmethod
@@ -144,7 +156,7 @@ class WholeEpisodeTransform(base.EpisodeTransform):
       ValueError: if a field that the transform uses is missing or does not fit.
     """
 
-  def _rows(self, row_splits, episode_index) -> EpisodeRows:
+  def _rows(self, steps, row_splits, episode_index) -> EpisodeRows:
     if episode_index is None:
       if self.draws:
         raise ValueError(
@@ -155,11 +167,15 @@ class WholeEpisodeTransform(base.EpisodeTransform):
         )
       episode_index = 0
     episode = packs.episode_of_rows(row_splits)
+    last = tf.gather(row_splits, episode + 1) - 1
+    row = tf.range(row_splits[-1])
+    have_action = last_steps.have_action(steps, tf.equal(row, last))
     return EpisodeRows(
-        tf.range(row_splits[-1]),
+        row,
         tf.gather(row_splits, episode),
-        tf.gather(row_splits, episode + 1) - 1,
+        last,
         episode + tf.cast(episode_index, tf.int64),
+        tf.gather(have_action, last),
     )
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -104,7 +105,8 @@ def chunk_actions(
   """Gives each step of one episode its next actions, its own first.
 
   As the action chunks of Octo and ACT. K=3, of three transitions; the action of
-  an episode's last step has no meaning, and is in no chunk:
+  an episode's last step has no meaning, and is in no chunk, unless the steps
+  have a field `has_action` that says otherwise, as `StepMapping` makes it:
 
       step          0           1           2           3
       "zeros"       a0 a1 a2    a1 a2  0    a2  0  0     0  0  0
@@ -139,7 +141,11 @@ def chunk_actions(
   action = paths.get(fields, rlds.ACTION)
   length = gathering.num_rows(action)
   index = windows_lib.window_index(tf.range(length), num_actions)
-  stop = length if is_rows else tf.maximum(length - 1, 0)
+  if is_rows:
+    stop = length
+  else:
+    have_action = last_steps.have_action(fields, last_steps.is_last(length))
+    stop = tf.math.count_nonzero(have_action)
   fields[rlds.ACTION] = gathering.take_filled(
       {rlds.ACTION: action}, index, stop, before='repeat', after=fill
   )[rlds.ACTION]

@@ -4,8 +4,10 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+import rlds2reverb
 from rlds2reverb import agents
 from tests import contract
+from tests import golden
 from tests import ways
 from tests.agents import episodes
 
@@ -81,6 +83,55 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(steps['reward'][:-1], rewards)
       self.assertAllEqual(steps['is_last'], [0, 0, 1])
       self.assertAllEqual(steps['is_terminal'], [0, 0, terminal])
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_a_game_that_ends_while_one_is_away(self, run):
+    # x and y move in turns. y wins with its second move, and both learn of it
+    # in the last step, at which x is away.
+    steps = episodes.make_steps({'x': [1, 0, 1, 0], 'y': [0, 1, 0, 1]})
+    steps['reward'] = {
+        'x': np.float32([0, 0, 0, -1]),
+        'y': np.float32([0, 0, 0, 1]),
+    }
+    places = {
+        'step': {'x': [0, -1], 'y': [0, 1]},
+        'transition': {'x': [-1, 0], 'y': [1, 0]},
+    }
+    found = run(
+        lambda episode: {
+            place: {
+                agent: agents.select_agent(
+                    episode, agent, gaps='skip', last_reward=place
+                )
+                for agent in 'xy'
+            }
+            for place in places
+        },
+        [steps],
+    )[0]
+    for place, rewards in places.items():
+      for agent, reward in rewards.items():
+        own = found[place][agent]['steps']
+        self.assertAllEqual(own['reward'], reward)
+        self.assertAllEqual(own['is_last'], [0, 1])
+        self.assertAllEqual(own['is_terminal'], [0, 1])
+
+  def test_the_last_reward_of_an_agent_is_counted(self):
+    steps = episodes.make_steps({'x': [1, 0, 1, 0], 'y': [0, 1, 0, 0]})
+    steps['reward']['x'] = np.float32([1, 2, 3, 4])
+    # y has one step, and no transition.
+    steps['reward']['y'] = np.float32([10, 20, 30, 40])
+    data = golden.stacked([steps])
+    for place, expected in (
+        ('step', {0: 3 + 4, 1: 20 + 30 + 40}),
+        ('transition', {1: 20 + 30 + 40}),
+    ):
+      (split,) = agents.split_by_policy(
+          data, lambda unused_agent: 'both', gaps='skip', last_reward=place
+      ).values()
+      report = rlds2reverb.ConversionReport()
+      list(rlds2reverb.convert_rlds_to_trajectories(split, report=report))
+      self.assertEqual(report.last_rewards, expected)
 
   def test_an_unfinished_episode_stays_unfinished(self):
     steps = {**episodes.COME_AND_GO, 'is_last': np.zeros(5, bool)}

@@ -28,11 +28,16 @@ class OutcomesTest(tf.test.TestCase):
   def test_rewards_in_a_nest_and_flags_that_are_integers(self):
     found = outcomes.outcome(
         {
-            **_steps(0, [[0], [0]], [0, 0]),
+            **_steps(0, [[0], [1]], [0, 0]),
             'reward': {'task': tf.constant([[1], [2]])},
         }
     )
-    self.assertAllEqual(found, (3.0, 2, False))
+    self.assertAllEqual(found, (1.0, 1, False))
+
+  def test_the_last_step_is_the_one_at_the_end_whatever_its_flag(self):
+    for is_last in [0, 0, 0], [0, 1, 0], [0, 0, 1]:
+      found = outcomes.outcome(_steps([1.0, 2.0, 100.0], is_last, [0, 0, 0]))
+      self.assertAllEqual(found, (3.0, 2, False))
 
   def test_one_step_has_no_transition(self):
     found = outcomes.outcome(_steps([5.0], [True], [True]))
@@ -77,7 +82,7 @@ class OutcomesTest(tf.test.TestCase):
         of_episode = [column[episode] for column in found]
         # Not even the last bit may differ.
         np.testing.assert_array_equal(of_episode, outcomes.outcome(one))
-        counts = is_last[begin:end] == 0
+        counts = np.arange(begin, end) < end - 1
         total = reward[begin:end, 0][counts].astype(np.float64).sum()
         self.assertAllClose(of_episode[0], total, 1e-12, 1e-12)
         self.assertEqual(of_episode[1], counts.sum())

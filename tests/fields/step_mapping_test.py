@@ -98,6 +98,25 @@ _HARD = _MAPPING(
 )
 
 
+_REWARDS = ([0, 0, 0, 1], [7], [2, 3])
+
+
+def _rewarded():
+  """Returns episodes with these rewards, and the mapping's other arguments."""
+  episodes = [
+      {
+          'steps': {
+              'x': np.arange(len(reward)),
+              'r': {'a': np.float32(reward), 'b': np.array(reward)[:, None]},
+          }
+      }
+      for reward in _REWARDS
+  ]
+  fields = ('discount', 'is_first', 'is_last', 'is_terminal')
+  names = {'observation': 'x', 'action': 'x', 'reward': 'r'}
+  return episodes, {**names, **dict.fromkeys(fields)}
+
+
 def _expected_hard(episode):
   """Maps an episode as `_HARD` does, step by step."""
   own = episode['steps']
@@ -559,6 +578,50 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_step_policy_info(self):
     self.assertEqual(step_mapping.step_policy_info({'policy_info': 1}, {}), 1)
+
+  @parameterized.parameters(
+      ('stacked', False), ('stacked', True), ('nested', False)
+  )
+  def test_the_reward_of_the_last_step(self, form, eagerly):
+    episodes, names = _rewarded()
+    for place, expected in (
+        ('step', _REWARDS),
+        ('transition', ([0, 0, 1, 0], [7], [5, 0])),
+    ):
+      found = _mapped(
+          _MAPPING(**names, last_reward=place), form, episodes, eagerly
+      )
+      for steps, reward in zip(found, expected):
+        self.assertAllEqual(steps['reward']['a'], reward)
+        self.assertAllEqual(steps['reward']['b'], reward)
+        self.assertEqual(steps['reward']['b'].dtype, np.int64)
+
+  def test_settings_of_the_last_step_in_packs(self):
+    episodes, names = _rewarded()
+    mapping = _MAPPING(**names, last_reward='transition', last_action=True)
+    whole = [one['steps'] for one in episodes]
+    pack = packs.Pack(
+        tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *whole),
+        tf.constant([0, 4, 5, 7], tf.int64),
+        {},
+    )
+    found = mapping.map_pack(pack).steps
+    self.assertAllEqual(found['reward']['a'], [0, 0, 1, 0, 7, 5, 0])
+    self.assertAllEqual(found['has_action'], [True] * 7)
+
+  def test_whether_the_last_action_counts(self):
+    episodes, names = _rewarded()
+    for steps in _mapped(_MAPPING(**names), episodes=episodes):
+      self.assertNotIn('has_action', steps)
+    for steps in _mapped(
+        _MAPPING(**names, last_action=True), episodes=episodes
+    ):
+      self.assertAllEqual(steps['has_action'], steps['reward']['a'] >= 0)
+      self.assertEqual(steps['has_action'].dtype, bool)
+
+  def test_a_place_that_there_is_not(self):
+    with self.assertRaisesRegex(ValueError, 'last_reward must be one of'):
+      _MAPPING(last_reward='next')
 
 
 if __name__ == '__main__':

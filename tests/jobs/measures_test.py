@@ -64,6 +64,7 @@ class MeasuresTest(absltest.TestCase):
           {
               'zero_discount_ends': 0,
               'bootstrapped_terminals': 0,
+              'last_rewards': {'episodes': 0, 'sum': 0},
               'nan': {},
               'length': {'count': 3, 'sum': 5, 'min': 0, 'max': 3},
               'return': {'count': 3, 'sum': 2.0, 'min': -1.0, 'max': 3.0},

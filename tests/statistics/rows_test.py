@@ -22,16 +22,30 @@ class RowsTest(tf.test.TestCase):
     (mapped,) = data.map(lambda episode: rows.to_rows(episode['steps'], leaves))
     nan = np.nan
     expected = [
-        # Two of the action, then one of each; then the return, the number of
-        # transitions, and whether the episode is terminal.
-        [10.5, 9.5, 1, 10, 10, nan, nan, nan],
-        [11.5, 10.5, 1, 11, 20, nan, nan, nan],
-        [12.5, 11.5, 1, 12, 30, nan, nan, nan],
-        [nan, nan, nan, 13, nan, 60, 3, 0],
+        # Two of the action, then one of each; then the return, the numbers of
+        # transitions and of actions, and whether the episode is terminal.
+        [10.5, 9.5, 1, 10, 10, nan, nan, nan, nan],
+        [11.5, 10.5, 1, 11, 20, nan, nan, nan, nan],
+        [12.5, 11.5, 1, 12, 30, nan, nan, nan, nan],
+        [nan, nan, nan, 13, nan, 60, 3, 3, 0],
     ]
     self.assertAllEqual(rows.to_rows(next(iter(data))['steps'], leaves), mapped)
     self.assertAllEqual(mapped[:, :2], np.array(expected)[:, :2])
     self.assertAllEqual(mapped[:, 3:], np.array(expected)[:, 3:])
+
+  def test_an_action_of_the_last_step(self):
+    steps = {**ways.THREE, 'has_action': np.ones(4, bool)}
+    data = golden.stacked([steps])
+    leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
+    found = rows.to_rows(next(iter(data))['steps'], leaves)
+    self.assertAllEqual(found[:, 0], steps['action'][:, 0])
+    self.assertAllEqual(found[3, 3:], [13, np.nan, 60, 3, 4, 0])
+
+  def test_steps_that_act_only(self):
+    data = golden.stacked([ways.THREE])
+    leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
+    found = rows.to_rows(next(iter(data))['steps'], leaves, True)
+    self.assertAllEqual(found[:, 3], [10, 11, 12, np.nan])
 
   def test_the_rows_of_a_pack_are_those_of_its_episodes(self):
     single = ways.make([20], [], terminal=True)
@@ -43,7 +57,7 @@ class RowsTest(tf.test.TestCase):
         [rows.to_rows(episode['steps'], leaves) for episode in data]
     )
     self.assertEqual(np.isfinite(expected[:, -1]).sum(), 3)
-    self.assertAllEqual(expected[6, -3:], [0, 0, 1])
+    self.assertAllEqual(expected[6, -4:], [0, 0, 0, 1])
     all_packs = packs.packs_of(data)
     (eager,) = (rows.pack_to_rows(pack, leaves) for pack in all_packs)
     (mapped,) = all_packs.map(lambda pack: rows.pack_to_rows(pack, leaves))

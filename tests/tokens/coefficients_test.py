@@ -1,5 +1,6 @@
 """Tests of the coefficients of the penalty."""
 
+import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.tokens import coefficients
@@ -54,6 +55,19 @@ class CoefficientsTest(tf.test.TestCase):
         tf.errors.InvalidArgumentError, 'must be a divergence'
     ):
       adapt([])
+
+  def test_what_is_not_finite_is_refused(self):
+    for coefficient, kl in (
+        (0.1, [1.0, np.nan]),
+        (0.1, [np.inf]),
+        (np.nan, [1.0]),
+    ):
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError, 'must be finite'
+      ):
+        coefficients.adaptive_kl_coefficient(
+            coefficient, kl, target=1.0, horizon=1.0
+        )
 
 
 if __name__ == '__main__':

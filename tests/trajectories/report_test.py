@@ -7,10 +7,12 @@ from rlds2reverb.episodes import blocks
 from rlds2reverb.trajectories import report as report_lib
 
 
-def _block(episode, step, reward):
+def _block(episode, step, reward, ends=()):
+  is_last = np.zeros(len(reward) + 1, bool)
+  is_last[list(ends)] = True
   return blocks.Block(
       steps={'reward': tf.constant(reward), 'action': tf.zeros([2], tf.int32)},
-      outline={},
+      outline={'is_last': tf.constant(is_last)},
       episode=tf.constant([episode], tf.int64),
       step=tf.constant(step, tf.int64),
       row_splits=tf.constant([0, len(reward)], tf.int64),
@@ -68,6 +70,27 @@ class ConversionReportTest(tf.test.TestCase):
     )
     self.assertEqual(report.nan_counts, {'reward': 3})
     self.assertEqual(report.bootstrapped_terminals, [5, 7])
+
+  def test_rewards_of_last_steps(self):
+    report = report_lib.ConversionReport()
+    self.assertEqual(report.last_rewards, {})
+    tables = report.attach(['reward'])
+    none = tf.constant([False] * 4)
+    # Episodes 0, 1 and 2 have 2, 1 and 1 steps.
+    block = _block(0, 0, [3.0, 1.0, np.nan, -0.5], [1, 2, 3])._replace(
+        episode=tf.constant([0, 1, 2], tf.int64),
+        row_splits=tf.constant([0, 2, 3, 4], tf.int64),
+    )
+    for _ in range(2):
+      tables.add_block(block, none)
+      # One that bootstraps in one block, and ends in the next.
+      tables.add_block(_block(7, 0, [1.0, 1.0]), tf.constant([False, True]))
+      tables.add_block(_block(7, 2, [2.0], [0]), tf.constant([False]))
+      # Rewards that cancel out are there.
+      tables.add_block(_block(8, 0, [[1.0, -1.0]], [0]), tf.constant([False]))
+    self.assertEqual(report.last_rewards, {0: 1.0, 2: -0.5, 7: 2.0, 8: 2.0})
+    self.assertEqual(report.bootstrapped_terminals, [7])
+    self.assertEqual(report.nan_counts, {'reward': 1})
 
   def test_serves_one_conversion(self):
     report = report_lib.ConversionReport()

@@ -170,6 +170,13 @@ def _fields(collected) -> List[Dict[str, Any]]:
       known = [one for one in columns if one['count']]
       low = min((one['min'] for one in known), default=None)
       high = max((one['max'] for one in known), default=None)
+      if name == rlds.REWARD and collected.last_rewards[0]:
+        # No transition has them, but they are in the data.
+        _, *lasts = collected.last_rewards
+        low, high = (
+            bound(x for x in (known_bound, last) if x is not None)
+            for bound, known_bound, last in zip((min, max), (low, high), lasts)
+        )
     fields.append(
         {
             'path': paths.name_of(keys),

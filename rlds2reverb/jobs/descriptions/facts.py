@@ -7,6 +7,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import paths
@@ -25,6 +26,7 @@ SEVERAL_LAST = 'several_last'
 SEVERAL_TERMINAL = 'several_terminal'
 BOOTSTRAPS = 'bootstraps'
 ZERO_REWARDS = 'zero_rewards'
+LAST_REWARD = 'last_reward'
 LAST_IS_ZERO = 'last_is_zero'
 LAST_IS_REPEATED = 'last_is_repeated'
 CHECKS = (
@@ -36,6 +38,7 @@ CHECKS = (
     SEVERAL_TERMINAL,
     BOOTSTRAPS,
     ZERO_REWARDS,
+    LAST_REWARD,
     LAST_IS_ZERO,
     LAST_IS_REPEATED,
 )
@@ -52,6 +55,8 @@ class Facts(NamedTuple):
     num_steps: int64 `[]`.
     outcome: float64 `[3]`: its return, its number of transitions, and whether
       it is terminal.
+    last_reward: float64 `[]`: the reward of the last step, which is of no
+      transition; NaN if there is no step.
     content: int64 `[]`: a hash of its observations, actions and rewards.
     checks: bool `[C]`: what of `CHECKS` is true of it.
     check_steps: int64 `[C]`: the first step that shows it; -1 for none.
@@ -67,6 +72,7 @@ class Facts(NamedTuple):
   rows: tf.Tensor
   num_steps: tf.Tensor
   outcome: tf.Tensor
+  last_reward: tf.Tensor
   content: tf.Tensor
   checks: tf.Tensor
   check_steps: tf.Tensor
@@ -143,18 +149,10 @@ def facts_of(
   outcome = outcomes.outcome(steps)
   checks = _checks(index, steps, is_cut, encoded_images)
   numbers = rows[:, : -rows_lib.NUM_OUTCOMES]
-  is_transition = ~outcomes.flag(steps, rlds.IS_LAST)
-  in_last = np.concatenate(
-      [np.zeros(0, bool)]
-      + [
-          np.full(
-              spec.shape.num_elements(),
-              keys[0] not in rows_lib.OF_TRANSITIONS,
-          )
-          for keys, spec in accumulation.leaves
-      ]
+  is_last = last_steps.is_last(tf.shape(rows)[0])
+  not_finite = ~tf.math.is_finite(numbers) & rows_lib.are_meant(
+      steps, is_last, accumulation.leaves
   )
-  not_finite = ~tf.math.is_finite(numbers) & (is_transition[:, None] | in_last)
   is_outside = (numbers < bounds[0]) | (numbers > bounds[1])
   ranges = [_range(paths.get(episode, keys)) for keys in others]
   return Facts(
@@ -162,6 +160,7 @@ def facts_of(
       rows=rows,
       num_steps=tf.shape(rows, tf.int64)[0],
       outcome=tf.stack([tf.cast(value, tf.float64) for value in outcome]),
+      last_reward=_last_reward(steps),
       content=_content(steps),
       checks=tf.stack([tf.reduce_any(checks[name]) for name in CHECKS]),
       check_steps=tf.stack([_first(checks[name]) for name in CHECKS]),
@@ -185,8 +184,9 @@ def _checks(index, steps, is_cut, encoded_images) -> Dict[str, tf.Tensor]:
   is_end = flags[rlds.IS_LAST] & flags[rlds.IS_TERMINAL]
   leads_to_end = tf.concat([is_end[1:], [False]], 0)[: tf.size(is_end)]
   reward = tf.cast(tf.nest.flatten(steps[rlds.REWARD])[0], tf.float64)
-  is_zero = (tf.reshape(reward, [-1]) == 0) | flags[rlds.IS_LAST]
-  has_transition = tf.reduce_any(~flags[rlds.IS_LAST])
+  reward = tf.reshape(reward, [-1])
+  is_last = last_steps.is_last(tf.size(discount))
+  is_zero = reward == 0
   last_is_zero, last_is_repeated = _last_observation(
       steps[rlds.OBSERVATION], encoded_images
   )
@@ -202,11 +202,18 @@ def _checks(index, steps, is_cut, encoded_images) -> Dict[str, tf.Tensor]:
       SEVERAL_FIRST: several(rlds.IS_FIRST),
       SEVERAL_LAST: several(rlds.IS_LAST),
       SEVERAL_TERMINAL: several(rlds.IS_TERMINAL),
-      BOOTSTRAPS: leads_to_end & ~flags[rlds.IS_LAST] & (discount != 0),
-      ZERO_REWARDS: has_transition & tf.reduce_all(is_zero),
+      BOOTSTRAPS: leads_to_end & ~is_last & (discount != 0),
+      ZERO_REWARDS: (tf.size(discount) > 1) & tf.reduce_all(is_zero),
+      LAST_REWARD: is_last & ~is_zero & tf.math.is_finite(reward),
       LAST_IS_ZERO: last_is_zero,
       LAST_IS_REPEATED: last_is_repeated,
   }
+
+
+def _last_reward(steps) -> tf.Tensor:
+  (reward,) = tf.nest.flatten(steps[rlds.REWARD])
+  reward = tf.reshape(tf.cast(reward, tf.float64), [-1])
+  return tf.concat([tf.constant([np.nan], tf.float64), reward], 0)[-1]
 
 
 def _last_observation(observation, encoded_images):

@@ -41,6 +41,11 @@ _SENTENCES = {
         ' ConversionRules.terminal_discount = "transition" sets it to 0'
     ),
     facts.ZERO_REWARDS: 'all rewards are 0',
+    facts.LAST_REWARD: (
+        'the last step has a reward, which no transition has, {} in all;'
+        ' StepMapping.last_reward = "transition" moves it onto the transition'
+        ' into that step'
+    ),
     facts.LAST_IS_ZERO: (
         'the last observation is all zeros, and the one before is not: it may'
         ' be a dummy'
@@ -103,7 +108,7 @@ def _of_episodes(collected) -> Iterator[Oddity]:
           collected,
           kind,
           None,
-          _SENTENCES[kind],
+          _SENTENCES[kind].format(f'{collected.last_rewards[0]:g}'),
           count,
           collected.checks.example(index),
       )

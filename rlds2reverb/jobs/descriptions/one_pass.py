@@ -82,6 +82,8 @@ class Collected:
     bounds: the bounds of fields, by name. Floats of an action that nothing
       bounds are held against -1 to 1, without an entry here.
     duplicates: what is there twice.
+    last_rewards: of the rewards of last steps that are finite and not 0: their
+      sum, the least and the greatest; 0 and infinities if there are none.
     excerpts: in the order of the data set.
     encoded_images: the keys, in a step, of leaves that hold encoded images.
   """
@@ -99,6 +101,7 @@ class Collected:
   outside_values: np.ndarray
   bounds: Mapping[str, Bounds]
   duplicates: Duplicates
+  last_rewards: Tuple[float, float, float]
   excerpts: List[excerpts_lib.Excerpt]
   encoded_images: Sequence[paths.Keys]
 
@@ -304,6 +307,7 @@ class _Collector:
     self._highs = np.full(num_others, -np.inf)
     # The places, indices and hashes of the episodes.
     self._contents: List[np.ndarray] = []
+    self._last_rewards = (0.0, np.inf, -np.inf)
     self._excerpts: Dict[int, Tuple[int, excerpts_lib.Excerpt]] = {}
     self._num_excerpts = num_excerpts
     self._num_read = 0
@@ -327,6 +331,14 @@ class _Collector:
     np.add.at(self._outside_values, self._columns_of, facts.outside.sum(0))
     self._lows = np.minimum(self._lows, facts.lows.min(0, initial=np.inf))
     self._highs = np.maximum(self._highs, facts.highs.max(0, initial=-np.inf))
+    last = facts.last_reward
+    last = last[np.isfinite(last) & (last != 0)]
+    total, low, high = self._last_rewards
+    self._last_rewards = (
+        total + float(last.sum()),
+        float(last.min(initial=low)),
+        float(last.max(initial=high)),
+    )
     has_steps = facts.num_steps > 0
     self._order.add(positions[has_steps], facts.outcome[has_steps, 0])
     self._contents.append(
@@ -375,6 +387,7 @@ class _Collector:
         outside_values=self._outside_values,
         bounds=bounds,
         duplicates=_duplicates(self._contents),
+        last_rewards=self._last_rewards,
         excerpts=[excerpt for _, excerpt in excerpts],
         encoded_images=encoded,
     )

@@ -292,6 +292,17 @@ def _say_what_looks_wrong(report: report_lib.ConversionReport) -> None:
         len(report.bootstrapped_terminals),
         report.bootstrapped_terminals[0],
     )
+  last_rewards = report.last_rewards
+  if last_rewards:
+    logging.warning(
+        'In %d episodes (the first is episode %d) the last step has a reward,'
+        ' %g in all. No transition has it, so no learner sees it.'
+        ' StepMapping(last_reward="transition") moves it onto the transition'
+        ' into that step.',
+        len(last_rewards),
+        min(last_rewards),
+        sum(last_rewards.values()),
+    )
   if report.nan_counts:
     logging.warning(
         'The data holds NaN: %s. nan="invalid" makes that an error.',

@@ -14,7 +14,7 @@ from tests.jobs.descriptions import odd_data
 def _facts(episode, index=7):
   spec = golden.stacked([episode])
   accumulation = compute.Accumulation(steps_lib.steps_spec(spec).step)
-  limits = np.full([2, accumulation.width - 3], [[-np.inf], [np.inf]])
+  limits = np.full([2, accumulation.width - 4], [[-np.inf], [np.inf]])
   limits[:, :2] = [[-1], [1]]  # the columns of the action
   others = list(facts.other_leaves(spec.element_spec, accumulation))
 

@@ -21,7 +21,8 @@ from tests import golden
     DUPLICATE,
     EMPTY,
     SINGLE,
-) = range(13)
+    LAST_REWARD,
+) = range(14)
 
 
 def make(base: int, length: int = 6) -> golden.Episode:
@@ -34,7 +35,7 @@ def make(base: int, length: int = 6) -> golden.Episode:
           'fixed': np.full([length, 2], 0.5) * [1, 3],
       },
       'action': rng.uniform(-1, 1, [length, 2]).astype(np.float32),
-      'reward': 1 + rng.uniform(size=length),
+      'reward': np.where(step < length - 1, 1 + rng.uniform(size=length), 0),
       'discount': np.ones(length, np.float32),
       'is_first': step == 0,
       'is_last': step == length - 1,
@@ -43,7 +44,7 @@ def make(base: int, length: int = 6) -> golden.Episode:
 
 
 def _odd() -> List[golden.Episode]:
-  episodes = [make(index) for index in range(13)]
+  episodes = [make(index) for index in range(14)]
   episodes[TWO_FIRST]['is_first'][2] = True
   episodes[TWO_LAST]['is_last'][1] = True
   episodes[TWO_TERMINAL]['is_terminal'][3:5] = True
@@ -63,6 +64,7 @@ def _odd() -> List[golden.Episode]:
   episodes[DUPLICATE] = make(GOOD)
   episodes[EMPTY] = make(0, 0)
   episodes[SINGLE] = make(SINGLE, 1)
+  episodes[LAST_REWARD]['reward'] = np.array([0, 0, 0, 0, 0, 2.5])
   return episodes
 
 

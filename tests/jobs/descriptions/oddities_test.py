@@ -37,6 +37,7 @@ class OdditiesTest(tf.test.TestCase):
             (facts.SEVERAL_TERMINAL, None): (1, odd_data.TWO_TERMINAL, 4),
             (facts.BOOTSTRAPS, None): (1, odd_data.BOOTSTRAPS, 4),
             (facts.ZERO_REWARDS, None): (1, odd_data.ZERO_REWARDS, None),
+            (facts.LAST_REWARD, None): (1, odd_data.LAST_REWARD, 5),
             (facts.LAST_IS_ZERO, None): (1, odd_data.DUMMY_ZERO, 5),
             (facts.LAST_IS_REPEATED, None): (1, odd_data.DUMMY_REPEATED, 5),
             (oddities.NOT_FINITE, 'observation/position'): (
@@ -51,13 +52,17 @@ class OdditiesTest(tf.test.TestCase):
     messages = {one.kind: one.message for one in found}
     self.assertEqual(
         messages[oddities.NOT_FINITE],
-        'In 1 of 13 episodes, observation/position has 2 numbers that are NaN'
+        'In 1 of 14 episodes, observation/position has 2 numbers that are NaN'
         ' or infinite. The first is episode 8, step 2.',
     )
-    # 11 episodes of 5 transitions, of which one has two last steps.
+    self.assertIn(
+        'the last step has a reward, which no transition has, 2.5 in all;',
+        messages[facts.LAST_REWARD],
+    )
+    # 12 episodes of 5 transitions.
     self.assertStartsWith(
         messages[oddities.OUTSIDE_UNIT],
-        'In 1 of 13 episodes, action has 2 of 108 values outside -1 to 1, where'
+        'In 1 of 14 episodes, action has 2 of 120 values outside -1 to 1, where'
         ' nearly all the others are.',
     )
     self.assertEndsWith(

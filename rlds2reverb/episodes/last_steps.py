@@ -1,0 +1,88 @@
+"""Which step of an episode is its last one, and what of it means something.
+
+The last step is the one at the end of the episode, whatever its `is_last` is:
+there is data that never sets that flag. In RLDS it has the last observation,
+and its action, reward and discount mean nothing:
+
+    step            0    1    2    3 (last)
+    observation     o0   o1   o2   o3
+    action          a0   a1   a2   -
+    reward          r0   r1   r2   -
+
+Two things that data sets do otherwise are settings of a `StepMapping`. A reward
+that stands on the last step is that of the transition into it: `move_reward`.
+And where the last action counts as the others do, the steps have a field
+`has_action`, which says of each step whether its action counts. Everything that
+leaves the last action out asks `have_action`.
+"""
+
+from typing import Any, Dict
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import steps as steps_lib
+
+HAS_ACTION = 'has_action'
+
+# Where the reward of a last step may belong.
+STEP, TRANSITION = PLACES = ('step', 'transition')
+
+
+def are_last(row_splits: tf.Tensor) -> tf.Tensor:
+  """Returns which rows are the last steps of their episodes, bool `[N]`.
+
+  Args:
+    row_splits: int64 `[E + 1]`, as in `packs.Pack`.
+  """
+  return packs.count_begins(row_splits, row_splits[-1] + 1)[1:] > 0
+
+
+def is_last(num_steps: tf.Tensor) -> tf.Tensor:
+  """Returns which step of one episode is its last one, bool `[T]`."""
+  return tf.equal(tf.range(num_steps), num_steps - 1)
+
+
+def have_action(steps: Dict[str, Any], last: tf.Tensor) -> tf.Tensor:
+  """Returns of which steps the action counts, bool `[N]`.
+
+  Args:
+    steps: a dict of stacked steps `[N, ...]`.
+    last: bool `[N]`: which of them are the last ones of their episodes.
+
+  Raises:
+    ValueError: if there is a field `has_action` that is not one bool a step.
+  """
+  if HAS_ACTION in steps:
+    return steps_lib.one_a_step(HAS_ACTION, steps[HAS_ACTION], tf.bool)
+  return ~last
+
+
+def move_reward(reward: Any, first: tf.Tensor, last: tf.Tensor) -> Any:
+  """Adds the reward of each last step to that of the step before.
+
+      reward     0  0  0  1 |  2  3 |  7
+      moved      0  0  1  0 |  5  0 |  7
+
+  An episode of one step has no transition, so its reward stays.
+
+  Args:
+    reward: a nest of numbers or bools `[N, ...]`.
+    first: bool `[N]`: which steps are the first ones of their episodes.
+    last: bool `[N]`: which are the last ones.
+
+  Returns:
+    The nest, of the same dtypes. The sum of bools is true where one is.
+  """
+  gives = last & ~first
+
+  def move(leaf):
+    leaf = tf.convert_to_tensor(leaf)
+    mask = tf.reshape(gives, [-1, *[1] * (leaf.shape.rank - 1)])
+    zeros = tf.zeros_like(leaf)
+    given = tf.where(mask, leaf, zeros)
+    given = tf.concat([given[1:], zeros[:1]], 0)
+    kept = tf.where(mask, zeros, leaf)
+    return kept | given if leaf.dtype == tf.bool else kept + given
+
+  return tf.nest.map_structure(move, reward)
