@@ -2,8 +2,8 @@
 
 What everybody uses is in this module. Everything else is in a module by its
 task: `rlds2reverb.datasets`, `fields`, `transforms`, `statistics`,
-`trajectories`, `windows`, `indexing`, `tokens`, `agents` and `replay`. What
-programs do, `rlds2reverb.jobs`, is imported by itself.
+`trajectories`, `windows`, `indexing`, `tokens`, `agents`, `replay` and
+`random_access`. What programs do, `rlds2reverb.jobs`, is imported by itself.
 """
 
 import importlib.util
@@ -15,13 +15,6 @@ from etils import epy
 
 from rlds2reverb.version import __version__
 
-if importlib.util.find_spec('tf_agents') is None:
-  raise ModuleNotFoundError(
-      'rlds2reverb needs TF-Agents, which pip cannot install with all that it'
-      ' asks for on Python 3.12 and later: pip install --no-deps'
-      ' tf-agents==0.19.0',
-      name='tf_agents',
-  )
 # TF-Agents is written for Keras 2, which is a package of its own beside newer
 # releases of TensorFlow. TensorFlow looks at this when it is imported.
 if importlib.util.find_spec('tf_keras') is not None:
@@ -40,6 +33,7 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb import episodes
   from rlds2reverb import fields
   from rlds2reverb import indexing
+  from rlds2reverb import random_access
   from rlds2reverb import replay
   from rlds2reverb import rlds_to_reverb
   from rlds2reverb import statistics
@@ -65,3 +59,19 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.trajectories import convert_rlds_to_trajectories
   from rlds2reverb.trajectories import convert_rlds_to_trajectory_blocks
   from rlds2reverb.trajectories import create_trajectory_data_spec
+
+_import_late = globals()['__getattr__']
+
+
+def __getattr__(name):
+  try:
+    return _import_late(name)
+  except ModuleNotFoundError as e:
+    if (e.name or '').partition('.')[0] != 'tf_agents':
+      raise
+    raise ModuleNotFoundError(
+        f'rlds2reverb.{name} needs TF-Agents, which pip cannot install with all'
+        ' that it asks for on Python 3.12 and later: pip install --no-deps'
+        ' tf-agents==0.19.0',
+        name=e.name,
+    ) from e

@@ -28,6 +28,7 @@ _FLOORS = (
     'replay/server',
     'replay/checkpoint',
     'replay/local',
+    'random_access',
     'training',
     'jobs/descriptions',
     'jobs',

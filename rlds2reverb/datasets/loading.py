@@ -1,7 +1,7 @@
 """Reads RLDS data sets on disk, in the TFDS format, as stacked episodes."""
 
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -84,7 +84,6 @@ def load_episodes(
     )
   if num_shards > 1:
     split = tfds.even_splits(split, num_shards)[shard_index]
-  steps = features[rlds.STEPS].feature
   read_config = read_config or tfds.ReadConfig(try_autocache=False)
   episodes = builder.as_dataset(
       split=split,
@@ -95,6 +94,45 @@ def load_episodes(
       shuffle_files=shuffle_files,
       read_config=read_config,
   )
+  decode_steps = _steps_decoder(features, decoders)
+  return packs.with_packs(
+      episodes.map(
+          episode_decoder(features, decoders),
+          num_parallel_calls=tf.data.AUTOTUNE,
+      ),
+      lambda: pack_reading.read_packs(
+          builder,
+          split,
+          decoders=decoders,
+          decode_steps=decode_steps,
+          shuffle_files=shuffle_files,
+          read_config=read_config,
+      ),
+  )
+
+
+def episode_decoder(
+    features: tfds.features.FeaturesDict, decoders: Optional[Dict[str, Any]]
+) -> Callable[[Dict[str, Any]], Dict[str, Any]]:
+  """Returns a function that decodes the steps of an episode, all at once.
+
+  Args:
+    features: the features of a data set.
+    decoders: see `load_episodes`.
+
+  Returns:
+    A function from an episode that TFDS has read with `SkipDecoding` for its
+    steps to one with stacked steps.
+  """
+  decode_steps = _steps_decoder(features, decoders)
+  return lambda episode: {
+      **episode,
+      rlds.STEPS: decode_steps(episode[rlds.STEPS]),
+  }
+
+
+def _steps_decoder(features, decoders) -> Callable[[Any], Any]:
+  steps = features[rlds.STEPS].feature
   # TFDS stores steps as it stores a sequence, which can be decoded at once.
   sequence = tfds.features.FeaturesDict(
       {rlds.STEPS: tfds.features.Sequence(steps)}
@@ -110,20 +148,7 @@ def load_episodes(
     )
     return decoded[rlds.STEPS]
 
-  def decode(episode):
-    return {**episode, rlds.STEPS: decode_steps(episode[rlds.STEPS])}
-
-  return packs.with_packs(
-      episodes.map(decode, num_parallel_calls=tf.data.AUTOTUNE),
-      lambda: pack_reading.read_packs(
-          builder,
-          split,
-          decoders=decoders,
-          decode_steps=decode_steps,
-          shuffle_files=shuffle_files,
-          read_config=read_config,
-      ),
-  )
+  return decode_steps
 
 
 def find_builder(

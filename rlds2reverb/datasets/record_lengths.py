@@ -15,7 +15,8 @@ import numpy as np
 
 _LENGTH = struct.Struct('<Q')
 _HEADER_BYTES = 12
-_FRAME_BYTES = _HEADER_BYTES + 4
+# What a record takes beside its own bytes.
+FRAME_BYTES = _HEADER_BYTES + 4
 
 # Of so many records in a row the bytes are added up; see `most_bytes`.
 _RUNS = (1, 16)
@@ -42,10 +43,10 @@ def read_lengths(path: str, stop: int) -> np.ndarray:
     if not size:
       return np.array([], np.int64)
     with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
-      last = size - _FRAME_BYTES  # Where the last header begins at the latest.
+      last = size - FRAME_BYTES  # Where the last header begins at the latest.
       while position <= last and len(lengths) < stop:
         length = unpack(content, position)[0]
-        position += length + _FRAME_BYTES
+        position += length + FRAME_BYTES
         if position > size:
           break
         add(length)

@@ -1,0 +1,16 @@
+"""RLDS where it lies, in any order: for PyTorch, JAX and TensorFlow.
+
+`build_index` walks the files of a TFDS data set once. What it leaves behind is
+small: the numbers of every step, and where each image begins. From then on any
+step can be read at once, by processes that do not have TensorFlow.
+"""
+
+from etils import epy
+
+# What reads does without TensorFlow.
+with epy.lazy_api_imports(globals()):
+  from rlds2reverb.random_access.building import build_index
+  from rlds2reverb.random_access.chunks import Chunks
+  from rlds2reverb.random_access.images import ImageFormat
+  from rlds2reverb.random_access.index import Index
+  from rlds2reverb.random_access.items import Items

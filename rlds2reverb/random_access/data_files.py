@@ -1,0 +1,127 @@
+"""The files of a data set that an index refers to, as they are read."""
+
+import os
+import threading
+from typing import Dict, NamedTuple, Sequence, Tuple
+import zlib
+
+# So many bytes at both ends of a file tell whether it is the one that was
+# indexed. A string has a checksum of its own.
+_END_BYTES = 4096
+# Of more files than these, each is opened whenever it is read.
+_MAX_OPEN = 512
+
+
+class FileFacts(NamedTuple):
+  """What an index knows of a file.
+
+  Attributes:
+    name: its name in the folder of the data set.
+    size: how many bytes it has.
+    checksum: the CRC-32 of its first and last bytes.
+  """
+
+  name: str
+  size: int
+  checksum: int
+
+
+def facts_of(folder: str, name: str) -> FileFacts:
+  """Returns what an index should know of a file."""
+  with open(os.path.join(folder, name), 'rb') as f:
+    return _facts(name, f.fileno())
+
+
+class DataFiles:
+  """Reads strings from the files of a data set, from any thread and process.
+
+  It reads with `pread` and maps nothing: a file that is cut while it is in use
+  is an error, and pages of files do not count as memory of this process.
+  """
+
+  def __init__(self, folder: str, facts: Sequence[FileFacts]):
+    """Prepares to read; the files are opened when they are first read.
+
+    Args:
+      folder: the folder of the data set.
+      facts: what is known of each file.
+
+    Raises:
+      FileNotFoundError: if a file is not there.
+      OSError: if a file has another size.
+    """
+    self.folder = folder
+    self.facts = list(facts)
+    self._open: Dict[int, int] = {}
+    self._lock = threading.Lock()
+    for known in self.facts:
+      path = os.path.join(folder, known.name)
+      try:
+        size = os.path.getsize(path)
+      except FileNotFoundError as e:
+        raise FileNotFoundError(
+            f'{path}, which the index refers to, is not there. If the data set'
+            ' has moved, open the index with data_dir= its folder.'
+        ) from e
+      if size != known.size:
+        raise _changed(path, f'has {size} bytes, but had {known.size}')
+
+  def __del__(self):
+    for file in self._open.values():
+      os.close(file)
+
+  def read(self, cell: Tuple[int, int, int, int]) -> bytes:
+    """Returns a string.
+
+    Args:
+      cell: the file, the length, the offset and the checksum of a `CELL`.
+
+    Raises:
+      OSError: if these are not the bytes that were indexed.
+    """
+    number, length, offset, checksum = cell
+    file = self._open.get(number)
+    if file is None:
+      file = self._checked(number)
+    try:
+      value = os.pread(file, length, offset)
+    finally:
+      if number not in self._open:
+        os.close(file)
+    if len(value) != length or zlib.crc32(value) != checksum:
+      path = os.path.join(self.folder, self.facts[number].name)
+      raise _changed(
+          path,
+          f'has other bytes than it had, at byte {offset} ({length} bytes'
+          ' of an image)',
+      )
+    return value
+
+  def _checked(self, number: int) -> int:
+    """Opens a file, and checks whether it is the one that was indexed."""
+    with self._lock:
+      if number in self._open:
+        return self._open[number]
+      known = self.facts[number]
+      path = os.path.join(self.folder, known.name)
+      file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+      if _facts(known.name, file) != known:
+        os.close(file)
+        raise _changed(path, 'is another file than it was')
+      if len(self._open) < _MAX_OPEN:
+        self._open[number] = file
+      return file
+
+
+def _facts(name: str, file: int) -> FileFacts:
+  size = os.fstat(file).st_size
+  ends = os.pread(file, _END_BYTES, 0)
+  ends += os.pread(file, _END_BYTES, max(size - _END_BYTES, 0))
+  return FileFacts(name, size, zlib.crc32(ends))
+
+
+def _changed(path: str, how: str) -> OSError:
+  return OSError(
+      f'{path} {how} when the index was made. The index does not fit the data'
+      ' any more: remove its folder, and build it again.'
+  )

@@ -1,0 +1,175 @@
+"""An index of RLDS data: the small columns, and where the images are."""
+
+import json
+import mmap
+import os
+from typing import Any, Dict, List, Optional, Sequence
+import zlib
+
+import numpy as np
+
+from rlds2reverb.random_access import data_files
+from rlds2reverb.random_access import references
+from rlds2reverb.random_access import row_layout
+
+# The names of the files of an index, beside those of its rows.
+MARKER = 'random_access.json'
+LENGTHS = 'episodes.bin'
+STRINGS = 'strings.bin'
+# Changes when the files do.
+VERSION = 1
+
+_CHUNK_BYTES = 1 << 24
+
+
+class Index:
+  """The steps of a data set, of which any can be read at once.
+
+  It is made by `build_index`, and reads without TensorFlow. It pickles as its
+  paths, and may be read by any number of threads and processes, whether they
+  are forked or spawned.
+
+  Attributes:
+    folder: the folder of the index.
+    data_dir: the folder of the data set.
+    layout: how steps are stored.
+    lengths: int64 `[E]`: how many rows each episode has.
+    is_trajectory: whether rows are frames of `Trajectory`s, and not steps.
+    fingerprint: what tells this index from others, a string.
+  """
+
+  def __init__(
+      self, folder: str, data_dir: Optional[str] = None, check: bool = True
+  ):
+    """Opens an index.
+
+    Args:
+      folder: the folder of the index.
+      data_dir: the folder of the data set, if it has moved since.
+      check: whether all bytes of the index are held against their checksums.
+
+    Raises:
+      FileNotFoundError: if there is no index, or a file of the data set is not
+        there.
+      OSError: if the index is damaged, or does not fit the data.
+    """
+    self.folder = os.path.abspath(os.path.expanduser(folder))
+    marker = self._read_marker()
+    self.data_dir = data_dir or marker['data_dir']
+    self.layout = row_layout.RowLayout.from_json(marker['layout'])
+    self.is_trajectory: bool = marker['is_trajectory']
+    self.fingerprint: str = marker['fingerprint']
+    for name, (size, checksum) in marker['own_files'].items():
+      self._check_own(name, size, checksum if check else None)
+    self.lengths = self._map(LENGTHS, np.dtype(np.int64))
+    self._rows = {
+        name: self._map(name, dtype)
+        for name, dtype in self.layout.files().items()
+    }
+    self._strings = self._map(STRINGS, np.dtype(np.uint8))
+    self._files = data_files.DataFiles(
+        self.data_dir,
+        [data_files.FileFacts(*facts) for facts in marker['data_files']],
+    )
+
+  def __reduce__(self):
+    return type(self), (self.folder, self.data_dir, False)
+
+  @property
+  def num_rows(self) -> int:
+    """The number of rows of all episodes."""
+    return int(self.lengths.sum())
+
+  def read(self, rows: np.ndarray, columns: Sequence[int]) -> List[np.ndarray]:
+    """Returns columns of rows.
+
+    Args:
+      rows: the numbers of the rows, int64 `[...]`.
+      columns: the numbers of the columns.
+
+    Returns:
+      For each column an array `[..., ...]`, of `CELL`s for strings.
+    """
+    found: List[np.ndarray] = []
+    small = None
+    for number in columns:
+      if number in self.layout.large:
+        found.append(self._rows[row_layout.large_name(number)][rows])
+        continue
+      if small is None:
+        small = self._rows['rows.bin'][rows]
+      found.append(np.ascontiguousarray(small[str(number)]))
+    return found
+
+  def strings(self, cells: np.ndarray) -> np.ndarray:
+    """Returns the strings of cells, objects of the shape of `cells`.
+
+    Raises:
+      OSError: if they are not those that were indexed.
+    """
+    strings = np.empty(cells.size, object)
+    for place, cell in enumerate(cells.ravel().tolist()):
+      strings[place] = self.string(cell)
+    return strings.reshape(cells.shape)
+
+  def string(self, cell: Any) -> bytes:
+    """Returns one string, of a cell as `CELL.item()` gives it."""
+    file, length, offset, _ = cell
+    if file == references.OWN_FILE:
+      return self._strings[offset : offset + length].tobytes()
+    return self._files.read(cell)
+
+  def _read_marker(self) -> Dict[str, Any]:
+    path = os.path.join(self.folder, MARKER)
+    try:
+      with open(path, encoding='utf-8') as f:
+        marker = json.load(f)
+        version = marker['version']
+    except FileNotFoundError as e:
+      raise FileNotFoundError(
+          f'{self.folder} holds no index: it has no {MARKER}. build_index makes'
+          ' one.'
+      ) from e
+    except (ValueError, KeyError, TypeError) as e:
+      raise self._damage(MARKER, str(e)) from e
+    if version != VERSION:
+      raise self._damage(
+          MARKER, f'it is of version {version}, and not of {VERSION}'
+      )
+    return marker
+
+  def _check_own(self, name, size, checksum) -> None:
+    path = os.path.join(self.folder, name)
+    try:
+      found = os.path.getsize(path)
+    except FileNotFoundError as e:
+      raise self._damage(name, 'it is not there') from e
+    if found != size:
+      raise self._damage(name, f'it has {found} bytes instead of {size}')
+    if checksum is not None and checksum_of(path) != checksum:
+      raise self._damage(name, 'its checksum is another one')
+
+  def _map(self, name: str, dtype: np.dtype) -> np.ndarray:
+    path = os.path.join(self.folder, name)
+    if not os.path.getsize(path):
+      return np.zeros([0], dtype)
+    with open(path, 'rb') as f:
+      mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    # A dtype with a shape cannot be that of a buffer.
+    array = np.frombuffer(mapped, dtype.base)
+    return array.reshape([-1, *dtype.shape])
+
+  def _damage(self, name: str, problem: str) -> OSError:
+    return OSError(
+        f'{os.path.join(self.folder, name)} is damaged: {problem}. Remove its'
+        ' folder, and build the index again.'
+    )
+
+
+def checksum_of(path: str) -> int:
+  """Returns the CRC-32 of a file."""
+  checksum = 0
+  with open(path, 'rb') as f:
+    while chunk := f.read(_CHUNK_BYTES):
+      checksum = zlib.crc32(chunk, checksum)
+  return checksum

@@ -1,0 +1,226 @@
+import gzip
+import os
+import pathlib
+import shutil
+import tempfile
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+import tree
+
+import rlds2reverb
+from rlds2reverb import episodes as episodes_lib
+from rlds2reverb import random_access
+from rlds2reverb import transforms
+from rlds2reverb import windows
+from tests.random_access import data
+
+_LENGTHS = [4, 1, 7, 2, 3, 9, 1]
+# Each takes seconds to trace.
+_FORMS = {episodes_lib.EndOfEpisode.OVERLAP: [(3, 2), (2, 3)]}
+
+
+def _assert_equal(test, expected, found):
+  tree.assert_same_structure(expected, found)
+  for (path, one), other in zip(
+      tree.flatten_with_path(expected), tree.flatten(found)
+  ):
+    one, other = np.asarray(one), np.asarray(other)
+    test.assertEqual((one.dtype, one.shape), (other.dtype, other.shape), path)
+    np.testing.assert_array_equal(one, other, str(path))
+
+
+class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.directory = os.path.join(folder.name, '1.0.0')
+    data.write(cls.directory, _LENGTHS)
+    cls.frames_folder = os.path.join(folder.name, 'frames')
+    random_access.build_index(
+        cls.directory, cls.frames_folder, as_trajectories=True
+    )
+
+  def new_folder(self):
+    return os.path.join(self.create_tempdir().full_path, 'index')
+
+  def load(self, split='train'):
+    return rlds2reverb.load_episodes(
+        self.directory, split, decoders=data.encoded()
+    )
+
+  @parameterized.parameters(
+      ('train', random_access.Chunks(1, 1)),
+      ('train[1:5]', random_access.Chunks(3, 2)),
+      ('train[:4]+train[5:]', random_access.Chunks(2, 3, 'zeros')),
+  )
+  def test_items_are_those_of_stack_and_chunk(self, split, chunks):
+    expected = self.load(split).flat_map(
+        lambda episode: tf.data.Dataset.from_tensor_slices(
+            windows.stack_and_chunk(
+                episode['steps'],
+                chunks.num_frames,
+                chunks.num_actions,
+                chunks.fill,
+            )
+        )
+    )
+    index = random_access.build_index(self.directory, self.new_folder(), split)
+    items = random_access.Items(index, chunks)
+    expected = data.as_list(expected)
+    self.assertLen(items, len(expected))
+    for number, item in enumerate(expected):
+      _assert_equal(self, item, items[number])
+    some = [3, 0, 3, len(items) - 1]
+    for number, item in zip(some, items.__getitems__(some)):
+      _assert_equal(self, expected[number], item)
+    _assert_equal(self, items[-2], items[len(items) - 2])
+
+  @parameterized.parameters(*episodes_lib.EndOfEpisode)
+  def test_items_are_those_of_convert_rlds_to_sequences(self, end):
+    index = random_access.Index(self.frames_folder)
+    for length, stride in _FORMS.get(end, [(3, 2)]):
+      expected = data.as_list(
+          rlds2reverb.convert_rlds_to_sequences(
+              self.load(),
+              episodes_lib.Windows(length, stride, end),
+              with_mask=True,
+          )
+      )
+      items = random_access.Items(
+          index, episodes_lib.Windows(length, stride, end), with_mask=True
+      )
+      self.assertLen(items, len(expected))
+      for number, (frames, mask) in enumerate(expected):
+        _assert_equal(self, {**frames._asdict(), 'mask': mask}, items[number])
+      whole = items.batch(np.arange(len(items)))
+      _assert_equal(
+          self, np.stack([mask for _, mask in expected]), whole['mask']
+      )
+
+  def test_prepared_episodes_are_indexed(self):
+    mapping = rlds2reverb.fields.StepMapping(
+        observation={
+            'image': 'observation/image',
+            'cover': '../cover',
+            'words': '../instruction',
+        },
+        action='action/arm',
+        discount=None,
+    )
+
+    def prepare(episodes):
+      return transforms.transform_episodes(
+          rlds2reverb.map_fields(episodes, mapping),
+          [
+              transforms.KeepEpisodes(min_length=2),
+              # It draws by the place of an episode in the data set.
+              transforms.RelabelGoals(field='observation/image', seed=3),
+          ],
+      )
+
+    expected = [
+        episode['steps'] for episode in data.as_list(prepare(self.load()))
+    ]
+    expected = tree.map_structure(lambda *x: np.concatenate(x), *expected)
+    index = random_access.build_index(
+        self.directory, self.new_folder(), prepare=prepare, num_processes=2
+    )
+    items = random_access.Items(index, episodes_lib.Windows(1))
+    found = items.batch(np.arange(len(items)))
+    found = tree.map_structure(lambda leaf: leaf[:, 0], found)
+    _assert_equal(self, expected, found)
+    # What is in the files is not in the index, too.
+    size = os.path.getsize(os.path.join(index.folder, 'strings.bin'))
+    self.assertLess(size, 100)
+
+  def test_the_last_action_counts_where_the_data_say_so(self):
+    mapping = rlds2reverb.fields.StepMapping(
+        observation='observation/state', action='action/arm', last_action=True
+    )
+    prepare = lambda episodes: rlds2reverb.map_fields(episodes, mapping)
+    index = random_access.build_index(
+        self.directory, self.new_folder(), prepare=prepare
+    )
+    expected = data.as_list(
+        prepare(self.load()).flat_map(
+            lambda episode: tf.data.Dataset.from_tensor_slices(
+                windows.stack_and_chunk(episode['steps'], 2, 2)
+            )
+        )
+    )
+    for last_steps in False, True:
+      items = random_access.Items(
+          index, random_access.Chunks(2, 2, last_steps=last_steps)
+      )
+      self.assertLen(items, len(expected))
+      for number, item in enumerate(expected):
+        _assert_equal(self, item, items[number])
+
+  def test_any_data_set_is_copied(self):
+    steps = {
+        'observation': np.arange(5.0),
+        'action': np.array([b'', b'a', b'bc', b'a', b'd']),
+        'is_first': np.arange(5) == 0,
+    }
+    index = random_access.build_index(
+        tf.data.Dataset.from_tensors({'steps': steps}), self.new_folder()
+    )
+    items = random_access.Items(index, episodes_lib.Windows(5))
+    self.assertLen(items, 1)
+    self.assertAllEqual(items[0]['observation'], steps['observation'])
+    self.assertEqual(list(items[0]['action']), list(steps['action']))
+
+  @parameterized.parameters('array_record', 'riegeli')
+  def test_other_files_are_refused(self, file_format):
+    directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
+    shutil.copytree(self.directory, directory)
+    path = pathlib.Path(directory, 'dataset_info.json')
+    path.write_text(path.read_text().replace('"tfrecord"', f'"{file_format}"'))
+    with self.assertRaisesRegex(ValueError, f'{file_format}.*prepared copy'):
+      random_access.build_index(directory, self.new_folder())
+
+  def test_compressed_files_are_refused(self):
+    directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
+    shutil.copytree(self.directory, directory)
+    path = next(pathlib.Path(directory).glob('*tfrecord*'))
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with self.assertRaisesRegex(OSError, 'compressed.*prepared copy'):
+      random_access.build_index(directory, self.new_folder())
+
+  def test_images_cannot_be_looked_at_while_they_are_indexed(self):
+    def prepare(episodes):
+      return episodes.map(
+          lambda episode: {
+              'steps': transforms.decode_images(
+                  episode['steps'], ['observation/image'], size=(4, 4)
+              )
+          }
+      )
+
+    with self.assertRaisesRegex(ValueError, 'prepare looks at images'):
+      random_access.build_index(
+          self.directory, self.new_folder(), prepare=prepare
+      )
+
+  def test_fields_of_no_fixed_shape_are_refused(self):
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter([{'steps': {'observation': np.zeros([2, 3])}}]),
+        output_signature={
+            'steps': {'observation': tf.TensorSpec([None, None], tf.float64)}
+        },
+    )
+    with self.assertRaisesRegex(ValueError, 'Field observation has the shape'):
+      random_access.build_index(dataset, self.new_folder())
+
+  def test_a_folder_that_has_something_is_not_written(self):
+    with self.assertRaises(FileExistsError):
+      random_access.build_index(self.directory, self.frames_folder)
+
+
+if __name__ == '__main__':
+  tf.test.main()

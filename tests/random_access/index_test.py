@@ -1,0 +1,199 @@
+"""An index and its items, where they are read: in processes, and damaged."""
+
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tree
+
+from rlds2reverb import random_access
+from tests.random_access import data
+
+# It fails where TensorFlow is imported.
+_READ = """
+import pickle, sys
+sys.modules['tensorflow'] = sys.modules['tf_agents'] = None
+sys.modules['reverb'] = None
+with open(sys.argv[1], 'rb') as f:
+  items = pickle.load(f)
+print(len(items), items[3]['observation']['image'].sum())
+print(int(items.batch(range(len(items)))['reward'].sum() * 1000))
+"""
+
+
+def _sums(items, numbers):
+  batch = items.batch(numbers)
+  return [
+      np.sum(leaf, dtype=np.float64)
+      for leaf in tree.flatten(batch)
+      if leaf.dtype != object
+  ]
+
+
+class IndexTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = pathlib.Path(folder.name)
+    cls.written = str(cls.folder / 'data' / '1.0.0')
+    data.write(cls.written, [4, 1, 7, 2, 3])
+    random_access.build_index(cls.written, str(cls.folder / 'index'))
+
+  def setUp(self):
+    super().setUp()
+    # Tests damage copies.
+    self.copy = pathlib.Path(self.create_tempdir().full_path)
+    self.data_dir = str(self.copy / 'data')
+    self.index_dir = str(self.copy / 'index')
+    shutil.copytree(self.written, self.data_dir)
+    shutil.copytree(self.folder / 'index', self.index_dir)
+
+  def open(self):
+    return random_access.Items(
+        random_access.Index(self.index_dir, self.data_dir),
+        random_access.Chunks(2, 2),
+        images={'observation/image': (8, 8)},
+    )
+
+  def test_a_process_without_tensorflow_reads(self):
+    items = self.open()
+    path = self.copy / 'items.pickle'
+    path.write_bytes(pickle.dumps(items))
+    self.assertLess(path.stat().st_size, 2000)
+    done = subprocess.run(
+        [sys.executable, '-c', _READ, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    count, image, reward = done.stdout.split()
+    self.assertEqual(int(count), 17)
+    self.assertEqual(int(image), items[3]['observation']['image'].sum())
+    batch = items.batch(range(17))
+    self.assertEqual(int(reward), int(batch['reward'].sum() * 1000))
+
+  @parameterized.parameters('fork', 'spawn', 'threads')
+  def test_many_read_at_once(self, way):
+    items = self.open()
+    rng = np.random.default_rng(0)
+    numbers = [rng.integers(0, 17, 8) for _ in range(12)]
+    expected = [_sums(items, each) for each in numbers]
+    if way == 'threads':
+      executor = concurrent.futures.ThreadPoolExecutor(8)
+    else:
+      executor = concurrent.futures.ProcessPoolExecutor(
+          2, multiprocessing.get_context(way)
+      )
+    with executor:
+      found = list(executor.map(_sums, [items] * 12, numbers))
+    self.assertEqual(found, expected)
+
+  def test_a_file_that_is_cut_or_gone_is_an_error_at_once(self):
+    path = next(pathlib.Path(self.data_dir).glob('*tfrecord*'))
+    os.truncate(path, path.stat().st_size - 1)
+    with self.assertRaisesRegex(OSError, f'{path.name} has .* build it again'):
+      self.open()
+    path.unlink()
+    with self.assertRaisesRegex(FileNotFoundError, 'open the index with data_'):
+      self.open()
+
+  def test_a_replaced_file_is_an_error(self):
+    one, other = sorted(pathlib.Path(self.data_dir).glob('*tfrecord*'))[:2]
+    size = one.stat().st_size
+    one.write_bytes(other.read_bytes()[:size].ljust(size, b'\0'))
+    items = self.open()
+    with self.assertRaisesRegex(OSError, f'{one.name} is another file'):
+      items.batch(range(len(items)))
+
+  def test_a_changed_image_is_an_error_and_never_another_image(self):
+    items = self.open()
+    expected = items.batch(range(17))
+    path = sorted(pathlib.Path(self.data_dir).glob('*tfrecord*'))[1]
+    changed = bytearray(path.read_bytes())
+    first = changed.index(b'\xff\xd8\xff')
+    changed[changed.index(b'\xff\xd8\xff', first + 1) + 200] ^= 1
+    # Even while it is open.
+    path.write_bytes(changed)
+    failed = 0
+    for number in range(17):
+      try:
+        item = items[number]
+      except OSError as e:
+        self.assertRegex(str(e), f'{path.name} has other bytes')
+        failed += 1
+        continue
+      np.testing.assert_array_equal(
+          item['observation']['image'], expected['observation']['image'][number]
+      )
+    # One step has it, and the next one has it as its last observation.
+    self.assertEqual(failed, 2)
+
+  def test_a_file_that_is_cut_while_it_is_open_is_an_error(self):
+    items = self.open()
+    items.batch(range(17))
+    for path in pathlib.Path(self.data_dir).glob('*tfrecord*'):
+      os.truncate(path, 10)
+    with self.assertRaisesRegex(OSError, 'has other bytes'):
+      items.batch(range(17))
+
+  @parameterized.parameters('rows.bin', 'episodes.bin', 'strings.bin')
+  def test_a_damaged_index_is_refused(self, name):
+    path = pathlib.Path(self.index_dir) / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with self.assertRaisesRegex(OSError, f'{name} is damaged: its checksum'):
+      self.open()
+    os.truncate(path, len(content) - 1)
+    with self.assertRaisesRegex(OSError, f'{name} is damaged: it has'):
+      self.open()
+    path.unlink()
+    with self.assertRaisesRegex(OSError, f'{name} is damaged: it is not there'):
+      self.open()
+
+  def test_a_damaged_marker_is_refused(self):
+    path = pathlib.Path(self.index_dir) / 'random_access.json'
+    whole = path.read_text()
+    path.write_text(whole[:100])
+    with self.assertRaisesRegex(OSError, 'is damaged'):
+      self.open()
+    path.write_text(json.dumps({**json.loads(whole), 'version': 0}))
+    with self.assertRaisesRegex(OSError, 'it is of version 0'):
+      self.open()
+    path.unlink()
+    with self.assertRaisesRegex(FileNotFoundError, 'holds no index'):
+      self.open()
+
+  def test_wrong_items_and_fields_are_refused(self):
+    items = self.open()
+    for wrong in (17, -18):
+      with self.assertRaisesRegex(IndexError, f'no item {wrong}: there are 17'):
+        items[wrong]  # pylint: disable=pointless-statement
+    with self.assertRaisesRegex(ValueError, 'Did you mean observation/image'):
+      random_access.Items(
+          items.index,
+          random_access.Chunks(),
+          images={'observation/imag': (1, 1)},
+      )
+    with self.assertRaisesRegex(
+        ValueError, 'need a field goal, but steps have'
+    ):
+      random_access.Items(items.index, random_access.Chunks(goal_step='goal'))
+
+
+if __name__ == '__main__':
+  absltest.main()
