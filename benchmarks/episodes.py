@@ -24,7 +24,7 @@ from benchmarks import data
 from benchmarks import processes
 from benchmarks import timing
 import rlds2reverb
-from rlds2reverb import datasets
+from rlds2reverb import formats
 from rlds2reverb import statistics
 from rlds2reverb import transforms
 from rlds2reverb import windows
@@ -121,7 +121,7 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
       ),
   ]
   if kind == data.VECTORS:
-    flat = datasets.load_hdf5(os.path.join(directory, _FLAT_FILE))
+    flat = formats.load_hdf5(os.path.join(directory, _FLAT_FILE))
     cases.append(rows('load_hdf5', _steps_of(flat)))
   return cases
 

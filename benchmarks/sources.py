@@ -28,7 +28,7 @@ import rlds
 from benchmarks import data
 from benchmarks import processes
 from benchmarks import timing
-from rlds2reverb import datasets
+from rlds2reverb import formats
 from rlds2reverb.episodes import packs
 
 _STEPS = flags.DEFINE_integer(
@@ -262,25 +262,25 @@ _FORMATS = {
     'robomimic': _Format(
         _write_robomimic,
         _read_hdf5,
-        lambda path: datasets.load_robomimic(os.path.join(path, 'demo.hdf5')),
+        lambda path: formats.load_robomimic(os.path.join(path, 'demo.hdf5')),
         _LENGTH + 1,
     ),
     'imitation': _Format(
-        _write_imitation, _read_arrow, datasets.load_imitation, _LENGTH + 1
+        _write_imitation, _read_arrow, formats.load_imitation, _LENGTH + 1
     ),
     'npz': _Format(
         _write_npz,
         _read_npz,
-        lambda path: datasets.load_npz(os.path.join(path, 'a.npz')),
+        lambda path: formats.load_npz(os.path.join(path, 'a.npz')),
         _LENGTH,
     ),
     'lerobot': _Format(
-        _write_lerobot, _read_parquet, datasets.load_lerobot, _LENGTH
+        _write_lerobot, _read_parquet, formats.load_lerobot, _LENGTH
     ),
     'lerobot video': _Format(
         lambda path, count: _write_lerobot(path, count, with_video=True),
         _read_videos,
-        datasets.load_lerobot,
+        formats.load_lerobot,
         _LENGTH,
         has_video=True,
     ),

@@ -15,7 +15,7 @@ import tree
 
 import rlds2reverb
 from rlds2reverb import agents
-from rlds2reverb import datasets
+from rlds2reverb import formats
 from rlds2reverb import indexing
 from rlds2reverb import tokens
 from rlds2reverb import windows
@@ -583,7 +583,7 @@ _SECTIONS = [
         ' is kept beside it, because its action and reward have no place.',
         [
             _Example(
-                f'datasets.to_ted({{"steps": {name}}})',
+                f'formats.to_ted({{"steps": {name}}})',
                 [*_named('data', _TED), 'last_step/reward'],
             )
             for name in 'AB'
@@ -595,7 +595,7 @@ _SECTIONS = [
         ' step has zeros where only transitions have a value.',
         [
             _Example(
-                f'datasets.from_ted(datasets.to_ted({{"steps": A}}){part})',
+                f'formats.from_ted(formats.to_ted({{"steps": A}}){part})',
                 _named('steps', _STEPS),
                 text,
             )
@@ -609,7 +609,7 @@ _SECTIONS = [
         ' the nested form has a line for each episode.',
         [
             _Example(
-                f'datasets.join_ted(data, "{form}")',
+                f'formats.join_ted(data, "{form}")',
                 _named('data', _FLAT_TED) + [('num_steps', 'num_steps')],
             )
             for form in ('flat', 'nested')
@@ -620,7 +620,7 @@ _SECTIONS = [
         'Returns the episodes of joined ones. A line is an episode.',
         [
             _Example(
-                'datasets.split_ted(datasets.join_ted(data))',
+                'formats.split_ted(formats.join_ted(data))',
                 _named('steps', ('observation', 'reward', 'is_terminal')),
             )
         ],
@@ -863,7 +863,7 @@ def _make_names() -> Dict[str, Any]:
       'rows': rows,
       'lengths': lengths,
       'r2r': rlds2reverb,
-      'datasets': datasets,
+      'formats': formats,
       'indexing': indexing,
       'tokens': tokens,
       'agents': agents,

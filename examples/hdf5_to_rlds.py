@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 
 from rlds2reverb import datasets
+from rlds2reverb import formats
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
       file['terminals'] = np.array([0, 0, 1, 0, 0], bool)
       file['timeouts'] = np.array([0, 0, 0, 0, 1], bool)
 
-    episodes = datasets.load_hdf5(path)
+    episodes = formats.load_hdf5(path)
     saved = datasets.save_episodes(episodes, os.path.join(directory, 'rlds'))
 
     # TFDS reads it, too.

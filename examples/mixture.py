@@ -11,10 +11,11 @@ It prints which of them has a field, and the share of human episodes:
 import numpy as np
 
 from rlds2reverb import datasets
+from rlds2reverb import formats
 
 
 def _episodes(observations):
-  return datasets.from_flat_arrays(
+  return formats.from_flat_arrays(
       {
           'observations': observations,
           'actions': np.zeros((6, 2), np.float32),

@@ -14,7 +14,7 @@ import dataclasses
 
 import numpy as np
 
-from rlds2reverb import datasets
+from rlds2reverb import formats
 from rlds2reverb import transforms
 
 
@@ -35,7 +35,7 @@ class PayForTime(transforms.EpisodeTransform):
 
 
 def main() -> None:
-  episodes = datasets.from_flat_arrays(
+  episodes = formats.from_flat_arrays(
       {
           'observations': np.zeros(5, np.float32),
           'next_observations': np.zeros(5, np.float32),

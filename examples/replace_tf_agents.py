@@ -14,12 +14,12 @@ from tf_agents.replay_buffers import reverb_replay_buffer
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
-from rlds2reverb import datasets
+from rlds2reverb import formats
 from rlds2reverb import rlds_to_reverb  # was: from tf_agents.replay_buffers
 
 
 def main() -> None:
-  episodes = datasets.from_flat_arrays(
+  episodes = formats.from_flat_arrays(
       {
           'observations': np.random.rand(10, 3).astype(np.float32),
           'next_observations': np.random.rand(10, 3).astype(np.float32),

@@ -11,7 +11,7 @@ It prints, for an episode with rewards of 1 to 6 that ends in a terminal step:
 import numpy as np
 
 import rlds2reverb
-from rlds2reverb import datasets
+from rlds2reverb import formats
 from rlds2reverb import windows
 
 
@@ -24,7 +24,7 @@ def make_chunks(episode):
 
 
 def main() -> None:
-  episodes = datasets.from_flat_arrays(
+  episodes = formats.from_flat_arrays(
       {
           'observations': np.arange(6),
           'next_observations': np.arange(6) + 1,

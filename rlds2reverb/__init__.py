@@ -1,7 +1,7 @@
 """Offline reinforcement-learning data into training: RLDS to Reverb.
 
 What everybody uses is in this module. Everything else is in a module by its
-task: `rlds2reverb.datasets`, `fields`, `transforms`, `statistics`,
+task: `rlds2reverb.datasets`, `formats`, `fields`, `transforms`, `statistics`,
 `trajectories`, `windows`, `indexing`, `tokens`, `agents`, `replay` and
 `random_access`. What programs do, `rlds2reverb.jobs`, is imported by itself.
 """
@@ -32,6 +32,7 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb import datasets
   from rlds2reverb import episodes
   from rlds2reverb import fields
+  from rlds2reverb import formats
   from rlds2reverb import indexing
   from rlds2reverb import random_access
   from rlds2reverb import replay

@@ -65,7 +65,7 @@ _STEP_FUNCTIONS = {
     'map_fields': lambda steps: rlds2reverb.fields.StepMapping()(
         {'steps': steps}
     ),
-    'to_ted': lambda steps: rlds2reverb.datasets.to_ted({'steps': steps}),
+    'to_ted': lambda steps: rlds2reverb.formats.to_ted({'steps': steps}),
     'select_agent': lambda steps: rlds2reverb.agents.select_agent(
         {'steps': _by_agent(steps)}, 'a'
     ),

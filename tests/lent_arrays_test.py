@@ -201,14 +201,14 @@ _FUNCTIONS = {
     },
     **{
         f'ted_{form}': lambda d, form=form: d.map(
-            lambda e: rlds2reverb.datasets.from_ted(
-                _double(rlds2reverb.datasets.to_ted(e, form))
+            lambda e: rlds2reverb.formats.from_ted(
+                _double(rlds2reverb.formats.to_ted(e, form))
             )
         ).map(_double)
         for form in ('transitions', 'flat', 'nested')
     },
-    'split_ted': lambda d: rlds2reverb.datasets.split_ted(
-        rlds2reverb.datasets.join_ted(d)
+    'split_ted': lambda d: rlds2reverb.formats.split_ted(
+        rlds2reverb.formats.join_ted(d)
     ).map(_double),
     'select_agent': _of_agents(
         lambda s: rlds2reverb.agents.select_agent({'steps': s}, 'a')
@@ -281,7 +281,7 @@ class LentArraysTest(parameterized.TestCase, tf.test.TestCase):
         },
     )
     before = {name: np.copy(array) for name, array in arrays.items()}
-    dataset = rlds2reverb.datasets.from_flat_arrays(arrays).map(_double)
+    dataset = rlds2reverb.formats.from_flat_arrays(arrays).map(_double)
     for _ in range(2):
       list(dataset.map(lambda e: {'steps': _first_steps(e)}))
     for name, array in arrays.items():

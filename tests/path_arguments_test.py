@@ -78,7 +78,7 @@ def _cartpole_episodes():
 
 
 def _save_torchrl(at):
-  rlds2reverb.datasets.save_torchrl(_episodes(), at('new'))
+  rlds2reverb.formats.save_torchrl(_episodes(), at('new'))
 
 
 def _train(at):
@@ -101,8 +101,8 @@ _LOCAL_WRITERS = {
 
 
 def _load_torchrl(at):
-  rlds2reverb.datasets.save_torchrl(_episodes(), at('torchrl'), overwrite=True)
-  (episode,) = rlds2reverb.datasets.load_torchrl(at('torchrl'))
+  rlds2reverb.formats.save_torchrl(_episodes(), at('torchrl'), overwrite=True)
+  (episode,) = rlds2reverb.formats.load_torchrl(at('torchrl'))
   return len(episode['steps']['reward'])
 
 
@@ -153,33 +153,33 @@ def _read_mixture(at):
 
 
 def _read_hdf5(at):
-  (episode,) = rlds2reverb.datasets.load_hdf5(at('flat.hdf5'))
+  (episode,) = rlds2reverb.formats.load_hdf5(at('flat.hdf5'))
   return len(episode['steps']['reward'])
 
 
 def _read_minari(at):
-  (episode,) = rlds2reverb.datasets.load_minari(at('minari'))
+  (episode,) = rlds2reverb.formats.load_minari(at('minari'))
   return len(episode['steps']['reward'])
 
 
 def _read_npz(at):
-  (episode,) = rlds2reverb.datasets.load_npz(at('flat.npz'))
+  (episode,) = rlds2reverb.formats.load_npz(at('flat.npz'))
   return len(episode['steps']['reward'])
 
 
 def _read_robomimic(at):
-  (episode,) = rlds2reverb.datasets.load_robomimic(at('demo.hdf5'))
+  (episode,) = rlds2reverb.formats.load_robomimic(at('demo.hdf5'))
   return len(episode['steps']['reward'])
 
 
 def _read_imitation(at):
-  (episode,) = rlds2reverb.datasets.load_imitation(at('trajectories.npz'))
+  (episode,) = rlds2reverb.formats.load_imitation(at('trajectories.npz'))
   return len(episode['steps']['reward'])
 
 
 def _read_lerobot(at):
   first = next(
-      iter(rlds2reverb.datasets.load_lerobot(at('lerobot'), cameras=[]))
+      iter(rlds2reverb.formats.load_lerobot(at('lerobot'), cameras=[]))
   )
   return len(first['steps']['reward'])
 

@@ -89,9 +89,7 @@ def _blocks(page: str) -> Iterator[_Block]:
     ):
       line = text.count('\n', 0, match.start('code')) + 1
       output = _OUTPUT.match(text, match.end())
-      yield _Block(
-          match['language'], match['code'], line, output and output[1]
-      )
+      yield _Block(match['language'], match['code'], line, output and output[1])
 
 
 def _anchor(heading: str) -> str:

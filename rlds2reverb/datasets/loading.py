@@ -7,8 +7,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import image_decoders
+from rlds2reverb.datasets import other_formats
 from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import packs
@@ -174,7 +174,7 @@ def find_builder(
   except (tfds.core.registered.DatasetNotFoundError, ValueError) as e:
     raise FileNotFoundError(
         f'{name} is neither a directory nor the name of a TFDS data set.'
-        f'{formats.hint(directory)}'
+        f'{other_formats.hint(directory)}'
     ) from e
   if not files.is_folder(os.fspath(builder.data_path)):
     raise FileNotFoundError(

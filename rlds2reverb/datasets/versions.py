@@ -6,8 +6,8 @@ from absl import logging
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import formats
 from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import other_formats
 
 # TFDS writes this file into the folder of every version of a data set.
 INFO_FILE = 'dataset_info.json'
@@ -38,7 +38,7 @@ def find_folder(directory: str) -> str:
     raise FileNotFoundError(
         f'{directory} is not the folder of a data set: it has no'
         f' {INFO_FILE}, and no folder of a version such as 1.0.0 that has one.'
-        f' It has {names}.{formats.hint(directory)}'
+        f' It has {names}.{other_formats.hint(directory)}'
     )
   newest = max(versions, key=tfds.core.Version)
   # Whoever gives a folder of several should know which is read.

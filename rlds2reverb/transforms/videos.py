@@ -10,10 +10,10 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import depth_maps
-from rlds2reverb.datasets import video_frames
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.formats import depth_maps
+from rlds2reverb.formats import video_frames
 from rlds2reverb.transforms import images
 
 

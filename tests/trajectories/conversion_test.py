@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
 
-from rlds2reverb.datasets import flat_arrays
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.formats import flat_arrays
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import rlds2reverb
-from rlds2reverb.datasets import video_frames
+from rlds2reverb.formats import video_frames
 from rlds2reverb.transforms import images
 from rlds2reverb.transforms import videos
 
@@ -27,10 +27,10 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
     whole = np.concatenate(
         [
             episode['steps']['observation']['images']['wrist']
-            for episode in rlds2reverb.datasets.load_lerobot(_DATA)
+            for episode in rlds2reverb.formats.load_lerobot(_DATA)
         ]
     )
-    references = rlds2reverb.datasets.load_lerobot(_DATA, decode_videos=False)
+    references = rlds2reverb.formats.load_lerobot(_DATA, decode_videos=False)
     frames = references.flat_map(
         lambda episode: tf.data.Dataset.from_tensor_slices(episode['steps'])
     )

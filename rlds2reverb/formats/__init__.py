@@ -1,0 +1,21 @@
+"""Data in other formats become RLDS episodes here, and come back.
+
+Flat arrays, data sets of robomimic, LeRobot, Minari and imitation, TorchRL's
+buffers, and episodes of your own.
+"""
+
+from rlds2reverb.formats.flat_arrays import from_flat_arrays
+from rlds2reverb.formats.flat_arrays import load_hdf5
+from rlds2reverb.formats.flat_arrays import load_npz
+from rlds2reverb.formats.imitation import load_imitation
+from rlds2reverb.formats.lerobot import load_lerobot
+from rlds2reverb.formats.minari import load_minari
+from rlds2reverb.formats.python_episodes import from_episodes
+from rlds2reverb.formats.robomimic import load_robomimic
+from rlds2reverb.formats.ted import from_ted
+from rlds2reverb.formats.ted import join_ted
+from rlds2reverb.formats.ted import split_ted
+from rlds2reverb.formats.ted import Ted
+from rlds2reverb.formats.ted import to_ted
+from rlds2reverb.formats.torchrl import load_torchrl
+from rlds2reverb.formats.torchrl import save_torchrl

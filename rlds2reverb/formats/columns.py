@@ -1,0 +1,208 @@
+"""Columns: arrays with a row for each step, in memory or in a file.
+
+A column is a numpy array, an `h5py.Dataset` or an `npz.NpzColumn`. Its name is
+its path from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
+"""
+
+from typing import Any, Dict, Iterable, Mapping, Optional, Union
+
+import h5py
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import paths
+from rlds2reverb.formats import npz
+
+Column = Union[np.ndarray, h5py.Dataset, npz.NpzColumn]
+_COLUMN_TYPES = (np.ndarray, h5py.Dataset, npz.NpzColumn)
+
+# The numbers of NumPy that TensorFlow has, too.
+_NUMBERS = tuple(
+    map(
+        np.dtype,
+        (
+            np.bool_,
+            np.int8,
+            np.int16,
+            np.int32,
+            np.int64,
+            np.uint8,
+            np.uint16,
+            np.uint32,
+            np.uint64,
+            np.float16,
+            np.float32,
+            np.float64,
+            np.complex64,
+            np.complex128,
+        ),
+    )
+)  # pyformat: disable
+
+# Minari calls the elements of a tuple `_index_0`, `_index_1`, and so on.
+_INDEX = '_index_'
+
+
+def renamed(
+    columns: Mapping[str, Column], names: Mapping[str, Optional[str]]
+) -> Dict[str, Column]:
+  """Returns columns by other names.
+
+  Args:
+    columns: the columns by their names.
+    names: by the name that a column, or all that is below it, shall have, the
+      name that it has; or None to leave out what has that name.
+
+  Raises:
+    ValueError: if there is no such column.
+  """
+  is_below = lambda name, top: name == top or name.startswith(f'{top}/')
+  taken = [name for pair in names.items() for name in pair if name is not None]
+  found = {
+      name: column
+      for name, column in columns.items()
+      if not any(is_below(name, top) for top in taken)
+  }
+  for new, old in names.items():
+    if old is None:
+      continue
+    below_old = [name for name in columns if is_below(name, old)]
+    if not below_old:
+      raise ValueError(
+          f'There is no column {old}, which column_names gives for {new}.'
+          f'{checks.did_you_mean(old, columns)} The columns are'
+          f' {sorted(columns)}.'
+      )
+    for name in below_old:
+      found[new + name[len(old) :]] = columns[name]
+  return found
+
+
+def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
+  """Returns the columns in an HDF5 group or in a dict, by their names.
+
+  Args:
+    source: an `h5py.Group`, or a dict of arrays, dicts and tuples. A key of a
+      dict may be the path to an array: `{'infos/qpos': array}`.
+  """
+  found = {}
+  for key, value in source.items():
+    if isinstance(value, tuple):
+      value = {f'{_INDEX}{index}': one for index, one in enumerate(value)}
+    if isinstance(value, Mapping):
+      for name, column in leaves(value).items():
+        found[f'{key}/{name}'] = column
+    else:
+      is_column = isinstance(value, _COLUMN_TYPES)
+      found[key] = value if is_column else np.asarray(value)
+  return found
+
+
+def below(name: str, names: Iterable[str]) -> Any:
+  """Returns the nest of those `names` that are `name` or begin with it.
+
+  It is `name` itself if that is one of them. Otherwise it is a dict of the
+  names below it; where the keys are `_index_0`, `_index_1` and so on, it is a
+  tuple. If there are no such names, it is an empty dict.
+  """
+  nest = {}
+  for found in names:
+    if found == name:
+      return name
+    if found.startswith(f'{name}/'):
+      nest = paths.insert(nest, paths.split(found[len(name) + 1 :]), found)
+  return _with_tuples(nest)
+
+
+def is_readable(column: Column) -> bool:
+  """Returns whether a column has rows of numbers or of strings."""
+  if not column.shape:
+    return False
+  if column.dtype.kind == 'O':
+    element = h5py.check_vlen_dtype(column.dtype)
+    return element in (None, str, bytes, np.uint8) and (
+        h5py.check_ref_dtype(column.dtype) is None
+    )
+  return column.dtype.newbyteorder('=') in _NUMBERS or column.dtype.kind in 'SU'
+
+
+def check_objects(name: str, column: Column) -> None:
+  """Checks that an array of Python objects has strings and nothing else.
+
+  Raises:
+    ValueError: names the column, and the first row that has something else.
+  """
+  if not isinstance(column, np.ndarray) or column.dtype.kind != 'O':
+    return
+  for index, value in enumerate(column.flat):
+    if not isinstance(value, (str, bytes)) and not (
+        isinstance(value, np.ndarray)
+        and value.dtype == np.uint8
+        and value.ndim == 1
+    ):
+      row = index // int(np.prod(column.shape[1:]))
+      raise ValueError(
+          f'The column {name} is an array of Python objects, which may only be'
+          f' strings, but has {value!r}, a {type(value).__name__}, in row'
+          f' {row}. Convert it with astype to a dtype of numbers, or leave it'
+          ' out.'
+      )
+
+
+def row_spec(column: Column) -> tf.TensorSpec:
+  """Returns the spec of one row of a readable column.
+
+  Text, bytes, and rows of uint8 of varying length become strings.
+  """
+  dtype = tf.as_dtype(column.dtype.newbyteorder('='))
+  return tf.TensorSpec(column.shape[1:], dtype)
+
+
+def read(
+    column: Column, rows: Union[slice, np.ndarray], spec: tf.TensorSpec
+) -> np.ndarray:
+  """Reads rows of a column.
+
+  Args:
+    column: the column.
+    rows: the rows to read, as a slice or as increasing indices.
+    spec: the spec of one row. If it is a string, but the column has uint8, the
+      bytes of a row become one string.
+
+  Returns:
+    An array `[rows, ...]`. Strings are `bytes` in an array of objects.
+  """
+  values = column[rows]
+  if spec.dtype != tf.string:
+    return np.asarray(values, spec.dtype.as_numpy_dtype)
+  shape = values.shape[: 1 + spec.shape.rank]
+  strings = zeros(int(np.prod(shape)), tf.TensorSpec([], tf.string))
+  for index, value in enumerate(
+      values.reshape(-1, *values.shape[len(shape) :])
+  ):
+    strings[index] = _to_bytes(value)
+  return strings.reshape(shape)
+
+
+def zeros(length: int, spec: tf.TensorSpec) -> np.ndarray:
+  """Returns rows of zeros, or of empty strings."""
+  if spec.dtype == tf.string:
+    return np.full((length, *spec.shape), b'', object)
+  return np.zeros((length, *spec.shape), spec.dtype.as_numpy_dtype)
+
+
+def _with_tuples(nest):
+  if not isinstance(nest, dict):
+    return nest
+  nest = {key: _with_tuples(value) for key, value in nest.items()}
+  indices = [f'{_INDEX}{index}' for index in range(len(nest))]
+  if nest and set(indices) == nest.keys():
+    return tuple(nest[key] for key in indices)
+  return nest
+
+
+def _to_bytes(value) -> bytes:
+  if isinstance(value, str):
+    return value.encode()
+  return value.tobytes() if isinstance(value, np.ndarray) else bytes(value)

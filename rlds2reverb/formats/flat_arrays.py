@@ -1,0 +1,293 @@
+"""Flat arrays: the transitions of all episodes one after the other, as in D4RL.
+
+A row is a transition: an observation, the action taken there, and the reward
+and the end that followed. An episode of RLDS has one step more than it has
+transitions, for the observation that the last transition leads to.
+"""
+
+import contextlib
+import os
+from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional
+
+import gin
+import h5py
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import other_formats
+from rlds2reverb.datasets import python_packs
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import columns as columns_lib
+from rlds2reverb.formats import flat_layout
+from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import minari
+from rlds2reverb.formats import npz
+
+# How much of the columns is read at a time.
+_PACK_BYTES = 4 << 20
+
+
+@gin.configurable(module='rlds2reverb')
+def from_flat_arrays(
+    arrays: Mapping[str, Any],
+    *,
+    max_episode_steps: Optional[int] = None,
+    column_names: Optional[Mapping[str, Optional[str]]] = None,
+) -> tf.data.Dataset:
+  """Makes RLDS episodes of flat arrays, such as those of D4RL.
+
+  The drawing shows the arrays of two episodes, the first of which is terminal
+  and the second truncated, and the steps that they become:
+
+      row               0   1   2    3   4
+      observations      o0  o1  o2   p0  p1
+      next_observations o1  o2  o3   p1  p2
+      actions           a0  a1  a2   b0  b1
+      terminals         0   0   1    0   0
+      timeouts          0   0   0    0   1
+
+      observation     | o0  o1  o2  o3 | p0  p1  p2 |
+      action          | a0  a1  a2  0  | b0  b1  0  |
+      discount        | 1   1   0   0  | 1   1   1  |
+      is_terminal     | 0   0   0   1  | 0   0   0  |
+
+  An episode ends with a row that has a terminal or a timeout. Where a row has
+  both, the episode is terminal, because the environment did end there. (D4RL's
+  `qlearning_dataset` drops such a transition.) The rows after the last end are
+  an episode too, which is truncated.
+
+  Every episode ends with its own last next observation. Where there are no
+  `next_observations`, that observation is not in the data:
+
+      observation     | o0  o1  o2  0  | p0  p1 |
+      action          | a0  a1  a2  0  | b0  b1 |
+
+  A truncated episode then has its last observation at its last step, whose
+  action and reward do not count, so its last transition is lost, as it is in
+  `qlearning_dataset`. A terminal episode keeps its last transition, and with it
+  its outcome. That transition leads to an observation of zeros, as in the D4RL
+  data sets of TFDS. The discount of 0 hides the zeros from whatever bootstraps,
+  but not from a model of the dynamics.
+
+  Args:
+    arrays: a dict of arrays, or of `h5py.Dataset`s of an open file, of `N` rows
+      each. They are read whenever the data set is iterated, so what is written
+      into them later is read then. They may be nested in dicts and tuples, or
+      have paths as keys (`infos/qpos`), as D4RL's `get_dataset` returns them.
+      `observations`, `actions`, `rewards` and `terminals` must be there;
+      `timeouts` and `next_observations` may be. Every other column of `N` rows
+      becomes a step field of its name, with zeros at a step that is added. What
+      is in `metadata` is left out; so are other columns that do not have `N`
+      rows, with a warning.
+    max_episode_steps: the number of rows after which an episode ends at the
+      latest, for arrays without `timeouts`.
+    column_names: the names that columns have in the data, by those that are
+      expected: `{'observations': 'obs', 'terminals': 'dones'}`. None says that
+      there is no such column: without `rewards` the reward is float32 zeros,
+      and without `terminals` all episodes are truncated.
+
+  Returns:
+    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, their
+    steps stacked `[T + 1, ...]`. Fields have the dtypes of their columns, and
+    `discount` is float32. Observations and actions may be nested. Only the
+    episodes that are being read are in memory.
+
+  Raises:
+    ValueError: if `arrays` is not a dict, if a column is missing or does not
+      have as many rows as the terminals, if a column of Python objects has
+      others than strings, or if a flag is neither 0 nor 1.
+  """
+  if not isinstance(arrays, Mapping):
+    raise ValueError(
+        'from_flat_arrays takes a dict of arrays, but has been given'
+        f' {_short(arrays)}. Read a file of flat arrays with load_hdf5 or'
+        ' load_npz, a Minari data set with load_minari, and a list of episodes'
+        ' with from_episodes.'
+    )
+  return _episodes(
+      lambda: contextlib.nullcontext(arrays), max_episode_steps, column_names
+  )
+
+
+@gin.configurable(module='rlds2reverb')
+def load_hdf5(
+    path: files.PathLike,
+    *,
+    max_episode_steps: Optional[int] = None,
+    column_names: Optional[Mapping[str, Optional[str]]] = None,
+) -> tf.data.Dataset:
+  """Reads the episodes of an HDF5 file of flat arrays, such as D4RL's files.
+
+  Args:
+    path: the path of the file, on the local disk. Its data sets have the names
+      that `from_flat_arrays` expects. Attributes are left out.
+    max_episode_steps: see `from_flat_arrays`.
+    column_names: see `from_flat_arrays`.
+
+  Returns:
+    A data set of episodes; see `from_flat_arrays`.
+
+  Raises:
+    ValueError: if there is no such file, if it is not a whole HDF5 file with
+      something in it, if a part of it is in another file, if it is a Minari
+      data set, or for the reasons that `from_flat_arrays` has.
+  """
+  if not isinstance(path, (str, os.PathLike)):
+    raise ValueError(
+        'load_hdf5 takes the path of an HDF5 file, but has been given'
+        f' {_short(path)}. Pass a dict of arrays, or an open file, to'
+        ' from_flat_arrays.'
+    )
+  path = files.expand_local(path, 'An HDF5 file')
+  if os.path.isdir(path) or minari.is_minari(hdf5.names_in(path)):
+    raise ValueError(
+        f'load_hdf5 reads a file of flat arrays, which {path} is not.'
+        f'{other_formats.hint(path)}'
+    )
+  with _naming_reader(path):
+    return _episodes(
+        lambda: h5py.File(path, 'r'), max_episode_steps, column_names
+    )
+
+
+@gin.configurable(module='rlds2reverb')
+def load_npz(
+    path: files.PathLike,
+    *,
+    max_episode_steps: Optional[int] = None,
+    column_names: Optional[Mapping[str, Optional[str]]] = None,
+) -> tf.data.Dataset:
+  """Reads the episodes of an `.npz` file of flat arrays, a part at a time.
+
+  Args:
+    path: the path of the file, on the local disk. Its arrays have the names
+      that `from_flat_arrays` expects. It must not have pickles.
+    max_episode_steps: see `from_flat_arrays`.
+    column_names: see `from_flat_arrays`.
+
+  Returns:
+    A data set of episodes; see `from_flat_arrays`.
+
+  Raises:
+    ValueError: if there is no such file, if it is not a whole one, or for the
+      reasons that `from_flat_arrays` has.
+  """
+  path = files.expand_local(path, 'An npz file')
+  with _naming_reader(path):
+    return _episodes(
+        lambda: npz.open_columns(path), max_episode_steps, column_names
+    )
+
+
+@contextlib.contextmanager
+def _naming_reader(path: str) -> Iterator[None]:
+  """Adds the reader of what is at a path to errors, if it is another one."""
+  try:
+    yield
+  except ValueError as e:
+    hint = other_formats.hint(path, but=('flat', 'npz'))
+    if not hint or hint in str(e):
+      raise
+    raise ValueError(f'{e}{hint}') from e
+
+
+def _short(value: Any) -> str:
+  """Describes an argument of a wrong kind, which may be large."""
+  if isinstance(value, (str, os.PathLike)):
+    return repr(value)
+  return f'a {type(value).__name__}'
+
+
+def _episodes(
+    open_source: Callable[[], ContextManager[Mapping[str, Any]]],
+    max_episode_steps: Optional[int],
+    column_names: Optional[Mapping[str, Optional[str]]],
+) -> tf.data.Dataset:
+  """Returns the episodes of the columns that `open_source` gives."""
+  names = column_names or {}
+  for name in names:
+    if name not in flat_layout.USED:
+      raise ValueError(
+          'column_names gives the names in the data by the expected names'
+          f' {", ".join(flat_layout.USED)}, but has {name!r}.'
+      )
+  lacking = [name for name, given in names.items() if given is None]
+
+  @contextlib.contextmanager
+  def open_columns():
+    with open_source() as source:
+      yield columns_lib.renamed(columns_lib.leaves(source), names)
+
+  with open_columns() as columns:
+    layout = flat_layout.find_layout(columns, max_episode_steps, lacking)
+  return python_packs.to_episodes(
+      lambda: _packs(open_columns, layout), layout.spec, len(layout.is_terminal)
+  )
+
+
+def _packs(
+    open_columns: Callable[
+        [], ContextManager[Mapping[str, columns_lib.Column]]
+    ],
+    layout: flat_layout.FlatLayout,
+) -> Iterator[python_packs.PythonPack]:
+  """Reads the episodes, a pack at a time."""
+  # The rows are divided into runs of one size. The episodes that begin in the
+  # same run are read together.
+  num_rows = max(_PACK_BYTES // blocks.step_bytes(layout.spec), 1)
+  run = layout.bounds[:-1] // num_rows
+  starts = np.flatnonzero(np.diff(run, prepend=-1))
+  with open_columns() as columns:
+    for first, end in zip(starts, [*starts[1:], len(run)]):
+      yield _pack(columns, layout, first, end)
+
+
+def _pack(
+    columns, layout: flat_layout.FlatLayout, first: int, end: int
+) -> python_packs.PythonPack:
+  """Reads the episodes from `first` until `end`."""
+  bounds = layout.bounds[first : end + 1]
+  is_terminal = layout.is_terminal[first:end]
+  # Whether the episode has one step more than it has rows.
+  is_added = is_terminal | layout.has_next
+  rows = np.diff(bounds)
+  lengths = rows + is_added
+  stops = np.cumsum(lengths)
+  # A row moves back by the number of steps that were added before it.
+  added_before = np.cumsum(is_added) - is_added
+  place = np.arange(bounds[-1] - bounds[0]) + np.repeat(added_before, rows)
+
+  def read(name, spec):
+    steps = columns_lib.zeros(stops[-1], spec)
+    # Where the rewards have the shape (1,), their spec does not.
+    steps[place] = columns_lib.read(
+        columns[name], slice(bounds[0], bounds[-1]), spec
+    ).reshape(-1, *spec.shape)
+    return steps
+
+  def read_observation(name, spec):
+    steps = read(name, spec)
+    if layout.has_next:
+      steps[stops - 1] = columns_lib.read(
+          columns[flat_layout.NEXT + name], bounds[1:] - 1, spec
+      )
+    return steps
+
+  steps = {
+      field: tf.nest.map_structure(
+          read_observation if field == rlds.OBSERVATION else read,
+          names,
+          layout.spec[field],
+      )
+      for field, names in layout.names.items()
+  }
+  if rlds.REWARD not in steps:
+    steps[rlds.REWARD] = np.zeros(stops[-1], np.float32)
+  return python_packs.PythonPack(
+      steps,
+      lengths,
+      is_terminal,
+      {python_packs.EPISODE_ID: np.arange(first, end)},
+  )

@@ -1,0 +1,204 @@
+"""Which columns flat arrays have, and where their episodes begin and end."""
+
+from typing import Any, Collection, Dict, NamedTuple, Optional
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.formats import columns as columns_lib
+
+# A column of next observations has the name of its observations after this.
+NEXT = 'next_'
+
+_OBSERVATIONS = 'observations'
+_TERMINALS = 'terminals'
+_TIMEOUTS = 'timeouts'
+_FIELDS = {
+    rlds.OBSERVATION: _OBSERVATIONS,
+    rlds.ACTION: 'actions',
+    rlds.REWARD: 'rewards',
+}
+USED = (*_FIELDS.values(), _TERMINALS, _TIMEOUTS, NEXT + _OBSERVATIONS)
+_METADATA = 'metadata'
+# What data may lack, if whoever reads it says so.
+OPTIONAL = (_FIELDS[rlds.REWARD], _TERMINALS)
+_NO_REWARD = tf.TensorSpec([], tf.float32)
+
+
+class FlatLayout(NamedTuple):
+  """Which columns become which fields of a step, and where the episodes are.
+
+  Attributes:
+    names: the fields of a step that are in the data; every leaf is the name of
+      its column. There may be no reward, which is then zeros.
+    spec: the specs of one step, nested as `names` is.
+    has_next: whether there are `next_observations`.
+    bounds: int64 `[E + 1]`: the rows at which the episodes begin, and the
+      number of all rows.
+    is_terminal: bool `[E]`: whether each episode ends in a terminal state.
+  """
+
+  names: Dict[str, Any]
+  spec: Dict[str, Any]
+  has_next: bool
+  bounds: np.ndarray
+  is_terminal: np.ndarray
+
+
+def find_layout(
+    columns: Dict[str, columns_lib.Column],
+    max_episode_steps: Optional[int],
+    may_lack: Collection[str] = (),
+) -> FlatLayout:
+  """Finds the columns of the fields, and the episodes by their flags.
+
+  Args:
+    columns: the columns by their names.
+    max_episode_steps: the number of rows after which an episode ends at the
+      latest, or None.
+    may_lack: the columns `rewards` and `terminals`, where they may be missing.
+
+  Raises:
+    ValueError: if a column is missing, or cannot be read, or has another number
+      of rows than the terminals; or if a flag is neither 0 nor 1.
+  """
+  names = {
+      field: columns_lib.below(name, columns) for field, name in _FIELDS.items()
+  }
+  missing = [_FIELDS[field] for field, found in names.items() if not found]
+  missing += [name for name in [_TERMINALS] if name not in columns]
+  required = [name for name in missing if name not in may_lack]
+  if required:
+    name = required[0]
+    raise ValueError(
+        f'There is no column {", ".join(required)}.'
+        f'{checks.did_you_mean(name, columns)} The columns are'
+        f' {sorted(columns)}. If it has another name, give that:'
+        f' column_names={{{name!r}: ...}}.'
+        + f' If there is none: column_names={{{name!r}: None}}.'
+        * (name in OPTIONAL)
+    )
+  if not names[rlds.REWARD]:
+    del names[rlds.REWARD]
+  if _TERMINALS in columns:
+    terminals = _flag(columns, _TERMINALS)
+  else:
+    action = tf.nest.flatten(names[rlds.ACTION])[0]
+    terminals = np.zeros(len(columns[action]), bool)
+  num_rows = len(terminals)
+  names.update(_other_fields(columns, num_rows))
+  spec = tf.nest.map_structure(
+      lambda name: _row_spec(columns, name, num_rows), names
+  )
+  spec[rlds.REWARD] = tf.nest.map_structure(
+      _squeezed, spec.get(rlds.REWARD, _NO_REWARD)
+  )
+  has_next = bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
+  if has_next:
+    tf.nest.map_structure(
+        lambda name, one: _check_next(columns, name, one, num_rows),
+        names[rlds.OBSERVATION],
+        spec[rlds.OBSERVATION],
+    )
+  is_end = terminals.copy()
+  if _TIMEOUTS in columns:
+    is_end |= _flag(columns, _TIMEOUTS, num_rows)
+  is_end[-1:] = True
+  bounds = np.concatenate([[0], np.flatnonzero(is_end) + 1])
+  if max_episode_steps is not None:
+    bounds = _cut(bounds, max_episode_steps)
+  return FlatLayout(names, spec, has_next, bounds, terminals[bounds[1:] - 1])
+
+
+def _other_fields(columns, num_rows) -> Dict[str, Any]:
+  """Returns the names of all other columns with a row for each step, nested."""
+  kept, left_out = [], []
+  for name, column in columns.items():
+    top = name.split('/')[0]
+    if top in USED or top == _METADATA:
+      continue
+    if top in steps_lib.get_rlds_step_features():
+      raise ValueError(
+          f'The column {name} has the name of a field of RLDS, which is made'
+          f' from other columns: {", ".join(USED)}. Rename it, or leave it'
+          ' out.'
+      )
+    fits = columns_lib.is_readable(column) and len(column) == num_rows
+    if fits:
+      columns_lib.check_objects(name, column)
+    (kept if fits else left_out).append(name)
+  if left_out:
+    logging.warning(
+        'Left out: columns that do not have %d rows of numbers or strings: %s.',
+        num_rows,
+        ', '.join(f'{name} {columns[name].shape}' for name in left_out),
+    )
+  tops = {name.split('/')[0] for name in kept}
+  return {top: columns_lib.below(top, kept) for top in tops}
+
+
+def _row_spec(columns, name, num_rows=None) -> tf.TensorSpec:
+  column = columns[name]
+  if not columns_lib.is_readable(column):
+    raise ValueError(
+        f'The column {name} must have a row of numbers or strings for each'
+        f' transition, but is {column.dtype} {column.shape}.'
+    )
+  columns_lib.check_objects(name, column)
+  if num_rows is not None and len(column) != num_rows:
+    raise ValueError(
+        f'The column {name} has {len(column)} rows, but {_TERMINALS} has'
+        f' {num_rows}. A row must be a transition in both.'
+    )
+  return columns_lib.row_spec(column)
+
+
+def _squeezed(spec) -> tf.TensorSpec:
+  return tf.TensorSpec([] if spec.shape == [1] else spec.shape, spec.dtype)
+
+
+def _check_next(columns, name, spec, num_rows) -> None:
+  """Checks that there is a next observation like the observation `name`."""
+  if NEXT + name not in columns:
+    raise ValueError(
+        f'There is a column {name}, but no {NEXT + name}. Either every'
+        ' observation must have one, or none.'
+    )
+  found = _row_spec(columns, NEXT + name, num_rows)
+  if found != spec:
+    raise ValueError(
+        f'The rows of {NEXT + name} are {found.dtype.name} {found.shape}, but'
+        f' those of {name} are {spec.dtype.name} {spec.shape}.'
+    )
+
+
+def _flag(columns, name, num_rows=None) -> np.ndarray:
+  """Returns the values of a flag: bool `[N]`."""
+  spec = _squeezed(_row_spec(columns, name, num_rows))
+  if spec.shape.rank or spec.dtype == tf.string:
+    raise ValueError(
+        f'The column {name} must be one bool or number a row, but its rows are'
+        f' {spec.dtype.name} {spec.shape}.'
+    )
+  values = np.reshape(columns[name][:], [-1])
+  wrong = np.flatnonzero((values != 0) & (values != 1))
+  if wrong.size:
+    raise ValueError(
+        f'The column {name} must be 0 or 1, but is {values[wrong[0]]} in row'
+        f' {wrong[0]}.'
+    )
+  return values.astype(bool)
+
+
+def _cut(bounds, max_length) -> np.ndarray:
+  """Cuts every episode after each `max_length` rows of it."""
+  checks.check_positive('max_episode_steps', max_length)
+  starts = [
+      np.arange(start, end, max_length)
+      for start, end in zip(bounds[:-1], bounds[1:])
+  ]
+  return np.concatenate([*starts, bounds[-1:]])

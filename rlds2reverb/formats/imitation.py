@@ -1,0 +1,177 @@
+"""Trajectories of the library imitation, in HuggingFace folders or npz files.
+
+    a folder   a table of Arrow, with a row for each trajectory
+    a file     arrays of all trajectories, one after the other, and `indices`,
+               where all but the first begin; imitation wrote these before 1.0
+
+    obs        [T + 1, ...]
+    acts       [T, ...]
+    rews       [T]; only of trajectories with rewards
+    infos      [T]; in a folder text, as jsonpickle makes it of dicts
+    terminal   whether the trajectory ends in a terminal state
+
+The format is that of imitation.readthedocs.io, as imitation 1.0.1 reads it.
+"""
+
+import json
+import os
+from typing import Any, Dict, Iterator
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import other_formats
+from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import arrow_columns
+from rlds2reverb.formats import npz
+from rlds2reverb.formats import python_episodes
+
+_STATE_FILE = 'state.json'
+_OBSERVATIONS = 'obs'
+_ACTIONS = 'acts'
+_REWARDS = 'rews'
+_INFOS = 'infos'
+_TERMINAL = 'terminal'
+_INDICES = 'indices'
+_FIELDS = {
+    rlds.OBSERVATION: _OBSERVATIONS,
+    rlds.ACTION: _ACTIONS,
+    rlds.REWARD: _REWARDS,
+}
+
+
+def load_imitation(path: files.PathLike) -> tf.data.Dataset:
+  """Reads the trajectories that imitation's `serialize.save` wrote.
+
+  Args:
+    path: the folder of a HuggingFace data set, or an `.npz` file, on the local
+      disk.
+
+  Returns:
+    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
+    order of the trajectories, their steps stacked `[T + 1, ...]`; `episode_id`
+    counts them. Fields have the dtypes of their columns. A reward is float32
+    zeros if there is none. The `infos` of a folder are a step field of strings,
+    JSON by jsonpickle; those of a file are pickles, and are left out.
+
+  Raises:
+    ValueError: if there are no such trajectories, or if the files are damaged.
+    InvalidArgumentError: while iterating, if a trajectory is damaged or is not
+      like the first.
+  """
+  path = files.expand_local(path, 'A data set of imitation')
+  if os.path.isfile(os.path.join(path, _STATE_FILE)):
+    return _load_folder(path)
+  if not os.path.isfile(path):
+    raise ValueError(
+        f'{path} is neither the folder of a HuggingFace data set, which has a'
+        f' {_STATE_FILE}, nor an npz file.{other_formats.hint(path)}'
+    )
+  return _load_npz(path)
+
+
+def _load_folder(path: str) -> tf.data.Dataset:
+  """Reads the tables of a HuggingFace data set."""
+  with files.open_text(os.path.join(path, _STATE_FILE)) as f:
+    names = [file['filename'] for file in json.load(f)['_data_files']]
+  paths = [os.path.join(path, name) for name in names]
+
+  def batches() -> Iterator[pa.RecordBatch]:
+    for one in paths:
+      try:
+        with pa.memory_map(one) as file, pa.ipc.open_stream(file) as reader:
+          yield from reader
+      except FileNotFoundError:
+        raise ValueError(f'There is no file {one}.') from None
+      except pa.ArrowException as e:
+        raise ValueError(f'{one} is not a whole table of Arrow: {e}') from e
+
+  def read() -> python_episodes.Episodes:
+    index = 0
+    for batch in batches():
+      _check_columns(path, batch.schema.names)
+      for row in range(len(batch)):
+        columns = {
+            name: arrow_columns.to_array(
+                batch[name].slice(row, 1).flatten(), None, name
+            )
+            for name in (*_FIELDS.values(), _INFOS)
+            if name in batch.schema.names
+        }
+        is_terminal = batch[_TERMINAL][row].as_py()
+        yield _episode(columns, is_terminal, index)
+        index += 1
+
+  return python_episodes.to_dataset(read, sum(map(len, batches())))
+
+
+def _load_npz(path: str) -> tf.data.Dataset:
+  """Reads the arrays of an npz file."""
+  with npz.open_columns(path) as columns:
+    _check_columns(path, [*columns])
+    if _INDICES not in columns:
+      raise ValueError(
+          f'{path} has {_OBSERVATIONS} and {_ACTIONS}, but no {_INDICES}, by'
+          ' which imitation cuts trajectories. Read flat arrays with load_npz.'
+      )
+    is_terminal = columns[_TERMINAL][:].astype(bool)
+    starts = columns[_INDICES][:]
+    lengths = np.diff([0, *starts, len(columns[_ACTIONS])])
+    names = [name for name in _FIELDS.values() if name in columns]
+  if len(lengths) != len(is_terminal) or (lengths < 0).any():
+    raise ValueError(
+        f'{path} has {len(is_terminal)} trajectories by {_TERMINAL}, but'
+        f' {_INDICES} are {starts.tolist()[:10]}.'
+    )
+
+  def read() -> python_episodes.Episodes:
+    with npz.open_columns(path) as columns:
+      begin = 0
+      for index, length in enumerate(lengths):
+        rows = {
+            name: columns[name][begin : begin + length]
+            for name in names
+            if name != _OBSERVATIONS
+        }
+        # Every trajectory before has one observation more than actions.
+        first = begin + index
+        rows[_OBSERVATIONS] = columns[_OBSERVATIONS][first : first + length + 1]
+        yield _episode(rows, is_terminal[index], index)
+        begin += length
+
+  return python_episodes.to_dataset(read, len(lengths))
+
+
+def _check_columns(path: str, names) -> None:
+  missing = [
+      name for name in (_OBSERVATIONS, _ACTIONS, _TERMINAL) if name not in names
+  ]
+  if missing:
+    raise ValueError(
+        f'{path} does not have the trajectories of imitation: it has'
+        f' {sorted(names)}, and no {", ".join(missing)}.'
+        f'{other_formats.hint(path)}'
+    )
+
+
+def _episode(
+    columns: Dict[str, Any], is_terminal: bool, index: int
+) -> python_episodes.PythonEpisode:
+  """Returns the trajectory that has some columns."""
+  length = len(columns[_ACTIONS])
+  if len(columns[_OBSERVATIONS]) != length + 1:
+    raise ValueError(
+        f'Trajectory {index} has {len(columns[_OBSERVATIONS])} {_OBSERVATIONS}'
+        f' and {length} {_ACTIONS}, but there must be one more of them.'
+    )
+  steps = {
+      field: columns[name] for field, name in _FIELDS.items() if name in columns
+  }
+  steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
+  if _INFOS in columns:
+    steps[_INFOS] = columns[_INFOS]
+  return python_episodes.PythonEpisode(
+      steps, length + 1, bool(is_terminal), index
+  )

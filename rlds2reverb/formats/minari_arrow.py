@@ -1,0 +1,181 @@
+"""Minari data sets in Arrow and parquet, which have a folder for each episode.
+
+    data/metadata.json    the spaces of observations and actions, the format
+    data/0/part-0.arrow   T + 1 rows, or part-0.parquet: observations, actions,
+                          rewards, terminations, truncations, infos
+
+In the last row are the last observation and infos; everything else is filled
+up there. The format is that of minari.farama.org, as Minari 0.5.4 writes it.
+"""
+
+import json
+import os
+from typing import Any, Dict, Optional
+
+from absl import logging
+import pyarrow as pa
+from pyarrow import parquet
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import arrow_columns
+from rlds2reverb.formats import python_episodes
+
+# The names that Minari has for things, in every format.
+METADATA_FILE = 'metadata.json'
+SPACES = {
+    'observations': 'observation_space',
+    'actions': 'action_space',
+}
+FIELDS = {
+    rlds.OBSERVATION: 'observations',
+    rlds.ACTION: 'actions',
+    rlds.REWARD: 'rewards',
+}
+TERMINATIONS = 'terminations'
+
+_ARROW = 'arrow'
+_PARQUET = 'parquet'
+_INFOS = 'infos'
+
+
+def find_folder(path: str) -> Optional[str]:
+  """Returns the folder of the episodes of a data set, or None if it has none.
+
+  Args:
+    path: a local folder: that of a data set, or `data` in it.
+  """
+  for folder in path, os.path.join(path, 'data'):
+    if os.path.isfile(os.path.join(folder, METADATA_FILE)):
+      if _read_metadata(folder).get('data_format') in (_ARROW, _PARQUET):
+        return folder
+  return None
+
+
+def load(folder: str) -> tf.data.Dataset:
+  """Reads the episodes below a folder, which `find_folder` has returned.
+
+  Returns:
+    A data set of episodes; see `minari.load_minari`.
+  """
+  metadata = _read_metadata(folder)
+  spaces = {name: json.loads(metadata[space]) for name, space in SPACES.items()}
+  ids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
+  if not ids:
+    raise ValueError(f'There is no episode in {folder}.')
+  left_out = set()
+
+  def read() -> python_episodes.Episodes:
+    for index in ids:
+      table = _read_table(
+          os.path.join(folder, str(index)), metadata['data_format']
+      )
+      yield _episode(table, spaces, index, left_out)
+
+  dataset = python_episodes.to_dataset(read, len(ids))
+  if left_out:
+    logging.warning(
+        'Left out: infos without numbers or strings for each step: %s.',
+        ', '.join(sorted(left_out)),
+    )
+  return dataset
+
+
+def _read_metadata(folder: str) -> Dict[str, Any]:
+  with files.open_text(os.path.join(folder, METADATA_FILE)) as f:
+    return json.load(f)
+
+
+def _read_table(folder: str, data_format: str) -> pa.Table:
+  """Reads the rows of an episode."""
+  names = [
+      name
+      for name in sorted(os.listdir(folder))
+      if name.endswith(f'.{data_format}')
+  ]
+  if not names:
+    raise ValueError(f'There is no file *.{data_format} in {folder}.')
+  tables = []
+  for name in names:
+    path = os.path.join(folder, name)
+    try:
+      if data_format == _PARQUET:
+        tables.append(parquet.read_table(path, partitioning=None))
+      else:
+        with pa.memory_map(path) as file:
+          tables.append(pa.ipc.open_file(file).read_all())
+    except pa.ArrowException as e:
+      raise ValueError(f'{path} is not a whole file: {e}') from e
+  return pa.concat_tables(tables)
+
+
+def _episode(
+    table: pa.Table, spaces: Dict[str, Any], index: int, left_out
+) -> python_episodes.PythonEpisode:
+  """Returns the columns of an episode; adds to `left_out` what has none."""
+  missing = [
+      name
+      for name in (*FIELDS.values(), TERMINATIONS)
+      if name not in table.column_names
+  ]
+  if missing:
+    raise ValueError(
+        f'Episode {index} has no {", ".join(missing)}. It has'
+        f' {table.column_names}.'
+    )
+  num_steps = len(table)
+  columns = {
+      name: pa.concat_arrays(table[name].chunks) for name in table.column_names
+  }
+  steps = {}
+  for field, name in FIELDS.items():
+    rows = num_steps - (field != rlds.OBSERVATION)
+    steps[field] = _of_space(spaces.get(name), columns[name], rows, name)
+  if _INFOS in columns:
+    infos = _of_infos(columns[_INFOS], _INFOS, left_out)
+    if infos:
+      steps[_INFOS] = infos
+  terminations = columns[TERMINATIONS].to_numpy(zero_copy_only=False)
+  is_terminal = bool(terminations[: num_steps - 1][-1:].any())
+  return python_episodes.PythonEpisode(steps, num_steps, is_terminal, index)
+
+
+def _of_space(space, column: pa.Array, num_rows: int, name: str) -> Any:
+  """Returns the rows of a column, nested as the space is."""
+  below = (space or {}).get('subspaces')
+  if isinstance(below, dict):
+    return {
+        key: _of_space(one, column.field(key), num_rows, f'{name}/{key}')
+        for key, one in below.items()
+    }
+  if isinstance(below, list):
+    return tuple(
+        _of_space(one, column.field(str(key)), num_rows, f'{name}/{key}')
+        for key, one in enumerate(below)
+    )
+  shape = (space or {}).get('shape')
+  return arrow_columns.to_array(column.slice(0, num_rows), shape, name)
+
+
+def _of_infos(column: pa.StructArray, name: str, left_out) -> Dict[str, Any]:
+  """Returns those infos that have a number or a string in every row."""
+  found = {}
+  for field in column.type:
+    below = f'{name}/{field.name}'
+    values = column.field(field.name)
+    if pa.types.is_struct(field.type):
+      nested = _of_infos(values, below, left_out)
+      if nested:
+        found[field.name] = nested
+      continue
+    shape = (field.metadata or {}).get(b'shape')
+    if shape is not None:
+      shape = [int(size) for size in shape.split(b',') if size]
+    try:
+      array = arrow_columns.to_array(values, shape, below)
+    except ValueError:
+      left_out.add(below)
+      continue
+    found[field.name] = array
+  return found

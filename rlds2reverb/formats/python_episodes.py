@@ -1,0 +1,358 @@
+"""Makes RLDS episodes of episodes that Python reads or makes, one by one."""
+
+import contextlib
+import os
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sized,
+    Union,
+)
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from rlds2reverb.datasets import python_packs
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.formats import columns as columns_lib
+
+# How much of the episodes is passed to TensorFlow at a time.
+_PACK_BYTES = 4 << 20
+
+_MADE_HERE = (rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT)
+
+
+class PythonEpisode(NamedTuple):
+  """The steps of one episode, without flags and discounts.
+
+  Attributes:
+    steps: a dict of step fields. Every leaf is a column of `num_steps` rows, or
+      of one less, whose last row is then zero; see `columns`.
+    num_steps: the number of steps.
+    is_terminal: whether the last step is terminal.
+    episode_id: the number that identifies the episode.
+    fields: a dict of the other fields of the episode, numbers or strings.
+  """
+
+  steps: Dict[str, Any]
+  num_steps: int
+  is_terminal: bool
+  episode_id: int
+  fields: Mapping[str, Any] = {}
+
+
+Episodes = Generator[PythonEpisode, None, None]
+
+
+def from_episodes(
+    episodes: Union[
+        Iterable[Mapping[str, Any]], Callable[[], Iterable[Mapping[str, Any]]]
+    ],
+) -> tf.data.Dataset:
+  """Makes RLDS episodes of dicts with `T` actions and `T + 1` observations.
+
+  This is what a loop around an environment collects, and what most libraries
+  have. The steps of an episode are, where `e` says whether it is terminal:
+
+      observation  | o0  o1  o2  o3  |
+      action       | a0  a1  a2  0   |
+      reward       | r0  r1  r2  0   |
+      discount     | 1   1   1-e 1-e |
+      is_terminal  | 0   0   0   e   |
+
+      def collect():
+        for seed in range(100):
+          ...
+          yield {'observation': observations, 'action': actions,
+                 'reward': rewards, 'is_terminal': terminated}
+
+      episodes = from_episodes(collect)
+
+  Args:
+    episodes: an iterable of episodes, such as a list, or a function that
+      returns one, such as a generator function. It is iterated once for the
+      types of the first episode, and then whenever the data set is. An episode
+      is a dict of
+
+      - `observation`: `T + 1` rows, the last of which is what the last action
+        leads to.
+      - `action`: `T` rows.
+      - `reward`: `T` rows; it is float32 zeros if there is none.
+      - `is_terminal`: whether the environment ended there, a bool. By default
+        the episode is truncated.
+      - any other name, such as `infos`: `T + 1` rows, or `T`, after which there
+        is a row of zeros. A value of None is left out.
+
+      A field is an array of rows, a list of them, or a dict or tuple of such.
+      The elements of a list may be dicts and tuples too, as an environment
+      returns them. All episodes must have the fields of the first.
+
+  Returns:
+    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
+    order of `episodes`, their steps stacked `[T + 1, ...]`. `episode_id` counts
+    them from 0. Fields keep their dtypes; text and bytes become strings. Only
+    the episodes that are being read are in memory.
+
+  Raises:
+    ValueError: if `episodes` is neither, if it can be iterated only once, as a
+      generator, if it has no episode, or if the first is not as said above.
+    InvalidArgumentError: while iterating, if another episode is not like it.
+  """
+  if isinstance(episodes, (Mapping, str, os.PathLike)):
+    raise ValueError(
+        'from_episodes takes an iterable of episodes, but has been given a'
+        f' {type(episodes).__name__}. Pass a dict of flat arrays to'
+        ' from_flat_arrays, and a path to the function that reads its format,'
+        ' such as load_robomimic or load_lerobot.'
+    )
+  if isinstance(episodes, Iterator):
+    raise ValueError(
+        f'from_episodes has been given a {type(episodes).__name__}, which can'
+        ' be iterated only once. Pass the function that makes it, or a list.'
+    )
+  if not callable(episodes) and not isinstance(episodes, Iterable):
+    raise ValueError(
+        'from_episodes takes an iterable of episodes or a function that returns'
+        f' one, but has been given a {type(episodes).__name__}.'
+    )
+
+  def read():
+    found = episodes() if callable(episodes) else episodes
+    for index, episode in enumerate(found):
+      yield _from_dict(episode, index)
+
+  return to_dataset(
+      read, len(episodes) if isinstance(episodes, Sized) else None
+  )
+
+
+def to_dataset(
+    episodes: Callable[[], Episodes],
+    num_episodes: Optional[int] = None,
+) -> tf.data.Dataset:
+  """Makes an RLDS data set of episodes that Python reads.
+
+  Args:
+    episodes: a generator function of episodes. It is called once
+      here, for the first episode, and each time the data set is iterated. Of
+      every episode the columns are read before the next is asked for.
+    num_episodes: the number of episodes, if it is known.
+
+  Returns:
+    A data set of episodes with packs; see `python_packs.to_episodes`.
+
+  Raises:
+    ValueError: if there is no episode, or if a column of the first cannot be
+      read or has a wrong number of rows.
+    InvalidArgumentError: while iterating, if another episode is not like it.
+  """
+  with contextlib.closing(episodes()) as found:
+    first = next(found, None)
+    if first is None:
+      raise ValueError('There is no episode.')
+    spec = tree.map_structure_with_path(
+        lambda path, column: _row_spec(first, path, column), first.steps
+    )
+    tree.map_structure_with_path(
+        lambda path, row_spec, column: _check(first, path, row_spec, column),
+        spec,
+        first.steps,
+    )
+    field_specs = {
+        name: columns_lib.row_spec(np.asarray([value]))
+        for name, value in first.fields.items()
+    }
+  return python_packs.to_episodes(
+      lambda: _packs(episodes, spec, field_specs),
+      spec,
+      num_episodes,
+      field_specs,
+  )
+
+
+def _from_dict(episode: Mapping[str, Any], index: int) -> PythonEpisode:
+  """Returns an episode that the caller of `from_episodes` has made."""
+  if not isinstance(episode, Mapping):
+    raise ValueError(
+        'An episode must be a dict of observation, action and so on, but'
+        f' episode {index} is a {type(episode).__name__}.'
+    )
+  missing = [
+      name for name in (rlds.OBSERVATION, rlds.ACTION) if name not in episode
+  ]
+  if missing:
+    raise ValueError(
+        f'Episode {index} has no {" and no ".join(missing)}. It has'
+        f' {sorted(episode)}.'
+    )
+  made = sorted(set(_MADE_HERE) & set(episode))
+  if made:
+    raise ValueError(
+        f'Episode {index} has {", ".join(made)}, which is made from the length'
+        ' of the episode and is_terminal. Leave it out.'
+    )
+  steps = {
+      name: stack(value)
+      for name, value in episode.items()
+      if name != rlds.IS_TERMINAL and value is not None
+  }
+  is_terminal = np.asarray(episode.get(rlds.IS_TERMINAL, False))
+  if is_terminal.ndim or is_terminal not in (False, True):
+    raise ValueError(
+        'is_terminal must be one bool, which says whether the environment ended'
+        f' the episode, but of episode {index} it is {is_terminal}.'
+    )
+  num_steps = len(tf.nest.flatten(steps[rlds.OBSERVATION])[0])
+  for name in rlds.ACTION, rlds.REWARD:
+    for leaf in tf.nest.flatten(steps.get(name, ())):
+      if len(leaf) != num_steps - 1:
+        raise ValueError(
+            f'The {name} of episode {index} has {len(leaf)} rows, but there are'
+            f' {num_steps} observations, and must be one more: the last is what'
+            ' the last action leads to.'
+        )
+  steps.setdefault(rlds.REWARD, np.zeros(num_steps - 1, np.float32))
+  return PythonEpisode(steps, num_steps, bool(is_terminal), index)
+
+
+def stack(rows: Any) -> Any:
+  """Returns rows as columns: lists of dicts become dicts of arrays."""
+  if isinstance(rows, Mapping):
+    return {key: stack(value) for key, value in rows.items()}
+  if isinstance(rows, tuple):
+    return tuple(map(stack, rows))
+  if isinstance(rows, list) and rows and isinstance(rows[0], (Mapping, tuple)):
+    for row in rows:
+      tree.assert_same_structure(rows[0], row)
+    return stack(_transposed(rows))
+  if isinstance(rows, list) and rows and isinstance(rows[0], bytes):
+    # NumPy's own strings lose zeros at their ends.
+    return np.array(rows, object)
+  return np.asarray(rows)
+
+
+def _transposed(rows: List[Any]) -> Any:
+  """Returns a nest of lists for a list of nests."""
+  if isinstance(rows[0], tuple):
+    return tuple(map(list, zip(*rows)))
+  return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+def _row_spec(episode, path, column) -> tf.TensorSpec:
+  if not columns_lib.is_readable(column):
+    raise ValueError(
+        f'{_name(path)} of episode {episode.episode_id} must have a row of'
+        ' numbers or strings for each step, but is'
+        f' {column.dtype} {column.shape}.'
+    )
+  columns_lib.check_objects(_name(path), column)
+  return columns_lib.row_spec(column)
+
+
+def _name(path) -> str:
+  return steps_lib.field_path(path)
+
+
+def _packs(
+    episodes: Callable[[], Episodes],
+    spec: Any,
+    field_specs: Dict[str, tf.TensorSpec],
+) -> Iterator[python_packs.PythonPack]:
+  """Reads the episodes, a pack at a time."""
+  max_steps = max(_PACK_BYTES // blocks.step_bytes(spec), 1)
+  waiting: List[PythonEpisode] = []
+  num_steps = 0
+  with contextlib.closing(episodes()) as found:
+    for episode in found:
+      if waiting and num_steps + episode.num_steps > max_steps:
+        yield _pack(waiting, spec, field_specs)
+        waiting, num_steps = [], 0
+      steps = _read(episode, spec)
+      waiting.append(episode._replace(steps=steps))
+      num_steps += episode.num_steps
+    if waiting:
+      yield _pack(waiting, spec, field_specs)
+
+
+def _pack(
+    episodes: List[PythonEpisode],
+    spec: Any,
+    field_specs: Dict[str, tf.TensorSpec],
+) -> python_packs.PythonPack:
+  """Joins episodes whose columns have been read."""
+  if len(episodes) == 1:
+    steps = episodes[0].steps
+  else:
+    steps = tf.nest.map_structure(
+        lambda *rows: np.concatenate(rows),
+        *(episode.steps for episode in episodes),
+    )
+  fields = {
+      name: columns_lib.read(
+          np.asarray([episode.fields[name] for episode in episodes]),
+          slice(None),
+          one,
+      )
+      for name, one in field_specs.items()
+  }
+  ids = np.array([episode.episode_id for episode in episodes], np.int64)
+  return python_packs.PythonPack(
+      steps,
+      np.array([episode.num_steps for episode in episodes], np.int64),
+      np.array([episode.is_terminal for episode in episodes]),
+      {python_packs.EPISODE_ID: ids, **fields},
+  )
+
+
+def _read(episode: PythonEpisode, spec: Any) -> Any:
+  """Returns the steps of an episode in arrays of their own, `[T, ...]`."""
+  try:
+    tf.nest.assert_same_structure(spec, episode.steps)
+  except (TypeError, ValueError) as e:
+    raise ValueError(
+        f'Episode {episode.episode_id} has the fields'
+        f' {_names_in(episode.steps)}, but the first episode has'
+        f' {_names_in(spec)}.'
+    ) from e
+
+  def read(path, row_spec, column):
+    _check(episode, path, row_spec, column)
+    # TensorFlow may write into an array that it is given, so it gets a new one.
+    rows = columns_lib.zeros(episode.num_steps, row_spec)
+    if len(column):
+      rows[: len(column)] = columns_lib.read(column, slice(None), row_spec)
+    return rows
+
+  return tree.map_structure_with_path(read, spec, episode.steps)
+
+
+def _check(episode, path, row_spec, column) -> None:
+  """Checks the rows of a column against those of the first episode."""
+  counts = episode.num_steps - 1, episode.num_steps
+  if len(column) not in counts:
+    raise ValueError(
+        f'{_name(path)} of episode {episode.episode_id} has {len(column)} rows,'
+        f' but an episode of {episode.num_steps} steps has {counts[0]} or'
+        f' {counts[1]} of each field.'
+    )
+  if len(column) and columns_lib.row_spec(column) != row_spec:
+    raise ValueError(
+        f'The rows of {_name(path)} of episode {episode.episode_id} are'
+        f' {column.dtype} {column.shape[1:]}, but those of the first episode'
+        f' are {row_spec.dtype.name} {row_spec.shape}.'
+    )
+
+
+def _names_in(nest) -> List[str]:
+  return [_name(path) for path, _ in tree.flatten_with_path(nest)]

@@ -1,0 +1,245 @@
+"""Frames of video files, by their times, through PyAV.
+
+PyAV (`pip install rlds2reverb[video]`) is imported when the first is read.
+"""
+
+import math
+import os
+from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from rlds2reverb.formats import depth_maps
+
+_TIME = '#t='
+_DEPTH = '&depth='
+_RGB = 'rgb24'
+
+
+class DepthVideo(NamedTuple):
+  """How the frames of a video become depths.
+
+  Attributes:
+    codes: what its codes stand for.
+    unit: one of `depth_maps.UNITS`.
+  """
+
+  codes: depth_maps.Codes
+  unit: str
+
+
+class VideoColumn:
+  """The frames of a video at given times, as a column that is read late.
+
+  Attributes:
+    dtype: uint8; of depth, that of `read_frames`.
+    shape: `[N, height, width, 3]`, from the head of the file; 1 of depth.
+  """
+
+  def __init__(
+      self,
+      path: str,
+      times: np.ndarray,
+      fps: float,
+      depth: Optional[DepthVideo] = None,
+  ):
+    """Args are those of `read_frames`."""
+    self._path = path
+    self._times = times
+    self._fps = fps
+    self._depth = depth
+    self.dtype = _dtype(depth)
+    with _open(path) as container:
+      stream = _stream(container, depth)
+      channels = 1 if depth else 3
+      self.shape = (len(times), stream.height, stream.width, channels)
+
+  def __len__(self) -> int:
+    return len(self._times)
+
+  def __getitem__(self, rows: slice) -> np.ndarray:
+    return read_frames(self._path, self._times[rows], self._fps, self._depth)
+
+
+def read_frames(
+    path: str,
+    times: Sequence[float],
+    fps: Optional[float] = None,
+    depth: Optional[DepthVideo] = None,
+) -> np.ndarray:
+  """Decodes the frames that are nearest to given times.
+
+  Args:
+    path: the path of a video file, on the local disk.
+    times: seconds from the beginning of the video, `[N]`, in any order.
+    fps: frames a second; by default what the file says. A frame must be within
+      half a frame of its time.
+    depth: how the frames become depths; None if they are images.
+
+  Returns:
+    uint8 `[N, height, width, 3]`, RGB, just as PyAV decodes them. Of depth
+    `[N, height, width, 1]`, uint16 millimetres or float32 metres.
+
+  Raises:
+    ImportError: if there is no PyAV.
+    ValueError: if it is not a video file, if its pixel format is not one of
+      images or not that of depth, or if there is no frame at a time.
+  """
+  times = np.asarray(times, np.float64)
+  order = np.argsort(times, kind='stable')
+  with _open(path) as container:
+    stream = _stream(container, depth)
+    stream.thread_type = 'AUTO'
+    if fps is None:
+      fps = float(stream.average_rate)
+    size = (len(times), stream.height, stream.width)
+    frames = np.empty((*size, 1 if depth else 3), _dtype(depth))
+    depths = depth.codes.depths(depth.unit) if depth else None
+    if not len(times):
+      return frames
+    begin = max(times[order[0]] - 0.5 / fps, 0.0)
+    container.seek(math.floor(begin / stream.time_base), stream=stream)
+    nearest = _Nearest(container.decode(stream))
+    for index in order:
+      frame = nearest.find(times[index])
+      if frame is None or abs(frame.time - times[index]) > 0.5 / fps:
+        raise ValueError(
+            f'{path} has no frame within half a frame of {times[index]:.4f} s,'
+            f' at {fps:g} frames a second.'
+            + (f' The nearest is at {frame.time:.4f} s.' if frame else '')
+        )
+      if depth:
+        codes = frame.to_ndarray(format=depth_maps.PIXEL_FORMAT)
+        frames[index] = depths[codes][..., np.newaxis]
+      else:
+        frames[index] = frame.to_ndarray(format=_RGB)
+  return frames
+
+
+def to_references(
+    path: str,
+    times: Sequence[float],
+    codes: Optional[depth_maps.Codes] = None,
+) -> np.ndarray:
+  """Returns a string for each frame, such as `/data/a.mp4#t=1.5`.
+
+  The reference of a depth map also says what its codes stand for:
+  `/data/a.mp4#t=1.5&depth=0.01,10.0,3.5,1.0`.
+  """
+  end = (
+      ''
+      if codes is None
+      else _DEPTH + ','.join(repr(float(one)) for one in codes)
+  )
+  return np.array(
+      [f'{path}{_TIME}{time:.6f}{end}'.encode() for time in times], object
+  )
+
+
+def read_references(
+    references: Sequence[bytes], depth_unit: Optional[str] = None
+) -> Iterator[Tuple[int, Any]]:
+  """Yields the index and the frame of each reference that is not empty.
+
+  Args:
+    references: what `to_references` returns, of any files.
+    depth_unit: the unit of depth maps; None if the frames are images.
+
+  Raises:
+    ValueError: if a reference is not one, is to a depth map without a unit or
+      the other way round, or as `read_frames` does.
+  """
+  by_video = {}
+  for index, reference in enumerate(references):
+    if reference:
+      path, _, time = reference.decode().rpartition(_TIME)
+      time, _, codes = time.partition(_DEPTH)
+      if not path:
+        raise ValueError(
+            f'{reference.decode()!r} is not a reference to the frame of a'
+            f' video, such as /data/a.mp4{_TIME}1.5.'
+        )
+      if bool(codes) != (depth_unit is not None):
+        raise ValueError(
+            f'{reference.decode()!r} is a frame of'
+            f' {"depth" if codes else "images"}, but depth_unit is'
+            f' {depth_unit!r}. It must be mm or m for depth, and None for'
+            ' images.'
+        )
+      by_video.setdefault((path, codes), []).append((index, float(time)))
+  for (path, codes), wanted in by_video.items():
+    indices, times = zip(*wanted)
+    depth = None
+    if codes:
+      low, high, shift, use_log = map(float, codes.split(','))
+      depth = DepthVideo(
+          depth_maps.Codes(low, high, shift, bool(use_log)), depth_unit
+      )
+    yield from zip(indices, read_frames(path, times, depth=depth))
+
+
+class _Nearest:
+  """Finds the frames nearest to times that do not decrease."""
+
+  def __init__(self, frames: Iterator[Any]):
+    self._frames = frames
+    self._before = None
+    self._after = next(frames, None)
+
+  def find(self, time: float) -> Optional[Any]:
+    """Returns the frame nearest to a time, or None if there is no frame."""
+    while self._after is not None and self._after.time < time:
+      self._before, self._after = self._after, next(self._frames, None)
+    near = [one for one in (self._before, self._after) if one is not None]
+    return min(near, key=lambda frame: abs(frame.time - time), default=None)
+
+
+def _open(path: str):
+  av = _import_av()
+  if not os.path.isfile(path):
+    raise ValueError(f'There is no video file {path}.')
+  try:
+    # FFmpeg would open URLs, too, which a data set of others may name.
+    return av.open(path, options={'protocol_whitelist': 'file'})
+  except av.FFmpegError as e:
+    raise ValueError(f'{path} is not a whole video file: {e}') from e
+
+
+def _stream(container, depth: Optional[DepthVideo]) -> Any:
+  if not container.streams.video:
+    raise ValueError(f'{container.name} is a file without video.')
+  stream = container.streams.video[0]
+  pixels = stream.format
+  if depth:
+    if pixels.name != depth_maps.PIXEL_FORMAT:
+      raise ValueError(
+          f'{container.name} is said to be of depth, whose pixel format must be'
+          f' {depth_maps.PIXEL_FORMAT}, but is {pixels.name}.'
+      )
+  elif len(pixels.components) < 3 and pixels.components[0].bits > 8:
+    raise ValueError(
+        f'{container.name} has {len(pixels.components)} channels of'
+        f' {pixels.components[0].bits} bits ({pixels.name}): that is no image.'
+        ' If it is of depth, its feature in meta/info.json must have'
+        ' {"info": {"is_depth_map": true}}.'
+    )
+  return stream
+
+
+def _dtype(depth: Optional[DepthVideo]) -> np.dtype:
+  if depth is None:
+    return np.dtype(np.uint8)
+  is_whole = depth.unit == depth_maps.MILLIMETRES
+  return np.dtype(np.uint16 if is_whole else np.float32)
+
+
+def _import_av() -> Any:
+  try:
+    # pylint: disable-next=g-import-not-at-top
+    import av
+  except ImportError as e:
+    raise ImportError(
+        'Video files are read through PyAV, which is not installed. Install it'
+        ' with `pip install rlds2reverb[video]`.'
+    ) from e
+  return av

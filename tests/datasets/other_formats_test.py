@@ -1,0 +1,111 @@
+"""Holds every reader of a path against data sets of every format."""
+
+import os
+
+from absl.testing import parameterized
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from rlds2reverb import datasets
+from rlds2reverb import formats
+from rlds2reverb.datasets import other_formats
+from tests import golden
+
+_DATA = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
+)
+_READERS = {
+    name: getattr(datasets if name == 'load_episodes' else formats, name)
+    for name in (
+        'load_episodes',
+        'load_hdf5',
+        'load_imitation',
+        'load_lerobot',
+        'load_minari',
+        'load_npz',
+        'load_robomimic',
+        'load_torchrl',
+    )
+}
+_ARRAYS = {
+    name: np.zeros(3)
+    for name in ('observations', 'actions', 'rewards', 'terminals')
+}
+
+
+class FormatsTest(tf.test.TestCase, parameterized.TestCase):
+
+  def _paths(self):
+    """Yields what is to be read, and the name of its reader."""
+    folder = self.create_tempdir().full_path
+    at = lambda *names: os.path.join(_DATA, *names)
+    yield at('imitation', 'folder'), 'load_imitation'
+    yield at('imitation', 'trajectories.npz'), 'load_imitation'
+    yield at('lerobot', 'v2.1'), 'load_lerobot'
+    yield at('lerobot', 'v3.0'), 'load_lerobot'
+    yield at('minari', 'cartpole'), 'load_minari'
+    yield at('minari', 'cartpole', 'data', 'main_data.hdf5'), 'load_minari'
+    yield at('minari', 'rooms_arrow'), 'load_minari'
+    yield at('minari', 'rooms_parquet'), 'load_minari'
+    yield at('robomimic', 'low_dim.hdf5'), 'load_robomimic'
+    rlds = os.path.join(folder, 'rlds')
+    datasets.save_episodes(golden.stacked([golden.COMPLETE]), rlds)
+    yield rlds, 'load_episodes'
+    np.savez(os.path.join(folder, 'flat.npz'), **_ARRAYS)
+    yield os.path.join(folder, 'flat.npz'), 'load_npz'
+    with h5py.File(os.path.join(folder, 'flat.hdf5'), 'w') as file:
+      file.update(_ARRAYS)
+    yield os.path.join(folder, 'flat.hdf5'), 'load_hdf5'
+    torchrl = os.path.join(folder, 'torchrl')
+    formats.save_torchrl(golden.stacked([golden.COMPLETE]), torchrl)
+    yield torchrl, 'load_torchrl'
+
+  @pytest.mark.long
+  def test_the_wrong_reader_names_the_right_one(self):
+    for path, right in self._paths():
+      for name, reader in _READERS.items():
+        with self.subTest(f'{name} {path}'):
+          if name == right:
+            self.assertLen(list(reader(path).take(1)), 1)
+            continue
+          with self.assertRaisesRegex(
+              (ValueError, FileNotFoundError), f'{right} reads'
+          ):
+            reader(path)
+
+  def test_a_folder_of_files(self):
+    folder = self.create_tempdir().full_path
+    self.assertEqual(other_formats.hint(folder), '')
+    with h5py.File(os.path.join(folder, 'flat.hdf5'), 'w') as file:
+      file.update(_ARRAYS)
+    self.assertEqual(
+        other_formats.hint(folder),
+        ' flat.hdf5 in it holds flat arrays, which load_hdf5 reads.',
+    )
+
+  def test_what_is_not_known(self):
+    path = self.create_tempfile('a.hdf5', 'damaged').full_path
+    self.assertEqual(other_formats.hint(path), '')
+    self.assertEqual(other_formats.hint('/nowhere'), '')
+    self.assertEqual(other_formats.hint('/nowhere/a.npz'), '')
+    text = self.create_tempfile('a.txt', 'text').full_path
+    self.assertEqual(other_formats.hint(text), '')
+
+  def test_data_that_is_no_group_of_this_file(self):
+    path = self.create_tempfile('a.hdf5').full_path
+    with h5py.File(path, 'w') as file:
+      file['data'] = np.zeros(3)
+    self.assertEqual(other_formats.hint(path), '')
+    other = self.create_tempfile('other.hdf5').full_path
+    with h5py.File(other, 'w') as file:
+      file.create_group('data/demo_0')
+    with h5py.File(path, 'w') as file:
+      file['data'] = h5py.ExternalLink(other, 'data')
+    self.assertEqual(other_formats.hint(path), '')
+    self.assertIn('load_robomimic', other_formats.hint(other))
+
+
+if __name__ == '__main__':
+  tf.test.main()

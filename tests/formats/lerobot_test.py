@@ -1,0 +1,381 @@
+"""Tests for lerobot, on data sets that LeRobot has written."""
+
+import json
+import os
+import shutil
+
+from absl.testing import parameterized
+import av
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+import tensorflow as tf
+
+from rlds2reverb.formats import lerobot
+from rlds2reverb.transforms import images
+from rlds2reverb.transforms import videos
+from tests import golden
+
+_DATA = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    'data',
+    'lerobot',
+)
+_VERSIONS = ('v2.1', 'v3.0')
+_LENGTHS = (7, 5, 6)
+_STARTS = (0, 7, 12)
+_CAMERAS = ('top', 'wrist')
+
+
+def _path(version):
+  return os.path.join(_DATA, version)
+
+
+def _read(path, **kwargs):
+  return list(lerobot.load_lerobot(path, **kwargs).as_numpy_iterator())
+
+
+def _expected(version):
+  """Returns what LeRobot reads, by feature, of each episode."""
+  with np.load(os.path.join(_path(version), 'expected.npz')) as arrays:
+    return [
+        {key: value[start : start + length] for key, value in arrays.items()}
+        for start, length in zip(_STARTS, _LENGTHS)
+    ]
+
+
+def _decode_all(path):
+  """Returns all frames of a video, one after the other, by PyAV."""
+  with av.open(path) as container:
+    return np.stack(
+        [
+            frame.to_ndarray(format='rgb24')
+            for frame in container.decode(video=0)
+        ]
+    )
+
+
+def _expected_frames(version, camera, episode):
+  folder = os.path.join(_path(version), 'videos')
+  camera = f'observation.images.{camera}'
+  if version == 'v2.1':
+    name = f'episode_{episode:06d}.mp4'
+    return _decode_all(os.path.join(folder, 'chunk-000', camera, name))
+  frames = _decode_all(
+      os.path.join(folder, camera, 'chunk-000', 'file-000.mp4')
+  )
+  return frames[_STARTS[episode] :][: _LENGTHS[episode]]
+
+
+class LerobotTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.parameters(*_VERSIONS)
+  def test_frames(self, version):
+    dataset = lerobot.load_lerobot(_path(version))
+    self.assertEqual(dataset.cardinality(), 3)
+    self.assertEqual(
+        dataset.element_spec['steps']['observation']['images']['wrist'],
+        tf.TensorSpec([None, 48, 64, 3], tf.uint8),
+    )
+    episodes = list(dataset.as_numpy_iterator())
+    self.assertEqual([e['episode_id'] for e in episodes], [0, 1, 2])
+    for episode, expected, length in zip(
+        episodes, _expected(version), _LENGTHS
+    ):
+      steps = episode['steps']
+      last = np.arange(length) == length - 1
+      golden.assert_frames_equal(
+          self,
+          [
+              {
+                  **{key: steps[key] for key in steps if key != 'observation'},
+                  'state': steps['observation']['state'],
+                  'grid': steps['observation']['grid'],
+              }
+          ],
+          [
+              {
+                  'action': expected['action'],
+                  'reward': expected['next.reward'],
+                  'next': {'success': expected['next.success']},
+                  'timestamp': expected['timestamp'],
+                  'frame_index': expected['frame_index'],
+                  'index': expected['index'],
+                  'task_index': expected['task_index'],
+                  'task': np.array(
+                      [task.encode() for task in expected['task']], object
+                  ),
+                  'state': expected['observation.state'],
+                  'grid': expected['observation.grid'],
+                  'discount': np.ones(length, np.float32),
+                  'is_first': np.arange(length) == 0,
+                  'is_last': last,
+                  'is_terminal': np.zeros(length, bool),
+              }
+          ],
+      )
+
+  @parameterized.parameters(*_VERSIONS)
+  def test_video_frames_are_those_of_pyav(self, version):
+    for index, episode in enumerate(_read(_path(version))):
+      for camera in _CAMERAS:
+        expected = _expected_frames(version, camera, index)
+        self.assertLen(expected, _LENGTHS[index])
+        self.assertAllEqual(
+            episode['steps']['observation']['images'][camera], expected
+        )
+        # The frames differ, so that none can stand for another.
+        self.assertTrue((np.diff(expected.mean(axis=(1, 2, 3))) > 5).all())
+
+  @parameterized.parameters(*_VERSIONS)
+  def test_references(self, version):
+    dataset = lerobot.load_lerobot(_path(version), decode_videos=False)
+    episode = list(dataset.as_numpy_iterator())[1]
+    found = episode['steps']['observation']['images']['top']
+    self.assertEqual(found.shape, (5,))
+    name = 'episode_000001.mp4' if version == 'v2.1' else 'file-000.mp4'
+    begin = 0.0 if version == 'v2.1' else 0.7
+    for step, reference in enumerate(found):
+      path, time = reference.decode().split('#t=')
+      self.assertTrue(path.startswith(_path(version)))
+      self.assertTrue(path.endswith(name))
+      self.assertAllClose(float(time), begin + step / 10)
+
+  @parameterized.parameters(*_VERSIONS)
+  def test_images(self, version):
+    dataset = lerobot.load_lerobot(_path(version), cameras=[]).map(
+        lambda episode: images.decode_images(
+            episode, ['steps/observation/sketch'], size=(16, 16)
+        )
+    )
+    for episode, expected in zip(dataset, _expected(version)):
+      observation = episode['steps']['observation']
+      self.assertNotIn('images', observation)
+      # LeRobot gives channels first, from 0 to 1.
+      self.assertAllClose(
+          np.moveaxis(observation['sketch'], -1, 1) / 255,
+          expected['observation.sketch'],
+      )
+
+  def test_terminal(self):
+    episodes = _read(
+        _path('v3.0'),
+        is_terminal='next.success',
+        cameras=['observation.images.top'],
+    )
+    self.assertEqual([len(e['steps']['action']) for e in episodes], [7, 6, 6])
+    steps = episodes[1]['steps']
+    self.assertEqual(list(steps['observation']['images']), ['top'])
+    self.assertAllEqual(steps['is_terminal'], [0, 0, 0, 0, 0, 1])
+    self.assertAllEqual(steps['discount'], [1, 1, 1, 1, 0, 0])
+    self.assertAllEqual(steps['reward'], [0, 0.25, 0.5, 0.75, 1, 0])
+    self.assertAllEqual(
+        steps['observation']['images']['top'][5], np.zeros((64, 64, 3))
+    )
+    self.assertFalse(episodes[0]['steps']['is_terminal'].any())
+
+  @parameterized.product(name=('depth_log', 'depth_linear'), unit=('mm', 'm'))
+  def test_depth_is_that_of_lerobot(self, name, unit):
+    with np.load(os.path.join(_path(name), 'expected.npz')) as arrays:
+      expected = {
+          # LeRobot has the channel before the rows.
+          camera: np.moveaxis(arrays[f'{camera}_{unit}'], 1, -1)
+          for camera in ('depth', 'near')
+      }
+    dataset = lerobot.load_lerobot(_path(name), depth_unit=unit)
+    whole = {'mm': tf.uint16, 'm': tf.float32}[unit]
+    # Images are kept as they are stored, if they are of that unit.
+    stored = whole if name == 'depth_log' else tf.float32
+    spec = dataset.element_spec['steps']['observation']['images']
+    self.assertEqual(spec['depth'], tf.TensorSpec([None, 24, 32, 1], whole))
+    self.assertEqual(spec['near'], tf.TensorSpec([None, 24, 32, 1], stored))
+    self.assertEqual(spec['top'], tf.TensorSpec([None, 24, 32, 3], tf.uint8))
+    episodes = list(dataset.as_numpy_iterator())
+    self.assertEqual([len(e['steps']['action']) for e in episodes], [4, 3])
+    for camera, depths in expected.items():
+      found = np.concatenate(
+          [e['steps']['observation']['images'][camera] for e in episodes]
+      )
+      if unit == 'mm':
+        self.assertAllEqual(found, depths)
+      else:
+        self.assertAllClose(found, depths, rtol=1e-6, atol=1e-6)
+    # The frames differ, and cover what was recorded.
+    means = expected['depth'].mean(axis=(1, 2, 3))
+    self.assertTrue((np.diff(means[:4]) > 0).all())
+
+  @parameterized.parameters('mm', 'm')
+  def test_references_to_depth(self, unit):
+    path = _path('depth_log')
+    decoded, referred = (
+        _read(path, decode_videos=decode, depth_unit=unit)[1]['steps']
+        for decode in (True, False)
+    )
+    references = referred['observation']['images']['depth']
+    self.assertIn(b'&depth=0.01,10.0,3.5,1.0', references[0])
+    found = videos.decode_video_frames(
+        {'depth': references}, ['depth'], size=(24, 32), depth_unit=unit
+    )['depth']
+    self.assertAllEqual(found, decoded['observation']['images']['depth'])
+    with self.assertRaisesRegex(ValueError, 'of depth, but depth_unit is'):
+      videos.decode_video_frames(
+          {'depth': references}, ['depth'], size=(24, 32)
+      )
+
+  def test_language(self):
+    episodes = _read(_path('depth_log'), cameras=[])
+    rows = [
+        [json.loads(row) for row in e['steps'][f'language_{kind}']]
+        for e in episodes
+        for kind in ('persistent', 'events')
+    ]
+    self.assertEqual(
+        [[one['content'] for one in row] for row in rows[0]],
+        [['reach für den Griff', 'pull']] * 4,
+    )
+    self.assertEqual([len(row) for row in rows[1]], [0, 1, 0, 0])
+    (call,) = rows[1][1][0]['tool_calls']
+    self.assertEqual(call['function']['arguments'], {'text': 'On it.'})
+    self.assertEqual(rows[2], [[]] * 3)
+    self.assertEqual(rows[3], [[]] * 3)
+
+  def test_features_left_out(self):
+    spec = lerobot.load_lerobot(
+        _path('v3.0'),
+        cameras=[],
+        leave_out=['observation.sketch', 'next.reward', 'timestamp'],
+    ).element_spec['steps']
+    # The keys are in the order of the features, those made here at the end.
+    self.assertEqual(
+        list(spec),
+        [
+            *('observation', 'action', 'next', 'frame_index', 'index'),
+            *('task_index', 'task', 'reward'),
+            *('is_first', 'is_last', 'is_terminal', 'discount'),
+        ],
+    )
+    self.assertEqual(list(spec['observation']), ['state', 'grid'])
+    with self.assertRaisesRegex(ValueError, "no feature 'time'"):
+      lerobot.load_lerobot(_path('v3.0'), leave_out=['time'])
+
+  def test_depth_that_is_not_said_to_be(self):
+    path = self._copy('depth_log')
+    depth = 'observation.images.depth'
+    self._change_info(path, lambda info: info['features'][depth].pop('info'))
+    with self.assertRaisesRegex(
+        ValueError, '1 channels of 12 bits .gray12le.*is_depth_map'
+    ):
+      lerobot.load_lerobot(path)
+    path = self._copy('depth_log')
+    self._change_info(
+        path,
+        lambda info: info['features']['observation.images.top']['info'].update(
+            is_depth_map=True
+        ),
+    )
+    with self.assertRaisesRegex(ValueError, 'must be gray12le, but is yuv420p'):
+      lerobot.load_lerobot(path)
+    path = self._copy('depth_log')
+    self._change_info(
+        path,
+        lambda info: info['features'][depth]['info'].update(
+            {'video.shift': -0.01}
+        ),
+    )
+    with self.assertRaisesRegex(ValueError, 'must be positive'):
+      lerobot.load_lerobot(path)
+
+  def _copy(self, version='v2.1'):
+    path = os.path.join(self.create_tempdir().full_path, 'copy')
+    shutil.copytree(_path(version), path)
+    return path
+
+  def _change_info(self, path, change):
+    path = os.path.join(path, 'meta', 'info.json')
+    with open(path, encoding='utf-8') as f:
+      info = json.load(f)
+    change(info)
+    with open(path, 'w', encoding='utf-8') as f:
+      json.dump(info, f)
+
+  def test_row_groups_that_cut_episodes(self):
+    path = self._copy('v3.0')
+    file = os.path.join(path, 'data', 'chunk-000', 'file-000.parquet')
+    parquet.write_table(parquet.read_table(file), file, row_group_size=2)
+    episodes = _read(path, cameras=[])
+    for episode, expected in zip(episodes, _expected('v3.0')):
+      self.assertAllEqual(episode['steps']['action'], expected['action'])
+
+  def test_without_rewards_and_tasks(self):
+    path = self._copy()
+    self._change_info(path, lambda info: info['features'].pop('next.reward'))
+    os.remove(os.path.join(path, 'meta', 'tasks.jsonl'))
+    steps = _read(path, cameras=[])[0]['steps']
+    self.assertNotIn('task', steps)
+    self.assertEqual(steps['reward'].dtype, np.float32)
+    self.assertAllEqual(steps['reward'], np.zeros(7))
+
+  def test_by_name(self):
+    for name in 'HF_LEROBOT_HOME', 'HF_HOME':
+      old = os.environ.get(name)
+      if old is not None:
+        self.addCleanup(os.environ.update, {name: old})
+    os.environ['HF_LEROBOT_HOME'] = _DATA
+    self.addCleanup(os.environ.pop, 'HF_LEROBOT_HOME', None)
+    self.assertLen(_read('v3.0', cameras=[]), 3)
+    with self.assertRaisesRegex(ValueError, f'Nor is there one at {_DATA}/v1'):
+      lerobot.load_lerobot('v1')
+
+  def test_errors(self):
+    folder = os.path.dirname(_DATA)
+    with self.assertRaisesRegex(
+        ValueError, 'no LeRobot data set .*It holds a Minari data set, which'
+    ):
+      lerobot.load_lerobot(os.path.join(folder, 'minari', 'cartpole'))
+    with self.assertRaisesRegex(ValueError, 'local disk, but is at gs://b/a'):
+      lerobot.load_lerobot('gs://b/a')
+    with self.assertRaisesRegex(
+        ValueError, "no feature 'next.sucess'. Did you mean next.success"
+    ):
+      lerobot.load_lerobot(_path('v3.0'), is_terminal='next.sucess')
+    with self.assertRaisesRegex(ValueError, "no feature with videos 'top'"):
+      lerobot.load_lerobot(_path('v3.0'), cameras=['top'])
+    path = self._copy()
+    self._change_info(path, lambda info: info.update(codebase_version='v1.6'))
+    with self.assertRaisesRegex(ValueError, 'version v1.6, but v2.0'):
+      lerobot.load_lerobot(path)
+    path = self._copy()
+    self._change_info(path, lambda info: info['features'].pop('action'))
+    with self.assertRaisesRegex(ValueError, 'has no feature action'):
+      lerobot.load_lerobot(path)
+    path = self._copy()
+    os.remove(os.path.join(path, 'data', 'chunk-000', 'episode_000000.parquet'))
+    with self.assertRaisesRegex(ValueError, 'There is no file .*_000000.parqu'):
+      lerobot.load_lerobot(path)
+    path = self._copy('v3.0')
+    with open(os.path.join(path, 'meta', 'tasks.parquet'), 'w') as f:
+      f.write('damaged')
+    with self.assertRaisesRegex(ValueError, 'not a whole parquet file'):
+      lerobot.load_lerobot(path)
+
+  def test_errors_while_iterating(self):
+    path = self._copy()
+    file = os.path.join(path, 'data', 'chunk-000', 'episode_000001.parquet')
+    table = parquet.read_table(file)
+    parquet.write_table(table[:3], file)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'has 3 frames, but 5 in its metadata'
+    ):
+      _read(path, cameras=[])
+    times = pa.array(table['timestamp'].to_numpy() + np.float32(0.3))
+    index = table.column_names.index('timestamp')
+    parquet.write_table(table.set_column(index, 'timestamp', times), file)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError,
+        'no frame within half a frame of 0.5000 s.*The nearest is at 0.4000 s',
+    ):
+      _read(path)
+
+
+if __name__ == '__main__':
+  tf.test.main()

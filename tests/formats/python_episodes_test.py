@@ -1,0 +1,204 @@
+"""Tests for python_episodes."""
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+import rlds2reverb
+from rlds2reverb.episodes import packs
+from rlds2reverb.formats import python_episodes
+from tests import golden
+
+
+def _collected(num_transitions, base, *, terminal):
+  """Returns an episode as a loop around an environment collects it."""
+  values = base + np.arange(num_transitions + 1, dtype=np.float32)
+  return {
+      'observation': values[:, np.newaxis] * np.ones(3, np.float32),
+      'action': 10 * values[:-1],
+      'reward': 100.0 * np.arange(num_transitions),
+      'is_terminal': terminal,
+  }
+
+
+_A = _collected(5, 0, terminal=True)
+_B = _collected(3, 10, terminal=False)
+
+
+class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.parameters(
+      ([_A, _B],), ((_A, _B),), (lambda: iter([_A, _B]),), (lambda: [_A, _B],)
+  )
+  def test_steps(self, episodes):
+    rlds_data = python_episodes.from_episodes(episodes)
+    self.assertEqual(
+        rlds_data.element_spec['steps']['observation'],
+        tf.TensorSpec([None, 3], tf.float32),
+    )
+    for _ in range(2):
+      found = list(rlds_data.as_numpy_iterator())
+      self.assertEqual([e['episode_id'] for e in found], [0, 1])
+      golden.assert_frames_equal(
+          self,
+          [found[0]['steps'], found[1]['steps']],
+          [
+              {
+                  'observation': np.outer(np.arange(6), np.ones(3)).astype(
+                      np.float32
+                  ),
+                  'action': np.array([0, 10, 20, 30, 40, 0], np.float32),
+                  'reward': np.array([0.0, 100, 200, 300, 400, 0]),
+                  'discount': np.array([1, 1, 1, 1, 0, 0], np.float32),
+                  'is_first': np.arange(6) == 0,
+                  'is_last': np.arange(6) == 5,
+                  'is_terminal': np.arange(6) == 5,
+              },
+              {
+                  'observation': np.outer(np.arange(10, 14), np.ones(3)).astype(
+                      np.float32
+                  ),
+                  'action': np.array([100, 110, 120, 0], np.float32),
+                  'reward': np.array([0.0, 100, 200, 0]),
+                  'discount': np.ones(4, np.float32),
+                  'is_first': np.arange(4) == 0,
+                  'is_last': np.arange(4) == 3,
+                  'is_terminal': np.zeros(4, bool),
+              },
+          ],
+      )
+
+  def test_lists_of_rows_nests_text_and_infos(self):
+    episode = {
+        'observation': [
+            {'text': f'step {step}', 'pose': (np.full(2, step), step)}
+            for step in range(3)
+        ],
+        'action': [(0, b'a\0'), (1, b'')],
+        'is_terminal': np.True_,
+        'infos': [{'speed': 1.5}, {'speed': 2.5}],
+        'state': np.arange(3),
+        'absent': None,
+    }
+    (found,) = python_episodes.from_episodes([episode])
+    steps = tf.nest.map_structure(lambda leaf: leaf.numpy(), found['steps'])
+    self.assertEqual(
+        steps['observation']['text'].tolist(), [b'step 0', b'step 1', b'step 2']
+    )
+    self.assertAllEqual(
+        steps['observation']['pose'][0], [[0, 0], [1, 1], [2, 2]]
+    )
+    self.assertAllEqual(steps['observation']['pose'][1], [0, 1, 2])
+    self.assertAllEqual(steps['action'][0], [0, 1, 0])
+    self.assertEqual(steps['action'][1].tolist(), [b'a\0', b'', b''])
+    self.assertAllEqual(steps['infos']['speed'], [1.5, 2.5, 0])
+    self.assertAllEqual(steps['state'], [0, 1, 2])
+    self.assertNotIn('absent', steps)
+    # There is no reward in the data.
+    self.assertEqual(steps['reward'].dtype, np.float32)
+    self.assertAllEqual(steps['reward'], [0, 0, 0])
+
+  def test_is_lazy_and_in_order(self):
+    made = []
+
+    def collect():
+      for index in range(2000):
+        made.append(index)
+        yield _collected(100, index, terminal=False)
+
+    rlds_data = python_episodes.from_episodes(collect)
+    self.assertEqual(made, [0])
+    made.clear()
+    first = [episode['episode_id'] for episode in rlds_data.take(3)]
+    self.assertAllEqual(first, [0, 1, 2])
+    # 4 MB are about 1,300 episodes of 101 steps, and a pack is read ahead.
+    self.assertLess(len(made), 5000)
+    self.assertEqual([int(e['episode_id']) for e in rlds_data], [*range(2000)])
+
+  def test_several_in_a_pack_and_large_ones_alone(self):
+    large = _collected(400_000, 0, terminal=True)
+    rlds_data = python_episodes.from_episodes([_A, _B, large, _B])
+    self.assertEqual(rlds_data.cardinality(), 4)
+    found = list(packs.packs_of(rlds_data).as_numpy_iterator())
+    self.assertEqual(
+        [pack.row_splits.tolist() for pack in found],
+        [[0, 6, 10], [0, 400_001], [0, 4]],
+    )
+    self.assertEqual(
+        [pack.fields['episode_id'].tolist() for pack in found],
+        [[0, 1], [2], [3]],
+    )
+
+  def test_is_not_written_into(self):
+    episode = _collected(1000, 0, terminal=True)
+    kept = {key: np.copy(value) for key, value in episode.items()}
+    rlds_data = python_episodes.from_episodes([episode])
+    for found in rlds_data.map(
+        lambda episode: tf.nest.map_structure(
+            lambda leaf: leaf + tf.cast(1, leaf.dtype),
+            episode['steps']['observation'],
+        )
+    ):
+      self.assertAllEqual(found, kept['observation'] + 1)
+    for key, value in kept.items():
+      self.assertAllEqual(episode[key], value)
+
+  def test_converts(self):
+    rlds_data = python_episodes.from_episodes([_A, _B])
+    trajectories = list(
+        rlds2reverb.convert_rlds_to_trajectory_blocks(rlds_data)
+    )
+    discounts = np.concatenate([block.discount for block in trajectories])
+    self.assertLen(discounts, 10)
+
+  def test_no_transition(self):
+    alone = _collected(0, 7, terminal=False)
+    found = list(python_episodes.from_episodes([_A, alone]))
+    self.assertAllEqual(found[1]['steps']['observation'], [[7, 7, 7]])
+    self.assertAllEqual(found[1]['steps']['action'], [0])
+
+  @parameterized.named_parameters(
+      ('dict', _A, 'a dict. Pass a dict of flat arrays to from_flat_arrays'),
+      ('path', '/data/a.hdf5', 'given a str.* such as load_robomimic'),
+      ('once', iter([_A]), 'only once. Pass the function that makes it'),
+      ('number', 3, 'iterable of episodes or a function .*given a int'),
+      ('none', [], 'There is no episode'),
+      ('element', [3], 'must be a dict .*but episode 0 is a int'),
+      ('missing', [{'obs': 1}], r"no observation and no action. It has \['obs"),
+      (
+          'rows',
+          [{**_A, 'action': np.zeros(6)}],
+          'action of episode 0 has 6 rows, but there are 6 observations, and'
+          ' must be one more',
+      ),
+      ('other', [{**_A, 'infos': np.zeros(3)}], 'infos of episode 0 has 3 row'),
+      ('made', [{**_A, 'is_last': 1}], 'is_last, which is made from'),
+      (
+          'flags',
+          [{**_A, 'is_terminal': np.zeros(5)}],
+          'is_terminal must be one',
+      ),
+      ('objects', [{**_A, 'x': [object()] * 5}], 'x is an array of Python obj'),
+  )
+  def test_errors(self, episodes, message):
+    with self.assertRaisesRegex(ValueError, message):
+      python_episodes.from_episodes(episodes)
+
+  @parameterized.named_parameters(
+      ('dtype', {'action': np.zeros(5, int)}, 'action of episode 1 are int64'),
+      (
+          'shape',
+          {'observation': np.zeros((6, 2))},
+          r'float64 \(2,\), but those',
+      ),
+      ('fields', {'more': np.zeros(5)}, "'more'.*, but the first episode has"),
+      ('rows', {'reward': np.zeros(4)}, 'reward of episode 1 has 4 rows'),
+  )
+  def test_errors_while_iterating(self, changes, message):
+    rlds_data = python_episodes.from_episodes([_A, {**_A, **changes}])
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
+      list(rlds_data)
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,373 @@
+"""Tests on storages that TorchRL wrote: see write_torchrl_data.py."""
+
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.formats import torchrl
+from tests import contract
+from tests import golden
+
+_ARCHIVE = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    'data',
+    'torchrl.zip',
+)
+_STORAGES = (
+    'flat',
+    'flat_room',
+    'flat_ring',
+    'nested',
+    'nested_room',
+    'hdf5',
+    'transitions',
+    'ring',
+    'ring_alike',
+)
+_FORMATS = ('flat', 'nested', 'hdf5')
+
+
+def _keep_numbers(steps):
+  """Returns steps of `contract.random_steps` that TorchRL can hold."""
+  observation, action = steps['observation'], steps['action']
+  return {
+      **steps,
+      'observation': {
+          'camera': observation['camera'],
+          'pose': observation['pose'][0],
+      },
+      'action': {'gripper': action[0]['gripper'], 'arm': action[1]},
+      'state': steps['state']['h'],
+  }
+
+
+def _random_data(form=golden.stacked):
+  rng = np.random.default_rng(1)
+  episodes = [
+      _keep_numbers(contract.random_steps(rng, transitions))
+      for transitions in (0, 3, 0, 1, 7, 0)
+  ]
+  empty = tf.nest.map_structure(lambda leaf: leaf[:0], episodes[0])
+  unfinished = {**episodes[1], 'is_last': np.zeros(4, bool)}
+  unfinished['is_terminal'] = np.zeros(4, bool)
+  return (
+      form([*episodes, empty, unfinished])
+      .enumerate()
+      .map(
+          lambda index, episode: {
+              **episode,
+              'episode_id': index,
+              'source': {'file': tf.strings.as_string(index) + '\0'},
+              'scale': tf.cast(index, tf.bfloat16),
+          }
+      )
+  )
+
+
+def _vectors(episodes):
+  return golden.stacked(
+      [
+          {**steps, 'observation': steps['observation'][:, None]}
+          for steps in episodes
+      ]
+  )
+
+
+class LoadTest(parameterized.TestCase, tf.test.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = tempfile.mkdtemp()
+    cls.addClassCleanup(shutil.rmtree, cls.folder)
+    with zipfile.ZipFile(_ARCHIVE) as archive:
+      archive.extractall(cls.folder)
+
+  @parameterized.product(name=_STORAGES, below=('', 'storage'))
+  def test_as_torchrl_reads_it(self, name, below):
+    path = os.path.join(self.folder, name)
+    with np.load(os.path.join(path, 'expected.npz')) as arrays:
+      expected = dict(arrays)
+    done = expected['next/done'][:, 0]
+    length = len(done)
+    ends = [*(np.flatnonzero(done) + 1)]
+    ends += [length] if ends[-1] < length else []
+    data = torchrl.load_torchrl(os.path.join(path, below))
+    self.assertEqual(data.cardinality(), len(ends))
+    episodes = list(data.as_numpy_iterator())
+    self.assertLen(episodes, len(ends))
+    start = 0
+    for end, episode in zip(ends, episodes):
+      steps = episode['steps']
+
+      def rows(key, start=start, end=end):
+        return expected[key][start:end]
+
+      def assert_same(actual, wanted):
+        self.assertEqual(actual.dtype, wanted.dtype)
+        self.assertAllEqual(actual, wanted)
+
+      assert_same(steps['observation'][:-1], rows('observation'))
+      assert_same(steps['observation'][1:], rows('next/observation'))
+      assert_same(steps['reward'][:-1], rows('next/reward')[:, 0])
+      assert_same(steps['action'][:-1], rows('action'))
+      assert_same(steps['info']['speed'][:-1], rows('info/speed'))
+      assert_same(steps['is_last'][1:], rows('next/done')[:, 0])
+      assert_same(steps['is_terminal'][1:], rows('next/terminated')[:, 0])
+      self.assertEqual(steps['reward'][-1], 0)
+      self.assertEqual(
+          steps['is_first'].tolist(), [True] + [False] * (end - start)
+      )
+      is_terminal = bool(rows('next/terminated')[-1])
+      self.assertAllEqual(
+          steps['discount'],
+          [1] * (end - start - 1) + [1 - is_terminal] * 2,
+      )
+      start = end
+
+  def test_a_ring_without_its_cursor(self):
+    # What is beside the storage is not there: the rows come as they lie.
+    storage = self.create_tempdir().full_path
+    shutil.copytree(
+        os.path.join(self.folder, 'ring', 'storage'),
+        storage,
+        dirs_exist_ok=True,
+    )
+    with self.assertLogs('absl', 'WARNING') as logs:
+      data = torchrl.load_torchrl(storage)
+    self.assertIn('the row 2 of', logs.output[0])
+    found = [
+        (steps['observation'][:, 0].tolist(), steps['is_last'][-1])
+        for steps in (one['steps'] for one in data.as_numpy_iterator())
+    ]
+    self.assertEqual(
+        found,
+        [
+            ([20, 21, 22], False),
+            ([2, 3, 4, 5], True),
+            ([10, 11, 12, 13], True),
+        ],
+    )
+
+  def test_a_ring_without_its_cursor_whose_seam_cannot_be_seen(self):
+    storage = self.create_tempdir().full_path
+    shutil.copytree(
+        os.path.join(self.folder, 'ring_alike', 'storage'),
+        storage,
+        dirs_exist_ok=True,
+    )
+    with self.assertLogs('absl', 'WARNING') as logs:
+      data = torchrl.load_torchrl(storage)
+    self.assertIn('may be joined', logs.output[0])
+    lengths = [len(one['steps']['reward']) for one in data.as_numpy_iterator()]
+    self.assertEqual(lengths, [6, 4])
+
+  def test_trajectories_that_are_not_done(self):
+    # As a collector of two environments leaves them: only ids tell them apart.
+    path = self.create_tempdir().full_path
+    shutil.copytree(
+        os.path.join(self.folder, 'transitions'), path, dirs_exist_ok=True
+    )
+    ids = np.repeat([3, 4, 5, 6, 0], [2, 3, 3, 2, 6])
+    folder = os.path.join(path, 'storage', 'collector')
+    os.mkdir(folder)
+    ids.tofile(os.path.join(folder, 'traj_ids.memmap'))
+    entry = {'device': 'cpu', 'shape': [16], 'dtype': 'torch.int64'}
+    for meta, changed in (
+        (os.path.join(folder, '..', 'meta.json'), {'collector': {'type': ''}}),
+        (
+            os.path.join(folder, 'meta.json'),
+            {
+                'traj_ids': {**entry, 'is_nested': False},
+                'shape': [16],
+                '_type': "<class 'tensordict._td.TensorDict'>",
+            },
+        ),
+    ):
+      whole = {}
+      if os.path.exists(meta):
+        with open(meta, encoding='utf-8') as f:
+          whole = json.load(f)
+      with open(meta, 'w', encoding='utf-8') as f:
+        json.dump({**whole, **changed}, f)
+    found = [
+        one['steps']['observation'][:, 0].tolist()
+        for one in torchrl.load_torchrl(path).as_numpy_iterator()
+    ]
+    self.assertEqual(
+        found, [[0, 1, 2], [2, 3, 4, 5], [10, 11, 12, 13], [20, 21, 22]]
+    )
+
+  def test_transitions_that_do_not_follow_each_other(self):
+    path = self.create_tempdir().full_path
+    shutil.copytree(
+        os.path.join(self.folder, 'transitions'), path, dirs_exist_ok=True
+    )
+    file = os.path.join(path, 'storage', 'next', 'observation.memmap')
+    rows = np.fromfile(file, np.float32)
+    (rows + 100).tofile(file)
+    with self.assertRaisesRegex(ValueError, '7 of 7 .*observation'):
+      torchrl.load_torchrl(path)
+
+  def test_what_is_no_storage(self):
+    def copy():
+      path = self.create_tempdir().full_path
+      return shutil.copytree(
+          os.path.join(self.folder, 'flat', 'storage'), path, dirs_exist_ok=True
+      )
+
+    def assert_refused(path, message):
+      with self.assertRaisesRegex(ValueError, message):
+        torchrl.load_torchrl(path)
+
+    assert_refused('/nowhere', 'There is no storage')
+    assert_refused(self.create_tempdir().full_path, 'neither')
+    damaged = copy()
+    os.truncate(os.path.join(damaged, 'observation.memmap'), 36)
+    assert_refused(damaged, 'must have 40 bytes.*has 36')
+    os.unlink(os.path.join(damaged, 'observation.memmap'))
+    assert_refused(damaged, 'is not there')
+    os.unlink(os.path.join(damaged, 'meta.json'))
+    assert_refused(damaged, 'There is no .*meta.json')
+    for file, old, new, message in (
+        ('_storage_shape/meta.json', '[8]', '[4,2]', 'Only storages'),
+        ('storage_metadata.json', 'false', 'true', 'pytree'),
+        ('storage_metadata.json', '"len": 8', '"len": 0', 'no transition'),
+        ('meta.json', 'torch.float32', 'torch.float8', 'float8'),
+        ('meta.json', '_td.TensorDict', '_lazy.Stacked', 'Only a TensorDict'),
+        ('meta.json', '"shape":[10,1]', '"shape":[9,1]', 'has 9 rows'),
+    ):
+      path = copy()
+      file = os.path.join(path, file)
+      with open(file, encoding='utf-8') as f:
+        text = f.read()
+      self.assertIn(old, text)
+      with open(file, 'w', encoding='utf-8') as f:
+        f.write(text.replace(old, new))
+      assert_refused(path, message)
+    path = copy()
+    with open(os.path.join(path, 'meta.json'), encoding='utf-8') as f:
+      meta = json.load(f)
+    for key in 'done', 'terminated', 'truncated':
+      del meta[key]
+    with open(os.path.join(path, 'meta.json'), 'w', encoding='utf-8') as f:
+      json.dump(meta, f)
+    assert_refused(path, 'must have done')
+
+
+class SaveTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(*_FORMATS)
+  def test_there_and_back(self, form):
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    count = torchrl.save_torchrl(_random_data(golden.nested), folder, form)
+    self.assertEqual(count, 3 + 1 + 7 + 3)
+    found = list(torchrl.load_torchrl(folder).as_numpy_iterator())
+    expected = list(_random_data().as_numpy_iterator())
+    self.assertLen(found, len(expected))
+    for one, other in zip(found, expected):
+      contract.assert_equal(self, one, other)
+
+  def test_a_reward_of_one_dimension_stays(self):
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    steps = {**contract.A, 'reward': contract.A['reward'][:, None]}
+    torchrl.save_torchrl(golden.stacked([steps]), folder)
+    found = list(torchrl.load_torchrl(folder).as_numpy_iterator())
+    contract.assert_equal(self, found[0]['steps'], steps)
+
+  def test_without_a_reward(self):
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    steps = {**contract.A}
+    del steps['reward']
+    torchrl.save_torchrl(golden.stacked([steps]), folder)
+    (found,) = torchrl.load_torchrl(folder).as_numpy_iterator()
+    contract.assert_equal(self, found['steps'], steps)
+
+  @parameterized.parameters('flat', 'nested')
+  def test_the_files_are_those_of_torchrl(self, form):
+    # TorchRL 0.14.1 has read what this writes; these are the bytes.
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    torchrl.save_torchrl(_vectors([contract.A, contract.B]), folder, form)
+
+    def read(name, dtype):
+      return np.fromfile(os.path.join(folder, name), dtype).tolist()
+
+    self.assertEqual(
+        read('observation.memmap', np.float32),
+        [0, 1, 2, 3, 4, 5, 10, 11, 12, 13],
+    )
+    self.assertEqual(
+        read('reward.memmap', np.float32), [1, 2, 3, 4, 5, 10, 20, 30]
+    )
+    self.assertEqual(read('done.memmap', bool), [0, 0, 0, 0, 1, 0, 0, 1])
+    with open(os.path.join(folder, 'meta.json'), encoding='utf-8') as f:
+      meta = json.load(f)
+    nested = form == 'nested'
+    self.assertEqual(
+        meta['observation'],
+        {
+            'device': 'cpu',
+            'shape': [2, 2] if nested else [10, 1],
+            'dtype': 'torch.float32',
+            'is_nested': nested,
+        },
+    )
+    self.assertEqual(meta['shape'], [2] if nested else [])
+    if nested:
+      self.assertEqual(read('observation.shape.memmap', np.int64), [6, 1, 4, 1])
+
+  def test_what_cannot_be_written(self):
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    rng = np.random.default_rng(0)
+    unfinished = {**contract.A, 'is_last': np.zeros(6, bool)}
+    unfinished['is_terminal'] = np.zeros(6, bool)
+    for episodes, message in (
+        ([contract.random_steps(rng, 3)], 'pose is a tuple'),
+        ([{**contract.A, 'text': np.array(['a'] * 6, object)}], 'text is str'),
+        ([{**contract.A, 'a/b': contract.A['reward']}], "the key 'a/b'"),
+        ([unfinished, contract.B], 'Episode 0 has no last step'),
+        ([golden.SINGLE_TERMINAL], 'no transition'),
+        (
+            [{**contract.A, 'nothing': np.zeros((6, 0), np.float32)}],
+            'nothing is float32 .* without values',
+        ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        torchrl.save_torchrl(golden.stacked(episodes), folder)
+      self.assertFalse(os.path.exists(folder))
+    with self.assertRaisesRegex(ValueError, 'format must be one of'):
+      torchrl.save_torchrl(golden.stacked([contract.A]), folder, 'flatt')
+
+  def test_files_of_other_episodes(self):
+    folders = []
+    for steps in contract.A, contract.B:
+      folders.append(os.path.join(self.create_tempdir().full_path, 'saved'))
+      torchrl.save_torchrl(golden.stacked([steps]), folders[-1])
+    shutil.copy(os.path.join(folders[0], 'rlds.tfrecord'), folders[1])
+    with self.assertRaisesRegex(ValueError, 'of other episodes'):
+      torchrl.load_torchrl(folders[1])
+    with self.assertRaises(FileExistsError):
+      torchrl.save_torchrl(golden.stacked([contract.A]), folders[0])
+
+  def test_many_packs(self):
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    episodes = []
+    for index in range(8):
+      steps = golden.make_episode([1] * (index + 2), terminal=True, base=index)
+      length = index + 2
+      steps['observation'] = np.full([length, 40_000], index, np.float32)
+      episodes.append(steps)
+    torchrl.save_torchrl(golden.stacked(episodes), folder)
+    found = torchrl.load_torchrl(folder).as_numpy_iterator()
+    for steps, episode in zip(episodes, found, strict=True):
+      contract.assert_equal(self, episode['steps'], steps)
+
+
+if __name__ == '__main__':
+  tf.test.main()
