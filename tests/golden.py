@@ -559,7 +559,7 @@ def frames_and_error(
 def place(episode: int, step: Optional[int]) -> str:
   """Returns how a message names a place."""
   if step is None:
-    return f'Episode {episode} has none.'
+    return f'episode {episode}: it has none.'
   return f'episode {episode}, step {step}:'
 
 

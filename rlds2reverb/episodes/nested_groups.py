@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import rlds
 
-# Every data set of a group is joined to the one before, and its steps pass
-# through all of the joints.
+# More gain little. In a group with a bad episode all are read one by one.
 _MAX_EPISODES = 32
 
 # Nothing here needs AutoGraph, which would take most of a second to find out.

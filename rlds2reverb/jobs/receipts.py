@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import re
 from typing import Any, Dict, List, Optional
 
 from rlds2reverb.datasets import files
@@ -26,6 +25,7 @@ class Bad:
     rule: the sentence that the episode breaks.
     values: what was found there.
     message: the whole message.
+    field: the path of the field at fault; empty if it is not one field.
   """
 
   data_set: str
@@ -37,6 +37,7 @@ class Bad:
   rule: str
   values: str
   message: str
+  field: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,24 +69,6 @@ class Receipt:
   statistics: Dict[str, Any]
   seconds: float
   output: Dict[str, Any]
-
-
-def parse_fault(message: str) -> Dict[str, Any]:
-  """Returns the `rule`, `step` and `values` of a report's message."""
-  found = re.match(
-      r'(?P<rule>.*?\.) (?:Found at e|E)pisode \d+(?:, step (?P<step>\d+))?:?'
-      r' ?(?P<values>.*)$',
-      message,
-      re.DOTALL,
-  )
-  if not found:
-    return {'rule': message, 'step': None, 'values': ''}
-  step = found['step']
-  return {
-      'rule': found['rule'],
-      'step': None if step is None else int(step),
-      'values': found['values'].removesuffix('.'),
-  }
 
 
 def write(folder: str, receipt: Receipt) -> None:

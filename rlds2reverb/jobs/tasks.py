@@ -6,13 +6,13 @@ is done again, and one that has it need not be.
 """
 
 import os
-import re
 import time
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import measures as measures_lib
@@ -246,11 +246,9 @@ class _Episodes:
           )
       ]
     skipped = []
-    for position, reason in found:
-      index = indices[position]
-      message = re.sub(
-          rf'(\b[Ee]pisode ){position}\b', rf'\g<1>{index}', reason, count=1
-      )
+    for one in found:
+      index = indices[one.episode]
+      message = faults.sentence(one.fault, index).numpy().decode()
       skipped.append(
           receipts.Bad(
               data_set=self._source.name,
@@ -259,7 +257,10 @@ class _Episodes:
               file=self._source.file_of(self._task.split, index),
               episode=index,
               message=message,
-              **receipts.parse_fault(message),
+              rule=one.fault.rule,
+              step=None if one.fault.step < 0 else one.fault.step,
+              field=one.fault.field,
+              values=one.fault.values,
           )
       )
     return skipped

@@ -6,11 +6,12 @@ the whole outline of an episode at once.
 """
 
 import functools
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import faults as faults_lib
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
@@ -36,7 +37,7 @@ NAN = 'Step must not hold NaN.'
 EMPTY = 'An episode must have a step.'
 # What to do where the last step of an episode is not marked as one.
 _NO_LAST = (
-    ' If the data set never sets is_last, StepMapping(is_last=None) marks the'
+    'If the data set never sets is_last, StepMapping(is_last=None) marks the'
     ' last step of every episode by its position.'
 )
 
@@ -48,6 +49,8 @@ def check_episode(
     *,
     validation: str,
     nan_fields: Sequence[str] = (),
+    stored: Optional[faults_lib.Fault] = None,
+    on_fault: Optional[Callable[[faults_lib.Fault], faults_lib.Fault]] = None,
 ) -> blocks.Verdict:
   """Checks a whole episode by its outline.
 
@@ -64,6 +67,9 @@ def check_episode(
     validation: `"strict"` or `"tf_agents"`; see `ConversionRules`.
     nan_fields: the paths of the fields that `outlines.NAN_FIELD` numbers. If
       there are any, an episode that holds a NaN is invalid.
+    stored: what is wrong with the episode as it is stored, if anything is.
+    on_fault: a function that is called, in graph mode, with what is wrong, and
+      returns it.
 
   Returns:
     The verdict. If the episode has several faults, the verdict describes the
@@ -80,17 +86,32 @@ def check_episode(
     if lengths is not None:
       valid &= steps_lib.are_equal(lengths)
 
+  if stored is not None:
+    valid &= stored.rule == ''
+
+  def find():
+    fault = _find_in_outline(outline, validation, tuple(nan_fields))
+    if lengths is not None:
+      fault = _choose(
+          steps_lib.are_equal(lengths),
+          fault,
+          _find_in_lengths(lengths.paths, lengths.rows),
+      )
+    if stored is not None:
+      fault = _choose(stored.rule == '', fault, stored)
+    return fault
+
   def describe():
-    fault = _describe_outline(episode, outline, validation, tuple(nan_fields))
-    if lengths is None:
-      return fault
-    return tf.where(
-        steps_lib.are_equal(lengths),
-        fault,
-        _describe_lengths(episode, lengths.paths, lengths.rows),
-    )
+    fault = find()
+    return _sentence(on_fault(fault) if on_fault else fault, episode)
 
   return blocks.Verdict(valid, describe)
+
+
+def _choose(condition, fault, other) -> faults_lib.Fault:
+  return tf.nest.map_structure(
+      lambda one, another: tf.where(condition, one, another), fault, other
+  )
 
 
 class Faults(NamedTuple):
@@ -211,54 +232,52 @@ _built_once = functools.partial(
 )
 
 
+_sentence = _built_once(faults_lib.sentence)
+
+
 @_built_once
-def _describe_lengths(episode, paths, rows):
-  """Returns the message, string `[]`, that lists the length of each field."""
+def _find_in_lengths(paths, rows):
+  """Returns the `Fault` that lists the length of each field."""
   fields = tf.strings.join([paths, tf.strings.as_string(rows)], ': ')
-  return tf.strings.join(
-      [
-          tf.strings.format(
-              UNEQUAL_LENGTHS + ' Found at episode {}: ', [episode]
-          ),
-          tf.strings.reduce_join(fields, separator=', '),
-          '.',
-      ]
-  )
+  return faults_lib.Fault(
+      UNEQUAL_LENGTHS, values=tf.strings.reduce_join(fields, separator=', ')
+  ).tensors()
 
 
 @_built_once
-def _describe_outline(episode, outline, validation, nan_fields):
-  """Returns the message, string `[]`, about the first step that is at fault."""
+def _find_in_outline(outline, validation, nan_fields):
+  """Returns the `Fault` of the first step that is at fault."""
   current = {name: column[:-1] for name, column in outline.items()}
   broken = _broken_rules(outline, validation, bool(nan_fields))
 
-  def describe():
+  def find():
     rules = tf.stack(list(broken.values()))  # [rules, T]
     row = tf.argmax(tf.reduce_any(rules, axis=0))
     rule = tf.argmax(tf.gather(rules, row, axis=1))
     sentence = tf.gather(list(broken), rule)
     flags = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, rlds.DISCOUNT)
-    message = tf.strings.join(
-        [
-            sentence,
-            tf.strings.format(
-                ' Found at episode {}, step {}: is_first={}, is_last={},'
-                ' is_terminal={}, discount={}',
-                [episode, row]
-                + [tf.gather(current[flag], row) for flag in flags],
-            ),
-        ]
+    values = tf.strings.format(
+        'is_first={}, is_last={}, is_terminal={}, discount={}',
+        [tf.gather(current[flag], row) for flag in flags],
     )
+    field = tf.constant('')
     if nan_fields:
-      fields = ['', *(f', NaN in {field}' for field in nan_fields)]
-      message += tf.gather(fields, tf.gather(current[outlines.NAN_FIELD], row))
+      number = tf.gather(current[outlines.NAN_FIELD], row)
+      field = tf.gather(['', *nan_fields], number)
+      values += tf.where(number > 0, ', NaN in ' + field, '')
     no_last = (sentence == FIRST_AFTER_MID) & (
         row == tf.size(current[rlds.IS_LAST], tf.int64) - 1
     )
-    return message + '.' + tf.where(no_last, _NO_LAST, '')
+    return faults_lib.Fault(
+        sentence,
+        row,
+        tf.where(sentence == NAN, field, ''),
+        values,
+        advice=tf.where(no_last, _NO_LAST, ''),
+    ).tensors()
 
   return tf.cond(
       tf.size(current[rlds.IS_FIRST]) > 0,
-      describe,
-      lambda: tf.strings.format(EMPTY + ' Episode {} has none.', [episode]),
+      find,
+      lambda: faults_lib.Fault(EMPTY, values='it has none').tensors(),
   )

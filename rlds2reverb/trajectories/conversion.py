@@ -244,18 +244,18 @@ def _convert(
   """
   find_nan = rules.nan == 'invalid'
 
-  def inspect(episode, outline, lengths):
-    verdict = boundaries.check_episode(
+  def inspect(episode, outline, lengths, stored=None):
+    on_fault = None
+    if report and rules.invalid_episodes == 'skip':
+      on_fault = functools.partial(report.add_skipped, episode)
+    return boundaries.check_episode(
         episode,
         outline,
         lengths,
         validation=rules.validation,
         nan_fields=nan_fields if find_nan else (),
-    )
-    if not (report and rules.invalid_episodes == 'skip'):
-      return verdict
-    return verdict._replace(
-        describe=lambda: report.add_skipped(episode, verdict.describe())
+        stored=stored,
+        on_fault=on_fault,
     )
 
   def convert(block, following=None):

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -19,11 +20,13 @@ class SkippedEpisode(NamedTuple):
   Attributes:
     episode: the index of the episode in the data set.
     reason: the rule that the episode breaks, the first step that breaks it, and
-      what was found there.
+      what was found there, as a sentence.
+    fault: the same, as values.
   """
 
   episode: int
   reason: str
+  fault: faults.Fault
 
 
 def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,7 +84,8 @@ class ConversionReport:
   def __init__(self):
     self.inserted_items: Dict[str, int] = {}
     self._is_taken = False
-    self._skipped = _table(tf.string, '')
+    # A row for each skipped episode, of what is wrong with it.
+    self._skipped = None
     # A row for each block with NaN, which counts them by field; for each
     # episode that bootstraps, whose first column is 1; and for each one whose
     # last step has a reward, which is in the second column.
@@ -91,10 +95,15 @@ class ConversionReport:
   @property
   def skipped_episodes(self) -> List[SkippedEpisode]:
     """The skipped episodes, in the order of the data set."""
-    return [
-        SkippedEpisode(episode, reason.decode())
-        for episode, reason in sorted(_entries(self._skipped).items())
-    ]
+    if self._skipped is None:
+      return []
+    found = []
+    for episode, row in sorted(_entries(self._skipped).items()):
+      fault = faults.Fault(*(value.decode() for value in row))
+      fault = fault._replace(step=int(fault.step))
+      reason = faults.sentence(fault, episode).numpy().decode()
+      found.append(SkippedEpisode(episode, reason, fault))
+    return found
 
   @property
   def bootstrapped_terminals(self) -> List[int]:
@@ -161,7 +170,7 @@ class ConversionReport:
     self._is_taken = True
     # An earlier call that failed may have left entries.
     self.inserted_items.clear()
-    self._skipped = _table(tf.string, '')
+    self._skipped = _table(tf.string, [''] * len(faults.Fault._fields))
     self._nan_fields = tuple(nan_fields)
     self._blocks = _table(tf.float64, [0.0] * (2 + len(nan_fields)))
     return ReportTables(
@@ -180,10 +189,15 @@ class ReportTables(NamedTuple):
   skipped: tf.Tensor
   blocks: tf.Tensor
 
-  def add_skipped(self, episode: tf.Tensor, reason: tf.Tensor) -> tf.Tensor:
-    """Records that `episode` is skipped, and returns `reason`."""
-    with tf.control_dependencies([_insert(self.skipped, episode, reason)]):
-      return tf.identity(reason)
+  def add_skipped(
+      self, episode: tf.Tensor, fault: faults.Fault
+  ) -> faults.Fault:
+    """Records that `episode` is skipped, and returns `fault`."""
+    row = fault._replace(step=tf.strings.as_string(fault.step))
+    with tf.control_dependencies(
+        [_insert(self.skipped, episode, tf.stack(list(row)))]
+    ):
+      return tf.nest.map_structure(tf.identity, fault)
 
   def add_block(self, block: blocks.Block, bootstraps: tf.Tensor) -> None:
     """Counts the NaNs of a block, and records how its episodes end.

@@ -578,6 +578,8 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
       sentence, step = faults[skipped.episode]
       self.assertStartsWith(skipped.reason, sentence)
       self.assertIn(golden.place(skipped.episode, step), skipped.reason)
+      self.assertEqual(skipped.fault.rule, sentence)
+      self.assertEqual(skipped.fault.step, -1 if step is None else step)
 
   def test_skip_with_policy_info(self):
     invalid = golden.INVALID_CASES
@@ -908,6 +910,7 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
         self.assertStartsWith(skipped.reason, golden.NAN)
         self.assertIn(golden.place(0, step), skipped.reason)
         self.assertEndsWith(skipped.reason, f'NaN in {name}.')
+        self.assertEqual(skipped.fault.field, name)
 
   def test_nan_discount(self):
     episode = _replaced(golden.TRUNCATED, discount=[1, np.nan, 1, 1])

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import faults as faults_lib
 from rlds2reverb.trajectories import report as report_lib
 
 
@@ -32,16 +33,26 @@ class ConversionReportTest(tf.test.TestCase):
   def test_skipped_episodes_come_in_order_and_once(self):
     report = report_lib.ConversionReport()
     tables = report.attach([])
+    faults = {
+        2: faults_lib.Fault('A rule.', 3, 'reward', 'NaN', 'record 2 of F'),
+        5: faults_lib.Fault('Another.', advice='Mend it.'),
+    }
     for episode in (5, 2, 5):
-      reason = tables.add_skipped(
-          tf.constant(episode, tf.int64), tf.constant(f'fault {episode}')
+      fault = tables.add_skipped(
+          tf.constant(episode, tf.int64), faults[episode].tensors()
       )
-      self.assertEqual(reason.numpy().decode(), f'fault {episode}')
+      self.assertEqual(fault.step, faults[episode].step)
     self.assertEqual(
         report.skipped_episodes,
         [
-            report_lib.SkippedEpisode(2, 'fault 2'),
-            report_lib.SkippedEpisode(5, 'fault 5'),
+            report_lib.SkippedEpisode(
+                2,
+                'A rule. Found at episode 2, step 3, record 2 of F: NaN.',
+                faults[2],
+            ),
+            report_lib.SkippedEpisode(
+                5, 'Another. Found at episode 5. Mend it.', faults[5]
+            ),
         ],
     )
 
