@@ -86,7 +86,8 @@ _TERMINAL_DISCOUNT = flags.DEFINE_enum(
     'terminal_discount',
     None,
     ['step', 'transition'],
-    'Where the discount of a terminal episode is 0; the default is step.',
+    'Where the discount of a terminal episode is 0; the default is step, and'
+    ' that of scripts/train.py transition.',
 )
 _NAN = flags.DEFINE_enum(
     'nan',

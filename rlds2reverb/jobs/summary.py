@@ -10,6 +10,7 @@ from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import measures
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.trajectories import report as report_lib
 
 SUMMARY = 'summary.json'
 QUARANTINE = 'quarantine.jsonl'
@@ -116,26 +117,6 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
               f' mean {mean:,.6g}',
           )
       )
-  bootstrapped = summary['statistics']['bootstrapped_terminals']
-  if bootstrapped:
-    rows.append(
-        (
-            'bootstrapped terminals',
-            f'{bootstrapped:,}: a learner bootstraps there; see'
-            ' --terminal_discount',
-        )
-    )
-  last = summary['statistics']['last_rewards']
-  if last['episodes']:
-    rows.append(
-        (
-            'rewards of last steps',
-            f'{last["sum"]:,.6g} in {last["episodes"]:,} episodes: no'
-            ' transition has them; see StepMapping.last_reward',
-        )
-    )
-  for field, count in summary['statistics']['nan'].items():
-    rows.append((f'NaN in {field}', f'{count:,}'))
   if summary['filtered']:
     rows.append(('left out by filters', f'{summary["filtered"]:,}'))
   rows.append(('invalid, left out', f'{summary["skipped"]:,}'))
@@ -146,4 +127,13 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
   seconds = summary['seconds']
   rows.append(('seconds', f'{seconds:,.1f}'))
   width = max(len(name) for name, _ in rows)
-  return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)
+  statistics = summary['statistics']
+  warnings = report_lib.warnings_of(
+      statistics['bootstrapped_terminals'],
+      statistics['last_rewards']['episodes'],
+      statistics['last_rewards']['sum'],
+      statistics['nan'],
+  )
+  return '\n'.join(
+      [*(f'{name:<{width}}  {value}' for name, value in rows), *warnings]
+  )

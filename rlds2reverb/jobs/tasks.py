@@ -209,7 +209,10 @@ class _Episodes:
         rules=self._plan.conversion_rules,
         report=self.report,
     )
-    return frames._replace(first_episode=self._task.ranges[0].begin)
+    # The job warns once, of what all its tasks have found.
+    return frames._replace(
+        first_episode=self._task.ranges[0].begin, report=None
+    )
 
   def read_valid(self, invalid: Sequence[int]) -> tf.data.Dataset:
     """Returns the episodes without those of some indices."""

@@ -48,6 +48,7 @@ class FrameSource(NamedTuple):
     first_episode: what identifies the first episode, if they are identified by
       their index.
     watch: a function that is called with each block of `frames`.
+    report: what `frames` fills, and logs at its end, if anything.
   """
 
   spec: trajectory.Trajectory
@@ -60,6 +61,7 @@ class FrameSource(NamedTuple):
   one_episode_chunks: bool = False
   first_episode: int = 0
   watch: Callable[[frame_blocks.Block], None] = lambda block: None
+  report: Optional[report_lib.ConversionReport] = None
 
   def layout(
       self, identity: Optional[Any], *, inserted_at: Optional[int] = None
@@ -87,7 +89,10 @@ class FrameSource(NamedTuple):
     ).as_numpy_iterator()
 
   def frames(self) -> Iterator[frame_blocks.Block]:
-    """Yields the frames in the blocks that are laid out at once."""
+    """Yields the frames in the blocks that are laid out at once.
+
+    At the end there are warnings of what looks wrong in the data.
+    """
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     for block in blocks.as_numpy_iterator():
       episode_ids = (
@@ -108,6 +113,8 @@ class FrameSource(NamedTuple):
         )
         self.watch(frames)
         yield frames
+    if self.report is not None:
+      self.report.warn()
 
 
 def make_frame_source(
@@ -167,6 +174,7 @@ def make_frame_source(
           ' that do not. Leave it out, or choose another end_of_episode.'
       )
   rules = rules or rules_lib.ConversionRules()
+  report = report or report_lib.ConversionReport()
   spec = specs.create_trajectory_data_spec(data, policy_info_fn)
   if chunk_length is None:
     groups = chunks.default_groups(spec)
@@ -203,6 +211,7 @@ def make_frame_source(
       blocks,
       form,
       one_episode_chunks=one_episode_chunks,
+      report=report,
   )
 
 

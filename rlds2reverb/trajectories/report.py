@@ -1,8 +1,9 @@
 """`ConversionReport` tells what a conversion skipped and what looks wrong."""
 
 import functools
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 
+from absl import logging
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
@@ -11,6 +12,7 @@ from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
+_MAX_PRINTED = 10
 _MAX_STEPS = 2**32  # More steps than any episode has.
 
 
@@ -59,6 +61,47 @@ def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
   return call
 
 
+def warnings_of(
+    num_bootstrapped: int,
+    num_last_rewards: int,
+    sum_last_rewards: float,
+    nan_counts: Mapping[str, int],
+    *,
+    firsts: Sequence[str] = ('', ''),
+) -> List[str]:
+  """Says what looks wrong in data that was converted.
+
+  Args:
+    num_bootstrapped: how many terminal episodes bootstrap.
+    num_last_rewards: of how many episodes the last step has a reward.
+    sum_last_rewards: the sum of these rewards.
+    nan_counts: the number of NaNs in each field that holds any, by its path.
+    firsts: say which episode is the first that bootstraps, and the first that
+      has such a reward, if they are known.
+  """
+  found = []
+  if num_bootstrapped:
+    found.append(
+        f'In {num_bootstrapped} terminal episodes{firsts[0]} the last'
+        ' transition has a discount other than 0, so a learner bootstraps'
+        ' through the terminal state. terminal_discount="transition" makes it'
+        ' 0.'
+    )
+  if num_last_rewards:
+    found.append(
+        f'In {num_last_rewards} episodes{firsts[1]} the last step has a reward,'
+        f' {sum_last_rewards:g} in all. No transition has it, so no learner'
+        ' sees it. StepMapping(last_reward="transition") moves it onto the'
+        ' transition into that step.'
+    )
+  if nan_counts:
+    counts = ', '.join(f'{n} in {field}' for field, n in nan_counts.items())
+    found.append(
+        f'The data holds NaN: {counts}. nan="invalid" makes that an error.'
+    )
+  return found
+
+
 class ConversionReport:
   """Collects the episodes that a conversion skipped, and what looks wrong.
 
@@ -72,6 +115,7 @@ class ConversionReport:
           rules=rlds2reverb.ConversionRules(invalid_episodes='skip'),
           report=report)
       ...
+      print(report)
       for skipped in report.skipped_episodes:
         print(skipped.episode, skipped.reason)
 
@@ -91,6 +135,49 @@ class ConversionReport:
     # last step has a reward, which is in the second column.
     self._blocks = None
     self._nan_fields = None
+
+  def __str__(self) -> str:
+    """Says what looks wrong, and why each of the first episodes was skipped."""
+    skipped = self.skipped_episodes
+    lines = [
+        *self.warnings,
+        *(f'  {each.reason}' for each in skipped[1:_MAX_PRINTED]),
+    ]
+    if len(skipped) > _MAX_PRINTED:
+      lines.append(f'  and {len(skipped) - _MAX_PRINTED} more')
+    return (
+        '\n'.join(lines) or 'No episode was skipped, and nothing looks wrong.'
+    )
+
+  @property
+  def warnings(self) -> List[str]:
+    """What looks wrong, a paragraph each; that of skipped episodes is last."""
+    bootstrapped = self.bootstrapped_terminals
+    last_rewards = self.last_rewards
+    skipped = self.skipped_episodes
+    found = warnings_of(
+        len(bootstrapped),
+        len(last_rewards),
+        sum(last_rewards.values()),
+        self.nan_counts,
+        firsts=[
+            f' (the first is episode {next(iter(episodes))})'
+            if episodes
+            else ''
+            for episodes in (bootstrapped, last_rewards)
+        ],
+    )
+    if skipped:
+      found.append(
+          f'Skipped {len(skipped)} invalid episodes. The first:'
+          f' {skipped[0].reason}'
+      )
+    return found
+
+  def warn(self) -> None:
+    """Logs the warnings."""
+    for warning in self.warnings:
+      logging.warning('%s', warning)
 
   @property
   def skipped_episodes(self) -> List[SkippedEpisode]:

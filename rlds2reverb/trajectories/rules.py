@@ -32,7 +32,8 @@ class ConversionRules:
     terminal_discount: where the discount of a terminal episode is set to 0.
       `"step"` sets it on the frame of the last step, as TF-Agents does;
       learners mask this frame out. `"transition"` also sets it on the frame
-      before, which is that of the transition into the last step.
+      before, which is that of the transition into the last step. Trainers
+      (`training.train`, `scripts/train.py`) have `"transition"` as the default.
     invalid_episodes: what becomes of an invalid episode. `"raise"` raises an
       error; `"skip"` leaves the whole episode out.
     nan: what becomes of NaN in observations, actions, rewards and discounts,

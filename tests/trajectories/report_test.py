@@ -29,6 +29,32 @@ class ConversionReportTest(tf.test.TestCase):
     self.assertEqual(report.bootstrapped_terminals, [])
     self.assertEqual(report.nan_counts, {})
     self.assertEqual(report.inserted_items, {})
+    self.assertEqual(
+        str(report), 'No episode was skipped, and nothing looks wrong.'
+    )
+
+  def test_it_prints_what_was_skipped_and_looks_wrong(self):
+    report = report_lib.ConversionReport()
+    tables = report.attach(['reward'])
+    tables.add_block(_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
+    for episode in range(2, 14):
+      tables.add_skipped(
+          tf.constant(episode, tf.int64), tf.constant(f'fault {episode}')
+      )
+    self.assertEqual(
+        str(report).splitlines(),
+        [
+            'In 1 terminal episodes (the first is episode 1) the last'
+            ' transition has a discount other than 0, so a learner bootstraps'
+            ' through the terminal state. terminal_discount="transition" makes'
+            ' it 0.',
+            'The data holds NaN: 2 in reward. nan="invalid" makes that an'
+            ' error.',
+            'Skipped 12 invalid episodes. The first: fault 2',
+            *(f'  fault {episode}' for episode in range(3, 12)),
+            '  and 2 more',
+        ],
+    )
 
   def test_skipped_episodes_come_in_order_and_once(self):
     report = report_lib.ConversionReport()

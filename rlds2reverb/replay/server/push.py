@@ -126,6 +126,7 @@ def push_rlds_to_reverb(
       else reverb_observer.get_table_signature()
   )
   if policy_info_fn and not _has_policy_info(signature):
+    specs.create_trajectory_data_spec(rlds_data, policy_info_fn)  # Is it valid?
     logging.warning(
         'The signature of the table has no policy_info, so that of'
         ' policy_info_fn is left out. Create the table with'
@@ -164,6 +165,7 @@ def push_rlds_to_reverb(
     except BaseException:
       _empty(reverb_observer)
       raise
+    report.warn()
     after = _tables(reverb_observer, timeout)
     for name, info in after.items():
       report.inserted_items[name] = tables_lib.inserted(
@@ -176,7 +178,6 @@ def push_rlds_to_reverb(
       and rules.validation == 'strict'
   ):
     raise ValueError('No dataset representing RLDS steps exist in the data.')
-  _say_what_looks_wrong(report)
   return frames
 
 
@@ -281,36 +282,3 @@ def _has_policy_info(signature) -> bool:
   return signature is None or bool(
       tf.nest.flatten(getattr(signature, 'policy_info', ()))
   )
-
-
-def _say_what_looks_wrong(report: report_lib.ConversionReport) -> None:
-  if report.bootstrapped_terminals:
-    logging.warning(
-        'In %d terminal episodes (the first is episode %d) the last transition'
-        ' has a discount other than 0, so a learner bootstraps through the'
-        ' terminal state. terminal_discount="transition" makes it 0.',
-        len(report.bootstrapped_terminals),
-        report.bootstrapped_terminals[0],
-    )
-  last_rewards = report.last_rewards
-  if last_rewards:
-    logging.warning(
-        'In %d episodes (the first is episode %d) the last step has a reward,'
-        ' %g in all. No transition has it, so no learner sees it.'
-        ' StepMapping(last_reward="transition") moves it onto the transition'
-        ' into that step.',
-        len(last_rewards),
-        min(last_rewards),
-        sum(last_rewards.values()),
-    )
-  if report.nan_counts:
-    logging.warning(
-        'The data holds NaN: %s. nan="invalid" makes that an error.',
-        ', '.join(f'{n} in {field}' for field, n in report.nan_counts.items()),
-    )
-  if report.skipped_episodes:
-    logging.warning(
-        'Skipped %d invalid episodes. The first: %s',
-        len(report.skipped_episodes),
-        report.skipped_episodes[0].reason,
-    )

@@ -1,0 +1,118 @@
+"""Tests that whatever converts a data set says what looks wrong in it."""
+
+import os
+
+from absl import logging
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+from tf_agents.replay_buffers import reverb_utils
+
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import opening
+from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import specs
+from tests import golden
+from tests import testing
+
+_ITEMS = items_lib.TableItems(testing.TABLE)
+_LAST_REWARDS = sum(
+    episode['reward'][-1]
+    for episode in (golden.TRUNCATED, golden.COMPLETE, golden.COMPLETE)
+)
+_SENTENCES = [
+    'In 2 terminal episodes (the first is episode 1) the last transition has a'
+    ' discount other than 0, so a learner bootstraps through the terminal'
+    ' state. terminal_discount="transition" makes it 0.',
+    'In 3 episodes (the first is episode 0) the last step has a reward, {:g} in'
+    ' all. No transition has it, so no learner sees it.'
+    ' StepMapping(last_reward="transition") moves it onto the transition into'
+    ' that step.'.format(_LAST_REWARDS),
+    'The data holds NaN: 1 in observation. nan="invalid" makes that an error.',
+    f'Skipped 1 invalid episodes. The first: {golden.NO_FIRST}',
+]
+
+
+def _data():
+  with_nan = dict(
+      golden.TRUNCATED,
+      observation=np.array([[1, 2], [np.nan, 0], [3, 0], [4, 5]], 'f'),
+  )
+  bad = dict(golden.COMPLETE, is_first=np.zeros(4, bool))
+  return golden.stacked([with_nan, golden.COMPLETE, bad, golden.COMPLETE])
+
+
+def _push(data, _, method, **kwargs):
+  with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
+    observer = reverb_utils.ReverbAddTrajectoryObserver(
+        client, testing.TABLE, sequence_length=2
+    )
+    push.push_rlds_to_reverb(data, observer, method=method, **kwargs)
+    observer.close()
+
+
+def _write(data, _, **kwargs):
+  with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
+    bulk.write_rlds_to_reverb(data, client, _ITEMS, **kwargs)
+
+
+_WAYS = {
+    'push, bulk': lambda *args, **kwargs: _push(*args, 'bulk', **kwargs),
+    'push, observer': lambda *args, **kwargs: _push(
+        *args, 'observer', **kwargs
+    ),
+    'write': _write,
+    'checkpoint': lambda data, path, **kwargs: write.write_reverb_checkpoint(
+        data, path, _ITEMS, **kwargs
+    ),
+    'open': lambda data, _, **kwargs: opening.open_replay_buffer(
+        data, **kwargs
+    ),
+    'open, folder': lambda data, path, **kwargs: opening.open_replay_buffer(
+        data, directory=path, **kwargs
+    ),
+    'open, ring': lambda data, _, **kwargs: opening.open_replay_buffer(
+        data, capacity=100, **kwargs
+    ),
+    'open, server': lambda data, _, **kwargs: opening.open_replay_buffer(
+        data, reverb_server=True, **kwargs
+    ),
+}
+
+
+class WarningsTest(parameterized.TestCase, tf.test.TestCase):
+
+  def warnings(self, way, data, **kwargs):
+    path = os.path.join(self.create_tempdir().full_path, 'new')
+    with self.assertLogs(logging.get_absl_logger(), 'WARNING') as logs:
+      logging.warning('(so that there is one)')
+      _WAYS[way](
+          data,
+          path,
+          rules=rules_lib.ConversionRules(invalid_episodes='skip', **kwargs),
+      )
+    return [record.getMessage() for record in logs.records[1:]]
+
+  @parameterized.parameters(*_WAYS)
+  def test_the_same_sentences(self, way):
+    found = self.warnings(way, _data())
+    self.assertLen(found, len(_SENTENCES))
+    for warning, sentence in zip(found, _SENTENCES):
+      self.assertStartsWith(warning, sentence)
+
+  def test_nothing_looks_wrong(self):
+    episode = dict(golden.COMPLETE, reward=np.array([1, 2, 3, 0], 'f'))
+    self.assertEmpty(
+        self.warnings(
+            'checkpoint',
+            golden.stacked([episode]),
+            terminal_discount='transition',
+        )
+    )
+
+
+if __name__ == '__main__':
+  tf.test.main()
