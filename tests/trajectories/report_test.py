@@ -37,10 +37,9 @@ class ConversionReportTest(tf.test.TestCase):
     report = report_lib.ConversionReport()
     tables = report.attach(['reward'])
     tables.add_block(_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
+    fault = faults_lib.Fault('A rule.').tensors()
     for episode in range(2, 14):
-      tables.add_skipped(
-          tf.constant(episode, tf.int64), tf.constant(f'fault {episode}')
-      )
+      tables.add_skipped(tf.constant(episode, tf.int64), fault)
     self.assertEqual(
         str(report).splitlines(),
         [
@@ -50,8 +49,8 @@ class ConversionReportTest(tf.test.TestCase):
             ' it 0.',
             'The data holds NaN: 2 in reward. nan="invalid" makes that an'
             ' error.',
-            'Skipped 12 invalid episodes. The first: fault 2',
-            *(f'  fault {episode}' for episode in range(3, 12)),
+            'Skipped 12 invalid episodes. The first: A rule. Found at episode 2.',
+            *(f'  A rule. Found at episode {n}.' for n in range(3, 12)),
             '  and 2 more',
         ],
     )
