@@ -4,8 +4,15 @@ Most transforms have an inverse, for the actions of a policy that was trained on
 transformed data. Images are decoded late, on the frames that are used.
 """
 
+from rlds2reverb.transforms import numpy_augmentation
 from rlds2reverb.transforms import poses
 from rlds2reverb.transforms import rotations
+from rlds2reverb.transforms.augmentation import augment_images
+from rlds2reverb.transforms.augmentation import Augmentation
+from rlds2reverb.transforms.augmentation import drop_images
+from rlds2reverb.transforms.augmentation import OCTO_AUGMENTATION
+from rlds2reverb.transforms.augmentation import OCTO_WRIST_AUGMENTATION
+from rlds2reverb.transforms.augmentation import OPENVLA_AUGMENTATION
 from rlds2reverb.transforms.base import Compose
 from rlds2reverb.transforms.base import EpisodeFilter
 from rlds2reverb.transforms.base import EpisodeTransform
@@ -20,11 +27,13 @@ from rlds2reverb.transforms.gripper import BinarizeGripper
 from rlds2reverb.transforms.gripper import InvertGripper
 from rlds2reverb.transforms.gripper import relative_command
 from rlds2reverb.transforms.gripper import RelativeToAbsoluteGripper
+from rlds2reverb.transforms.images import decode_depth
 from rlds2reverb.transforms.images import decode_images
 from rlds2reverb.transforms.images import FitImages
 from rlds2reverb.transforms.images import images_to_float
 from rlds2reverb.transforms.images import resize_images
 from rlds2reverb.transforms.instructions import DrawInstruction
+from rlds2reverb.transforms.last_actions import MarkActions
 from rlds2reverb.transforms.named_transforms import load_transforms
 from rlds2reverb.transforms.normalization import normalize_by_bounds
 from rlds2reverb.transforms.normalization import normalize_by_mean_std

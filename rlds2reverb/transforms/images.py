@@ -19,9 +19,13 @@ from typing import Any, Mapping, Sequence, Tuple
 import gin
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
+
+# How images are resized.
+BILINEAR, LANCZOS = METHODS = ('bilinear', 'lanczos3')
 
 
 @gin.configurable(module='rlds2reverb')
@@ -32,6 +36,7 @@ def decode_images(
     size: Tuple[int, int],
     channels: int = 3,
     dtype: tf.DType = tf.uint8,
+    method: str = BILINEAR,
     to_float: bool = False,
 ) -> Any:
   """Decodes, resizes and converts the images in a nest.
@@ -47,6 +52,7 @@ def decode_images(
       size are resized.
     channels: the number of channels of encoded images.
     dtype: the dtype to which images are decoded, uint8 or, for PNG, uint16.
+    method: how they are resized; see `resize_images`.
     to_float: whether the images are converted to float32; see
       `images_to_float`.
 
@@ -63,13 +69,13 @@ def decode_images(
 
   def prepare(name, leaf):
     if leaf.dtype == tf.string:
-      leaf = _decode(leaf, size, channels, dtype)
+      leaf = _decode(leaf, size, channels, dtype, method)
     elif leaf.shape.rank is None or leaf.shape.rank < 3:
       raise ValueError(
           f'{name} must be encoded images or [..., height, width, channels],'
           f' but is {leaf.dtype.name} {leaf.shape}.'
       )
-    leaf = resize_images(leaf, size)
+    leaf = resize_images(leaf, size, method)
     return images_to_float(leaf) if to_float else leaf
 
   for path in fields:
@@ -89,16 +95,18 @@ class FitImages(base.EpisodeTransform):
     sizes: a mapping from the path of each image to its height and width. The
       images are `[..., height, width, channels]`, of any size. Where there is
       no such field, it becomes zeros, uint8 `[..., height, width, 3]`.
+    method: how images are resized; see `resize_images`.
   """
 
   is_step_wise = True
 
   sizes: Mapping[paths.Path, Tuple[int, int]]
+  method: str = BILINEAR
 
   def transform(self, steps):
     for path, size in self.sizes.items():
       if paths.contains(steps, path):
-        steps = decode_images(steps, [path], size=size)
+        steps = decode_images(steps, [path], size=size, method=self.method)
       else:
         shape = tf.concat([tf.shape(steps[rlds.IS_FIRST]), size, [3]], 0)
         black = tf.ensure_shape(
@@ -109,23 +117,32 @@ class FitImages(base.EpisodeTransform):
     return steps
 
 
-def resize_images(images: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:
-  """Resizes images bilinearly, with antialiasing, and keeps their dtype.
+def resize_images(
+    images: tf.Tensor, size: Tuple[int, int], method: str = BILINEAR
+) -> tf.Tensor:
+  """Resizes images, with antialiasing, and keeps their dtype.
 
   Args:
     images: `[..., height, width, channels]`, of any dtype of numbers.
     size: the height and width of the images that come out.
+    method: `"bilinear"`; or `"lanczos3"`, which is what dlimp 0.0.1 does, and
+      with it Octo and OpenVLA, to the last bit.
 
   Returns:
-    The resized images, `[..., *size, channels]`. Integers are rounded.
+    The resized images, `[..., *size, channels]`. Integers are rounded, and cut
+    off at the bounds of their dtype.
+
+  Raises:
+    ValueError: if there is no such method.
   """
+  checks.check_choice('method', method, METHODS)
   if images.shape[-3:-1] == list(size):
     return images
   shape = tf.shape(images)
 
   def resize():
     rows = tf.reshape(images, tf.concat([[-1], shape[-3:]], 0))
-    rows = tf.image.resize(rows, size, 'bilinear', antialias=True)
+    rows = tf.image.resize(rows, size, method, antialias=True)
     if images.dtype.is_integer:
       rows = tf.round(rows)
     rows = tf.saturate_cast(rows, images.dtype)
@@ -135,6 +152,51 @@ def resize_images(images: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:
   return tf.ensure_shape(
       resized, images.shape[:-3].concatenate([*size, images.shape[-1]])
   )
+
+
+@gin.configurable(module='rlds2reverb')
+def decode_depth(
+    nest: Any, fields: Sequence[paths.Path], *, size: Tuple[int, int]
+) -> Any:
+  """Decodes and resizes depth images, as Octo and OpenVLA do.
+
+  They are resized bilinearly, with antialiasing.
+
+  Args:
+    nest: a step, a `Trajectory`, or another nest.
+    fields: the paths of the depth images. A field holds either PNG images,
+      strings `[...]`, of which the first channel counts, divided by the
+      greatest number of 16 bits (of 8 bits, where they have no more); or
+      float32, `[..., height, width]` or `[..., height, width, 1]`. An empty
+      string becomes an image of zeros.
+    size: the height and width of the images that come out.
+
+  Returns:
+    `nest` with the images, float32 `[..., *size]`, and `[..., *size, 1]` where
+    they had a last dimension of 1.
+
+  Raises:
+    ValueError: if there is no such field, if it does not hold depth images, or
+      if `fields` is a single string.
+    InvalidArgumentError: while iterating, if a string is not an image.
+  """
+  paths.check_list('fields', fields)
+
+  def prepare(name, leaf):
+    if leaf.dtype == tf.string:
+      return _decode(leaf, size, 0, tf.float32, BILINEAR)
+    if leaf.dtype != tf.float32 or not leaf.shape.rank or leaf.shape.rank < 2:
+      raise ValueError(
+          f'{name} must be encoded images or float32 [..., height, width], but'
+          f' is {leaf.dtype.name} {leaf.shape}.'
+      )
+    if leaf.shape[-1] == 1:
+      return resize_images(leaf, size)
+    return resize_images(leaf[..., tf.newaxis], size)[..., 0]
+
+  for path in fields:
+    nest = paths.map_leaves(prepare, nest, path)
+  return nest
 
 
 def images_to_float(images: tf.Tensor) -> tf.Tensor:
@@ -148,25 +210,31 @@ def images_to_float(images: tf.Tensor) -> tf.Tensor:
   return tf.cast(images, tf.float32) / images.dtype.max
 
 
-def _decode(encoded, size, channels, dtype):
-  """Decodes strings `[...]` to images `[..., *size, channels]`."""
+def _decode(encoded, size, channels, dtype, method):
+  """Decodes strings `[...]` to images `[..., *size, channels]`.
+
+  With 0 channels, the first channel comes out, `[..., *size]`.
+  """
+  shape = [*size, channels] if channels else [*size]
 
   def decode(string):
     image = tf.io.decode_image(string, channels, dtype, expand_animations=False)
-    return resize_images(tf.ensure_shape(image, [None, None, channels]), size)
-
-  def black():
-    return tf.zeros([*size, channels], dtype)
+    if not channels:
+      image = tf.ensure_shape(image, [None, None, None])[..., :1]
+    image = tf.ensure_shape(image, [None, None, channels or 1])
+    return tf.reshape(resize_images(image, size, method), shape)
 
   images = tf.map_fn(
       lambda string: tf.ensure_shape(
-          tf.cond(string == '', black, lambda: decode(string)),
-          [*size, channels],
+          tf.cond(
+              string == '',
+              lambda: tf.zeros(shape, dtype),
+              lambda: decode(string),
+          ),
+          shape,
       ),
       tf.reshape(encoded, [-1]),
-      fn_output_signature=tf.TensorSpec([*size, channels], dtype),
+      fn_output_signature=tf.TensorSpec(shape, dtype),
   )
-  images = tf.reshape(
-      images, tf.concat([tf.shape(encoded), [*size, channels]], 0)
-  )
-  return tf.ensure_shape(images, encoded.shape.concatenate([*size, channels]))
+  images = tf.reshape(images, tf.concat([tf.shape(encoded), shape], 0))
+  return tf.ensure_shape(images, encoded.shape.concatenate(shape))

@@ -33,8 +33,10 @@ class LoadMixtureTest(parameterized.TestCase):
     self.assertLen(mixture.weights, num_data_sets)
     self.assertAlmostEqual(sum(mixture.weights.values()), sum_of_weights)
     self.assertEqual(mixture.weights['taco_play'], 2.0)
-    fit, select = mixture.transforms
+    fit, mark, select = mixture.transforms
     self.assertIsInstance(fit, transforms.FitImages)
+    self.assertEqual(fit.method, 'lanczos3')
+    self.assertIsInstance(mark, transforms.MarkActions)
     self.assertEqual(fit.sizes['observation/image'], size)
     self.assertIn('action', select.fields)
 

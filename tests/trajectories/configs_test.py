@@ -221,6 +221,22 @@ _NO_DISCOUNT = (
     'robomimic',
     *open_x_cases.NO_DISCOUNT,
 )
+# The reward of the last step is that of the transition into it.
+_LAST_REWARD = (
+    'austin_buds_dataset_converted_externally_to_rlds',
+    'austin_sailor_dataset_converted_externally_to_rlds',
+    'austin_sirius_dataset_converted_externally_to_rlds',
+    'berkeley_fanuc_manipulation',
+    'berkeley_gnm_recon',
+    'cmu_stretch',
+    'dlr_edan_shared_control_converted_externally_to_rlds',
+    'iamlab_cmu_pickup_insert_converted_externally_to_rlds',
+    'libero',
+    'nyu_franka_play_dataset_converted_externally_to_rlds',
+    'stanford_hydra_dataset_converted_externally_to_rlds',
+    'ucsd_kitchen_dataset_converted_externally_to_rlds',
+    'utaustin_mutex',
+)
 # Its ends are not marked rightly, so none of them is taken for terminal.
 _NEVER_TERMINAL = ('calvin',)
 
@@ -235,6 +251,14 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
     )
     for config in _UNKNOWN_FEATURES:
       self.assertEmpty(known_features.known_features(config))
+
+  def test_whose_last_action_counts(self):
+    acting = [
+        name
+        for name in named_mappings.config_names()
+        if named_mappings.load_mapping(name).last_action
+    ]
+    self.assertCountEqual(acting, [*_LAST_REWARD, 'bridge'])
 
   @parameterized.named_parameters(
       (name.replace('/', '_'), name, *case) for name, case in _CASES.items()
@@ -299,6 +323,9 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
     reward, discount = np.zeros(length), np.ones(length)
     if config not in _NO_REWARD:
       reward = np.reshape(steps['reward'], [length])
+    if config in _LAST_REWARD:
+      reward = np.float32(reward)
+      reward = np.append(reward[:-2], [reward[-2] + reward[-1], 0])
     if config not in _NO_DISCOUNT:
       discount = np.reshape(steps['discount'], [length]).copy()
     if steps['is_terminal'][-1] and config not in _NEVER_TERMINAL:

@@ -1,5 +1,7 @@
 """Tests of decoding, resizing and converting images late."""
 
+import zlib
+
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
@@ -20,8 +22,16 @@ def _encode(array):
   return encoded.reshape(array.shape[:-3])
 
 
-def _resize(image, height, width):
-  """Bilinear with antialias, pixel by pixel: a tent as wide as the scale."""
+def _tent(x):
+  return max(0, 1 - abs(x))
+
+
+def _lanczos(x):
+  return np.sinc(x) * np.sinc(x / 3) if abs(x) < 3 else 0
+
+
+def _resize(image, height, width, kernel=_tent):
+  """With antialias, pixel by pixel: the kernel is as wide as the scale."""
 
   def weights(old, new):
     scale = old / new
@@ -30,7 +40,7 @@ def _resize(image, height, width):
     for row in range(new):
       center = (row + 0.5) * scale - 0.5
       for column in range(old):
-        matrix[row, column] = max(0, 1 - abs(column - center) / width)
+        matrix[row, column] = kernel((column - center) / width)
       matrix[row] /= matrix[row].sum()
     return matrix
 
@@ -150,6 +160,64 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
               rtol=0,
               atol=1e-3 if dtype == np.float32 else 0.51,
           )
+
+  def test_lanczos_against_a_loop(self):
+    image = _random_images(9, 6, 3)
+    for size in ((4, 3), (12, 5)):
+      found = images.resize_images(tf.constant(image), size, 'lanczos3')
+      expected = _resize(image, *size, kernel=_lanczos)
+      self.assertAllClose(found, expected.clip(0, 255), rtol=0, atol=0.51)
+
+  def test_lanczos_as_dlimp(self):
+    # dlimp 0.0.1 (ad72ce3a), `resize_image` of this image, with TensorFlow
+    # 2.15.1: a pixel, and the checksum of all of them.
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (37, 53, 3), np.uint8)
+    encoded = tf.io.encode_png(image)
+    for size, pixel, checksum in (
+        ((16, 24), [145, 132, 114], 2951452339),
+        ((37, 53), [80, 22, 135], 3165400818),
+        ((64, 64), [64, 238, 131], 2775762543),
+    ):
+      found = images.resize_images(tf.constant(image), size, 'lanczos3').numpy()
+      self.assertAllEqual(found[5, 7], pixel)
+      self.assertEqual(zlib.crc32(found.tobytes()), checksum)
+      decoded = images.decode_images(
+          {'x': encoded}, ['x'], size=size, method='lanczos3'
+      )
+      self.assertAllEqual(decoded['x'], found)
+      fitted = images.FitImages({'x': size}, method='lanczos3')
+      self.assertAllEqual(fitted.transform({'x': encoded})['x'], found)
+
+  def test_a_method_that_there_is_not(self):
+    with self.assertRaisesRegex(ValueError, 'method must be one of'):
+      images.resize_images(tf.zeros([4, 4, 3]), (2, 2), 'bicubic')
+
+  def test_depth_as_octo(self):
+    # As Octo's `decode_and_resize` (241fb351) does, by dlimp 0.0.1.
+    rng = np.random.default_rng(1)
+    depth = rng.random((37, 53)).astype(np.float32) * 3
+    png = tf.io.encode_png((depth * 1000).astype(np.uint16)[..., None])
+    nest = {'float': np.stack([depth] * 2), 'png': tf.stack([png, '', png])}
+    for decode in images.decode_depth, tf.function(images.decode_depth):
+      found = decode(nest, ['float', 'png'], size=(16, 24))
+      self.assertEqual(found['float'].shape, [2, 16, 24])
+      for one in found['float'].numpy():
+        self.assertEqual(zlib.crc32(one.tobytes()), 3197795067)
+        self.assertAllClose(one[5, 7], 0.8258003)
+      self.assertEqual(found['png'].shape, [3, 16, 24])
+      for one in found['png'].numpy()[::2]:
+        self.assertEqual(zlib.crc32(one.tobytes()), 1220698227)
+        self.assertAllClose(one[5, 7], 0.012591163)
+      self.assertAllEqual(found['png'][1], np.zeros([16, 24]))
+    last = images.decode_depth({'d': depth[..., None]}, ['d'], size=(16, 24))
+    self.assertAllEqual(last['d'][..., 0], found['float'][0])
+    with self.assertRaisesRegex(
+        ValueError, 'd must be encoded images or float'
+    ):
+      images.decode_depth(
+          {'d': tf.zeros([4, 4], tf.uint16)}, ['d'], size=(2, 2)
+      )
 
   def test_unknown_size(self):
     dataset = tf.data.Dataset.from_tensors(_random_images(5, 4, 3)).map(
