@@ -11,6 +11,8 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.random_access import resizing
 from rlds2reverb.random_access import row_layout
 
+_MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
+_DTYPES = ('uint8', 'uint16')
 _METHODS = ('lanczos3', 'bilinear')
 
 
@@ -27,44 +29,72 @@ class ImageFormat:
     size: the height and width. Images of another size are resized.
     channels: the number of channels, 1 or 3, or 4 of a PNG.
     method: how they are resized: `'lanczos3'`, as Octo and OpenVLA do, or
-      `'bilinear'`; both with antialiasing, as `tf.image.resize`, to one of 255
-      levels.
+      `'bilinear'`; both with antialiasing, as `tf.image.resize` does, and
+      rounded. A number may be one less or more than TensorFlow's where it lies
+      in the middle between two.
+    dtype: `'uint8'`; or `'uint16'`, for PNGs of depth, of one channel.
   """
 
   size: Tuple[int, int]
   channels: int = 3
   method: str = 'lanczos3'
+  dtype: str = 'uint8'
 
   def __post_init__(self):
     for length in self.size:
       checks.check_positive('The height and the width of images', length)
     checks.check_choice('channels', self.channels, _MODES)
     checks.check_choice('method', self.method, _METHODS)
+    checks.check_choice('dtype', self.dtype, _DTYPES)
+    if self.dtype == 'uint16' and self.channels != 1:
+      raise ValueError('Images of uint16 must have one channel: channels=1.')
 
-
-_MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
+  @property
+  def shape(self) -> Tuple[int, int, int]:
+    """The shape of an image."""
+    return *self.size, self.channels
 
 
 def decode(encoded: bytes, image_format: ImageFormat) -> np.ndarray:
-  """Returns an image, uint8 `[height, width, channels]`.
+  """Returns an image, `[height, width, channels]`.
 
   Raises:
     ValueError: if it is no image.
   """
   if not encoded:
-    return np.zeros([*image_format.size, image_format.channels], np.uint8)
+    return np.zeros(image_format.shape, image_format.dtype)
   try:
     with Image.open(io.BytesIO(encoded)) as image:
-      mode = _MODES[image_format.channels]
-      decoded = np.asarray(image if image.mode == mode else image.convert(mode))
+      decoded = _pixels(image, image_format)
   except OSError as e:
     raise ValueError(f'An image cannot be decoded: {e}.') from e
   decoded = decoded.reshape([*decoded.shape[:2], image_format.channels])
   return resizing.resize(decoded, image_format.size, image_format.method)
 
 
+def _pixels(image: Image.Image, image_format: ImageFormat) -> np.ndarray:
+  """Returns what an image has, `[height, width]` or with channels."""
+  is_deep = image.mode.startswith('I')
+  if image_format.dtype == 'uint16':
+    if not is_deep:
+      raise ValueError(
+          f'An image has pixels of the mode {image.mode}, and not of 16 bits.'
+          ' Leave the dtype of its ImageFormat out.'
+      )
+    return np.asarray(image).astype(np.uint16)
+  if is_deep:
+    # TensorFlow takes the high byte.
+    deep = np.asarray(image).astype(np.uint16) >> 8
+    return np.repeat(
+        deep[..., np.newaxis].astype(np.uint8), image_format.channels, -1
+    )
+  mode = _MODES[image_format.channels]
+  image.draft(mode, None)  # A JPEG has its brightness as it is.
+  return np.asarray(image if image.mode == mode else image.convert(mode))
+
+
 def decode_all(
-    index: Any, cells: np.ndarray, image_format: ImageFormat
+    index: Any, cells: np.ndarray, image_format: ImageFormat, name: str
 ) -> np.ndarray:
   """Returns the images of cells, each decoded once.
 
@@ -72,18 +102,20 @@ def decode_all(
     index: the `Index` that has them.
     cells: their cells, of any shape.
     image_format: what becomes of them.
+    name: the path of the field, for errors.
 
   Returns:
-    uint8 `[..., height, width, channels]`.
+    `[..., height, width, channels]`.
   """
-  images = np.empty(
-      [cells.size, *image_format.size, image_format.channels], np.uint8
-  )
+  images = np.empty([cells.size, *image_format.shape], image_format.dtype)
   known: Dict[Any, int] = {}
   for place, cell in enumerate(cells.ravel().tolist()):
     before = known.setdefault(cell, place)
     if before == place:
-      images[place] = decode(index.string(cell), image_format)
+      try:
+        images[place] = decode(index.string(cell), image_format)
+      except ValueError as e:
+        raise ValueError(f'{name}: {e} It is {index.place_of(cell)}.') from e
     else:
       images[place] = images[before]
   return images.reshape([*cells.shape, *images.shape[1:]])

@@ -119,6 +119,14 @@ class Index:
       return self._strings[offset : offset + length].tobytes()
     return self._files.read(cell)
 
+  def place_of(self, cell: Any) -> str:
+    """Returns where a string is, for errors."""
+    file, length, offset, _ = cell
+    path = os.path.join(self.folder, STRINGS)
+    if file != references.OWN_FILE:
+      path = os.path.join(self.data_dir, self._files.facts[file].name)
+    return f'at byte {offset} of {path}, {length} bytes'
+
   def _read_marker(self) -> Dict[str, Any]:
     path = os.path.join(self.folder, MARKER)
     try:

@@ -1,5 +1,6 @@
 """Items of an index: windows of its episodes, each found by its number."""
 
+import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -10,6 +11,7 @@ from rlds2reverb.random_access import chunks as chunks_lib
 from rlds2reverb.random_access import images as images_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import references
+from rlds2reverb.random_access import row_layout
 
 # The names of `rlds` and of `windows.stacking`, whose modules use TensorFlow.
 _OBSERVATION, _ACTION = 'observation', 'action'
@@ -22,6 +24,29 @@ _BOUNDARY = {'step_type': 2, 'next_step_type': 0}
 _COUNTED_EPISODES = _COUNTED_ROWS = 1 << 16
 
 Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+  """What a leaf of an item is.
+
+  Attributes:
+    dtype: the name of its dtype, `'string'` for strings.
+    shape: its shape.
+  """
+
+  dtype: str
+  shape: Tuple[Any, ...]
+
+  @property
+  def numpy_dtype(self) -> np.dtype:
+    """The dtype of its array, which is `object` for strings."""
+    if self.dtype == 'string':
+      return np.dtype(object)
+    return row_layout.numpy_dtype(self.dtype)
+
+  def __str__(self):
+    return f'{self.dtype} {self.shape}'
 
 
 class Items:
@@ -80,6 +105,7 @@ class Items:
       if windows.crosses_episodes:
         lengths = np.array([lengths.sum()], np.int64)
     self._lengths = lengths
+    self._spec: Any = None
     # How many steps have an action.
     self._acting = self._count_acting() if self._chunks else lengths
     self._first_row = np.cumsum(lengths) - lengths
@@ -89,14 +115,25 @@ class Items:
     return int(self._first_item[-1])
 
   def __getitem__(self, item: int) -> Any:
-    [item] = self._numbers([item])
-    return tree.map_structure(lambda leaf: leaf[0], self.batch([item]))
+    return unstack(self.batch([item]), 1)[0]
 
   def __getitems__(self, items: Sequence[int]) -> List[Any]:
-    batch = self.batch(items)
+    return unstack(self.batch(items), len(items))
+
+  @property
+  def spec(self) -> Any:
+    """The nest of one item, with `Spec` leaves."""
+    if self._spec is None:
+      self._spec = self._find_spec()
+    return self._spec
+
+  def identity(self) -> Any:
+    """Returns what tells these items from others, for `fingerprint`."""
     return [
-        tree.map_structure(lambda leaf, place=place: leaf[place], batch)
-        for place in range(len(items))
+        self.index.fingerprint,
+        self.windows,
+        sorted(self._images.items()),
+        self._with_mask,
     ]
 
   def episode_and_start(self, items: Any) -> Tuple[np.ndarray, np.ndarray]:
@@ -108,7 +145,7 @@ class Items:
     Returns:
       Both int64 `[B]`. Of `Chunks`, the start is the step itself.
     """
-    items = self._numbers(items)
+    items = check_numbers(items, len(self))
     episode = np.searchsorted(self._first_item, items, 'right') - 1
     start = items - self._first_item[episode]
     if self._windows:
@@ -133,16 +170,6 @@ class Items:
     if self._chunks:
       return self._make_chunks(first, start, self._acting[episode])
     return self._make_windows(first, start, length)
-
-  def _numbers(self, items) -> np.ndarray:
-    items = np.asarray(items, np.int64)
-    count = len(self)
-    wrong = (items < -count) | (items >= count)
-    if wrong.any():
-      raise IndexError(
-          f'There is no item {items[wrong][0]}: there are {count}.'
-      )
-    return np.where(items < 0, items + count, items)
 
   def _counts(self) -> np.ndarray:
     """Returns how many items each episode has."""
@@ -227,14 +254,65 @@ class Items:
     nest[_ACTION_MASK] = chunks.action_mask(step, stop, goal)
     return nest
 
+  def _find_spec(self) -> Any:
+    specs = []
+    for number, column in enumerate(self.index.layout.columns):
+      spec = Spec(column.dtype, tuple(column.shape))
+      if number in self._images:
+        image_format = self._images[number]
+        shape = *spec.shape, *image_format.shape
+        spec = Spec(image_format.dtype, shape)
+      lead: Tuple[int, ...] = ()
+      if self._windows:
+        lead = (self._windows.length,)
+      elif column.keys[0] in (_OBSERVATION, _ACTION):
+        lead = (self._chunks.num_frames,)
+        if column.keys[0] == _ACTION:
+          lead = (*lead, self._chunks.num_actions)
+      specs.append(Spec(spec.dtype, (*lead, *spec.shape)))
+    nest = self.index.layout.nest(specs)
+    if self._with_mask:
+      nest[_MASK] = Spec('bool', (self._windows.length,))
+    if self._chunks:
+      frames, actions = self._chunks.num_frames, self._chunks.num_actions
+      nest[_OBSERVATION_MASK] = Spec('bool', (frames,))
+      nest[_ACTION_MASK] = Spec('bool', (frames, actions))
+    return nest
+
   def _read(self, rows, columns) -> List[np.ndarray]:
     """Returns columns of rows, with strings and images."""
     leaves = self.index.read(rows, columns)
     for place, number in enumerate(columns):
       if number in self._images:
+        name = self.index.layout.columns[number].name
         leaves[place] = images_lib.decode_all(
-            self.index, leaves[place], self._images[number]
+            self.index, leaves[place], self._images[number], name
         )
       elif leaves[place].dtype == references.CELL:
         leaves[place] = self.index.strings(leaves[place])
     return leaves
+
+
+def unstack(batch: Any, count: int) -> List[Any]:
+  """Returns the items of a batch."""
+  return [
+      tree.map_structure(lambda leaf, place=place: leaf[place], batch)
+      for place in range(count)
+  ]
+
+
+def check_numbers(items: Any, count: int) -> np.ndarray:
+  """Returns the numbers of items, from 0 up, int64 `[B]`.
+
+  Args:
+    items: numbers from `-count` to `count - 1`.
+    count: how many items there are.
+
+  Raises:
+    IndexError: if there is no such item.
+  """
+  items = np.asarray(items, np.int64)
+  wrong = (items < -count) | (items >= count)
+  if wrong.any():
+    raise IndexError(f'There is no item {items[wrong][0]}: there are {count}.')
+  return np.where(items < 0, items + count, items)

@@ -19,16 +19,16 @@ def resize(image: np.ndarray, size: Tuple[int, int], method: str) -> np.ndarray:
   """Returns an image of another size.
 
   It is that of `tf.image.resize(image, size, method, antialias=True)`, rounded
-  and clipped to uint8. As sums are added up in another order, a number may be
-  rounded to its neighbour.
+  and clipped to the dtype. As sums are added up in another order, a number may
+  be rounded to its neighbour.
 
   Args:
-    image: uint8 `[H, W, C]`.
+    image: uint8 or uint16 `[H, W, C]`.
     size: the height and width that come out.
     method: `'lanczos3'` or `'bilinear'`.
 
   Returns:
-    uint8 `[*size, C]`.
+    `[*size, C]`, of the dtype of the image.
   """
   height, width, channels = image.shape
   if (height, width) == tuple(size):
@@ -42,8 +42,8 @@ def resize(image: np.ndarray, size: Tuple[int, int], method: str) -> np.ndarray:
   for begin, end, first, last, weights in blocks:
     resized[:, begin:end] = rows[:, first:last] @ weights.T
   np.rint(resized, resized)
-  np.clip(resized, 0, 255, resized)
-  return resized.astype(np.uint8).reshape([*size, channels])
+  np.clip(resized, 0, np.iinfo(image.dtype).max, resized)
+  return resized.astype(image.dtype).reshape([*size, channels])
 
 
 @functools.lru_cache(maxsize=256)

@@ -45,11 +45,7 @@ class Column(NamedTuple):
     """The dtype of the values that are stored."""
     if self.is_string:
       return references.CELL
-    if self.dtype == 'bfloat16':
-      import ml_dtypes  # pylint: disable=g-import-not-at-top
-
-      return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(self.dtype)
+    return numpy_dtype(self.dtype)
 
 
 class RowLayout:
@@ -99,6 +95,15 @@ class RowLayout:
   def from_json(cls, value: Any) -> 'RowLayout':
     columns = [Column(**column) for column in value['columns']]
     return cls(_from_json(value['structure']), columns)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+  """Returns a dtype by its name."""
+  if name == 'bfloat16':
+    import ml_dtypes  # pylint: disable=g-import-not-at-top
+
+    return np.dtype(ml_dtypes.bfloat16)
+  return np.dtype(name)
 
 
 def large_name(number: int) -> str:

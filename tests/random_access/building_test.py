@@ -102,6 +102,19 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
           self, np.stack([mask for _, mask in expected]), whole['mask']
       )
 
+  def test_batches_of_frames_are_trajectories(self):
+    items = random_access.Items(
+        random_access.Index(self.frames_folder), episodes_lib.Windows(2)
+    )
+    batches = random_access.Batches(items, 3, seed=2)
+    dataset = batches.as_dataset()
+    expected = rlds2reverb.convert_rlds_to_sequences(
+        self.load(), episodes_lib.Windows(2)
+    ).batch(3, drop_remainder=True)
+    self.assertEqual(dataset.element_spec, expected.element_spec)
+    frames = next(iter(dataset))
+    self.assertAllEqual(frames.reward, batches[0]['reward'])
+
   def test_prepared_episodes_are_indexed(self):
     mapping = rlds2reverb.fields.StepMapping(
         observation={

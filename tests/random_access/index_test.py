@@ -178,6 +178,17 @@ class IndexTest(parameterized.TestCase):
     with self.assertRaisesRegex(FileNotFoundError, 'holds no index'):
       self.open()
 
+  def test_an_image_that_cannot_be_decoded_is_named(self):
+    index = random_access.Index(self.index_dir, self.data_dir)
+    items = random_access.Items(
+        index, random_access.Chunks(), images={'words': (2, 2)}
+    )
+    with self.assertRaisesRegex(
+        ValueError,
+        'words: An image cannot be decoded.*byte .* of .*strings.bin',
+    ):
+      items.batch(range(17))
+
   def test_wrong_items_and_fields_are_refused(self):
     items = self.open()
     for wrong in (17, -18):

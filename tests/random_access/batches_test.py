@@ -1,0 +1,258 @@
+import collections
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+import tree
+
+from rlds2reverb import random_access
+from rlds2reverb.episodes import windows as windows_lib
+
+_LENGTHS = {'a': [4, 1, 7], 'b': [2, 30], 'c': [5]}
+
+# Takes batches, one a line, until it is killed.
+_LOOP = """
+import pickle, sys, time
+sys.modules['tensorflow'] = None
+with open(sys.argv[1], 'rb') as f:
+  batches = pickle.load(f)
+for batch in batches.iterate(start=int(sys.argv[2])):
+  print(*batch['id'][:, 0], flush=True)
+  time.sleep(0.02)
+"""
+
+
+def _steps(name, first, length):
+  place = np.arange(first, first + length)
+  steps = {
+      'id': place,
+      'name': np.array([name.encode()] * length),
+      'is_first': place == first,
+  }
+  if name == 'b':
+    steps['extra'] = np.ones([length, 2], np.float32)
+  return steps
+
+
+class BatchesTest(parameterized.TestCase, tf.test.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.items = {}
+    cls.names = []
+    for name, lengths in _LENGTHS.items():
+      episodes = []
+      for length in lengths:
+        episodes.append(_steps(name, len(cls.names), length))
+        cls.names += [name] * length
+      dataset = tf.data.Dataset.from_generator(
+          lambda episodes=episodes: ({'steps': steps} for steps in episodes),
+          output_signature={
+              'steps': tree.map_structure(
+                  lambda leaf: tf.TensorSpec(
+                      [None, *leaf.shape[1:]],
+                      tf.as_dtype(leaf.dtype).name
+                      if leaf.dtype.kind != 'S'
+                      else tf.string,
+                  ),
+                  episodes[0],
+              )
+          },
+      )
+      index = random_access.build_index(
+          dataset, os.path.join(folder.name, name)
+      )
+      cls.items[name] = random_access.Items(index, windows_lib.Windows(1))
+    cls.count = len(cls.names)
+
+  def batches(self, *args, **kwargs):
+    return random_access.Batches(self.items, *args, **kwargs)
+
+  def ids(self, batch):
+    return batch['id'][:, 0].tolist()
+
+  @parameterized.product(count=(1, 2, 3), drop_last=(True, False))
+  def test_an_epoch_has_every_item_once(self, count, drop_last):
+    size = 6
+    parts = [
+        self.batches(
+            size,
+            sampler='without_replacement',
+            drop_last=drop_last,
+            process=(index, count),
+        )
+        for index in range(count)
+    ]
+    per_epoch = parts[0].batches_per_epoch
+    orders = []
+    for epoch in range(2):
+      seen = []
+      for number in range(epoch * per_epoch, (epoch + 1) * per_epoch):
+        for part in parts:
+          seen += self.ids(part[number])
+      self.assertLen(seen, self.count - (self.count % size) * drop_last)
+      self.assertLen(set(seen), len(seen))
+      orders.append(seen)
+    self.assertNotEqual(*orders)
+
+  @parameterized.parameters('uniform', 'without_replacement')
+  def test_another_number_of_processes_goes_on_with_the_same_batches(
+      self, sampler
+  ):
+    whole = self.batches(6, sampler=sampler, seed=3)
+    for count in (2, 3):
+      for number in (0, 5, 20):
+        parts = [
+            self.batches(6, sampler=sampler, seed=3, process=(index, count))
+            for index in range(count)
+        ]
+        found = sum([self.ids(part[number]) for part in parts], [])
+        self.assertCountEqual(found, self.ids(whole[number]))
+
+  @parameterized.parameters(
+      (None,),
+      ({'a': 1.0, 'b': 2.0, 'c': 1.0},),
+      ({'a': 0.0, 'b': 1.0, 'c': 3.0},),
+  )
+  def test_every_item_comes_as_often_as_the_weights_say(self, weights):
+    batches = self.batches(512, weights=weights and dict(weights))
+    drawn = np.concatenate([batches.draw(number) for number in range(100)])
+    counts = np.bincount(drawn, minlength=self.count)
+    sizes = collections.Counter(self.names)
+    shares = weights or sizes
+    expected = np.array(
+        [shares[name] / sizes[name] for name in self.names], np.float64
+    )
+    expected *= len(drawn) / expected.sum()
+    likely = expected > 0
+    self.assertAllEqual(counts[~likely], np.zeros((~likely).sum()))
+    counts, expected = counts[likely], expected[likely]
+    # Wilson and Hilferty's approximation of chi-square, five deviations out.
+    free = len(counts) - 1
+    found = ((counts - expected) ** 2 / expected).sum() / free
+    spread = 2 / (9 * free)
+    self.assertLess(abs(found ** (1 / 3) - (1 - spread)) / spread**0.5, 5)
+    # Neighbours in time are not of one kind.
+    same = np.mean(drawn[1:] == drawn[:-1])
+    self.assertLess(abs(same - ((expected / expected.sum()) ** 2).sum()), 0.01)
+
+  def test_fields_of_a_mixture(self):
+    batch = self.batches(200)[0]
+    for row, number in enumerate(self.ids(batch)):
+      name = self.names[number]
+      self.assertEqual(batch['name'][row, 0], name.encode())
+      self.assertAllEqual(batch['extra'][row, 0], [float(name == 'b')] * 2)
+
+  def test_iterators_go_on_where_a_state_says(self):
+    expected = [self.ids(self.batches(4)[number]) for number in range(9)]
+    with self.batches(4).iterate(num_threads=3, num_ahead=5) as iterator:
+      for number in range(4):
+        self.assertEqual(self.ids(next(iterator)), expected[number])
+      state = iterator.state_dict()
+    with self.batches(4, num_batches=9).iterate(num_threads=1) as iterator:
+      next(iterator)
+      iterator.load_state_dict(state)
+      self.assertEqual(list(map(self.ids, iterator)), expected[4:])
+    for other in (
+        self.batches(4, seed=1),
+        self.batches(2),
+        self.batches(4, sampler='without_replacement'),
+        self.batches(4, weights={'a': 1, 'b': 1, 'c': 1}),
+    ):
+      with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
+        other.iterate().load_state_dict(state)
+
+  def test_a_killed_loop_goes_on_with_the_next_batch(self):
+    batches = self.batches(8, seed=5, sampler='without_replacement')
+    expected = [self.ids(batches[number]) for number in range(60)]
+    path = os.path.join(self.create_tempdir().full_path, 'batches')
+    with open(path, 'wb') as f:
+      pickle.dump(batches, f)
+    seen = []
+    for _ in range(3):
+      loop = subprocess.Popen(
+          [sys.executable, '-c', _LOOP, path, str(len(seen))],
+          stdout=subprocess.PIPE,
+          text=True,
+      )
+      for _ in range(4):
+        seen.append(list(map(int, loop.stdout.readline().split())))
+      loop.kill()
+      loop.stdout.close()
+      loop.wait()
+    self.assertEqual(seen, expected[:12])
+
+  def test_few_batches_are_read_in_advance(self):
+    read = []
+
+    def note(batch):
+      read.append(1)
+      return batch
+
+    with self.batches(4, transform=note).iterate(num_ahead=3) as iterator:
+      next(iterator)
+      next(iterator)
+      time.sleep(0.2)
+      self.assertLessEqual(len(read), 4)
+
+  def test_an_error_in_a_thread_is_raised(self):
+    def fail(batch):
+      raise OSError('it is damaged')
+
+    with self.batches(4, transform=fail).iterate() as iterator:
+      with self.assertRaisesRegex(OSError, 'it is damaged'):
+        next(iterator)
+
+  def test_as_dataset(self):
+    batches = self.batches(4, num_batches=12)
+    dataset = batches.as_dataset(start=2)
+    self.assertEqual(
+        dataset.element_spec['id'], tf.TensorSpec([4, 1], tf.int64)
+    )
+    found = list(dataset.as_numpy_iterator())
+    self.assertLen(found, 10)
+    for number, batch in enumerate(found):
+      for one, other in zip(
+          tree.flatten(batch), tree.flatten(batches[number + 2])
+      ):
+        self.assertAllEqual(one, other)
+    doubled = self.batches(
+        5,
+        num_batches=1,
+        transform=lambda batch: {'twice': batch['id'][:, 0] * 2},
+    )
+    self.assertEqual(
+        doubled.as_dataset().element_spec,
+        {'twice': tf.TensorSpec([5], tf.int64)},
+    )
+
+  def test_wrong_arguments(self):
+    for problem, kwargs in {
+        'multiple of count': dict(process=(0, 3)),
+        'process must be': dict(process=(2, 2)),
+        'must be one of': dict(sampler='random'),
+        'weights must be of': dict(weights={'a': 1}),
+        'not all 0': dict(weights={'a': 0, 'b': 0, 'c': 0}),
+        "for 'without_replacement'": dict(
+            weights={'a': 1, 'b': 1, 'c': 1}, sampler='without_replacement'
+        ),
+    }.items():
+      with self.assertRaisesRegex(ValueError, problem):
+        self.batches(4, **kwargs)
+    with self.assertRaisesRegex(ValueError, 'nothing would be left'):
+      self.batches(100, sampler='without_replacement')
+    with self.assertRaisesRegex(IndexError, 'no batch 3: there are 3'):
+      self.batches(4, num_batches=3)[3]  # pylint: disable=pointless-statement
+
+
+if __name__ == '__main__':
+  tf.test.main()
