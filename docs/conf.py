@@ -34,6 +34,8 @@ nb_execution_timeout = 600  # Seconds, of a cell.
 nb_execution_in_temp = True
 nb_execution_show_tb = True
 nb_merge_streams = True
+# Without running a tutorial, nobody says in which language its cells are.
+suppress_warnings = ['myst-nb.lexer']
 # What libraries have to say of themselves.
 nb_output_stderr = 'remove'
 
