@@ -112,6 +112,7 @@ def save_episodes(
           )
           + ' Replace them with overwrite=True. Or choose another directory.'
       )
+  default_name, version = writing.identity_of(directory)
   with whole.new_folder(
       directory,
       [versions.INFO_FILE, _MARKER],
@@ -120,7 +121,8 @@ def save_episodes(
     writing.write_episodes(
         rlds_data.prefetch(1).as_numpy_iterator(),
         folder,
-        name=name or os.path.basename(directory),
+        name=name or default_name,
+        version=version,
         description='Episodes saved by rlds2reverb.',
         features=features,
         split=split,
