@@ -18,6 +18,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
 
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import whole
+  from rlds2reverb.episodes import tf_errors
   from rlds2reverb.jobs import describe
   from rlds2reverb.jobs.descriptions import page
   from rlds2reverb.jobs.descriptions import summaries
@@ -81,24 +82,25 @@ def _describe():
   )
 
 
-def _check_writable(path):
-  """Raises an OSError if a file cannot be written, before data is read."""
-  if not files.is_url(path):
-    folder = os.path.dirname(path)
-    with files.writing_to(path):
+def _check_writable(folder):
+  """Makes a folder; raises an OSError if no file can be written into it."""
+  if not files.is_url(folder):
+    with files.writing_to(folder):
       os.makedirs(folder, exist_ok=True)
     if not os.access(folder, os.W_OK):
-      raise PermissionError(f'{path} cannot be written.')
+      raise PermissionError(f'{folder} cannot be written.')
 
 
 def main():
   if _HTML.value is not None:
-    _check_writable(files.user_path(_HTML.value))
+    _check_writable(os.path.dirname(files.user_path(_HTML.value)))
+  if _TENSORBOARD_DIR.value is not None:
+    _check_writable(files.user_path(_TENSORBOARD_DIR.value))
   try:
     description = _describe()
   except tf.errors.OpError as e:
     raise ValueError(
-        f'The data cannot be read: {e.message.splitlines()[0]}'
+        f'The data cannot be read: {tf_errors.message_of(e)}'
     ) from e
   if _HTML.value is not None:
     whole.write_text(files.user_path(_HTML.value), page.to_html(description))

@@ -20,6 +20,8 @@ from absl import app
 from absl import flags
 from etils import epy
 
+from rlds2reverb.jobs import flags as flags_lib
+
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import loading
@@ -90,9 +92,7 @@ def _validate(config):
   return f'fits {first}' + (f' and {len(others)} others' if others else '')
 
 
-def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
+def main():
   if _DATA.value is not None and _CONFIG.value is None:
     raise app.UsageError('--data needs --config: a config for that data.')
   names = named_mappings.config_names()
@@ -109,4 +109,4 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  app.run(main)
+  flags_lib.run(main)

@@ -171,11 +171,12 @@ def find_builder(
     data_dir = files.expand(data_dir)
   try:
     builder = tfds.builder(name, data_dir=data_dir)
-  except (tfds.core.registered.DatasetNotFoundError, ValueError) as e:
+  except (tfds.core.registered.DatasetNotFoundError, ValueError):
+    # What TFDS says takes 40 lines, and helps nobody.
     raise FileNotFoundError(
         f'{name} is neither a directory nor the name of a TFDS data set.'
         f'{other_formats.hint(directory)}'
-    ) from e
+    ) from None
   if not files.is_folder(os.fspath(builder.data_path)):
     raise FileNotFoundError(
         f'The TFDS data set {name} is not in {builder.data_dir}. Prepare it'

@@ -16,16 +16,19 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
 
 
 def check_positive(name: str, value: int) -> None:
-  """Raises a ValueError if `value` is not an integer above 0."""
+  """Raises a ValueError if `value` is not an integer above 0, of 64 bits."""
   is_integer = isinstance(value, numbers.Integral)
   if isinstance(value, bool) or not is_integer or value < 1:
     message = f'{name} must be a positive integer, but is {value!r}.'
     if not is_integer:
       message += ' It must be known when the pipeline is built.'
     raise ValueError(message)
+  if value >= 1 << 63:
+    raise ValueError(f'{name} must be below 2**63, but is {value}.')
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str], prefix: str = '') -> str:
   """Returns a sentence that suggests similar `names`, or an empty string."""
   near = difflib.get_close_matches(name, list(names))
+  near = [prefix + each for each in near]
   return f' Did you mean {" or ".join(near)}?' if near else ''

@@ -19,7 +19,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from typing import Callable, Iterator, List, Optional, Tuple, Type
+from typing import Callable, Iterator, List, NoReturn, Optional, Tuple, Type
 import warnings
 
 from absl import app
@@ -38,6 +38,13 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
 
 # The flags are those of the program that has them defined, in `--help` too.
 flags.disclaim_key_flags()
+
+# What a count or a length may be, so that sums of them fit into 64 bits.
+MAX_INTEGER = 2**31 - 1
+# The exit codes of a program, besides 0: something is wrong with the data, a
+# disk or a server; or with the command line, whatever the data is.
+_FAILED = 1
+_WRONG_USAGE = 2
 
 
 def define_source_flags() -> None:
@@ -81,10 +88,8 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
 
   Raises:
     UsageError: if a flag is missing, or its values are not as many as the data
-      sets.
-    OSError: as `sources.make_source` does.
-    SyntaxError: as `sources.make_source` does.
-    ValueError: as `sources.make_source` does.
+      sets; or if there is no such config, or a binding is not valid.
+    OSError: if a file system cannot be reached.
   """
   values = flags.FLAGS
   if not values.dataset:
@@ -95,13 +100,14 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
   for dataset, split, config in zip(values.dataset, splits, configs):
     if config is not None and config.endswith('.gin'):
       config = files.user_path(config)
-    source = sources_lib.make_source(
-        _user_data_set(dataset),
-        split,
-        data_dir=values.data_dir and files.user_path(values.data_dir),
-        config=config,
-        bindings=values.gin_binding,
-    )
+    with _wrong_usage():
+      source = sources_lib.make_source(
+          _user_data_set(dataset),
+          split,
+          data_dir=values.data_dir and files.user_path(values.data_dir),
+          config=config,
+          bindings=values.gin_binding,
+      )
     _take_flags(program, source)
     sources.append(source)
   return sources
@@ -118,10 +124,8 @@ def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
 
   Raises:
     UsageError: if there is no `--data_dir`, or a flag that a mixture takes the
-      place of.
-    OSError: as `mixtures.make_sources` does.
-    SyntaxError: as `mixtures.make_sources` does.
-    ValueError: as `mixtures.make_sources` does.
+      place of; if there is no such mixture, or a binding is not valid.
+    OSError: if a file system cannot be reached.
   """
   values = flags.FLAGS
   if values.dataset or values.config:
@@ -137,12 +141,13 @@ def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
     raise app.UsageError('--mixture takes one --split for all data sets.')
   if mixture.endswith('.gin'):
     mixture = files.user_path(mixture)
-  sources = mixtures.make_sources(
-      mixture,
-      files.user_path(values.data_dir),
-      (values.split or ['train'])[0],
-      bindings=values.gin_binding,
-  )
+  with _wrong_usage():
+    sources = mixtures.make_sources(
+        mixture,
+        files.user_path(values.data_dir),
+        (values.split or ['train'])[0],
+        bindings=values.gin_binding,
+    )
   for source in sources:
     _take_flags(program, source)
   return sources
@@ -174,17 +179,17 @@ def take_bound_flags(program: str) -> None:
     program: the name of the program, one of `programs.PROGRAMS`.
 
   Raises:
-    OSError: if there is no such config.
-    SyntaxError: if the bindings are not in gin's syntax.
-    ValueError: if the program has no flag of a name that is bound.
+    UsageError: if there is no such config, a binding is not valid, or the
+      program has no flag of a name that is bound.
   """
   values = flags.FLAGS
   texts = []
-  for config in values.config or []:
-    if config.endswith('.gin'):
-      config = files.user_path(config)
-    with files.open_text(named_mappings.find_config(config)) as f:
-      texts.append(f.read())
+  with _wrong_usage():
+    for config in values.config or []:
+      if config.endswith('.gin'):
+        config = files.user_path(config)
+      with files.open_text(named_mappings.find_config(config)) as f:
+        texts.append(f.read())
   bindings = '\n'.join([*texts, *values.gin_binding])
   _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
 
@@ -197,6 +202,9 @@ def run(
 ) -> None:
   """Runs a program; errors that its user can mend become one message.
 
+  The exit code is 2 if the command line or a config is wrong, whatever the data
+  is, and 1 after any other error.
+
   Args:
     main: the program, which returns its exit code, or None for 0.
     errors: returns the classes of such errors, besides OSError, SyntaxError,
@@ -206,19 +214,23 @@ def run(
   """
 
   def parse(argv):
-    with contextlib.suppress(flags.Error):
+    try:
       rest = flags.FLAGS(argv, known_only=True)
-      if takes_more():
-        return rest
-    flags.FLAGS.unparse_flags()
-    return app.parse_flags_with_usage(argv)
+      if not takes_more():
+        flags.FLAGS.unparse_flags()
+        rest = flags.FLAGS(argv)
+        if len(rest) > 1:
+          raise app.UsageError(f'Unknown arguments: {" ".join(rest[1:])}')
+      return rest
+    except (app.UsageError, flags.Error) as e:
+      _refuse(e)
 
   def call(argv):
-    if len(argv) > 1 and not takes_more():
-      raise app.UsageError(f'Unknown arguments: {" ".join(argv[1:])}')
     quiet_logs()
     try:
       sys.exit(main(*argv[1:]))
+    except (app.UsageError, flags.Error) as e:
+      _refuse(e)
     except (
         ModuleNotFoundError,
         OSError,
@@ -227,9 +239,30 @@ def run(
         *errors(),
     ) as e:
       logging.debug('The error was raised here:', exc_info=True)
-      sys.exit(str(e))
+      print(e, file=sys.stderr)
+      sys.exit(_FAILED)
 
   app.run(call, flags_parser=parse)
+
+
+@contextlib.contextmanager
+def _wrong_usage():
+  """Raises what is wrong with configs and bindings as errors of usage."""
+  try:
+    yield
+  except (FileNotFoundError, SyntaxError, ValueError) as e:
+    raise app.UsageError(str(e)) from e
+
+
+def _refuse(error: Exception) -> NoReturn:
+  """Ends a program that was called wrongly, with one line."""
+  message = ' '.join(str(error).split())
+  if isinstance(error, flags.UnrecognizedFlagError):
+    name = error.flagname
+    hint = checks.did_you_mean(name, flags.FLAGS, prefix='--')
+    message = f'There is no flag --{name}.{hint}'
+  print(f'{message} See --help.', file=sys.stderr)
+  sys.exit(_WRONG_USAGE)
 
 
 def quiet_logs() -> None:
@@ -311,18 +344,24 @@ def _one_each(name, datasets, values):
 def _take_flags(program: str, source: sources_lib.Source) -> None:
   """Gives flags the values that a source binds, unless the user gave some."""
   values = flags.FLAGS
-  bound = sources_lib.arguments_of(program, source)
+  with _wrong_usage():
+    bound = sources_lib.arguments_of(program, source)
   for name, value in bound.items():
     if name not in values:
-      raise ValueError(
+      raise app.UsageError(
           f'{program}.{name} is bound, but {program} has no flag'
           f' --{name}.{checks.did_you_mean(name, values)}'
       )
     flag = values[name]
     if not flag.present:
       # This checks the value as if it had been typed.
-      flag.parse(
-          [flag.parser.parse(str(each)) for each in value]
-          if isinstance(flag, flags.MultiFlag)
-          else str(value)
-      )
+      try:
+        flag.parse(
+            [flag.parser.parse(str(each)) for each in value]
+            if isinstance(flag, flags.MultiFlag)
+            else str(value)
+        )
+      except (flags.IllegalFlagValueError, TypeError, ValueError) as e:
+        raise app.UsageError(
+            f'{program}.{name} is bound to {value!r}: {e}.'
+        ) from e

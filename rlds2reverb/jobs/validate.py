@@ -14,6 +14,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import tf_errors
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import rules as rules_lib
@@ -203,11 +204,11 @@ class _Findings:
       except tf.errors.InvalidArgumentError as e:
         # Only this element is lost: the iterator goes on with the next one.
         episode += 1
-        found = _first_line(e)
+        found = tf_errors.message_of(e)
         self._add([Problem(split, episode, None, UNREADABLE, found)], 1)
         continue
       except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as e:
-        return _Unread(episode + 1, _first_line(e))
+        return _Unread(episode + 1, tf_errors.message_of(e))
       episode = episode + 1 if one.episode < 0 else int(one.episode)
       problems = list(_problems(split, episode, one, paths))
       self._add(problems, max(len(problems), int(one.num_faults)))
@@ -288,7 +289,3 @@ def _problems(split, episode, one: _Checked, paths) -> Iterator[Problem]:
     columns: Any = (leaf.numpy().tolist() for leaf in one.faults)
     for step, rule, found in zip(*columns):
       yield Problem(split, episode, step, rule.decode(), found.decode())
-
-
-def _first_line(error: tf.errors.OpError) -> str:
-  return error.message.splitlines()[0]

@@ -1,6 +1,7 @@
 """Which items a table gets from a stream of trajectories."""
 
 import dataclasses
+import math
 from typing import (
     Callable,
     Dict,
@@ -104,10 +105,10 @@ class TableItems:
           f'The items of table {self.table_name!r} have a sequence_length, and'
           ' max_sequence_length is for whole episodes.'
       )
-    if not callable(self.priority) and not self.priority >= 0:
+    if not callable(self.priority) and not 0 <= self.priority < math.inf:
       raise ValueError(
           f'The priority of the items of table {self.table_name!r} must be a'
-          f' number from 0 up, but is {self.priority}.'
+          f' finite number from 0 up, but is {self.priority}.'
       )
 
   @property

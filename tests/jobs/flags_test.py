@@ -114,10 +114,14 @@ class FlagsTest(absltest.TestCase):
 
   def test_bindings_of_no_flag_or_of_a_wrong_value(self):
     with flagsaver.flagsaver(gin_binding=['convert.num_worker = 5']):
-      with self.assertRaisesRegex(ValueError, r'Did you mean num_workers\?'):
+      with self.assertRaisesRegex(
+          app.UsageError, r'Did you mean num_workers\?'
+      ):
         flags_lib.sources_from_flags('convert')
     with flagsaver.flagsaver(gin_binding=["convert.num_workers = 'many'"]):
-      with self.assertRaisesRegex(flags.IllegalFlagValueError, 'many'):
+      with self.assertRaisesRegex(
+          app.UsageError, "convert.num_workers is bound to 'many'"
+      ):
         flags_lib.sources_from_flags('convert')
 
   def test_a_data_set_is_needed(self):

@@ -48,7 +48,8 @@ class MessagesTest(absltest.TestCase):
     for args, message in (
         (('--dataset=./dota',), 'Did you mean data?'),
         (('--checkpoint_dir=data',), 'is not a whole Reverb checkpoint'),
-        (('--html=/proc/no/page.html',), '/proc/no/page.html cannot be'),
+        (('--html=/proc/no/page.html',), '/proc/no cannot be written'),
+        (('--tensorboard_dir=/proc/no',), '/proc/no cannot be written'),
     ):
       result = programs.run('describe', *args, BUILD_WORKING_DIRECTORY=folder)
       self.assertEqual(result.returncode, 1, result.stdout)

@@ -87,12 +87,12 @@ class RecordEpisodesTest(absltest.TestCase):
     result = _run(
         '--gin_binding=record_episodes.num_episode = 2', '--directory=other'
     )
-    self.assertEqual(result.returncode, 1)
+    self.assertEqual(result.returncode, 2)
     self.assertIn('Did you mean num_episodes', result.stderr)
 
   def test_needs_a_directory(self):
     result = _run()
-    self.assertNotEqual(result.returncode, 0)
+    self.assertEqual(result.returncode, 2)
     self.assertIn('--directory', result.stderr + result.stdout)
 
 

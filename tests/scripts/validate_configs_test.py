@@ -77,7 +77,7 @@ class ValidateConfigsTest(absltest.TestCase):
 
   def test_data_needs_a_config(self):
     result = _run('--data=anything')
-    self.assertEqual(result.returncode, 1)
+    self.assertEqual(result.returncode, 2)
     self.assertIn('--data needs --config', result.stdout + result.stderr)
 
 

@@ -11,6 +11,7 @@ from typing import Iterable, Iterator
 import tensorflow as tf
 
 from rlds2reverb.datasets import whole
+from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import records as records_lib
 
@@ -61,7 +62,7 @@ class RecordFile:
       if not ignored:
         raise OSError(
             f'{self._path} could not be written, so nothing of the checkpoint'
-            f' is left: {error.message}'
+            f' is left: {tf_errors.message_of(error)}'
         ) from error
 
 

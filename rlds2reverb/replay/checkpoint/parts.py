@@ -23,6 +23,7 @@ import zlib
 import tensorflow as tf
 
 from rlds2reverb.datasets import whole
+from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay.checkpoint import batches as batches_lib
 from rlds2reverb.replay.checkpoint import part_keys
@@ -170,4 +171,6 @@ def _os_error(path: str):
   try:
     yield
   except tf.errors.OpError as error:
-    raise OSError(f'{path} could not be written: {error.message}') from error
+    raise OSError(
+        f'{path} could not be written: {tf_errors.message_of(error)}'
+    ) from error

@@ -32,6 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import messages
 
 TABLES = 'tables.tfrecord'
@@ -265,7 +266,8 @@ def read_parsed(
       return
     except tf.errors.OpError as error:
       raise CheckpointError(
-          f'{path} is damaged, and with it the checkpoint: {error.message}'
+          f'{path} is damaged, and with it the checkpoint:'
+          f' {tf_errors.message_of(error)}'
       ) from error
     yield batch
 

@@ -1,0 +1,18 @@
+"""What TensorFlow says, in the words that a user can do something with."""
+
+import re
+
+import tensorflow as tf
+
+# The names of nodes and operations, which are those of TensorFlow's own graph.
+_NODES = re.compile(
+    r'\{\{function_node [^}]*\}\} ?'
+    r'| ?\[\[\{\{node [^}]*\}\}.*?\]\]'
+    r'| ?\[Op:[^]]*\].*'
+)
+
+
+def message_of(error: tf.errors.OpError) -> str:
+  """Returns what an error of TensorFlow says, in a line, without nodes."""
+  line, *_ = _NODES.sub('', error.message).strip().splitlines() or ['']
+  return line

@@ -1,0 +1,94 @@
+"""Runs a program on many command lines, in one process.
+
+    python -m tests.scripts.in_process convert < commands.json > results.json
+
+The commands are a list of lists of arguments; the results a list of exit codes
+and of what was printed, as JSON. So TensorFlow is imported once.
+"""
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from typing import List, NamedTuple, Sequence
+from unittest import mock
+
+from absl import app
+from absl import flags
+from absl.testing import flagsaver
+
+from rlds2reverb.jobs import flags as flags_lib
+from tests.scripts import programs
+
+
+class Result(NamedTuple):
+  """What a program has done.
+
+  Attributes:
+    code: the exit code.
+    stdout: what it has printed.
+    stderr: what it has printed as an error.
+  """
+
+  code: int
+  stdout: str
+  stderr: str
+
+
+def run(
+    program: str, commands: Sequence[Sequence[str]], **variables: str
+) -> List[Result]:
+  """Runs a program with each list of arguments, in a process of its own."""
+  with tempfile.TemporaryFile('w+') as results:
+    subprocess.run(
+        [sys.executable, '-m', 'tests.scripts.in_process', program],
+        env=programs.environment(**variables),
+        input=json.dumps(commands),
+        stdout=results,
+        text=True,
+        check=True,
+    )
+    results.seek(0)
+    return [Result(*each) for each in json.load(results)]
+
+
+def _call(program, run_program, arguments) -> Result:
+  """Calls a program as `app.run` calls it the first time."""
+  app._register_and_parse_flags_with_usage.done = False
+  flags.FLAGS.unparse_flags()
+  stdout, stderr = io.StringIO(), io.StringIO()
+  with flagsaver.flagsaver(), mock.patch.object(
+      sys, 'argv', [program, *arguments]
+  ), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+    try:
+      run_program()
+      code = 0
+    except SystemExit as e:
+      code = e.code
+    except BaseException as e:  # pylint: disable=broad-exception-caught
+      code = f'{type(e).__name__}: {e}'
+  return Result(code or 0, stdout.getvalue(), stderr.getvalue())
+
+
+def main(program: str) -> None:
+  commands = json.load(sys.stdin)
+  # What a program prints without Python must not get into the results.
+  results = os.dup(1)
+  os.dup2(2, 1)
+  with mock.patch.object(flags_lib, 'run') as run_with:
+    runpy.run_module(f'scripts.{program}', run_name='__main__')
+  flags.FLAGS([program], known_only=True)
+  (call,) = run_with.call_args_list
+  done = [
+      _call(program, lambda: flags_lib.run(*call.args, **call.kwargs), each)
+      for each in commands
+  ]
+  os.write(results, json.dumps(done).encode())
+
+
+if __name__ == '__main__':
+  main(sys.argv[1])
