@@ -68,12 +68,14 @@ _SEQUENCE_LENGTH = flags.DEFINE_integer(
     2,
     'Frames of an item; 0 for whole episodes.',
     lower_bound=0,
+    upper_bound=flags_lib.MAX_INTEGER,
 )
 _STRIDE_LENGTH = flags.DEFINE_integer(
     'stride_length',
     1,
     'Frames between the starts of two items.',
     lower_bound=1,
+    upper_bound=flags_lib.MAX_INTEGER,
 )
 _END_OF_EPISODE = flags.DEFINE_enum(
     'end_of_episode',
@@ -133,12 +135,16 @@ _TASK_MB = flags.DEFINE_float(
     'About how many megabytes of files a task reads: what is lost, at most, of'
     ' each worker when the job is interrupted.',
     lower_bound=0.0,
+    upper_bound=1e9,
 )
 _JOB_DIR = flags.DEFINE_string(
     'job_dir',
     None,
     'Where the job is kept; by default beside the output, with .job after its'
     ' name, or for a server in ~/.cache/rlds2reverb/jobs.',
+)
+_ALLOW_EMPTY = flags.DEFINE_bool(
+    'allow_empty', False, 'Whether a table may end without an item.'
 )
 _DRY_RUN = flags.DEFINE_bool(
     'dry_run', False, 'Say what would be done, and stop.'
@@ -252,6 +258,7 @@ def main(*beam_options: str):
           num_workers=_NUM_WORKERS.value,
           dry_run=_DRY_RUN.value,
           max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
+          allow_empty=_ALLOW_EMPTY.value,
           runner=runner,
       )
   except KeyboardInterrupt:

@@ -18,6 +18,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   import tensorflow as tf
 
   from rlds2reverb.datasets import files
+  from rlds2reverb.episodes import tf_errors
   from rlds2reverb.jobs import serve
   from rlds2reverb.replay import items
   from rlds2reverb.replay.checkpoint import records
@@ -49,12 +50,14 @@ _SEQUENCE_LENGTH = flags.DEFINE_integer(
     2,
     'How many steps an item has; 0 for whole episodes.',
     lower_bound=0,
+    upper_bound=flags_lib.MAX_INTEGER,
 )
 _STRIDE_LENGTH = flags.DEFINE_integer(
     'stride_length',
     1,
     'How many steps after an item the next one starts.',
     lower_bound=1,
+    upper_bound=flags_lib.MAX_INTEGER,
 )
 _END_OF_EPISODE = flags.DEFINE_enum(
     'end_of_episode',
@@ -62,6 +65,9 @@ _END_OF_EPISODE = flags.DEFINE_enum(
     ['drop', 'pad', 'tile', 'cross'],
     'What becomes of steps at the end that do not fill an item; see'
     ' EndOfEpisode.',
+)
+_ALLOW_EMPTY = flags.DEFINE_bool(
+    'allow_empty', False, 'Whether a table may end without an item.'
 )
 
 
@@ -93,11 +99,15 @@ def _start():
   )
   try:
     return serve.serve_source(
-        sources[0], [table], port=_PORT.value, checkpoint_root=root
+        sources[0],
+        [table],
+        port=_PORT.value,
+        checkpoint_root=root,
+        allow_empty=_ALLOW_EMPTY.value,
     )
   except tf.errors.InvalidArgumentError as e:
     raise ValueError(
-        f'{e.message.splitlines()[0]} The program `validate` lists all that is'
+        f'{tf_errors.message_of(e)} The program `validate` lists all that is'
         ' wrong.'
     ) from e
 

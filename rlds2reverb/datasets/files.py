@@ -10,10 +10,12 @@ import io
 import os
 import re
 import shutil
-from typing import BinaryIO, Iterator, List, Union
+from typing import BinaryIO, Iterator, List, Tuple, Union
 
 from etils import epath
 import tensorflow as tf
+
+from rlds2reverb.episodes import tf_errors
 
 PathLike = Union[str, os.PathLike]
 
@@ -158,6 +160,23 @@ def size_of(path: str) -> int:
     return tf.io.gfile.stat(path).length
 
 
+def stamp_of(path: str) -> Tuple[int, int]:
+  """Returns the size of a file, and its time of modification in nanoseconds.
+
+  They tell whether a file was written anew, without reading it.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    OSError: if the file system cannot be reached.
+  """
+  if not is_url(path):
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns
+  with os_errors(path):
+    stat = tf.io.gfile.stat(path)
+  return stat.length, stat.mtime_nsec
+
+
 def make_folder(path: str) -> None:
   """Makes a folder, and its parents, if it is not there."""
   with os_errors(path):
@@ -189,9 +208,11 @@ def os_errors(path: str) -> Iterator[None]:
   try:
     yield
   except tf.errors.NotFoundError as e:
-    raise FileNotFoundError(f'{path} is not there: {e.message}') from e
+    raise FileNotFoundError(
+        f'{path} is not there: {tf_errors.message_of(e)}'
+    ) from e
   except tf.errors.OpError as e:
-    raise OSError(f'{path} cannot be reached: {e.message}') from e
+    raise OSError(f'{path} cannot be reached: {tf_errors.message_of(e)}') from e
 
 
 @contextlib.contextmanager

@@ -7,12 +7,15 @@ So the hash of a pipeline is made of what its nodes do and of where their inputs
 come from, without the names.
 """
 
+import contextlib
 import graphlib
 import hashlib
 import os
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import tensorflow as tf
+
+from rlds2reverb.datasets import files
 
 # Values of `external_state_policy`.
 _FAIL = 2
@@ -47,8 +50,8 @@ def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
   """Returns a hash of what a data set's elements are made from.
 
   The hash stays the same when the same pipeline is built again, in this process
-  or another, from the same files. The size and time of modification of local
-  files count. A pipeline with another constant, function, option or order of
+  or another, from the same files. The size and time of modification of files
+  count. A pipeline with another constant, function, option or order of
   maps has another hash.
 
   Args:
@@ -76,13 +79,14 @@ def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
   problem = _find_state(graph)
   if problem:
     return None, problem
-  files = []
+  stamps = []
   for name in sorted(_strings(graph)):
-    if os.sep.encode() in name and os.path.isfile(name):
-      stat = os.stat(name)
-      files.append((name, stat.st_size, stat.st_mtime_ns))
+    path = os.fsdecode(name)
+    if files.is_url(path) or os.sep in path and os.path.isfile(path):
+      with contextlib.suppress(OSError):
+        stamps.append((name, *files.stamp_of(path)))
   elements = _Hasher(graph.library).results(graph.node, {}, results)
-  return _digest(elements, repr(files).encode()).hex()[:16], ''
+  return _digest(elements, repr(stamps).encode()).hex()[:16], ''
 
 
 def constant_strings(dataset: tf.data.Dataset) -> Set[bytes]:

@@ -4,6 +4,7 @@ import os
 import tempfile
 
 from rlds2reverb.datasets import files
+from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
 from rlds2reverb.replay.checkpoint import joining
 from rlds2reverb.replay.checkpoint import merge
@@ -15,6 +16,8 @@ from rlds2reverb.replay.checkpoint import write
 # fewer items than there are nanoseconds between two of these.
 _FIRST_DATE = 1_500_000_000 * 10**9
 _DATES_PER_TASK = 1 << 40
+# What the record of an item takes on disk, compressed, beside the frames.
+_RECORD_BYTES = 40
 
 
 class CheckpointOutput(outputs.FolderOutput):
@@ -23,6 +26,17 @@ class CheckpointOutput(outputs.FolderOutput):
   kind = 'Reverb checkpoint'
   marker = records.DONE
   part_marker = parts.INFO
+
+  def space(self, folder, left, total):
+    # The parts stay until they are joined.
+    records = _RECORD_BYTES * sum(
+        estimates.fewest_items(self.plan, table)
+        for table in self.plan.table_items
+    )
+    return {
+        folder: left + records * left // max(total, 1),
+        self.plan.output.place: total + records,
+    }
 
   def is_finished(self, folder, receipts):
     """Returns whether there is a checkpoint that holds what receipts say."""

@@ -10,6 +10,7 @@ The folder of a job holds everything that is known of it:
 """
 
 import contextlib
+import errno
 import math
 import os
 import re
@@ -17,10 +18,11 @@ import shutil
 import signal
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
+from rlds2reverb.jobs import emptiness
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import preview
@@ -32,6 +34,7 @@ from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
 _LOCK = '.lock'
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 # How often a server may lose what it had confirmed, before the job gives up.
 _MAX_ROUNDS = 3
 
@@ -63,7 +66,7 @@ def convert(
     num_workers: int = 1,
     dry_run: bool = False,
     max_invalid_fraction: float = 1.0,
-    patience: float = 60.0,
+    allow_empty: bool = False,
     runner: Optional[running.Runner] = None,
     say: Callable[[str], None] = print,
 ) -> Dict[str, Any]:
@@ -85,9 +88,10 @@ def convert(
     dry_run: whether only to say what would be done.
     max_invalid_fraction: the job stops as soon as more than this fraction of
       all episodes is invalid, and lists those that it found.
-    patience: how many seconds a server may be gone.
-    runner: what does the tasks; by default processes on this machine, as many
-      as `num_workers`. Another one has workers and a patience of its own.
+    allow_empty: whether a table may end without an item, because no episode is
+      long enough, or none is valid. Samplers of such a table wait for ever.
+    runner: what does the tasks; by default a `LocalRunner` of `num_workers`
+      processes on this machine. Another one has workers of its own.
     say: takes what is there to say, a few lines at a time.
 
   Returns:
@@ -114,8 +118,11 @@ def convert(
   folder = files.expand(folder or job_folder(plan))
   _check_same_plan(plan, folder)
   if runner is None:
-    runner = running.LocalRunner(num_workers, patience)
-  job = _Job(plan, folder, runner, max_invalid_fraction, say)
+    runner = running.LocalRunner(num_workers)
+  limits = _Limits(
+      math.floor(max_invalid_fraction * plan.num_episodes), allow_empty
+  )
+  job = _Job(plan, folder, runner, limits, say)
   if dry_run:
     job.prepare()
     return {}
@@ -153,14 +160,26 @@ def interrupted_by_signals():
     signal.signal(signal.SIGTERM, handler)
 
 
+class _Limits(NamedTuple):
+  """What the result of a job may lack.
+
+  Attributes:
+    max_skipped: how many episodes may be invalid.
+    allow_empty: whether a table may have no items.
+  """
+
+  max_skipped: int
+  allow_empty: bool
+
+
 class _Job(running.Listener):
   """One start of a job."""
 
-  def __init__(self, plan, folder, runner, max_invalid_fraction, say):
+  def __init__(self, plan, folder, runner, limits, say):
     self._plan = plan
     self._folder = folder
     self._runner = runner
-    self._max_skipped = math.floor(max_invalid_fraction * plan.num_episodes)
+    self._limits = limits
     self._say = say
     self._output = output_kinds.of(plan)
     self._spec = None
@@ -198,6 +217,8 @@ class _Job(running.Listener):
     """Does the tasks that are left, and finishes the output."""
     start = time.monotonic()
     if self._output.is_finished(self._folder, self._receipts):
+      self._check_still_true()
+      self._check_not_empty()
       known = summary_lib.read(self._folder, self._plan.hash)
       self._output.clean(self._folder)
       if known:
@@ -208,6 +229,7 @@ class _Job(running.Listener):
     files.remove(os.path.join(self._folder, summary_lib.SUMMARY))
     for _ in range(_MAX_ROUNDS):
       self._forget_lost()
+      self._forget_changed()
       left = [
           number
           for number in range(len(self._plan.tasks))
@@ -221,8 +243,9 @@ class _Job(running.Listener):
           f'The output was lost {_MAX_ROUNDS} times while the job ran. Start it'
           ' again when the server is well.'
       )
+    self._check_not_empty()
     if not self._output.is_finished(self._folder, self._receipts):
-      self._runner.finish(self._plan, self._folder, self._spec, self._receipts)
+      self._finish()
     summary = self._sum_up(start)
     self._output.clean(self._folder)
     return summary
@@ -257,7 +280,7 @@ class _Job(running.Listener):
           self._folder,
           numbers,
           listener=self,
-          max_skipped=self._max_skipped,
+          max_skipped=self._limits.max_skipped,
       )
     finally:
       self._display.close()
@@ -276,13 +299,63 @@ class _Job(running.Listener):
 
   def _check_skipped(self) -> None:
     skipped = self._display.total.skipped
-    if skipped > self._max_skipped:
+    if skipped > self._limits.max_skipped:
       summary_lib.write_quarantine(self._folder, self._receipts)
       raise tasks_lib.InvalidEpisodesError(
-          f'{skipped} episodes are invalid, and {self._max_skipped} of'
+          f'{skipped} episodes are invalid, and {self._limits.max_skipped} of'
           f' {self._plan.num_episodes} may be. Those of the tasks that are done'
           f' are in {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
       )
+
+  def _check_still_true(self) -> None:
+    """Raises a JobError if the data has changed since the job was finished."""
+    changed = tasks_lib.changed(self._plan, self._receipts)
+    if changed:
+      raise JobError(
+          f'All of it is done, but the files of {len(changed)} of'
+          f' {len(self._plan.tasks)} tasks have changed since, so that'
+          f' {self._plan.output.place} does not hold what they hold now. Remove'
+          f' it and {self._folder} to convert them anew, or choose another'
+          ' output.'
+      )
+
+  def _check_not_empty(self) -> None:
+    """Raises a JobError if nothing would come of all tasks."""
+    plan = self._plan
+    if self._limits.allow_empty or plan.only is not None:
+      return  # What repaired episodes are added to has items.
+    totals = summary_lib.make(plan, self._receipts)
+    lengths = totals['statistics']['length']
+    # A transition lies between two steps.
+    longest = lengths['max'] + 1 if lengths['count'] else 0
+    try:
+      if plan.tables:
+        emptiness.check_items(plan.table_items, totals['items'], longest)
+      else:
+        emptiness.check_episodes(plan.output, totals['episodes'])
+    except ValueError as e:
+      summary_lib.write_quarantine(self._folder, self._receipts)
+      invalid = totals['skipped'] and (
+          f' {totals["skipped"]:,} episodes are invalid; they are listed in'
+          f' {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
+      )
+      raise JobError(f'{e}{invalid or ""}') from None
+
+  def _forget_changed(self) -> None:
+    """Discards what tasks have done whose files were written anew since."""
+    changed = tasks_lib.changed(self._plan, self._receipts)
+    if not changed:
+      return
+    # In this order, so that an interruption leaves no output of the old data
+    # without its receipt.
+    self._output.discard(self._folder, changed)
+    for number in changed:
+      receipts_lib.remove(self._folder, number)
+      del self._receipts[number]
+    self._say(
+        f'{len(changed)} tasks are done again: their files have changed since.'
+    )
+    self._forget_lost()
 
   def _forget_lost(self) -> None:
     """Removes the receipts of tasks whose output is gone, and says so."""
@@ -296,24 +369,56 @@ class _Job(running.Listener):
       self._say(f'{len(numbers)} tasks are done again: {reason}.')
 
   def _check_space(self) -> None:
-    """Raises an OSError if the disk is too full for the output."""
-    folder = self._folder
-    if self._plan.output.kind == plan_lib.SERVER or files.is_url(folder):
-      return
-    while not os.path.exists(folder):
-      folder = os.path.dirname(folder)
-    free = shutil.disk_usage(folder).free
-    size = sum(
-        data.num_bytes / data.num_episodes * task.num_episodes
-        for number, task in enumerate(self._plan.tasks)
+    """Raises an OSError if a disk is too full for the parts and the result."""
+    needed: Dict[int, int] = {}
+    paths = {}
+    for path, size in self._space().items():
+      if not files.is_url(path):
+        path = _existing(path)
+        disk = os.stat(path).st_dev
+        needed[disk] = needed.get(disk, 0) + size
+        paths[disk] = path
+    for disk, size in needed.items():
+      free = shutil.disk_usage(paths[disk]).free
+      if free < size:
+        raise OSError(
+            f'The disk of {paths[disk]} needs about {size / 1e6:,.1f} MB for'
+            ' the parts of this job and its result, but'
+            f' {free / 1e6:,.1f} MB are free there.'
+        )
+
+  def _space(self) -> Dict[str, int]:
+    """Returns about how many bytes are still to be written, by folder."""
+    plan = self._plan
+    sizes = [
+        plan.data_sets[task.source].num_bytes
+        / plan.data_sets[task.source].num_episodes
+        * task.num_episodes
+        for task in plan.tasks
+    ]
+    left = sum(
+        size
+        for number, size in enumerate(sizes)
         if number not in self._receipts
-        for data in [self._plan.data_sets[task.source]]
     )
-    if free < size:
-      raise OSError(
-          f'{self._plan.output.place} needs about {size / 1e6:,.0f} MB, but'
-          f' {free / 1e6:,.0f} MB are free on its disk.'
-      )
+    return self._output.space(self._folder, int(left), int(sum(sizes)))
+
+  def _finish(self) -> None:
+    """Makes the whole output of that of the tasks."""
+    try:
+      self._runner.finish(self._plan, self._folder, self._spec, self._receipts)
+    except OSError as e:
+      if e.errno not in _FULL:
+        raise
+      place = self._plan.output.place
+      free = shutil.disk_usage(_existing(place)).free
+      size = self._space().get(place, 0)
+      raise JobError(
+          f'{place} could not be written, because its disk is full: the result'
+          f' takes about {size / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are'
+          f' free. All tasks are done, and kept in {self._folder}: make room,'
+          ' and the same command goes on with the result.'
+      ) from e
 
   def _sum_up(self, start) -> Dict[str, Any]:
     summary = summary_lib.write(
@@ -321,6 +426,13 @@ class _Job(running.Listener):
     )
     self._say(summary_lib.to_text(summary, self._folder))
     return summary
+
+
+def _existing(path: str) -> str:
+  """Returns a local path, or the folder above it that is there."""
+  while not os.path.exists(path):
+    path = os.path.dirname(path)
+  return path
 
 
 def _lock_paths(plan, folder) -> List[str]:

@@ -3,7 +3,7 @@
 import abc
 import os
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -56,6 +56,17 @@ class Output(abc.ABC):
       ValueError: if the data does not fit.
     """
 
+  def space(self, folder: str, left: int, total: int) -> Dict[str, int]:
+    """Returns about how many bytes are still to be written, by folder.
+
+    Args:
+      folder: the folder of the job.
+      left: how many bytes of data the tasks read that are not done.
+      total: how many all tasks read.
+    """
+    del folder, left, total
+    return {}
+
   @abc.abstractmethod
   def is_finished(self, folder: str, receipts: Receipts) -> bool:
     """Returns whether the whole output is there."""
@@ -65,6 +76,20 @@ class Output(abc.ABC):
     """Returns the tasks whose output is not there any more, with the reason.
 
     It is asked before the tasks and after them, while `is_finished` is false.
+    """
+
+  @abc.abstractmethod
+  def discard(self, folder: str, numbers: Sequence[int]) -> None:
+    """Removes the output of tasks whose data was written anew since.
+
+    What was joined with it goes, too, and is `lost` then.
+
+    Args:
+      folder: the folder of the job.
+      numbers: the tasks.
+
+    Raises:
+      ValueError: if it cannot be removed.
     """
 
   @abc.abstractmethod
@@ -145,6 +170,10 @@ class FolderOutput(Output):
           f'The episodes are read from {place}, so they cannot be written'
           ' there. Choose another directory.'
       )
+    if files.exists(place) and not files.is_folder(place):
+      raise FileExistsError(
+          f'{place} is a file, where a folder has to be. Choose another path.'
+      )
     if self.is_finished(folder, receipts):
       return [f'to the {self.kind} {place}']
     if self.adds:
@@ -175,6 +204,11 @@ class FolderOutput(Output):
         for number in receipts
         if not any(number in numbers for numbers in found)
     }
+
+  def discard(self, folder, numbers):
+    for part in self._found(folder):
+      if any(number in part for number in numbers):
+        files.remove_folder(_part(folder, part))
 
   def new_part(self, folder: str, number: int) -> str:
     """Returns where the part of a task goes, and removes what is in its way.

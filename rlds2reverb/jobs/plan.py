@@ -34,7 +34,7 @@ _OF_ITEMS = (CHECKPOINT, SERVER)
 _TASK_BYTES = 64 << 20
 # The form of plans and receipts: a job that one version of this library has
 # begun is not finished by another that would not understand them.
-_FORMAT = 2
+_FORMAT = 3
 _FILE = 'plan.json'
 
 

@@ -47,6 +47,7 @@ class Receipt:
   Attributes:
     task: the number of the task.
     plan: the hash of the plan.
+    data: the state of the files that were read; see `OpenSource.state_of`.
     episodes: how many episodes were converted.
     steps: how many steps they have.
     items: how many items each table got, by its name.
@@ -60,6 +61,7 @@ class Receipt:
 
   task: int
   plan: str
+  data: str
   episodes: int
   steps: int
   items: Dict[str, int]

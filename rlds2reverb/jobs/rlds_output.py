@@ -31,6 +31,12 @@ class RldsOutput(outputs.FolderOutput):
   marker = versions.INFO_FILE
   part_marker = _PART_MARKER
 
+  def space(self, folder, left, total):
+    # The files of the parts become those of the result.
+    place = self.plan.output.place
+    is_linked = not files.is_url(folder) and not files.is_url(place)
+    return {folder: left} if is_linked else {folder: left, place: total}
+
   def is_finished(self, folder, receipts):
     """Returns whether there is a data set that holds what receipts say."""
     place = self.plan.output.place
@@ -58,6 +64,7 @@ class RldsOutput(outputs.FolderOutput):
     invalid = [bad.episode for bad in episodes.skipped()]
     kept = episodes.read_valid(invalid)
     part = self.new_part(folder, number)
+    name, version = writing.identity_of(self.plan.output.place)
     with whole.new_folder(part, [_PART_MARKER], replace=True) as path:
       shards = []
       num_bytes = 0
@@ -65,7 +72,8 @@ class RldsOutput(outputs.FolderOutput):
         writing.write_episodes(
             _counted(kept.prefetch(1).as_numpy_iterator(), num_valid, episodes),
             path,
-            name=os.path.basename(self.plan.output.place),
+            name=name,
+            version=version,
             description=_DESCRIPTION,
             features=saving.features_of(kept.element_spec),
             split=self.plan.output.split,
@@ -140,6 +148,7 @@ class RldsOutput(outputs.FolderOutput):
               )
           ],
           filename_template=template,
+          version=info.version,
           description=description,
           check_data=False,
       )

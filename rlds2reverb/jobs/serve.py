@@ -8,7 +8,11 @@ import tempfile
 import threading
 from typing import Any, Dict, Optional, Sequence
 
+import tensorflow as tf
+
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import rlds
+from rlds2reverb.jobs import emptiness
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay import reverb
@@ -27,6 +31,7 @@ def serve_source(
     port: Optional[int] = None,
     checkpoint_root: Optional[files.PathLike] = None,
     rules: Optional[rules_lib.ConversionRules] = None,
+    allow_empty: bool = False,
 ) -> reverb.Server:
   """Starts a Reverb server with the episodes of a source.
 
@@ -41,6 +46,7 @@ def serve_source(
       already, the server starts from that one, and the source is not read.
     rules: how the episodes are converted. By default that is what the source
       binds for `ConversionRules`.
+    allow_empty: whether a table may have no items.
 
   Returns:
     The server.
@@ -49,8 +55,8 @@ def serve_source(
     OSError: as `open_source` and `restore_reverb_server` do, or if there is no
       space for the temporary checkpoint.
     ValueError: as `open_source`, `write_reverb_checkpoint` and
-      `restore_reverb_server` do. A port that is in use is refused before the
-      episodes are read.
+      `restore_reverb_server` do, or if a table would have no items. A port
+      that is in use is refused before the episodes are read.
     InvalidArgumentError: if an episode is invalid.
   """
   if port is not None:
@@ -70,12 +76,22 @@ def serve_source(
   opened = sources_lib.open_source(source)
   with tempfile.TemporaryDirectory() as folder:
     checkpoint = os.path.join(folder, 'checkpoint')
-    write.write_reverb_checkpoint(
+    counts = write.write_reverb_checkpoint(
         opened.read(), checkpoint, tables, rules=rules
     )
+    if not allow_empty and not all(counts.values()):
+      emptiness.check_items(tables, counts, _longest(opened.read()))
     return serve.restore_reverb_server(
         checkpoint, port=port, checkpoint_root=checkpoint_root
     )
+
+
+def _longest(episodes: tf.data.Dataset) -> int:
+  """Returns the number of steps of the longest episode."""
+  lengths = episodes.map(
+      lambda episode: tf.shape(episode[rlds.STEPS][rlds.IS_FIRST])[0]
+  )
+  return int(lengths.reduce(0, tf.maximum))
 
 
 def table_infos(server: reverb.Server) -> Dict[str, Any]:

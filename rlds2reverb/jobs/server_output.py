@@ -64,6 +64,15 @@ class ServerOutput(outputs.Output):
             )
     return lost
 
+  def discard(self, folder, numbers):
+    # A table keeps the first item of a key, and these keys would come again.
+    raise ValueError(
+        f'The data has changed since {len(numbers)} tasks of this job were'
+        f' done, and the tables at {self.plan.output.place} hold their items as'
+        f' the data was then. Remove these items or start the server again, and'
+        f' remove the job, {folder}.'
+    )
+
   def write(self, number, folder, frames, episodes):
     addresses = self.plan.output.addresses
     # Asked before: if a server is started again meanwhile, this is not its

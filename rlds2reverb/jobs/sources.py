@@ -171,7 +171,7 @@ def open_source(source: Source) -> 'OpenSource':
     with files.os_errors(source.dataset):
       builder = loading.find_builder(source.dataset, source.data_dir)
   except FileNotFoundError as e:
-    raise FileNotFoundError(f'{e}{_similar_data_sets(source)}') from e
+    raise FileNotFoundError(f'{e}{_similar_data_sets(source)}') from None
   return OpenSource(source, builder)
 
 
@@ -263,6 +263,27 @@ class OpenSource:
         instruction.filename
         for instruction in self._splits[_instruction(part)].file_instructions
     ]
+
+  def state_of(self, parts: Sequence[Range]) -> str:
+    """Returns a hash of the files that hold the episodes of ranges.
+
+    It is another one when a file was written anew. Of a file, its size and its
+    time of modification count, so that none has to be read.
+
+    Raises:
+      FileNotFoundError: if a file is missing.
+      OSError: if the file system cannot be reached.
+    """
+    paths = sorted({path for part in parts for path in self.files(part)})
+    try:
+      return identity_lib.fingerprint(
+          [[path, *files.stamp_of(path)] for path in paths]
+      )
+    except FileNotFoundError as e:
+      raise FileNotFoundError(
+          f'{", ".join(map(str, parts))} of {self.name} is in'
+          f' {len(paths)} files, of which {e.filename or e} is missing.'
+      ) from e
 
   def file_of(self, split: str, episode: int) -> str:
     """Returns the path of the file that holds an episode."""

@@ -5,15 +5,17 @@ is whole and on disk, and its receipt after that. So a task that has no receipt
 is done again, and one that has it need not be.
 """
 
+from concurrent import futures
 import os
 import time
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import tf_errors
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import measures as measures_lib
 from rlds2reverb.jobs import output_kinds
@@ -26,6 +28,7 @@ from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 _SECONDS_PER_REPORT = 0.5
+_QUESTIONS_AT_ONCE = 16
 # What a file system may say now, and not when it is asked again.
 _PASSING = (
     tf.errors.AbortedError,
@@ -93,6 +96,7 @@ def run_task(
   task = plan.tasks[number]
   source = sources_lib.open_source(plan.sources[task.source])
   _check_unchanged(plan.data_sets[task.source], source)
+  state = source.state_of(task.ranges)
   episodes = _Episodes(plan, task, source)
   measures = measures_lib.Measures()
   last = start
@@ -128,12 +132,15 @@ def run_task(
     raise ConnectionError(_explain(error, source, task)) from error
   except tf.errors.OpError as error:
     raise TaskError(_explain(error, source, task)) from error
+  if source.state_of(task.ranges) != state:
+    raise TaskError(f'{_name(source, task)} has changed while it was read.')
   episodes.share = 1.0
   on_progress(progress())
   skipped = episodes.skipped()
   receipt = receipts.Receipt(
       task=number,
       plan=plan.hash,
+      data=state,
       episodes=measures.episodes,
       steps=measures.steps,
       items=written.items,
@@ -162,6 +169,34 @@ def frame_spec(plan: plan_lib.Plan, source: int) -> trajectory.Trajectory:
   opened = sources_lib.open_source(plan.sources[source])
   episodes = opened.read(task.ranges[0])
   return specs.create_trajectory_data_spec(episodes, _policy_info_fn(episodes))
+
+
+def changed(
+    plan: plan_lib.Plan, done: Mapping[int, receipts.Receipt]
+) -> List[int]:
+  """Returns the tasks whose files were written anew since they were done.
+
+  Args:
+    plan: the plan.
+    done: the receipts of these tasks.
+  """
+  opened = [sources_lib.open_source(source) for source in plan.sources]
+
+  def is_changed(number):
+    task = plan.tasks[number]
+    try:
+      state = opened[task.source].state_of(task.ranges)
+    except FileNotFoundError:
+      return True
+    return state != done[number].data
+
+  # Of files at a URL, each question takes its time.
+  with futures.ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
+    return [
+        number
+        for number, is_one in zip(done, pool.map(is_changed, done))
+        if is_one
+    ]
 
 
 class _Episodes:
@@ -292,7 +327,7 @@ def _describe(bad: List[receipts.Bad]) -> str:
 
 def _explain(error: tf.errors.OpError, source, task) -> str:
   """Returns what went wrong with the data, and in which file if it is one."""
-  message = error.message.split('\n')[0]
+  message = tf_errors.message_of(error)
   if isinstance(error, (tf.errors.DataLossError, tf.errors.NotFoundError)):
     for part in task.ranges:
       for path in source.files(part):
@@ -324,6 +359,6 @@ def _find_damage(path: str) -> str:
   except tf.errors.OpError as error:
     return (
         f'{path} is damaged after {records} whole episodes:'
-        f' {error.message.partition(" [Op:")[0]}'
+        f' {tf_errors.message_of(error)}'
     )
   return ''

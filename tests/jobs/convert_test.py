@@ -1,25 +1,34 @@
 """Tests of whole jobs, in this process, into every kind of output."""
 
+import itertools
 import json
 import os
 import shutil
+import subprocess
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 import pytest
 import reverb
+import tensorflow_datasets as tfds
 
+from rlds2reverb import statistics
 from rlds2reverb.datasets import loading
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import measures
 from rlds2reverb.jobs import output_kinds
+from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quarantine
 from rlds2reverb.jobs import receipts
+from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import items
+from rlds2reverb.replay.checkpoint import records
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
@@ -28,11 +37,15 @@ _NUMBERS = list(range(len(job_testing.LENGTHS)))
 _BAD = {3: 'Discount must lie in [0, 1].', 6: 'An episode must begin'}
 
 
-def _bad_episodes():
-  episodes = [
+def _numbered_episodes():
+  return [
       data_sets.episode(index, length)
       for index, length in enumerate(job_testing.LENGTHS)
   ]
+
+
+def _bad_episodes():
+  episodes = _numbered_episodes()
   episodes[3]['steps'][1]['discount'] = 1.5
   episodes[6]['steps'][0]['is_first'] = False
   return episodes
@@ -243,11 +256,127 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertFalse(os.path.exists(refused[1]))
 
   def test_a_full_disk_is_refused(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new())
-    usage = shutil.disk_usage('/')._replace(free=10)
-    with mock.patch.object(shutil, 'disk_usage', return_value=usage):
-      with self.assertRaisesRegex(OSError, 'needs about .* are free'):
+    for kind, times in (
+        (plan_lib.CHECKPOINT, 2),  # The parts, and the result.
+        (plan_lib.RLDS, 1),  # The files of the parts become the result's.
+        (plan_lib.STATISTICS, 0),
+    ):
+      with self.subTest(kind):
+        plan = self.plan(kind, self.new())
+        size = plan.data_sets[0].num_bytes * times
+        usage = shutil.disk_usage('/')._replace(free=size - 10)
+        with mock.patch.object(shutil, 'disk_usage', return_value=usage):
+          if not times:
+            self.convert(plan)
+            continue
+          with self.assertRaisesRegex(OSError, 'needs about .* are free'):
+            self.convert(plan)
+        self.assertFalse(os.path.exists(self.job_folder(plan)))
+
+  @pytest.mark.long
+  def test_a_disk_that_is_full_when_the_parts_are_joined(self):
+    # A disk of its own needs rights that not every machine gives.
+    disk = self.new('disk')
+    os.mkdir(disk)
+    mounted = subprocess.run(
+        ['mount', '-t', 'tmpfs', '-o', 'size=40k', 'tmpfs', disk],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+      self.skipTest('No disk can be mounted here.')
+    self.addCleanup(subprocess.run, ['umount', disk], check=True)
+    data = data_sets.numbered(self.new('data'), [1000] * 2)
+    place = os.path.join(disk, 'output')
+    plan = self.plan(plan_lib.CHECKPOINT, place, directory=data)
+    job = self.new('job')
+    with mock.patch.object(convert._Job, '_check_space'):
+      with self.assertRaisesRegex(
+          convert.JobError,
+          f'{place} could not be written, because its disk is full: the result'
+          r' takes about 0.1 MB, and 0.0 MB are free. All tasks are done, and'
+          f' kept in {job}',
+      ):
+        self.convert(plan, job)
+      subprocess.run(['mount', '-o', 'remount,size=4m', disk], check=True)
+      with _stop_before(0):
+        self.convert(plan, job)
+    self.assertLen(self._content(plan), 2 * 999)
+
+  def test_an_output_without_items_is_an_error(self):
+    bad = _numbered_episodes()
+    for episode in bad:
+      episode['steps'][0]['is_first'] = False
+    bad = data_sets.write(self.new('bad'), bad)
+    for directory, table, message in (
+        (
+            self.directory,
+            items.TableItems(job_testing.TABLE, 50),
+            "Table 'experience' would have no items, and samplers would wait"
+            ' for ever: an item has 50 steps, and the longest episode has 7.',
+        ),
+        (
+            self.directory,
+            items.TableItems(
+                job_testing.TABLE,
+                None,
+                max_sequence_length=1,
+                bypass_longer_episodes=True,
+            ),
+            'whole episode of 1 steps at most, .* the longest has 7',
+        ),
+        (
+            bad,
+            items.TableItems(job_testing.TABLE),
+            'no valid episode.* 8 episodes are invalid; they are listed in',
+        ),
+    ):
+      with self.subTest(message):
+        plan = self.plan(
+            plan_lib.CHECKPOINT,
+            self.new(),
+            directory=directory,
+            tables=[table],
+            episodes_per_task=8,
+        )
+        for _ in range(2):
+          with self.assertRaisesRegex(convert.JobError, message):
+            self.convert(plan)
+        self.assertFalse(os.path.exists(plan.output.place))
+    self.convert(plan, allow_empty=True)
+    (table,) = records.read_tables(plan.output.place).values()
+    self.assertEqual(records.num_items(table), 0)
+    rlds = self.plan(plan_lib.RLDS, self.new(), directory=bad)
+    with self.assertRaisesRegex(convert.JobError, 'there is no valid episode'):
+      self.convert(rlds)
+
+  def test_any_name_of_a_folder(self):
+    parent = self.new('any')
+    for name, found in (
+        ('out/2.3.1', 'out/2.3.1'),
+        ('v1.0', 'v1_0/1.0.0'),
+        ('My Data', 'my_data/1.0.0'),
+        ('.hidden', 'hidden/1.0.0'),
+        ('123', 'data_123/1.0.0'),
+    ):
+      with self.subTest(name):
+        plan = self.plan(
+            plan_lib.RLDS, os.path.join(parent, name), episodes_per_task=8
+        )
         self.convert(plan)
+        self.assertLen(self._content(plan), 8)
+        info = tfds.builder_from_directory(plan.output.place).info
+        self.assertEqual(info.full_name, found)
+    self.assertEqual(
+        tfds.builder('out', data_dir=parent).info.full_name, 'out/2.3.1'
+    )
+
+  def test_an_output_that_is_a_file_is_refused(self):
+    for kind in plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS:
+      file = self.create_tempfile(content='mine').full_path
+      with self.assertRaisesRegex(FileExistsError, f'{file} is a file'):
+        self.convert(self.plan(kind, file))
+      self.assertFalse(os.path.exists(f'{file}.job'))
 
   def test_a_folder_that_cannot_be_written(self):
     plan = self.plan(plan_lib.CHECKPOINT, '/proc/output')
@@ -288,6 +417,113 @@ class ConvertTest(job_testing.JobTestCase):
     again = self.plan(plan_lib.CHECKPOINT, plan.output.place, directory=folder)
     with self.assertRaisesRegex(ValueError, 'fingerprint: .* before, '):
       self.convert(again)
+
+  def _write_anew(self, folder, base):
+    """Writes the numbered episodes in place, with other rewards."""
+    episodes = _numbered_episodes()
+    for episode in episodes:
+      for step in episode['steps']:
+        step['reward'] += np.float32(base)
+    self._times = {
+        path: (os.stat(path).st_atime_ns, os.stat(path).st_mtime_ns)
+        for path in data_sets.files_of(folder)
+    }
+    shutil.rmtree(folder)
+    data_sets.write(folder, episodes)
+
+  @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
+  def test_data_that_was_written_anew_in_place_is_not_mixed(self, kind):
+    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
+    plan = self.plan(kind, self.new(), directory=folder)
+    with _stop_before(2), self.assertRaises(_Interrupted):
+      self.convert(plan)
+    self._write_anew(folder, 0.5)
+    again = self.plan(kind, plan.output.place, directory=folder)
+    self.assertEqual(again, plan)  # TFDS records the same of it.
+    self.convert(again)
+    self.assertIn(
+        '2 tasks are done again: their files have changed since.', self.said
+    )
+    content = self._content(plan)
+    if kind == plan_lib.CHECKPOINT:
+      content = job_testing.rewards_of(content)
+      expected = job_testing.ALL_PAIRS
+    else:
+      expected = [
+          [100 * index + step for step in range(length)]
+          for index, length in enumerate(job_testing.LENGTHS)
+      ]
+    expected = [[reward + 0.5 for reward in rewards] for rewards in expected]
+    self.assertEqual(content, expected)
+
+    # What is finished is not what there is now, and the job says so.
+    self._write_anew(folder, 0.25)
+    with self.assertRaisesRegex(
+        convert.JobError, 'files of 4 of 4 tasks have changed since'
+    ):
+      self.convert(plan)
+
+  def test_what_was_joined_with_old_data_is_discarded(self):
+    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
+    plan = self.plan(plan_lib.STATISTICS, self.new(), directory=folder)
+    merged = statistics_output.StatisticsOutput._merged
+    with mock.patch.object(outputs, '_PARTS_PER_MERGE', 2):
+      calls = []
+
+      def stop_at_the_end(output, paths):
+        calls.append(paths)
+        if len(calls) == 3:
+          raise _Interrupted
+        return merged(output, paths)
+
+      with mock.patch.object(
+          statistics_output.StatisticsOutput, '_merged', stop_at_the_end
+      ), self.assertRaises(_Interrupted):
+        self.convert(plan)
+      self.assertEqual(
+          os.listdir(os.path.join(self.job_folder(plan), 'parts')),
+          ['00000000-00000002', '00000002-00000004'],
+      )
+      self._write_anew(folder, 0.5)
+      for path in data_sets.files_of(folder)[1:]:
+        os.utime(path, ns=self._times[path])
+      self.convert(plan)
+    self.assertIn(
+        '1 tasks are done again: their files have changed since.', self.said
+    )
+    found = statistics.load_statistics(
+        os.path.join(plan.output.place, 'statistics.json')
+    )
+    self.assertEqual(found.fields['reward'].min, 0.5)
+
+  def test_data_that_changes_while_it_is_read(self):
+    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    path = data_sets.files_of(folder)[1]
+    add = measures.Measures.add
+    times = itertools.count()
+
+    def change(*args):
+      os.utime(path, ns=(0, next(times)))
+      return add(*args)
+
+    with mock.patch.object(measures.Measures, 'add', change):
+      with self.assertRaisesRegex(
+          convert.JobError, rf'1 of 4 tasks(.|\n)*{path} has changed while'
+      ):
+        self.convert(plan)
+    self.convert(plan)
+    self.assertEqual(
+        job_testing.rewards_of(self._content(plan)), job_testing.ALL_PAIRS
+    )
+
+  def test_a_file_that_is_missing_is_named(self):
+    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    path = data_sets.files_of(folder)[1]
+    os.unlink(path)
+    with self.assertRaisesRegex(convert.JobError, f'{path} is missing'):
+      self.convert(plan)
 
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
   def test_the_quarantine_lists_exactly_the_bad_episodes(self, kind):
@@ -483,6 +719,18 @@ class ServerTest(job_testing.JobTestCase):
         job_testing.ALL_PAIRS,
     )
 
+  def test_data_that_was_written_anew_is_refused(self):
+    # A table keeps the first item of a key, so the old ones would stay.
+    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
+    plan = self._plan(self.start_server(), directory=folder)
+    self.convert(plan)
+    os.utime(data_sets.files_of(folder)[0], ns=(0, 0))
+    with self.assertRaisesRegex(convert.JobError, 'files of 1 of 4 tasks'):
+      self.convert(plan)
+    os.unlink(os.path.join(self.job_folder(plan), 'receipts', '00001.json'))
+    with self.assertRaisesRegex(ValueError, 'hold their items as the data was'):
+      self.convert(plan)
+
   def test_items_that_were_removed_come_again(self):
     server = self.start_server()
     client = server.localhost_client()
@@ -545,7 +793,7 @@ class ServerTest(job_testing.JobTestCase):
 
     with mock.patch.object(tasks, 'run_task', run):
       with self.assertRaisesRegex(convert.JobError, '3 of 4 tasks have failed'):
-        self.convert(plan, patience=0.0)
+        self.convert(plan, runner=running.LocalRunner(patience=0.0))
 
 
 class MeasuresTest(absltest.TestCase):

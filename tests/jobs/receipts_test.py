@@ -15,6 +15,7 @@ def _receipt(task, plan='plan'):
   return receipts.Receipt(
       task=task,
       plan=plan,
+      data='0123',
       episodes=3,
       steps=9,
       items={'t': 6},

@@ -63,6 +63,16 @@ class ServeTest(absltest.TestCase):
       with self.assertRaisesRegex(ValueError, f'Port {port} is in use'):
         serve.serve_source(sources.Source('no data set'), [_TABLE], port=port)
 
+  def test_an_empty_table_is_refused(self):
+    table = items.TableItems('long', sequence_length=6)
+    with self.assertRaisesRegex(
+        ValueError, "'long' would have no items.*longest episode has 5"
+    ):
+      serve.serve_source(self._source(), [_TABLE, table])
+    server = serve.serve_source(self._source(), [table], allow_empty=True)
+    self.addCleanup(server.stop)
+    self.assertEqual(serve.table_infos(server)['long'].current_size, 0)
+
   def test_signals(self):
     before = signal.getsignal(signal.SIGTERM)
     with serve.StopSignals() as signals:
