@@ -16,3 +16,7 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.random_access.index import Index
   from rlds2reverb.random_access.items import Items
   from rlds2reverb.random_access.mixed_items import MixedItems
+  from rlds2reverb.random_access.normalizing import Normalize
+  from rlds2reverb.random_access.normalizing import Normalizer
+  from rlds2reverb.random_access.opening import open_batches
+  from rlds2reverb.random_access.opening import Source

@@ -1,7 +1,17 @@
 """Items of an index: windows of its episodes, each found by its number."""
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 import tree
@@ -72,6 +82,7 @@ class Items:
       *,
       images: Optional[Images] = None,
       with_mask: bool = False,
+      transform: Optional[Callable[[Any], Any]] = None,
   ):
     """Finds the items.
 
@@ -83,6 +94,8 @@ class Items:
         come as objects of type `bytes`.
       with_mask: whether items of `Windows` have a further field `mask`, bool
         `[L]`: False where rows were filled in.
+      transform: a function that is applied to a batch of items `[B, ...]`, and
+        keeps shapes and dtypes, such as a `Normalizer`.
 
     Raises:
       ValueError: if the index has no such fields, or is one of frames, of which
@@ -95,6 +108,7 @@ class Items:
     self._chunks: Any = None
     self._images = images_lib.formats_of(images or {}, index.layout.columns)
     self._with_mask = with_mask
+    self._transform = transform
     lengths = index.lengths
     if isinstance(windows, chunks_lib.Chunks):
       self._chunks = windows
@@ -134,6 +148,7 @@ class Items:
         self.windows,
         sorted(self._images.items()),
         self._with_mask,
+        self._transform,
     ]
 
   def episode_and_start(self, items: Any) -> Tuple[np.ndarray, np.ndarray]:
@@ -168,8 +183,10 @@ class Items:
     episode, start = self.episode_and_start(items)
     first, length = self._first_row[episode], self._lengths[episode]
     if self._chunks:
-      return self._make_chunks(first, start, self._acting[episode])
-    return self._make_windows(first, start, length)
+      batch = self._make_chunks(first, start, self._acting[episode])
+    else:
+      batch = self._make_windows(first, start, length)
+    return batch if self._transform is None else self._transform(batch)
 
   def _counts(self) -> np.ndarray:
     """Returns how many items each episode has."""

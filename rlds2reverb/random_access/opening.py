@@ -1,0 +1,138 @@
+"""One call from data sets on disk to the batches that a trainer takes."""
+
+import dataclasses
+import json
+import os
+from typing import Any, Callable, Dict, Mapping, Optional, Union
+
+from rlds2reverb.random_access import batches as batches_lib
+from rlds2reverb.random_access import index as index_lib
+from rlds2reverb.random_access import items as items_lib
+from rlds2reverb.random_access import normalizing
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """A data set on disk, and what makes RLDS steps of its own.
+
+  Attributes:
+    directory: what `load_episodes` takes.
+    config: what `load_mapping` takes: the name of a config, or its file. Its
+      transforms are applied, too. By default steps are taken as they are.
+    split: the split.
+    prepare: a function of a module that is applied after that, from a data set
+      of episodes to another; see `build_index`.
+    weight: how likely the data set is to be drawn, in proportion. By default it
+      counts by its items, which all or none of the data sets do.
+  """
+
+  directory: str
+  config: Optional[str] = None
+  split: str = 'train'
+  prepare: Optional[Callable[[Any], Any]] = None
+  weight: Optional[float] = None
+
+  def identity(self) -> Dict[str, Any]:
+    """Returns what an index is a function of, besides the data."""
+    prepare = self.prepare
+    return {
+        'directory': os.path.abspath(os.path.expanduser(self.directory)),
+        'config': self.config,
+        'split': self.split,
+        'prepare': prepare and f'{prepare.__module__}.{prepare.__qualname__}',
+    }
+
+
+def open_batches(
+    sources: Mapping[str, Union[str, Source]],
+    folder: str,
+    batch_size: int,
+    windows: Any,
+    *,
+    images: Optional[items_lib.Images] = None,
+    normalize: Optional[Mapping[str, normalizing.Normalize]] = None,
+    num_processes: int = 1,
+    **kwargs: Any,
+) -> batches_lib.Batches:
+  """Opens batches of data sets, and builds what is missing for that.
+
+      batches = open_batches(
+          {'bridge': Source('/data/bridge', 'bridge', weight=2.0),
+           'kuka': Source('/data/kuka', 'kuka', weight=1.0)},
+          '/data/indexes', 256, Chunks(2, 4),
+          images={'observation/image': (224, 224)},
+          normalize={'action': Normalize('quantiles', [True] * 6 + [False])})
+
+  The first time it needs TensorFlow; from then on `folder` has all it needs.
+  Every data set is normalised by its own statistics.
+
+  Args:
+    sources: the data sets by their names: directories, or `Source`s.
+    folder: a folder on the local disk for the indexes and statistics.
+    batch_size: the number of items of a batch, of all processes together.
+    windows: what an item is, `Chunks` or `Windows`.
+    images: the images to decode; see `Items`. A data set without one of them
+      has black images.
+    normalize: how fields are normalised, by their paths.
+    num_processes: how many processes build an index; see `build_index`.
+    **kwargs: further arguments of `Batches`.
+
+  Returns:
+    The batches.
+
+  Raises:
+    ValueError: if `folder` has indexes of other data, or of other configs; and
+      as `build_index`, `Items` and `Batches` do.
+  """
+  items, weights = {}, {}
+  used = set()
+  for name, source in sources.items():
+    if not isinstance(source, Source):
+      source = Source(os.fspath(source))
+    index = _open_index(os.path.join(folder, name), source, num_processes)
+    transform = None
+    if normalize:
+      transform = normalizing.open_normalizer(
+          index, normalize, os.path.join(folder, f'{name}.statistics.json')
+      )
+    columns = {column.name for column in index.layout.columns}
+    here = {
+        path: one for path, one in (images or {}).items() if path in columns
+    }
+    used |= set(here)
+    items[name] = items_lib.Items(
+        index, windows, images=here, transform=transform
+    )
+    if source.weight is not None:
+      weights[name] = source.weight
+  if missing := sorted(set(images or {}) - used):
+    raise ValueError(f'No data set has the images {missing}.')
+  return batches_lib.Batches(
+      items, batch_size, weights=weights or None, **kwargs
+  )
+
+
+def _open_index(
+    folder: str, source: Source, num_processes: int
+) -> index_lib.Index:
+  """Opens the index of a source, or builds it."""
+  path = f'{folder}.source.json'
+  identity = source.identity()
+  if not os.path.exists(os.path.join(folder, index_lib.MARKER)):
+    # pylint: disable-next=g-import-not-at-top
+    from rlds2reverb.random_access import source_building
+
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with open(path, 'w', encoding='utf-8') as f:
+      json.dump(identity, f)
+    return source_building.build(source, folder, num_processes)
+  with open(path, encoding='utf-8') as f:
+    known = json.load(f)
+  if known != identity:
+    differing = [key for key in identity if identity[key] != known.get(key)]
+    raise ValueError(
+        f'{folder} has an index that was made with another'
+        f' {", ".join(differing)}: {known}. Remove it, or choose another'
+        ' folder.'
+    )
+  return index_lib.Index(folder)

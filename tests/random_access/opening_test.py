@@ -1,0 +1,138 @@
+"""One call from data sets to batches, held against `tf.data` and by hand."""
+
+import os
+
+from absl.testing import absltest
+import numpy as np
+import tensorflow as tf
+
+import rlds2reverb
+from rlds2reverb import random_access
+from rlds2reverb import statistics
+from rlds2reverb import transforms
+from rlds2reverb import windows
+from tests.random_access import data
+
+_MAPPING = rlds2reverb.fields.StepMapping(
+    observation={'image': 'observation/image', 'state': 'observation/state'},
+    action='action/arm',
+    discount=None,
+)
+
+
+def prepare(episodes):
+  """Maps the fields of `data`; for `Source`."""
+  return rlds2reverb.map_fields(episodes, _MAPPING)
+
+
+def without_camera(episodes):
+  return transforms.transform_episodes(
+      prepare(episodes), [transforms.ExcludeFields(['observation/image'])]
+  )
+
+
+class OpenBatchesTest(tf.test.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+    self.directories = {}
+    for name, lengths in {'one': [4, 1, 7], 'other': [6, 2]}.items():
+      self.directories[name] = os.path.join(self.folder, name, '1.0.0')
+      data.write(self.directories[name], lengths, seed=len(name))
+
+  def open(self, weights=(1.0, 3.0), other=without_camera, **kwargs):
+    return random_access.open_batches(
+        {
+            'one': random_access.Source(
+                self.directories['one'], prepare=prepare, weight=weights[0]
+            ),
+            'other': random_access.Source(
+                self.directories['other'], prepare=other, weight=weights[1]
+            ),
+        },
+        os.path.join(self.folder, 'indexes'),
+        16,
+        random_access.Chunks(2, 3),
+        images={'observation/image': data.JPEG_SHAPE[:2]},
+        normalize={
+            'action': random_access.Normalize('quantiles', [True, False]),
+            'observation/state': random_access.Normalize('mean_std'),
+        },
+        seed=3,
+        **kwargs,
+    )
+
+  def expected(self, name):
+    """Returns the items of a data set, as `tf.data` makes them."""
+    episodes = rlds2reverb.load_episodes(
+        self.directories[name], decoders=data.encoded()
+    )
+    episodes = prepare(episodes)
+    found = statistics.compute_statistics(episodes)
+    changes = [
+        transforms.normalize_by_quantiles(found, mask=[True, False]),
+        transforms.normalize_by_mean_std(found, 'observation/state'),
+        lambda episode: {
+            'steps': windows.stack_and_chunk(episode['steps'], 2, 3)
+        },
+    ]
+    episodes = transforms.transform_episodes(episodes, changes)
+    return [
+        step
+        for episode in episodes.as_numpy_iterator()
+        for step in data.as_list(
+            tf.data.Dataset.from_tensor_slices(episode['steps'])
+        )
+    ]
+
+  def test_batches_have_the_numbers_of_tensorflow(self):
+    batches = self.open()
+    items = {name: self.expected(name) for name in self.directories}
+    flat = [('one', item) for item in items['one']]
+    flat += [('other', item) for item in items['other']]
+    sources = set()
+    for number in range(4):
+      batch, drawn = batches[number], batches.draw(number)
+      for row, item in enumerate(drawn):
+        name, step = flat[item]
+        sources.add(name)
+        for path in ('observation/state', 'action', 'action_mask', 'reward'):
+          expected, found = step, batch
+          for key in path.split('/'):
+            expected, found = expected[key], found[key]
+          np.testing.assert_array_equal(found[row], expected, path)
+        images = batch['observation']['image'][row]
+        for frame, encoded in enumerate(step['observation']['image']):
+          expected = np.zeros(data.JPEG_SHAPE)
+          if name == 'one':
+            expected = tf.io.decode_jpeg(
+                encoded, 3, dct_method='INTEGER_ACCURATE'
+            )
+          self.assertAllEqual(images[frame], expected)
+    self.assertLen(sources, 2)
+    # The second time nothing is built.
+    again = self.open()
+    self.assertAllEqual(again[2]['action'], batches[2]['action'])
+    self.assertEqual(again.identity(), batches.identity())
+    with self.assertRaisesRegex(ValueError, 'made with another prepare'):
+      self.open(other=prepare)
+
+  def test_normalising_is_undone(self):
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=[5, 3]).astype(np.float32)
+    normalizer = random_access.Normalizer(
+        {'action': random_access.Normalize(mask=[True, False, True])},
+        {'action': {'mean': [1, 2, 3], 'std': [2, 2, 0]}},
+    )
+    found = normalizer({'action': numbers, 'other': numbers})
+    expected = np.stack(
+        [(numbers[:, 0] - 1) / 2, numbers[:, 1], numbers[:, 2] - 3], 1
+    )
+    self.assertAllEqual(found['action'], expected)
+    self.assertAllEqual(found['other'], numbers)
+    self.assertAllClose(normalizer.invert(found)['action'], numbers)
+
+
+if __name__ == '__main__':
+  absltest.main()
