@@ -24,6 +24,23 @@ from rlds2reverb.fields import text_of_codes  # noqa: F401
 
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
+# The names that Octo, OpenVLA and LIBERO have for data sets of these configs.
+_ALIASES = {
+    'aloha_mobile_dataset': 'aloha_mobile',
+    'berkeley_gnm_cory_hall': 'berkeley_gnm_recon',
+    'berkeley_gnm_sac_son': 'berkeley_gnm_recon',
+    'bridge_dataset': 'bridge',
+    'bridge_orig': 'bridge',
+    'bridge_oxe': 'bridge_open_x',
+    'droid_100': 'droid',
+    'fmb_dataset': 'fmb',
+    'gnm_dataset': 'berkeley_gnm_recon',
+    'libero_10_no_noops': 'libero',
+    'libero_goal_no_noops': 'libero',
+    'libero_object_no_noops': 'libero',
+    'libero_spatial_no_noops': 'libero',
+    'roboset': 'robo_set',
+}
 
 
 def load_mapping(
@@ -44,8 +61,9 @@ def load_mapping(
   but this function can.
 
   Args:
-    name_or_path: the name of a config, one of `config_names()`, or the path of
-      a gin file, which ends in `.gin`.
+    name_or_path: the name of a config, one of `config_names()`, or the name
+      that Octo or OpenVLA has for its data set, such as `bridge_orig`; or the
+      path of a gin file, which ends in `.gin`.
     **changes: fields of `StepMapping` that take the place of those in the file.
 
   Returns:
@@ -135,12 +153,13 @@ def find_config(name_or_path: files.PathLike) -> str:
   if name_or_path.endswith(_SUFFIX):
     path = files.expand(name_or_path)
   else:
-    path = os.path.join(config_folder(), f'{name_or_path}{_SUFFIX}')
+    name = _ALIASES.get(name_or_path, name_or_path)
+    path = os.path.join(config_folder(), f'{name}{_SUFFIX}')
     names = config_names() + config_names('training')
-    if name_or_path not in names:
+    if name not in names:
+      similar = checks.did_you_mean(name_or_path, [*names, *_ALIASES])
       raise ValueError(
-          f'There is no config {name_or_path}.'
-          f'{checks.did_you_mean(name_or_path, names)} The configs are'
+          f'There is no config {name_or_path}.{similar} The configs are'
           f' {names}. The path of a gin file must end in {_SUFFIX}.'
       )
   return path

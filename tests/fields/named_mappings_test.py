@@ -59,6 +59,26 @@ class LoadMappingTest(parameterized.TestCase):
         ),
     )
 
+  @parameterized.parameters(
+      ('bridge_dataset', 'bridge'),
+      ('bridge_orig', 'bridge'),
+      ('bridge_oxe', 'bridge_open_x'),
+      ('libero_spatial_no_noops', 'libero'),
+      ('libero_10_no_noops', 'libero'),
+      ('fmb_dataset', 'fmb'),
+      ('roboset', 'robo_set'),
+      ('aloha_mobile_dataset', 'aloha_mobile'),
+      ('gnm_dataset', 'berkeley_gnm_recon'),
+  )
+  def test_names_of_trainers(self, alias, name):
+    self.assertEqual(
+        named_mappings.load_mapping(alias), named_mappings.load_mapping(name)
+    )
+    self.assertEqual(
+        transforms.load_transforms(alias), transforms.load_transforms(name)
+    )
+    self.assertNotIn(alias, named_mappings.config_names())
+
   @parameterized.parameters(*named_mappings.config_names())
   def test_gin_reads_the_same(self, name):
     folder = named_mappings.config_folder()

@@ -18,6 +18,7 @@ from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.trajectories import conversion
 from tests.trajectories import open_x_cases
+from tests.trajectories import second_release_cases
 
 _LENGTHS = (4, 2)
 
@@ -207,7 +208,10 @@ _CASES = {
 }
 _LONG_CASES = {
     name: (name, expected)
-    for name, expected in open_x_cases.CASES.items()
+    for name, expected in {
+        **open_x_cases.CASES,
+        **second_release_cases.CASES,
+    }.items()
     if name not in _CASES
 }
 # Of their data sets no features are known, so there is nothing to read.
@@ -236,6 +240,7 @@ _LAST_REWARD = (
     'stanford_hydra_dataset_converted_externally_to_rlds',
     'ucsd_kitchen_dataset_converted_externally_to_rlds',
     'utaustin_mutex',
+    *second_release_cases.CASES,
 )
 # Its ends are not marked rightly, so none of them is taken for terminal.
 _NEVER_TERMINAL = ('calvin',)

@@ -84,6 +84,8 @@ _GRIPPERS = {
     'utaustin_mutex': _closed_clipped,
     'viola': _closed_clipped,
     'bc_z': _closed,
+    f'berkeley_mvp{_RLDS}': _closed,
+    f'berkeley_rpt{_RLDS}': _closed,
     'berkeley_fanuc_manipulation': _closed,
     f'dlr_edan_shared_control{_RLDS}': _closed,
     'droid': _closed,
@@ -154,7 +156,9 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
   def test_actions_of_states(self, config):
     mapped, found = self._treat(config)
     state = mapped['observation']['state'].numpy()
-    gripper = _OTHERS[config](mapped['action'].numpy()[:-1, -1])
+    # All commands decide; the last one has no state that it leads to.
+    command = mapped['action'].numpy()[:, -1]
+    gripper = _OTHERS[config](command)[:-1]
     expected = np.concatenate(
         [np.diff(state[:, :6], axis=0), gripper[:, None]], 1
     )
