@@ -127,9 +127,11 @@ setuptools.setup(
         'tqdm',
     ],
     extras_require={
-        'test': ['pytest', 'pytest-xdist', 'av'],
+        'test': ['pytest', 'pytest-xdist', 'av', 'zarr'],
         # PyAV, for the videos of LeRobot data sets. It takes 120 MB.
         'video': ['av'],
+        # For `formats.load_zarr`.
+        'zarr': ['zarr'],
         # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
         # and notebooks that are run when it is built. Newer releases of IPython
         # and Sphinx import what the typing-extensions that TF-Agents asks for

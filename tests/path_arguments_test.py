@@ -21,6 +21,9 @@ from tests import ram_files  # noqa: F401
 _LEROBOT = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'lerobot', 'v3.0'
 )
+_ZARR = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), 'data', 'zarr', 'pusht.zarr'
+)
 _TABLE = 'table'
 _NUM_STEPS = 4  # of golden.COMPLETE
 
@@ -152,36 +155,17 @@ def _read_mixture(at):
   return len(episode.element['steps']['reward'])
 
 
-def _read_hdf5(at):
-  (episode,) = rlds2reverb.formats.load_hdf5(at('flat.hdf5'))
-  return len(episode['steps']['reward'])
+def _reader(load, name):
+  """Returns a function that reads the first episode of another format."""
 
+  def read(at):
+    if load == 'load_zarr':
+      pytest.importorskip('zarr')
+    kwargs = {'cameras': []} if load == 'load_lerobot' else {}
+    episodes = getattr(rlds2reverb.formats, load)(at(name), **kwargs)
+    return len(next(iter(episodes))['steps']['reward'])
 
-def _read_minari(at):
-  (episode,) = rlds2reverb.formats.load_minari(at('minari'))
-  return len(episode['steps']['reward'])
-
-
-def _read_npz(at):
-  (episode,) = rlds2reverb.formats.load_npz(at('flat.npz'))
-  return len(episode['steps']['reward'])
-
-
-def _read_robomimic(at):
-  (episode,) = rlds2reverb.formats.load_robomimic(at('demo.hdf5'))
-  return len(episode['steps']['reward'])
-
-
-def _read_imitation(at):
-  (episode,) = rlds2reverb.formats.load_imitation(at('trajectories.npz'))
-  return len(episode['steps']['reward'])
-
-
-def _read_lerobot(at):
-  first = next(
-      iter(rlds2reverb.formats.load_lerobot(at('lerobot'), cameras=[]))
-  )
-  return len(first['steps']['reward'])
+  return read
 
 
 def _open_source(at):
@@ -251,13 +235,17 @@ _READERS = {
     ),
 }
 _LOCAL_READERS = {
-    'load_hdf5': (_read_hdf5, _NUM_STEPS),
-    'load_imitation': (_read_imitation, _NUM_STEPS),
-    'load_lerobot': (_read_lerobot, 7),
-    'load_minari': (_read_minari, _NUM_STEPS),
-    'load_npz': (_read_npz, _NUM_STEPS),
-    'load_robomimic': (_read_robomimic, _NUM_STEPS),
+    'load_hdf5': (_reader('load_hdf5', 'flat.hdf5'), _NUM_STEPS),
+    'load_imitation': (
+        _reader('load_imitation', 'trajectories.npz'),
+        _NUM_STEPS,
+    ),
+    'load_lerobot': (_reader('load_lerobot', 'lerobot'), 7),
+    'load_minari': (_reader('load_minari', 'minari'), _NUM_STEPS),
+    'load_npz': (_reader('load_npz', 'flat.npz'), _NUM_STEPS),
+    'load_robomimic': (_reader('load_robomimic', 'demo.hdf5'), _NUM_STEPS),
     'load_torchrl': (_load_torchrl, _NUM_STEPS),
+    'load_zarr': (_reader('load_zarr', 'zarr'), 5),
     'open_replay_buffer of frames': (_prepare_frames, _NUM_STEPS),
     'restore_reverb_server': (_serve, _NUM_STEPS - 1),
     'serve_source': (_serve_source, _NUM_STEPS - 1),
@@ -354,6 +342,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       for name in 'obs/a', 'next_obs/a', 'actions':
         file[f'data/demo_0/{name}'] = ones[:-1]
     shutil.copytree(_LEROBOT, os.path.join(self._home, 'lerobot'))
+    shutil.copytree(_ZARR, os.path.join(self._home, 'zarr'))
     self._check_all(
         lambda name: form(self._home, name),
         self._home,

@@ -19,6 +19,7 @@ _HINTS = {
     'rlds': 'an RLDS data set, which load_episodes reads',
     'robomimic': 'a data set of robomimic, which load_robomimic reads',
     'torchrl': 'a storage of TorchRL, which load_torchrl reads',
+    'zarr': 'a Zarr replay buffer, which load_zarr reads',
 }
 _HDF5_SUFFIXES = ('.hdf5', '.h5')
 _EPISODE = re.compile(r'episode_\d+')
@@ -57,6 +58,8 @@ def _format_of(path: str) -> str:
     return _format_of_folder(path)
   if files.is_url(path) or not os.path.isfile(path):
     return ''
+  if path.endswith('.zarr.zip'):
+    return 'zarr'
   if path.endswith('.npz'):
     with np.load(path) as arrays:
       return 'imitation' if 'indices' in arrays else 'npz'
@@ -76,6 +79,8 @@ def _format_of_folder(path: str) -> str:
     return 'imitation'
   if has('storage_metadata.json') or has('storage', 'storage_metadata.json'):
     return 'torchrl'
+  if {'.zgroup', 'zarr.json'} & set(names) and 'meta' in names:
+    return 'zarr'
   if 'main_data.hdf5' in names or has('data', 'main_data.hdf5'):
     return 'minari'
   for folder in path, os.path.join(path, 'data'):

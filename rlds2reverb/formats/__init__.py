@@ -19,3 +19,4 @@ from rlds2reverb.formats.ted import Ted
 from rlds2reverb.formats.ted import to_ted
 from rlds2reverb.formats.torchrl import load_torchrl
 from rlds2reverb.formats.torchrl import save_torchrl
+from rlds2reverb.formats.zarr_buffers import load_zarr

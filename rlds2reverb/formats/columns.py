@@ -44,6 +44,23 @@ _NUMBERS = tuple(
 _INDEX = '_index_'
 
 
+class Rows:
+  """The rows `[begin, end)` of a column, which are read late."""
+
+  def __init__(self, column: Any, begin: int, end: int):
+    self._column = column
+    self._begin = begin
+    self.dtype = column.dtype
+    self.shape = (end - begin, *column.shape[1:])
+
+  def __len__(self) -> int:
+    return self.shape[0]
+
+  def __getitem__(self, rows: slice) -> np.ndarray:
+    begin, end, _ = rows.indices(len(self))
+    return self._column[self._begin + begin : self._begin + end]
+
+
 def renamed(
     columns: Mapping[str, Column], names: Mapping[str, Optional[str]]
 ) -> Dict[str, Column]:

@@ -27,6 +27,7 @@ _READERS = {
         'load_npz',
         'load_robomimic',
         'load_torchrl',
+        'load_zarr',
     )
 }
 _ARRAYS = {
@@ -50,6 +51,8 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     yield at('minari', 'rooms_arrow'), 'load_minari'
     yield at('minari', 'rooms_parquet'), 'load_minari'
     yield at('robomimic', 'low_dim.hdf5'), 'load_robomimic'
+    yield at('zarr', 'pusht.zarr'), 'load_zarr'
+    yield at('zarr', 'umi.zarr.zip'), 'load_zarr'
     rlds = os.path.join(folder, 'rlds')
     datasets.save_episodes(golden.stacked([golden.COMPLETE]), rlds)
     yield rlds, 'load_episodes'
@@ -67,6 +70,8 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     for path, right in self._paths():
       for name, reader in _READERS.items():
         with self.subTest(f'{name} {path}'):
+          if name == right == 'load_zarr':
+            pytest.importorskip('zarr')
           if name == right:
             self.assertLen(list(reader(path).take(1)), 1)
             continue

@@ -1,0 +1,192 @@
+"""Zarr replay buffers, as diffusion_policy and UMI write them.
+
+    data/action        [N, ...], the frames of all episodes one after the other
+    data/<name>        [N, ...], what was observed at each frame
+    meta/episode_ends  int64 [E], the frame after the last one of each episode
+
+It is a folder, or a file `.zarr.zip`. Zarr (`pip install rlds2reverb[zarr]`)
+reads it, and imagecodecs where images are JPEG XL, as UMI's are.
+"""
+
+import os
+from typing import Any, Dict, List, Sequence, Tuple
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import other_formats
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import paths as paths_lib
+from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import columns as columns_lib
+from rlds2reverb.formats import python_episodes
+
+_DATA = 'data'
+_META = 'meta'
+_ENDS = 'episode_ends'
+# Of its values it runs whatever they say.
+_UNSAFE_CODEC = 'pickle'
+
+
+def load_zarr(
+    path: files.PathLike, *, leave_out: Sequence[str] = ()
+) -> tf.data.Dataset:
+  """Reads the episodes of a Zarr replay buffer, as of diffusion_policy or UMI.
+
+  A frame has an observation and the action taken there. As with `load_lerobot`,
+  no observation is stored after the last action, so an episode of `T` frames
+  has `T` steps, and the action of the last one does not count. All episodes
+  are truncated, as nothing says otherwise.
+
+  Args:
+    path: the folder, or the zip file of one, on the local disk.
+    leave_out: names of arrays that are not read, such as `img`.
+
+  Returns:
+    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
+    order of the buffer, with stacked steps of the dtypes of the arrays.
+    `data/action` is `action` and `data/reward` is `reward`, which is float32
+    zeros if there is none; any other array is `observation/<its name>`. UMI's
+    buffers have no action: `map_fields` makes it of the poses.
+
+  Raises:
+    ValueError: if there is no such buffer, if it has no such array, if an array
+      has not as many rows as there are frames, or runs code when it is read.
+    ImportError: if Zarr, or what decodes an array, is not installed.
+  """
+  path = files.expand_local(path, 'A Zarr replay buffer')
+  ends, arrays = _open(path)
+  paths_lib.check_list('leave_out', leave_out)
+  for name in leave_out:
+    if name not in arrays:
+      raise ValueError(
+          f'{path} has no array {name!r} below {_DATA}.'
+          f'{checks.did_you_mean(name, arrays)} It has {sorted(arrays)}.'
+      )
+  steps = _steps(path, [name for name in arrays if name not in leave_out])
+  starts = [0, *ends[:-1]]
+
+  def read() -> python_episodes.Episodes:
+    columns = {
+        name: _Column(array)
+        for name, array in _open(path)[1].items()
+        if name not in leave_out
+    }
+    for index, (begin, end) in enumerate(zip(starts, ends)):
+      rows = tf.nest.map_structure(
+          lambda name, begin=begin, end=end: columns_lib.Rows(
+              columns[name], begin, end
+          ),
+          steps,
+      )
+      rows.setdefault(rlds.REWARD, np.zeros(end - begin, np.float32))
+      yield python_episodes.PythonEpisode(rows, end - begin, False, index)
+
+  return python_episodes.to_dataset(read, len(ends))
+
+
+class _Column:
+  """An array whose chunks are not decoded again for the next episode."""
+
+  def __init__(self, array: Any):
+    self._array = array
+    self._begin = 0
+    self._rows = np.zeros((0, *array.shape[1:]), array.dtype)
+    self.dtype = array.dtype
+    self.shape = array.shape
+
+  def __getitem__(self, rows: slice) -> np.ndarray:
+    held = range(self._begin, self._begin + len(self._rows))
+    if rows.start not in held or rows.stop > held.stop:
+      chunk = self._array.chunks[0]
+      self._begin = rows.start // chunk * chunk
+      self._rows = self._array[self._begin : -(-rows.stop // chunk) * chunk]
+    return self._rows[rows.start - self._begin : rows.stop - self._begin]
+
+
+def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
+  """Returns where the episodes end, and the arrays of the frames."""
+  hint = other_formats.hint(path, but=('zarr',))
+  if hint or not os.path.exists(path):
+    raise ValueError(f'There is no Zarr replay buffer at {path}.{hint}')
+  zarr = _import_zarr()
+  try:
+    store = (
+        zarr.storage.ZipStore(path, mode='r') if os.path.isfile(path) else path
+    )
+    root = zarr.open_group(store, mode='r')
+    data, ends = root[_DATA], root[_META][_ENDS]
+    arrays = dict(sorted(data.arrays()))
+    groups = sorted(name for name, _ in data.groups())
+  except (KeyError, OSError, ValueError) as e:
+    if 'codec' in str(e):
+      raise ImportError(
+          f'{path} is encoded in a way that Zarr does not know: {e}. For JPEG'
+          ' XL, as UMI has it, install it with `pip install imagecodecs`.'
+      ) from e
+    raise ValueError(
+        f'{path} is not a Zarr replay buffer, which has {_DATA} and'
+        f' {_META}/{_ENDS}: {e}.'
+    ) from e
+  for name, array in (*arrays.items(), (_ENDS, ends)):
+    codecs = [getattr(one, 'codec_id', '') for one in _codecs(array)]
+    if _UNSAFE_CODEC in codecs or array.dtype.kind == 'O':
+      raise ValueError(
+          f'The array {name} of {path} has objects of Python, which may run any'
+          ' code when they are read, so it is refused.'
+      )
+  if groups:
+    logging.warning('Left out: groups below %s of %s: %s.', _DATA, path, groups)
+  ends = ends[:].tolist()
+  _check(path, ends, arrays)
+  return ends, arrays
+
+
+def _codecs(array: Any) -> List[Any]:
+  """Returns what decodes the values of an array of Zarr's format 2."""
+  metadata = getattr(array, 'metadata', array)  # Zarr 3, or 2.
+  filters = getattr(metadata, 'filters', None) or ()
+  return [*filters, getattr(metadata, 'compressor', None)]
+
+
+def _check(path: str, ends: List[int], arrays: Dict[str, Any]) -> None:
+  if not ends or min(np.diff([0, *ends])) < 0:
+    raise ValueError(
+        f'{_META}/{_ENDS} of {path} must have the increasing ends of episodes,'
+        f' but is {ends[:10]}.'
+    )
+  for name, array in arrays.items():
+    if not array.shape or array.shape[0] != ends[-1]:
+      raise ValueError(
+          f'{_DATA}/{name} of {path} has the shape {array.shape}, but there are'
+          f' {ends[-1]} frames by {_META}/{_ENDS}.'
+      )
+
+
+def _steps(path: str, names: List[str]) -> Dict[str, Any]:
+  """Returns the fields of a step; every leaf is the name of its array."""
+  tops = [name for name in names if name in (rlds.ACTION, rlds.REWARD)]
+  observation = {name: name for name in names if name not in tops}
+  if not observation:
+    raise ValueError(f'{path} has no observation below {_DATA}, but {names}.')
+  return {rlds.OBSERVATION: observation, **{name: name for name in tops}}
+
+
+def _import_zarr() -> Any:
+  try:
+    # pylint: disable=g-import-not-at-top
+    import zarr
+    import zarr.storage
+  except ImportError as e:
+    raise ImportError(
+        'Zarr replay buffers are read through Zarr, which is not installed.'
+        ' Install it with `pip install rlds2reverb[zarr]`.'
+    ) from e
+  try:
+    from imagecodecs import numcodecs
+  except ImportError:
+    return zarr
+  numcodecs.register_codecs(verbose=False)
+  return zarr

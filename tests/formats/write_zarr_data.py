@@ -1,0 +1,78 @@
+"""Writes tests/data/zarr: replay buffers in the layout of diffusion_policy.
+
+    python -m tests.formats.write_zarr_data --directory=tests/data/zarr
+
+Needs an environment of its own, with Zarr 2.18.7 and numcodecs 0.15.2. The
+arrays, their names, chunks and compressors are those that `ReplayBuffer` of
+github.com/real-stanford/diffusion_policy writes for PushT, and UMI's names for
+one arm. Beside them goes what Zarr reads.
+"""
+
+import os
+import shutil
+
+from absl import app
+from absl import flags
+import numcodecs
+import numpy as np
+import zarr
+
+_DIRECTORY = flags.DEFINE_string(
+    'directory', None, 'Where the buffers go.', required=True
+)
+_ENDS = (5, 6, 14)
+_COMPRESSOR = numcodecs.Blosc('zstd', 5, numcodecs.Blosc.BITSHUFFLE)
+
+
+def _pusht(rng):
+  return {
+      'img': (rng.integers(0, 255, (14, 8, 8, 3)).astype(np.float32), 1),
+      'state': (rng.normal(size=(14, 5)).astype(np.float32), 4),
+      'keypoint': (rng.normal(size=(14, 9, 2)).astype(np.float32), 4),
+      'n_contacts': (rng.integers(0, 3, (14, 1)).astype(np.float32), 4),
+      'action': (rng.normal(size=(14, 2)).astype(np.float32), 4),
+  }
+
+
+def _umi(rng):
+  return {
+      'camera0_rgb': (rng.integers(0, 255, (14, 8, 8, 3)).astype(np.uint8), 1),
+      'robot0_eef_pos': (rng.normal(size=(14, 3)).astype(np.float32), 14),
+      'robot0_eef_rot_axis_angle': (
+          rng.normal(size=(14, 3)).astype(np.float32),
+          14,
+      ),
+      'robot0_gripper_width': (rng.random((14, 1)).astype(np.float32), 14),
+      'robot0_demo_start_pose': (rng.normal(size=(14, 6)), 14),
+      'robot0_demo_end_pose': (rng.normal(size=(14, 6)), 14),
+  }
+
+
+def _write(store, arrays) -> None:
+  root = zarr.group(store, overwrite=True)
+  data, meta = root.create_group('data'), root.create_group('meta')
+  meta.array('episode_ends', np.array(_ENDS, np.int64), compressor=None)
+  for name, (array, chunk) in arrays.items():
+    data.array(
+        name, array, chunks=(chunk, *array.shape[1:]), compressor=_COMPRESSOR
+    )
+  arrays = {name: data[name][:] for name in arrays}
+  return arrays
+
+
+def main(argv):
+  del argv
+  rng = np.random.default_rng(0)
+  os.makedirs(_DIRECTORY.value, exist_ok=True)
+  folder = os.path.join(_DIRECTORY.value, 'pusht.zarr')
+  shutil.rmtree(folder, ignore_errors=True)
+  found = _write(zarr.DirectoryStore(folder), _pusht(rng))
+  np.savez_compressed(os.path.join(_DIRECTORY.value, 'pusht.npz'), **found)
+  path = os.path.join(_DIRECTORY.value, 'umi.zarr.zip')
+  with zarr.ZipStore(path, mode='w') as store:
+    found = _write(store, _umi(rng))
+  np.savez_compressed(os.path.join(_DIRECTORY.value, 'umi.npz'), **found)
+
+
+if __name__ == '__main__':
+  app.run(main)

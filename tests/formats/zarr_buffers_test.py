@@ -1,0 +1,135 @@
+"""Tests for zarr_buffers, on what Zarr wrote: see write_zarr_data.py."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import rlds2reverb
+from rlds2reverb import transforms
+from rlds2reverb.formats import zarr_buffers
+
+pytest.importorskip('zarr')
+
+_DATA = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data', 'zarr'
+)
+_BOUNDS = ((0, 5), (5, 6), (6, 14))
+
+
+def _path(name):
+  return os.path.join(_DATA, name)
+
+
+class ZarrTest(tf.test.TestCase):
+
+  def _assert_read(self, dataset, name, actions=()):
+    self.assertEqual(dataset.cardinality(), 3)
+    with np.load(_path(f'{name}.npz')) as arrays:
+      expected = dict(arrays)
+    for _ in range(2):
+      for (begin, end), (index, episode) in zip(
+          _BOUNDS, enumerate(dataset.as_numpy_iterator()), strict=True
+      ):
+        self.assertEqual(episode['episode_id'], index)
+        steps = episode['steps']
+        length = end - begin
+        found = {**steps['observation'], **{key: steps[key] for key in actions}}
+        self.assertCountEqual(found, expected)
+        for key, rows in expected.items():
+          self.assertEqual(found[key].dtype, rows.dtype)
+          self.assertAllEqual(found[key], rows[begin:end])
+        self.assertAllEqual(steps['is_first'], np.arange(length) == 0)
+        self.assertAllEqual(steps['is_last'], np.arange(length) == length - 1)
+        self.assertFalse(steps['is_terminal'].any())
+        self.assertAllEqual(steps['discount'], np.ones(length, np.float32))
+        self.assertAllEqual(steps['reward'], np.zeros(length, np.float32))
+
+  def test_diffusion_policy(self):
+    dataset = zarr_buffers.load_zarr(_path('pusht.zarr'))
+    self._assert_read(dataset, 'pusht', ['action'])
+    self.assertEqual(
+        dataset.element_spec['steps']['observation']['img'],
+        tf.TensorSpec([None, 8, 8, 3], tf.float32),
+    )
+
+  def test_umi(self):
+    dataset = zarr_buffers.load_zarr(_path('umi.zarr.zip'))
+    self.assertNotIn('action', dataset.element_spec['steps'])
+    self._assert_read(dataset, 'umi')
+
+  def test_actions_of_umi(self):
+    names = ('eef_pos', 'eef_rot_axis_angle', 'gripper_width')
+    mapping = rlds2reverb.fields.StepMapping(
+        action=[f'observation/robot0_{name}' for name in names]
+    )
+    dataset = zarr_buffers.load_zarr(_path('umi.zarr.zip'))
+    dataset = rlds2reverb.map_fields(dataset, mapping).map(
+        transforms.ActionsFromStates(state='action', kind='absolute', kept=())
+    )
+    with np.load(_path('umi.npz')) as arrays:
+      poses = np.concatenate([arrays[f'robot0_{name}'] for name in names], 1)
+    for (begin, end), episode in zip(_BOUNDS, dataset.as_numpy_iterator()):
+      self.assertAllEqual(
+          episode['steps']['action'][:-1], poses[begin + 1 : end]
+      )
+
+  def test_arrays_left_out(self):
+    dataset = zarr_buffers.load_zarr(
+        _path('pusht.zarr'), leave_out=['img', 'keypoint']
+    )
+    self.assertEqual(
+        list(dataset.element_spec['steps']['observation']),
+        ['n_contacts', 'state'],
+    )
+    with self.assertRaisesRegex(ValueError, "no array 'image' below data"):
+      zarr_buffers.load_zarr(_path('pusht.zarr'), leave_out=['image'])
+
+  def _copy(self):
+    path = os.path.join(self.create_tempdir().full_path, 'copy.zarr')
+    return shutil.copytree(_path('pusht.zarr'), path)
+
+  def _change(self, path, array, **changed):
+    file = os.path.join(path, array, '.zarray')
+    with open(file, encoding='utf-8') as f:
+      metadata = json.load(f)
+    with open(file, 'w', encoding='utf-8') as f:
+      json.dump({**metadata, **changed}, f)
+
+  def test_what_is_no_buffer(self):
+    with self.assertRaisesRegex(ValueError, 'There is no Zarr'):
+      zarr_buffers.load_zarr('/nowhere')
+    lerobot = os.path.join(os.path.dirname(_DATA), 'lerobot', 'v3.0')
+    with self.assertRaisesRegex(ValueError, 'It holds a LeRobot data set'):
+      zarr_buffers.load_zarr(lerobot)
+    with self.assertRaisesRegex(ValueError, 'Zarr .* load_npz reads'):
+      zarr_buffers.load_zarr(_path('pusht.npz'))
+    path = self._copy()
+    self._change(path, 'data/state', shape=[13, 5])
+    with self.assertRaisesRegex(
+        ValueError, r'data/state .* shape \(13, 5\), but there are 14 frames'
+    ):
+      zarr_buffers.load_zarr(path)
+    path = self._copy()
+    np.array([5, 3, 14]).tofile(os.path.join(path, 'meta', 'episode_ends', '0'))
+    with self.assertRaisesRegex(ValueError, 'increasing ends of episodes'):
+      zarr_buffers.load_zarr(path)
+
+  def test_what_could_run_code(self):
+    path = self._copy()
+    self._change(path, 'data/state', filters=[{'id': 'pickle', 'protocol': 5}])
+    with self.assertRaisesRegex(ValueError, 'state .* may run any code'):
+      zarr_buffers.load_zarr(path)
+
+  def test_a_codec_that_is_not_there(self):
+    path = self._copy()
+    self._change(path, 'data/img', compressor={'id': 'no_such_codec'})
+    with self.assertRaisesRegex(ImportError, 'no_such_codec.*imagecodecs'):
+      zarr_buffers.load_zarr(path)
+
+
+if __name__ == '__main__':
+  tf.test.main()
