@@ -96,8 +96,13 @@ def _train(at):
   )
 
 
+def _build_index(at):
+  rlds2reverb.random_access.build_index(at('data'), at('new'))
+
+
 # What writes files that no library writes to a URL.
 _LOCAL_WRITERS = {
+    'build_index': (_build_index, 'new/random_access.json'),
     'save_torchrl': (_save_torchrl, 'new/meta.json'),
     'train': (_train, 'new/policy/saved_model.pb'),
 }
