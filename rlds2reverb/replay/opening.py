@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from typing import Any, Dict, Optional, Union
-import weakref
 
+from absl import logging
 import tensorflow as tf
-from tf_agents.replay_buffers import replay_buffer as tf_agents_replay_buffer
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
@@ -21,10 +21,10 @@ from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
 from rlds2reverb.replay.server import tables as tables_lib
 
 _TABLE = 'items'
-_TIMEOUT_SECONDS = 30
 
 
 def open_replay_buffer(
@@ -38,8 +38,12 @@ def open_replay_buffer(
     end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP,
     priority: items_lib.Priority = 1.0,
     reverb_table: Union[reverb.Table, write.TableSettings, None] = None,
+    timeout: float = server_replay_buffer.DEFAULT_TIMEOUT,
     **kwargs: Any,
-) -> tf_agents_replay_buffer.ReplayBuffer:
+) -> Union[
+    local_replay_buffer.EpisodesReplayBuffer,
+    server_replay_buffer.ServerReplayBuffer,
+]:
   """Opens a replay buffer that a TF-Agents trainer samples from.
 
       replay_buffer = rlds2reverb.open_replay_buffer('/data/cartpole')
@@ -48,9 +52,10 @@ def open_replay_buffer(
         agent.train(frames)
 
   By default this is an `EpisodesReplayBuffer`, which samples in this process.
-  With `reverb_server=True` it is a `ReverbReplayBuffer`, whose server is
-  started here, holds the same items, and stops when the replay buffer is
-  deleted. With an address it samples a server that others have filled.
+  With `reverb_server=True` it is a `ServerReplayBuffer`, whose server is
+  started here, holds the same items, and stops when the replay buffer is closed
+  or deleted. With an address it samples a server that others have filled. What
+  differs between the two is in docs/guides/replay_buffer.md.
 
   Args:
     data: an RLDS data set, which may be transformed or mixed; what
@@ -74,6 +79,9 @@ def open_replay_buffer(
     priority: the priority of every item, or a function of its `Trajectory`.
     reverb_table: a table for the new server, of another kind than the default,
       which samples uniformly.
+    timeout: how many seconds a server may be silent, or its table empty, before
+      the replay buffer raises an error. A server that comes back in time is
+      sampled further.
     **kwargs: further arguments of `EpisodesReplayBuffer`; with
       `reverb_server=True`, of `write_reverb_checkpoint`.
 
@@ -96,7 +104,9 @@ def open_replay_buffer(
           ' must be None, and other arguments than sequence_length and'
           ' table_name must be left out.'
       )
-    return _replay_buffer_of(reverb_server, table_name, sequence_length)
+    return _replay_buffer_of(
+        reverb_server, table_name, sequence_length, timeout
+    )
   if data is None:
     raise ValueError(
         'There must be data, or reverb_server must be the address of a server'
@@ -130,7 +140,7 @@ def open_replay_buffer(
             f' {sorted(kwargs) or "reverb_table"} must be left out.'
         )
       server = serve.restore_reverb_server(folder)
-      return _replay_buffer_of(server, table_name, sequence_length)
+      return _replay_buffer_of(server, table_name, sequence_length, timeout)
     tables = list(records.read_tables(folder))
     data = checkpoint_episodes.read_checkpoint_episodes(
         folder,
@@ -159,11 +169,12 @@ def open_replay_buffer(
   )
   if not reverb_server:
     return local_replay_buffer.EpisodesReplayBuffer(data, **items, **kwargs)
-  return _start_server(data, items, reverb_table, kwargs)
+  server, name = _start_server(data, items, reverb_table, kwargs)
+  return _replay_buffer_of(server, name, sequence_length, timeout)
 
 
 def _start_server(data, items, reverb_table, kwargs):
-  """Returns the replay buffer of a new server that has the items of a data set.
+  """Starts a server with the items of a data set; returns it and its table.
 
   They go through a checkpoint, so that the table is as large as they are many.
   """
@@ -172,27 +183,51 @@ def _start_server(data, items, reverb_table, kwargs):
     name = write.name_of(reverb_table)
     kwargs = dict(kwargs, reverb_tables=[reverb_table])
   folder = tempfile.mkdtemp()
+  logging.info(
+      'Writing the items for the server to %s, where %d MB are free. TMPDIR'
+      ' names another folder.',
+      folder,
+      shutil.disk_usage(folder).free >> 20,
+  )
   try:
     write.write_reverb_checkpoint(
         data, folder, items_lib.TableItems(name, **items), **kwargs
     )
-    server = serve.restore_reverb_server(folder)
+    return serve.restore_reverb_server(folder), name
+  except OSError as error:
+    if error.errno != errno.ENOSPC:
+      raise
+    raise OSError(
+        errno.ENOSPC,
+        f'{error.strerror} The items go through a temporary folder: set TMPDIR'
+        ' to one with more space, or sample without a server.',
+    ) from error
   finally:
     shutil.rmtree(folder, ignore_errors=True)
-  return _replay_buffer_of(server, name, items['sequence_length'])
 
 
-def _replay_buffer_of(server, table_name, sequence_length):
-  """Returns the replay buffer of a server, or of an address."""
-  client = serve.client_of(server)
-  tables = tables_lib.table_infos(client, None, _TIMEOUT_SECONDS)
-  name = _only_table(
-      table_name, list(tables), f'The Reverb server at {client.server_address}'
-  )
-  replay_buffer = serve.create_replay_buffer(server, name, sequence_length)
-  if not isinstance(server, str):
-    weakref.finalize(replay_buffer, server.stop)
-  return replay_buffer
+def _replay_buffer_of(server, table_name, sequence_length, timeout):
+  """Returns the replay buffer of a server, which it owns, or of an address."""
+  is_address = isinstance(server, str)
+  try:
+    client = serve.client_of(server)
+    tables = tables_lib.table_infos(client, None, timeout)
+    name = _only_table(
+        table_name,
+        list(tables),
+        f'The Reverb server at {client.server_address}',
+    )
+    return server_replay_buffer.ServerReplayBuffer(
+        server,
+        name,
+        sequence_length,
+        timeout=timeout,
+        owns_server=not is_address,
+    )
+  except BaseException:
+    if not is_address:
+      server.stop()
+    raise
 
 
 def _only_table(table_name, tables, of) -> str:

@@ -103,8 +103,8 @@ def open_experience(
   try:
     yield Experience(replay_buffer, as_dataset)
   finally:
-    if reverb_server is True:
-      replay_buffer.local_server.stop()
+    if reverb_server:
+      replay_buffer.close()
 
 
 def check_fits(

@@ -2,6 +2,10 @@
 
 import gc
 import os
+import subprocess
+import sys
+import tempfile
+from unittest import mock
 
 from absl.testing import parameterized
 import reverb
@@ -13,6 +17,7 @@ from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
+from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import replay_buffer
@@ -22,6 +27,7 @@ from tests import golden
 from tests import recordings
 from tests import testing
 from tests.replay.local import cuts
+from tests.replay.server import processes
 
 _LENGTHS = (4, 3, 5)
 
@@ -156,8 +162,53 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     del buffer
     gc.collect()
     # It has stopped with its replay buffer.
-    with self.assertRaises(reverb.errors.DeadlineExceededError):
+    with self.assertRaises((reverb.errors.ReverbError, RuntimeError)):
       reverb.Client(address).server_info(timeout=2)
+
+  def test_a_server_of_its_own_that_is_closed(self):
+    buffer = opening.open_replay_buffer(_data(), reverb_server=True, timeout=1)
+    iterator = iter(buffer.as_dataset(4, 2))
+    next(iterator)
+    address = buffer.py_client.server_address
+    buffer.close()
+    buffer.close()
+    self.assertIsNone(buffer.local_server)
+    with self.assertRaisesRegex(tf.errors.UnknownError, address):
+      while True:
+        next(iterator)
+    with self.assertRaisesRegex(ConnectionError, address):
+      buffer.num_frames()
+
+  def test_nothing_is_said_at_the_end_of_a_process(self):
+    script = (
+        'from rlds2reverb.replay import opening;'
+        ' from tests.replay import opening_test;'
+        ' buffer = opening.open_replay_buffer('
+        'opening_test._data(), reverb_server=True);'
+        ' dataset = buffer.as_dataset(4, 2); iterator = iter(dataset);'
+        ' next(iterator)'
+    )
+    done = subprocess.run(
+        processes.command(script),
+        check=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
+        },
+    )
+    self.assertNotIn('Exception ignored', done.stderr)
+    self.assertNotIn('Traceback', done.stderr)
+    self.assertIn('Shutting down replay server', done.stderr)
+
+  def test_a_temporary_folder_that_is_too_small(self):
+    with mock.patch.object(new_checkpoint, '_CHECKED_BYTES', 1):
+      with mock.patch.object(new_checkpoint, '_LEFT_FREE_BYTES', 1 << 60):
+        with self.assertRaisesRegex(
+            OSError, f'{tempfile.gettempdir()}.* MB are free.*set TMPDIR'
+        ):
+          opening.open_replay_buffer(_data(), reverb_server=True)
 
   def test_a_table_of_another_kind(self):
     buffer = opening.open_replay_buffer(

@@ -5,7 +5,9 @@ beside that place, which is removed if anything fails.
 """
 
 import contextlib
+import errno
 import os
+import shutil
 from typing import Iterable, Iterator
 
 import tensorflow as tf
@@ -14,6 +16,9 @@ from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import records as records_lib
+
+_CHECKED_BYTES = 16 << 20
+_LEFT_FREE_BYTES = 2 * _CHECKED_BYTES
 
 
 class RecordFile:
@@ -30,6 +35,7 @@ class RecordFile:
       OSError: if the file cannot be opened.
     """
     self._path = os.path.join(directory, file)
+    self._unchecked = 0
     # The fastest level is enough, since large columns are compressed already.
     options = tf.io.TFRecordOptions(
         records_lib.COMPRESSION, compression_level=1
@@ -53,6 +59,10 @@ class RecordFile:
     with self._os_error():
       for record in records:
         self._writer.write(record)
+        self._unchecked += len(record)
+    if self._unchecked >= _CHECKED_BYTES:
+      self._unchecked = 0
+      _check_space(self._path)
 
   @contextlib.contextmanager
   def _os_error(self, ignored=False):
@@ -64,6 +74,17 @@ class RecordFile:
             f'{self._path} could not be written, so nothing of the checkpoint'
             f' is left: {tf_errors.message_of(error)}'
         ) from error
+
+
+def _check_space(path: str) -> None:
+  """Raises an OSError before a disk, which others use, is full."""
+  free = shutil.disk_usage(os.path.dirname(path)).free
+  if free < _LEFT_FREE_BYTES:
+    raise OSError(
+        errno.ENOSPC,
+        f'{path} could not be written, so nothing of the checkpoint is left:'
+        f' only {free >> 20} MB are free there.',
+    )
 
 
 @contextlib.contextmanager

@@ -6,17 +6,15 @@ import os
 import shutil
 import socket
 import tempfile
-from typing import Any, Dict, Optional, Union
+from typing import Optional, Union
 import weakref
 
 from absl import logging
-import tensorflow as tf
-from tf_agents.replay_buffers import reverb_replay_buffer
 
 from rlds2reverb.datasets import files
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay.server import sampling
+from rlds2reverb.replay.server import replay_buffer
 from rlds2reverb.replay.server import tables as tables_lib
 
 _TIMEOUT_SECONDS = 30
@@ -96,34 +94,15 @@ def create_replay_buffer(
     server: Union[reverb.Server, str],
     table_name: str,
     sequence_length: Optional[int] = None,
-    **kwargs: Any,
-) -> reverb_replay_buffer.ReverbReplayBuffer:
+    *,
+    timeout: float = replay_buffer.DEFAULT_TIMEOUT,
+) -> replay_buffer.ServerReplayBuffer:
   """Creates a TF-Agents replay buffer for a table of a server.
 
-  The data spec of the replay buffer is taken from the table's signature.
-
-  Args:
-    server: the server, or the address of one, `host:port`.
-    table_name: the name of the table. Its signature must be one of
-      `Trajectory`s.
-    sequence_length: see `ReverbReplayBuffer`.
-    **kwargs: further arguments of `ReverbReplayBuffer`.
-
-  Raises:
-    ConnectionError: if there is no answer from the server.
-    ValueError: if there is no such table, or it has another signature.
+  The arguments and the errors are those of `ServerReplayBuffer`.
   """
-  client = client_of(server)
-  info = tables_lib.table_infos(client, [table_name], _TIMEOUT_SECONDS)
-  data_spec = tf.nest.map_structure(
-      _without_time, sampling.trajectory_signature(info[table_name])
-  )
-  return reverb_replay_buffer.ReverbReplayBuffer(
-      data_spec,
-      table_name=table_name,
-      sequence_length=sequence_length,
-      **_server_arguments(server),
-      **kwargs,
+  return replay_buffer.ServerReplayBuffer(
+      server, table_name, sequence_length, timeout=timeout
   )
 
 
@@ -138,6 +117,8 @@ def check_port(port: int) -> None:
   """Raises a ValueError if a port is in use."""
   # A second Reverb server would start on the same port without an error.
   with socket.socket() as probe:
+    # Connections of a server that has died do not keep the next one from it.
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
       probe.bind(('', port))
     except OSError as error:
@@ -199,13 +180,3 @@ def _start(directory, tables, port, checkpoint_root) -> reverb.Server:
     server.stop()
     raise
   return server
-
-
-def _server_arguments(server) -> Dict[str, Any]:
-  """Returns the arguments that tell a `ReverbReplayBuffer` where to sample."""
-  name = 'server_address' if isinstance(server, str) else 'local_server'
-  return {name: server}
-
-
-def _without_time(spec):
-  return tf.TensorSpec(spec.shape[1:], spec.dtype, spec.name)

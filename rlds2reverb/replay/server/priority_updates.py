@@ -106,7 +106,11 @@ class PriorityUpdater:
       ConnectionError: if a server does not answer within `timeout` seconds; in
         a graph, an UnknownError. The message names the server.
     """
-    keys = tf.convert_to_tensor(sample_info.key, tf.uint64)
+    self.update_keys(sample_info.key, priorities)
+
+  def update_keys(self, keys: Any, priorities: Any) -> None:
+    """Does what `update` does, given the `key` of the `SampleInfo` alone."""
+    keys = tf.convert_to_tensor(keys, tf.uint64)
     if keys.shape.rank == 2:  # All steps of an item have its key.
       keys = keys[:, 0]
     priorities = tf.cast(priorities, tf.float64)

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import tempfile
 
 from absl.testing import parameterized
@@ -85,6 +86,29 @@ class ServeTest(checkpoints.CheckpointTestCase):
       self.assertEqual(testing.size(self.serve(path)), left)
       counts = merge.merge_reverb_checkpoints([path], self.new())
       self.assertEqual(counts, {testing.TABLE: left})
+
+  def test_a_port_that_connections_of_a_dead_server_linger_on(self):
+    with socket.socket() as listener:
+      # As a server does.
+      listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+      listener.bind(('', 0))
+      port = listener.getsockname()[1]
+      with self.assertRaisesRegex(ValueError, f'Port {port} is in use'):
+        listener.listen()
+        serve.check_port(port)
+      with socket.create_connection(('localhost', port)):
+        connection, _ = listener.accept()
+        connection.close()
+    # The side that ended the connection first waits for what is on its way.
+    with socket.socket() as probe:
+      with self.assertRaises(OSError):
+        probe.bind(('', port))
+    path = self.write(checkpoints.episodes([5]))
+    server = serve.restore_reverb_server(path, port=port)
+    self.addCleanup(server.stop)
+    self.assertEqual(testing.size(server.localhost_client()), 4)
+    with self.assertRaisesRegex(ValueError, f'Port {port} is in use'):
+      serve.restore_reverb_server(path, port=port)
 
   def test_the_newest_checkpoint_of_a_root(self):
     episodes = checkpoints.episodes([30, 70])

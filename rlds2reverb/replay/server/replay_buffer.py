@@ -1,0 +1,233 @@
+"""A TF-Agents replay buffer over a table of a Reverb server."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Optional, Union
+import weakref
+
+import tensorflow as tf
+from tf_agents.replay_buffers import replay_buffer
+from tf_agents.replay_buffers import reverb_replay_buffer
+
+from rlds2reverb.replay import importance
+from rlds2reverb.replay import reverb
+from rlds2reverb.replay.server import priority_updates
+from rlds2reverb.replay.server import sampling
+from rlds2reverb.replay.server import tables as tables_lib
+
+DEFAULT_TIMEOUT = 30.0
+
+
+class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
+  """Samples a table of a Reverb server, and does not wait for ever.
+
+  It takes the place of TF-Agents' `ReverbReplayBuffer`, of which it is one, and
+  has what an `EpisodesReplayBuffer` has beside: `get_next`,
+  `update_priorities`, `importance_weights`, `num_items` and `close`.
+
+  Its data sets are those of `sample_reverb_servers`: they raise an error where
+  a server has not answered, or its table has given nothing, for `timeout`
+  seconds. If the server comes back before, sampling goes on.
+  """
+
+  def __init__(
+      self,
+      server: Union[reverb.Server, str],
+      table_name: str,
+      sequence_length: Optional[int] = None,
+      *,
+      timeout: float = DEFAULT_TIMEOUT,
+      owns_server: bool = False,
+  ):
+    """Asks for the table, whose signature tells what a frame is.
+
+    Args:
+      server: the server, or the address of one, `host:port`.
+      table_name: the name of the table. Its signature must be one of
+        `Trajectory`s.
+      sequence_length: the number of frames of an item, or None if it varies, or
+        if the `num_steps` of `as_dataset` says it.
+      timeout: how many seconds the server may be silent, or its table empty.
+      owns_server: whether the server stops with this replay buffer.
+
+    Raises:
+      ConnectionError: if there is no answer from the server.
+      ValueError: if there is no such table, it has another signature, or
+        `timeout` is not positive.
+    """
+    if not timeout > 0:
+      raise ValueError(f'timeout must be positive, but is {timeout}.')
+    self._timeout = timeout
+    is_address = isinstance(server, str)
+    address = server if is_address else f'localhost:{server.port}'
+    [info] = tables_lib.table_infos(
+        reverb.Client(address), [table_name], timeout
+    ).values()
+    super().__init__(
+        tf.nest.map_structure(
+            lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype, leaf.name),
+            sampling.trajectory_signature(info),
+        ),
+        table_name,
+        sequence_length,
+        server_address=address,
+    )
+    # This is all that holds a server of its own. So it ends when the replay
+    # buffer does, and not when Python has taken Reverb's modules apart.
+    self._held = _Held(None if is_address else server)
+    self._finalizer = weakref.finalize(self, self._held.let_go, owns_server)
+    # Not a dictionary, which would become part of a checkpoint.
+    self._iterator = functools.lru_cache(maxsize=None)(
+        lambda batch_size, num_steps: iter(
+            self._as_dataset(batch_size, num_steps, None, None)
+        )
+    )
+
+  @property
+  def local_server(self) -> Optional[reverb.Server]:
+    """The server, if it is in this process and not closed."""
+    return self._held.server
+
+  @property
+  def num_items(self) -> int:
+    """The number of items that can be drawn."""
+    return self.get_table_info().current_size
+
+  def get_table_info(self) -> Any:
+    """Returns the table's `TableInfo`.
+
+    Raises:
+      ConnectionError: if the server does not answer.
+    """
+    name = self._table_name
+    return tables_lib.table_infos(self.py_client, [name], self._timeout)[name]
+
+  def get_next(
+      self,
+      sample_batch_size: Optional[int] = None,
+      num_steps: Optional[int] = None,
+      time_stacked: bool = True,
+  ) -> Any:
+    """Returns the next item, or batch of items; see TF-Agents' `ReplayBuffer`.
+
+    Many are taken faster from `as_dataset`.
+    """
+    return replay_buffer.ReplayBuffer.get_next(
+        self, sample_batch_size, num_steps, time_stacked
+    )
+
+  def update_priorities(self, keys: Any, priorities: Any) -> None:
+    """Updates the priorities of items that were sampled.
+
+    It works eagerly and in a `tf.function`. A batch that was fetched before may
+    still come. Items that are not in the table any more are left out.
+
+    Args:
+      keys: the `key` of the `SampleInfo` of a batch, uint64 `[B, L]` or `[B]`.
+      priorities: the new priorities, numbers from 0 up, `[B]`.
+
+    Raises:
+      ValueError: if the table does not sample or remove by priorities, or if
+        there is not one priority for each key.
+      InvalidArgumentError: if a priority is negative, NaN or infinite. Nothing
+        is changed then.
+      ConnectionError: if the server does not answer; in a graph, an
+        UnknownError.
+    """
+    self._updater.update_keys(keys, priorities)
+
+  def importance_weights(
+      self, sample_info: Any, beta: Any, *, normalization: str = 'batch'
+  ) -> tf.Tensor:
+    """Returns the weights that correct a loss for prioritized sampling.
+
+    Args:
+      sample_info: the `SampleInfo` of a batch.
+      beta: how much of the bias is corrected: 0 nothing, 1 all.
+      normalization: `"batch"` or `"none"`; see `replay.importance_weights`.
+
+    Returns:
+      The weights, float32, of the shape of `sample_info.probability`.
+
+    Raises:
+      ValueError: if the table does not sample by priorities, or an argument is
+        not valid.
+    """
+    if not self._table_info.sampler_options.HasField('prioritized'):
+      raise ValueError(
+          f'Table {self._table_name!r} does not sample by priorities. Create it'
+          ' with prioritized_table.'
+      )
+    if normalization == 'table':
+      raise ValueError(
+          'normalization="table" needs the smallest priority of the table,'
+          ' which a Reverb server does not tell. Use "batch".'
+      )
+    return importance.importance_weights(
+        sample_info, beta, normalization=normalization
+    )
+
+  def close(self) -> None:
+    """Stops the server, if it is this replay buffer's own."""
+    self._finalizer()
+
+  @functools.cached_property
+  def _updater(self) -> priority_updates.PriorityUpdater:
+    with tf.init_scope():
+      return priority_updates.PriorityUpdater(
+          self._server_address, self._table_name, timeout=self._timeout
+      )
+
+  def _as_dataset(
+      self,
+      sample_batch_size,
+      num_steps,
+      sequence_preprocess_fn,
+      num_parallel_calls,
+  ):
+    del num_parallel_calls  # One stream is as fast as the server.
+    length = self._sequence_length
+    if length and num_steps and num_steps != length:
+      raise ValueError(
+          f'num_steps is {num_steps}, but the items have {length}. Make the'
+          f' replay buffer with sequence_length={num_steps}.'
+      )
+    dataset = sampling.sample_reverb_servers(
+        self._server_address,
+        self._table_name,
+        num_steps or length,
+        None if sequence_preprocess_fn else sample_batch_size,
+        timeout=self._timeout,
+    )
+    if not sequence_preprocess_fn:
+      return dataset
+    dataset = dataset.map(
+        lambda frames, info: (sequence_preprocess_fn(frames), info)
+    )
+    if sample_batch_size is None:
+      return dataset
+    return dataset.batch(sample_batch_size, drop_remainder=True)
+
+  def _get_next(self, sample_batch_size, num_steps, time_stacked):
+    with tf.init_scope():
+      iterator = self._iterator(sample_batch_size, num_steps)
+    frames, info = next(iterator)
+    if time_stacked:
+      return frames, info
+    axis = 0 if sample_batch_size is None else 1
+    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
+    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
+    return tuple(steps), info
+
+
+class _Held:
+  """Holds a server until it is let go."""
+
+  def __init__(self, server: Optional[reverb.Server]):
+    self.server = server
+
+  def let_go(self, stops: bool) -> None:
+    server, self.server = self.server, None
+    if stops and server is not None:
+      server.stop()

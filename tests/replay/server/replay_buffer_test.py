@@ -1,0 +1,139 @@
+"""Tests of replay buffers over a table of a server."""
+
+import socket
+import threading
+import time
+
+from absl.testing import parameterized
+import pytest
+import tensorflow as tf
+
+from rlds2reverb.replay import opening
+from rlds2reverb.replay.server import replay_buffer
+from tests import testing
+from tests.replay.server import processes
+from tests.replay.server import sampling_test
+
+_SERVER = sampling_test._SERVER  # pylint: disable=protected-access
+
+
+class ServerReplayBufferTest(parameterized.TestCase, tf.test.TestCase):
+
+  def serve(self, *args, **kwargs):
+    server, address = sampling_test.make_server(*args, **kwargs)
+    self.addCleanup(server.stop)
+    return server, address
+
+  def test_batches(self):
+    server, address = self.serve('uniform', range(10), sequence_length=2)
+    for served in server, address:
+      buffer = replay_buffer.ServerReplayBuffer(served, testing.TABLE, 2)
+      self.assertEqual(buffer.num_items, 9)
+      self.assertIs(buffer.local_server, server if served is server else None)
+      for num_steps in None, 2:
+        [(frames, info)] = buffer.as_dataset(5, num_steps).take(1)
+        self.assertEqual(frames.reward.shape, [5, 2])
+        self.assertEqual(info.key.shape, [5, 2])
+        self.assertAllEqual(frames.reward[:, 1], frames.reward[:, 0] + 1)
+        [(frames, _)] = buffer.as_dataset(None, num_steps).take(1)
+        self.assertEqual(frames.reward.shape, [2])
+      with self.assertRaisesRegex(ValueError, 'num_steps is 3, but the items'):
+        buffer.as_dataset(5, 3)
+      doubled = buffer.as_dataset(
+          3,
+          2,
+          sequence_preprocess_fn=lambda frames: frames._replace(
+              reward=frames.reward[::-1]
+          ),
+      )
+      [(frames, _)] = doubled.take(1)
+      self.assertAllEqual(frames.reward[:, 0], frames.reward[:, 1] + 1)
+
+  def test_get_next(self):
+    _, address = self.serve('uniform', range(10), sequence_length=2)
+    buffer = replay_buffer.ServerReplayBuffer(address, testing.TABLE)
+
+    @tf.function
+    def take():
+      return buffer.get_next(4, 2)
+
+    frames, info = take()
+    self.assertEqual(frames.reward.shape, [4, 2])
+    self.assertEqual(info.key.shape, [4, 2])
+    steps, _ = buffer.get_next(4, 2, time_stacked=False)
+    self.assertAllEqual(steps[1].reward, steps[0].reward + 1)
+    frames, _ = buffer.get_next(num_steps=2)
+    self.assertEqual(frames.reward.shape, [2])
+
+  def test_a_table_without_items(self):
+    _, address = self.serve('uniform', [])
+    buffer = opening.open_replay_buffer(
+        None, 1, reverb_server=address, timeout=1
+    )
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'gave no item for 1 seconds'
+    ):
+      next(iter(buffer.as_dataset(4, 1)))
+
+  def test_no_server(self):
+    with socket.socket() as unused:
+      unused.bind(('localhost', 0))  # It does not listen.
+      address = f'localhost:{unused.getsockname()[1]}'
+      with self.assertRaisesRegex(ConnectionError, address):
+        opening.open_replay_buffer(None, reverb_server=address, timeout=1)
+    with self.assertRaisesRegex(ValueError, 'timeout must be positive'):
+      replay_buffer.ServerReplayBuffer(address, testing.TABLE, timeout=0)
+
+  @parameterized.parameters('uniform', 'prioritized')
+  @pytest.mark.long
+  def test_a_server_that_dies(self, kind):
+    process = processes.ServerProcess(_SERVER, kind, 30)
+    self.addCleanup(process.kill)
+    process.serve()
+    buffer = opening.open_replay_buffer(
+        None, 1, reverb_server=process.address, timeout=2
+    )
+    iterator = iter(buffer.as_dataset(4, 1))
+    _, info = next(iterator)
+    process.kill()
+    begin = time.monotonic()
+    with self.assertRaisesRegex(
+        tf.errors.UnknownError, f'Reverb server at {process.address} died'
+    ):
+      while True:
+        next(iterator)
+    self.assertLess(time.monotonic() - begin, 60)
+    with self.assertRaisesRegex(ConnectionError, process.address):
+      buffer.get_table_info()
+    if kind == 'prioritized':
+      with self.assertRaisesRegex(Exception, process.address):
+        buffer.update_priorities(info.key, [1.0] * 4)
+
+  @pytest.mark.long
+  def test_a_server_that_comes_back(self):
+    first = processes.ServerProcess(_SERVER, 'uniform', 30)
+    self.addCleanup(first.kill)
+    first.serve()
+    second = processes.ServerProcess(_SERVER, 'uniform', 40)
+    self.addCleanup(second.kill)
+    buffer = opening.open_replay_buffer(
+        None, 1, reverb_server=first.address, timeout=60
+    )
+    iterator = iter(buffer.as_dataset(8, 1))
+    next(iterator)
+    first.kill()
+    restart = threading.Timer(3, second.serve, [first.port])
+    restart.start()
+    self.addCleanup(restart.join)
+    found = set()
+    for _ in range(10_000):
+      frames, _ = next(iterator)
+      found |= set(frames.reward.numpy().ravel().tolist())
+      if max(found) >= 30:
+        break
+    self.assertContainsSubset(found, set(range(40)))
+    self.assertGreaterEqual(max(found), 30)
+
+
+if __name__ == '__main__':
+  tf.test.main()
