@@ -45,6 +45,11 @@ from rlds2reverb.transforms.relabeling import ActionsFromStates
 from rlds2reverb.transforms.relabeling import MotionsFromPoses
 from rlds2reverb.transforms.rewards import ScaleReward
 from rlds2reverb.transforms.rotated_fields import ConvertRotation
+from rlds2reverb.transforms.tasks import AddTimestep
+from rlds2reverb.transforms.tasks import DropConditioning
+from rlds2reverb.transforms.tasks import DropZeroStart
+from rlds2reverb.transforms.tasks import KeepLabeled
+from rlds2reverb.transforms.tasks import MarkPadding
 from rlds2reverb.transforms.thinning import DropNoOps
 from rlds2reverb.transforms.thinning import FrameSkip
 from rlds2reverb.transforms.videos import decode_video_frames

@@ -14,6 +14,7 @@ from rlds2reverb.windows.returns import advantages
 from rlds2reverb.windows.returns import n_step_transitions
 from rlds2reverb.windows.returns import reward_to_go
 from rlds2reverb.windows.returns import td_lambda_returns
+from rlds2reverb.windows.slices import draw_steps
 from rlds2reverb.windows.slices import join_transitions
 from rlds2reverb.windows.slices import pad_trajectories
 from rlds2reverb.windows.slices import random_crop

@@ -247,6 +247,41 @@ def pad_trajectories(
   return gathering.swap_time(padded) if time_major else padded
 
 
+def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
+  """Returns some steps of one episode, or all, in a random order.
+
+  As `subsample_length` of Octo and OpenVLA, after the windows of each step were
+  made: so long episodes do not fill a shuffle buffer. What comes out is no
+  episode any more. In a data set, enumerate for a seed for each episode:
+
+      data.enumerate().map(
+          lambda index, episode: draw_steps(episode['steps'], 100, (7, index)))
+
+  Args:
+    steps: the steps of one episode, a nested data set or stacked `[T, ...]`.
+    num_steps: how many are drawn of an episode that has more. Another one stays
+      as it is.
+    seed: an integer, or two of them, as for `tf.random.stateless_uniform`.
+
+  Returns:
+    The steps, stacked; no step comes twice.
+
+  Raises:
+    ValueError: if `num_steps` is not positive, or `seed` is not one or two
+      integers.
+    InvalidArgumentError: if fields differ in length.
+  """
+  checks.check_positive('num_steps', num_steps)
+  seed = seeds_lib.to_pair(seed)
+  steps = transitions.stack_dict(steps)
+  length = gathering.num_rows(steps)
+  order = tf.argsort(tf.random.stateless_uniform([length], seed))
+  order = tf.where(
+      length > num_steps, tf.cast(order, tf.int64), tf.range(length)
+  )
+  return gathering.take(steps, order[:num_steps])
+
+
 def random_crop(
     episode: Any, crop_length: int, seed: seeds_lib.Seed
 ) -> transitions.TransitionRows:

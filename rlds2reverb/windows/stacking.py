@@ -21,6 +21,8 @@ from rlds2reverb.windows import transitions
 
 OBSERVATION_MASK = 'observation_mask'
 ACTION_MASK = 'action_mask'
+# Which actions of a chunk are real.
+OWN, OCTO = MASK_RULES = ('own', 'octo')
 
 _StepsOrRows = Union[Dict[str, Any], transitions.TransitionRows]
 
@@ -160,6 +162,7 @@ def stack_and_chunk(
     fill: Union[str, float] = 'repeat',
     *,
     goal_step: Optional[paths.Path] = None,
+    mask_rule: str = OWN,
     names: rows_lib.Names = None,
 ) -> _StepsOrRows:
   """Gives each step its last observations, and for each of them next actions.
@@ -171,9 +174,10 @@ def stack_and_chunk(
       action         a0 a1 a0 a1    a0 a1 a1 a2    a1 a2 a2 a2    a2 a2 a2 a2
       action_mask    F  F  T  T     T  T  T  T     T  T  T  F     T  F  F  F
 
-  An action is real if its frame is, if it is of a transition, and if it comes
-  before the goal. In Octo, actions are padding from the second one after the
-  goal on, and those of padded frames count as real.
+  An action is real if its frame is, if it counts by itself, as in
+  `chunk_actions`, and if it comes before the goal. In Octo, actions are padding
+  from the second one after the goal on, or after the last step where there is
+  no goal, and those of padded frames count as real.
 
   Args:
     episode: the steps of one episode, a nested data set or stacked
@@ -185,6 +189,8 @@ def stack_and_chunk(
     goal_step: the path of the index of the step that is the goal of each step,
       an integer, as `RelabelGoals` adds it. Without it, actions go on until the
       episode's end.
+    mask_rule: which actions `action_mask` has as real: `"own"`; or `"octo"`, as
+      Octo has it.
     names: other names for the masks, as `{'action_mask': 'is_real'}`.
 
   Returns:
@@ -197,6 +203,7 @@ def stack_and_chunk(
       `goal_step` is no integer for each step.
     InvalidArgumentError: if fields or columns differ in length.
   """
+  checks.check_choice('mask_rule', mask_rule, MASK_RULES)
   names = dict(names or {})
   made = (OBSERVATION_MASK, ACTION_MASK)
   for name in names:
@@ -219,13 +226,21 @@ def stack_and_chunk(
   is_real = gathering.is_inside(frames, length)[..., tf.newaxis]
   index = tf.maximum(frames, 0)
   fields[rlds.ACTION] = gathering.take(fields[rlds.ACTION], index)
-  mask = is_real & gathering.take(mask, index)
+  goal = None
   if goal_step is not None:
     goal = steps_lib.one_a_step(
         paths.name_of(goal_step), paths.get(fields, goal_step), tf.int64
     )
+  elif mask_rule == OCTO:
+    goal = tf.fill([length], length - 1)
+  if mask_rule == OWN:
+    mask, margin = is_real & gathering.take(mask, index), 0
+  else:
+    # Octo counts the steps to the goal from two steps before the frame.
+    mask, margin = True, 2
+  if goal is not None:
     steps_ahead = windows_lib.window_index(
-        tf.reshape(frames, [-1]), num_actions
+        tf.reshape(frames, [-1]) - margin, num_actions
     )
     steps_ahead = tf.reshape(steps_ahead, [-1, num_frames, num_actions])
     mask &= steps_ahead < goal[:, tf.newaxis, tf.newaxis]

@@ -7,7 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import gin
 
-from rlds2reverb import transforms  # noqa: F401
+from rlds2reverb import transforms
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 

@@ -161,6 +161,44 @@ class StackAndChunkTest(parameterized.TestCase, tf.test.TestCase):
         ],
     )
 
+  def test_as_octo(self):
+    # What `chunk_act_obs` of Octo (241fb351) makes of actions 10 to 14 with
+    # window_size=2, action_horizon=3, with TensorFlow 2.15.1: the actions and
+    # the mask, which is the same for these goals and without any.
+    action = [
+        [[10, 11, 12], [10, 11, 12]],
+        [[10, 11, 12], [11, 12, 13]],
+        [[11, 12, 13], [12, 13, 14]],
+        [[12, 13, 14], [13, 14, 14]],
+        [[13, 14, 14], [14, 14, 14]],
+    ]
+    mask = np.ones([5, 2, 3], bool)
+    mask[4, 1, 2] = False
+    steps = {
+        'observation': np.arange(5),
+        'action': np.arange(10, 15),
+        'has_action': np.ones(5, bool),
+        'goal_step': np.array([2, 4, 3, 4, 4]),
+    }
+    for goal_step in 'goal_step', None:
+      found = stacking.stack_and_chunk(
+          steps, 2, 3, goal_step=goal_step, mask_rule='octo'
+      )
+      self.assertAllEqual(found['action'], action)
+      self.assertAllEqual(found['action_mask'], mask)
+      self.assertAllEqual(
+          found['observation_mask'], [[0, 1], [1, 1], [1, 1], [1, 1], [1, 1]]
+      )
+    steps['goal_step'] = np.arange(5)  # each step is its own goal
+    found = stacking.stack_and_chunk(
+        steps, 2, 4, goal_step='goal_step', mask_rule='octo'
+    )
+    self.assertAllEqual(
+        found['action_mask'], [[[1, 1, 1, 0], [1, 1, 0, 0]]] * 5
+    )
+    with self.assertRaisesRegex(ValueError, 'mask_rule must be one of'):
+      stacking.stack_and_chunk(steps, 2, 3, mask_rule='theirs')
+
   def test_edges_against_loops_of_octo(self):
     num_frames, num_actions = 3, 2
 

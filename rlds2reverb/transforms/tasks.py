@@ -1,0 +1,220 @@
+"""What tells a policy its task: instructions and goals, and which are there.
+
+An episode whose steps have an instruction and a goal, of which each step keeps
+one, drawn for it:
+
+    instruction     "pick"   ""       "pick"   ""
+    goal            0        g1       0        g3
+    goal_step       3        2        3        3
+"""
+
+import dataclasses
+
+import gin
+import tensorflow as tf
+
+from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import whole_episodes
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class DropConditioning(whole_episodes.WholeEpisodeTransform):
+  """Keeps either the goal or the instruction of a step, at random.
+
+  As `delete_task_conditioning` of Octo and OpenVLA. A step without an
+  instruction keeps its goal. Where the goal is dropped, its index becomes that
+  of the last step, until which the actions are then meant.
+
+  A draw is a function of the seed, of the index of the episode in the data set
+  and of the step; see `RelabelGoals`.
+
+  Attributes:
+    goal: the path of the goal, of one leaf or several. Dropped, numbers become
+      zeros and strings empty.
+    instruction: the path of the instruction, strings `[T]`.
+    keep_goal: the probability of the goal to be kept, in [0, 1].
+    goal_step: the path of the index of the goal, integers `[T]`, or None.
+    seed: the seed of the draws, an int.
+  """
+
+  draws = True
+
+  goal: paths.Path = 'goal'
+  instruction: paths.Path = 'observation/instruction'
+  keep_goal: float = 0.5
+  goal_step: paths.Path = 'goal_step'
+  seed: int = 0
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not 0 <= self.keep_goal <= 1:
+      raise ValueError(f'keep_goal must be in [0, 1], but is {self.keep_goal}.')
+
+  def transform_rows(self, steps, rows):
+    words = _instruction(steps, self.instruction)
+    keeps_goal = rows.fractions(self.seed) < self.keep_goal
+    keeps_goal |= tf.equal(words, '')
+    words = tf.where(keeps_goal, '', words)
+    steps = paths.map_leaves(lambda *_: words, steps, self.instruction)
+
+    def drop(unused_name, leaf):
+      mask = tf.reshape(keeps_goal, [-1] + [1] * (leaf.shape.rank - 1))
+      nothing = tf.zeros([], leaf.dtype)  # the empty string, too
+      return tf.where(mask, leaf, nothing)
+
+    steps = paths.map_leaves(drop, steps, self.goal)
+    if self.goal_step is None:
+      return steps
+    last = rows.last - rows.first
+    return paths.map_leaves(
+        lambda _, step: tf.where(keeps_goal, step, tf.cast(last, step.dtype)),
+        steps,
+        self.goal_step,
+    )
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeepLabeled(base.EpisodeFilter):
+  """Keeps the episodes of which a step has an instruction.
+
+  As `skip_unlabeled` of Octo and OpenVLA.
+
+  Attributes:
+    field: the path of the instruction in a step, strings `[T]`.
+  """
+
+  field: paths.Path = 'observation/instruction'
+
+  def keep(self, episode):
+    words = _instruction(episode[rlds.STEPS], self.field)
+    return tf.reduce_any(words != '')
+
+  @property
+  def takes_packs(self) -> bool:
+    return True
+
+  def keep_each(self, pack):
+    is_there = _instruction(pack.steps, self.field) != ''
+    return packs_lib.sum_rows(tf.cast(is_there, tf.int64), pack.row_splits) > 0
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class MarkPadding(whole_episodes.WholeEpisodeTransform):
+  """Adds to a dict of fields which of them are there, and which stand in.
+
+      image        image   black       instruction    "pick"   ""
+      its mask     T       F           its mask       T        F
+
+  As `add_pad_mask_dict` of Octo and OpenVLA, for which empty strings, encoded
+  images too, are padding, and no numbers are. Here images that are all black
+  are padding as well: `FitImages` gives them to data sets without the camera.
+
+  Attributes:
+    field: the path of the dict, such as the observation.
+    mask: the key of the masks in it: a dict with the same keys, bool `[T]`
+      each, True where any part of the field is there.
+  """
+
+  field: paths.Path = rlds.OBSERVATION
+  mask: str = 'pad_mask_dict'
+
+  def transform_rows(self, steps, rows):
+    fields = paths.get(steps, self.field)
+    if not isinstance(fields, dict):
+      raise ValueError(
+          f'{paths.name_of(self.field)} must be a dict of fields, to which'
+          f' {self.mask} is added.'
+      )
+    masks = {}
+    for name, field in fields.items():
+      found = [_is_there(leaf) for leaf in tf.nest.flatten(field)]
+      masks[name] = tf.reduce_any(tf.stack(found), axis=0)
+    return paths.insert(
+        steps, (*paths.find(steps, self.field), self.mask), masks
+    )
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class AddTimestep(whole_episodes.WholeEpisodeTransform):
+  """Adds the index of each step in its episode, int32 `[T]`, as Octo does.
+
+  Attributes:
+    field: the path at which it is added.
+  """
+
+  field: paths.Path = 'observation/timestep'
+
+  def transform_rows(self, steps, rows):
+    step = tf.cast(rows.row - rows.first, tf.int32)
+    return paths.insert(steps, paths.split(self.field), step)
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class DropZeroStart(base.EpisodeTransform):
+  """Drops the first step of an episode if its action is all zeros.
+
+  Some recordings of BridgeData V2 begin so, of which OpenVLA drops the first
+  step. The next step takes its flag `is_first`. The only step of an episode
+  stays.
+
+      step         0      1      2 (last)         step       1      2 (last)
+      action       0 0    1 2    -                action     1 2    -
+      is_first     T      F      F                is_first   T      F
+
+  Attributes:
+    field: the path of the action, numbers.
+  """
+
+  field: paths.Path = rlds.ACTION
+
+  def transform(self, steps):
+    leaves = [
+        tf.cast(leaf, tf.bool)
+        for leaf in tf.nest.flatten(paths.get(steps, self.field))
+    ]
+    length = tf.shape(leaves[0])[0]
+    flat = [tf.reshape(leaf, [length, -1]) for leaf in leaves]
+    is_zero = ~tf.reduce_any(tf.concat(flat, axis=1), axis=1)
+    start = tf.cast((length > 1) & tf.reduce_any(is_zero[:1]), tf.int32)
+    kept = tf.range(start, length)
+    shorter = tf.nest.map_structure(lambda leaf: tf.gather(leaf, kept), steps)
+    if rlds.IS_FIRST in steps:
+      flag = steps[rlds.IS_FIRST]
+      shorter[rlds.IS_FIRST] = tf.concat(
+          [flag[:1], tf.gather(flag, kept[1:])], 0
+      )
+    return shorter
+
+
+def _instruction(steps, field) -> tf.Tensor:
+  leaf = paths.get(steps, field)
+  name = paths.name_of(field)
+  if tf.nest.is_nested(leaf):
+    raise ValueError(f'{name} must be one leaf, but has several.')
+  leaf = tf.convert_to_tensor(leaf)
+  if leaf.dtype != tf.string or leaf.shape.rank != 1:
+    raise ValueError(
+        f'{name} must be a string for each step, but is {leaf.dtype.name}'
+        f' {leaf.shape}.'
+    )
+  return leaf
+
+
+def _is_there(leaf) -> tf.Tensor:
+  """Returns which rows of a leaf are no padding, bool `[N]`."""
+  length = tf.shape(leaf)[0]
+  if leaf.dtype == tf.string:
+    found = tf.strings.length(leaf) > 0
+  elif leaf.dtype == tf.uint8 and leaf.shape.rank == 4:
+    found = tf.cast(leaf, tf.bool)
+  else:
+    return tf.ones([length], tf.bool)
+  return tf.reduce_any(tf.reshape(found, [length, -1]), axis=1)
