@@ -41,8 +41,10 @@ def write_rlds_to_reverb(
   """Writes RLDS data into the tables of a Reverb server, as trajectories.
 
   The items are the same that the TF-Agents observers write. But they are
-  encoded in blocks, and a request holds many of them. Several tables are filled
-  in one pass, and share their rows, which the server stores once:
+  encoded in blocks, and a request holds many of them. Short episodes may share
+  chunks: then `num_episodes` of a table is lower than with an observer; see
+  `one_episode_chunks`. Several tables are filled in one pass, and share their
+  rows, which the server stores once:
 
       rlds2reverb.write_rlds_to_reverb(
           rlds_data, 'localhost:8000',

@@ -64,7 +64,9 @@ def push_rlds_to_reverb(
   bulk as `write_rlds_to_reverb` does, many times faster than the observers
   write them frame by frame. The items are the same, with one exception: items
   of a `ReverbTrajectorySequenceObserver` do not continue from frames that the
-  observer was given before, nor into frames that it is given afterwards.
+  observer was given before, nor into frames that it is given afterwards. Short
+  episodes may share chunks. Then `num_episodes` of the table is lower than with
+  an observer, and `one_episode_chunks=True` makes it the same.
 
   Warnings with numbers say if the table was too small for the data, if the last
   transition of a terminal episode has a discount other than 0, if there is NaN,

@@ -377,6 +377,35 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       )
       observer.close()
 
+  @parameterized.parameters(
+      # Episodes that are too short for an item, and those that are not.
+      ([2, 5], 1),
+      ([2, 5, 2, 6, 3], 2),
+      ([2, 2, 2, 7], 1),
+  )
+  def test_num_episodes_where_a_column_has_chunks_of_its_own(
+      self, lengths, num_episodes
+  ):
+    # TF-Agents counts the episodes that have items.
+    episodes = [
+        golden.make_episode([1] * length, terminal=True) for length in lengths
+    ]
+    for episode in episodes:
+      episode['observation'] = {
+          'values': episode['observation'],
+          'text': np.array([b'text'] * golden.length_of(episode), object),
+      }
+    data = golden.packed(episodes, pack_size=len(episodes))
+    with _server(data) as client:
+      observer = reverb_utils.ReverbAddTrajectoryObserver(
+          client, testing.TABLE, sequence_length=5
+      )
+      self._push(data, observer)
+      observer.close()
+      info = client.server_info()[testing.TABLE]
+      self.assertEqual(info.current_size, sum(max(n - 4, 0) for n in lengths))
+      self.assertEqual(info.num_episodes, num_episodes)
+
   def test_a_policy_info_fn_of_another_arity_is_an_error(self):
     # TF-Agents calls the function whether or not the table has policy_info.
     data = golden.stacked([golden.TRUNCATED])
