@@ -31,6 +31,17 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.replay import items as items_lib
   from rlds2reverb.trajectories import rules as rules_lib
 
+# What only items have.
+_ITEM_FLAGS = (
+    'table',
+    'sequence_length',
+    'stride_length',
+    'end_of_episode',
+    'priority',
+    'allow_empty',
+    'terminal_discount',
+)
+
 flags_lib.define_source_flags()
 _WEIGHT = flags.DEFINE_multi_float(
     'weight',
@@ -166,7 +177,10 @@ def _output() -> plan_lib.Output:
     )
   ((kind, place),) = outputs
   if kind == plan_lib.SERVER:
-    return plan_lib.Output(kind, place)
+    with flags_lib.wrong_usage():
+      return plan_lib.Output(kind, place)
+  if kind in (plan_lib.RLDS, plan_lib.STATISTICS):
+    flags_lib.refuse_ignored(_ITEM_FLAGS, f'with --{kind}_dir')
   place = files.user_path(place)
   split = 'train' if kind == plan_lib.RLDS else ''
   return plan_lib.Output(kind, place, split)
@@ -174,11 +188,19 @@ def _output() -> plan_lib.Output:
 
 def _rules(source: sources_lib.Source) -> rules_lib.ConversionRules:
   """Returns the rules of a config, changed by the flags that are there."""
-  rules = sources_lib.arguments_of('ConversionRules', source)
-  for name, flag in ('terminal_discount', _TERMINAL_DISCOUNT), ('nan', _NAN):
-    if flag.value is not None:
-      rules[name] = flag.value
-  return rules_lib.ConversionRules(**rules)
+  with flags_lib.wrong_usage():
+    return sources_lib.rules_of(
+        source, terminal_discount=_TERMINAL_DISCOUNT.value, nan=_NAN.value
+    )
+
+
+def _check_weights(count: int) -> None:
+  weights = _WEIGHT.value
+  if len(weights) != count or min(weights) <= 0:
+    raise app.UsageError(
+        '--weight must be there once for each --dataset, with a positive'
+        f' number, but has {weights} for {count}.'
+    )
 
 
 def _make_plan() -> plan_lib.Plan:
@@ -188,6 +210,12 @@ def _make_plan() -> plan_lib.Plan:
     sources = flags_lib.mixture_from_flags('convert', _MIXTURE.value)
   else:
     raise app.UsageError('--mixture has weights. Leave out --weight.')
+  if _WEIGHT.value is not None:
+    _check_weights(len(sources))
+  if _INVALID_EPISODES.value != 'skip':
+    flags_lib.refuse_ignored(
+        ['max_invalid_fraction'], 'without --invalid_episodes=skip'
+    )
   output = _output()
   rules = {_rules(source) for source in sources}
   if len(rules) > 1:
@@ -195,22 +223,22 @@ def _make_plan() -> plan_lib.Plan:
         'The configs have different ConversionRules:'
         f' {sorted(map(str, rules))}.'
     )
+  tables = []
+  if output.kind in (plan_lib.CHECKPOINT, plan_lib.SERVER):
+    with flags_lib.wrong_usage():
+      table = items_lib.TableItems(
+          _TABLE.value,
+          _SEQUENCE_LENGTH.value or None,
+          _STRIDE_LENGTH.value,
+          _END_OF_EPISODE.value,
+          priority=_PRIORITY.value,
+      )
+    tables = [table]
   opened = [sources_lib.open_source(source) for source in sources]
   only = None
   if _ONLY_QUARANTINED.value is not None:
     path = files.user_path(_ONLY_QUARANTINED.value)
     only = path, quarantine.read_ranges(path, opened)
-  tables = []
-  if output.kind in (plan_lib.CHECKPOINT, plan_lib.SERVER):
-    tables = [
-        items_lib.TableItems(
-            _TABLE.value,
-            _SEQUENCE_LENGTH.value or None,
-            _STRIDE_LENGTH.value,
-            _END_OF_EPISODE.value,
-            priority=_PRIORITY.value,
-        )
-    ]
   return plan_lib.make_plan(
       opened,
       output,
@@ -231,7 +259,7 @@ def _beam_runner(options: Sequence[str]) -> Optional[running.Runner]:
   try:
     from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
   except ModuleNotFoundError as e:
-    raise ValueError(
+    raise app.UsageError(
         f'--runner={_RUNNER.value} needs Apache Beam, and there is no {e.name}:'
         ' pip install rlds2reverb[beam].'
     ) from e

@@ -18,8 +18,9 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
 
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import whole
-  from rlds2reverb.episodes import tf_errors
+  from rlds2reverb.jobs import damage
   from rlds2reverb.jobs import describe
+  from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs.descriptions import page
   from rlds2reverb.jobs.descriptions import summaries
   from rlds2reverb.jobs.descriptions import text
@@ -65,15 +66,24 @@ def _describe():
     sources = flags_lib.sources_from_flags('describe')
     if len(sources) > 1:
       raise app.UsageError('Describe one --dataset at a time.')
-    return describe.describe_source(
-        sources[0],
-        sample=_SAMPLE.value,
-        environment=_ENVIRONMENT.value,
-        num_excerpts=_NUM_EXCERPTS.value,
-        seed=_SEED.value,
-    )
+    try:
+      return describe.describe_source(
+          sources[0],
+          sample=_SAMPLE.value,
+          environment=_ENVIRONMENT.value,
+          num_excerpts=_NUM_EXCERPTS.value,
+          seed=_SEED.value,
+      )
+    except tf.errors.OpError as e:
+      opened = sources_lib.open_source(sources[0])
+      problem = damage.explain(e, opened, opened.ranges)
+      raise ValueError(f'The data cannot be read: {problem}') from e
   if flags.FLAGS.dataset:
     raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
+  flags_lib.refuse_ignored(
+      ['split', 'data_dir', 'config', 'gin_binding', 'environment'],
+      'with --checkpoint_dir',
+  )
   return describe.describe_checkpoint(
       files.user_path(_CHECKPOINT_DIR.value),
       sample=_SAMPLE.value,
@@ -96,12 +106,7 @@ def main():
     _check_writable(os.path.dirname(files.user_path(_HTML.value)))
   if _TENSORBOARD_DIR.value is not None:
     _check_writable(files.user_path(_TENSORBOARD_DIR.value))
-  try:
-    description = _describe()
-  except tf.errors.OpError as e:
-    raise ValueError(
-        f'The data cannot be read: {tf_errors.message_of(e)}'
-    ) from e
+  description = _describe()
   if _HTML.value is not None:
     whole.write_text(files.user_path(_HTML.value), page.to_html(description))
   if _TENSORBOARD_DIR.value is not None:

@@ -24,6 +24,19 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.replay.checkpoint import records
   from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
 
+# What only the episodes of a data set need.
+_DATASET_FLAGS = (
+    'split',
+    'data_dir',
+    'config',
+    'gin_binding',
+    'table',
+    'sequence_length',
+    'stride_length',
+    'end_of_episode',
+    'allow_empty',
+)
+
 flags_lib.define_source_flags()
 _CHECKPOINT_DIR = flags.DEFINE_string(
     'checkpoint_dir', None, 'A Reverb checkpoint, instead of a --dataset.'
@@ -80,6 +93,8 @@ def _start():
       )
   elif flags.FLAGS.dataset:
     raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
+  else:
+    flags_lib.refuse_ignored(_DATASET_FLAGS, 'with --checkpoint_dir')
   root = _CHECKPOINT_ROOT.value
   if root is not None:
     root = files.user_path(root)
@@ -91,12 +106,13 @@ def _start():
         port=_PORT.value,
         checkpoint_root=root,
     )
-  table = items.TableItems(
-      _TABLE.value,
-      sequence_length=_SEQUENCE_LENGTH.value or None,
-      stride_length=_STRIDE_LENGTH.value,
-      end_of_episode=_END_OF_EPISODE.value,
-  )
+  with flags_lib.wrong_usage():
+    table = items.TableItems(
+        _TABLE.value,
+        sequence_length=_SEQUENCE_LENGTH.value or None,
+        stride_length=_STRIDE_LENGTH.value,
+        end_of_episode=_END_OF_EPISODE.value,
+    )
   try:
     return serve.serve_source(
         sources[0],

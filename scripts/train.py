@@ -22,7 +22,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb import training
   from rlds2reverb.datasets import files
   from rlds2reverb.jobs import sources as sources_lib
-  from rlds2reverb.trajectories import rules as rules_lib
+  from rlds2reverb.replay.server import addresses
 
 _ALGORITHMS = {
     'bc': 'BehavioralCloning',
@@ -94,10 +94,11 @@ def _algorithm(source: sources_lib.Source) -> training.Algorithm:
   make = getattr(training, _ALGORITHMS[_ALGORITHM.value])
   arguments = sources_lib.arguments_of(make.__name__, source)
   try:
-    return make(**arguments)
+    with flags_lib.wrong_usage():
+      return make(**arguments)
   except TypeError as e:
-    raise ValueError(
-        f'{make.__name__} cannot be made of what is bound: {e}'
+    raise app.UsageError(
+        f'{make.__name__} cannot be made of what is bound: {e}.'
     ) from e
 
 
@@ -111,12 +112,17 @@ def main():
   for flag in _ALGORITHM, _ENVIRONMENT, _DIRECTORY:
     if flag.value is None:
       raise app.UsageError(f'Flag --{flag.name} must have a value.')
-  (source,) = sources
-  rules = {
-      'terminal_discount': 'transition',
-      **sources_lib.arguments_of('ConversionRules', source),
-  }
   server = _REVERB_SERVER.value
+  if server not in (None, 'new'):
+    with flags_lib.wrong_usage():
+      addresses.check_address(server)
+  (source,) = sources
+  bound = sources_lib.arguments_of('ConversionRules', source)
+  with flags_lib.wrong_usage():
+    rules = sources_lib.rules_of(
+        source,
+        terminal_discount=bound.get('terminal_discount', 'transition'),
+    )
   result = training.train(
       _algorithm(source),
       sources_lib.open_source(source).read(),
@@ -131,7 +137,7 @@ def main():
           _EVAL_INTERVAL.value,
       ),
       num_eval_episodes=_NUM_EVAL_EPISODES.value,
-      rules=rules_lib.ConversionRules(**rules),
+      rules=rules,
       seed=_SEED.value,
       progress=True,
   )

@@ -18,7 +18,6 @@ from rlds2reverb.jobs import flags as flags_lib
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs import validate
-  from rlds2reverb.trajectories import rules as rules_lib
 
 flags_lib.define_source_flags()
 _LIMIT = flags.DEFINE_integer(
@@ -44,10 +43,10 @@ _JSON = flags.DEFINE_bool(
 
 
 def _rules(source):
-  bound = sources_lib.arguments_of('ConversionRules', source)
-  chosen = {'validation': _VALIDATION.value, 'nan': _NAN.value}
-  chosen = {name: value for name, value in chosen.items() if value is not None}
-  return rules_lib.ConversionRules(**{**bound, **chosen})
+  with flags_lib.wrong_usage():
+    return sources_lib.rules_of(
+        source, validation=_VALIDATION.value, nan=_NAN.value
+    )
 
 
 def _print(source, found):

@@ -16,10 +16,21 @@ ends with `run`:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import tempfile
-from typing import Callable, Iterator, List, NoReturn, Optional, Tuple, Type
+from typing import (
+    Any,
+    Callable,
+    Iterator,
+    List,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+)
 import warnings
 
 from absl import app
@@ -100,7 +111,7 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
   for dataset, split, config in zip(values.dataset, splits, configs):
     if config is not None and config.endswith('.gin'):
       config = files.user_path(config)
-    with _wrong_usage():
+    with wrong_usage():
       source = sources_lib.make_source(
           _user_data_set(dataset),
           split,
@@ -141,7 +152,7 @@ def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
     raise app.UsageError('--mixture takes one --split for all data sets.')
   if mixture.endswith('.gin'):
     mixture = files.user_path(mixture)
-  with _wrong_usage():
+  with wrong_usage():
     sources = mixtures.make_sources(
         mixture,
         files.user_path(values.data_dir),
@@ -184,7 +195,7 @@ def take_bound_flags(program: str) -> None:
   """
   values = flags.FLAGS
   texts = []
-  with _wrong_usage():
+  with wrong_usage():
     for config in values.config or []:
       if config.endswith('.gin'):
         config = files.user_path(config)
@@ -220,7 +231,10 @@ def run(
         flags.FLAGS.unparse_flags()
         rest = flags.FLAGS(argv)
         if len(rest) > 1:
-          raise app.UsageError(f'Unknown arguments: {" ".join(rest[1:])}')
+          raise app.UsageError(f'Unknown arguments: {" ".join(rest[1:])}.')
+      for name, flag in flags.FLAGS.flag_values_dict().items():
+        if flags.FLAGS[name].present:
+          _check_value(f'--{name}', flag)
       return rest
     except (app.UsageError, flags.Error) as e:
       _refuse(e)
@@ -246,12 +260,37 @@ def run(
 
 
 @contextlib.contextmanager
-def _wrong_usage():
-  """Raises what is wrong with configs and bindings as errors of usage."""
+def wrong_usage():
+  """Raises what is wrong with values of flags and configs as such errors."""
   try:
     yield
   except (FileNotFoundError, SyntaxError, ValueError) as e:
     raise app.UsageError(str(e)) from e
+
+
+def refuse_ignored(names: Sequence[str], reason: str) -> None:
+  """Raises a UsageError if the command line has flags that would be ignored.
+
+  What a config binds for them may serve another program, or another call.
+
+  Args:
+    names: the names of the flags.
+    reason: why they are ignored.
+  """
+  for name in names:
+    if flags.FLAGS[name].present:
+      raise app.UsageError(f'--{name} has no effect {reason}. Leave it out.')
+
+
+def _check_value(name: str, value: Any) -> None:
+  """Raises a UsageError if no flag can have this value."""
+  for one in value if isinstance(value, list) else [value]:
+    if isinstance(one, str) and not one:
+      raise app.UsageError(f'{name} must not be empty.')
+    if isinstance(one, float) and not math.isfinite(one):
+      raise app.UsageError(f'{name} must be a finite number, but is {one}.')
+    if isinstance(one, int) and abs(one) >= 1 << 63:
+      raise app.UsageError(f'{name} must be below 2**63, but is {one}.')
 
 
 def _refuse(error: Exception) -> NoReturn:
@@ -261,6 +300,8 @@ def _refuse(error: Exception) -> NoReturn:
     name = error.flagname
     hint = checks.did_you_mean(name, flags.FLAGS, prefix='--')
     message = f'There is no flag --{name}.{hint}'
+  if not message.endswith(('.', '?')):
+    message += '.'
   print(f'{message} See --help.', file=sys.stderr)
   sys.exit(_WRONG_USAGE)
 
@@ -344,7 +385,7 @@ def _one_each(name, datasets, values):
 def _take_flags(program: str, source: sources_lib.Source) -> None:
   """Gives flags the values that a source binds, unless the user gave some."""
   values = flags.FLAGS
-  with _wrong_usage():
+  with wrong_usage():
     bound = sources_lib.arguments_of(program, source)
   for name, value in bound.items():
     if name not in values:
@@ -365,3 +406,4 @@ def _take_flags(program: str, source: sources_lib.Source) -> None:
         raise app.UsageError(
             f'{program}.{name} is bound to {value!r}: {e}.'
         ) from e
+      _check_value(f'{program}.{name}', flag.value)

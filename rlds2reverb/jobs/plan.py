@@ -20,6 +20,7 @@ from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay.server import addresses
 from rlds2reverb.trajectories import rules as rules_lib
 
 CHECKPOINT = 'checkpoint'
@@ -68,11 +69,19 @@ class Output:
     place: the directory; or the address of the server, or those of several,
       joined by commas, whose order tells which items go to which.
     split: the name of the split that is written, of RLDS.
+
+  Raises:
+    ValueError: if an address is not valid.
   """
 
   kind: str
   place: str
   split: str = ''
+
+  def __post_init__(self):
+    if self.kind == SERVER:
+      for address in self.addresses:
+        addresses.check_address(address)
 
   @property
   def addresses(self) -> List[str]:

@@ -70,9 +70,7 @@ def serve_source(
           newest, port=port, checkpoint_root=checkpoint_root
       )
   if rules is None:
-    rules = rules_lib.ConversionRules(
-        **sources_lib.arguments_of('ConversionRules', source)
-    )
+    rules = sources_lib.rules_of(source)
   opened = sources_lib.open_source(source)
   with tempfile.TemporaryDirectory() as folder:
     checkpoint = os.path.join(folder, 'checkpoint')

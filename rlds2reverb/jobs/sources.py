@@ -31,6 +31,7 @@ from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import named_mixtures  # noqa: F401
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import programs  # noqa: F401
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import named_transforms
 
@@ -156,6 +157,29 @@ def arguments_of(name: str, source: Source) -> Any:
   return bindings_lib.arguments_of(
       name, bindings_lib.read(source.bindings, file), file
   )
+
+
+def rules_of(source: Source, **chosen: Any) -> rules_lib.ConversionRules:
+  """Returns the rules that a source binds for `ConversionRules`.
+
+  Args:
+    source: the source.
+    **chosen: rules that take precedence, unless they are None.
+
+  Raises:
+    ValueError: if there is no such rule, or a value is not valid.
+  """
+  rules = arguments_of('ConversionRules', source)
+  rules.update((key, rule) for key, rule in chosen.items() if rule is not None)
+  known = [
+      field.name for field in dataclasses.fields(rules_lib.ConversionRules)
+  ]
+  for name in rules:
+    if name not in known:
+      raise ValueError(
+          f'ConversionRules has no {name}.{checks.did_you_mean(name, known)}'
+      )
+  return rules_lib.ConversionRules(**rules)
 
 
 def open_source(source: Source) -> 'OpenSource':

@@ -6,7 +6,6 @@ is done again, and one that has it need not be.
 """
 
 from concurrent import futures
-import os
 import time
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -15,8 +14,8 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.episodes import tf_errors
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.jobs import damage
 from rlds2reverb.jobs import measures as measures_lib
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
@@ -129,11 +128,13 @@ def run_task(
   try:
     written = output.write(number, folder, frames, episodes)
   except _PASSING as error:
-    raise ConnectionError(_explain(error, source, task)) from error
+    raise ConnectionError(damage.explain(error, source, task.ranges)) from error
   except tf.errors.OpError as error:
-    raise TaskError(_explain(error, source, task)) from error
+    raise TaskError(damage.explain(error, source, task.ranges)) from error
   if source.state_of(task.ranges) != state:
-    raise TaskError(f'{_name(source, task)} has changed while it was read.')
+    raise TaskError(
+        f'{damage.place_of(source, task.ranges)} has changed while it was read.'
+    )
   episodes.share = 1.0
   on_progress(progress())
   skipped = episodes.skipped()
@@ -325,40 +326,9 @@ def _describe(bad: List[receipts.Bad]) -> str:
   return '\n'.join(shown)
 
 
-def _explain(error: tf.errors.OpError, source, task) -> str:
-  """Returns what went wrong with the data, and in which file if it is one."""
-  message = tf_errors.message_of(error)
-  if isinstance(error, (tf.errors.DataLossError, tf.errors.NotFoundError)):
-    for part in task.ranges:
-      for path in source.files(part):
-        problem = _find_damage(path)
-        if problem:
-          return problem
-  return f'{source.name}, {_name(source, task)}: {message}'
-
-
 def name_of(plan: plan_lib.Plan, number: int) -> str:
   """Returns the ranges of a task, and the files that they are in."""
   task = plan.tasks[number]
-  return _name(sources_lib.open_source(plan.sources[task.source]), task)
-
-
-def _name(source, task) -> str:
-  ranges = ', '.join(map(str, task.ranges))
-  paths = [path for part in task.ranges for path in source.files(part)]
-  return f'{ranges} in {", ".join(paths)}'
-
-
-def _find_damage(path: str) -> str:
-  """Returns what is wrong with a file of records, or an empty string."""
-  path = os.fspath(path)
-  records = 0
-  try:
-    for _ in tf.data.TFRecordDataset(path):
-      records += 1
-  except tf.errors.OpError as error:
-    return (
-        f'{path} is damaged after {records} whole episodes:'
-        f' {tf_errors.message_of(error)}'
-    )
-  return ''
+  return damage.place_of(
+      sources_lib.open_source(plan.sources[task.source]), task.ranges
+  )

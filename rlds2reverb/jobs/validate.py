@@ -97,9 +97,7 @@ def validate_source(
       says, or as `open_source` and `validate_episodes` do.
   """
   if rules is None:
-    rules = rules_lib.ConversionRules(
-        **sources_lib.arguments_of('ConversionRules', source)
-    )
+    rules = sources_lib.rules_of(source)
   opened = sources_lib.open_source(source)
   found = _Findings(limit)
   parts = list(opened.ranges)

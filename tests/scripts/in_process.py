@@ -69,6 +69,9 @@ def _call(program, run_program, arguments) -> Result:
       code = 0
     except SystemExit as e:
       code = e.code
+      if isinstance(code, str):  # As the end of a process prints it.
+        stderr.write(code)
+        code = 1
     except BaseException as e:  # pylint: disable=broad-exception-caught
       code = f'{type(e).__name__}: {e}'
   return Result(code or 0, stdout.getvalue(), stderr.getvalue())
@@ -82,6 +85,7 @@ def main(program: str) -> None:
   with mock.patch.object(flags_lib, 'run') as run_with:
     runpy.run_module(f'scripts.{program}', run_name='__main__')
   flags.FLAGS([program], known_only=True)
+  flags_lib.quiet_logs()
   (call,) = run_with.call_args_list
   done = [
       _call(program, lambda: flags_lib.run(*call.args, **call.kwargs), each)
