@@ -21,6 +21,9 @@ from tests import ram_files  # noqa: F401
 _LEROBOT = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'lerobot', 'v3.0'
 )
+_D3RLPY = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), 'data', 'd3rlpy', 'arrays.h5'
+)
 _ZARR = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'zarr', 'pusht.zarr'
 )
@@ -240,12 +243,14 @@ _READERS = {
     ),
 }
 _LOCAL_READERS = {
+    'load_d3rlpy': (_reader('load_d3rlpy', 'd3rlpy.h5'), 5),
     'load_hdf5': (_reader('load_hdf5', 'flat.hdf5'), _NUM_STEPS),
     'load_imitation': (
         _reader('load_imitation', 'trajectories.npz'),
         _NUM_STEPS,
     ),
     'load_lerobot': (_reader('load_lerobot', 'lerobot'), 7),
+    'load_maniskill': (_reader('load_maniskill', 'maniskill.h5'), 4),
     'load_minari': (_reader('load_minari', 'minari'), _NUM_STEPS),
     'load_npz': (_reader('load_npz', 'flat.npz'), _NUM_STEPS),
     'load_robomimic': (_reader('load_robomimic', 'demo.hdf5'), _NUM_STEPS),
@@ -348,6 +353,9 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
         file[f'data/demo_0/{name}'] = ones[:-1]
     shutil.copytree(_LEROBOT, os.path.join(self._home, 'lerobot'))
     shutil.copytree(_ZARR, os.path.join(self._home, 'zarr'))
+    shutil.copy(_D3RLPY, os.path.join(self._home, 'd3rlpy.h5'))
+    with h5py.File(os.path.join(self._home, 'maniskill.h5'), 'w') as file:
+      file['traj_0/obs'], file['traj_0/actions'] = np.zeros(4), np.zeros(3)
     self._check_all(
         lambda name: form(self._home, name),
         self._home,

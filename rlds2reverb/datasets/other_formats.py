@@ -11,9 +11,11 @@ import numpy as np
 from rlds2reverb.datasets import files
 
 _HINTS = {
+    'd3rlpy': 'a replay buffer of d3rlpy, which load_d3rlpy reads',
     'flat': 'flat arrays, which load_hdf5 reads',
     'imitation': 'trajectories of imitation, which load_imitation reads',
     'lerobot': 'a LeRobot data set, which load_lerobot reads',
+    'maniskill': 'trajectories of ManiSkill, which load_maniskill reads',
     'minari': 'a Minari data set, which load_minari reads',
     'npz': 'NumPy arrays, which load_npz reads',
     'rlds': 'an RLDS data set, which load_episodes reads',
@@ -104,8 +106,11 @@ def _format_of_hdf5(file: h5py.File) -> str:
   if is_here and isinstance(file['data'], h5py.Group):
     if any(map(_DEMO.fullmatch, file['data'])):
       return 'robomimic'
+  if {'num_episodes', 'version', 'columns'} <= set(names):
+    return 'd3rlpy'
   if any(map(_TRAJECTORY.fullmatch, names)):
-    return 'torchrl'
+    # TorchRL's buffers say how many transitions they hold.
+    return 'torchrl' if '_len' in names else 'maniskill'
   if {'observations', 'actions', 'rewards'} & set(names):
     return 'flat'
   return ''

@@ -4,11 +4,13 @@ Flat arrays, data sets of robomimic, LeRobot, Minari and imitation, TorchRL's
 buffers, and episodes of your own.
 """
 
+from rlds2reverb.formats.d3rlpy_buffers import load_d3rlpy
 from rlds2reverb.formats.flat_arrays import from_flat_arrays
 from rlds2reverb.formats.flat_arrays import load_hdf5
 from rlds2reverb.formats.flat_arrays import load_npz
 from rlds2reverb.formats.imitation import load_imitation
 from rlds2reverb.formats.lerobot import load_lerobot
+from rlds2reverb.formats.maniskill import load_maniskill
 from rlds2reverb.formats.minari import load_minari
 from rlds2reverb.formats.python_episodes import from_episodes
 from rlds2reverb.formats.robomimic import load_robomimic

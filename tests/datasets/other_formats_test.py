@@ -19,10 +19,12 @@ _DATA = os.path.join(
 _READERS = {
     name: getattr(datasets if name == 'load_episodes' else formats, name)
     for name in (
+        'load_d3rlpy',
         'load_episodes',
         'load_hdf5',
         'load_imitation',
         'load_lerobot',
+        'load_maniskill',
         'load_minari',
         'load_npz',
         'load_robomimic',
@@ -42,6 +44,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     """Yields what is to be read, and the name of its reader."""
     folder = self.create_tempdir().full_path
     at = lambda *names: os.path.join(_DATA, *names)
+    yield at('d3rlpy', 'arrays.h5'), 'load_d3rlpy'
     yield at('imitation', 'folder'), 'load_imitation'
     yield at('imitation', 'trajectories.npz'), 'load_imitation'
     yield at('lerobot', 'v2.1'), 'load_lerobot'
@@ -61,6 +64,9 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     with h5py.File(os.path.join(folder, 'flat.hdf5'), 'w') as file:
       file.update(_ARRAYS)
     yield os.path.join(folder, 'flat.hdf5'), 'load_hdf5'
+    with h5py.File(os.path.join(folder, 'maniskill.h5'), 'w') as file:
+      file['traj_0/obs'], file['traj_0/actions'] = np.zeros(4), np.zeros(3)
+    yield os.path.join(folder, 'maniskill.h5'), 'load_maniskill'
     torchrl = os.path.join(folder, 'torchrl')
     formats.save_torchrl(golden.stacked([golden.COMPLETE]), torchrl)
     yield torchrl, 'load_torchrl'

@@ -1,0 +1,138 @@
+"""Tests for maniskill, on files of the layout of ManiSkill 3.0.1.
+
+ManiSkill needs a simulator, so they are written here, as its `RecordEpisode`
+calls h5py.
+"""
+
+import json
+import os
+
+import h5py
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.formats import maniskill
+from tests import golden
+
+_LENGTHS = {0: 4, 2: 1, 10: 3}
+
+
+def _trajectory(number, is_flat=False):
+  """Returns the columns of a trajectory, nested as in the file."""
+  rng = np.random.default_rng(number)
+  length = _LENGTHS[number]
+  is_end = np.arange(length) == length - 1
+  pose = rng.normal(size=(length + 1, 7)).astype(np.float32)
+  camera = {
+      'rgb': rng.integers(0, 255, (length + 1, 8, 8, 3)).astype(np.uint8),
+      'depth': rng.integers(0, 999, (length + 1, 8, 8, 1)).astype(np.uint16),
+  }
+  return {
+      'obs': pose
+      if is_flat
+      else {
+          'agent': {'qpos': pose},
+          'sensor_data': {'base_camera': camera},
+      },
+      'actions': rng.normal(size=(length, 8)).astype(np.float32),
+      'terminated': is_end & (number != 2),
+      'truncated': is_end & (number == 2),
+      'success': is_end & (number != 2),
+      'env_states': {'actors': {'cube': pose[:, :3]}},
+      'rewards': rng.random(length).astype(np.float32),
+  }
+
+
+def _write(group, columns):
+  for name, value in columns.items():
+    if isinstance(value, dict):
+      _write(group.create_group(name, track_order=True), value)
+    else:
+      is_image = name in ('rgb', 'depth')
+      group.create_dataset(
+          name, data=value, compression='gzip' if is_image else None
+      )
+
+
+class ManiskillTest(tf.test.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._path = os.path.join(self.create_tempdir().full_path, 'a.h5')
+
+  def _write(self, **kwargs):
+    with h5py.File(self._path, 'w') as file:
+      for number in _LENGTHS:
+        _write(
+            file.create_group(f'traj_{number}', track_order=True),
+            _trajectory(number, **kwargs),
+        )
+
+  def test_trajectories(self):
+    self._write()
+    info = {'env_id': 'PickCube-v1', 'env_kwargs': {'obs_mode': 'rgbd'}}
+    with open(self._path.replace('.h5', '.json'), 'w', encoding='utf-8') as f:
+      json.dump({'env_info': info, 'episodes': []}, f)
+    dataset = maniskill.load_maniskill(self._path)
+    self.assertEqual(dataset.cardinality(), 3)
+    episodes = list(dataset.as_numpy_iterator())
+    self.assertEqual([one['episode_id'] for one in episodes], [0, 2, 10])
+    for episode in episodes:
+      self.assertEqual(json.loads(episode['env_info']), info)
+      length = _LENGTHS[episode['episode_id']]
+      columns = _trajectory(episode['episode_id'])
+      is_terminal = episode['episode_id'] != 2
+      is_last = np.arange(length + 1) == length
+      end = lambda rows: np.append(rows, np.zeros_like(rows[:1]), 0)
+      discount = np.ones(length + 1, np.float32)
+      discount[length - 1 :] = 1 - is_terminal
+      golden.assert_frames_equal(
+          self,
+          [episode['steps']],
+          [
+              {
+                  'observation': columns['obs'],
+                  'action': end(columns['actions']),
+                  'reward': end(columns['rewards']),
+                  'discount': discount,
+                  'env_states': columns['env_states'],
+                  'is_first': np.arange(length + 1) == 0,
+                  'is_last': is_last,
+                  'is_terminal': is_last & is_terminal,
+                  **{
+                      name: end(columns[name])
+                      for name in ('terminated', 'truncated', 'success')
+                  },
+              }
+          ],
+      )
+
+  def test_flat_observations_without_rewards(self):
+    self._write(is_flat=True)
+    with h5py.File(self._path, 'a') as file:
+      for number in _LENGTHS:
+        del file[f'traj_{number}/rewards']
+    first = next(maniskill.load_maniskill(self._path).as_numpy_iterator())
+    self.assertAllEqual(
+        first['steps']['observation'], _trajectory(0, True)['obs']
+    )
+    self.assertAllEqual(first['steps']['reward'], np.zeros(5, np.float32))
+    self.assertNotIn('env_info', first)
+
+  def test_a_file_of_states_alone(self):
+    self._write()
+    with h5py.File(self._path, 'a') as file:
+      for number in _LENGTHS:
+        del file[f'traj_{number}/obs']
+    with self.assertRaisesRegex(ValueError, 'has no obs.*replay_trajectory'):
+      maniskill.load_maniskill(self._path)
+
+  def test_what_is_no_file_of_maniskill(self):
+    with h5py.File(self._path, 'w') as file:
+      file['data/demo_0/actions'] = np.zeros(3)
+    with self.assertRaisesRegex(ValueError, 'load_robomimic reads'):
+      maniskill.load_maniskill(self._path)
+
+
+if __name__ == '__main__':
+  tf.test.main()
