@@ -40,6 +40,7 @@ are its modules of these names.
 | batches of a number of transitions, across episodes or of whole ones (RLlib) | `convert_rlds_to_fragments` | on the last row of each episode, anywhere in a batch |
 | random parts of many trajectories, from memory | `join_transitions`, then `sample_slices` | on the last row of each episode: in slices that reach its end, and on zeros |
 | one random part of each episode | `random_crop` | on the last row, if the crop reaches it |
+| some steps of each episode, in any order | `draw_steps` | where the steps had it |
 | whole trajectories side by side, padded | `join_transitions`, then `pad_trajectories` | on the last row of each episode, and on padding |
 | what was recorded for an observation and an action, and after it | `TransitionIndex` | on the last row of each episode |
 | prompts and responses, a token a step | `make_token_episode`, `convert_texts_to_episodes` | on the last two steps, if the response was finished |
@@ -555,6 +556,17 @@ _SECTIONS = [
             _Example(
                 f'windows.random_crop({steps}, 2, seed=(0, 1))',
                 ('observation', 'reward', 'is_last'),
+            )
+            for steps in 'AB'
+        ],
+    ),
+    _Section(
+        'draw_steps',
+        'Returns some steps of one episode, or all, in a random order.',
+        [
+            _Example(
+                f'windows.draw_steps({steps}, 4, seed=(0, 1))',
+                ('observation', 'reward'),
             )
             for steps in 'AB'
         ],
