@@ -149,6 +149,12 @@ setuptools.setup(
             f'tensorflow[and-cuda]==2.16.2; {_PYTHON_3_12}',
             f'tensorflow[and-cuda]==2.21.0; {_PYTHON_3_13}',
         ],
+        # What trains on `random_access`, beside TensorFlow on Python 3.12 and
+        # later. TF-Agents asks for a typing-extensions that is too old, so on
+        # 3.11 they have an environment of their own, without TensorFlow:
+        # requirements/torch-python3.11.txt and jax-python3.11.txt.
+        'torch': ['torch'],
+        'jax': ['jax', 'grain'],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11.

@@ -30,3 +30,22 @@ for version in 3.10 3.11; do
   lock "beam-python$version" "$version" beam
   lock "docs-python$version" "$version" docs
 done
+
+# lock_training FRAMEWORK PYTHON_VERSION PACKAGE...
+# What trains on `random_access` needs no TensorFlow: the framework, and what
+# reads an index.
+lock_training() {
+  local file=requirements/$1-python$2.txt version=$2
+  shift 2
+  printf '%s\n' absl-py dm-tree 'etils[epath]' numpy pillow "$@" |
+    UV_CUSTOM_COMPILE_COMMAND='bash requirements/lock.sh' uv pip compile - \
+      --python-version "$version" --no-emit-index-url --no-annotate --quiet \
+      $upgrade --output-file "$file"
+  # Without GPUs: the framework alone is 200 MB, and these are several GB.
+  sed -i -E '/^(nvidia|cuda|triton)/d' "$file"
+}
+
+for version in 3.11 3.12 3.13; do
+  lock_training torch "$version" torch==2.13.0
+  lock_training jax "$version" jax grain
+done

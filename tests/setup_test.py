@@ -95,6 +95,18 @@ class LockFilesTest(parameterized.TestCase):
     self.assertEqual(locked['tf-agents'], '0.19.0')
     self.assertEqual('dm-reverb' in locked, version in ('3.10', '3.11'))
 
+  @parameterized.product(
+      version=('3.11', '3.12', '3.13'), framework=('torch', 'jax')
+  )
+  def test_a_training_environment_has_no_tensorflow(self, version, framework):
+    locked = _read_lock(version, framework)
+    wanted = ['absl-py', 'dm-tree', 'etils', 'numpy', 'pillow']
+    for requirement in _read_setup().extras_require[framework]:
+      wanted.append(requirements.Requirement(requirement).name)
+    self.assertContainsSubset(wanted, locked, _STALE)
+    for name in ('tensorflow', 'tensorflow-cpu', 'tf-agents', 'dm-reverb'):
+      self.assertNotIn(name, locked)
+
   def test_there_is_a_lock_file_for_every_python_that_setup_py_allows(self):
     allowed = specifiers.SpecifierSet(_read_setup().python_requires)
     self.assertEqual(

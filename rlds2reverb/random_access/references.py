@@ -41,9 +41,7 @@ def reference(mark: bytes, file: int, offset: int, value: bytes) -> bytes:
     offset: where in the file it begins.
     value: the string, any object with bytes.
   """
-  cell = np.array(
-      (file, len(value), offset, zlib.crc32(value)), CELL, copy=False
-  )
+  cell = np.array((file, len(value), offset, zlib.crc32(value)), CELL)
   return mark + cell.tobytes()
 
 

@@ -1,0 +1,59 @@
+"""Trains a PyTorch policy on RLDS where it lies, and resumes exactly.
+
+    python -m examples.pytorch_batches /data/indexes [fork or spawn]
+
+The folder has the indexes that `random_access.open_batches` has made; see
+docs/guides/pytorch.md. It prints the steps and, after a restart in mid-epoch,
+whether the same batch comes next.
+"""
+
+import sys
+
+import torch
+
+from rlds2reverb import random_access
+
+
+def open_batches(folder):
+  return random_access.open_batches(
+      {'pendulum': f'{folder}/data'},
+      folder,
+      batch_size=8,
+      windows=random_access.Chunks(num_frames=2, num_actions=3),
+      sampler='without_replacement',
+      seed=1,
+  )
+
+
+def load(batches, start, stop, context):
+  return torch.utils.data.DataLoader(
+      batches,
+      batch_size=None,  # They are batches already.
+      sampler=range(start, stop),
+      num_workers=2,
+      multiprocessing_context=context,
+  )
+
+
+def main(folder: str, context: str = 'fork') -> None:
+  batches = open_batches(folder)
+  torch.manual_seed(0)
+  policy = torch.nn.Linear(2 * 3, 3)
+  optimizer = torch.optim.Adam(policy.parameters())
+  seen = []
+  for batch in load(batches, 0, 4, context):
+    actions = policy(batch['observation'].flatten(1))
+    error = (actions - batch['action'][:, -1, :, 0]) ** 2
+    loss = error[batch['action_mask'][:, -1]].mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    seen.append(batch['observation'])
+  print(f'{len(batches.items)} steps, a loss of {loss:.2f}')
+  # Two batches in, another process goes on; the policy is in a checkpoint.
+  batch = next(iter(load(open_batches(folder), 2, 4, context)))
+  print('the same batch:', torch.equal(batch['observation'], seen[2]))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
