@@ -78,7 +78,7 @@ def _with_updates(
   def take():
     for _ in tf.range(batches):
       frames, info = next(iterator)
-      weights = buffer.importance_weights(info.key, 0.4)
+      weights = buffer.importance_weights(info, 0.4)[:, 0]
       errors = weights + tf.abs(frames.reward[:, 0])
       buffer.update_priorities(info.key, errors)
 

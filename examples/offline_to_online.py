@@ -17,6 +17,7 @@ from tf_agents.policies import random_tf_policy
 
 import rlds2reverb
 from rlds2reverb import replay
+from rlds2reverb.replay import local
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
       environment.time_step_spec(), environment.action_spec()
   )
   # Empty at first; the oldest frames make room for the newest.
-  own = rlds2reverb.EpisodesReplayBuffer(policy.trajectory_spec, capacity=1000)
+  own = local.AppendableReplayBuffer(policy.trajectory_spec, capacity=1000)
   driver = dynamic_step_driver.DynamicStepDriver(
       environment, policy, observers=[own.add_batch], num_steps=50
   )

@@ -35,7 +35,9 @@ def main() -> None:
   item = frames.observation[:, 0]
   replay_buffer.update_priorities(info.key, tf.square(item + 1))
 
-  weights = replay_buffer.importance_weights(info.key, beta=1.0)
+  frames, info = next(batches)
+  item = frames.observation[:, 0]
+  weights = replay_buffer.importance_weights(info, beta=1.0)[:, 0]
   weights = [round(float(weights[item == k][0]), 2) for k in range(4)]
   print(f'weights {weights}')
   counts = np.zeros(4)

@@ -19,8 +19,8 @@ from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay.local import prepared
 from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
-from rlds2reverb.replay.local import store as store_lib
 from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
 from rlds2reverb.replay.server import tables as tables_lib
 
@@ -152,7 +152,7 @@ def open_replay_buffer(
         f'table_name is {table_name!r}, but {data} is neither a Reverb'
         ' checkpoint nor a server, and has no tables.'
     )
-  elif folder and store_lib.read_marker(folder) is not None:
+  elif folder and prepared.read_marker(folder) is not None:
     if reverb_server:
       raise ValueError(
           f'{folder} holds frames that were prepared for a replay buffer'

@@ -4,6 +4,8 @@ Frames are stored as rows, in memory or on disk. Items are numbers, from which
 their rows are computed, so nothing is stored twice. Samplers draw items.
 """
 
+from rlds2reverb.replay.local.appendable import AppendableReplayBuffer
+from rlds2reverb.replay.local.prepared import check_prepared_frames
 from rlds2reverb.replay.local.prioritized import Prioritized
 from rlds2reverb.replay.local.replay_buffer import EpisodesReplayBuffer
 from rlds2reverb.replay.local.samplers import EpisodeFirst

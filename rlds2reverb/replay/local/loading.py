@@ -14,6 +14,7 @@ from rlds2reverb.datasets import whole
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import plans
+from rlds2reverb.replay.local import prepared
 from rlds2reverb.replay.local import store as store_lib
 
 
@@ -45,11 +46,11 @@ def load_frames(
   directory = files.expand_local(directory, 'The folder of prepared frames')
   fingerprint, problem = _fingerprint(data, items, kwargs)
   whole.put_right(directory)
-  marker = store_lib.read_marker(directory)
+  marker = prepared.read_marker(directory)
   if marker is not None:
-    if fingerprint is not None and marker['fingerprint'] == fingerprint:
+    if fingerprint is not None and marker['made_from'] == fingerprint:
       logging.info('Using the frames prepared in %s.', directory)
-      return store_lib.open_store(directory)
+      return prepared.open_store(directory)
     raise FileExistsError(
         f'{directory} holds '
         + (
@@ -62,9 +63,9 @@ def load_frames(
         )
         + ' Remove it, or choose another directory.'
     )
-  with whole.new_folder(directory, [store_lib.MARKER]) as folder:
+  with whole.new_folder(directory, [prepared.MARKER]) as folder:
     _write(source, folder, fingerprint)
-  return store_lib.open_store(directory)
+  return prepared.open_store(directory)
 
 
 def _fingerprint(data, items, kwargs) -> Tuple[Optional[str], str]:
@@ -101,7 +102,10 @@ def _write(source, folder, fingerprint) -> store_lib.FrameStore:
     form = store_lib.Form(
         items.sequence_length, items.stride_length, items.crosses_episodes
     )
-    return writer.finish(form, *runs.finish(), fingerprint)
+    store, checksums = writer.finish(form, *runs.finish())
+    if folder is not None:
+      prepared.write_metadata(folder, store, checksums, fingerprint)
+    return store
   finally:
     writer.close()
 

@@ -1,11 +1,23 @@
-"""The items that can be drawn, and the rows that each of them has."""
+"""The items that can be drawn, and the row at which each of them starts."""
 
-from typing import Any, Optional
+import threading
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.replay.local import store as store_lib
+
+
+class SamplingError(tf.errors.InvalidArgumentError, ValueError):
+  """What goes wrong while items are drawn, eagerly and in a graph.
+
+  TensorFlow makes an `InvalidArgumentError` of a `ValueError` of a NumPy
+  function, and loses its own errors.
+  """
+
+  def __init__(self, message: str):
+    super().__init__(None, None, message)
 
 
 class Population:
@@ -21,13 +33,20 @@ class Population:
   Attributes:
     num_frames: how many frames are stored, without padding.
     num_items: how many items there are.
+    first: the number of the first item.
     first_item: the number of the first item of each run and, at the end, the
       number of items, int64 `[R + 1]`.
     runs: the runs, all of which have items.
     priorities: the priority of each item, float64 `[num_items]`; None if all
       are 1.
     crosses_episodes: whether all items are one run.
+    num_slots: how many places there are for what is kept of every item.
+    lock: protects what is kept of items and changes.
+    changes: whether items come and go.
   """
+
+  first = 0
+  changes = False
 
   def __init__(
       self, store: store_lib.FrameStore, top_episodes: Optional[int] = None
@@ -50,30 +69,17 @@ class Population:
       chosen &= _best(store, chosen, top_episodes)
     self.runs = store_lib.Runs(*[values[chosen] for values in store.runs])
     self.first_item = np.concatenate([[0], np.cumsum(self.runs.num_items)])
-    self.num_items = int(self.first_item[-1])
+    self.num_items = self.num_slots = int(self.first_item[-1])
     self.crosses_episodes = store.form.crosses_episodes
     self.priorities = store.priorities
     if self.priorities is not None:
       self.priorities = self.priorities[np.repeat(chosen, counts)]
+    self.lock = threading.RLock()
     self._form = store.form
-    with tf.device('cpu'):
-      self._last_items = tf.constant(self.first_item[1:])
-      self._first_items = tf.constant(self.first_item[:-1])
-      self._first_rows = tf.constant(self.runs.first_row)
-      self._num_rows = tf.constant(self.runs.num_rows)
-      self._priorities = (
-          None
-          if self.priorities is None
-          else tf.constant(self.priorities, tf.float64)
-      )
-
-  def first(self) -> tf.Tensor:
-    """Returns the number of the first item, int64 `[]`."""
-    return tf.constant(0, tf.int64)
-
-  def size(self) -> tf.Tensor:
-    """Returns how many items there are, int64 `[]`."""
-    return tf.constant(self.num_items, tf.int64)
+    # Row = this + item * stride.
+    self._offsets = (
+        self.runs.first_row - self.first_item[:-1] * store.form.stride_length
+    )
 
   def all_rows(self) -> np.ndarray:
     """Returns the row of each frame, in the order of the data, int64 `[N]`."""
@@ -82,73 +88,57 @@ class Population:
     rows = np.repeat(runs.first_row - begins, runs.num_rows)
     return rows + np.arange(len(rows))
 
-  @property
-  def num_slots(self) -> int:
-    """How many places there are for what is kept of every item."""
-    return self.num_items
+  def check_not_empty(self) -> None:
+    """Raises a SamplingError if there is no item, which is never so."""
 
-  def slots(self, items: tf.Tensor) -> tf.Tensor:
-    """Returns the place of what is kept of each item, int64 `[...]`."""
+  def slots(self, items: np.ndarray) -> np.ndarray:
+    """Returns the place of what is kept of each item, int64 `[N]`."""
     return items
 
-  def items_in(self, slots: tf.Tensor) -> tf.Tensor:
-    """Returns the items of places, int64 `[...]`."""
+  def items_in(self, slots: np.ndarray) -> np.ndarray:
+    """Returns the items of places, int64 `[N]`."""
     return slots
 
-  def known(self, items: tf.Tensor) -> tf.Tensor:
-    """Returns whether there are such items, bool `[B]`.
+  def alive(self, items: np.ndarray) -> np.ndarray:
+    """Returns whether items can still be drawn, bool `[N]`.
 
     Raises:
-      InvalidArgumentError: if one of them never was.
+      SamplingError: if there never was such an item.
     """
-    return check_items(items, self.num_items) >= 0
+    check_items(items, self.num_items)
+    return np.ones(len(items), bool)
 
-  def priority(self, items: tf.Tensor) -> tf.Tensor:
+  def priority(self, items: np.ndarray) -> np.ndarray:
     """Returns the priorities of items, float64, for int64 `[...]`."""
-    if self._priorities is None:
-      return tf.ones_like(items, tf.float64)
-    return tf.gather(self._priorities, items)
+    if self.priorities is None:
+      return np.ones(items.shape)
+    return self.priorities[items]
 
-  def rows(self, items: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of items.
+  def starts(self, items: np.ndarray) -> np.ndarray:
+    """Returns the first row of each item, int64 `[N]`."""
+    if len(self._offsets) == 1:
+      return items * self._form.stride_length + self._offsets[0]
+    run = self.first_item[1:].searchsorted(items, 'right')
+    return items * self._form.stride_length + self._offsets[run]
 
-    Args:
-      items: numbers of items, int64 `[N]`; `[1]` if an item is a whole episode.
-
-    Returns:
-      int64 `[N, L]`.
-    """
-    run = tf.searchsorted(self._last_items, items, 'right', tf.int64)
-    within = items - tf.gather(self._first_items, run)
-    starts = tf.gather(self._first_rows, run)
-    length = self._form.sequence_length
-    if length is None:
-      length = tf.gather(self._num_rows, run[0])
-    starts += within * self._form.stride_length
-    return starts[:, tf.newaxis] + tf.range(tf.cast(length, tf.int64))
+  def length(self, items: np.ndarray) -> int:
+    """Returns how many frames items have; if that differs, there is one."""
+    if self._form.sequence_length is not None:
+      return self._form.sequence_length
+    [item] = items
+    run = self.first_item[1:].searchsorted(item, 'right')
+    return int(self.runs.num_rows[run])
 
 
-def check_items(items: tf.Tensor, num_items: Any) -> tf.Tensor:
-  """Returns numbers of items, or fails if there never was such an item.
-
-  Args:
-    items: the numbers, int64 `[B]`.
-    num_items: how many items there have been, int64 `[]`.
-
-  Raises:
-    InvalidArgumentError: if a number is not that of an item.
-  """
-  check = tf.debugging.Assert(
-      tf.reduce_all((items >= 0) & (items < num_items)),
-      [
-          'There is no item of this key. Keys are those of the SampleInfo that'
-          ' came with a batch of this replay buffer. Found:',
-          items,
-      ],
-      summarize=16,
-  )
-  with tf.control_dependencies([check]):
-    return tf.identity(items)
+def check_items(items: np.ndarray, num_items: int) -> None:
+  """Raises a SamplingError if there never was an item of one of the numbers."""
+  if len(items) and not (items.min() >= 0 and items.max() < num_items):
+    raise SamplingError(
+        'There is no item of this key. Keys are those of the SampleInfo that'
+        ' came with a batch of this replay buffer. Found:'
+        f' {items[(items < 0) | (items >= num_items)][:16].tolist()} of'
+        f' {num_items} items.'
+    )
 
 
 def _best(store, chosen, count) -> np.ndarray:

@@ -1,15 +1,17 @@
 """Prioritized replay: the trainer says how much can be learnt from an item."""
 
+import io
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import priority_tree
 from rlds2reverb.replay.local import samplers
 
 
-class Prioritized(samplers.Sampler, tf.Module):
+class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
   """Draws items in proportion to a power of their priorities.
 
   Item `i` is drawn with the probability `p_i^alpha / sum_j p_j^alpha`, as in
@@ -18,12 +20,16 @@ class Prioritized(samplers.Sampler, tf.Module):
 
       buffer = EpisodesReplayBuffer(rlds_data, sampler=Prioritized(alpha=0.6))
       for frames, info in buffer.as_dataset(256):
-        weights = buffer.importance_weights(info.key, beta=0.4)
+        weights = buffer.importance_weights(info, beta=0.4)
         ...  # loss, and the errors of each item
         buffer.update_priorities(info.key, tf.abs(td_errors))
 
-  All of it works in a `tf.function`. Every batch is drawn when it is asked for,
-  after the updates before it.
+  All of it works in a `tf.function`, and in several threads at once. Every
+  batch is drawn when it is asked for, after the updates before it. The
+  priorities become part of a `tf.train.Checkpoint` of the replay buffer.
+
+  Attributes:
+    alpha: how much the priorities matter.
   """
 
   is_synchronous = True
@@ -37,14 +43,13 @@ class Prioritized(samplers.Sampler, tf.Module):
     Raises:
       ValueError: if `alpha` is not a number from 0 up.
     """
-    super().__init__()
     if not 0 <= alpha < np.inf:
       raise ValueError(f'alpha must be a number from 0 up, but is {alpha}.')
     self.alpha = alpha
     self._population: Any = None
-    self._tree: Optional[priority_tree.PriorityTree] = None
-    self._priorities: Optional[tf.Variable] = None
-    self._highest: Optional[tf.Variable] = None
+
+  def identity(self):
+    return f'Prioritized({self.alpha})'
 
   def attach(self, population: Any, priorities: np.ndarray) -> None:
     """Takes the items whose priorities it keeps from now on.
@@ -63,13 +68,7 @@ class Prioritized(samplers.Sampler, tf.Module):
           ' Make another one for this replay buffer.'
       )
     self._population = population
-    self._priorities = tf.Variable(priorities, trainable=False)
-    self._highest = tf.Variable(
-        priorities.max(), dtype=tf.float64, trainable=False
-    )
-    self._tree = priority_tree.PriorityTree(
-        np.where(priorities > 0, priorities**self.alpha, 0.0)
-    )
+    self._take(np.array(priorities, np.float64), priorities.max())
 
   def bind(self, population, share):
     if population is not self._population:
@@ -78,28 +77,40 @@ class Prioritized(samplers.Sampler, tf.Module):
         priorities = np.ones(population.num_slots)
       samplers.check_weights(priorities, 'priorities', 'item')
       self.attach(population, priorities)
-    seed = share.seeds(1)[0]
+    [seed] = share.seeds(1)
 
-    def draw(group, num_batches, batch_size):
-      fractions = samplers.fractions([num_batches * batch_size], seed, group)
-      with tf.control_dependencies([population.size()]):
+    def draw(first, num_batches, batch_size):
+      del num_batches  # Priorities may change after each batch.
+      [places] = samplers.fractions(seed, first, 1, batch_size)
+      with population.lock:
+        population.check_not_empty()
         total = self._tree.total
-      check = tf.debugging.Assert(
-          total > 0,
-          ['All priorities are 0, so that no item can be drawn.'],
-      )
-      with tf.control_dependencies([check]):
-        slots, weights = self._tree.find(fractions)
-      shape = [num_batches, batch_size]
+        if not total > 0:
+          raise population_lib.SamplingError(
+              'All priorities are 0, so that no item can be drawn.'
+          )
+        slots, weights = self._tree.find(places)
+        items, priorities = population.items_in(slots), self._priorities[slots]
       return samplers.Draws(
-          tf.reshape(population.items_in(slots), shape),
-          tf.reshape(weights / total, shape),
-          tf.reshape(self._priorities.sparse_read(slots), shape),
+          *[
+              values[np.newaxis]
+              for values in (items, weights / total, priorities)
+          ]
       )
 
     return draw
 
-  def update(self, items: tf.Tensor, priorities: tf.Tensor) -> None:
+  def update_keys(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    """Changes priorities; see `update`.
+
+    Args:
+      keys: the keys of items, uint64 `[B, L]` or `[B]`.
+      priorities: their new priorities, `[B]`.
+    """
+    items = keys[:, 0] if keys.ndim == 2 else keys
+    self.update(items.astype(np.int64), priorities.astype(np.float64))
+
+  def update(self, items: np.ndarray, priorities: np.ndarray) -> None:
     """Changes the priorities of items.
 
     Items that have made room for newer ones since are left out.
@@ -109,24 +120,22 @@ class Prioritized(samplers.Sampler, tf.Module):
       priorities: numbers from 0 up, float64 `[B]`.
 
     Raises:
-      InvalidArgumentError: if a priority is negative, NaN or infinite, or if
-        there never was such an item. Nothing is changed then.
+      SamplingError: if a priority is negative, NaN or infinite, or if there
+        never was such an item. Nothing is changed then.
     """
-    check = tf.debugging.Assert(
-        tf.reduce_all((priorities >= 0) & tf.math.is_finite(priorities)),
-        [
-            'A priority must be a number from 0 up. Items and priorities:',
-            items,
-            priorities,
-        ],
-        summarize=16,
-    )
-    with tf.control_dependencies([check]):
-      known = self._population.known(items)
-    items = tf.boolean_mask(items, known)
-    priorities = tf.boolean_mask(priorities, known)
-    self._highest.assign(tf.maximum(self._highest, tf.reduce_max(priorities)))
-    self._set(self._population.slots(items), priorities)
+    wrong = ~(priorities >= 0) | np.isinf(priorities)
+    if wrong.any():
+      raise population_lib.SamplingError(
+          'A priority must be a number from 0 up, but those of the items'
+          f' {items[wrong][:16].tolist()} are'
+          f' {priorities[wrong][:16].tolist()}.'
+      )
+    with self._population.lock:
+      alive = self._population.alive(items)
+      if not alive.all():
+        items, priorities = items[alive], priorities[alive]
+      self._set(self._population.slots(items), priorities)
+      self._highest = max(self._highest, priorities.max(initial=0.0))
 
   def add(self, items: np.ndarray, priorities: Optional[np.ndarray]) -> None:
     """Takes new items.
@@ -137,47 +146,48 @@ class Prioritized(samplers.Sampler, tf.Module):
         there was none above 0.
     """
     if priorities is None:
-      priorities = np.full(len(items), self._highest.numpy() or 1.0)
-    elif len(items):
-      self._highest.assign(max(self._highest.numpy(), priorities.max()))
-    slots = self._population.slots(tf.constant(items, tf.int64))
-    self._set(slots, tf.constant(priorities, tf.float64))
+      priorities = np.full(len(items), self._highest or 1.0)
+    self._highest = max(self._highest, priorities.max(initial=0.0))
+    self._set(self._population.slots(items), priorities)
 
   def remove(self, items: np.ndarray) -> None:
     """Forgets items."""
-    slots = self._population.slots(tf.constant(items, tf.int64))
-    self._set(slots, tf.zeros_like(slots, tf.float64))
+    self._set(self._population.slots(items), np.zeros(len(items)))
 
-  def importance_weights(self, items: tf.Tensor, beta: float) -> tf.Tensor:
-    """Returns what the gradient of each item is to be multiplied by.
+  def min_priority(self) -> float:
+    """Returns the least priority above 0 of all items."""
+    with self._population.lock:
+      if not self.alpha:
+        return 1.0  # All weights are 1.
+      return self._tree.minimum ** (1 / self.alpha)
 
-    The weight of item `i` is `(p_i^alpha / p_min^alpha)^-beta`, which is 1 for
-    the item that is drawn least. With priorities 1, 4, 9, 16, `alpha=0.5` and
-    `beta=1` the weights are 1, 1/2, 1/3, 1/4. The weight is also 1 for an item
-    that cannot be drawn any more, because its priority is 0 now or because it
-    has made room for newer ones.
+  def serialize(self) -> bytes:
+    """Returns the priorities, for a checkpoint."""
+    file = io.BytesIO()
+    with self._population.lock:
+      np.savez(file, priorities=self._priorities, highest=self._highest)
+    return file.getvalue()
 
-    Args:
-      items: the numbers of items, int64 `[B]`.
-      beta: how much of the bias is corrected: 0 nothing, 1 all.
+  def deserialize(self, value: bytes) -> None:
+    """Restores what `serialize` returned."""
+    with np.load(io.BytesIO(value)) as saved:
+      priorities, highest = saved['priorities'], saved['highest']
+    with self._population.lock:
+      if priorities.shape != self._priorities.shape:
+        raise ValueError(
+            f'The checkpoint has the priorities of {len(priorities)} items, but'
+            f' this replay buffer has {len(self._priorities)}.'
+        )
+      self._take(priorities, highest)
 
-    Returns:
-      float32 `[B]`.
-
-    Raises:
-      InvalidArgumentError: if there never was such an item.
-    """
-    known = self._population.known(items)
-    slots = self._population.slots(tf.where(known, items, 0))
-    priorities = tf.where(known, self._priorities.sparse_read(slots), 0.0)
-    ratio = self._weights(priorities) / self._tree.minimum
-    ratio = tf.maximum(ratio, 1.0)
-    return tf.cast(ratio ** -tf.cast(beta, tf.float64), tf.float32)
+  def _take(self, priorities, highest):
+    self._priorities = priorities
+    self._highest = float(highest)
+    self._tree = priority_tree.PriorityTree(self._weights(priorities))
 
   def _weights(self, priorities):
-    return tf.where(priorities > 0, priorities**self.alpha, 0.0)
+    return np.where(priorities > 0, priorities**self.alpha, 0.0)
 
-  @tf.function(reduce_retracing=True)
   def _set(self, slots, priorities):
-    self._priorities.scatter_nd_update(slots[:, tf.newaxis], priorities)
+    self._priorities[slots] = priorities
     self._tree.update(slots, self._weights(priorities))

@@ -11,19 +11,17 @@ of the sum lies. To change weights, the sums of their blocks are computed anew,
 so that errors of rounding do not add up.
 """
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import numpy as np
-import tensorflow as tf
 
 # Wider blocks make fewer levels, and more to add up on each. The top is added
 # up once a batch, and a block once an item.
 _BLOCK = 16
 _MAX_TOP = 4096
-_WITHIN = np.arange(_BLOCK)
 
 
-class PriorityTree(tf.Module):
+class PriorityTree:
   """Weights `[N]` that change, the sum of all, and their least.
 
   Attributes:
@@ -36,14 +34,20 @@ class PriorityTree(tf.Module):
     Args:
       weights: numbers from 0 up, `[N]`.
     """
-    super().__init__()
     self.size = len(weights)
-    self._sums = _levels(np.asarray(weights, np.float64), np.sum, 0.0)
-    self._minima = _levels(
-        np.where(weights > 0, weights, np.inf), np.min, np.inf
-    )
+    # From the leaves to the top; all but the top in blocks, `[M, _BLOCK]`.
+    self._levels = []
+    values = np.array(weights, np.float64)
+    while len(values) > _MAX_TOP:
+      padding = np.zeros(-len(values) % _BLOCK)
+      blocks = np.concatenate([values, padding]).reshape([-1, _BLOCK])
+      self._levels.append(blocks)
+      values = blocks.sum(1)
+    self._top = values
+    # The least weight above 0 of each block of leaves, once it is asked for.
+    self._minima: Optional[np.ndarray] = None
 
-  def find(self, fractions: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+  def find(self, fractions: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Finds where fractions of the sum of all weights lie.
 
     Args:
@@ -53,66 +57,59 @@ class PriorityTree(tf.Module):
       The numbers of the weights in which they lie, int64 `[B]`, and these
       weights, float64 `[B]`. None of them is 0, unless all are.
     """
-    top = self._sums[-1].read_value()
-    sums = tf.cumsum(top)
-    found = _below(fractions * sums[-1], sums[-1])
-    blocks = tf.searchsorted(sums, found, 'right', tf.int64)
-    blocks = tf.minimum(blocks, top.shape[0] - 1)
-    weights = tf.gather(top, blocks)
-    found -= tf.gather(sums, blocks) - weights
-    for level in reversed(self._sums[:-1]):
-      rows = tf.gather(level, blocks[:, tf.newaxis] * _BLOCK + _WITHIN)
-      sums = tf.cumsum(rows, axis=1)  # [B, _BLOCK]
-      found = _below(found, sums[:, -1])
-      child = tf.searchsorted(sums, found[:, tf.newaxis], 'right')[:, 0]
-      child = tf.minimum(child, _BLOCK - 1)
-      weights = tf.gather(rows, child, batch_dims=1)
-      found -= tf.gather(sums, child, batch_dims=1) - weights
-      blocks = blocks * _BLOCK + tf.cast(child, tf.int64)
-    return tf.minimum(blocks, self.size - 1), weights
+    sums = self._top.cumsum()
+    left = _below(fractions * sums[-1], sums[-1])
+    found = np.minimum(sums.searchsorted(left, 'right'), len(sums) - 1)
+    weights = self._top[found]
+    left -= sums[found] - weights
+    each = np.arange(len(found))
+    for level in reversed(self._levels):
+      rows = level[found]
+      sums = rows.cumsum(1)  # [B, _BLOCK]
+      left = _below(left, sums[:, -1])
+      child = np.minimum((sums <= left[:, np.newaxis]).sum(1), _BLOCK - 1)
+      weights = rows[each, child]
+      left -= sums[each, child] - weights
+      found = found * _BLOCK + child
+    return np.minimum(found, self.size - 1), weights
 
-  def update(self, numbers: tf.Tensor, weights: tf.Tensor) -> None:
-    """Changes weights.
+  def update(self, numbers: np.ndarray, weights: np.ndarray) -> None:
+    """Changes weights. Of one that is given twice, the last counts.
 
     Args:
       numbers: which ones, int64 `[B]`.
       weights: the new weights, numbers from 0 up, float64 `[B]`.
     """
-    positive = tf.where(weights > 0, weights, np.inf)
-    for levels, values, reduce in (
-        (self._sums, weights, tf.reduce_sum),
-        (self._minima, positive, tf.reduce_min),
-    ):
-      at = numbers
-      for level, above in zip(levels, [*levels[1:], None]):
-        level.scatter_nd_update(at[:, tf.newaxis], values)
-        if above is not None:
-          at //= _BLOCK
-          blocks = tf.gather(level, at[:, tf.newaxis] * _BLOCK + _WITHIN)
-          values = reduce(blocks, axis=1)
+    at, values = numbers, weights
+    for level in self._levels:
+      level.reshape(-1)[at] = values
+      at = at // _BLOCK
+      values = level[at].sum(1)
+    self._top[at] = values
+    if self._minima is not None and self._levels:
+      at = numbers // _BLOCK
+      self._minima[at] = _least(self._levels[0][at])
 
   @property
-  def total(self) -> tf.Tensor:
-    """The sum of all weights, float64 `[]`."""
-    return tf.reduce_sum(self._sums[-1])
+  def total(self) -> float:
+    """The sum of all weights."""
+    return self._top.sum()
 
   @property
-  def minimum(self) -> tf.Tensor:
-    """The least weight above 0, float64 `[]`; infinite if there is none."""
-    return tf.reduce_min(self._minima[-1])
+  def minimum(self) -> float:
+    """The least weight above 0; infinite if there is none."""
+    if not self._levels:
+      return _least(self._top[np.newaxis])[0]
+    if self._minima is None:
+      self._minima = _least(self._levels[0])
+    return self._minima.min()
+
+
+def _least(blocks):
+  """Returns the least weight above 0 of each block."""
+  return np.where(blocks > 0, blocks, np.inf).min(1)
 
 
 def _below(values, limits):
   """Returns values in `[0, limit)`; rounding may have made them larger."""
-  return tf.maximum(tf.minimum(values, limits * (1 - 1e-15)), 0.0)
-
-
-def _levels(values, reduce, fill):
-  """Returns the levels as variables `[M]`, from the leaves to the top."""
-  levels = []
-  while len(values) > _MAX_TOP:
-    padding = np.full(-len(values) % _BLOCK, fill)
-    values = np.concatenate([values, padding])
-    levels.append(tf.Variable(values, trainable=False))
-    values = reduce(values.reshape([-1, _BLOCK]), axis=1)
-  return [*levels, tf.Variable(values, trainable=False)]
+  return np.maximum(np.minimum(values, limits * (1 - 1e-15)), 0.0)

@@ -1,8 +1,8 @@
-"""A TF-Agents replay buffer over recorded episodes, without a server."""
+"""TF-Agents replay buffers without a server."""
 
-import functools
+import json
 import numbers
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -12,44 +12,343 @@ from tf_agents.trajectories import trajectory
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import ends
-from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import importance
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay.local import eager_batches
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import population as population_lib
+from rlds2reverb.replay.local import prepared
 from rlds2reverb.replay.local import prioritized
-from rlds2reverb.replay.local import ring
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import sampling
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.replay.local import streams as streams_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 
-class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
-  """Samples items of recorded episodes, in the process that trains.
+class LocalReplayBuffer(replay_buffer.ReplayBuffer):
+  """Samples items in the process that trains.
 
   It takes the place of a `ReverbReplayBuffer` whose table was filled with the
-  same items, and is many times faster:
+  same items, and is many times faster. Batches come in three ways, and are the
+  same in all of them:
+
+      dataset = replay_buffer.as_dataset(sample_batch_size=256, num_steps=2)
+      for frames, info in dataset:                       # tensors
+      for frames, info in dataset.as_numpy_iterator():   # NumPy arrays
+      frames, info = replay_buffer.get_next(256)         # one batch
+
+  `frames` are a `Trajectory` `[256, 2, ...]`. Strings, such as encoded images,
+  stay as they are; `transforms.decode_images` decodes those of a batch.
+
+  What an iterator draws is a pure function of the seed and of the number of
+  batches so far. So a checkpoint resumes sampling with the very next batch:
+
+      checkpoint = tf.train.Checkpoint(replay_buffer=replay_buffer, ...)
+
+  Restore it before the first batch is taken. Two iterators draw independently.
+  One that is made after another has ended goes on where that one stood. In a
+  new process, the first iterator of the first data set goes on where that of
+  the old process was, and so on. A batch counts when it comes out of the data
+  set. So whatever takes batches in advance, such as a `prefetch` of the
+  trainer's own, is ahead.
+
+  Frames may be added, batches sampled and priorities updated by several
+  threads at once, each with an iterator of its own. All frames of a batch were
+  there together, and the update of an item that has gone is left out.
+
+  Attributes:
+    store: the frames.
+  """
+
+  def __init__(
+      self,
+      population: Any,
+      store: store_lib.FrameStore,
+      capacity: int,
+      sampler: Optional[samplers.Sampler],
+      share: samplers.Share,
+  ):
+    checks.check_positive('num_workers', share.num_workers)
+    if not 0 <= share.worker_index < share.num_workers:
+      raise ValueError(
+          f'worker_index must be from 0 to {share.num_workers - 1}, since there'
+          f' are {share.num_workers} workers, but is {share.worker_index}.'
+      )
+    if not isinstance(share.seed, numbers.Integral) or share.seed < 0:
+      raise ValueError(
+          f'seed must be an integer from 0 up, but is {share.seed!r}.'
+      )
+    super().__init__(store.format.spec, capacity, stateful_dataset=True)
+    self.store = store
+    self._population = population
+    self._sampler: samplers.Sampler = sampler or samplers.Uniform()
+    self._share = share
+    # Whether the sampler suits the data shows here, and not when training
+    # begins.
+    self._sampler.bind(population, share)
+    self._position = _Position({
+        'seed': int(share.seed),
+        'worker': [share.worker_index, share.num_workers],
+        'sampler': self._sampler.identity(),
+        'data': store.fingerprint,
+        'items': 0 if population.changes else population.num_items,
+    })
+
+  @property
+  def num_items(self) -> int:
+    """The number of items that can be drawn."""
+    return self._population.num_items
+
+  def update_priorities(self, keys: Any, priorities: Any) -> None:
+    """Updates the priorities of items that were sampled.
+
+    The next batch is drawn by them. It works eagerly and in a `tf.function`.
+
+    Args:
+      keys: the `key` of the `SampleInfo` of a batch, uint64 `[B, L]` or `[B]`.
+      priorities: the new priorities, numbers from 0 up, `[B]`.
+
+    Raises:
+      ValueError: if the sampler is not `Prioritized`, or if there is not one
+        priority for each key.
+      InvalidArgumentError: if a priority is negative, NaN or infinite, or if
+        there never was an item of such a key. Nothing is changed then.
+    """
+    sampler = self._prioritized()
+    if tf.is_tensor(keys) or tf.is_tensor(priorities):
+      keys, priorities = map(tf.convert_to_tensor, (keys, priorities))
+    else:
+      keys, priorities = map(np.asarray, (keys, priorities))
+    if not tf.TensorShape(keys.shape[:1]).is_compatible_with(priorities.shape):
+      raise ValueError(
+          f'There must be a priority for each of the items {keys.shape[:1]}, but'
+          f' the priorities have the shape {priorities.shape}.'
+      )
+
+    if tf.executing_eagerly() or not tf.is_tensor(keys):
+      sampler.update_keys(np.asarray(keys), np.asarray(priorities))
+    else:
+      update = sampling.weak_method(sampler, 'update_keys')
+      tf.numpy_function(update, [keys, priorities], [])
+
+  def importance_weights(
+      self, sample_info: Any, beta: Any, *, normalization: str = 'batch'
+  ) -> tf.Tensor:
+    """Returns the weights that correct a loss for prioritized sampling.
+
+    Args:
+      sample_info: the `SampleInfo` of a batch.
+      beta: how much of the bias is corrected: 0 nothing, 1 all.
+      normalization: `"batch"`, `"table"` or `"none"`; see
+        `replay.importance_weights`.
+
+    Returns:
+      The weights, float32, of the shape of `sample_info.probability`.
+
+    Raises:
+      ValueError: if the sampler is not `Prioritized`, or an argument is not
+        valid.
+    """
+    sampler = self._prioritized()
+    if normalization != 'table':
+      return importance.importance_weights(
+          sample_info, beta, normalization=normalization
+      )
+    if tf.executing_eagerly():
+      least = tf.constant(sampler.min_priority(), tf.float64)
+    else:
+      min_priority = sampling.weak_method(sampler, 'min_priority')
+      least = tf.numpy_function(min_priority, [], tf.float64)
+      least.set_shape([])
+    return importance.importance_weights(
+        sample_info,
+        beta,
+        normalization='table',
+        # That of an item of the batch may have been lower than any is now.
+        min_priority=tf.minimum(least, tf.reduce_min(sample_info.priority)),
+        priority_exponent=sampler.alpha,
+    )
+
+  def _prioritized(self) -> prioritized.Prioritized:
+    if not isinstance(self._sampler, prioritized.Prioritized):
+      raise ValueError(
+          'Only a Prioritized sampler has priorities that change, and this one'
+          f' is {self._sampler}. Make the replay buffer with'
+          ' sampler=Prioritized().'
+      )
+    return self._sampler
+
+  def _as_dataset(
+      self,
+      sample_batch_size,
+      num_steps,
+      sequence_preprocess_fn,
+      num_parallel_calls,
+  ):
+    del num_parallel_calls  # The rows of a batch are read together.
+    self._check_batches(sample_batch_size, num_steps)
+    spec = sampling.BatchSpec(
+        sample_batch_size,
+        self._sampler.batch_size(
+            self._population, self._share, sample_batch_size or 1
+        ),
+        in_advance=not (
+            self._sampler.is_synchronous or self._population.changes
+        ),
+    )
+    streams = self._position.add_data_set(
+        lambda data_set, number: self._sampler.bind(
+            self._population, self._share._replace(stream=(data_set, number))
+        )
+    )
+    return self._dataset(streams, spec, sequence_preprocess_fn)
+
+  def _single_deterministic_pass_dataset(
+      self,
+      sample_batch_size,
+      num_steps,
+      sequence_preprocess_fn,
+      num_parallel_calls,
+  ):
+    del num_parallel_calls
+    self._check_batches(sample_batch_size, num_steps)
+    spec = sampling.BatchSpec(
+        sample_batch_size,
+        None,
+        samplers.num_batches_of_pass(
+            self.num_items, self._share, sample_batch_size or 1
+        ),
+        in_advance=not self._population.changes,
+    )
+    draw = samplers.in_order(self._population, self._share)
+    streams = streams_lib.Streams(lambda number: draw, goes_on=False)
+    return self._dataset(streams, spec, sequence_preprocess_fn)
+
+  def _dataset(self, streams, spec, sequence_fn):
+    reader = sampling.BatchReader(self.store, self._population, streams, spec)
+    return eager_batches.BatchDataset(reader, sequence_fn)
+
+  def _check_batches(self, batch_size, num_steps):
+    length = self.store.form.sequence_length
+    if batch_size is not None:
+      checks.check_positive('sample_batch_size', batch_size)
+      if length is None:
+        raise ValueError(
+            'The items are whole episodes, of different lengths, which do not'
+            ' make a batch: leave sample_batch_size out, and use'
+            ' tf.data.Dataset.padded_batch.'
+        )
+    if num_steps is not None and num_steps != length:
+      raise ValueError(
+          f'num_steps is {num_steps}, but the items have'
+          f' {"all frames of an episode" if length is None else length}. Make'
+          f' the replay buffer with sequence_length={num_steps}.'
+      )
+
+  def _get_next(self, sample_batch_size, num_steps, time_stacked):
+    iterators = self._position.iterators
+    key = sample_batch_size, num_steps
+    if key not in iterators:
+      with tf.init_scope():
+        iterators[key] = iter(
+            self._as_dataset(sample_batch_size, num_steps, None, None)
+        )
+    frames, info = next(iterators[key])
+    if time_stacked:
+      return frames, info
+    axis = 0 if sample_batch_size is None else 1
+    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
+    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
+    return tuple(steps), info
+
+  def _num_frames(self):
+    return self._population.num_frames
+
+  def _gather_all(self):
+    with self._population.lock:
+      leaves = self.store.read(self._population.all_rows(), 1)
+    return tf.nest.pack_sequence_as(
+        self.data_spec,
+        [tf.convert_to_tensor(leaf.swapaxes(0, 1)) for leaf in leaves],
+    )
+
+
+class _Position(tf.train.experimental.PythonState):
+  """Where the data sets of a replay buffer stand, for a checkpoint.
+
+  Attributes:
+    iterators: those of `get_next`, which a restored position does away with.
+  """
+
+  def __init__(self, identity: Dict[str, Any]):
+    """Creates the position.
+
+    Args:
+      identity: what the batches depend on, by its name.
+    """
+    self._identity = identity
+    self._data_sets: List[streams_lib.Streams] = []
+    # The positions of data sets that have not been made yet.
+    self._restored: List[List[int]] = []
+    self.iterators: Dict[Any, Any] = {}
+
+  def add_data_set(self, bind: Any) -> streams_lib.Streams:
+    """Returns the streams of the next data set.
+
+    Args:
+      bind: a function of the numbers of the data set and of a stream that
+        returns the function that draws.
+    """
+    number = len(self._data_sets)
+    streams = streams_lib.Streams(lambda stream: bind(number, stream))
+    if number < len(self._restored):
+      streams.restore(self._restored[number])
+    self._data_sets.append(streams)
+    return streams
+
+  def serialize(self) -> str:
+    """Returns the number of batches of each stream of each data set."""
+    positions = [streams.positions() for streams in self._data_sets]
+    positions += self._restored[len(positions) :]
+    return json.dumps({**self._identity, 'positions': positions})
+
+  def deserialize(self, value: str) -> None:
+    """Restores what `serialize` returned.
+
+    Raises:
+      ValueError: if the position is that of other batches.
+    """
+    saved = json.loads(value)
+    different = [
+        f'{name} {saved.get(name)!r} (here {own!r})'
+        for name, own in self._identity.items()
+        if saved.get(name) != own
+    ]
+    if different:
+      raise ValueError(
+          'The checkpoint is of a replay buffer that draws other batches, with'
+          f' {", ".join(different)}. Make the replay buffer as it was, or leave'
+          ' it out of the checkpoint to sample from the start.'
+      )
+    self._restored = saved['positions']
+    self.iterators.clear()
+    for streams, positions in zip(self._data_sets, self._restored):
+      streams.restore(positions)
+
+
+class EpisodesReplayBuffer(LocalReplayBuffer):
+  """Samples items of recorded episodes, in the process that trains.
 
       replay_buffer = rlds2reverb.EpisodesReplayBuffer(rlds_data)
       dataset = replay_buffer.as_dataset(sample_batch_size=256, num_steps=2)
       frames, info = next(iter(dataset))  # Trajectory [256, 2, ...]
 
   Every frame is stored once, in memory or, with `directory`, in files that are
-  mapped into memory and read as they are used. Strings, such as encoded images,
-  stay as they are; `transforms.decode_images` decodes those of a batch.
-
-  A data set that `as_dataset` returns is a pure function of the seed and of the
-  number of batches so far, which the replay buffer keeps in a variable. So a
-  checkpoint resumes sampling with the very next batch:
-
-      checkpoint = tf.train.Checkpoint(replay_buffer=replay_buffer, ...)
-
-  Restore it before the first batch is taken. The first data set of the new
-  process goes on where the first one of the old process was, and so on. A batch
-  counts as taken when it comes out of the data set. So whatever takes batches
-  in advance, such as a `prefetch` of the trainer's own, is ahead.
+  mapped into memory and read as they are used. See `LocalReplayBuffer` for what
+  batches are and how they go on after a restart.
 
   Attributes:
     store: the frames, which other replay buffers can share.
@@ -74,7 +373,6 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       seed: int = 0,
       num_workers: int = 1,
       worker_index: int = 0,
-      capacity: Optional[int] = None,
       directory: Optional[files.PathLike] = None,
       policy_info_fn: Optional[specs.PolicyInfoFn] = None,
       rules: Optional[rules_lib.ConversionRules] = None,
@@ -85,8 +383,7 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
     Args:
       rlds_data: an RLDS data set; a data set of sequences, `Trajectory`s
         `[L, ...]`, each of which is an item; the folder of frames that were
-        prepared with `directory`; the `store` of another replay buffer; or,
-        with `capacity`, the spec of a frame, for a replay buffer that is empty.
+        prepared with `directory`; or the `store` of another replay buffer.
       sequence_length: the number of frames of an item, or None for items that
         are whole episodes. This and the next three arguments are those of
         `TableItems`. They are ignored where the frames are stored already.
@@ -101,9 +398,6 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       num_workers: how many processes train on the same data. Each draws for
         itself; of an epoch without replacement each draws its share.
       worker_index: which of them this one is, from 0.
-      capacity: the largest number of frames, for a replay buffer to which an
-        agent's own experience is appended with `add_batch`. The oldest frames
-        make room for the newest. By default nothing can be appended.
       directory: a folder on the local disk that keeps the frames, so that they
         need not fit into memory, and are not converted again the next time. A
         folder that holds frames of other data is refused.
@@ -116,14 +410,14 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
       ValueError: if no item fits into any episode, if a field has no fixed
         shape, or if an argument is not valid.
       FileExistsError: if `directory` holds something else.
+      OSError: if `directory` is damaged.
       InvalidArgumentError: if an episode is invalid.
     """
-    _check_worker(num_workers, worker_index)
-    if not isinstance(seed, numbers.Integral) or seed < 0:
-      raise ValueError(f'seed must be an integer from 0 up, but is {seed!r}.')
     if top_episodes is not None:
       checks.check_positive('top_episodes', top_episodes)
-    self._sampler: samplers.Sampler = sampler or samplers.Uniform()
+    share = samplers.Share(
+        seed, worker_index=worker_index, num_workers=num_workers
+    )
     items = items_lib.TableItems(
         'items',
         sequence_length=sequence_length,
@@ -131,250 +425,23 @@ class EpisodesReplayBuffer(replay_buffer.ReplayBuffer):
         end_of_episode=end_of_episode,
         priority=priority,
     )
-    kwargs = dict(policy_info_fn=policy_info_fn, rules=rules, report=report)
-    self._population: Any
-    if capacity is not None:
-      self._check_appendable(capacity, directory, top_episodes)
-      self._population = _fill(
-          rlds_data, items, capacity, self._sampler, kwargs
-      )
-      self.store = self._population.store
-    else:
-      self.store = _store_of(rlds_data, items, directory, kwargs)
-      self._population = population_lib.Population(self.store, top_episodes)
-      capacity = self.store.num_frames
-    super().__init__(self.store.format.spec, capacity, stateful_dataset=True)
-    self._seed: int = seed
-    self._worker: Tuple[int, int] = worker_index, num_workers
-    # How many batches of each data set have come out.
-    self._positions = []
-    # Whether the sampler suits the data shows here, and not when training
-    # begins.
-    self._sampler.bind(self._population, self._share(0))
-    # Not a dictionary, which would become part of a checkpoint.
-    self._iterator = functools.lru_cache(maxsize=None)(
-        lambda batch_size, num_steps: iter(
-            self._as_dataset(batch_size, num_steps, None, None)
-        )
+    store = _store_of(
+        rlds_data,
+        items,
+        directory,
+        dict(policy_info_fn=policy_info_fn, rules=rules, report=report),
     )
-
-  @property
-  def num_items(self) -> int:
-    return self._population.num_items
-
-  def update_priorities(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-    """Updates the priorities of items that were sampled.
-
-    Args:
-      keys: the `key` of the `SampleInfo` of a batch, uint64 `[B, L]` or `[B]`.
-      priorities: the new priorities, numbers from 0 up, `[B]`.
-
-    Raises:
-      ValueError: if the sampler is not `Prioritized`, or if there is not one
-        priority for each key.
-      InvalidArgumentError: if a priority is negative, NaN or infinite, or if
-        there never was an item of such a key. Nothing is changed then.
-    """
-    items = _items_of(keys)
-    priorities = tf.cast(priorities, tf.float64)
-    if not items.shape.is_compatible_with(priorities.shape):
-      raise ValueError(
-          f'There must be a priority for each of the items {items.shape}, but'
-          f' the priorities have the shape {priorities.shape}.'
-      )
-    self._prioritized().update(items, priorities)
-
-  def importance_weights(self, keys: tf.Tensor, beta: float) -> tf.Tensor:
-    """Returns the importance weights of items; see `Prioritized`.
-
-    Args:
-      keys: the `key` of the `SampleInfo` of a batch, uint64 `[B, L]` or `[B]`.
-      beta: how much of the bias is corrected: 0 nothing, 1 all.
-
-    Returns:
-      float32 `[B]`.
-
-    Raises:
-      ValueError: if the sampler is not `Prioritized`.
-    """
-    return self._prioritized().importance_weights(_items_of(keys), beta)
-
-  @property
-  def _can_append(self) -> bool:
-    return isinstance(self._population, ring.FrameRing)
-
-  def _check_appendable(self, capacity, directory, top_episodes):
-    checks.check_positive('capacity', capacity)
-    if directory is not None or top_episodes is not None:
-      raise ValueError(
-          'A replay buffer with a capacity changes, so it has no directory and'
-          ' no top_episodes. Keep recorded episodes in a replay buffer of their'
-          ' own, and mix the batches of both.'
-      )
-    if not isinstance(
-        self._sampler, (samplers.Uniform, prioritized.Prioritized)
-    ):
-      raise ValueError(
-          f'{self._sampler} is for episodes that are all there before, and a'
-          ' replay buffer with a capacity changes. Use Uniform() or'
-          ' Prioritized().'
-      )
-
-  def _prioritized(self) -> prioritized.Prioritized:
-    if not isinstance(self._sampler, prioritized.Prioritized):
-      raise ValueError(
-          'Only a Prioritized sampler has priorities that change, and this one'
-          f' is {self._sampler}. Make the replay buffer with'
-          ' sampler=Prioritized().'
-      )
-    return self._sampler
-
-  def _share(self, stream: int) -> samplers.Share:
-    return samplers.Share((self._seed, stream), *self._worker)
-
-  def _as_dataset(
-      self,
-      sample_batch_size,
-      num_steps,
-      sequence_preprocess_fn,
-      num_parallel_calls,
-  ):
-    del num_parallel_calls  # The rows of a batch are gathered together.
-    self._check_batches(sample_batch_size, num_steps)
-    share = self._share(len(self._positions))
-    draw = self._sampler.bind(self._population, share)
-    position = tf.Variable(0, dtype=tf.int64, trainable=False)
-    self._positions.append(position)
-    batch_size = sample_batch_size or 1
-    in_advance = not self._sampler.is_synchronous and not self._can_append
-    group = 1
-    if in_advance and not self._sampler.last_batch_is_short(
-        self._population, share, batch_size
-    ):
-      group = sampling.batches_per_group(self.store, batch_size)
-    return sampling.sample(
-        self.store,
-        self._population,
-        draw,
-        batch_size=sample_batch_size,
-        batches_per_group=group,
-        position=position,
-        in_advance=in_advance,
-        sequence_fn=sequence_preprocess_fn,
-    )
-
-  def _single_deterministic_pass_dataset(
-      self,
-      sample_batch_size,
-      num_steps,
-      sequence_preprocess_fn,
-      num_parallel_calls,
-  ):
-    del num_parallel_calls
-    self._check_batches(sample_batch_size, num_steps)
-    share = self._share(0)
-    return sampling.sample(
-        self.store,
-        self._population,
-        samplers.in_order(self._population, share),
-        batch_size=sample_batch_size,
-        num_groups=samplers.num_batches_of_pass(
-            self.num_items, share, sample_batch_size or 1
-        ),
-        in_advance=not self._can_append,
-        sequence_fn=sequence_preprocess_fn,
-    )
-
-  def _check_batches(self, batch_size, num_steps):
-    length = self.store.form.sequence_length
-    if batch_size is not None:
-      checks.check_positive('sample_batch_size', batch_size)
-      if length is None:
-        raise ValueError(
-            'The items are whole episodes, of different lengths, which do not'
-            ' make a batch: leave sample_batch_size out, and use'
-            ' tf.data.Dataset.padded_batch.'
-        )
-    if num_steps is not None and num_steps != length:
-      raise ValueError(
-          f'num_steps is {num_steps}, but the items have'
-          f' {"all frames of an episode" if length is None else length}. Make'
-          f' the replay buffer with sequence_length={num_steps}.'
-      )
-
-  def _get_next(self, sample_batch_size, num_steps, time_stacked):
-    frames, info = next(self._iterator(sample_batch_size, num_steps))
-    if time_stacked:
-      return frames, info
-    axis = 0 if sample_batch_size is None else 1
-    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
-    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
-    return tuple(steps), info
-
-  def _num_frames(self):
-    return self._population.num_frames
-
-  def _gather_all(self):
-    rows = tf.constant(self._population.all_rows())
-    return tf.nest.map_structure(
-        lambda leaf: leaf[tf.newaxis], self.store.read(rows)
-    )
+    population = population_lib.Population(store, top_episodes)
+    super().__init__(population, store, store.num_frames, sampler, share)
 
   def _add_batch(self, items):
-    self._check_can_append()
-    checked = tf.nest.map_structure(_check_frame, items, self.data_spec)
-    if tf.executing_eagerly():
-      self._population.append(tf.nest.map_structure(np.asarray, checked))
-      return None
-    return tf.py_function(
-        lambda *leaves: self._population.append(
-            tf.nest.pack_sequence_as(
-                self.data_spec, [leaf.numpy() for leaf in leaves]
-            )
-        ),
-        tf.nest.flatten(checked),
-        [],
+    raise ValueError(
+        'This replay buffer has recorded episodes, and does not change. Frames'
+        ' can be appended to an AppendableReplayBuffer.'
     )
 
   def _clear(self):
-    self._check_can_append()
-    self._population.clear()
-
-  def _check_can_append(self):
-    if not self._can_append:
-      raise ValueError(
-          'This replay buffer has recorded episodes, and does not change. Give'
-          ' it a capacity, so that frames can be appended.'
-      )
-
-
-def _fill(rlds_data, items, capacity, sampler, kwargs) -> ring.FrameRing:
-  """Returns a ring, with the frames of a data set if there is one."""
-  source = None
-  spec = rlds_data
-  if isinstance(rlds_data, tf.data.Dataset):
-    source = frames_lib.make_frame_source(rlds_data, items, **kwargs)
-    if source.of_sequences:
-      raise ValueError(
-          'Sequences do not say which episode they are of, so no frames can be'
-          ' appended to them. Give the RLDS data set that they were made from.'
-      )
-    [items] = source.tables
-    spec = source.spec
-  elif not isinstance(rlds_data, trajectory.Trajectory):
-    raise ValueError(
-        'With a capacity, rlds_data must be a data set, or the spec of a frame.'
-    )
-  frames = ring.FrameRing(spec, items, capacity)
-  if isinstance(sampler, prioritized.Prioritized):
-    sampler.attach(frames, np.zeros(frames.num_slots))
-    frames.listener = sampler
-  if source is not None:
-    frames.load(source.frames())
-    loading.check_has_items(
-        frames.num_frames, frames.num_items, items.sequence_length
-    )
-  return frames
+    self._add_batch(None)
 
 
 def _store_of(rlds_data, items, directory, kwargs) -> store_lib.FrameStore:
@@ -385,36 +452,9 @@ def _store_of(rlds_data, items, directory, kwargs) -> store_lib.FrameStore:
     return loading.load_frames(rlds_data, items, directory, **kwargs)
   if isinstance(rlds_data, trajectory.Trajectory):
     raise ValueError(
-        'A replay buffer that begins empty needs a capacity, which says how'
-        ' many frames can be appended.'
+        'A replay buffer that begins empty is an AppendableReplayBuffer, with a'
+        ' capacity.'
     )
-  return store_lib.open_store(
+  return prepared.open_store(
       files.expand_local(rlds_data, 'The folder of prepared frames')
   )
-
-
-def _check_frame(leaf: Any, spec: tf.TensorSpec) -> Any:
-  """Returns a leaf of frames `[1, ...]`, or raises a ValueError."""
-  if not tf.is_tensor(leaf):
-    leaf = np.asarray(leaf)
-  dtype, shape = tf.as_dtype(leaf.dtype), tf.TensorShape(leaf.shape)
-  if dtype != spec.dtype or not shape.is_compatible_with([1, *spec.shape]):
-    raise ValueError(
-        f'Frames are appended one by one, [1, ...], of {spec}, but this leaf is'
-        f' {dtype.name} {shape}.'
-    )
-  return leaf
-
-
-def _items_of(keys: tf.Tensor) -> tf.Tensor:
-  keys = tf.convert_to_tensor(keys)
-  return tf.cast(keys[:, 0] if keys.shape.rank == 2 else keys, tf.int64)
-
-
-def _check_worker(num_workers: int, worker_index: int) -> None:
-  checks.check_positive('num_workers', num_workers)
-  if not 0 <= worker_index < num_workers:
-    raise ValueError(
-        f'worker_index must be from 0 to {num_workers - 1}, since there are'
-        f' {num_workers} workers, but is {worker_index}.'
-    )

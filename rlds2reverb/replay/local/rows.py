@@ -21,13 +21,14 @@ from rlds2reverb.episodes import steps as steps_lib
 
 # Gathering a row of this size takes much longer than finding it.
 _LARGE_COLUMN_BYTES = 1 << 10
+# TensorFlow takes an array without copying it if it begins at such an address.
+_ALIGNMENT = 64
 
 
 class _Column(NamedTuple):
   """A leaf of a frame.
 
   Attributes:
-    path: its path, for errors.
     spec: the spec of the leaf of one frame.
     stored: the numpy dtype of the numbers that are stored.
     shape: how many of them, as the shape of an array.
@@ -35,12 +36,11 @@ class _Column(NamedTuple):
     begin: the byte of the row at which they begin.
   """
 
-  path: str
   spec: tf.TensorSpec
   stored: np.dtype
   shape: List[int]
-  group: int
-  begin: int
+  group: int = 0
+  begin: int = 0
 
   @property
   def num_bytes(self) -> int:
@@ -52,7 +52,8 @@ class RowFormat:
 
   Attributes:
     spec: the spec of one frame.
-    row_bytes: the number of bytes of a row, for each group of columns.
+    row_bytes: the number of bytes of a row, for each group of columns. The
+      first group has the small columns.
     has_strings: whether there are strings beside the rows.
   """
 
@@ -66,32 +67,26 @@ class RowFormat:
       ValueError: if the shape of a leaf is not fully known.
     """
     self.spec = spec
+    columns = [
+        _column(steps_lib.field_path(path), leaf)
+        for path, leaf in tree.flatten_with_path(spec)
+    ]
     self.row_bytes = [0]
-    self._columns = []
-    for path, leaf in tree.flatten_with_path(spec):
-      name = steps_lib.field_path(path)
-      if not leaf.shape.is_fully_defined():
-        raise ValueError(
-            f'Field {name} has the shape {leaf.shape}, but a replay buffer'
-            ' without a server needs a fixed one. Pad it, or resize images'
-            ' (decode_images). Encoded images may stay as they are.'
-        )
-      shape = leaf.shape.as_list()
-      if leaf.dtype == tf.string:
-        # The begin and the length of each string.
-        stored, shape = np.dtype(np.int64), [*shape, 2]
+    # Wide numbers stand first, so that each begins at a multiple of its size.
+    for k in sorted(
+        range(len(columns)), key=lambda k: -columns[k].stored.itemsize
+    ):
+      size = columns[k].num_bytes
+      if size < _LARGE_COLUMN_BYTES:
+        columns[k] = columns[k]._replace(begin=self.row_bytes[0])
+        self.row_bytes[0] += size
       else:
-        stored = np.dtype(leaf.dtype.as_numpy_dtype)
-      column = _Column(name, leaf, stored, shape, 0, self.row_bytes[0])
-      if column.num_bytes < _LARGE_COLUMN_BYTES:
-        self.row_bytes[0] += column.num_bytes
-      else:
-        column = column._replace(group=len(self.row_bytes), begin=0)
-        self.row_bytes.append(column.num_bytes)
-      self._columns.append(column)
-    self.has_strings = any(
-        column.spec.dtype == tf.string for column in self._columns
-    )
+        columns[k] = columns[k]._replace(group=len(self.row_bytes))
+        self.row_bytes.append(size)
+    widest = max([column.stored.itemsize for column in columns], default=1)
+    self.row_bytes[0] += -self.row_bytes[0] % widest
+    self._columns = columns
+    self.has_strings = any(leaf.spec.dtype == tf.string for leaf in columns)
 
   @property
   def frame_bytes(self) -> int:
@@ -112,7 +107,7 @@ class RowFormat:
     """
     leaves = tf.nest.flatten(frames)
     length = len(leaves[0])
-    rows = [np.empty([length, size], np.uint8) for size in self.row_bytes]
+    rows = [np.zeros([length, size], np.uint8) for size in self.row_bytes]
     for column, leaf in zip(self._columns, leaves):
       if column.spec.dtype == tf.string:
         strings = [_to_bytes(each) for each in np.ravel(leaf)]
@@ -125,64 +120,99 @@ class RowFormat:
       ).view(np.uint8)
     return rows
 
-  def decode(self, rows: Sequence[tf.Tensor], strings: tf.Tensor) -> Any:
-    """Returns the frames of rows.
+  def read(
+      self,
+      groups: Sequence[np.ndarray],
+      strings: np.ndarray,
+      starts: np.ndarray,
+      length: int,
+  ) -> List[np.ndarray]:
+    """Reads runs of frames.
 
     Args:
-      rows: the rows of each group, uint8 `[..., row_bytes]`.
-      strings: all strings, one after the other, uint8 `[N]`.
+      groups: all rows of each group, uint8 `[N, row_bytes]`.
+      strings: all strings, one after the other, uint8 `[M]`.
+      starts: the row at which each run starts, int64 `[R]`.
+      length: the number of frames `L` of each run.
 
     Returns:
-      A nest of tensors `[..., ...]`.
+      The leaves of the frames, arrays `[R, L, ...]` that nobody else has.
     """
-    lead = rows[0].shape[:-1]
+    small = _windows(groups[0], length)[starts]
+    small = small.view(np.uint8).reshape(
+        [len(starts), length, self.row_bytes[0]]
+    )
+    rows = None
     leaves = []
     for column in self._columns:
-      leaf = rows[column.group]
-      if leaf.shape[-1] != column.num_bytes:
-        leaf = leaf[..., column.begin : column.begin + column.num_bytes]
-      leaf = _from_bytes(leaf, column)
-      if column.spec.dtype == tf.string:
-        leaf = _read_strings(strings, leaf)
-      leaf.set_shape(lead + column.spec.shape)
-      leaves.append(leaf)
-    return tf.nest.pack_sequence_as(self.spec, leaves)
+      out = aligned_array([len(starts), length, *column.shape], column.stored)
+      leaves.append(out)
+      if not out.size:
+        continue
+      if column.group:
+        if rows is None:
+          rows = (starts[:, np.newaxis] + np.arange(length)).ravel()
+        groups[column.group].take(
+            rows,
+            axis=0,
+            out=out.reshape([len(rows), -1]).view(np.uint8),
+            mode='clip',  # With "raise", numpy makes another copy.
+        )
+      else:
+        end = column.begin + column.num_bytes
+        flat = out.reshape([len(starts), length, -1])
+        flat[...] = small[..., column.begin : end].view(column.stored)
+    return [
+        _read_strings(strings, leaf) if column.spec.dtype == tf.string else leaf
+        for column, leaf in zip(self._columns, leaves)
+    ]
+
+
+def aligned_array(shape: Sequence[int], dtype: Any) -> np.ndarray:
+  """Returns a new array that TensorFlow can take without copying it."""
+  size = math.prod(shape) * np.dtype(dtype).itemsize
+  memory = np.empty(size + _ALIGNMENT, np.uint8)
+  begin = -memory.__array_interface__['data'][0] % _ALIGNMENT
+  return memory[begin : begin + size].view(dtype).reshape(shape)
+
+
+def _column(path: str, leaf: tf.TensorSpec) -> _Column:
+  if not leaf.shape.is_fully_defined():
+    raise ValueError(
+        f'Field {path} has the shape {leaf.shape}, but a replay buffer'
+        ' without a server needs a fixed one. Pad it, or resize images'
+        ' (decode_images). Encoded images may stay as they are.'
+    )
+  shape = leaf.shape.as_list()
+  if leaf.dtype == tf.string:
+    # The begin and the length of each string.
+    return _Column(leaf, np.dtype(np.int64), [*shape, 2])
+  return _Column(leaf, np.dtype(leaf.dtype.as_numpy_dtype), shape)
 
 
 def _to_bytes(value: Any) -> bytes:
   return value if isinstance(value, bytes) else str(value).encode()
 
 
-def _from_bytes(rows, column):
-  """Returns the numbers of a column, `[..., *shape]`."""
-  size = column.stored.itemsize
-  shape = [*column.shape, size] if size > 1 else column.shape
-  lead = rows.shape[:-1]
-  if lead.is_fully_defined():
-    shape = lead.as_list() + shape
-  else:
-    shape = tf.concat([tf.shape(rows)[:-1], tf.constant(shape, tf.int32)], 0)
-  rows = tf.reshape(rows, shape)
-  if column.stored == np.bool_:
-    return tf.cast(rows, tf.bool)
-  return tf.bitcast(rows, tf.as_dtype(column.stored))
-
-
-def _read_strings(strings, places):
-  """Returns the strings at `places`, int64 `[..., 2]`."""
-
-  def read(place):
-    begin, length = place[0], place[1]
-    # A serialized tensor ends with its bytes; it is the only operation that
-    # makes a string of numbers.
-    proto = tf.io.serialize_tensor(strings[begin : begin + length])
-    return tf.strings.substr(proto, -length, length)
-
-  flat = tf.map_fn(
-      lambda place: tf.cond(
-          place[1] > 0, lambda: read(place), lambda: tf.constant('')
-      ),
-      tf.reshape(places, [-1, 2]),
-      fn_output_signature=tf.string,
+def _windows(rows: np.ndarray, length: int) -> np.ndarray:
+  """Returns every run of `length` rows as one element, without copying."""
+  num_rows, size = rows.shape
+  if not size:
+    return np.empty([max(num_rows, 1)], 'V0')
+  return np.ndarray(
+      [num_rows - length + 1],
+      f'V{size * length}',
+      buffer=rows.data,
+      strides=[size],
   )
-  return tf.reshape(flat, tf.shape(places)[:-1])
+
+
+def _read_strings(strings: np.ndarray, places: np.ndarray) -> np.ndarray:
+  """Returns the strings at `places`, int64 `[..., 2]`, as an object array."""
+  memory = strings.data
+  found = np.empty(places.shape[:-1], object)
+  found.ravel()[:] = [
+      bytes(memory[begin : begin + length])
+      for begin, length in places.reshape([-1, 2]).tolist()
+  ]
+  return found

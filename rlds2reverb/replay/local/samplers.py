@@ -8,18 +8,24 @@ that depends on more.
 
 import abc
 import dataclasses
+import functools
+import math
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
-import tensorflow as tf
 
+from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.episodes import seeds as seeds_lib
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import store as store_lib
 
+# After 4 rounds a Feistel network of random functions is a random permutation,
+# of many items. That of a few needs more.
+_ROUNDS = 8
+
 
 class Draws(NamedTuple):
-  """Items that were drawn, `[...]`.
+  """Items that were drawn, `[K, B]`.
 
   Attributes:
     items: the numbers of the items, int64.
@@ -27,39 +33,44 @@ class Draws(NamedTuple):
     priority: the priority of each one, float64.
   """
 
-  items: tf.Tensor
-  probability: tf.Tensor
-  priority: tf.Tensor
+  items: np.ndarray
+  probability: np.ndarray
+  priority: np.ndarray
 
 
 class Share(NamedTuple):
-  """Whose draws they are.
+  """One worker's random stream.
 
   Attributes:
-    seed: what tells them from other draws, a nonnegative integer each.
+    seed: the seed of the replay buffer, an integer from 0 up.
+    stream: what tells its streams from one another: the number of the data set,
+      and that of the iterator.
     worker_index: which of the workers draws.
     num_workers: how many workers draw from the same data.
   """
 
-  seed: Any
-  worker_index: int
-  num_workers: int
+  seed: int
+  stream: Any = (0, 0)
+  worker_index: int = 0
+  num_workers: int = 1
 
   def seeds(self, count: int) -> np.ndarray:
-    """Returns seeds of this worker alone, int64 `[count]`."""
-    sequence = np.random.SeedSequence([*self.seed, self.worker_index])
-    return _to_int64(sequence.generate_state(count, np.uint64))
+    """Returns seeds of this worker alone, uint64 `[count]`."""
+    return self._generate((*self.stream, self.worker_index), count)
 
   def common_seeds(self, count: int) -> np.ndarray:
-    """Returns seeds that all workers have in common, int64 `[count]`."""
-    sequence = np.random.SeedSequence([*self.seed])
-    return _to_int64(sequence.generate_state(count, np.uint64))
+    """Returns seeds that all workers have in common, uint64 `[count]`."""
+    return self._generate(self.stream, count)
+
+  def _generate(self, key, count):
+    sequence = np.random.SeedSequence(self.seed, spawn_key=key)
+    return sequence.generate_state(count, np.uint64)
 
 
-# Draws batches: takes the number of a group of batches, int64 `[]`, the number
-# `K` of batches of a group, and the size `B` of a batch. Returns `Draws`
-# `[K, B]`, or with fewer than `B` items at the end of an epoch.
-DrawFn = Callable[[tf.Tensor, int, int], Draws]
+# Draws a group of batches: takes the number of the first batch, the largest
+# number of batches `K`, and the size `B` of a batch. Returns `Draws` `[k, b]`
+# of 1 to `K` batches, with fewer than `B` items at the end of an epoch.
+DrawFn = Callable[[int, int, int], Draws]
 
 
 class Sampler(abc.ABC):
@@ -73,15 +84,23 @@ class Sampler(abc.ABC):
   def bind(self, population: population_lib.Population, share: Share) -> DrawFn:
     """Returns the function that draws from a population."""
 
-  def last_batch_is_short(
+  def batch_size(
       self,
       population: population_lib.Population,
       share: Share,
       batch_size: int,
-  ) -> bool:
-    """Returns whether some batches have fewer items than `batch_size`."""
-    del population, share, batch_size
-    return False
+  ) -> Optional[int]:
+    """Returns the size that all batches have, or None if they differ.
+
+    Raises:
+      ValueError: if no batch has so many items.
+    """
+    del population, share
+    return batch_size
+
+  def identity(self) -> str:
+    """Returns what tells its draws from those of other samplers."""
+    return repr(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +108,15 @@ class Uniform(Sampler):
   """Draws every item with the same probability, with replacement."""
 
   def bind(self, population, share):
-    seed = share.seeds(1)[0]
+    [seed] = share.seeds(1)
 
-    def draw(group, num_batches, batch_size):
-      size = population.size()
-      shape = [num_batches, batch_size]
-      items = population.first() + _integers(shape, seed, group, size)
-      return _with_priority(items, population, 1 / size)
+    def draw(first, num_batches, batch_size):
+      population.check_not_empty()
+      size = population.num_items
+      places = fractions(seed, first, num_batches, batch_size)
+      return _with_priority(
+          population.first + _below(places, size), population, 1 / size
+      )
 
     return draw
 
@@ -118,40 +139,49 @@ class WithoutReplacement(Sampler):
   drop_last: bool = False
 
   def bind(self, population, share):
-    seeds = share.common_seeds(2)
+    [seed] = share.common_seeds(1)
     count = population.num_items
     own = share_of(count, share)
+    # Batches that are drawn one after the other are of one or two epochs.
+    order = functools.lru_cache(2)(lambda epoch: Permutation(count, seed, epoch))
 
-    def draw(group, num_batches, batch_size):
-      if self.drop_last and batch_size > own:
-        raise ValueError(
-            f'A batch of {batch_size} items is larger than an epoch, which has'
-            f' {own} items for this worker, and drop_last leaves out what is'
-            ' not a whole batch: nothing would be left.'
-        )
+    def draw_batch(number, batch_size):
       per_epoch = _batches_per_epoch(own, batch_size, self.drop_last)
-      batches = group * num_batches + tf.range(num_batches, dtype=tf.int64)
-      epochs = batches // per_epoch
-      begins = batches % per_epoch * batch_size
-      size = tf.constant(batch_size, tf.int64)
-      if num_batches == 1:
-        size = tf.minimum(size, own - begins[0])
-      positions = begins[:, tf.newaxis] + tf.range(size)
-      positions = positions * share.num_workers + share.worker_index
-      epochs = tf.broadcast_to(epochs[:, tf.newaxis], tf.shape(positions))
-      items = shuffled(
-          tf.reshape(positions, [-1]), seeds, tf.reshape(epochs, [-1]), count
+      epoch, number = divmod(number, per_epoch)
+      places = np.arange(
+          number * batch_size, min((number + 1) * batch_size, own)
       )
-      items = tf.reshape(items, tf.shape(positions))
-      if num_batches > 1 or self.drop_last or own % batch_size == 0:
-        items.set_shape([num_batches, batch_size])
+      return epoch, places * share.num_workers + share.worker_index
+
+    def draw(first, num_batches, batch_size):
+      drawn = [draw_batch(first, batch_size)]
+      for number in range(first + 1, first + num_batches):
+        batch = draw_batch(number, batch_size)
+        if len(batch[1]) != len(drawn[0][1]):
+          break  # At the end of an epoch.
+        drawn.append(batch)
+      items = []
+      begin = 0
+      for end in range(1, len(drawn) + 1):
+        epoch = drawn[begin][0]
+        if end == len(drawn) or drawn[end][0] != epoch:
+          places = np.concatenate([place for _, place in drawn[begin:end]])
+          items.append(order(epoch)(places))
+          begin = end
+      items = np.concatenate(items).reshape([len(drawn), -1])
       return _with_priority(items, population, 1 / count)
 
     return draw
 
-  def last_batch_is_short(self, population, share, batch_size):
+  def batch_size(self, population, share, batch_size):
     own = share_of(population.num_items, share)
-    return not self.drop_last and own % batch_size != 0
+    if self.drop_last and batch_size > own:
+      raise ValueError(
+          f'A batch of {batch_size} items is larger than an epoch, which has'
+          f' {own} items for this worker, and drop_last leaves out what is not'
+          ' a whole batch: nothing would be left.'
+      )
+    return batch_size if self.drop_last or own % batch_size == 0 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +197,29 @@ class EpisodeFirst(Sampler):
   weights: Optional[Union[Any, Callable[[store_lib.Runs], Any]]] = None
 
   def bind(self, population, share):
+    counts = population.runs.num_items
+    weights = self._weights(population)
+    sums = _cumulative(weights, 'weights', 'episode')
+    probabilities = weights / weights.sum() / counts
+    seeds = share.seeds(2)
+
+    def draw(first, num_batches, batch_size):
+      places = [
+          fractions(seed, first, num_batches, batch_size) for seed in seeds
+      ]
+      runs = _search(sums, places[0])
+      items = population.first_item[runs] + _below(places[1], counts[runs])
+      return _with_priority(items, population, probabilities[runs])
+
+    return draw
+
+  def identity(self):
+    if self.weights is None or callable(self.weights):
+      return f'EpisodeFirst({"function" if self.weights else ""})'
+    values = np.asarray(self.weights, np.float64)
+    return f'EpisodeFirst({identity_lib.fingerprint(values)})'
+
+  def _weights(self, population):
     if population.crosses_episodes:
       raise ValueError(
           'EpisodeFirst draws episodes, but these items cross episodes, or are'
@@ -184,23 +237,7 @@ class EpisodeFirst(Sampler):
           f'There must be a weight for each of the {len(counts)} episodes that'
           f' have items, but the weights have the shape {weights.shape}.'
       )
-    sums = tf.constant(_cumulative(weights, 'weights', 'episode'))
-    run_probability = weights / weights.sum()
-    probabilities = tf.constant(run_probability / counts)
-    first_items = tf.constant(population.first_item[:-1])
-    counts = tf.constant(counts)
-    seeds = share.seeds(2)
-
-    def draw(group, num_batches, batch_size):
-      shape = [num_batches, batch_size]
-      runs = _search(sums, fractions(shape, seeds[0], group))
-      size = tf.gather(counts, runs)
-      places = fractions(shape, seeds[1], group) * tf.cast(size, tf.float64)
-      within = tf.cast(places, tf.int64)
-      items = tf.gather(first_items, runs) + tf.minimum(within, size - 1)
-      return _with_priority(items, population, tf.gather(probabilities, runs))
-
-    return draw
+    return weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,15 +252,13 @@ class Weighted(Sampler):
     priorities = population.priorities
     if priorities is None:
       return Uniform().bind(population, share)
-    sums = tf.constant(_cumulative(priorities, 'priorities', 'item'))
-    total = sums[-1]
-    seed = share.seeds(1)[0]
+    sums = _cumulative(priorities, 'priorities', 'item')
+    [seed] = share.seeds(1)
 
-    def draw(group, num_batches, batch_size):
-      shape = [num_batches, batch_size]
-      items = _search(sums, fractions(shape, seed, group))
+    def draw(first, num_batches, batch_size):
+      items = _search(sums, fractions(seed, first, num_batches, batch_size))
       priority = population.priority(items)
-      return Draws(items, priority / total, priority)
+      return Draws(items, priority / sums[-1], priority)
 
     return draw
 
@@ -232,29 +267,24 @@ def in_order(population: population_lib.Population, share: Share) -> DrawFn:
   """Returns the function that draws every item once, in their order.
 
   These are the items that there are now. To draw one that has made room for
-  newer ones since is an InvalidArgumentError.
+  newer ones since is a SamplingError.
   """
   own = share_of(population.num_items, share)
-  first = int(population.first())
+  count, first_item = population.num_items, population.first
 
-  def draw(group, num_batches, batch_size):
-    assert num_batches == 1
-    begin = group * batch_size
-    items = tf.range(begin, tf.minimum(begin + batch_size, own))
-    items = first + items * share.num_workers + share.worker_index
-    check = tf.debugging.Assert(
-        tf.reduce_all(population.known(items)),
-        [
-            'Frames were appended or removed during a pass over the items, some'
-            ' of which have made room for newer ones. Make a new data set for'
-            ' each pass.'
-        ],
-    )
-    with tf.control_dependencies([check]):
-      items = tf.identity(items)
-    return _with_priority(
-        items[tf.newaxis], population, 1 / population.num_items
-    )
+  def draw(first, num_batches, batch_size):
+    begin = first * batch_size
+    whole = max((own - begin) // batch_size, 0)
+    rows = min(whole, num_batches) or 1
+    items = np.arange(begin, min(begin + rows * batch_size, own))
+    items = first_item + items * share.num_workers + share.worker_index
+    if not population.alive(items).all():
+      raise population_lib.SamplingError(
+          'Frames were appended or removed during a pass over the items, some'
+          ' of which have made room for newer ones. Make a new data set for'
+          ' each pass.'
+      )
+    return _with_priority(items.reshape([rows, -1]), population, 1 / count)
 
   return draw
 
@@ -265,61 +295,86 @@ def num_batches_of_pass(num_items: int, share: Share, batch_size: int) -> int:
   return _batches_per_epoch(own, batch_size, drop_last=False)
 
 
-def shuffled(
-    positions: tf.Tensor, seeds: np.ndarray, epochs: tf.Tensor, count: int
-) -> tf.Tensor:
-  """Returns which item is at each position of an epoch's random order.
+class Permutation:
+  """A random order of items, of which each place is computed by itself.
+
+  It is a Feistel network on pairs of numbers, whose round functions are tables
+  of about `sqrt(count)` random numbers; see "Ciphers with Arbitrary Finite
+  Domains" (Black and Rogaway, 2002). A few pairs are no items: from these one
+  goes on until there is one.
+  """
+
+  def __init__(self, count: int, seed: np.uint64, epoch: int):
+    """Creates the order.
+
+    Args:
+      count: the number of items.
+      seed: which of all random functions it is.
+      epoch: the number of the order.
+    """
+    self._count = count
+    rows = math.isqrt(count - 1) + 1
+    self._sizes = rows, -(-count // rows)
+    wide = max(self._sizes)
+    tables = fractions(seed, epoch * _ROUNDS, _ROUNDS, wide)
+    self._tables = [
+        _below(table, self._sizes[k % 2]) for k, table in enumerate(tables)
+    ]
+
+  def __call__(self, places: np.ndarray) -> np.ndarray:
+    """Returns which item is at each place, int64 `[N]`."""
+    items = self._walk(places)
+    outside = np.flatnonzero(items >= self._count)
+    while len(outside):
+      items[outside] = self._walk(items[outside])
+      outside = outside[items[outside] >= self._count]
+    return items
+
+  def _walk(self, numbers):
+    pair = list(np.divmod(numbers, self._sizes[1]))
+    for k, table in enumerate(self._tables):
+      size = self._sizes[k % 2]
+      moved = pair[k % 2] + table[pair[1 - k % 2]]
+      pair[k % 2] = np.where(moved >= size, moved - size, moved)
+    return pair[0] * self._sizes[1] + pair[1]
+
+
+def fractions(
+    seed: np.uint64, first: int, num_batches: int, batch_size: int
+) -> np.ndarray:
+  """Returns the random numbers of batches.
+
+  Number `k` of batch `b` is a function of the seed and of `b * B + k` alone: it
+  is of the stream of `SplitMix64` that begins at the seed.
 
   Args:
-    positions: int64 `[N]`.
-    seeds: two integers.
-    epochs: the epoch of each position, int64 `[N]`.
-    count: the number of items.
+    seed: uint64.
+    first: the number of the first batch.
+    num_batches: the number of batches.
+    batch_size: the numbers `B` of a batch.
 
   Returns:
-    int64 `[N]`.
+    float64 `[num_batches, batch_size]`, in [0, 1).
   """
-  if count == 1:
-    return positions
-  epochs = tf.cast(epochs, tf.uint64)
-  keys = [_mix(epochs, seed) for seed in seeds]
-  # `tf.random.experimental.index_shuffle` pads several seeds wrongly.
-  return tf.raw_ops.RandomIndexShuffle(
-      index=positions,
-      seed=tf.stack([*keys, tf.zeros_like(positions)], -1),
-      max_index=tf.constant(count - 1, tf.int64),
-      # After 4 rounds, neighbours are still correlated.
-      rounds=8,
-  )
+  begin = (first * batch_size * seeds_lib.GOLDEN + int(seed)) % 2**64
+  states = _counters(num_batches * batch_size) + np.uint64(begin)
+  for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+    states ^= states >> np.uint64(shift)
+    states *= np.uint64(factor)
+  states ^= states >> np.uint64(31)
+  # These are as many bits as a float64 has.
+  places = (states >> np.uint64(11)).astype(np.float64)
+  places *= 2.0**-53
+  return places.reshape([num_batches, batch_size])
 
 
-def _mix(numbers: tf.Tensor, seed: int) -> tf.Tensor:
-  """Returns numbers whose bits look random, of `SplitMix64`.
-
-  Similar keys shuffle in similar ways, so consecutive numbers are no keys.
-
-  Args:
-    numbers: uint64 `[N]`.
-    seed: which of all random functions it is.
-
-  Returns:
-    int64 `[N]`.
-  """
-  mixed = numbers * tf.constant(seeds_lib.GOLDEN, tf.uint64)
-  mixed = seeds_lib.mix_bits(mixed + tf.constant(seed, tf.uint64))
-  mixed = tf.bitwise.right_shift(mixed, tf.constant(1, tf.uint64))
-  return tf.cast(mixed, tf.int64)
-
-
-def _with_priority(items, population, probability) -> Draws:
-  return Draws(
-      items,
-      tf.broadcast_to(tf.cast(probability, tf.float64), tf.shape(items)),
-      population.priority(items),
-  )
+@functools.lru_cache(16)
+def _counters(count: int) -> np.ndarray:
+  return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(seeds_lib.GOLDEN)
 
 
 def share_of(count: int, share: Share) -> int:
+  """Returns how many of all items are those of one worker."""
   own = -(-(count - share.worker_index) // share.num_workers)
   if own < 1:
     raise ValueError(
@@ -327,30 +382,6 @@ def share_of(count: int, share: Share) -> int:
         f' {share.num_workers} workers to share.'
     )
   return own
-
-
-def _batches_per_epoch(count, batch_size, drop_last) -> int:
-  return count // batch_size if drop_last else -(-count // batch_size)
-
-
-def _integers(shape, seed, group, limit):
-  return tf.random.stateless_uniform(
-      shape,
-      tf.stack([tf.constant(seed, tf.int64), group]),
-      maxval=limit,
-      dtype=tf.int64,
-      alg='philox',
-  )
-
-
-def fractions(shape: Any, seed: int, group: tf.Tensor) -> tf.Tensor:
-  """Returns random numbers in [0, 1) for a group of batches, float64."""
-  return tf.random.stateless_uniform(
-      shape,
-      tf.stack([tf.constant(seed, tf.int64), group]),
-      dtype=tf.float64,
-      alg='philox',
-  )
 
 
 def check_weights(weights: np.ndarray, name: str, of: str) -> None:
@@ -371,6 +402,24 @@ def check_weights(weights: np.ndarray, name: str, of: str) -> None:
     raise ValueError(f'All {name} are 0, so that no {of} can be drawn.')
 
 
+def _batches_per_epoch(count, batch_size, drop_last) -> int:
+  return count // batch_size if drop_last else -(-count // batch_size)
+
+
+def _with_priority(items, population, probability) -> Draws:
+  return Draws(
+      items,
+      np.broadcast_to(probability, items.shape),
+      population.priority(items),
+  )
+
+
+def _below(places, limits):
+  """Returns integers in `[0, limits)` for fractions in [0, 1)."""
+  # A product may be rounded up to the limit itself.
+  return np.minimum((places * limits).astype(np.int64), limits - 1)
+
+
 def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
   """Returns the sums of weights up to each one, and checks the weights."""
   check_weights(weights, name, of)
@@ -379,13 +428,6 @@ def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
 
 def _search(sums, places):
   """Returns in which weights fractions of the sum lie, never in one of 0."""
-  total = sums[-1]
   # A product may be rounded up to the sum itself, in which nothing lies.
-  limit = tf.math.nextafter(total, tf.zeros_like(total))
-  found = tf.reshape(tf.minimum(places * total, limit), [-1])
-  items = tf.searchsorted(sums, found, 'right', tf.int64)
-  return tf.reshape(items, tf.shape(places))
-
-
-def _to_int64(values: np.ndarray) -> np.ndarray:
-  return (values >> np.uint64(1)).astype(np.int64)
+  found = np.minimum(places * sums[-1], np.nextafter(sums[-1], 0))
+  return sums.searchsorted(found, 'right')

@@ -1,125 +1,296 @@
-"""Data sets of batches, which begin where their position says."""
+"""Batches of frames: read by NumPy, and as a `tf.data.Dataset`.
 
-from typing import Any, Callable, Optional
+Batches that are small are drawn and read together, in a group. There is one way
+to make a group, whoever takes the batches: a graph, an eager loop or a trainer
+that works on NumPy arrays.
+"""
 
+import contextlib
+import itertools
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+import weakref
+
+import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.replay import sample_info
 from rlds2reverb.replay.local import population as population_lib
-from rlds2reverb.replay.local import samplers
+from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.replay.local import streams as streams_lib
 
-# Batches that are small are drawn together, as many as make so many bytes:
-# every operation on them costs some microseconds, whatever it does.
 _GROUP_BYTES = 1 << 20
 _MAX_GROUP = 16
+_NO_LOCK = contextlib.nullcontext()
+
+
+class BatchSpec(NamedTuple):
+  """What batches are like.
+
+  Attributes:
+    batch_size: the number of items of a batch; None for single items.
+    static_size: that which all batches have, None if some are shorter.
+    num_batches: how many batches there are; None for any number.
+    in_advance: whether batches are drawn before they are asked for.
+  """
+
+  batch_size: Optional[int]
+  static_size: Optional[int]
+  num_batches: Optional[int] = None
+  in_advance: bool = True
+
+
+class BatchReader:
+  """Draws and reads the batches of a data set.
+
+  Attributes:
+    streams: where its iterators stand.
+    element_spec: the spec of a pair of a `Trajectory` `[B, L, ...]` and a
+      `reverb.SampleInfo` `[B, L]`; without `B` for single items.
+    spec: what the batches are like.
+    runs: its iterators in graphs.
+  """
+
+  def __init__(
+      self,
+      store: store_lib.FrameStore,
+      population: population_lib.Population,
+      streams: streams_lib.Streams,
+      spec: BatchSpec,
+  ):
+    self.streams = streams
+    self.spec = spec
+    self.runs: Any = None
+    self._store = store
+    self._population = population
+    self._size = spec.batch_size or 1
+    self._group = batches_per_group(store, self._size) if spec.in_advance else 1
+    lead = [] if spec.batch_size is None else [spec.static_size]
+    lead += [store.form.sequence_length]
+    self.element_spec = (
+        tf.nest.map_structure(
+            lambda leaf: tf.TensorSpec([*lead, *leaf.shape], leaf.dtype),
+            store.format.spec,
+        ),
+        sample_info.sample_info_class()(
+            *[
+                tf.TensorSpec(lead, dtype)
+                for dtype in (
+                    tf.uint64,
+                    tf.float64,
+                    tf.int64,
+                    tf.float64,
+                    tf.int32,
+                )
+            ]
+        ),
+    )
+
+  def read(self, stream: streams_lib.Stream, first: int) -> List[np.ndarray]:
+    """Reads a group of batches.
+
+    Args:
+      stream: whose batches they are.
+      first: the number of the first one.
+
+    Returns:
+      The leaves of the batches, arrays `[k, B, L, ...]` that nobody else has.
+      There are none at the end of the data set.
+
+    Raises:
+      SamplingError: if nothing can be drawn.
+    """
+    count = self._group
+    if self.spec.num_batches is not None:
+      count = min(count, self.spec.num_batches - first)
+    if count < 1:
+      return []
+    # What is appended meanwhile must not overwrite what is read.
+    lock = self._population.lock if self._population.changes else _NO_LOCK
+    with lock:
+      draws = stream.draw(first, count, self._size)
+      items = draws.items.ravel()
+      length = self._population.length(items)
+      leaves = self._store.read(self._population.starts(items), length)
+      size = self._population.num_items
+    shape = [*draws.items.shape, length]
+    if self.spec.batch_size is None:
+      del shape[1]
+    leaves = [leaf.reshape([*shape, *leaf.shape[2:]]) for leaf in leaves]
+    for values, spec in zip(
+        (draws.items, draws.probability, size, draws.priority, 0),
+        self.element_spec[1],
+    ):
+      leaf = rows_lib.aligned_array(shape, spec.dtype.as_numpy_dtype)
+      if np.ndim(values):
+        values = values.reshape([*shape[:-1], 1])
+      leaf[...] = values
+      leaves.append(leaf)
+    return leaves
+
+
+  def empty_group(self) -> List[np.ndarray]:
+    """Returns the leaves of a group of no batches."""
+    return [
+        np.zeros([0] * (spec.shape.rank + 1), spec.dtype.as_numpy_dtype)
+        for spec in tf.nest.flatten(self.element_spec)
+    ]
+
+
+class Run:
+  """The batches of one iterator, as NumPy arrays."""
+
+  def __init__(self, reader: BatchReader):
+    self._reader = reader
+    self._group: List[np.ndarray] = []
+    self._at = self._end = 0
+    self._stream: Optional[streams_lib.Stream] = None
+    self._number = 0
+
+  def next(self) -> List[np.ndarray]:
+    """Returns the leaves of the next batch, or none at the end."""
+    if self._stream is None:
+      self._number, self._stream = self._reader.streams.take()
+    if self._at == self._end:
+      self._group = self._reader.read(self._stream, self._stream.position)
+      if not self._group:
+        return []
+      self._at, self._end = 0, len(self._group[-1])
+    leaves = [leaf[self._at] for leaf in self._group]
+    self._at += 1
+    self._stream.position += 1
+    return leaves
+
+  def close(self) -> None:
+    """Gives the stream back."""
+    if self._stream is not None:
+      self._reader.streams.give_back(self._number, self._stream)
+      self._stream = None
+    self._at = self._end = 0
+
+  def __del__(self):
+    self.close()
+
+
+class _GraphRuns:
+  """The iterators of a data set in graphs, which are known by numbers."""
+
+  def __init__(self, reader: BatchReader):
+    self._reader = reader
+    self._numbers = itertools.count()
+    # The stream, its number, and the batch that is drawn next.
+    self._runs: Dict[int, List[Any]] = {}
+
+  def new_run(self):
+    """Yields what an iterator is known by, until that ends."""
+    number, stream = self._reader.streams.take()
+    run = next(self._numbers)
+    self._runs[run] = [stream, number, stream.position]
+    try:
+      yield np.int64(run)
+    finally:
+      del self._runs[run]
+      self._reader.streams.give_back(number, stream)
+
+  def read_next(self, run: int) -> List[np.ndarray]:
+    """Returns the next group.
+
+    Args:
+      run: which iterator it is for.
+
+    Returns:
+      The number of the stream and that of each batch, int64 `[k, 2]`, and the
+      leaves of the batches.
+    """
+    state = self._runs[int(run)]
+    stream, number, first = state
+    leaves = self._reader.read(stream, first)
+    count = len(leaves[-1]) if leaves else 0
+    state[-1] += count
+    numbers = np.arange(first, first + count)
+    return [
+        np.stack([np.full_like(numbers, number), numbers], 1),
+        *(leaves or self._reader.empty_group()),
+    ]
+
+
+def make_dataset(
+    reader: BatchReader, sequence_fn: Optional[Callable[[Any], Any]] = None
+) -> tf.data.Dataset:
+  """Returns the data set of the batches of a reader, which must stay alive.
+
+  Args:
+    reader: the reader.
+    sequence_fn: a function of the `Trajectory` `[L, ...]` of each item.
+  """
+  reader.runs = _GraphRuns(reader)
+  new_run = weak_method(reader.runs, 'new_run')
+  read_next = weak_method(reader.runs, 'read_next')
+  count = reader.streams.count
+  leaf_specs = tf.nest.flatten(reader.element_spec)
+
+  @tf.autograph.experimental.do_not_convert
+  def read_group(run):
+    numbers, *leaves = tf.numpy_function(
+        read_next, [run], [tf.int64, *[spec.dtype for spec in leaf_specs]]
+    )
+    numbers.set_shape([None, 2])
+    for leaf, spec in zip(leaves, leaf_specs):
+      leaf.set_shape([None, *spec.shape])
+    frames, info = tf.nest.pack_sequence_as(reader.element_spec, leaves)
+    if sequence_fn is not None:
+      frames = _map_sequences(sequence_fn, frames, info.key)
+    return numbers, frames, info
+
+  @tf.autograph.experimental.do_not_convert
+  def batches_of(run):
+    groups = tf.data.Dataset.range(tf.int64.max).map(lambda _: read_group(run))
+    if reader.spec.num_batches is not None:
+      groups = groups.take_while(lambda numbers, *_: tf.size(numbers) > 0)
+    if reader.spec.in_advance:
+      groups = groups.prefetch(1)
+    return _take_apart(groups)
+
+  @tf.autograph.experimental.do_not_convert
+  def hand_out(number, frames, info):
+    count(number[0], number[1] + 1)
+    return frames, info
+
+  batches = tf.data.Dataset.from_generator(
+      new_run, output_signature=tf.TensorSpec([], tf.int64)
+  )
+  batches = batches.flat_map(batches_of).map(hand_out)
+  options = tf.data.Options()
+  options.deterministic = True
+  # A batch counts as taken when it is asked for, and not before.
+  options.experimental_optimization.inject_prefetch = False
+  options.experimental_optimization.apply_default_optimizations = False
+  return batches.with_options(options)
+
+
+def weak_method(instance: Any, name: str) -> Callable[..., Any]:
+  """Returns a method that does not keep its instance alive.
+
+  TensorFlow never forgets a Python function that is in a graph.
+  """
+  reference = weakref.ref(instance)
+
+  def call(*args):
+    found = reference()
+    if found is None:
+      raise ValueError('The replay buffer is gone.')
+    return getattr(found, name)(*args)
+
+  return call
 
 
 def batches_per_group(store: store_lib.FrameStore, batch_size: int) -> int:
   """Returns how many batches are drawn together."""
   length = store.form.sequence_length
   if length is None:
-    return 1  # Episodes of different lengths have no common tensor.
+    return 1  # Episodes of different lengths have no common array.
   num_bytes = store.format.frame_bytes * batch_size * length
   return max(1, min(_MAX_GROUP, _GROUP_BYTES // max(num_bytes, 1)))
-
-
-def sample(
-    store: store_lib.FrameStore,
-    population: population_lib.Population,
-    draw: samplers.DrawFn,
-    *,
-    batch_size: Optional[int],
-    num_groups: Optional[int] = None,
-    batches_per_group: int = 1,
-    position: Optional[tf.Variable] = None,
-    in_advance: bool = True,
-    sequence_fn: Optional[Callable[[Any], Any]] = None,
-) -> tf.data.Dataset:
-  """Returns a data set of batches.
-
-  Args:
-    store: the frames.
-    population: the items.
-    draw: the function that draws them.
-    batch_size: the number of items of a batch; None for single items.
-    num_groups: after how many groups of batches the data set ends; None for
-      never.
-    batches_per_group: how many batches are drawn together.
-    position: the number of the first batch, an int64 variable, which is kept at
-      the number of batches that have come out.
-    in_advance: whether batches are drawn before they are asked for.
-    sequence_fn: a function of the `Trajectory` `[L, ...]` of each item.
-
-  Returns:
-    A data set of pairs of a `Trajectory` `[B, L, ...]` and a
-    `reverb.SampleInfo` `[B, L]`; without `B` for single items.
-  """
-
-  @tf.autograph.experimental.do_not_convert
-  def make_group(group):
-    draws = draw(group, batches_per_group, batch_size or 1)
-    shape = draws.items.shape
-    rows = population.rows(tf.reshape(draws.items, [-1]))  # [K * B, L]
-    length = rows.shape[1]
-    if shape.is_fully_defined() and length is not None:
-      rows = tf.reshape(rows, [*shape, length])
-    else:
-      rows = tf.reshape(rows, tf.concat([tf.shape(draws.items), [-1]], 0))
-      rows.set_shape([*shape, length])
-    frames = store.read(rows)
-    if sequence_fn is not None:
-      frames = _map_sequences(sequence_fn, frames, rows)
-
-    def over_time(values):
-      values = tf.broadcast_to(values[..., tf.newaxis], tf.shape(rows))
-      return tf.ensure_shape(values, rows.shape)
-
-    info = sample_info.sample_info_class()(
-        key=over_time(tf.cast(draws.items, tf.uint64)),
-        probability=over_time(draws.probability),
-        table_size=over_time(tf.fill(tf.shape(draws.items), population.size())),
-        priority=over_time(draws.priority),
-        times_sampled=over_time(tf.zeros_like(draws.items, tf.int32)),
-    )
-    return frames, info
-
-  @tf.autograph.experimental.do_not_convert
-  def batches_from(first):
-    end = tf.int64.max // _MAX_GROUP if num_groups is None else num_groups
-    groups = tf.data.Dataset.range(first // batches_per_group, end)
-    groups = groups.map(make_group)
-    batches = tf.data.Dataset.zip(
-        (
-            tf.data.Dataset.range(first, tf.int64.max),
-            _take_apart(groups).skip(first % batches_per_group),
-        )
-    )
-    # A trainer waits for what comes after this, and for nothing else.
-    return batches.prefetch(batches_per_group) if in_advance else batches
-
-  @tf.autograph.experimental.do_not_convert
-  def finish(number, batch):
-    if batch_size is None:
-      batch = tf.nest.map_structure(lambda leaf: leaf[0], batch)
-    if position is not None:
-      position.assign(number + 1, read_value=False)
-    return batch
-
-  # Where to begin is read when the iterator is made.
-  first = tf.data.Dataset.from_tensors(0).map(
-      lambda _: tf.constant(0, tf.int64)
-      if position is None
-      else position.read_value()
-  )
-  batches = first.flat_map(batches_from).map(finish)
-  options = tf.data.Options()
-  options.deterministic = True
-  # A batch counts as taken when it is asked for, and not before.
-  options.experimental_optimization.inject_prefetch = False
-  # To optimize a graph, TensorFlow copies the frames into it.
-  options.experimental_optimization.apply_default_optimizations = False
-  return batches.with_options(options)
 
 
 def _take_apart(groups: tf.data.Dataset) -> tf.data.Dataset:
@@ -132,17 +303,16 @@ def _take_apart(groups: tf.data.Dataset) -> tf.data.Dataset:
   return groups.unbatch()
 
 
-def _map_sequences(sequence_fn, frames, rows):
-  """Applies a function to the frames of every item."""
-  lead = tf.shape(rows)[:2]
+def _map_sequences(sequence_fn, frames, key):
+  """Applies a function to the frames of every item; `key` is `[..., L]`."""
+  lead = tf.shape(key)[:-1]
   count = tf.reduce_prod(lead, keepdims=True)
+  rank = key.shape.rank - 1
   flat = tf.nest.map_structure(
-      lambda leaf: tf.reshape(leaf, tf.concat([count, tf.shape(leaf)[2:]], 0)),
-      frames,
-  )
-  flat = tf.nest.map_structure(
-      lambda new, old: tf.ensure_shape(new, [None, *old.shape[2:]]),
-      flat,
+      lambda leaf: tf.ensure_shape(
+          tf.reshape(leaf, tf.concat([count, tf.shape(leaf)[rank:]], 0)),
+          [None, *leaf.shape[rank:]],
+      ),
       frames,
   )
   spec = tf.nest.map_structure(
@@ -158,7 +328,7 @@ def _map_sequences(sequence_fn, frames, rows):
   return tf.nest.map_structure(
       lambda leaf: tf.ensure_shape(
           tf.reshape(leaf, tf.concat([lead, tf.shape(leaf)[1:]], 0)),
-          [*rows.shape[:2], *leaf.shape[1:]],
+          [*key.shape[:-1], *leaf.shape[1:]],
       ),
       flat,
   )

@@ -2,30 +2,32 @@
 
 Rows are written one after the other to files, and then mapped. The files are on
 disk, or are nothing but memory (`memfd_create`), so that frames on disk and in
-memory are read by the very same operations.
+memory are read in the very same way. `prepared.py` has the files on disk.
 """
 
-import contextlib
-import json
+import dataclasses
+import hashlib
 import math
 import mmap
 import os
-from typing import Any, BinaryIO, Iterator, List, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    BinaryIO,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+import zlib
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.specs import tensor_spec
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay.local import rows as rows_lib
 
-# The names of the files of a prepared folder.
-MARKER = 'prepared_frames.json'
-_SPEC = 'spec.pbtxt'
-_INDEX = 'index.npz'
-_STRINGS = 'strings.bin'
-# Changes when the files do.
-_VERSION = 1
+# A file has a checksum for each block of this size.
+BLOCK_BYTES = 1 << 20
 # Python 3.13 knows it. Memory that is only read needs none set aside for
 # writing, of which there may be less than a file is large.
 _MAP_NORESERVE = getattr(mmap, 'MAP_NORESERVE', 0x4000)
@@ -66,7 +68,8 @@ class Form(NamedTuple):
   crosses_episodes: bool
 
 
-class FrameStore(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrameStore:
   """Frames, each stored once, and which runs of them are items.
 
   Attributes:
@@ -76,14 +79,16 @@ class FrameStore(NamedTuple):
     strings: all strings, one after the other, uint8 `[M]`.
     runs: the runs of items.
     priorities: the priority of every item, float64 `[W]`; None if all are 1.
+    fingerprint: what tells this content from any other.
   """
 
   format: rows_lib.RowFormat
   form: Form
-  rows: List[tf.Tensor]
-  strings: tf.Tensor
+  rows: List[np.ndarray]
+  strings: np.ndarray
   runs: Runs
   priorities: Optional[np.ndarray]
+  fingerprint: str
 
   @property
   def num_frames(self) -> int:
@@ -95,24 +100,64 @@ class FrameStore(NamedTuple):
     """The number of items."""
     return int(self.runs.num_items.sum())
 
-  def read(self, rows: tf.Tensor) -> Any:
-    """Returns frames.
+  def read(self, starts: np.ndarray, length: int) -> List[np.ndarray]:
+    """Returns the leaves of runs of frames; see `RowFormat.read`."""
+    return self.format.read(self.rows, self.strings, starts, length)
 
-    Args:
-      rows: the numbers of the rows, int64 `[...]`.
 
-    Returns:
-      A `Trajectory` of tensors `[..., ...]`.
-    """
-    return self.format.decode(
-        [tf.gather(group, rows) for group in self.rows], self.strings
-    )
+class ChecksummedFile:
+  """A new file, and the checksums of its blocks.
+
+  Attributes:
+    path: where it can be read.
+    size: the number of bytes so far.
+  """
+
+  def __init__(self, name: str, folder: Optional[str]):
+    """Creates the file in a folder, or in memory if there is none."""
+    self._file: BinaryIO
+    if folder is None:
+      self._file = open(os.memfd_create(name), 'w+b')
+      self.path = f'/proc/self/fd/{self._file.fileno()}'
+    else:
+      self.path = os.path.join(folder, name)
+      self._file = open(self.path, 'xb')
+    self.size = 0
+    self._checksums = [0]
+
+  def write(self, data: Any) -> None:
+    """Appends bytes, or an array of them."""
+    data = memoryview(data).cast('B') if len(data) else b''
+    self._file.write(data)
+    begin = 0
+    while begin < len(data):
+      room = BLOCK_BYTES - self.size % BLOCK_BYTES
+      part = data[begin : begin + room]
+      self._checksums[-1] = zlib.crc32(part, self._checksums[-1])
+      self.size += len(part)
+      begin += len(part)
+      if len(part) == room:
+        self._checksums.append(0)
+
+  def finish(self) -> np.ndarray:
+    """Writes what is left, and returns the checksums, uint32 `[B]`."""
+    self._file.flush()
+    count = -(-self.size // BLOCK_BYTES)
+    return np.array(self._checksums[:count], np.uint32)
+
+  def close(self) -> None:
+    """Closes the file. What was mapped stays."""
+    self._file.close()
 
 
 class StoreWriter:
-  """Writes the files of a store: to a folder, or to memory."""
+  """Writes the rows and the strings of a store: to a folder, or to memory.
 
-  def __init__(self, spec: Any, folder: Optional[str]):
+  Attributes:
+    format: how a frame is stored.
+  """
+
+  def __init__(self, spec: Any, folder: Optional[str] = None):
     """Creates the writer.
 
     Args:
@@ -120,197 +165,110 @@ class StoreWriter:
       folder: an empty folder for the files, or None for memory.
     """
     self.format = rows_lib.RowFormat(spec)
-    self._folder = folder
-    self._rows = [
-        self._new_file(_rows_name(group))
-        for group in range(len(self.format.row_bytes))
+    self._files = [
+        ChecksummedFile(name, folder) for name in file_names(self.format)
     ]
-    self._strings = self._new_file(_STRINGS)
     self._num_rows = 0
-    self._num_string_bytes = 0
 
   def append(self, frames: Any) -> None:
     """Appends frames, a `Trajectory` of arrays `[B, ...]`."""
     encoded = self.format.encode(frames, self._append_strings)
-    for file, rows in zip(self._rows, encoded):
+    for file, rows in zip(self._files, encoded):
       file.write(rows)
     self._num_rows += len(encoded[0])
 
   def finish(
-      self,
-      form: Form,
-      runs: Runs,
-      priorities: Optional[np.ndarray],
-      fingerprint: Optional[str] = None,
-  ) -> FrameStore:
-    """Returns the store of what was written.
+      self, form: Form, runs: Runs, priorities: Optional[np.ndarray]
+  ) -> Tuple[FrameStore, List[np.ndarray]]:
+    """Returns the store of what was written, and the checksums of its files.
 
     Args:
       form: what items are made of.
       runs: the runs of items.
       priorities: the priorities of all items, or None.
-      fingerprint: what tells these frames from others, if that is known.
     """
-    files = [*self._rows, self._strings]
-    for file in files:
-      file.flush()
-    if self._folder is not None:
-      tensor_spec.to_pbtxt_file(
-          os.path.join(self._folder, _SPEC), self.format.spec
-      )
-      arrays = runs._asdict()
-      if priorities is not None:
-        arrays['priorities'] = priorities
-      np.savez(os.path.join(self._folder, _INDEX), **arrays)
-      with open(os.path.join(self._folder, MARKER), 'w') as f:
-        json.dump(
-            {
-                'version': _VERSION,
-                'fingerprint': fingerprint,
-                'form': form._asdict(),
-                'num_rows': self._num_rows,
-                'num_string_bytes': self._num_string_bytes,
-            },
-            f,
-        )
-    store = _map_files(
-        [_path_of(file) for file in files],
+    checksums = [file.finish() for file in self._files]
+    store = map_store(
+        [file.path for file in self._files],
         self.format,
         form,
-        self._num_rows,
-        self._num_string_bytes,
+        (self._num_rows, self._files[-1].size),
         runs,
         priorities,
+        checksums,
     )
     self.close()
-    return store
+    return store, checksums
 
   def close(self) -> None:
     """Closes the files. What was mapped stays."""
-    for file in [*self._rows, self._strings]:
+    for file in self._files:
       file.close()
 
-  def _new_file(self, name: str) -> BinaryIO:
-    if self._folder is None:
-      return open(os.memfd_create(name), 'w+b')
-    return open(os.path.join(self._folder, name), 'xb')
-
   def _append_strings(self, strings: Sequence[bytes]) -> np.ndarray:
+    file = self._files[-1]
     lengths = np.array(list(map(len, strings)), np.int64)
-    begins = self._num_string_bytes + np.cumsum(lengths) - lengths
-    self._strings.write(b''.join(strings))
-    self._num_string_bytes += int(lengths.sum())
+    begins = file.size + np.cumsum(lengths) - lengths
+    file.write(b''.join(strings))
     return begins
 
 
-def read_marker(folder: str) -> Optional[dict]:
-  """Returns what a prepared folder says of itself; None if it is none.
-
-  Raises:
-    OSError: if the file that says it is damaged.
-  """
-  path = os.path.join(folder, MARKER)
-  try:
-    with _reading(path), open(path, encoding='utf-8') as f:
-      marker = json.load(f)
-      version = marker['version']
-  except FileNotFoundError:
-    return None
-  return marker if version == _VERSION else None
+def file_names(format_: rows_lib.RowFormat) -> List[str]:
+  """Returns the names of the files of rows, and last of that of strings."""
+  return [
+      *[f'rows-{group}.bin' for group in range(len(format_.row_bytes))],
+      'strings.bin',
+  ]
 
 
-def open_store(folder: str) -> FrameStore:
-  """Maps the files of a prepared folder.
+def map_store(
+    paths: Sequence[str],
+    format_: rows_lib.RowFormat,
+    form: Form,
+    sizes: Tuple[int, int],
+    runs: Runs,
+    priorities: Optional[np.ndarray],
+    checksums: Sequence[np.ndarray],
+) -> FrameStore:
+  """Maps files into memory, whose bytes are read as they are used.
 
   Args:
-    folder: a folder on the local disk.
-
-  Raises:
-    FileNotFoundError: if there is no such folder, or it was prepared by another
-      version.
-    OSError: if a file is cut.
+    paths: the files, in the order of `file_names`.
+    format_: how a frame is stored.
+    form: what items are made of.
+    sizes: the number of rows, and that of the bytes of strings.
+    runs: the runs of items.
+    priorities: the priorities of all items, or None.
+    checksums: the checksums of the files.
   """
-  marker = read_marker(folder)
-  if marker is None:
-    raise FileNotFoundError(
-        f'{folder} holds no prepared frames: it has no {MARKER} of version'
-        f' {_VERSION}.'
-    )
-  path = os.path.join(folder, _SPEC)
-  with _reading(path):
-    spec = tensor_spec.from_pbtxt_file(path)
-    format_ = rows_lib.RowFormat(trajectory.Trajectory(*spec))
-  path = os.path.join(folder, _INDEX)
-  with _reading(path), np.load(path) as index:
-    runs = Runs(*[index[name] for name in Runs._fields])
-    priorities = index.get('priorities')
-  names = [_rows_name(group) for group in range(len(format_.row_bytes))]
-  return _map_files(
-      [os.path.join(folder, name) for name in [*names, _STRINGS]],
-      format_,
-      Form(**marker['form']),
-      marker['num_rows'],
-      marker['num_string_bytes'],
-      runs,
-      priorities,
-  )
-
-
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-  """Turns what goes wrong where a file is not whole into an OSError."""
-  try:
-    yield
-  except OSError:
-    raise
-  except Exception as e:  # Each format has errors of its own.
-    raise _damage(path, str(e) or type(e).__name__) from e
-
-
-def _damage(path: str, problem: str) -> OSError:
-  return OSError(
-      f'{path} is damaged: {problem}. Remove its folder, and prepare it again.'
-  )
-
-
-def _rows_name(group: int) -> str:
-  return f'rows-{group}.bin'
-
-
-def _path_of(file: BinaryIO) -> str:
-  return f'/proc/self/fd/{file.fileno()}'
-
-
-def _map_files(
-    paths, format_, form, num_rows, num_string_bytes, runs, priorities
-) -> FrameStore:
+  num_rows, num_string_bytes = sizes
+  shapes = [[num_rows, size] for size in format_.row_bytes]
   *rows, strings = [
       map_file(path, shape)
-      for path, shape in zip(
-          paths,
-          [[num_rows, size] for size in format_.row_bytes]
-          + [[num_string_bytes]],
-      )
+      for path, shape in zip(paths, [*shapes, [num_string_bytes]])
   ]
-  return FrameStore(format_, form, rows, strings, runs, priorities)
+  columns = [
+      (leaf.dtype.name, leaf.shape.as_list())
+      for leaf in tf.nest.flatten(format_.spec)
+  ]
+  digest = hashlib.sha256(repr((columns, form, sizes)).encode())
+  for array in (*runs, priorities, *checksums):
+    digest.update(b'' if array is None else np.ascontiguousarray(array))
+  return FrameStore(
+      format_, form, rows, strings, runs, priorities, digest.hexdigest()[:16]
+  )
 
 
-def map_file(path: str, shape: List[int]) -> tf.Tensor:
-  """Returns a file as a tensor, whose bytes are read as they are used.
+def map_file(path: str, shape: Sequence[int]) -> np.ndarray:
+  """Returns a file as an array, uint8, whose bytes are read as they are used.
 
   Args:
     path: the file.
-    shape: the shape of the tensor, uint8.
-
-  Raises:
-    OSError: if the file has another size.
+    shape: the shape of the array, of as many bytes as the file has.
   """
-  size = os.path.getsize(path)
-  expected = math.prod(shape)
-  if size != expected:
-    raise _damage(path, f'it has {size} bytes instead of {expected}')
+  size = math.prod(shape)
   if not size:
-    return tf.zeros(shape, tf.uint8)
+    return np.zeros(shape, np.uint8)
   with open(path, 'rb') as f:
     mapped = mmap.mmap(
         f.fileno(),
@@ -318,16 +276,4 @@ def map_file(path: str, shape: List[int]) -> tf.Tensor:
         mmap.MAP_PRIVATE | _MAP_NORESERVE,
         mmap.PROT_READ | mmap.PROT_WRITE,
     )
-  return as_tensor(np.frombuffer(mapped, np.uint8).reshape(shape))
-
-
-def as_tensor(array: np.ndarray) -> tf.Tensor:
-  """Returns a tensor that has the memory of an array.
-
-  `tf.raw_ops.ImmutableConst` does not serve: TensorFlow copies what it takes
-  for a constant, up to 10 MB, and remembers it under the path.
-
-  Args:
-    array: an array of pages of its own, which can be written.
-  """
-  return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+  return np.frombuffer(mapped, np.uint8).reshape(shape)

@@ -125,7 +125,7 @@ def make_store(
   """
   counts = np.array(num_items, np.int64)
   lengths = counts + 1
-  writer = store_lib.StoreWriter(frame_spec(), None)
+  writer = store_lib.StoreWriter(frame_spec())
   writer.append(make_frames(0, lengths.sum()))
   runs = store_lib.Runs(
       np.cumsum(lengths) - lengths,
@@ -133,11 +133,12 @@ def make_store(
       counts,
       np.zeros(len(counts)) if returns is None else np.array(returns, float),
   )
-  return writer.finish(
+  store, _ = writer.finish(
       store_lib.Form(2, 1, crosses_episodes),
       runs,
       None if priorities is None else np.array(priorities, np.float64),
   )
+  return store
 
 
 def assert_frequencies(

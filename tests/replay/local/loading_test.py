@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
-from rlds2reverb.replay.local import store
+from rlds2reverb.replay.local import prepared
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from tests import golden
@@ -21,6 +21,12 @@ from tests.replay.local import cuts
 
 def _items(*args, **kwargs):
   return items_lib.TableItems('items', *args, **kwargs)
+
+
+def _observations(store, first, count):
+  """Returns the observations of consecutive frames, from row `first` on."""
+  leaves = store.read(np.array([first]), count)
+  return tf.nest.pack_sequence_as(store.format.spec, leaves).observation[0]
 
 
 def _known_data(count=3, length=5):
@@ -81,7 +87,7 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(found.runs.num_items.tolist(), counts)
       for run, episode in enumerate(episodes):
         first = found.runs.first_row[run]
-        shown = found.read(tf.range(first, first + lengths[run])).observation
+        shown = _observations(found, first, lengths[run])
         self.assertAllEqual(shown, episode['observation'])
       self.assertAllClose(
           found.runs.undiscounted_return,
@@ -125,10 +131,10 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
             for name in os.listdir(folder)
         },
     )
-    for found in written, again, store.open_store(folder):
+    for found in written, again, prepared.open_store(folder):
       self.assertEqual(found.num_items, 9)
       self.assertAllEqual(
-          found.read(tf.range(15)).observation[:, 0], [*range(5)] * 3
+          _observations(found, 0, 15)[:, 0], [*range(5)] * 3
       )
     self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
 
@@ -160,7 +166,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
       loading.load_frames(
           data or _known_data(), items or _items(3), folder, **kwargs
       )
-    self.assertEqual(store.open_store(folder).num_items, 9)
+    self.assertEqual(prepared.open_store(folder).num_items, 9)
 
   def test_data_of_which_nothing_is_known(self):
     folder = self.folder()
@@ -229,13 +235,13 @@ t.loading.load_frames(data, t._items(), {folder!r})
     code = f"""
 from tests.replay.local import loading_test as t
 found = t.loading.load_frames(t._known_data(), t._items(), {folder!r})
-print('items', found.num_items, float(found.read([3]).observation[0, 0]))
+print('items', found.num_items, float(t._observations(found, 3, 1)[0, 0]))
 """
     printed = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, check=True
     ).stdout
     self.assertIn('items 12 3.0', printed)
-    self.assertEqual(float(found.read([3]).observation[0, 0]), 3)
+    self.assertEqual(float(_observations(found, 3, 1)[0, 0]), 3)
 
 
 if __name__ == '__main__':

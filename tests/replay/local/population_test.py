@@ -1,5 +1,7 @@
 """Tests of the items that can be drawn."""
 
+import dataclasses
+
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
@@ -16,13 +18,9 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
     found = population.Population(cuts.make_store([2, 0, 1, 4]))
     self.assertEqual((found.num_items, found.num_frames), (7, 11))
     self.assertEqual(found.first_item.tolist(), [0, 2, 3, 7])
-    items = tf.constant([6, 0, 2, 1, 3])
-    self.assertEqual(
-        found.rows(tf.cast(items, tf.int64)).numpy().tolist(),
-        [[9, 10], [0, 1], [4, 5], [1, 2], [6, 7]],
-    )
-    self.assertEqual(int(found.first()), 0)
-    self.assertEqual(int(found.size()), 7)
+    items = np.array([6, 0, 2, 1, 3])
+    self.assertEqual(found.starts(items).tolist(), [9, 0, 4, 1, 6])
+    self.assertEqual(found.length(items), 2)
     self.assertEqual(found.all_rows().tolist(), list(range(11)))
 
   def test_rows_of_random_items(self):
@@ -41,7 +39,8 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
       ]
       base = cuts.make_store([1])
       found = population.Population(
-          base._replace(
+          dataclasses.replace(
+              base,
               form=store.Form(length, stride, False),
               runs=store.Runs(first, spans, counts, np.zeros(30)),
           )
@@ -49,8 +48,7 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
       order = rng.permutation(len(expected))
       self.assertEqual(found.num_items, len(expected))
       self.assertEqual(
-          found.rows(tf.constant(order)).numpy().tolist(),
-          [expected[k] for k in order],
+          found.starts(order).tolist(), [expected[k][0] for k in order]
       )
       self.assertEqual(
           found.all_rows().tolist(),
@@ -60,17 +58,18 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
   def test_whole_episodes(self):
     base = cuts.make_store([2, 0, 1])
     found = population.Population(
-        base._replace(
+        dataclasses.replace(
+              base,
             form=store.Form(None, 1, False),
             runs=base.runs._replace(num_items=np.ones(3, np.int64)),
         )
     )
     self.assertEqual(
         [
-            found.rows(tf.constant([k], tf.int64)).numpy().tolist()
+            (found.starts(np.array([k])).tolist(), found.length(np.array([k])))
             for k in range(3)
         ],
-        [[[0, 1, 2]], [[3]], [[4, 5]]],
+        [([0], 3), ([3], 1), ([4], 2)],
     )
 
   def test_top_episodes_by_return(self):
@@ -84,11 +83,10 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(sorted(found.runs.undiscounted_return.tolist()), [3, 5, 9])
     # Rows: 2, 3, 2, 4, 3, 2. Of the two episodes of 3, the first: rows 5, 6.
     self.assertEqual(found.num_items, 1 + 1 + 2)
-    rows = found.rows(tf.range(4, dtype=tf.int64)).numpy().tolist()
-    self.assertEqual(rows, [[0, 1], [5, 6], [11, 12], [12, 13]])
+    self.assertEqual(found.starts(np.arange(4)).tolist(), [0, 5, 11, 12])
     self.assertEqual(found.priorities.tolist(), [0, 3, 7, 8])
     self.assertEqual(
-        found.priority(tf.constant([3, 0], tf.int64)).numpy().tolist(), [8, 0]
+        found.priority(np.array([3, 0])).tolist(), [8, 0]
     )
     everything = population.Population(base, 100)
     self.assertEqual(everything.num_items, 10)
@@ -112,13 +110,12 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_items_that_there_are_not(self):
     found = population.Population(cuts.make_store([2, 1]))
-    known = found.known(tf.constant([0, 2, 2], tf.int64))
-    self.assertEqual(known.numpy().tolist(), [True] * 3)
+    self.assertEqual(found.alive(np.array([0, 2, 2])).tolist(), [True] * 3)
     for wrong in -1, 3:
       with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, f'(?s)no item of this key.*0, {wrong}'
+          tf.errors.InvalidArgumentError, rf'no item of this key.*\[{wrong}\] of 3'
       ):
-        found.known(tf.constant([0, wrong], tf.int64))
+        found.alive(np.array([0, wrong]))
 
 
 if __name__ == '__main__':

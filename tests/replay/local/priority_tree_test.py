@@ -31,7 +31,7 @@ class PriorityTreeTest(parameterized.TestCase, tf.test.TestCase):
             [0.0, np.nextafter(1.0, 0.0), 0.5, 1e-300],
         ]
     )
-    found, of = (each.numpy() for each in tree.find(tf.constant(fractions)))
+    found, of = tree.find(fractions)
     self.assertTrue((weights[found] > 0).all())
     np.testing.assert_array_equal(of, weights[found])
     # Each fraction lies in the interval of what was found, up to rounding.
@@ -48,54 +48,52 @@ class PriorityTreeTest(parameterized.TestCase, tf.test.TestCase):
     tree = priority_tree.PriorityTree(weights)
     self.assertEqual(tree.size, size)
     self.check(tree, weights, rng)
-    update = tf.function(tree.update)
-    for function in tree.update, update:
+    for _ in range(3):
       numbers = rng.permutation(size)[: max(1, size // 3)]
       weights[numbers] = _random_weights(rng, len(numbers))
       if not weights.any():
         weights[numbers[0]] = 2.0
-      function(tf.constant(numbers), tf.constant(weights[numbers]))
+      tree.update(numbers, weights[numbers])
       self.check(tree, weights, rng)
 
   def test_errors_of_rounding_do_not_add_up(self):
     weights = np.ones(200)
     tree = priority_tree.PriorityTree(weights)
-    update = tf.function(tree.update)
     for weight in [1e17, 1.0] * 20:
-      update(tf.constant([7], tf.int64), tf.constant([weight], tf.float64))
+      tree.update(np.array([7]), np.array([weight]))
     self.assertEqual(float(tree.total), 200)
 
   def test_all_zero_and_back(self):
     tree = priority_tree.PriorityTree(np.ones(100))
-    numbers = tf.range(100, dtype=tf.int64)
-    tree.update(numbers, tf.zeros(100, tf.float64))
+    numbers = np.arange(100)
+    tree.update(numbers, np.zeros(100))
     self.assertEqual(float(tree.total), 0)
     self.assertEqual(float(tree.minimum), np.inf)
-    tree.update(numbers[70:71], tf.constant([0.25], tf.float64))
-    found, weights = tree.find(tf.constant([0.0, 0.3, 0.999], tf.float64))
-    self.assertEqual(found.numpy().tolist(), [70] * 3)
-    self.assertEqual(weights.numpy().tolist(), [0.25] * 3)
+    tree.update(numbers[70:71], np.array([0.25]))
+    found, weights = tree.find(np.array([0.0, 0.3, 0.999]))
+    self.assertEqual(found.tolist(), [70] * 3)
+    self.assertEqual(weights.tolist(), [0.25] * 3)
 
   def test_of_duplicates_the_last_counts(self):
     tree = priority_tree.PriorityTree(np.ones(100))
     tree.update(
-        tf.constant([5, 5, 80, 5], tf.int64),
-        tf.constant([2, 3, 4, 7], tf.float64),
+        np.array([5, 5, 80, 5]),
+        np.array([2.0, 3, 4, 7]),
     )
     self.assertEqual(float(tree.total), 98 + 4 + 7)
 
   def test_no_update(self):
     tree = priority_tree.PriorityTree(np.arange(5.0))
-    tree.update(tf.zeros([0], tf.int64), tf.zeros([0], tf.float64))
+    tree.update(np.zeros(0, int), np.zeros(0))
     self.assertEqual(float(tree.total), 10)
 
   def test_each_fraction_has_its_weight(self):
     # Exactly, where the numbers are powers of 2.
     tree = priority_tree.PriorityTree(np.array([1.0, 0, 2, 1, 0, 4, 0]))
     fractions = np.arange(16) / 16
-    found, _ = tree.find(tf.constant(fractions))
+    found, _ = tree.find(fractions)
     self.assertEqual(
-        found.numpy().tolist(), [0] * 2 + [2] * 4 + [3] * 2 + [5] * 8
+        found.tolist(), [0] * 2 + [2] * 4 + [3] * 2 + [5] * 8
     )
 
 

@@ -20,6 +20,7 @@ from tf_agents.utils import nest_utils
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import opening
+from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.replay.local import samplers
@@ -31,6 +32,7 @@ from tests import golden
 from tests.replay.local import cuts
 
 _Buffer = replay_buffer.EpisodesReplayBuffer
+_Appendable = appendable.AppendableReplayBuffer
 _BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
 # The length, the stride and the end of items.
@@ -190,7 +192,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
         _Buffer(found, **wrong)
     with self.assertRaisesRegex(ValueError, 'no frames can be appended'):
-      _Buffer(found, capacity=20)
+      _Appendable(found, 20)
 
   @pytest.mark.long
   def test_encoded_images_are_decoded_after_sampling(self):
@@ -316,6 +318,194 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(
         dtypes, [np.uint64, np.float64, np.int64, np.float64, np.int32]
     )
+
+
+class WaysTest(parameterized.TestCase, tf.test.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    episodes = golden.random_episodes(
+        np.random.default_rng(3), 6, nested_fields=True
+    )
+    cls.store = _Buffer(
+        golden.stacked(episodes), priority=lambda f: 1.0 + f.reward[0] ** 2
+    ).store
+
+  def batches(self, sampler, batch_size):
+    """Yields iterators of all kinds over the same batches."""
+    dataset = lambda: _Buffer(
+        self.store, sampler=_SAMPLERS[sampler](), seed=3
+    ).as_dataset(batch_size)
+    yield dataset().as_numpy_iterator()
+    yield dataset().take(40).as_numpy_iterator()
+    yield iter(dataset())
+    in_graph = iter(dataset())
+    yield map(tf.function(lambda _: next(in_graph)), itertools.repeat(0))
+    buffer = _Buffer(self.store, sampler=_SAMPLERS[sampler](), seed=3)
+    yield iter(lambda: buffer.get_next(batch_size), None)
+
+  @parameterized.product(sampler=list(_SAMPLERS), batch_size=(None, 4))
+  def test_all_ways_give_the_same_batches(self, sampler, batch_size):
+    expected = None
+    for batches in self.batches(sampler, batch_size):
+      found = [
+          tf.nest.map_structure(np.asarray, batch)
+          for batch in itertools.islice(batches, 40)
+      ]
+      expected = expected or found
+      golden.assert_frames_equal(self, found, expected)
+
+  def test_a_changed_batch_changes_no_other(self):
+    dataset = _Buffer(self.store).as_dataset(4)
+    expected = _keys(dataset, 9)
+    found = []
+    batches = _Buffer(self.store).as_dataset(4).as_numpy_iterator()
+    for frames, info in itertools.islice(batches, 9):
+      found.append(info.key[:, 0].tolist())
+      for leaf in tf.nest.flatten((frames, info)):
+        leaf[...] = leaf.flat[0]
+    self.assertEqual(found, expected)
+
+  def test_get_next_begins_in_a_function(self):
+    for sampler in samplers.Uniform, prioritized.Prioritized:
+      buffer = _Buffer(self.store, sampler=sampler())
+      expected = _keys(_Buffer(self.store, sampler=sampler()).as_dataset(4), 4)
+      get_next = tf.function(lambda: buffer.get_next(4)[1].key[:, 0])  # pylint: disable=cell-var-from-loop
+      found = [get_next().numpy().tolist() for _ in range(2)]
+      found += [buffer.get_next(4)[1].key[:, 0].numpy().tolist()]
+      found += [get_next().numpy().tolist()]
+      self.assertEqual(found, expected)
+
+  def test_an_iterator_that_is_an_argument(self):
+    expected = _keys(_Buffer(self.store).as_dataset(4), 9)
+    iterator = iter(_Buffer(self.store).as_dataset(4))
+
+    @tf.function
+    def take(iterator):
+      return next(iterator)[1].key[:, 0]
+
+    @tf.function
+    def loop(iterator):
+      keys = tf.TensorArray(tf.uint64, 0, dynamic_size=True)
+      for _, info in iterator:
+        keys = keys.write(keys.size(), info.key[:, 0])
+        if keys.size() == 5:
+          break
+      return keys.stack()
+
+    found = [next(iterator)[1].key[:, 0].numpy().tolist()]
+    found += [take(iterator).numpy().tolist()]
+    found += loop(iterator).numpy().tolist()
+    found += [next(iterator)[1].key[:, 0].numpy().tolist()]
+    self.assertEqual(found, expected[: len(found)])
+
+  def test_iterators_at_once_draw_independently(self):
+    dataset = _Buffer(self.store).as_dataset(8)
+    zipped = tf.data.Dataset.zip((dataset, dataset))
+    found = [
+        [tuple(info.key[:, 0].tolist()) for _, info in pair]
+        for pair in zipped.take(20).as_numpy_iterator()
+    ]
+    self.assertLen(set(sum(found, [])), 40)
+    # The first is what a single one draws, and both go on.
+    self.assertEqual(
+        [list(pair[0]) for pair in found],
+        _keys(_Buffer(self.store).as_dataset(8), 20),
+    )
+    one, other = iter(dataset), dataset.as_numpy_iterator()
+    for _ in range(5):
+      for batches in one, other:
+        keys = tuple(np.asarray(next(batches)[1].key)[:, 0].tolist())
+        self.assertNotIn(keys, sum(found, []))
+        found.append([keys])
+
+  def test_iterators_at_once_are_resumed(self):
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    expected = None
+    for restart in False, True:
+      buffer = _Buffer(self.store)
+      dataset = buffer.as_dataset(8)
+      iterators = iter(dataset), iter(dataset.map(lambda *batch: batch))
+      counts = 3, 5
+      for iterator, count in zip(iterators, counts):
+        for _ in range(count):
+          next(iterator)
+      if restart:
+        tf.train.Checkpoint(buffer=buffer).write(path)
+        buffer = _Buffer(self.store)
+        tf.train.Checkpoint(buffer=buffer).read(path).assert_consumed()
+        dataset = buffer.as_dataset(8)
+        iterators = dataset.as_numpy_iterator(), iter(dataset)
+      found = [
+          [np.asarray(next(iterator)[1].key) for _ in range(3)]
+          for iterator in iterators
+      ]
+      expected = expected or found
+      self.assertAllEqual(found, expected)
+
+  def test_a_distribution_strategy(self):
+    # Nothing is taken in advance where TensorFlow prefetches nothing.
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    devices = tf.config.list_logical_devices('CPU')
+    strategy = tf.distribute.MirroredStrategy([devices[0].name])
+    with strategy.scope():
+      buffer = _Buffer(self.store, sampler=prioritized.Prioritized())
+      dataset = strategy.distribute_datasets_from_function(
+          lambda _: buffer.as_dataset(4),
+          tf.distribute.InputOptions(
+              experimental_fetch_to_device=False,
+              experimental_replication_mode=(
+                  tf.distribute.InputReplicationMode.PER_REPLICA
+              ),
+          ),
+      )
+      iterator = iter(dataset)
+
+      @tf.function
+      def train():
+
+        def step(batch):
+          buffer.update_priorities(batch[1].key, tf.ones([4]))
+          return batch[1].key[:, 0]
+
+        return strategy.run(step, args=(next(iterator),))
+
+      found = [train().numpy().tolist() for _ in range(10)]
+    tf.train.Checkpoint(buffer=buffer).write(path)
+    restored = _Buffer(self.store, sampler=prioritized.Prioritized())
+    tf.train.Checkpoint(buffer=restored).read(path).assert_consumed()
+    found += _keys(restored.as_dataset(4), 3)
+    whole = _Buffer(self.store, sampler=prioritized.Prioritized())
+    expected = []
+    for _, info in whole.as_dataset(4).take(13):
+      expected.append(info.key[:, 0].numpy().tolist())
+      if len(expected) <= 10:
+        whole.update_priorities(info.key, tf.ones([4]))
+    self.assertEqual(found, expected)
+
+  @parameterized.parameters(
+      (dict(seed=1), 'seed'),
+      (dict(sampler=samplers.Weighted()), 'sampler'),
+      (dict(num_workers=2), 'worker'),
+      (dict(top_episodes=2), 'items'),
+  )
+  def test_a_position_of_other_batches_is_refused(self, other, name):
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    buffer = _Buffer(self.store)
+    next(iter(buffer.as_dataset(4)))
+    tf.train.Checkpoint(buffer=buffer).write(path)
+    with self.assertRaisesRegex(ValueError, f'draws other batches, with {name}'):
+      tf.train.Checkpoint(buffer=_Buffer(self.store, **other)).read(path)
+
+  def test_a_position_of_other_data_is_refused(self):
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    [episode] = cuts.episodes_of([5])
+    other = dict(episode, reward=episode['reward'] + 1)
+    tf.train.Checkpoint(buffer=_Buffer(golden.stacked([episode]))).write(path)
+    tf.train.Checkpoint(buffer=_Buffer(golden.stacked([episode]))).read(path)
+    with self.assertRaisesRegex(ValueError, 'other batches, with data'):
+      tf.train.Checkpoint(buffer=_Buffer(golden.stacked([other]))).read(path)
 
 
 class ResumedTest(parameterized.TestCase, tf.test.TestCase):
@@ -582,10 +772,7 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
   def test_in_the_middle_of_sampling(self, in_function, over_time):
     buffer = self.make()
 
-    def update(keys, priorities):
-      buffer.update_priorities(keys, priorities)
-      return buffer.importance_weights(keys, 1.0)
-
+    update = buffer.update_priorities
     if in_function:
       update = tf.function(update)
     keys = tf.range(8, dtype=tf.int64)
@@ -596,8 +783,7 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
     next(batches)
     for item in 3, 7, 0:
       priorities = tf.one_hot(item, 8) * 2 + tf.one_hot((item + 1) % 8, 8)
-      weights = update(keys, priorities)
-      self.assertAllClose(weights, 1 / tf.maximum(priorities, 1))
+      update(keys, priorities)
       # The very next batch.
       _, info = next(batches)
       self.assertEqual(
@@ -624,6 +810,27 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
       found.append(function(buffer, buffer.as_dataset(4), with_count).numpy())
     self.assertAllEqual(found[0], found[1])
 
+  def test_importance_weights(self):
+    buffer = self.make()  # Of 8 items, with alpha=1.
+    keys = np.arange(8, dtype=np.uint64)
+    buffer.update_priorities(keys, [1, 4, 9, 16, 1, 4, 9, 16])
+    _, info = next(buffer.as_dataset(50).as_numpy_iterator())
+    some = tf.nest.map_structure(lambda leaf: leaf[info.priority[:, 0] > 1], info)
+    least = some.priority.min()
+    for in_function in False, True:
+      weights = buffer.importance_weights
+      if in_function:
+        weights = tf.function(weights)
+      found = weights(some, 1.0)
+      self.assertEqual(found.dtype, tf.float32)
+      self.assertAllClose(found, least / some.priority)
+      self.assertAllClose(
+          weights(some, 0.5, normalization='table'), some.priority**-0.5
+      )
+      self.assertAllClose(
+          weights(some, 1.0, normalization='none'), 60 / 8 / some.priority
+      )
+
   def test_a_batch_that_was_drawn_before(self):
     buffer = self.make()
     for _, info in buffer.as_dataset(4).take(5):
@@ -642,7 +849,7 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
     keys = tf.constant([1], tf.uint64)
     for call in (
         lambda: buffer.update_priorities(keys, [1.0]),
-        lambda: buffer.importance_weights(keys, 1.0),
+        lambda: buffer.importance_weights(None, 1.0),
     ):
       with self.assertRaisesRegex(ValueError, r'sampler=Prioritized\(\)'):
         call()
@@ -679,7 +886,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
 
   def make(self, **kwargs):
     spec = _Buffer(golden.stacked(cuts.episodes_of([2]))).data_spec
-    return _Buffer(spec, **kwargs)
+    return _Appendable(spec, **kwargs)
 
   def shown(self, buffer):
     return [item.observation[:, 0].tolist() for item in _pass(buffer)]
@@ -687,7 +894,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(False, True)
   def test_recorded_first(self, in_function):
     data = golden.stacked(cuts.episodes_of([3, 2]))
-    buffer = _Buffer(data, capacity=6)
+    buffer = _Appendable(data, capacity=6)
     self.assertEqual(self.shown(buffer), [[0, 1], [1, 2], [100, 101]])
     self.assertEqual(buffer.capacity, 6)
     if in_function:
@@ -739,7 +946,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     buffer = _Buffer(golden.stacked(cuts.episodes_of([3])))
     [frames] = self.frames([1])
     for call in lambda: buffer.add_batch(frames), buffer.clear:
-      with self.assertRaisesRegex(ValueError, 'Give it a capacity'):
+      with self.assertRaisesRegex(ValueError, 'AppendableReplayBuffer'):
         call()
 
   @parameterized.parameters(
@@ -827,7 +1034,7 @@ class DriversTest(parameterized.TestCase, tf.test.TestCase):
     policy = random_py_policy.RandomPyPolicy(
         environment.time_step_spec(), environment.action_spec()
     )
-    buffer = _Buffer(
+    buffer = _Appendable(
         tf.nest.map_structure(
             lambda spec: tf.TensorSpec(spec.shape, spec.dtype),
             policy.trajectory_spec,
@@ -856,7 +1063,7 @@ class DriversTest(parameterized.TestCase, tf.test.TestCase):
     policy = random_tf_policy.RandomTFPolicy(
         environment.time_step_spec(), environment.action_spec()
     )
-    buffer = _Buffer(policy.trajectory_spec, capacity=50)
+    buffer = _Appendable(policy.trajectory_spec, capacity=50)
     recorded = []
 
     def record(*leaves):
@@ -894,16 +1101,16 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
             dict(rules=rules_lib.ConversionRules(invalid_episodes='skip')),
         ),
     ):
-      for more in {}, dict(capacity=5):
+      for make in _Buffer, lambda *args, **kw: _Appendable(*args, 5, **kw):
         with self.assertRaisesRegex(ValueError, 'no frames in the data set'):
-          _Buffer(wrong, **kwargs, **more)
+          make(wrong, **kwargs)
 
   def test_items_longer_than_every_episode(self):
     data = golden.stacked(cuts.episodes_of([3, 4, 2]))
     with self.assertRaisesRegex(ValueError, 'than 5 frames.*longest has 4'):
       _Buffer(data, 5)
     with self.assertRaisesRegex(ValueError, 'fewer than 5 frames'):
-      _Buffer(data, 5, capacity=9)
+      _Appendable(data, 9, 5)
     self.assertEqual(_Buffer(data, 5, end_of_episode='pad').num_items, 3)
 
   @parameterized.parameters(
@@ -916,8 +1123,6 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       (dict(capacity=0), 'capacity'),
       (dict(capacity=1), 'at most 1, the capacity'),
       (dict(sequence_length=None, capacity=5), 'at most 5, the capacity'),
-      (dict(capacity=5, top_episodes=1), 'no top_episodes'),
-      (dict(capacity=5, directory='/tmp/none'), 'no directory'),
       (dict(capacity=5, sampler=samplers.WithoutReplacement()), 'Uniform'),
       (dict(capacity=5, sampler=samplers.EpisodeFirst()), 'Uniform'),
       (dict(capacity=5, sampler=samplers.Weighted()), 'Uniform'),
@@ -943,8 +1148,9 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
     if kwargs.get('num_workers') == 9:
       kwargs['worker_index'] = 8
     data = golden.stacked(cuts.episodes_of([3, 4]))
+    make = _Appendable if 'capacity' in kwargs else _Buffer
     with self.assertRaisesRegex(ValueError, message):
-      _Buffer(data, **kwargs)
+      make(data, **kwargs)
 
   def test_batches(self):
     data = golden.stacked(cuts.episodes_of([3, 4]))
@@ -983,7 +1189,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
         np.random.default_rng(0), 3, nested_fields=True
     )
     with self.assertRaisesRegex(ValueError, 'strings'):
-      _Buffer(golden.stacked(episodes), capacity=9)
+      _Appendable(golden.stacked(episodes), capacity=9)
 
   def test_a_shape_that_is_not_known(self):
     [episode] = cuts.episodes_of([4])
@@ -994,10 +1200,10 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_no_data_set(self):
     spec = _Buffer(golden.stacked(cuts.episodes_of([3]))).data_spec
-    with self.assertRaisesRegex(ValueError, 'needs a capacity'):
+    with self.assertRaisesRegex(ValueError, 'with a capacity'):
       _Buffer(spec)
     with self.assertRaisesRegex(ValueError, 'data set, or the spec'):
-      _Buffer('/tmp/none', capacity=9)
+      _Appendable('/tmp/none', capacity=9)
     with self.assertRaisesRegex(FileNotFoundError, '/tmp/none'):
       _Buffer('/tmp/none')
 

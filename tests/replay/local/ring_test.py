@@ -11,7 +11,7 @@ from rlds2reverb.replay.local import ring
 from rlds2reverb.replay.local import samplers
 from tests.replay.local import cuts
 
-_SHARE = samplers.Share((0, 0), 0, 1)
+_SHARE = samplers.Share(0)
 
 
 def _ring(capacity, length=2, stride=1, end='drop'):
@@ -21,13 +21,10 @@ def _ring(capacity, length=2, stride=1, end='drop'):
 
 def _content(frames):
   """Returns the items that can be drawn: what their frames show, and types."""
-  numbers = int(frames.first()) + np.arange(frames.num_items)
-  if not len(numbers):
-    return []
-  found = frames.store.read(frames.rows(tf.constant(numbers)))
-  return list(
-      zip(found.observation.numpy().tolist(), found.step_type.numpy().tolist())
-  )
+  items = frames.first + np.arange(frames.num_items)
+  leaves = frames.store.read(frames.starts(items), frames.length(items))
+  found = tf.nest.pack_sequence_as(cuts.frame_spec(), leaves)
+  return list(zip(found.observation.tolist(), found.step_type.tolist()))
 
 
 def _shown(frames):
@@ -158,23 +155,24 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
   def test_clear(self, end):
     frames = _ring(10, 3, 1, end)
     frames.append(cuts.make_frames(0, 8, [3]))
-    items_before = int(frames.first()) + frames.num_items
+    items_before = frames.first + frames.num_items
     frames.clear()
     self.assertEqual((frames.num_frames, frames.num_items), (0, 0))
     self.assertEmpty(frames.all_rows())
     frames.append(cuts.make_frames(8, 13))
     # Nothing of the frames before.
     self.assertEqual(_shown(frames), [[8, 9, 10], [9, 10, 11], [10, 11, 12]])
-    self.assertEqual(int(frames.first()), items_before)
+    self.assertEqual(frames.first, items_before)
     self.assertEqual(frames.num_frames, 5)
 
   def test_all_rows(self):
     frames = _ring(6)
     for begin, end in ((0, 4), (4, 9), (9, 5000), (5000, 5002)):
       frames.append(cuts.make_frames(begin, end))
-      found = frames.store.read(tf.constant(frames.all_rows()))
+      leaves = frames.store.read(frames.all_rows(), 1)
+      found = tf.nest.pack_sequence_as(cuts.frame_spec(), leaves)
       self.assertEqual(
-          found.observation.numpy().tolist(), list(range(max(0, end - 6), end))
+          found.observation[:, 0].tolist(), list(range(max(0, end - 6), end))
       )
 
   def test_nothing_to_sample(self):
@@ -188,20 +186,20 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'nothing to sample yet'
       ):
-        frames.size()
+        frames.check_not_empty()
 
   def test_items_that_went(self):
     frames = _ring(4)
     for t in range(8):
       frames.append(cuts.make_frames(t, t + 1))
     # Of items 0 to 6, 4 to 6 stay.
-    known = frames.known(tf.range(7, dtype=tf.int64)).numpy().tolist()
+    known = frames.alive(np.arange(7)).tolist()
     self.assertEqual(known, [False] * 4 + [True] * 3)
     for wrong in -1, 7:
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'no item of this key'
       ):
-        frames.known(tf.constant([wrong, 4], tf.int64))
+        frames.alive(np.array([wrong, 4]))
 
   @parameterized.parameters('drop', 'tile', 'cross')
   def test_saved_and_restored(self, end):
@@ -213,7 +211,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       restored.append(cuts.make_frames(100, 140, [120]))
       restored.deserialize(frames.serialize())
       self.assertEqual(_content(restored), _content(frames))
-      self.assertEqual(int(restored.first()), int(frames.first()))
+      self.assertEqual(int(restored.first), frames.first)
       self.assertEqual(restored.num_frames, frames.num_frames)
       # What is appended next is another episode, as after the end of one.
       model = _Model(*setting)
@@ -252,16 +250,14 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
 
   def check(self, draw, probabilities, group=0):
     """Checks the probability of each item, by its number."""
-    draws = draw(tf.constant(group, tf.int64), 1, 3000)
-    items = draws.items.numpy().ravel()
+    draws = draw(group, 1, 3000)
+    items = draws.items.ravel()
     first = min(probabilities)
     counts = np.bincount(items - first, minlength=len(probabilities))
     cuts.assert_frequencies(self, counts, list(probabilities.values()))
 
   def update(self, sampler, items, priorities):
-    sampler.update(
-        tf.constant(items, tf.int64), tf.constant(priorities, tf.float64)
-    )
+    sampler.update(np.array(items), np.array(priorities, np.float64))
 
   def test_a_new_item_has_the_highest_priority_so_far(self):
     frames, sampler, draw = self.make(4)
@@ -308,10 +304,7 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     # Nor do they raise the highest priority.
     frames.append(cuts.make_frames(5, 6))
     self.check(draw, {3: 2 / 5, 4: 1 / 5, 5: 2 / 5})
-    self.assertAllClose(
-        sampler.importance_weights(tf.constant([0, 3, 4], tf.int64), 1.0),
-        [1, 1 / 2, 1],
-    )
+    self.assertEqual(sampler.min_priority(), 1)
     self.update(sampler, [0, 1], [7, 7])
     self.check(draw, {3: 2 / 5, 4: 1 / 5, 5: 2 / 5})
 
@@ -319,7 +312,7 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     frames, sampler, draw = self.make(3)
     for begin in range(0, 9000, 1000):
       frames.append(cuts.make_frames(begin, begin + 1000))
-      newest = int(frames.first()) + 2
+      newest = frames.first + 2
       self.update(sampler, [newest, newest - 1, newest - 2], [4, 0, 1])
       self.check(draw, {newest - 2: 0.2, newest - 1: 0, newest: 0.8}, begin)
       self.update(sampler, [newest, newest - 1, newest - 2], [1, 1, 1])
@@ -331,7 +324,7 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'nothing to sample yet'
     ):
-      draw(tf.constant(0, tf.int64), 1, 2)
+      draw(0, 1, 2)
     frames.append(cuts.make_frames(3, 5))
     self.check(draw, {3: 0.5, 4: 0.5})
 

@@ -23,8 +23,8 @@ class _Strings:
       self.content += string
     return np.array(begins, np.int64)
 
-  def tensor(self):
-    return tf.constant(np.frombuffer(self.content, np.uint8))
+  def array(self):
+    return np.frombuffer(self.content, np.uint8)
 
 
 def _spec_of(frames):
@@ -54,18 +54,20 @@ class RowFormatTest(parameterized.TestCase, tf.test.TestCase):
     for group, size in zip(groups, format_.row_bytes):
       self.assertEqual((group.dtype, group.shape), (np.uint8, (length, size)))
 
-    def decode(places):
-      found = [tf.gather(group, places) for group in groups]
-      return format_.decode(found, strings.tensor())
-
-    expected = tf.nest.map_structure(lambda leaf: leaf[places], frames)
-    # With static shapes, and without.
-    signature = tf.TensorSpec([None] * np.ndim(places), tf.int64)
-    for function in decode, tf.function(decode, input_signature=[signature]):
-      found = tf.nest.map_structure(
-          lambda leaf: leaf.numpy(), function(tf.constant(places, tf.int64))
+    # A place is a run of one frame; and all frames are a run.
+    runs = (np.ravel(places), 1), (np.array([0, 0]), length)
+    for starts, count in runs:
+      found = format_.read(groups, strings.array(), starts, count)
+      rows_ = starts[:, np.newaxis] + np.arange(count)
+      golden.assert_frames_equal(
+          self,
+          [tf.nest.pack_sequence_as(frames, found)],
+          [tf.nest.map_structure(lambda leaf: leaf[rows_], frames)],
       )
-      golden.assert_frames_equal(self, [found], [expected])
+      for leaf in found:
+        if leaf.size and leaf.dtype != object:
+          self.assertEqual(leaf.ctypes.data % 64, 0)
+          self.assertTrue(leaf.flags.c_contiguous)
     return format_
 
   @parameterized.parameters(

@@ -10,7 +10,7 @@ from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from tests.replay.local import cuts
 
-_SHARE = samplers.Share((0, 0), 0, 1)
+_SHARE = samplers.Share(0)
 
 
 def _population(num_items, **settings):
@@ -19,14 +19,9 @@ def _population(num_items, **settings):
 
 def _draw(sampler, population, batch_size, groups, share=_SHARE, per_group=1):
   """Returns the draws of some groups, numpy `[K, B]` each."""
-  draw = tf.function(sampler.bind(population, share), autograph=False)
-  return [
-      tf.nest.map_structure(
-          lambda leaf: leaf.numpy(),
-          draw(tf.constant(group, tf.int64), per_group, batch_size),
-      )
-      for group in groups
-  ]
+  sampler.batch_size(population, share, batch_size)
+  draw = sampler.bind(population, share)
+  return [draw(group * per_group, per_group, batch_size) for group in groups]
 
 
 def _items(*args, **kwargs):
@@ -42,7 +37,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
 
   def check(self, sampler, population, probabilities, seed=0):
     [draws] = _draw(
-        sampler, population, 20000, [3], samplers.Share((seed, 1), 0, 1)
+        sampler, population, 20000, [3], samplers.Share(seed, (1, 0))
     )
     probabilities = np.array(probabilities)
     counts = np.bincount(draws.items[0], minlength=len(probabilities))
@@ -119,13 +114,13 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(sorted(first), list(range(8)))
     self.assertEqual(sorted(second), list(range(8)))
     self.assertNotEqual(first, second)
-    self.assertTrue(sampler.last_batch_is_short(population, _SHARE, 3))
-    self.assertFalse(sampler.last_batch_is_short(population, _SHARE, 4))
+    self.assertIsNone(sampler.batch_size(population, _SHARE, 3))
+    self.assertEqual(sampler.batch_size(population, _SHARE, 4), 4)
 
   def test_drop_last(self):
     population = _population([8])
     sampler = samplers.WithoutReplacement(drop_last=True)
-    self.assertFalse(sampler.last_batch_is_short(population, _SHARE, 3))
+    self.assertEqual(sampler.batch_size(population, _SHARE, 3), 3)
     batches = _items(sampler, population, 3, range(40))
     self.assertEqual({len(batch) for batch in batches}, {3})
     left_out = collections.Counter()
@@ -195,12 +190,9 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_neighbours_in_the_order_of_many_items(self):
     count, bins = 70000, 100
-    items = samplers.shuffled(
-        tf.range(count, dtype=tf.int64),
-        np.array([123456789, 987654321]),
-        tf.zeros([count], tf.int64),
-        count,
-    ).numpy()
+    items = samplers.Permutation(count, np.uint64(123456789), 0)(
+        np.arange(count)
+    )
     for lag in 1, 2, 3, 64:
       numbers = (items[lag:] - items[:-lag]) % count * bins // count
       cuts.assert_frequencies(
@@ -221,7 +213,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     sampler = samplers.WithoutReplacement(drop_last)
     drawn = []
     for worker in range(num_workers):
-      share = samplers.Share((4, 0), worker, num_workers)
+      share = samplers.Share(4, (0, 0), worker, num_workers)
       own = len(range(worker, 11, num_workers))
       per_epoch = own // 2 if drop_last else -(-own // 2)
       batches = _items(sampler, population, 2, range(2 * per_epoch), share)
@@ -236,7 +228,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_drop_last_counts_the_share_of_a_worker(self):
     sampler = samplers.WithoutReplacement(drop_last=True)
-    share = samplers.Share((0, 0), 1, 2)
+    share = samplers.Share(0, (0, 0), 1, 2)
     with self.assertRaisesRegex(ValueError, '6 items.*5 items'):
       _draw(sampler, _population([11]), 6, [0], share)
 
@@ -253,7 +245,7 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
     population = _population([500, 500], priorities=np.arange(1, 1001))
 
     def draw(*share, group=0):
-      share = samplers.Share(share[:2], *share[2:])
+      share = samplers.Share(share[0], (share[1], 0), *share[2:])
       return tuple(_items(sampler, population, 20, [group], share)[0])
 
     self.assertEqual(draw(0, 0, 0, 1), draw(0, 0, 0, 1))
@@ -280,11 +272,11 @@ class InOrderTest(parameterized.TestCase, tf.test.TestCase):
     population = _population([4, 0, 3])
     drawn = []
     for worker in range(num_workers):
-      share = samplers.Share((0, 0), worker, num_workers)
+      share = samplers.Share(0, (0, 0), worker, num_workers)
       draw = samplers.in_order(population, share)
       count = samplers.num_batches_of_pass(7, share, 3)
       items = [
-          draw(tf.constant(group, tf.int64), 1, 3).items.numpy()[0].tolist()
+          draw(group, 1, 3).items[0].tolist()
           for group in range(count)
       ]
       self.assertEqual(sum(items, []), list(range(worker, 7, num_workers)))
@@ -326,7 +318,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
       samplers.EpisodeFirst().bind(population, _SHARE)
 
   def test_more_workers_than_items(self):
-    share = samplers.Share((0, 0), 3, 4)
+    share = samplers.Share(0, (0, 0), 3, 4)
     for bind in samplers.WithoutReplacement().bind, samplers.in_order:
       with self.assertRaisesRegex(ValueError, '3 items.*4 workers'):
         bind(_population([3]), share)

@@ -1,22 +1,34 @@
 """Tests of data sets of batches."""
 
+import dataclasses
+import gc
+import weakref
+
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.replay.local import eager_batches
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import sampling
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.replay.local import streams as streams_lib
 from tests.replay.local import cuts
 
-_SHARE = samplers.Share((0, 0), 0, 1)
 
-
-def _sample(store, sampler=samplers.Uniform(), **kwargs):
+def _sample(store, sampler=samplers.Uniform(), sequence_fn=None, **kwargs):
   population = population_lib.Population(store)
-  draw = sampler.bind(population, _SHARE)
-  return sampling.sample(store, population, draw, **kwargs)
+  streams = streams_lib.Streams(
+      lambda number: sampler.bind(
+          population, samplers.Share(0, stream=(0, number))
+      )
+  )
+  kwargs.setdefault('static_size', None)
+  reader = sampling.BatchReader(
+      store, population, streams, sampling.BatchSpec(**kwargs)
+  )
+  return eager_batches.BatchDataset(reader, sequence_fn), streams
 
 
 def _shown(dataset, count):
@@ -28,40 +40,33 @@ def _shown(dataset, count):
 
 class SampleTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.product(group=(1, 7, 16), batch_size=(None, 4))
-  def test_groups_are_the_same_batches(self, group, batch_size):
+  @parameterized.parameters(None, 4, 5)
+  def test_from_any_position(self, batch_size):
     store = cuts.make_store([5, 0, 7])
     sampler = samplers.WithoutReplacement()
-    expected = _shown(_sample(store, sampler, batch_size=batch_size), 30)
-    position = tf.Variable(0, dtype=tf.int64)
-    dataset = _sample(
-        store,
-        sampler,
-        batch_size=batch_size,
-        batches_per_group=group,
-        position=position,
-    )
-    self.assertEqual(_shown(dataset, 30), expected)
-    self.assertEqual(int(position), 30)
-    for begin in 1, 6, 13:
-      position.assign(begin)
-      self.assertEqual(_shown(dataset, 9), expected[begin : begin + 9])
-      self.assertEqual(int(position), begin + 9)
+    dataset, streams = _sample(store, sampler, batch_size=batch_size)
+    expected = _shown(dataset, 60)
+    self.assertEqual(streams.positions(), [60])
+    for begin in 0, 1, 6, 13:
+      streams.restore([begin])
+      self.assertEqual(_shown(dataset, 40), expected[begin : begin + 40])
+      self.assertEqual(streams.positions(), [begin + 40])
 
   def test_the_position_is_that_of_what_came_out(self):
-    position = tf.Variable(0, dtype=tf.int64)
-    dataset = _sample(
-        cuts.make_store([9]),
-        batch_size=2,
-        batches_per_group=4,
-        position=position,
-    )
-    for number, _ in enumerate(dataset.take(10), start=1):
-      self.assertEqual(int(position), number)
+    dataset, streams = _sample(cuts.make_store([9]), batch_size=2)
+    ways = (dataset.take(20), dataset, dataset.as_numpy_iterator())
+    for way, batches in enumerate(ways):
+      for number, _ in zip(range(1, 21), batches):
+        self.assertEqual(streams.positions(), [20 * way + number])
+      del batches
 
-  def test_a_number_of_groups(self):
-    dataset = _sample(cuts.make_store([9]), batch_size=2, num_groups=3)
-    self.assertLen(_shown(dataset, 99), 3)
+  def test_a_number_of_batches(self):
+    dataset, streams = _sample(
+        cuts.make_store([9]), batch_size=2, num_batches=3
+    )
+    for batches in dataset, dataset.take(99), dataset.as_numpy_iterator():
+      streams.restore([])
+      self.assertLen(list(batches), 3)
 
   def test_a_function_of_sequences(self):
     store = cuts.make_store([5, 7])
@@ -73,11 +78,12 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
           action=tf.stack([frames.observation] * 3, 1),
       )
 
-    for group, batch_size in ((1, 3), (4, 3), (4, None)):
-      dataset = _sample(
+    for in_advance, batch_size in ((False, 3), (True, 3), (True, None)):
+      dataset, _ = _sample(
           store,
           batch_size=batch_size,
-          batches_per_group=group,
+          static_size=batch_size,
+          in_advance=in_advance,
           sequence_fn=mark,
       )
       lead = [] if batch_size is None else [batch_size]
@@ -90,14 +96,17 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
         )
 
   @parameterized.parameters(
-      (1, 3, None), (4, None, None), (4, 3, None), (4, 3, lambda item: item)
+      (False, 3, None),
+      (True, None, None),
+      (True, 3, None),
+      (True, 3, lambda item: item),
   )
-  def test_columns_without_elements(self, group, batch_size, sequence_fn):
+  def test_columns_without_elements(self, in_advance, batch_size, sequence_fn):
     spec = cuts.frame_spec()._replace(
         action=tf.TensorSpec([0, 2], tf.float32),
         policy_info=tf.TensorSpec([0], tf.string),
     )
-    writer = store_lib.StoreWriter(spec, None)
+    writer = store_lib.StoreWriter(spec)
     frames = cuts.make_frames(0, 6)
     writer.append(
         frames._replace(
@@ -105,15 +114,16 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
             policy_info=np.zeros([6, 0], object),
         )
     )
-    store = writer.finish(
+    store, _ = writer.finish(
         store_lib.Form(2, 1, False),
         store_lib.Runs(*(np.array([each]) for each in (0, 6, 5, 0.0))),
         None,
     )
-    dataset = _sample(
+    dataset, _ = _sample(
         store,
         batch_size=batch_size,
-        batches_per_group=group,
+        static_size=batch_size,
+        in_advance=in_advance,
         sequence_fn=sequence_fn,
     )
     lead = [] if batch_size is None else [batch_size]
@@ -123,26 +133,17 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
       numbers = frames.observation.numpy()
       self.assertAllEqual(numbers[..., 1], numbers[..., 0] + 1)
 
-  def test_frames_are_not_copied(self):
-    # Else what is written later would not be seen, and a store that is larger
-    # than memory could not be read.
-    store = cuts.make_store([9])
-    array = np.frombuffer(
-        store_lib.mmap.mmap(-1, 10 * store.format.row_bytes[0]), np.uint8
-    ).reshape([10, -1])
-    array[:] = store.rows[0].numpy()
-    store = store._replace(rows=[store_lib.as_tensor(array)])
-    for group in 1, 4:
-      dataset = _sample(store, batch_size=2, batches_per_group=group)
-      batches = dataset.map(lambda frames, info: frames.observation)
-      batches = iter(batches.shuffle(1).map(tf.identity))
-      before = array.copy()
-      next(batches)
-      array[:] = array[:1]
-      for _ in range(20):
-        last = next(batches)
-      self.assertAllEqual(last, np.zeros([2, 2]))
-      array[:] = before
+  def test_a_replay_buffer_that_is_gone(self):
+    dataset, _ = _sample(cuts.make_store([9]), batch_size=2)
+    reader = weakref.ref(dataset._reader)  # pylint: disable=protected-access
+    kept = dataset.map(lambda frames, info: info.key)
+    iterator = iter(kept)
+    del dataset, kept
+    gc.collect()
+    next(iterator)  # It needs the reader.
+    del iterator
+    gc.collect()
+    self.assertIsNone(reader())
 
   def test_batches_per_group(self):
     store = cuts.make_store([9])
@@ -155,7 +156,9 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
         (10**7, 1),
     ):
       self.assertEqual(sampling.batches_per_group(store, batch_size), expected)
-    whole = store._replace(form=store_lib.Form(None, 1, False))
+    whole = dataclasses.replace(
+        store, form=store_lib.Form(None, 1, False)
+    )
     self.assertEqual(sampling.batches_per_group(whole, 1), 1)
 
 

@@ -1,14 +1,19 @@
-"""Tests of frames in memory and in files."""
+"""Tests of frames in memory and in folders of prepared frames."""
 
 import json
-import mmap
 import os
+import shutil
+from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.replay import opening
+from rlds2reverb.replay.local import prepared
+from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.replay.local import store
 from tests import golden
 from tests.replay.local import cuts
@@ -52,16 +57,18 @@ def _write(frames, folder=None, priorities=None):
     writer.append(
         tf.nest.map_structure(lambda leaf: leaf[begin:end], frames)  # pylint: disable=cell-var-from-loop
     )
-  return writer.finish(_FORM, _RUNS, priorities, 'a fingerprint')
+  found, checksums = writer.finish(_FORM, _RUNS, priorities)
+  if folder is not None:
+    prepared.write_metadata(folder, found, checksums, 'the data')
+  return found
 
 
 class StoreTest(parameterized.TestCase, tf.test.TestCase):
 
   def check_holds(self, found, frames, priorities=None):
-    rows = np.array([[6, 0], [3, 3]])
-    actual = tf.nest.map_structure(
-        lambda leaf: leaf.numpy(), found.read(tf.constant(rows))
-    )
+    starts = np.array([5, 0, 3])
+    rows = starts[:, np.newaxis] + np.arange(2)
+    actual = tf.nest.pack_sequence_as(frames, found.read(starts, 2))
     expected = tf.nest.map_structure(lambda leaf: leaf[rows], frames)
     golden.assert_frames_equal(self, [actual], [expected])
     self.assertEqual(found.form, _FORM)
@@ -78,24 +85,26 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
     stores = [_write(_frames(base)) for base in range(3)]
     for base, found in enumerate(stores):
       self.check_holds(found, _frames(base))
+    self.assertLen({found.fingerprint for found in stores}, 3)
 
   @parameterized.parameters(None, [[1.0, 0.0, 2.5, 1e-9, 4.0]])
   def test_in_a_folder(self, priorities):
     folder = self.create_tempdir().full_path
     array = None if priorities is None else np.array(priorities)
     written = _write(_frames(), folder, array)
-    opened = store.open_store(folder)
-    for found in written, opened, store.open_store(folder):
+    opened = prepared.open_store(folder)
+    for found in written, opened, prepared.open_store(folder):
       self.check_holds(found, _frames(), priorities)
     self.assertEqual(opened.format.spec, _spec())
-    self.assertEqual(store.read_marker(folder)['fingerprint'], 'a fingerprint')
+    self.assertEqual(opened.fingerprint, written.fingerprint)
+    self.assertEqual(prepared.read_marker(folder)['made_from'], 'the data')
 
   def test_a_folder_that_is_written_anew(self):
     folder = os.path.join(self.create_tempdir().full_path, 'frames')
     for base in range(2):
       os.mkdir(folder)
       _write(_frames(base), folder)
-      self.check_holds(store.open_store(folder), _frames(base))
+      self.check_holds(prepared.open_store(folder), _frames(base))
       for name in os.listdir(folder):
         os.remove(os.path.join(folder, name))
       os.rmdir(folder)
@@ -106,69 +115,155 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
     for name in os.listdir(folder):
       os.chmod(os.path.join(folder, name), 0o444)
     os.chmod(folder, 0o555)
-    self.check_holds(store.open_store(folder), _frames())
+    self.check_holds(prepared.open_store(folder), _frames())
     os.chmod(folder, 0o755)
-
-  def test_a_file_that_is_cut_or_missing(self):
-    folder = self.create_tempdir().full_path
-    _write(_frames(), folder, np.ones(5))
-    names = sorted(os.listdir(folder))
-    self.assertLen(names, 6)
-    for name in names:
-      path = os.path.join(folder, name)
-      with open(path, 'rb') as f:
-        whole = f.read()
-      for size in {0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 2}:
-        with self.subTest(name=name, size=size):
-          os.truncate(path, size)
-          with self.assertRaisesRegex(OSError, f'{path} is damaged'):
-            store.open_store(folder)
-          with open(path, 'wb') as f:
-            f.write(whole)
-      with self.subTest(name=name, size=None):
-        os.remove(path)
-        with self.assertRaises(OSError):
-          store.open_store(folder)
-        with open(path, 'wb') as f:
-          f.write(whole)
-    self.check_holds(store.open_store(folder), _frames(), [1.0] * 5)
-
-  def test_a_file_that_is_longer(self):
-    folder = self.create_tempdir().full_path
-    _write(_frames(), folder)
-    with open(os.path.join(folder, 'strings.bin'), 'ab') as f:
-      f.write(b'x')
-    with self.assertRaisesRegex(OSError, '22 bytes instead of 21'):
-      store.open_store(folder)
 
   def test_what_another_version_has_prepared(self):
     folder = self.create_tempdir().full_path
     _write(_frames(), folder)
-    path = os.path.join(folder, store.MARKER)
+    path = os.path.join(folder, prepared.MARKER)
     with open(path, encoding='utf-8') as f:
       marker = json.load(f)
     marker['version'] += 1
     with open(path, 'w', encoding='utf-8') as f:
       json.dump(marker, f)
-    self.assertIsNone(store.read_marker(folder))
-    with self.assertRaisesRegex(FileNotFoundError, 'version'):
-      store.open_store(folder)
+    for call in prepared.read_marker, prepared.open_store:
+      with self.assertRaisesRegex(OSError, 'of version 3, and this is version 2'):
+        call(folder)
 
   def test_a_folder_of_something_else(self):
     folder = self.create_tempdir().full_path
-    self.assertIsNone(store.read_marker(folder))
+    self.assertIsNone(prepared.read_marker(folder))
     for path in folder, os.path.join(folder, 'none'):
       with self.assertRaisesRegex(FileNotFoundError, 'no prepared frames'):
-        store.open_store(path)
+        prepared.open_store(path)
 
   def test_no_strings(self):
-    writer = store.StoreWriter(cuts.frame_spec(), None)
+    writer = store.StoreWriter(cuts.frame_spec())
     writer.append(cuts.make_frames(5, 9))
-    found = writer.finish(_FORM, _RUNS, None)
-    self.assertEqual(
-        found.read(tf.constant([3, 0], tf.int64)).observation.numpy().tolist(),
-        [8, 5],
+    found, _ = writer.finish(_FORM, _RUNS, None)
+    leaves = found.read(np.array([3, 0]), 1)
+    found = tf.nest.pack_sequence_as(cuts.frame_spec(), leaves)
+    self.assertEqual(found.observation.tolist(), [[8], [5]])
+
+  def test_what_goes_wrong_elsewhere_is_no_damage(self):
+    folder = self.create_tempdir().full_path
+    _write(_frames(), folder)
+    with mock.patch.object(np, 'load', side_effect=MemoryError):
+      with self.assertRaises(MemoryError):
+        prepared.open_store(folder)
+
+  @mock.patch.object(store, 'BLOCK_BYTES', 4096)
+  def test_a_file_of_many_blocks(self):
+    folder = self.create_tempdir().full_path
+    spec = cuts.frame_spec()._replace(action=tf.TensorSpec([4096], tf.uint8))
+    writer = store.StoreWriter(spec, folder)
+    for k in range(70):
+      writer.append(
+          cuts.make_frames(k, k + 1)._replace(
+              action=np.full([1, 4096], k, np.uint8)
+          )
+      )
+    runs = store.Runs(*(np.array([each]) for each in (0, 70, 69, 0.0)))
+    prepared.write_metadata(folder, *writer.finish(_FORM, runs, None), None)
+    path = os.path.join(folder, 'rows-1.bin')
+    prepared.check_prepared_frames(folder)
+    damaged = []
+    for block in range(70):
+      self.flip(path, block * 4096 + 471)
+      with self.assertRaisesRegex(OSError, f'{path}.*MB {block} is wrong'):
+        prepared.check_prepared_frames(folder)
+      try:
+        prepared.open_store(folder)
+      except OSError:
+        damaged.append(block)
+      self.flip(path, block * 4096 + 471)
+    # The first, the last, and as many others as the docstring says.
+    self.assertLen(damaged, 32)
+    self.assertEqual((damaged[0], damaged[-1]), (0, 69))
+
+  def flip(self, path, at, bit=0):
+    with open(path, 'r+b') as f:
+      f.seek(at)
+      [byte] = f.read(1)
+      f.seek(at)
+      f.write(bytes([byte ^ 1 << bit]))
+
+
+class DamageTest(tf.test.TestCase):
+
+  def damage(self, folder, rng):
+    """Damages a file of a folder at random, and says how."""
+    name = rng.choice(sorted(os.listdir(folder)))
+    path = os.path.join(folder, name)
+    with open(path, 'rb') as f:
+      data = bytearray(f.read())
+    kind = rng.choice(['flip', 'byte', 'cut', 'longer', 'zeros', 'gone'])
+    at = int(rng.integers(len(data))) if data else 0
+    if kind == 'gone':
+      os.remove(path)
+      return kind, name
+    if kind == 'flip' and data:
+      data[at] ^= 1 << rng.integers(8)
+    elif kind == 'byte' and data:
+      data[at] = rng.integers(256)
+    elif kind == 'zeros':
+      data[at : at + 20] = bytes(len(data[at : at + 20]))
+    elif kind == 'cut':
+      del data[at:]
+    else:
+      data += rng.bytes(int(rng.integers(1, 9)))
+    with open(path, 'wb') as f:
+      f.write(data)
+    return kind, name, at
+
+  def test_a_few_damages(self):
+    self.check(8)
+
+  @pytest.mark.long
+  def test_the_content_is_equal_or_there_is_an_error(self):
+    self.check(200)
+
+  def check(self, count):
+    whole = os.path.join(self.create_tempdir().full_path, 'frames')
+    [episode] = cuts.episodes_of([9])
+    words = np.array([b'word %d' % k for k in range(9)], object)
+    episode['observation'] = {'x': episode['observation'], 'word': words}
+    data = tf.data.Dataset.from_tensors({'steps': episode}).repeat(3)
+    replay_buffer.EpisodesReplayBuffer(data, directory=whole)
+    content = replay_buffer.EpisodesReplayBuffer(whole)
+    ways = (
+        prepared.open_store,
+        lambda folder: replay_buffer.EpisodesReplayBuffer(folder).store,
+        lambda folder: opening.open_replay_buffer(folder).store,
+        lambda folder: replay_buffer.EpisodesReplayBuffer(
+            data, directory=folder
+        ).store,
+        lambda folder: prepared.check_prepared_frames(folder)
+        or prepared.open_store(folder),
     )
+    expected = content.store.read(np.arange(26), 2)
+    rng = np.random.default_rng(0)
+    counts = [0, 0]
+    for number in range(count):
+      folder = f'{whole}-{number}'
+      shutil.copytree(whole, folder)
+      what = self.damage(folder, rng)
+      for way in ways:
+        with self.subTest(what):
+          try:
+            found = way(folder).read(np.arange(26), 2)
+          except OSError as e:
+            self.assertRegex(
+                str(e), f'{folder}.* (damaged|prepared|not empty|version)'
+            )
+            counts[1] += 1
+            continue
+          for one, other in zip(found, expected):
+            np.testing.assert_array_equal(one, other)
+          counts[0] += 1
+      shutil.rmtree(folder)
+    self.assertGreater(counts[1], 3 * count)
 
 
 class MapFileTest(tf.test.TestCase):
@@ -180,19 +275,8 @@ class MapFileTest(tf.test.TestCase):
       f.truncate(size)
       f.seek(size - 2)
       f.write(b'\7\5')
-    tensor = store.map_file(path, [size // 4096, 4096])
-    self.assertEqual(tensor.shape, [size // 4096, 4096])
-    last = tf.gather(tensor, [size // 4096 - 1])[0, -3:]
-    self.assertEqual(last.numpy().tolist(), [0, 7, 5])
-
-  def test_a_tensor_has_the_memory_of_an_array(self):
-    for count in 1, 10000:  # Less than what TensorFlow copies, and more.
-      array = np.frombuffer(mmap.mmap(-1, 4096 * count), np.int64)
-      tensor = store.as_tensor(array)
-      array[-1] = 7
-      self.assertEqual(int(tensor[-1]), 7)
-      array[-1] = 8
-      self.assertEqual(int(tensor[-1]), 8)
+    array = store.map_file(path, [size // 4096, 4096])
+    self.assertEqual(array[-1, -3:].tolist(), [0, 7, 5])
 
 
 if __name__ == '__main__':

@@ -1,0 +1,150 @@
+"""A TF-Agents replay buffer for an agent's own experience."""
+
+from typing import Any, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import ends
+from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay.local import loading
+from rlds2reverb.replay.local import prioritized
+from rlds2reverb.replay.local import replay_buffer
+from rlds2reverb.replay.local import ring
+from rlds2reverb.replay.local import samplers
+from rlds2reverb.replay.local import sampling
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import specs
+
+
+class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
+  """Keeps the last frames of an agent's own experience, and samples them.
+
+      replay_buffer = AppendableReplayBuffer(policy.trajectory_spec, 100_000)
+      driver = dynamic_step_driver.DynamicStepDriver(
+          environment, policy, observers=[replay_buffer.add_batch], num_steps=1)
+
+  The oldest frames make room for the newest. All frames are part of a
+  `tf.train.Checkpoint`. See `LocalReplayBuffer` for what batches are.
+
+  Attributes:
+    store: the frames.
+    num_items: the number of items that can be drawn.
+  """
+
+  def __init__(
+      self,
+      data: Union[tf.data.Dataset, trajectory.Trajectory],
+      capacity: int,
+      sequence_length: int = 2,
+      stride_length: int = 1,
+      *,
+      end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP,
+      priority: items_lib.Priority = 1.0,
+      sampler: Optional[samplers.Sampler] = None,
+      seed: int = 0,
+      policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+      rules: Optional[rules_lib.ConversionRules] = None,
+      report: Optional[report_lib.ConversionReport] = None,
+  ):
+    """Creates the replay buffer.
+
+    Args:
+      data: the spec of a frame, for a replay buffer that is empty; or an RLDS
+        data set, whose frames are there from the start.
+      capacity: the largest number of frames.
+      sequence_length: the number of frames of an item. This and the next two
+        arguments are those of `TableItems`.
+      stride_length: the number of frames between the starts of one item and the
+        next.
+      end_of_episode: what becomes of the last frames of an episode.
+      priority: the priority of every recorded item, or a function of its
+        `Trajectory`. An item that is appended has the highest priority so far.
+      sampler: `Uniform()`, which is the default, or `Prioritized()`.
+      seed: a number from 0 up; the same one gives the same batches.
+      policy_info_fn: see `convert_rlds_to_trajectories`.
+      rules: the rules of the conversion. The default is `ConversionRules()`.
+      report: a new `ConversionReport` to fill.
+
+    Raises:
+      ValueError: if no item fits into any episode, if a field has no fixed
+        shape, or if an argument is not valid.
+      InvalidArgumentError: if an episode is invalid.
+    """
+    checks.check_positive('capacity', capacity)
+    sampler = sampler or samplers.Uniform()
+    if not isinstance(sampler, (samplers.Uniform, prioritized.Prioritized)):
+      raise ValueError(
+          f'{sampler} is for episodes that are all there before, and these'
+          ' change. Use Uniform() or Prioritized().'
+      )
+    items = items_lib.TableItems(
+        'items',
+        sequence_length=sequence_length,
+        stride_length=stride_length,
+        end_of_episode=end_of_episode,
+        priority=priority,
+    )
+    kwargs = dict(policy_info_fn=policy_info_fn, rules=rules, report=report)
+    frames = _fill(data, items, capacity, sampler, kwargs)
+    super().__init__(
+        frames, frames.store, capacity, sampler, samplers.Share(seed)
+    )
+
+  def _add_batch(self, items):
+    checked = tf.nest.map_structure(_check_frame, items, self.data_spec)
+    leaves = tf.nest.flatten(checked)
+    if tf.executing_eagerly():
+      self._population.append_leaves(*map(np.asarray, leaves))
+      return None
+    append = sampling.weak_method(self._population, 'append_leaves')
+    return tf.numpy_function(append, leaves, [])
+
+  def _clear(self):
+    self._population.clear()
+
+
+def _fill(data, items, capacity, sampler, kwargs) -> ring.FrameRing:
+  """Returns a ring, with the frames of a data set if there is one."""
+  source = None
+  spec = data
+  if isinstance(data, tf.data.Dataset):
+    source = frames_lib.make_frame_source(data, items, **kwargs)
+    if source.of_sequences:
+      raise ValueError(
+          'Sequences do not say which episode they are of, so no frames can be'
+          ' appended to them. Give the RLDS data set that they were made from.'
+      )
+    [items] = source.tables
+    spec = source.spec
+  elif not isinstance(data, trajectory.Trajectory):
+    raise ValueError(
+        f'data must be a data set, or the spec of a frame, but is {data!r}.'
+    )
+  frames = ring.FrameRing(spec, items, capacity)
+  if isinstance(sampler, prioritized.Prioritized):
+    sampler.attach(frames, np.zeros(frames.num_slots))
+    frames.listener = sampler
+  if source is not None:
+    frames.load(source.frames())
+    loading.check_has_items(
+        frames.num_frames, frames.num_items, items.sequence_length
+    )
+  return frames
+
+
+def _check_frame(leaf: Any, spec: tf.TensorSpec) -> Any:
+  """Returns a leaf of frames `[1, ...]`, or raises a ValueError."""
+  if not tf.is_tensor(leaf):
+    leaf = np.asarray(leaf)
+  dtype, shape = tf.as_dtype(leaf.dtype), tf.TensorShape(leaf.shape)
+  if dtype != spec.dtype or not shape.is_compatible_with([1, *spec.shape]):
+    raise ValueError(
+        f'Frames are appended one by one, [1, ...], of {spec}, but this leaf is'
+        f' {dtype.name} {shape}.'
+    )
+  return leaf

@@ -1,0 +1,191 @@
+"""Tests of replay buffers that several threads use at once."""
+
+import threading
+import time
+
+from absl.testing import parameterized
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from rlds2reverb.replay.local import appendable
+from rlds2reverb.replay.local import prioritized
+from rlds2reverb.replay.local import replay_buffer
+from rlds2reverb.replay.local import samplers
+from tests.replay.local import cuts
+
+_CAPACITY = 500
+
+
+class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
+
+  def run_all(self, functions, seconds):
+    """Calls functions again and again, each in a thread of its own."""
+    errors = []
+    counts = [0] * len(functions)
+    cpu = time.process_time()
+    clock = time.monotonic()
+    is_over = threading.Event()
+
+    def run(number, function):
+      try:
+        while not is_over.is_set():
+          function()
+          counts[number] += 1
+      except Exception as e:  # pylint: disable=broad-exception-caught
+        errors.append(e)
+        is_over.set()
+
+    threads = [
+        threading.Thread(target=run, args=each) for each in enumerate(functions)
+    ]
+    for thread in threads:
+      thread.start()
+    while (
+        not is_over.is_set()
+        and time.process_time() - cpu < seconds
+        and time.monotonic() - clock < 10 * seconds
+    ):
+      time.sleep(0.05)
+    is_over.set()
+    for thread in threads:
+      thread.join()
+    for error in errors:
+      raise error
+    self.assertGreater(min(counts), 0)
+
+  @parameterized.parameters(prioritized.Prioritized, samplers.Uniform)
+  def test_one_adds_and_three_learn(self, sampler):
+    self.check_learners(sampler, 3)
+
+  @parameterized.parameters(prioritized.Prioritized, samplers.Uniform)
+  @pytest.mark.long
+  def test_one_adds_and_three_learn_for_a_minute(self, sampler):
+    self.check_learners(sampler, 60)
+
+  def check_learners(self, sampler, seconds):
+    is_prioritized = sampler is prioritized.Prioritized
+    # Large frames take longer to write, and show whether they are whole.
+    spec = cuts.frame_spec()._replace(action=tf.TensorSpec([400], tf.int64))
+    buffer = appendable.AppendableReplayBuffer(
+        spec, _CAPACITY, sampler=sampler()
+    )
+    count = [0]  # Of all frames that have begun to be added.
+
+    def add(size=37):
+      begin = count[0]
+      count[0] += size
+      frames = cuts.make_frames(begin, begin + size)
+      action = np.repeat(frames.observation[:, np.newaxis], 400, 1)
+      buffer._population.append(frames._replace(action=action))  # pylint: disable=protected-access
+
+    add(400)
+
+    def check(frames, info, before):
+      key = np.asarray(info.key)[:, 0].astype(np.int64)
+      shown = np.asarray(frames.observation)
+      # In a stream without an end, item `k` is frames `k` and `k + 1`.
+      np.testing.assert_array_equal(shown, key[:, np.newaxis] + [0, 1])
+      np.testing.assert_array_equal(
+          np.asarray(frames.action),
+          np.broadcast_to(shown[..., np.newaxis], [*shown.shape, 400]),
+      )
+      # They were there together, and after what was added before.
+      self.assertLess(key.max() - key.min(), _CAPACITY)
+      self.assertGreaterEqual(key.min(), before - _CAPACITY - 37)
+      self.assertLess(shown.max(), count[0])
+
+    def learner(batches, function):
+      rng = np.random.default_rng(0)
+
+      def learn():
+        before = count[0] - 37  # What has been added whole.
+        frames, info = next(batches)
+        check(frames, info, before)
+        if is_prioritized:
+          priorities = rng.uniform(0.1, 3, len(info.key)).astype(np.float32)
+          function(info.key, priorities)
+
+      return learn
+
+    dataset = buffer.as_dataset(64)
+    in_graph = tf.function(buffer.update_priorities)
+    self.run_all(
+        [
+            add,
+            learner(dataset.as_numpy_iterator(), buffer.update_priorities),
+            learner(iter(dataset), buffer.update_priorities),
+            learner(iter(dataset.map(lambda *batch: batch)), in_graph),
+        ],
+        seconds,
+    )
+    if is_prioritized:
+      self.check_tree(buffer)
+
+  def check_tree(self, buffer):
+    """Checks that items that have gone have no weight, and others have one."""
+    population, sampler = buffer._population, buffer._sampler  # pylint: disable=protected-access
+    priorities = sampler._priorities  # pylint: disable=protected-access
+    slots = (population.first + np.arange(population.num_items)) % _CAPACITY
+    self.assertTrue((priorities[slots] > 0).all())
+    self.assertEqual(np.count_nonzero(priorities), len(slots))
+    self.assertAllClose(
+        sampler._tree.total, (priorities**sampler.alpha).sum()  # pylint: disable=protected-access
+    )
+
+  def test_an_item_that_goes_before_its_update(self):
+    # The update waits for the lock, and the item goes meanwhile.
+    buffer = appendable.AppendableReplayBuffer(
+        cuts.frame_spec(), 4, sampler=prioritized.Prioritized()
+    )
+    ring = buffer._population  # pylint: disable=protected-access
+    ring.append(cuts.make_frames(0, 4))
+    keys = np.arange(3, dtype=np.uint64)
+    with ring.lock:
+      update = threading.Thread(
+          target=buffer.update_priorities, args=(keys, np.full(3, 9.0))
+      )
+      update.start()
+      ring.append(cuts.make_frames(4, 6))
+    update.join()
+    # Items 0 and 1 are gone, and 2 has been updated; 3 and 4 are new.
+    drawn = [
+        tuple(pair)
+        for _, info in zip(range(50), buffer.as_dataset(8).as_numpy_iterator())
+        for pair in zip(info[1].key[:, 0].tolist(), info[1].priority[:, 0])
+    ]
+    self.assertEqual(set(drawn), {(2, 9.0), (3, 1.0), (4, 1.0)})
+
+  def test_updates_of_recorded_items(self):
+    store = cuts.make_store([3000, 3000])
+    buffer = replay_buffer.EpisodesReplayBuffer(
+        store, sampler=prioritized.Prioritized(1.0)
+    )
+
+    def learner(numpy):
+      dataset = buffer.as_dataset(64)
+      batches = dataset.as_numpy_iterator() if numpy else iter(dataset)
+
+      def learn():
+        frames, info = next(batches)
+        key = np.asarray(info.key)[:, 0].astype(np.int64)
+        np.testing.assert_array_equal(
+            np.asarray(frames.observation)[:, 0], key + (key >= 3000)
+        )
+        buffer.update_priorities(info.key, key % 5 + 1.0)
+
+      return learn
+
+    self.run_all([learner(True), learner(False), learner(True)], 2)
+    sampler = buffer._sampler  # pylint: disable=protected-access
+    priorities = sampler._priorities  # pylint: disable=protected-access
+    # Each is what it was, or what every thread makes of it.
+    items = np.arange(6000)
+    self.assertTrue(
+        ((priorities == 1) | (priorities == items % 5 + 1)).all()
+    )
+    self.assertAllClose(sampler._tree.total, priorities.sum())  # pylint: disable=protected-access
+
+
+if __name__ == '__main__':
+  tf.test.main()
