@@ -2,7 +2,10 @@
 
 One worker is this process itself, which starts at once. Several are processes
 of their own, each of which gets the number of a task when it has done the last.
-A worker whose parent has died ends, so that it does not go on writing.
+A worker that dies is replaced, and its task is tried again. Where it was killed
+(exit code -9), which is how Linux ends what takes too much memory, it is not
+replaced: fewer work at once from then on. A worker whose parent has died ends,
+so that it does not go on writing.
 """
 
 import abc
@@ -33,11 +36,13 @@ from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.replay.server import insert_stream
 
-_PROGRESS, _DONE, _FAILED = 'progress', 'done', 'failed'
+_PROGRESS, _DONE, _FAILED, _DIED = 'progress', 'done', 'failed', 'died'
 # What is tried again. A server may come back, and a worker of a job that was
 # killed may need a moment to end.
 _GONE = (ConnectionError, BlockingIOError, insert_stream.InsertError)
 _SECONDS_TO_WAIT = 1.0
+# How often the process that does a task may die before the task has failed.
+_MAX_DEATHS = 3
 
 
 class Listener:
@@ -50,7 +55,7 @@ class Listener:
     """A task is done."""
 
   def on_retry(self, number: int, message: str) -> None:
-    """A task failed because a server was gone, and is tried again."""
+    """A task failed because a server or its process was gone; it is retried."""
 
   def on_idle(self) -> None:
     """Nothing has happened for a while."""
@@ -144,6 +149,7 @@ def run_tasks(
   waiting = collections.deque(numbers)
   failures: Dict[int, str] = {}
   gone_since: Dict[int, float] = {}
+  deaths: Dict[int, int] = collections.Counter()
   try:
     while waiting or workers.num_busy:
       while waiting and workers.num_free:
@@ -155,6 +161,13 @@ def run_tasks(
         elif kind == _DONE:
           gone_since.pop(number, None)
           listener.on_done(number, content)
+        elif kind == _DIED:
+          deaths[number] += 1
+          if deaths[number] < _MAX_DEATHS:
+            listener.on_retry(number, content)
+            waiting.append(number)
+          else:
+            failures[number] = f'{content} It was tried {_MAX_DEATHS} times.'
         elif isinstance(content, tasks_lib.InvalidEpisodesError):
           raise content
         elif isinstance(content, ConnectionError):
@@ -212,22 +225,27 @@ class _Processes:
   """Does tasks in processes that are started anew, without this one's state."""
 
   def __init__(self, plan, folder, num_workers, max_skipped):
-    context = multiprocessing.get_context('spawn')
-    self._free = []
+    self._arguments = plan.to_json(), folder, max_skipped
+    self._free: List[connection.Connection] = []
     # The number of the task of each busy worker, by its connection.
     self._busy: Dict[connection.Connection, int] = {}
-    self._processes = {}
+    self._processes: Dict[connection.Connection, Any] = {}
+    self._add(num_workers)
+
+  def _add(self, count: int) -> None:
+    """Starts more workers."""
+    context = multiprocessing.get_context('spawn')
     # A process that is interrupted while it starts would print a traceback.
     handler = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
     if in_main:
       signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-      for _ in range(num_workers):
+      for _ in range(count):
         ours, theirs = context.Pipe()
         process = context.Process(
             target=_work,
-            args=(theirs, plan.to_json(), folder, max_skipped),
+            args=(theirs, *self._arguments),
             daemon=True,
         )
         process.start()
@@ -263,26 +281,33 @@ class _Processes:
       try:
         event = worker.recv()
       except (EOFError, OSError):
-        process = self._processes.pop(worker)
-        process.join(_SECONDS_TO_WAIT)
-        del self._busy[worker]
-        event = (
-            _FAILED,
-            number,
-            tasks_lib.TaskError(
-                'The process that did the task has died, with exit code'
-                f' {process.exitcode}. A code of -9 often means that memory was'
-                ' short: try fewer workers.'
-            ),
-        )
-        if not self._processes:
-          raise event[2]
+        event = _DIED, number, self._bury(worker)
       else:
         if event[0] != _PROGRESS:
           del self._busy[worker]
           self._free.append(worker)
       events.append(event)
     return events
+
+  def _bury(self, worker: connection.Connection) -> str:
+    """Takes a dead worker away; returns what has happened."""
+    process = self._processes.pop(worker)
+    process.join(_SECONDS_TO_WAIT)
+    worker.close()
+    del self._busy[worker]
+    message = (
+        'The process that did the task has died, with exit code'
+        f' {process.exitcode}.'
+    )
+    if process.exitcode != -signal.SIGKILL:
+      self._add(1)
+      return message
+    if not self._processes:
+      self._add(1)
+    return (
+        f'{message} Memory may have been short: from now on the number of'
+        f' workers is {len(self._processes)}.'
+    )
 
   def stop(self) -> None:
     for process in self._processes.values():
@@ -337,7 +362,14 @@ def _do(
     return _FAILED, number, error
   except _GONE as error:
     return _FAILED, number, ConnectionError(str(error))
+  except MemoryError as error:
+    message = f'There is not enough memory: {error}. Try a smaller task_mb.'
+    return _FAILED, number, tasks_lib.TaskError(message)
   # Some errors have arguments of their own, and would not survive a pipe.
   except (OSError, RuntimeError, ValueError) as error:
     return _FAILED, number, tasks_lib.TaskError(str(error))
+  # Whatever it is, the other tasks can be done.
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    message = f'{type(error).__name__}: {error}'
+    return _FAILED, number, tasks_lib.TaskError(message)
   return _DONE, number, receipt

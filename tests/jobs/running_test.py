@@ -31,14 +31,15 @@ if __name__ == '__main__':
 
 class _Listener(running.Listener):
 
-  def __init__(self, on_first=lambda: None):
+  def __init__(self, on_first=lambda: None, times=1):
     self.done = []
     self.retries = 0
     self._on_first = on_first
+    self._times = times
 
   def on_done(self, number, receipt):
     self.done.append(number)
-    if len(self.done) == 1:
+    if len(self.done) <= self._times:
       self._on_first()
 
   def on_retry(self, number, message):
@@ -48,32 +49,71 @@ class _Listener(running.Listener):
 @pytest.mark.long
 class RunningTest(job_testing.JobTestCase):
 
-  def test_every_task_is_done_once_and_a_worker_that_dies_is_no_end(self):
+  def test_workers_that_die_are_replaced_and_all_tasks_are_done(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
     folder = self.new('job')
     os.mkdir(folder)
-    killed = []
+    # One is killed after each of the first tasks: as the kernel does it where
+    # memory is short, and by something else.
+    numbers = [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV]
 
-    def kill_one():
-      child = next(
-          process
-          for process in running.multiprocessing.active_children()
-          if process.is_alive()
-      )
-      killed.append(child.pid)
-      os.kill(child.pid, signal.SIGKILL)
+    def kill():
+      os.kill(_children()[0].pid, numbers.pop(0))
 
-    listener = _Listener(kill_one)
+    listener = _Listener(kill, times=3)
     failures = running.run_tasks(
         plan, folder, range(8), num_workers=2, listener=listener
     )
-    self.assertLen(killed, 1)
-    self.assertLessEqual(len(failures), 1)
+    self.assertEmpty(numbers)
+    self.assertEqual(failures, {})
+    self.assertSameElements(listener.done, range(8))
+    self.assertLen(receipts.read(folder, plan.hash), 8)
+    self.assertEmpty(_children())
+
+  def test_a_task_whose_process_always_dies(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
+    folder = self.new('job')
+    os.mkdir(folder)
+    listener = _Listener()
+
+    def kill_all():
+      for process in _children():
+        os.kill(process.pid, signal.SIGKILL)
+
+    listener.on_idle = kill_all
+    failures = running.run_tasks(
+        plan, folder, range(2), num_workers=2, listener=listener
+    )
+    self.assertSameElements(failures, range(2))
     for message in failures.values():
       self.assertIn('exit code -9', message)
-    self.assertEqual(sorted([*listener.done, *failures]), list(range(8)))
-    self.assertContainsSubset(listener.done, receipts.read(folder, plan.hash))
-    self.assertEmpty(running.multiprocessing.active_children())
+      self.assertIn('from now on the number of workers is 1.', message)
+      self.assertIn('tried 3 times', message)
+    self.assertEqual(listener.retries, 4)
+
+  def test_whatever_a_task_raises_the_others_are_done(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
+    folder = self.new('job')
+    os.mkdir(folder)
+    run_task = running.tasks_lib.run_task
+    for error, message in (
+        (MemoryError('Unable to allocate 8 GiB'), 'not enough memory: Unable'),
+        (TypeError('Of no kind.'), 'TypeError: Of no kind.'),
+    ):
+
+      def run(plan, number, *args, error=error, **kwargs):
+        if number == 0:
+          raise error
+        return run_task(plan, number, *args, **kwargs)
+
+      listener = _Listener()
+      with mock.patch.object(running.tasks_lib, 'run_task', run):
+        failures = running.run_tasks(
+            plan, folder, range(2), num_workers=1, listener=listener
+        )
+      self.assertSameElements(failures, [0])
+      self.assertIn(message, failures[0])
+      self.assertEqual(listener.done, [1])
 
   def test_workers_end_with_their_parent(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
@@ -124,6 +164,10 @@ class RunningTest(job_testing.JobTestCase):
     self.assertEqual(failures, {})
     self.assertGreater(listener.retries, 0)
     self.assertSameElements(listener.done, range(4))
+
+
+def _children():
+  return running.multiprocessing.active_children()
 
 
 def _is_running(pid):
