@@ -1,12 +1,14 @@
-"""Estimates how much a conversion will make, without reading an episode.
+"""Estimates how much a conversion will make, reading no more than a few files.
 
 TFDS records how many episodes there are and how many bytes they take. Where all
-steps take the same number of bytes, that tells about how many there are.
+steps take the same number of bytes, that tells about how many there are. Where
+they do not, as with images and strings, the first episodes of a few files tell.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
@@ -20,6 +22,10 @@ from rlds2reverb.jobs import sources as sources_lib
 _ITEM_BYTES = 1_800
 # What a feature of an episode takes on disk, besides its name and its values.
 _NAME_BYTES = 16
+# How much is read where the sizes of the files do not tell.
+_SAMPLED_FILES = 4
+_SAMPLED_EPISODES = 8
+_SAMPLED_BYTES = 256 << 20
 
 
 class Estimate(NamedTuple):
@@ -32,6 +38,23 @@ class Estimate(NamedTuple):
 
   items: int
   server_bytes: int
+
+
+class Steps(NamedTuple):
+  """About how many steps the episodes of a source have.
+
+  Attributes:
+    about: the number of steps.
+    low: about how many there are at least, if episodes are alike.
+    high: about how many there are at most.
+    sampled: how many episodes were read to know that; 0 if the sizes of the
+      files tell.
+  """
+
+  about: int
+  low: int
+  high: int
+  sampled: int
 
 
 def steps_of(
@@ -58,6 +81,66 @@ def steps_of(
   )
   left = source.num_bytes - per_episode * source.num_episodes
   return max(round(left / per_step), source.num_episodes)
+
+
+def steps_or_sample(source: sources_lib.OpenSource) -> Optional[Steps]:
+  """Returns about how many steps the episodes of a source have.
+
+  Where the sizes of the files do not tell, it reads the first episodes of a few
+  files. None if they cannot be read, or do not tell either.
+
+  Args:
+    source: the source.
+  """
+  about = steps_of(source)
+  if about is not None:
+    return Steps(about, about, about, 0)
+  lengths = _first_lengths(source)
+  if not lengths:
+    return None
+  count = source.num_episodes
+  mean = float(np.mean(lengths))
+  # Two standard errors; of one episode nothing is known but its length.
+  error = mean
+  if len(lengths) > 1:
+    error = 2 * float(np.std(lengths, ddof=1)) / np.sqrt(len(lengths))
+  if len(lengths) >= count:
+    error = 0.0
+  return Steps(
+      round(mean * count),
+      round(max(mean - error, 1.0) * count),
+      round((mean + error) * count),
+      len(lengths),
+  )
+
+
+def _first_lengths(source: sources_lib.OpenSource) -> List[int]:
+  """Returns the numbers of steps of the first episodes of a few files."""
+  steps = source.features[rlds.STEPS].feature
+  if rlds.IS_FIRST not in steps:
+    return []
+  # Of a scalar, TFDS stores one number for each step.
+  field = f'{rlds.STEPS}/{rlds.IS_FIRST}'
+  parse = {field: tf.io.VarLenFeature(tf.int64)}
+  paths = sorted(
+      {path for part in source.shards for path in source.files(part)}
+  )
+  chosen = np.unique(np.linspace(0, len(paths) - 1, _SAMPLED_FILES).round())
+  lengths: List[int] = []
+  num_bytes = 0
+  try:
+    for index in chosen.astype(int):
+      for record in tf.data.TFRecordDataset(paths[index]).take(
+          _SAMPLED_EPISODES
+      ):
+        num_bytes += len(record.numpy())
+        parsed = tf.io.parse_single_example(record, parse)[field]
+        lengths.append(int(tf.size(parsed.values)))
+        if num_bytes > _SAMPLED_BYTES:
+          return lengths
+  except tf.errors.OpError:
+    pass  # The job will say what is wrong with the file.
+  return [length for length in lengths if length]
 
 
 def table_of(

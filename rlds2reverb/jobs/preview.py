@@ -31,7 +31,7 @@ def describe(
     folder: the folder of the job.
     receipts: those of an earlier start.
   """
-  steps = [estimates.steps_of(source) for source in opened]
+  steps = [estimates.steps_or_sample(source) for source in opened]
   lines = ['from']
   for source, count in zip(opened, steps):
     lines += _indent(_describe_source(source, count))
@@ -56,16 +56,11 @@ def describe(
   return '\n'.join(lines)
 
 
-def _describe_source(source, num_steps: Optional[int]) -> List[str]:
+def _describe_source(source, steps: Optional[estimates.Steps]) -> List[str]:
   lines = [
       f'{source.name}, split {source.source.split}, in {source.directory}',
       f'  episodes: {source.num_episodes:,}; files: {len(source.shards)},'
-      f' {source.num_bytes / 1e6:,.1f} MB; '
-      + (
-          f'about {num_steps:,} steps'
-          if num_steps
-          else 'how many steps is not known before they are read'
-      ),
+      f' {source.num_bytes / 1e6:,.1f} MB; ' + _count_of(steps),
   ]
   if source.mapping is not None:
     lines.append(
@@ -76,6 +71,17 @@ def _describe_source(source, num_steps: Optional[int]) -> List[str]:
   for transform in source.transforms:
     lines.append(f'  transformed by {transform!r}')
   return lines
+
+
+def _count_of(steps: Optional[estimates.Steps]) -> str:
+  if steps is None:
+    return 'how many steps is not known before they are read'
+  if not steps.sampled:
+    return f'about {steps.about:,} steps'
+  return (
+      f'about {steps.about:,} steps ({steps.low:,} to {steps.high:,}), by the'
+      f' first {steps.sampled} episodes of some files'
+  )
 
 
 def _describe_table(plan, opened, steps, spec, table: Any) -> List[str]:
@@ -91,12 +97,20 @@ def _describe_table(plan, opened, steps, spec, table: Any) -> List[str]:
     return lines
   # The share of the episodes that the plan takes, if it does not take all.
   share = plan.num_episodes / sum(source.num_episodes for source in opened)
-  estimate = estimates.table_of(
-      table, plan.num_episodes, round(sum(steps) * share), spec
+  about, low, high = (
+      estimates.table_of(table, plan.num_episodes, round(total * share), spec)
+      for total in (
+          sum(count.about for count in steps),
+          sum(count.low for count in steps),
+          sum(count.high for count in steps),
+      )
   )
+  between = ''
+  if low != high:
+    between = f' ({low.items:,} to {high.items:,})'
   lines.append(
-      f'  about {estimate.items:,} items; a server needs about'
-      f' {estimate.server_bytes / 1e6:,.0f} MB of memory for them'
+      f'  about {about.items:,} items{between}; a server needs about'
+      f' {about.server_bytes / 1e6:,.0f} MB of memory for them'
   )
   return lines
 

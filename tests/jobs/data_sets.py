@@ -8,6 +8,20 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import writing
 
+FEATURES = {
+    'steps': tfds.features.Dataset(
+        {
+            'observation': tfds.features.Tensor(shape=(2,), dtype=np.float32),
+            'action': tfds.features.Tensor(shape=(1,), dtype=np.float32),
+            'reward': np.float32,
+            'discount': np.float32,
+            'is_first': np.bool_,
+            'is_last': np.bool_,
+            'is_terminal': np.bool_,
+        }
+    )
+}
+
 
 def episode(
     index: int, length: int, *, discount: float = 1.0, terminal: bool = True
@@ -43,21 +57,7 @@ def write(
       directory,
       name='numbered',
       description='Numbered episodes.',
-      features={
-          'steps': tfds.features.Dataset(
-              {
-                  'observation': tfds.features.Tensor(
-                      shape=(2,), dtype=np.float32
-                  ),
-                  'action': tfds.features.Tensor(shape=(1,), dtype=np.float32),
-                  'reward': np.float32,
-                  'discount': np.float32,
-                  'is_first': np.bool_,
-                  'is_last': np.bool_,
-                  'is_terminal': np.bool_,
-              }
-          )
-      },
+      features=FEATURES,
       split=split,
       max_episodes_per_file=per_file,
   )

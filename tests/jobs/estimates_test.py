@@ -6,8 +6,10 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
+import tensorflow_datasets as tfds
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import plan
 from rlds2reverb.jobs import sources
@@ -45,6 +47,42 @@ class EstimatesTest(parameterized.TestCase):
         sources.make_source(os.path.join(job_testing.RECORDED, 'breakout'))
     )
     self.assertIsNone(estimates.steps_of(opened))
+    # The first episodes of the files tell: of so small a data set, all of them.
+    lengths = [
+        len(episode['steps']['reward'])
+        for episode in opened.read().as_numpy_iterator()
+    ]
+    self.assertEqual(
+        estimates.steps_or_sample(opened),
+        (sum(lengths),) * 3 + (len(lengths),),
+    )
+
+  def test_a_sample_has_the_truth_in_its_range(self):
+    # The name of an episode's agent is a string, so the sizes tell nothing.
+    lengths = [3 + 7 * index % 11 for index in range(60)]
+    episodes = [
+        {**data_sets.episode(index, length), 'agent_id': 'a' * index}
+        for index, length in enumerate(lengths)
+    ]
+    directory = os.path.join(self.create_tempdir().full_path, 'data')
+    os.mkdir(directory)
+    writing.write_episodes(
+        episodes,
+        directory,
+        name='named',
+        description='Episodes of agents with names.',
+        features={
+            **data_sets.FEATURES,
+            'agent_id': tfds.features.Text(),
+        },
+        max_episodes_per_file=10,
+    )
+    opened = sources.open_source(sources.make_source(directory))
+    self.assertIsNone(estimates.steps_of(opened))
+    steps = estimates.steps_or_sample(opened)
+    self.assertEqual(steps.sampled, 32)
+    self.assertBetween(sum(lengths), steps.low, steps.high)
+    self.assertLess(steps.high, 1.5 * sum(lengths))
 
   def test_items_of_episodes_of_10_steps(self):
     for table, expected in (
