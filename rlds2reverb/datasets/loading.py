@@ -13,6 +13,7 @@ from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
 
 
 def load_episodes(
@@ -61,8 +62,10 @@ def load_episodes(
     ValueError: if the data set has no such split, if `split` is not one split,
       if its episodes have no steps, or if `shard_index` is not between 0 and
       `num_shards - 1`.
-    InvalidArgumentError: while iterating, if an episode has images of several
-      sizes, and `decoders` does not leave them encoded.
+    InvalidArgumentError: while iterating, if an episode cannot be read as its
+      features say, or its step fields differ in length; or if it has images of
+      several sizes, and `decoders` does not leave them encoded. The episodes
+      before it have come out then.
   """
   if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
     raise ValueError(
@@ -122,12 +125,15 @@ def episode_decoder(
 
   Returns:
     A function from an episode that TFDS has read with `SkipDecoding` for its
-    steps to one with stacked steps.
+    steps to one with stacked steps. It refuses steps that are stored with
+    fields of unequal length, as TFDS does.
   """
   decode_steps = _steps_decoder(features, decoders)
   return lambda episode: {
       **episode,
-      rlds.STEPS: decode_steps(episode[rlds.STEPS]),
+      rlds.STEPS: steps_lib.with_equal_lengths(
+          decode_steps(episode[rlds.STEPS])
+      ),
   }
 
 

@@ -5,28 +5,20 @@ are short. Here `tf.io.parse_example` parses many. It gives the values of a
 field of all their steps, one after the other, which are the steps of a pack.
 """
 
+import functools
 import math
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb.datasets import record_parsing
 from rlds2reverb.datasets import records as records_lib
+from rlds2reverb.episodes import attempts
+from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
 
 # The bytes of a pack of several episodes: as many as those of a block.
 _PACK_BYTES = 2 << 20
@@ -45,19 +37,26 @@ _FEATURES = (
 # Nothing here needs AutoGraph, which would take most of a second to find out.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
+_built_once = functools.partial(
+    tf.function,
+    autograph=False,
+    experimental_attributes={'_noinline': True},
+)
 
-class _Parsed(NamedTuple):
-  """The episodes of a batch of records, as they are stored.
+
+class _Read(NamedTuple):
+  """Some records, and what they were read as.
 
   Attributes:
-    columns: a tuple of the leaves of the steps, each `[N, ...]`.
-    splits: int64 `[leaves, E + 1]`: the row splits of each.
-    fields: a dict of the other fields, nested as the features are, `[E, ...]`.
+    is_good: bool `[]`: whether they could be read.
+    records: what `records.cut_out` returns, `[E]`.
+    result: a `record_parsing.Parsed`, and later a `packs.Pack`. Of no episodes
+      if the records could not be read.
   """
 
-  columns: Any
-  splits: Any
-  fields: Any
+  is_good: tf.Tensor
+  records: Any
+  result: Any
 
 
 def read_packs(
@@ -73,8 +72,9 @@ def read_packs(
 
   A pack has up to about 2 MiB, or one episode. How many records are in memory
   together, and what becomes of files that cannot be read to their end, is as in
-  `records.record_batches`. An episode that cannot be parsed or decoded raises
-  the error where its pack would come out.
+  `records.record_batches`. An episode that cannot be parsed or decoded, or
+  whose fields differ in length, comes in a pack of its own, without its steps
+  and with its fault.
 
   Args:
     builder: the builder of an RLDS data set on disk.
@@ -100,42 +100,166 @@ def read_packs(
   )
   if batches is None:
     return None
-  parser = _Parser(features)
-  decode_fields = _field_decoder(features, decoders or {})
-  row_bytes = _row_bytes(features[rlds.STEPS].feature)
+  reader = _Reader(features, decoders or {}, decode_steps)
+  describe_record = records_lib.record_descriptions(
+      builder, split, shuffle_files=shuffle_files, read_config=read_config
+  )
 
   @_no_autograph
-  def parse(bounds, records):
+  def with_place(index, pack):
+    """Adds the place of the record to a fault, and counts the episodes."""
+    fault = pack.fault
+    if describe_record is not None:
+      place = tf.cond(
+          fault.rule == '', lambda: '', lambda: describe_record(index)
+      )
+      fault = fault._replace(place=place)
+    num_episodes = tf.size(pack.row_splits, tf.int64) - 1
+    return index + num_episodes, pack._replace(fault=fault)
+
+  # Few records are bad. So many are parsed, and some decoded, at once. Only
+  # where that fails they are read again, one by one.
+  parallel = read_config.num_parallel_calls_for_decode
+  read = (
+      batches.map(_no_autograph(reader.parse), parallel)
+      .flat_map(_no_autograph(reader.parts))
+      .map(_no_autograph(reader.decode), parallel)
+      .flat_map(_no_autograph(_one_by_one_if_bad))
+      .map(_no_autograph(reader.to_pack), parallel)
+      .scan(tf.constant(0, tf.int64), with_place)
+  )
+  return read if read_config.skip_prefetch else read.prefetch(1)
+
+
+class _Reader:
+  """Parses and decodes the records of one data set, in graph mode."""
+
+  def __init__(self, features, decoders, decode_steps):
+    parser = record_parsing.Parser(features)
+    steps = features[rlds.STEPS].feature
+    self._parser = parser
+    self._decode_fields = _field_decoder(features, decoders)
+    self._row_bytes = _row_bytes(steps)
+    self._is_stored_plainly = _is_stored_plainly(steps)
+    # Each is used twice, and takes long to build.
+    self._parse_fn = _built_once(self._parse)
+    self._decode_fn = _built_once(
+        lambda columns: decode_steps(parser.nest_steps(columns))
+    )
+
+  def parse(self, bounds, records) -> _Read:
+    """Parses a batch of records."""
     batch = records_lib.cut_out(bounds, records)
-    parsed = parser.parse(batch.pop(records_lib.RECORD))
-    return parsed._replace(fields={**decode_fields(parsed.fields), **batch})
+    is_good, parsed = attempts.attempt(self._parse_fn, batch)
+    # The row splits of no episodes are a 0.
+    size = tf.where(is_good, 0, 1)
+    splits = tf.pad(parsed.splits, [[0, 0], [0, size]])
+    return _Read(is_good, batch, parsed._replace(splits=splits))
 
-  @_no_autograph
-  def cut(parsed):
+  def parts(self, batch: _Read) -> tf.data.Dataset:
+    """Returns the parts of a batch that become packs; all of a bad one."""
+    bounds = tf.cond(
+        batch.is_good,
+        lambda: _bounds(batch.result.splits, self._row_bytes),
+        lambda: tf.stack([[0, _num_records(batch.records)]]),
+    )
     return tf.data.Dataset.zip(
         (
-            tf.data.Dataset.from_tensor_slices(
-                _bounds(parsed.splits, row_bytes)
-            ),
-            tf.data.Dataset.from_tensors(parsed).repeat(),
+            tf.data.Dataset.from_tensor_slices(bounds),
+            tf.data.Dataset.from_tensors(batch).repeat(),
         )
     )
 
-  @_no_autograph
-  def to_pack(bounds, parsed):
-    columns, splits, fields = _part(parsed, bounds)
-    return packs.Pack(
-        decode_steps(parser.nest_steps(columns)),
-        tf.reduce_max(splits, axis=0),
-        fields,
+  def decode(self, bounds, batch: _Read) -> _Read:
+    """Decodes a part of a batch to a pack."""
+    part = _part(batch.result, tf.where(batch.is_good, bounds, 0))
+    is_equal = tf.reduce_all(part.splits == part.splits[:1])
+    if self._is_stored_plainly:
+      # To try takes milliseconds, and nothing can fail here.
+      is_good, pack = True, self._to_pack(part)
+    else:
+      is_good, pack = attempts.attempt(self._to_pack, part)
+    return _Read(
+        batch.is_good & is_equal & is_good,
+        records_lib.cut_out(bounds, batch.records),
+        pack,
     )
 
-  read = (
-      batches.map(parse, read_config.num_parallel_calls_for_decode)
-      .flat_map(cut)
-      .map(to_pack, read_config.num_parallel_calls_for_decode)
+  def to_pack(self, index, read: _Read) -> packs.Pack:
+    """Returns the pack; of one episode, read alone, if it could not be read."""
+
+    def good():
+      return read.result._replace(fault=faults.Fault('').tensors())
+
+    def alone():
+      bounds = tf.stack([index, index + 1])
+      record = records_lib.cut_out(bounds, read.records)
+      is_good, pack = attempts.attempt(
+          lambda record: self._to_pack(_check_equal(self._parse_fn(record))),
+          record,
+      )
+      fault = tf.cond(
+          is_good,
+          faults.Fault('').tensors,
+          lambda: self._parser.find_fault(record[records_lib.RECORD]),
+      )
+      return tf.cond(
+          is_good, lambda: pack, lambda: _pack_without_steps(pack)
+      )._replace(fault=fault)
+
+    return tf.cond(read.is_good, good, alone)
+
+  def _parse(self, batch) -> record_parsing.Parsed:
+    fields = dict(batch)
+    parsed = self._parser.parse(fields.pop(records_lib.RECORD))
+    return parsed._replace(
+        fields={**self._decode_fields(parsed.fields), **fields}
+    )
+
+  def _to_pack(self, parsed) -> packs.Pack:
+    return packs.Pack(
+        self._decode_fn(parsed.columns), parsed.splits[0], parsed.fields
+    )
+
+
+def _check_equal(parsed: record_parsing.Parsed) -> record_parsing.Parsed:
+  """Returns what was parsed, after a check that lengths are the same."""
+  splits = parsed.splits
+  is_equal = tf.reduce_all(splits == splits[:1])
+  with tf.control_dependencies([tf.debugging.Assert(is_equal, [splits])]):
+    return parsed._replace(splits=tf.identity(splits))
+
+
+def _one_by_one_if_bad(read: _Read) -> tf.data.Dataset:
+  """Returns what was read, with the indices of the records if it is bad."""
+  count = tf.where(
+      read.is_good, tf.constant(1, tf.int64), _num_records(read.records)
   )
-  return read if read_config.skip_prefetch else read.prefetch(1)
+  return tf.data.Dataset.zip(
+      (
+          tf.data.Dataset.range(count),
+          tf.data.Dataset.from_tensors(read).repeat(),
+      )
+  )
+
+
+def _num_records(records) -> tf.Tensor:
+  return tf.size(records[records_lib.RECORD], tf.int64)
+
+
+def _pack_without_steps(pack: packs.Pack) -> packs.Pack:
+  """Returns a pack of one episode, of the spec of `pack`, with zeros."""
+
+  def zeros(num_rows):
+    return lambda leaf: tf.zeros(
+        [num_rows, *(size or 0 for size in leaf.shape[1:])], leaf.dtype
+    )
+
+  return packs.Pack(
+      tf.nest.map_structure(zeros(0), pack.steps),
+      tf.zeros([2], tf.int64),
+      tf.nest.map_structure(zeros(1), pack.fields),
+  )
 
 
 def _can_be_packed(features: Any, decoders: Mapping[str, Any]) -> bool:
@@ -194,6 +318,16 @@ def _field_decoder(features, decoders) -> Callable[[Any], Dict[str, Any]]:
   )
 
 
+def _is_stored_plainly(steps) -> bool:
+  """Returns whether nothing of the steps has to be decoded."""
+  stored = tree.flatten(steps.get_serialized_info())
+  shown = tree.flatten(steps.get_tensor_info())
+  return len(stored) == len(shown) and all(
+      (one.shape, one.tf_dtype) == (other.shape, other.tf_dtype)
+      for one, other in zip(stored, shown)
+  )
+
+
 def _row_bytes(steps) -> int:
   """Returns the bytes of a decoded step, without its strings."""
   return sum(
@@ -217,7 +351,9 @@ def _bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
   return packs.bounds_of_parts(longest * row_bytes, _PACK_BYTES, is_unequal)
 
 
-def _part(parsed: _Parsed, bounds: tf.Tensor) -> _Parsed:
+def _part(
+    parsed: record_parsing.Parsed, bounds: tf.Tensor
+) -> record_parsing.Parsed:
   """Returns the episodes from `bounds[0]` until `bounds[1]`."""
   splits = parsed.splits[:, bounds[0] : bounds[1] + 1]
   # `column[start:stop]` would add the same operations again for every column.
@@ -233,68 +369,4 @@ def _part(parsed: _Parsed, bounds: tf.Tensor) -> _Parsed:
       lambda leaf: tf.strided_slice(leaf, bounds[:1], bounds[1:], step),
       parsed.fields,
   )
-  return _Parsed(columns, splits - splits[:, :1], fields)
-
-
-class _Parser:
-  """Parses the records of one data set."""
-
-  def __init__(self, features: tfds.features.FeaturesDict):
-    self._fields = dict(features.get_serialized_info())
-    self._steps = self._fields.pop(rlds.STEPS)
-    stored = features.tf_example_spec
-    self._spec = {name: stored[name] for name, _ in _leaves(self._fields)}
-    for name, _ in _leaves({rlds.STEPS: self._steps}):
-      self._spec[name] = tf.io.RaggedFeature(
-          stored[name].dtype, row_splits_dtype=tf.int64
-      )
-
-  def parse(self, records: tf.Tensor) -> _Parsed:
-    """Parses records, string `[E]`."""
-    found = tf.io.parse_example(records, self._spec)
-    steps = _leaves({rlds.STEPS: self._steps})
-    sizes = [math.prod(info.shape[1:]) for _, info in steps]
-    splits = tf.stack([found[name].row_splits for name, _ in steps])
-    with tf.control_dependencies(
-        [_check_whole_rows(splits, sizes, [name for name, _ in steps])]
-    ):
-      splits = splits // np.array(sizes)[:, np.newaxis]
-      columns = tuple(
-          tf.reshape(found[name].values, [-1, *info.shape[1:]])
-          for name, info in steps
-      )
-    fields = [_cast(found[name], info) for name, info in _leaves(self._fields)]
-    return _Parsed(columns, splits, tree.unflatten_as(self._fields, fields))
-
-  def nest_steps(self, columns: Sequence[tf.Tensor]) -> Any:
-    """Returns columns with the dtypes and the nest of the steps."""
-    infos = tree.flatten(self._steps)
-    return tree.unflatten_as(
-        self._steps, [_cast(*pair) for pair in zip(columns, infos)]
-    )
-
-
-def _leaves(infos: Any) -> List[Tuple[str, Any]]:
-  """Returns the name of each stored leaf, and its TFDS `TensorInfo`."""
-  return [
-      (steps_lib.field_path(path), info)
-      for path, info in tree.flatten_with_path(infos)
-  ]
-
-
-def _cast(tensor: tf.Tensor, info: Any) -> tf.Tensor:
-  # The format stores all integers and bools as int64, and floats as float32.
-  return tf.cast(tensor, info.tf_dtype)
-
-
-def _check_whole_rows(splits, sizes, names) -> tf.Operation:
-  """Returns an op that checks that all values of a leaf fill its rows."""
-  is_whole = tf.reduce_all(splits % np.array(sizes)[:, np.newaxis] == 0, axis=1)
-  return tf.debugging.Assert(
-      tf.reduce_all(is_whole),
-      [
-          'The values stored for a step field are not a multiple of those of a'
-          ' step. The fields:',
-          tf.boolean_mask(tf.constant(names), ~is_whole),
-      ],
-  )
+  return record_parsing.Parsed(columns, splits - splits[:, :1], fields)

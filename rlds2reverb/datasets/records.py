@@ -25,8 +25,8 @@ from rlds2reverb.episodes import packs
 
 RECORD = 'record'
 
-# So many records of a few bytes take no more time each than more of them would.
-_MAX_BATCH = 512
+# Larger batches of tiny records are no faster.
+_MAX_BATCH = 2048
 
 # So many times the bytes of a batch may be in memory.
 _MANY_BATCHES = 4
@@ -44,6 +44,9 @@ _MAX_STATS = 16
 
 # From so many files TFDS reads at a time.
 _CYCLE_LENGTH = 16
+
+# More records than any file has.
+_MAX_RECORDS = 1 << 40
 
 # The mark of a batch after which nothing has to be read again.
 _FINE = np.int64(-1)
@@ -86,7 +89,7 @@ def record_batches(
     shuffle_files: whether the files are read in a random order.
     read_config: the options of TFDS.
     max_bytes: how many bytes of records a batch should have at most; see
-      `packs.bounds_of_parts`. Up to 512 records are read before they are cut
+      `packs.bounds_of_parts`. Up to 2048 records are read before they are cut
       into batches. They have no more than `5 * max_bytes` bytes, whatever the
       files hold; or `max_bytes` more than one record that is larger. To know
       that, the lengths of all records are looked up before. Of files that are
@@ -153,6 +156,60 @@ def record_batches(
       strip,
       cut,
   )
+
+
+def record_descriptions(
+    builder: tfds.core.DatasetBuilder,
+    split: Any,
+    *,
+    shuffle_files: bool,
+    read_config: tfds.ReadConfig,
+) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
+  """Returns a function that says where a record is stored.
+
+  Args:
+    builder: see `record_batches`.
+    split: see `record_batches`.
+    shuffle_files: see `record_batches`.
+    read_config: see `record_batches`.
+
+  Returns:
+    A function, in graph mode, of the index of a record among those of the
+    split, int64 `[]`. It returns string `[]`, such as `record 7 of FILE`. None
+    if the order may be another each time.
+  """
+  if not _is_repeatable(read_config, shuffle_files):
+    return None
+  files = builder.info.splits[split].file_instructions
+  paths = [os.fspath(file.filename) for file in files]
+  firsts = np.array([file.skip for file in files], np.int64)
+  counts = np.array([file.take for file in files], np.int64)
+  cycle_length = _cycle_length(read_config, builder.info.disable_shuffling)
+
+  def describe(index):
+    # The numbers of the records come in the order of the records themselves.
+    starts = np.arange(len(files)) * _MAX_RECORDS + firsts
+    numbers = tf.data.Dataset.from_tensor_slices((starts, starts + counts))
+    number = (
+        numbers.interleave(
+            _no_autograph(tf.data.Dataset.range),
+            cycle_length=cycle_length,
+            block_length=read_config.interleave_block_length,
+        )
+        .skip(index)
+        .take(1)
+        .get_single_element()
+    )
+    return tf.strings.join(
+        [
+            'record ',
+            tf.strings.as_string(number % _MAX_RECORDS),
+            ' of ',
+            tf.gather(tf.constant(paths), number // _MAX_RECORDS),
+        ]
+    )
+
+  return describe
 
 
 def cut_out(bounds: tf.Tensor, records: Dict[str, tf.Tensor]):
@@ -232,9 +289,7 @@ def _group_size(
   Returns:
     The number of records; `size` if nobody has to look.
   """
-  cycle_length = read_config.interleave_cycle_length
-  if cycle_length == read_config_lib.MISSING:
-    cycle_length = _CYCLE_LENGTH
+  cycle_length = _cycle_length(read_config)
   paths = [os.fspath(file.filename) for file in files]
   if (
       file_format != file_adapters.FileFormat.TFRECORD
@@ -256,6 +311,14 @@ def _group_size(
     if most <= _MANY_BATCHES * max_bytes:
       return group_size
   return 1
+
+
+def _cycle_length(read_config, in_order: bool = False) -> Optional[int]:
+  """Returns from how many files TFDS reads at a time."""
+  cycle_length = read_config.interleave_cycle_length
+  if cycle_length != read_config_lib.MISSING:
+    return cycle_length
+  return 1 if in_order else _CYCLE_LENGTH
 
 
 def _batches_until_an_error(

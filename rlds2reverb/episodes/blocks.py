@@ -56,10 +56,9 @@ class Verdict(NamedTuple):
 # Judges an episode, in graph mode. The arguments are the index of the episode,
 # int64 `[]`; the outline of the episode and of the step that follows it,
 # `[T + 1]`; and the `Lengths` of its fields, or None if they are known to be
-# the same. If they differ, `T` is 0.
-Inspect = Callable[
-    [tf.Tensor, outlines.Outline, Optional[steps_lib.Lengths]], Verdict
-]
+# the same. If they differ, `T` is 0. For episodes of packs that have one, the
+# `faults.Fault` of how the episode is stored follows.
+Inspect = Callable[..., Verdict]
 
 
 # Judges several episodes together, in graph mode, and returns, bool `[]`,

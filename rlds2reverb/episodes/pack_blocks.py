@@ -25,11 +25,13 @@ class _Seen(NamedTuple):
     lengths: int32 `[leaves]`, the lengths of all leaves that are used; `()` if
       they are known to be the same.
     is_valid: bool `[]`: whether all episodes are valid.
+    fault: see `packs.Pack`.
   """
 
   block: blocks.Block
   lengths: Any
   is_valid: tf.Tensor
+  fault: Any
 
 
 def pack_blocks(
@@ -94,8 +96,11 @@ def pack_blocks(
         fault=tf.constant(''),
         episode_id=() if episode_id is None else pack.fields[episode_id],
     )
+    is_valid = are_valid(outline, splits)
+    if pack.fault != ():
+      is_valid &= pack.fault.rule == ''
     seen = _Seen(
-        block, lengths.rows if lengths else (), are_valid(outline, splits)
+        block, lengths.rows if lengths else (), is_valid, pack.fault
     )
     return index + num_episodes, seen
 
@@ -131,7 +136,8 @@ def pack_blocks(
     }
     lengths = steps_lib.Lengths(paths, seen.lengths) if paths else None
     episode = block.episode[index]
-    verdict = inspect(episode, outline, lengths)
+    stored = () if seen.fault == () else (seen.fault,)
+    verdict = inspect(episode, outline, lengths, *stored)
     num_kept = tf.where(verdict.valid, end - begin, tf.zeros_like(end))
     return block._replace(
         steps=steps_lib.own_rows(block.steps, begin, begin + num_kept),

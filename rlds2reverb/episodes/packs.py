@@ -13,6 +13,7 @@ import weakref
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -27,18 +28,24 @@ class Pack(NamedTuple):
   """The steps of `E` whole episodes, one after the other, `N` steps in all.
 
   If the fields of an episode differ in length, it is in a pack of its own,
-  `E=1`, whose leaves keep their lengths. `N` is then the longest of them.
+  `E=1`, whose leaves keep their lengths. `N` is then the longest of them. An
+  episode that could not be read is in a pack of its own, too, without steps,
+  and with its fault.
 
   Attributes:
     steps: a dict of the step fields, every leaf `[N, ...]`.
     row_splits: int64 `[E + 1]`: episode `e` has the rows from `row_splits[e]`
       until `row_splits[e + 1]`. There are none if the two are the same.
     fields: a dict of the other fields of the episodes, every leaf `[E, ...]`.
+    fault: a `faults.Fault`, which says what is wrong with the episode that
+      could not be read, and has no rule in other packs; or `()`, if what the
+      packs are made of can always be read.
   """
 
   steps: Any
   row_splits: Any
   fields: Any
+  fault: Any = ()
 
 
 def with_packs(
@@ -61,15 +68,43 @@ def with_packs(
   return episodes
 
 
-def packs_of(rlds_data: tf.data.Dataset) -> Optional[tf.data.Dataset]:
-  """Returns the data set of `Pack`s of a data set of episodes, or None."""
+def packs_of(
+    rlds_data: tf.data.Dataset, *, with_faults: bool = False
+) -> Optional[tf.data.Dataset]:
+  """Returns the data set of `Pack`s of a data set of episodes, or None.
+
+  Args:
+    rlds_data: a data set of episodes.
+    with_faults: whether an episode that could not be read comes as a pack with
+      a fault; otherwise it raises an InvalidArgumentError in its place.
+  """
   packs = _packs.get(rlds_data)
   if packs is not None and not isinstance(packs, tf.data.Dataset):
     # What is made for later calls too must not be part of a function's graph.
     with tf.init_scope():
       packs = packs()
     _packs[rlds_data] = packs
-  return packs
+  return packs if packs is None or with_faults else _without_faults(packs)
+
+
+def _without_faults(packs: tf.data.Dataset) -> tf.data.Dataset:
+  """Returns packs without `fault`, which raises it."""
+  if packs.element_spec.fault == ():
+    return packs
+
+  @_no_autograph
+  def check(index, pack):
+    is_fine = pack.fault.rule == ''
+    message = tf.cond(
+        is_fine,
+        lambda: tf.constant(''),
+        lambda: faults.sentence(pack.fault, index),
+    )
+    with tf.control_dependencies([tf.debugging.Assert(is_fine, [message])]):
+      num_episodes = tf.size(pack.row_splits, tf.int64) - 1
+    return index + num_episodes, pack._replace(fault=())
+
+  return packs.scan(tf.constant(0, tf.int64), check)
 
 
 def with_packs_of(
@@ -92,7 +127,7 @@ def with_packs_of(
     return episodes
 
   def make():
-    packs = packs_of(source)
+    packs = packs_of(source, with_faults=True)
     return None if packs is None else function(packs)
 
   return with_packs(episodes, make)
@@ -119,16 +154,21 @@ def unpack(packs: tf.data.Dataset) -> tf.data.Dataset:
 
   # The episodes are cut out here, and not by a map in the function of
   # `flat_map`, which would be built again for every pack.
+  packs = _without_faults(packs)
   return packs.flat_map(separate).map(_no_autograph(_episode))
 
 
 def keep_episodes(pack: Pack, keep: tf.Tensor) -> Pack:
   """Returns a pack of some episodes of a pack.
 
+  An episode that could not be read is always kept, so that this is not lost.
+
   Args:
     pack: a pack.
     keep: bool `[E]`: which episodes are kept.
   """
+  if pack.fault != ():
+    keep |= pack.fault.rule != ''
 
   def kept():
     rows = tf.gather(keep, episode_of_rows(pack.row_splits))
@@ -138,7 +178,8 @@ def keep_episodes(pack: Pack, keep: tf.Tensor) -> Pack:
             lambda leaf: tf.boolean_mask(leaf, rows), pack.steps
         ),
         tf.concat([[0], tf.cumsum(tf.boolean_mask(lengths, keep))], 0),
-        tf.nest.map_structure(
+        fault=pack.fault,
+        fields=tf.nest.map_structure(
             lambda leaf: tf.boolean_mask(leaf, keep), pack.fields
         ),
     )

@@ -196,7 +196,7 @@ def trajectory_blocks(
   nan_fields = [path for path, _ in steps_lib.float_fields(used_spec)]
   packs = None
   if not one_episode_blocks and block_length is None:
-    packs = packs_lib.packs_of(rlds_data)
+    packs = packs_lib.packs_of(rlds_data, with_faults=True)
   if rules.validation == 'tf_agents':
     packs = None  # Its rules are about the stream of all steps.
   settings = dict(

@@ -266,14 +266,18 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
             ]
         ],
     )
-    packs = self._assert_same(loading.load_episodes(directory))
+    packs = packs_lib.packs_of(
+        loading.load_episodes(directory), with_faults=True
+    ).as_numpy_iterator()
     self.assertEqual(
-        [list(pack.row_splits) for pack in packs],
-        [[0, 2], [0, 2], [0, 3], [0, 1, 3]],
+        [(list(pack.row_splits), pack.fault.values) for pack in packs],
+        [
+            ([0, 2], b''),
+            ([0, 0], b'observation: 1, reward: 2'),
+            ([0, 0], b'observation: 3, reward: 0'),
+            ([0, 1, 3], b''),
+        ],
     )
-    self.assertLen(packs[1].steps['observation'], 1)
-    self.assertLen(packs[1].steps['reward'], 2)
-    self.assertEmpty(packs[2].steps['reward'])
 
   def test_values_that_do_not_fill_a_step(self):
     directory = os.path.join(self.create_tempdir().full_path, 'parts')
@@ -282,7 +286,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
     )
     packs = packs_lib.packs_of(loading.load_episodes(directory))
     with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'not a multiple.*steps/observation'
+        tf.errors.InvalidArgumentError, 'not a multiple.*: observation: 4'
     ):
       list(packs)
 

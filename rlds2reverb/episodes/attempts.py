@@ -1,0 +1,34 @@
+"""Tries what may fail, in graph mode, where nothing can catch an error."""
+
+from typing import Any, Callable, Tuple
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import steps as steps_lib
+
+# Nothing here needs AutoGraph, which would take most of a second to find out.
+_no_autograph = tf.autograph.experimental.do_not_convert
+
+
+def attempt(function: Callable[..., Any], *args: Any) -> Tuple[tf.Tensor, Any]:
+  """Calls a function, and tells whether it failed.
+
+  Args:
+    function: a function that returns a nest of tensors, in graph mode.
+    *args: its arguments, nests of tensors.
+
+  Returns:
+    bool `[]`, whether it went well; and what the function returned, or zeros of
+    its spec, whose unknown dimensions are 0.
+  """
+  # A data set that has an element fewer is all that an error leaves.
+  result = tf.data.Dataset.from_tensors(args).map(
+      _no_autograph(lambda *args: (True, function(*args)))
+  )
+  nothing = (False, steps_lib.zeros(result.element_spec[1]))
+  return (
+      result.ignore_errors()
+      .concatenate(tf.data.Dataset.from_tensors(nothing))
+      .take(1)
+      .get_single_element()
+  )
