@@ -38,6 +38,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow_columns
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import depth_maps
+from rlds2reverb.formats import gr00t
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import video_frames
 
@@ -75,6 +76,7 @@ def load_lerobot(
     decode_videos: bool = True,
     depth_unit: str = depth_maps.MILLIMETRES,
     leave_out: Sequence[str] = (),
+    modality: bool = False,
 ) -> tf.data.Dataset:
   """Reads the episodes of a LeRobot data set, v2.0, v2.1 or v3.0.
 
@@ -98,6 +100,8 @@ def load_lerobot(
       such as `/data/file-000.mp4#t=1.5`, for `transforms.decode_video_frames`.
     depth_unit: the unit of depth maps, `"mm"` or `"m"`.
     leave_out: other features that are not read.
+    modality: whether the parts of features that GR00T's `meta/modality.json`
+      names are fields of their own, in the place of these features.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
@@ -106,8 +110,14 @@ def load_lerobot(
     `reward`, which is float32 zeros if there is none. `task` is the text of the
     frame's task. Frames of videos are uint8 `[T, height, width, 3]`, those that
     are within half a frame of the row's timestamp. Images in parquet stay
-    encoded, for `decode_images`. Other features, such as `next.done` and
-    `timestamp`, are step fields; all have the dtypes of their columns.
+    encoded, for `decode_images`. Depth maps, in videos or TIFF images, are
+    `[T, height, width, 1]`, as LeRobot reads them: uint16 millimetres, or
+    float32 metres. Lists of dicts, as of `language_events`, are JSON text.
+    Other features, such as `next.done` and `timestamp`, are step fields; all
+    have the dtypes of their columns. With `modality`, `state.arm` is
+    `observation/state/arm`, `action.arm` is `action/arm`, `video.top` is
+    `observation/video/top`, and `annotation.human.task` is the text of a task
+    in `annotation/human/task`.
 
   Raises:
     ValueError: if there is no such data set, if it is of another version, if it
@@ -155,7 +165,18 @@ def load_lerobot(
       for name in videos
       if depth_maps.is_depth(features[name])
   }
-  names = _names(directory, [*kept, *([_TASK] if tasks else [])])
+  parts = gr00t.read_parts(directory, features) if modality else {}
+  parts = {path: part for path, part in parts.items() if part.feature in kept}
+  in_parts = {part.feature for part in parts.values() if not part.is_task}
+  named = [name for name in kept if name not in in_parts]
+  named += [_TASK] if tasks else []
+  names = _names(
+      directory,
+      {
+          **{name.replace('.', '/'): name for name in named},
+          **{path: path for path in parts},
+      },
+  )
 
   def read() -> python_episodes.Episodes:
     for index, frames in _tables(episodes.files):
@@ -167,9 +188,14 @@ def load_lerobot(
         )
 
       def column(name, index=index, frames=frames):
+        if name in parts:
+          part = parts[name]
+          if part.is_task:
+            return _texts(tasks, frames[part.feature])
+          rows = column(part.feature)
+          return rows if part.columns is None else rows[:, part.columns]
         if name == _TASK and tasks:
-          numbers = frames[_TASK_INDEX].to_pylist()
-          return np.array([tasks[number] for number in numbers], object)
+          return _texts(tasks, frames[_TASK_INDEX])
         if name not in videos:
           return _read_column(frames[name], features[name], name, depth_unit)
         path, begin = episodes.videos[name][index]
@@ -232,9 +258,19 @@ def _read_column(column, feature, name, depth_unit) -> np.ndarray:
   return rows
 
 
-def _names(directory: str, features: List[str]) -> Dict[str, Any]:
+def _texts(tasks: Dict[int, bytes], numbers: pa.ChunkedArray) -> np.ndarray:
+  """Returns the texts of the tasks of some frames."""
+  found = [tasks.get(number) for number in numbers.to_pylist()]
+  if None in found:
+    number = numbers[found.index(None)].as_py()
+    raise ValueError(
+        f'There is no task {number}, but tasks {sorted(tasks)[:10]}.'
+    )
+  return np.array(found, object)
+
+
+def _names(directory: str, by_path: Dict[str, str]) -> Dict[str, Any]:
   """Returns the fields of a step; every leaf is the name of its feature."""
-  by_path = {name.replace('.', '/'): name for name in features}
   found = {
       top: tf.nest.map_structure(by_path.get, columns_lib.below(top, by_path))
       for top in dict.fromkeys(path.split('/')[0] for path in by_path)
@@ -245,9 +281,9 @@ def _names(directory: str, features: List[str]) -> Dict[str, Any]:
   if missing:
     raise ValueError(
         f'{directory} has no feature {" and no ".join(missing)}, but'
-        f' {sorted(features)}.'
+        f' {sorted(by_path.values())}.'
     )
-  if _REWARD in features:
+  if _REWARD in by_path.values():
     found[rlds.REWARD] = found['next'].pop('reward')
   return {name: nest for name, nest in found.items() if nest}
 

@@ -258,6 +258,63 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "no feature 'time'"):
       lerobot.load_lerobot(_path('v3.0'), leave_out=['time'])
 
+  def _with_modality(self, version, **changed):
+    path = self._copy(version)
+    modality = {
+        'state': {
+            'arm': {'start': 0, 'end': 2},
+            'gripper': {'start': 2, 'end': 3, 'dtype': 'float32'},
+        },
+        'action': {'arm': {'start': 1, 'end': 2, 'original_key': 'action'}},
+        'video': {'ego': {'original_key': 'observation.images.top'}},
+        'annotation': {
+            'human.task_description': {'original_key': 'task_index'}
+        },
+        **changed,
+    }
+    with open(
+        os.path.join(path, 'meta', 'modality.json'), 'w', encoding='utf-8'
+    ) as f:
+      json.dump(modality, f)
+    return path
+
+  @parameterized.parameters(*_VERSIONS)
+  def test_modality_of_gr00t(self, version):
+    path = self._with_modality(version)
+    episodes = _read(path, modality=True, cameras=['observation.images.top'])
+    whole = _read(path, cameras=['observation.images.top'])
+    for index, expected in enumerate(_expected(version)):
+      steps = episodes[index]['steps']
+      observation = steps['observation']
+      self.assertCountEqual(observation, ['state', 'video', 'sketch', 'grid'])
+      state = expected['observation.state']
+      self.assertAllEqual(observation['state']['arm'], state[:, :2])
+      self.assertAllEqual(observation['state']['gripper'], state[:, 2:])
+      self.assertAllEqual(steps['action']['arm'], expected['action'][:, 1:])
+      self.assertAllEqual(
+          observation['video']['ego'],
+          whole[index]['steps']['observation']['images']['top'],
+      )
+      self.assertAllEqual(
+          steps['annotation']['human']['task_description'],
+          [task.encode() for task in expected['task']],
+      )
+    # A part of what is left out is left out, too.
+    steps = lerobot.load_lerobot(path, modality=True, cameras=[]).element_spec
+    self.assertNotIn('video', steps['steps']['observation'])
+
+  def test_a_modality_that_does_not_fit(self):
+    for changed, message in (
+        ({'state': {'arm': {'start': 0, 'end': 4}}}, 'from 0 to 4.* shape .3.'),
+        ({'video': {'ego': {}}}, "part of 'video.ego', which is no feature"),
+        ({'sound': {}}, "has the modality 'sound'"),
+    ):
+      path = self._with_modality('v2.1', **changed)
+      with self.assertRaisesRegex(ValueError, message):
+        lerobot.load_lerobot(path, modality=True)
+    with self.assertRaisesRegex(ValueError, 'no .*modality.json'):
+      lerobot.load_lerobot(_path('v2.1'), modality=True)
+
   def test_depth_that_is_not_said_to_be(self):
     path = self._copy('depth_log')
     depth = 'observation.images.depth'

@@ -1,0 +1,101 @@
+"""GR00T's `meta/modality.json`, beside the files of a LeRobot data set.
+
+    state       name -> start and end in `observation.state`
+    action      name -> start and end in `action`
+    video       name -> a feature of videos, by default `video.<name>`
+    annotation  name -> a feature of numbers of tasks, by default
+                `annotation.<name>`
+
+Each may have an `original_key`, the feature that it is a part of.
+"""
+
+import json
+import os
+from typing import Any, Dict, NamedTuple, Optional
+
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import checks
+
+_FILE = os.path.join('meta', 'modality.json')
+_ANNOTATION = 'annotation'
+# By modality, where its parts stand in a step, and what they are parts of.
+_PLACES = {
+    'state': ('observation/state', 'observation.state'),
+    'action': ('action', 'action'),
+    'video': ('observation/video', None),
+    _ANNOTATION: (_ANNOTATION, None),
+}
+
+
+class Part(NamedTuple):
+  """What a field of a step is made of.
+
+  Attributes:
+    feature: a feature of LeRobot's.
+    columns: which numbers of it; None if it is all of it.
+    is_task: whether it has numbers of tasks, whose texts are meant.
+  """
+
+  feature: str
+  columns: Optional[slice]
+  is_task: bool
+
+
+def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
+  """Returns the parts that the file names, by their places in a step.
+
+  Args:
+    directory: that of the data set.
+    features: the features of the data set, as in its `meta/info.json`.
+
+  Raises:
+    ValueError: if there is no such file, or if it names a feature, a modality
+      or numbers that are not there.
+  """
+  path = os.path.join(directory, _FILE)
+  if not os.path.isfile(path):
+    raise ValueError(
+        f'There is no {path}, which GR00T asks for. Without modality=True the'
+        ' features of LeRobot are read as they are.'
+    )
+  with files.open_text(path) as f:
+    modalities = json.load(f)
+  parts = {}
+  for modality, named in modalities.items():
+    if modality not in _PLACES:
+      raise ValueError(
+          f'{path} has the modality {modality!r}, but only {list(_PLACES)} are'
+          ' read.'
+      )
+    place, default = _PLACES[modality]
+    for name, entry in (named or {}).items():
+      feature = entry.get('original_key') or default or f'{modality}.{name}'
+      where = f'{modality}.{name} of {path}'
+      if feature not in features:
+        raise ValueError(
+            f'{where} is a part of {feature!r}, which is no feature.'
+            f'{checks.did_you_mean(feature, features)} The features are'
+            f' {sorted(features)}.'
+        )
+      parts[f'{place}/{name.replace(".", "/")}'] = Part(
+          feature,
+          _columns(where, entry, features[feature]) if default else None,
+          modality == _ANNOTATION,
+      )
+  return parts
+
+
+def _columns(where: str, entry: Any, feature: Any) -> slice:
+  begin, end = entry.get('start'), entry.get('end')
+  shape = feature['shape']
+  if (
+      not isinstance(begin, int)
+      or not isinstance(end, int)
+      or len(shape) != 1
+      or not 0 <= begin < end <= shape[0]
+  ):
+    raise ValueError(
+        f'{where} goes from {begin} to {end}, but its feature has the shape'
+        f' {list(shape)}.'
+    )
+  return slice(begin, end)
