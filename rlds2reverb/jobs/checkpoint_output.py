@@ -7,9 +7,9 @@ from rlds2reverb.datasets import files
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
 from rlds2reverb.replay.checkpoint import joining
-from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import parts
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import write
 
 # Items of later tasks have later dates, whenever they were made. A task has
@@ -90,7 +90,7 @@ class CheckpointOutput(outputs.FolderOutput):
     with tempfile.TemporaryDirectory(dir=folder) as parent:
       joined = os.path.join(parent, 'joined')
       self._join(folder, joined, spec)
-      merge.merge_reverb_checkpoints(
+      resharding.merge_reverb_checkpoints(
           [self.plan.output.place, joined],
           self.plan.output.place,
           overwrite=True,

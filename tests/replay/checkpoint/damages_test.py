@@ -13,10 +13,9 @@ from rlds2reverb.jobs import describe
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import episodes as episodes_lib
-from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay.checkpoint import split
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 
@@ -65,13 +64,13 @@ def _episodes_of(path):
 
 
 def _merged(path, folder):
-  merge.merge_reverb_checkpoints([path], folder)
+  resharding.merge_reverb_checkpoints([path], folder)
   return _items_of(folder)
 
 
 def _split(path, folder):
   parts = [os.path.join(folder, name) for name in 'ab']
-  split.split_reverb_checkpoint(path, parts)
+  resharding.split_reverb_checkpoint(path, parts)
   return list(map(_items_of, parts))
 
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import episodes
-from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import write
 from tests import golden
 from tests import testing
@@ -91,7 +91,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     client = self.serve(path)
     served = client.checkpoint()
     merged = self.new()
-    merge.merge_reverb_checkpoints([path], merged)
+    resharding.merge_reverb_checkpoints([path], merged)
     for one in (path, served, merged):
       self._assert_same(_read(one), expected)
       # Only the longest episode makes items of 50 steps.

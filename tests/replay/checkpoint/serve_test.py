@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.replay import items
-from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.server import bulk
 from tests import golden
@@ -56,7 +56,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
       serve.restore_reverb_server(damaged)
     merged = self.new()
     with self.assertRaisesRegex(records.CheckpointError, damaged):
-      merge.merge_reverb_checkpoints([path, damaged], merged)
+      resharding.merge_reverb_checkpoints([path, damaged], merged)
     self.assertEmpty(os.listdir(os.path.dirname(merged)))
 
   @parameterized.parameters(*checkpoints.FILES)
@@ -64,7 +64,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
     path = self.write(checkpoints.episodes([30, 70]), _TABLES)
     checkpoints.rewrite(path, file, checkpoints.records_of(path, file)[:-1])
     with self.assertRaisesRegex(records.CheckpointError, path):
-      merge.merge_reverb_checkpoints([path], self.new())
+      resharding.merge_reverb_checkpoints([path], self.new())
     with self.assertRaisesRegex(records.CheckpointError, path):
       serve.restore_reverb_server(path)
 
@@ -84,7 +84,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
       path = client.checkpoint()
       self.assertBetween(left, 52, 53)
       self.assertEqual(testing.size(self.serve(path)), left)
-      counts = merge.merge_reverb_checkpoints([path], self.new())
+      counts = resharding.merge_reverb_checkpoints([path], self.new())
       self.assertEqual(counts, {testing.TABLE: left})
 
   def test_a_port_that_connections_of_a_dead_server_linger_on(self):

@@ -7,8 +7,8 @@ import reverb
 
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay.checkpoint import split
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 
@@ -28,7 +28,7 @@ class SplitTest(checkpoints.CheckpointTestCase):
   def test_each_part_has_its_share_in_order(self):
     parts = [self.new(str(i)) for i in range(3)]
     whole = self._write()
-    counts = split.split_reverb_checkpoint(whole, parts)
+    counts = resharding.split_reverb_checkpoint(whole, parts)
     # 158 pairs, and 154 items of three frames.
     self.assertEqual(
         [list(count.values()) for count in counts],
@@ -45,7 +45,7 @@ class SplitTest(checkpoints.CheckpointTestCase):
 
   def test_servers_of_the_parts(self):
     whole = self._write()
-    servers = split.restore_reverb_servers(whole, 2)
+    servers = serve.restore_reverb_servers(whole, 2)
     for server in servers:
       self.addCleanup(server.stop)
     self.assertLen({server.port for server in servers}, 2)
@@ -58,7 +58,7 @@ class SplitTest(checkpoints.CheckpointTestCase):
   def test_more_parts_than_items(self):
     path = self.write(checkpoints.episodes([3]))
     parts = [self.new(str(i)) for i in range(3)]
-    counts = split.split_reverb_checkpoint(path, parts)
+    counts = resharding.split_reverb_checkpoint(path, parts)
     self.assertEqual([count[testing.TABLE] for count in counts], [1, 1, 0])
     server = serve.restore_reverb_server(parts[2])
     self.addCleanup(server.stop)
@@ -70,15 +70,15 @@ class SplitTest(checkpoints.CheckpointTestCase):
     checkpoints.rewrite(path, records.ITEMS, contents[:-1])
     part = self.new()
     with self.assertRaisesRegex(records.CheckpointError, 'is damaged'):
-      split.split_reverb_checkpoint(path, [part])
+      resharding.split_reverb_checkpoint(path, [part])
     self.assertFalse(os.path.exists(part))
 
   def test_arguments_that_do_not_fit(self):
     path = self._write()
     with self.assertRaisesRegex(ValueError, 'must be a directory'):
-      split.split_reverb_checkpoint(path, [])
+      resharding.split_reverb_checkpoint(path, [])
     with self.assertRaisesRegex(ValueError, 'num_servers must be positive'):
-      split.restore_reverb_servers(path, 2, ports=[8000])
+      serve.restore_reverb_servers(path, 2, ports=[8000])
 
 
 if __name__ == '__main__':
