@@ -39,6 +39,7 @@ from rlds2reverb.transforms.normalization import normalize_by_bounds
 from rlds2reverb.transforms.normalization import normalize_by_mean_std
 from rlds2reverb.transforms.normalization import normalize_by_quantiles
 from rlds2reverb.transforms.normalization import NormalizeField
+from rlds2reverb.transforms.other_goals import draw_goals_of_others
 from rlds2reverb.transforms.padding import pad_to_common_width
 from rlds2reverb.transforms.padding import PadField
 from rlds2reverb.transforms.relabeling import ActionsFromStates
