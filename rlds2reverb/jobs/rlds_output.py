@@ -13,15 +13,15 @@ import tensorflow_datasets as tfds
 from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import saving
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
+from rlds2reverb.jobs import kept_info
 from rlds2reverb.jobs import outputs
+from rlds2reverb.jobs import sources as sources_lib
 
 # A part without valid episodes has no files of TFDS.
 _PART_MARKER = 'DONE'
-_DESCRIPTION = 'Episodes converted by rlds2reverb.'
 
 
 class RldsOutput(outputs.FolderOutput):
@@ -64,7 +64,8 @@ class RldsOutput(outputs.FolderOutput):
     invalid = [bad.episode for bad in episodes.skipped()]
     kept = episodes.read_valid(invalid)
     part = self.new_part(folder, number)
-    name, version = writing.identity_of(self.plan.output.place)
+    opened = [sources_lib.open_source(each) for each in self.plan.sources]
+    name, version = kept_info.identity_of(self.plan.output.place, opened)
     with whole.new_folder(part, [_PART_MARKER], replace=True) as path:
       shards = []
       num_bytes = 0
@@ -74,8 +75,8 @@ class RldsOutput(outputs.FolderOutput):
             path,
             name=name,
             version=version,
-            description=_DESCRIPTION,
-            features=saving.features_of(kept.element_spec),
+            description='A part.',
+            features=kept_info.features_of(opened, kept.element_spec),
             split=self.plan.output.split,
         )
         split = tfds.builder_from_directory(path).info.splits[
@@ -106,7 +107,9 @@ class RldsOutput(outputs.FolderOutput):
         for name, count in output['files']
     ]
     num_bytes = sum(output['bytes'] for _, output in parts)
-    description = _DESCRIPTION
+    texts = kept_info.texts_of(
+        [sources_lib.open_source(each) for each in self.plan.sources]
+    )
     if self.adds:
       if self._is_added():
         return  # This was interrupted when all was written.
@@ -114,14 +117,14 @@ class RldsOutput(outputs.FolderOutput):
       there = info.splits[self.plan.output.split]
       shards = [*zip(there.filepaths, there.shard_lengths), *shards]
       num_bytes += there.num_bytes
-      description = info.description
+      texts['description'] = info.description
     elif shards:
       first = next(part for part, output in parts if output['files'])
       info = tfds.builder_from_directory(first).info
     else:
       raise ValueError('There are no valid episodes to write.')
     if self.plan.only is not None:
-      description += f'\n{self._mark}'
+      texts['description'] += f'\n{self._mark}'
     with whole.new_folder(
         self.plan.output.place, [versions.INFO_FILE], replace=self.adds
     ) as path:
@@ -149,7 +152,7 @@ class RldsOutput(outputs.FolderOutput):
           ],
           filename_template=template,
           version=info.version,
-          description=description,
+          **texts,
           check_data=False,
       )
 

@@ -206,6 +206,7 @@ class OpenSource:
     source: the source.
     name: the name of the data set, with its config and version.
     directory: the folder of its version.
+    info: what TFDS knows of the data set: its description, for example.
     features: the TFDS features of an episode.
     ranges: the episodes of the source's split: one range for each part of it.
     shards: the same episodes, with a range for each file.
@@ -220,6 +221,7 @@ class OpenSource:
     self.source = source
     self.name = builder.info.full_name
     self.directory = os.fspath(builder.data_path)
+    self.info = builder.info
     self.features = builder.info.features
     self._splits = builder.info.splits
     self.ranges = _ranges(source, self._splits)
