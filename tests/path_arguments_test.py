@@ -24,6 +24,12 @@ _LEROBOT = os.path.join(
 _D3RLPY = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'd3rlpy', 'arrays.h5'
 )
+_PARQUET = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)),
+    'data',
+    'parquet',
+    'episodes.parquet',
+)
 _ZARR = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'zarr', 'pusht.zarr'
 )
@@ -253,6 +259,7 @@ _LOCAL_READERS = {
     'load_maniskill': (_reader('load_maniskill', 'maniskill.h5'), 4),
     'load_minari': (_reader('load_minari', 'minari'), _NUM_STEPS),
     'load_npz': (_reader('load_npz', 'flat.npz'), _NUM_STEPS),
+    'load_parquet': (_reader('load_parquet', 'episodes.parquet'), 3),
     'load_robomimic': (_reader('load_robomimic', 'demo.hdf5'), _NUM_STEPS),
     'load_torchrl': (_load_torchrl, _NUM_STEPS),
     'load_zarr': (_reader('load_zarr', 'zarr'), 5),
@@ -353,6 +360,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
         file[f'data/demo_0/{name}'] = ones[:-1]
     shutil.copytree(_LEROBOT, os.path.join(self._home, 'lerobot'))
     shutil.copytree(_ZARR, os.path.join(self._home, 'zarr'))
+    shutil.copy(_PARQUET, os.path.join(self._home, 'episodes.parquet'))
     shutil.copy(_D3RLPY, os.path.join(self._home, 'd3rlpy.h5'))
     with h5py.File(os.path.join(self._home, 'maniskill.h5'), 'w') as file:
       file['traj_0/obs'], file['traj_0/actions'] = np.zeros(4), np.zeros(3)

@@ -18,6 +18,7 @@ _HINTS = {
     'maniskill': 'trajectories of ManiSkill, which load_maniskill reads',
     'minari': 'a Minari data set, which load_minari reads',
     'npz': 'NumPy arrays, which load_npz reads',
+    'parquet': 'tables of parquet, which load_parquet reads',
     'rlds': 'an RLDS data set, which load_episodes reads',
     'robomimic': 'a data set of robomimic, which load_robomimic reads',
     'torchrl': 'a storage of TorchRL, which load_torchrl reads',
@@ -47,7 +48,7 @@ def hint(path: str, but: Collection[str] = ()) -> str:
     if not found and files.is_folder(path):
       for name in files.names_in(path):
         found = _format_of(os.path.join(path, name))
-        if found:
+        if found and found not in but:
           return f' {name} in it holds {_HINTS[found]}.'
   except (OSError, ValueError):
     pass  # Whoever asks has an error to raise already.
@@ -60,6 +61,8 @@ def _format_of(path: str) -> str:
     return _format_of_folder(path)
   if files.is_url(path) or not os.path.isfile(path):
     return ''
+  if path.endswith('.parquet'):
+    return 'parquet'
   if path.endswith('.zarr.zip'):
     return 'zarr'
   if path.endswith('.npz'):

@@ -45,10 +45,10 @@ def to_array(
         for value in column.to_pylist()
     ]
     return np.array(values, object)
-  if not _is_list(column.type):
+  if not is_list(column.type):
     return column.to_numpy(zero_copy_only=False)
   found = ()
-  while _is_list(column.type):
+  while is_list(column.type):
     lengths = set(compute.list_value_length(column).unique().to_pylist())
     if len(lengths) > 1:
       raise ValueError(
@@ -80,14 +80,15 @@ def to_json(column: Union[pa.Array, pa.ChunkedArray]) -> np.ndarray:
 
 def is_json(type_: pa.DataType) -> bool:
   """Returns whether rows are lists of dicts, which no array can hold."""
-  return _is_list(type_) and (
+  return is_list(type_) and (
       pa.types.is_struct(type_.value_type)
       or pa.types.is_null(type_.value_type)
       or is_json(type_.value_type)
   )
 
 
-def _is_list(type_: pa.DataType) -> bool:
+def is_list(type_: pa.DataType) -> bool:
+  """Returns whether rows are lists."""
   return (
       pa.types.is_list(type_)
       or pa.types.is_large_list(type_)

@@ -17,7 +17,6 @@ import os
 from typing import (
     Any,
     Dict,
-    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -27,7 +26,6 @@ from typing import (
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -39,6 +37,7 @@ from rlds2reverb.formats import arrow_columns
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import depth_maps
 from rlds2reverb.formats import gr00t
+from rlds2reverb.formats import parquet_files
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import video_frames
 
@@ -49,8 +48,6 @@ _TASK_INDEX = 'task_index'
 _TASK = 'task'
 _TIMESTAMP = 'timestamp'
 _REWARD = 'next.reward'
-# How many frames of a parquet file are read at a time.
-_BATCH_SIZE = 256
 
 
 class _Episodes(NamedTuple):
@@ -179,7 +176,9 @@ def load_lerobot(
   )
 
   def read() -> python_episodes.Episodes:
-    for index, frames in _tables(episodes.files):
+    for index, frames in parquet_files.read_episodes(
+        episodes.files, _EPISODE_INDEX
+    ):
       length = episodes.lengths.get(index)
       if length != len(frames):
         raise ValueError(
@@ -340,7 +339,7 @@ def _episodes_of_v3(directory, info, videos) -> _Episodes:
   ]
   columns += [f'{prefix}/from_timestamp' for prefix in prefixes[1:]]
   for path in paths:
-    with _open_parquet(path) as file:
+    with parquet_files.open_file(path) as file:
       for row in file.read(columns).to_pylist():
         index = row[_EPISODE_INDEX]
         lengths[index] = row['length']
@@ -366,7 +365,7 @@ def _read_tasks(directory: str, version: str) -> Dict[int, bytes]:
   path = os.path.join(directory, 'meta', 'tasks.parquet')
   if not os.path.exists(path):
     return {}
-  with _open_parquet(path) as file:
+  with parquet_files.open_file(path) as file:
     table = file.read()
   # The texts are the index of a pandas frame, whose name differs.
   (texts,) = [
@@ -386,37 +385,3 @@ def _read_tasks(directory: str, version: str) -> Dict[int, bytes]:
 def _read_lines(path: str) -> List[Dict[str, Any]]:
   with files.open_text(path) as f:
     return [json.loads(line) for line in f if line.strip()]
-
-
-def _tables(paths: Sequence[str]) -> Iterator[Tuple[int, pa.Table]]:
-  """Yields the index and the frames of each episode in some files."""
-  for path in paths:
-    with _open_parquet(path) as file:
-      waiting: List[pa.RecordBatch] = []
-      for batch in file.iter_batches(_BATCH_SIZE):
-        numbers = batch[_EPISODE_INDEX].to_numpy()
-        cuts = [0, *(1 + np.flatnonzero(np.diff(numbers))), len(numbers)]
-        for begin, end in zip(cuts[:-1], cuts[1:]):
-          if (
-              waiting
-              and waiting[-1][_EPISODE_INDEX][0].as_py() != numbers[begin]
-          ):
-            yield _joined(waiting)
-            waiting = []
-          waiting.append(batch.slice(begin, end - begin))
-      if waiting:
-        yield _joined(waiting)
-
-
-def _joined(batches: List[pa.RecordBatch]) -> Tuple[int, pa.Table]:
-  table = pa.Table.from_batches(batches)
-  return table[_EPISODE_INDEX][0].as_py(), table
-
-
-def _open_parquet(path: str) -> parquet.ParquetFile:
-  try:
-    return parquet.ParquetFile(path)
-  except FileNotFoundError:
-    raise ValueError(f'There is no file {path}.') from None
-  except pa.ArrowException as e:
-    raise ValueError(f'{path} is not a whole parquet file: {e}') from e

@@ -27,6 +27,7 @@ _READERS = {
         'load_maniskill',
         'load_minari',
         'load_npz',
+        'load_parquet',
         'load_robomimic',
         'load_torchrl',
         'load_zarr',
@@ -53,6 +54,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     yield at('minari', 'cartpole', 'data', 'main_data.hdf5'), 'load_minari'
     yield at('minari', 'rooms_arrow'), 'load_minari'
     yield at('minari', 'rooms_parquet'), 'load_minari'
+    yield at('parquet', 'episodes.parquet'), 'load_parquet'
     yield at('robomimic', 'low_dim.hdf5'), 'load_robomimic'
     yield at('zarr', 'pusht.zarr'), 'load_zarr'
     yield at('zarr', 'umi.zarr.zip'), 'load_zarr'
@@ -79,7 +81,10 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
           if name == right == 'load_zarr':
             pytest.importorskip('zarr')
           if name == right:
-            self.assertLen(list(reader(path).take(1)), 1)
+            kwargs = {}
+            if name == 'load_parquet':
+              kwargs['column_names'] = {'terminals': 'dones'}
+            self.assertLen(list(reader(path, **kwargs).take(1)), 1)
             continue
           with self.assertRaisesRegex(
               (ValueError, FileNotFoundError), f'{right} reads'

@@ -1,0 +1,66 @@
+"""Parquet files whose rows are steps, episode after episode."""
+
+import os
+from typing import Any, Iterator, List, Sequence, Tuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+# How many rows of a file are read at a time.
+_BATCH_SIZE = 256
+
+
+def open_file(path: str) -> parquet.ParquetFile:
+  """Opens a file, on the local disk.
+
+  Raises:
+    ValueError: if there is no such file, or if it is damaged.
+  """
+  try:
+    return parquet.ParquetFile(path)
+  except FileNotFoundError:
+    raise ValueError(f'There is no file {path}.') from None
+  except pa.ArrowException as e:
+    raise ValueError(f'{path} is not a whole parquet file: {e}') from e
+
+
+def find(path: str) -> List[str]:
+  """Returns the parquet files at a path, a file or a folder, by their names."""
+  if os.path.isfile(path):
+    return [path]
+  return sorted(
+      os.path.join(folder, name)
+      for folder, _, names in os.walk(path)
+      for name in names
+      if name.endswith('.parquet')
+  )
+
+
+def read_episodes(
+    paths: Sequence[str], column: str
+) -> Iterator[Tuple[Any, pa.Table]]:
+  """Yields the episodes in some files, one after the other.
+
+  Args:
+    paths: the files.
+    column: the column that has one value in all rows of an episode, and another
+      one in the rows of the next.
+
+  Yields:
+    That value, and the rows of the episode, which may begin in one file and end
+    in the next.
+  """
+  waiting: List[pa.RecordBatch] = []
+  for path in paths:
+    with open_file(path) as file:
+      for batch in file.iter_batches(_BATCH_SIZE):
+        values = batch[column].to_numpy(zero_copy_only=False)
+        cuts = 1 + np.flatnonzero(values[1:] != values[:-1])
+        for begin, end in zip([0, *cuts], [*cuts, len(values)]):
+          if waiting and waiting[-1][column][0].as_py() != values[begin]:
+            yield waiting[0][column][0].as_py(), pa.Table.from_batches(waiting)
+            waiting = []
+          waiting.append(batch.slice(begin, end - begin))
+  if waiting:
+    yield waiting[0][column][0].as_py(), pa.Table.from_batches(waiting)

@@ -1,0 +1,202 @@
+"""Tables of parquet, as Hugging Face `datasets` writes them.
+
+a row a step        observations, actions, ..., and a column that tells the
+                    episodes apart
+a row an episode    each of these is a list of the episode's steps
+"""
+
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import other_formats
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import arrow_columns
+from rlds2reverb.formats import parquet_files
+from rlds2reverb.formats import python_episodes
+
+_OBSERVATIONS, _ACTIONS, _REWARDS, _TERMINALS = (
+    'observations',
+    'actions',
+    'rewards',
+    'terminals',
+)
+_FIELDS = {
+    rlds.OBSERVATION: _OBSERVATIONS,
+    rlds.ACTION: _ACTIONS,
+    rlds.REWARD: _REWARDS,
+}
+_USED = (*_FIELDS.values(), _TERMINALS)
+# Rows that are episodes are long.
+_BATCH_SIZE = 16
+
+
+def load_parquet(
+    path: files.PathLike,
+    *,
+    episode_column: Optional[str] = None,
+    column_names: Optional[Mapping[str, Optional[str]]] = None,
+) -> tf.data.Dataset:
+  """Reads episodes in parquet files, as Hugging Face `datasets` writes them.
+
+  As with `from_flat_arrays` without next observations, the last observation of
+  a truncated episode is its last step, whose action does not count, and a
+  terminal one gets a step of zeros; unless `observations` has one row more than
+  `actions`, as a row that is an episode may.
+
+  Args:
+    path: a file or a folder of files, read in the order of their names, on the
+      local disk.
+    episode_column: the column that has one value in all rows of an episode,
+      which are beside each other. By default a row is an episode.
+    column_names: the names that columns have in the files, by those that are
+      expected: `observations`, `actions`, `rewards` and `terminals`. None says
+      that there is no such column: without `rewards` the reward is float32
+      zeros, and without `terminals` all episodes are truncated.
+
+  Returns:
+    A data set of episodes in the order of the files, with stacked steps, and
+    `episode_id`, which counts them. Every other column with a row for each step
+    is a step field of its name, and one with a value for each episode is a
+    field of the episode. All have their dtypes; images stay encoded, and lists
+    of dicts are JSON text. The last of `terminals` says whether an
+    episode is terminal.
+
+  Raises:
+    ValueError: if there are no such files or columns, or if one is damaged.
+    InvalidArgumentError: while iterating, if an episode does not have the
+      columns of the first, or as many rows of each.
+  """
+  path = files.expand_local(path, 'A table of parquet')
+  paths = parquet_files.find(path)
+  hint = other_formats.hint(path, but=('parquet',))
+  if hint or not paths:
+    raise ValueError(f'There is no table of parquet at {path}.{hint}')
+  with parquet_files.open_file(paths[0]) as file:
+    names = _find_names(path, file.schema_arrow.names, column_names or {})
+    if episode_column is not None and episode_column not in names.values():
+      raise ValueError(
+          f'{path} has no column {episode_column!r}.'
+          f'{checks.did_you_mean(episode_column, names.values())} It has'
+          f' {sorted(names.values())}.'
+      )
+
+  def read() -> python_episodes.Episodes:
+    found = (
+        _rows_as_episodes(paths, names)
+        if episode_column is None
+        else (
+            {
+                name: _to_array(table[column], column)
+                for name, column in names.items()
+                if column != episode_column
+            }
+            for _, table in parquet_files.read_episodes(paths, episode_column)
+        )
+    )
+    for index, columns in enumerate(found):
+      yield _episode(columns, index)
+
+  if episode_column is not None:
+    return python_episodes.to_dataset(read)
+  counts = []
+  for one in paths:
+    with parquet_files.open_file(one) as file:
+      counts.append(file.metadata.num_rows)
+  return python_episodes.to_dataset(read, sum(counts))
+
+
+def _find_names(
+    path: str, columns: List[str], given: Mapping[str, Optional[str]]
+) -> Dict[str, str]:
+  """Returns the names of the columns by those of the fields."""
+  for name in given:
+    checks.check_choice('A key of column_names', name, _USED)
+  wanted = {name: name for name in _USED}
+  wanted.update(given)
+  missing = {
+      name: column
+      for name, column in wanted.items()
+      if column is not None and column not in columns
+  }
+  # What may lack lacks only if nobody has asked for it.
+  for name in _REWARDS, _TERMINALS:
+    if name not in given:
+      missing.pop(name, None)
+  if missing or not {_OBSERVATIONS, _ACTIONS} <= {
+      name for name, column in wanted.items() if column
+  }:
+    raise ValueError(
+        f'{path} has no column {", ".join(missing) or "for actions"}, but'
+        f' {columns}. Say with column_names={{"observations": ...}} what its'
+        ' columns are called.'
+    )
+  known = {name: column for name, column in wanted.items() if column in columns}
+  others = {
+      name: name for name in columns if name not in {*wanted.values(), *known}
+  }
+  return {**known, **others}
+
+
+def _rows_as_episodes(
+    paths: List[str], names: Dict[str, str]
+) -> Iterator[Dict[str, Any]]:
+  """Yields the columns of each row."""
+  for path in paths:
+    with parquet_files.open_file(path) as file:
+      for batch in file.iter_batches(_BATCH_SIZE):
+        lists = {
+            name
+            for name, column in names.items()
+            if arrow_columns.is_list(batch[column].type)
+        }
+        for row in range(len(batch)):
+          yield {
+              name: _to_array(batch[column].slice(row, 1).flatten(), column)
+              if name in lists
+              else batch[column][row].as_py()
+              for name, column in names.items()
+          }
+
+
+def _to_array(column: pa.ChunkedArray, name: str) -> np.ndarray:
+  if arrow_columns.is_json(column.type):
+    return arrow_columns.to_json(column)
+  return arrow_columns.to_array(column, None, name)
+
+
+def _episode(
+    columns: Dict[str, Any], index: int
+) -> python_episodes.PythonEpisode:
+  """Returns the episode that has some columns, and values of its own."""
+  fields = {
+      name: columns.pop(name)
+      for name in [*columns]
+      if not isinstance(columns[name], np.ndarray)
+  }
+  missing = {_OBSERVATIONS, _ACTIONS} - columns.keys()
+  if missing:
+    raise ValueError(
+        f'{" and ".join(sorted(missing))} must be lists of steps, as each row'
+        ' is an episode. If a row is a step, say with episode_column which'
+        ' column tells the episodes apart.'
+    )
+  # A value for the episode says the same as one for each step.
+  terminals = columns.pop(_TERMINALS, fields.pop(_TERMINALS, False))
+  steps = {
+      field: columns.pop(name)
+      for field, name in _FIELDS.items()
+      if name in columns
+  }
+  length = len(steps[rlds.ACTION])
+  steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
+  is_terminal = bool(np.ravel(terminals)[-1:].any())
+  has_next = len(steps[rlds.OBSERVATION]) == length + 1
+  num_steps = length + (has_next or is_terminal)
+  return python_episodes.PythonEpisode(
+      {**steps, **columns}, num_steps, is_terminal, index, fields
+  )

@@ -1,0 +1,121 @@
+"""Tests for parquet_tables, on what Hugging Face `datasets` wrote.
+
+See write_parquet_data.py.
+"""
+
+import os
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+import tensorflow as tf
+
+from rlds2reverb.formats import parquet_tables
+from rlds2reverb.transforms import images
+from tests import golden
+
+_DATA = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    'data',
+    'parquet',
+)
+_BOUNDS = ((0, 2), (2, 6), (6, 9))
+_STEPS = os.path.join(_DATA, 'steps')
+_EPISODES = os.path.join(_DATA, 'episodes.parquet')
+
+
+def _expected(index):
+  """Returns the steps of an episode, of which the second is terminal."""
+  begin, end = _BOUNDS[index]
+  is_terminal = index == 1
+  rows = np.append(np.arange(begin, end), np.zeros(int(is_terminal)))
+  count = len(rows)
+  discount = np.ones(count, np.float32)
+  if is_terminal:
+    discount[-2:] = 0
+  is_last = np.arange(count) == count - 1
+  return {
+      'observation': np.stack([rows, -rows], 1).astype(np.float32),
+      'action': (rows % 3).astype(np.int32),
+      'reward': (rows / 2).astype(np.float32),
+      'discount': discount,
+      'is_first': np.arange(count) == 0,
+      'is_last': is_last,
+      'is_terminal': is_last & is_terminal,
+  }
+
+
+class ParquetTest(tf.test.TestCase):
+
+  def _assert_episodes(self, episodes):
+    self.assertEqual([one['episode_id'] for one in episodes], [0, 1, 2])
+    golden.assert_frames_equal(
+        self,
+        [one['steps'] for one in episodes],
+        [_expected(index) for index in range(3)],
+    )
+
+  def test_a_row_a_step(self):
+    dataset = parquet_tables.load_parquet(
+        _STEPS, episode_column='run', column_names={'observations': 'obs'}
+    )
+    episodes = list(dataset.as_numpy_iterator())
+    encoded = [one['steps'].pop('image') for one in episodes]
+    self._assert_episodes(episodes)
+    self.assertEqual(encoded[1][-1], b'')
+    decoded = images.decode_images(
+        {'image': encoded[2]}, ['image'], size=(4, 4)
+    )['image']
+    self.assertAllEqual(decoded[:, 0, 0, 0], [54, 63, 72])
+
+  def test_a_row_an_episode(self):
+    dataset = parquet_tables.load_parquet(
+        _EPISODES, column_names={'terminals': 'dones'}
+    )
+    self.assertEqual(dataset.cardinality(), 3)
+    episodes = list(dataset.as_numpy_iterator())
+    self.assertEqual([e['task'] for e in episodes], [b'lift', b'push', b'lift'])
+    self._assert_episodes(episodes)
+
+  def test_one_observation_more(self):
+    path = os.path.join(self.create_tempdir().full_path, 'a.parquet')
+    table = {
+        'observations': [[0, 1, 2], [7, 8]],
+        'actions': [[5, 6], [9]],
+        'terminals': [True, False],
+    }
+    parquet.write_table(pa.table(table), path)
+    dataset = parquet_tables.load_parquet(path)
+    steps = [one['steps'] for one in dataset.as_numpy_iterator()]
+    self.assertAllEqual(steps[0]['observation'], [0, 1, 2])
+    self.assertAllEqual(steps[0]['action'], [5, 6, 0])
+    self.assertAllEqual(steps[0]['is_terminal'], [0, 0, 1])
+    self.assertAllEqual(steps[1]['observation'], [7, 8])
+    self.assertAllEqual(steps[1]['reward'], [0.0, 0.0])
+    self.assertFalse(steps[1]['is_terminal'].any())
+
+  def test_errors(self):
+    for kwargs, message in (
+        ({}, "no column observations, but .*'obs'.* column_names"),
+        (
+            {'column_names': {'observations': 'obs', 'terminals': 'done'}},
+            'no column terminals',
+        ),
+        ({'column_names': {'obs': 'obs'}}, 'key of column_names must be one'),
+        ({'column_names': {'observations': 'obs'}}, 'must be lists of steps'),
+        (
+            {'column_names': {'observations': 'obs'}, 'episode_column': 'ran'},
+            "no column 'ran'. Did you mean run",
+        ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        parquet_tables.load_parquet(_STEPS, **kwargs)
+    with self.assertRaisesRegex(ValueError, 'There is no table of parquet'):
+      parquet_tables.load_parquet('/nowhere')
+    path = self.create_tempfile('a.parquet', 'damaged').full_path
+    with self.assertRaisesRegex(ValueError, 'not a whole parquet file'):
+      parquet_tables.load_parquet(path)
+
+
+if __name__ == '__main__':
+  tf.test.main()
