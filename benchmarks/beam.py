@@ -25,9 +25,9 @@ import rlds2reverb
 from rlds2reverb.datasets import durable
 from rlds2reverb.jobs import beam
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import tasks as tasks_lib
@@ -162,7 +162,7 @@ def _peak(folder: Optional[str]) -> float:
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError('Too many command-line arguments.')
-  flags_lib.quiet_logs()
+  quiet.quiet_logs()
   logging.set_verbosity(logging.ERROR)
   if _MERGE.value is not None:
     if _MERGE.value:

@@ -16,6 +16,7 @@ from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import quiet
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from matplotlib import figure
@@ -141,7 +142,7 @@ def main():
   _print_leaves(data_spec, lambda spec: f'{spec.dtype.name} {spec.shape}')
 
   if importlib.util.find_spec('reverb') is not None:
-    with flags_lib.quiet_stderr('[reverb/'):
+    with quiet.quiet_stderr('[reverb/'):
       _push_and_sample(episodes, data_spec, max_size=2 * frames)
   else:
     _print_stage('no Reverb', 'for this Python: sampling without a server')

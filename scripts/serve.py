@@ -13,6 +13,7 @@ from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import quiet
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   import tensorflow as tf
@@ -149,7 +150,7 @@ def _serve(server, signals):
       _say('Writing a last checkpoint ...')
       _say(f'Checkpoint: {server.localhost_client().checkpoint()}')
   finally:
-    with flags_lib.quiet_stderr('[reverb/'):
+    with quiet.quiet_stderr('[reverb/'):
       server.stop()
   _say('Stopped.')
 
@@ -157,7 +158,7 @@ def _serve(server, signals):
 def main():
   with serve.StopSignals() as signals:
     try:
-      with flags_lib.quiet_stderr('[reverb/'):
+      with quiet.quiet_stderr('[reverb/'):
         server = _start()
       _serve(server, signals)
     except KeyboardInterrupt:

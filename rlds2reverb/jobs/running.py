@@ -29,9 +29,9 @@ from typing import (
     Tuple,
 )
 
-from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.replay.server import insert_stream
@@ -321,7 +321,7 @@ class _Processes:
 def _work(pipe, plan_json, folder, max_skipped) -> None:
   """Does the tasks whose numbers come through a pipe."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  flags_lib.quiet_logs()
+  quiet.quiet_logs()
   threading.Thread(target=_end_with_parent, daemon=True).start()
   plan = plan_lib.from_json(plan_json)
   while True:

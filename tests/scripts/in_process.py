@@ -22,6 +22,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import quiet
 from tests.scripts import programs
 
 
@@ -85,7 +86,7 @@ def main(program: str) -> None:
   with mock.patch.object(flags_lib, 'run') as run_with:
     runpy.run_module(f'scripts.{program}', run_name='__main__')
   flags.FLAGS([program], known_only=True)
-  flags_lib.quiet_logs()
+  quiet.quiet_logs()
   (call,) = run_with.call_args_list
   done = [
       _call(program, lambda: flags_lib.run(*call.args, **call.kwargs), each)

@@ -20,10 +20,10 @@ import apache_beam as beam
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
-from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
@@ -120,7 +120,7 @@ class _Step(beam.DoFn):
 
   def setup(self):
     # It may be in a process of its own.
-    flags_lib.quiet_logs()
+    quiet.quiet_logs()
     self._plan = plan_lib.read(self._folder)
     self._output = output_kinds.of(self._plan)
 
