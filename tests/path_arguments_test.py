@@ -249,6 +249,7 @@ _READERS = {
     ),
 }
 _LOCAL_READERS = {
+    'load_calvin': (_reader('load_calvin', 'calvin'), 1),
     'load_d3rlpy': (_reader('load_d3rlpy', 'd3rlpy.h5'), 5),
     'load_hdf5': (_reader('load_hdf5', 'flat.hdf5'), _NUM_STEPS),
     'load_imitation': (
@@ -259,7 +260,7 @@ _LOCAL_READERS = {
     'load_maniskill': (_reader('load_maniskill', 'maniskill.h5'), 4),
     'load_minari': (_reader('load_minari', 'minari'), _NUM_STEPS),
     'load_npz': (_reader('load_npz', 'flat.npz'), _NUM_STEPS),
-    'load_parquet': (_reader('load_parquet', 'episodes.parquet'), 3),
+    'load_parquet': (_reader('load_parquet', 'episodes.parquet'), 2),
     'load_robomimic': (_reader('load_robomimic', 'demo.hdf5'), _NUM_STEPS),
     'load_torchrl': (_load_torchrl, _NUM_STEPS),
     'load_zarr': (_reader('load_zarr', 'zarr'), 5),
@@ -360,6 +361,11 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
         file[f'data/demo_0/{name}'] = ones[:-1]
     shutil.copytree(_LEROBOT, os.path.join(self._home, 'lerobot'))
     shutil.copytree(_ZARR, os.path.join(self._home, 'zarr'))
+    os.mkdir(os.path.join(self._home, 'calvin'))
+    frame = {'actions': np.zeros(7), 'robot_obs': np.zeros(15)}
+    np.savez(os.path.join(self._home, 'calvin', 'episode_0000000.npz'), **frame)
+    bounds = os.path.join(self._home, 'calvin', 'ep_start_end_ids.npy')
+    np.save(bounds, np.zeros((1, 2), np.int64))
     shutil.copy(_PARQUET, os.path.join(self._home, 'episodes.parquet'))
     shutil.copy(_D3RLPY, os.path.join(self._home, 'd3rlpy.h5'))
     with h5py.File(os.path.join(self._home, 'maniskill.h5'), 'w') as file:

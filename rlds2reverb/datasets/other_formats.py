@@ -11,6 +11,7 @@ import numpy as np
 from rlds2reverb.datasets import files
 
 _HINTS = {
+    'calvin': 'a CALVIN data set, which load_calvin reads',
     'd3rlpy': 'a replay buffer of d3rlpy, which load_d3rlpy reads',
     'flat': 'flat arrays, which load_hdf5 reads',
     'imitation': 'trajectories of imitation, which load_imitation reads',
@@ -78,6 +79,8 @@ def _format_of_folder(path: str) -> str:
   """Returns the format of a folder by the names of its files."""
   names = files.names_in(path)
   has = lambda *parts: files.exists(os.path.join(path, *parts))
+  if 'ep_start_end_ids.npy' in names:
+    return 'calvin'
   if has('meta', 'info.json'):
     return 'lerobot'
   if has('state.json') and has('dataset_info.json'):

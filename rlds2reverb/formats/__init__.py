@@ -4,6 +4,7 @@ Flat arrays, data sets of robomimic, LeRobot, Minari and imitation, TorchRL's
 buffers, and episodes of your own.
 """
 
+from rlds2reverb.formats.calvin import load_calvin
 from rlds2reverb.formats.d3rlpy_buffers import load_d3rlpy
 from rlds2reverb.formats.flat_arrays import from_flat_arrays
 from rlds2reverb.formats.flat_arrays import load_hdf5

@@ -19,6 +19,7 @@ _DATA = os.path.join(
 _READERS = {
     name: getattr(datasets if name == 'load_episodes' else formats, name)
     for name in (
+        'load_calvin',
         'load_d3rlpy',
         'load_episodes',
         'load_hdf5',
@@ -61,6 +62,12 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     rlds = os.path.join(folder, 'rlds')
     datasets.save_episodes(golden.stacked([golden.COMPLETE]), rlds)
     yield rlds, 'load_episodes'
+    os.mkdir(os.path.join(folder, 'calvin'))
+    frame = {'actions': np.zeros(7), 'robot_obs': np.zeros(15)}
+    np.savez(os.path.join(folder, 'calvin', 'episode_0000000.npz'), **frame)
+    bounds = os.path.join(folder, 'calvin', 'ep_start_end_ids.npy')
+    np.save(bounds, np.zeros((1, 2), np.int64))
+    yield os.path.join(folder, 'calvin'), 'load_calvin'
     np.savez(os.path.join(folder, 'flat.npz'), **_ARRAYS)
     yield os.path.join(folder, 'flat.npz'), 'load_npz'
     with h5py.File(os.path.join(folder, 'flat.hdf5'), 'w') as file:

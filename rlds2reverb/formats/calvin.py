@@ -1,0 +1,218 @@
+"""CALVIN's data sets: an npz file a frame.
+
+    episode_0000042.npz   actions, rel_actions, robot_obs, scene_obs, rgb_static
+                          and so on, of frame 42
+    ep_start_end_ids.npy  int64 [E, 2], the first and the last frame of episodes
+    lang_annotations/auto_lang_ann.npy
+                          texts, and the frames that each is about
+
+They are the folders `training` and `validation` of github.com/mees/calvin.
+"""
+
+import os
+import pickle
+from typing import Any, Dict, List, NamedTuple, Sequence
+import zipfile
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import other_formats
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import paths as paths_lib
+from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import python_episodes
+
+_BOUNDS_FILE = 'ep_start_end_ids.npy'
+_LANGUAGE_FILE = os.path.join('lang_annotations', 'auto_lang_ann.npy')
+_ACTIONS = 'actions'
+_OBSERVATIONS = ('robot_obs', 'scene_obs', 'rgb_', 'depth_')
+# What a pickle of numbers and texts needs, and no more: others run code.
+_SAFE = {
+    ('numpy', 'ndarray'),
+    ('numpy', 'dtype'),
+    *(
+        (f'numpy.{core}.multiarray', name)
+        for core in ('core', '_core')
+        for name in ('_reconstruct', 'scalar')
+    ),
+    ('_codecs', 'encode'),
+}
+
+
+class _Span(NamedTuple):
+  """Frames that are an episode, with the first and the last one."""
+
+  first: int
+  last: int
+  fields: Dict[str, str]
+
+
+def load_calvin(
+    directory: files.PathLike,
+    *,
+    language: bool = False,
+    leave_out: Sequence[str] = (),
+) -> tf.data.Dataset:
+  """Reads the episodes of a CALVIN data set.
+
+  As with `load_lerobot`, no observation is stored after the last action, so an
+  episode of `T` frames has `T` steps, the action of the last one does not
+  count, and all episodes are truncated. An episode is in memory as a whole;
+  CALVIN's have up to 50,000 frames, so leave out their images, or read those
+  with a text.
+
+  Args:
+    directory: the folder `training` or `validation`, on the local disk.
+    language: whether an episode is what a text is about, at most 64 frames.
+      Then `language_instruction` and `task` are fields of the episodes.
+    leave_out: names of arrays that are not read, such as `depth_tactile`.
+
+  Returns:
+    A data set of episodes in the order of the file that tells them, with
+    stacked steps. `actions` is `action`, `robot_obs`, `scene_obs`, `rgb_static`
+    and so on are below `observation`, and all else, such as `rel_actions`, is a
+    step field of its name; all have their dtypes. The reward is float32 zeros.
+
+  Raises:
+    ValueError: if there is no such data set or array, or if a file is damaged.
+    InvalidArgumentError: while iterating, if a frame is missing or damaged, or
+      is not like the first.
+  """
+  directory = files.expand_local(directory, 'A CALVIN data set')
+  if not os.path.isfile(os.path.join(directory, _BOUNDS_FILE)):
+    raise ValueError(
+        f'{directory} is not a CALVIN data set: it has no {_BOUNDS_FILE}.'
+        f'{other_formats.hint(directory)}'
+    )
+  spans = _texts(directory) if language else _episodes(directory)
+  paths_lib.check_list('leave_out', leave_out)
+  first = _read_frame(directory, spans[0].first)
+  for name in leave_out:
+    if name not in first:
+      raise ValueError(
+          f'The frames of {directory} have no {name!r}.'
+          f'{checks.did_you_mean(name, first)} They have {sorted(first)}.'
+      )
+  if _ACTIONS not in first:
+    raise ValueError(
+        f'The frames of {directory} have no {_ACTIONS}, but {sorted(first)}.'
+    )
+  names = [name for name in sorted(first) if name not in leave_out]
+
+  def read() -> python_episodes.Episodes:
+    for index, span in enumerate(spans):
+      length = span.last + 1 - span.first
+      steps = {rlds.OBSERVATION: {}, rlds.REWARD: np.zeros(length, np.float32)}
+      for name in names:
+        column = _Column(directory, span, name, first[name])
+        if name.startswith(_OBSERVATIONS):
+          steps[rlds.OBSERVATION][name] = column
+        else:
+          steps[rlds.ACTION if name == _ACTIONS else name] = column
+      yield python_episodes.PythonEpisode(
+          steps, length, False, index, span.fields
+      )
+
+  return python_episodes.to_dataset(read, len(spans))
+
+
+class _Column:
+  """An array of the frames of an episode, which are read late."""
+
+  def __init__(self, directory: str, span: _Span, name: str, first: np.ndarray):
+    self._directory = directory
+    self._frames = range(span.first, span.last + 1)
+    self._name = name
+    self.dtype = first.dtype
+    self.shape = (len(self._frames), *first.shape)
+
+  def __len__(self) -> int:
+    return self.shape[0]
+
+  def __getitem__(self, rows: slice) -> np.ndarray:
+    frames = self._frames[rows]
+    found = np.empty((len(frames), *self.shape[1:]), self.dtype)
+    for row, frame in enumerate(frames):
+      value = _read_frame(self._directory, frame, [self._name])[self._name]
+      if value.shape != self.shape[1:] or value.dtype != self.dtype:
+        raise ValueError(
+            f'{self._name} of frame {frame} of {self._directory} is'
+            f' {value.dtype} {value.shape}, but that of the first frame is'
+            f' {self.dtype} {self.shape[1:]}.'
+        )
+      found[row] = value
+    return found
+
+
+def _read_frame(
+    directory: str, frame: int, names: Sequence[str] = ()
+) -> Dict[str, np.ndarray]:
+  """Returns arrays of a frame; all if no names are given."""
+  path = os.path.join(directory, f'episode_{frame:07d}.npz')
+  try:
+    with np.load(path) as arrays:
+      return {name: arrays[name] for name in names or arrays}
+  except FileNotFoundError:
+    raise ValueError(f'There is no frame {path}.') from None
+  except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile) as e:
+    raise ValueError(f'{path} is not a whole frame of CALVIN: {e}') from e
+
+
+def _episodes(directory: str) -> List[_Span]:
+  """Returns the episodes that the data set has."""
+  path = os.path.join(directory, _BOUNDS_FILE)
+  bounds = np.load(path)
+  return _checked(path, [_Span(int(a), int(b), {}) for a, b in bounds])
+
+
+def _texts(directory: str) -> List[_Span]:
+  """Returns the parts of episodes that texts are about."""
+  path = os.path.join(directory, _LANGUAGE_FILE)
+  if not os.path.isfile(path):
+    raise ValueError(f'There is no {path}, which has the texts of the frames.')
+  try:
+    found = _unpickle(path)
+    texts, tasks = (found['language'][name] for name in ('ann', 'task'))
+    spans = [
+        _Span(int(a), int(b), {'language_instruction': str(text), 'task': task})
+        for (a, b), text, task in zip(found['info']['indx'], texts, tasks)
+    ]
+  except (KeyError, TypeError, ValueError, pickle.UnpicklingError) as e:
+    raise ValueError(f'{path} has no texts of CALVIN: {e}') from e
+  return _checked(path, spans)
+
+
+def _checked(path: str, spans: List[_Span]) -> List[_Span]:
+  wrong = [span[:2] for span in spans if not 0 <= span.first <= span.last]
+  if wrong or not spans:
+    raise ValueError(
+        f'{path} must have the first and the last frame of each episode, but'
+        f' has {wrong[:10] or "none"}.'
+    )
+  return spans
+
+
+class _Unpickler(pickle.Unpickler):
+  """Reads numbers and texts, and refuses whatever could run code."""
+
+  def find_class(self, module: str, name: str) -> Any:
+    if (module, name) not in _SAFE:
+      raise pickle.UnpicklingError(
+          f'it names {module}.{name}, which may run any code, so it is refused.'
+      )
+    return super().find_class(module, name)
+
+
+def _unpickle(path: str) -> Any:
+  """Returns the dict that `numpy.save` has pickled."""
+  with open(path, 'rb') as f:
+    version = np.lib.format.read_magic(f)
+    read_header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    read_header(f)
+    return _Unpickler(f).load().item()
