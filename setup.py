@@ -155,6 +155,8 @@ setuptools.setup(
         # requirements/torch-python3.11.txt and jax-python3.11.txt.
         'torch': ['torch'],
         'jax': ['jax', 'grain'],
+        # What `benchmarks.replay` is measured beside, if it is installed.
+        'replay-peers': ['cpprb', 'flashbax', 'torchrl'],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11.

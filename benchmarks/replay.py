@@ -2,9 +2,11 @@
 
     python -m benchmarks.replay
 
-The limit is a plain `tf.gather` of every column from tensors in memory, in a
-`tf.function`. Batches are consumed in a graph, and once more by an eager loop.
-Where TorchRL is installed, its replay buffers are measured on the same data.
+The limits are a plain `tf.gather` of every column from tensors in memory, in a
+`tf.function`; the same of one packed row, 16 batches at once, through tf.data;
+and NumPy's indexing of one packed row. Batches are consumed in a graph, by an
+eager loop and as NumPy arrays. cpprb, flashbax and TorchRL are measured on the
+same data where they are installed: pip install rlds2reverb[replay-peers].
 """
 
 import importlib.util
@@ -40,7 +42,10 @@ _LOAD = flags.DEFINE_string(
 _PAIRS = 256, 2
 _SEQUENCES = 32, 80
 _GATHER = 'plain tf.gather'
+_PACKED = 'one packed row, through tf.data'
+_NUMPY = 'NumPy, one packed row'
 _TORCHRL = 'TorchRL, in memory'
+_CPPRB = 'cpprb, a call a batch'
 
 
 def _in_graph(dataset: tf.data.Dataset, batches: int) -> Callable[[], None]:
@@ -64,6 +69,33 @@ def _eagerly(dataset: tf.data.Dataset, batches: int) -> Callable[[], None]:
   def take():
     for _ in range(batches):
       next(iterator)
+
+  return take
+
+
+def _as_numpy(dataset: tf.data.Dataset, batches: int) -> Callable[[], None]:
+  iterator = dataset.as_numpy_iterator()
+
+  def take():
+    for _ in range(batches):
+      next(iterator)
+
+  return take
+
+
+def _with_numpy_updates(
+    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+) -> Callable[[], None]:
+  """Returns a function that trains on NumPy batches by their priorities."""
+  iterator = buffer.as_dataset(size).as_numpy_iterator()
+
+  def take():
+    for _ in range(batches):
+      frames, info = next(iterator)
+      probability = info.probability[:, 0]
+      weights = (probability / probability.min()) ** -0.4
+      errors = weights + np.abs(frames.reward[:, 0])
+      buffer.update_priorities(info.key, errors)
 
   return take
 
@@ -110,6 +142,156 @@ def _gathering(
     return total
 
   return lambda: take().numpy() and None
+
+
+def _packed_cases(
+    columns: Any, num_items: int, size: int, length: int, batches: int
+) -> List[timing.Case]:
+  """Returns the limits: all columns of a frame in one row of bytes."""
+  parts = [
+      np.ascontiguousarray(leaf.numpy()).reshape([len(leaf), -1]).view(np.uint8)
+      for leaf in tf.nest.flatten(columns)
+  ]
+  ends = np.cumsum([part.shape[1] for part in parts])
+  rows = np.concatenate(parts, 1)
+  dtypes = [leaf.dtype for leaf in tf.nest.flatten(columns)]
+  with tf.device('cpu'):
+    tensor = tf.constant(rows)
+
+  def read(group):
+    starts = tf.random.stateless_uniform(
+        [16, size],
+        tf.stack([tf.constant(0, tf.int64), group]),
+        maxval=num_items,
+        dtype=tf.int64,
+    )
+    found = tf.gather(tensor, starts[..., tf.newaxis] + np.arange(length))
+    leaves = []
+    for end, part, dtype in zip(ends, parts, dtypes):
+      leaf = found[..., end - part.shape[1] : end]
+      shape = [*found.shape[:-1], part.shape[1] // dtype.size, dtype.size]
+      leaves.append(tf.bitcast(tf.reshape(leaf, shape), dtype))
+    frames = tf.nest.pack_sequence_as(columns, leaves)
+    return frames, group + tf.zeros([16], tf.int64)
+
+  dataset = tf.data.Dataset.range(2**62).map(read).unbatch().prefetch(16)
+  runs = np.ndarray(
+      [len(rows) - length + 1],
+      f'V{rows.shape[1] * length}',
+      buffer=rows.data,
+      strides=[rows.shape[1]],
+  )
+  rng = np.random.default_rng(0)
+
+  def index():
+    for _ in range(batches):
+      runs[rng.integers(0, num_items, size)]  # pylint: disable=pointless-statement
+
+  steps = batches * size * (length if length > 2 else 1)
+  return [
+      timing.Case(_PACKED, steps, _in_graph(dataset, batches)),
+      timing.Case(_NUMPY, steps, index),
+  ]
+
+
+def _cpprb_cases(columns: Any, batches: int) -> List[timing.Case]:
+  """Returns the cases of cpprb: transitions, uniform and prioritized."""
+  import cpprb  # pylint: disable=g-import-not-at-top
+
+  size, _ = _PAIRS
+  count = len(columns.reward)
+  following = np.roll(columns.observation.numpy(), -1, 0)
+  arrays = {
+      'obs': columns.observation.numpy(),
+      'act': columns.action.numpy(),
+      'rew': columns.reward.numpy(),
+      'next_obs': following,
+      'done': (columns.step_type.numpy() == 2).astype(np.float32),
+  }
+  spec = {
+      name: {'shape': leaf.shape[1:] or 1, 'dtype': leaf.dtype}
+      for name, leaf in arrays.items()
+  }
+  uniform = cpprb.ReplayBuffer(count, spec)
+  prioritized = cpprb.PrioritizedReplayBuffer(count, spec, alpha=0.6)
+  uniform.add(**arrays)
+  prioritized.add(**arrays)
+
+  def sample():
+    for _ in range(batches):
+      uniform.sample(size)
+
+  def update():
+    for _ in range(batches):
+      batch = prioritized.sample(size, beta=0.4)
+      errors = batch['weights'] + np.abs(batch['rew'][:, 0])
+      prioritized.update_priorities(batch['indexes'], errors)
+
+  return [
+      timing.Case(_CPPRB, batches * size, sample),
+      timing.Case('cpprb, prioritized with updates', batches * size, update),
+  ]
+
+
+def _flashbax_cases(columns: Any, batches: int) -> List[timing.Case]:
+  """Returns the cases of flashbax: transitions, in a compiled loop."""
+  # pylint: disable=g-import-not-at-top
+  import flashbax
+  import jax
+
+  size, _ = _PAIRS
+  step = {
+      'observation': columns.observation.numpy(),
+      'action': columns.action.numpy(),
+      'reward': columns.reward.numpy(),
+  }
+  kwargs = dict(
+      add_batch_size=1,
+      sample_sequence_length=2,
+      period=1,
+      min_length_time_axis=2,
+      max_length_time_axis=len(columns.reward),
+      sample_batch_size=size,
+  )
+  cases = []
+  for name, buffer in (
+      ('flashbax, compiled', flashbax.make_trajectory_buffer(**kwargs)),
+      (
+          'flashbax, prioritized with updates',
+          flashbax.make_prioritised_trajectory_buffer(
+              **kwargs, priority_exponent=0.6
+          ),
+      ),
+  ):
+    state = buffer.init(jax.tree_util.tree_map(lambda leaf: leaf[0], step))
+    state = buffer.add(
+        state, jax.tree_util.tree_map(lambda leaf: leaf[np.newaxis], step)
+    )
+
+    def body(index, carry, buffer=buffer, name=name):
+      state, total = carry
+      batch = buffer.sample(state, jax.random.PRNGKey(index))
+      reward = batch.experience['reward'][:, 0]
+      if 'prioritized' in name:
+        state = buffer.set_priorities(state, batch.indices, abs(reward) + 1)
+      # All columns count, as they do for who trains on them.
+      return state, total + sum(
+          leaf.sum() for leaf in jax.tree_util.tree_leaves(batch.experience)
+      )
+
+    loop = jax.jit(
+        lambda state, body=body: jax.lax.fori_loop(
+            0, batches, body, (state, 0.0)
+        )[1]
+    )
+    cases.append(
+        timing.Case(
+            name,
+            batches * size,
+            lambda loop=loop, state=state: loop(state).block_until_ready(),
+        )
+    )
+  return cases
 
 
 def _torchrl_cases(
@@ -187,7 +369,8 @@ def _sampling_cases(
           _gathering(columns, buffer.num_items, size, length, batches),
       ),
       case('uniform', _in_graph(buffer.as_dataset(size), batches)),
-      case('uniform, eager loop', _eagerly(buffer.as_dataset(size), batches)),
+      case('uniform, a call a batch', _eagerly(buffer.as_dataset(size), batches)),
+      case('uniform, NumPy', _as_numpy(buffer.as_dataset(size), batches)),
       case(
           'without replacement',
           _in_graph(shared(in_epochs).as_dataset(size), batches),
@@ -200,6 +383,12 @@ def _sampling_cases(
           'prioritized, with updates',
           _with_updates(prioritized, size, batches),
       ),
+      case(
+          'prioritized, with updates, NumPy',
+          _with_numpy_updates(
+              shared(local.Prioritized()), size, batches
+          ),
+      ),
       case('memory-mapped', _in_graph(mapped.as_dataset(size), batches)),
       timing.Case(
           'ReverbReplayBuffer',
@@ -207,8 +396,14 @@ def _sampling_cases(
           _in_graph(reverb_buffer.as_dataset(size, length), few),
       ),
   ]
-  if length == 2 and importlib.util.find_spec('torchrl'):
-    cases += _torchrl_cases(columns, batches, folder)
+  cases += _packed_cases(columns, buffer.num_items, size, length, batches)
+  if length == 2:
+    if importlib.util.find_spec('cpprb'):
+      cases += _cpprb_cases(columns, batches)
+    if importlib.util.find_spec('flashbax'):
+      cases += _flashbax_cases(columns, batches)
+    if importlib.util.find_spec('torchrl'):
+      cases += _torchrl_cases(columns, batches, folder)
   return cases
 
 
@@ -268,7 +463,13 @@ def main(argv):
         )
         cases = _sampling_cases(episodes, size, length, folder)
         speeds = timing.measure(cases, _REPEATS.value)
-        references = [('gather', _GATHER), ('Reverb', 'ReverbReplayBuffer')]
+        references = [
+            ('gather', _GATHER),
+            ('packed', _PACKED),
+            ('Reverb', 'ReverbReplayBuffer'),
+        ]
+        if _CPPRB in speeds:
+          references.append(('cpprb', _CPPRB))
         if _TORCHRL in speeds:
           references.append(('TorchRL', _TORCHRL))
         timing.print_table(cases, speeds, references)

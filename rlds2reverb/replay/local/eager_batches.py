@@ -6,8 +6,8 @@ Once an iterator has been used in a `tf.function`, it is one of TensorFlow's.
 
 This is the one module of the replay buffer that uses private names of
 TensorFlow: `OwnedIterator`, without which AutoGraph would not know that it is
-an iterator, and the variant tensor of a data set. They are the same in 2.15 to
-2.19.
+an iterator, and the variant tensor of a data set; they were checked
+with 2.15.1.
 """
 
 from typing import Any, Callable, Iterator, List
@@ -111,20 +111,24 @@ class _BatchIterator(iterator_ops.OwnedIterator):
 def _packer(spec: Any) -> Callable[[List[Any]], Any]:
   """Returns the function that packs the leaves of frames and their info.
 
-  `tf.nest` takes longer than reading a batch does, and most fields are leaves.
+  `tf.nest` takes longer than reading a batch does.
   """
   frames, info = spec
   fields = []
   begin = 0
   for field in frames:
     end = begin + len(tf.nest.flatten(field))
-    fields.append((field if tf.nest.is_nested(field) else None, begin, end))
+    is_leaf = not tf.nest.is_nested(field)
+    # Most fields are a leaf, or nothing at all.
+    fields.append((None if is_leaf else field, begin, end))
     begin = end
 
   def pack(leaves):
     values = [
         leaves[begin]
         if field is None
+        else field
+        if begin == end
         else tf.nest.pack_sequence_as(field, leaves[begin:end])
         for field, begin, end in fields
     ]

@@ -9,6 +9,10 @@ import tensorflow as tf
 from rlds2reverb.replay.local import store as store_lib
 
 
+# With more steps than these a binary search is as fast.
+_MAX_STEPS = 4
+
+
 class SamplingError(tf.errors.InvalidArgumentError, ValueError):
   """What goes wrong while items are drawn, eagerly and in a graph.
 
@@ -80,6 +84,14 @@ class Population:
     self._offsets = (
         self.runs.first_row - self.first_item[:-1] * store.form.stride_length
     )
+    # The run of the first item of each block of about the length of a run. From
+    # there it is a few steps to that of any item.
+    self._shift = (self.num_items // max(len(self._offsets), 1)).bit_length()
+    begins = np.arange(0, self.num_items, 1 << self._shift)
+    ends = np.append(begins[1:], self.num_items) - 1
+    self._run_of_block = self.first_item[1:].searchsorted(begins, 'right')
+    last = self.first_item[1:].searchsorted(ends, 'right')
+    self._steps = int((last - self._run_of_block).max(initial=0))
 
   def all_rows(self) -> np.ndarray:
     """Returns the row of each frame, in the order of the data, int64 `[N]`."""
@@ -118,8 +130,17 @@ class Population:
     """Returns the first row of each item, int64 `[N]`."""
     if len(self._offsets) == 1:
       return items * self._form.stride_length + self._offsets[0]
-    run = self.first_item[1:].searchsorted(items, 'right')
-    return items * self._form.stride_length + self._offsets[run]
+    return items * self._form.stride_length + self._offsets[self._runs_of(items)]
+
+  def _runs_of(self, items: np.ndarray) -> np.ndarray:
+    """Returns the run of each item."""
+    ends = self.first_item[1:]
+    if self._steps > _MAX_STEPS:
+      return ends.searchsorted(items, 'right')
+    runs = self._run_of_block[items >> self._shift]
+    for _ in range(self._steps):
+      runs += items >= ends[runs]
+    return runs
 
   def length(self, items: np.ndarray) -> int:
     """Returns how many frames items have; if that differs, there is one."""

@@ -118,21 +118,22 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
         there never was an item of such a key. Nothing is changed then.
     """
     sampler = self._prioritized()
-    if tf.is_tensor(keys) or tf.is_tensor(priorities):
-      keys, priorities = map(tf.convert_to_tensor, (keys, priorities))
-    else:
-      keys, priorities = map(np.asarray, (keys, priorities))
-    if not tf.TensorShape(keys.shape[:1]).is_compatible_with(priorities.shape):
+    in_graph = not tf.executing_eagerly()
+    convert = tf.convert_to_tensor if in_graph else np.asarray
+    keys, priorities = convert(keys), convert(priorities)
+    expected, found = keys.shape[:1], priorities.shape
+    if expected != found and not (
+        in_graph and expected.is_compatible_with(found)
+    ):
       raise ValueError(
-          f'There must be a priority for each of the items {keys.shape[:1]}, but'
-          f' the priorities have the shape {priorities.shape}.'
+          f'There must be a priority for each of the items {tuple(expected)},'
+          f' but the priorities have the shape {found}.'
       )
-
-    if tf.executing_eagerly() or not tf.is_tensor(keys):
-      sampler.update_keys(np.asarray(keys), np.asarray(priorities))
-    else:
+    if in_graph:
       update = sampling.weak_method(sampler, 'update_keys')
       tf.numpy_function(update, [keys, priorities], [])
+    else:
+      sampler.update_keys(keys, priorities)
 
   def importance_weights(
       self, sample_info: Any, beta: Any, *, normalization: str = 'batch'

@@ -11,7 +11,7 @@ have no fixed size: a row holds where they begin in a file of all strings.
 """
 
 import math
-from typing import Any, Callable, List, NamedTuple, Sequence
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +23,7 @@ from rlds2reverb.episodes import steps as steps_lib
 _LARGE_COLUMN_BYTES = 1 << 10
 # TensorFlow takes an array without copying it if it begins at such an address.
 _ALIGNMENT = 64
+_LARGE_ARRAY_BYTES = 1 << 18
 
 
 class _Column(NamedTuple):
@@ -143,10 +144,11 @@ class RowFormat:
         [len(starts), length, self.row_bytes[0]]
     )
     rows = None
-    leaves = []
-    for column in self._columns:
-      out = aligned_array([len(starts), length, *column.shape], column.stored)
-      leaves.append(out)
+    leaves = aligned_arrays([
+        ([len(starts), length, *column.shape], column.stored)
+        for column in self._columns
+    ])
+    for column, out in zip(self._columns, leaves):
       if not out.size:
         continue
       if column.group:
@@ -168,12 +170,36 @@ class RowFormat:
     ]
 
 
-def aligned_array(shape: Sequence[int], dtype: Any) -> np.ndarray:
-  """Returns a new array that TensorFlow can take without copying it."""
-  size = math.prod(shape) * np.dtype(dtype).itemsize
+def aligned_arrays(
+    specs: Sequence[Tuple[Sequence[int], np.dtype]],
+) -> List[np.ndarray]:
+  """Returns new arrays that TensorFlow can take without copying them.
+
+  Those that are small share memory, as each piece of memory takes its time.
+
+  Args:
+    specs: the shape and the dtype of each.
+  """
+  sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in specs]
+  begins, end = [], 0
+  for size in sizes:
+    begins.append(end)
+    if size < _LARGE_ARRAY_BYTES:
+      end += size + -size % _ALIGNMENT
+  shared, first = _aligned_memory(end)
+  arrays = []
+  for (shape, dtype), size, begin in zip(specs, sizes, begins):
+    memory, offset = shared, first + begin
+    if size >= _LARGE_ARRAY_BYTES:
+      memory, offset = _aligned_memory(size)
+    arrays.append(np.ndarray(shape, dtype, memory, offset))
+  return arrays
+
+
+def _aligned_memory(size: int) -> Tuple[np.ndarray, int]:
+  """Returns memory, and where in it so many aligned bytes begin."""
   memory = np.empty(size + _ALIGNMENT, np.uint8)
-  begin = -memory.__array_interface__['data'][0] % _ALIGNMENT
-  return memory[begin : begin + size].view(dtype).reshape(shape)
+  return memory, -memory.__array_interface__['data'][0] % _ALIGNMENT
 
 
 def _column(path: str, leaf: tf.TensorSpec) -> _Column:

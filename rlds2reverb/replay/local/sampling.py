@@ -21,6 +21,12 @@ from rlds2reverb.replay.local import streams as streams_lib
 
 _GROUP_BYTES = 1 << 20
 _MAX_GROUP = 16
+_FEW_FRAMES = 8
+# Those of Reverb's `SampleInfo`.
+_INFO_DTYPES = [
+    np.dtype(name)
+    for name in ('uint64', 'float64', 'int64', 'float64', 'int32')
+]
 _NO_LOCK = contextlib.nullcontext()
 
 
@@ -73,16 +79,7 @@ class BatchReader:
             store.format.spec,
         ),
         sample_info.sample_info_class()(
-            *[
-                tf.TensorSpec(lead, dtype)
-                for dtype in (
-                    tf.uint64,
-                    tf.float64,
-                    tf.int64,
-                    tf.float64,
-                    tf.int32,
-                )
-            ]
+            *[tf.TensorSpec(lead, dtype) for dtype in _INFO_DTYPES]
         ),
     )
 
@@ -117,17 +114,20 @@ class BatchReader:
     if self.spec.batch_size is None:
       del shape[1]
     leaves = [leaf.reshape([*shape, *leaf.shape[2:]]) for leaf in leaves]
-    for values, spec in zip(
-        (draws.items, draws.probability, size, draws.priority, 0),
-        self.element_spec[1],
+    info = rows_lib.aligned_arrays([(shape, dtype) for dtype in _INFO_DTYPES])
+    for leaf, values in zip(
+        info, (draws.items, draws.probability, size, draws.priority, 0)
     ):
-      leaf = rows_lib.aligned_array(shape, spec.dtype.as_numpy_dtype)
-      if np.ndim(values):
-        values = values.reshape([*shape[:-1], 1])
-      leaf[...] = values
-      leaves.append(leaf)
-    return leaves
-
+      if not np.ndim(values):
+        leaf[...] = values
+        continue
+      values = values.reshape(shape[:-1])
+      if length > _FEW_FRAMES:
+        leaf[...] = values[..., np.newaxis]
+        continue
+      for frame in range(length):
+        leaf[..., frame] = values  # In a few long loops.
+    return leaves + info
 
   def empty_group(self) -> List[np.ndarray]:
     """Returns the leaves of a group of no batches."""
