@@ -12,7 +12,12 @@ import numpy as np
 
 # So many rows, or columns, are made by one product. With fewer, the products
 # are too small to be fast; with more, most of the weights are 0.
-_BLOCK = 32
+_BLOCK = 8
+
+# Products of no more multiplications are made by one thread. OpenBLAS shares
+# larger ones between its threads, which wait for each other, busily, where
+# several threads resize at once.
+_MAX_MULTIPLICATIONS = 1 << 18
 
 
 def resize(image: np.ndarray, size: Tuple[int, int], method: str) -> np.ndarray:
@@ -36,14 +41,30 @@ def resize(image: np.ndarray, size: Tuple[int, int], method: str) -> np.ndarray:
   pixels = image.reshape([height, width * channels])
   rows = np.empty([size[0], width * channels], np.float32)
   for begin, end, first, last, weights in _blocks(height, size[0], method, 1):
-    np.matmul(weights, pixels[first:last].astype(np.float32), rows[begin:end])
+    _multiply(weights, pixels[first:last].astype(np.float32), rows[begin:end])
   resized = np.empty([size[0], size[1] * channels], np.float32)
   blocks = _blocks(width, size[1], method, channels)
   for begin, end, first, last, weights in blocks:
-    resized[:, begin:end] = rows[:, first:last] @ weights.T
+    _multiply(rows[:, first:last], weights.T, resized[:, begin:end])
   np.rint(resized, resized)
   np.clip(resized, 0, np.iinfo(image.dtype).max, resized)
   return resized.astype(image.dtype).reshape([*size, channels])
+
+
+def _multiply(left: np.ndarray, right: np.ndarray, product: np.ndarray) -> None:
+  """Multiplies two matrices, part by part."""
+  height, inner = left.shape
+  width = right.shape[1]
+  if width > height:
+    step = max(_MAX_MULTIPLICATIONS // (height * inner), 1)
+    for begin in range(0, width, step):
+      part = slice(begin, begin + step)
+      np.matmul(left, right[:, part], product[:, part])
+  else:
+    step = max(_MAX_MULTIPLICATIONS // (width * inner), 1)
+    for begin in range(0, height, step):
+      part = slice(begin, begin + step)
+      np.matmul(left[part], right, product[part])
 
 
 @functools.lru_cache(maxsize=256)
