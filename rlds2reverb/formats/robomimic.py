@@ -1,9 +1,10 @@
-"""Data sets of robomimic, robosuite and LIBERO: HDF5 files of demonstrations.
+"""HDF5 files of demonstrations: robomimic, robosuite, LIBERO and RoboCasa.
 
     data/demo_0/obs/<name>       [T, ...]
                 next_obs/<name>  [T, ...], which LIBERO's files do not have
                 actions, rewards, dones, states  [T, ...]
     data.attrs                   env_args and others, JSON
+    data/demo_0.attrs            ep_meta of RoboCasa, JSON with `lang`
     mask/<filter key>            the names of some demonstrations
 
 The format is that of robomimic.github.io, as robomimic 0.3 reads it.
@@ -28,6 +29,7 @@ from rlds2reverb.formats import python_episodes
 
 _DATA = 'data'
 _MASK = 'mask'
+_META = 'ep_meta'
 _DEMO = re.compile(r'demo_(\d+)')
 _OBSERVATIONS = 'obs'
 _NEXT_OBSERVATIONS = 'next_obs'
@@ -51,11 +53,12 @@ def load_robomimic(
     A data set of episodes in the order of their numbers, `demo_2` before
     `demo_10`. `episode_id` is that number. The texts in the attributes of
     `data`, such as `env_args` and LIBERO's `problem_info`, are fields of the
-    episodes. The steps are stacked `[T + 1, ...]`: the last observation is the
-    last of `next_obs`. `observation`, `action` and `reward` have the dtypes in
-    the file, `discount` is float32, and everything else with a row for each
-    transition, such as `states` and `dones`, is a step field of its name. A
-    reward is float32 zeros if there is none.
+    episodes; so is RoboCasa's `ep_meta` of each demonstration. The steps are
+    stacked `[T + 1, ...]`: the last observation is the last of `next_obs`.
+    `observation`, `action` and `reward` have the dtypes in the file, `discount`
+    is float32, and everything else with a row for each transition, such as
+    `states` and `dones`, is a step field of its name. A reward is float32 zeros
+    if there is none.
 
     An episode whose last `dones` is set is terminal; a collector may have set
     others before it, which change nothing. Where there is no `next_obs`, it is
@@ -82,7 +85,9 @@ def load_robomimic(
         for name, value in file[_DATA].attrs.items()
         if isinstance(value, (str, bytes))
     }
-    left_out = _left_out(file[_DATA][demos[0]])
+    first = file[_DATA][demos[0]]
+    left_out = _left_out(first)
+    has_meta = _META in first.attrs
   if left_out:
     logging.warning(
         'Left out: columns without numbers or strings for each transition: %s.',
@@ -92,7 +97,9 @@ def load_robomimic(
   def read() -> python_episodes.Episodes:
     with h5py.File(path, 'r') as file:
       for demo in demos:
-        yield _episode(file[_DATA][demo], set(left_out), fields)
+        group = file[_DATA][demo]
+        own = {_META: group.attrs.get(_META, '')} if has_meta else {}
+        yield _episode(group, set(left_out), {**fields, **own})
 
   return python_episodes.to_dataset(read, len(demos))
 

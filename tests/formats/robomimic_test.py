@@ -119,6 +119,17 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
           self, [steps['reward']], [np.zeros(length + (index < 2), np.float32)]
       )
 
+  def test_language_of_robocasa(self):
+    def change(file):
+      for name, group in file['data'].items():
+        if name != 'demo_2':
+          group.attrs['ep_meta'] = json.dumps({'lang': f'open {name}'})
+
+    self.assertEqual(
+        [one['ep_meta'] for one in _read(self._changed(change))],
+        [b'{"lang": "open demo_0"}', b'', b'{"lang": "open demo_10"}'],
+    )
+
   def test_other_columns(self):
     def change(file):
       for group in file['data'].values():
