@@ -56,6 +56,13 @@ _CHECKPOINT_AT_END = flags.DEFINE_bool(
     False,
     'Whether to write a last checkpoint to --checkpoint_root.',
 )
+_CHECKPOINT_MINUTES = flags.DEFINE_float(
+    'checkpoint_minutes',
+    None,
+    'After how many minutes, again and again, a checkpoint is written to'
+    ' --checkpoint_root. The tables wait while one is written.',
+    lower_bound=0.01,
+)
 _TABLE = flags.DEFINE_string(
     'table', 'experience', 'The table for the items of a --dataset.'
 )
@@ -101,6 +108,8 @@ def _start():
     root = files.user_path(root)
   elif _CHECKPOINT_AT_END.value:
     raise app.UsageError('--checkpoint_at_end needs a --checkpoint_root.')
+  elif _CHECKPOINT_MINUTES.value is not None:
+    raise app.UsageError('--checkpoint_minutes needs a --checkpoint_root.')
   if _CHECKPOINT_DIR.value is not None:
     return checkpoint_serve.restore_reverb_server(
         files.user_path(_CHECKPOINT_DIR.value),
@@ -133,6 +142,10 @@ def _say(text):
   print(text, flush=True)
 
 
+def _write_checkpoint(server):
+  _say(f'Checkpoint: {server.localhost_client().checkpoint()}')
+
+
 def _serve(server, signals):
   """Serves until a signal comes."""
   try:
@@ -145,10 +158,16 @@ def _serve(server, signals):
         ' authentication: whoever reaches the port can read and change the'
         ' tables. Stop with Ctrl-C.'
     )
-    signals.wait()
+    minutes = _CHECKPOINT_MINUTES.value
+    seconds = None if minutes is None else 60 * minutes
+    while not signals.wait(seconds):
+      try:
+        _write_checkpoint(server)
+      except RuntimeError as e:  # The next one may go well.
+        _say(f'No checkpoint was written: {e}')
     if _CHECKPOINT_AT_END.value:
       _say('Writing a last checkpoint ...')
-      _say(f'Checkpoint: {server.localhost_client().checkpoint()}')
+      _write_checkpoint(server)
   finally:
     with quiet.quiet_stderr('[reverb/'):
       server.stop()

@@ -122,9 +122,13 @@ class StopSignals:
     """Lets signals interrupt nothing from now on, but end `wait`."""
     self._is_held = True
 
-  def wait(self) -> None:
-    """Waits for a signal, or returns at once if there was one."""
-    self._stop.wait()
+  def wait(self, seconds: Optional[float] = None) -> bool:
+    """Waits for a signal; returns whether there was one.
+
+    Args:
+      seconds: how long to wait; without end by default.
+    """
+    return self._stop.wait(seconds)
 
   def _on_signal(self, *unused_arguments) -> None:
     self._restore()

@@ -196,6 +196,9 @@ _SERVE = (
     ('--dataset=data --dataset=data', 'Serve one --dataset'),
     ('--dataset=data --checkpoint_dir=c', 'Pass --dataset or --checkpoint_dir'),
     ('--dataset=data --checkpoint_at_end', 'needs a --checkpoint_root'),
+    ('--dataset=data --checkpoint_minutes=5', 'needs a --checkpoint_root'),
+    ('--dataset=data --checkpoint_minutes=0', '--checkpoint_minutes=0'),
+    ('--dataset=data --checkpoint_minutes=inf', 'must be a finite number'),
     ('--dataset=data --table=', '--table must not be empty'),
     ('--dataset=data --sequence_length=-1', 'in the range [0, 2147483647]'),
     (

@@ -75,6 +75,32 @@ class ServeTest(absltest.TestCase):
     )
 
   @pytest.mark.long
+  def test_after_a_crash_it_goes_on_from_the_last_of_many_checkpoints(self):
+    flags = [
+        '--dataset=data',
+        '--table=pairs',
+        '--checkpoint_root=root',
+        '--checkpoint_minutes=0.01',
+    ]
+    server, port = self._start(*flags)
+    client = reverb.Client(f'localhost:{port}')
+    (sample,) = client.sample('pairs', emit_timesteps=False)
+    client.mutate_priorities(
+        'pairs', deletes=[int(np.ravel(sample.info.key)[0])]
+    )
+    # One of the next two checkpoints was begun when the item was gone.
+    seen = 0
+    for line in server.stdout:
+      seen += line.startswith('Checkpoint: ')
+      if seen == 3:
+        break
+    server.kill()
+    server.wait()
+    server, _ = self._start(*flags)
+    printed = self._stop(server, signal.SIGTERM)
+    self.assertStartsWith(printed, '  table pairs: 5 items\n')
+
+  @pytest.mark.long
   def test_a_checkpoint_on_a_port(self):
     write.write_reverb_checkpoint(
         loading.load_episodes(self._data),
