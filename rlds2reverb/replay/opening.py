@@ -33,7 +33,7 @@ def open_replay_buffer(
     stride_length: int = 1,
     *,
     split: str = 'train',
-    reverb_server: Union[bool, str] = False,
+    reverb_server: Union[bool, str, reverb.Client, reverb.Server] = False,
     table_name: Optional[str] = None,
     end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP,
     priority: items_lib.Priority = 1.0,
@@ -71,8 +71,8 @@ def open_replay_buffer(
     stride_length: the number of frames between the starts of one item and the
       next.
     split: the split of a data set on disk.
-    reverb_server: whether to sample from a Reverb server; or the address of one
-      that is running, `host:port`.
+    reverb_server: whether to sample from a Reverb server; or one that is
+      running: its address, `host:port`, a client of it, or itself.
     table_name: the table of a checkpoint or of a running server, which need not
       be named if it is the only one.
     end_of_episode: what becomes of the last frames of an episode.
@@ -97,12 +97,12 @@ def open_replay_buffer(
       table, or if an argument or the data is not valid.
     InvalidArgumentError: if an episode is invalid.
   """
-  if isinstance(reverb_server, str):
+  if not isinstance(reverb_server, bool):
     if data is not None or reverb_table is not None or kwargs:
       raise ValueError(
-          f'The server at {reverb_server} has its own data and tables, so data'
-          ' must be None, and other arguments than sequence_length and'
-          ' table_name must be left out.'
+          f'The server at {tables_lib.address_of(reverb_server)} has its own'
+          ' data and tables, so data must be None, and other arguments than'
+          ' sequence_length, table_name and timeout must be left out.'
       )
     return _replay_buffer_of(
         reverb_server, table_name, sequence_length, timeout
@@ -140,7 +140,9 @@ def open_replay_buffer(
             f' {sorted(kwargs) or "reverb_table"} must be left out.'
         )
       server = serve.restore_reverb_server(folder)
-      return _replay_buffer_of(server, table_name, sequence_length, timeout)
+      return _replay_buffer_of(
+          server, table_name, sequence_length, timeout, owns_server=True
+      )
     tables = list(records.read_tables(folder))
     data = checkpoint_episodes.read_checkpoint_episodes(
         folder,
@@ -170,7 +172,9 @@ def open_replay_buffer(
   if not reverb_server:
     return local_replay_buffer.EpisodesReplayBuffer(data, **items, **kwargs)
   server, name = _start_server(data, items, reverb_table, kwargs)
-  return _replay_buffer_of(server, name, sequence_length, timeout)
+  return _replay_buffer_of(
+      server, name, sequence_length, timeout, owns_server=True
+  )
 
 
 def _start_server(data, items, reverb_table, kwargs):
@@ -206,11 +210,12 @@ def _start_server(data, items, reverb_table, kwargs):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _replay_buffer_of(server, table_name, sequence_length, timeout):
-  """Returns the replay buffer of a server, which it owns, or of an address."""
-  is_address = isinstance(server, str)
+def _replay_buffer_of(
+    server, table_name, sequence_length, timeout, *, owns_server=False
+):
+  """Returns the replay buffer of a server."""
   try:
-    client = serve.client_of(server)
+    client = tables_lib.client_of(server)
     tables = tables_lib.table_infos(client, None, timeout)
     name = _only_table(
         table_name,
@@ -218,14 +223,10 @@ def _replay_buffer_of(server, table_name, sequence_length, timeout):
         f'The Reverb server at {client.server_address}',
     )
     return server_replay_buffer.ServerReplayBuffer(
-        server,
-        name,
-        sequence_length,
-        timeout=timeout,
-        owns_server=not is_address,
+        server, name, sequence_length, timeout=timeout, owns_server=owns_server
     )
   except BaseException:
-    if not is_address:
+    if owns_server:
       server.stop()
     raise
 

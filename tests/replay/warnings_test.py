@@ -11,6 +11,7 @@ from tf_agents.replay_buffers import reverb_utils
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import rules as rules_lib
@@ -74,8 +75,8 @@ _WAYS = {
     'open, folder': lambda data, path, **kwargs: opening.open_replay_buffer(
         data, directory=path, **kwargs
     ),
-    'open, ring': lambda data, _, **kwargs: opening.open_replay_buffer(
-        data, capacity=100, **kwargs
+    'append': lambda data, _, **kwargs: appendable.AppendableReplayBuffer(
+        data, 100, **kwargs
     ),
     'open, server': lambda data, _, **kwargs: opening.open_replay_buffer(
         data, reverb_server=True, **kwargs

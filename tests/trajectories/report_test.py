@@ -49,7 +49,8 @@ class ConversionReportTest(tf.test.TestCase):
             ' it 0.',
             'The data holds NaN: 2 in reward. nan="invalid" makes that an'
             ' error.',
-            'Skipped 12 invalid episodes. The first: A rule. Found at episode 2.',
+            'Skipped 12 invalid episodes. The first: A rule. Found at episode'
+            ' 2.',
             *(f'  A rule. Found at episode {n}.' for n in range(3, 12)),
             '  and 2 more',
         ],

@@ -138,7 +138,7 @@ def restore_reverb_servers(
 
 
 def create_replay_buffer(
-    server: Union[reverb.Server, str],
+    server: Union[str, reverb.Client, reverb.Server],
     table_name: str,
     sequence_length: Optional[int] = None,
     *,
@@ -151,13 +151,6 @@ def create_replay_buffer(
   return replay_buffer.ServerReplayBuffer(
       server, table_name, sequence_length, timeout=timeout
   )
-
-
-def client_of(server: Union[reverb.Server, str]) -> reverb.Client:
-  """Returns a client of a server, or of its address."""
-  if isinstance(server, str):
-    return reverb.Client(server)
-  return server.localhost_client()
 
 
 def check_port(port: int) -> None:

@@ -173,6 +173,9 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
         priority_exponent=sampler.alpha,
     )
 
+  def close(self) -> None:
+    """Does nothing here: there is no server to stop."""
+
   def _prioritized(self) -> prioritized.Prioritized:
     if not isinstance(self._sampler, prioritized.Prioritized):
       raise ValueError(

@@ -25,7 +25,7 @@ _OVERFLOWS = ('warn', 'refuse')
 @report_lib.frees_report
 def write_rlds_to_reverb(
     rlds_data: tf.data.Dataset,
-    client: Union[str, reverb.Client],
+    client: Union[str, reverb.Client, reverb.Server],
     tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
     *,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
@@ -54,7 +54,7 @@ def write_rlds_to_reverb(
   Args:
     rlds_data: the data, as in `convert_rlds_to_trajectories`; or a data set of
       sequences, `Trajectory`s `[L, ...]`, each of which becomes an item.
-    client: a client of the server, or the server's address, `host:port`.
+    client: the server: its address, `host:port`, a client of it, or itself.
     tables: which items go into which table.
     policy_info_fn: see `convert_rlds_to_trajectories`.
     identity: what tells this data from all other data: its name, its split and
@@ -109,8 +109,7 @@ def write_rlds_to_reverb(
       fault. There is one exception: if a priority function fails in an episode
       of more than 2 MiB, items of its first frames may be in the table.
   """
-  if isinstance(client, str):
-    client = reverb.Client(client)
+  client = tables_lib.client_of(client)
   source = frames_lib.make_frame_source(
       rlds_data,
       tables,

@@ -39,7 +39,7 @@ class PriorityUpdater:
 
   def __init__(
       self,
-      servers: Union[str, reverb.Client, Sequence[str]],
+      servers: Union[str, reverb.Client, reverb.Server, Sequence[Any]],
       table_name: str,
       *,
       initial_priority: float = 1.0,
@@ -48,8 +48,8 @@ class PriorityUpdater:
     """Checks that the table is there.
 
     Args:
-      servers: the address of a server, `host:port`, or a client of it; or the
-        addresses of several, among which the items are spread. Each is told all
+      servers: a server: its address, `host:port`, a client of it, or itself; or
+        a list of several, among which the items are spread. Each is told all
         priorities, and ignores those of the others' items.
       table_name: the name of the table.
       initial_priority: what `highest` is before any update.

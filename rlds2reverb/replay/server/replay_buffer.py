@@ -33,7 +33,7 @@ class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
 
   def __init__(
       self,
-      server: Union[reverb.Server, str],
+      server: Union[str, reverb.Client, reverb.Server],
       table_name: str,
       sequence_length: Optional[int] = None,
       *,
@@ -43,7 +43,7 @@ class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
     """Asks for the table, whose signature tells what a frame is.
 
     Args:
-      server: the server, or the address of one, `host:port`.
+      server: the server: its address, `host:port`, a client of it, or itself.
       table_name: the name of the table. Its signature must be one of
         `Trajectory`s.
       sequence_length: the number of frames of an item, or None if it varies, or
@@ -59,8 +59,7 @@ class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
     if not timeout > 0:
       raise ValueError(f'timeout must be positive, but is {timeout}.')
     self._timeout = timeout
-    is_address = isinstance(server, str)
-    address = server if is_address else f'localhost:{server.port}'
+    address = tables_lib.address_of(server)
     [info] = tables_lib.table_infos(
         reverb.Client(address), [table_name], timeout
     ).values()
@@ -75,7 +74,7 @@ class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
     )
     # This is all that holds a server of its own. So it ends when the replay
     # buffer does, and not when Python has taken Reverb's modules apart.
-    self._held = _Held(None if is_address else server)
+    self._held = _Held(server if isinstance(server, reverb.Server) else None)
     self._finalizer = weakref.finalize(self, self._held.let_go, owns_server)
     # Not a dictionary, which would become part of a checkpoint.
     self._iterator = functools.lru_cache(maxsize=None)(

@@ -23,7 +23,7 @@ _SAMPLE, _POLL, _END = range(3)
 
 
 def sample_reverb_servers(
-    servers: Union[str, reverb.Client, Sequence[str]],
+    servers: Union[str, reverb.Client, reverb.Server, Sequence[Any]],
     table_name: str,
     sequence_length: Optional[int],
     batch_size: Optional[int] = None,
@@ -52,8 +52,8 @@ def sample_reverb_servers(
   iterator.
 
   Args:
-    servers: the address of a server, `host:port`, or a client of it; or the
-      addresses of several.
+    servers: a server: its address, `host:port`, a client of it, or itself; or
+      a list of several.
     table_name: the name of the table.
     sequence_length: the number of frames of every item, or None if it varies,
       which needs `batch_size=None`.

@@ -22,6 +22,7 @@ from google.protobuf import unknown_fields
 import grpc
 
 from rlds2reverb.replay import reverb
+from rlds2reverb.replay.server import addresses
 
 _SERVER_INFO = '/deepmind.reverb.ReverbService/ServerInfo'
 _DESCRIBE_TIMEOUT_SECONDS = 5
@@ -89,24 +90,50 @@ def table_infos(
   return {name: infos[name] for name in names}
 
 
-def addresses_of(
-    servers: Union[str, reverb.Client, Sequence[str]],
-) -> List[str]:
-  """Returns the addresses of servers.
+def address_of(server: Union[str, reverb.Client, reverb.Server]) -> str:
+  """Returns the address of a server, `host:port`.
+
+  Every function that takes a server takes any of these.
 
   Args:
-    servers: the address of a server, `host:port`, or a client of it; or the
-      addresses of several.
+    server: its address; or a client of it; or the server itself, if it is in
+      this process.
 
   Raises:
-    ValueError: if there are none.
+    ValueError: if an address is not a host and a port.
   """
-  if isinstance(servers, reverb.Client):
-    servers = servers.server_address
-  addresses = [servers] if isinstance(servers, str) else list(servers)
-  if not addresses:
+  if isinstance(server, str):
+    addresses.check_address(server)
+    return server
+  if isinstance(server, reverb.Client):
+    return server.server_address
+  return f'localhost:{server.port}'
+
+
+def client_of(
+    server: Union[str, reverb.Client, reverb.Server],
+) -> reverb.Client:
+  """Returns a client of a server; see `address_of`."""
+  if isinstance(server, reverb.Client):
+    return server
+  return reverb.Client(address_of(server))
+
+
+def addresses_of(
+    servers: Union[str, reverb.Client, reverb.Server, Sequence[Any]],
+) -> List[str]:
+  """Returns the addresses of a server, or of several; see `address_of`.
+
+  Raises:
+    ValueError: if there are none, or as `address_of` does.
+  """
+  if isinstance(servers, (list, tuple)):
+    found = [address_of(server) for server in servers]
+  else:
+    found = [address_of(servers)]
+  if not found:
     raise ValueError('There are no servers.')
-  return addresses
+  return found
 
 
 def state_of(address: str, timeout: float) -> str:

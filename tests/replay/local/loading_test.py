@@ -133,9 +133,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     )
     for found in written, again, prepared.open_store(folder):
       self.assertEqual(found.num_items, 9)
-      self.assertAllEqual(
-          _observations(found, 0, 15)[:, 0], [*range(5)] * 3
-      )
+      self.assertAllEqual(_observations(found, 0, 15)[:, 0], [*range(5)] * 3)
     self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
 
   def test_a_report_stays_empty(self):

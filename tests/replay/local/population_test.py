@@ -59,7 +59,7 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
     base = cuts.make_store([2, 0, 1])
     found = population.Population(
         dataclasses.replace(
-              base,
+            base,
             form=store.Form(None, 1, False),
             runs=base.runs._replace(num_items=np.ones(3, np.int64)),
         )
@@ -85,9 +85,7 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(found.num_items, 1 + 1 + 2)
     self.assertEqual(found.starts(np.arange(4)).tolist(), [0, 5, 11, 12])
     self.assertEqual(found.priorities.tolist(), [0, 3, 7, 8])
-    self.assertEqual(
-        found.priority(np.array([3, 0])).tolist(), [8, 0]
-    )
+    self.assertEqual(found.priority(np.array([3, 0])).tolist(), [8, 0])
     everything = population.Population(base, 100)
     self.assertEqual(everything.num_items, 10)
 
@@ -113,7 +111,8 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(found.alive(np.array([0, 2, 2])).tolist(), [True] * 3)
     for wrong in -1, 3:
       with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, rf'no item of this key.*\[{wrong}\] of 3'
+          tf.errors.InvalidArgumentError,
+          rf'no item of this key.*\[{wrong}\] of 3',
       ):
         found.alive(np.array([0, wrong]))
 

@@ -92,9 +92,7 @@ class PriorityTreeTest(parameterized.TestCase, tf.test.TestCase):
     tree = priority_tree.PriorityTree(np.array([1.0, 0, 2, 1, 0, 4, 0]))
     fractions = np.arange(16) / 16
     found, _ = tree.find(fractions)
-    self.assertEqual(
-        found.tolist(), [0] * 2 + [2] * 4 + [3] * 2 + [5] * 8
-    )
+    self.assertEqual(found.tolist(), [0] * 2 + [2] * 4 + [3] * 2 + [5] * 8)
 
 
 if __name__ == '__main__':

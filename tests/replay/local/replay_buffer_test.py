@@ -495,7 +495,9 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
     buffer = _Buffer(self.store)
     next(iter(buffer.as_dataset(4)))
     tf.train.Checkpoint(buffer=buffer).write(path)
-    with self.assertRaisesRegex(ValueError, f'draws other batches, with {name}'):
+    with self.assertRaisesRegex(
+        ValueError, f'draws other batches, with {name}'
+    ):
       tf.train.Checkpoint(buffer=_Buffer(self.store, **other)).read(path)
 
   def test_a_position_of_other_data_is_refused(self):
@@ -815,7 +817,9 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
     keys = np.arange(8, dtype=np.uint64)
     buffer.update_priorities(keys, [1, 4, 9, 16, 1, 4, 9, 16])
     _, info = next(buffer.as_dataset(50).as_numpy_iterator())
-    some = tf.nest.map_structure(lambda leaf: leaf[info.priority[:, 0] > 1], info)
+    some = tf.nest.map_structure(
+        lambda leaf: leaf[info.priority[:, 0] > 1], info
+    )
     least = some.priority.min()
     for in_function in False, True:
       weights = buffer.importance_weights

@@ -275,10 +275,7 @@ class InOrderTest(parameterized.TestCase, tf.test.TestCase):
       share = samplers.Share(0, (0, 0), worker, num_workers)
       draw = samplers.in_order(population, share)
       count = samplers.num_batches_of_pass(7, share, 3)
-      items = [
-          draw(group, 1, 3).items[0].tolist()
-          for group in range(count)
-      ]
+      items = [draw(group, 1, 3).items[0].tolist() for group in range(count)]
       self.assertEqual(sum(items, []), list(range(worker, 7, num_workers)))
       self.assertEqual({len(batch) for batch in items[:-1]} - {3}, set())
       self.assertNotEmpty(items[-1])

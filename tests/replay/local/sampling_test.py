@@ -156,9 +156,7 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
         (10**7, 1),
     ):
       self.assertEqual(sampling.batches_per_group(store, batch_size), expected)
-    whole = dataclasses.replace(
-        store, form=store_lib.Form(None, 1, False)
-    )
+    whole = dataclasses.replace(store, form=store_lib.Form(None, 1, False))
     self.assertEqual(sampling.batches_per_group(whole, 1), 1)
 
 

@@ -128,7 +128,9 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
     with open(path, 'w', encoding='utf-8') as f:
       json.dump(marker, f)
     for call in prepared.read_marker, prepared.open_store:
-      with self.assertRaisesRegex(OSError, 'of version 3, and this is version 2'):
+      with self.assertRaisesRegex(
+          OSError, 'of version 3, and this is version 2'
+      ):
         call(folder)
 
   def test_a_folder_of_something_else(self):

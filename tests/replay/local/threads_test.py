@@ -181,9 +181,7 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
     priorities = sampler._priorities  # pylint: disable=protected-access
     # Each is what it was, or what every thread makes of it.
     items = np.arange(6000)
-    self.assertTrue(
-        ((priorities == 1) | (priorities == items % 5 + 1)).all()
-    )
+    self.assertTrue(((priorities == 1) | (priorities == items % 5 + 1)).all())
     self.assertAllClose(sampler._tree.total, priorities.sum())  # pylint: disable=protected-access
 
 

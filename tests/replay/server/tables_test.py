@@ -15,6 +15,23 @@ def _insert(client, count):
 
 class TablesTest(parameterized.TestCase):
 
+  def test_servers_are_named_by_address_client_or_themselves(self):
+    server = reverb.Server([testing.make_table()])
+    address = f'localhost:{server.port}'
+    try:
+      for named in address, reverb.Client(address), server:
+        self.assertEqual(tables.address_of(named), address)
+        self.assertEqual(tables.addresses_of(named), [address])
+        self.assertEqual(tables.addresses_of([named, 'b:1']), [address, 'b:1'])
+        client = tables.client_of(named)
+        self.assertIn(testing.TABLE, client.server_info(timeout=10))
+    finally:
+      server.stop()
+    with self.assertRaisesRegex(ValueError, 'There are no servers'):
+      tables.addresses_of([])
+    with self.assertRaisesRegex(ValueError, 'host:port'):
+      tables.address_of('localhost')
+
   def test_items_that_went_in(self):
     with testing.reverb_server(max_size=5) as client:
       _insert(client, 2)

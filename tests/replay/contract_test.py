@@ -1,0 +1,212 @@
+"""One trainer's steps on replay buffers of every kind.
+
+Whatever stands behind a replay buffer, a trainer is written once. What must
+differ is in a table of docs/guides/replay_buffer.md.
+"""
+
+import os
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import opening
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay.local import appendable
+from rlds2reverb.replay.local import prioritized
+from rlds2reverb.replay.server import table_kinds
+from rlds2reverb.trajectories import specs
+from tests import golden
+from tests.replay.local import cuts
+
+_ALPHA = 0.5
+_NUM_ITEMS = 3 + 2 + 4
+_BATCH = 8
+_SERVED = ('server', 'server of a checkpoint', 'address')
+_LOCAL = ('memory', 'folder', 'checkpoint', 'appendable')
+
+
+def _data():
+  return golden.stacked(cuts.episodes_of((4, 3, 5)))
+
+
+def _first(frames):
+  """Returns what tells the items of a batch apart: their first observation."""
+  return np.asarray(frames.observation)[:, 0, 0]
+
+
+class ContractTest(parameterized.TestCase, tf.test.TestCase):
+
+  def path(self, name):
+    return os.path.join(self.create_tempdir().full_path, name)
+
+  def table(self, is_prioritized):
+    spec = specs.create_trajectory_data_spec(_data())
+    if is_prioritized:
+      return table_kinds.prioritized_table(
+          'items', spec, 100, priority_exponent=_ALPHA
+      )
+    return table_kinds.uniform_table('items', spec, 100)
+
+  def open(self, kind, is_prioritized=True):
+    data, kwargs = _data(), {}
+    if 'checkpoint' in kind or kind == 'address':
+      data = self.path('checkpoint')
+      write.write_reverb_checkpoint(
+          _data(),
+          data,
+          items_lib.TableItems('items'),
+          reverb_tables=[self.table(is_prioritized)],
+      )
+    if kind in _LOCAL:
+      if is_prioritized:
+        kwargs['sampler'] = prioritized.Prioritized(alpha=_ALPHA)
+      if kind == 'folder':
+        kwargs['directory'] = self.path('frames')
+      if kind == 'appendable':
+        return appendable.AppendableReplayBuffer(data, 100, **kwargs)
+    elif kind == 'address':
+      server = serve.restore_reverb_server(data)
+      self.addCleanup(server.stop)
+      data, kwargs['reverb_server'] = None, f'localhost:{server.port}'
+    else:
+      kwargs['reverb_server'] = True
+      if kind == 'server':
+        kwargs['reverb_table'] = self.table(is_prioritized)
+    buffer = opening.open_replay_buffer(data, **kwargs)
+    self.addCleanup(buffer.close)
+    return buffer
+
+  def check_batch(self, frames, info):
+    self.assertIsInstance(frames, trajectory.Trajectory)
+    self.assertEqual(frames.reward.shape, [_BATCH, 2])
+    self.assertEqual(
+        [leaf.dtype for leaf in info],
+        [tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32],
+    )
+    for leaf in info:
+      self.assertEqual(leaf.shape, [_BATCH, 2])
+      self.assertAllEqual(leaf[:, 0], leaf[:, 1])
+    self.assertAllEqual(info.table_size, np.full([_BATCH, 2], _NUM_ITEMS))
+
+  def take_all(self, buffer):
+    """Returns the keys of the items, by what tells the items apart."""
+    keys = {}
+    for frames, info in buffer.as_dataset(_BATCH, 2).take(200):
+      self.check_batch(frames, info)
+      keys.update(zip(_first(frames).tolist(), info.key.numpy()[:, 0].tolist()))
+      if len(keys) == _NUM_ITEMS:
+        break
+    self.assertEqual(sorted(keys), [0, 1, 2, 100, 101, 200, 201, 202, 203])
+    return keys
+
+  @parameterized.product(kind=_LOCAL + _SERVED, in_graph=(True, False))
+  def test_a_trainer(self, kind, in_graph):
+    buffer = self.open(kind)
+    self.assertEqual(buffer.num_items, _NUM_ITEMS)
+    keys = self.take_all(buffer)
+
+    def train_step(frames, info):
+      weights = buffer.importance_weights(info, 1.0)
+      errors = frames.observation[:, 0, 0] + 1
+      buffer.update_priorities(info.key, errors)
+      return weights, buffer.importance_weights(info, 0.5, normalization='none')
+
+    if in_graph:
+      train_step = tf.function(train_step)
+    iterator = iter(buffer.as_dataset(_BATCH, 2))
+    for _ in range(3):
+      frames, info = next(iterator)
+      weights, others = train_step(frames, info)
+      probability = info.probability.numpy()
+      self.assertAllClose(weights, probability.min() / probability, rtol=1e-5)
+      self.assertAllClose(others, (_NUM_ITEMS * probability) ** -0.5, rtol=1e-5)
+
+    # The priorities of all items, and what is drawn by them.
+    names = np.array(sorted(keys))
+    buffer.update_priorities(
+        np.array([keys[name] for name in names], np.uint64), names + 1
+    )
+    expected = (names + 1) ** _ALPHA / np.sum((names + 1) ** _ALPHA)
+    # What was fetched before comes first.
+    for frames, info in buffer.as_dataset(_BATCH, 2).take(3):
+      chosen = np.searchsorted(names, _first(frames))
+      self.assertAllClose(info.priority[:, 0], names[chosen] + 1)
+      self.assertAllClose(info.probability[:, 0], expected[chosen], rtol=1e-6)
+    if kind in _LOCAL:
+      # That of the table is 1 where the priority is the smallest, 1.
+      self.assertAllClose(
+          buffer.importance_weights(info, 1.0, normalization='table'),
+          info.priority.numpy() ** -_ALPHA,
+          rtol=1e-5,
+      )
+    else:
+      with self.assertRaisesRegex(ValueError, 'does not tell'):
+        buffer.importance_weights(info, 1.0, normalization='table')
+
+    for wrong in -1.0, np.nan, np.inf:
+      with self.assertRaises(tf.errors.InvalidArgumentError):
+        buffer.update_priorities(
+            info.key, tf.constant([wrong] * _BATCH, tf.float64)
+        )
+    with self.assertRaises(ValueError):
+      buffer.update_priorities(info.key, [1.0] * (_BATCH - 1))
+    with self.assertRaisesRegex(ValueError, 'normalization'):
+      buffer.importance_weights(info, 1.0, normalization='mean')
+
+  @parameterized.parameters(*_LOCAL, *_SERVED)
+  def test_get_next(self, kind):
+    buffer = self.open(kind)
+
+    @tf.function
+    def take():
+      return buffer.get_next(_BATCH, 2)
+
+    self.check_batch(*take())
+    self.check_batch(*buffer.get_next(_BATCH, 2))
+    steps, _ = buffer.get_next(_BATCH, 2, time_stacked=False)
+    self.assertLen(steps, 2)
+    frames, info = buffer.get_next(num_steps=2)
+    self.assertEqual(frames.reward.shape, [2])
+    self.assertEqual(info.key.shape, [2])
+
+  @parameterized.parameters('memory', 'server')
+  def test_without_priorities(self, kind):
+    buffer = self.open(kind, is_prioritized=False)
+    _, info = buffer.get_next(_BATCH, 2)
+    self.assertAllClose(info.probability, np.full([_BATCH, 2], 1 / _NUM_ITEMS))
+    with self.assertRaises(ValueError):
+      buffer.importance_weights(info, 1.0)
+    with self.assertRaises(ValueError):
+      buffer.update_priorities(info.key, [1.0] * _BATCH)
+    with self.assertRaisesRegex(ValueError, 'num_steps is 3'):
+      buffer.as_dataset(_BATCH, 3)
+    buffer.close()
+    buffer.close()
+
+  @parameterized.parameters(('memory', 12), ('server', _NUM_ITEMS))
+  def test_what_differs(self, kind, num_frames):
+    buffer = self.open(kind)
+    is_local = kind == 'memory'
+    keys = self.take_all(buffer)
+    self.assertEqual(buffer.num_frames(), num_frames)
+    _, info = buffer.get_next(_BATCH, 2)
+    if is_local:
+      self.assertEqual(sorted(keys.values()), list(range(_NUM_ITEMS)))
+      self.assertAllEqual(info.times_sampled, np.zeros([_BATCH, 2]))
+      self.assertEqual(buffer.gather_all().reward.shape, [1, num_frames])
+      with self.assertRaises(tf.errors.InvalidArgumentError):
+        buffer.update_priorities(np.array([1 << 60], np.uint64), [1.0])
+    else:
+      self.assertGreater(info.times_sampled.numpy().max(), 0)
+      with self.assertRaises(NotImplementedError):
+        buffer.gather_all()
+      buffer.update_priorities(np.array([1 << 60], np.uint64), [1.0])
+      self.assertEqual(buffer.num_items, _NUM_ITEMS)
+
+
+if __name__ == '__main__':
+  tf.test.main()
