@@ -60,7 +60,9 @@ _IMAGES = flags.DEFINE_boolean(
     'images', True, 'Whether to sample tables of images, too.'
 )
 
-_TABLE_ITEMS = rlds2reverb.TableItems(serving.TABLE, serving.SEQUENCE_LENGTH)
+_TABLE_ITEMS = rlds2reverb.TableItems(
+    serving.TABLE, rlds2reverb.Windows(serving.SEQUENCE_LENGTH)
+)
 _IMAGE_SHAPE = (84, 84, 4)
 _IMAGE_STEPS = 3_000
 _TIMEOUT_SECONDS = 60

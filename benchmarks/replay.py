@@ -345,7 +345,7 @@ def _sampling_cases(
   batches = max(_BATCHES.value * 2 // length, 1)
   steps = batches * size * (length if length > 2 else 1)
   make = lambda **kwargs: rlds2reverb.EpisodesReplayBuffer(
-      episodes, length, **kwargs
+      episodes, rlds2reverb.Windows(length), **kwargs
   )
   buffer = make()
   shared = lambda sampler: local.EpisodesReplayBuffer(
@@ -355,7 +355,7 @@ def _sampling_cases(
   in_epochs = local.WithoutReplacement(drop_last=True)
   prioritized = shared(local.Prioritized())
   reverb_buffer = rlds2reverb.open_replay_buffer(
-      episodes, length, reverb_server=True
+      episodes, rlds2reverb.Windows(length), reverb_server=True
   )
   columns = tf.nest.map_structure(
       lambda leaf: tf.squeeze(leaf, 0), buffer.gather_all()

@@ -167,7 +167,9 @@ def _inserting(push_fn, read):
 
 def _checkpoint(part):
   episodes = part.load()
-  items = rlds2reverb.TableItems(serving.TABLE, serving.SEQUENCE_LENGTH)
+  items = rlds2reverb.TableItems(
+      serving.TABLE, rlds2reverb.Windows(serving.SEQUENCE_LENGTH)
+  )
 
   def write():
     with tempfile.TemporaryDirectory() as parent:

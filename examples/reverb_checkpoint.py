@@ -29,7 +29,7 @@ def main() -> None:
   tables = [
       rlds2reverb.TableItems('transitions'),
       # The steps 0 to 3 and 2 to 5 of each episode.
-      rlds2reverb.TableItems('sequences', sequence_length=4, stride_length=2),
+      rlds2reverb.TableItems('sequences', rlds2reverb.Windows(4, 2)),
   ]
   with tempfile.TemporaryDirectory() as directory:
     checkpoint = os.path.join(directory, 'checkpoint')

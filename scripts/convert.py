@@ -74,24 +74,24 @@ _STATISTICS_DIR = flags.DEFINE_string(
     'A new directory, for the statistics of the fields: statistics.json.',
 )
 _TABLE = flags.DEFINE_string('table', 'experience', "The table's name.")
-_SEQUENCE_LENGTH = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'sequence_length',
     2,
     'Frames of an item; 0 for whole episodes.',
     lower_bound=0,
     upper_bound=flags_lib.MAX_INTEGER,
 )
-_STRIDE_LENGTH = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'stride_length',
     1,
     'Frames between the starts of two items.',
     lower_bound=1,
     upper_bound=flags_lib.MAX_INTEGER,
 )
-_END_OF_EPISODE = flags.DEFINE_enum(
+flags.DEFINE_enum(
     'end_of_episode',
     'drop',
-    ['drop', 'pad', 'tile'],
+    ['drop', 'pad', 'tile', 'zero_pad', 'overlap'],
     'What becomes of last frames that do not fill an item.',
 )
 _PRIORITY = flags.DEFINE_float('priority', 1.0, 'The priority of every item.')
@@ -228,9 +228,7 @@ def _make_plan() -> plan_lib.Plan:
     with flags_lib.wrong_usage():
       table = items_lib.TableItems(
           _TABLE.value,
-          _SEQUENCE_LENGTH.value or None,
-          _STRIDE_LENGTH.value,
-          _END_OF_EPISODE.value,
+          flags_lib.windows_from_flags(),
           priority=_PRIORITY.value,
       )
     tables = [table]

@@ -66,26 +66,26 @@ _CHECKPOINT_MINUTES = flags.DEFINE_float(
 _TABLE = flags.DEFINE_string(
     'table', 'experience', 'The table for the items of a --dataset.'
 )
-_SEQUENCE_LENGTH = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'sequence_length',
     2,
     'How many steps an item has; 0 for whole episodes.',
     lower_bound=0,
     upper_bound=flags_lib.MAX_INTEGER,
 )
-_STRIDE_LENGTH = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'stride_length',
     1,
     'How many steps after an item the next one starts.',
     lower_bound=1,
     upper_bound=flags_lib.MAX_INTEGER,
 )
-_END_OF_EPISODE = flags.DEFINE_enum(
+flags.DEFINE_enum(
     'end_of_episode',
     'drop',
-    ['drop', 'pad', 'tile', 'cross'],
+    ['drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'],
     'What becomes of steps at the end that do not fill an item; see'
-    ' EndOfEpisode.',
+    ' Windows.',
 )
 _ALLOW_EMPTY = flags.DEFINE_bool(
     'allow_empty', False, 'Whether a table may end without an item.'
@@ -117,12 +117,7 @@ def _start():
         checkpoint_root=root,
     )
   with flags_lib.wrong_usage():
-    table = items.TableItems(
-        _TABLE.value,
-        sequence_length=_SEQUENCE_LENGTH.value or None,
-        stride_length=_STRIDE_LENGTH.value,
-        end_of_episode=_END_OF_EPISODE.value,
-    )
+    table = items.TableItems(_TABLE.value, flags_lib.windows_from_flags())
   try:
     return serve.serve_source(
         sources[0],

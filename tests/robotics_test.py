@@ -184,7 +184,7 @@ class RoboticsTest(tf.test.TestCase, parameterized.TestCase):
         ],
     )
     buffer = rlds2reverb.open_replay_buffer(
-        episodes, sequence_length=1, reverb_server=reverb_server
+        episodes, rlds2reverb.Windows(1), reverb_server=reverb_server
     )
     frames = 64 * 8
     seen = set()

@@ -113,6 +113,11 @@ class Windows:
     """Whether windows go on into the next episode."""
     return self.end == EndOfEpisode.CROSS
 
+  @property
+  def pads_episodes(self) -> bool:
+    """Whether rows may be filled in after an episode."""
+    return self.end not in (EndOfEpisode.DROP, EndOfEpisode.CROSS)
+
   def find(self, num_rows: Any, seen: Any = 0, is_end: Any = True) -> Found:
     """Finds the windows of episodes; or of parts of them, as they come.
 
@@ -131,13 +136,19 @@ class Windows:
     """
     ops = _module_of(num_rows)
     first = self.first_start(seen + ops.zeros_like(num_rows))
-    count = (self.first_start(num_rows) - first) // self.stride
-    count += ops.where(is_end, self._num_ending(num_rows), 0)
+    count = self.count(num_rows, seen, is_end)
     episode, start = ranges(first, count, self.stride)
     if self.end == EndOfEpisode.OVERLAP:
       latest = ops.maximum(num_rows - self.length, 0)
       start = ops.minimum(start, _take(latest, episode))
     return Found(episode, start)
+
+  def count(self, num_rows: Any, seen: Any = 0, is_end: Any = True) -> Any:
+    """Returns how many windows `find` finds in each episode, int64 `[E]`."""
+    ops = _module_of(num_rows)
+    first = self.first_start(seen + ops.zeros_like(num_rows))
+    count = (self.first_start(num_rows) - first) // self.stride
+    return count + ops.where(is_end, self._num_ending(num_rows), 0)
 
   def padding(self, num_rows: Any) -> Any:
     """Returns how many rows are filled in after whole episodes, int64 `[E]`.
@@ -173,7 +184,7 @@ class Windows:
     ops = _module_of(num_rows)
     beyond = self.first_start(num_rows)
     nothing = ops.zeros_like(num_rows)
-    if self.end in (EndOfEpisode.DROP, EndOfEpisode.CROSS):
+    if not self.pads_episodes:
       return nothing
     left = num_rows - beyond  # Negative, if the next start is no row.
     if self.end == EndOfEpisode.TILE:

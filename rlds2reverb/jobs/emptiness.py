@@ -35,13 +35,13 @@ def check_episodes(output: plan_lib.Output, num_episodes: int) -> None:
 def _reason(table, longest) -> str:
   if not longest:
     return 'there is no valid episode.'
-  if table.sequence_length is None:
+  if table.windows is None:
     return (
         f'an item is a whole episode of {table.max_sequence_length} steps at'
         f' most, and all are longer; the longest has {longest}.'
     )
   return (
-      f'an item has {table.sequence_length} steps, and the longest episode has'
-      f' {longest}. Choose a shorter sequence_length, or pad short episodes'
-      " with end_of_episode='pad'."
+      f'an item has {table.windows.length} steps, and the longest episode has'
+      f' {longest}. Choose shorter windows, or pad short episodes: an end of'
+      ' "pad".'
   )

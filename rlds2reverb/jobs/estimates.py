@@ -155,13 +155,7 @@ def table_of(
     spec: the spec of a frame.
   """
   lengths = np.array([max(round(num_steps / num_episodes), 1)])
-  if table.sequence_length is None:
-    per_episode = ~table.is_too_long(lengths)
-  else:
-    _, per_episode = table.starts(
-        np.zeros_like(lengths), lengths + table.padding(lengths)
-    )
-  items = int(per_episode[0]) * num_episodes
+  items = int(table.count(lengths)[0]) * num_episodes
   return Estimate(
       items,
       items * _ITEM_BYTES + num_steps * blocks.step_bytes(spec),
@@ -175,7 +169,7 @@ def fewest_items(plan: plan_lib.Plan, table: Any) -> int:
     plan: the plan.
     table: the `TableItems`.
   """
-  if table.sequence_length is None:
+  if table.windows is None:
     return 1 if table.max_sequence_length else plan.num_episodes
   steps = [
       steps_of(sources_lib.open_source(source), fewest=True)
@@ -186,8 +180,8 @@ def fewest_items(plan: plan_lib.Plan, table: Any) -> int:
   # Frames at the end of an episode may make no item, and with a stride not
   # every frame makes one.
   share = plan.num_episodes / plan.data_sets[0].num_episodes
-  items = steps[0] * share - plan.num_episodes * table.sequence_length
-  return max(int(items / table.stride_length), 1)
+  items = steps[0] * share - plan.num_episodes * table.windows.length
+  return max(int(items / table.windows.stride), 1)
 
 
 def _names(features: Any) -> Any:

@@ -40,6 +40,7 @@ from rlds2reverb.jobs import quiet
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
+  from rlds2reverb.episodes import windows as windows_lib
   from rlds2reverb.fields import named_mappings
   from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import sources as sources_lib
@@ -200,6 +201,28 @@ def take_bound_flags(program: str) -> None:
         texts.append(f.read())
   bindings = '\n'.join([*texts, *values.gin_binding])
   _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
+
+
+def windows_from_flags() -> Optional[windows_lib.Windows]:
+  """Returns the windows of items, or None for whole episodes.
+
+  They are described by `--sequence_length`, which is 0 for whole episodes,
+  `--stride_length` and `--end_of_episode`.
+
+  Raises:
+    UsageError: if whole episodes have a stride or an end.
+  """
+  values = flags.FLAGS
+  if values.sequence_length:
+    return windows_lib.Windows(
+        values.sequence_length, values.stride_length, values.end_of_episode
+    )
+  if values.stride_length != 1 or values.end_of_episode != 'drop':
+    raise app.UsageError(
+        'With --sequence_length=0 items are whole episodes, which have no'
+        ' --stride_length and no --end_of_episode.'
+    )
+  return None
 
 
 def run(

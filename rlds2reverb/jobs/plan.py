@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import whole
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import addresses
@@ -153,7 +154,16 @@ class Plan:
 
   @property
   def table_items(self) -> List[items_lib.TableItems]:
-    return [items_lib.TableItems(**table) for table in self.tables]
+    return [
+        items_lib.TableItems(
+            **{
+                **table,
+                'windows': table['windows']
+                and windows_lib.Windows(**table['windows']),
+            }
+        )
+        for table in self.tables
+    ]
 
   @property
   def conversion_rules(self) -> rules_lib.ConversionRules:
@@ -255,7 +265,7 @@ def make_plan(
     if table.crosses_episodes:
       raise ValueError(
           f'The items of table {table.table_name!r} cross episodes, between'
-          ' which a job is cut into tasks. Choose another end_of_episode, or'
+          ' which a job is cut into tasks. Choose another end of windows, or'
           ' call write_reverb_checkpoint.'
       )
   if bool(tables) != (output.kind in _OF_ITEMS):
@@ -321,8 +331,7 @@ def _plain_table(table) -> Dict[str, Any]:
         f'The priority of table {table.table_name!r} is a function, which a'
         ' plan cannot store. Give a number.'
     )
-  plain = dataclasses.asdict(table)
-  return {**plain, 'end_of_episode': plain['end_of_episode'].value}
+  return dataclasses.asdict(table)
 
 
 def _check_distinct(opened, ranges) -> None:

@@ -87,9 +87,9 @@ def _count_of(steps: Optional[estimates.Steps]) -> str:
 def _describe_table(plan, opened, steps, spec, table: Any) -> List[str]:
   what = (
       'whole episodes'
-      if table.sequence_length is None
-      else f'{table.sequence_length} frames, every {table.stride_length}, at an'
-      f' end {table.end_of_episode.value}'
+      if table.windows is None
+      else f'{table.windows.length} frames, every {table.windows.stride}, at an'
+      f' end {table.windows.end.value}'
   )
   lines = [f'table {table.table_name}: items of {what}']
   if None in steps:

@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import pieces as pieces_lib
 
 # A sampler reads whole chunks, so chunks of few bytes sample quickly. But the
@@ -136,7 +137,7 @@ def cut(
   middles = np.where(num_pieces > 1, ends, middles)
   begins = np.stack([pieces.position[firsts], middles], 1).ravel()
   ends = np.stack([middles, ends], 1).ravel()
-  stretch, starts = pieces_lib.ranges(
+  stretch, starts = windows_lib.ranges(
       begins, -((begins - ends) // chunk_length), chunk_length
   )
   return Cuts(

@@ -18,8 +18,8 @@ from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.episodes import blocks as blocks_lib
-from rlds2reverb.episodes import ends
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
@@ -171,7 +171,7 @@ def make_frame_source(
       raise ValueError(
           f'The items of table {table.table_name!r} cross episodes, so they'
           ' depend on the order of the data set, and an episode_id is for keys'
-          ' that do not. Leave it out, or choose another end_of_episode.'
+          ' that do not. Leave it out, or choose another end of windows.'
       )
   rules = rules or rules_lib.ConversionRules()
   report = report or report_lib.ConversionReport()
@@ -292,10 +292,7 @@ def _source_of_sequences(data, tables) -> FrameSource:
   blocks = data.batch(count).enumerate().map(join)
   tables = [
       dataclasses.replace(
-          table,
-          sequence_length=length,
-          stride_length=length,
-          end_of_episode=ends.EndOfEpisode.CROSS,
+          table, windows=windows_lib.Windows(length, length, 'cross')
       )
       for table in tables
   ]

@@ -8,7 +8,6 @@ from typing import (
     Iterable,
     Optional,
     Sequence,
-    Tuple,
     Union,
 )
 
@@ -18,14 +17,14 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import ends
+from rlds2reverb.episodes import windows as windows_lib
 
-_ENDS = (
-    ends.EndOfEpisode.DROP,
-    ends.EndOfEpisode.PAD,
-    ends.EndOfEpisode.TILE,
-    ends.EndOfEpisode.CROSS,
-)
+_REFUSED = {
+    windows_lib.EndOfEpisode.REPEAT_LAST: (
+        'Items refer to frames that their table holds once. Take "zero_pad", or'
+        ' write the sequences of convert_rlds_to_sequences.'
+    )
+}
 
 Priority = Union[float, Callable[[trajectory.Trajectory], tf.Tensor]]
 
@@ -34,77 +33,48 @@ Priority = Union[float, Callable[[trajectory.Trajectory], tf.Tensor]]
 class TableItems:
   """Which items of every episode go into a table.
 
-  An item is a run of consecutive frames that is sampled as one. The settings
-  are those of the TF-Agents observers. Here are the items of an episode of 5
-  frames with `sequence_length=3` and `stride_length=2`. P is a padding frame: a
-  frame of zeros whose step type is LAST, which marks a boundary. x is a frame
-  of the next episode:
-
-      the frames     |  0  1  2  3  4 |
-      drop           |  0  1  2 |
-                           |  2  3  4 |
-      pad            the same; only an episode of fewer than 3 frames is padded
-      tile           |  0  1  2 |
-                           |  2  3  4 |
-                                 |  4  P  P |
-      cross          |  0  1  2 |
-                           |  2  3  4 |
-                                 |  4  x  x |
-      sequence_length=None
-                     |  0  1  2  3  4 |
+  An item is a window of consecutive frames that is sampled as one, or a whole
+  episode. A row of padding is a boundary: a frame of zeros whose step type is
+  LAST. The settings are those of the TF-Agents observers.
 
   Attributes:
     table_name: the name of the table.
-    sequence_length: the number of frames of an item, or None for items that are
-      whole episodes.
-    stride_length: the number of frames between the starts of one item and the
-      next.
-    end_of_episode: what becomes of the last frames of an episode, an
-      `EndOfEpisode` or its string. `"drop"` makes no item that is not full.
-      `"pad"` makes one padded item of an episode that is shorter than an item.
-      `"tile"` starts an item at every `stride_length`-th frame of the episode,
-      and pads those that reach beyond its end. `"cross"` lets items go on into
-      the next episode.
+    windows: which windows of frames are items, with any end but
+      `"repeat_last"`, as a table holds every frame once; or None for items that
+      are whole episodes.
     max_sequence_length: the largest number of frames of an item that is a whole
       episode, or None for no limit.
     bypass_longer_episodes: whether an episode that is longer is left out with a
       warning. By default it is an error.
     priority: the priority of every item; or a function that is called in graph
-      mode with the `Trajectory` of each item, `[sequence_length, ...]`, and
-      returns its priority.
+      mode with the `Trajectory` of each item, `[L, ...]`, and returns its
+      priority.
 
   Raises:
     ValueError: if a setting is not valid, or two of them do not go together.
   """
 
   table_name: str
-  sequence_length: Optional[int] = 2
-  stride_length: int = 1
-  end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP
+  windows: Optional[windows_lib.Windows] = windows_lib.Windows(2)
   max_sequence_length: Optional[int] = None
   bypass_longer_episodes: bool = False
   priority: Priority = 1.0
 
   def __post_init__(self):
-    items = f'of the items of table {self.table_name!r}'
-    for name in ('sequence_length', 'stride_length', 'max_sequence_length'):
-      value = getattr(self, name)
-      if value is not None:
-        checks.check_positive(f'{name} {items}', value)
-    end = ends.check_end(f'end_of_episode {items}', self.end_of_episode, _ENDS)
-    object.__setattr__(self, 'end_of_episode', end)
-    if self.sequence_length is None and (
-        end != ends.EndOfEpisode.DROP or self.stride_length != 1
-    ):
-      raise ValueError(
-          f'The items of table {self.table_name!r} are whole episodes, which'
-          ' have no end_of_episode and no stride_length.'
+    if self.windows is not None:
+      windows_lib.check_windows(
+          self.windows, _REFUSED, f' of table {self.table_name!r}'
       )
-    if self.sequence_length is not None and self.max_sequence_length:
-      raise ValueError(
-          f'The items of table {self.table_name!r} have a sequence_length, and'
-          ' max_sequence_length is for whole episodes.'
+    if self.max_sequence_length is not None:
+      checks.check_positive(
+          f'max_sequence_length of the items of table {self.table_name!r}',
+          self.max_sequence_length,
       )
+      if self.windows is not None:
+        raise ValueError(
+            f'The items of table {self.table_name!r} have windows, and'
+            ' max_sequence_length is for whole episodes.'
+        )
     if not callable(self.priority) and not 0 <= self.priority < math.inf:
       raise ValueError(
           f'The priority of the items of table {self.table_name!r} must be a'
@@ -112,17 +82,19 @@ class TableItems:
       )
 
   @property
+  def sequence_length(self) -> Optional[int]:
+    """The number of frames of an item; None for whole episodes."""
+    return None if self.windows is None else self.windows.length
+
+  @property
   def crosses_episodes(self) -> bool:
     """Whether items go on into the next episode."""
-    return self.end_of_episode == ends.EndOfEpisode.CROSS
+    return self.windows is not None and self.windows.crosses_episodes
 
   @property
   def pads_episodes(self) -> bool:
     """Whether padding frames may follow an episode."""
-    return self.end_of_episode in (
-        ends.EndOfEpisode.PAD,
-        ends.EndOfEpisode.TILE,
-    )
+    return self.windows is not None and self.windows.pads_episodes
 
   def is_too_long(self, lengths: np.ndarray) -> np.ndarray:
     """Returns which episodes of `lengths` frames are longer than an item."""
@@ -132,40 +104,32 @@ class TableItems:
 
   def padding(self, lengths: np.ndarray) -> np.ndarray:
     """Returns how many padding frames follow episodes of `lengths` frames."""
-    if self.end_of_episode == ends.EndOfEpisode.TILE:
-      return np.full_like(lengths, self.sequence_length - 1)
-    if self.end_of_episode == ends.EndOfEpisode.PAD:
-      return np.maximum(self.sequence_length - lengths, 0)
-    return np.zeros_like(lengths)
+    if self.windows is None:
+      return np.zeros_like(lengths)
+    return self.windows.padding(lengths)
 
-  def next_start(self, end: np.ndarray) -> np.ndarray:
-    """Returns where the first item starts that ends after `end`.
+  def first_needed(self, seen: int) -> int:
+    """Returns the first frame of items that end after `seen` frames.
 
     Args:
-      end: numbers of frames, counted from the start of an episode; or from the
-        start of the data, where items cross episodes.
+      seen: a number of frames, counted from the start of an episode; or from
+        the start of the data, where items cross episodes.
     """
-    if self.sequence_length is None:
-      return np.zeros_like(end)
-    first = np.maximum(end + 1 - self.sequence_length, 0)
-    return -(-first // self.stride_length) * self.stride_length
+    return 0 if self.windows is None else int(self.windows.first_needed(seen))
 
-  def starts(
-      self, begin: np.ndarray, end: np.ndarray
-  ) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns where the items start that end in `(begin, end]`.
+  def count(
+      self, lengths: np.ndarray, is_end: Union[bool, np.ndarray] = True
+  ) -> np.ndarray:
+    """Returns how many items episodes have, int64 `[E]`.
 
     Args:
-      begin: numbers of frames, counted as in `next_start`.
-      end: numbers of frames, not smaller than `begin`.
-
-    Returns:
-      Where the first of them start, and how many there are. The others follow
-      at distances of `stride_length`.
+      lengths: how many frames each has; or, where items cross episodes, all
+        the data has.
+      is_end: whether each ends there.
     """
-    first = self.next_start(begin)
-    last = end - self.sequence_length
-    return first, np.maximum((last - first) // self.stride_length + 1, 0)
+    if self.windows is None:
+      return np.where(is_end & ~self.is_too_long(lengths), 1, 0)
+    return self.windows.count(lengths, is_end=is_end)
 
 
 def episode_lengths(step_type: np.ndarray, length: int) -> np.ndarray:
@@ -199,23 +163,14 @@ def count_items(
   length = 0  # The number of frames of the episode so far.
   total = 0
 
-  def add(table, lengths):
-    _, count = table.starts(np.zeros_like(lengths), lengths)
-    counts[table.table_name] += int(count.sum())
-
   for step_type in step_types:
     lengths = episode_lengths(step_type, length)
     whole, length = lengths[:-1], int(lengths[-1])
     for table in tables:
-      if table.sequence_length is None:
-        fitting = np.count_nonzero(~table.is_too_long(whole))
-        counts[table.table_name] += fitting
-      elif not table.crosses_episodes:
-        add(table, whole + table.padding(whole))
+      if not table.crosses_episodes:
+        counts[table.table_name] += int(table.count(whole).sum())
     total += len(step_type)
   for table in tables:
-    if table.crosses_episodes:
-      add(table, np.array([total]))
-    elif table.sequence_length is not None:
-      add(table, np.array([length]))
+    left = total if table.crosses_episodes else length
+    counts[table.table_name] += int(table.count(np.array([left]), False).sum())
   return counts

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import shutil
 import tempfile
-from typing import Any, Dict, Optional, Union
+from typing import Any, Optional, Union
 
 from absl import logging
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
-from rlds2reverb.episodes import ends
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
@@ -29,13 +29,11 @@ _TABLE = 'items'
 
 def open_replay_buffer(
     data: Union[tf.data.Dataset, files.PathLike, None],
-    sequence_length: Optional[int] = 2,
-    stride_length: int = 1,
+    windows: Optional[windows_lib.Windows] = windows_lib.Windows(2),
     *,
     split: str = 'train',
     reverb_server: Union[bool, str, reverb.Client, reverb.Server] = False,
     table_name: Optional[str] = None,
-    end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP,
     priority: items_lib.Priority = 1.0,
     reverb_table: Union[reverb.Table, write.TableSettings, None] = None,
     timeout: float = server_replay_buffer.DEFAULT_TIMEOUT,
@@ -64,18 +62,15 @@ def open_replay_buffer(
       `write_reverb_checkpoint` write it; or a folder of frames that an
       `EpisodesReplayBuffer` has prepared. None if `reverb_server` is an
       address.
-    sequence_length: the number of frames of an item. This, `stride_length`,
-      `end_of_episode` and `priority` are those of `TableItems`. The items of a
-      checkpoint that a server starts from, and prepared frames, stay as they
-      are.
-    stride_length: the number of frames between the starts of one item and the
-      next.
+    windows: which windows of frames are items, or None for items that are
+      whole episodes. This and `priority` are those of `TableItems`. The items
+      of a checkpoint that a server starts from, and prepared frames, stay as
+      they are.
     split: the split of a data set on disk.
     reverb_server: whether to sample from a Reverb server; or one that is
       running: its address, `host:port`, a client of it, or itself.
     table_name: the table of a checkpoint or of a running server, which need not
       be named if it is the only one.
-    end_of_episode: what becomes of the last frames of an episode.
     priority: the priority of every item, or a function of its `Trajectory`.
     reverb_table: a table for the new server, of another kind than the default,
       which samples uniformly.
@@ -97,16 +92,15 @@ def open_replay_buffer(
       table, or if an argument or the data is not valid.
     InvalidArgumentError: if an episode is invalid.
   """
+  length = None if windows is None else windows.length
   if not isinstance(reverb_server, bool):
     if data is not None or reverb_table is not None or kwargs:
       raise ValueError(
           f'The server at {tables_lib.address_of(reverb_server)} has its own'
           ' data and tables, so data must be None, and other arguments than'
-          ' sequence_length, table_name and timeout must be left out.'
+          ' windows, table_name and timeout must be left out.'
       )
-    return _replay_buffer_of(
-        reverb_server, table_name, sequence_length, timeout
-    )
+    return _replay_buffer_of(reverb_server, table_name, length, timeout)
   if data is None:
     raise ValueError(
         'There must be data, or reverb_server must be the address of a server'
@@ -141,7 +135,7 @@ def open_replay_buffer(
         )
       server = serve.restore_reverb_server(folder)
       return _replay_buffer_of(
-          server, table_name, sequence_length, timeout, owns_server=True
+          server, table_name, length, timeout, owns_server=True
       )
     tables = list(records.read_tables(folder))
     data = checkpoint_episodes.read_checkpoint_episodes(
@@ -163,28 +157,22 @@ def open_replay_buffer(
     data = folder
   elif not isinstance(data, tf.data.Dataset):
     data = loading.load_episodes(data, split)
-  items: Dict[str, Any] = dict(
-      sequence_length=sequence_length,
-      stride_length=stride_length,
-      end_of_episode=end_of_episode,
-      priority=priority,
-  )
   if not reverb_server:
-    return local_replay_buffer.EpisodesReplayBuffer(data, **items, **kwargs)
-  server, name = _start_server(data, items, reverb_table, kwargs)
-  return _replay_buffer_of(
-      server, name, sequence_length, timeout, owns_server=True
-  )
+    return local_replay_buffer.EpisodesReplayBuffer(
+        data, windows, priority=priority, **kwargs
+    )
+  name = _TABLE if reverb_table is None else write.name_of(reverb_table)
+  items = items_lib.TableItems(name, windows, priority=priority)
+  server = _start_server(data, items, reverb_table, kwargs)
+  return _replay_buffer_of(server, name, length, timeout, owns_server=True)
 
 
 def _start_server(data, items, reverb_table, kwargs):
-  """Starts a server with the items of a data set; returns it and its table.
+  """Returns a new server that has the items of a data set.
 
   They go through a checkpoint, so that the table is as large as they are many.
   """
-  name = _TABLE
   if reverb_table is not None:
-    name = write.name_of(reverb_table)
     kwargs = dict(kwargs, reverb_tables=[reverb_table])
   folder = tempfile.mkdtemp()
   logging.info(
@@ -194,10 +182,8 @@ def _start_server(data, items, reverb_table, kwargs):
       shutil.disk_usage(folder).free >> 20,
   )
   try:
-    write.write_reverb_checkpoint(
-        data, folder, items_lib.TableItems(name, **items), **kwargs
-    )
-    return serve.restore_reverb_server(folder), name
+    write.write_reverb_checkpoint(data, folder, items, **kwargs)
+    return serve.restore_reverb_server(folder)
   except OSError as error:
     if error.errno != errno.ENOSPC:
       raise

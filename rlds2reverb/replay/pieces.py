@@ -12,7 +12,7 @@ data, padding (P) included:
 """
 
 import functools
-from typing import NamedTuple, Sequence, Tuple
+from typing import NamedTuple, Sequence
 
 import numpy as np
 
@@ -150,38 +150,19 @@ def find_items(table: items_lib.TableItems, pieces: Pieces) -> Items:
   Returns:
     The items, in the order of their starts.
   """
-  if table.sequence_length is None:
+  if table.windows is None:
     piece = np.flatnonzero(pieces.is_end & ~table.is_too_long(pieces.length))
     starts = pieces.origin[piece]
     return Items(piece, starts, starts, starts + pieces.length[piece])
   if table.crosses_episodes:
     origins = np.array([0])
-    first, count = table.starts(
-        np.array([pieces.first_position]), np.array([pieces.end_position])
+    piece, starts = table.windows.find(
+        np.array([pieces.end_position]), np.array([pieces.first_position])
     )
   else:
     origins = pieces.origin
-    first, count = table.starts(
-        pieces.length - pieces.num_frames,
-        pieces.length + pieces.is_end * table.padding(pieces.length),
+    piece, starts = table.windows.find(
+        pieces.length, pieces.length - pieces.num_frames, pieces.is_end
     )
-  piece, starts = ranges(origins + first, count, table.stride_length)
-  return Items(piece, origins[piece], starts, starts + table.sequence_length)
-
-
-def ranges(
-    first: np.ndarray, count: np.ndarray, stride: int
-) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns the numbers of several ranges, one range after the other.
-
-  Args:
-    first: the first number of each range, `[R]`.
-    count: how many numbers each range has, `[R]`.
-    stride: the distance between a number and the next.
-
-  Returns:
-    The range of each number, an index, and the number; both int64 `[N]`.
-  """
-  index = np.repeat(np.arange(len(count)), count)
-  within = np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count)
-  return index, first[index] + stride * within
+  starts = starts + origins[piece]
+  return Items(piece, origins[piece], starts, starts + table.windows.length)

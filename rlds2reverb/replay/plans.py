@@ -163,7 +163,7 @@ class Planner:
     needed = end
     for table in self._tables:
       origin = 0 if table.crosses_episodes else end - length
-      needed = min(needed, origin + int(table.next_start(end - origin)))
+      needed = min(needed, origin + table.first_needed(end - origin))
     return needed
 
   def _new_episode_ids(self, block, pieces) -> Set[Any]:

@@ -5,6 +5,7 @@ from typing import Any, List, Tuple
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import pieces as pieces_lib
 
@@ -64,7 +65,7 @@ class Priorities:
     for length in np.unique(lengths).tolist():
       chosen = np.flatnonzero(lengths == length)
       begins = items.starts[chosen] - starts[0]
-      rows = begins[:, np.newaxis] + np.arange(length)  # [M, length]
+      rows = windows_lib.window_index(begins, length)
       priorities[chosen] = self._function(_take(frames, rows))
     wrong = np.flatnonzero(~(priorities >= 0))
     if len(wrong):

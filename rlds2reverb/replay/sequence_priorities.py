@@ -20,7 +20,7 @@ def sequence_priority(
   priorities:
 
       rlds2reverb.TableItems(
-          'sequences', 80, 40,
+          'sequences', rlds2reverb.Windows(80, 40),
           priority=lambda item: replay.sequence_priority(tf.abs(item.reward)))
 
   Args:

@@ -11,6 +11,7 @@ from rlds2reverb import replay
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.training import algorithm as algorithm_lib
 from rlds2reverb.training import normalization as normalization_lib
@@ -74,7 +75,6 @@ def open_experience(
   arguments = {}
   if not is_running:
     arguments.update(
-        end_of_episode=algorithm.end_of_episode,
         policy_info_fn=step_mapping.step_policy_info if uses_info else None,
         rules=rules,
     )
@@ -82,7 +82,9 @@ def open_experience(
       arguments.update(seed=seed)
   replay_buffer = replay.open_replay_buffer(
       None if is_running else normalization.apply(rlds_data),
-      algorithm.sequence_length,
+      windows_lib.Windows(
+          algorithm.sequence_length, end=algorithm.end_of_episode
+      ),
       reverb_server=reverb_server,
       **arguments,
   )

@@ -249,10 +249,7 @@ def _cut(windows, frames, row_splits, seen, is_end):
   num_rows = ends - begins  # All of this is [E], one number for each episode.
   found = windows.find(num_rows, seen, is_end)
   is_real = tf.ones([row_splits[-1]], tf.bool)
-  if windows.end not in (
-      windows_lib.EndOfEpisode.DROP,
-      windows_lib.EndOfEpisode.CROSS,
-  ):
+  if windows.pads_episodes:
     num_filled = tf.where(is_end, windows.padding(num_rows), 0)
     frames, is_real, begins = tf.cond(
         tf.reduce_any(num_filled > 0),

@@ -16,6 +16,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb import statistics
 from rlds2reverb.datasets import loading
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import measures
 from rlds2reverb.jobs import output_kinds
@@ -217,11 +218,11 @@ class ConvertTest(job_testing.JobTestCase):
         plan_lib.CHECKPOINT,
         place,
         split='train[:2]',
-        tables=[items.TableItems(job_testing.TABLE, 3)],
+        tables=[items.TableItems(job_testing.TABLE, windows_lib.Windows(3))],
     )
     with self.assertRaisesRegex(
         ValueError,
-        'another plan:\n  tables/0/sequence_length: 2 before, 3 now\n',
+        'another plan:\n  tables/0/windows/length: 2 before, 3 now\n',
     ):
       self.convert(other)
 
@@ -311,7 +312,7 @@ class ConvertTest(job_testing.JobTestCase):
     for directory, table, message in (
         (
             self.directory,
-            items.TableItems(job_testing.TABLE, 50),
+            items.TableItems(job_testing.TABLE, windows_lib.Windows(50)),
             "Table 'experience' would have no items, and samplers would wait"
             ' for ever: an item has 50 steps, and the longest episode has 7.',
         ),

@@ -9,6 +9,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import recording
 from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import describe
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs.descriptions import text
@@ -149,7 +150,10 @@ class DescribeCheckpointTest(tf.test.TestCase):
     write.write_reverb_checkpoint(
         self._opened.read(),
         self._path,
-        [items.TableItems('pairs'), items.TableItems('long', 100)],
+        [
+            items.TableItems('pairs'),
+            items.TableItems('long', windows_lib.Windows(100)),
+        ],
     )
 
   def _check(self, found):
@@ -196,9 +200,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
   def test_a_table_of_whole_episodes_and_no_checkpoint(self):
     data = golden.stacked([golden.COMPLETE])
     path = f'{self.create_tempdir().full_path}/other'
-    write.write_reverb_checkpoint(
-        data, path, items.TableItems('whole', sequence_length=None)
-    )
+    write.write_reverb_checkpoint(data, path, items.TableItems('whole', None))
     found = describe.describe_checkpoint(path)
     self.assertEqual(found.counts['steps'], 4)
     with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):

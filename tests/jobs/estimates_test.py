@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import plan
 from rlds2reverb.jobs import sources
@@ -87,10 +88,10 @@ class EstimatesTest(parameterized.TestCase):
   def test_items_of_episodes_of_10_steps(self):
     for table, expected in (
         (items.TableItems('t'), 9),
-        (items.TableItems('t', 3, 2), 4),
-        (items.TableItems('t', 3, 2, 'tile'), 5),
-        (items.TableItems('t', 20, 1, 'pad'), 1),
-        (items.TableItems('t', 20), 0),
+        (items.TableItems('t', windows_lib.Windows(3, 2)), 4),
+        (items.TableItems('t', windows_lib.Windows(3, 2, 'tile')), 5),
+        (items.TableItems('t', windows_lib.Windows(20, end='pad')), 1),
+        (items.TableItems('t', windows_lib.Windows(20)), 0),
         (items.TableItems('t', None), 1),
     ):
       estimate = estimates.table_of(table, 7, 70, _SPEC)
@@ -103,9 +104,9 @@ class EstimatesTest(parameterized.TestCase):
     opened = self._open(lengths)
     for table in (
         items.TableItems('t'),
-        items.TableItems('t', 5, 3),
+        items.TableItems('t', windows_lib.Windows(5, 3)),
         items.TableItems('t', None),
-        items.TableItems('t', 80, 1, 'pad'),
+        items.TableItems('t', windows_lib.Windows(80, end='pad')),
     ):
       made = plan.make_plan(
           [opened], plan.Output(plan.CHECKPOINT, '/out'), tables=[table]

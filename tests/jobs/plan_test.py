@@ -5,6 +5,7 @@ import tempfile
 
 from absl.testing import absltest
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import plan
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
@@ -94,7 +95,9 @@ class PlanTest(absltest.TestCase):
         self._make(3),
         self._make(2, split='train[2:]'),
         self._make(2, output=plan.Output(plan.SERVER, 'localhost:1')),
-        self._make(2, tables=[items.TableItems('experience', 5)]),
+        self._make(
+            2, tables=[items.TableItems('experience', windows_lib.Windows(5))]
+        ),
     ):
       self.assertNotEqual(other.hash, made.hash)
       self.assertEqual(
@@ -134,7 +137,11 @@ class PlanTest(absltest.TestCase):
     for message, arguments in (
         (
             'cross episodes',
-            dict(tables=[items.TableItems('t', 2, 1, 'cross')]),
+            dict(
+                tables=[
+                    items.TableItems('t', windows_lib.Windows(2, end='cross'))
+                ]
+            ),
         ),
         ('one stream', dict(rules=rules.ConversionRules('tf_agents'))),
         ('needs a table', dict(tables=[])),

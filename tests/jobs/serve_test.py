@@ -7,6 +7,7 @@ import socket
 from absl.testing import absltest
 import numpy as np
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import serve
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
@@ -27,7 +28,7 @@ class ServeTest(absltest.TestCase):
   def test_a_data_set_and_then_the_checkpoint_of_the_server(self):
     source = self._source()
     root = os.path.join(self.create_tempdir().full_path, 'root')
-    tables = [_TABLE, items.TableItems('whole', sequence_length=None)]
+    tables = [_TABLE, items.TableItems('whole', None)]
     server = serve.serve_source(source, tables, checkpoint_root=root)
     try:
       sizes = {
@@ -64,7 +65,7 @@ class ServeTest(absltest.TestCase):
         serve.serve_source(sources.Source('no data set'), [_TABLE], port=port)
 
   def test_an_empty_table_is_refused(self):
-    table = items.TableItems('long', sequence_length=6)
+    table = items.TableItems('long', windows_lib.Windows(6))
     with self.assertRaisesRegex(
         ValueError, "'long' would have no items.*longest episode has 5"
     ):

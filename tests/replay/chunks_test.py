@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
@@ -99,7 +100,7 @@ class CutTest(parameterized.TestCase):
     )
 
   def test_padding(self):
-    table = items.TableItems('table', 3, end_of_episode='tile')
+    table = items.TableItems('table', windows_lib.Windows(3, end='tile'))
     self.assertEqual(
         _cut([2, 2, 7, 3], 8, table),
         [
@@ -111,7 +112,7 @@ class CutTest(parameterized.TestCase):
             (3, 1, True, 120, 122),
         ],
     )
-    table = items.TableItems('table', 7, end_of_episode='tile')
+    table = items.TableItems('table', windows_lib.Windows(7, end='tile'))
     self.assertEqual(
         _cut([1], 4, table),
         [

@@ -149,7 +149,7 @@ class FramesTest(parameterized.TestCase):
     source = frames.make_frame_source(data, _PAIRS)
     self.assertTrue(source.of_sequences)
     (table,) = source.tables
-    self.assertEqual((table.sequence_length, table.stride_length), (2, 2))
+    self.assertEqual(table.windows, windows_lib.Windows(2, 2, 'cross'))
     blocks = list(source.frames())
     self.assertEqual([block.episode_ids for block in blocks], [[None]])
     expected = np.concatenate([s.reward for s in data.as_numpy_iterator()])
@@ -180,7 +180,7 @@ class FramesTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'depend on the order'):
       frames.make_frame_source(
           golden.stacked(_episodes()),
-          items.TableItems('table', end_of_episode='cross'),
+          items.TableItems('table', windows_lib.Windows(2, end='cross')),
           episode_id='name',
       )
 

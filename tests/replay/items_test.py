@@ -6,7 +6,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from rlds2reverb.episodes import ends
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 
 _FIRST, _MID, _LAST = 0, 1, 2
@@ -34,33 +34,35 @@ def _count(lengths, length, stride, end):
       full = len(starts)
     if end == 'pad' and episode < length:
       full = 1
+    if end in ('zero_pad', 'overlap'):
+      covered = (full - 1) * stride + length if full else 0
+      full += covered < episode and full * stride < episode
     count += full
   return count
 
 
 class TableItemsTest(parameterized.TestCase):
 
-  @parameterized.parameters('drop', 'pad', 'tile', 'cross')
-  def test_plain_strings_are_ends_of_episodes(self, end):
-    table = items.TableItems('table', 3, 2, end)
-    self.assertIs(table.end_of_episode, ends.EndOfEpisode(end))
-    self.assertEqual(
-        table, items.TableItems('table', 3, 2, ends.EndOfEpisode(end))
-    )
+  @parameterized.parameters(
+      'drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'
+  )
+  def test_ends(self, end):
+    table = items.TableItems('table', windows_lib.Windows(3, 2, end))
     self.assertEqual(dataclasses.replace(table, table_name='b').table_name, 'b')
     self.assertEqual(table.crosses_episodes, end == 'cross')
-    self.assertEqual(table.pads_episodes, end in ('pad', 'tile'))
+    self.assertEqual(table.pads_episodes, end not in ('drop', 'cross'))
+    self.assertEqual(table.sequence_length, 3)
 
   @parameterized.parameters(
-      (dict(sequence_length=0), 'sequence_length of the items of table'),
-      (dict(stride_length=-1), 'stride_length of the items of table'),
-      (dict(end_of_episode='overlap'), "'drop', 'pad', 'tile', 'cross'"),
-      (dict(end_of_episode='none'), "'drop', 'pad', 'tile', 'cross'"),
-      (dict(sequence_length=None, stride_length=2), 'are whole episodes'),
-      (dict(sequence_length=None, end_of_episode='pad'), 'whole episodes'),
+      (dict(windows=2), "windows of table 'table' must be Windows"),
+      (
+          dict(windows=windows_lib.Windows(2, end='repeat_last')),
+          "table 'table' cannot be 'repeat_last'.*holds? once",
+      ),
       (dict(max_sequence_length=3), 'for whole episodes'),
-      (dict(priority=-1.0), 'a number from 0 up'),
-      (dict(priority=float('nan')), 'a number from 0 up'),
+      (dict(windows=None, max_sequence_length=0), 'must be a positive integer'),
+      (dict(priority=-1.0), 'a finite number from 0 up'),
+      (dict(priority=float('nan')), 'a finite number from 0 up'),
   )
   def test_refused(self, settings, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -68,11 +70,11 @@ class TableItemsTest(parameterized.TestCase):
 
   @parameterized.product(
       settings=((1, 1), (2, 1), (3, 2), (5, 7)),
-      end=('drop', 'pad', 'tile', 'cross'),
+      end=('drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'),
   )
   def test_counts(self, settings, end):
     lengths = [4, 1, 9, 2, 30]
-    table = items.TableItems('table', *settings, end)
+    table = items.TableItems('table', windows_lib.Windows(*settings, end))
     expected = _count(lengths, *settings, end)
     step_types = _step_types(lengths)
     self.assertLen(step_types, sum(lengths))
@@ -98,36 +100,11 @@ class TableItemsTest(parameterized.TestCase):
     self.assertEqual(tables[0].is_too_long(lengths).tolist(), [False, False])
     self.assertEqual(tables[1].is_too_long(lengths).tolist(), [False, True])
 
-  @parameterized.parameters((3, 2), (2, 1), (1, 5), (4, 4))
-  def test_starts(self, length, stride):
-    table = items.TableItems('table', length, stride)
-    starts = range(0, 40, stride)
-    for begin in range(0, 20):
-      self.assertEqual(
-          table.next_start(begin),
-          next(start for start in starts if start + length > begin),
-      )
-      for end in range(begin, 20):
-        first, count = table.starts(begin, end)
-        self.assertEqual(
-            [first + stride * number for number in range(count)],
-            [start for start in starts if begin < start + length <= end],
-        )
-    ends = np.arange(20)
-    self.assertEqual(
-        table.next_start(ends).tolist(), list(map(table.next_start, range(20)))
-    )
-    first, count = table.starts(ends // 2, ends)
-    self.assertEqual(
-        list(zip(first.tolist(), count.tolist())),
-        [table.starts(end // 2, end) for end in range(20)],
-    )
-
   @parameterized.parameters(
       ('drop', [0, 0, 0]), ('pad', [3, 1, 0]), ('tile', [3, 3, 3])
   )
   def test_padding(self, end, expected):
-    table = items.TableItems('table', 4, end_of_episode=end)
+    table = items.TableItems('table', windows_lib.Windows(4, end=end))
     self.assertEqual(table.padding(np.array([1, 3, 4])).tolist(), expected)
 
   def test_lengths_of_episodes(self):

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
@@ -91,7 +92,7 @@ class KeysTest(parameterized.TestCase):
 
   def test_what_the_keys_of_items_and_chunks_depend_on(self):
     # Data that was written before must have the same keys.
-    table = items.TableItems('table', 3, 1, 'tile')
+    table = items.TableItems('table', windows_lib.Windows(3, end='tile'))
     splits = np.array([0, 4, 5, 7])
     block = frame_blocks.Block((), ['a', 'b', 'c'], splits, 0)
     is_last = np.isin(np.arange(7), splits[1:] - 1)
@@ -137,7 +138,7 @@ class KeysTest(parameterized.TestCase):
             key(0, 'episodes', [['b', 1, 2], ['c', 2, 2]], 7),
         ],
     )
-    crossing = items.TableItems('table', 3, 2, 'cross')
+    crossing = items.TableItems('table', windows_lib.Windows(3, 2, 'cross'))
     found = pieces.find_pieces(block, is_last, [crossing], 6, 0)
     self.assertEqual(
         made.of_items(

@@ -6,6 +6,7 @@ import numpy as np
 from reverb.cc import schema_pb2
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
@@ -38,7 +39,9 @@ class LayoutTest(parameterized.TestCase):
     rng = np.random.default_rng(4)
     episodes = [encoded.episode(rng, length) for length in (30, 1, 8, 23, 2)]
     laid_out = layout.Layout(
-        [items.TableItems(_TABLE, *lengths)], None, _GROUPS[groups]
+        [items.TableItems(_TABLE, windows_lib.Windows(*lengths))],
+        None,
+        _GROUPS[groups],
     )
     columns_of = {}
     found = []
@@ -54,7 +57,9 @@ class LayoutTest(parameterized.TestCase):
   def test_many_chunks_of_one_group_and_one_of_another(self):
     episode = encoded.episode(np.random.default_rng(0), 9)
     laid_out = layout.Layout(
-        [items.TableItems(_TABLE, 6, 2)], 'identity', _GROUPS['large_2_small_8']
+        [items.TableItems(_TABLE, windows_lib.Windows(6, 2))],
+        'identity',
+        _GROUPS['large_2_small_8'],
     )
     (batch,) = laid_out.batches(encoded.one_by_one([episode], 100))
     # |          a           | b |
@@ -103,7 +108,9 @@ class LayoutTest(parameterized.TestCase):
     # Of noise, so that there are several batches.
     episode = encoded.episode(np.random.default_rng(1), 400, image_bytes=6000)
     laid_out = layout.Layout(
-        [items.TableItems(_TABLE, 5)], None, _GROUPS[groups]
+        [items.TableItems(_TABLE, windows_lib.Windows(5))],
+        None,
+        _GROUPS[groups],
     )
     batches = list(laid_out.batches(encoded.one_by_one([episode], 16)))
     self.assertGreater(len(batches), 3)
@@ -136,7 +143,9 @@ class LayoutTest(parameterized.TestCase):
     for groups in groupings:
       for _ in range(2):
         laid_out = layout.Layout(
-            [items.TableItems(_TABLE, 3, 2, 'tile')], 'identity', groups
+            [items.TableItems(_TABLE, windows_lib.Windows(3, 2, 'tile'))],
+            'identity',
+            groups,
         )
         (batch,) = laid_out.batches(encoded.one_by_one([episode], 16))
         keys = sorted(encoded.read_chunks(batch))
@@ -159,7 +168,7 @@ class LayoutTest(parameterized.TestCase):
     joined = encoded.concatenated(parts)
     for block_length in (4, 100):
       laid_out = layout.Layout(
-          [items.TableItems(_TABLE, 3, 1, end)],
+          [items.TableItems(_TABLE, windows_lib.Windows(3, end=end))],
           'identity',
           _GROUPS['large_2_small_8'],
       )
@@ -183,7 +192,7 @@ class LayoutTest(parameterized.TestCase):
     keys = {}
     for end in ('drop', 'pad', 'tile', 'cross'):
       laid_out = layout.Layout(
-          [items.TableItems(_TABLE, 3, 2, end)],
+          [items.TableItems(_TABLE, windows_lib.Windows(3, 2, end))],
           'identity',
           _GROUPS['one_group'],
       )
@@ -240,7 +249,13 @@ class LayoutTest(parameterized.TestCase):
       )
 
     laid_out = layout.Layout(
-        [items.TableItems(_TABLE, length, priority=priority)],
+        [
+            items.TableItems(
+                _TABLE,
+                None if length is None else windows_lib.Windows(length),
+                priority=priority,
+            )
+        ],
         None,
         _GROUPS[groups],
     )

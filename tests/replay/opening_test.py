@@ -66,7 +66,9 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_data_set(self):
     self.check_local(opening.open_replay_buffer(_data()))
-    buffer = opening.open_replay_buffer(_data(), 3, 2, end_of_episode='tile')
+    buffer = opening.open_replay_buffer(
+        _data(), windows_lib.Windows(3, 2, 'tile')
+    )
     self.check_local(buffer, {0.0, 2.0, 100.0, 102.0, 200.0, 202.0, 204.0})
 
   def test_a_directory(self):
@@ -139,17 +141,22 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_checkpoint_of_several_tables(self):
     path = self.path('checkpoint')
-    tables = [items_lib.TableItems('pairs'), items_lib.TableItems('triples', 3)]
+    tables = [
+        items_lib.TableItems('pairs'),
+        items_lib.TableItems('triples', windows_lib.Windows(3)),
+    ]
     write.write_reverb_checkpoint(_data(), path, tables)
     for server in True, False:
       with self.assertRaisesRegex(ValueError, "'pairs', 'triples'.*table_name"):
         opening.open_replay_buffer(path, reverb_server=server)
     served = opening.open_replay_buffer(
-        path, 3, reverb_server=True, table_name='triples'
+        path, windows_lib.Windows(3), reverb_server=True, table_name='triples'
     )
     self.assertEqual(served.get_table_info().current_size, 2 + 1 + 3)
     self.check_local(
-        opening.open_replay_buffer(path, 3, table_name='triples'),
+        opening.open_replay_buffer(
+            path, windows_lib.Windows(3), table_name='triples'
+        ),
         {0.0, 1.0, 100.0, 200.0, 201.0, 202.0},
     )
 
@@ -272,7 +279,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaises(FileNotFoundError):
       opening.open_replay_buffer(self.path('none'))
     with self.assertRaisesRegex(ValueError, 'fewer than 9 frames'):
-      opening.open_replay_buffer(_data(), 9)
+      opening.open_replay_buffer(_data(), windows_lib.Windows(9))
     broken = cuts.episodes_of([3])
     broken[0]['is_last'][:] = False
     for server in True, False:

@@ -11,6 +11,7 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
@@ -33,20 +34,35 @@ def _highest_reward(item):
 _TABLES = {
     'drop': [
         items.TableItems('pairs', priority=_highest_reward),
-        items.TableItems('strided', 3, 2),
-        items.TableItems('single', 1, 3, priority=2.5),
+        items.TableItems('strided', windows_lib.Windows(3, 2)),
+        items.TableItems('single', windows_lib.Windows(1, 3), priority=2.5),
     ],
     'padded': [
-        items.TableItems('tiled', 4, 3, 'tile'),
-        items.TableItems('padded', 7, 2, 'pad', priority=_highest_reward),
+        items.TableItems('tiled', windows_lib.Windows(4, 3, 'tile')),
+        items.TableItems(
+            'padded', windows_lib.Windows(7, 2, 'pad'), priority=_highest_reward
+        ),
         items.TableItems('pairs'),
         items.TableItems('whole', None),
     ],
+    'left_over': [
+        items.TableItems('zero_padded', windows_lib.Windows(4, 3, 'zero_pad')),
+        items.TableItems(
+            'overlapping',
+            windows_lib.Windows(6, 4, 'overlap'),
+            priority=_highest_reward,
+        ),
+        items.TableItems('pairs'),
+    ],
     'cross': [
-        items.TableItems('crossing', 5, 2, 'cross', priority=_highest_reward)
+        items.TableItems(
+            'crossing',
+            windows_lib.Windows(5, 2, 'cross'),
+            priority=_highest_reward,
+        )
     ],
     'cross_and_drop': [
-        items.TableItems('crossing', 70, 3, 'cross'),
+        items.TableItems('crossing', windows_lib.Windows(70, 3, 'cross')),
         items.TableItems('pairs'),
     ],
     'whole': [
@@ -60,8 +76,10 @@ _TABLES = {
 
 def _expected(episodes, table):
   """Returns the priority and columns of every item, found by plain loops."""
-  length, stride = table.sequence_length, table.stride_length
-  end = table.end_of_episode.value
+  length, stride, end = None, 1, 'drop'
+  if table.windows is not None:
+    length, stride = table.windows.length, table.windows.stride
+    end = table.windows.end.value
   if end == 'cross':
     episodes = [encoded.concatenated(episodes)]
   found = []
@@ -75,6 +93,12 @@ def _expected(episodes, table):
       starts = range(0, count, stride)
     elif end == 'pad' and count < size:
       starts = [0]
+    elif end in ('zero_pad', 'overlap'):
+      following = len(starts) * stride
+      covered = starts[-1] + size if starts else 0
+      if following < count and covered < count:
+        latest = max(count - size, 0)
+        starts.append(latest if end == 'overlap' else following)
     columns = [
         [*leaf.tolist(), *[_zero(leaf)] * size]
         for leaf in tf.nest.flatten(frames)
@@ -268,10 +292,19 @@ class LayoutOfPacksTest(parameterized.TestCase):
     episodes = [encoded.episode(rng, 2) for _ in range(12)]
     chunks = {}
     for tables in (
-        [items.TableItems('pairs'), items.TableItems('strided', 3, 2)],
-        [items.TableItems('pairs'), items.TableItems('tiled', 4, 3, 'tile')],
-        [items.TableItems('whole', None), items.TableItems('p', 3, 1, 'pad')],
-        [items.TableItems('crossing', 5, 2, 'cross')],
+        [
+            items.TableItems('pairs'),
+            items.TableItems('strided', windows_lib.Windows(3, 2)),
+        ],
+        [
+            items.TableItems('pairs'),
+            items.TableItems('tiled', windows_lib.Windows(4, 3, 'tile')),
+        ],
+        [
+            items.TableItems('whole', None),
+            items.TableItems('p', windows_lib.Windows(3, end='pad')),
+        ],
+        [items.TableItems('crossing', windows_lib.Windows(5, 2, 'cross'))],
     ):
       for size in (1, 2, 3, 5, 12):
         for groups in encoded.GROUPS:
@@ -447,7 +480,9 @@ def _taken(client, table):
 _LENGTHS = (3, 1, 5, 70, 2, 2, 130, 1, 4, 6, 2, 5)
 _SERVED = [
     items.TableItems('pairs'),
-    items.TableItems('tiled', 4, 3, 'tile', priority=_highest_reward),
+    items.TableItems(
+        'tiled', windows_lib.Windows(4, 3, 'tile'), priority=_highest_reward
+    ),
     items.TableItems('whole', None),
 ]
 _NAMES = [table.table_name for table in _SERVED]

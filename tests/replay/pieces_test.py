@@ -4,14 +4,15 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import pieces
 
-_DROP = items.TableItems('drop', 2)
-_TILE = items.TableItems('tile', 3, 2, 'tile')
-_PAD = items.TableItems('pad', 5, 1, 'pad')
-_CROSS = items.TableItems('cross', 3, 2, 'cross')
+_DROP = items.TableItems('drop', windows_lib.Windows(2))
+_TILE = items.TableItems('tile', windows_lib.Windows(3, 2, 'tile'))
+_PAD = items.TableItems('pad', windows_lib.Windows(5, end='pad'))
+_CROSS = items.TableItems('cross', windows_lib.Windows(3, 2, 'cross'))
 _WHOLE = items.TableItems(
     'whole', None, max_sequence_length=4, bypass_longer_episodes=True
 )
@@ -110,13 +111,6 @@ class PiecesTest(parameterized.TestCase):
     found = _find([2, 0, 2, 0], [0, 1, 3, 4], [_CROSS], 0, 9)
     # Of the items 8-10, 10-12 and 12-14 the last one ends later.
     self.assertEqual(_items(_CROSS, found), [(8, 11, 8, 0), (10, 13, 10, 0)])
-
-  def test_ranges(self):
-    index, numbers = pieces.ranges(
-        np.array([5, 1, 0, 7]), np.array([2, 0, 3, 1]), 10
-    )
-    self.assertEqual(index.tolist(), [0, 0, 2, 2, 2, 3])
-    self.assertEqual(numbers.tolist(), [5, 15, 0, 10, 20, 7])
 
 
 if __name__ == '__main__':

@@ -4,6 +4,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import plans
@@ -40,22 +41,21 @@ class PlannerTest(parameterized.TestCase):
 
   def test_items_of_several_tables(self):
     [plan] = _plans(
-        [_table('pairs', 2), _table('tile', 3, 2, 'tile', priority=2.5)],
+        [
+            _table('pairs', windows_lib.Windows(2)),
+            _table('tile', windows_lib.Windows(3, 2, 'tile'), priority=2.5),
+        ],
         [_block(0, [3, 2])],
     )
     # The frames, with the padding that the second table asks for.
-    self.assertEqual(
-        plan.frames.observation.tolist(), [0, 1, 2, 0, 0, 3, 4, 0, 0]
-    )
-    self.assertEqual(
-        plan.frames.step_type.tolist(), [0, 1, 2, 2, 2, 0, 2, 2, 2]
-    )
+    self.assertEqual(plan.frames.observation.tolist(), [0, 1, 2, 0, 0, 3, 4, 0])
+    self.assertEqual(plan.frames.step_type.tolist(), [0, 1, 2, 2, 2, 0, 2, 2])
     self.assertEqual(_pairs(plan.items[0]), [(0, 2), (1, 3), (5, 7)])
     self.assertEqual(_pairs(plan.items[1]), [(0, 3), (2, 5), (5, 8)])
     self.assertEqual(
         [each.tolist() for each in plan.priorities], [[1.0] * 3, [2.5] * 3]
     )
-    self.assertEqual(plan.needed, 9)
+    self.assertEqual(plan.needed, 8)
     self.assertEmpty(plan.episode_ids)
 
   def test_an_episode_in_several_blocks(self):
@@ -65,7 +65,9 @@ class PlannerTest(parameterized.TestCase):
         _block(9, [1], [1], 7),
         _block(10, [2], [2]),
     ]
-    found = _plans([_table(sequence_length=3)], blocks, position=100)
+    found = _plans(
+        [_table(windows=windows_lib.Windows(3))], blocks, position=100
+    )
     self.assertEqual(
         [_pairs(plan.items[0]) for plan in found],
         [
@@ -84,7 +86,9 @@ class PlannerTest(parameterized.TestCase):
         _block(3, [1], [0], 3, goes_on=True),
         _block(4, [2], [0], 4),
     ]
-    table = _table(sequence_length=3, priority=lambda item: item.reward[0])
+    table = _table(
+        windows=windows_lib.Windows(3), priority=lambda item: item.reward[0]
+    )
     found = _plans([table], blocks)
     self.assertEqual(
         [plan.priorities[0].tolist() for plan in found], [[0], [1], [2, 3]]
@@ -92,7 +96,7 @@ class PlannerTest(parameterized.TestCase):
 
   def test_items_that_cross_episodes(self):
     found = _plans(
-        [_table('items', 3, 2, 'cross')],
+        [_table('items', windows_lib.Windows(3, 2, 'cross'))],
         [_block(0, [2, 2]), _block(4, [1, 3])],
     )
     self.assertEqual(
@@ -123,7 +127,7 @@ class PlannerTest(parameterized.TestCase):
     block = frame_blocks.Block(
         cuts.make_frames(0, 6, [1, 2]), [None], np.array([0, 6]), 0
     )
-    table = _table('items', 3, 3, 'cross')
+    table = _table('items', windows_lib.Windows(3, 3, 'cross'))
     [plan] = _plans([table], [block], of_sequences=True)
     self.assertEqual(_pairs(plan.items[0]), [(0, 3), (3, 6)])
     self.assertEqual(plan.pieces.is_end.tolist(), [True, True])
@@ -158,7 +162,7 @@ class PlannerTest(parameterized.TestCase):
 
   def test_episodes_that_are_longer(self):
     blocks = [_block(0, [2, 4, 3])]
-    kwargs = dict(sequence_length=None, max_sequence_length=3)
+    kwargs = dict(windows=None, max_sequence_length=3)
     planner = plans.Planner([_table(**kwargs)])
     with self.assertRaisesRegex(ValueError, 'Episode 1 has more frames'):
       for plan in planner.plans(blocks):
@@ -174,8 +178,8 @@ class PlannerTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "'a' cross.*'b' are padded"):
       plans.Planner(
           [
-              _table('a', end_of_episode='cross'),
-              _table('b', end_of_episode='pad'),
+              _table('a', windows_lib.Windows(2, end='cross')),
+              _table('b', windows_lib.Windows(2, end='pad')),
           ]
       )
 

@@ -168,7 +168,9 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     found = sequences.convert_rlds_to_sequences(_data(), windows_lib.Windows(4))
     with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
       bulk.write_rlds_to_reverb(
-          found, 'localhost:1', items.TableItems(testing.TABLE, 3)
+          found,
+          'localhost:1',
+          items.TableItems(testing.TABLE, windows_lib.Windows(3)),
       )
     with self.assertRaisesRegex(ValueError, 'written as they are'):
       bulk.write_rlds_to_reverb(

@@ -44,15 +44,18 @@ _CONVERT = (
     (f'{_NEXT} --sequence_length=99999999999999999999', 'in the range [0,'),
     (f'{_NEXT} --stride_length=0', 'in the range [1, 2147483647]'),
     (f'{_NEXT} --stride_length=99999999999', 'in the range [1, 2147483647]'),
-    (f'{_NEXT} --end_of_episode=pd', 'one of <drop|pad|tile>'),
-    (f'{_NEXT} --end_of_episode=cross', 'one of <drop|pad|tile>'),
+    (f'{_NEXT} --end_of_episode=pd', 'one of <drop|pad|tile|zero_pad|overlap>'),
+    (
+        f'{_NEXT} --end_of_episode=cross',
+        'one of <drop|pad|tile|zero_pad|overlap>',
+    ),
     (
         f'{_NEXT} --sequence_length=0 --stride_length=2',
-        'whole episodes, which have no end_of_episode and no stride_length',
+        'whole episodes, which have no --stride_length and no',
     ),
     (
         f'{_NEXT} --sequence_length=0 --end_of_episode=pad',
-        'whole episodes, which have no end_of_episode',
+        'whole episodes, which have no --stride_length',
     ),
     (f'{_NEXT} --priority=inf', '--priority must be a finite number, but is'),
     (f'{_NEXT} --priority=nan', '--priority must be a finite number, but is'),
@@ -203,7 +206,7 @@ _SERVE = (
     ('--dataset=data --sequence_length=-1', 'in the range [0, 2147483647]'),
     (
         '--dataset=data --sequence_length=0 --stride_length=3',
-        'which have no end_of_episode and no stride_length',
+        'which have no --stride_length and no --end_of_episode',
     ),
     ('--dataset=data --gin_binding="serve.prot = 1"', 'Did you mean port?'),
     *(

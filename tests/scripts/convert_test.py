@@ -171,7 +171,7 @@ class ConvertTest(job_testing.JobTestCase):
 
     result = _run(*args, '--sequence_length=2', **user)
     self.assertEqual(result.returncode, 1)
-    self.assertIn('tables/0/sequence_length: 3 before, 2 now', result.stderr)
+    self.assertIn('tables/0/windows/length: 3 before, 2 now', result.stderr)
     self.assertNotIn('Traceback', result.stderr)
 
   @pytest.mark.long

@@ -12,6 +12,7 @@ from tf_agents.specs import tensor_spec
 from rlds2reverb import replay
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.training import cql_sac
 from rlds2reverb.training import environments
 from rlds2reverb.training import experience
@@ -83,7 +84,9 @@ class ExperienceTest(parameterized.TestCase, tf.test.TestCase):
 
   @pytest.mark.long
   def test_items_of_a_running_server_are_normalised(self):
-    table = replay.open_replay_buffer(self.episodes, 2, reverb_server=True)
+    table = replay.open_replay_buffer(
+        self.episodes, windows_lib.Windows(2), reverb_server=True
+    )
     address = f'localhost:{table.local_server.port}'
     with self._open(address) as opened:
       self._check_batches(opened)

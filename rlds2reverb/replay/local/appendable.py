@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import ends
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
@@ -40,10 +40,8 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
       self,
       data: Union[tf.data.Dataset, trajectory.Trajectory],
       capacity: int,
-      sequence_length: int = 2,
-      stride_length: int = 1,
+      windows: windows_lib.Windows = windows_lib.Windows(2),
       *,
-      end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP,
       priority: items_lib.Priority = 1.0,
       sampler: Optional[samplers.Sampler] = None,
       seed: int = 0,
@@ -57,11 +55,8 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
       data: the spec of a frame, for a replay buffer that is empty; or an RLDS
         data set, whose frames are there from the start.
       capacity: the largest number of frames.
-      sequence_length: the number of frames of an item. This and the next two
-        arguments are those of `TableItems`.
-      stride_length: the number of frames between the starts of one item and the
-        next.
-      end_of_episode: what becomes of the last frames of an episode.
+      windows: which windows of frames are items. This and `priority` are those
+        of `TableItems`.
       priority: the priority of every recorded item, or a function of its
         `Trajectory`. An item that is appended has the highest priority so far.
       sampler: `Uniform()`, which is the default, or `Prioritized()`.
@@ -82,13 +77,7 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
           f'{sampler} is for episodes that are all there before, and these'
           ' change. Use Uniform() or Prioritized().'
       )
-    items = items_lib.TableItems(
-        'items',
-        sequence_length=sequence_length,
-        stride_length=stride_length,
-        end_of_episode=end_of_episode,
-        priority=priority,
-    )
+    items = items_lib.TableItems('items', windows, priority=priority)
     kwargs = dict(policy_info_fn=policy_info_fn, rules=rules, report=report)
     frames = _fill(data, items, capacity, sampler, kwargs)
     super().__init__(

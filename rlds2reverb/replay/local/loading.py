@@ -99,9 +99,7 @@ def _write(source, folder, fingerprint) -> store_lib.FrameStore:
     for plan in planner.plans(source.frames()):
       writer.append(plan.frames)
       runs.add(plan)
-    form = store_lib.Form(
-        items.sequence_length, items.stride_length, items.crosses_episodes
-    )
+    form = store_lib.Form.of(items.windows)
     store, checksums = writer.finish(form, *runs.finish())
     if folder is not None:
       prepared.write_metadata(folder, store, checksums, fingerprint)
@@ -133,7 +131,7 @@ def check_has_items(
     raise ValueError(
         f'No item fits: every episode has fewer than {sequence_length} frames'
         + (f'; the longest has {longest}' if longest else '')
-        + '. Choose a smaller sequence_length, or end_of_episode="pad".'
+        + '. Choose shorter windows, or an end of "pad".'
     )
 
 

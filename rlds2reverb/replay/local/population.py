@@ -84,6 +84,10 @@ class Population:
     self._offsets = (
         self.runs.first_row - self.first_item[:-1] * store.form.stride_length
     )
+    if self._form.overlaps:
+      length = self._form.sequence_length
+      left = np.maximum(self.runs.num_rows - length, 0)
+      self._latest = self.runs.first_row + left
     # The run of the first item of each block of about the length of a run. From
     # there it is a few steps to that of any item.
     self._shift = (self.num_items // max(len(self._offsets), 1)).bit_length()
@@ -128,9 +132,11 @@ class Population:
 
   def starts(self, items: np.ndarray) -> np.ndarray:
     """Returns the first row of each item, int64 `[N]`."""
-    if len(self._offsets) == 1:
-      return items * self._form.stride_length + self._offsets[0]
-    return items * self._form.stride_length + self._offsets[self._runs_of(items)]
+    run = 0 if len(self._offsets) == 1 else self._runs_of(items)
+    starts = items * self._form.stride_length + self._offsets[run]
+    if self._form.overlaps:
+      starts = np.minimum(starts, self._latest[run])
+    return starts
 
   def _runs_of(self, items: np.ndarray) -> np.ndarray:
     """Returns the run of each item."""

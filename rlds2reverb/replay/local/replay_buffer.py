@@ -11,7 +11,7 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import ends
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import importance
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import eager_batches
@@ -89,13 +89,15 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
     # Whether the sampler suits the data shows here, and not when training
     # begins.
     self._sampler.bind(population, share)
-    self._position = _Position({
-        'seed': int(share.seed),
-        'worker': [share.worker_index, share.num_workers],
-        'sampler': self._sampler.identity(),
-        'data': store.fingerprint,
-        'items': 0 if population.changes else population.num_items,
-    })
+    self._position = _Position(
+        {
+            'seed': int(share.seed),
+            'worker': [share.worker_index, share.num_workers],
+            'sampler': self._sampler.identity(),
+            'data': store.fingerprint,
+            'items': 0 if population.changes else population.num_items,
+        }
+    )
 
   @property
   def num_items(self) -> int:
@@ -249,7 +251,7 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
       raise ValueError(
           f'num_steps is {num_steps}, but the items have'
           f' {"all frames of an episode" if length is None else length}. Make'
-          f' the replay buffer with sequence_length={num_steps}.'
+          f' the replay buffer with Windows({num_steps}).'
       )
 
   def _get_next(self, sample_batch_size, num_steps, time_stacked):
@@ -367,10 +369,8 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
           files.PathLike,
           trajectory.Trajectory,
       ],
-      sequence_length: Optional[int] = 2,
-      stride_length: int = 1,
+      windows: Optional[windows_lib.Windows] = windows_lib.Windows(2),
       *,
-      end_of_episode: Union[str, ends.EndOfEpisode] = ends.EndOfEpisode.DROP,
       priority: items_lib.Priority = 1.0,
       sampler: Optional[samplers.Sampler] = None,
       top_episodes: Optional[int] = None,
@@ -388,12 +388,9 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
       rlds_data: an RLDS data set; a data set of sequences, `Trajectory`s
         `[L, ...]`, each of which is an item; the folder of frames that were
         prepared with `directory`; or the `store` of another replay buffer.
-      sequence_length: the number of frames of an item, or None for items that
-        are whole episodes. This and the next three arguments are those of
-        `TableItems`. They are ignored where the frames are stored already.
-      stride_length: the number of frames between the starts of one item and the
-        next.
-      end_of_episode: what becomes of the last frames of an episode.
+      windows: which windows of frames are items, or None for items that are
+        whole episodes. This and `priority` are those of `TableItems`. They are
+        ignored where the frames are stored already.
       priority: the priority of every item, or a function of its `Trajectory`.
       sampler: which items make a batch. The default is `Uniform()`.
       top_episodes: how many episodes to draw from: those with the highest
@@ -422,13 +419,7 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
     share = samplers.Share(
         seed, worker_index=worker_index, num_workers=num_workers
     )
-    items = items_lib.TableItems(
-        'items',
-        sequence_length=sequence_length,
-        stride_length=stride_length,
-        end_of_episode=end_of_episode,
-        priority=priority,
-    )
+    items = items_lib.TableItems('items', windows, priority=priority)
     store = _store_of(
         rlds_data,
         items,

@@ -67,7 +67,7 @@ class FrameRing(tf.train.experimental.PythonState):
     length = items.sequence_length
     if length is None or length > capacity:
       raise ValueError(
-          f'The items must have a sequence_length of at most {capacity}, the'
+          f'The windows of items must have a length of at most {capacity}, the'
           f' capacity, but it is {length}.'
       )
     self.capacity = self.num_slots = capacity
@@ -90,7 +90,7 @@ class FrameRing(tf.train.experimental.PythonState):
     none = np.zeros(0, np.int64)
     self.store = store_lib.FrameStore(
         format_,
-        store_lib.Form(length, items.stride_length, items.crosses_episodes),
+        store_lib.Form.of(items.windows),
         self._rows,
         np.zeros([0], np.uint8),
         store_lib.Runs(none, none, none, none.astype(np.float64)),
@@ -99,8 +99,8 @@ class FrameRing(tf.train.experimental.PythonState):
             repr(spec),
             capacity,
             length,
-            items.stride_length,
-            items.end_of_episode.value,
+            items.windows.stride,
+            items.windows.end.value,
         ),
     )
 

@@ -24,6 +24,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import rows as rows_lib
 
 # A file has a checksum for each block of this size.
@@ -61,11 +62,25 @@ class Form(NamedTuple):
     stride_length: the number of frames from the start of one item to the start
       of the next.
     crosses_episodes: whether items go on into the next episode.
+    overlaps: whether the last item of a run ends with it, wherever it starts.
   """
 
   sequence_length: Optional[int]
   stride_length: int
   crosses_episodes: bool
+  overlaps: bool = False
+
+  @classmethod
+  def of(cls, windows: Optional[windows_lib.Windows]) -> 'Form':
+    """Returns the form of the items of `TableItems`."""
+    if windows is None:
+      return cls(None, 1, False)
+    return cls(
+        windows.length,
+        windows.stride,
+        windows.crosses_episodes,
+        windows.end == windows_lib.EndOfEpisode.OVERLAP,
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ def write_rlds_to_reverb(
       rlds2reverb.write_rlds_to_reverb(
           rlds_data, 'localhost:8000',
           [rlds2reverb.TableItems('transitions'),
-           rlds2reverb.TableItems('sequences', 80, 40, 'pad')])
+           rlds2reverb.TableItems('sequences', rlds2reverb.Windows(80))])
 
   Args:
     rlds_data: the data, as in `convert_rlds_to_trajectories`; or a data set of

@@ -10,7 +10,7 @@ from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import ends
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import bulk
@@ -216,21 +216,20 @@ def _items_of(observer: Observer) -> List[items_lib.TableItems]:
   settings = {'priority': observer._priority}
   if type(observer) is reverb_utils.ReverbAddEpisodeObserver:
     settings.update(
-        sequence_length=None,
+        windows=None,
         max_sequence_length=observer._max_sequence_length,
         bypass_longer_episodes=observer._bypass_partial_episodes,
     )
   else:
-    settings.update(
-        sequence_length=observer._sequence_length,
-        stride_length=observer._stride_length,
-    )
     if type(observer) is reverb_utils.ReverbTrajectorySequenceObserver:
-      settings.update(end_of_episode=ends.EndOfEpisode.CROSS)
+      end = 'cross'
     elif observer._tile_end_of_episodes:
-      settings.update(end_of_episode=ends.EndOfEpisode.TILE)
-    elif observer._pad_end_of_episodes:
-      settings.update(end_of_episode=ends.EndOfEpisode.PAD)
+      end = 'tile'
+    else:
+      end = 'pad' if observer._pad_end_of_episodes else 'drop'
+    settings['windows'] = windows_lib.Windows(
+        observer._sequence_length, observer._stride_length, end
+    )
   return [
       items_lib.TableItems(name, **settings) for name in observer._table_names
   ]

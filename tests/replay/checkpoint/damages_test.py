@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import describe
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
@@ -19,7 +20,10 @@ from rlds2reverb.replay.checkpoint import serve
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 
-_TABLES = [checkpoints.PAIRS, items_lib.TableItems(checkpoints.OTHER, 5)]
+_TABLES = [
+    checkpoints.PAIRS,
+    items_lib.TableItems(checkpoints.OTHER, windows_lib.Windows(5)),
+]
 _ERRORS = (records.CheckpointError, FileNotFoundError)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import episodes
 from rlds2reverb.replay.checkpoint import records
@@ -77,7 +78,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     write.write_reverb_checkpoint(
         golden.packed(expected, pack_size=5),
         path,
-        items.TableItems(testing.TABLE, 3, 1, 'pad'),
+        items.TableItems(testing.TABLE, windows_lib.Windows(3, end='pad')),
         **arguments,
     )
     self._assert_same(_read(path), expected)
@@ -86,7 +87,11 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
   def test_what_servers_and_merging_write(self):
     expected = checkpoints.episodes([30, 7, 120])
     path = self.write(
-        expected, [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 50)]
+        expected,
+        [
+            checkpoints.PAIRS,
+            items.TableItems(checkpoints.OTHER, windows_lib.Windows(50)),
+        ],
     )
     client = self.serve(path)
     served = client.checkpoint()
@@ -109,7 +114,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     (expected,) = checkpoints.episodes([6])
     path = self.write(
         [expected],
-        items.TableItems(testing.TABLE, stride_length=2),
+        items.TableItems(testing.TABLE, windows_lib.Windows(2, 2)),
         chunk_length=2,
     )
     client = self.serve(path)

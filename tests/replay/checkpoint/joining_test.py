@@ -8,6 +8,7 @@ import numpy as np
 import reverb
 from reverb.cc import schema_pb2
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import joining
@@ -18,7 +19,7 @@ from tests import testing
 from tests.replay.checkpoint import checkpoints
 
 _EPISODES = checkpoints.episodes([5, 3, 4, 1, 6])
-_OTHER = items.TableItems(checkpoints.OTHER, sequence_length=3)
+_OTHER = items.TableItems(checkpoints.OTHER, windows_lib.Windows(3))
 _TABLES = [checkpoints.PAIRS, _OTHER]
 
 

@@ -6,6 +6,7 @@ from absl.testing import absltest
 import numpy as np
 from reverb.cc import schema_pb2
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from tests import testing
@@ -17,7 +18,10 @@ class RecordsTest(checkpoints.CheckpointTestCase):
   def test_keys_and_tables_of_a_checkpoint(self):
     path = self.write(
         checkpoints.episodes([5, 3]),
-        [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 3)],
+        [
+            checkpoints.PAIRS,
+            items.TableItems(checkpoints.OTHER, windows_lib.Windows(3)),
+        ],
         chunk_length=4,
     )
     tables = records.read_tables(path)

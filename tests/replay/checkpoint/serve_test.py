@@ -10,6 +10,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import resharding
@@ -19,7 +20,10 @@ from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 
-_TABLES = [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 5)]
+_TABLES = [
+    checkpoints.PAIRS,
+    items.TableItems(checkpoints.OTHER, windows_lib.Windows(5)),
+]
 
 
 class ServeTest(checkpoints.CheckpointTestCase):

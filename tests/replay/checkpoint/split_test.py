@@ -5,6 +5,7 @@ import os
 from absl.testing import absltest
 import reverb
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import resharding
@@ -14,7 +15,7 @@ from tests.replay.checkpoint import checkpoints
 
 _EPISODES = checkpoints.episodes([5, 3, 4, 1, 150])
 _PAIRS = checkpoints.pairs(_EPISODES)
-_OTHER = items.TableItems(checkpoints.OTHER, sequence_length=3)
+_OTHER = items.TableItems(checkpoints.OTHER, windows_lib.Windows(3))
 
 
 class SplitTest(checkpoints.CheckpointTestCase):

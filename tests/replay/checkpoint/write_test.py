@@ -6,6 +6,7 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import write
 from tests.replay.checkpoint import checkpoints
@@ -34,7 +35,12 @@ class WriteTest(checkpoints.CheckpointTestCase):
   def test_items_are_dated_in_the_order_of_all_tables(self):
     path = self.write(
         checkpoints.episodes([30, 1, 200]),
-        [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, 5, 3, 'tile')],
+        [
+            checkpoints.PAIRS,
+            items.TableItems(
+                checkpoints.OTHER, windows_lib.Windows(5, 3, 'tile')
+            ),
+        ],
     )
     dates = [
         schema_pb2.PrioritizedItem.FromString(item).inserted_at.ToNanoseconds()

@@ -52,7 +52,14 @@ def cut_items(
     elif end == 'pad' and len(run) < length:
       starts = [0]
     else:
-      starts = range(0, len(run) - length + 1, stride)
+      starts = list(range(0, len(run) - length + 1, stride))
+      following = len(starts) * stride
+      covered = starts[-1] + length if starts else 0
+      if following < len(run) and covered < len(run):
+        if end == 'zero_pad':
+          starts.append(following)
+        elif end == 'overlap':
+          starts.append(max(len(run) - length, 0))
     run = run + [pad] * length
     items += [run[start : start + length] for start in starts]
   return [contract.stack(item) for item in items]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import prepared
@@ -76,7 +77,7 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
     [*episodes] = cuts.episodes_of(lengths)
     for form in golden.FORMS.values():
       found = loading.load_frames(
-          form(episodes), _items(3, 2, end_of_episode=end)
+          form(episodes), _items(windows_lib.Windows(3, 2, end))
       )
       counts = {
           'drop': [4999, 0, 4499],
@@ -118,12 +119,16 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_frames_are_prepared_once(self):
     folder = self.folder()
-    written = loading.load_frames(_known_data(), _items(3), folder)
+    written = loading.load_frames(
+        _known_data(), _items(windows_lib.Windows(3)), folder
+    )
     times = {
         name: os.stat(os.path.join(folder, name)).st_mtime_ns
         for name in os.listdir(folder)
     }
-    again = loading.load_frames(_known_data(), _items(3), folder)
+    again = loading.load_frames(
+        _known_data(), _items(windows_lib.Windows(3)), folder
+    )
     self.assertEqual(
         times,
         {
@@ -151,18 +156,21 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       dict(data=_known_data(4)),
       dict(data=_known_data(3, 6)),
-      dict(items=_items(2)),
-      dict(items=_items(3, 2)),
-      dict(items=_items(3, end_of_episode='tile')),
-      dict(items=_items(3, priority=2.0)),
+      dict(items=_items(windows_lib.Windows(2))),
+      dict(items=_items(windows_lib.Windows(3, 2))),
+      dict(items=_items(windows_lib.Windows(3, end='tile'))),
+      dict(items=_items(windows_lib.Windows(3), priority=2.0)),
       dict(rules=rules_lib.ConversionRules(terminal_discount='transition')),
   )
   def test_frames_of_other_data(self, data=None, items=None, **kwargs):
     folder = self.folder()
-    loading.load_frames(_known_data(), _items(3), folder)
+    loading.load_frames(_known_data(), _items(windows_lib.Windows(3)), folder)
     with self.assertRaisesRegex(FileExistsError, 'other data or with other'):
       loading.load_frames(
-          data or _known_data(), items or _items(3), folder, **kwargs
+          data or _known_data(),
+          items or _items(windows_lib.Windows(3)),
+          folder,
+          **kwargs,
       )
     self.assertEqual(prepared.open_store(folder).num_items, 9)
 
@@ -191,7 +199,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaises(tf.errors.InvalidArgumentError):
       loading.load_frames(golden.stacked(episodes), _items(), folder)
     with self.assertRaises(ValueError):
-      loading.load_frames(_known_data(), _items(9), folder)
+      loading.load_frames(_known_data(), _items(windows_lib.Windows(9)), folder)
     self.assertEmpty(os.listdir(os.path.dirname(folder)))
 
   @pytest.mark.long

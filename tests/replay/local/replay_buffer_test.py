@@ -46,6 +46,8 @@ _SETTINGS = (
     (3, 2, 'tile'),
     (2, 1, 'cross'),
     (4, 3, 'cross'),
+    (4, 3, 'zero_pad'),
+    (3, 2, 'overlap'),
     (None, 1, 'drop'),
 )
 
@@ -73,6 +75,10 @@ def _many_dtypes(rng, count):
     episode['observation']['empty'] = np.zeros([length, 0, 2], np.float32)
     episode['observation']['flags'] = (rng.uniform(size=[length, 2]) < 0.5,)
   return episodes
+
+
+def _windows(length, stride=1, end='drop'):
+  return None if length is None else windows_lib.Windows(length, stride, end)
 
 
 def _pass(buffer, batch_size=4):
@@ -114,7 +120,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     length, stride, end = setting
     episodes = golden.random_episodes(np.random.default_rng(3), 12)
     data = golden.FORMS_AND_PACKS[form](episodes)
-    buffer = _Buffer(data, length, stride, end_of_episode=end)
+    buffer = _Buffer(data, _windows(length, stride, end))
     expected = cuts.cut_items(episodes, length, stride, end)
     self.assertEqual(buffer.num_items, len(expected))
     self.assertEqual(
@@ -129,9 +135,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
   def test_every_dtype(self, length, stride, end):
     rng = np.random.default_rng(0)
     episodes = _many_dtypes(rng, 6)
-    buffer = _Buffer(
-        golden.stacked(episodes), length, stride, end_of_episode=end
-    )
+    buffer = _Buffer(golden.stacked(episodes), _windows(length, stride, end))
     expected = cuts.cut_items(episodes, length, stride, end)
     cuts.assert_items_equal(self, _pass(buffer), expected)
     # And as they are drawn: the item of each key is that item.
@@ -171,7 +175,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     def info(current, following):
       return {'next': following['observation'], 'action': current['action']}
 
-    buffer = _Buffer(golden.stacked(episodes), 3, policy_info_fn=info)
+    buffer = _Buffer(
+        golden.stacked(episodes), windows_lib.Windows(3), policy_info_fn=info
+    )
     cuts.assert_items_equal(
         self, _pass(buffer), cuts.cut_items(episodes, 3, policy_info=info)
     )
@@ -188,9 +194,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     cuts.assert_items_equal(
         self, _pass(buffer), cuts.cut_items(episodes, 4, 3, 'tile')
     )
-    for wrong in dict(sequence_length=3), dict(end_of_episode='pad'):
+    for wrong in windows_lib.Windows(3), windows_lib.Windows(2, end='pad'):
       with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
-        _Buffer(found, **wrong)
+        _Buffer(found, wrong)
     with self.assertRaisesRegex(ValueError, 'no frames can be appended'):
       _Appendable(found, 20)
 
@@ -204,7 +210,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
             [tf.io.encode_png(each).numpy() for each in pixels], object
         )
     }
-    buffer = _Buffer(golden.stacked([episode]), 3, end_of_episode='tile')
+    buffer = _Buffer(
+        golden.stacked([episode]), windows_lib.Windows(3, end='tile')
+    )
     dataset = buffer.as_dataset(4).map(
         lambda frames, info: (
             images.decode_images(frames, ['observation/image'], size=(8, 6)),
@@ -218,7 +226,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_gather_all(self):
     episodes = cuts.episodes_of([3, 1, 4])
-    buffer = _Buffer(golden.stacked(episodes), 3, end_of_episode='tile')
+    buffer = _Buffer(
+        golden.stacked(episodes), windows_lib.Windows(3, end='tile')
+    )
     found = tf.nest.map_structure(lambda x: x.numpy(), buffer.gather_all())
     frames = golden.rows_of(tf.nest.map_structure(lambda x: x[0], found))
     golden.assert_frames_equal(self, frames, golden.expected_frames(episodes))
@@ -238,7 +248,11 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
     self.check_items(3, 2, 'tile')
 
   @parameterized.parameters(
-      (2, 1, 'drop'), (4, 1, 'pad'), (3, 1, 'cross'), (None, 1, 'drop')
+      (2, 1, 'drop'),
+      (4, 1, 'pad'),
+      (3, 1, 'cross'),
+      (3, 2, 'overlap'),
+      (None, 1, 'drop'),
   )
   @pytest.mark.long
   def test_other_items_of_a_server(self, length, stride, end):
@@ -249,10 +263,12 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
         np.random.default_rng(7), 8, nested_fields=True
     )
     data = golden.stacked(episodes)
-    kwargs = dict(end_of_episode=end, priority=2.5)
-    own = opening.open_replay_buffer(data, length, stride, **kwargs)
+    kwargs = dict(priority=2.5)
+    own = opening.open_replay_buffer(
+        data, _windows(length, stride, end), **kwargs
+    )
     served = opening.open_replay_buffer(
-        data, length, stride, reverb_server=True, **kwargs
+        data, _windows(length, stride, end), reverb_server=True, **kwargs
     )
     dataset = None
     try:
@@ -291,7 +307,9 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(one.shape.rank, other.shape.rank)
 
   def test_static_shapes(self):
-    buffer = _Buffer(golden.stacked(cuts.episodes_of([9])), 3)
+    buffer = _Buffer(
+        golden.stacked(cuts.episodes_of([9])), windows_lib.Windows(3)
+    )
     frames, info = buffer.as_dataset(5).element_spec
     self.assertEqual(frames.observation.shape, [5, 3, 2])
     self.assertEqual(info.key.shape, [5, 3])
@@ -863,9 +881,7 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(cuts.episodes_of([9, 5]))
     buffer = _Buffer(
         data,
-        4,
-        2,
-        end_of_episode='tile',
+        windows_lib.Windows(4, 2, 'tile'),
         priority=lambda frames: 0.9 * tf.reduce_max(frames.reward)
         + 0.1 * tf.reduce_mean(frames.reward),
         sampler=prioritized.Prioritized(1.0),
@@ -926,7 +942,9 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(samplers.Uniform, prioritized.Prioritized)
   def test_while_a_data_set_is_iterated(self, sampler):
-    buffer = self.make(capacity=30, sequence_length=3, sampler=sampler())
+    buffer = self.make(
+        capacity=30, windows=windows_lib.Windows(3), sampler=sampler()
+    )
     rng = np.random.default_rng(0)
     all_frames = self.frames(rng.integers(1, 9, 100))
     batches = None
@@ -995,7 +1013,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
       golden.assert_frames_equal(self, found, expected)
 
   def test_a_pass_that_frames_are_appended_during(self):
-    buffer = self.make(capacity=6, sequence_length=1)
+    buffer = self.make(capacity=6, windows=windows_lib.Windows(1))
     for frames in self.frames([6]):
       _append(buffer, frames)
     batches = iter(buffer.as_dataset(2, single_deterministic_pass=True))
@@ -1112,10 +1130,12 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
   def test_items_longer_than_every_episode(self):
     data = golden.stacked(cuts.episodes_of([3, 4, 2]))
     with self.assertRaisesRegex(ValueError, 'than 5 frames.*longest has 4'):
-      _Buffer(data, 5)
+      _Buffer(data, windows_lib.Windows(5))
     with self.assertRaisesRegex(ValueError, 'fewer than 5 frames'):
-      _Appendable(data, 9, 5)
-    self.assertEqual(_Buffer(data, 5, end_of_episode='pad').num_items, 3)
+      _Appendable(data, 9, windows_lib.Windows(5))
+    self.assertEqual(
+        _Buffer(data, windows_lib.Windows(5, end='pad')).num_items, 3
+    )
 
   @parameterized.parameters(
       (dict(seed=-1), 'seed.*-1'),
@@ -1126,7 +1146,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       (dict(top_episodes=0), 'top_episodes'),
       (dict(capacity=0), 'capacity'),
       (dict(capacity=1), 'at most 1, the capacity'),
-      (dict(sequence_length=None, capacity=5), 'at most 5, the capacity'),
+      (dict(windows=None, capacity=5), 'at most 5, the capacity'),
       (dict(capacity=5, sampler=samplers.WithoutReplacement()), 'Uniform'),
       (dict(capacity=5, sampler=samplers.EpisodeFirst()), 'Uniform'),
       (dict(capacity=5, sampler=samplers.Weighted()), 'Uniform'),
@@ -1136,16 +1156,21 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
           'All priorities are 0',
       ),
       (
-          dict(end_of_episode='cross', sampler=samplers.EpisodeFirst()),
+          dict(
+              windows=windows_lib.Windows(2, end='cross'),
+              sampler=samplers.EpisodeFirst(),
+          ),
           'cross episodes',
       ),
-      (dict(end_of_episode='cross', top_episodes=1), 'top_episodes'),
+      (
+          dict(windows=windows_lib.Windows(2, end='cross'), top_episodes=1),
+          'top_episodes',
+      ),
       (
           dict(sampler=samplers.WithoutReplacement(), num_workers=9),
           '5 items.*9 workers',
       ),
-      (dict(sequence_length=0), 'sequence_length'),
-      (dict(end_of_episode='wrap'), 'end_of_episode'),
+      (dict(windows=0), 'must be Windows'),
   )
   def test_arguments(self, kwargs, message):
     kwargs.setdefault('seed', 0)

@@ -4,6 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import prioritized
@@ -15,7 +16,10 @@ _SHARE = samplers.Share(0)
 
 
 def _ring(capacity, length=2, stride=1, end='drop'):
-  items = items_lib.TableItems('items', length, stride, end)
+  windows = None
+  if length is not None:
+    windows = windows_lib.Windows(length, stride, end)
+  items = items_lib.TableItems('items', windows)
   return ring.FrameRing(cuts.frame_spec(), items, capacity)
 
 
@@ -50,7 +54,11 @@ class _Model:
       if step_type == 2 and self.end != 'cross':
         count = len(self.rows) - self.origin
         padding = {
-            'tile': self.length - 1,
+            # So that the item that starts last is whole.
+            'tile': max(
+                (count - 1) // self.stride * self.stride + self.length - count,
+                0,
+            ),
             'pad': max(self.length - count, 0),
         }.get(self.end, 0)
         for _ in range(padding):
@@ -278,7 +286,9 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     frames = ring.FrameRing(
         cuts.frame_spec(),
         items_lib.TableItems(
-            'items', 1, priority=lambda frame: 0.1 + frame.reward[0] / 10
+            'items',
+            windows_lib.Windows(1),
+            priority=lambda frame: 0.1 + frame.reward[0] / 10,
         ),
         4,
     )

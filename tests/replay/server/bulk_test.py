@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import resharding
@@ -37,7 +38,11 @@ _TRAJECTORIES = {
             tile_end_of_episodes=end == 'tile',
             priority=length,
         ),
-        items.TableItems(testing.TABLE, length, stride, end, priority=length),
+        items.TableItems(
+            testing.TABLE,
+            windows_lib.Windows(length, stride, end),
+            priority=length,
+        ),
     )
     for length, stride, end in (
         (1, 1, 'drop'),
@@ -57,12 +62,12 @@ _SETTINGS = {
     'cross_2': (
         reverb_utils.ReverbTrajectorySequenceObserver,
         dict(sequence_length=2),
-        items.TableItems(testing.TABLE, 2, 1, 'cross'),
+        items.TableItems(testing.TABLE, windows_lib.Windows(2, end='cross')),
     ),
     'cross_70_stride_3': (
         reverb_utils.ReverbTrajectorySequenceObserver,
         dict(sequence_length=70, stride_length=3),
-        items.TableItems(testing.TABLE, 70, 3, 'cross'),
+        items.TableItems(testing.TABLE, windows_lib.Windows(70, 3, 'cross')),
     ),
     'episodes': (
         reverb_utils.ReverbAddEpisodeObserver,
@@ -425,7 +430,9 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     data = _rich_data()
     tables = [
         items.TableItems(testing.TABLE),
-        items.TableItems(_OTHER, 80, 40, 'pad', priority=2.0),
+        items.TableItems(
+            _OTHER, windows_lib.Windows(80, 40, 'pad'), priority=2.0
+        ),
     ]
     signature = tensor_spec.add_outer_dim(_spec(data))
     directory = os.path.join(self.create_tempdir().full_path, 'both')
@@ -470,7 +477,9 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     def priority(trajectory):
       return tf.reduce_max(tf.abs(trajectory.reward))
 
-    table = items.TableItems(testing.TABLE, 3, 2, 'tile', priority=priority)
+    table = items.TableItems(
+        testing.TABLE, windows_lib.Windows(3, 2, 'tile'), priority=priority
+    )
     found = _written_in_bulk(data, table, chunk_length=chunk_length)
     self.assertNotEmpty(found.items)
     for item_priority, columns in found.items:
@@ -486,7 +495,10 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
         [
             columns
             for _, columns in _written_in_bulk(
-                data, items.TableItems(testing.TABLE, 3, 2, 'tile')
+                data,
+                items.TableItems(
+                    testing.TABLE, windows_lib.Windows(3, 2, 'tile')
+                ),
             ).items
         ],
     )

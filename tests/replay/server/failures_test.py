@@ -19,6 +19,7 @@ import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import resharding
@@ -479,7 +480,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     if end is None:
       table = items.TableItems(testing.TABLE, None)
     else:
-      table = items.TableItems(testing.TABLE, 3, 2, end)
+      table = items.TableItems(testing.TABLE, windows_lib.Windows(3, 2, end))
     with _server(data) as client:
       bulk.write_rlds_to_reverb(data, client, table)
       expected = self._sorted_contents(client)
@@ -648,7 +649,10 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       bulk.write_rlds_to_reverb(
           data,
           'localhost:1',
-          [_PAIRS, items.TableItems(_OTHER, 2, 1, 'cross')],
+          [
+              _PAIRS,
+              items.TableItems(_OTHER, windows_lib.Windows(2, end='cross')),
+          ],
           identity=_IDENTITY,
           episode_id='name',
       )

@@ -8,6 +8,7 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import importance
 from rlds2reverb.replay import items
 from rlds2reverb.replay import sequence_priorities
@@ -42,7 +43,11 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     bulk.write_rlds_to_reverb(
         data,
         client,
-        items.TableItems(testing.TABLE, sequence_length, priority=priority),
+        items.TableItems(
+            testing.TABLE,
+            windows_lib.Windows(sequence_length),
+            priority=priority,
+        ),
     )
     return client
 
@@ -128,7 +133,9 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
         _data([100.0]),
         client,
         items.TableItems(
-            testing.TABLE, 1, priority=lambda item: updater.highest
+            testing.TABLE,
+            windows_lib.Windows(1),
+            priority=lambda item: updater.highest,
         ),
     )
     rewards, info = self._sample(client, 200)

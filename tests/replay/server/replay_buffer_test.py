@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import pytest
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.server import replay_buffer
 from tests import testing
@@ -68,7 +69,7 @@ class ServerReplayBufferTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_table_without_items(self):
     _, address = self.serve('uniform', [])
     buffer = opening.open_replay_buffer(
-        None, 1, reverb_server=address, timeout=1
+        None, windows_lib.Windows(1), reverb_server=address, timeout=1
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'gave no item for 1 seconds'
@@ -91,7 +92,7 @@ class ServerReplayBufferTest(parameterized.TestCase, tf.test.TestCase):
     self.addCleanup(process.kill)
     process.serve()
     buffer = opening.open_replay_buffer(
-        None, 1, reverb_server=process.address, timeout=2
+        None, windows_lib.Windows(1), reverb_server=process.address, timeout=2
     )
     iterator = iter(buffer.as_dataset(4, 1))
     _, info = next(iterator)
@@ -117,7 +118,7 @@ class ServerReplayBufferTest(parameterized.TestCase, tf.test.TestCase):
     second = processes.ServerProcess(_SERVER, 'uniform', 40)
     self.addCleanup(second.kill)
     buffer = opening.open_replay_buffer(
-        None, 1, reverb_server=first.address, timeout=60
+        None, windows_lib.Windows(1), reverb_server=first.address, timeout=60
     )
     iterator = iter(buffer.as_dataset(8, 1))
     next(iterator)

@@ -13,6 +13,7 @@ import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import importance
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
@@ -82,7 +83,9 @@ def make_data(rewards):
   return golden.stacked([{**episode, 'reward': rewards}])
 
 
-def make_server(kind, rewards, port=None, *, max_size=10_000, **kwargs):
+def make_server(
+    kind, rewards, port=None, *, max_size=10_000, sequence_length=1, **kwargs
+):
   """Starts a server with a table of frames; returns it and its address."""
   data = make_data(rewards if len(rewards) else [0])
   spec = specs.create_trajectory_data_spec(data)
@@ -91,10 +94,10 @@ def make_server(kind, rewards, port=None, *, max_size=10_000, **kwargs):
   )
   address = f'localhost:{server.port}'
   if len(rewards):
-    settings = {'sequence_length': 1, **kwargs}
-    bulk.write_rlds_to_reverb(
-        data, address, items.TableItems(_TABLE, **settings)
+    table = items.TableItems(
+        _TABLE, windows_lib.Windows(sequence_length), **kwargs
     )
+    bulk.write_rlds_to_reverb(data, address, table)
   return server, address
 
 
@@ -209,7 +212,9 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     iterator = iter(sampling.sample_reverb_servers(addresses, _TABLE, 1, 10))
     next(iterator)
     bulk.write_rlds_to_reverb(
-        make_data([2.0] * 400), addresses[0], items.TableItems(_TABLE, 1)
+        make_data([2.0] * 400),
+        addresses[0],
+        items.TableItems(_TABLE, windows_lib.Windows(1)),
     )
     deadline = time.monotonic() + 20
     while next(iterator)[1].table_size[0, 0] != 500:
@@ -305,7 +310,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     write.write_reverb_checkpoint(
         data,
         path,
-        items.TableItems(_TABLE, 1),
+        items.TableItems(_TABLE, windows_lib.Windows(1)),
         reverb_tables=[
             table_kinds.one_pass_table(
                 _TABLE, specs.create_trajectory_data_spec(data), 8
@@ -355,7 +360,9 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     iterator = iter(dataset.prefetch(1))  # It is sampled from here on.
     time.sleep(1)
     bulk.write_rlds_to_reverb(
-        make_data([3.0]), addresses[1], items.TableItems(_TABLE, 1)
+        make_data([3.0]),
+        addresses[1],
+        items.TableItems(_TABLE, windows_lib.Windows(1)),
     )
     self.assertAllEqual(next(iterator)[0].reward, np.full([4, 1], 3))
 
@@ -370,7 +377,9 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     server = reverb.Server([table])
     self.addCleanup(server.stop)
     client = server.localhost_client()
-    bulk.write_rlds_to_reverb(data, client, items.TableItems(_TABLE, 1))
+    bulk.write_rlds_to_reverb(
+        data, client, items.TableItems(_TABLE, windows_lib.Windows(1))
+    )
     dataset = sampling.sample_reverb_servers(client, _TABLE, 1, 4, timeout=1)
     with self._error('It holds 2, and its .* min_size_to_sample=3', 15):
       next(iter(dataset))

@@ -9,6 +9,7 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
@@ -29,7 +30,7 @@ def _data(rewards):
 
 def _frames(table=testing.TABLE, **kwargs):
   """Items of one frame each."""
-  return items.TableItems(table, sequence_length=1, **kwargs)
+  return items.TableItems(table, windows_lib.Windows(1), **kwargs)
 
 
 def _sample(client, count, table=testing.TABLE):
@@ -109,7 +110,9 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
     priorities = {'prioritized': by_reward, 'top': by_reward}
     table_items = [
         items.TableItems(
-            name, lengths.get(name, 1), priority=priorities.get(name, 1.0)
+            name,
+            windows_lib.Windows(lengths.get(name, 1)),
+            priority=priorities.get(name, 1.0),
         )
         for name in names
     ]
