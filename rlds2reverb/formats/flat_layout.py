@@ -137,7 +137,7 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
         num_rows,
         ', '.join(f'{name} {columns[name].shape}' for name in left_out),
     )
-  tops = {name.split('/')[0] for name in kept}
+  tops = dict.fromkeys(name.split('/')[0] for name in kept)
   return {top: columns_lib.below(top, kept) for top in tops}
 
 

@@ -173,7 +173,7 @@ def _names(group: h5py.Group) -> Dict[str, Any]:
         'Left out: columns without numbers or strings for each step: %s.',
         ', '.join(left_out),
     )
-  tops = {name.split('/')[0] for name in kept}
+  tops = dict.fromkeys(name.split('/')[0] for name in kept)
   return {**names, **{top: columns_lib.below(top, kept) for top in tops}}
 
 

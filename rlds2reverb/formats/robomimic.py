@@ -194,7 +194,7 @@ def _episode(
           top: tf.nest.map_structure(
               columns.get, columns_lib.below(top, others)
           )
-          for top in {name.split('/')[0] for name in others}
+          for top in dict.fromkeys(name.split('/')[0] for name in others)
       },
   }
   return python_episodes.PythonEpisode(

@@ -55,6 +55,13 @@ class FindLayoutTest(tf.test.TestCase):
       self.assertAllEqual(layout.bounds, bounds)
       self.assertAllEqual(layout.is_terminal, is_terminal)
 
+  def test_fields_are_in_the_order_of_the_columns(self):
+    # As many as a set would hardly keep in order.
+    names = [f'extra_{letter}' for letter in 'hbgdace']
+    columns = _columns([0, 1], **{name: np.zeros(2) for name in names})
+    spec = flat_layout.find_layout(columns, None).spec
+    self.assertEqual([name for name in spec if name in names], names)
+
   def test_no_rows(self):
     layout = flat_layout.find_layout(_columns([]), None)
     self.assertAllEqual(layout.bounds, [0])

@@ -119,6 +119,17 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
           self, [steps['reward']], [np.zeros(length + (index < 2), np.float32)]
       )
 
+  def test_fields_are_in_the_order_of_the_file(self):
+    names = [f'extra_{letter}' for letter in 'abcdefg']
+
+    def change(file):
+      for group in file['data'].values():
+        for name in names:
+          group[name] = np.zeros(len(group['actions']))
+
+    spec = robomimic.load_robomimic(self._changed(change)).element_spec
+    self.assertEqual([name for name in spec['steps'] if name in names], names)
+
   def test_language_of_robocasa(self):
     def change(file):
       for name, group in file['data'].items():
