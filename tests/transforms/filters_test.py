@@ -220,16 +220,27 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_missing_fields(self):
     for field, conditions in (
-        ('is_last', dict(min_length=1)),
-        ('is_last', dict(max_return=1)),
+        ('is_terminal', dict(max_return=1)),
         ('reward', dict(min_return=1)),
     ):
       steps = {name: leaf for name, leaf in ways.FIVE.items() if name != field}
       with self.assertRaisesRegex(ValueError, f'There is no field {field}'):
         filters.KeepEpisodes(**conditions)({'steps': steps})
 
+  def test_the_last_step_needs_no_flag(self):
+    steps = {
+        name: leaf for name, leaf in ways.FIVE.items() if name != 'is_last'
+    }
+    for flags in {}, {'is_last': np.zeros(6, bool)}:
+      for conditions in (
+          dict(min_length=5, max_length=5),
+          dict(min_return=15, max_return=15),
+      ):
+        keep = filters.KeepEpisodes(**conditions)
+        self.assertTrue(keep({'steps': {**steps, **flags}}))
+
   def test_reward_or_flag_that_is_no_number(self):
-    for field in ('reward', 'is_last'):
+    for field in ('reward', 'is_terminal'):
       words = np.array([b'1'] * 4, object)
       data = golden.stacked([{**golden.COMPLETE, field: words}])
       with self.assertRaisesRegex(ValueError, f'{field} must be .*number'):
