@@ -73,6 +73,7 @@ CASES: Dict[str, Callable[..., Any]] = {
         {'image': 'highres_image'}, action=(slice(7),)
     ),
     'cmu_play_fusion': _case(_MAIN, _WHOLE, (slice(3), slice(5, 9))),
+    f'dlr_sara_grid_clamp{_RLDS}': _case(_MAIN, {'state': (slice(6),)}),
     f'dlr_sara_pour{_RLDS}': _case(_MAIN, _WHOLE),
     'imperialcollege_sawyer_wrist_cam': _case(_BOTH, _WHOLE, (slice(7),)),
     f'kaist_nonprehensile{_RLDS}': _case(
@@ -87,12 +88,28 @@ CASES: Dict[str, Callable[..., Any]] = {
         {'ee_position': (_ALL,), 'ee_orientation': (_ALL,)},
         _THREE_AND_GRIPPER,
     ),
+    f'stanford_mask_vit{_RLDS}': _case(
+        _MAIN,
+        {'end_effector_pose': (slice(4), None, None, _LAST)},
+        (slice(4), None, None, _LAST),
+    ),
     f'stanford_robocook{_RLDS}': _case(
         {'image': 'image_1', 'secondary_image': 'image_2'}, _WHOLE
     ),
     f'tokyo_u_lsmo{_RLDS}': _case(_MAIN, {'state': (slice(6), _LAST)}),
     f'ucsd_pick_and_place_dataset{_RLDS}': _case(
         _MAIN, _WHOLE, _THREE_AND_GRIPPER, ('success',)
+    ),
+    'uiuc_d3field': _case(
+        {'image': 'image_1', 'secondary_image': 'image_2'},
+        action=(_ALL, None, None, None, None),
+    ),
+    f'utokyo_pr2_opening_fridge{_RLDS}': _case(_MAIN, _WHOLE, (slice(7),)),
+    f'utokyo_pr2_tabletop_manipulation{_RLDS}': _case(
+        _MAIN, _WHOLE, (slice(7),)
+    ),
+    f'utokyo_xarm_bimanual{_RLDS}': _case(
+        _MAIN, {'pose_r': (_ALL,)}, (slice(7, 14),)
     ),
     f'utokyo_xarm_pick_and_place{_RLDS}': _case(
         {**_HAND, 'image': 'image', 'secondary_image': 'image2'},
