@@ -5,8 +5,10 @@ from typing import Any, Tuple, Union
 
 import tensorflow as tf
 
-# The increment of `SplitMix64`: 2**64 divided by the golden ratio.
-GOLDEN = 0x9E3779B97F4A7C15
+from rlds2reverb.episodes import draws
+
+# The increment of `SplitMix64`.
+GOLDEN = draws.GOLDEN
 
 Seed = Union[int, Tuple[Any, Any], tf.Tensor]
 

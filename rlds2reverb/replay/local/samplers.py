@@ -9,19 +9,14 @@ that depends on more.
 import abc
 import dataclasses
 import functools
-import math
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
-from rlds2reverb.episodes import seeds as seeds_lib
+from rlds2reverb.episodes import draws as draws_lib
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import store as store_lib
-
-# After 4 rounds a Feistel network of random functions is a random permutation,
-# of many items. That of a few needs more.
-_ROUNDS = 8
 
 
 class Draws(NamedTuple):
@@ -115,7 +110,7 @@ class Uniform(Sampler):
       size = population.num_items
       places = fractions(seed, first, num_batches, batch_size)
       return _with_priority(
-          population.first + _below(places, size), population, 1 / size
+          population.first + draws_lib.below(places, size), population, 1 / size
       )
 
     return draw
@@ -143,7 +138,9 @@ class WithoutReplacement(Sampler):
     count = population.num_items
     own = share_of(count, share)
     # Batches that are drawn one after the other are of one or two epochs.
-    order = functools.lru_cache(2)(lambda epoch: Permutation(count, seed, epoch))
+    order = functools.lru_cache(2)(
+        lambda epoch: draws_lib.Permutation(count, seed, epoch)
+    )
 
     def draw_batch(number, batch_size):
       per_epoch = _batches_per_epoch(own, batch_size, self.drop_last)
@@ -208,7 +205,9 @@ class EpisodeFirst(Sampler):
           fractions(seed, first, num_batches, batch_size) for seed in seeds
       ]
       runs = _search(sums, places[0])
-      items = population.first_item[runs] + _below(places[1], counts[runs])
+      items = population.first_item[runs] + draws_lib.below(
+          places[1], counts[runs]
+      )
       return _with_priority(items, population, probabilities[runs])
 
     return draw
@@ -295,50 +294,6 @@ def num_batches_of_pass(num_items: int, share: Share, batch_size: int) -> int:
   return _batches_per_epoch(own, batch_size, drop_last=False)
 
 
-class Permutation:
-  """A random order of items, of which each place is computed by itself.
-
-  It is a Feistel network on pairs of numbers, whose round functions are tables
-  of about `sqrt(count)` random numbers; see "Ciphers with Arbitrary Finite
-  Domains" (Black and Rogaway, 2002). A few pairs are no items: from these one
-  goes on until there is one.
-  """
-
-  def __init__(self, count: int, seed: np.uint64, epoch: int):
-    """Creates the order.
-
-    Args:
-      count: the number of items.
-      seed: which of all random functions it is.
-      epoch: the number of the order.
-    """
-    self._count = count
-    rows = math.isqrt(count - 1) + 1
-    self._sizes = rows, -(-count // rows)
-    wide = max(self._sizes)
-    tables = fractions(seed, epoch * _ROUNDS, _ROUNDS, wide)
-    self._tables = [
-        _below(table, self._sizes[k % 2]) for k, table in enumerate(tables)
-    ]
-
-  def __call__(self, places: np.ndarray) -> np.ndarray:
-    """Returns which item is at each place, int64 `[N]`."""
-    items = self._walk(places)
-    outside = np.flatnonzero(items >= self._count)
-    while len(outside):
-      items[outside] = self._walk(items[outside])
-      outside = outside[items[outside] >= self._count]
-    return items
-
-  def _walk(self, numbers):
-    pair = list(np.divmod(numbers, self._sizes[1]))
-    for k, table in enumerate(self._tables):
-      size = self._sizes[k % 2]
-      moved = pair[k % 2] + table[pair[1 - k % 2]]
-      pair[k % 2] = np.where(moved >= size, moved - size, moved)
-    return pair[0] * self._sizes[1] + pair[1]
-
-
 def fractions(
     seed: np.uint64, first: int, num_batches: int, batch_size: int
 ) -> np.ndarray:
@@ -356,21 +311,10 @@ def fractions(
   Returns:
     float64 `[num_batches, batch_size]`, in [0, 1).
   """
-  begin = (first * batch_size * seeds_lib.GOLDEN + int(seed)) % 2**64
-  states = _counters(num_batches * batch_size) + np.uint64(begin)
-  for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-    states ^= states >> np.uint64(shift)
-    states *= np.uint64(factor)
-  states ^= states >> np.uint64(31)
-  # These are as many bits as a float64 has.
-  places = (states >> np.uint64(11)).astype(np.float64)
-  places *= 2.0**-53
+  places = draws_lib.fractions(
+      seed, first * batch_size, num_batches * batch_size
+  )
   return places.reshape([num_batches, batch_size])
-
-
-@functools.lru_cache(16)
-def _counters(count: int) -> np.ndarray:
-  return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(seeds_lib.GOLDEN)
 
 
 def share_of(count: int, share: Share) -> int:
@@ -412,12 +356,6 @@ def _with_priority(items, population, probability) -> Draws:
       np.broadcast_to(probability, items.shape),
       population.priority(items),
   )
-
-
-def _below(places, limits):
-  """Returns integers in `[0, limits)` for fractions in [0, 1)."""
-  # A product may be rounded up to the limit itself.
-  return np.minimum((places * limits).astype(np.int64), limits - 1)
 
 
 def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:

@@ -6,6 +6,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import draws
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from tests.replay.local import cuts
@@ -190,7 +191,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_neighbours_in_the_order_of_many_items(self):
     count, bins = 70000, 100
-    items = samplers.Permutation(count, np.uint64(123456789), 0)(
+    items = draws.Permutation(count, np.uint64(123456789), 0)(
         np.arange(count)
     )
     for lag in 1, 2, 3, 64:
