@@ -214,6 +214,15 @@ class _GraphRuns:
     ]
 
 
+  def read_one(self, run: int) -> List[np.ndarray]:
+    """Returns the leaves of the next batch, which counts as handed out."""
+    state = self._runs[int(run)]
+    stream, _, first = state
+    leaves = self._reader.read(stream, first)
+    stream.position = state[-1] = first + 1
+    return [leaf[0] for leaf in leaves]
+
+
 def make_dataset(
     reader: BatchReader, sequence_fn: Optional[Callable[[Any], Any]] = None
 ) -> tf.data.Dataset:
@@ -228,6 +237,22 @@ def make_dataset(
   read_next = weak_method(reader.runs, 'read_next')
   count = reader.streams.count
   leaf_specs = tf.nest.flatten(reader.element_spec)
+
+  # What is drawn when it is asked for needs no group, and counts at once.
+  in_groups = reader.spec.in_advance or reader.spec.num_batches is not None
+  read_one = weak_method(reader.runs, 'read_one')
+
+  @tf.autograph.experimental.do_not_convert
+  def read_batch(run):
+    leaves = tf.numpy_function(
+        read_one, [run], [spec.dtype for spec in leaf_specs]
+    )
+    for leaf, spec in zip(leaves, leaf_specs):
+      leaf.set_shape(spec.shape)
+    frames, info = tf.nest.pack_sequence_as(reader.element_spec, leaves)
+    if sequence_fn is not None:
+      frames = _map_sequences(sequence_fn, frames, info.key)
+    return frames, info
 
   @tf.autograph.experimental.do_not_convert
   def read_group(run):
@@ -244,6 +269,8 @@ def make_dataset(
 
   @tf.autograph.experimental.do_not_convert
   def batches_of(run):
+    if not in_groups:
+      return tf.data.Dataset.range(tf.int64.max).map(lambda _: read_batch(run))
     groups = tf.data.Dataset.range(tf.int64.max).map(lambda _: read_group(run))
     if reader.spec.num_batches is not None:
       groups = groups.take_while(lambda numbers, *_: tf.size(numbers) > 0)
@@ -259,7 +286,9 @@ def make_dataset(
   batches = tf.data.Dataset.from_generator(
       new_run, output_signature=tf.TensorSpec([], tf.int64)
   )
-  batches = batches.flat_map(batches_of).map(hand_out)
+  batches = batches.flat_map(batches_of)
+  if in_groups:
+    batches = batches.map(hand_out)
   options = tf.data.Options()
   options.deterministic = True
   # A batch counts as taken when it is asked for, and not before.
