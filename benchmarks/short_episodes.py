@@ -28,6 +28,7 @@ from benchmarks import data
 from benchmarks import serving
 from benchmarks import timing
 import rlds2reverb
+from rlds2reverb import transforms
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import packs
 
@@ -134,10 +135,16 @@ def _pack_reading(part):
   )
 
 
-def _blocks(part):
+def _blocks(part, change=lambda episodes: episodes):
   return data.reading(
-      rlds2reverb.convert_rlds_to_trajectory_blocks(part.load()), part.steps
+      rlds2reverb.convert_rlds_to_trajectory_blocks(change(part.load())),
+      part.steps,
   )
+
+
+def _blocks_after(change):
+  """Returns what reads blocks of episodes after a change that keeps all."""
+  return functools.partial(_blocks, change=change)
 
 
 def _pairs(part):
@@ -187,6 +194,25 @@ _WAYS: Dict[str, _Way] = {
     'records, not parsed': _Way(_record_reading),
     'packs': _Way(_pack_reading),
     'blocks': _Way(_blocks),
+    'blocks, after take': _Way(
+        _blocks_after(lambda episodes: episodes.take(10**9))
+    ),
+    'blocks, after a transform': _Way(
+        _blocks_after(
+            lambda episodes: transforms.transform_episodes(
+                episodes, [transforms.ScaleReward(0.5)]
+            )
+        )
+    ),
+    # A function of the user's gets the episodes one by one.
+    'blocks, after map': _Way(
+        _blocks_after(lambda episodes: episodes.map(lambda episode: episode)),
+        is_slow=True,
+    ),
+    'blocks, after filter': _Way(
+        _blocks_after(lambda episodes: episodes.filter(lambda episode: True)),
+        is_slow=True,
+    ),
     'pairs in batches': _Way(_pairs),
     'bulk insert': _Way(
         _inserting(rlds2reverb.push_rlds_to_reverb, _Part.load),

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import steps as steps_lib
 
 # Nothing here needs AutoGraph, which would take most of a second to find out.
@@ -96,9 +97,7 @@ def pack_blocks(
         fault=tf.constant(''),
         episode_id=() if episode_id is None else pack.fields[episode_id],
     )
-    is_valid = are_valid(outline, splits)
-    if pack.fault != ():
-      is_valid &= pack.fault.rule == ''
+    is_valid = are_valid(outline, splits) & ~packs_lib.has_fault(pack)
     seen = _Seen(
         block, lengths.rows if lengths else (), is_valid, pack.fault
     )

@@ -4,21 +4,18 @@ An episode costs an element of a data set, and some operations, whatever it
 holds. Where episodes are short, that is most of the work. So several episodes
 travel together as one pack, and an episode that is long is a pack of its own.
 
-A data set of episodes is what the user sees. Beside it, the functions of this
-library that read all of its episodes find its packs with `packs_of`.
+A data set of episodes is what the user sees. One of type `Episodes` has its
+packs beside it, which the functions of this library that read all of its
+episodes find with `packs_of`.
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Union
-import weakref
 
 import tensorflow as tf
 
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
-
-# The packs of data sets of episodes, or the functions that make them.
-_packs = weakref.WeakKeyDictionary()
 
 # Nothing here needs AutoGraph, which would take most of a second to find out.
 _no_autograph = tf.autograph.experimental.do_not_convert
@@ -48,24 +45,94 @@ class Pack(NamedTuple):
   fault: Any = ()
 
 
+class Episodes(tf.data.Dataset):
+  """A data set of episodes that has their packs, too.
+
+  `take`, `skip`, `shard`, `repeat`, `concatenate`, `prefetch` and
+  `with_options` return one again. What other methods return has single episodes
+  only: nothing is known about a function of the user's.
+  """
+
+  def __init__(
+      self,
+      episodes: tf.data.Dataset,
+      packs: Union[tf.data.Dataset, Callable[[], Optional[tf.data.Dataset]]],
+  ):
+    """Creates the data set; see `with_packs`."""
+    self._episodes = episodes
+    self._packs = packs
+    # pylint: disable-next=protected-access
+    super().__init__(episodes._variant_tensor)
+
+  def _inputs(self):
+    return [self._episodes]
+
+  @property
+  def element_spec(self):
+    return self._episodes.element_spec
+
+  @property
+  def packs(self) -> Optional[tf.data.Dataset]:
+    """The packs, which are made when they are first asked for; or None."""
+    if callable(self._packs):
+      # What is made for later calls too must not be part of a function's graph.
+      with tf.init_scope():
+        self._packs = self._packs()
+    return self._packs
+
+  def take(self, count, name=None):
+    return self._with_packs(super().take(count, name), _take, count)
+
+  def skip(self, count, name=None):
+    return self._with_packs(super().skip(count, name), _skip, count)
+
+  def shard(self, num_shards, index, name=None):
+    sharded = super().shard(num_shards, index, name)
+    return self._with_packs(sharded, _shard, num_shards, index)
+
+  def repeat(self, count=None, name=None):
+    return self._with_packs(
+        super().repeat(count, name), tf.data.Dataset.repeat, count
+    )
+
+  def prefetch(self, buffer_size, name=None):
+    return self._with_packs(
+        super().prefetch(buffer_size, name), tf.data.Dataset.prefetch, 1
+    )
+
+  def with_options(self, options, name=None):
+    return self._with_packs(
+        super().with_options(options, name),
+        tf.data.Dataset.with_options,
+        options,
+    )
+
+  def concatenate(self, dataset, name=None):
+    joined = super().concatenate(dataset, name)
+    if not isinstance(dataset, Episodes):
+      return joined
+    return self._with_packs(joined, _concatenate, dataset)
+
+  def _with_packs(self, episodes, method, *args):
+    """Returns what a method made, with what `method` makes of the packs."""
+    if any(map(tf.is_symbolic_tensor, args)):
+      return episodes  # Packs are made outside of the graph of a function.
+    return with_packs_of(episodes, self, lambda packs: method(packs, *args))
+
+
 def with_packs(
     episodes: tf.data.Dataset,
     packs: Union[tf.data.Dataset, Callable[[], Optional[tf.data.Dataset]]],
-) -> tf.data.Dataset:
-  """Remembers the packs of a data set of episodes, for `packs_of`.
+) -> Episodes:
+  """Returns a data set of episodes that has their packs, for `packs_of`.
 
   Args:
     episodes: a data set of episodes with stacked steps.
     packs: the data set of `Pack`s that hold the same episodes in the same
       order; or a function that makes it, or returns None if there is none. It
-      is called when the packs are first asked for, and only once. It must not
-      hold `episodes`, which would then stay in memory for ever.
-
-  Returns:
-    `episodes`. What its methods return is another data set, without packs.
+      is called when the packs are first asked for, and only once.
   """
-  _packs[episodes] = packs
-  return episodes
+  return Episodes(episodes, packs)
 
 
 def packs_of(
@@ -78,12 +145,7 @@ def packs_of(
     with_faults: whether an episode that could not be read comes as a pack with
       a fault; otherwise it raises an InvalidArgumentError in its place.
   """
-  packs = _packs.get(rlds_data)
-  if packs is not None and not isinstance(packs, tf.data.Dataset):
-    # What is made for later calls too must not be part of a function's graph.
-    with tf.init_scope():
-      packs = packs()
-    _packs[rlds_data] = packs
+  packs = rlds_data.packs if isinstance(rlds_data, Episodes) else None
   return packs if packs is None or with_faults else _without_faults(packs)
 
 
@@ -94,15 +156,14 @@ def _without_faults(packs: tf.data.Dataset) -> tf.data.Dataset:
 
   @_no_autograph
   def check(index, pack):
-    is_fine = pack.fault.rule == ''
+    is_fine = ~has_fault(pack)
     message = tf.cond(
         is_fine,
         lambda: tf.constant(''),
         lambda: faults.sentence(pack.fault, index),
     )
     with tf.control_dependencies([tf.debugging.Assert(is_fine, [message])]):
-      num_episodes = tf.size(pack.row_splits, tf.int64) - 1
-    return index + num_episodes, pack._replace(fault=())
+      return index + num_episodes(pack), pack._replace(fault=())
 
   return packs.scan(tf.constant(0, tf.int64), check)
 
@@ -112,7 +173,7 @@ def with_packs_of(
     source: tf.data.Dataset,
     function: Callable[[tf.data.Dataset], Optional[tf.data.Dataset]],
 ) -> tf.data.Dataset:
-  """Remembers the packs of a data set that was made of another one.
+  """Adds the packs to a data set that was made of another one.
 
   Args:
     episodes: the data set that was made.
@@ -121,16 +182,85 @@ def with_packs_of(
       None. It is not called if `source` has no packs.
 
   Returns:
-    `episodes`.
+    A data set of the same episodes, with packs if `source` has packs.
   """
-  if source not in _packs:
+  if not isinstance(source, Episodes):
     return episodes
 
   def make():
-    packs = packs_of(source, with_faults=True)
-    return None if packs is None else function(packs)
+    return None if source.packs is None else function(source.packs)
 
   return with_packs(episodes, make)
+
+
+def _numbered(packs):
+  """Returns pairs of a pack and of the index of its first episode."""
+
+  def number(index, pack):
+    return index + num_episodes(pack), (index, pack)
+
+  return packs.scan(tf.constant(0, tf.int64), _no_autograph(number))
+
+
+def _select(packs, keep):
+  """Keeps the episodes for whose index a function returns True."""
+
+  def some(index, pack):
+    return keep_episodes(pack, keep(index + tf.range(num_episodes(pack))))
+
+  return _of_some(_numbered(packs).map(_no_autograph(some)))
+
+
+def _skip(packs, count):
+  """Leaves out the first `count` episodes, or all if that is negative."""
+  count = tf.cast(count, tf.int64)
+  return _select(packs, lambda index: (index >= count) & (count >= 0))
+
+
+def _shard(packs, num_shards, index):
+  num_shards, index = tf.cast(num_shards, tf.int64), tf.cast(index, tf.int64)
+  return _select(packs, lambda place: place % num_shards == index)
+
+
+def _take(packs, count):
+  """Keeps the first `count` episodes, or all if that is negative."""
+  count = tf.cast(count, tf.int64)
+
+  def some(index, pack):
+    is_among = index + tf.range(num_episodes(pack)) < count
+    return keep_episodes(pack, is_among | (count < 0))
+
+  is_among = lambda index, pack: (index < count) | (count < 0)
+  numbered = _numbered(packs).take_while(_no_autograph(is_among))
+  return _of_some(numbered.map(_no_autograph(some)))
+
+
+def _of_some(packs):
+  """Leaves out packs of no episodes."""
+  return packs.filter(_no_autograph(lambda pack: num_episodes(pack) > 0))
+
+
+def _concatenate(packs, episodes):
+  """Returns packs and then those of other episodes, or None."""
+  others = episodes.packs
+  if others is None:
+    return None
+  if packs.element_spec != others.element_spec:
+    packs, others = _without_faults(packs), _without_faults(others)
+  try:
+    return packs.concatenate(others)
+  except (TypeError, ValueError):  # Their shapes differ too much.
+    return None
+
+
+def num_episodes(pack: Pack) -> tf.Tensor:
+  """Returns the number of episodes in a pack, int64 `[]`."""
+  return tf.size(pack.row_splits, tf.int64) - 1
+
+
+def has_fault(pack: Pack) -> tf.Tensor:
+  """Returns whether a pack is of an episode that could not be read."""
+  return tf.constant(False) if pack.fault == () else pack.fault.rule != ''
 
 
 def unpack(packs: tf.data.Dataset) -> tf.data.Dataset:
@@ -161,15 +291,10 @@ def unpack(packs: tf.data.Dataset) -> tf.data.Dataset:
 def keep_episodes(pack: Pack, keep: tf.Tensor) -> Pack:
   """Returns a pack of some episodes of a pack.
 
-  An episode that could not be read is always kept, so that this is not lost.
-
   Args:
     pack: a pack.
     keep: bool `[E]`: which episodes are kept.
   """
-  if pack.fault != ():
-    keep |= pack.fault.rule != ''
-
   def kept():
     rows = tf.gather(keep, episode_of_rows(pack.row_splits))
     lengths = pack.row_splits[1:] - pack.row_splits[:-1]

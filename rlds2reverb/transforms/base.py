@@ -361,7 +361,9 @@ def _transform_each(transform, pack, index=None):
 
 
 def _filter_pack(transform, pack):
-  return packs_lib.keep_episodes(pack, transform.keep_each(pack))
+  # What could not be read is not lost without a word.
+  keep = transform.keep_each(pack) | packs_lib.has_fault(pack)
+  return packs_lib.keep_episodes(pack, keep)
 
 
 @gin.configurable(module='rlds2reverb')

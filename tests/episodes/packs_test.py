@@ -126,9 +126,56 @@ class PacksTest(tf.test.TestCase):
     packs = _data_set(_pack([0, 1], [8]))
     episodes = packs_lib.unpack(packs)
     self.assertIsNone(packs_lib.packs_of(episodes))
-    self.assertIs(packs_lib.with_packs(episodes, packs), episodes)
-    self.assertIs(packs_lib.packs_of(episodes), packs)
+    self.assertIs(
+        packs_lib.packs_of(packs_lib.with_packs(episodes, packs)), packs
+    )
     self.assertIsNone(packs_lib.packs_of(episodes.take(1)))
+
+  def test_methods_keep_the_packs(self):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 4, 20)
+    splits = np.cumsum([0, *lengths])
+    bounds = [0, 3, 4, 9, 9, 15, 20]
+    packs = tf.data.Dataset.from_generator(
+        lambda: (
+            _pack(splits[start : stop + 1] - splits[start], range(start, stop))
+            for start, stop in zip(bounds, bounds[1:])
+        ),
+        output_signature=_data_set(_pack([0, 1], [8])).element_spec,
+    )
+    plain = packs_lib.unpack(packs)
+    episodes = packs_lib.with_packs(plain, packs)
+    methods = [
+        lambda data: data.take(7),
+        lambda data: data.take(9),
+        lambda data: data.take(10**6),
+        lambda data: data.take(-1),
+        lambda data: data.take(0),
+        lambda data: data.skip(3),
+        lambda data: data.skip(7),
+        lambda data: data.skip(0),
+        lambda data: data.skip(-1),
+        lambda data: data.shard(3, 1),
+        lambda data: data.repeat(2).skip(14).take(9),
+        lambda data: data.repeat().take(45).prefetch(2),
+        lambda data: data.skip(11).concatenate(data.take(5)).skip(2),
+        lambda data: data.with_options(tf.data.Options()).take(2),
+    ]
+    for index, method in enumerate(methods):
+      with self.subTest(index):
+        found = method(episodes)
+        expected = list(method(plain).as_numpy_iterator())
+        unpacked = packs_lib.unpack(packs_lib.packs_of(found))
+        self.assertAllEqual(
+            [one['episode_id'] for one in found.as_numpy_iterator()],
+            [one['episode_id'] for one in expected],
+        )
+        unpacked = list(unpacked.as_numpy_iterator())
+        self.assertLen(unpacked, len(expected))
+        for one, other in zip(unpacked, expected):
+          tf.nest.map_structure(self.assertAllEqual, one, other)
+    self.assertIsNone(packs_lib.packs_of(episodes.map(lambda one: one)))
+    self.assertIsNone(packs_lib.packs_of(episodes.concatenate(plain)))
 
   def test_keep_episodes(self):
     pack = tf.nest.map_structure(
@@ -197,7 +244,7 @@ class PacksTest(tf.test.TestCase):
     again = packs_lib.with_packs_of(made.take(1), made, function)
     self.assertIsNone(packs_lib.packs_of(again))
     # Without packs in the source, the function is not called.
-    for without in again, source.take(1):
+    for without in again, source.map(lambda one: one):
       last = packs_lib.with_packs_of(without.take(1), without, function)
       self.assertIsNone(packs_lib.packs_of(last))
     self.assertLen(calls, 2)
