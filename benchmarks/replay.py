@@ -369,7 +369,9 @@ def _sampling_cases(
           _gathering(columns, buffer.num_items, size, length, batches),
       ),
       case('uniform', _in_graph(buffer.as_dataset(size), batches)),
-      case('uniform, a call a batch', _eagerly(buffer.as_dataset(size), batches)),
+      case(
+          'uniform, a call a batch', _eagerly(buffer.as_dataset(size), batches)
+      ),
       case('uniform, NumPy', _as_numpy(buffer.as_dataset(size), batches)),
       case(
           'without replacement',

@@ -214,10 +214,10 @@ def check_windows(
         f'The windows{of} must be Windows(length, stride, end), but are'
         f' {windows!r}.'
     )
-  if refused and windows.end in refused:
+  end = EndOfEpisode(windows.end)
+  if refused and end in refused:
     raise ValueError(
-        f'The end of the windows{of} cannot be {windows.end.value!r}:'
-        f' {refused[windows.end]}'
+        f'The end of the windows{of} cannot be {end.value!r}: {refused[end]}'
     )
 
 

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from rlds2reverb.replay.local import store as store_lib
 
-
 # With more steps than these a binary search is as fast.
 _MAX_STEPS = 4
 

@@ -47,6 +47,7 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
       raise ValueError(f'alpha must be a number from 0 up, but is {alpha}.')
     self.alpha = alpha
     self._population: Any = None
+    self._highest = 0.0
 
   def identity(self):
     return f'Prioritized({self.alpha})'

@@ -83,7 +83,7 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
       )
     super().__init__(store.format.spec, capacity, stateful_dataset=True)
     self.store = store
-    self._population = population
+    self._population: Any = population
     self._sampler: samplers.Sampler = sampler or samplers.Uniform()
     self._share = share
     # Whether the sampler suits the data shows here, and not when training

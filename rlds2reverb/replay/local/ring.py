@@ -100,7 +100,7 @@ class FrameRing(tf.train.experimental.PythonState):
             capacity,
             length,
             items.windows.stride,
-            items.windows.end.value,
+            items.windows.end,
         ),
     )
 
