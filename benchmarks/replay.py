@@ -387,9 +387,7 @@ def _sampling_cases(
       ),
       case(
           'prioritized, with updates, NumPy',
-          _with_numpy_updates(
-              shared(local.Prioritized()), size, batches
-          ),
+          _with_numpy_updates(shared(local.Prioritized()), size, batches),
       ),
       case('memory-mapped', _in_graph(mapped.as_dataset(size), batches)),
       timing.Case(

@@ -98,9 +98,7 @@ def pack_blocks(
         episode_id=() if episode_id is None else pack.fields[episode_id],
     )
     is_valid = are_valid(outline, splits) & ~packs_lib.has_fault(pack)
-    seen = _Seen(
-        block, lengths.rows if lengths else (), is_valid, pack.fault
-    )
+    seen = _Seen(block, lengths.rows if lengths else (), is_valid, pack.fault)
     return index + num_episodes, seen
 
   def cut(seen):

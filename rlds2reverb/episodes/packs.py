@@ -295,6 +295,7 @@ def keep_episodes(pack: Pack, keep: tf.Tensor) -> Pack:
     pack: a pack.
     keep: bool `[E]`: which episodes are kept.
   """
+
   def kept():
     rows = tf.gather(keep, episode_of_rows(pack.row_splits))
     lengths = pack.row_splits[1:] - pack.row_splits[:-1]

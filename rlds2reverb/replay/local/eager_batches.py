@@ -143,4 +143,3 @@ def _to_tensor(array: np.ndarray) -> tf.Tensor:
   if address % _ALIGNMENT or not array.size or array.dtype.num not in _DLPACK:
     return tf.convert_to_tensor(array)
   return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-

@@ -67,15 +67,17 @@ def write_metadata(
     arrays[f'checksums_{number}'] = values
   np.savez(os.path.join(folder, _INDEX), **arrays)
   tensor_spec.to_pbtxt_file(os.path.join(folder, _SPEC), store.format.spec)
-  content = json.dumps({
-      'made_from': made_from,
-      'form': store.form._asdict(),
-      'sizes': [len(store.rows[0]), len(store.strings)],
-      'checksums': {
-          name: zlib.crc32(_read(os.path.join(folder, name)))
-          for name in (_SPEC, _INDEX)
-      },
-  })
+  content = json.dumps(
+      {
+          'made_from': made_from,
+          'form': store.form._asdict(),
+          'sizes': [len(store.rows[0]), len(store.strings)],
+          'checksums': {
+              name: zlib.crc32(_read(os.path.join(folder, name)))
+              for name in (_SPEC, _INDEX)
+          },
+      }
+  )
   with open(os.path.join(folder, MARKER), 'w', encoding='utf-8') as f:
     json.dump(
         {

@@ -144,10 +144,12 @@ class RowFormat:
         [len(starts), length, self.row_bytes[0]]
     )
     rows = None
-    leaves = aligned_arrays([
-        ([len(starts), length, *column.shape], column.stored)
-        for column in self._columns
-    ])
+    leaves = aligned_arrays(
+        [
+            ([len(starts), length, *column.shape], column.stored)
+            for column in self._columns
+        ]
+    )
     for column, out in zip(self._columns, leaves):
       if not out.size:
         continue

@@ -213,7 +213,6 @@ class _GraphRuns:
         *(leaves or self._reader.empty_group()),
     ]
 
-
   def read_one(self, run: int) -> List[np.ndarray]:
     """Returns the leaves of the next batch, which counts as handed out."""
     state = self._runs[int(run)]

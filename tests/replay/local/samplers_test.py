@@ -191,9 +191,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_neighbours_in_the_order_of_many_items(self):
     count, bins = 70000, 100
-    items = draws.Permutation(count, np.uint64(123456789), 0)(
-        np.arange(count)
-    )
+    items = draws.Permutation(count, np.uint64(123456789), 0)(np.arange(count))
     for lag in 1, 2, 3, 64:
       numbers = (items[lag:] - items[:-lag]) % count * bins // count
       cuts.assert_frequencies(
