@@ -109,6 +109,13 @@ def _build_index(at):
   rlds2reverb.random_access.build_index(at('data'), at('new'))
 
 
+def _open_batches(at):
+  batches = rlds2reverb.random_access.open_batches(
+      {'one': at('data')}, at('new'), 1, rlds2reverb.Windows(2)
+  )
+  return len(batches)
+
+
 # What writes files that no library writes to a URL.
 _LOCAL_WRITERS = {
     'build_index': (_build_index, 'new/random_access.json'),
@@ -249,6 +256,7 @@ _READERS = {
     ),
 }
 _LOCAL_READERS = {
+    'open_batches': (_open_batches, _NUM_STEPS - 1),
     'load_calvin': (_reader('load_calvin', 'calvin'), 1),
     'load_d3rlpy': (_reader('load_d3rlpy', 'd3rlpy.h5'), 5),
     'load_hdf5': (_reader('load_hdf5', 'flat.hdf5'), _NUM_STEPS),

@@ -3,7 +3,7 @@
 import json
 import mmap
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Union
 import zlib
 
 import numpy as np
@@ -14,6 +14,20 @@ from rlds2reverb.random_access import row_layout
 
 # The names of the files of an index, beside those of its rows.
 MARKER = 'random_access.json'
+
+PathLike = Union[str, os.PathLike]
+
+
+def expand_folder(folder: PathLike) -> str:
+  """Returns the absolute path of the folder of an index.
+
+  Raises:
+    ValueError: if it is a URL.
+  """
+  folder = os.fspath(folder)
+  if '://' in folder:
+    raise ValueError(f'An index must be on the local disk, but is at {folder}.')
+  return os.path.abspath(os.path.expanduser(folder))
 LENGTHS = 'episodes.bin'
 STRINGS = 'strings.bin'
 # Changes when the files do.
@@ -39,7 +53,10 @@ class Index:
   """
 
   def __init__(
-      self, folder: str, data_dir: Optional[str] = None, check: bool = True
+      self,
+      folder: PathLike,
+      data_dir: Optional[PathLike] = None,
+      check: bool = True,
   ):
     """Opens an index.
 
@@ -53,9 +70,9 @@ class Index:
         there.
       OSError: if the index is damaged, or does not fit the data.
     """
-    self.folder = os.path.abspath(os.path.expanduser(folder))
+    self.folder = expand_folder(folder)
     marker = self._read_marker()
-    self.data_dir = data_dir or marker['data_dir']
+    self.data_dir = os.fspath(data_dir or marker['data_dir'])
     self.layout = row_layout.RowLayout.from_json(marker['layout'])
     self.is_trajectory: bool = marker['is_trajectory']
     self.fingerprint: str = marker['fingerprint']

@@ -26,7 +26,7 @@ class Source:
       counts by its items, which all or none of the data sets do.
   """
 
-  directory: str
+  directory: index_lib.PathLike
   config: Optional[str] = None
   split: str = 'train'
   prepare: Optional[Callable[[Any], Any]] = None
@@ -35,8 +35,12 @@ class Source:
   def identity(self) -> Dict[str, Any]:
     """Returns what an index is a function of, besides the data."""
     prepare = self.prepare
+    # A URL and the name of a TFDS data set stay as they are.
+    directory = os.path.expanduser(os.fspath(self.directory))
+    if os.path.isdir(directory):
+      directory = os.path.abspath(directory)
     return {
-        'directory': os.path.abspath(os.path.expanduser(self.directory)),
+        'directory': directory,
         'config': self.config,
         'split': self.split,
         'prepare': prepare and f'{prepare.__module__}.{prepare.__qualname__}',
@@ -44,8 +48,8 @@ class Source:
 
 
 def open_batches(
-    sources: Mapping[str, Union[str, Source]],
-    folder: str,
+    sources: Mapping[str, Union[index_lib.PathLike, Source]],
+    folder: index_lib.PathLike,
     batch_size: int,
     windows: Any,
     *,
@@ -84,11 +88,12 @@ def open_batches(
     ValueError: if `folder` has indexes of other data, or of other configs; and
       as `build_index`, `Items` and `Batches` do.
   """
+  folder = index_lib.expand_folder(folder)
   items, weights = {}, {}
   used = set()
   for name, source in sources.items():
     if not isinstance(source, Source):
-      source = Source(os.fspath(source))
+      source = Source(source)
     index = _open_index(os.path.join(folder, name), source, num_processes)
     transform = None
     if normalize:
