@@ -28,6 +28,8 @@ def expand_folder(folder: PathLike) -> str:
   if '://' in folder:
     raise ValueError(f'An index must be on the local disk, but is at {folder}.')
   return os.path.abspath(os.path.expanduser(folder))
+
+
 LENGTHS = 'episodes.bin'
 STRINGS = 'strings.bin'
 # Changes when the files do.
