@@ -64,6 +64,8 @@ def _python_of(framework):
 
 class FrameworksTest(parameterized.TestCase):
 
+  folder = ''  # Where there is no framework, no data is recorded.
+
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
