@@ -133,7 +133,7 @@ def _random_access():
   items = {
       source: random_access.Items(
           random_access.Index(os.path.join(_FOLDER.value, f'{source}_index')),
-          random_access.Chunks(_FRAMES, _ACTIONS),
+          random_access.ActionChunks(_FRAMES, _ACTIONS),
           images={f'observation/{camera}': _SIZE for camera in _CAMERAS},
       )
       for source in _SOURCES

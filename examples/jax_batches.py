@@ -22,7 +22,7 @@ def open_iterator(folder):
       {'pendulum': f'{folder}/data'},
       folder,
       batch_size=8,  # Of all processes together.
-      windows=random_access.Chunks(num_frames=2, num_actions=3),
+      windows=random_access.ActionChunks(num_frames=2, num_actions=3),
       sampler='without_replacement',
       num_batches=1000,
       seed=1,

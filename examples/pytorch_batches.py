@@ -19,7 +19,7 @@ def open_batches(folder):
       {'pendulum': f'{folder}/data'},
       folder,
       batch_size=8,
-      windows=random_access.Chunks(num_frames=2, num_actions=3),
+      windows=random_access.ActionChunks(num_frames=2, num_actions=3),
       sampler='without_replacement',
       seed=1,
   )

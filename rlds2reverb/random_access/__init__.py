@@ -9,9 +9,9 @@ from etils import epy
 
 # What reads does without TensorFlow.
 with epy.lazy_api_imports(globals()):
+  from rlds2reverb.random_access.action_chunks import ActionChunks
   from rlds2reverb.random_access.batches import Batches
   from rlds2reverb.random_access.building import build_index
-  from rlds2reverb.random_access.chunks import Chunks
   from rlds2reverb.random_access.images import ImageFormat
   from rlds2reverb.random_access.index import Index
   from rlds2reverb.random_access.items import Items

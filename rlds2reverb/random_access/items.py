@@ -17,7 +17,7 @@ import numpy as np
 import tree
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.random_access import chunks as chunks_lib
+from rlds2reverb.random_access import action_chunks
 from rlds2reverb.random_access import images as images_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import references
@@ -66,19 +66,20 @@ class Items:
   Grain need: `len(items)`, `items[i]`, and many at once. An item is a nest of
   NumPy arrays; nothing is stored twice.
 
-      items = Items(index, Chunks(2, 4), images={'observation/eye': (64, 64)})
+      images = {'observation/eye': (64, 64)}
+      items = Items(index, ActionChunks(2, 4), images=images)
       items[7]['observation']['eye']  # uint8 [2, 64, 64, 3]
 
   Attributes:
     index: the index.
-    windows: `Chunks`, of steps; or `Windows`, of steps or of the frames of
-      trajectories.
+    windows: `ActionChunks`, of steps; or `Windows`, of steps or of the frames
+      of trajectories.
   """
 
   def __init__(
       self,
       index: index_lib.Index,
-      windows: Union[chunks_lib.Chunks, windows_lib.Windows],
+      windows: Union[action_chunks.ActionChunks, windows_lib.Windows],
       *,
       images: Optional[Images] = None,
       with_mask: bool = False,
@@ -99,7 +100,7 @@ class Items:
 
     Raises:
       ValueError: if the index has no such fields, or is one of frames, of which
-        no `Chunks` are made.
+        no `ActionChunks` are made.
     """
     self.index = index
     self.windows = windows
@@ -110,7 +111,7 @@ class Items:
     self._with_mask = with_mask
     self._transform = transform
     lengths = index.lengths
-    if isinstance(windows, chunks_lib.Chunks):
+    if isinstance(windows, action_chunks.ActionChunks):
       self._chunks = windows
       self._check_chunks(windows)
     else:
@@ -158,7 +159,7 @@ class Items:
       items: their numbers `[B]`.
 
     Returns:
-      Both int64 `[B]`. Of `Chunks`, the start is the step itself.
+      Both int64 `[B]`. Of `ActionChunks`, the start is the step itself.
     """
     items = check_numbers(items, len(self))
     episode = np.searchsorted(self._first_item, items, 'right') - 1
@@ -217,14 +218,14 @@ class Items:
     structure = self.index.layout.structure
     if self.index.is_trajectory:
       raise ValueError(
-          'Chunks are made of steps, but the index has the frames of'
+          'ActionChunks are made of steps, but the index has the frames of'
           ' trajectories: build it without as_trajectories.'
       )
     for name in (_OBSERVATION, _ACTION, chunks.goal_step):
       if name is not None and name not in structure:
         raise ValueError(
-            f'Chunks need a field {name}, but steps have {sorted(structure)}.'
-            ' Map the fields in the function prepare of build_index.'
+            f'ActionChunks need a field {name}, but steps have'
+            f' {sorted(structure)}. Map the fields in the function prepare of build_index.'
         )
     for name in (_OBSERVATION_MASK, _ACTION_MASK):
       if name in structure:

@@ -63,7 +63,7 @@ def open_batches(
       batches = open_batches(
           {'bridge': Source('/data/bridge', 'bridge', weight=2.0),
            'kuka': Source('/data/kuka', 'kuka', weight=1.0)},
-          '/data/indexes', 256, Chunks(2, 4),
+          '/data/indexes', 256, ActionChunks(2, 4),
           images={'observation/image': (224, 224)},
           normalize={'action': Normalize('quantiles', [True] * 6 + [False])})
 
@@ -74,7 +74,7 @@ def open_batches(
     sources: the data sets by their names: directories, or `Source`s.
     folder: a folder on the local disk for the indexes and statistics.
     batch_size: the number of items of a batch, of all processes together.
-    windows: what an item is, `Chunks` or `Windows`.
+    windows: what an item is, `ActionChunks` or `Windows`.
     images: the images to decode; see `Items`. A data set without one of them
       has black images.
     normalize: how fields are normalised, by their paths.

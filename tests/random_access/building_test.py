@@ -54,9 +54,9 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   @parameterized.parameters(
-      ('train', random_access.Chunks(1, 1)),
-      ('train[1:5]', random_access.Chunks(3, 2)),
-      ('train[:4]+train[5:]', random_access.Chunks(2, 3, 'zeros')),
+      ('train', random_access.ActionChunks(1, 1)),
+      ('train[1:5]', random_access.ActionChunks(3, 2)),
+      ('train[:4]+train[5:]', random_access.ActionChunks(2, 3, 'zeros')),
   )
   def test_items_are_those_of_stack_and_chunk(self, split, chunks):
     expected = self.load(split).flat_map(
@@ -168,7 +168,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     )
     for last_steps in False, True:
       items = random_access.Items(
-          index, random_access.Chunks(2, 2, last_steps=last_steps)
+          index, random_access.ActionChunks(2, 2, last_steps=last_steps)
       )
       self.assertLen(items, len(expected))
       for number, item in enumerate(expected):

@@ -64,7 +64,7 @@ class IndexTest(parameterized.TestCase):
   def open(self):
     return random_access.Items(
         random_access.Index(self.index_dir, self.data_dir),
-        random_access.Chunks(2, 2),
+        random_access.ActionChunks(2, 2),
         images={'observation/image': (8, 8)},
     )
 
@@ -181,7 +181,7 @@ class IndexTest(parameterized.TestCase):
   def test_an_image_that_cannot_be_decoded_is_named(self):
     index = random_access.Index(self.index_dir, self.data_dir)
     items = random_access.Items(
-        index, random_access.Chunks(), images={'words': (2, 2)}
+        index, random_access.ActionChunks(), images={'words': (2, 2)}
     )
     with self.assertRaisesRegex(
         ValueError,
@@ -197,13 +197,15 @@ class IndexTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'Did you mean observation/image'):
       random_access.Items(
           items.index,
-          random_access.Chunks(),
+          random_access.ActionChunks(),
           images={'observation/imag': (1, 1)},
       )
     with self.assertRaisesRegex(
         ValueError, 'need a field goal, but steps have'
     ):
-      random_access.Items(items.index, random_access.Chunks(goal_step='goal'))
+      random_access.Items(
+          items.index, random_access.ActionChunks(goal_step='goal')
+      )
 
 
 if __name__ == '__main__':

@@ -53,7 +53,7 @@ class OpenBatchesTest(tf.test.TestCase):
         },
         os.path.join(self.folder, 'indexes'),
         16,
-        random_access.Chunks(2, 3),
+        random_access.ActionChunks(2, 3),
         images={'observation/image': data.JPEG_SHAPE[:2]},
         normalize={
             'action': random_access.Normalize('quantiles', [True, False]),

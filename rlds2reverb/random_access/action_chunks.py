@@ -9,7 +9,7 @@ from rlds2reverb.episodes import checks
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunks:
+class ActionChunks:
   """Every step is an item, with its last observations and next actions.
 
   The items are those of `windows.stack_and_chunk`, which says what they look
