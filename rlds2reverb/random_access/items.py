@@ -225,7 +225,8 @@ class Items:
       if name is not None and name not in structure:
         raise ValueError(
             f'ActionChunks need a field {name}, but steps have'
-            f' {sorted(structure)}. Map the fields in the function prepare of build_index.'
+            f' {sorted(structure)}. Map the fields in the function prepare of'
+            ' build_index.'
         )
     for name in (_OBSERVATION_MASK, _ACTION_MASK):
       if name in structure:
