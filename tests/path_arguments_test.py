@@ -111,9 +111,9 @@ def _build_index(at):
 
 def _open_batches(at):
   batches = rlds2reverb.random_access.open_batches(
-      {'one': at('data')}, at('new'), 1, rlds2reverb.Windows(2)
+      {'one': at('data')}, at('indexes'), 1, rlds2reverb.Windows(2)
   )
-  return len(batches)
+  return batches[0]['reward'].shape[1]
 
 
 # What writes files that no library writes to a URL.
@@ -256,7 +256,7 @@ _READERS = {
     ),
 }
 _LOCAL_READERS = {
-    'open_batches': (_open_batches, _NUM_STEPS - 1),
+    'open_batches': (_open_batches, 2),
     'load_calvin': (_reader('load_calvin', 'calvin'), 1),
     'load_d3rlpy': (_reader('load_d3rlpy', 'd3rlpy.h5'), 5),
     'load_hdf5': (_reader('load_hdf5', 'flat.hdf5'), _NUM_STEPS),
