@@ -168,6 +168,8 @@ def _wait_for_items(address):
   deadline = time.monotonic() + _WAIT_SECONDS
   while not testing.size(client) and time.monotonic() < deadline:
     time.sleep(0.02)
+  # The writer hears of them a moment later.
+  time.sleep(1)
 
 
 def _run(script, *args, env=None):

@@ -48,6 +48,7 @@ threading.Event().wait()
 
 _WRITER = """
 import sys
+from rlds2reverb.episodes import windows
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import bulk
 from tests import testing
@@ -57,7 +58,7 @@ print('READY', flush=True)
 address = input()
 data = sampling_test.make_data(range(begin, end))
 written = bulk.write_rlds_to_reverb(
-    data, address, items.TableItems(testing.TABLE, 1))
+    data, address, items.TableItems(testing.TABLE, windows.Windows(1)))
 print('WROTE', written[testing.TABLE].new, flush=True)
 """
 
