@@ -334,9 +334,12 @@ class ReportTables(NamedTuple):
 def _last_rewards(block: blocks.Block) -> tf.Tensor:
   """Returns the rewards of the last steps, float64 `[B]`; 0 of other steps."""
   is_last = block.outline[rlds.IS_LAST][:-1]
+  # A reward of another length is refused first, by the rule that it breaks.
+  with tf.control_dependencies([block.fault]):
+    rewards = tf.nest.map_structure(tf.identity, block.steps[rlds.REWARD])
   leaves = [
       tf.reshape(tf.cast(leaf, tf.float64), [tf.size(is_last), -1])
-      for leaf in tf.nest.flatten(block.steps[rlds.REWARD])
+      for leaf in tf.nest.flatten(rewards)
   ]
   numbers = tf.concat(leaves, axis=1)
   if numbers.shape[1] != 1:

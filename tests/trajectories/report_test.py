@@ -5,7 +5,9 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import faults as faults_lib
+from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
+from tests import golden
 
 
 def _block(episode, step, reward, ends=()):
@@ -107,6 +109,24 @@ class ConversionReportTest(tf.test.TestCase):
     )
     self.assertEqual(report.nan_counts, {'reward': 3})
     self.assertEqual(report.bootstrapped_terminals, [5, 7])
+
+  def test_a_reward_of_another_length_breaks_its_rule(self):
+    steps = dict(golden.COMPLETE)
+    steps['reward'] = steps['reward'][:-1]
+    spec = tf.nest.map_structure(
+        lambda a: tf.TensorSpec([None, *a.shape[1:]], a.dtype),
+        {'steps': steps},
+    )
+    episodes = tf.data.Dataset.from_generator(
+        lambda: iter([{'steps': steps}]), output_signature=spec
+    )
+    converted = conversion.convert_rlds_to_trajectory_blocks(
+        episodes, report=report_lib.ConversionReport()
+    )
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'fields must have a row for every step'
+    ):
+      list(converted)
 
   def test_rewards_of_last_steps(self):
     report = report_lib.ConversionReport()
