@@ -178,11 +178,6 @@ def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
     ValueError: if there is no table `columns_of`.
   """
   tables = read_tables(directory)
-  if columns_of is not None and columns_of not in tables:
-    raise ValueError(
-        f'The checkpoint {directory} has no table {columns_of!r}, only'
-        f' {sorted(tables)}.'
-    )
   chunks, episodes = _joined(
       read_parsed(directory, CHUNKS, parse_chunks), np.uint64, np.uint64
   )
@@ -222,6 +217,13 @@ def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
     check_num_items(directory, table, len(found))
   if len(items) != sum(map(num_items, tables.values())):
     raise _damaged(directory, f'{ITEMS} holds an item twice')
+  # A table whose record is lost is damage. Only a whole checkpoint has no such
+  # table.
+  if columns_of is not None and columns_of not in tables:
+    raise ValueError(
+        f'The checkpoint {directory} has no table {columns_of!r}, only'
+        f' {sorted(tables)}.'
+    )
   return Index(tables, chunks, episodes, items, item_tables, dict(columns))
 
 

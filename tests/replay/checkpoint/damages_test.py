@@ -193,6 +193,7 @@ class DamagesTest(checkpoints.CheckpointTestCase):
 
   @parameterized.parameters(
       ('tables.tfrecord', slice(1), 'items of a table that is not in'),
+      ('tables.tfrecord', slice(1, None), 'items of a table that is not in'),
       ('items.tfrecord', slice(1, None), 'has .* items, but'),
       ('items.tfrecord', slice(-1), 'has .* items, but'),
       ('items.tfrecord', slice(None, None, 2), 'has .* items, but'),
