@@ -13,7 +13,7 @@ from rlds2reverb.datasets import files
 _HINTS = {
     'calvin': 'a CALVIN data set, which load_calvin reads',
     'd3rlpy': 'a replay buffer of d3rlpy, which load_d3rlpy reads',
-    'flat': 'flat arrays, which load_hdf5 reads',
+    'hdf5': 'flat arrays, which load_hdf5 reads',
     'imitation': 'trajectories of imitation, which load_imitation reads',
     'lerobot': 'a LeRobot data set, which load_lerobot reads',
     'maniskill': 'trajectories of ManiSkill, which load_maniskill reads',
@@ -43,12 +43,12 @@ def hint(path: str, but: Collection[str] = ()) -> str:
     string if the format is not known.
   """
   try:
-    found = _format_of(path)
+    found = find(path)
     if found and found not in but:
       return f' It holds {_HINTS[found]}.'
     if not found and files.is_folder(path):
       for name in files.names_in(path):
-        found = _format_of(os.path.join(path, name))
+        found = find(os.path.join(path, name))
         if found and found not in but:
           return f' {name} in it holds {_HINTS[found]}.'
   except (OSError, ValueError):
@@ -56,8 +56,19 @@ def hint(path: str, but: Collection[str] = ()) -> str:
   return ''
 
 
-def _format_of(path: str) -> str:
-  """Returns a key of `_HINTS`, or an empty string."""
+def find(path: str) -> str:
+  """Returns the name of the format of what is at a path.
+
+  Args:
+    path: a file or a folder, as `files.expand` returns it.
+
+  Returns:
+    One of the names of `formats.readers.READERS`, or `rlds`; or an empty string
+    if the files do not tell.
+
+  Raises:
+    OSError, ValueError: if a file that would tell is damaged.
+  """
   if files.is_folder(path):
     return _format_of_folder(path)
   if files.is_url(path) or not os.path.isfile(path):
@@ -118,5 +129,5 @@ def _format_of_hdf5(file: h5py.File) -> str:
     # TorchRL's buffers say how many transitions they hold.
     return 'torchrl' if '_len' in names else 'maniskill'
   if {'observations', 'actions', 'rewards'} & set(names):
-    return 'flat'
+    return 'hdf5'
   return ''

@@ -14,6 +14,7 @@ import pickle
 from typing import Any, Dict, List, NamedTuple, Sequence
 import zipfile
 
+import gin
 import numpy as np
 import tensorflow as tf
 
@@ -49,6 +50,7 @@ class _Span(NamedTuple):
   fields: Dict[str, str]
 
 
+@gin.configurable(module='rlds2reverb')
 def load_calvin(
     directory: files.PathLike,
     *,

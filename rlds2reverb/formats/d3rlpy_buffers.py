@@ -11,6 +11,7 @@ The layout is 2.1, that of d3rlpy 2.0 to 2.8. Files of d3rlpy 1 are flat arrays.
 
 from typing import Any
 
+import gin
 import h5py
 import numpy as np
 import tensorflow as tf
@@ -30,6 +31,7 @@ _FIELDS = {
 }
 
 
+@gin.configurable(module='rlds2reverb')
 def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes that d3rlpy's `ReplayBuffer.dump` wrote.
 

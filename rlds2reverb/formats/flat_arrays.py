@@ -187,7 +187,7 @@ def _naming_reader(path: str) -> Iterator[None]:
   try:
     yield
   except ValueError as e:
-    hint = other_formats.hint(path, but=('flat', 'npz'))
+    hint = other_formats.hint(path, but=('hdf5', 'npz'))
     if not hint or hint in str(e):
       raise
     raise ValueError(f'{e}{hint}') from e

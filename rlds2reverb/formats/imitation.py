@@ -17,6 +17,7 @@ import json
 import os
 from typing import Any, Dict, Iterator
 
+import gin
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
@@ -42,6 +43,7 @@ _FIELDS = {
 }
 
 
+@gin.configurable(module='rlds2reverb')
 def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   """Reads the trajectories that imitation's `serialize.save` wrote.
 

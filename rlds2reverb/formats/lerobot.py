@@ -24,6 +24,7 @@ from typing import (
     Tuple,
 )
 
+import gin
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
@@ -65,6 +66,7 @@ class _Episodes(NamedTuple):
   videos: Dict[str, Dict[int, Tuple[str, float]]]
 
 
+@gin.configurable(module='rlds2reverb')
 def load_lerobot(
     name_or_directory: files.PathLike,
     *,

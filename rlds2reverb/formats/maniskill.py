@@ -15,6 +15,7 @@ import re
 from typing import Dict
 
 from absl import logging
+import gin
 import h5py
 import numpy as np
 import tensorflow as tf
@@ -35,6 +36,7 @@ _FIELDS = {
 }
 
 
+@gin.configurable(module='rlds2reverb')
 def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
   """Reads the trajectories in an HDF5 file of ManiSkill's.
 

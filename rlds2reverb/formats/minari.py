@@ -16,6 +16,7 @@ import re
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from absl import logging
+import gin
 import h5py
 import numpy as np
 import tensorflow as tf
@@ -38,6 +39,7 @@ _USED = (*_FIELDS.values(), _TERMINATIONS, _TRUNCATIONS)
 _STRING = tf.TensorSpec([], tf.string)
 
 
+@gin.configurable(module='rlds2reverb')
 def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes of a Minari data set, in HDF5, Arrow or parquet.
 

@@ -7,6 +7,7 @@ a row an episode    each of these is a list of the episode's steps
 
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
+import gin
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
@@ -35,6 +36,7 @@ _USED = (*_FIELDS.values(), _TERMINALS)
 _BATCH_SIZE = 16
 
 
+@gin.configurable(module='rlds2reverb')
 def load_parquet(
     path: files.PathLike,
     *,

@@ -15,6 +15,7 @@ import re
 from typing import Any, Dict, List, Optional
 
 from absl import logging
+import gin
 import h5py
 import numpy as np
 import tensorflow as tf
@@ -39,6 +40,7 @@ _DONES = 'dones'
 _USED = (_OBSERVATIONS, _NEXT_OBSERVATIONS, _ACTIONS, _REWARDS)
 
 
+@gin.configurable(module='rlds2reverb')
 def load_robomimic(
     path: files.PathLike, *, filter_key: Optional[str] = None
 ) -> tf.data.Dataset:

@@ -4,6 +4,7 @@ import os
 from typing import Any, Dict, Optional, Tuple
 
 from absl import logging
+import gin
 import numpy as np
 import tensorflow as tf
 
@@ -26,6 +27,7 @@ FORMATS = (ted_forms.FLAT, ted_forms.NESTED, HDF5)
 _NEXT = ted_forms.NEXT + '/'
 
 
+@gin.configurable(module='rlds2reverb')
 def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes that a TorchRL storage has saved, without torch.
 

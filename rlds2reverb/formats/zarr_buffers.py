@@ -12,6 +12,7 @@ import os
 from typing import Any, Dict, List, Sequence, Tuple
 
 from absl import logging
+import gin
 import numpy as np
 import tensorflow as tf
 
@@ -30,6 +31,7 @@ _ENDS = 'episode_ends'
 _UNSAFE_CODEC = 'pickle'
 
 
+@gin.configurable(module='rlds2reverb')
 def load_zarr(
     path: files.PathLike, *, leave_out: Sequence[str] = ()
 ) -> tf.data.Dataset:

@@ -1,0 +1,86 @@
+"""Tests the table of all readers."""
+
+import inspect
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from rlds2reverb import formats
+from rlds2reverb.datasets import other_formats
+from rlds2reverb.fields import bindings
+from rlds2reverb.formats import readers
+
+_DATA = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
+)
+
+
+class ReadersTest(parameterized.TestCase):
+
+  def test_every_reader_of_a_path_is_in_the_table(self):
+    names = [
+        name
+        for name in dir(formats)
+        if name.startswith('load_')
+        and inspect.isfunction(getattr(formats, name))
+    ]
+    self.assertCountEqual(
+        [reader.__name__ for reader in readers.READERS.values()], names
+    )
+
+  def test_the_names_are_those_that_files_tell(self):
+    hints = set(other_formats._HINTS)
+    self.assertEqual(set(readers.READERS), hints - {'rlds'})
+
+  def test_gin_knows_every_reader_and_its_options(self):
+    for name, reader in readers.READERS.items():
+      self.assertIs(
+          bindings.get_configurable(reader.__name__, 'a test'), reader
+      )
+      for option in readers.option_names(name):
+        text = f'{reader.__name__}.{option} = 1'
+        found = bindings.read(text, 'a test')
+        self.assertEqual(found, {reader: {option: 1}})
+
+  @parameterized.parameters(
+      ('d3rlpy/arrays.h5', 'd3rlpy'),
+      ('imitation/folder', 'imitation'),
+      ('lerobot/v3.0', 'lerobot'),
+      ('minari/cartpole', 'minari'),
+      ('robomimic/low_dim.hdf5', 'robomimic'),
+  )
+  def test_the_files_tell_the_format(self, path, expected):
+    path = os.path.join(_DATA, path)
+    self.assertEqual(readers.find_format(path), expected)
+
+  def test_a_reader_is_called_with_its_options(self):
+    path = os.path.join(_DATA, 'robomimic', 'low_dim.hdf5')
+    for found in (
+        formats.load(path, filter_key='train'),
+        formats.load(path, 'robomimic', filter_key='train'),
+    ):
+      expected = formats.load_robomimic(path, filter_key='train')
+      ids = lambda data: [int(one['episode_id']) for one in data]
+      self.assertEqual(ids(found), ids(expected))
+      self.assertNotEmpty(ids(found))
+
+  def test_what_is_not_known(self):
+    path = self.create_tempfile(content='nothing').full_path
+    with self.assertRaisesRegex(ValueError, 'one of calvin, d3rlpy'):
+      formats.load(path)
+    with self.assertRaisesRegex(ValueError, "but is 'robomimik'.*robomimic?"):
+      formats.load(path, 'robomimik')
+    with self.assertRaisesRegex(ValueError, "'filterkey'.* mean filter_key?"):
+      formats.load(path, 'robomimic', filterkey='train')
+    self.assertIsNone(readers.find_format(path))
+
+  def test_the_files_of_a_folder(self):
+    folder = self.create_tempdir()
+    expected = [folder.create_file(name).full_path for name in ('a/b', 'c')]
+    self.assertEqual(readers.list_files(folder.full_path), expected)
+    self.assertEqual(readers.list_files(expected[0]), expected[:1])
+
+
+if __name__ == '__main__':
+  absltest.main()
