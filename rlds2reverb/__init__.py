@@ -13,6 +13,7 @@ import warnings
 
 from etils import epy
 
+from rlds2reverb import gym_notice
 from rlds2reverb.version import __version__
 
 # TF-Agents is written for Keras 2, which is a package of its own beside newer
@@ -25,6 +26,8 @@ if importlib.util.find_spec('tf_keras') is not None:
         ' set TF_USE_LEGACY_KERAS=1.'
     )
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
+
+gym_notice.leave_out()
 
 # Each is imported when it is first used: `--help` need not wait for TensorFlow.
 with epy.lazy_api_imports(globals()):

@@ -1,7 +1,9 @@
-"""Decodes the images of an episode, which must all be of one size."""
+"""Decodes steps by their TFDS features; images must all be of one size."""
 
-from typing import Any, Mapping
+import contextlib
+from typing import Any, Iterator, Mapping
 
+from absl import logging
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -80,3 +82,33 @@ def decoders_of_one_size(feature: Any, decoders: Any, keys: paths.Keys) -> Any:
       for key, part in feature.items()
   }
   return {key: part for key, part in found.items() if part is not None} or None
+
+
+def decode(features: tfds.features.FeaturesDict, stored: Any, decoders: Any):
+  """Returns what TFDS decodes of stored values.
+
+  Args:
+    features: the features.
+    stored: the values, as they are on disk.
+    decoders: the TFDS decoders, nested as the features are, or None.
+  """
+  with _without_own_deprecations():
+    return features.decode_example(stored, decoders=decoders)
+
+
+@contextlib.contextmanager
+def _without_own_deprecations() -> Iterator[None]:
+  """Keeps back that TFDS 4.9 calls functions that itself calls deprecated."""
+
+  def is_of_use(record) -> bool:
+    message = record.getMessage()
+    return 'dtype' not in message or 'deprecated' not in message
+
+  loggers = logging.get_absl_logger(), tf.get_logger()
+  for logger in loggers:
+    logger.addFilter(is_of_use)
+  try:
+    yield
+  finally:
+    for logger in loggers:
+      logger.removeFilter(is_of_use)

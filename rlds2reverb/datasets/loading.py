@@ -148,9 +148,10 @@ def _steps_decoder(features, decoders) -> Callable[[Any], Any]:
   )
 
   def decode_steps(stored):
-    decoded = sequence.decode_example(
+    decoded = image_decoders.decode(
+        sequence,
         {rlds.STEPS: stored},
-        decoders=step_decoders and {rlds.STEPS: step_decoders},
+        step_decoders and {rlds.STEPS: step_decoders},
     )
     return decoded[rlds.STEPS]
 

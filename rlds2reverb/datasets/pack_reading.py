@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb.datasets import image_decoders
 from rlds2reverb.datasets import record_parsing
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import attempts
@@ -313,8 +314,8 @@ def _field_decoder(features, decoders) -> Callable[[Any], Dict[str, Any]]:
       {name: tfds.features.Sequence(features[name]) for name in names}
   )
   decoders = {name: decoders[name] for name in names if name in decoders}
-  return lambda fields: sequence.decode_example(
-      fields, decoders=decoders or None
+  return lambda fields: image_decoders.decode(
+      sequence, fields, decoders or None
   )
 
 

@@ -3,6 +3,7 @@
 import os
 import threading
 from typing import Dict, NamedTuple, Sequence, Tuple
+import weakref
 import zlib
 
 # So many bytes at both ends of a file tell whether it is the one that was
@@ -53,6 +54,8 @@ class DataFiles:
     self.folder = folder
     self.facts = list(facts)
     self._open: Dict[int, int] = {}
+    # Also when Python ends, while `os` is still there.
+    weakref.finalize(self, _close_all, self._open)
     self._lock = threading.Lock()
     for known in self.facts:
       path = os.path.join(folder, known.name)
@@ -65,10 +68,6 @@ class DataFiles:
         ) from e
       if size != known.size:
         raise _changed(path, f'has {size} bytes, but had {known.size}')
-
-  def __del__(self):
-    for file in self._open.values():
-      os.close(file)
 
   def read(self, cell: Tuple[int, int, int, int]) -> bytes:
     """Returns a string.
@@ -118,6 +117,11 @@ def _facts(name: str, file: int) -> FileFacts:
   ends = os.pread(file, _END_BYTES, 0)
   ends += os.pread(file, _END_BYTES, max(size - _END_BYTES, 0))
   return FileFacts(name, size, zlib.crc32(ends))
+
+
+def _close_all(files: Dict[int, int]) -> None:
+  for file in files.values():
+    os.close(file)
 
 
 def _changed(path: str, how: str) -> OSError:

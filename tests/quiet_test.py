@@ -1,0 +1,123 @@
+"""Tests of what programs write to stderr without being asked."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+from absl.testing import absltest
+import numpy as np
+
+from rlds2reverb import datasets
+from rlds2reverb import formats
+
+_HAS_TORCH = importlib.util.find_spec('torch') is not None
+
+
+def _collect():
+  for length in (3, 5):
+    yield {
+        'observation': {
+            'image': np.zeros([length + 1, 8, 8, 3], np.uint8),
+            'state': np.zeros([length + 1, 3], np.float32),
+        },
+        'action': np.zeros([length, 2], np.float32),
+        'reward': np.ones(length, np.float32),
+        'is_terminal': True,
+    }
+
+
+class QuietTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    # TFDS gives an image a feature of its own.
+    folder = tempfile.mkdtemp()
+    cls.addClassCleanup(shutil.rmtree, folder)
+    cls.data = datasets.save_episodes(
+        formats.from_episodes(_collect), os.path.join(folder, 'images')
+    )
+
+  def stderr_of(self, program):
+    done = subprocess.run(
+        [sys.executable, '-c', textwrap.dedent(program), str(self.data)],
+        env={
+            **os.environ,
+            'PYTHONPATH': os.pathsep.join(sys.path),
+            'TF_CPP_MIN_LOG_LEVEL': '2',  # What TensorFlow says of processors.
+        },
+        cwd=self.create_tempdir().full_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    return done.stderr
+
+  def test_images_from_the_file_to_a_batch(self):
+    self.assertEqual(
+        self.stderr_of("""
+            import sys
+            import rlds2reverb
+            from rlds2reverb import random_access
+            for _ in rlds2reverb.load_episodes(sys.argv[1]):
+              pass
+            replay_buffer = rlds2reverb.open_replay_buffer(sys.argv[1])
+            next(replay_buffer.as_dataset(2, 2).as_numpy_iterator())
+            batches = random_access.open_batches(
+                {'images': sys.argv[1]}, 'indexes', batch_size=2,
+                windows=random_access.ActionChunks(1, 2),
+                images={'observation/image': (8, 8)})
+            batch = batches[0]
+            # All are still there when Python ends.
+            """),
+        '',
+    )
+
+  def test_gym_is_quiet_where_this_library_imports_it(self):
+    for module in 'gym', 'tf_agents':
+      loud = self.stderr_of(f"""
+          import rlds2reverb
+          import {module}
+          rlds2reverb.convert_rlds_to_trajectories
+          """)
+      self.assertStartsWith(loud, 'Gym has been unmaintained')
+    self.assertEqual(
+        self.stderr_of("""
+            from rlds2reverb.trajectories import report
+            import tf_agents
+            import gym
+            """),
+        '',
+    )
+
+  @absltest.skipUnless(_HAS_TORCH, 'needs PyTorch')
+  def test_pytorch_takes_batches_as_they_are(self):
+    self.assertEqual(
+        self.stderr_of("""
+            import sys
+            import torch
+            import tree
+            import rlds2reverb
+            from rlds2reverb import random_access
+
+            replay_buffer = rlds2reverb.open_replay_buffer(sys.argv[1])
+            frames, _ = next(replay_buffer.as_dataset(2, 2).as_numpy_iterator())
+            batches = random_access.open_batches(
+                {'images': sys.argv[1]}, 'indexes', batch_size=2,
+                windows=random_access.ActionChunks(1, 2),
+                images={'observation/image': (8, 8)})
+            with batches.iterate() as iterator:
+              tree.map_structure(
+                  torch.as_tensor, [frames, batches[0], next(iterator)])
+            """),
+        '',
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
