@@ -258,6 +258,8 @@ def run(
       return rest
     except (app.UsageError, flags.Error) as e:
       _refuse(e)
+    except SystemExit:
+      sys.exit(0)  # It was `--help`, after which absl would exit with 1.
 
   def call(argv):
     quiet.quiet_logs()
