@@ -22,6 +22,7 @@ from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources
 
 _STEPS = flags.DEFINE_integer(
@@ -62,7 +63,11 @@ def _convert(directory: str, num_workers: int, episodes: str = '') -> float:
         plan_lib.Output(plan_lib.CHECKPOINT, os.path.join(folder, 'output')),
         tables=[_TABLE],
     )
-    convert.convert(plan, num_workers=num_workers, say=lambda text: None)
+    convert.convert(
+        plan,
+        runner=running.LocalRunner(num_workers),
+        say=lambda text: None,
+    )
     return time.perf_counter() - start
 
 

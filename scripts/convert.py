@@ -10,7 +10,7 @@ command goes on, and ends with the same items as if nothing had happened.
 from __future__ import annotations
 
 import sys
-from typing import Optional, Sequence
+from typing import List, Sequence
 
 from absl import app
 from absl import flags
@@ -20,7 +20,6 @@ from rlds2reverb.jobs import flags as flags_lib
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
-  from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import convert as convert_lib
   from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import plan as plan_lib
@@ -28,6 +27,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import running
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs import tasks as tasks_lib
+  from rlds2reverb.jobs import workers
   from rlds2reverb.replay import items as items_lib
   from rlds2reverb.trajectories import rules as rules_lib
 
@@ -203,7 +203,7 @@ def _check_weights(count: int) -> None:
     )
 
 
-def _make_plan() -> plan_lib.Plan:
+def _sources() -> List[sources_lib.Source]:
   if _MIXTURE.value is None:
     sources = flags_lib.sources_from_flags('convert')
   elif _WEIGHT.value is None:
@@ -212,6 +212,10 @@ def _make_plan() -> plan_lib.Plan:
     raise app.UsageError('--mixture has weights. Leave out --weight.')
   if _WEIGHT.value is not None:
     _check_weights(len(sources))
+  return sources
+
+
+def _make_plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
   if _INVALID_EPISODES.value != 'skip':
     flags_lib.refuse_ignored(
         ['max_invalid_fraction'], 'without --invalid_episodes=skip'
@@ -250,10 +254,12 @@ def _make_plan() -> plan_lib.Plan:
   )
 
 
-def _beam_runner(options: Sequence[str]) -> Optional[running.Runner]:
-  """Returns what runs the job on Beam, or None if the job runs without."""
+def _runner(options: Sequence[str]) -> running.Runner:
+  """Returns what runs the job, before anything of it is there."""
   if _RUNNER.value is None:
-    return None
+    if _NUM_WORKERS.value > 1:
+      workers.warm_up()
+    return running.LocalRunner(_NUM_WORKERS.value)
   try:
     from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
   except ModuleNotFoundError as e:
@@ -264,24 +270,20 @@ def _beam_runner(options: Sequence[str]) -> Optional[running.Runner]:
   options = [f'--runner={_RUNNER.value}', *options]
   if flags.FLAGS['num_workers'].present:
     options.append(f'--num_workers={_NUM_WORKERS.value}')
-  unknown = beam.unknown_options(options)
-  for name in unknown:
-    hint = checks.did_you_mean(name, flags.FLAGS)
-    if hint:
-      raise app.UsageError(f'Neither this program nor Beam has --{name}.{hint}')
-  return beam.BeamRunner(options)
+  with flags_lib.wrong_usage():
+    return beam.BeamRunner(options, flags.FLAGS)
 
 
 def main(*beam_options: str):
-  runner = _beam_runner(beam_options)
-  plan = _make_plan()
+  sources = _sources()
+  runner = _runner(beam_options)
+  plan = _make_plan(sources)
   skips = _INVALID_EPISODES.value == 'skip'
   try:
     with convert_lib.interrupted_by_signals():
       convert_lib.convert(
           plan,
           _JOB_DIR.value and files.user_path(_JOB_DIR.value),
-          num_workers=_NUM_WORKERS.value,
           dry_run=_DRY_RUN.value,
           max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
           allow_empty=_ALLOW_EMPTY.value,

@@ -24,6 +24,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 from rlds2reverb.jobs import emptiness
 from rlds2reverb.jobs import output_kinds
+from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import preview
 from rlds2reverb.jobs import progress as progress_lib
@@ -63,7 +64,6 @@ def convert(
     plan: plan_lib.Plan,
     folder: Optional[files.PathLike] = None,
     *,
-    num_workers: int = 1,
     dry_run: bool = False,
     max_invalid_fraction: float = 1.0,
     allow_empty: bool = False,
@@ -75,7 +75,7 @@ def convert(
       plan = make_plan([open_source(make_source('/data/cartpole'))],
                        Output('checkpoint', '/data/checkpoint'),
                        tables=[TableItems('transitions')])
-      convert(plan, num_workers=2)
+      convert(plan, runner=running.LocalRunner(2))
 
   Whenever this is interrupted, by an error or by the end of the process or of
   the machine, the same call goes on with it, and the output is the same as if
@@ -84,14 +84,13 @@ def convert(
   Args:
     plan: the plan.
     folder: the folder of the job, by default `job_folder(plan)`.
-    num_workers: how many tasks are done at once, each in its process.
     dry_run: whether only to say what would be done.
     max_invalid_fraction: the job stops as soon as more than this fraction of
       all episodes is invalid, and lists those that it found.
     allow_empty: whether a table may end without an item, because no episode is
       long enough, or none is valid. Samplers of such a table wait for ever.
-    runner: what does the tasks; by default a `LocalRunner` of `num_workers`
-      processes on this machine. Another one has workers of its own.
+    runner: what does the tasks; by default this process. `LocalRunner(2)` does
+      two at a time.
     say: takes what is there to say, a few lines at a time.
 
   Returns:
@@ -108,8 +107,6 @@ def convert(
     ValueError: if the job was started with another plan, or if the data does
       not fit the output.
   """
-  if num_workers < 1:
-    raise ValueError(f'num_workers must be positive, but is {num_workers}.')
   if not 0 <= max_invalid_fraction <= 1:
     raise ValueError(
         'max_invalid_fraction must lie in [0, 1], but is'
@@ -117,12 +114,10 @@ def convert(
     )
   folder = files.expand(folder or job_folder(plan))
   _check_same_plan(plan, folder)
-  if runner is None:
-    runner = running.LocalRunner(num_workers)
   limits = _Limits(
       math.floor(max_invalid_fraction * plan.num_episodes), allow_empty
   )
-  job = _Job(plan, folder, runner, limits, say)
+  job = _Job(plan, folder, runner or running.LocalRunner(), limits, say)
   if dry_run:
     job.prepare()
     return {}
@@ -134,11 +129,16 @@ def convert(
         stack.enter_context(locks.locked(path, plan.output.place))
       # It may have been written in the meantime.
       _check_same_plan(plan, folder)
-      job.prepare()
-      plan_lib.write(folder, plan)
-      return job.run()
+      try:
+        job.prepare()
+        if plan_lib.read(folder) != plan:
+          _remove_job(folder)
+          plan_lib.write(folder, plan)
+        return job.run()
+      except BaseException:
+        job.leave_nothing_if_nothing_is_done()
+        raise
   finally:
-    # Of a job that was refused nothing is left.
     with contextlib.suppress(OSError):
       os.rmdir(folder)
 
@@ -250,6 +250,14 @@ class _Job(running.Listener):
     self._output.clean(self._folder)
     return summary
 
+  def leave_nothing_if_nothing_is_done(self) -> None:
+    """Removes what would only keep a corrected command from starting.
+
+    A list of invalid episodes stays.
+    """
+    if not _is_of_use(self._folder, self._plan):
+      _remove_job(self._folder)
+
   def on_progress(self, number, progress):
     self._display.update(number, progress)
     self._check_skipped()
@@ -334,12 +342,14 @@ class _Job(running.Listener):
       else:
         emptiness.check_episodes(plan.output, totals['episodes'])
     except ValueError as e:
-      summary_lib.write_quarantine(self._folder, self._receipts)
-      invalid = totals['skipped'] and (
-          f' {totals["skipped"]:,} episodes are invalid; they are listed in'
-          f' {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
-      )
-      raise JobError(f'{e}{invalid or ""}') from None
+      invalid = ''
+      if totals['skipped']:
+        summary_lib.write_quarantine(self._folder, self._receipts)
+        invalid = (
+            f' {totals["skipped"]:,} episodes are invalid; they are listed in'
+            f' {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
+        )
+      raise JobError(f'{e}{invalid}') from None
 
   def _forget_changed(self) -> None:
     """Discards what tasks have done whose files were written anew since."""
@@ -449,15 +459,33 @@ def _lock_paths(plan, folder) -> List[str]:
 
 
 def _check_same_plan(plan, folder) -> None:
-  """Raises a ValueError if a folder is of a job with another plan."""
+  """Raises a ValueError if a folder is of a job with another plan.
+
+  Unless that job was ended before it did anything.
+  """
   stored = plan_lib.read(folder)
-  if stored is not None and stored != plan:
+  if stored not in (None, plan) and _is_of_use(folder, stored):
     raise ValueError(
         f'The job in {folder} was started with another plan:\n  '
         + '\n  '.join(plan_lib.differences(stored, plan))
         + '\nStart it as before, or choose another output, or remove that'
         ' folder.'
     )
+
+
+def _is_of_use(folder: str, plan: plan_lib.Plan) -> bool:
+  """Returns whether a job is done, or its tasks have made anything."""
+  return bool(summary_lib.read(folder, plan.hash)) or any(
+      sum(receipt.items.values()) if receipt.items else receipt.episodes
+      for receipt in receipts_lib.read(folder, plan.hash).values()
+  )
+
+
+def _remove_job(folder: str) -> None:
+  """Removes what a job keeps, but not what else is in its folder."""
+  files.remove(os.path.join(folder, plan_lib.FILE))
+  for name in receipts_lib.FOLDER, outputs.PARTS:
+    files.remove_folder(os.path.join(folder, name))
 
 
 def _progress_of(receipt) -> tasks_lib.Progress:

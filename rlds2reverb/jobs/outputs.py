@@ -11,7 +11,7 @@ from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.replay import frames as frames_lib
 
-_PARTS = 'parts'
+PARTS = 'parts'
 # All have one length: some stores find by the beginning of a name.
 _PART_NAME = re.compile(r'(\d{8})-(\d{8})')
 # How many parts are joined into a larger one, so that a few are left at the end
@@ -281,17 +281,17 @@ class FolderOutput(Output):
 
   def has_parts(self, folder: str) -> bool:
     """Returns whether parts are left, which are removed when all is done."""
-    return bool(files.names_in(os.path.join(folder, _PARTS)))
+    return bool(files.names_in(os.path.join(folder, PARTS)))
 
   def clean(self, folder):
-    files.remove_folder(os.path.join(folder, _PARTS))
+    files.remove_folder(os.path.join(folder, PARTS))
 
   def _found(self, folder: str) -> List[range]:
     """Returns the numbers of the tasks of each part that is whole."""
     found = []
-    for name in files.names_in(os.path.join(folder, _PARTS)):
+    for name in files.names_in(os.path.join(folder, PARTS)):
       named = _PART_NAME.fullmatch(name)
-      if named and self._is_whole(os.path.join(folder, _PARTS, name)):
+      if named and self._is_whole(os.path.join(folder, PARTS, name)):
         found.append(range(int(named[1]), int(named[2])))
     return found
 
@@ -301,4 +301,4 @@ class FolderOutput(Output):
 
 def _part(folder: str, numbers: range) -> str:
   """Returns the folder of the part of consecutive tasks."""
-  return os.path.join(folder, _PARTS, f'{numbers.start:08d}-{numbers.stop:08d}')
+  return os.path.join(folder, PARTS, f'{numbers.start:08d}-{numbers.stop:08d}')

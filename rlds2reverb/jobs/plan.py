@@ -37,7 +37,7 @@ _TASK_BYTES = 64 << 20
 # The form of plans and receipts: a job that one version of this library has
 # begun is not finished by another that would not understand them.
 _FORMAT = 3
-_FILE = 'plan.json'
+FILE = 'plan.json'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,12 +212,12 @@ def from_json(text: str) -> Plan:
 
 def write(folder: str, plan: Plan) -> None:
   """Writes a plan into the folder of its job."""
-  whole.write_text(os.path.join(folder, _FILE), plan.to_json())
+  whole.write_text(os.path.join(folder, FILE), plan.to_json())
 
 
 def read(folder: str) -> Optional[Plan]:
   """Returns the plan of the job in a folder; None if there is none."""
-  path = os.path.join(folder, _FILE)
+  path = os.path.join(folder, FILE)
   if not files.exists(path):
     return None
   with files.open_text(path) as f:

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
 
-_FOLDER = 'receipts'
+FOLDER = 'receipts'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +88,10 @@ def read(folder: str, plan: str) -> Dict[int, Receipt]:
     plan: the hash of its plan. Receipts of another plan are left out.
   """
   receipts = {}
-  for name in files.names_in(os.path.join(folder, _FOLDER)):
+  for name in files.names_in(os.path.join(folder, FOLDER)):
     if name.startswith('.') or not name.endswith('.json'):
       continue
-    receipt = _read(os.path.join(folder, _FOLDER, name))
+    receipt = _read(os.path.join(folder, FOLDER, name))
     if receipt.plan == plan:
       receipts[receipt.task] = receipt
   return receipts
@@ -99,7 +99,7 @@ def read(folder: str, plan: str) -> Dict[int, Receipt]:
 
 def numbers(folder: str) -> List[int]:
   """Returns the tasks that have a receipt, of whatever plan."""
-  names = files.names_in(os.path.join(folder, _FOLDER))
+  names = files.names_in(os.path.join(folder, FOLDER))
   stems = [name.removesuffix('.json') for name in names]
   return [int(stem) for stem in stems if stem.isdigit()]
 
@@ -125,4 +125,4 @@ def remove(folder: str, task: int) -> None:
 
 def path_of(folder: str, task: int) -> str:
   """Returns where the receipt of a task is."""
-  return os.path.join(folder, _FOLDER, f'{task:05d}.json')
+  return os.path.join(folder, FOLDER, f'{task:05d}.json')

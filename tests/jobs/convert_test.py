@@ -52,6 +52,10 @@ def _bad_episodes():
   return episodes
 
 
+def _names(folder):
+  return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
 class _Interrupted(BaseException):
   """Stops a job where nothing expects it."""
 
@@ -147,9 +151,9 @@ class ConvertTest(job_testing.JobTestCase):
   def test_the_order_of_items_is_that_of_the_data(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
     with mock.patch.object(
-        convert.running,
+        running.LocalRunner,
         'run_tasks',
-        lambda plan, folder, numbers, *, listener, **kwargs: [
+        lambda self, plan, folder, numbers, *, listener, **kwargs: [
             listener.on_done(number, tasks.run_task(plan, number, folder))
             for number in reversed(numbers)
         ]
@@ -186,7 +190,7 @@ class ConvertTest(job_testing.JobTestCase):
   @pytest.mark.long
   def test_two_workers_with_processes_of_their_own(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
-    self.convert(plan, num_workers=2)
+    self.convert(plan, runner=running.LocalRunner(2))
     self.assertEqual(
         job_testing.rewards_of(self._content(plan)), job_testing.ALL_PAIRS
     )
@@ -226,6 +230,20 @@ class ConvertTest(job_testing.JobTestCase):
     ):
       self.convert(other)
 
+  def test_a_job_that_was_killed_before_it_did_anything(self):
+    place = self.new()
+    plan = self.plan(plan_lib.CHECKPOINT, place, split='train[:2]')
+    with mock.patch.object(convert, '_remove_job'), _stop_before(0):
+      with self.assertRaises(_Interrupted):
+        self.convert(plan)
+    self.assertEqual(plan_lib.read(self.job_folder(plan)), plan)
+    other = self.plan(plan_lib.CHECKPOINT, place, split='train[2:4]')
+    with _stop_before(0), self.assertRaises(_Interrupted):
+      self.convert(other)
+    self.assertFalse(os.path.exists(self.job_folder(plan)))
+    self.convert(other)
+    self.assertLen(self._content(other), 6)
+
   def test_an_output_that_is_not_of_this_job_is_refused(self):
     for kind in plan_lib.CHECKPOINT, plan_lib.RLDS:
       place = self.new()
@@ -238,7 +256,7 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_a_second_job_on_one_output_is_refused(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
-    run_tasks = convert.running.run_tasks
+    run_tasks = running.LocalRunner.run_tasks
     refused = []
 
     def run_second(*args, **kwargs):
@@ -251,7 +269,7 @@ class ConvertTest(job_testing.JobTestCase):
         refused.append(folder)
       return run_tasks(*args, **kwargs)
 
-    with mock.patch.object(convert.running, 'run_tasks', run_second):
+    with mock.patch.object(running.LocalRunner, 'run_tasks', run_second):
       self.convert(plan)
     self.assertLen(refused, 2)
     self.assertFalse(os.path.exists(refused[1]))
@@ -344,6 +362,18 @@ class ConvertTest(job_testing.JobTestCase):
           with self.assertRaisesRegex(convert.JobError, message):
             self.convert(plan)
         self.assertFalse(os.path.exists(plan.output.place))
+        # The corrected command finds no other plan.
+        self.assertEqual(
+            _names(self.job_folder(plan)),
+            ['quarantine.jsonl'] if directory is bad else [],
+        )
+        self.convert(
+            self.plan(plan_lib.CHECKPOINT, plan.output.place), dry_run=True
+        )
+    self.convert(plan, allow_empty=True)
+    # Its output is there, so the job stays.
+    with self.assertRaisesRegex(convert.JobError, 'no valid episode'):
+      self.convert(plan)
     self.convert(plan, allow_empty=True)
     (table,) = records.read_tables(plan.output.place).values()
     self.assertEqual(records.num_items(table), 0)

@@ -1,5 +1,6 @@
 """Tests of the local runner, with processes that do real tasks."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,12 +20,13 @@ from tests.jobs import job_testing
 # It runs workers, says the ids of their processes, and is killed.
 _PARENT = """
 import sys
-from rlds2reverb.jobs import plan, running
+from rlds2reverb.jobs import plan, workers
 
 if __name__ == '__main__':
   made = plan.from_json(open(sys.argv[1]).read())
-  workers = running._Processes(made, sys.argv[2], 2, None)
-  print(*[each.pid for each in workers._processes.values()], flush=True)
+  made = workers.Job(made.to_json(), sys.argv[2], None)
+  made = workers.Processes(made, 2)
+  print(*[each.pid for each in made._processes.values()], flush=True)
   sys.stdin.read()
 """
 
@@ -61,8 +63,8 @@ class RunningTest(job_testing.JobTestCase):
       os.kill(_children()[0].pid, numbers.pop(0))
 
     listener = _Listener(kill, times=3)
-    failures = running.run_tasks(
-        plan, folder, range(8), num_workers=2, listener=listener
+    failures = running.LocalRunner(2).run_tasks(
+        plan, folder, range(8), listener=listener
     )
     self.assertEmpty(numbers)
     self.assertEqual(failures, {})
@@ -81,8 +83,8 @@ class RunningTest(job_testing.JobTestCase):
         os.kill(process.pid, signal.SIGKILL)
 
     listener.on_idle = kill_all
-    failures = running.run_tasks(
-        plan, folder, range(2), num_workers=2, listener=listener
+    failures = running.LocalRunner(2).run_tasks(
+        plan, folder, range(2), listener=listener
     )
     self.assertSameElements(failures, range(2))
     for message in failures.values():
@@ -108,8 +110,8 @@ class RunningTest(job_testing.JobTestCase):
 
       listener = _Listener()
       with mock.patch.object(running.tasks_lib, 'run_task', run):
-        failures = running.run_tasks(
-            plan, folder, range(2), num_workers=1, listener=listener
+        failures = running.LocalRunner(1).run_tasks(
+            plan, folder, range(2), listener=listener
         )
       self.assertSameElements(failures, [0])
       self.assertIn(message, failures[0])
@@ -155,10 +157,10 @@ class RunningTest(job_testing.JobTestCase):
     folder = self.new('job')
     os.mkdir(folder)
     with mock.patch.object(
-        running.tasks_lib.output_kinds.server_output, '_TIMEOUT_SECONDS', 1
+        running.output_kinds.server_output, '_TIMEOUT_SECONDS', 1
     ):
-      failures = running.run_tasks(
-          plan, folder, range(4), num_workers=1, listener=listener
+      failures = running.LocalRunner(1).run_tasks(
+          plan, folder, range(4), listener=listener
       )
     thread.join()
     self.assertEqual(failures, {})
@@ -167,7 +169,7 @@ class RunningTest(job_testing.JobTestCase):
 
 
 def _children():
-  return running.multiprocessing.active_children()
+  return multiprocessing.active_children()
 
 
 def _is_running(pid):

@@ -4,4 +4,3 @@ It needs the extra: `pip install rlds2reverb[beam]`.
 """
 
 from rlds2reverb.jobs.beam.runner import BeamRunner
-from rlds2reverb.jobs.beam.runner import unknown_options

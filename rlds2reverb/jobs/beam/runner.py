@@ -2,13 +2,14 @@
 
 import contextlib
 import threading
-from typing import Dict, Iterator, List, Sequence
+from typing import Dict, Iterable, Iterator, Sequence
 
 from absl import logging
 import apache_beam as beam
 from apache_beam.options import pipeline_options
 from apache_beam.runners import runner as runner_lib
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import running
@@ -36,16 +37,29 @@ class BeamRunner(running.Runner):
       bundle again may count it again.
   """
 
-  def __init__(self, options: Sequence[str]):
+  def __init__(self, options: Sequence[str], other_names: Iterable[str] = ()):
     """Creates the runner.
 
     Args:
       options: Beam's pipeline options, as on a command line. `--runner` is the
         name of what runs the pipeline. Name `FnApiRunner` for this machine:
         `DirectRunner` looks for an engine of another name first.
+      other_names: the names of options of a program, one of which may be meant
+        by an option that Beam does not know.
+
+    Raises:
+      ValueError: if there is no such runner, or an option looks misspelt. What
+        looks like none may be an option of the engine.
     """
     self.counters: Dict[str, int] = {}
     self._options = pipeline_options.PipelineOptions([*_DEFAULTS, *options])
+    _check_runner(self._options.view_as(pipeline_options.StandardOptions))
+    every = self._options.get_all_options(retain_unknown_options=True)
+    known = self._options.get_all_options().keys()
+    for name in sorted(every.keys() - known):
+      hint = checks.did_you_mean(name, [*known, *other_names], prefix='--')
+      if hint:
+        raise ValueError(f'There is no option --{name}.{hint}')
 
   def run_tasks(self, plan, folder, numbers, *, listener, max_skipped):
     with _watching(plan, folder, numbers, listener):
@@ -130,14 +144,17 @@ def _watching(plan, folder, numbers, listener) -> Iterator[None]:
     thread.join()
 
 
-def unknown_options(options: Sequence[str]) -> List[str]:
-  """Returns the names of options that Beam itself does not know.
-
-  They may be known to the engine that it runs on.
-  """
-  parsed = pipeline_options.PipelineOptions(list(options))
-  every = parsed.get_all_options(retain_unknown_options=True)
-  return sorted(every.keys() - parsed.get_all_options().keys())
+def _check_runner(options: pipeline_options.StandardOptions) -> None:
+  """Raises a ValueError if there is no runner of the name that is given."""
+  try:
+    runner_lib.create_runner(options.runner)
+  except (AttributeError, ImportError, ValueError) as e:
+    names = options.KNOWN_RUNNER_NAMES
+    raise ValueError(
+        f'There is no runner {options.runner}.'
+        f'{checks.did_you_mean(options.runner, names)} Beam has'
+        f' {", ".join(names)}, or takes the path of a class.'
+    ) from e
 
 
 def _counters(result: runner_lib.PipelineResult) -> Dict[str, int]:

@@ -65,11 +65,10 @@ class ProgramTest(beam_testing.BeamTestCase):
         '--runner=FnApiRunner',
         '--sequence_lenght=3',
     )
-    self.assertNotEqual(done.returncode, 0)
+    self.assertEqual(done.returncode, 2)
     self.assertIn(
-        'Neither this program nor Beam has --sequence_lenght. Did you mean'
-        ' sequence_length?',
-        done.stderr + done.stdout,
+        'There is no option --sequence_lenght. Did you mean --sequence_length?',
+        done.stderr,
     )
 
 

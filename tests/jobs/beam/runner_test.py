@@ -1,6 +1,7 @@
 """Tests of conversion jobs on Beam, beside those of the local runner."""
 
 import os
+import re
 import shutil
 from unittest import mock
 
@@ -216,13 +217,19 @@ class BeamRunnerTest(beam_testing.BeamTestCase):
     ]
     self.assertEqual(*quarantined)
 
-  def test_options_that_beam_does_not_know(self):
+  def test_runners_and_options_that_are_not_there(self):
     from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
 
-    self.assertEqual(
-        beam.unknown_options([*_PROCESSES, '--other=1', '--flag']),
-        ['flag', 'other'],
-    )
+    for options, message in (
+        (['--runner=FlinkRuner'], 'no runner FlinkRuner. Did you mean FlinkRu'),
+        (['--runner=no.such.Runner'], 'There is no runner no.such.Runner'),
+        ([*_PROCESSES, '--direct_num_worker=2'], 'mean --direct_num_workers '),
+        ([*_PROCESSES, '--sequence_lenght=2'], 'mean --sequence_length?'),
+    ):
+      with self.subTest(message):
+        with self.assertRaisesRegex(ValueError, re.escape(message)):
+          beam.BeamRunner(options, ['sequence_length'])
+    beam.BeamRunner([*_PROCESSES, '--of_an_engine=1', '--flag'])
 
 
 if __name__ == '__main__':

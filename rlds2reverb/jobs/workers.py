@@ -1,0 +1,291 @@
+"""What does tasks: this process, or processes of its own.
+
+A worker gets the number of a task when it has done the last. One that dies is
+replaced. Where it was killed (exit code -9), which is how Linux ends what takes
+too much memory, it is not replaced: fewer work at once from then on. A worker
+whose parent has died ends, so that it does not go on writing.
+"""
+
+import abc
+import contextlib
+import functools
+import multiprocessing
+from multiprocessing import connection
+from multiprocessing import forkserver
+import os
+import pathlib
+import resource
+import signal
+import threading
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
+
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import quiet
+from rlds2reverb.jobs import tasks as tasks_lib
+from rlds2reverb.replay.server import insert_stream
+
+# What comes of a task: how far it is (`Progress`), its receipt, the error, or
+# what is known of the death of its process.
+PROGRESS, DONE, FAILED, DIED = 'progress', 'done', 'failed', 'died'
+Event = Tuple[str, int, Any]
+OnProgress = Callable[[int, tasks_lib.Progress], None]
+
+# What is tried again. A server may come back, and a worker of a job that was
+# killed may need a moment to end.
+_GONE = (ConnectionError, BlockingIOError, insert_stream.InsertError)
+_SECONDS_TO_WAIT = 1.0
+_CGROUP_LIMITS = (
+    '/sys/fs/cgroup/memory.max',
+    '/sys/fs/cgroup/memory/memory.limit_in_bytes',
+)
+
+
+class Job(NamedTuple):
+  """What a worker must know; see `tasks.run_task`."""
+
+  plan: str  # as JSON, which any process can take
+  folder: str
+  max_skipped: Optional[int]
+
+
+class Workers(abc.ABC):
+  """Do tasks, one each at a time.
+
+  Attributes:
+    num_free: how many wait for a task.
+    num_busy: how many are at work, or have events.
+  """
+
+  num_free: int
+  num_busy: int
+
+  @abc.abstractmethod
+  def start(self, number: int, on_progress: OnProgress) -> None:
+    """Starts a task."""
+
+  @abc.abstractmethod
+  def events(self) -> List[Event]:
+    """Returns what has happened, and waits a moment where nothing has."""
+
+  def stop(self) -> None:
+    """Ends what is at work."""
+
+
+class Here(Workers):
+  """Does tasks in this process, which starts at once."""
+
+  num_free = 1
+
+  def __init__(self, job: Job):
+    self._job = job
+    self._events: List[Event] = []
+
+  @property
+  def num_busy(self) -> int:
+    return len(self._events)
+
+  def start(self, number, on_progress):
+    report = functools.partial(on_progress, number)
+    self._events.append(do(self._job, number, report))
+
+  def events(self):
+    events, self._events = self._events, []
+    return events
+
+
+class Processes(Workers):
+  """Does tasks in processes of their own.
+
+  They are forked from one that has imported TensorFlow and nothing else, so
+  that a worker need not import it itself.
+  """
+
+  def __init__(self, job: Job, count: int):
+    self._job = job
+    self._free: List[connection.Connection] = []
+    # The number of the task of each busy worker, by its connection.
+    self._busy: Dict[connection.Connection, int] = {}
+    self._processes: Dict[connection.Connection, Any] = {}
+    self._add(count)
+
+  @property
+  def num_free(self) -> int:
+    return len(self._free)
+
+  @property
+  def num_busy(self) -> int:
+    return len(self._busy)
+
+  def start(self, number, on_progress):
+    worker = self._free.pop()
+    self._busy[worker] = number
+    try:
+      worker.send(number)
+    except OSError:
+      pass  # It has died, which `events` will find.
+
+  def events(self):
+    events: List[Event] = []
+    ready: List[Any] = connection.wait(list(self._busy), _SECONDS_TO_WAIT)
+    for worker in ready:
+      number = self._busy[worker]
+      try:
+        event = worker.recv()
+      except (EOFError, OSError):
+        event = DIED, number, self._bury(worker)
+      else:
+        if event[0] != PROGRESS:
+          del self._busy[worker]
+          self._free.append(worker)
+      events.append(event)
+    return events
+
+  def stop(self):
+    for process in self._processes.values():
+      # What it was writing never became visible.
+      process.kill()
+    for worker, process in self._processes.items():
+      process.join()
+      worker.close()
+
+  def _add(self, count: int) -> None:
+    """Starts more workers."""
+    with _starting() as context:
+      for _ in range(count):
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_work, args=(theirs, self._job), daemon=True
+        )
+        process.start()
+        theirs.close()
+        self._processes[ours] = process
+        self._free.append(ours)
+
+  def _bury(self, worker: connection.Connection) -> str:
+    """Takes a dead worker away; returns what has happened."""
+    process = self._processes.pop(worker)
+    process.join(_SECONDS_TO_WAIT)
+    worker.close()
+    del self._busy[worker]
+    message = (
+        'The process that did the task has died, with exit code'
+        f' {process.exitcode}.'
+    )
+    limit = memory_limit()
+    if limit:
+      message += (
+          f' Memory is limited to {limit / 1e6:,.0f} MB and may have been'
+          ' short: allow more, or try a smaller task_mb.'
+      )
+    if process.exitcode != -signal.SIGKILL:
+      self._add(1)
+      return message
+    if not self._processes:
+      self._add(1)
+    return (
+        f'{message} Memory may have been short: from now on the number of'
+        f' workers is {len(self._processes)}.'
+    )
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[Any]:
+  """Yields what starts processes; Ctrl-C does not interrupt these.
+
+  They would print tracebacks.
+  """
+  context = multiprocessing.get_context('forkserver')
+  context.set_forkserver_preload(['rlds2reverb.jobs.preloaded'])
+  in_main = threading.current_thread() is threading.main_thread()
+  handler = signal.getsignal(signal.SIGINT)
+  if in_main:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    yield context
+  finally:
+    if in_main:
+      signal.signal(signal.SIGINT, handler)
+
+
+def warm_up() -> None:
+  """Starts the process that workers are forked from, and does not wait."""
+  with _starting():
+    forkserver.ensure_running()
+
+
+def memory_limit() -> int:
+  """Returns how many bytes a process may take, or 0 if there is no limit.
+
+  That is what `ulimit -v` or a control group (a container) says.
+  """
+  limits = [resource.getrlimit(resource.RLIMIT_AS)[0]]
+  for path in _CGROUP_LIMITS:
+    try:
+      limits.append(int(pathlib.Path(path).read_text()))
+    except (OSError, ValueError):
+      pass  # There is no such group, or it may take as much as there is.
+  limits = [limit for limit in limits if 0 < limit < 1 << 60]
+  return min(limits, default=0)
+
+
+def do(
+    job: Job, number: int, on_progress: Callable[[tasks_lib.Progress], None]
+) -> Event:
+  """Does a task, and returns what became of it."""
+  try:
+    receipt = tasks_lib.run_task(
+        plan_lib.from_json(job.plan),
+        number,
+        job.folder,
+        max_skipped=job.max_skipped,
+        on_progress=on_progress,
+    )
+  except tasks_lib.InvalidEpisodesError as error:
+    return FAILED, number, error
+  except _GONE as error:
+    return FAILED, number, ConnectionError(str(error))
+  except MemoryError as error:
+    message = f'There is not enough memory: {error}. Try a smaller task_mb.'
+    return FAILED, number, tasks_lib.TaskError(message)
+  # Some errors have arguments of their own, and would not survive a pipe.
+  except (OSError, RuntimeError, ValueError) as error:
+    return FAILED, number, tasks_lib.TaskError(str(error))
+  # Whatever it is, the other tasks can be done.
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    message = f'{type(error).__name__}: {error}'
+    return FAILED, number, tasks_lib.TaskError(message)
+  return DONE, number, receipt
+
+
+def _work(pipe, job: Job) -> None:
+  """Does the tasks whose numbers come through a pipe."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+  while True:
+    try:
+      number = pipe.recv()
+    except EOFError:
+      return
+    report = functools.partial(_send_progress, pipe, number)
+    # What C++ writes when it runs out of memory says nothing to a user.
+    with quiet.quiet_stderr(noise='\0'):
+      event = do(job, number, report)
+    pipe.send(event)
+
+
+def _send_progress(pipe, number, progress) -> None:
+  pipe.send((PROGRESS, number, progress))
+
+
+def _end_with_parent() -> None:
+  multiprocessing.parent_process().join()
+  os._exit(1)  # pylint: disable=protected-access
