@@ -26,6 +26,7 @@ _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
 # The names that Octo, OpenVLA and LIBERO have for data sets of these configs.
 _ALIASES = {
+    'aloha_dagger_dataset': 'aloha_static_dataset',
     'aloha_mobile_dataset': 'aloha_mobile',
     'berkeley_gnm_cory_hall': 'berkeley_gnm_recon',
     'berkeley_gnm_sac_son': 'berkeley_gnm_recon',
@@ -34,12 +35,23 @@ _ALIASES = {
     'bridge_oxe': 'bridge_open_x',
     'droid_100': 'droid',
     'fmb_dataset': 'fmb',
-    'gnm_dataset': 'berkeley_gnm_recon',
     'libero_10_no_noops': 'libero',
     'libero_goal_no_noops': 'libero',
     'libero_object_no_noops': 'libero',
     'libero_spatial_no_noops': 'libero',
+    **dict.fromkeys(('ppgm', 'ppgm_static', 'ppgm_wrist'), 'tdroid'),
     'roboset': 'robo_set',
+    **dict.fromkeys(
+        (
+            'tdroid_carrot_in_bowl',
+            'tdroid_cover_object_with_towel',
+            'tdroid_flip_pot_upright',
+            'tdroid_knock_object_over',
+            'tdroid_move_object_onto_plate',
+            'tdroid_pour_corn_in_pot',
+        ),
+        'tdroid',
+    ),
 }
 
 

@@ -54,5 +54,6 @@ from rlds2reverb.transforms.tasks import MarkPadding
 from rlds2reverb.transforms.thinning import DropNoOps
 from rlds2reverb.transforms.thinning import FrameSkip
 from rlds2reverb.transforms.videos import decode_video_frames
+from rlds2reverb.transforms.waypoints import ActionsFromWaypoints
 from rlds2reverb.transforms.whole_episodes import EpisodeRows
 from rlds2reverb.transforms.whole_episodes import WholeEpisodeTransform

@@ -131,28 +131,38 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class InvertGripper(base.EpisodeTransform):
-  """Replaces the gripper's command `x` by `1 - x`; so does the inverse.
+  """Turns the gripper's command, so that 1 is open: `x` becomes `1 - x`.
 
   Attributes:
     field: the path of the leaf of floats, such as `action`.
     index: which number of its last axis is the gripper's, counted from the end
       where it is below 0; None if the field is that number itself.
+    closed: the command that closes it in the data, such as 255.
   """
 
   is_step_wise = True
 
   field: paths.Path = rlds.ACTION
   index: Optional[int] = -1
+  closed: float = 1.0
 
   def transform(self, steps):
     return vectors.map_one(
-        lambda command: 1 - command, steps, self.field, self.index
+        lambda command: 1 - command / self.closed,
+        steps,
+        self.field,
+        self.index,
     )
 
   def invert(self, steps):
     if not paths.contains(steps, self.field):
       return steps
-    return self.transform(steps)
+    return vectors.map_one(
+        lambda command: (1 - command) * self.closed,
+        steps,
+        self.field,
+        self.index,
+    )
 
 
 def relative_command(absolute: tf.Tensor, previous: tf.Tensor) -> tf.Tensor:

@@ -25,7 +25,8 @@ class PadField(base.EpisodeTransform):
 
   Attributes:
     field: the path of the leaf, numbers `[..., size]`.
-    size: how many numbers the data has.
+    size: how many numbers the data has. None takes what there are; then there
+      is no inverse.
     width: how many come out.
     mask: the path of the mask, bool `[..., width]`, True where a number is
       real. By default that of the field with `_pad_mask` behind it.
@@ -34,13 +35,14 @@ class PadField(base.EpisodeTransform):
   is_step_wise = True
 
   field: paths.Path
-  size: int
-  width: int
+  size: Optional[int] = None
+  width: Optional[int] = None
   mask: Optional[paths.Path] = None
 
   def __post_init__(self):
     super().__post_init__()
-    if not 0 < self.size <= self.width:
+    size = 1 if self.size is None else self.size
+    if not self.width or not 0 < size <= self.width:
       raise ValueError(
           f'{paths.name_of(self.field)} cannot be padded from size={self.size}'
           f' to width={self.width}.'
@@ -48,15 +50,22 @@ class PadField(base.EpisodeTransform):
 
   def transform(self, steps):
     leaf = self._leaf(steps, self.size)
-    missing = self.width - self.size
+    missing = self.width - leaf.shape[-1]
     padded = tf.pad(leaf, [[0, 0]] * (leaf.shape.rank - 1) + [[0, missing]])
-    mask = tf.broadcast_to(tf.range(self.width) < self.size, tf.shape(padded))
+    mask = tf.broadcast_to(
+        tf.range(self.width) < leaf.shape[-1], tf.shape(padded)
+    )
     steps = paths.map_leaves(lambda *_: padded, steps, self.field)
     return paths.insert(steps, self._mask_keys(), mask)
 
   def invert(self, steps):
     if not paths.contains(steps, self.field):
       return steps
+    if self.size is None:
+      raise ValueError(
+          f'What {paths.name_of(self.field)} was before it was padded is not'
+          ' known. Make the PadField of the robot with its size.'
+      )
     leaf = self._leaf(steps, self.width)
     steps = paths.map_leaves(
         lambda *_: leaf[..., : self.size], steps, self.field
@@ -74,9 +83,11 @@ class PadField(base.EpisodeTransform):
           f' {sorted(paths.leaves(leaf))}.'
       )
     leaf = tf.convert_to_tensor(leaf)
-    if vectors.width_of(name, leaf) != width:
+    found = vectors.width_of(name, leaf)
+    if found != width and (width is not None or found > self.width):
       raise ValueError(
-          f'{name} must have {width} numbers, but has {leaf.shape[-1]}.'
+          f'{name} must have {width or self.width} numbers'
+          f'{" at most" * (width is None)}, but has {found}.'
       )
     return leaf
 

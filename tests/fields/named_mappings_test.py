@@ -68,7 +68,9 @@ class LoadMappingTest(parameterized.TestCase):
       ('fmb_dataset', 'fmb'),
       ('roboset', 'robo_set'),
       ('aloha_mobile_dataset', 'aloha_mobile'),
-      ('gnm_dataset', 'berkeley_gnm_recon'),
+      ('aloha_dagger_dataset', 'aloha_static_dataset'),
+      ('tdroid_carrot_in_bowl', 'tdroid'),
+      ('ppgm_wrist', 'tdroid'),
   )
   def test_names_of_trainers(self, alias, name):
     self.assertEqual(

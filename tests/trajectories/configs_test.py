@@ -207,7 +207,7 @@ _CASES = {
     },
 }
 _LONG_CASES = {
-    name: (name, expected)
+    name: (name.split('/')[0], expected)
     for name, expected in {
         **open_x_cases.CASES,
         **second_release_cases.CASES,
@@ -240,10 +240,10 @@ _LAST_REWARD = (
     'stanford_hydra_dataset_converted_externally_to_rlds',
     'ucsd_kitchen_dataset_converted_externally_to_rlds',
     'utaustin_mutex',
-    *second_release_cases.CASES,
+    *{name.split('/')[0] for name in second_release_cases.CASES},
 )
 # Its ends are not marked rightly, so none of them is taken for terminal.
-_NEVER_TERMINAL = ('calvin',)
+_NEVER_TERMINAL = ('aloha_static_dataset', 'calvin')
 
 
 class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
@@ -273,7 +273,8 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
 
   @pytest.mark.long
   @parameterized.named_parameters(
-      (name, name, *case) for name, case in _LONG_CASES.items()
+      (name.replace('/', '_'), name, *case)
+      for name, case in _LONG_CASES.items()
   )
   @pytest.mark.long
   def test_more_from_disk_to_trajectories(self, name, config, expected_fields):

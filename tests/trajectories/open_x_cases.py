@@ -42,6 +42,16 @@ def _arm_and_gripper(steps, gripper='gripper_closedness_action'):
   )
 
 
+def _columbia_cairlab_pusht_real(steps, _):
+  return _first_release(
+      steps,
+      _arm_and_gripper(steps),
+      image='image',
+      wrist_image='wrist_image',
+      state='robot_state',
+  )
+
+
 def _jaco_play(steps, _):
   action = steps['action']
   translation = action['world_vector']
@@ -353,6 +363,7 @@ CASES = {
     'berkeley_fanuc_manipulation': _fanuc,
     'calvin': _calvin,
     'cmu_stretch': _stretch,
+    'columbia_cairlab_pusht_real': _columbia_cairlab_pusht_real,
     f'dlr_edan_shared_control{_RLDS}': _dlr_edan,
     'dobbe': _dobbe,
     'droid': _droid,
@@ -379,6 +390,7 @@ NO_DISCOUNT = (
     'bc_z',
     'berkeley_autolab_ur5',
     'berkeley_cable_routing',
+    'columbia_cairlab_pusht_real',
     'jaco_play',
     'kuka',
     'language_table',

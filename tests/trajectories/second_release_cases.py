@@ -1,5 +1,7 @@
 """More of `open_x_cases`: data sets of the second release, by one builder.
 
+The last ones are not in Open X-Embodiment: Octo's and OpenVLA's own.
+
 Each says which fields of the observation have another name, which columns of
 which fields are the state, and which of the action are kept; `None` is a 0.
 """
@@ -22,22 +24,22 @@ def _columns(leaf, columns):
   return np.float32(np.concatenate(parts, axis=1))
 
 
-def _case(images, state=None, action=(_ALL,), metadata=()):
+def _case(images, state=None, action=(_ALL,), metadata=(), has_embedding=True):
   """Returns the function that makes what a config should make.
 
   Args:
     images: the name of each image in the data, by its name here.
     state: the columns of each field that the state is made of, by its path.
-    action: the columns of the action.
+    action: the columns of the action, or of fields by their paths.
     metadata: fields of the episode that are in the policy_info.
+    has_embedding: whether the instruction has one.
   """
 
   def make(steps: Dict[str, Any], episode: Dict[str, Any]):
     own = steps['observation']
-    observation = {
-        'language': steps['language_embedding'],
-        **{name: own[field] for name, field in images.items()},
-    }
+    observation = {name: own[field] for name, field in images.items()}
+    if has_embedding:
+      observation['language'] = steps['language_embedding']
     if state is not None:
       parts = []
       for path, columns in state.items():
@@ -49,9 +51,25 @@ def _case(images, state=None, action=(_ALL,), metadata=()):
     for name in metadata:
       value = episode['episode_metadata'][name]
       info[name] = np.array([value] * len(steps['is_first']))
-    return observation, _columns(steps['action'], action), info
+    given = steps['action']
+    if isinstance(action, dict):
+      given = np.concatenate(
+          [
+              _columns(_find(steps, path), columns)
+              for path, columns in action.items()
+          ],
+          axis=1,
+      )
+      return observation, given, info
+    return observation, _columns(given, action), info
 
   return make
+
+
+def _find(steps, path):
+  for name in path.split('/'):
+    steps = steps[name]
+  return steps
 
 
 _MAIN = {'image': 'image'}
@@ -60,6 +78,7 @@ _HAND = {'wrist_image': 'hand_image'}
 _WHOLE = {'state': (_ALL,)}
 _THREE_AND_GRIPPER = (slice(3), None, None, None, slice(-1, None))
 _LAST = slice(-1, None)
+_POSITIONS = {'cartesian_position': (_ALL,), 'gripper_position': (_ALL,)}
 
 CASES: Dict[str, Callable[..., Any]] = {
     f'asu_table_top{_RLDS}': _case(
@@ -115,4 +134,56 @@ CASES: Dict[str, Callable[..., Any]] = {
         {**_HAND, 'image': 'image', 'secondary_image': 'image2'},
         {'end_effector_pose': (_ALL,)},
     ),
+    'cmu_playing_with_food': _case(
+        {'image': 'image', 'wrist_image': 'finger_vision_1'}, _WHOLE
+    ),
+    'robo_net': _case(
+        {'image': 'image', 'secondary_image': 'image1'},
+        {'state': (slice(4), None, None, _LAST)},
+        (slice(4), None, None, _LAST),
+        ('robot',),
+    ),
+    'gnm_dataset': _case(_MAIN, _WHOLE, has_embedding=False),
+    'mujoco_manip': _case(_MAIN, _WHOLE),
+    'rh20t': _case(
+        {
+            'image': 'image_front',
+            'secondary_image': 'image_side_right',
+            'wrist_image': 'image_wrist',
+        },
+        {'tcp_base': (_ALL,), 'gripper_width': (_ALL,)},
+        {'action/tcp_base': (_ALL,), 'action/gripper': (_ALL,)},
+        has_embedding=False,
+    ),
+    'tdroid': _case(
+        {'image': 'static_image', 'wrist_image': 'wrist_image'},
+        _POSITIONS,
+        has_embedding=False,
+    ),
+    'droid_wipe': _case(
+        {
+            'image': 'exterior_image_2_left',
+            'secondary_image': 'exterior_image_1_left',
+            'wrist_image': 'wrist_image_left',
+        },
+        _POSITIONS,
+        {
+            'action_dict/cartesian_velocity': (_ALL,),
+            'action_dict/gripper_position': (_ALL,),
+        },
+        has_embedding=False,
+    ),
+    **{
+        f'aloha_static_dataset/{variant}': _case(
+            {
+                'image': 'cam_high',
+                'secondary_image': 'cam_low',
+                'wrist_image': 'cam_right_wrist',
+                'left_wrist_image': 'cam_left_wrist',
+            },
+            _WHOLE,
+            has_embedding=False,
+        )
+        for variant in ('static', 'dagger')
+    },
 }

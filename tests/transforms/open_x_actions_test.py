@@ -68,6 +68,10 @@ def _euler(quaternions):
   )
 
 
+def _closed_byte(gripper):
+  return 1 - gripper / 255
+
+
 # What becomes of the gripper, which is the last number of the mapped action.
 _GRIPPERS = {
     'berkeley_autolab_ur5': _absolute,
@@ -79,6 +83,7 @@ _GRIPPERS = {
     f'austin_sailor_dataset{_RLDS}': _closed_clipped,
     f'austin_sirius_dataset{_RLDS}': _closed_clipped,
     'libero': _closed_clipped,
+    'mujoco_manip': _closed_byte,
     'robo_set': _closed_clipped,
     'roboturk': _closed_clipped,
     'utaustin_mutex': _closed_clipped,
@@ -89,24 +94,32 @@ _GRIPPERS = {
     'berkeley_fanuc_manipulation': _closed,
     f'dlr_edan_shared_control{_RLDS}': _closed,
     'droid': _closed,
+    'droid_wipe': _closed,
     f'stanford_hydra_dataset{_RLDS}': _closed,
     f'nyu_franka_play_dataset{_RLDS}': _open_clipped,
     'taco_play': _open_clipped,
     # Taken as they are, by both.
-    'aloha_mobile': _as_it_is,
     'berkeley_cable_routing': _as_it_is,
     'calvin': _as_it_is,
+    'columbia_cairlab_pusht_real': _as_it_is,
     'cmu_stretch': _as_it_is,
     'dobbe': _as_it_is,
     'fmb': _as_it_is,
+    'rh20t': _as_it_is,
+    'robo_net': _as_it_is,
     'language_table': _as_it_is,
     'toto': _as_it_is,
     f'ucsd_kitchen_dataset{_RLDS}': _as_it_is,
 }
 # Theirs is another rotation, or other actions altogether.
 _OTHERS = {
+    'aloha_mobile': _as_it_is,
+    'aloha_static_dataset': _as_it_is,
     'bridge': _binary,
     'bridge_open_x': _as_it_is,
+    'gnm_dataset': _as_it_is,
+    'tdroid': _binary,
+    'cmu_playing_with_food': _as_it_is,
     f'furniture_bench_dataset{_RLDS}': _closed_clipped,
     f'iamlab_cmu_pickup_insert{_RLDS}': _as_it_is,
 }
@@ -128,7 +141,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
   def _treat(self, config):
     """Returns a random episode's steps, mapped; and transformed as well."""
     rng = np.random.default_rng(len(config))
-    (features,) = known_features.known_features(config).values()
+    features, *_ = known_features.known_features(config).values()
     spec = features.get_tensor_spec()
     steps = tf.nest.map_structure(
         lambda info: _random_leaf(rng, info), spec.pop('steps')
@@ -164,8 +177,40 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertAllClose(found[:-1], expected, rtol=0, atol=1e-6)
 
+  def test_a_binary_gripper(self):
+    mapped, found = self._treat('tdroid')
+    expected = mapped['action'].numpy()
+    expected[:, -1] = _binary(expected[:, -1])
+    self.assertAllEqual(found, expected)
+
+  @parameterized.parameters('aloha_mobile', 'aloha_static_dataset')
+  def test_every_fifth_step(self, config):
+    mapped, found = self._treat(config)
+    # Of 12 steps; the last one stays, where Octo drops it.
+    self.assertAllEqual(found, mapped['action'].numpy()[[0, 5, 10, 11]])
+
+  def test_waypoints(self):
+    mapped, found = self._treat('gnm_dataset')
+    state = mapped['observation']['state'].numpy()
+    action = mapped['action'].numpy()
+    position, yaw = state[:, :2], state[:, 2]
+    scale = np.linalg.norm(action[0]) / np.linalg.norm(
+        position[1] - position[0]
+    )
+    expected = []
+    for step, following in ((0, 3), (3, 6), (6, 9)):
+      cos, sin = np.cos(yaw[step]), np.sin(yaw[step])
+      x, y = position[following] - position[step]
+      expected.append(
+          [scale * (x * cos + y * sin), scale * (y * cos - x * sin)]
+      )
+    expected.append([0, 0])
+    self.assertAllClose(found, expected, rtol=1e-5, atol=1e-6)
+
   @parameterized.parameters(
-      f'furniture_bench_dataset{_RLDS}', f'iamlab_cmu_pickup_insert{_RLDS}'
+      'cmu_playing_with_food',
+      f'furniture_bench_dataset{_RLDS}',
+      f'iamlab_cmu_pickup_insert{_RLDS}',
   )
   def test_rotations(self, config):
     mapped, found = self._treat(config)
