@@ -1,14 +1,10 @@
 """Builds the index of a TFDS data set where it lies, or a copy of any data."""
 
-import collections
-from concurrent import futures
-import functools
-import multiprocessing
 import os
+import shutil
 from typing import (
     Any,
     Callable,
-    Deque,
     Dict,
     Iterator,
     List,
@@ -19,7 +15,6 @@ from typing import (
 )
 
 from absl import logging
-import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import dataset_builder
@@ -29,12 +24,12 @@ import tree
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import record_lengths
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.formats import readers
 from rlds2reverb.random_access import data_files
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import index_writer
@@ -44,39 +39,26 @@ from rlds2reverb.trajectories import conversion
 
 Prepare = Callable[[tf.data.Dataset], tf.data.Dataset]
 
-# So many bytes of records are read by one task, and so many tasks wait for
-# their turn for each process.
-_TASK_BYTES = 32 << 20
-_TASKS_PER_PROCESS = 2
 
-# How TFDS reads files by default: 16 records of each of 16 files in turn.
-_CYCLE_LENGTH = 16
-_BLOCK_LENGTH = 16
-
-_IN_PLACE = (
-    'It cannot be indexed where it lies. What works is a prepared copy:'
-    ' open_replay_buffer(episodes, directory=...) for TF-Agents, or'
-    ' build_index(load_episodes(...), folder), which copies every step into the'
-    ' index.'
-)
-
-
-class _Records(NamedTuple):
-  """The records of a split, in the order in which TFDS gives them.
+class _Data(NamedTuple):
+  """What an index is made of.
 
   Attributes:
-    folder: the folder of the data set.
-    names: the names of the files.
-    file: int64 `[R]`: the number of the file of each record.
-    offset: int64 `[R]`: where in it each record begins.
-    length: int64 `[R]`: how many bytes it has.
+    episodes: the episodes.
+    mark: what the references that stand for images begin with.
+    folder: the folder of the files that have the images.
+    facts: what is known of these files.
+    origin: what tells the data from others.
+    failures: what went wrong where the episodes are read, of which TensorFlow
+      makes an error of its own.
   """
 
-  folder: str
-  names: List[str]
-  file: np.ndarray
-  offset: np.ndarray
-  length: np.ndarray
+  episodes: tf.data.Dataset
+  mark: bytes = references.new_mark('')
+  folder: str = ''
+  facts: List[data_files.FileFacts] = []
+  origin: str = ''
+  failures: Sequence[OSError] = ()
 
 
 def build_index(
@@ -84,7 +66,6 @@ def build_index(
     folder: files_lib.PathLike,
     split: str = 'train',
     *,
-    data_dir: Optional[files_lib.PathLike] = None,
     prepare: Optional[Prepare] = None,
     as_trajectories: bool = False,
     num_processes: int = 1,
@@ -97,14 +78,19 @@ def build_index(
 
       index = build_index('/data/bridge', '/data/bridge_index', prepare=prepare)
 
+  What cannot be indexed where it lies is copied into the index, images and all,
+  and a warning says why: data of other formats, files of TFDS that are no
+  TFRecords or are not on the local disk, and images that `prepare` changes.
+
+  If the process is killed, the same call goes on from what it has read: until
+  the index is whole, that is in a folder beside it, `.NAME.parts`.
+
   Args:
-    source: what `load_episodes` takes: a directory of TFRecord files, or the
-      name of a TFDS data set. Its images stay encoded, and `prepare` can move
-      and drop them, but not look at them. Or any data set of RLDS episodes, of
-      which the index is then a copy.
+    source: the directory or the name of a TFDS data set, as `load_episodes`
+      takes it, whose images stay encoded; the path of data of another format,
+      as `formats.load` takes it; or a data set of RLDS episodes.
     folder: the folder of the index, which is new, on the local disk.
-    split: the split of a data set on disk.
-    data_dir: see `load_episodes`.
+    split: the split of a TFDS data set.
     prepare: a function from the data set of episodes to one of the episodes
       that are indexed: `map_fields`, `transform_episodes` and so on. By default
       they are indexed as they are.
@@ -120,8 +106,7 @@ def build_index(
   Raises:
     FileExistsError: if `folder` is not empty.
     FileNotFoundError: if there is no such data set.
-    ValueError: if the data set cannot be indexed where it lies; if `prepare`
-      looks at images, or returns no episodes; or if a field has no fixed shape.
+    ValueError: if `prepare` returns no episodes, or a field has no fixed shape.
     OSError: if a file is damaged.
     InvalidArgumentError: if an episode is invalid.
   """
@@ -131,148 +116,121 @@ def build_index(
     raise ValueError(
         f'{sorted(conversion_kwargs)} are for as_trajectories=True.'
     )
-  mark = references.new_mark()
-  if isinstance(source, tf.data.Dataset):
-    episodes, records = source, _Records('', [], *[np.zeros(0, np.int64)] * 3)
-    origin = ''
-  else:
-    with files_lib.os_errors(os.fspath(source)):
-      builder = loading.find_builder(source, data_dir)
-    _check_in_place(builder, split)
-    records = _find_records(builder, split)
-    origin = versions.fingerprint(records.folder)
-    episodes = _episodes(builder, records, mark, num_processes)
-  facts = [data_files.facts_of(records.folder, name) for name in records.names]
-  with whole.new_folder(folder, [index_lib.MARKER]) as unfinished:
+  parent, name = os.path.split(folder)
+  parts = os.path.join(parent, f'.{name}.parts')
+
+  def write(data: _Data) -> None:
+    prepared = prepare(data.episodes) if prepare else data.episodes
+    rows = _rows(prepared, as_trajectories, conversion_kwargs)
     try:
-      prepared = prepare(episodes) if prepare else episodes
-      rows = _rows(prepared, as_trajectories, conversion_kwargs)
-      writer = _write(rows, unfinished, mark)
-    except (tf.errors.InvalidArgumentError, ValueError) as e:
-      if 'mage' in str(e) and 'ecod' in str(e):
-        raise ValueError(
-            'prepare looks at images, which an index of files does not have.'
-            ' Decode them when they are read. If what it makes of them must be'
-            f' stored: {_IN_PLACE} The error: {e}'
-        ) from e
+      writer = _write(rows, unfinished, data.mark)
+    except tf.errors.UnknownError as e:
+      if data.failures:
+        raise data.failures[0] from e
       raise
-    writer.finish(
-        records.folder,
-        facts,
-        as_trajectories,
-        identity.fingerprint(
-            origin,
-            [list(known) for known in facts],
-            writer.layout.to_json(),
-            writer.num_episodes,
-        ),
+    facts = [list(known) for known in data.facts]
+    fingerprint = identity.fingerprint(
+        data.origin, facts, writer.layout.to_json(), writer.num_episodes
     )
+    writer.finish(data.folder, data.facts, as_trajectories, fingerprint)
+
+  with whole.new_folder(folder, [index_lib.MARKER]) as unfinished:
+    if isinstance(source, tf.data.Dataset):
+      write(_Data(source))
+    elif builder := _find_builder(source, split):
+      try:
+        write(_in_place(builder, split, parts, num_processes))
+      except (tf.errors.InvalidArgumentError, ValueError) as e:
+        if not _is_of_images(e):
+          raise
+        _warn(source, f'prepare looks at its images: {e}')
+        for written in os.listdir(unfinished):
+          os.remove(os.path.join(unfinished, written))
+        write(_copied(builder, split))
+    else:
+      write(_Data(readers.load(source)))
+  shutil.rmtree(parts, ignore_errors=True)
   return index_lib.Index(folder)
 
 
-def _check_in_place(builder: tfds.core.DatasetBuilder, split: str) -> None:
-  """Raises a ValueError if the files of a data set cannot be indexed."""
-  name = f'{builder.info.full_name} in {builder.data_path}'
-  read = getattr(type(builder), '_as_dataset', None)
-  # pylint: disable-next=protected-access
-  if read is not dataset_builder.FileReaderBuilder._as_dataset:
-    raise ValueError(f'TFDS does not read {name} from files. {_IN_PLACE}')
-  file_format = builder.info.file_format or file_adapters.DEFAULT_FILE_FORMAT
-  if file_format != file_adapters.FileFormat.TFRECORD:
-    raise ValueError(
-        f'{name} has files of the format {file_format.value}, and not of'
-        f' TFRecord. {_IN_PLACE}'
-    )
-  if files_lib.is_url(os.fspath(builder.data_path)):
-    raise ValueError(f'{name} is not on the local disk. {_IN_PLACE}')
-  if rlds.STEPS not in builder.info.features:
-    raise ValueError(
-        f'{name} is not an RLDS data set: its features are'
-        f' {sorted(builder.info.features)}, without {rlds.STEPS}.'
-    )
+def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
+  """Returns the builder of a TFDS data set; None if it is of another format."""
   if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
     raise ValueError(f'split must be one split, but is {split!r}.')
+  try:
+    with files_lib.os_errors(os.fspath(source)):
+      builder = loading.find_builder(source)
+  except FileNotFoundError:
+    if readers.find_format(source) is None:
+      raise
+    _warn(source, 'it is not a TFDS data set')
+    return None
+  if rlds.STEPS not in builder.info.features:
+    raise ValueError(
+        f'{source} is not an RLDS data set: its features are'
+        f' {sorted(builder.info.features)}, without {rlds.STEPS}.'
+    )
+  return builder
 
 
-def _find_records(builder, split) -> _Records:
-  instructions = builder.info.splits[split].file_instructions
-  paths = [os.fspath(each.filename) for each in instructions]
-  begins, lengths = [], []
-  for path, each in zip(paths, instructions):
-    found = record_lengths.read_lengths(path, each.skip + each.take)
-    if len(found) < each.skip + each.take:
-      raise OSError(
-          f'{path} is damaged, or compressed: it has {len(found)} whole'
-          f' records, but should have at least {each.skip + each.take}. If it'
-          f' is compressed: {_IN_PLACE}'
-      )
-    starts = np.cumsum(found + record_lengths.FRAME_BYTES)
-    starts -= found + record_lengths.FRAME_BYTES
-    begins.append(starts[each.skip :])
-    lengths.append(found[each.skip :])
-  counts = [each.take for each in instructions]
-  file, record = _order(counts, builder.info.disable_shuffling)
-  first = np.cumsum([0, *counts])[file] + record
-  folder = os.fspath(builder.data_path)
-  # The parts of a split may be of one file.
-  names = sorted({os.path.relpath(path, folder) for path in paths})
-  number = np.array(
-      [names.index(os.path.relpath(path, folder)) for path in paths], np.int64
-  )
-  return _Records(
-      folder,
-      names,
-      number[file],
-      np.concatenate([*begins, np.zeros(0, np.int64)])[first],
-      np.concatenate([*lengths, np.zeros(0, np.int64)])[first],
+def _warn(source, why: str) -> None:
+  logging.warning(
+      '%s cannot be indexed where it lies, and is copied into the index: %s.',
+      source,
+      why,
   )
 
 
-def _order(counts: Sequence[int], is_ordered: bool):
-  """Returns the file and the number in it of each record, as TFDS reads."""
-  order = tf.data.Dataset.from_tensor_slices(
-      (np.arange(len(counts)), np.array(counts, np.int64))
-  ).interleave(
-      lambda file, count: tf.data.Dataset.zip(
-          (
-              tf.data.Dataset.from_tensors(file).repeat(),
-              tf.data.Dataset.range(count),
-          )
-      ),
-      cycle_length=1 if is_ordered else _CYCLE_LENGTH,
-      block_length=_BLOCK_LENGTH,
-      num_parallel_calls=tf.data.AUTOTUNE,
-      deterministic=True,
-  )
-  batches = list(order.batch(1 << 16).as_numpy_iterator())
-  if not batches:
-    return np.zeros(0, np.int64), np.zeros(0, np.int64)
-  return tuple(map(np.concatenate, zip(*batches)))
-
-
-def _episodes(
-    builder: tfds.core.DatasetBuilder,
-    records: _Records,
-    mark: bytes,
-    num_processes: int,
-) -> tf.data.Dataset:
-  """Returns the episodes of records, with references in place of images."""
-  features = builder.info.features
+def _in_place(builder, split, parts, num_processes) -> _Data:
+  """Returns episodes with references in place of images, if that can be."""
+  read = getattr(type(builder), '_as_dataset', None)
+  file_format = builder.info.file_format or file_adapters.DEFAULT_FILE_FORMAT
+  why = None
+  # pylint: disable-next=protected-access
+  if read is not dataset_builder.FileReaderBuilder._as_dataset:
+    why = 'TFDS does not read it from files'
+  elif file_format != file_adapters.FileFormat.TFRECORD:
+    why = f'its files have the format {file_format.value}, and not TFRecord'
+  elif files_lib.is_url(os.fspath(builder.data_path)):
+    why = 'it is not on the local disk'
+  if why:
+    _warn(builder.data_path, why)
+    return _copied(builder, split)
+  records = record_reading.find_records(builder, split)
+  facts = [data_files.facts_of(records.folder, name) for name in records.names]
   decoders: Dict[str, Any] = {}
-  names = _images(features, (), decoders)
+  names = _images(builder.info.features, (), decoders)
   if not names:
     logging.warning(
         '%s has no encoded images, so all of it is copied into the index.',
         builder.info.full_name,
     )
-  read = functools.partial(
-      record_reading.read, mark=mark, names=names, folder=records.folder
+  origin = versions.fingerprint(records.folder)
+  known = identity.fingerprint(
+      origin, [list(each) for each in facts], str(split), str(names)
   )
+  images = record_reading.Images(names, references.new_mark(known))
+  kept = None
+  if names:
+    kept = os.path.join(parts, known)
+    if not os.path.isdir(kept):  # What there is else is of other data.
+      shutil.rmtree(parts, ignore_errors=True)
+    os.makedirs(kept, exist_ok=True)
+  features = builder.info.features
   decode = loading.episode_decoder(features, decoders)
   stored_decoders = {**decoders, rlds.STEPS: tfds.decode.SkipDecoding()}
-  return (
+  failures: List[OSError] = []
+
+  def read():
+    try:
+      yield from record_reading.read(records, images, kept, num_processes)
+    except OSError as e:
+      failures.append(e)
+      raise
+
+  episodes = (
       tf.data.Dataset.from_generator(
-          lambda: _run(read, _tasks(records), num_processes),
+          read,
           output_signature=tf.TensorSpec([None], tf.string),
       )
       .unbatch()
@@ -283,6 +241,22 @@ def _episodes(
           num_parallel_calls=tf.data.AUTOTUNE,
       )
   )
+  return _Data(episodes, images.mark, records.folder, facts, origin, failures)
+
+
+def _copied(builder, split) -> _Data:
+  """Returns episodes that have their images, encoded."""
+  decoders: Dict[str, Any] = {}
+  _images(builder.info.features, (), decoders)
+  episodes = loading.load_episodes(
+      os.fspath(builder.data_path), split, decoders=decoders
+  )
+  return _Data(episodes, origin=versions.fingerprint(builder.data_path))
+
+
+def _is_of_images(error: Exception) -> bool:
+  """Returns whether an error says that a reference is no image."""
+  return 'mage' in str(error) and 'ecod' in str(error)
 
 
 def _images(features, keys, decoders) -> List[bytes]:
@@ -298,42 +272,6 @@ def _images(features, keys, decoders) -> List[bytes]:
       decoders[key] = tfds.decode.SkipDecoding()
       names.append('/'.join((*keys, key)).encode())
   return names
-
-
-def _tasks(records: _Records) -> Iterator[record_reading.Task]:
-  begin, ends = 0, np.cumsum(records.length)
-  while begin < len(ends):
-    before = ends[begin] - records.length[begin]
-    end = int(np.searchsorted(ends, before + _TASK_BYTES, 'right'))
-    end = max(end, begin + 1)
-    yield record_reading.Task(
-        [records.names[file] for file in records.file[begin:end]],
-        records.file[begin:end].tolist(),
-        records.offset[begin:end].tolist(),
-        records.length[begin:end].tolist(),
-    )
-    begin = end
-
-
-def _run(read, tasks, num_processes) -> Iterator[List[bytes]]:
-  """Yields what tasks read, in their order, of which few are ahead."""
-  if num_processes == 1:
-    yield from map(read, tasks)
-    return
-  # A process that has used TensorFlow must not be forked.
-  context = multiprocessing.get_context('spawn')
-  with futures.ProcessPoolExecutor(num_processes, context) as executor:
-    waiting: Deque[futures.Future] = collections.deque()
-    try:
-      for task in tasks:
-        waiting.append(executor.submit(read, task))
-        if len(waiting) >= _TASKS_PER_PROCESS * num_processes:
-          yield waiting.popleft().result()
-      while waiting:
-        yield waiting.popleft().result()
-    finally:
-      for future in waiting:
-        future.cancel()
 
 
 class _Rows(NamedTuple):

@@ -46,6 +46,18 @@ class Source:
         'prepare': prepare and f'{prepare.__module__}.{prepare.__qualname__}',
     }
 
+  def map_episodes(self, episodes: Any) -> Any:
+    """Returns the episodes that are indexed, data sets of TensorFlow's."""
+    # pylint: disable=g-import-not-at-top
+    from rlds2reverb import fields
+    from rlds2reverb import transforms
+
+    if self.config is not None:
+      episodes = fields.map_fields(episodes, fields.load_mapping(self.config))
+      own = transforms.load_transforms(self.config)
+      episodes = transforms.transform_episodes(episodes, own)
+    return self.prepare(episodes) if self.prepare else episodes
+
 
 def open_batches(
     sources: Mapping[str, Union[index_lib.PathLike, Source]],
@@ -125,12 +137,18 @@ def _open_index(
   identity = source.identity()
   if not os.path.exists(os.path.join(folder, index_lib.MARKER)):
     # pylint: disable-next=g-import-not-at-top
-    from rlds2reverb.random_access import source_building
+    from rlds2reverb.random_access import building
 
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with open(path, 'w', encoding='utf-8') as f:
       json.dump(identity, f)
-    return source_building.build(source, folder, num_processes)
+    return building.build_index(
+        source.directory,
+        folder,
+        source.split,
+        prepare=source.map_episodes,
+        num_processes=num_processes,
+    )
   with open(path, encoding='utf-8') as f:
     known = json.load(f)
   if known != identity:

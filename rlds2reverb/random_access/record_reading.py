@@ -1,60 +1,292 @@
-"""Reads records of TFRecord files, each with references in place of images."""
+"""Finds and reads the records of a TFDS data set, with references for images.
 
+Records are read in tasks, in the order in which TFDS gives them. What a task
+has read is kept in a file until the index is whole, so that an index whose
+building was killed is not begun anew.
+"""
+
+import collections
+from concurrent import futures
+import contextlib
+import functools
+import multiprocessing
 import os
-from typing import Dict, List, NamedTuple, Sequence
+from typing import (
+    Deque,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
+import numpy as np
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
-# It checks what it reads, and goes to where a record begins.
-from tensorflow.python.lib.io import tf_record
-
+from rlds2reverb.datasets import durable
+from rlds2reverb.datasets import record_lengths
+from rlds2reverb.episodes import tf_errors
 from rlds2reverb.random_access import record_walk
 from rlds2reverb.random_access import references
+
+# So many bytes of records are read by one task, and so many tasks wait for
+# their turn for each process.
+_TASK_BYTES = 64 << 20
+_TASKS_PER_PROCESS = 2
+_RECORDS_AHEAD = 16
+_MAX_BUFFER_BYTES = 1 << 18
+
+# How TFDS reads files by default: 16 records of each of 16 files in turn.
+_CYCLE_LENGTH = 16
+_BLOCK_LENGTH = 16
 
 _HEADER_BYTES = 12
 
 
-class Task(NamedTuple):
-  """Records to read; of each the file, its number, the offset, the length."""
+class Records(NamedTuple):
+  """Records, in the order in which TFDS gives them.
 
-  names: Sequence[str]
-  files: Sequence[int]
-  offsets: Sequence[int]
-  lengths: Sequence[int]
+  Attributes:
+    folder: the folder of the data set.
+    names: the names of the files.
+    file: int64 `[R]`: the number of the file of each record.
+    offset: int64 `[R]`: where in it each record begins.
+    length: int64 `[R]`: how many bytes it has.
+  """
+
+  folder: str
+  names: List[str]
+  file: np.ndarray
+  offset: np.ndarray
+  length: np.ndarray
+
+  def part(self, begin: int, end: int) -> 'Records':
+    """Returns some of the records."""
+    columns = self.file, self.offset, self.length
+    return Records(
+        self.folder, self.names, *[column[begin:end] for column in columns]
+    )
+
+  def path(self, number: int) -> str:
+    """Returns the path of the file that has a record."""
+    return os.path.join(self.folder, self.names[self.file[number]])
+
+
+class Images(NamedTuple):
+  """The images of records, and what takes their place.
+
+  Attributes:
+    names: the keys of their features.
+    mark: what references begin with.
+  """
+
+  names: Sequence[bytes]
+  mark: bytes
+
+
+def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
+  """Returns the records of a split.
+
+  Raises:
+    OSError: if a file has fewer records than it should have.
+  """
+  instructions = builder.info.splits[split].file_instructions
+  paths = [os.fspath(each.filename) for each in instructions]
+  begins, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+  for path, each in zip(paths, instructions):
+    found = record_lengths.read_lengths(path, each.skip + each.take)
+    if len(found) < each.skip + each.take:
+      raise OSError(
+          f'{path} is damaged, or compressed: it has {len(found)} whole'
+          f' records, but should have at least {each.skip + each.take}. If it'
+          ' is compressed, unpack it first, as TFDS does not read it either.'
+      )
+    sizes = found + record_lengths.FRAME_BYTES
+    begins.append((np.cumsum(sizes) - sizes)[each.skip :])
+    lengths.append(found[each.skip :])
+  counts = [each.take for each in instructions]
+  file, record = _order(counts, builder.info.disable_shuffling)
+  place = np.cumsum([0, *counts])[file] + record
+  folder = os.fspath(builder.data_path)
+  relative = [os.path.relpath(path, folder) for path in paths]
+  names = sorted(set(relative))  # The parts of a split may be of one file.
+  numbers = np.array([names.index(name) for name in relative], np.int64)
+  return Records(
+      folder,
+      names,
+      numbers[file],
+      np.concatenate(begins)[place],
+      np.concatenate(lengths)[place],
+  )
+
+
+def _order(counts: Sequence[int], is_ordered: bool) -> Tuple[np.ndarray, ...]:
+  """Returns the file and the number in it of each record, as TFDS reads."""
+  order = tf.data.Dataset.from_tensor_slices(
+      (np.arange(len(counts)), np.array(counts, np.int64))
+  ).interleave(
+      lambda file, count: tf.data.Dataset.zip(
+          (
+              tf.data.Dataset.from_tensors(file).repeat(),
+              tf.data.Dataset.range(count),
+          )
+      ),
+      cycle_length=1 if is_ordered else _CYCLE_LENGTH,
+      block_length=_BLOCK_LENGTH,
+      num_parallel_calls=tf.data.AUTOTUNE,
+      deterministic=True,
+  )
+  batches = list(order.batch(1 << 16).as_numpy_iterator())
+  if not batches:
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+  return tuple(map(np.concatenate, zip(*batches)))
 
 
 def read(
-    task: Task, *, mark: bytes, names: Sequence[bytes], folder: str
-) -> List[bytes]:
-  """Returns records, with references in place of images.
+    records: Records, images: Images, kept: Optional[str], num_processes: int
+) -> Iterator[List[bytes]]:
+  """Yields records, some at a time, with references in place of images.
 
   Args:
-    task: the records.
-    mark: what references begin with.
-    names: the keys of the features of images.
-    folder: the folder of the files.
+    records: the records.
+    images: what is replaced.
+    kept: a folder for what tasks have read, which may have some of it; None if
+      nothing is kept.
+    num_processes: how many processes read.
 
   Raises:
     OSError: if a record is damaged.
   """
-  readers: Dict[str, tf_record.tf_record_random_reader] = {}
-  records = []
-  for name, file, offset, length in zip(*task):
-    path = os.path.join(folder, name)
-    if path not in readers:
-      readers[path] = tf_record.tf_record_random_reader(path)
-    begin = offset + _HEADER_BYTES
+  tasks = list(_tasks(records))
+  paths = [
+      kept and os.path.join(kept, f'{n}.tfrecord') for n in range(len(tasks))
+  ]
+  is_there = [bool(path) and os.path.exists(path) for path in paths]
+  missing = [task for task, there in zip(tasks, is_there) if not there]
+  new = _run(missing, images, min(num_processes, len(missing)))
+  for path, there in zip(paths, is_there):
+    if there:
+      yield list(tf.data.TFRecordDataset(path).as_numpy_iterator())
+      continue
+    part = next(new)
+    if path:
+      _keep(path, part)
+    yield part
 
-    def replace(place, value, file=file, begin=begin):
-      return references.reference(mark, file, begin + place, value)
 
+def _tasks(records: Records) -> Iterator[Records]:
+  begin, ends = 0, np.cumsum(records.length)
+  while begin < len(ends):
+    before = ends[begin] - records.length[begin]
+    end = int(np.searchsorted(ends, before + _TASK_BYTES, 'right'))
+    end = max(end, begin + 1)
+    yield records.part(begin, end)
+    begin = end
+
+
+def _keep(path: str, part: List[bytes]) -> None:
+  unfinished = f'{path}.unfinished'
+  with tf.io.TFRecordWriter(unfinished) as writer:
+    for record in part:
+      writer.write(record)
+  durable.sync(unfinished)
+  os.rename(unfinished, path)
+
+
+def _run(tasks, images, num_processes) -> Iterator[List[bytes]]:
+  """Yields what tasks read, in their order, of which few are ahead."""
+  if num_processes <= 1:
+    yield from _walk(tasks, images)
+    return
+  # A process that has used TensorFlow must not be forked.
+  context = multiprocessing.get_context('spawn')
+  with futures.ProcessPoolExecutor(num_processes, context) as executor:
+    waiting: Deque[futures.Future] = collections.deque()
     try:
-      record, _ = readers[path].read(offset)
-      if len(record) != length:
-        raise ValueError(f'it has {len(record)} bytes instead of {length}')
-      records.append(record_walk.replace_strings(record, names, replace))
-    except (tf.errors.OpError, IndexError, ValueError) as e:
-      raise OSError(
-          f'{path} is damaged: the record at byte {offset} cannot be read: {e}'
-      ) from e
-  return records
+      for task in tasks:
+        waiting.append(executor.submit(_walk_one, task, images))
+        if len(waiting) >= _TASKS_PER_PROCESS * num_processes:
+          yield waiting.popleft().result()
+      while waiting:
+        yield waiting.popleft().result()
+    finally:
+      for future in waiting:
+        future.cancel()
+
+
+def _walk_one(task: Records, images: Images) -> List[bytes]:
+  [part] = _walk([task], images)
+  return part
+
+
+def _walk(tasks: Sequence[Records], images: Images) -> Iterator[List[bytes]]:
+  """Yields the records of each task; TensorFlow checks them in its threads."""
+  if not tasks:
+    return
+  lengths = _lengths(tasks).as_numpy_iterator()
+  buffer = bytearray()
+  for task in tasks:
+    part = []
+    with contextlib.ExitStack() as stack:
+      files: Dict[int, int] = {}
+      for number, (file, offset, length) in enumerate(
+          zip(*map(np.ndarray.tolist, task[2:]))
+      ):
+        if file not in files:
+          files[file] = os.open(task.path(number), os.O_RDONLY)
+          stack.callback(os.close, files[file])
+        if length > len(buffer):
+          buffer = bytearray(length)
+        view, begin = memoryview(buffer)[:length], offset + _HEADER_BYTES
+        replace = functools.partial(
+            references.reference, images.mark, file, begin
+        )
+        try:
+          found = min(next(lengths), os.preadv(files[file], [view], begin))
+          if found != length:
+            raise ValueError(f'it has {found} bytes instead of {length}')
+          part.append(record_walk.replace_strings(view, images.names, replace))
+        except (tf.errors.OpError, StopIteration, ValueError) as e:
+          raise OSError(
+              f'{task.path(number)} is damaged: the record at byte {offset}'
+              ' cannot be read: '
+              + (tf_errors.message_of(e) if hasattr(e, 'message') else str(e))
+          ) from e
+    yield part
+
+
+def _lengths(tasks: Sequence[Records]) -> tf.data.Dataset:
+  """Returns the lengths of records, after their checksums were checked.
+
+  To have them checked and to read them again is much faster than to get them
+  from TensorFlow, which copies them.
+  """
+  paths, offsets, counts = [], [], []
+  for task in tasks:
+    # Where a record does not follow the one before it.
+    follows = task.offset[:-1] + task.length[:-1] + record_lengths.FRAME_BYTES
+    jumps = (follows != task.offset[1:]) | (task.file[:-1] != task.file[1:])
+    begins = np.concatenate([[0], np.flatnonzero(jumps) + 1])
+    paths += [task.path(begin) for begin in begins]
+    offsets.append(task.offset[begins])
+    counts.append(np.diff(begins, append=len(task.offset)))
+  runs = paths, np.concatenate(offsets), np.concatenate(counts)
+  num_bytes = sum(int(task.length.sum()) for task in tasks)
+  buffer_size = min(num_bytes // len(paths), _MAX_BUFFER_BYTES)
+
+  def records_of(path, offset, count):
+    # `tf.data.TFRecordDataset` is this, from the beginning of a file.
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path],
+        compression_type='',
+        buffer_size=buffer_size,
+        byte_offsets=[offset],
+    )
+    spec = tf.TensorSpec([], tf.string)
+    return tf.data.experimental.from_variant(variant, spec).take(count)
+
+  dataset = tf.data.Dataset.from_tensor_slices(runs).flat_map(records_of)
+  return dataset.map(tf.strings.length).prefetch(_RECORDS_AHEAD)

@@ -27,7 +27,7 @@ Replace = Callable[[int, memoryview], bytes]
 
 
 def replace_strings(
-    record: bytes, names: Collection[bytes], replace: Replace
+    record: memoryview, names: Collection[bytes], replace: Replace
 ) -> bytes:
   """Returns a record with other strings in some of its features.
 
@@ -39,12 +39,11 @@ def replace_strings(
   Raises:
     ValueError: if it is no `tf.train.Example`.
   """
-  view = memoryview(record)
   parts: List[bytes] = []
   try:
-    for tag, begin, end in _fields(view, 0, len(view)):
+    for tag, begin, end in _fields(record, 0, len(record)):
       if tag == _FIRST:
-        parts += _replace_in_features(view, begin, end, names, replace)
+        parts += _replace_in_features(record, begin, end, names, replace)
   except IndexError as e:
     raise ValueError('it ends within a field') from e
   return _field(_FIRST, b''.join(parts))

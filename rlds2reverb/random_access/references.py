@@ -1,11 +1,12 @@
 """References: where the bytes of a string are, instead of the bytes.
 
 While an index is made, an encoded image goes through `tf.data` as the string of
-its reference: 16 bytes that no data can have by chance, and a cell. In the
+its reference: 16 bytes that no data has by chance, and a cell. In the
 index a cell stands in the row of its step.
 """
 
-import os
+import hashlib
+import struct
 import zlib
 
 import numpy as np
@@ -23,26 +24,33 @@ CELL = np.dtype(
         ('checksum', '<u4'),
     ]
 )
+_PACKED = struct.Struct('<iIqI')  # A `CELL`.
 MARK_BYTES = 16
 _NUM_BYTES = MARK_BYTES + CELL.itemsize
 
 
-def new_mark() -> bytes:
-  """Returns what the references of one index begin with."""
-  return os.urandom(MARK_BYTES)
+def new_mark(identity: str) -> bytes:
+  """Returns what the references of one index begin with.
+
+  Args:
+    identity: what tells what is indexed from all else.
+  """
+  return hashlib.sha256(identity.encode()).digest()[:MARK_BYTES]
 
 
-def reference(mark: bytes, file: int, offset: int, value: bytes) -> bytes:
-  """Returns the reference to a string.
+def reference(
+    mark: bytes, file: int, begin: int, place: int, value: memoryview
+) -> bytes:
+  """Returns the reference to a string of a record.
 
   Args:
     mark: what references begin with.
     file: the number of the file that has the string.
-    offset: where in the file it begins.
-    value: the string, any object with bytes.
+    begin: where in the file the record begins.
+    place: where in the record the string begins.
+    value: the string.
   """
-  cell = np.array((file, len(value), offset, zlib.crc32(value)), CELL)
-  return mark + cell.tobytes()
+  return mark + _PACKED.pack(file, len(value), begin + place, zlib.crc32(value))
 
 
 def cells_of(strings: np.ndarray, mark: bytes, add_string) -> np.ndarray:

@@ -1,8 +1,11 @@
 import gzip
+import multiprocessing
 import os
 import pathlib
 import shutil
 import tempfile
+import time
+from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
@@ -14,11 +17,31 @@ from rlds2reverb import episodes as episodes_lib
 from rlds2reverb import random_access
 from rlds2reverb import transforms
 from rlds2reverb import windows
+from rlds2reverb.datasets import record_lengths
+from rlds2reverb.random_access import building
+from rlds2reverb.random_access import record_reading
 from tests.random_access import data
 
 _LENGTHS = [4, 1, 7, 2, 3, 9, 1]
 # Each takes seconds to trace.
 _FORMS = {episodes_lib.EndOfEpisode.OVERLAP: [(3, 2), (2, 3)]}
+
+
+def _build_slowly(directory, folder):
+  """Builds an index, record by record, in a process that is to be killed."""
+
+  def prepare(episodes):
+    def wait(episode):
+      slept = tf.py_function(lambda: time.sleep(0.3) or 0, [], tf.int64)
+      with tf.control_dependencies([slept]):
+        return tf.nest.map_structure(tf.identity, episode)
+
+    return episodes.map(wait)
+
+  record_reading._TASK_BYTES = 1  # pylint: disable=protected-access
+  random_access.build_index(
+      directory, folder, prepare=prepare, as_trajectories=True
+  )
 
 
 def _assert_equal(test, expected, found):
@@ -188,24 +211,67 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(items[0]['observation'], steps['observation'])
     self.assertEqual(list(items[0]['action']), list(steps['action']))
 
-  @parameterized.parameters('array_record', 'riegeli')
-  def test_other_files_are_refused(self, file_format):
-    directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
-    shutil.copytree(self.directory, directory)
-    path = pathlib.Path(directory, 'dataset_info.json')
-    path.write_text(path.read_text().replace('"tfrecord"', f'"{file_format}"'))
-    with self.assertRaisesRegex(ValueError, f'{file_format}.*prepared copy'):
-      random_access.build_index(directory, self.new_folder())
+  def test_other_formats_are_copied(self):
+    path = os.path.join(self.create_tempdir().full_path, 'data.npz')
+    columns = {
+        'observations': np.arange(12.0).reshape([6, 2]),
+        'actions': np.arange(6.0),
+        'rewards': np.arange(6.0),
+        'terminals': np.arange(6) % 3 == 2,
+    }
+    np.savez(path, **columns)
+    with self.assertLogs(level='WARNING') as logs:
+      index = random_access.build_index(path, self.new_folder())
+    self.assertIn('is copied into the index: it is not a TFDS', str(logs))
+    items = random_access.Items(index, episodes_lib.Windows(1))
+    expected = np.concatenate(
+        [
+            episode['steps']['action']
+            for episode in data.as_list(rlds2reverb.formats.load(path))
+        ]
+    )
+    found = items.batch(np.arange(len(items)))['action'][:, 0]
+    self.assertAllEqual(found, expected)
+
+  def test_files_that_tfds_reads_itself_are_copied(self):
+    index = random_access.Index(self.frames_folder)
+    with mock.patch.object(
+        building.files_lib, 'is_url', lambda path: path == self.directory
+    ), self.assertLogs(level='WARNING') as logs:
+      copy = random_access.build_index(
+          self.directory, self.new_folder(), as_trajectories=True
+      )
+    self.assertIn('copied into the index: it is not on the local', str(logs))
+    self.assertEqual(copy.data_dir, '')
+    items, copies = (
+        random_access.Items(each, episodes_lib.Windows(2))
+        for each in (index, copy)
+    )
+    everything = np.arange(len(items))
+    _assert_equal(self, items.batch(everything), copies.batch(everything))
 
   def test_compressed_files_are_refused(self):
     directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
     shutil.copytree(self.directory, directory)
     path = next(pathlib.Path(directory).glob('*tfrecord*'))
     path.write_bytes(gzip.compress(path.read_bytes()))
-    with self.assertRaisesRegex(OSError, 'compressed.*prepared copy'):
+    with self.assertRaisesRegex(OSError, 'compressed.*unpack it'):
       random_access.build_index(directory, self.new_folder())
 
-  def test_images_cannot_be_looked_at_while_they_are_indexed(self):
+  def test_a_damaged_record_is_named(self):
+    directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
+    shutil.copytree(self.directory, directory)
+    path = sorted(pathlib.Path(directory).glob('*tfrecord*'))[1]
+    content = bytearray(path.read_bytes())
+    begin = 16 + record_lengths.read_lengths(os.fspath(path), 1)[0]
+    content[begin + 500] ^= 1
+    path.write_bytes(content)
+    with self.assertRaisesRegex(
+        OSError, f'{path} is damaged: the record at byte {begin} cannot'
+    ):
+      random_access.build_index(directory, self.new_folder())
+
+  def test_images_that_are_changed_are_copied(self):
     def prepare(episodes):
       return episodes.map(
           lambda episode: {
@@ -215,10 +281,52 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
           }
       )
 
-    with self.assertRaisesRegex(ValueError, 'prepare looks at images'):
-      random_access.build_index(
+    with self.assertLogs(level='WARNING') as logs:
+      index = random_access.build_index(
           self.directory, self.new_folder(), prepare=prepare
       )
+    self.assertIn('is copied into the index: prepare looks', str(logs))
+    items = random_access.Items(index, episodes_lib.Windows(1))
+    found = items.batch(np.arange(len(items)))['observation']
+    expected = [e['steps'] for e in data.as_list(prepare(self.load()))]
+    for name in 'image', 'depth':
+      self.assertAllEqual(
+          found[name][:, 0],
+          np.concatenate([steps['observation'][name] for steps in expected]),
+      )
+
+  def test_what_was_read_before_a_kill_is_not_read_again(self):
+    parent = self.create_tempdir().full_path
+    folder = os.path.join(parent, 'index')
+    kept = pathlib.Path(parent, '.index.parts')
+    killed = multiprocessing.get_context('spawn').Process(
+        target=_build_slowly, args=(self.directory, folder)
+    )
+    killed.start()
+    while len(list(kept.glob('*/*.tfrecord'))) < 3:
+      self.assertTrue(killed.is_alive())
+      time.sleep(0.01)
+    killed.kill()
+    killed.join()
+    self.assertFalse(os.path.exists(folder))
+    known = len(list(kept.glob('*/*.tfrecord')))
+    with mock.patch.object(record_reading, '_TASK_BYTES', 1), mock.patch.object(
+        record_reading.record_walk,
+        'replace_strings',
+        wraps=record_reading.record_walk.replace_strings,
+    ) as replace:
+      index = random_access.build_index(
+          self.directory, folder, as_trajectories=True
+      )
+    self.assertEqual(replace.call_count, len(_LENGTHS) - known)
+    self.assertFalse(kept.exists())
+    whole = random_access.Index(self.frames_folder)
+    self.assertEqual(index.fingerprint, whole.fingerprint)
+    items = [
+        random_access.Items(each, episodes_lib.Windows(1))
+        for each in (whole, index)
+    ]
+    _assert_equal(self, *[each.batch(np.arange(len(each))) for each in items])
 
   def test_fields_of_no_fixed_shape_are_refused(self):
     dataset = tf.data.Dataset.from_generator(
