@@ -27,26 +27,8 @@ _INTRO = """\
 
 `python -m docs.sequences` writes this file. Do not edit it by hand.
 
-`r2r` is `rlds2reverb`; `windows`, `datasets`, `indexing`, `tokens` and `agents`
-are its modules of these names.
-
-## Which function for which need
-
-| need | function | a terminal's discount of 0 |
-|---|---|---|
-| frames for TF-Agents, in windows of one length | `convert_rlds_to_sequences`; with `batched=True` many to an element, which is faster | on the frame of the last step; with `terminal_discount="transition"` also on the frame before it |
-| chunks of one episode for recurrent agents, disjoint or overlapping, with stored state (R2D2) | `unroll`, then `split_burn_in` | on the last row; on rows that `"zero_pad"` adds, too |
-| the same for rows of many episodes at once, padded with zeros (RLlib) | `chop_into_sequences` | on the last row of each episode, and on padding |
-| batches of a number of transitions, across episodes or of whole ones (RLlib) | `convert_rlds_to_fragments` | on the last row of each episode, anywhere in a batch |
-| random parts of many trajectories, from memory | `join_transitions`, then `sample_slices` | on the last row of each episode: in slices that reach its end, and on zeros |
-| one random part of each episode | `random_crop` | on the last row, if the crop reaches it |
-| some steps of each episode, in any order | `draw_steps` | where the steps had it |
-| whole trajectories side by side, padded | `join_transitions`, then `pad_trajectories` | on the last row of each episode, and on padding |
-| what was recorded for an observation and an action, and after it | `TransitionIndex` | on the last row of each episode |
-| prompts and responses, a token a step | `make_token_episode`, `convert_texts_to_episodes` | on the last two steps, if the response was finished |
-| episodes of many agents: of one of them, of each policy, or side by side | `select_agent`, `split_by_policy`, `stack_agents`, `unroll_agents` | where the steps had it |
-| TorchRL's root and `next`, of one episode or of all | `to_ted`, `join_ted` | where the steps had it; `terminated` is a flag of its own |
-| shorter episodes, as RLDS steps | `split_at_horizon`, `apply_horizon` | where the steps had it; where an episode was cut there is none, and with `no_done_at_end` nowhere |
+`r2r` is `rlds2reverb`; `windows`, `formats`, `indexing`, `tokens` and `agents` are
+its modules of these names.
 
 A row is a transition, so its discount of 0 is on the transition into the
 terminal step: a learner that reads rows needs nothing more. A frame is a step,
@@ -54,25 +36,6 @@ and TF-Agents' learners mask out the frame of the last one: hence
 `terminal_discount`. After `n_step_transitions` all rows whose window holds the
 terminal step have a discount of 0. Where padding has a discount of 0, only the
 mask tells it from an end.
-
-## Functions that build on each other
-
-Most functions take the steps of an episode or its `TransitionRows`. Those that
-add or change columns give rows again: `n_step_transitions`, `reward_to_go`,
-`td_lambda_returns`, `advantages`, `apply_views`, `stack_observations`,
-`chunk_actions` and `stack_and_chunk`. The last function of a chain cuts the rows. R2D2, whole:
-
-```
-def make_chunks(episode):
-  rows = windows.n_step_transitions(episode['steps'], n_step=5, gamma=0.997)
-  return windows.unroll(
-      rows, r2r.Windows(80, stride=40, end='repeat_last'), state='state')
-
-chunks = data.map(make_chunks).unbatch().shuffle(10_000).batch(64)
-parts = chunks.map(lambda chunks: windows.split_burn_in(chunks, burn_in=40))
-```
-
-What reads single steps comes before `n_step_transitions`.
 
 ## The two episodes
 
@@ -83,21 +46,12 @@ transitions; the action and reward of its last step have no meaning, here 99.
 
 `T` is true, `F` is false. Where a mask is `F`, the row was filled in."""
 
-_SIX_ENDS = {
-    'drop': 'Only sequences whose frames are all there.',
-    'pad': 'As `"drop"`, but an episode shorter than a sequence is padded.',
+_SEQUENCE_ENDS = {
     'tile': 'A sequence starts at every second frame, and is padded.',
-    'repeat_last': 'The missing frames of the last sequence repeat the last.',
-    'overlap': 'The last sequence starts earlier, so that it ends in time.',
     'cross': 'Sequences go on in the next episode.',
 }
-_FOUR_ENDS = {
+_CHUNK_ENDS = {
     'repeat_last': 'The last row is repeated.',
-    'overlap': (
-        'The last chunk starts earlier. An episode shorter than a chunk is'
-        ' padded.'
-    ),
-    'drop': 'The rows left over are left out.',
     'zero_pad': 'The rest is zeros that are `is_last`.',
 }
 
@@ -179,15 +133,13 @@ _SECTIONS = [
         ' it leads to does. A terminal row has a discount of 0.',
         [
             _Example('windows.transition_rows(A)', _ROWS),
-            _Example('windows.transition_rows(B)', _ROWS),
         ],
     ),
     _Section(
         'convert_rlds_to_sequences',
         'Makes windows of a fixed length on the frames of each episode. A frame'
         ' is a step: 0 is the step type of a first, 1 of a middle and 2 of a'
-        ' last one. Here are six of the ends that windows may have. A'
-        ' line is a sequence.',
+        ' last one. A line is a sequence.',
         [
             _Example(
                 'r2r.convert_rlds_to_sequences(\n    data,'
@@ -195,7 +147,7 @@ _SECTIONS = [
                 (*_SEQUENCE, ('1', 'mask')),
                 text,
             )
-            for end, text in _SIX_ENDS.items()
+            for end, text in _SEQUENCE_ENDS.items()
         ]
         + [
             _Example(
@@ -215,13 +167,12 @@ _SECTIONS = [
         ' starts. A line is a chunk.',
         [
             _Example(
-                f'windows.unroll(\n    {steps}, r2r.Windows(4, 4, "{end}"),'
+                f'windows.unroll(\n    A, r2r.Windows(4, 4, "{end}"),'
                 ' state="state")',
                 _CHUNK,
                 text,
             )
-            for end, sentence in _FOUR_ENDS.items()
-            for steps, text in (('A', sentence), ('B', ''))
+            for end, text in _CHUNK_ENDS.items()
         ]
         + [
             _Example(
@@ -272,13 +223,6 @@ _SECTIONS = [
                 ('rows', 'mask', 'seq_lens', 'initial_state'),
                 '`rows` are the transitions of both: see `join_transitions`.',
             ),
-            _Example(
-                'windows.chop_into_sequences(\n    rows["reward"], 4,'
-                ' episode_ids=[1, 1, 2, 2, 2, 3, 3, 3],\n'
-                '    dynamic_max=True)',
-                ('rows', 'mask', 'seq_lens'),
-                'With `dynamic_max` the longest sequence sets the width.',
-            ),
         ],
     ),
     _Section(
@@ -297,20 +241,6 @@ _SECTIONS = [
                 ('observation', 'episode', 't'),
                 'A batch ends with an episode, once it has 3 transitions.',
             ),
-            _Example(
-                'windows.convert_rlds_to_fragments(\n    data, 3,'
-                ' fragment_fn=windows.reward_to_go)',
-                ('reward', 'reward_to_go', 'episode'),
-                'A `fragment_fn` never sees rows of two episodes: the sum ends'
-                ' with each episode, and with each batch.',
-            ),
-            _Example(
-                'windows.convert_rlds_to_fragments(\n    team, 4,'
-                ' count_steps_by="agent_steps")',
-                ('t',),
-                'Of many agents, each that acts counts; `team` has the episode'
-                ' `AB`, twice. See `select_agent` for it.',
-            ),
         ],
     ),
     _Section(
@@ -319,12 +249,6 @@ _SECTIONS = [
         ' truncated, not terminal.',
         [
             _Example('windows.apply_horizon(A, 3)', _STEPS),
-            _Example('windows.apply_horizon(B, 3)', _STEPS),
-            _Example(
-                'windows.apply_horizon(A, 5, no_done_at_end=True)',
-                _STEPS,
-                'With `no_done_at_end` no step is terminal.',
-            ),
         ],
     ),
     _Section(
@@ -353,7 +277,6 @@ _SECTIONS = [
         ' episode. The discount is 0 where the window ends in a terminal step.',
         [
             _Example('windows.n_step_transitions(A, 3, gamma=.5)', _N_STEP),
-            _Example('windows.n_step_transitions(B, 3, gamma=.5)', _N_STEP),
         ],
     ),
     _Section(
@@ -362,10 +285,9 @@ _SECTIONS = [
         ' end of its episode.',
         [
             _Example(
-                f'windows.reward_to_go({steps}, gamma=.5)',
+                'windows.reward_to_go(A, gamma=.5)',
                 ['reward', 'reward_to_go'],
             )
-            for steps in 'AB'
         ],
     ),
     _Section(
@@ -377,11 +299,10 @@ _SECTIONS = [
         [
             _Example(
                 f'windows.td_lambda_returns(\n    {steps},'
-                f' {steps}["observation"], gamma=.5, lambda_={lambda_})',
+                f' {steps}["observation"], gamma=.5, lambda_=.5)',
                 ['td_lambda_return'],
             )
             for steps in 'AB'
-            for lambda_ in ('0', '.5', '1')
         ],
     ),
     _Section(
@@ -390,12 +311,10 @@ _SECTIONS = [
         ' are the TD(lambda) returns less the values.',
         [
             _Example(
-                f'windows.advantages(\n    {steps},'
-                f' {steps}["observation"], gamma=.5, lambda_={lambda_})',
+                'windows.advantages(\n    A, A["observation"], gamma=.5,'
+                ' lambda_=.5)',
                 ['advantage'],
             )
-            for steps in 'AB'
-            for lambda_ in ('0', '.5', '1')
         ],
     ),
     _Section(
@@ -410,23 +329,12 @@ _SECTIONS = [
                 text,
             )
             for column, shift, text in (
-                ('reward', '-1', 'The reward before.'),
                 ('reward', '"-2:-1"', 'The two rewards before.'),
-                ('action', '1', 'The next action.'),
                 (
                     'observation',
                     '[-1, 0, 1]',
                     'The observations before, at and after the row.',
                 ),
-            )
-        ]
-        + [
-            _Example(
-                'windows.apply_views(AB, {\n    "view":'
-                ' windows.ViewRequirement("observation", agent="b")})',
-                ['view', 'view_mask'],
-                'Of many agents, the observation of `b`, which comes later and'
-                ' leaves earlier. See `select_agent` for `AB`.',
             )
         ],
     ),
@@ -443,13 +351,6 @@ _SECTIONS = [
                 'A fragment, rows 2 and 3, sees the row before it, and not the'
                 ' row after it.',
             ),
-            _Example(
-                'windows.compute_views(A, {\n    "view":'
-                ' windows.ViewRequirement(\n        "reward", -1,'
-                ' batch_repeat_value=2)})',
-                [('columns/view', 'view'), ('mask/view', 'mask')],
-                'A row for every other transition.',
-            ),
         ],
     ),
     _Section(
@@ -464,7 +365,6 @@ _SECTIONS = [
             )
             for call, text in (
                 ('A, 3', 'Before the first step its observation is repeated.'),
-                ('B, 3, fill="zeros"', 'The same with zeros.'),
             )
         ],
     ),
@@ -478,10 +378,7 @@ _SECTIONS = [
                 ('observation', 'action', 'action_mask'),
                 text,
             )
-            for call, text in (
-                ('A, 3', 'After the last action are zeros.'),
-                ('B, 3, fill="repeat"', 'The last action is repeated.'),
-            )
+            for call, text in (('A, 3', 'After the last action are zeros.'),)
         ],
     ),
     _Section(
@@ -532,19 +429,9 @@ _SECTIONS = [
                     'First a trajectory is drawn, then its start.',
                 ),
                 (
-                    'slice_length=3, seed=(0, 1),\n    weighting="window",'
-                    ' replacement=False',
-                    'All four starts are as likely, and none is drawn twice.',
-                ),
-                (
                     'slice_length=4, seed=(0, 1), strict=False',
                     'Trajectories that are too short are drawn whole, and'
                     ' padded.',
-                ),
-                (
-                    'slice_length=3, seed=(0, 1),\n    span=(1, 1),'
-                    ' fill="repeat"',
-                    'Slices may start one row early and end one row late.',
                 ),
             )
         ],
@@ -554,10 +441,9 @@ _SECTIONS = [
         'Returns consecutive transitions of one episode, from a random start.',
         [
             _Example(
-                f'windows.random_crop({steps}, 2, seed=(0, 1))',
+                'windows.random_crop(A, 2, seed=(0, 1))',
                 ('observation', 'reward', 'is_last'),
             )
-            for steps in 'AB'
         ],
     ),
     _Section(
@@ -565,10 +451,9 @@ _SECTIONS = [
         'Returns some steps of one episode, or all, in a random order.',
         [
             _Example(
-                f'windows.draw_steps({steps}, 4, seed=(0, 1))',
+                'windows.draw_steps(A, 4, seed=(0, 1))',
                 ('observation', 'reward'),
             )
-            for steps in 'AB'
         ],
     ),
     _Section(
@@ -595,10 +480,9 @@ _SECTIONS = [
         ' is kept beside it, because its action and reward have no place.',
         [
             _Example(
-                f'formats.to_ted({{"steps": {name}}})',
+                'formats.to_ted({"steps": A})',
                 [*_named('data', _TED), 'last_step/reward'],
             )
-            for name in 'AB'
         ],
     ),
     _Section(
@@ -607,11 +491,9 @@ _SECTIONS = [
         ' step has zeros where only transitions have a value.',
         [
             _Example(
-                f'formats.from_ted(formats.to_ted({{"steps": A}}){part})',
+                'formats.from_ted(formats.to_ted({"steps": A}).data)',
                 _named('steps', _STEPS),
-                text,
             )
-            for part, text in (('', ''), ('.data', 'A nest alone.'))
         ],
     ),
     _Section(
@@ -621,10 +503,9 @@ _SECTIONS = [
         ' the nested form has a line for each episode.',
         [
             _Example(
-                f'formats.join_ted(data, "{form}")',
+                'formats.join_ted(data, "nested")',
                 _named('data', _FLAT_TED) + [('num_steps', 'num_steps')],
             )
-            for form in ('flat', 'nested')
         ],
     ),
     _Section(
@@ -652,17 +533,6 @@ _SECTIONS = [
                     'index',
                     *_named('rows', ('reward', 'next_observation')),
                 ],
-            ),
-            _Example(
-                'index.successors(tf.constant([0., 12., 13., 9.]))',
-                [
-                    'found',
-                    'rows/action',
-                    'rows/next_observation',
-                    'reward',
-                    'count',
-                ],
-                'What follows an observation; a line is one.',
             ),
             _Example(
                 'index.expand(tf.constant([0., 12.]), depth=2, max_width=1,'
@@ -708,22 +578,6 @@ _SECTIONS = [
                 ],
                 'All tokens so far; a line is a step.',
             ),
-            _Example(
-                'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
-                ' A["action"][:-1],\n    score=2., observation="new")',
-                [
-                    (f'steps/{field}', label)
-                    for field, label in (
-                        ('observation/token', 'token'),
-                        ('observation/position', 'position'),
-                        ('action', 'action'),
-                        ('reward', 'reward'),
-                        ('is_terminal', 'is_terminal'),
-                    )
-                ]
-                + [('prompt_ids', 'prompt_ids')],
-                'Only the new token.',
-            ),
         ],
     ),
     _Section(
@@ -751,10 +605,9 @@ _SECTIONS = [
         ' by side: `b` comes one step after `a`, and leaves one step before.',
         [
             _Example(
-                f'agents.select_agent({{"steps": AB}}, "{agent}")',
+                'agents.select_agent({"steps": AB}, "b")',
                 _named('steps', _STEPS),
             )
-            for agent in 'ab'
         ],
     ),
     _Section(

@@ -25,7 +25,7 @@ from rlds2reverb import windows
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CODE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
 # Their tables show the parameters in order, and not examples of values.
-_DROP_IN = ('drop_in.md', 'tf_agents.md')
+_DROP_IN = ('tf_agents.md',)
 _MODULES = (
     rlds2reverb,
     agents,

@@ -181,6 +181,23 @@ class PagesTest(absltest.TestCase):
                 [_anchor(text) for text in _HEADING.findall(_read(target))],
             )
 
+  def test_ideas_leads_to_every_page(self):
+    linked = {
+        os.path.normpath(os.path.join('docs', path))
+        for path, _ in _LINK.findall(_read('docs/ideas.md'))
+    }
+    # The pages of the reference have a page of their own, which leads there.
+    pages = {
+        page
+        for page in _pages()
+        if page.startswith('docs/') and not page.startswith('docs/reference/')
+    }
+    self.assertEqual(
+        linked,
+        pages - {'docs/ideas.md', 'docs/index.md'}
+        | {'docs/reference/index.md'},
+    )
+
   def test_names_are_those_of_the_library(self):
     # All are there for `dir`, and are imported when they are asked for.
     folders = [

@@ -201,7 +201,7 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
   decoders: Dict[str, Any] = {}
   names = _images(builder.info.features, (), decoders)
   if not names:
-    logging.warning(
+    logging.info(
         '%s has no encoded images, so all of it is copied into the index.',
         builder.info.full_name,
     )

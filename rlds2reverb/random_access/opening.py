@@ -16,7 +16,8 @@ class Source:
   """A data set on disk, and what makes RLDS steps of its own.
 
   Attributes:
-    directory: what `load_episodes` takes.
+    directory: what `load_episodes` takes; or what `formats.load` takes, of
+      which the index is then a copy.
     config: what `load_mapping` takes: the name of a config, or its file. Its
       transforms are applied, too. By default steps are taken as they are.
     split: the split.

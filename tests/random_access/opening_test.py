@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import rlds2reverb
+from rlds2reverb import formats
 from rlds2reverb import random_access
 from rlds2reverb import statistics
 from rlds2reverb import transforms
@@ -117,6 +118,23 @@ class OpenBatchesTest(tf.test.TestCase):
     self.assertEqual(again.identity(), batches.identity())
     with self.assertRaisesRegex(ValueError, 'made with another prepare'):
       self.open(other=prepare)
+
+  def test_another_format_is_copied_into_the_index(self):
+    directory = os.path.join(
+        os.path.dirname(os.path.dirname(__file__)), 'data/lerobot/v3.0'
+    )
+    batches = random_access.open_batches(
+        {'arm': directory},
+        os.path.join(self.folder, 'indexes'),
+        4,
+        random_access.ActionChunks(1, 2),
+    )
+    steps = next(iter(formats.load_lerobot(directory)))['steps']
+    item = batches.items[0]
+    self.assertAllEqual(item['action'][0], steps['action'][:2])
+    self.assertAllEqual(
+        item['observation']['state'][0], steps['observation']['state'][0]
+    )
 
   def test_normalising_is_undone(self):
     rng = np.random.default_rng(0)

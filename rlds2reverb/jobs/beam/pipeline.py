@@ -32,7 +32,7 @@ METRICS = 'rlds2reverb'
 _FAILURES = 'failures'
 _MESSAGE = '.txt'
 _TASKS_PER_ELEMENT = 1000
-# The names of the last steps, as the picture in docs/scale.md has them.
+# The names of the last steps in a pipeline.
 _WHOLE_OUTPUT = {
     plan_lib.CHECKPOINT: 'Reverb checkpoint',
     plan_lib.RLDS: 'RLDS on disk again',
