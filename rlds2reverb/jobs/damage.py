@@ -5,13 +5,14 @@ from typing import Sequence
 import tensorflow as tf
 
 from rlds2reverb.episodes import tf_errors
-from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import opened as opened_lib
+from rlds2reverb.jobs import ranges as ranges_lib
 
 
 def explain(
     error: tf.errors.OpError,
-    source: sources_lib.OpenSource,
-    parts: Sequence[sources_lib.Range],
+    source: opened_lib.OpenSource,
+    parts: Sequence[ranges_lib.Range],
 ) -> str:
   """Returns what went wrong with the data, and in which file if it is one.
 
@@ -31,7 +32,7 @@ def explain(
 
 
 def place_of(
-    source: sources_lib.OpenSource, parts: Sequence[sources_lib.Range]
+    source: opened_lib.OpenSource, parts: Sequence[ranges_lib.Range]
 ) -> str:
   """Returns which episodes ranges have, and the files that they are in."""
   ranges = ', '.join(map(str, parts))

@@ -15,6 +15,8 @@ from rlds2reverb.datasets import recording
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.jobs import opened as opened_lib
+from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import one_pass
@@ -116,7 +118,7 @@ def describe_source(
     bounds = _bounds_of_environment(environment)
   collected = one_pass.read_once(
       rlds_data,
-      episode_index=sources_lib.EPISODE_INDEX,
+      episode_index=opened_lib.EPISODE_INDEX,
       bounds=bounds,
       num_excerpts=num_excerpts,
       seed=seed,
@@ -234,13 +236,13 @@ def _read(opened, part) -> tf.data.Dataset:
     if whole.split == part.split and whole.begin <= part.begin < whole.end:
       break
     before += whole.num_episodes
-  key, shift = sources_lib.EPISODE_INDEX, before - whole.begin
+  key, shift = opened_lib.EPISODE_INDEX, before - whole.begin
   return episodes.map(lambda one: {**one, key: one[key] + shift})
 
 
 def _spread(
-    ranges: Sequence[sources_lib.Range], sample: int
-) -> List[sources_lib.Range]:
+    ranges: Sequence[ranges_lib.Range], sample: int
+) -> List[ranges_lib.Range]:
   """Returns parts of `ranges`, evenly spread, of `sample` episodes in all."""
   total = sum(part.num_episodes for part in ranges)
   num_runs = min(_MAX_RUNS, sample)
@@ -253,7 +255,7 @@ def _spread(
       low, high = max(begin, start), min(end, start + part.num_episodes)
       if low < high:
         shift = part.begin - start
-        parts.append(sources_lib.Range(part.split, low + shift, high + shift))
+        parts.append(ranges_lib.Range(part.split, low + shift, high + shift))
       start += part.num_episodes
   return parts
 

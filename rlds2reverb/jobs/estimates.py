@@ -14,6 +14,7 @@ import tree
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
+from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources as sources_lib
 
@@ -58,7 +59,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(
-    source: sources_lib.OpenSource, *, fewest: bool = False
+    source: opened_lib.OpenSource, *, fewest: bool = False
 ) -> Optional[int]:
   """Returns about how many steps the episodes of a source have, if it shows.
 
@@ -66,6 +67,8 @@ def steps_of(
     source: the source.
     fewest: whether to return how many there are at least.
   """
+  if source.num_steps is not None:
+    return source.num_steps
   per_step = _bytes_of(source.features[rlds.STEPS].feature, fewest)
   rest = {
       key: feature
@@ -83,7 +86,7 @@ def steps_of(
   return max(round(left / per_step), source.num_episodes)
 
 
-def steps_or_sample(source: sources_lib.OpenSource) -> Optional[Steps]:
+def steps_or_sample(source: opened_lib.OpenSource) -> Optional[Steps]:
   """Returns about how many steps the episodes of a source have.
 
   Where the sizes of the files do not tell, it reads the first episodes of a few
@@ -114,7 +117,7 @@ def steps_or_sample(source: sources_lib.OpenSource) -> Optional[Steps]:
   )
 
 
-def _first_lengths(source: sources_lib.OpenSource) -> List[int]:
+def _first_lengths(source: opened_lib.OpenSource) -> List[int]:
   """Returns the numbers of steps of the first episodes of a few files."""
   steps = source.features[rlds.STEPS].feature
   if rlds.IS_FIRST not in steps:

@@ -61,7 +61,15 @@ def define_source_flags() -> None:
   flags.DEFINE_multi_string(
       'dataset',
       None,
-      'The directory of a data set, or its name in TFDS. May be repeated.',
+      'The directory of a data set, or its name in TFDS; or a file or folder of'
+      ' another format. May be repeated.',
+  )
+  flags.DEFINE_multi_string(
+      'format',
+      None,
+      'The format, if the files of --dataset do not tell: rlds, lerobot,'
+      ' robomimic, minari, ...; or python, for a --dataset=module:function. If'
+      ' repeated, one for each --dataset.',
   )
   flags.DEFINE_multi_string(
       'split',
@@ -105,8 +113,11 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
     raise app.UsageError('Flag --dataset must have a value.')
   splits = _one_each('split', values.dataset, values.split or ['train'])
   configs = _one_each('config', values.dataset, values.config or [None])
+  formats = _one_each('format', values.dataset, values.format or [None])
   sources = []
-  for dataset, split, config in zip(values.dataset, splits, configs):
+  for dataset, split, config, form in zip(
+      values.dataset, splits, configs, formats
+  ):
     if config is not None and config.endswith('.gin'):
       config = files.user_path(config)
     with wrong_usage():
@@ -116,6 +127,7 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
           data_dir=values.data_dir and files.user_path(values.data_dir),
           config=config,
           bindings=values.gin_binding,
+          format=form,
       )
     _take_flags(program, source)
     sources.append(source)
@@ -137,10 +149,10 @@ def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
     OSError: if a file system cannot be reached.
   """
   values = flags.FLAGS
-  if values.dataset or values.config:
+  if values.dataset or values.config or values.format:
     raise app.UsageError(
         '--mixture says which data sets and configs there are. Leave out'
-        ' --dataset and --config.'
+        ' --dataset, --config and --format.'
     )
   if values.data_dir is None:
     raise app.UsageError(
@@ -329,9 +341,9 @@ def _refuse(error: Exception) -> NoReturn:
 
 
 def _user_data_set(name: str) -> str:
-  """Returns the path of a directory of the user, or else the name."""
+  """Returns the path of a file or directory of the user, or the name."""
   path = files.user_path(name)
-  if files.is_folder(path) or name.startswith(('.', '~', os.sep)):
+  if files.exists(path) or name.startswith(('.', '~', os.sep)):
     return path
   return name
 

@@ -8,14 +8,14 @@ import tree
 from rlds2reverb.datasets import saving
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import rlds
-from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import opened as opened_lib
 
 _MADE_BY = 'Episodes converted by rlds2reverb.'
 # They store what a plain tensor does, and know more about it.
 _NAMED = (tfds.features.ClassLabel, tfds.features.Text)
 
 
-def texts_of(opened: Sequence[sources_lib.OpenSource]) -> Dict[str, str]:
+def texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
   """Returns the description, citation, homepage and license of data sets.
 
   Those of several are joined, each once.
@@ -36,7 +36,7 @@ def texts_of(opened: Sequence[sources_lib.OpenSource]) -> Dict[str, str]:
 
 
 def identity_of(
-    path: str, opened: Sequence[sources_lib.OpenSource]
+    path: str, opened: Sequence[opened_lib.OpenSource]
 ) -> Tuple[str, str]:
   """Returns the name and the version of the data set that is written.
 
@@ -55,7 +55,7 @@ def identity_of(
 
 
 def features_of(
-    opened: Sequence[sources_lib.OpenSource], episode_spec: Dict[str, Any]
+    opened: Sequence[opened_lib.OpenSource], episode_spec: Dict[str, Any]
 ) -> Dict[str, Any]:
   """Returns the features of the data set that is written.
 

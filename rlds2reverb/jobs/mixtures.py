@@ -15,6 +15,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import mixtures as mixtures_lib
 from rlds2reverb.fields import named_mixtures
+from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
 
 
@@ -59,7 +60,7 @@ def make_sources(
   ]
 
 
-def weights_of(opened: Sequence[sources_lib.OpenSource]) -> List[float]:
+def weights_of(opened: Sequence[opened_lib.OpenSource]) -> List[float]:
   """Returns the share of the episodes of each source in a mixture.
 
   A mixture's weight is a factor of the size of its data set, so this is the
@@ -114,6 +115,6 @@ def read_mixture(
   )
 
 
-def _weights(source: sources_lib.OpenSource) -> Dict[str, float]:
+def _weights(source: opened_lib.OpenSource) -> Dict[str, float]:
   """Returns the weights of the mixture to which a source belongs."""
   return sources_lib.arguments_of('Mixture', source.source)['weights']

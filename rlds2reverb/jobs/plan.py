@@ -19,6 +19,8 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.jobs import opened as opened_lib
+from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import addresses
@@ -100,7 +102,7 @@ class Task:
   """
 
   source: int
-  ranges: Tuple[sources_lib.Range, ...]
+  ranges: Tuple[ranges_lib.Range, ...]
 
   @property
   def split(self) -> str:
@@ -201,7 +203,7 @@ def from_json(text: str) -> Plan:
       tasks=tuple(
           Task(
               task['source'],
-              tuple(sources_lib.Range(*part) for part in task['ranges']),
+              tuple(ranges_lib.Range(*part) for part in task['ranges']),
           )
           for task in plain['tasks']
       ),
@@ -225,13 +227,13 @@ def read(folder: str) -> Optional[Plan]:
 
 
 def make_plan(
-    opened: Sequence[sources_lib.OpenSource],
+    opened: Sequence[opened_lib.OpenSource],
     output: Output,
     *,
     tables: Sequence[items_lib.TableItems] = (),
     rules: Optional[rules_lib.ConversionRules] = None,
     weights: Optional[Sequence[float]] = None,
-    only: Optional[Tuple[str, Sequence[Sequence[sources_lib.Range]]]] = None,
+    only: Optional[Tuple[str, Sequence[Sequence[ranges_lib.Range]]]] = None,
     task_bytes: int = _TASK_BYTES,
 ) -> Plan:
   """Makes the plan of a conversion, without reading an episode.
@@ -354,8 +356,8 @@ def _check_distinct(opened, ranges) -> None:
 
 
 def _weighted(
-    ranges: List[List[sources_lib.Range]], weights: Sequence[float]
-) -> List[List[sources_lib.Range]]:
+    ranges: List[List[ranges_lib.Range]], weights: Sequence[float]
+) -> List[List[ranges_lib.Range]]:
   """Returns the first episodes of each source, as many as its weight says."""
   if len(weights) != len(ranges) or not all(
       0 < weight < math.inf for weight in weights
@@ -385,6 +387,8 @@ def _cut(index, parts, source, task_bytes) -> List[Task]:
   """
   size = max(source.num_bytes / source.num_episodes, 1)
   limit = max(int(task_bytes / size), 1)
+  if source.is_one_task:
+    limit = source.num_episodes
   tasks: List[Task] = []
   for part in parts:
     for piece in _split_evenly(part, limit):
@@ -405,7 +409,7 @@ def _cut(index, parts, source, task_bytes) -> List[Task]:
   return tasks
 
 
-def _split_evenly(part, limit) -> List[sources_lib.Range]:
+def _split_evenly(part, limit) -> List[ranges_lib.Range]:
   size = part.num_episodes
   count = -(-size // limit)
   borders = [part.begin + size * i // count for i in range(count + 1)]

@@ -6,16 +6,16 @@ import tree
 
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import estimates
+from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
-from rlds2reverb.jobs import sources as sources_lib
 
 _INDENT = '  '
 
 
 def describe(
     plan: plan_lib.Plan,
-    opened: Sequence[sources_lib.OpenSource],
+    opened: Sequence[opened_lib.OpenSource],
     spec: Any,
     output_lines: Sequence[str],
     folder: str,

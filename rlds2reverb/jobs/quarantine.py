@@ -4,12 +4,13 @@ import json
 from typing import Any, Dict, List, Sequence, Tuple
 
 from rlds2reverb.datasets import files
-from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import opened as opened_lib
+from rlds2reverb.jobs import ranges as ranges_lib
 
 
 def read_ranges(
-    path: files.PathLike, opened: Sequence[sources_lib.OpenSource]
-) -> List[List[sources_lib.Range]]:
+    path: files.PathLike, opened: Sequence[opened_lib.OpenSource]
+) -> List[List[ranges_lib.Range]]:
   """Returns the episodes that a quarantine file lists, as ranges.
 
   Args:
@@ -67,13 +68,13 @@ def _has(source, split, episode) -> bool:
   )
 
 
-def _join(episodes: Sequence[Tuple[str, int]]) -> List[sources_lib.Range]:
+def _join(episodes: Sequence[Tuple[str, int]]) -> List[ranges_lib.Range]:
   """Returns ranges of episodes that follow each other."""
-  ranges: List[sources_lib.Range] = []
+  ranges: List[ranges_lib.Range] = []
   for split, episode in episodes:
     last = ranges[-1] if ranges else None
     if last is not None and (last.split, last.end) == (split, episode):
       ranges[-1] = last._replace(end=episode + 1)
     else:
-      ranges.append(sources_lib.Range(split, episode, episode + 1))
+      ranges.append(ranges_lib.Range(split, episode, episode + 1))
   return ranges

@@ -17,8 +17,10 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import damage
 from rlds2reverb.jobs import measures as measures_lib
+from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import frames as frames_lib
@@ -241,7 +243,7 @@ class _Episodes:
         # RLDS has no tables, but its episodes are checked in the same way.
         self._plan.table_items or items_lib.TableItems('none'),
         policy_info_fn=_policy_info_fn(episodes),
-        episode_id=sources_lib.EPISODE_INDEX if self._is_indexed else None,
+        episode_id=opened_lib.EPISODE_INDEX if self._is_indexed else None,
         rules=self._plan.conversion_rules,
         report=self.report,
     )
@@ -259,14 +261,14 @@ class _Episodes:
         self.read(with_index=True)
         .filter(
             lambda episode: tf.reduce_all(
-                episode[sources_lib.EPISODE_INDEX] != invalid
+                episode[opened_lib.EPISODE_INDEX] != invalid
             )
         )
         .map(
             lambda episode: {
                 key: value
                 for key, value in episode.items()
-                if key != sources_lib.EPISODE_INDEX
+                if key != opened_lib.EPISODE_INDEX
             }
         )
     )
@@ -281,7 +283,7 @@ class _Episodes:
       indices = [
           int(index)
           for index in self.read(with_index=True).map(
-              lambda episode: episode[sources_lib.EPISODE_INDEX]
+              lambda episode: episode[opened_lib.EPISODE_INDEX]
           )
       ]
     skipped = []
@@ -293,7 +295,9 @@ class _Episodes:
               data_set=self._source.name,
               directory=self._source.directory,
               split=self._task.split,
-              file=self._source.file_of(self._task.split, index),
+              file=self._source.files(
+                  ranges_lib.Range(self._task.split, index, index + 1)
+              )[0],
               episode=index,
               message=message,
               rule=one.fault.rule,

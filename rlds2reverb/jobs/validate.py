@@ -15,6 +15,8 @@ from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import tf_errors
+from rlds2reverb.jobs import opened as opened_lib
+from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import rules as rules_lib
@@ -105,7 +107,7 @@ def validate_source(
     part = parts.pop(0)
     data = opened.read(part, with_index=True)
     unread = found.check(
-        data, rules, part.split, part.begin, sources_lib.EPISODE_INDEX
+        data, rules, part.split, part.begin, opened_lib.EPISODE_INDEX
     )
     if unread is None:
       continue
@@ -115,11 +117,11 @@ def validate_source(
         for shard in opened.shards
         if shard.split == part.split and shard.begin <= episode < shard.end
     )
-    (file,) = opened.files(shard)
     end = min(shard.end, part.end)
-    found.not_read.append(f'{file}, episodes {episode} to {end - 1}: {message}')
+    place = ', '.join(opened.files(shard))
+    found.not_read.append(f'{place}, episodes {episode} to {end - 1}: {message}')
     if end < part.end:
-      parts.insert(0, sources_lib.Range(part.split, end, part.end))
+      parts.insert(0, ranges_lib.Range(part.split, end, part.end))
   return found.validation()
 
 

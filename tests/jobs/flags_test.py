@@ -22,7 +22,11 @@ class FlagsTest(absltest.TestCase):
     self.folder = self.create_tempdir().full_path
     self.enter_context(
         flagsaver.flagsaver(
-            dataset=['data'], split=None, config=None, gin_binding=[]
+            dataset=['data'],
+            split=None,
+            config=None,
+            format=None,
+            gin_binding=[],
         )
     )
 

@@ -11,6 +11,7 @@ import tree
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import tasks
 from tests.jobs import data_sets
@@ -123,7 +124,7 @@ class RldsOutputTest(job_testing.JobTestCase):
     with open(os.path.join(other, 'mine.txt'), 'w', encoding='utf-8') as f:
       f.write('mine')
     opened = [sources.open_source(sources.make_source(self.directory))]
-    only = ('quarantine.jsonl', [[sources.Range('train', 3, 4)]])
+    only = ('quarantine.jsonl', [[ranges_lib.Range('train', 3, 4)]])
     for place, error, message in (
         (self.directory, ValueError, 'The episodes are read from'),
         (other, FileExistsError, 'is not empty, and no RLDS data set'),

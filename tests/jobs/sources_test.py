@@ -9,6 +9,8 @@ from absl.testing import absltest
 
 from rlds2reverb.datasets import identity
 from rlds2reverb.fields import named_mappings
+from rlds2reverb.jobs import opened as opened_lib
+from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.transforms import rewards
 from tests.jobs import data_sets
@@ -49,17 +51,17 @@ class SourcesTest(absltest.TestCase):
     size = sum(map(os.path.getsize, data_sets.files_of(self.directory)))
     self.assertBetween(opened.num_bytes, 0.8 * size, size)
     self.assertEqual(
-        opened.file_of('train', 4), data_sets.files_of(self.directory)[2]
+        *opened.files(ranges_lib.Range('train', 4, 5)), data_sets.files_of(self.directory)[2]
     )
 
   def test_a_range_is_read_in_the_order_of_the_data_set(self):
     opened = self._open()
     self.assertEqual(_first_numbers(opened.read()), list(range(7)))
-    part = sources.Range('train', 1, 6)
+    part = ranges_lib.Range('train', 1, 6)
     episodes = list(opened.read(part, with_index=True))
     self.assertEqual(_first_numbers(episodes), [1, 2, 3, 4, 5])
     self.assertEqual(
-        [int(e[sources.EPISODE_INDEX]) for e in episodes], [1, 2, 3, 4, 5]
+        [int(e[opened_lib.EPISODE_INDEX]) for e in episodes], [1, 2, 3, 4, 5]
     )
     self.assertEqual(opened.files(part), data_sets.files_of(self.directory)[:3])
 
@@ -74,7 +76,7 @@ class SourcesTest(absltest.TestCase):
     episodes = list(opened.read(with_index=True))
     self.assertEqual(_first_numbers(episodes), [5, 6, 1, 2])
     self.assertEqual(
-        [int(e[sources.EPISODE_INDEX]) for e in episodes], [5, 6, 1, 2]
+        [int(e[opened_lib.EPISODE_INDEX]) for e in episodes], [5, 6, 1, 2]
     )
 
   def test_a_source_survives_json_and_the_end_of_its_config(self):
@@ -93,7 +95,7 @@ class SourcesTest(absltest.TestCase):
     os.remove(config.full_path)
     text = json.dumps(dataclasses.asdict(source))
     opened = sources.open_source(sources.Source(**json.loads(text)))
-    episode = next(iter(opened.read(sources.Range('train', 2, 3))))
+    episode = next(iter(opened.read(ranges_lib.Range('train', 2, 3))))
     self.assertEqual(
         episode['steps']['reward'].numpy().tolist(), [400, 402, 404, 406, 408]
     )
@@ -115,9 +117,9 @@ class SourcesTest(absltest.TestCase):
     )
     self.assertTrue(opened.has_filter)
     indices = [
-        int(episode[sources.EPISODE_INDEX])
+        int(episode[opened_lib.EPISODE_INDEX])
         for episode in opened.read(
-            sources.Range('train', 1, 7), with_index=True
+            ranges_lib.Range('train', 1, 7), with_index=True
         )
     ]
     self.assertEqual(indices, [2, 3, 6])  # Of 4 transitions and more.

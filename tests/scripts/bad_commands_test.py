@@ -112,6 +112,13 @@ _CONVERT = (
         f'{_NEXT} --gin_binding="ConversionRules.nan = \'maybe\'"',
         'maybe',
     ),
+    (f'{_NEXT} --format=robomimik', 'Did you mean robomimic?'),
+    (f'{_NEXT} --format=hdf5 --format=npz', '--format is there 2 times'),
+    (f'{_NEXT} --format=', '--format must not be empty'),
+    (
+        f'{_NEXT} --gin_binding="load_zarr.leaveout = 1"',
+        'leaveout',
+    ),
     ('--dataset=data --server_address=', '--server_address must not be empty'),
     ('--dataset=data --server_address=localhost', 'must be host:port, such as'),
     ('--dataset=data --server_address=:8000', 'must be host:port, such as'),
@@ -148,7 +155,7 @@ _CONVERT = (
     ),
     (
         '--mixture=oxe_magic_soup --dataset=data --data_dir=x --rlds_dir=o',
-        'Leave out --dataset and --config.',
+        'Leave out --dataset, --config and --format.',
     ),
     (
         '--mixture=oxe_magic_soup --split=a --split=b --data_dir=x',
@@ -189,6 +196,9 @@ _CONVERT = (
         '--dataset=data --dataset=data --checkpoint_dir=out',
         'are in two sources',
     ),
+    ('--dataset=x --format=python --rlds_dir=o', 'must be module:function'),
+    ('--dataset=no:f --format=python --rlds_dir=o', 'There is no function'),
+    ('--dataset=data --format=lerobot --rlds_dir=o', 'which load_episodes'),
 )
 _SERVE = (
     ('', '--dataset must have a value'),

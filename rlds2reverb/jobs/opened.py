@@ -1,0 +1,213 @@
+"""A data set that was found on disk, and what it says without being read."""
+
+import abc
+import functools
+import os
+from typing import Any, List, Optional, Sequence
+
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import versions
+from rlds2reverb.fields import step_mapping
+from rlds2reverb.jobs import ranges as ranges_lib
+from rlds2reverb.transforms import base
+
+# The field of an episode that holds its index in its split.
+EPISODE_INDEX = 'episode_index_in_split'
+
+
+class OpenSource(abc.ABC):
+  """A data set, and what is done to its episodes; see `sources.open_source`.
+
+  Attributes:
+    source: the source.
+    name: the name of the data set, with its config and version.
+    directory: the folder of its version, or its file.
+    info: what is known of the data set: its description, for example.
+    features: the TFDS features of an episode.
+    ranges: the episodes of the source's split: one range for each part of it.
+    shards: the same episodes, with a range for each file.
+    is_one_task: whether a job cannot cut it into tasks.
+    num_episodes: how many episodes there are.
+    num_bytes: about how many bytes of the files they take.
+    num_steps: how many steps they have, if that is known.
+    fingerprint: a hash of what tells this data set from others.
+    mapping: the mapping of the source, or None.
+    transforms: its transforms and filters.
+  """
+
+  name: str
+  directory: str
+  info: Any
+  features: Any
+  ranges: List[ranges_lib.Range]
+  shards: List[ranges_lib.Range]
+  is_one_task = False
+  num_bytes: int
+  num_steps: Optional[int] = None
+  fingerprint: str
+
+  def __init__(
+      self,
+      source: Any,
+      mapping: Optional[step_mapping.StepMapping],
+      transforms: Sequence[Any],
+  ):
+    """Use `sources.open_source`."""
+    self.source = source
+    self.mapping = mapping
+    self.transforms = transforms
+
+  @property
+  def num_episodes(self) -> int:
+    return sum(part.num_episodes for part in self.ranges)
+
+  @property
+  def has_filter(self) -> bool:
+    """Whether a filter may leave episodes out."""
+    return any(
+        isinstance(transform, base.EpisodeFilter)
+        or isinstance(transform, base.Compose)
+        and transform.has_filter
+        for transform in self.transforms
+    )
+
+  @property
+  def treatment(self) -> str:
+    """A hash of what is done to every episode.
+
+    Raises:
+      ValueError: if a transform is a function, of which it cannot be known
+        whether it stays the same.
+    """
+    return identity_lib.fingerprint(self.mapping, self.transforms)
+
+  def read(
+      self, part: Optional[ranges_lib.Range] = None, *, with_index: bool = False
+  ) -> tf.data.Dataset:
+    """Returns episodes, mapped and transformed, in the order of the data set.
+
+    Args:
+      part: which episodes; all by default.
+      with_index: whether an episode gets a field `EPISODE_INDEX`, int64 `[]`:
+        its index in its split, which no filter changes.
+
+    Returns:
+      A data set of episodes with stacked steps.
+
+    Raises:
+      ValueError: if the mapping or a transform does not fit the data set.
+    """
+    parts = self.ranges if part is None else [part]
+    episodes = [self._read_raw(part, with_index) for part in parts]
+    episodes = functools.reduce(tf.data.Dataset.concatenate, episodes)
+    if self.mapping is not None:
+      episodes = step_mapping.map_fields(episodes, self.mapping)
+    if self.transforms:
+      episodes = base.transform_episodes(episodes, self.transforms)
+    return episodes
+
+  @abc.abstractmethod
+  def files(self, part: ranges_lib.Range) -> List[str]:
+    """Returns the paths of the files that hold the episodes of a range."""
+
+  @abc.abstractmethod
+  def read_stored(self, part: ranges_lib.Range) -> tf.data.Dataset:
+    """Returns the episodes of a range as they are, in their order."""
+
+  def state_of(self, parts: Sequence[ranges_lib.Range]) -> str:
+    """Returns a hash of the files that hold the episodes of ranges.
+
+    It is another one when a file was written anew. Of a file, its size and its
+    time of modification count, so that none has to be read.
+
+    Raises:
+      FileNotFoundError: if a file is missing.
+      OSError: if the file system cannot be reached.
+    """
+    paths = sorted({path for part in parts for path in self.files(part)})
+    try:
+      return identity_lib.fingerprint(
+          [[path, *files.stamp_of(path)] for path in paths]
+      )
+    except FileNotFoundError as e:
+      raise FileNotFoundError(
+          f'{", ".join(map(str, parts))} of {self.name} is in'
+          f' {len(paths)} files, of which {e.filename or e} is missing.'
+      ) from e
+
+  def _read_raw(self, part, with_index):
+    episodes = self.read_stored(part)
+    if not with_index:
+      return episodes
+    if EPISODE_INDEX in episodes.element_spec:
+      raise ValueError(
+          f'The episodes of {self.name} have a field {EPISODE_INDEX}, which a'
+          ' job adds itself. Rename it in the data set.'
+      )
+    return episodes.enumerate(start=part.begin).map(
+        lambda index, episode: {**episode, EPISODE_INDEX: index}
+    )
+
+
+class RldsSource(OpenSource):
+  """RLDS on disk, as TFDS writes it."""
+
+  def __init__(self, builder: tfds.core.DatasetBuilder, *args: Any):
+    super().__init__(*args)
+    self.name = builder.info.full_name
+    self.directory = os.fspath(builder.data_path)
+    self.info = builder.info
+    self.features = builder.info.features
+    self._splits = builder.info.splits
+    self.ranges = ranges_lib.of_split(
+        self.source.split, self._splits, self.source.dataset
+    )
+    self.shards = [
+        shard for part in self.ranges for shard in self._shards_of(part)
+    ]
+    self.num_bytes = sum(map(self._num_bytes, self.ranges))
+
+  @property
+  def fingerprint(self) -> str:
+    """A hash of what TFDS records about the data set: its files and splits."""
+    return versions.fingerprint(self.directory)
+
+  def files(self, part):
+    return [
+        instruction.filename
+        for instruction in self._splits[part.instruction].file_instructions
+    ]
+
+  def read_stored(self, part):
+    # TFDS reads several files in turn by default, which mixes their episodes.
+    return loading.load_episodes(
+        self.directory,
+        part.instruction,
+        read_config=tfds.ReadConfig(
+            try_autocache=False, interleave_cycle_length=1
+        ),
+    )
+
+  def _num_bytes(self, part):
+    split = self._splits[part.split]
+    num_bytes = split.num_bytes
+    if not num_bytes:  # Whoever wrote the data set did not count them.
+      num_bytes = sum(tf.io.gfile.stat(path).length for path in split.filepaths)
+    return num_bytes * part.num_episodes // split.num_examples
+
+  def _shards_of(self, part):
+    """Returns a range cut where one file ends and the next begins."""
+    shards = []
+    begin = part.begin
+    for instruction in self._splits[part.instruction].file_instructions:
+      end = begin + instruction.take
+      if instruction.take < 0:
+        end = begin + instruction.examples_in_shard - instruction.skip
+      shards.append(ranges_lib.Range(part.split, begin, end))
+      begin = end
+    return shards

@@ -1,0 +1,113 @@
+"""Tests of jobs on data sets of other formats, and on functions of Python."""
+
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from rlds2reverb.formats import readers
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import tasks
+from tests.jobs import job_testing
+
+_DATA = os.path.dirname(job_testing.RECORDED)
+
+
+def python_episodes():
+  """Yields episodes as `from_episodes` takes them."""
+  for index, length in enumerate(job_testing.LENGTHS):
+    yield {
+        'observation': np.zeros([length, 1], np.float32),
+        'action': np.zeros([length - 1, 1], np.float32),
+        'reward': 100 * index + np.arange(length - 1, dtype=np.float32),
+    }
+
+
+def _total_reward(episodes):
+  return sum(
+      float(np.sum(episode['steps']['reward'][:-1]))
+      for episode in episodes.as_numpy_iterator()
+  )
+
+
+class FormatSourceTest(job_testing.JobTestCase):
+
+  @parameterized.parameters(
+      'd3rlpy/arrays.h5',
+      'imitation/trajectories.npz',
+      'lerobot/v3.0',
+      'minari/cartpole',
+      'parquet/episodes.parquet',
+      'robomimic/low_dim.hdf5',
+      'zarr/pusht.zarr',
+  )
+  def test_a_job_on_what_the_files_tell(self, name):
+    path = os.path.join(_DATA, name)
+    form = readers.find_format(path)
+    # Rendered images would only take time.
+    leave_out = {
+        'zarr': ["load_zarr.leave_out = ['img']"],
+        'lerobot': ['load_lerobot.decode_videos = False'],
+    }
+    source = sources.make_source(path, bindings=leave_out.get(form, []))
+    self.assertEqual(source.format, form)
+    opened = sources.open_source(source)
+    plan = self.plan(plan_lib.RLDS, self.new(), opened=[opened])
+    self.assertLen(plan.tasks, 1)
+    summary = self.convert(plan)
+    written = sources.open_source(sources.make_source(plan.output.place))
+    self.assertEqual(summary['episodes'], opened.num_episodes)
+    self.assertEqual(summary['steps'], opened.num_steps)
+    self.assertEqual(written.num_episodes, opened.num_episodes)
+    self.assertIn(f', {form}.', written.info.description)
+    self.assertEqual(
+        _total_reward(written.read()), _total_reward(readers.load(path))
+    )
+
+  def test_a_function_of_python(self):
+    source = sources.make_source(
+        'tests.jobs.format_source_test:python_episodes',
+        'train[2:5]',
+        format='python',
+    )
+    opened = sources.open_source(source)
+    self.assertEqual(opened.num_episodes, 3)
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), opened=[opened])
+    self.convert(plan)
+    items = job_testing.items_of(plan.output.place)
+    expected = job_testing.pairs(enumerate(job_testing.LENGTHS))
+    lost = job_testing.pairs(
+        (i, n) for i, n in enumerate(job_testing.LENGTHS) if not 2 <= i < 5
+    )
+    # The reward of the last step is 0, as there is none.
+    last = {100 * i + n - 1 for i, n in enumerate(job_testing.LENGTHS)}
+    self.assertEqual(
+        job_testing.rewards_of(items),
+        sorted(
+            [first, 0.0 if second in last else second]
+            for first, second in expected
+            if [first, second] not in lost
+        ),
+    )
+
+  def test_a_file_that_was_written_anew_is_noticed(self):
+    path = self.new('data.npz')
+    flags = np.array([False, False, True])
+    for rewards in [1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]:
+      np.savez(
+          path,
+          observations=np.zeros([len(rewards), 2], np.float32),
+          actions=np.zeros([len(rewards), 1], np.float32),
+          rewards=np.array(rewards, np.float32),
+          terminals=np.resize(flags, len(rewards)),
+      )
+      if len(rewards) == 3:
+        plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=path)
+    with self.assertRaisesRegex(tasks.TaskError, 'has changed since the plan'):
+      tasks.run_task(plan, 0, self.new('job'))
+
+
+if __name__ == '__main__':
+  absltest.main()
