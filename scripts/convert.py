@@ -17,6 +17,7 @@ from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
@@ -28,19 +29,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs import tasks as tasks_lib
   from rlds2reverb.jobs import workers
-  from rlds2reverb.replay import items as items_lib
   from rlds2reverb.trajectories import rules as rules_lib
-
-# What only items have.
-_ITEM_FLAGS = (
-    'table',
-    'sequence_length',
-    'stride_length',
-    'end_of_episode',
-    'priority',
-    'allow_empty',
-    'terminal_discount',
-)
 
 flags_lib.define_source_flags()
 _WEIGHT = flags.DEFINE_multi_float(
@@ -73,28 +62,7 @@ _STATISTICS_DIR = flags.DEFINE_string(
     None,
     'A new directory, for the statistics of the fields: statistics.json.',
 )
-_TABLE = flags.DEFINE_string('table', 'experience', "The table's name.")
-flags.DEFINE_integer(
-    'sequence_length',
-    2,
-    'Frames of an item; 0 for whole episodes.',
-    lower_bound=0,
-    upper_bound=flags_lib.MAX_INTEGER,
-)
-flags.DEFINE_integer(
-    'stride_length',
-    1,
-    'Frames between the starts of two items.',
-    lower_bound=1,
-    upper_bound=flags_lib.MAX_INTEGER,
-)
-flags.DEFINE_enum(
-    'end_of_episode',
-    'drop',
-    ['drop', 'pad', 'tile', 'zero_pad', 'overlap'],
-    'What becomes of last frames that do not fill an item.',
-)
-_PRIORITY = flags.DEFINE_float('priority', 1.0, 'The priority of every item.')
+flags_lib.define_table_flags('drop', 'pad', 'tile', 'zero_pad', 'overlap')
 _TERMINAL_DISCOUNT = flags.DEFINE_enum(
     'terminal_discount',
     None,
@@ -154,9 +122,6 @@ _JOB_DIR = flags.DEFINE_string(
     'Where the job is kept; by default beside the output, with .job after its'
     ' name, or for a server in ~/.cache/rlds2reverb/jobs.',
 )
-_ALLOW_EMPTY = flags.DEFINE_bool(
-    'allow_empty', False, 'Whether a table may end without an item.'
-)
 _DRY_RUN = flags.DEFINE_bool(
     'dry_run', False, 'Say what would be done, and stop.'
 )
@@ -177,10 +142,12 @@ def _output() -> plan_lib.Output:
     )
   ((kind, place),) = outputs
   if kind == plan_lib.SERVER:
-    with flags_lib.wrong_usage():
+    with usage.wrong_usage():
       return plan_lib.Output(kind, place)
   if kind in (plan_lib.RLDS, plan_lib.STATISTICS):
-    flags_lib.refuse_ignored(_ITEM_FLAGS, f'with --{kind}_dir')
+    usage.refuse_ignored(
+        [*flags_lib.TABLE_FLAGS, 'terminal_discount'], f'with --{kind}_dir'
+    )
   place = files.user_path(place)
   split = 'train' if kind == plan_lib.RLDS else ''
   return plan_lib.Output(kind, place, split)
@@ -188,7 +155,7 @@ def _output() -> plan_lib.Output:
 
 def _rules(source: sources_lib.Source) -> rules_lib.ConversionRules:
   """Returns the rules of a config, changed by the flags that are there."""
-  with flags_lib.wrong_usage():
+  with usage.wrong_usage():
     return sources_lib.rules_of(
         source, terminal_discount=_TERMINAL_DISCOUNT.value, nan=_NAN.value
     )
@@ -217,7 +184,7 @@ def _sources() -> List[sources_lib.Source]:
 
 def _make_plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
   if _INVALID_EPISODES.value != 'skip':
-    flags_lib.refuse_ignored(
+    usage.refuse_ignored(
         ['max_invalid_fraction'], 'without --invalid_episodes=skip'
     )
   output = _output()
@@ -229,13 +196,7 @@ def _make_plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
     )
   tables = []
   if output.kind in (plan_lib.CHECKPOINT, plan_lib.SERVER):
-    with flags_lib.wrong_usage():
-      table = items_lib.TableItems(
-          _TABLE.value,
-          flags_lib.windows_from_flags(),
-          priority=_PRIORITY.value,
-      )
-    tables = [table]
+    tables = flags_lib.tables_from_flags()
   opened = [sources_lib.open_source(source) for source in sources]
   only = None
   if _ONLY_QUARANTINED.value is not None:
@@ -270,7 +231,7 @@ def _runner(options: Sequence[str]) -> running.Runner:
   options = [f'--runner={_RUNNER.value}', *options]
   if flags.FLAGS['num_workers'].present:
     options.append(f'--num_workers={_NUM_WORKERS.value}')
-  with flags_lib.wrong_usage():
+  with usage.wrong_usage():
     return beam.BeamRunner(options, flags.FLAGS)
 
 
@@ -286,7 +247,7 @@ def main(*beam_options: str):
           _JOB_DIR.value and files.user_path(_JOB_DIR.value),
           dry_run=_DRY_RUN.value,
           max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
-          allow_empty=_ALLOW_EMPTY.value,
+          allow_empty=flags.FLAGS.allow_empty,
           runner=runner,
       )
   except KeyboardInterrupt:
@@ -300,7 +261,7 @@ def main(*beam_options: str):
 
 
 if __name__ == '__main__':
-  flags_lib.run(
+  usage.run(
       main,
       lambda: (convert_lib.JobError, tasks_lib.TaskError),
       takes_more=lambda: _RUNNER.value is not None,

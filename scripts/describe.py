@@ -12,6 +12,7 @@ from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   import tensorflow as tf
@@ -80,7 +81,7 @@ def _describe():
       raise ValueError(f'The data cannot be read: {problem}') from e
   if flags.FLAGS.dataset:
     raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
-  flags_lib.refuse_ignored(
+  usage.refuse_ignored(
       ['split', 'data_dir', 'config', 'gin_binding', 'environment'],
       'with --checkpoint_dir',
   )
@@ -117,4 +118,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main, errors=lambda: (records.CheckpointError,))
+  usage.run(main, errors=lambda: (records.CheckpointError,))

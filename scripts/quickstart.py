@@ -15,8 +15,8 @@ import time
 from absl import flags
 from etils import epy
 
-from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import quiet
+from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from matplotlib import figure
@@ -154,4 +154,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main)
+  usage.run(main)

@@ -16,6 +16,7 @@ from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
@@ -93,4 +94,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main)
+  usage.run(main)

@@ -14,6 +14,7 @@ from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import quiet
+from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   import tensorflow as tf
@@ -21,22 +22,11 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import tf_errors
   from rlds2reverb.jobs import serve
-  from rlds2reverb.replay import items
   from rlds2reverb.replay.checkpoint import records
   from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
 
 # What only the episodes of a data set need.
-_DATASET_FLAGS = (
-    'split',
-    'data_dir',
-    'config',
-    'gin_binding',
-    'table',
-    'sequence_length',
-    'stride_length',
-    'end_of_episode',
-    'allow_empty',
-)
+_DATASET_FLAGS = ('split', 'data_dir', 'config', 'format', 'gin_binding')
 
 flags_lib.define_source_flags()
 _CHECKPOINT_DIR = flags.DEFINE_string(
@@ -63,32 +53,8 @@ _CHECKPOINT_MINUTES = flags.DEFINE_float(
     ' --checkpoint_root. The tables wait while one is written.',
     lower_bound=0.01,
 )
-_TABLE = flags.DEFINE_string(
-    'table', 'experience', 'The table for the items of a --dataset.'
-)
-flags.DEFINE_integer(
-    'sequence_length',
-    2,
-    'How many steps an item has; 0 for whole episodes.',
-    lower_bound=0,
-    upper_bound=flags_lib.MAX_INTEGER,
-)
-flags.DEFINE_integer(
-    'stride_length',
-    1,
-    'How many steps after an item the next one starts.',
-    lower_bound=1,
-    upper_bound=flags_lib.MAX_INTEGER,
-)
-flags.DEFINE_enum(
-    'end_of_episode',
-    'drop',
-    ['drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'],
-    'What becomes of steps at the end that do not fill an item; see'
-    ' Windows.',
-)
-_ALLOW_EMPTY = flags.DEFINE_bool(
-    'allow_empty', False, 'Whether a table may end without an item.'
+flags_lib.define_table_flags(
+    'drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'
 )
 
 
@@ -102,7 +68,9 @@ def _start():
   elif flags.FLAGS.dataset:
     raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
   else:
-    flags_lib.refuse_ignored(_DATASET_FLAGS, 'with --checkpoint_dir')
+    usage.refuse_ignored(
+        [*_DATASET_FLAGS, *flags_lib.TABLE_FLAGS], 'with --checkpoint_dir'
+    )
   root = _CHECKPOINT_ROOT.value
   if root is not None:
     root = files.user_path(root)
@@ -116,15 +84,14 @@ def _start():
         port=_PORT.value,
         checkpoint_root=root,
     )
-  with flags_lib.wrong_usage():
-    table = items.TableItems(_TABLE.value, flags_lib.windows_from_flags())
+  tables = flags_lib.tables_from_flags()
   try:
     return serve.serve_source(
         sources[0],
-        [table],
+        tables,
         port=_PORT.value,
         checkpoint_root=root,
-        allow_empty=_ALLOW_EMPTY.value,
+        allow_empty=flags.FLAGS.allow_empty,
     )
   except tf.errors.InvalidArgumentError as e:
     raise ValueError(
@@ -181,4 +148,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main, errors=lambda: (records.CheckpointError,))
+  usage.run(main, errors=lambda: (records.CheckpointError,))

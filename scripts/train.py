@@ -17,6 +17,7 @@ from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb import training
@@ -94,7 +95,7 @@ def _algorithm(source: sources_lib.Source) -> training.Algorithm:
   make = getattr(training, _ALGORITHMS[_ALGORITHM.value])
   arguments = sources_lib.arguments_of(make.__name__, source)
   try:
-    with flags_lib.wrong_usage():
+    with usage.wrong_usage():
       return make(**arguments)
   except TypeError as e:
     raise app.UsageError(
@@ -114,11 +115,11 @@ def main():
       raise app.UsageError(f'Flag --{flag.name} must have a value.')
   server = _REVERB_SERVER.value
   if server not in (None, 'new'):
-    with flags_lib.wrong_usage():
+    with usage.wrong_usage():
       addresses.check_address(server)
   (source,) = sources
   bound = sources_lib.arguments_of('ConversionRules', source)
-  with flags_lib.wrong_usage():
+  with usage.wrong_usage():
     rules = sources_lib.rules_of(
         source,
         terminal_discount=bound.get('terminal_discount', 'transition'),
@@ -149,4 +150,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main)
+  usage.run(main)

@@ -14,6 +14,7 @@ from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import sources as sources_lib
@@ -43,7 +44,7 @@ _JSON = flags.DEFINE_bool(
 
 
 def _rules(source):
-  with flags_lib.wrong_usage():
+  with usage.wrong_usage():
     return sources_lib.rules_of(
         source, validation=_VALIDATION.value, nan=_NAN.value
     )
@@ -83,4 +84,4 @@ def main():
 
 
 if __name__ == '__main__':
-  flags_lib.run(main)
+  usage.run(main)

@@ -1,7 +1,6 @@
-"""The flags that the programs in scripts/ share, and how a program runs.
+"""The flags that the programs in scripts/ share.
 
-A program defines the flags of where its episodes come from, and its own, and
-ends with `run`:
+A program defines the flags of where its episodes come from, and its own:
 
     flags_lib.define_source_flags()
 
@@ -10,32 +9,23 @@ ends with `run`:
       ...
 
     if __name__ == '__main__':
-      flags_lib.run(main)
+      usage.run(main)
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
-import sys
 from typing import (
     Any,
-    Callable,
     List,
-    NoReturn,
-    Optional,
     Sequence,
-    Tuple,
-    Type,
 )
 
 from absl import app
 from absl import flags
-from absl import logging
 from etils import epy
 
-from rlds2reverb.jobs import quiet
+from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
@@ -44,16 +34,13 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.fields import named_mappings
   from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import sources as sources_lib
+  from rlds2reverb.replay import items as items_lib
 
 # The flags are those of the program that has them defined, in `--help` too.
 flags.disclaim_key_flags()
 
 # What a count or a length may be, so that sums of them fit into 64 bits.
-MAX_INTEGER = 2**31 - 1
-# The exit codes of a program, besides 0: something is wrong with the data, a
-# disk or a server; or with the command line, whatever the data is.
-_FAILED = 1
-_WRONG_USAGE = 2
+_MAX_INTEGER = 2**31 - 1
 
 
 def define_source_flags() -> None:
@@ -111,16 +98,16 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
   values = flags.FLAGS
   if not values.dataset:
     raise app.UsageError('Flag --dataset must have a value.')
-  splits = _one_each('split', values.dataset, values.split or ['train'])
-  configs = _one_each('config', values.dataset, values.config or [None])
-  formats = _one_each('format', values.dataset, values.format or [None])
+  splits = _one_each('split', 'dataset', ['train'])
+  configs = _one_each('config', 'dataset', [None])
+  formats = _one_each('format', 'dataset', [None])
   sources = []
   for dataset, split, config, form in zip(
       values.dataset, splits, configs, formats
   ):
     if config is not None and config.endswith('.gin'):
       config = files.user_path(config)
-    with wrong_usage():
+    with usage.wrong_usage():
       source = sources_lib.make_source(
           _user_data_set(dataset),
           split,
@@ -162,7 +149,7 @@ def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
     raise app.UsageError('--mixture takes one --split for all data sets.')
   if mixture.endswith('.gin'):
     mixture = files.user_path(mixture)
-  with wrong_usage():
+  with usage.wrong_usage():
     sources = mixtures.make_sources(
         mixture,
         files.user_path(values.data_dir),
@@ -205,7 +192,7 @@ def take_bound_flags(program: str) -> None:
   """
   values = flags.FLAGS
   texts = []
-  with wrong_usage():
+  with usage.wrong_usage():
     for config in values.config or []:
       if config.endswith('.gin'):
         config = files.user_path(config)
@@ -215,129 +202,78 @@ def take_bound_flags(program: str) -> None:
   _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
 
 
-def windows_from_flags() -> Optional[windows_lib.Windows]:
-  """Returns the windows of items, or None for whole episodes.
+def define_table_flags(*ends: str) -> None:
+  """Defines the flags that `tables_from_flags` reads.
 
-  They are described by `--sequence_length`, which is 0 for whole episodes,
-  `--stride_length` and `--end_of_episode`.
+  Args:
+    *ends: the ends of windows that items can have.
+  """
+  flags.DEFINE_multi_string(
+      'table',
+      ['experience'],
+      "The table's name. If this and the next flags are repeated, there are"
+      ' several tables: each flag once, or once for each table.',
+  )
+  flags.DEFINE_multi_integer(
+      'sequence_length',
+      [2],
+      'Frames of an item; 0 for whole episodes.',
+      lower_bound=0,
+      upper_bound=_MAX_INTEGER,
+  )
+  flags.DEFINE_multi_integer(
+      'stride_length',
+      [1],
+      'Frames between the starts of two items.',
+      lower_bound=1,
+      upper_bound=_MAX_INTEGER,
+  )
+  flags.DEFINE_multi_enum(
+      'end_of_episode',
+      ['drop'],
+      ends,
+      'What becomes of last frames that do not fill an item; see Windows.',
+  )
+  flags.DEFINE_multi_float('priority', [1.0], 'The priority of every item.')
+  flags.DEFINE_bool(
+      'allow_empty', False, 'Whether a table may end without an item.'
+  )
+
+
+# The names of the flags that `define_table_flags` defines.
+TABLE_FLAGS = (
+    'table',
+    'sequence_length',
+    'stride_length',
+    'end_of_episode',
+    'priority',
+    'allow_empty',
+)
+
+
+def tables_from_flags() -> List[items_lib.TableItems]:
+  """Returns which items go into which table.
 
   Raises:
-    UsageError: if whole episodes have a stride or an end.
+    UsageError: if a value is not valid, the values are not as many as the
+      tables, or whole episodes have a stride or an end.
   """
   values = flags.FLAGS
-  if values.sequence_length:
-    return windows_lib.Windows(
-        values.sequence_length, values.stride_length, values.end_of_episode
-    )
-  if values.stride_length != 1 or values.end_of_episode != 'drop':
-    raise app.UsageError(
-        'With --sequence_length=0 items are whole episodes, which have no'
-        ' --stride_length and no --end_of_episode.'
-    )
-  return None
-
-
-def run(
-    main: Callable[..., Optional[int]],
-    errors: Callable[[], Tuple[Type[Exception], ...]] = tuple,
-    *,
-    takes_more: Callable[[], bool] = lambda: False,
-) -> None:
-  """Runs a program; errors that its user can mend become one message.
-
-  The exit code is 2 if the command line or a config is wrong, whatever the data
-  is, and 1 after any other error.
-
-  Args:
-    main: the program, which returns its exit code, or None for 0.
-    errors: returns the classes of such errors, besides OSError, SyntaxError,
-      ValueError and, for what is not installed, ModuleNotFoundError.
-    takes_more: says, when the flags of the program are known, whether arguments
-      that are none of them are passed to `main`. By default they are refused.
-  """
-
-  def parse(argv):
-    try:
-      rest = flags.FLAGS(argv, known_only=True)
-      if not takes_more():
-        flags.FLAGS.unparse_flags()
-        rest = flags.FLAGS(argv)
-        if len(rest) > 1:
-          raise app.UsageError(f'Unknown arguments: {" ".join(rest[1:])}.')
-      for name, flag in flags.FLAGS.flag_values_dict().items():
-        if flags.FLAGS[name].present:
-          _check_value(f'--{name}', flag)
-      return rest
-    except (app.UsageError, flags.Error) as e:
-      _refuse(e)
-    except SystemExit:
-      sys.exit(0)  # It was `--help`, after which absl would exit with 1.
-
-  def call(argv):
-    quiet.quiet_logs()
-    try:
-      sys.exit(main(*argv[1:]))
-    except (app.UsageError, flags.Error) as e:
-      _refuse(e)
-    except (
-        ModuleNotFoundError,
-        OSError,
-        SyntaxError,
-        ValueError,
-        *errors(),
-    ) as e:
-      logging.debug('The error was raised here:', exc_info=True)
-      print(e, file=sys.stderr)
-      sys.exit(_FAILED)
-
-  app.run(call, flags_parser=parse)
-
-
-@contextlib.contextmanager
-def wrong_usage():
-  """Raises what is wrong with values of flags and configs as such errors."""
-  try:
-    yield
-  except (FileNotFoundError, SyntaxError, ValueError) as e:
-    raise app.UsageError(str(e)) from e
-
-
-def refuse_ignored(names: Sequence[str], reason: str) -> None:
-  """Raises a UsageError if the command line has flags that would be ignored.
-
-  What a config binds for them may serve another program, or another call.
-
-  Args:
-    names: the names of the flags.
-    reason: why they are ignored.
-  """
-  for name in names:
-    if flags.FLAGS[name].present:
-      raise app.UsageError(f'--{name} has no effect {reason}. Leave it out.')
-
-
-def _check_value(name: str, value: Any) -> None:
-  """Raises a UsageError if no flag can have this value."""
-  for one in value if isinstance(value, list) else [value]:
-    if isinstance(one, str) and not one:
-      raise app.UsageError(f'{name} must not be empty.')
-    if isinstance(one, float) and not math.isfinite(one):
-      raise app.UsageError(f'{name} must be a finite number, but is {one}.')
-    if isinstance(one, int) and abs(one) >= 1 << 63:
-      raise app.UsageError(f'{name} must be below 2**63, but is {one}.')
-
-
-def _refuse(error: Exception) -> NoReturn:
-  """Ends a program that was called wrongly, with one line."""
-  message = ' '.join(str(error).split())
-  if isinstance(error, flags.UnrecognizedFlagError):
-    name = error.flagname
-    hint = checks.did_you_mean(name, flags.FLAGS, prefix='--')
-    message = f'There is no flag --{name}.{hint}'
-  if not message.endswith(('.', '?')):
-    message += '.'
-  print(f'{message} See --help.', file=sys.stderr)
-  sys.exit(_WRONG_USAGE)
+  names = values.table
+  each = [_one_each(flag, 'table') for flag in TABLE_FLAGS[1:5]]
+  tables = []
+  for name, length, stride, end, priority in zip(names, *each):
+    if not length and (stride, end) != (1, 'drop'):
+      raise app.UsageError(
+          'With --sequence_length=0 items are whole episodes, which have no'
+          ' --stride_length and no --end_of_episode.'
+      )
+    with usage.wrong_usage():
+      windows = windows_lib.Windows(length, stride, end) if length else None
+      tables.append(items_lib.TableItems(name, windows, priority=priority))
+  if len(set(names)) < len(names):
+    raise app.UsageError(f'The tables must differ, but --table is {names}.')
+  return tables
 
 
 def _user_data_set(name: str) -> str:
@@ -348,21 +284,28 @@ def _user_data_set(name: str) -> str:
   return name
 
 
-def _one_each(name, datasets, values):
-  if len(values) == 1:
-    return values * len(datasets)
-  if len(values) != len(datasets):
+def _one_each(name: str, of: str, default: Sequence[Any] = ()) -> Sequence[Any]:
+  """Returns as many values of a flag as another flag has.
+
+  Args:
+    name: the name of the flag, which has one value, or as many.
+    of: that of the other flag.
+    default: its value where it has none.
+  """
+  values = flags.FLAGS[name].value or default
+  count = len(flags.FLAGS[of].value)
+  if len(values) not in (1, count):
     raise app.UsageError(
-        f'--{name} is there {len(values)} times, and --dataset'
-        f' {len(datasets)} times. Pass it once, or once for each data set.'
+        f'--{name} is there {len(values)} times, and --{of} {count} times. Pass'
+        f' it once, or once for each --{of}.'
     )
-  return values
+  return values if len(values) == count else [*values] * count
 
 
 def _take_flags(program: str, source: sources_lib.Source) -> None:
   """Gives flags the values that a source binds, unless the user gave some."""
   values = flags.FLAGS
-  with wrong_usage():
+  with usage.wrong_usage():
     bound = sources_lib.arguments_of(program, source)
   for name, value in bound.items():
     if name not in values:
@@ -375,7 +318,7 @@ def _take_flags(program: str, source: sources_lib.Source) -> None:
       # This checks the value as if it had been typed.
       try:
         flag.parse(
-            [flag.parser.parse(str(each)) for each in value]
+            [flag.parser.parse(str(each)) for each in _listed(value)]
             if isinstance(flag, flags.MultiFlag)
             else str(value)
         )
@@ -383,4 +326,8 @@ def _take_flags(program: str, source: sources_lib.Source) -> None:
         raise app.UsageError(
             f'{program}.{name} is bound to {value!r}: {e}.'
         ) from e
-      _check_value(f'{program}.{name}', flag.value)
+      usage.check_value(f'{program}.{name}', flag.value)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+  return value if isinstance(value, (list, tuple)) else [value]

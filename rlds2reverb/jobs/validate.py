@@ -119,7 +119,9 @@ def validate_source(
     )
     end = min(shard.end, part.end)
     place = ', '.join(opened.files(shard))
-    found.not_read.append(f'{place}, episodes {episode} to {end - 1}: {message}')
+    found.not_read.append(
+        f'{place}, episodes {episode} to {end - 1}: {message}'
+    )
     if end < part.end:
       parts.insert(0, ranges_lib.Range(part.split, end, part.end))
   return found.validation()

@@ -51,7 +51,8 @@ class SourcesTest(absltest.TestCase):
     size = sum(map(os.path.getsize, data_sets.files_of(self.directory)))
     self.assertBetween(opened.num_bytes, 0.8 * size, size)
     self.assertEqual(
-        *opened.files(ranges_lib.Range('train', 4, 5)), data_sets.files_of(self.directory)[2]
+        *opened.files(ranges_lib.Range('train', 4, 5)),
+        data_sets.files_of(self.directory)[2]
     )
 
   def test_a_range_is_read_in_the_order_of_the_data_set(self):

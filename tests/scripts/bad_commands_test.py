@@ -112,13 +112,15 @@ _CONVERT = (
         f'{_NEXT} --gin_binding="ConversionRules.nan = \'maybe\'"',
         'maybe',
     ),
+    (f'{_NEXT} --table=a --table=a', 'The tables must differ'),
+    (
+        f'{_NEXT} --table=a --table=b --sequence_length=2 --sequence_length=3'
+        ' --sequence_length=4',
+        '--sequence_length is there 3 times, and --table 2 times',
+    ),
     (f'{_NEXT} --format=robomimik', 'Did you mean robomimic?'),
     (f'{_NEXT} --format=hdf5 --format=npz', '--format is there 2 times'),
     (f'{_NEXT} --format=', '--format must not be empty'),
-    (
-        f'{_NEXT} --gin_binding="load_zarr.leaveout = 1"',
-        'leaveout',
-    ),
     ('--dataset=data --server_address=', '--server_address must not be empty'),
     ('--dataset=data --server_address=localhost', 'must be host:port, such as'),
     ('--dataset=data --server_address=:8000', 'must be host:port, such as'),

@@ -19,8 +19,10 @@ import reverb
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.replay.checkpoint import records
 from tests.jobs import data_sets
 from tests.jobs import job_testing
+from tests.scripts import in_process
 
 _LENGTHS = [3 + index % 5 for index in range(24)]
 _PAIRS = job_testing.pairs(enumerate(_LENGTHS))
@@ -223,6 +225,32 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertIn('done already: 2', result.stdout)
     self.assertRegex(result.stdout, 'steps +2,020')
+
+  def test_several_tables_by_a_config(self):
+    config = self.create_tempfile(
+        'mine.gin',
+        "convert.table = ['pairs', 'episodes']\n"
+        'convert.sequence_length = [2, 0]\n',
+    ).full_path
+    output = self.new()
+    code, _, stderr = in_process.run(
+        'convert',
+        [
+            [
+                f'--dataset={self.data}',
+                f'--config={config}',
+                f'--checkpoint_dir={output}',
+            ]
+        ],
+    )[0]
+    self.assertEqual(code, 0, stderr)
+    counts = {
+        name: records.num_items(table)
+        for name, table in records.read_tables(output).items()
+    }
+    self.assertEqual(
+        counts, {'pairs': len(_PAIRS), 'episodes': len(_LENGTHS)}
+    )
 
   @unittest.skipIf(
       importlib.util.find_spec('apache_beam'), 'Apache Beam is installed.'

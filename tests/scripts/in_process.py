@@ -21,8 +21,8 @@ from absl import app
 from absl import flags
 from absl.testing import flagsaver
 
-from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import quiet
+from rlds2reverb.jobs import usage
 from tests.scripts import programs
 
 
@@ -83,13 +83,13 @@ def main(program: str) -> None:
   # What a program prints without Python must not get into the results.
   results = os.dup(1)
   os.dup2(2, 1)
-  with mock.patch.object(flags_lib, 'run') as run_with:
+  with mock.patch.object(usage, 'run') as run_with:
     runpy.run_module(f'scripts.{program}', run_name='__main__')
   flags.FLAGS([program], known_only=True)
   quiet.quiet_logs()
   (call,) = run_with.call_args_list
   done = [
-      _call(program, lambda: flags_lib.run(*call.args, **call.kwargs), each)
+      _call(program, lambda: usage.run(*call.args, **call.kwargs), each)
       for each in commands
   ]
   os.write(results, json.dumps(done).encode())

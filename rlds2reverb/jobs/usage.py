@@ -1,0 +1,149 @@
+"""How a program runs, and what it says to a command line that is wrong.
+
+A program ends with
+
+    if __name__ == '__main__':
+      usage.run(main)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import resource
+import sys
+from typing import Any, Callable, NoReturn, Optional, Sequence, Tuple, Type
+
+from absl import app
+from absl import flags
+from absl import logging
+from etils import epy
+
+from rlds2reverb.jobs import quiet
+
+with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from rlds2reverb.episodes import checks
+
+# The flags are those of the program that has them defined, in `--help` too.
+flags.disclaim_key_flags()
+
+# The exit codes of a program, besides 0: something is wrong with the data, a
+# disk or a server; or with the command line, whatever the data is.
+_FAILED = 1
+_WRONG_USAGE = 2
+# TensorFlow aborts with a C++ stack where it cannot even start its threads.
+_LEAST_ADDRESS_SPACE = 1_500_000_000
+
+
+def run(
+    main: Callable[..., Optional[int]],
+    errors: Callable[[], Tuple[Type[Exception], ...]] = tuple,
+    *,
+    takes_more: Callable[[], bool] = lambda: False,
+) -> None:
+  """Runs a program; errors that its user can mend become one message.
+
+  The exit code is 2 if the command line or a config is wrong, whatever the data
+  is, and 1 after any other error.
+
+  Args:
+    main: the program, which returns its exit code, or None for 0.
+    errors: returns the classes of such errors, besides OSError, SyntaxError,
+      ValueError and, for what is not installed, ModuleNotFoundError.
+    takes_more: says, when the flags of the program are known, whether arguments
+      that are none of them are passed to `main`. By default they are refused.
+  """
+
+  def parse(argv):
+    try:
+      rest = flags.FLAGS(argv, known_only=True)
+      if not takes_more():
+        flags.FLAGS.unparse_flags()
+        rest = flags.FLAGS(argv)
+        if len(rest) > 1:
+          raise app.UsageError(f'Unknown arguments: {" ".join(rest[1:])}.')
+      for name, flag in flags.FLAGS.flag_values_dict().items():
+        if flags.FLAGS[name].present:
+          check_value(f'--{name}', flag)
+      return rest
+    except (app.UsageError, flags.Error) as e:
+      _refuse(e)
+    except SystemExit:
+      sys.exit(0)  # It was `--help`, after which absl would exit with 1.
+
+  def call(argv):
+    try:
+      _check_address_space()
+      quiet.quiet_logs()
+      sys.exit(main(*argv[1:]))
+    except (app.UsageError, flags.Error) as e:
+      _refuse(e)
+    except (
+        ModuleNotFoundError,
+        OSError,
+        SyntaxError,
+        ValueError,
+        *errors(),
+    ) as e:
+      logging.debug('The error was raised here:', exc_info=True)
+      print(e, file=sys.stderr)
+      sys.exit(_FAILED)
+
+  app.run(call, flags_parser=parse)
+
+
+@contextlib.contextmanager
+def wrong_usage():
+  """Raises what is wrong with values of flags and configs as such errors."""
+  try:
+    yield
+  except (FileNotFoundError, SyntaxError, ValueError) as e:
+    raise app.UsageError(str(e)) from e
+
+
+def _check_address_space() -> None:
+  """Raises an OSError where `ulimit -v` leaves too little for TensorFlow."""
+  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+  if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+    raise OSError(
+        f'The address space is limited to {limit / 1e6:,.0f} MB (ulimit -v),'
+        f' and TensorFlow needs {_LEAST_ADDRESS_SPACE / 1e6:,.0f} MB and more.'
+    )
+
+
+def refuse_ignored(names: Sequence[str], reason: str) -> None:
+  """Raises a UsageError if the command line has flags that would be ignored.
+
+  What a config binds for them may serve another program, or another call.
+
+  Args:
+    names: the names of the flags.
+    reason: why they are ignored.
+  """
+  for name in names:
+    if flags.FLAGS[name].present:
+      raise app.UsageError(f'--{name} has no effect {reason}. Leave it out.')
+
+
+def check_value(name: str, value: Any) -> None:
+  """Raises a UsageError if no flag can have this value."""
+  for one in value if isinstance(value, list) else [value]:
+    if isinstance(one, str) and not one:
+      raise app.UsageError(f'{name} must not be empty.')
+    if isinstance(one, float) and not math.isfinite(one):
+      raise app.UsageError(f'{name} must be a finite number, but is {one}.')
+    if isinstance(one, int) and abs(one) >= 1 << 63:
+      raise app.UsageError(f'{name} must be below 2**63, but is {one}.')
+
+
+def _refuse(error: Exception) -> NoReturn:
+  """Ends a program that was called wrongly, with one line."""
+  message = ' '.join(str(error).split())
+  if isinstance(error, flags.UnrecognizedFlagError):
+    name = error.flagname
+    hint = checks.did_you_mean(name, flags.FLAGS, prefix='--')
+    message = f'There is no flag --{name}.{hint}'
+  if not message.endswith(('.', '?')):
+    message += '.'
+  print(f'{message} See --help.', file=sys.stderr)
+  sys.exit(_WRONG_USAGE)
