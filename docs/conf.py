@@ -21,7 +21,13 @@ exclude_patterns = ['BUILD', '_build']
 
 html_theme = 'sphinx_book_theme'
 html_title = 'rlds2reverb'
-html_theme_options = {'show_toc_level': 2, 'home_page_in_toc': True}
+html_theme_options = {
+    'show_toc_level': 2,
+    'home_page_in_toc': True,
+    'navbar_persistent': [],  # The sidebar has a search field.
+}
+html_static_path = ['static']
+html_css_files = ['narrow.css']
 
 # Links to headings, as GitHub makes them.
 myst_heading_anchors = 3
