@@ -60,18 +60,19 @@ class PriorityTree:
     sums = self._top.cumsum()
     left = _below(fractions * sums[-1], sums[-1])
     found = np.minimum(sums.searchsorted(left, 'right'), len(sums) - 1)
-    weights = self._top[found]
-    left -= sums[found] - weights
-    each = np.arange(len(found))
+    weights = self._top.take(found)
+    left += weights - sums.take(found)
+    each = np.arange(0, len(found) * _BLOCK, _BLOCK)
     for level in reversed(self._levels):
-      rows = level[found]
+      rows = level.take(found, axis=0, mode='clip')  # "raise" copies twice.
       sums = rows.cumsum(1)  # [B, _BLOCK]
       left = _below(left, sums[:, -1])
-      child = np.minimum((sums <= left[:, np.newaxis]).sum(1), _BLOCK - 1)
-      weights = rows[each, child]
-      left -= sums[each, child] - weights
+      child = (sums > left[:, np.newaxis]).argmax(1)
+      at = each + child
+      weights = rows.take(at)
+      left += weights - sums.take(at)
       found = found * _BLOCK + child
-    return np.minimum(found, self.size - 1), weights
+    return found, weights
 
   def update(self, numbers: np.ndarray, weights: np.ndarray) -> None:
     """Changes weights. Of one that is given twice, the last counts.
@@ -84,7 +85,7 @@ class PriorityTree:
     for level in self._levels:
       level.reshape(-1)[at] = values
       at = at // _BLOCK
-      values = level[at].sum(1)
+      values = level.take(at, axis=0, mode='clip').sum(1)
     self._top[at] = values
     if self._minima is not None and self._levels:
       at = numbers // _BLOCK
@@ -112,4 +113,5 @@ def _least(blocks):
 
 def _below(values, limits):
   """Returns values in `[0, limit)`; rounding may have made them larger."""
-  return np.maximum(np.minimum(values, limits * (1 - 1e-15)), 0.0)
+  values = np.minimum(values, limits * (1 - 1e-15))
+  return np.maximum(values, 0.0, out=values)

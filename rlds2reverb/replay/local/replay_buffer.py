@@ -1,8 +1,7 @@
 """TF-Agents replay buffers without a server."""
 
-import json
 import numbers
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +13,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import importance
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay.local import eager_batches
+from rlds2reverb.replay.local import batch_dataset
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import prepared
@@ -52,8 +51,8 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
   One that is made after another has ended goes on where that one stood. In a
   new process, the first iterator of the first data set goes on where that of
   the old process was, and so on. A batch counts when it comes out of the data
-  set. So whatever takes batches in advance, such as a `prefetch` of the
-  trainer's own, is ahead.
+  set. Where something takes batches in advance, such as `tf.distribute` or a
+  `prefetch` of the trainer's own, `follow` makes those count that were used.
 
   Frames may be added, batches sampled and priorities updated by several
   threads at once, each with an iterator of its own. All frames of a batch were
@@ -89,7 +88,7 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
     # Whether the sampler suits the data shows here, and not when training
     # begins.
     self._sampler.bind(population, share)
-    self._position = _Position(
+    self._position: streams_lib.Position = streams_lib.Position(
         {
             'seed': int(share.seed),
             'worker': [share.worker_index, share.num_workers],
@@ -103,6 +102,33 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
   def num_items(self) -> int:
     """The number of items that can be drawn."""
     return self._population.num_items
+
+  def follow(self, train_step: tf.Variable, batches_per_step: int = 1) -> None:
+    """Makes checkpoints go on with the first batch that was not trained on.
+
+    It is for trainers whose batches are taken in advance, which otherwise would
+    be left out after a restart. Call it once, before training. The checkpoint
+    must hold the variable, too.
+
+        strategy = tf.distribute.MirroredStrategy()
+        batches = strategy.experimental_distribute_dataset(
+            replay_buffer.as_dataset(256))  # 128 items for each of 2 replicas
+        replay_buffer.follow(train_step)
+        checkpoint = tf.train.Checkpoint(
+            replay_buffer=replay_buffer, train_step=train_step, ...)
+
+    Args:
+      train_step: counts the train steps, an integer.
+      batches_per_step: how many batches a train step takes. With
+        `distribute_datasets_from_function`, as in TF-Agents' `Learner`, it is
+        the number of replicas of a worker.
+
+    Raises:
+      ValueError: if `batches_per_step` is not positive. And when a checkpoint
+        is written, if there were fewer batches, or several iterators at once.
+    """
+    checks.check_positive('batches_per_step', batches_per_step)
+    self._position.follow(train_step, batches_per_step)
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Updates the priorities of items that were sampled.
@@ -205,6 +231,8 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
             self._sampler.is_synchronous or self._population.changes
         ),
     )
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+      self._position.warn_of_distribution()
     streams = self._position.add_data_set(
         lambda data_set, number: self._sampler.bind(
             self._population, self._share._replace(stream=(data_set, number))
@@ -235,7 +263,12 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
 
   def _dataset(self, streams, spec, sequence_fn):
     reader = sampling.BatchReader(self.store, self._population, streams, spec)
-    return eager_batches.BatchDataset(reader, sequence_fn)
+    dataset = batch_dataset.BatchDataset(
+        reader, self._position.warn_of_distribution
+    )
+    if sequence_fn is None:
+      return dataset
+    return batch_dataset.map_sequences(dataset, sequence_fn)
 
   def _check_batches(self, batch_size, num_steps):
     length = self.store.form.sequence_length
@@ -280,69 +313,6 @@ class LocalReplayBuffer(replay_buffer.ReplayBuffer):
         self.data_spec,
         [tf.convert_to_tensor(leaf.swapaxes(0, 1)) for leaf in leaves],
     )
-
-
-class _Position(tf.train.experimental.PythonState):
-  """Where the data sets of a replay buffer stand, for a checkpoint.
-
-  Attributes:
-    iterators: those of `get_next`, which a restored position does away with.
-  """
-
-  def __init__(self, identity: Dict[str, Any]):
-    """Creates the position.
-
-    Args:
-      identity: what the batches depend on, by its name.
-    """
-    self._identity = identity
-    self._data_sets: List[streams_lib.Streams] = []
-    # The positions of data sets that have not been made yet.
-    self._restored: List[List[int]] = []
-    self.iterators: Dict[Any, Any] = {}
-
-  def add_data_set(self, bind: Any) -> streams_lib.Streams:
-    """Returns the streams of the next data set.
-
-    Args:
-      bind: a function of the numbers of the data set and of a stream that
-        returns the function that draws.
-    """
-    number = len(self._data_sets)
-    streams = streams_lib.Streams(lambda stream: bind(number, stream))
-    if number < len(self._restored):
-      streams.restore(self._restored[number])
-    self._data_sets.append(streams)
-    return streams
-
-  def serialize(self) -> str:
-    """Returns the number of batches of each stream of each data set."""
-    positions = [streams.positions() for streams in self._data_sets]
-    positions += self._restored[len(positions) :]
-    return json.dumps({**self._identity, 'positions': positions})
-
-  def deserialize(self, value: str) -> None:
-    """Restores what `serialize` returned.
-
-    Raises:
-      ValueError: if the position is that of other batches.
-    """
-    saved = json.loads(value)
-    different = [
-        f'{name} {saved.get(name)!r} (here {own!r})'
-        for name, own in self._identity.items()
-        if saved.get(name) != own
-    ]
-    if different:
-      raise ValueError(
-          'The checkpoint is of a replay buffer that draws other batches, with'
-          f' {", ".join(different)}. Make the replay buffer as it was, or leave'
-          ' it out of the checkpoint to sample from the start.'
-      )
-    self._restored = saved['positions']
-    self.iterators.clear()
-    for streams, positions in zip(self._data_sets, self._restored):
-      streams.restore(positions)
 
 
 class EpisodesReplayBuffer(LocalReplayBuffer):

@@ -10,6 +10,7 @@ have no fixed size: a row holds where they begin in a file of all strings.
     strings             | ... jpeg jpeg jpeg ...
 """
 
+import functools
 import math
 from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
@@ -35,6 +36,7 @@ class _Column(NamedTuple):
     shape: how many of them, as the shape of an array.
     group: the index of the rows that they are in.
     begin: the byte of the row at which they begin.
+    is_string: whether they are the places of strings.
   """
 
   spec: tf.TensorSpec
@@ -42,6 +44,7 @@ class _Column(NamedTuple):
   shape: List[int]
   group: int = 0
   begin: int = 0
+  is_string: bool = False
 
   @property
   def num_bytes(self) -> int:
@@ -87,7 +90,16 @@ class RowFormat:
     widest = max([column.stored.itemsize for column in columns], default=1)
     self.row_bytes[0] += -self.row_bytes[0] % widest
     self._columns = columns
-    self.has_strings = any(leaf.spec.dtype == tf.string for leaf in columns)
+    # Batches of a data set are of one size.
+    self._layout = functools.lru_cache(8)(
+        lambda num_runs, length: Layout(
+            [
+                ([num_runs, length, *column.shape], column.stored)
+                for column in columns
+            ]
+        )
+    )
+    self.has_strings = any(column.is_string for column in columns)
 
   @property
   def frame_bytes(self) -> int:
@@ -110,7 +122,7 @@ class RowFormat:
     length = len(leaves[0])
     rows = [np.zeros([length, size], np.uint8) for size in self.row_bytes]
     for column, leaf in zip(self._columns, leaves):
-      if column.spec.dtype == tf.string:
+      if column.is_string:
         strings = [_to_bytes(each) for each in np.ravel(leaf)]
         begins = add_strings(strings)
         leaf = np.stack([begins, list(map(len, strings))], -1)
@@ -144,12 +156,7 @@ class RowFormat:
         [len(starts), length, self.row_bytes[0]]
     )
     rows = None
-    leaves = aligned_arrays(
-        [
-            ([len(starts), length, *column.shape], column.stored)
-            for column in self._columns
-        ]
-    )
+    leaves = self._layout(len(starts), length).new_arrays()
     for column, out in zip(self._columns, leaves):
       if not out.size:
         continue
@@ -167,35 +174,42 @@ class RowFormat:
         flat = out.reshape([len(starts), length, -1])
         flat[...] = small[..., column.begin : end].view(column.stored)
     return [
-        _read_strings(strings, leaf) if column.spec.dtype == tf.string else leaf
+        _read_strings(strings, leaf) if column.is_string else leaf
         for column, leaf in zip(self._columns, leaves)
     ]
 
 
-def aligned_arrays(
-    specs: Sequence[Tuple[Sequence[int], np.dtype]],
-) -> List[np.ndarray]:
-  """Returns new arrays that TensorFlow can take without copying them.
+class Layout:
+  """Arrays that TensorFlow can take without copying them.
 
   Those that are small share memory, as each piece of memory takes its time.
-
-  Args:
-    specs: the shape and the dtype of each.
   """
-  sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in specs]
-  begins, end = [], 0
-  for size in sizes:
-    begins.append(end)
-    if size < _LARGE_ARRAY_BYTES:
-      end += size + -size % _ALIGNMENT
-  shared, first = _aligned_memory(end)
-  arrays = []
-  for (shape, dtype), size, begin in zip(specs, sizes, begins):
-    memory, offset = shared, first + begin
-    if size >= _LARGE_ARRAY_BYTES:
-      memory, offset = _aligned_memory(size)
-    arrays.append(np.ndarray(shape, dtype, memory, offset))
-  return arrays
+
+  def __init__(self, specs: Sequence[Tuple[Sequence[int], np.dtype]]):
+    """Creates the layout.
+
+    Args:
+      specs: the shape and the dtype of each array.
+    """
+    self._places = []
+    self._shared_size = 0
+    for shape, dtype in specs:
+      size = math.prod(shape) * dtype.itemsize
+      is_alone = size >= _LARGE_ARRAY_BYTES
+      begin = 0 if is_alone else self._shared_size
+      self._places.append((shape, dtype, size if is_alone else 0, begin))
+      if not is_alone:
+        self._shared_size += size + -size % _ALIGNMENT
+
+  def new_arrays(self) -> List[np.ndarray]:
+    """Returns new arrays, with whatever was in the memory."""
+    shared, first = _aligned_memory(self._shared_size)
+    return [
+        np.ndarray(shape, dtype, *_aligned_memory(size))
+        if size
+        else np.ndarray(shape, dtype, shared, first + begin)
+        for shape, dtype, size, begin in self._places
+    ]
 
 
 def _aligned_memory(size: int) -> Tuple[np.ndarray, int]:
@@ -214,7 +228,7 @@ def _column(path: str, leaf: tf.TensorSpec) -> _Column:
   shape = leaf.shape.as_list()
   if leaf.dtype == tf.string:
     # The begin and the length of each string.
-    return _Column(leaf, np.dtype(np.int64), [*shape, 2])
+    return _Column(leaf, np.dtype(np.int64), [*shape, 2], is_string=True)
   return _Column(leaf, np.dtype(leaf.dtype.as_numpy_dtype), shape)
 
 

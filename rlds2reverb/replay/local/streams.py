@@ -9,9 +9,11 @@ goes on where that one stands, and gives it back when it ends:
     zip(dataset, dataset)              streams 0 and 1 at the same time
 """
 
+import json
 import threading
-from typing import Callable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from absl import logging
 import tensorflow as tf
 
 from rlds2reverb.replay.local import samplers
@@ -115,3 +117,100 @@ class Streams:
     with tf.init_scope(), tf.device('cpu'):
       counts = tf.raw_ops.ReadVariableOp(resource=self._counts, dtype=tf.int64)
     return max(int(counts[number]), self._streams[number].position)
+
+
+class Position(tf.train.experimental.PythonState):
+  """Where the data sets of a replay buffer stand, for a checkpoint.
+
+  Attributes:
+    iterators: those of `get_next`, which a restored position does away with.
+  """
+
+  def __init__(self, identity: Dict[str, Any]):
+    """Creates the position.
+
+    Args:
+      identity: what the batches depend on, by its name.
+    """
+    self._identity = identity
+    self._data_sets: List[Streams] = []
+    # The positions of data sets that have not been made yet.
+    self._restored: List[List[int]] = []
+    self.iterators: Dict[Any, Any] = {}
+    self._followed: Optional[Callable[[], int]] = None
+
+  def add_data_set(self, bind: Any) -> Streams:
+    """Returns the streams of the next data set.
+
+    Args:
+      bind: a function of the numbers of the data set and of a stream that
+        returns the function that draws.
+    """
+    number = len(self._data_sets)
+    streams = Streams(lambda stream: bind(number, stream))
+    if number < len(self._restored):
+      streams.restore(self._restored[number])
+    self._data_sets.append(streams)
+    return streams
+
+  def follow(self, train_step: tf.Variable, batches_per_step: int) -> None:
+    """Saves what was trained on; see `LocalReplayBuffer.follow`."""
+    used = lambda: int(train_step.numpy()) * batches_per_step
+    positions = [place for places in self._positions() for place in places]
+    begin = max(positions, default=0) - used()
+    self._followed = lambda: begin + used()
+
+  def warn_of_distribution(self) -> None:
+    """Says what `follow` is for, if it has not been called."""
+    if self._followed is None:
+      logging.warning(
+          'tf.distribute takes batches in advance, which a checkpoint of the'
+          ' replay buffer counts as used, so that a restart leaves them out.'
+          ' Call replay_buffer.follow(train_step), unless the batches come by'
+          ' InputOptions(experimental_fetch_to_device=False,'
+          ' experimental_replication_mode=InputReplicationMode.PER_REPLICA).'
+      )
+
+  def serialize(self) -> str:
+    """Returns the number of batches of each stream of each data set."""
+    positions = self._positions()
+    if self._followed is not None:
+      used = self._followed()
+      for places in positions:
+        if len(places) > 1 or (places and used > places[0]):
+          raise ValueError(
+              f'The trainer has used {used} batches by its train steps, but the'
+              f' iterators of a data set have handed out {places}. A replay'
+              ' buffer that follows a trainer has one iterator a data set, and'
+              ' each train step takes as many batches as `follow` was told.'
+          )
+      positions = [[used] if places else [] for places in positions]
+    return json.dumps({**self._identity, 'positions': positions})
+
+  def deserialize(self, value: str) -> None:
+    """Restores what `serialize` returned.
+
+    Raises:
+      ValueError: if the position is that of other batches.
+    """
+    saved = json.loads(value)
+    different = [
+        f'{name} {saved.get(name)!r} (here {own!r})'
+        for name, own in self._identity.items()
+        if saved.get(name) != own
+    ]
+    if different:
+      raise ValueError(
+          'The checkpoint is of a replay buffer that draws other batches, with'
+          f' {", ".join(different)}. Make the replay buffer as it was, or leave'
+          ' it out of the checkpoint to sample from the start.'
+      )
+    self._restored = saved['positions']
+    self.iterators.clear()
+    for streams, positions in zip(self._data_sets, self._restored):
+      streams.restore(positions)
+
+  def _positions(self) -> List[List[int]]:
+    """Returns how many batches each stream of each data set has handed out."""
+    positions = [streams.positions() for streams in self._data_sets]
+    return positions + self._restored[len(positions) :]

@@ -8,7 +8,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.replay.local import eager_batches
+from rlds2reverb.replay.local import batch_dataset
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import sampling
@@ -28,7 +28,10 @@ def _sample(store, sampler=samplers.Uniform(), sequence_fn=None, **kwargs):
   reader = sampling.BatchReader(
       store, population, streams, sampling.BatchSpec(**kwargs)
   )
-  return eager_batches.BatchDataset(reader, sequence_fn), streams
+  dataset = batch_dataset.BatchDataset(reader)
+  if sequence_fn is not None:
+    dataset = batch_dataset.map_sequences(dataset, sequence_fn)
+  return dataset, streams
 
 
 def _shown(dataset, count):

@@ -1,0 +1,322 @@
+"""A `tf.data.Dataset` of batches whose eager iterators need no graph.
+
+It is a data set like any other. But its iterators take batches from NumPy for
+as long as they are used eagerly, which is several times as fast. Once an
+iterator has been used in a `tf.function`, it is one of TensorFlow's:
+
+    runs of iterators | groups of batches, read by NumPy | batches, counted
+
+This is the one module of the replay buffer that uses private names of
+TensorFlow: `OwnedIterator`, without which AutoGraph would not know that it is
+an iterator, and the variant tensor of a data set; they were checked
+with 2.15.1.
+"""
+
+import itertools
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops  # pylint: disable=g-direct-tensorflow-import
+
+from rlds2reverb.replay.local import sampling
+
+# The types that TensorFlow takes through DLPack, which copies nothing, if an
+# array begins at such an address.
+_DLPACK = frozenset(
+    np.dtype(name).num
+    for name in (
+        *('float16', 'float32', 'float64', 'int8', 'int16', 'int32', 'int64'),
+        *('uint8', 'uint16', 'uint32', 'uint64'),
+    )
+)
+_ALIGNMENT = 64
+
+
+class BatchDataset(tf.data.Dataset):
+  """A data set of the batches of a reader."""
+
+  def __init__(
+      self,
+      reader: sampling.BatchReader,
+      on_distribution: Callable[[], None] = lambda: None,
+  ):
+    """Creates the data set.
+
+    Args:
+      reader: the reader.
+      on_distribution: is called when `tf.distribute` takes the batches apart.
+    """
+    self._reader = reader
+    self._on_distribution = on_distribution
+    self._runs = _GraphRuns(reader)
+    groups = _groups_of_runs(reader, self._runs)
+    # Both must stay alive.
+    self._dataset, self._count = _counted(groups, reader)
+    super().__init__(self._dataset._variant_tensor)  # pylint: disable=protected-access
+
+  def _inputs(self) -> List[tf.data.Dataset]:
+    return [self._dataset]
+
+  @property
+  def element_spec(self) -> Any:
+    return self._reader.element_spec
+
+  def rebatch(self, *args: Any, **kwargs: Any) -> tf.data.Dataset:
+    self._on_distribution()
+    return super().rebatch(*args, **kwargs)
+
+  def __iter__(self) -> Iterator[Any]:
+    if tf.executing_eagerly():
+      return _BatchIterator(self)
+    return super().__iter__()
+
+  def as_numpy_iterator(self) -> Iterator[Any]:
+    return _NumpyIterator(self)
+
+
+class _NumpyIterator:
+  """An iterator over NumPy arrays."""
+
+  def __init__(self, dataset: BatchDataset):
+    self._dataset = dataset
+    self._pack = _packer(dataset.element_spec)
+    self._batches = sampling.NumpyBatches(dataset._reader)  # pylint: disable=protected-access
+
+  def __iter__(self):
+    return self
+
+  def __next__(self):
+    return self._pack(next(self._batches))
+
+
+class _BatchIterator(iterator_ops.OwnedIterator):
+  """An iterator that is one of NumPy until it is used in a graph."""
+
+  def __init__(self, dataset: BatchDataset):
+    self._in_graph = None
+    super().__init__(dataset)
+
+  def _create_iterator(self, dataset):
+    self._dataset = dataset
+    self._element_spec = dataset.element_spec
+    self._pack = _packer(self._element_spec)
+    specs = tf.nest.flatten(self._element_spec)
+    self._flat_output_types = [spec.dtype for spec in specs]
+    self._flat_output_shapes = [spec.shape for spec in specs]
+    self._batches = sampling.NumpyBatches(dataset._reader)  # pylint: disable=protected-access
+
+  @property
+  def _iterator_resource(self):
+    if self._in_graph is None:
+      self._batches.close()
+      with tf.init_scope():
+        self._in_graph = iterator_ops.OwnedIterator(self._dataset)
+    return self._in_graph._iterator_resource
+
+  def _next_internal(self):
+    if self._in_graph is not None or not tf.executing_eagerly():
+      return super()._next_internal()
+    try:
+      leaves = next(self._batches)
+    except StopIteration as e:
+      raise tf.errors.OutOfRangeError(
+          None, None, 'There are no more batches.'
+      ) from e
+    return self._pack(list(map(_to_tensor, leaves)))
+
+
+class _GraphRuns:
+  """The runs of iterators in graphs, which are known by numbers."""
+
+  def __init__(self, reader: sampling.BatchReader):
+    self._reader = reader
+    self._numbers = itertools.count()
+    self._runs: Dict[int, sampling.Run] = {}
+
+  def new_run(self):
+    """Yields what an iterator is known by, until that ends."""
+    number = next(self._numbers)
+    run = self._runs[number] = sampling.Run(self._reader)
+    try:
+      yield np.int64(number)
+    finally:
+      del self._runs[number]
+      run.close()
+
+  def read(self, number: int) -> List[np.ndarray]:
+    """Reads the next group of a run.
+
+    Args:
+      number: what the run is known by.
+
+    Returns:
+      The number of the stream, and how many of its batches have been handed out
+      with each batch, int64 `[k]`; and the leaves of the batches `[k, ...]`.
+      Where groups are of one batch, they have no axis `k`. At the end of the
+      data set nothing has been handed out.
+    """
+    run = self._runs[int(number)]
+    first = run.next
+    leaves = run.read()
+    if not leaves:
+      leaves = [
+          np.zeros([0] * (spec.shape.rank + 1), spec.dtype.as_numpy_dtype)
+          for spec in tf.nest.flatten(self._reader.element_spec)
+      ]
+      return [np.zeros(1, np.int64), np.zeros(1, np.int64), *leaves]
+    positions = np.arange(first, run.next) + 1
+    group = [np.full_like(positions, run.number), positions, *leaves]
+    if self._reader.group_size > 1:
+      return group
+    return [leaf[0] for leaf in group]
+
+
+@tf.autograph.experimental.do_not_convert
+def _groups_of_runs(
+    reader: sampling.BatchReader, runs: _GraphRuns
+) -> tf.data.Dataset:
+  """Returns a data set of pairs of the count of batches, and their leaves."""
+  new_run = sampling.weak_method(runs, 'new_run')
+  read = sampling.weak_method(runs, 'read')
+  counts = [tf.TensorSpec([], tf.int64)] * 2
+  specs = counts + tf.nest.flatten(reader.element_spec)
+  lead = [None] if reader.group_size > 1 else []
+
+  def read_group(run):
+    leaves = tf.numpy_function(read, [run], [spec.dtype for spec in specs])
+    for leaf, spec in zip(leaves, specs):
+      leaf.set_shape([*lead, *spec.shape])
+    return tuple(leaves)
+
+  def batches_of(run):
+    groups = tf.data.Dataset.range(tf.int64.max).map(lambda _: read_group(run))
+    if reader.spec.num_batches is not None:
+      groups = groups.take_while(
+          lambda stream, position, *_: tf.reduce_max(position) > 0
+      )
+    if reader.spec.in_advance:
+      groups = groups.prefetch(1)
+    return _take_apart(groups) if lead else groups
+
+  return tf.data.Dataset.from_generator(
+      new_run, output_signature=tf.TensorSpec([], tf.int64)
+  ).flat_map(batches_of)
+
+
+def _counted(
+    batches: tf.data.Dataset, reader: sampling.BatchReader
+) -> Tuple[tf.data.Dataset, Any]:
+  """Returns the batches, each of which counts when it is taken.
+
+  `Dataset.map` would run the function in another thread and wait for it, which
+  takes longer than to read a batch does.
+
+  Args:
+    batches: batches with the number of their stream, and their own.
+    reader: what has the streams.
+
+  Returns:
+    A data set, and a function that must live as long as it does.
+  """
+
+  @tf.function(input_signature=batches.element_spec, autograph=False)
+  def count(stream, position, *leaves):
+    reader.streams.count(stream, position)
+    return leaves
+
+  function = count.get_concrete_function()
+  specs = tf.nest.flatten(reader.element_spec)
+  variant = tf.raw_ops.MapDataset(
+      input_dataset=tf.data.experimental.to_variant(batches),
+      other_arguments=function.captured_inputs,
+      f=function,
+      output_types=[spec.dtype for spec in specs],
+      output_shapes=[spec.shape for spec in specs],
+      use_inter_op_parallelism=False,
+      preserve_cardinality=True,
+  )
+  dataset = tf.data.experimental.from_variant(variant, reader.element_spec)
+  options = tf.data.Options()
+  options.deterministic = True
+  # A batch counts as taken when it is asked for, and not before.
+  options.experimental_optimization.inject_prefetch = False
+  options.experimental_optimization.apply_default_optimizations = False
+  return dataset.with_options(options), function
+
+
+def _take_apart(groups: tf.data.Dataset) -> tf.data.Dataset:
+  """Returns the batches of groups of them."""
+  if any(0 in leaf.shape for leaf in tf.nest.flatten(groups.element_spec)):
+    # `unbatch` crashes where tensors have no elements.
+    return groups.flat_map(
+        lambda *group: tf.data.Dataset.from_tensor_slices(group)
+    )
+  return groups.unbatch()
+
+
+def map_sequences(
+    dataset: tf.data.Dataset, sequence_fn: Callable[[Any], Any]
+) -> tf.data.Dataset:
+  """Applies a function to the `Trajectory` `[L, ...]` of every item.
+
+  Args:
+    dataset: pairs of a `Trajectory` `[B, L, ...]` and a `SampleInfo` `[B, L]`,
+      or of single items without `B`.
+    sequence_fn: the function.
+  """
+  frames_spec, info_spec = dataset.element_spec
+  if info_spec.key.shape.rank == 1:
+    return dataset.map(lambda frames, info: (sequence_fn(frames), info))
+  spec = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), frames_spec
+  )
+  function = tf.function(sequence_fn).get_concrete_function(spec)
+  # Within a graph these are tensors.
+  signature = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
+      function.structured_outputs,
+  )
+  return dataset.map(
+      lambda frames, info: (
+          tf.map_fn(sequence_fn, frames, fn_output_signature=signature),
+          info,
+      )
+  )
+
+
+def _packer(spec: Any) -> Callable[[List[Any]], Any]:
+  """Returns the function that packs the leaves of frames and their info.
+
+  `tf.nest` takes longer than reading a batch does.
+  """
+  frames, info = spec
+  fields = []
+  begin = 0
+  for field in frames:
+    end = begin + len(tf.nest.flatten(field))
+    is_leaf = not tf.nest.is_nested(field)
+    # Most fields are a leaf, or nothing at all.
+    fields.append((None if is_leaf else field, begin, end))
+    begin = end
+
+  def pack(leaves):
+    values = [
+        leaves[begin]
+        if field is None
+        else field
+        if begin == end
+        else tf.nest.pack_sequence_as(field, leaves[begin:end])
+        for field, begin, end in fields
+    ]
+    return type(frames)(*values), type(info)(*leaves[-len(info) :])
+
+  return pack
+
+
+def _to_tensor(array: np.ndarray) -> tf.Tensor:
+  """Returns the tensor of an array that nobody else has."""
+  address = array.__array_interface__['data'][0]
+  if address % _ALIGNMENT or not array.size or array.dtype.num not in _DLPACK:
+    return tf.convert_to_tensor(array)
+  return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

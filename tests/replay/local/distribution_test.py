@@ -1,0 +1,152 @@
+"""Tests of replay buffers whose batches go to several replicas."""
+
+import os
+import subprocess
+import sys
+from typing import List
+import unittest
+
+from absl.testing import parameterized
+import tensorflow as tf
+
+from rlds2reverb.replay.local import replay_buffer
+from tests.replay.local import cuts
+
+_STEPS = 10
+_ITEMS = 8  # Of a batch of all replicas.
+
+
+def _global_batches(strategy, buffer):
+  return strategy.experimental_distribute_dataset(buffer.as_dataset(_ITEMS))
+
+
+def _mapped_batches(strategy, buffer):
+  dataset = buffer.as_dataset(_ITEMS).map(lambda *batch: batch).prefetch(3)
+  return strategy.experimental_distribute_dataset(dataset)
+
+
+def _batches_of_workers(strategy, buffer):
+  return strategy.distribute_datasets_from_function(
+      lambda _: buffer.as_dataset(_ITEMS // 2)
+  )
+
+
+def _has_two_devices() -> bool:
+  """Returns whether there are two devices, and makes them if it can."""
+  [device] = tf.config.list_physical_devices('CPU')
+  try:
+    tf.config.set_logical_device_configuration(
+        device, [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+  except RuntimeError:  # Other tests have used TensorFlow in this process.
+    pass
+  return len(tf.config.list_logical_devices('CPU')) == 2
+
+
+class ProcessTest(tf.test.TestCase):
+
+  def test_in_a_process_of_its_own(self):
+    if not _has_two_devices():
+      command = [sys.executable, '-m', 'tests.replay.local.distribution_test']
+      subprocess.run(command, check=True)
+
+
+class DistributionTest(parameterized.TestCase, tf.test.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    if not _has_two_devices():
+      raise unittest.SkipTest('They run in a process of their own.')
+    cls.strategy = tf.distribute.MirroredStrategy(['cpu:0', 'cpu:1'])
+    cls.store = cuts.make_store([50, 50])
+
+  def buffer(self):
+    return replay_buffer.EpisodesReplayBuffer(self.store)
+
+  def train(self, batches, train_step, count) -> List[List[int]]:
+    """Trains, and returns the sorted items of the batches of each step."""
+    iterator = iter(batches)
+
+    @tf.function
+    def take():
+      keys = self.strategy.run(
+          lambda batch: batch[1].key[:, 0], args=(next(iterator),)
+      )
+      train_step.assign_add(1)
+      return tf.concat(self.strategy.experimental_local_results(keys), 0)
+
+    return [sorted(take().numpy().tolist()) for _ in range(count)]
+
+  @parameterized.parameters(
+      (_global_batches, 1), (_mapped_batches, 1), (_batches_of_workers, 2)
+  )
+  def test_a_restart_leaves_no_batch_out(self, distribute, per_step):
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    found = []
+    for restart in False, True:
+      buffer = self.buffer()
+      train_step = tf.Variable(0, dtype=tf.int64)
+      buffer.follow(train_step, per_step)
+      checkpoint = tf.train.Checkpoint(buffer=buffer, train_step=train_step)
+      if restart:
+        checkpoint.read(path).assert_consumed()
+      found += self.train(distribute(self.strategy, buffer), train_step, _STEPS)
+      checkpoint.write(path)
+    expected = []
+    batches = self.buffer().as_dataset(_ITEMS // per_step).as_numpy_iterator()
+    for _ in range(2 * _STEPS):
+      keys = [next(batches)[1].key[:, 0].tolist() for _ in range(per_step)]
+      expected.append(sorted(sum(keys, [])))
+    self.assertEqual(found, expected)
+
+  def test_a_trainer_that_had_trained_before(self):
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    train_step = tf.Variable(700, dtype=tf.int64)
+    buffer = self.buffer()
+    buffer.follow(train_step)
+    dataset = buffer.as_dataset(4).prefetch(5)
+    for _, info in zip(range(3), dataset):
+      train_step.assign_add(1)
+    tf.train.Checkpoint(buffer=buffer).write(path)
+    restored, whole = self.buffer(), self.buffer()
+    tf.train.Checkpoint(buffer=restored).read(path)
+    found = next(iter(restored.as_dataset(4)))[1].key
+    *_, (_, info) = whole.as_dataset(4).take(4)
+    self.assertAllEqual(found, info.key)
+
+  def test_who_does_not_follow_is_warned(self):
+    for is_followed in False, True:
+      for where in 'scope', 'data set':
+        buffer = self.buffer()
+        if is_followed:
+          buffer.follow(tf.Variable(0))
+        with self.subTest(where, follow=is_followed):
+          if is_followed:
+            logs = self.assertNoLogs('absl', 'WARNING')
+          else:
+            logs = self.assertLogs('absl', 'WARNING')
+          with logs as found:
+            if where == 'scope':
+              with self.strategy.scope():
+                buffer.as_dataset(4)
+            else:
+              _global_batches(self.strategy, buffer)
+          if not is_followed:
+            self.assertIn('follow(train_step)', found.output[0])
+
+  def test_more_steps_than_batches(self):
+    buffer = self.buffer()
+    train_step = tf.Variable(0)
+    buffer.follow(train_step)
+    batches = buffer.as_dataset(4).as_numpy_iterator()
+    next(batches)
+    train_step.assign(2)
+    with self.assertRaisesRegex(ValueError, 'has used 2 batches'):
+      tf.train.Checkpoint(buffer=buffer).write(
+          os.path.join(self.create_tempdir().full_path, 'checkpoint')
+      )
+
+
+if __name__ == '__main__':
+  tf.test.main()
