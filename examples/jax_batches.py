@@ -24,7 +24,6 @@ def open_iterator(folder):
       batch_size=8,  # Of all processes together.
       windows=random_access.ActionChunks(num_frames=2, num_actions=3),
       sampler='without_replacement',
-      num_batches=1000,
       seed=1,
       process=(jax.process_index(), jax.process_count()),
   )

@@ -9,6 +9,10 @@ from etils import epy
 
 # What reads does without TensorFlow.
 with epy.lazy_api_imports(globals()):
+  from rlds2reverb.episodes.augmentations import Augmentation
+  from rlds2reverb.episodes.augmentations import OCTO_AUGMENTATION
+  from rlds2reverb.episodes.augmentations import OCTO_WRIST_AUGMENTATION
+  from rlds2reverb.episodes.augmentations import OPENVLA_AUGMENTATION
   from rlds2reverb.random_access.action_chunks import ActionChunks
   from rlds2reverb.random_access.batches import Batches
   from rlds2reverb.random_access.building import build_index

@@ -39,16 +39,11 @@ class BatchIterator:
 
   def __next__(self) -> Any:
     """Returns the next batch."""
-    if self.position >= len(self._batches):
-      self.close()
-      raise StopIteration
     if self._executor is None:
       # Threads do not survive a fork, so they are made as late as can be.
       self._executor = futures.ThreadPoolExecutor(self._num_threads)
     while len(self._ahead) < self._num_ahead:
       number = self.position + len(self._ahead)
-      if number >= len(self._batches):
-        break
       self._ahead.append(
           self._executor.submit(self._batches.__getitem__, number)
       )

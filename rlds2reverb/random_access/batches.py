@@ -2,22 +2,27 @@
 
 import hashlib
 import sys
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Mapping, Optional, Tuple
 
 import numpy as np
 import tree
 
+from rlds2reverb.episodes import augmentations
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import draws
+from rlds2reverb.random_access import augmenting
 from rlds2reverb.random_access import batch_iterator
+from rlds2reverb.random_access import item_weights
 from rlds2reverb.random_access import items as items_lib
 from rlds2reverb.random_access import mixed_items
+
+Augment = Mapping[str, augmentations.Augmentation]
 
 _SAMPLERS = ('uniform', 'without_replacement')
 
 
 class Batches:
-  """Batches of random items, as a sequence: `batches[i]` is batch number `i`.
+  """Batches of random items, an endless sequence: `batches[i]` is number `i`.
 
   What is in a batch depends on the data, the seed and its number alone. So
   training goes on with the very next batch when its number is known, whatever
@@ -49,12 +54,11 @@ class Batches:
       batch_size: int,
       *,
       sampler: str = 'uniform',
-      weights: Optional[Mapping[str, float]] = None,
+      weights: Any = None,
       drop_last: bool = True,
-      num_batches: Optional[int] = None,
       seed: int = 0,
-      process: tuple = (0, 1),
-      transform: Optional[Callable[[Any], Any]] = None,
+      process: Tuple[int, int] = (0, 1),
+      augment: Optional[Augment] = None,
   ):
     """Creates the batches.
 
@@ -65,16 +69,19 @@ class Batches:
         `'without_replacement'`: every item comes once an epoch, in a new random
         order every epoch.
       weights: by the names of the data sets, how likely each of them is to be
-        drawn, in proportion; for `'uniform'`. By default each counts by the
-        number of its items.
+        drawn, in proportion; for `'uniform'`. In place of a number, an array
+        has the weight of each item, as `Items.episode_weights` gives it, whose
+        sum is that of the data set. Of `Items` it is such an array alone. By
+        default each item has the same weight.
       drop_last: whether the last items of an epoch are left out where they do
         not make a whole batch. Else that batch has fewer items.
-      num_batches: how many batches there are. By default there is no end.
       seed: an integer from 0 up; the same one gives the same batches.
       process: which process this is, and of how many, such as `(rank,
         world_size)` or `(jax.process_index(), jax.process_count())`.
-      transform: a function that is applied to every batch, a nest of arrays
-        `[B, ...]`.
+      augment: by the paths of decoded images, how they are changed at random,
+        all frames of an item alike. The changes of item `k` of batch `i` are
+        those of `transforms.augment_images` with the seed `(seed, i *
+        batch_size + k)`, plus `n` for the n-th path, from 0.
 
     Raises:
       ValueError: if an argument is not valid, or there are too few items.
@@ -94,25 +101,42 @@ class Batches:
       raise ValueError(
           'There are no items to draw from: no episode is so long.'
       )
-    self._sampler, self._drop_last = sampler, drop_last
-    self._sums = self._cumulative(weights)
-    self._num_batches = sys.maxsize if num_batches is None else num_batches
-    self._seeds = draws.seeds_of(seed, 2)
-    self._transform = transform
+    self._epochs = sampler == 'without_replacement'
+    self._drop_last = drop_last
+    if self._epochs and not self.batches_per_epoch:
+      raise ValueError(
+          f'A batch of {batch_size} items is larger than an epoch, which has'
+          f' {len(self.items)}, and drop_last leaves out what is not a whole'
+          ' batch: nothing would be left.'
+      )
+    self._weights = None
+    if weights is not None:
+      if self._epochs:
+        raise ValueError("weights are for the sampler 'uniform'.")
+      if not isinstance(weights, Mapping):
+        weights = {'': weights}
+      self._weights = item_weights.ItemWeights(weights, self.items.sources)
     self._seed = seed
+    self._seeds = draws.seeds_of(seed, 2)
+    self._augment = dict(augment or {})
+    augmenting.check_fields(self._augment, self.items.spec)
     self._order: Any = None, None
 
   def __len__(self) -> int:
-    return self._num_batches
+    """As many as a sequence can have: there is no end."""
+    return sys.maxsize
 
   def __getitem__(self, number: int) -> Any:
     """Returns a batch, a nest of NumPy arrays `[B / processes, ...]`."""
-    if not 0 <= number < self._num_batches:
-      raise IndexError(
-          f'There is no batch {number}: there are {self._num_batches}.'
-      )
-    batch = self.items.batch(self.draw(number)[self._index :: self._count])
-    return batch if self._transform is None else self._transform(batch)
+    if number < 0:
+      raise IndexError(f'There is no batch {number}.')
+    items = self.draw(number)
+    own = np.arange(self._index, len(items), self._count)
+    batch = self.items.batch(items[own])
+    augmenting.augment_batch(
+        batch, self._augment, self._seed, number * self.batch_size + own
+    )
+    return batch
 
   def __iter__(self):
     return self.iterate()
@@ -140,21 +164,13 @@ class Batches:
 
   def draw(self, number: int) -> np.ndarray:
     """Returns the items of a batch, of all processes, int64 `[B]`."""
-    if self._sampler == 'without_replacement':
+    if self._epochs:
       return self._draw_from_epoch(number)
     first, count = number * self.batch_size, self.batch_size
-    places = draws.fractions(self._seeds[0], first, count)
-    if self._sums is None:
-      return draws.below(places, len(self.items))
-    counts = self.items.counts
-    # A product may be rounded up to the sum itself, in which nothing lies.
-    limit = np.nextafter(self._sums[-1], 0)
-    source = np.searchsorted(
-        self._sums, np.minimum(places * self._sums[-1], limit), 'right'
-    )
-    places = draws.fractions(self._seeds[1], first, count)
-    within = draws.below(places, counts[source])
-    return (np.cumsum(counts) - counts)[source] + within
+    places = [draws.fractions(seed, first, count) for seed in self._seeds]
+    if self._weights is None:
+      return draws.below(places[0], len(self.items))
+    return self._weights.draw(*places)
 
   def as_dataset(self, start: int = 0, **kwargs: Any) -> Any:
     """Returns the batches from `start` on as a `tf.data.Dataset`.
@@ -175,10 +191,11 @@ class Batches:
     parts = (
         self.items.identity(),
         self.batch_size,
-        self._sampler,
-        None if self._sums is None else self._sums.tolist(),
+        self._epochs,
+        self._weights and self._weights.identity(),
         self._drop_last,
         self._seed,
+        self._augment,
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
@@ -186,20 +203,12 @@ class Batches:
   def spec(self) -> Any:
     """The nest of a batch, with `Spec` leaves, of which None may be a size."""
     size: Any = self.batch_size // self._count
-    is_short = len(self.items) % self.batch_size and not self._drop_last
-    if is_short and self._sampler == 'without_replacement':
-      size = None
-    if self._transform is None:
-      return tree.map_structure(
-          lambda leaf: items_lib.Spec(leaf.dtype, (size, *leaf.shape)),
-          self.items.spec,
-      )
+    if self._epochs and not self._drop_last:
+      if len(self.items) % self.batch_size:
+        size = None
     return tree.map_structure(
-        lambda leaf: items_lib.Spec(
-            'string' if leaf.dtype == object else leaf.dtype.name,
-            (size, *leaf.shape[1:]),
-        ),
-        self[0],
+        lambda leaf: items_lib.Spec(leaf.dtype, (size, *leaf.shape)),
+        self.items.spec,
     )
 
   def _draw_from_epoch(self, number) -> np.ndarray:
@@ -213,37 +222,6 @@ class Batches:
       order = draws.Permutation(count, self._seeds[0], epoch)
       self._order = epoch, order
     return order(places)
-
-  def _cumulative(self, weights) -> Optional[np.ndarray]:
-    """Returns the sums of the weights up to each data set, or None."""
-    epoch = self._sampler == 'without_replacement'
-    if epoch and not self.batches_per_epoch:
-      raise ValueError(
-          f'A batch of {self.batch_size} items is larger than an epoch, which'
-          f' has {len(self.items)}, and drop_last leaves out what is not a'
-          ' whole batch: nothing would be left.'
-      )
-    if weights is None:
-      return None
-    sources = self.items.sources
-    if epoch or set(weights) != set(sources):
-      raise ValueError(
-          f'weights must be of the data sets {sorted(sources)}, and are for the'
-          f" sampler 'uniform', but are of {sorted(weights)}, for"
-          f' {self._sampler!r}.'
-      )
-    found = np.array([weights[name] for name in sources], np.float64)
-    if not (np.isfinite(found) & (found >= 0)).all() or not found.any():
-      raise ValueError(
-          'weights must be 0 or more, finite, and not all 0, but are'
-          f' {dict(weights)}.'
-      )
-    for name, weight in zip(sources, found):
-      if weight and not len(sources[name]):
-        raise ValueError(
-            f'{name} has the weight {weight}, but no items to draw.'
-        )
-    return np.cumsum(found)
 
   def __getstate__(self):
     return {**self.__dict__, '_order': (None, None)}

@@ -16,6 +16,7 @@ from typing import (
 import numpy as np
 import tree
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.random_access import action_chunks
 from rlds2reverb.random_access import images as images_lib
@@ -170,6 +171,39 @@ class Items:
         latest = self._lengths[episode] - self._windows.length
         start = np.minimum(start, np.maximum(latest, 0))
     return episode, start
+
+  def column(self, path: str) -> np.ndarray:
+    """Returns a field of the first step of each item, `[len, ...]`.
+
+    Args:
+      path: the path of numbers, such as `'reward'`.
+    """
+    names = [column.name for column in self.index.layout.columns]
+    checks.check_choice('path', path, names)
+    episode, start = self.episode_and_start(np.arange(len(self)))
+    rows = self._first_row[episode] + start
+    return self.index.read(rows, [names.index(path)])[0]
+
+  def episode_weights(self, weights: Optional[Any] = None) -> np.ndarray:
+    """Returns weights of items by which an episode is drawn, then one of it.
+
+    Args:
+      weights: the weight of each episode `[E]`; by default all are alike.
+
+    Returns:
+      float64 `[len]`, for `Batches`.
+    """
+    counts = np.diff(self._first_item)
+    if weights is None:
+      weights = np.ones(len(counts))
+    weights = np.asarray(weights, np.float64)
+    if weights.shape != counts.shape or len(counts) != len(self.index.lengths):
+      raise ValueError(
+          f'There must be a weight for each of the {len(self.index.lengths)}'
+          f' episodes, but the shape is {weights.shape}; and items that cross'
+          ' episodes are of none.'
+      )
+    return np.repeat(weights / np.maximum(counts, 1), counts)
 
   def batch(self, items: Any) -> Any:
     """Returns items, stacked: the nest of one, with arrays `[B, ...]`.

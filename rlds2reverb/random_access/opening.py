@@ -5,6 +5,8 @@ import json
 import os
 from typing import Any, Callable, Dict, Mapping, Optional, Union
 
+import numpy as np
+
 from rlds2reverb.random_access import batches as batches_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import items as items_lib
@@ -25,6 +27,9 @@ class Source:
       of episodes to another; see `build_index`.
     weight: how likely the data set is to be drawn, in proportion. By default it
       counts by its items, which all or none of the data sets do.
+    item_weights: a function from its `Items` to the weight of each, such as
+      `Items.episode_weights`, or `lambda items: items.column('priority')`. By
+      default all are alike.
   """
 
   directory: index_lib.PathLike
@@ -32,6 +37,7 @@ class Source:
   split: str = 'train'
   prepare: Optional[Callable[[Any], Any]] = None
   weight: Optional[float] = None
+  item_weights: Optional[Callable[[items_lib.Items], Any]] = None
 
   def identity(self) -> Dict[str, Any]:
     """Returns what an index is a function of, besides the data."""
@@ -92,7 +98,7 @@ def open_batches(
       has black images.
     normalize: how fields are normalised, by their paths.
     num_processes: how many processes build an index; see `build_index`.
-    **kwargs: further arguments of `Batches`.
+    **kwargs: further arguments of `Batches`, such as `augment`.
 
   Returns:
     The batches.
@@ -102,11 +108,13 @@ def open_batches(
       as `build_index`, `Items` and `Batches` do.
   """
   folder = index_lib.expand_folder(folder)
-  items, weights = {}, {}
+  items = {}
   used = set()
-  for name, source in sources.items():
-    if not isinstance(source, Source):
-      source = Source(source)
+  opened = {
+      name: source if isinstance(source, Source) else Source(source)
+      for name, source in sources.items()
+  }
+  for name, source in opened.items():
     index = _open_index(os.path.join(folder, name), source, num_processes)
     transform = None
     if normalize:
@@ -121,13 +129,29 @@ def open_batches(
     items[name] = items_lib.Items(
         index, windows, images=here, transform=transform
     )
-    if source.weight is not None:
-      weights[name] = source.weight
   if missing := sorted(set(images or {}) - used):
     raise ValueError(f'No data set has the images {missing}.')
-  return batches_lib.Batches(
-      items, batch_size, weights=weights or None, **kwargs
-  )
+  weights = _weights(opened, items)
+  return batches_lib.Batches(items, batch_size, weights=weights, **kwargs)
+
+
+def _weights(sources, items) -> Optional[Dict[str, Any]]:
+  """Returns what `Batches` takes as the weights of data sets."""
+  weights: Dict[str, Any] = {
+      name: source.weight
+      for name, source in sources.items()
+      if source.weight is not None
+  }
+  each = {
+      name: np.asarray(source.item_weights(items[name]), np.float64)
+      for name, source in sources.items()
+      if source.item_weights
+  }
+  if each and not weights:
+    weights = {name: len(items[name]) for name in sources}
+  for name in set(each) & set(weights):
+    weights[name] = weights[name] * each[name] / each[name].sum()
+  return weights or None
 
 
 def _open_index(

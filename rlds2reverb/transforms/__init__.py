@@ -4,7 +4,6 @@ Most transforms have an inverse, for the actions of a policy that was trained on
 transformed data. Images are decoded late, on the frames that are used.
 """
 
-from rlds2reverb.transforms import numpy_augmentation
 from rlds2reverb.transforms import poses
 from rlds2reverb.transforms import rotations
 from rlds2reverb.transforms.augmentation import augment_images

@@ -12,71 +12,24 @@ the same way.
 
     frames = frames.enumerate().map(augment)
 
-`numpy_augmentation` does the same for loaders of other frameworks.
+`random_access.Batches` does the same in NumPy, for other frameworks.
 """
 
-import dataclasses
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence
 
 import gin
 import tensorflow as tf
 
+from rlds2reverb.episodes import augmentations
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import seeds
 
-Range = Optional[Tuple[float, float]]
-
-
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True)
-class Augmentation:
-  """How much images are changed; `None` leaves a change out.
-
-  The changes come in the order of the attributes. After each of them, colours
-  are clipped to [0, 1].
-
-  Attributes:
-    crop_scale: the least and the greatest share of the image's area.
-    crop_ratio: the least and the greatest ratio of width to height, where that
-      of the image is 1.
-    brightness: how much is added at most; as much is taken away at most.
-    contrast: the least and the greatest factor of the distance from the mean.
-    saturation: the least and the greatest factor.
-    hue: by how much of the circle of colours hues are turned at most.
-  """
-
-  crop_scale: Range = None
-  crop_ratio: Tuple[float, float] = (1.0, 1.0)
-  brightness: Optional[float] = None
-  contrast: Range = None
-  saturation: Range = None
-  hue: Optional[float] = None
-
-  def __post_init__(self):
-    for name in ('crop_scale', 'crop_ratio', 'contrast', 'saturation'):
-      bounds = getattr(self, name)
-      if bounds is not None and not 0 <= bounds[0] <= bounds[1]:
-        raise ValueError(
-            f'{name} must be two numbers, the least first, but is {bounds}.'
-        )
-    for name in ('brightness', 'hue'):
-      greatest = getattr(self, name)
-      if greatest is not None and greatest < 0:
-        raise ValueError(f'{name} must not be below 0, but is {greatest}.')
-
-
-# Of the main camera and of the one at the wrist, as in scripts/configs of Octo
-# (241fb351).
-OCTO_AUGMENTATION = Augmentation(
-    (0.8, 1.0), (0.9, 1.1), 0.1, (0.9, 1.1), (0.9, 1.1), 0.05
-)
-OCTO_WRIST_AUGMENTATION = dataclasses.replace(
-    OCTO_AUGMENTATION, crop_scale=None
-)
-# As in prismatic/vla/datasets/datasets.py of OpenVLA (c8f03f48).
-OPENVLA_AUGMENTATION = Augmentation(
-    (0.9, 0.9), (1.0, 1.0), 0.2, (0.8, 1.2), (0.8, 1.2), 0.05
-)
+Augmentation = augmentations.Augmentation
+# In place, so that it is one class wherever it comes from.
+gin.configurable(module='rlds2reverb')(Augmentation)
+OCTO_AUGMENTATION = augmentations.OCTO_AUGMENTATION
+OCTO_WRIST_AUGMENTATION = augmentations.OCTO_WRIST_AUGMENTATION
+OPENVLA_AUGMENTATION = augmentations.OPENVLA_AUGMENTATION
 
 
 @gin.configurable(module='rlds2reverb')

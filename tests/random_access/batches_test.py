@@ -1,4 +1,5 @@
 import collections
+import itertools
 import os
 import pickle
 import subprocess
@@ -76,6 +77,13 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
 
   def batches(self, *args, **kwargs):
     return random_access.Batches(self.items, *args, **kwargs)
+
+  def noting(self, transform):
+    index = self.items['a'].index
+    return random_access.Batches(
+        random_access.Items(index, windows_lib.Windows(1), transform=transform),
+        4,
+    )
 
   def ids(self, batch):
     return batch['id'][:, 0].tolist()
@@ -158,10 +166,11 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       for number in range(4):
         self.assertEqual(self.ids(next(iterator)), expected[number])
       state = iterator.state_dict()
-    with self.batches(4, num_batches=9).iterate(num_threads=1) as iterator:
+    with self.batches(4).iterate(num_threads=1) as iterator:
       next(iterator)
       iterator.load_state_dict(state)
-      self.assertEqual(list(map(self.ids, iterator)), expected[4:])
+      rest = itertools.islice(iterator, 5)
+      self.assertEqual(list(map(self.ids, rest)), expected[4:])
     for other in (
         self.batches(4, seed=1),
         self.batches(2),
@@ -198,7 +207,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       read.append(1)
       return batch
 
-    with self.batches(4, transform=note).iterate(num_ahead=3) as iterator:
+    with self.noting(note).iterate(num_ahead=3) as iterator:
       next(iterator)
       next(iterator)
       time.sleep(0.2)
@@ -208,13 +217,13 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     def fail(batch):
       raise OSError('it is damaged')
 
-    with self.batches(4, transform=fail).iterate() as iterator:
+    with self.noting(fail).iterate() as iterator:
       with self.assertRaisesRegex(OSError, 'it is damaged'):
         next(iterator)
 
   def test_as_dataset(self):
-    batches = self.batches(4, num_batches=12)
-    dataset = batches.as_dataset(start=2)
+    batches = self.batches(4)
+    dataset = batches.as_dataset(start=2).take(10)
     self.assertEqual(
         dataset.element_spec['id'], tf.TensorSpec([4, 1], tf.int64)
     )
@@ -225,14 +234,41 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
           tree.flatten(batch), tree.flatten(batches[number + 2])
       ):
         self.assertAllEqual(one, other)
-    doubled = self.batches(
-        5,
-        num_batches=1,
-        transform=lambda batch: {'twice': batch['id'][:, 0] * 2},
+
+  @parameterized.parameters((None,), ([5.0, 0.0, 1.0],))
+  def test_an_episode_is_drawn_first(self, weights):
+    items = self.items['a']
+    batches = random_access.Batches(
+        items, 3000, weights=items.episode_weights(weights)
     )
-    self.assertEqual(
-        doubled.as_dataset().element_spec,
-        {'twice': tf.TensorSpec([5], tf.int64)},
+    drawn = np.concatenate([batches.draw(number) for number in range(10)])
+    lengths = np.array(_LENGTHS['a'])
+    shares = np.array(weights or [1, 1, 1]) / lengths
+    expected = np.repeat(shares / (shares * lengths).sum(), lengths)
+    found = np.bincount(drawn, minlength=len(items)) / len(drawn)
+    # Five deviations of a share of 30,000 draws.
+    limit = 5 * (0.25 / len(drawn)) ** 0.5
+    self.assertAllClose(found, expected, atol=limit, rtol=0)
+    self.assertAllEqual(found[expected == 0], np.zeros((expected == 0).sum()))
+    with self.assertRaisesRegex(ValueError, 'each of the 3 episodes'):
+      items.episode_weights([1.0])
+
+  def test_weights_of_steps_in_a_mixture(self):
+    rates = self.items['b'].column('id').astype(np.float64)
+    self.assertAllEqual(rates, np.arange(12, 44))
+    weights = {'a': 1.0, 'b': rates * 3 / rates.sum(), 'c': 0.0}
+    batches = self.batches(1000, weights=weights)
+    drawn = np.concatenate([batches.draw(number) for number in range(50)])
+    expected = np.array([1 / 12] * 12 + list(weights['b']) + [0.0] * 5) / 4
+    found = np.bincount(drawn, minlength=self.count)
+    likely = expected > 0
+    self.assertAllEqual(found[~likely], np.zeros(5))
+    counts = expected[likely] * len(drawn)
+    chi_square = ((found[likely] - counts) ** 2 / counts).sum()
+    self.assertLess(chi_square, 43 + 5 * np.sqrt(2 * 43))
+    self.assertNotEqual(
+        batches.identity(),
+        self.batches(1000, weights={**weights, 'b': 3.0}).identity(),
     )
 
   def test_wrong_arguments(self):
@@ -241,8 +277,8 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         'process must be': dict(process=(2, 2)),
         'must be one of': dict(sampler='random'),
         'weights must be of': dict(weights={'a': 1}),
-        'not all 0': dict(weights={'a': 0, 'b': 0, 'c': 0}),
-        "for 'without_replacement'": dict(
+        'not be all 0': dict(weights={'a': 0, 'b': 0, 'c': 0}),
+        "for the sampler 'uniform'": dict(
             weights={'a': 1, 'b': 1, 'c': 1}, sampler='without_replacement'
         ),
     }.items():
@@ -250,8 +286,12 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         self.batches(4, **kwargs)
     with self.assertRaisesRegex(ValueError, 'nothing would be left'):
       self.batches(100, sampler='without_replacement')
-    with self.assertRaisesRegex(IndexError, 'no batch 3: there are 3'):
-      self.batches(4, num_batches=3)[3]  # pylint: disable=pointless-statement
+    with self.assertRaisesRegex(ValueError, 'a number, or one for each of'):
+      self.batches(4, weights={'a': [1.0], 'b': 1, 'c': 1})
+    with self.assertRaisesRegex(ValueError, 'id is int64 .*only decoded'):
+      self.batches(4, augment={'id': random_access.OCTO_AUGMENTATION})
+    with self.assertRaisesRegex(IndexError, 'no batch -1'):
+      self.batches(4)[-1]  # pylint: disable=pointless-statement
 
 
 if __name__ == '__main__':

@@ -29,8 +29,7 @@ def main():
   from rlds2reverb import random_access
   batches = random_access.open_batches(
       {'pendulum': sys.argv[1] + '/data'}, sys.argv[1], 8,
-      random_access.ActionChunks(2, 3), sampler='without_replacement', seed=1,
-      num_batches=1000)
+      random_access.ActionChunks(2, 3), sampler='without_replacement', seed=1)
   for batch in load(batches, int(sys.argv[2])):
     print(float(batch['observation'].sum()), flush=True)
 

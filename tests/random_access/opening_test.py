@@ -5,6 +5,7 @@ import os
 from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
+import tree
 
 import rlds2reverb
 from rlds2reverb import formats
@@ -42,14 +43,26 @@ class OpenBatchesTest(tf.test.TestCase):
       self.directories[name] = os.path.join(self.folder, name, '1.0.0')
       data.write(self.directories[name], lengths, seed=len(name))
 
-  def open(self, weights=(1.0, 3.0), other=without_camera, **kwargs):
+  def open(
+      self,
+      weights=(1.0, 3.0),
+      other=without_camera,
+      item_weights=None,
+      **kwargs,
+  ):
     return random_access.open_batches(
         {
             'one': random_access.Source(
-                self.directories['one'], prepare=prepare, weight=weights[0]
+                self.directories['one'],
+                prepare=prepare,
+                weight=weights[0],
+                item_weights=item_weights,
             ),
             'other': random_access.Source(
-                self.directories['other'], prepare=other, weight=weights[1]
+                self.directories['other'],
+                prepare=other,
+                weight=weights[1],
+                item_weights=item_weights,
             ),
         },
         os.path.join(self.folder, 'indexes'),
@@ -135,6 +148,43 @@ class OpenBatchesTest(tf.test.TestCase):
     self.assertAllEqual(
         item['observation']['state'][0], steps['observation']['state'][0]
     )
+
+  def test_images_are_changed_as_tensorflow_changes_them(self):
+    augment = {'observation/image': random_access.OCTO_AUGMENTATION}
+    plain, changed = self.open(), self.open(augment=augment)
+    for number in (0, 5):
+      before, after = plain[number], changed[number]
+      self.assertAllEqual(before['action'], after['action'])
+      for row in range(16):
+        expected = transforms.augment_images(
+            tree.map_structure(lambda leaf, row=row: leaf[row], before),
+            ['observation/image'],
+            random_access.OCTO_AUGMENTATION,
+            seed=(3, number * 16 + row),
+        )['observation']['image'].numpy()
+        found = after['observation']['image'][row]
+        # They round differently.
+        self.assertAllInRange(expected.astype(int) - found, -1, 1)
+    self.assertNotAllEqual(
+        before['observation']['image'], after['observation']['image']
+    )
+    parts = [self.open(augment=augment, process=(k, 2)) for k in (0, 1)]
+    for k, part in enumerate(parts):
+      self.assertAllEqual(
+          part[5]['observation']['image'], after['observation']['image'][k::2]
+      )
+    self.assertNotEqual(plain.identity(), changed.identity())
+
+  def test_episodes_are_weighed_beside_data_sets(self):
+    by_episode = random_access.Items.episode_weights
+    batches = self.open(item_weights=by_episode)
+    one, other = batches.items.sources.values()
+    drawn = np.concatenate([batches.draw(number) for number in range(400)])
+    expected = np.concatenate(
+        [by_episode(one) / 3 * 0.25, by_episode(other) / 2 * 0.75]
+    )
+    found = np.bincount(drawn, minlength=len(expected)) / len(drawn)
+    self.assertAllClose(found, expected, atol=5 * (0.25 / len(drawn)) ** 0.5)
 
   def test_normalising_is_undone(self):
     rng = np.random.default_rng(0)

@@ -1,24 +1,73 @@
-"""What `augmentation` does, in NumPy, for the loaders of other frameworks.
+"""Changes images at random, in NumPy, as `transforms.augment_images` does.
 
 The same seed gives the same crop and the same changes of colours; the images
 differ from those of TensorFlow by rounding, by 1 of 255 here and there.
 """
 
-from typing import Tuple
+from typing import Any, Mapping, Tuple
 
 import numpy as np
+import tree
 
-from rlds2reverb.transforms import augmentation as augmentation_lib
+from rlds2reverb.episodes import augmentations
+from rlds2reverb.episodes import checks
 
 _MASK = np.uint64(0xFFFFFFFF)
 
 
+def check_fields(
+    fields: Mapping[str, augmentations.Augmentation], spec: Any
+) -> None:
+  """Raises a ValueError if a field of items is not one of images.
+
+  Args:
+    fields: how images are changed, by their paths.
+    spec: the nest of one item, with `items.Spec` leaves.
+  """
+  known = {_name(keys): leaf for keys, leaf in tree.flatten_with_path(spec)}
+  for name in fields:
+    checks.check_choice('The path of an image', name, list(known))
+    if known[name].dtype != 'uint8' or known[name].shape[-1:] != (3,):
+      raise ValueError(
+          f'{name} is {known[name]}, and not uint8 [..., 3]: only decoded'
+          ' images can be augmented. Is it in images=?'
+      )
+
+
+def augment_batch(
+    batch: Any,
+    fields: Mapping[str, augmentations.Augmentation],
+    seed: int,
+    places: np.ndarray,
+) -> None:
+  """Changes the images of a batch in place; see `Batches`.
+
+  Args:
+    batch: a nest of arrays `[B, ...]`.
+    fields: how images are changed, by their paths.
+    seed: the seed of all of them.
+    places: what tells the items from others, int64 `[B]`.
+  """
+  if not fields:
+    return
+  leaves = {_name(keys): leaf for keys, leaf in tree.flatten_with_path(batch)}
+  for number, (name, augmentation) in enumerate(fields.items()):
+    for images, place in zip(leaves[name], places.tolist()):
+      images[...] = augment(
+          images, augmentation, (seed + number, place + number)
+      )
+
+
+def _name(keys) -> str:
+  return '/'.join(map(str, keys))
+
+
 def augment(
     images: np.ndarray,
-    augmentation: 'augmentation_lib.Augmentation',
+    augmentation: augmentations.Augmentation,
     seed: Tuple[int, int],
 ) -> np.ndarray:
-  """Changes images at random, as `augmentation.augment_images` does.
+  """Changes images at random, as `transforms.augment_images` does.
 
   Args:
     images: uint8 or floats in [0, 1], `[..., height, width, 3]`. Leading

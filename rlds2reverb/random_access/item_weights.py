@@ -1,0 +1,80 @@
+"""Draws items of several data sets in proportion to weights."""
+
+import hashlib
+from typing import Any, Dict, Mapping
+
+import numpy as np
+
+from rlds2reverb.episodes import draws
+
+
+class ItemWeights:
+  """How likely each data set is to be drawn, and each item of it."""
+
+  def __init__(self, weights: Mapping[str, Any], sources: Mapping[str, Any]):
+    """Checks the weights.
+
+    Args:
+      weights: see `Batches`.
+      sources: the items of each data set, by its name.
+
+    Raises:
+      ValueError: if nothing can be drawn by them.
+    """
+    if set(weights) != set(sources):
+      raise ValueError(
+          f'weights must be of the data sets {sorted(sources)}, but are of'
+          f' {sorted(weights)}.'
+      )
+    self._counts = np.array([len(items) for items in sources.values()])
+    self._first = np.cumsum(self._counts) - self._counts
+    # Of the items of a data set, where they have weights of their own.
+    self._within: Dict[int, np.ndarray] = {}
+    totals = []
+    for number, name in enumerate(sources):
+      values = np.asarray(weights[name], np.float64)
+      if values.shape not in ((), (self._counts[number],)):
+        raise ValueError(
+            f'The weight of {name} must be a number, or one for each of its'
+            f' {self._counts[number]} items, but has the shape {values.shape}.'
+        )
+      if not (np.isfinite(values) & (values >= 0)).all():
+        raise ValueError(
+            'weights must be 0 or more and finite, but those of'
+            f' {name} are {weights[name]}.'
+        )
+      totals.append(values.sum())
+      if totals[-1] and not self._counts[number]:
+        raise ValueError(f'{name} has a weight, but no items to draw.')
+      if values.shape and totals[-1]:
+        self._within[number] = np.cumsum(values)
+    if not any(totals):
+      raise ValueError(f'weights must not be all 0, but are {dict(weights)}.')
+    self._sums = np.cumsum(totals)
+
+  def draw(self, sources: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Returns items, int64 `[B]`.
+
+    Args:
+      sources: fractions in [0, 1) that say of which data set each one is.
+      places: fractions in [0, 1) that say which of its items it is.
+    """
+    source = _search(self._sums, sources)
+    counts = self._counts[source]
+    items = draws.below(places, counts)
+    for number, sums in self._within.items():
+      here = source == number
+      items[here] = _search(sums, places[here])
+    return self._first[source] + items
+
+  def identity(self) -> str:
+    """Returns what tells these weights from others."""
+    arrays = self._sums, *self._within.values()
+    return hashlib.sha256(b''.join(x.tobytes() for x in arrays)).hexdigest()
+
+
+def _search(sums, places) -> np.ndarray:
+  """Returns in which weights fractions of the sum lie, never in one of 0."""
+  # A product may be rounded up to the sum itself, in which nothing lies.
+  found = np.minimum(places * sums[-1], np.nextafter(sums[-1], 0))
+  return np.searchsorted(sums, found, 'right')
