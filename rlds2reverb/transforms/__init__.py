@@ -47,6 +47,7 @@ from rlds2reverb.transforms.rewards import ScaleReward
 from rlds2reverb.transforms.rotated_fields import ConvertRotation
 from rlds2reverb.transforms.tasks import AddTimestep
 from rlds2reverb.transforms.tasks import DropConditioning
+from rlds2reverb.transforms.tasks import DropEnd
 from rlds2reverb.transforms.tasks import DropZeroStart
 from rlds2reverb.transforms.tasks import KeepLabeled
 from rlds2reverb.transforms.tasks import MarkPadding

@@ -13,6 +13,8 @@ import dataclasses
 import gin
 import tensorflow as tf
 
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -192,6 +194,36 @@ class DropZeroStart(base.EpisodeTransform):
           [flag[:1], tf.gather(flag, kept[1:])], 0
       )
     return shorter
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class DropEnd(base.EpisodeTransform):
+  """Drops the last step of an episode if it has no action.
+
+  As Octo and OpenVLA do where they make actions of states. The step before
+  takes its flags, and has an action, so nothing else leaves it out. What comes
+  out is for robot learning: in RLDS the observation that was dropped is the one
+  that the last action leads to. The only step of an episode stays.
+
+      step          0   1   2 (last)          step          0   1 (last)
+      action        a0  a1  -                 action        a0  a1
+      has_action    T   T   F                 has_action    T   T
+      is_last       F   F   T                 is_last       F   T
+  """
+
+  def transform(self, steps):
+    length = gathering.num_rows(steps)
+    is_last = last_steps.is_last(length)
+    have_action = last_steps.have_action(steps, is_last)
+    is_dropped = (length > 1) & ~tf.reduce_any(have_action[-1:])
+    end = length - tf.cast(is_dropped, length.dtype)
+    shorter = tf.nest.map_structure(lambda leaf: leaf[:end], steps)
+    for flag in rlds.IS_LAST, rlds.IS_TERMINAL:
+      if flag in steps:
+        shorter[flag] = tf.concat([steps[flag][: end - 1], steps[flag][-1:]], 0)
+    acts = tf.ones([end], tf.bool) & (is_dropped | have_action[:end])
+    return {**shorter, last_steps.HAS_ACTION: acts}
 
 
 def _instruction(steps, field) -> tf.Tensor:

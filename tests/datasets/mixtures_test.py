@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import alignment
 from rlds2reverb.datasets import mixtures
+from rlds2reverb.fields import named_mixtures
 from tests import golden
 from tests import ways
 
@@ -179,6 +180,23 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
         [2 * one[0] + two[0] for one, two in zip(rows[::2], rows[1::2])]
     )
     self.assertLess(_chi_squared(pairs, [1 / 16, 3 / 16, 3 / 16, 9 / 16]), 16.3)
+
+  def test_the_weights_of_a_known_mixture(self):
+    weights = named_mixtures.load_mixture('oxe_magic_soup').weights
+    # Each has as many episodes as its place in the list.
+    shares = {
+        name: weight * size
+        for size, (name, weight) in enumerate(weights.items(), 1)
+    }
+    data = tf.data.Dataset.range(1).repeat()
+    mixture = mixtures.mix_datasets(
+        {name: data for name in shares}, shares, seed=7
+    )
+    sources = mixture.map(lambda row: row.source).batch(100_000)
+    counts = np.bincount(next(iter(sources)), minlength=len(shares))
+    expected = np.array([*shares.values()]) / sum(shares.values())
+    # 24 degrees of freedom; one seed of a thousand is above.
+    self.assertLess(_chi_squared(counts, expected), 51.2)
 
   def test_frequencies_of_three_sources(self):
     mixture = mixtures.mix_datasets(

@@ -167,5 +167,34 @@ class StepsTest(tf.test.TestCase, parameterized.TestCase):
       windows.draw_steps(steps, 0, 5)
 
 
+
+class DropEndTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.named_parameters(*ways.ALL)
+  def test_the_last_step_without_an_action(self, run):
+    found = run(transforms.DropEnd(), [ways.FIVE, ways.THREE])
+    for episode, made in zip((ways.FIVE, ways.THREE), found):
+      steps = made['steps']
+      for name in 'observation', 'action', 'reward', 'discount', 'is_first':
+        self.assertAllEqual(steps[name], episode[name][:-1])
+      for name in 'is_last', 'is_terminal':
+        self.assertAllEqual(
+            steps[name], [*episode[name][:-2], episode[name][-1]]
+        )
+      self.assertAllEqual(steps['has_action'], [True] * len(steps['action']))
+
+  def test_one_that_has_an_action_stays(self):
+    steps = {**ways.THREE, 'has_action': np.ones(4, bool)}
+    found = transforms.DropEnd()(next(iter(golden.stacked([steps]))))['steps']
+    self.assertAllEqual(found['observation'], steps['observation'])
+    self.assertAllEqual(found['is_last'], steps['is_last'])
+
+  def test_the_only_step_stays(self):
+    steps = tf.nest.map_structure(lambda leaf: leaf[-1:], ways.THREE)
+    found = transforms.DropEnd()(next(iter(golden.stacked([steps]))))['steps']
+    self.assertAllEqual(found['observation'], steps['observation'])
+    self.assertAllEqual(found['has_action'], [False])
+
+
 if __name__ == '__main__':
   tf.test.main()
