@@ -76,7 +76,9 @@ def _cases(directory: str) -> List[timing.Case]:
   stacked = data.read_stacked(directory)
   nested = data.read_nested(directory)
   long_episode = data.one_nested_episode(_LONG_EPISODE_STEPS.value)
-  to_blocks = rlds_to_reverb.convert_rlds_to_trajectory_blocks
+  to_blocks = functools.partial(
+      rlds_to_reverb.convert_rlds_to_trajectories, batched=True
+  )
   to_frames = functools.partial(
       _batch_frames, rlds_to_reverb.convert_rlds_to_trajectories
   )

@@ -78,7 +78,7 @@ def _convert_directly(directory: str) -> float:
         rlds2reverb.load_episodes(directory),
         os.path.join(folder, 'output'),
         _TABLE,
-        identity='benchmark',
+        options=rlds2reverb.ConversionOptions(identity='benchmark'),
     )
     return time.perf_counter() - start
 

@@ -82,7 +82,9 @@ def _run_case(case: str, steps: int) -> None:
   else:
     episodes = data.one_nested_episode(steps)
   if action == 'blocks':
-    dataset = rlds_to_reverb.convert_rlds_to_trajectory_blocks(episodes)
+    dataset = rlds_to_reverb.convert_rlds_to_trajectories(
+        episodes, batched=True
+    )
   elif action == 'packs':
     dataset = packs.packs_of(episodes).map(lambda pack: pack.steps)
   elif source in ('files', 'mixed'):

@@ -412,8 +412,8 @@ def _load(directory: str) -> None:
 
 
 def _convert(directory: str) -> None:
-  blocks = rlds2reverb.convert_rlds_to_trajectory_blocks(
-      rlds2reverb.load_episodes(directory)
+  blocks = rlds2reverb.convert_rlds_to_trajectories(
+      rlds2reverb.load_episodes(directory), batched=True
   )
   count = blocks.reduce(
       np.int64(0), lambda count, block: count + tf.size(block.reward, tf.int64)

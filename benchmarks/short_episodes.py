@@ -137,7 +137,9 @@ def _pack_reading(part):
 
 def _blocks(part, change=lambda episodes: episodes):
   return data.reading(
-      rlds2reverb.convert_rlds_to_trajectory_blocks(change(part.load())),
+      rlds2reverb.convert_rlds_to_trajectories(
+          change(part.load()), batched=True
+      ),
       part.steps,
   )
 

@@ -28,7 +28,9 @@ def main() -> None:
 
     # A block is a Trajectory of many frames: every leaf is [B, ...].
     num_frames, num_first = 0, 0
-    for block in rlds2reverb.convert_rlds_to_trajectory_blocks(episodes):
+    for block in rlds2reverb.convert_rlds_to_trajectories(
+        episodes, batched=True
+    ):
       num_frames += len(block.step_type)
       num_first += np.sum(block.is_first())
     print(

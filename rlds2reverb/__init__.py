@@ -57,11 +57,11 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.replay import TableItems
   from rlds2reverb.replay import write_reverb_checkpoint
   from rlds2reverb.replay import write_rlds_to_reverb
+  from rlds2reverb.trajectories import ConversionOptions
   from rlds2reverb.trajectories import ConversionReport
   from rlds2reverb.trajectories import ConversionRules
   from rlds2reverb.trajectories import convert_rlds_to_sequences
   from rlds2reverb.trajectories import convert_rlds_to_trajectories
-  from rlds2reverb.trajectories import convert_rlds_to_trajectory_blocks
   from rlds2reverb.trajectories import create_trajectory_data_spec
 
 _import_late = globals()['__getattr__']

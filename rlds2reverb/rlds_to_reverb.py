@@ -13,7 +13,4 @@ what is new is keyword-only.
 from rlds2reverb.episodes.steps import get_rlds_step_features
 from rlds2reverb.replay.server.push import push_rlds_to_reverb
 from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectories
-from rlds2reverb.trajectories.conversion import (
-    convert_rlds_to_trajectory_blocks,
-)
 from rlds2reverb.trajectories.specs import create_trajectory_data_spec

@@ -130,7 +130,7 @@ def main():
   )
 
   data_spec = rlds2reverb.create_trajectory_data_spec(episodes)
-  blocks = rlds2reverb.convert_rlds_to_trajectory_blocks(episodes)
+  blocks = rlds2reverb.convert_rlds_to_trajectories(episodes, batched=True)
   frames = sum(len(block.step_type) for block in blocks.as_numpy_iterator())
   # The first pass builds the graph, so only the second one is timed.
   start = time.perf_counter()

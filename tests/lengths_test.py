@@ -152,8 +152,8 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
   @pytest.mark.long
   def test_refused_whole(self, **settings):
     episodes = [golden.COMPLETE]
-    converted = rlds2reverb.convert_rlds_to_trajectory_blocks(
-        golden.stacked(episodes), **settings
+    converted = rlds2reverb.convert_rlds_to_trajectories(
+        golden.stacked(episodes), **settings, batched=True
     ).unbatch()
     for name, (bad, found) in _BAD.items():
       for after in ([], [golden.COMPLETE]):
@@ -174,11 +174,12 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
   def test_skipped(self, nan='report', **settings):
     bad = [episode for episode, _ in _BAD.values()]
     report = rlds2reverb.ConversionReport()
-    blocks = rlds2reverb.convert_rlds_to_trajectory_blocks(
+    blocks = rlds2reverb.convert_rlds_to_trajectories(
         golden.stacked([golden.TRUNCATED, *bad, golden.COMPLETE]),
         rules=rlds2reverb.ConversionRules(invalid_episodes='skip', nan=nan),
         report=report,
         **settings,
+        batched=True,
     )
     self.assertAllEqual(
         [frame.action for frame in golden.frames_of(blocks.unbatch())],

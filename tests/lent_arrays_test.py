@@ -138,18 +138,20 @@ _FUNCTIONS = {
     'frames': lambda d: rlds2reverb.convert_rlds_to_trajectories(d).map(
         _double
     ),
-    'blocks': lambda d: rlds2reverb.convert_rlds_to_trajectory_blocks(d).map(
-        _double
-    ),
-    'short_blocks': lambda d: rlds2reverb.convert_rlds_to_trajectory_blocks(
+    'blocks': lambda d: rlds2reverb.convert_rlds_to_trajectories(
+        d, batched=True
+    ).map(_double),
+    'short_blocks': lambda d: rlds2reverb.convert_rlds_to_trajectories(
         d,
         block_length=16,
         rules=rlds2reverb.ConversionRules(terminal_discount='transition'),
+        batched=True,
     ).map(_double),
-    'tf_agents': lambda d: rlds2reverb.convert_rlds_to_trajectory_blocks(
+    'tf_agents': lambda d: rlds2reverb.convert_rlds_to_trajectories(
         d,
         lambda current, following: following['reward'] * current['discount'],
         rules=rlds2reverb.ConversionRules(validation='tf_agents'),
+        batched=True,
     ).map(_double),
     'sequences': lambda d: rlds2reverb.convert_rlds_to_sequences(
         d, rlds2reverb.Windows(2, end='tile')

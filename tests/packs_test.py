@@ -89,7 +89,7 @@ class PacksTest(tf.test.TestCase):
     self.assertIsNotNone(packs.packs_of(by_packs))
 
     blocks, expected_blocks = (
-        list(trajectories.convert_rlds_to_trajectory_blocks(episodes))
+        list(trajectories.convert_rlds_to_trajectories(episodes, batched=True))
         for episodes in (by_packs, one_by_one)
     )
     kept = [

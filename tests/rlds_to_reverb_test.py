@@ -42,7 +42,6 @@ class DropInTest(tf.test.TestCase):
     for name in (
         'create_trajectory_data_spec',
         'convert_rlds_to_trajectories',
-        'convert_rlds_to_trajectory_blocks',
         'push_rlds_to_reverb',
     ):
       self.assertIs(getattr(rlds2reverb, name), getattr(rlds_to_reverb, name))

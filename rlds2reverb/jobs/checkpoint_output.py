@@ -65,7 +65,6 @@ class CheckpointOutput(outputs.FolderOutput):
     items = parts.write_part(
         frames,
         part,
-        identity=episodes.identity,
         inserted_at=_FIRST_DATE + number * _DATES_PER_TASK,
     )
     return outputs.Written(

@@ -18,6 +18,7 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -75,7 +76,10 @@ def serve_source(
   with tempfile.TemporaryDirectory() as folder:
     checkpoint = os.path.join(folder, 'checkpoint')
     counts = write.write_reverb_checkpoint(
-        opened.read(), checkpoint, tables, rules=rules
+        opened.read(),
+        checkpoint,
+        tables,
+        options=options_lib.ConversionOptions(rules),
     )
     if not allow_empty and not all(counts.values()):
       emptiness.check_items(tables, counts, _longest(opened.read()))

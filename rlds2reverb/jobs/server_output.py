@@ -90,7 +90,6 @@ class ServerOutput(outputs.Output):
     counts = several.insert(
         frames,
         list(map(reverb.Client, addresses)),
-        identity=episodes.identity,
         timeout=_TIMEOUT_SECONDS,
     )
     items = {table.table_name: 0 for table in self.plan.table_items}

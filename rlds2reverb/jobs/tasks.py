@@ -6,6 +6,7 @@ is done again, and one that has it need not be.
 """
 
 from concurrent import futures
+import dataclasses
 import time
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -25,6 +26,7 @@ from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
@@ -206,7 +208,6 @@ class _Episodes:
   """The episodes of a task, and which of them are invalid.
 
   Attributes:
-    identity: what identifies them, but for their index.
     report: is filled when the frames are used.
     share: how much of the work on the frames that were used is done; less than
       1 for an output that uses them before it writes.
@@ -214,7 +215,6 @@ class _Episodes:
   """
 
   def __init__(self, plan, task, source):
-    self.identity = plan.identity(task)
     self.report = report_lib.ConversionReport()
     self.share = 1.0
     self.tick = lambda: None
@@ -242,14 +242,18 @@ class _Episodes:
         episodes,
         # RLDS has no tables, but its episodes are checked in the same way.
         self._plan.table_items or items_lib.TableItems('none'),
-        policy_info_fn=_policy_info_fn(episodes),
-        episode_id=opened_lib.EPISODE_INDEX if self._is_indexed else None,
-        rules=self._plan.conversion_rules,
-        report=self.report,
+        options_lib.ConversionOptions(
+            self._plan.conversion_rules,
+            _policy_info_fn(episodes),
+            self.report,
+            self._plan.identity(self._task),
+            opened_lib.EPISODE_INDEX if self._is_indexed else None,
+        ),
     )
-    # The job warns once, of what all its tasks have found.
     return frames._replace(
-        first_episode=self._task.ranges[0].begin, report=None
+        first_episode=self._task.ranges[0].begin,
+        # The job warns once, of what all its tasks have found.
+        options=dataclasses.replace(frames.options, report=None),
     )
 
   def read_valid(self, invalid: Sequence[int]) -> tf.data.Dataset:

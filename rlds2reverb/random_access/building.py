@@ -36,6 +36,7 @@ from rlds2reverb.random_access import index_writer
 from rlds2reverb.random_access import record_reading
 from rlds2reverb.random_access import references
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 
 Prepare = Callable[[tf.data.Dataset], tf.data.Dataset]
 
@@ -98,7 +99,7 @@ def build_index(
       `convert_rlds_to_trajectories` gives them, and not steps.
     num_processes: how many processes read files. With more than one, the
       program must be importable: `if __name__ == '__main__':`.
-    **conversion_kwargs: further arguments of `convert_rlds_to_trajectories`.
+    **conversion_kwargs: attributes of `ConversionOptions`.
 
   Returns:
     The index. Its episodes have the order of `load_episodes`.
@@ -290,7 +291,9 @@ class _Rows(NamedTuple):
 def _rows(episodes, as_trajectories, kwargs) -> _Rows:
   if as_trajectories:
     blocks = conversion.trajectory_blocks(
-        episodes, one_episode_blocks=True, **kwargs
+        episodes,
+        options_lib.ConversionOptions(**kwargs),
+        one_episode_blocks=True,
     )
     spec = blocks.element_spec.trajectory
     # Plain dicts can be read without TF-Agents.

@@ -25,8 +25,8 @@ from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 _LARGE_STEP_BYTES = 1 << 10
@@ -42,13 +42,13 @@ class FrameSource(NamedTuple):
     block_length: the largest number of frames that are laid out at once.
     blocks: a data set of `TrajectoryBlock`s of any length.
     form: what the frames depend on, apart from the data, as a JSON value.
+    options: how they are converted. Their report is filled by `frames`, which
+      logs it at its end; their identity is that of the items.
     of_sequences: whether the blocks consist of whole sequences, which are the
       items.
-    one_episode_chunks: whether every chunk is of one episode.
     first_episode: what identifies the first episode, if they are identified by
       their index.
     watch: a function that is called with each block of `frames`.
-    report: what `frames` fills, and logs at its end, if anything.
   """
 
   spec: trajectory.Trajectory
@@ -57,28 +57,24 @@ class FrameSource(NamedTuple):
   block_length: int
   blocks: tf.data.Dataset
   form: Any
+  options: options_lib.ConversionOptions
   of_sequences: bool = False
-  one_episode_chunks: bool = False
   first_episode: int = 0
   watch: Callable[[frame_blocks.Block], None] = lambda block: None
-  report: Optional[report_lib.ConversionReport] = None
 
-  def layout(
-      self, identity: Optional[Any], *, inserted_at: Optional[int] = None
-  ) -> layout_lib.Layout:
+  def layout(self, inserted_at: Optional[int] = None) -> layout_lib.Layout:
     """Returns a new `Layout` for the frames.
 
     Args:
-      identity: what tells the data from other data, or None.
       inserted_at: see `Layout`.
     """
     return layout_lib.Layout(
         self.tables,
-        identity,
+        self.options.identity,
         self.groups,
         form=self.form,
         of_sequences=self.of_sequences,
-        one_episode_chunks=self.one_episode_chunks,
+        one_episode_chunks=self.options.one_episode_chunks,
         inserted_at=inserted_at,
     )
 
@@ -113,20 +109,14 @@ class FrameSource(NamedTuple):
         )
         self.watch(frames)
         yield frames
-    if self.report is not None:
-      self.report.warn()
+    if self.options.report is not None:
+      self.options.report.warn()
 
 
 def make_frame_source(
     data: tf.data.Dataset,
     tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
-    *,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
-    chunk_length: Optional[int] = None,
-    one_episode_chunks: bool = False,
-    episode_id: Optional[str] = None,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
+    options: Optional[options_lib.ConversionOptions] = None,
 ) -> FrameSource:
   """Prepares the frames of a data set for writing.
 
@@ -134,52 +124,32 @@ def make_frame_source(
     data: an RLDS data set; or a data set of sequences, `Trajectory`s
       `[L, ...]`, each of which is written as one item.
     tables: which items go into which table.
-    policy_info_fn: see `convert_rlds_to_trajectories`.
-    chunk_length: the largest number of frames of a chunk, which then holds all
-      columns. The default is what `chunks.default_groups` chooses; for
-      sequences it is one sequence.
-    one_episode_chunks: see `layout.Layout`.
-    episode_id: the name of a field of the episodes that identifies them.
-    rules: the rules of the conversion. The default is `ConversionRules()`.
-    report: a new `ConversionReport` to fill.
+    options: how the data is converted. Sequences are written as they are, so
+      for them only `identity` can be set.
 
   Raises:
     ValueError: if `data` is neither of the two, or an argument does not go with
       it.
   """
+  options = options or options_lib.ConversionOptions()
   if isinstance(tables, items_lib.TableItems):
     tables = [tables]
   if isinstance(data.element_spec, trajectory.Trajectory):
-    _check_sequences(data.element_spec)
-    if any(
-        argument is not None
-        for argument in (
-            policy_info_fn,
-            episode_id,
-            chunk_length,
-            rules,
-            report,
-        )
-    ):
-      raise ValueError(
-          'Sequences are written as they are: policy_info_fn, episode_id,'
-          ' chunk_length, rules and report go with RLDS data alone.'
-      )
-    return _source_of_sequences(data, tables)
+    return _source_of_sequences(data, tables, options)
   for table in tables:
-    if episode_id is not None and table.crosses_episodes:
+    if options.episode_id is not None and table.crosses_episodes:
       raise ValueError(
           f'The items of table {table.table_name!r} cross episodes, so they'
           ' depend on the order of the data set, and an episode_id is for keys'
           ' that do not. Leave it out, or choose another end of windows.'
       )
-  rules = rules or rules_lib.ConversionRules()
-  report = report or report_lib.ConversionReport()
-  spec = specs.create_trajectory_data_spec(data, policy_info_fn)
-  if chunk_length is None:
+  if options.report is None:
+    options = dataclasses.replace(options, report=report_lib.ConversionReport())
+  spec = specs.create_trajectory_data_spec(data, options.policy_info_fn)
+  if options.chunk_length is None:
     groups = chunks.default_groups(spec)
   else:
-    groups = chunks.one_group(spec, chunk_length)
+    groups = chunks.one_group(spec, options.chunk_length)
   # Blocks consist of whole chunks, so that where a chunk starts does not depend
   # on how the frames come in blocks.
   longest = max(group.chunk_length for group in groups)
@@ -192,26 +162,14 @@ def make_frame_source(
       and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
   )
   blocks = conversion.trajectory_blocks(
-      data,
-      policy_info_fn,
-      block_length=None if comes_whole else block_length,
-      episode_id=episode_id,
-      rules=rules,
-      report=report,
+      data, options, block_length=None if comes_whole else block_length
   )
   form = {
       'frames': _columns(spec),
-      'terminal_discount': rules.terminal_discount,
+      'terminal_discount': options.rules.terminal_discount,
   }
   return FrameSource(
-      spec,
-      list(tables),
-      groups,
-      block_length,
-      blocks,
-      form,
-      one_episode_chunks=one_episode_chunks,
-      report=report,
+      spec, list(tables), groups, block_length, blocks, form, options
   )
 
 
@@ -264,7 +222,15 @@ def _check_sequences(spec) -> None:
   )
 
 
-def _source_of_sequences(data, tables) -> FrameSource:
+def _source_of_sequences(data, tables, options) -> FrameSource:
+  _check_sequences(data.element_spec)
+  if options != options_lib.ConversionOptions(
+      identity=options.identity, one_episode_chunks=options.one_episode_chunks
+  ):
+    raise ValueError(
+        'Sequences are written as they are: policy_info_fn, episode_id,'
+        ' chunk_length, rules and report go with RLDS data alone.'
+    )
   length = data.element_spec.step_type.shape[0]
   for table in tables:
     if table != items_lib.TableItems(table.table_name, priority=table.priority):
@@ -299,5 +265,12 @@ def _source_of_sequences(data, tables) -> FrameSource:
   groups = chunks.one_group(spec, length)
   form = {'sequences': _columns(data.element_spec)}
   return FrameSource(
-      spec, tables, groups, count * length, blocks, form, of_sequences=True
+      spec,
+      tables,
+      groups,
+      count * length,
+      blocks,
+      form,
+      options,
+      of_sequences=True,
   )

@@ -1,7 +1,7 @@
 """The batches that an agent learns from."""
 
 import contextlib
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Union
 
 import tensorflow as tf
 from tf_agents.replay_buffers import replay_buffer as replay_buffer_lib
@@ -15,6 +15,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.training import algorithm as algorithm_lib
 from rlds2reverb.training import normalization as normalization_lib
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 
 
@@ -72,11 +73,10 @@ def open_experience(
           f' only {sorted(fields)}.'
       )
   is_running = isinstance(reverb_server, str)
-  arguments = {}
+  arguments: Dict[str, Any] = {}
   if not is_running:
-    arguments.update(
-        policy_info_fn=step_mapping.step_policy_info if uses_info else None,
-        rules=rules,
+    arguments['options'] = options_lib.ConversionOptions(
+        rules, step_mapping.step_policy_info if uses_info else None
     )
     if not reverb_server:
       arguments.update(seed=seed)

@@ -4,9 +4,7 @@ Every episode is checked here before any of its frames come out.
 """
 
 from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectories
-from rlds2reverb.trajectories.conversion import (
-    convert_rlds_to_trajectory_blocks,
-)
+from rlds2reverb.trajectories.options import ConversionOptions
 from rlds2reverb.trajectories.report import ConversionReport
 from rlds2reverb.trajectories.report import SkippedEpisode
 from rlds2reverb.trajectories.rules import ConversionRules

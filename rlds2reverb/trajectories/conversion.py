@@ -4,7 +4,7 @@ The conversion runs in graph mode, on whole blocks of steps at a time.
 """
 
 import functools
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
@@ -18,6 +18,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import kept_pipelines
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
@@ -44,14 +45,18 @@ class TrajectoryBlock(NamedTuple):
   episode_id: Any = ()
 
 
+@report_lib.frees_report
 def convert_rlds_to_trajectories(
     rlds_data: tf.data.Dataset,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
+    batched: bool = False,
+    block_length: Optional[int] = None,
+    one_episode_blocks: bool = False,
     rules: Optional[rules_lib.ConversionRules] = None,
     report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
-  """Converts RLDS data to a data set of one-step TF-Agents trajectories.
+  """Converts RLDS data to TF-Agents trajectories.
 
   The frames are those of `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents
   0.19.0). Each step becomes one frame, whose next step type is the type of the
@@ -77,6 +82,12 @@ def convert_rlds_to_trajectories(
       step that follows, which may be the first one of the next episode. It is
       called in graph mode; both steps are dicts without a batch dimension. By
       default the `policy_info` is `()`.
+    batched: whether an element is a block of many consecutive frames, which is
+      many times faster, and not one frame.
+    block_length: the largest number of frames in a block, all of which then
+      come from one episode. By default a block holds about 2 MiB: one episode
+      or several whole ones; a part of one where nested steps are longer.
+    one_episode_blocks: whether all frames of a block come from one episode.
     rules: says how episodes are checked and converted. The default is
       `ConversionRules()`, which gin may configure.
     report: a new `ConversionReport`, to be filled with what was skipped or
@@ -85,7 +96,8 @@ def convert_rlds_to_trajectories(
   Returns:
     A data set of `Trajectory` frames: step_type and next_step_type are int32
     `[]`, discount is float32 `[]`, and observation, action and reward are those
-    of the step.
+    of the step. Batched, each leaf is `[B, ...]`, and the step types tell where
+    episodes end.
 
   Raises:
     ValueError: if `rlds_data` has no RLDS steps, if the steps lack a feature or
@@ -94,96 +106,44 @@ def convert_rlds_to_trajectories(
       first frame comes out. The message says what is wrong, and in which
       episode and step.
   """
-  return convert_rlds_to_trajectory_blocks(
+  frames = trajectory_blocks(
       rlds_data,
-      policy_info_fn,
-      rules=rules,
-      report=report,
-  ).unbatch()
-
-
-def convert_rlds_to_trajectory_blocks(
-    rlds_data: tf.data.Dataset,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
-    *,
-    block_length: Optional[int] = None,
-    one_episode_blocks: bool = False,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
-) -> tf.data.Dataset:
-  """Converts RLDS data to trajectories, stacked in blocks.
-
-  The frames are those of `convert_rlds_to_trajectories`, in the same order. But
-  each element of the data set holds many consecutive frames, which makes this
-  many times faster.
-
-  Args:
-    rlds_data: see `convert_rlds_to_trajectories`.
-    policy_info_fn: see `convert_rlds_to_trajectories`.
-    block_length: the largest number of frames in a block, all of which then
-      come from one episode. By default a block holds about 2 MiB: one episode
-      or several whole ones; a part of one where nested steps are longer.
-    one_episode_blocks: whether all frames of a block come from one episode.
-    rules: see `convert_rlds_to_trajectories`.
-    report: see `convert_rlds_to_trajectories`.
-
-  Returns:
-    A data set of `Trajectory`s whose leaves are `[B, ...]`, where `B` is at
-    most `block_length`. The step types tell where episodes end: the last frame
-    of an episode is of type LAST.
-
-  Raises:
-    ValueError: if `block_length` is not positive, and as
-      `convert_rlds_to_trajectories` does.
-    InvalidArgumentError: as `convert_rlds_to_trajectories` does.
-  """
-  return trajectory_blocks(
-      rlds_data,
-      policy_info_fn,
+      options_lib.ConversionOptions(rules, policy_info_fn, report),
       block_length=block_length,
       one_episode_blocks=one_episode_blocks or block_length is not None,
-      rules=rules,
-      report=report,
   ).map(lambda block: block.trajectory)
+  return frames if batched else frames.unbatch()
 
 
-@report_lib.frees_report
 def trajectory_blocks(
     rlds_data: tf.data.Dataset,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    options: options_lib.ConversionOptions,
     *,
     block_length: Optional[int] = None,
     one_episode_blocks: bool = False,
-    episode_id: Optional[str] = None,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to `TrajectoryBlock`s: blocks that know their place.
 
+  The other arguments and the errors are those of
+  `convert_rlds_to_trajectories`.
+
   Args:
-    rlds_data: see `convert_rlds_to_trajectories`.
-    policy_info_fn: see `convert_rlds_to_trajectories`.
-    block_length: the largest number of frames in a block; see
-      `convert_rlds_to_trajectory_blocks`.
-    one_episode_blocks: see `convert_rlds_to_trajectory_blocks`.
-    episode_id: the name of the field of an episode, an integer or a string,
-      that identifies it.
-    rules: see `convert_rlds_to_trajectories`.
-    report: see `convert_rlds_to_trajectories`.
+    rlds_data: an RLDS data set.
+    options: how it is converted.
+    block_length: the largest number of frames in a block.
+    one_episode_blocks: whether all frames of a block come from one episode.
 
   Returns:
     A data set of `TrajectoryBlock`s.
 
   Raises:
-    ValueError: if the episodes have no such field `episode_id`, and as
-      `convert_rlds_to_trajectory_blocks` does.
-    InvalidArgumentError: as `convert_rlds_to_trajectories` does.
+    ValueError: also if the episodes have no field `options.episode_id`.
   """
-  rules = rules or rules_lib.ConversionRules()
+  rules, report = options.rules, options.report
   step_spec = steps_lib.steps_spec(rlds_data).step
-  policy_info = (
-      specs.PolicyInfo(policy_info_fn, step_spec) if policy_info_fn else None
-  )
+  policy_info = None
+  if options.policy_info_fn:
+    policy_info = specs.PolicyInfo(options.policy_info_fn, step_spec)
   used = {rlds.OBSERVATION, rlds.ACTION, rlds.REWARD}
   if policy_info:
     used |= policy_info.fields
@@ -199,49 +159,54 @@ def trajectory_blocks(
     packs = packs_lib.packs_of(rlds_data, with_faults=True)
   if rules.validation == 'tf_agents':
     packs = None  # Its rules are about the stream of all steps.
-  settings = dict(
-      are_packs=packs is not None,
-      fields=tuple(used_spec),
-      nan_fields=tuple(nan_fields),
-      block_length=block_length,
-      one_episode_blocks=one_episode_blocks,
-      episode_id=episode_id,
-      rules=rules,
+  settings = _Settings(
+      packs is not None,
+      tuple(used_spec),
+      tuple(nan_fields),
+      block_length,
+      one_episode_blocks,
+      options.episode_id,
+      rules,
   )
   data = rlds_data if packs is None else packs
   tables = report.attach(nan_fields) if report else None
   if policy_info:
-    return _convert(data, tables, **settings, policy_info=policy_info)
-  return kept_pipelines.apply(_convert, data, tables, **settings)
+    return _convert(data, tables, settings, policy_info)
+  return kept_pipelines.apply(_convert, data, tables, settings)
 
 
-def _convert(
-    data,
-    report,
-    *,
-    are_packs,
-    fields,
-    nan_fields,
-    block_length,
-    one_episode_blocks,
-    episode_id,
-    rules,
-    policy_info=None,
-):
+class _Settings(NamedTuple):
+  """What the pipeline of a conversion depends on, apart from its data.
+
+  Attributes:
+    are_packs: whether the data are packs, and not an RLDS data set.
+    fields: the names of the step fields that are used.
+    nan_fields: the paths of their float leaves.
+    block_length: see `trajectory_blocks`.
+    one_episode_blocks: see `trajectory_blocks`.
+    episode_id: the name of the field that identifies an episode, or None.
+    rules: the rules of the conversion.
+  """
+
+  are_packs: bool
+  fields: Tuple[str, ...]
+  nan_fields: Tuple[str, ...]
+  block_length: Optional[int]
+  one_episode_blocks: bool
+  episode_id: Optional[str]
+  rules: rules_lib.ConversionRules
+
+
+def _convert(data, report, settings, policy_info=None):
   """Returns the data set of `trajectory_blocks`.
 
   Args:
     data: an RLDS data set, or a data set of packs.
     report: the `ReportTables` to fill, or None.
-    are_packs: which of the two `data` is.
-    fields: the names of the step fields that are used.
-    nan_fields: the paths of their float leaves.
-    block_length: see `trajectory_blocks`.
-    one_episode_blocks: see `trajectory_blocks`.
-    episode_id: see `trajectory_blocks`.
-    rules: the `ConversionRules`.
+    settings: the `_Settings`.
     policy_info: a `specs.PolicyInfo`, or None.
   """
+  rules = settings.rules
   find_nan = rules.nan == 'invalid'
 
   def inspect(episode, outline, lengths, stored=None):
@@ -253,7 +218,7 @@ def _convert(
         outline,
         lengths,
         validation=rules.validation,
-        nan_fields=nan_fields if find_nan else (),
+        nan_fields=settings.nan_fields if find_nan else (),
         stored=stored,
         on_fault=on_fault,
     )
@@ -273,24 +238,24 @@ def _convert(
   are_valid = functools.partial(
       boundaries.are_strictly_valid, find_nan=find_nan
   )
-  if are_packs:
+  if settings.are_packs:
     to_blocks = functools.partial(pack_blocks.pack_blocks, are_valid=are_valid)
   else:
     is_nested = not steps_lib.steps_spec(data).stacked
-    can_group = rules.validation == 'strict' and not one_episode_blocks
+    can_group = rules.validation == 'strict' and not settings.one_episode_blocks
     to_blocks = functools.partial(
         blocks.episode_blocks,
         join_episodes=rules.validation == 'tf_agents',
-        block_length=block_length,
+        block_length=settings.block_length,
         are_valid=are_valid if is_nested and can_group else None,
     )
   to_blocks = functools.partial(
       to_blocks,
       data,
-      fields,
+      settings.fields,
       inspect=inspect,
       find_nan=find_nan,
-      episode_id=episode_id,
+      episode_id=settings.episode_id,
   )
   if policy_info is None:
     return to_blocks(invalid_episodes=rules.invalid_episodes, block_fn=convert)

@@ -18,28 +18,26 @@ def apply(
     build: Callable[..., tf.data.Dataset],
     data: tf.data.Dataset,
     tables: Any,
-    **settings: Hashable,
+    settings: Hashable,
 ) -> tf.data.Dataset:
-  """Returns `build(data, tables, **settings)`, as a pipeline that is kept.
+  """Returns `build(data, tables, settings)`, as a pipeline that is kept.
 
   Args:
     build: a module's function that builds a pipeline. What it builds depends on
       nothing but the spec of the data set and the settings.
     data: the data set that the pipeline reads.
     tables: a nest of tensors that the pipeline uses, or None.
-    **settings: the other arguments of `build`.
+    settings: what else the pipeline depends on.
   """
   if not tf.executing_eagerly():
     # A data set in the graph of a function must not leave it.
-    return build(data, tables, **settings)
+    return build(data, tables, settings)
   specs = None
   if tables is not None:
     specs = tf.nest.map_structure(
         lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), tables
     )
-  pipeline = _pipeline(
-      build, tuple(settings.items()), _Specs(data.element_spec, specs)
-  )
+  pipeline = _pipeline(build, settings, _Specs(data.element_spec, specs))
   return pipeline(data, tables)
 
 
@@ -68,7 +66,7 @@ def _pipeline(build, settings, specs):
     result = build(
         tf.data.experimental.from_variant(variant, specs.element),
         tables,
-        **dict(settings),
+        settings,
     )
     element_specs[:] = [result.element_spec]
     return tf.data.experimental.to_variant(result)

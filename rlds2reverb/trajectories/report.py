@@ -39,8 +39,8 @@ def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
   then can still be read.
 
   Args:
-    function: a function that takes a `ConversionReport`, or None, by the
-      keyword `report`.
+    function: a function that takes a `ConversionReport` by the keyword
+      `report`, or in `ConversionOptions` by the keyword `options`.
 
   Returns:
     The decorated function.
@@ -48,7 +48,9 @@ def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
 
   @functools.wraps(function)
   def call(*args, **kwargs):
-    report = kwargs.get('report')
+    report = kwargs.get('report') or getattr(
+        kwargs.get('options'), 'report', None
+    )
     # pylint: disable=protected-access
     was_free = report is not None and not report._is_taken
     try:

@@ -12,9 +12,8 @@ from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
-from rlds2reverb.trajectories import specs
 
 _BATCH_BYTES = 8 << 20
 
@@ -52,12 +51,10 @@ def convert_rlds_to_sequences(
     rlds_data: tf.data.Dataset,
     windows: windows_lib.Windows,
     *,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    options: Optional[options_lib.ConversionOptions] = None,
     batched: bool = False,
     max_batch_size: Optional[int] = None,
     with_mask: bool = False,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to sequences of TF-Agents trajectories.
 
@@ -76,15 +73,12 @@ def convert_rlds_to_sequences(
   Args:
     rlds_data: see `convert_rlds_to_trajectories`.
     windows: which sequences are cut, with any end.
-    policy_info_fn: see `convert_rlds_to_trajectories`.
+    options: how the data is converted. Their rules must validate strictly.
     batched: whether an element holds many sequences, which is many times
       faster.
     max_batch_size: the largest number of sequences in an element that holds
       many. By default, as many as make about 8 MiB.
     with_mask: whether an element is a pair of a sequence and its mask.
-    rules: see `convert_rlds_to_trajectories`. The validation must be
-      `"strict"`.
-    report: see `convert_rlds_to_trajectories`.
 
   Returns:
     A data set of `Trajectory`s whose leaves are `[L, ...]`; or, batched,
@@ -94,23 +88,19 @@ def convert_rlds_to_sequences(
 
   Raises:
     ValueError: if `windows` are no `Windows`, if `max_batch_size` is not
-      positive, if `rules` does not validate strictly, and as
+      positive, if the rules do not validate strictly, and as
       `convert_rlds_to_trajectories` does.
     InvalidArgumentError: while iterating, if an episode is invalid.
   """
   windows_lib.check_windows(windows)
-  rules = rules or rules_lib.ConversionRules()
-  if rules.validation != 'strict':
+  options = options or options_lib.ConversionOptions()
+  validation = options.rules.validation
+  if validation != 'strict':
     raise ValueError(
         'Sequences are cut from whole episodes, so sequences need'
-        f' validation="strict", but it is "{rules.validation}".'
+        f' validation="strict", but it is "{validation}".'
     )
-  frames = conversion.trajectory_blocks(
-      rlds_data,
-      policy_info_fn,
-      rules=rules,
-      report=report,
-  )
+  frames = conversion.trajectory_blocks(rlds_data, options)
   spec = frames.element_spec.trajectory
   if max_batch_size is None:
     max_batch_size = blocks.default_block_length(

@@ -51,7 +51,7 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
             data,
             client,
             rlds2reverb.TableItems(policy),
-            identity={'policy': policy},
+            options=rlds2reverb.ConversionOptions(identity={'policy': policy}),
         )
         self.assertEqual(
             written[policy].new, {'striker': 5, 'keeper': 4}[policy]

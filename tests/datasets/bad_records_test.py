@@ -153,7 +153,7 @@ class BadRecordsTest(tf.test.TestCase):
           f' {number % _PER_FILE} of .*-0000{number // _PER_FILE}-of-00003'
       )
       for found in (
-          conversion.convert_rlds_to_trajectory_blocks(data),
+          conversion.convert_rlds_to_trajectories(data, batched=True),
           packs.unpack(packs.packs_of(data)),
       ):
         numbers = []
@@ -175,10 +175,11 @@ class BadRecordsTest(tf.test.TestCase):
     )
     for episodes in data, changed:
       report = report_lib.ConversionReport()
-      blocks = conversion.convert_rlds_to_trajectory_blocks(
+      blocks = conversion.convert_rlds_to_trajectories(
           episodes,
           rules=rules.ConversionRules(invalid_episodes='skip'),
           report=report,
+          batched=True,
       )
       found = np.concatenate([block.observation[:, 0] for block in blocks])
       self.assertCountEqual(

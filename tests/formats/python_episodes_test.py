@@ -146,7 +146,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   def test_converts(self):
     rlds_data = python_episodes.from_episodes([_A, _B])
     trajectories = list(
-        rlds2reverb.convert_rlds_to_trajectory_blocks(rlds_data)
+        rlds2reverb.convert_rlds_to_trajectories(rlds_data, batched=True)
     )
     discounts = np.concatenate([block.discount for block in trajectories])
     self.assertLen(discounts, 10)

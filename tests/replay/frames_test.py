@@ -9,6 +9,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
@@ -34,7 +35,9 @@ class FramesTest(parameterized.TestCase):
   def test_frames_of_episodes(self, form):
     episodes = _episodes()
     source = frames.make_frame_source(
-        golden.FORMS[form](episodes), _PAIRS, chunk_length=2
+        golden.FORMS[form](episodes),
+        _PAIRS,
+        options=options_lib.ConversionOptions(chunk_length=2),
     )
     self.assertEqual(source.tables, [_PAIRS])
     self.assertFalse(source.of_sequences)
@@ -103,8 +106,9 @@ class FramesTest(parameterized.TestCase):
       source = frames.make_frame_source(
           golden.stacked(_episodes()),
           _PAIRS,
-          chunk_length=6,
-          one_episode_chunks=exact,
+          options=options_lib.ConversionOptions(
+              chunk_length=6, one_episode_chunks=exact
+          ),
       )
       blocks = list(source.frames())
       joined = frame_blocks.Block(
@@ -116,7 +120,7 @@ class FramesTest(parameterized.TestCase):
           np.array([0, 5, 6, 9]),
           0,
       )
-      (batch,) = source.layout(None).batches([joined])
+      (batch,) = source.layout().batches([joined])
       self.assertLen(batch.chunks, count)
 
   def test_rules_and_report(self):
@@ -127,8 +131,10 @@ class FramesTest(parameterized.TestCase):
       source = frames.make_frame_source(
           data,
           [_PAIRS],
-          rules=rules_lib.ConversionRules(terminal_discount=where),
-          report=report if where == 'step' else None,
+          options=options_lib.ConversionOptions(
+              rules=rules_lib.ConversionRules(terminal_discount=where),
+              report=report if where == 'step' else None,
+          ),
       )
       self.assertEqual(source.form['terminal_discount'], where)
       found[where] = [
@@ -157,7 +163,7 @@ class FramesTest(parameterized.TestCase):
     self.assertEqual(expected.size, 2 * (4 + 2))
 
   @parameterized.parameters(
-      (dict(rules=rules_lib.ConversionRules()),),
+      (dict(rules=rules_lib.ConversionRules(nan='invalid')),),
       (dict(report=report_lib.ConversionReport()),),
       (dict(chunk_length=2),),
       (dict(episode_id='name'),),
@@ -168,7 +174,9 @@ class FramesTest(parameterized.TestCase):
         golden.stacked(_episodes()), windows_lib.Windows(2)
     )
     with self.assertRaisesRegex(ValueError, 'go with RLDS data alone'):
-      frames.make_frame_source(data, _PAIRS, **settings)
+      frames.make_frame_source(
+          data, _PAIRS, options_lib.ConversionOptions(**settings)
+      )
 
   def test_a_wrong_keyword_is_an_error_of_the_function(self):
     with self.assertRaisesRegex(TypeError, 'make_frame_source.*terminal'):
@@ -181,7 +189,7 @@ class FramesTest(parameterized.TestCase):
       frames.make_frame_source(
           golden.stacked(_episodes()),
           items.TableItems('table', windows_lib.Windows(2, end='cross')),
-          episode_id='name',
+          options=options_lib.ConversionOptions(episode_id='name'),
       )
 
 

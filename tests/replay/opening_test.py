@@ -21,6 +21,7 @@ from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import replay_buffer
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -274,8 +275,12 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     write.write_reverb_checkpoint(
         _data(), checkpoint, items_lib.TableItems('items')
     )
-    with self.assertRaisesRegex(ValueError, "'rules'.* must be left out"):
-      opening.open_replay_buffer(checkpoint, reverb_server=True, rules=None)
+    with self.assertRaisesRegex(ValueError, "'options'.* must be left out"):
+      opening.open_replay_buffer(
+          checkpoint,
+          reverb_server=True,
+          options=options_lib.ConversionOptions(),
+      )
     with self.assertRaises(FileNotFoundError):
       opening.open_replay_buffer(self.path('none'))
     with self.assertRaisesRegex(ValueError, 'fewer than 9 frames'):

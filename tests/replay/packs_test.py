@@ -21,6 +21,7 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -495,7 +496,10 @@ class ServedPacksTest(parameterized.TestCase, tf.test.TestCase):
     spec = specs.create_trajectory_data_spec(data)
     with testing.reverb_server(spec, tables=_NAMES) as client:
       bulk.write_rlds_to_reverb(
-          data, client, _SERVED, identity='data', **kwargs
+          data,
+          client,
+          _SERVED,
+          options=options_lib.ConversionOptions(identity='data', **kwargs),
       )
       counted = [client.server_info()[name].num_episodes for name in _NAMES]
       return [_taken(client, name) for name in _NAMES], counted
@@ -552,8 +556,9 @@ class ServedPacksTest(parameterized.TestCase, tf.test.TestCase):
             data,
             path,
             _SERVED,
-            identity='data',
-            one_episode_chunks=exact,
+            options=options_lib.ConversionOptions(
+                identity='data', one_episode_chunks=exact
+            ),
             reverb_tables=[testing.make_table(name=name) for name in _NAMES],
         )
       sizes[exact] = len(

@@ -14,6 +14,7 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
@@ -139,7 +140,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
         found,
         directory,
         tables,
-        identity='sequences',
+        options=options_lib.ConversionOptions(identity='sequences'),
         reverb_tables=[
             testing.make_table(name=name, max_size=2000) for name in names
         ],
@@ -150,7 +151,10 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       for counts in ((count, 0), (0, count)):
         self.assertEqual(
             bulk.write_rlds_to_reverb(
-                found, client, tables, identity='sequences'
+                found,
+                client,
+                tables,
+                options=options_lib.ConversionOptions(identity='sequences'),
             ),
             dict.fromkeys(names, counts),
         )
@@ -177,18 +181,25 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
           found,
           'localhost:1',
           items.TableItems(testing.TABLE),
-          rules=rules_lib.ConversionRules(invalid_episodes='skip'),
+          options=options_lib.ConversionOptions(
+              rules=rules_lib.ConversionRules(invalid_episodes='skip')
+          ),
       )
     with self.assertRaisesRegex(ValueError, 'written as they are'):
       bulk.write_rlds_to_reverb(
-          found, 'localhost:1', items.TableItems(testing.TABLE), chunk_length=2
+          found,
+          'localhost:1',
+          items.TableItems(testing.TABLE),
+          options=options_lib.ConversionOptions(chunk_length=2),
       )
 
   @parameterized.named_parameters(
       ('frames', conversion.convert_rlds_to_trajectories, 'one-step frames'),
       (
           'blocks',
-          conversion.convert_rlds_to_trajectory_blocks,
+          lambda data: conversion.convert_rlds_to_trajectories(
+              data, batched=True
+          ),
           'blocks of frames, of no fixed length',
       ),
       (

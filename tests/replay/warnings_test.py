@@ -14,6 +14,7 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -57,7 +58,9 @@ def _push(data, _, method, **kwargs):
 
 def _write(data, _, **kwargs):
   with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
-    bulk.write_rlds_to_reverb(data, client, _ITEMS, **kwargs)
+    bulk.write_rlds_to_reverb(
+        data, client, _ITEMS, options=options_lib.ConversionOptions(**kwargs)
+    )
 
 
 _WAYS = {
@@ -67,19 +70,21 @@ _WAYS = {
     ),
     'write': _write,
     'checkpoint': lambda data, path, **kwargs: write.write_reverb_checkpoint(
-        data, path, _ITEMS, **kwargs
+        data, path, _ITEMS, options=options_lib.ConversionOptions(**kwargs)
     ),
     'open': lambda data, _, **kwargs: opening.open_replay_buffer(
-        data, **kwargs
+        data, options=options_lib.ConversionOptions(**kwargs)
     ),
     'open, folder': lambda data, path, **kwargs: opening.open_replay_buffer(
-        data, directory=path, **kwargs
+        data, directory=path, options=options_lib.ConversionOptions(**kwargs)
     ),
     'append': lambda data, _, **kwargs: appendable.AppendableReplayBuffer(
-        data, 100, **kwargs
+        data, 100, options=options_lib.ConversionOptions(**kwargs)
     ),
     'open, server': lambda data, _, **kwargs: opening.open_replay_buffer(
-        data, reverb_server=True, **kwargs
+        data,
+        reverb_server=True,
+        options=options_lib.ConversionOptions(**kwargs),
     ),
 }
 

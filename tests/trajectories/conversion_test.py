@@ -12,6 +12,7 @@ from tf_agents.replay_buffers import rlds_to_reverb as original
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.formats import flat_arrays
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
@@ -70,8 +71,8 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*_forms_and_lengths(1, 2, 3, None))
   def test_blocks(self, form, block_length):
     episodes = [golden.COMPLETE]
-    dataset = conversion.convert_rlds_to_trajectory_blocks(
-        form(episodes), block_length=block_length
+    dataset = conversion.convert_rlds_to_trajectories(
+        form(episodes), block_length=block_length, batched=True
     )
     for name, case in golden.CASES.items():
       with self.subTest(name):
@@ -99,6 +100,7 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   def test_blocks_know_their_place(self, form):
     dataset = conversion.trajectory_blocks(
         form(golden.CASES['truncated_single_complete'].episodes),
+        options_lib.ConversionOptions(),
         block_length=3,
     )
     self.assertEqual(
@@ -135,7 +137,9 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     ):
       with self.subTest(str(arguments)):
         blocks = conversion.trajectory_blocks(
-            golden.packed(case.episodes, pack_size=2), **arguments
+            golden.packed(case.episodes, pack_size=2),
+            options_lib.ConversionOptions(),
+            **arguments,
         )
         self.assertEqual(
             [
@@ -214,8 +218,8 @@ class RandomEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     golden.assert_frames_equal(
         self,
         golden.rows_of_blocks(
-            conversion.convert_rlds_to_trajectory_blocks(
-                rlds_data, block_length=3
+            conversion.convert_rlds_to_trajectories(
+                rlds_data, block_length=3, batched=True
             )
         ),
         expected,
@@ -333,10 +337,11 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
     golden.assert_frames_equal(
         self,
         golden.rows_of_blocks(
-            conversion.convert_rlds_to_trajectory_blocks(
+            conversion.convert_rlds_to_trajectories(
                 golden.with_unused_fields(form(episodes)),
                 info_fn,
                 block_length=block_length,
+                batched=True,
             )
         ),
         golden.expected_frames(episodes, policy_info=info_fn),
@@ -479,8 +484,8 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
 
   def _check_invalid_cases(self, form, **extra):
     episodes = [golden.COMPLETE]
-    dataset = conversion.convert_rlds_to_trajectory_blocks(
-        form(episodes), **extra
+    dataset = conversion.convert_rlds_to_trajectories(
+        form(episodes), **extra, batched=True
     ).unbatch()
     before = [golden.COMPLETE, golden.SINGLE_TERMINAL]
     for name, case in golden.INVALID_CASES.items():
@@ -557,11 +562,12 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
         for episode in golden.random_episodes(rng, 150)
     ]
     report = report_lib.ConversionReport()
-    dataset = conversion.convert_rlds_to_trajectory_blocks(
+    dataset = conversion.convert_rlds_to_trajectories(
         form(episodes),
         block_length=block_length,
         rules=rules_lib.ConversionRules(invalid_episodes='skip'),
         report=report,
+        batched=True,
     )
     faults = [golden.find_fault(episode) for episode in episodes]
     expected = golden.expected_frames(
@@ -648,10 +654,11 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
     rng = np.random.default_rng(11)
     episodes = [golden.COMPLETE]
     variants = {
-        f'{name}_{length}': conversion.convert_rlds_to_trajectory_blocks(
+        f'{name}_{length}': conversion.convert_rlds_to_trajectories(
             form(episodes),
             block_length=length,
             rules=rules_lib.ConversionRules(validation='tf_agents'),
+            batched=True,
         ).unbatch()
         for (name, form), length in zip(_FORMS, (2, None))
     }
@@ -721,10 +728,11 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
         is_last=[False, False, True, True],
         is_terminal=[False, False, False, False],
     )
-    dataset = conversion.convert_rlds_to_trajectory_blocks(
+    dataset = conversion.convert_rlds_to_trajectories(
         form([late, golden.COMPLETE]),
         block_length=1,
         rules=rules_lib.ConversionRules(validation='tf_agents'),
+        batched=True,
     )
     for _ in range(5):
       _, error = golden.frames_and_error(dataset)
@@ -743,10 +751,11 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
     no_last = _replaced(golden.COMPLETE, is_last=[0] * 4, is_terminal=[0] * 4)
     empty = golden.INVALID_CASES['empty'].episode
     episodes = [golden.TRUNCATED]
-    dataset = conversion.convert_rlds_to_trajectory_blocks(
+    dataset = conversion.convert_rlds_to_trajectories(
         form(episodes),
         block_length=block_length,
         rules=rules_lib.ConversionRules(validation='tf_agents'),
+        batched=True,
     ).unbatch()
     for name, bad, following, sentence in (
         ('last_mid', golden.TRUNCATED, [tail], golden.NO_FIRST_AFTER_LAST),
@@ -781,10 +790,11 @@ class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
         golden.TRUNCATED,
     ]
     frames = golden.rows_of_blocks(
-        conversion.convert_rlds_to_trajectory_blocks(
+        conversion.convert_rlds_to_trajectories(
             form(episodes),
             block_length=block_length,
             rules=rules_lib.ConversionRules(terminal_discount='transition'),
+            batched=True,
         )
     )
     self.assertAllEqual(
@@ -808,13 +818,14 @@ class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
     for terminal_discount, expected in (('step', [1, 4]), ('transition', [])):
       with self.subTest(terminal_discount):
         report = report_lib.ConversionReport()
-        dataset = conversion.convert_rlds_to_trajectory_blocks(
+        dataset = conversion.convert_rlds_to_trajectories(
             rlds_data,
             block_length=block_length,
             rules=rules_lib.ConversionRules(
                 terminal_discount=terminal_discount
             ),
             report=report,
+            batched=True,
         )
         for _ in range(2):
           self.assertLen(golden.rows_of_blocks(dataset), 17)
@@ -845,8 +856,8 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
   def test_reported(self, form, block_length):
     episodes = self._episodes()
     report = report_lib.ConversionReport()
-    dataset = conversion.convert_rlds_to_trajectory_blocks(
-        form(episodes), block_length=block_length, report=report
+    dataset = conversion.convert_rlds_to_trajectories(
+        form(episodes), block_length=block_length, report=report, batched=True
     )
     for _ in range(2):
       golden.assert_frames_equal(
@@ -861,10 +872,11 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
   def test_invalid(self, form, block_length):
     episodes = self._episodes()
     rlds_data = form(episodes)
-    raised = conversion.convert_rlds_to_trajectory_blocks(
+    raised = conversion.convert_rlds_to_trajectories(
         rlds_data,
         block_length=block_length,
         rules=rules_lib.ConversionRules(nan='invalid'),
+        batched=True,
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError,
@@ -873,11 +885,12 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     ):
       golden.rows_of_blocks(raised)
     report = report_lib.ConversionReport()
-    skipped = conversion.convert_rlds_to_trajectory_blocks(
+    skipped = conversion.convert_rlds_to_trajectories(
         rlds_data,
         block_length=block_length,
         rules=rules_lib.ConversionRules(nan='invalid', invalid_episodes='skip'),
         report=report,
+        batched=True,
     )
     golden.assert_frames_equal(
         self,
@@ -989,10 +1002,11 @@ class ElementSpecTest(tf.test.TestCase, parameterized.TestCase):
             ).element_spec,
             spec,
         )
-        blocks = conversion.convert_rlds_to_trajectory_blocks(
+        blocks = conversion.convert_rlds_to_trajectories(
             rlds_data,
             *arguments,
             rules=rules_lib.ConversionRules(validation=validation),
+            batched=True,
         ).element_spec
         for block, leaf in zip(tf.nest.flatten(blocks), tf.nest.flatten(spec)):
           self.assertEqual(block.shape.as_list(), [None, *leaf.shape])
@@ -1059,7 +1073,9 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
       sequences.convert_rlds_to_sequences(
           golden.stacked([golden.COMPLETE]),
           windows_lib.Windows(2),
-          rules=rules_lib.ConversionRules(validation='tf_agents'),
+          options=options_lib.ConversionOptions(
+              rules=rules_lib.ConversionRules(validation='tf_agents')
+          ),
       )
 
   @parameterized.parameters(0, -1)
@@ -1067,8 +1083,10 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, f'positive integer, but is {block_length}'
     ):
-      conversion.convert_rlds_to_trajectory_blocks(
-          golden.stacked([golden.COMPLETE]), block_length=block_length
+      conversion.convert_rlds_to_trajectories(
+          golden.stacked([golden.COMPLETE]),
+          block_length=block_length,
+          batched=True,
       )
 
   def test_report_serves_one_conversion(self):
@@ -1082,18 +1100,22 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     rlds_data = golden.nested([golden.COMPLETE])
     report = report_lib.ConversionReport()
     for call in (
-        lambda: conversion.convert_rlds_to_trajectory_blocks(
-            rlds_data, block_length=0, report=report
+        lambda: conversion.convert_rlds_to_trajectories(
+            rlds_data, block_length=0, report=report, batched=True
         ),
-        lambda: conversion.trajectory_blocks(
-            rlds_data, episode_id='missing', report=report
+        lambda: sequences.convert_rlds_to_sequences(
+            rlds_data,
+            windows_lib.Windows(2),
+            options=options_lib.ConversionOptions(
+                episode_id='missing', report=report
+            ),
         ),
         lambda: sequences.convert_rlds_to_sequences(
             rlds_data,
             windows_lib.Windows(2),
             batched=True,
             max_batch_size=0,
-            report=report,
+            options=options_lib.ConversionOptions(report=report),
         ),
     ):
       with self.assertRaises(ValueError):

@@ -120,8 +120,8 @@ class ConversionReportTest(tf.test.TestCase):
     episodes = tf.data.Dataset.from_generator(
         lambda: iter([{'steps': steps}]), output_signature=spec
     )
-    converted = conversion.convert_rlds_to_trajectory_blocks(
-        episodes, report=report_lib.ConversionReport()
+    converted = conversion.convert_rlds_to_trajectories(
+        episodes, report=report_lib.ConversionReport(), batched=True
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'fields must have a row for every step'

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
@@ -254,11 +255,13 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     dataset = sequences.convert_rlds_to_sequences(
         golden.stacked([golden.COMPLETE, bad, golden.TRUNCATED]),
         windows_lib.Windows(2),
-        policy_info_fn=info,
-        rules=rules_lib.ConversionRules(
-            terminal_discount='transition', invalid_episodes='skip'
+        options=options_lib.ConversionOptions(
+            policy_info_fn=info,
+            rules=rules_lib.ConversionRules(
+                terminal_discount='transition', invalid_episodes='skip'
+            ),
+            report=report,
         ),
-        report=report,
     )
     good = [golden.COMPLETE, golden.TRUNCATED]
     # The policy_info looks ahead to the next episode that is left.

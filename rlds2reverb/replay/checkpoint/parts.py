@@ -17,7 +17,7 @@ import contextlib
 import functools
 import json
 import os
-from typing import Any, Dict, List
+from typing import Dict, List
 import zlib
 
 import tensorflow as tf
@@ -109,7 +109,6 @@ def write_part(
     source: frames_lib.FrameSource,
     folder: str,
     *,
-    identity: Any,
     inserted_at: int,
 ) -> Dict[str, int]:
   """Writes the items of a `FrameSource` as a part of a checkpoint.
@@ -118,7 +117,6 @@ def write_part(
     source: the frames, and which items to make of them.
     folder: the folder of the part, which appears when it is whole, and takes
       the place of one that is there.
-    identity: see `write_rlds_to_reverb`.
     inserted_at: the date of the first item. It orders the items of the parts.
 
   Returns:
@@ -130,7 +128,7 @@ def write_part(
     ValueError: as `write_reverb_checkpoint` does, or if two items have the same
       key.
   """
-  layout = source.layout(identity, inserted_at=inserted_at)
+  layout = source.layout(inserted_at)
   with whole.new_folder(folder, [INFO], replace=True) as path:
     plain_bytes = {}
     with batches_lib.BatchWriter(

@@ -24,8 +24,8 @@ from rlds2reverb.replay import messages
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import batches as batches_lib
 from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 
@@ -58,14 +58,8 @@ def write_reverb_checkpoint(
     directory: files.PathLike,
     tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
     *,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     reverb_tables: Sequence[Union[reverb.Table, TableSettings]] = (),
-    identity: Optional[Any] = None,
-    episode_id: Optional[str] = None,
-    chunk_length: Optional[int] = None,
-    one_episode_chunks: bool = False,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
+    options: Optional[options_lib.ConversionOptions] = None,
 ) -> Dict[str, int]:
   """Writes RLDS data as a Reverb checkpoint, without a server.
 
@@ -85,16 +79,10 @@ def write_reverb_checkpoint(
     directory: where the checkpoint goes: a path, or a URL that TensorFlow can
       write to. The directory must not exist, or be empty.
     tables: which items go into which table.
-    policy_info_fn: see `convert_rlds_to_trajectories`.
     reverb_tables: the settings of the tables, for those that should not have
       the defaults of `TableSettings`. A `reverb.Table` keeps its signature; for
       a `TableSettings` the signature is inferred from the data.
-    identity: see `write_rlds_to_reverb`.
-    episode_id: see `write_rlds_to_reverb`.
-    chunk_length: see `write_rlds_to_reverb`.
-    one_episode_chunks: see `write_rlds_to_reverb`.
-    rules: the rules of the conversion. The default is `ConversionRules()`.
-    report: a new `ConversionReport` to fill.
+    options: how the data is converted, and what the keys of items depend on.
 
   Returns:
     The number of items of each table, by the name of the table.
@@ -110,17 +98,8 @@ def write_reverb_checkpoint(
       left then.
   """
   directory = files.expand(directory)
-  source = frames_lib.make_frame_source(
-      rlds_data,
-      tables,
-      policy_info_fn=policy_info_fn,
-      chunk_length=chunk_length,
-      one_episode_chunks=one_episode_chunks,
-      episode_id=episode_id,
-      rules=rules,
-      report=report,
-  )
-  layout = source.layout(identity)
+  source = frames_lib.make_frame_source(rlds_data, tables, options)
+  layout = source.layout()
   described = describe_tables(list(layout.num_items), reverb_tables)
   for table in described.values():
     if not isinstance(table, TableSettings):

@@ -16,9 +16,7 @@ from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.replay.local import ring
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import sampling
-from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
-from rlds2reverb.trajectories import specs
+from rlds2reverb.trajectories import options as options_lib
 
 
 class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
@@ -45,9 +43,7 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
       priority: items_lib.Priority = 1.0,
       sampler: Optional[samplers.Sampler] = None,
       seed: int = 0,
-      policy_info_fn: Optional[specs.PolicyInfoFn] = None,
-      rules: Optional[rules_lib.ConversionRules] = None,
-      report: Optional[report_lib.ConversionReport] = None,
+      options: Optional[options_lib.ConversionOptions] = None,
   ):
     """Creates the replay buffer.
 
@@ -61,9 +57,7 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
         `Trajectory`. An item that is appended has the highest priority so far.
       sampler: `Uniform()`, which is the default, or `Prioritized()`.
       seed: a number from 0 up; the same one gives the same batches.
-      policy_info_fn: see `convert_rlds_to_trajectories`.
-      rules: the rules of the conversion. The default is `ConversionRules()`.
-      report: a new `ConversionReport` to fill.
+      options: how the data is converted.
 
     Raises:
       ValueError: if no item fits into any episode, if a field has no fixed
@@ -78,8 +72,7 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
           ' change. Use Uniform() or Prioritized().'
       )
     items = items_lib.TableItems('items', windows, priority=priority)
-    kwargs = dict(policy_info_fn=policy_info_fn, rules=rules, report=report)
-    frames = _fill(data, items, capacity, sampler, kwargs)
+    frames = _fill(data, items, capacity, sampler, options)
     super().__init__(
         frames, frames.store, capacity, sampler, samplers.Share(seed)
     )
@@ -97,12 +90,12 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
     self._population.clear()
 
 
-def _fill(data, items, capacity, sampler, kwargs) -> ring.FrameRing:
+def _fill(data, items, capacity, sampler, options) -> ring.FrameRing:
   """Returns a ring, with the frames of a data set if there is one."""
   source = None
   spec = data
   if isinstance(data, tf.data.Dataset):
-    source = frames_lib.make_frame_source(data, items, **kwargs)
+    source = frames_lib.make_frame_source(data, items, options)
     if source.of_sequences:
       raise ValueError(
           'Sequences do not say which episode they are of, so no frames can be'

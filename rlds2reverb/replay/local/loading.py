@@ -1,6 +1,6 @@
 """Puts the frames of a data set into a store, in memory or on disk."""
 
-from typing import Any, Optional, Tuple
+from typing import Optional, Tuple
 
 from absl import logging
 import numpy as np
@@ -16,13 +16,14 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import plans
 from rlds2reverb.replay.local import prepared
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.trajectories import options as options_lib
 
 
 def load_frames(
     data: tf.data.Dataset,
     items: items_lib.TableItems,
     directory: Optional[files.PathLike] = None,
-    **kwargs: Any,
+    options: Optional[options_lib.ConversionOptions] = None,
 ) -> store_lib.FrameStore:
   """Reads a data set once, and stores its frames.
 
@@ -32,7 +33,7 @@ def load_frames(
     items: which items there will be.
     directory: a folder on the local disk that keeps the frames. If it holds
       them already, they are not read again. By default they are in memory.
-    **kwargs: further arguments of `frames.make_frame_source`.
+    options: how the data is converted.
 
   Raises:
     ValueError: if there are no items, or an argument or the data is not valid.
@@ -40,11 +41,11 @@ def load_frames(
       known whether it is the same.
     InvalidArgumentError: if an episode is invalid. Nothing is kept then.
   """
-  source = frames_lib.make_frame_source(data, items, **kwargs)
+  source = frames_lib.make_frame_source(data, items, options)
   if directory is None:
     return _write(source, None, None)
   directory = files.expand_local(directory, 'The folder of prepared frames')
-  fingerprint, problem = _fingerprint(data, items, kwargs)
+  fingerprint, problem = _fingerprint(data, items, source.options)
   whole.put_right(directory)
   marker = prepared.read_marker(directory)
   if marker is not None:
@@ -68,16 +69,18 @@ def load_frames(
   return prepared.open_store(directory)
 
 
-def _fingerprint(data, items, kwargs) -> Tuple[Optional[str], str]:
+def _fingerprint(data, items, options) -> Tuple[Optional[str], str]:
   """Returns what tells the frames from others, or None and why not."""
   pipeline, problem = pipelines.fingerprint(data)
   if pipeline is None:
     return None, problem
-  kwargs = {name: value for name, value in kwargs.items() if name != 'report'}
   try:
     return (
         identity_lib.fingerprint(
-            str(data.element_spec), pipeline, items, kwargs
+            str(data.element_spec),
+            pipeline,
+            items,
+            {'policy_info_fn': options.policy_info_fn, 'rules': options.rules},
         ),
         '',
     )

@@ -22,9 +22,7 @@ from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import sampling
 from rlds2reverb.replay.local import store as store_lib
 from rlds2reverb.replay.local import streams as streams_lib
-from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
-from rlds2reverb.trajectories import specs
+from rlds2reverb.trajectories import options as options_lib
 
 
 class LocalReplayBuffer(replay_buffer.ReplayBuffer):
@@ -348,9 +346,7 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
       num_workers: int = 1,
       worker_index: int = 0,
       directory: Optional[files.PathLike] = None,
-      policy_info_fn: Optional[specs.PolicyInfoFn] = None,
-      rules: Optional[rules_lib.ConversionRules] = None,
-      report: Optional[report_lib.ConversionReport] = None,
+      options: Optional[options_lib.ConversionOptions] = None,
   ):
     """Loads the episodes.
 
@@ -372,10 +368,8 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
       directory: a folder on the local disk that keeps the frames, so that they
         need not fit into memory, and are not converted again the next time. A
         folder that holds frames of other data is refused.
-      policy_info_fn: see `convert_rlds_to_trajectories`.
-      rules: the rules of the conversion. The default is `ConversionRules()`.
-      report: a new `ConversionReport` to fill. It stays empty where the frames
-        are in `directory` already.
+      options: how the data is converted. Their report stays empty where the
+        frames are in `directory` already.
 
     Raises:
       ValueError: if no item fits into any episode, if a field has no fixed
@@ -390,12 +384,7 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
         seed, worker_index=worker_index, num_workers=num_workers
     )
     items = items_lib.TableItems('items', windows, priority=priority)
-    store = _store_of(
-        rlds_data,
-        items,
-        directory,
-        dict(policy_info_fn=policy_info_fn, rules=rules, report=report),
-    )
+    store = _store_of(rlds_data, items, directory, options)
     population = population_lib.Population(store, top_episodes)
     super().__init__(population, store, store.num_frames, sampler, share)
 
@@ -409,12 +398,12 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
     self._add_batch(None)
 
 
-def _store_of(rlds_data, items, directory, kwargs) -> store_lib.FrameStore:
+def _store_of(rlds_data, items, directory, options) -> store_lib.FrameStore:
   """Returns the frames of a data set, or those that are stored already."""
   if isinstance(rlds_data, store_lib.FrameStore):
     return rlds_data
   if isinstance(rlds_data, tf.data.Dataset):
-    return loading.load_frames(rlds_data, items, directory, **kwargs)
+    return loading.load_frames(rlds_data, items, directory, options)
   if isinstance(rlds_data, trajectory.Trajectory):
     raise ValueError(
         'A replay buffer that begins empty is an AppendableReplayBuffer, with a'

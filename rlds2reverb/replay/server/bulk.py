@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, Optional, Sequence, Tuple, Union
 
 from absl import logging
 import tensorflow as tf
@@ -15,8 +15,8 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 _OVERFLOWS = ('warn', 'refuse')
@@ -28,23 +28,17 @@ def write_rlds_to_reverb(
     client: Union[str, reverb.Client, reverb.Server],
     tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
     *,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
-    identity: Optional[Any] = None,
-    episode_id: Optional[str] = None,
-    chunk_length: Optional[int] = None,
-    one_episode_chunks: bool = False,
+    options: Optional[options_lib.ConversionOptions] = None,
     overflow: str = 'warn',
     timeout: float = 60.0,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
 ) -> Dict[str, tables_lib.WrittenItems]:
   """Writes RLDS data into the tables of a Reverb server, as trajectories.
 
   The items are the same that the TF-Agents observers write. But they are
   encoded in blocks, and a request holds many of them. Short episodes may share
   chunks: then `num_episodes` of a table is lower than with an observer; see
-  `one_episode_chunks`. Several tables are filled in one pass, and share their
-  rows, which the server stores once:
+  `ConversionOptions.one_episode_chunks`. Several tables are filled in one pass,
+  and share their rows, which the server stores once:
 
       rlds2reverb.write_rlds_to_reverb(
           rlds_data, 'localhost:8000',
@@ -56,38 +50,13 @@ def write_rlds_to_reverb(
       sequences, `Trajectory`s `[L, ...]`, each of which becomes an item.
     client: the server: its address, `host:port`, a client of it, or itself.
     tables: which items go into which table.
-    policy_info_fn: see `convert_rlds_to_trajectories`.
-    identity: what tells this data from all other data: its name, its split and
-      shard, and whatever was done to it, such as the mapping, the transforms
-      and the `policy_info_fn`. It is a string, or a dict or list of strings,
-      numbers, mappings and transforms. Under an identity, the keys of items
-      depend on it, on the dtypes and shapes of the frames, on
-      `rules.terminal_discount`, and on the item's table, length, episode and
-      place, so data that is written again is in the table once. A server does
-      not compare items: if two that differ have the same key, because the
-      identity is too coarse, the first one stays. By default keys are random.
-    episode_id: the name of a field of the episodes, an integer or a string,
-      that identifies them under `identity`. No two episodes may have the same
-      value. By default episodes are identified by their index in the data set,
-      so two shards need two identities, or an `episode_id`.
-    chunk_length: the largest number of frames of a chunk, which then holds all
-      columns. By default a chunk holds about 8 KiB and no more than 64 frames;
-      columns of at least 1 KiB a frame, such as images, have chunks of their
-      own. A sequence is always one chunk.
-    one_episode_chunks: whether every chunk is of one episode. By default a
-      chunk may hold several short episodes, whose items then take no more
-      memory than those of long ones. A table counts the episodes of its chunks,
-      so `num_episodes` of `server_info` then counts several as one, and an item
-      keeps in memory whatever shares its chunk. With `one_episode_chunks=True`
-      the count is exact. It is so, too, where columns have chunks of their own.
+    options: how the data is converted, and what the keys of items depend on.
     overflow: `"warn"` logs a warning if a table was too small for the data.
       `"refuse"` reads the data an additional time, and raises an error before
       anything is written; also if the rate limiter of a table would block, as
       `SampleToInsertRatio` does where nothing is sampled meanwhile.
     timeout: how many seconds the server may take to answer, or to confirm
       another item.
-    rules: the rules of the conversion. The default is `ConversionRules()`.
-    report: a new `ConversionReport` to fill.
 
   Returns:
     How many items the server has confirmed, a `WrittenItems` for each table, by
@@ -110,23 +79,8 @@ def write_rlds_to_reverb(
       of more than 2 MiB, items of its first frames may be in the table.
   """
   client = tables_lib.client_of(client)
-  source = frames_lib.make_frame_source(
-      rlds_data,
-      tables,
-      policy_info_fn=policy_info_fn,
-      chunk_length=chunk_length,
-      one_episode_chunks=one_episode_chunks,
-      episode_id=episode_id,
-      rules=rules,
-      report=report,
-  )
-  _, counts = insert(
-      source,
-      client,
-      identity=identity,
-      overflow=overflow,
-      timeout=timeout,
-  )
+  source = frames_lib.make_frame_source(rlds_data, tables, options)
+  _, counts = insert(source, client, overflow=overflow, timeout=timeout)
   return counts
 
 
@@ -134,7 +88,6 @@ def insert(
     source: frames_lib.FrameSource,
     client: reverb.Client,
     *,
-    identity: Optional[Any] = None,
     overflow: str = 'warn',
     timeout: float = 60.0,
     blocks: Optional[Iterable[frame_blocks.Block]] = None,
@@ -146,7 +99,6 @@ def insert(
   Args:
     source: the frames, and which items to make of them.
     client: a client of the server.
-    identity: see `write_rlds_to_reverb`.
     overflow: see `write_rlds_to_reverb`.
     timeout: see `write_rlds_to_reverb`.
     blocks: the blocks of `source` to insert; all by default.
@@ -157,13 +109,13 @@ def insert(
   checks.check_choice('overflow', overflow, _OVERFLOWS)
   if not timeout > 0:
     raise ValueError(f'timeout must be positive, but is {timeout}.')
-  layout = source.layout(identity)
+  layout = source.layout()
   names = [table.table_name for table in source.tables]
   before = tables_lib.table_infos(client, names, timeout)
   for info in before.values():
     specs.check_signature(info.signature, source.spec)
   if overflow == 'refuse':
-    _refuse_overflow(source, before, identity)
+    _refuse_overflow(source, before)
   with insert_stream.InsertStream(client.server_address, timeout) as stream:
     try:
       try:
@@ -205,14 +157,15 @@ def insert(
   return layout.frames, counts
 
 
-def _refuse_overflow(source, infos, identity) -> None:
+def _refuse_overflow(source, infos) -> None:
   """Raises a ValueError if a table is too small for the items of `source`."""
   items = items_lib.count_items(source.tables, source.step_types())
   for name, count in items.items():
     info = infos[name]
     # Under an identity these may be the items that the table holds already.
-    held = info.current_size if identity is None else 0
-    new = count if identity is None else max(count - info.current_size, 0)
+    is_new = source.options.identity is None
+    held = info.current_size if is_new else 0
+    new = count if is_new else max(count - info.current_size, 0)
     tables_lib.check_not_blocking(info, new)
     if held + count > info.max_size:
       raise ValueError(

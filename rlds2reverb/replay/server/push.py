@@ -1,5 +1,6 @@
 """Pushes RLDS data to a Reverb server, as a TF-Agents observer would."""
 
+import dataclasses
 from typing import Any, Callable, Dict, List, Optional, Union
 
 from absl import logging
@@ -16,8 +17,8 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
 # Reverb's writers log a complaint on every append when 50 items are pending.
@@ -43,13 +44,9 @@ def push_rlds_to_reverb(
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
     method: str = 'auto',
-    identity: Optional[Any] = None,
-    episode_id: Optional[str] = None,
-    one_episode_chunks: bool = False,
     overflow: str = 'warn',
     timeout: float = 60.0,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
+    **options: Any,
 ) -> int:
   """Pushes RLDS data to a Reverb server, as TF-Agents trajectories.
 
@@ -83,17 +80,14 @@ def push_rlds_to_reverb(
       `"observer"` calls the observer with each frame. `"auto"` chooses bulk for
       the three TF-Agents observers, if they hold no frames of an unfinished
       episode.
-    identity: see `write_rlds_to_reverb`. It needs the bulk method, as
-      `episode_id` and `overflow` do.
-    episode_id: see `write_rlds_to_reverb`.
-    one_episode_chunks: see `write_rlds_to_reverb`. The chunks of an observer
-      are always of one episode, unless its items cross episodes.
-    overflow: see `write_rlds_to_reverb`.
+    overflow: see `write_rlds_to_reverb`. It needs the bulk method.
     timeout: see `write_rlds_to_reverb`. The calls of an observer wait without a
       limit.
-    rules: the rules of the conversion. The default is `ConversionRules()`.
-    report: a new `ConversionReport` to fill, which also says how many items the
-      server confirmed.
+    **options: further attributes of `ConversionOptions`: `rules`; `report`,
+      which also says how many items the server confirmed; and `identity`,
+      `episode_id`, `chunk_length` and `one_episode_chunks`, which need the bulk
+      method. The chunks of an observer are always of one episode, unless its
+      items cross episodes.
 
   Returns:
     The number of frames handed over, which is the number of steps of the
@@ -118,72 +112,59 @@ def push_rlds_to_reverb(
         ' the data set as it is before any conversion. Sequences [L, ...] go to'
         ' write_rlds_to_reverb.'
     )
-  rules = rules or rules_lib.ConversionRules()
-  report = report or report_lib.ConversionReport()
-  is_bulk = _is_bulk(method, reverb_observer, identity, episode_id, overflow)
+  converted = options_lib.ConversionOptions(
+      policy_info_fn=policy_info_fn, **options
+  )
+  if converted.report is None:
+    converted = dataclasses.replace(
+        converted, report=report_lib.ConversionReport()
+    )
+  is_bulk = _is_bulk(method, reverb_observer, converted, overflow)
   tables = _tables(reverb_observer, timeout)
   signature = (
       next(iter(tables.values())).signature
       if tables
       else reverb_observer.get_table_signature()
   )
+  spec = specs.create_trajectory_data_spec(rlds_data, policy_info_fn)
   if policy_info_fn and not _has_policy_info(signature):
-    specs.create_trajectory_data_spec(rlds_data, policy_info_fn)  # Is it valid?
     logging.warning(
         'The signature of the table has no policy_info, so that of'
         ' policy_info_fn is left out. Create the table with'
         ' create_trajectory_data_spec(rlds_data, policy_info_fn) to keep it.'
     )
-    policy_info_fn = None
+    converted = dataclasses.replace(converted, policy_info_fn=None)
+    spec = spec._replace(policy_info=())
   if is_bulk:
     source = frames_lib.make_frame_source(
-        rlds_data,
-        _items_of(reverb_observer),
-        policy_info_fn=policy_info_fn,
-        episode_id=episode_id,
-        one_episode_chunks=one_episode_chunks,
-        rules=rules,
-        report=report,
+        rlds_data, _items_of(reverb_observer), converted
     )
     frames, counts = bulk.insert(
-        source,
-        reverb_observer.py_client,
-        identity=identity,
-        overflow=overflow,
-        timeout=timeout,
+        source, reverb_observer.py_client, overflow=overflow, timeout=timeout
     )
-    for name, count in counts.items():
-      report.inserted_items[name] = count.new
+    inserted = {name: count.new for name, count in counts.items()}
   else:
-    specs.check_signature(
-        signature, specs.create_trajectory_data_spec(rlds_data, policy_info_fn)
-    )
-    blocks = conversion.trajectory_blocks(
-        rlds_data, policy_info_fn, rules=rules, report=report
-    )
-    try:
-      frames = _hand_over(blocks, reverb_observer)
-      reverb_observer.flush()
-    except BaseException:
-      _empty(reverb_observer)
-      raise
-    report.warn()
+    specs.check_signature(signature, spec)
+    blocks = conversion.trajectory_blocks(rlds_data, converted)
+    frames = _hand_over(blocks, reverb_observer)
+    converted.report.warn()
     after = _tables(reverb_observer, timeout)
-    for name, info in after.items():
-      report.inserted_items[name] = tables_lib.inserted(
-          info
-      ) - tables_lib.inserted(tables[name])
+    inserted = {
+        name: tables_lib.inserted(info) - tables_lib.inserted(tables[name])
+        for name, info in after.items()
+    }
     tables_lib.say_what_was_inserted(tables, after)
+  converted.report.inserted_items.update(inserted)
   if (
       not frames
-      and not report.skipped_episodes
-      and rules.validation == 'strict'
+      and not converted.report.skipped_episodes
+      and converted.rules.validation == 'strict'
   ):
     raise ValueError('No dataset representing RLDS steps exist in the data.')
   return frames
 
 
-def _is_bulk(method, observer, identity, episode_id, overflow) -> bool:
+def _is_bulk(method, observer, options, overflow) -> bool:
   """Returns whether the items are written in bulk.
 
   Raises:
@@ -200,11 +181,20 @@ def _is_bulk(method, observer, identity, episode_id, overflow) -> bool:
   if method == 'bulk' and reason:
     raise ValueError(f'method="bulk" is not possible: {reason}.')
   if method == 'observer' and (
-      identity is not None or episode_id is not None or overflow != 'warn'
+      any(
+          setting is not None
+          for setting in (
+              options.identity,
+              options.episode_id,
+              options.chunk_length,
+          )
+      )
+      or overflow != 'warn'
   ):
     raise ValueError(
-        'identity, episode_id and overflow go with the bulk way, but the'
-        f' observer is called with each frame: {reason or "as method says"}.'
+        'identity, episode_id, chunk_length and overflow go with the bulk way,'
+        f' but the observer is called with each frame:'
+        f' {reason or "as method says"}.'
     )
   return method == 'bulk'
 
@@ -236,22 +226,29 @@ def _items_of(observer: Observer) -> List[items_lib.TableItems]:
 
 
 def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
-  """Calls `observer` with each frame, and returns the number of frames."""
+  """Calls `observer` with each frame, and returns the number of frames.
+
+  After an error the observer is empty.
+  """
   # An unknown observer gets tensors, as TF-Agents would give it.
   as_leaf = (
       _as_array if type(observer) in _KNOWN_OBSERVERS else tf.convert_to_tensor
   )
   structure = blocks.element_spec.trajectory
   frames = 0
-  unflushed = 0
-  for block in blocks.as_numpy_iterator():
-    for leaves in zip(*tree.flatten(block.trajectory)):
-      observer(tree.unflatten_as(structure, [as_leaf(leaf) for leaf in leaves]))
-      frames += 1
-      unflushed += 1
-      if unflushed == _FRAMES_PER_FLUSH:
-        observer.flush()
-        unflushed = 0
+  try:
+    for block in blocks.as_numpy_iterator():
+      for leaves in zip(*tree.flatten(block.trajectory)):
+        observer(
+            tree.unflatten_as(structure, [as_leaf(leaf) for leaf in leaves])
+        )
+        frames += 1
+        if frames % _FRAMES_PER_FLUSH == 0:
+          observer.flush()
+    observer.flush()
+  except BaseException:
+    _empty(observer)
+    raise
   return frames
 
 

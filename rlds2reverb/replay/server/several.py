@@ -49,7 +49,6 @@ def insert(
     source: frames_lib.FrameSource,
     clients: Sequence[reverb.Client],
     *,
-    identity: Any,
     timeout: float,
 ) -> List[Dict[str, tables_lib.WrittenItems]]:
   """Inserts the items of a `FrameSource`, each into one of several servers.
@@ -57,7 +56,6 @@ def insert(
   Args:
     source: the frames, and which items to make of them.
     clients: a client of each server. Their order tells what goes where.
-    identity: see `write_rlds_to_reverb`.
     timeout: see `write_rlds_to_reverb`.
 
   Returns:
@@ -72,9 +70,7 @@ def insert(
     InvalidArgumentError: if an episode is invalid.
   """
   if len(clients) == 1:
-    _, counts = bulk.insert(
-        source, clients[0], identity=identity, timeout=timeout
-    )
+    _, counts = bulk.insert(source, clients[0], timeout=timeout)
     return [counts]
   failed = threading.Event()
   feeds = [_Feed(failed) for _ in clients]
@@ -84,7 +80,6 @@ def insert(
       _, counts = bulk.insert(
           source,
           client,
-          identity=identity,
           timeout=timeout,
           blocks=feed.blocks(),
       )

@@ -11,6 +11,7 @@ from tf_agents.specs import tensor_spec
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -78,10 +79,14 @@ class CheckpointTestCase(parameterized.TestCase, tf.test.TestCase):
   def new(self, name='checkpoint'):
     return os.path.join(self.create_tempdir().full_path, name)
 
-  def write(self, episodes, tables=PAIRS, **kwargs):
+  def write(self, episodes, tables=PAIRS, reverb_tables=(), **options):
     path = self.new()
     write.write_reverb_checkpoint(
-        golden.stacked(episodes), path, tables, **kwargs
+        golden.stacked(episodes),
+        path,
+        tables,
+        reverb_tables=reverb_tables,
+        options=options_lib.ConversionOptions(**options),
     )
     return path
 

@@ -10,6 +10,7 @@ from rlds2reverb.replay.checkpoint import episodes
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.trajectories import options as options_lib
 from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
@@ -79,7 +80,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         golden.packed(expected, pack_size=5),
         path,
         items.TableItems(testing.TABLE, windows_lib.Windows(3, end='pad')),
-        **arguments,
+        options=options_lib.ConversionOptions(**arguments),
     )
     self._assert_same(_read(path), expected)
 

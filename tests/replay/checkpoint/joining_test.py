@@ -14,6 +14,7 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import joining
 from rlds2reverb.replay.checkpoint import parts
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.trajectories import options as options_lib
 from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
@@ -35,10 +36,12 @@ class JoiningTest(checkpoints.CheckpointTestCase):
 
   def _write(self, begin, end, inserted_at=0, identity='data'):
     source = frames.make_frame_source(
-        golden.stacked(_EPISODES[begin:end]), _TABLES
+        golden.stacked(_EPISODES[begin:end]),
+        _TABLES,
+        options_lib.ConversionOptions(identity=identity),
     )._replace(first_episode=begin)
     folder = self.new(f'{begin}')
-    parts.write_part(source, folder, identity=identity, inserted_at=inserted_at)
+    parts.write_part(source, folder, inserted_at=inserted_at)
     return folder, source.spec
 
   def test_joined_parts_are_the_checkpoint_that_one_writer_writes(self):
@@ -114,8 +117,12 @@ class JoiningTest(checkpoints.CheckpointTestCase):
 
   def test_a_part_takes_the_place_of_an_older_one(self):
     folder, spec = self._write(0, 5)
-    source = frames.make_frame_source(golden.stacked(_EPISODES[:1]), _TABLES)
-    parts.write_part(source, folder, identity='data', inserted_at=0)
+    source = frames.make_frame_source(
+        golden.stacked(_EPISODES[:1]),
+        _TABLES,
+        options_lib.ConversionOptions(identity='data'),
+    )
+    parts.write_part(source, folder, inserted_at=0)
     counts = joining.join_parts([folder], self.new(), spec)
     self.assertEqual(counts, {testing.TABLE: 4, checkpoints.OTHER: 3})
 

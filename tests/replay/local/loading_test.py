@@ -14,6 +14,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import prepared
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from tests import golden
@@ -149,7 +150,12 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     counts = []
     for _ in range(2):
       report = report_lib.ConversionReport()
-      loading.load_frames(data, _items(), folder, report=report)
+      loading.load_frames(
+          data,
+          _items(),
+          folder,
+          options=options_lib.ConversionOptions(report=report),
+      )
       counts.append(sum(report.nan_counts.values()))
     self.assertEqual(counts, [2, 0])
 
@@ -170,7 +176,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
           data or _known_data(),
           items or _items(windows_lib.Windows(3)),
           folder,
-          **kwargs,
+          options_lib.ConversionOptions(**kwargs),
       )
     self.assertEqual(prepared.open_store(folder).num_items, 9)
 

@@ -18,6 +18,7 @@ from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -226,8 +227,9 @@ def _all_written_in_bulk(data, names, **kwargs):
           data,
           client.server_address,
           tables,
-          policy_info_fn=_policy_info,
-          **kwargs,
+          options=options_lib.ConversionOptions(
+              policy_info_fn=_policy_info, **kwargs
+          ),
       )
     return {name: testing.contents(client, name) for name in names}
 
@@ -238,8 +240,9 @@ def _written_in_bulk(data, table, **kwargs):
         data,
         client.server_address,
         table,
-        policy_info_fn=_policy_info,
-        **kwargs,
+        options=options_lib.ConversionOptions(
+            policy_info_fn=_policy_info, **kwargs
+        ),
     )
     return testing.contents(client)
 
@@ -273,7 +276,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
           data,
           directory,
           tables,
-          policy_info_fn=_policy_info,
+          options=options_lib.ConversionOptions(policy_info_fn=_policy_info),
           reverb_tables=[
               testing.make_table(
                   signature=signature, max_size=_MAX_SIZE, name=table.table_name
@@ -296,7 +299,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
         data,
         directory,
         table,
-        policy_info_fn=info,
+        options=options_lib.ConversionOptions(policy_info_fn=info),
         reverb_tables=[
             testing.make_table(signature=signature, max_size=_MAX_SIZE)
         ],
@@ -366,9 +369,11 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
             data,
             client,
             written,
-            policy_info_fn=_policy_info,
-            identity='images',
-            chunk_length=chunk_length,
+            options=options_lib.ConversionOptions(
+                policy_info_fn=_policy_info,
+                identity='images',
+                chunk_length=chunk_length,
+            ),
         )
       for each in names:
         self.assertCountEqual(
@@ -440,7 +445,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
         data,
         directory,
         tables,
-        policy_info_fn=_policy_info,
+        options=options_lib.ConversionOptions(policy_info_fn=_policy_info),
         reverb_tables=[
             testing.make_table(signature=signature, name=table.table_name)
             for table in tables
@@ -449,7 +454,10 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     names = (testing.TABLE, _OTHER)
     with testing.reverb_server(_spec(data), tables=names) as client:
       in_bulk = bulk.write_rlds_to_reverb(
-          data, client, tables, policy_info_fn=_policy_info
+          data,
+          client,
+          tables,
+          options=options_lib.ConversionOptions(policy_info_fn=_policy_info),
       )
       found = [testing.contents(client, name) for name in names]
     server = serve.restore_reverb_server(directory)

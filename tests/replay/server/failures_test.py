@@ -28,6 +28,7 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
@@ -197,10 +198,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   def _parent(self):
     return self.create_tempdir().full_path
 
-  def _write(self, data, table=_PAIRS, **kwargs):
+  def _write(self, data, table=_PAIRS, **options):
     """Writes a checkpoint; returns its directory."""
     path = os.path.join(self._parent(), 'checkpoint')
-    write.write_reverb_checkpoint(data, path, table, **kwargs)
+    write.write_reverb_checkpoint(
+        data, path, table, options=options_lib.ConversionOptions(**options)
+    )
     return path
 
   def _new_process(self):
@@ -488,10 +491,20 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       expected = self._sorted_contents(client)
     with _server(data) as client:
       for part in (data.take(9), data, data.take(15)):
-        bulk.write_rlds_to_reverb(part, client, table, identity=_IDENTITY)
+        bulk.write_rlds_to_reverb(
+            part,
+            client,
+            table,
+            options=options_lib.ConversionOptions(identity=_IDENTITY),
+        )
       self.assertEqual(self._sorted_contents(client), expected)
       # Under another identity it is other data.
-      bulk.write_rlds_to_reverb(data, client, table, identity='other')
+      bulk.write_rlds_to_reverb(
+          data,
+          client,
+          table,
+          options=options_lib.ConversionOptions(identity='other'),
+      )
       self.assertEqual(testing.size(client), len(expected))
 
   def test_two_writers_at_once(self):
@@ -503,7 +516,10 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       def write():
         counts.append(
             bulk.write_rlds_to_reverb(
-                data, client.server_address, _PAIRS, identity=_IDENTITY
+                data,
+                client.server_address,
+                _PAIRS,
+                options=options_lib.ConversionOptions(identity=_IDENTITY),
             )
         )
 
@@ -533,7 +549,10 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
       def write(data, *tables):
         return bulk.write_rlds_to_reverb(
-            data, client, tables, identity=_IDENTITY
+            data,
+            client,
+            tables,
+            options=options_lib.ConversionOptions(identity=_IDENTITY),
         )
 
       other = items.TableItems(_OTHER, priority=7.0)
@@ -572,7 +591,11 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       with self.assertRaisesRegex(ValueError, 'overflow'):
         bulk.write_rlds_to_reverb(
-            data, client, _PAIRS, overflow='no', report=report
+            data,
+            client,
+            _PAIRS,
+            overflow='no',
+            options=options_lib.ConversionOptions(report=report),
         )
       observer = reverb_utils.ReverbAddTrajectoryObserver(
           client, testing.TABLE, sequence_length=2
@@ -581,9 +604,17 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         push.push_rlds_to_reverb(data, observer, overflow='no', report=report)
       observer.close()
     with self.assertRaises(FileExistsError):
-      write.write_reverb_checkpoint(data, __file__, _PAIRS, report=report)
+      write.write_reverb_checkpoint(
+          data,
+          __file__,
+          _PAIRS,
+          options=options_lib.ConversionOptions(report=report),
+      )
     write.write_reverb_checkpoint(
-        data, os.path.join(folder, 'checkpoint'), _PAIRS, report=report
+        data,
+        os.path.join(folder, 'checkpoint'),
+        _PAIRS,
+        options=options_lib.ConversionOptions(report=report),
     )
     self.assertEqual(report.bootstrapped_terminals, [0])
 
@@ -593,7 +624,10 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with _server(golden.stacked([first])) as client:
       counts = [
           bulk.write_rlds_to_reverb(
-              golden.stacked([episode]), client, _PAIRS, identity=_IDENTITY
+              golden.stacked([episode]),
+              client,
+              _PAIRS,
+              options=options_lib.ConversionOptions(identity=_IDENTITY),
           )[testing.TABLE]
           for episode in (first, second)
       ]
@@ -615,7 +649,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           ([episode], dict(rules=_TRANSITION)),
       ):
         counts = bulk.write_rlds_to_reverb(
-            golden.stacked(data), client, _PAIRS, identity=_IDENTITY, **settings
+            golden.stacked(data),
+            client,
+            _PAIRS,
+            options=options_lib.ConversionOptions(
+                identity=_IDENTITY, **settings
+            ),
         )
         self.assertEqual(counts, {testing.TABLE: (3, 0)})
       # Read in another way it is the same.
@@ -623,9 +662,11 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           golden.nested([episode]),
           client,
           _PAIRS,
-          identity=_IDENTITY,
-          chunk_length=2,
-          rules=rules_lib.ConversionRules(validation='tf_agents'),
+          options=options_lib.ConversionOptions(
+              identity=_IDENTITY,
+              chunk_length=2,
+              rules=rules_lib.ConversionRules(validation='tf_agents'),
+          ),
       )
       self.assertEqual(counts, {testing.TABLE: (0, 3)})
 
@@ -638,11 +679,21 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           (step_mapping.StepMapping(action='action'), (0, 3)),
       ):
         found = bulk.write_rlds_to_reverb(
-            data, client, _PAIRS, identity=[_IDENTITY, mapping]
+            data,
+            client,
+            _PAIRS,
+            options=options_lib.ConversionOptions(
+                identity=[_IDENTITY, mapping]
+            ),
         )
         self.assertEqual(found, {testing.TABLE: counts})
       with self.assertRaisesRegex(ValueError, 'no identity that can be hashed'):
-        bulk.write_rlds_to_reverb(data, client, _PAIRS, identity=lambda x: x)
+        bulk.write_rlds_to_reverb(
+            data,
+            client,
+            _PAIRS,
+            options=options_lib.ConversionOptions(identity=lambda x: x),
+        )
       self.assertEqual(testing.size(client), 6)
 
   def test_items_that_cross_episodes_go_by_their_order(self):
@@ -655,8 +706,9 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
               _PAIRS,
               items.TableItems(_OTHER, windows_lib.Windows(2, end='cross')),
           ],
-          identity=_IDENTITY,
-          episode_id='name',
+          options=options_lib.ConversionOptions(
+              identity=_IDENTITY, episode_id='name'
+          ),
       )
 
   @pytest.mark.long
@@ -665,11 +717,13 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     ids = [f'episode {index}' for index in range(30)]
     data = _with_ids(episodes, ids)
     reversed_data = _with_ids(episodes[::-1], ids[::-1])
-    settings = dict(identity=_IDENTITY, episode_id='name')
+    settings = options_lib.ConversionOptions(
+        identity=_IDENTITY, episode_id='name'
+    )
     with _server(data) as client:
-      bulk.write_rlds_to_reverb(data, client, _PAIRS, **settings)
+      bulk.write_rlds_to_reverb(data, client, _PAIRS, options=settings)
       self.assertEqual(testing.size(client), _num_pairs(episodes))
-      bulk.write_rlds_to_reverb(reversed_data, client, _PAIRS, **settings)
+      bulk.write_rlds_to_reverb(reversed_data, client, _PAIRS, options=settings)
       found = self._sorted_contents(client)
     with _server(data) as client:
       bulk.write_rlds_to_reverb(data, client, _PAIRS)
@@ -685,8 +739,9 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           _with_ids(episodes, ids),
           path,
           _PAIRS,
-          identity=_IDENTITY,
-          episode_id='name',
+          options=options_lib.ConversionOptions(
+              identity=_IDENTITY, episode_id='name'
+          ),
       )
     self.assertEmpty(os.listdir(parent))
     with _server(golden.stacked(episodes)) as client:
@@ -697,8 +752,9 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
             _with_ids(episodes, ids),
             client,
             _PAIRS,
-            identity=_IDENTITY,
-            episode_id='name',
+            options=options_lib.ConversionOptions(
+                identity=_IDENTITY, episode_id='name'
+            ),
         )
       self.assertEqual(testing.size(client), _num_pairs(episodes[:2]))
 
@@ -707,10 +763,19 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(episodes)
     size = _num_pairs(episodes)
     with _server(data, max_size=size) as client:
-      bulk.write_rlds_to_reverb(data, client, _PAIRS, identity=_IDENTITY)
+      bulk.write_rlds_to_reverb(
+          data,
+          client,
+          _PAIRS,
+          options=options_lib.ConversionOptions(identity=_IDENTITY),
+      )
       with mock.patch.object(logging, 'warning') as warning:
         bulk.write_rlds_to_reverb(
-            data, client, _PAIRS, identity=_IDENTITY, overflow='refuse'
+            data,
+            client,
+            _PAIRS,
+            options=options_lib.ConversionOptions(identity=_IDENTITY),
+            overflow='refuse',
         )
       self.assertNotIn('is too small', str(warning.call_args_list))
       self.assertEqual(testing.size(client), size)
@@ -719,15 +784,17 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     data = _with_ids(_episodes(3), [1, 2, 3])
     parent = self._parent()
     message = "episode_id must be a field of the episodes, but is 'other'"
-    settings = dict(identity=_IDENTITY, episode_id='other')
+    settings = options_lib.ConversionOptions(
+        identity=_IDENTITY, episode_id='other'
+    )
     with self.assertRaisesRegex(ValueError, message):
       write.write_reverb_checkpoint(
-          data, os.path.join(parent, 'checkpoint'), _PAIRS, **settings
+          data, os.path.join(parent, 'checkpoint'), _PAIRS, options=settings
       )
     self.assertEmpty(os.listdir(parent))
     with _server(data) as client:
       with self.assertRaisesRegex(ValueError, message):
-        bulk.write_rlds_to_reverb(data, client, _PAIRS, **settings)
+        bulk.write_rlds_to_reverb(data, client, _PAIRS, options=settings)
       self.assertEqual(testing.size(client), 0)
 
   # The data.
@@ -872,7 +939,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       client = server.localhost_client()
       # What is pushed under the same identity is there already.
       bulk.write_rlds_to_reverb(
-          data, client, _PAIRS, identity=_IDENTITY, episode_id='name'
+          data,
+          client,
+          _PAIRS,
+          options=options_lib.ConversionOptions(
+              identity=_IDENTITY, episode_id='name'
+          ),
       )
       self.assertEqual(testing.size(client), len(expected))
       self.assertEqual(self._sorted_contents(client), expected)

@@ -13,6 +13,7 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import several
 from rlds2reverb.replay.server import tables
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -36,7 +37,11 @@ def _pairs(indices):
 
 
 def _source(data, **kwargs):
-  source = frames.make_frame_source(data, items.TableItems(testing.TABLE))
+  source = frames.make_frame_source(
+      data,
+      items.TableItems(testing.TABLE),
+      options_lib.ConversionOptions(identity='data'),
+  )
   return source._replace(**kwargs)
 
 
@@ -70,9 +75,7 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
     data = make(_EPISODES)
     clients = [self._start(data)[1] for _ in range(3)]
     for is_again in False, True:
-      counts = several.insert(
-          _source(data), clients, identity='data', timeout=30.0
-      )
+      counts = several.insert(_source(data), clients, timeout=30.0)
       for server, count in enumerate(counts):
         number = len(_pairs(range(server, len(_LENGTHS), 3)))
         new = 0 if is_again else number
@@ -96,9 +99,9 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
         (insert_stream.InsertError, ConnectionError),
         rf'{here.server_address}: Table .* holds \d+ items',
     ):
-      several.insert(source, [here, gone], identity='data', timeout=1.0)
+      several.insert(source, [here, gone], timeout=1.0)
     _, other = self._start(data)
-    several.insert(_source(data), [here, other], identity='data', timeout=30.0)
+    several.insert(_source(data), [here, other], timeout=30.0)
     self.assertEqual(_rewards(here), _pairs(range(0, 10, 2)))
     self.assertEqual(_rewards(other), _pairs(range(1, 10, 2)))
 
@@ -109,7 +112,7 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'Discount must lie'
     ):
-      several.insert(_source(data), clients, identity='data', timeout=30.0)
+      several.insert(_source(data), clients, timeout=30.0)
     self.assertEqual(_rewards(clients[0]), _pairs([0, 2]))
     self.assertEqual(_rewards(clients[1]), _pairs([1]))
 

@@ -1,0 +1,61 @@
+"""`ConversionOptions` says how a data set is converted, and to what keys."""
+
+import dataclasses
+from typing import Any, Optional
+
+from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import specs
+
+
+@dataclasses.dataclass(frozen=True)
+class ConversionOptions:
+  """Says how RLDS data is converted, whatever it is converted to.
+
+  Every function that converts takes one, and uses what concerns its output:
+  `identity` and the attributes after it are about items that are written for
+  Reverb.
+
+  Attributes:
+    rules: which episodes are valid, and how they are converted. The default is
+      `ConversionRules()`, which gin may configure.
+    policy_info_fn: makes the `policy_info` of a frame from its step and the
+      step that follows; see `convert_rlds_to_trajectories`.
+    report: a new `ConversionReport`, to be filled with what was skipped or
+      looks wrong.
+    identity: what tells this data from all other data: its name, its split and
+      shard, and whatever was done to it, such as the mapping, the transforms
+      and the `policy_info_fn`. It is a string, or a dict or list of strings,
+      numbers, mappings and transforms. Under an identity, the keys of items
+      depend on it, on the dtypes and shapes of the frames, on
+      `rules.terminal_discount`, and on the item's table, length, episode and
+      place, so data that is written again is in the table once. A server does
+      not compare items: if two that differ have the same key, because the
+      identity is too coarse, the first one stays. By default keys are random.
+    episode_id: the name of a field of the episodes, an integer or a string,
+      that identifies them under `identity`. No two episodes may have the same
+      value. By default episodes are identified by their index in the data set,
+      so two shards need two identities, or an `episode_id`.
+    chunk_length: the largest number of frames of a chunk, which then holds all
+      columns. By default a chunk holds about 8 KiB and no more than 64 frames;
+      columns of at least 1 KiB a frame, such as images, have chunks of their
+      own. A sequence is always one chunk.
+    one_episode_chunks: whether every chunk is of one episode. By default a
+      chunk may hold several short episodes, whose items then take no more
+      memory than those of long ones. A table counts the episodes of its chunks,
+      so `num_episodes` of `server_info` then counts several as one, and an item
+      keeps in memory whatever shares its chunk. With `one_episode_chunks=True`
+      the count is exact. It is so, too, where columns have chunks of their own.
+  """
+
+  rules: Optional[rules_lib.ConversionRules] = None
+  policy_info_fn: Optional[specs.PolicyInfoFn] = None
+  report: Optional[report_lib.ConversionReport] = None
+  identity: Optional[Any] = None
+  episode_id: Optional[str] = None
+  chunk_length: Optional[int] = None
+  one_episode_chunks: bool = False
+
+  def __post_init__(self):
+    if self.rules is None:
+      object.__setattr__(self, 'rules', rules_lib.ConversionRules())
