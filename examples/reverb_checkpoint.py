@@ -40,8 +40,11 @@ def main() -> None:
         f'wrote {info["transitions"].current_size} transitions and'
         f' {info["sequences"].current_size} sequences'
     )
-    replay_buffer = rlds2reverb.create_replay_buffer(
-        server, 'sequences', sequence_length=4
+    replay_buffer = rlds2reverb.open_replay_buffer(
+        None,
+        rlds2reverb.Windows(4),
+        reverb_server=server,
+        table_name='sequences',
     )
     frames, _ = next(iter(replay_buffer.as_dataset(2, num_steps=4)))
     print(f'a batch of sequences: {tuple(frames.observation.shape)}')

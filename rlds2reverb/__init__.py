@@ -49,7 +49,6 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.episodes import Windows
   from rlds2reverb.fields import load_mapping
   from rlds2reverb.fields import map_fields
-  from rlds2reverb.replay import create_replay_buffer
   from rlds2reverb.replay import EpisodesReplayBuffer
   from rlds2reverb.replay import open_replay_buffer
   from rlds2reverb.replay import push_rlds_to_reverb

@@ -214,16 +214,6 @@ def _serve_source(at):
     server.stop()
 
 
-def _serve_several(at):
-  servers = rlds2reverb.replay.restore_reverb_servers(at('checkpoint'), 2)
-  try:
-    infos = [server.localhost_client().server_info() for server in servers]
-    return sum(info[_TABLE].current_size for info in infos)
-  finally:
-    for server in servers:
-      server.stop()
-
-
 def _serve(at):
   server = rlds2reverb.restore_reverb_server(
       at('checkpoint'), checkpoint_root=at('root')
@@ -245,7 +235,6 @@ _READERS = {
     'load_statistics': (_load_statistics, 1),
     'load_transforms': (_read_transforms, 1),
     'read_mixture': (_read_mixture, _NUM_STEPS),
-    'restore_reverb_servers': (_serve_several, _NUM_STEPS - 1),
     'make_source': (_open_source, 1),
     'make_source by name': (_open_source_by_name, 1),
     'describe_checkpoint': (_describe, _NUM_STEPS),

@@ -115,7 +115,7 @@ for call in (
     lambda: rlds2reverb.open_replay_buffer(None, reverb_server='localhost:1'),
     lambda: rlds2reverb.write_rlds_to_reverb(
         episodes, 'localhost:1', rlds2reverb.TableItems('items')),
-    lambda: rlds2reverb.replay.uniform_table('items', (), 1),
+    lambda: rlds2reverb.replay.create_reverb_table('items', (), 1),
 ):
   try:
     call()

@@ -8,9 +8,7 @@ The modules of this folder lay frames out and encode them. Those of `server` and
 from rlds2reverb.replay.checkpoint.records import CheckpointError
 from rlds2reverb.replay.checkpoint.resharding import merge_reverb_checkpoints
 from rlds2reverb.replay.checkpoint.resharding import split_reverb_checkpoint
-from rlds2reverb.replay.checkpoint.serve import create_replay_buffer
 from rlds2reverb.replay.checkpoint.serve import restore_reverb_server
-from rlds2reverb.replay.checkpoint.serve import restore_reverb_servers
 from rlds2reverb.replay.checkpoint.write import TableSettings
 from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
 from rlds2reverb.replay.importance import importance_weights
@@ -25,10 +23,5 @@ from rlds2reverb.replay.server.priority_updates import PriorityUpdater
 from rlds2reverb.replay.server.push import push_rlds_to_reverb
 from rlds2reverb.replay.server.replay_buffer import ServerReplayBuffer
 from rlds2reverb.replay.server.sampling import sample_reverb_servers
-from rlds2reverb.replay.server.table_kinds import epoch_tables
-from rlds2reverb.replay.server.table_kinds import one_pass_table
-from rlds2reverb.replay.server.table_kinds import prioritized_table
-from rlds2reverb.replay.server.table_kinds import queue_table
-from rlds2reverb.replay.server.table_kinds import top_k_table
-from rlds2reverb.replay.server.table_kinds import uniform_table
+from rlds2reverb.replay.server.table_kinds import create_reverb_table
 from rlds2reverb.replay.server.tables import WrittenItems

@@ -118,8 +118,8 @@ def open_replay_buffer(
   ):
     raise ValueError(
         f'Table {reverb_table.name!r} has no signature, so nobody could tell'
-        ' what its items are. Make it with a function of rlds2reverb.replay,'
-        ' such as prioritized_table, or give a TableSettings.'
+        ' what its items are. Make it with create_reverb_table, or give a'
+        ' TableSettings.'
     )
   folder = None
   if not isinstance(data, tf.data.Dataset):

@@ -46,10 +46,10 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
   def table(self, is_prioritized):
     spec = specs.create_trajectory_data_spec(_data())
     if is_prioritized:
-      return table_kinds.prioritized_table(
-          'items', spec, 100, priority_exponent=_ALPHA
+      return table_kinds.create_reverb_table(
+          'items', spec, 100, priority_exponent=_ALPHA, kind='prioritized'
       )
-    return table_kinds.uniform_table('items', spec, 100)
+    return table_kinds.create_reverb_table('items', spec, 100)
 
   def open(self, kind, is_prioritized=True):
     data, kwargs = _data(), {}

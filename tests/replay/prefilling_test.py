@@ -32,7 +32,7 @@ class PrefillingTest(tf.test.TestCase):
   def _client(self, *names):
     spec = specs.create_trajectory_data_spec(_RECORDED)
     server = reverb.Server(
-        [table_kinds.uniform_table(name, spec, 1000) for name in names]
+        [table_kinds.create_reverb_table(name, spec, 1000) for name in names]
     )
     self.addCleanup(server.stop)
     return server.localhost_client()

@@ -1,4 +1,4 @@
-"""Starts Reverb servers from checkpoints, and creates their replay buffers."""
+"""Starts Reverb servers from checkpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
-from typing import List, Optional, Sequence, Union
+from typing import Optional
 import weakref
 
 from absl import logging
@@ -14,8 +14,6 @@ from absl import logging
 from rlds2reverb.datasets import files
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay.checkpoint import resharding
-from rlds2reverb.replay.server import replay_buffer
 from rlds2reverb.replay.server import tables as tables_lib
 
 _TIMEOUT_SECONDS = 30
@@ -89,68 +87,6 @@ def restore_reverb_server(
       server.port,
   )
   return server
-
-
-def restore_reverb_servers(
-    directory: files.PathLike,
-    num_servers: int,
-    *,
-    ports: Optional[Sequence[int]] = None,
-) -> List[reverb.Server]:
-  """Starts several servers from one checkpoint, each with its share of it.
-
-  On several machines, split the checkpoint with `split_reverb_checkpoint`, and
-  start a server of its part on each, with `restore_reverb_server`.
-
-  Args:
-    directory: the checkpoint: a path, or a URL that TensorFlow can read.
-    num_servers: how many servers to start.
-    ports: a port for each. By default free ports are chosen.
-
-  Returns:
-    The servers, in the order of their items.
-
-  Raises:
-    OSError: as `restore_reverb_server` does, or if there is no space for
-      another copy of the checkpoint while the servers start.
-    CheckpointError: if the checkpoint is damaged.
-    ValueError: if `num_servers` is not positive, or as `restore_reverb_server`
-      does.
-  """
-  if num_servers < 1 or ports is not None and len(ports) != num_servers:
-    raise ValueError(
-        f'num_servers must be positive, with as many ports; it is {num_servers}'
-        f' with {ports}.'
-    )
-  servers = []
-  try:
-    with tempfile.TemporaryDirectory() as folder:
-      parts = [os.path.join(folder, f'{i}') for i in range(num_servers)]
-      resharding.split_reverb_checkpoint(directory, parts)
-      for index, part in enumerate(parts):
-        port = None if ports is None else ports[index]
-        servers.append(restore_reverb_server(part, port=port))
-  except BaseException:
-    for server in servers:
-      server.stop()
-    raise
-  return servers
-
-
-def create_replay_buffer(
-    server: Union[str, reverb.Client, reverb.Server],
-    table_name: str,
-    sequence_length: Optional[int] = None,
-    *,
-    timeout: float = replay_buffer.DEFAULT_TIMEOUT,
-) -> replay_buffer.ServerReplayBuffer:
-  """Creates a TF-Agents replay buffer for a table of a server.
-
-  The arguments and the errors are those of `ServerReplayBuffer`.
-  """
-  return replay_buffer.ServerReplayBuffer(
-      server, table_name, sequence_length, timeout=timeout
-  )
 
 
 def check_port(port: int) -> None:

@@ -69,7 +69,8 @@ def write_reverb_checkpoint(
       rlds2reverb.write_reverb_checkpoint(
           rlds_data, '/data/cartpole', rlds2reverb.TableItems('transitions'))
       server = rlds2reverb.restore_reverb_server('/data/cartpole')
-      replay_buffer = rlds2reverb.create_replay_buffer(server, 'transitions')
+      replay_buffer = rlds2reverb.open_replay_buffer(
+          None, reverb_server=server)
 
   The memory that this takes does not grow with the data, apart from 8 bytes for
   each item and each chunk, which serve to find two that have the same key.

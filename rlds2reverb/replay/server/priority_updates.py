@@ -24,7 +24,8 @@ class PriorityUpdater:
       def train_step(trajectories, sample_info):
         weights = replay.importance_weights(sample_info, beta=0.4)
         loss_info = agent.train(trajectories, weights[:, 0])
-        updater.update(sample_info, tf.abs(loss_info.extra.td_error))
+        priorities = tf.abs(loss_info.extra.td_error)
+        updater.update_priorities(sample_info.key, priorities)
 
   `reverb.TFClient.update_priorities` does the same where all goes well. But it
   waits for ever for a server that died, and Reverb takes priorities that are
@@ -76,7 +77,8 @@ class PriorityUpdater:
       ):
         raise ValueError(
             f'Table {table_name!r} of {address} neither samples nor removes'
-            ' items by their priorities. Create it with prioritized_table.'
+            ' items by their priorities. Create it with'
+            ' create_reverb_table(kind="prioritized").'
         )
     self.highest = tf.Variable(
         initial_priority, trainable=False, dtype=tf.float64
@@ -89,14 +91,14 @@ class PriorityUpdater:
         for address in addresses
     }
 
-  def update(self, sample_info: Any, priorities: Any) -> None:
+  def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Sends the new priorities, and waits until the servers have them.
 
     It works eagerly and in a `tf.function`. If an item is in the batch twice,
     the last of its priorities counts. Items that were removed are ignored.
 
     Args:
-      sample_info: Reverb's `SampleInfo` of the batch, `[B]` or `[B, T]`.
+      keys: the `key` of the batch's `SampleInfo`, `[B]` or `[B, T]`.
       priorities: numbers from 0 up, of any float dtype, `[B]`.
 
     Raises:
@@ -106,10 +108,6 @@ class PriorityUpdater:
       ConnectionError: if a server does not answer within `timeout` seconds; in
         a graph, an UnknownError. The message names the server.
     """
-    self.update_keys(sample_info.key, priorities)
-
-  def update_keys(self, keys: Any, priorities: Any) -> None:
-    """Does what `update` does, given the `key` of the `SampleInfo` alone."""
     keys = tf.convert_to_tensor(keys, tf.uint64)
     if keys.shape.rank == 2:  # All steps of an item have its key.
       keys = keys[:, 0]

@@ -134,7 +134,7 @@ class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
       ConnectionError: if the server does not answer; in a graph, an
         UnknownError.
     """
-    self._updater.update_keys(keys, priorities)
+    self._updater.update_priorities(keys, priorities)
 
   def importance_weights(
       self, sample_info: Any, beta: Any, *, normalization: str = 'batch'
@@ -156,7 +156,7 @@ class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
     if not self._table_info.sampler_options.HasField('prioritized'):
       raise ValueError(
           f'Table {self._table_name!r} does not sample by priorities. Create it'
-          ' with prioritized_table.'
+          ' with create_reverb_table(kind="prioritized").'
       )
     if normalization == 'table':
       raise ValueError(

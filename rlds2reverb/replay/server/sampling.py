@@ -43,8 +43,8 @@ def sample_reverb_servers(
   what is wrong: if a server died, if no item reaches the table, if a rate
   limiter lets none out, or if all priorities are 0.
 
-  The data set of a table that removes what was sampled (`queue_table`,
-  `one_pass_table`) ends when each server has given nothing for `timeout`
+  The data set of a table that removes what was sampled (of kind `"queue"` or
+  `"one_pass"`) ends when each server has given nothing for `timeout`
   seconds, one after the other: a pass over recorded data wants a short one. The
   servers are drawn in proportion to the sizes that their tables have when the
   data set is made. Several trainers may share such a table: each item goes to

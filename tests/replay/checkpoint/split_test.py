@@ -46,14 +46,9 @@ class SplitTest(checkpoints.CheckpointTestCase):
 
   def test_servers_of_the_parts(self):
     whole = self._write()
-    servers = serve.restore_reverb_servers(whole, 2)
-    for server in servers:
-      self.addCleanup(server.stop)
-    self.assertLen({server.port for server in servers}, 2)
-    rewards = [
-        checkpoints.take_rewards(reverb.Client(f'localhost:{server.port}'))
-        for server in servers
-    ]
+    parts = [self.new(str(i)) for i in range(2)]
+    resharding.split_reverb_checkpoint(whole, parts)
+    rewards = [checkpoints.take_rewards(self.serve(part)) for part in parts]
     self.assertEqual(rewards, [_PAIRS[:79], _PAIRS[79:]])
 
   def test_more_parts_than_items(self):
@@ -78,8 +73,6 @@ class SplitTest(checkpoints.CheckpointTestCase):
     path = self._write()
     with self.assertRaisesRegex(ValueError, 'must be a directory'):
       resharding.split_reverb_checkpoint(path, [])
-    with self.assertRaisesRegex(ValueError, 'num_servers must be positive'):
-      serve.restore_reverb_servers(path, 2, ports=[8000])
 
 
 if __name__ == '__main__':

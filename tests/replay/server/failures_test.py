@@ -28,6 +28,7 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import push
+from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -971,7 +972,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       self.assertLen(samples, 5)
       for sample in samples:
         self.assertIn(tuple(sample.data.reward.tolist()), rewards)
-      replay_buffer = serve.create_replay_buffer(
+      replay_buffer = server_replay_buffer.ServerReplayBuffer(
           server, testing.TABLE, sequence_length=2
       )
       dataset = replay_buffer.as_dataset(sample_batch_size=2, num_steps=2)

@@ -31,11 +31,12 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
 
   def _server(self, data, priority=1.0, sequence_length=1):
     """Returns a client of a server with a prioritized table."""
-    table = table_kinds.prioritized_table(
+    table = table_kinds.create_reverb_table(
         testing.TABLE,
         specs.create_trajectory_data_spec(data),
         100,
         priority_exponent=0.5,
+        kind='prioritized',
     )
     server = reverb.Server([table])
     self.addCleanup(server.stop)
@@ -79,7 +80,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertCountEqual(set(rewards), _REWARDS)
 
     def train_step(info, rewards):
-      updater.update(info, rewards)
+      updater.update_priorities(info.key, rewards)
       return tf.reduce_sum(rewards)
 
     if is_graph:
@@ -115,7 +116,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     info = tf.nest.map_structure(
         lambda field: tf.repeat(field[:, tf.newaxis], 3, 1), info
     )
-    updater.update(info, tf.constant(10 * rewards))
+    updater.update_priorities(info.key, tf.constant(10 * rewards))
     for client in clients:
       rewards, info = self._sample(client, 50)
       self.assertAllClose(info.priority, 10 * rewards)
@@ -128,7 +129,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(updater.highest.numpy(), 1)
     _, info = self._sample(client, 200)
     for priority in (7.5, 2.0):  # The highest so far, not the highest now.
-      updater.update(info, tf.fill([200], priority))
+      updater.update_priorities(info.key, tf.fill([200], priority))
     bulk.write_rlds_to_reverb(
         _data([100.0]),
         client,
@@ -161,7 +162,10 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     client = self._server(_data(), lambda item: item.reward[0])
     updater = priority_updates.PriorityUpdater(client, testing.TABLE)
     _, info = self._sample(client, 2)
-    for update in (updater.update, tf.function(updater.update)):
+    for update in (
+        updater.update_priorities,
+        tf.function(updater.update_priorities),
+    ):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must be finite numbers from 0 up'
       ):
@@ -176,15 +180,15 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     _, info = self._sample(client, 2)
     for wrong in ([1.0], [[1.0, 2.0]], 1.0):
       with self.assertRaisesRegex(ValueError, 'one number for each item'):
-        updater.update(info, tf.constant(wrong))
+        updater.update_priorities(info.key, tf.constant(wrong))
 
   def test_tables_that_have_no_priorities(self):
     data = _data()
     spec = specs.create_trajectory_data_spec(data)
     server = reverb.Server(
         [
-            table_kinds.uniform_table('uniform', spec, 3),
-            table_kinds.top_k_table('top', spec, 3),
+            table_kinds.create_reverb_table('uniform', spec, 3),
+            table_kinds.create_reverb_table('top', spec, 3, kind='top_k'),
         ]
     )
     self.addCleanup(server.stop)
@@ -206,8 +210,11 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(False, True)
   def test_a_server_that_is_gone(self, is_graph):
     data = _data()
-    table = table_kinds.prioritized_table(
-        testing.TABLE, specs.create_trajectory_data_spec(data), 100
+    table = table_kinds.create_reverb_table(
+        testing.TABLE,
+        specs.create_trajectory_data_spec(data),
+        100,
+        kind='prioritized',
     )
     server = reverb.Server([table])
     address = f'localhost:{server.port}'
@@ -217,7 +224,11 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     info = reverb.SampleInfo(
         *(tf.ones([2], dtype) for dtype in reverb.SampleInfo.tf_dtypes())
     )
-    update = tf.function(updater.update) if is_graph else updater.update
+    update = (
+        tf.function(updater.update_priorities)
+        if is_graph
+        else updater.update_priorities
+    )
     update(info, tf.constant([1.0, 2.0]))  # No item has this key.
     server.stop()
     begin = time.monotonic()

@@ -27,12 +27,6 @@ from tests import testing
 from tests.replay.server import processes
 
 _TABLE = testing.TABLE
-_MAKE_TABLE = {
-    'uniform': table_kinds.uniform_table,
-    'prioritized': table_kinds.prioritized_table,
-    'queue': table_kinds.queue_table,
-    'one_pass': table_kinds.one_pass_table,
-}
 
 # Fills a table of the kind that it is told with frames, and serves it.
 _SERVER = """
@@ -91,7 +85,8 @@ def make_server(
   data = make_data(rewards if len(rewards) else [0])
   spec = specs.create_trajectory_data_spec(data)
   server = reverb.Server(
-      [_MAKE_TABLE[kind](_TABLE, spec, max_size)], port=port or None
+      [table_kinds.create_reverb_table(_TABLE, spec, max_size, kind)],
+      port=port or None,
   )
   address = f'localhost:{server.port}'
   if len(rewards):
@@ -174,7 +169,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(
         [golden.make_episode([1] * length, terminal=True) for length in lengths]
     )
-    table = table_kinds.uniform_table(
+    table = table_kinds.create_reverb_table(
         _TABLE, specs.create_trajectory_data_spec(data), 10
     )
     server = reverb.Server([table])
@@ -313,8 +308,11 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         path,
         items.TableItems(_TABLE, windows_lib.Windows(1)),
         reverb_tables=[
-            table_kinds.one_pass_table(
-                _TABLE, specs.create_trajectory_data_spec(data), 8
+            table_kinds.create_reverb_table(
+                _TABLE,
+                specs.create_trajectory_data_spec(data),
+                8,
+                kind='one_pass',
             )
         ],
     )
@@ -369,7 +367,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_rate_limiter_that_lets_nothing_out(self):
     data = make_data([0, 1])
-    table = table_kinds.uniform_table(
+    table = table_kinds.create_reverb_table(
         _TABLE,
         specs.create_trajectory_data_spec(data),
         10,
@@ -412,7 +410,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         }
     )
     spec = specs.create_trajectory_data_spec(image)
-    other = reverb.Server([table_kinds.uniform_table(_TABLE, spec, 5)])
+    other = reverb.Server([table_kinds.create_reverb_table(_TABLE, spec, 5)])
     self.addCleanup(other.stop)
     for args, message in (
         (

@@ -74,7 +74,7 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
   def test_uniform_table_removes_the_oldest(self):
     data = _data([0] * 5)
     spec = specs.create_trajectory_data_spec(data)
-    table = table_kinds.uniform_table(testing.TABLE, spec, 3)
+    table = table_kinds.create_reverb_table(testing.TABLE, spec, 3)
     with _filled(data, [table], _frames()) as client:
       self.assertEqual(testing.size(client), 3)
       drawn = _sample(client, _DRAWS)
@@ -83,8 +83,8 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
   def test_prioritized_table(self):
     data = _data([1, 4, 9, 16, 0])
     spec = specs.create_trajectory_data_spec(data)
-    table = table_kinds.prioritized_table(
-        testing.TABLE, spec, 10, priority_exponent=0.5
+    table = table_kinds.create_reverb_table(
+        testing.TABLE, spec, 10, priority_exponent=0.5, kind='prioritized'
     )
     by_reward = _frames(priority=lambda item: item.reward[0])
     with _filled(data, [table], by_reward) as client:
@@ -97,12 +97,18 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
     data = _data(range(40))
     spec = specs.create_trajectory_data_spec(data)
     tables = {
-        'uniform': table_kinds.uniform_table('uniform', spec, 40),
-        'prioritized': table_kinds.prioritized_table('prioritized', spec, 40),
-        'queue': table_kinds.queue_table('queue', spec, 40),
-        'one_pass': table_kinds.one_pass_table('one_pass', spec, 40),
-        'top': table_kinds.top_k_table('top', spec, 5),
-        'sequences': table_kinds.uniform_table('sequences', spec, 40),
+        'uniform': table_kinds.create_reverb_table('uniform', spec, 40),
+        'prioritized': table_kinds.create_reverb_table(
+            'prioritized', spec, 40, kind='prioritized'
+        ),
+        'queue': table_kinds.create_reverb_table(
+            'queue', spec, 40, kind='queue'
+        ),
+        'one_pass': table_kinds.create_reverb_table(
+            'one_pass', spec, 40, kind='one_pass'
+        ),
+        'top': table_kinds.create_reverb_table('top', spec, 5, kind='top_k'),
+        'sequences': table_kinds.create_reverb_table('sequences', spec, 40),
     }
     names = sorted(tables, key=lambda name: name != first)
     by_reward = lambda item: item.reward[0]
@@ -131,7 +137,10 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
     spec = specs.create_trajectory_data_spec(data)
     first = []
     names = [f'table_{number}' for number in range(400)]
-    tables = [table_kinds.one_pass_table(name, spec, 8) for name in names]
+    tables = [
+        table_kinds.create_reverb_table(name, spec, 8, kind='one_pass')
+        for name in names
+    ]
     with _filled(data, tables, [_frames(name) for name in names]) as client:
       for name in names:
         drawn = _sample(client, 8, name)
@@ -142,9 +151,11 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
   def test_epochs(self):
     data = _data([0] * 30)
     spec = specs.create_trajectory_data_spec(data)
-    tables = table_kinds.epoch_tables('epoch', spec, 30, 3)
-    names = [table.name for table in tables]
-    self.assertEqual(names, ['epoch_0', 'epoch_1', 'epoch_2'])
+    names = ['epoch_0', 'epoch_1', 'epoch_2']
+    tables = [
+        table_kinds.create_reverb_table(name, spec, 30, 'one_pass')
+        for name in names
+    ]
     orders = []
     with _filled(data, tables, [_frames(name) for name in names]) as client:
       for name in names:
@@ -161,7 +172,9 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
   def test_top_k(self, ranks, expected):
     data = _data(ranks)
     spec = specs.create_trajectory_data_spec(data)
-    table = table_kinds.top_k_table(testing.TABLE, spec, 3)
+    table = table_kinds.create_reverb_table(
+        testing.TABLE, spec, 3, kind='top_k'
+    )
     by_reward = _frames(priority=lambda item: item.reward[0])
     with _filled(data, [table], by_reward) as client:
       drawn = set(_sample(client, 300))
@@ -179,10 +192,14 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
             _frames('queue'),
         ],
         reverb_tables=[
-            table_kinds.prioritized_table(
-                'prioritized', spec, 10, priority_exponent=0.5
+            table_kinds.create_reverb_table(
+                'prioritized',
+                spec,
+                10,
+                priority_exponent=0.5,
+                kind='prioritized',
             ),
-            table_kinds.queue_table('queue', spec, 10),
+            table_kinds.create_reverb_table('queue', spec, 10, kind='queue'),
         ],
     )
     server = serve.restore_reverb_server(path)
@@ -195,12 +212,10 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_min_size_to_sample(self):
     spec = specs.create_trajectory_data_spec(_data([0]))
-    for make in (
-        table_kinds.uniform_table,
-        table_kinds.prioritized_table,
-        table_kinds.top_k_table,
-    ):
-      limiter = make('t', spec, 9, min_size_to_sample=7).info.rate_limiter_info
+    for kind in ('uniform', 'prioritized', 'top_k'):
+      limiter = table_kinds.create_reverb_table(
+          't', spec, 9, kind, min_size_to_sample=7
+      ).info.rate_limiter_info
       self.assertEqual(limiter.min_size_to_sample, 7)
       self.assertGreater(limiter.max_diff, 1e300)  # Inserts are never blocked.
 
@@ -208,31 +223,31 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
     spec = specs.create_trajectory_data_spec(_data([0]))
     for make, message in (
         (
-            lambda: table_kinds.queue_table('t', spec, 0),
+            lambda: table_kinds.create_reverb_table('t', spec, 0, kind='queue'),
             "max_size of table 't' must be a positive integer, but is 0",
         ),
         (
-            lambda: table_kinds.uniform_table(
+            lambda: table_kinds.create_reverb_table(
                 't', spec, 3, min_size_to_sample=4
             ),
             'could never be sampled: it holds at most 3 items, and'
             ' min_size_to_sample is 4',
         ),
         (
-            lambda: table_kinds.prioritized_table(
-                't', spec, 3, priority_exponent=-1
+            lambda: table_kinds.create_reverb_table(
+                't', spec, 3, priority_exponent=-1, kind='prioritized'
             ),
             "priority_exponent of table 't' must be a number from 0 up",
         ),
         (
-            lambda: table_kinds.prioritized_table(
-                't', spec, 3, priority_exponent=float('nan')
+            lambda: table_kinds.create_reverb_table(
+                't', spec, 3, priority_exponent=float('nan'), kind='prioritized'
             ),
             'but is nan',
         ),
         (
-            lambda: table_kinds.epoch_tables('t', spec, 3, 0),
-            'num_epochs must be a positive integer, but is 0',
+            lambda: table_kinds.create_reverb_table('t', spec, 3, 'stack'),
+            'kind must be .* but is .stack',
         ),
     ):
       with self.assertRaisesRegex(ValueError, message):
