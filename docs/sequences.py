@@ -563,8 +563,7 @@ _SECTIONS = [
         [
             _Example(
                 'tokens.make_token_episode(\n    tf.constant([7, 8], tf.int64),'
-                ' B["action"][:-1],\n    score=2., log_ratio=[1., 0., 2.],'
-                ' kl_coefficient=.25,'
+                ' B["action"][:-1],\n    score=2., penalty=[.25, 0., .5],'
                 ' is_terminal=False)',
                 [
                     (f'steps/{field}', label)

@@ -238,7 +238,7 @@ _FUNCTIONS = {
         lambda s: rlds2reverb.tokens.make_token_episode(
             tf.constant([1], tf.int32),
             tf.cast(s['discount'] * 9, tf.int32),
-            log_ratio=s['reward'],
+            penalty=s['reward'],
         )
     ),
     'statistics': lambda d: tf.data.Dataset.from_tensors(

@@ -88,8 +88,6 @@ def convert_texts_to_batches(
     max_length: int,
     batch_size: int,
     *,
-    prompt: str = 'prompt',
-    response: str = 'response',
     pad_id: int = 0,
     only_valid: bool = True,
     drop_remainder: bool = False,
@@ -100,12 +98,10 @@ def convert_texts_to_batches(
   response are tokenized apart.
 
   Args:
-    texts: a data set of dicts with these two fields.
+    texts: a data set of dicts with the fields `prompt` and `response`, strings.
     tokenizer: makes ids of strings; see `in_python` for one that is Python.
     max_length: `L`.
     batch_size: `B`.
-    prompt: the field with the prompt, a string.
-    response: the field with the response, a string.
     pad_id: the id that pads.
     only_valid: whether samples that are not `valid_sample` are left out.
     drop_remainder: whether a last batch that is not full is left out.
@@ -118,21 +114,17 @@ def convert_texts_to_batches(
       `convert_texts_to_episodes`.
   """
   checks.check_positive('batch_size', batch_size)
-  token_episodes.check_fields(texts, [prompt, response])
+  fields = ('prompt', 'response')
+  token_episodes.check_fields(texts, fields)
 
   def to_tokens(batch):
     ids = [
-        tokenizing.tokenize_batch(tokenizer, batch[field])
-        for field in (prompt, response)
+        tokenizing.tokenize_batch(tokenizer, batch[field]) for field in fields
     ]
     return pad_tokens(*ids, max_length, pad_id)
 
   tokens = (
-      texts.map(
-          lambda element: {
-              field: element[field] for field in (prompt, response)
-          }
-      )
+      texts.map(lambda element: {field: element[field] for field in fields})
       .batch(batch_size)
       .map(to_tokens)
       .unbatch()

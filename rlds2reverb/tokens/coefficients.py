@@ -1,7 +1,6 @@
-"""Coefficients of the penalty for straying from a reference policy.
+"""The coefficient of the penalty for straying from a reference policy.
 
-A coefficient is a number that the training loop keeps; these functions say what
-it is next. Both take the same arguments first, so one can stand for the other.
+It is a number that the training loop keeps; what is here says what it is next.
 """
 
 from typing import Any
@@ -10,20 +9,6 @@ import tensorflow as tf
 
 # How far a coefficient follows an error at most, as in the paper.
 _MAX_ERROR = 0.2
-
-
-def constant_kl_coefficient(coefficient: Any, kl: Any = None) -> tf.Tensor:
-  """Returns the coefficient, whatever the divergence.
-
-  Args:
-    coefficient: float `[]`.
-    kl: ignored.
-
-  Returns:
-    float32 `[]`.
-  """
-  del kl
-  return tf.cast(coefficient, tf.float32)
 
 
 def adaptive_kl_coefficient(

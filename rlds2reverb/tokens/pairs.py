@@ -37,39 +37,12 @@ class Pairs(NamedTuple):
   rejected: PaddedTokens
 
 
-def is_pair(chosen: Any, rejected: Any, min_words: int = 5) -> tf.Tensor:
-  """Returns which pairs TorchRL keeps: two that differ, and are long enough.
-
-  Args:
-    chosen: strings of any shape.
-    rejected: strings of the same shape.
-    min_words: how many words each must have at least, as `str.split` of Python
-      counts them.
-
-  Returns:
-    bool, of the shape of `chosen`.
-  """
-  are_long = [count_words(text) >= min_words for text in (chosen, rejected)]
-  return (chosen != tf.convert_to_tensor(rejected)) & tf.reduce_all(are_long, 0)
-
-
-def count_words(texts: Any) -> tf.Tensor:
-  """Returns how many words texts have, int64 of the shape of `texts`."""
-  plain = tf.strings.strip(tf.strings.regex_replace(texts, _SPACES, ' '))
-  words = tf.strings.split(tf.reshape(plain, [-1]), ' ')
-  counts = tf.reshape(tf.cast(words.row_lengths(), tf.int64), tf.shape(plain))
-  return tf.where(plain == '', tf.zeros_like(counts), counts)
-
-
 def convert_texts_to_pairs(
     texts: tf.data.Dataset,
     tokenizer: tokenizing.Tokenizer,
     max_length: int,
     batch_size: int,
     *,
-    prompt: str = 'prompt',
-    chosen: str = 'chosen',
-    rejected: str = 'rejected',
     min_words: int = 5,
     pad_id: int = 0,
     drop_remainder: bool = False,
@@ -81,14 +54,13 @@ def convert_texts_to_pairs(
   new line and the response, tokenized as one.
 
   Args:
-    texts: a data set of dicts with the three fields.
+    texts: a data set of dicts with the fields `prompt`, `chosen` and
+      `rejected`, strings: the response that was preferred, and the other one.
     tokenizer: makes ids of strings; see `in_python` for one that is Python.
     max_length: `L`. Longer texts are cut.
     batch_size: `B`.
-    prompt: the field with the prompt, a string.
-    chosen: the field with the response that was preferred.
-    rejected: the field with the other one.
-    min_words: how many words each response must have at least.
+    min_words: how many words each response must have at least, as `str.split`
+      of Python counts them.
     pad_id: the id that pads.
     drop_remainder: whether a last batch that is not full is left out.
 
@@ -101,26 +73,39 @@ def convert_texts_to_pairs(
   """
   checks.check_positive('max_length', max_length)
   checks.check_positive('batch_size', batch_size)
-  token_episodes.check_fields(texts, [prompt, chosen, rejected])
+  fields = ('prompt', 'chosen', 'rejected')
+  token_episodes.check_fields(texts, fields)
 
   def tokenize(batch: Dict[str, Any]) -> Pairs:
     def pad(field):
       ids = tokenizing.tokenize_batch(
-          tokenizer, tf.strings.join([batch[prompt], batch[field]], '\n')
+          tokenizer, tf.strings.join([batch['prompt'], batch[field]], '\n')
       )
       return PaddedTokens(*batches.pad_ids(ids, max_length, pad_id))
 
-    return Pairs(pad(chosen), pad(rejected))
+    return Pairs(pad('chosen'), pad('rejected'))
 
   return (
-      texts.map(
-          lambda element: {
-              field: element[field] for field in (prompt, chosen, rejected)
-          }
-      )
+      texts.map(lambda element: {field: element[field] for field in fields})
       .filter(
-          lambda element: is_pair(element[chosen], element[rejected], min_words)
+          lambda element: _is_pair(
+              element['chosen'], element['rejected'], min_words
+          )
       )
       .batch(batch_size, drop_remainder)
       .map(tokenize)
   )
+
+
+def _is_pair(chosen, rejected, min_words) -> tf.Tensor:
+  """Returns whether two texts differ, and both have `min_words` words."""
+  are_long = [count_words(text) >= min_words for text in (chosen, rejected)]
+  return (chosen != rejected) & tf.reduce_all(are_long)
+
+
+def count_words(texts: Any) -> tf.Tensor:
+  """Returns how many words texts have, int64 of the shape of `texts`."""
+  plain = tf.strings.strip(tf.strings.regex_replace(texts, _SPACES, ' '))
+  words = tf.strings.split(tf.reshape(plain, [-1]), ' ')
+  counts = tf.reshape(tf.cast(words.row_lengths(), tf.int64), tf.shape(plain))
+  return tf.where(plain == '', tf.zeros_like(counts), counts)

@@ -22,8 +22,7 @@ def make_token_episode(
     response: Any,
     *,
     score: Any = 0.0,
-    log_ratio: Optional[Any] = None,
-    kl_coefficient: Any = 0.1,
+    penalty: Any = 0.0,
     is_terminal: Any = True,
     observation: str = ALL,
     max_length: Optional[int] = None,
@@ -31,21 +30,21 @@ def make_token_episode(
 ) -> Dict[str, Any]:
   """Returns the RLDS episode in which a response is written, token by token.
 
-  Prompt p q, response a b, with the score s and the log ratios l and m:
+  Prompt p q, response a b, with the score s and the penalties l and m:
 
       step          0       1       2
       "all"         p q     p q a   p q a b    padded, with a mask
       "new"         q       a       b
       action        a       b       -
-      reward        -k*l    s-k*m   -
+      reward        -l      s-m     -
 
   Args:
     prompt: integers `[P]`: the ids of its tokens.
     response: integers `[R]`, of the same dtype; `R > 0`.
     score: float `[]`: the reward for the whole response, at its last token.
-    log_ratio: floats `[R]`: for each token, the log of its probability under
-      the policy over that under the reference; by default 0.
-    kl_coefficient: `k`, float `[]`: what a log ratio costs.
+    penalty: floats `[R]`: what each token costs, such as a coefficient times
+      the log of its probability under the policy over that under the reference;
+      or `[]`, what every token costs.
     is_terminal: bool `[]`: whether the response was finished, rather than cut.
     observation: `"all"` tokens so far, or only the `"new"` one. The prompt is a
       field of the episode in any case.
@@ -63,8 +62,8 @@ def make_token_episode(
   Raises:
     ValueError: if the ids are not integers of one dtype and dimension, or
       `observation` is neither of the two.
-    InvalidArgumentError: if the response has no tokens, or other than log
-      ratios; if there are more than `max_length`; or if the prompt has none
+    InvalidArgumentError: if the response has no tokens, or not a penalty for
+      each; if there are more than `max_length`; or if the prompt has none
       and the observation is the new token.
   """
   checks.check_choice('observation', observation, OBSERVATIONS)
@@ -83,16 +82,15 @@ def make_token_episode(
         f' {response.dtype.name}. Cast one of them.'
     )
   prompt_length, length = (tf.size(ids, tf.int64) for ids in (prompt, response))
-  penalty = tf.zeros([length])
-  if log_ratio is not None:
-    log_ratio = tf.cast(log_ratio, tf.float32)
-    is_known = not tf.executing_eagerly()
-    if is_known and not log_ratio.shape.is_compatible_with(response.shape):
-      raise ValueError(
-          'A response must have a log ratio for each token, but has'
-          f' {log_ratio.shape} for {response.shape}.'
-      )
-    penalty = -tf.cast(kl_coefficient, tf.float32) * log_ratio
+  penalty = -tf.cast(penalty, tf.float32)
+  if penalty.shape.rank == 0:
+    penalty = tf.fill([length], penalty)
+  is_known = not tf.executing_eagerly()
+  if is_known and not penalty.shape.is_compatible_with(response.shape):
+    raise ValueError(
+        'A response must have a penalty for each token, but has'
+        f' {penalty.shape} for {response.shape}.'
+    )
   with tf.control_dependencies(
       [
           tf.debugging.Assert(
@@ -101,7 +99,7 @@ def make_token_episode(
           tf.debugging.Assert(
               tf.equal(tf.size(penalty, tf.int64), length),
               [
-                  'A response must have a log ratio for each token, but has',
+                  'A response must have a penalty for each token, but has',
                   tf.size(penalty),
                   'for',
                   length,
@@ -140,11 +138,6 @@ def convert_texts_to_episodes(
     texts: tf.data.Dataset,
     tokenizer: tokenizing.Tokenizer,
     *,
-    prompt: str = 'prompt',
-    response: str = 'response',
-    score: Optional[str] = None,
-    log_ratio: Optional[str] = None,
-    is_terminal: Optional[str] = None,
     kl_coefficient: Any = 0.1,
     observation: str = ALL,
     max_length: Optional[int] = None,
@@ -154,18 +147,16 @@ def convert_texts_to_episodes(
   """Makes an RLDS data set of prompts and responses that are strings.
 
   Args:
-    texts: a data set of dicts with the fields below; all others become fields
+    texts: a data set of dicts with the fields `prompt` and `response`, strings;
+      and, where they are known, `score`, the reward for the whole response;
+      `log_ratio`, floats `[R]`, for each token of the response the log of its
+      probability under the policy over that under the reference; and
+      `is_terminal`, whether the response was finished. All others become fields
       of the episodes.
     tokenizer: makes ids of strings; see `in_python` for one that is Python.
       The prompt and the response are tokenized apart.
-    prompt: the field with the prompt, a string.
-    response: the field with the response, a string.
-    score: the field with the score of the response; without one it is 0.
-    log_ratio: the field with a log ratio for each token of the response.
-    is_terminal: the field that says whether a response was finished; without
-      one all were.
-    kl_coefficient: see `make_token_episode`, and for those that follow.
-    observation: `"all"` or `"new"`.
+    kl_coefficient: float `[]`: what a log ratio costs.
+    observation: `"all"` or `"new"`, see `make_token_episode`.
     max_length: the ids of an observation of all tokens.
     pad_id: the id that pads it.
     batch_size: how many strings are tokenized at once.
@@ -179,24 +170,28 @@ def convert_texts_to_episodes(
     InvalidArgumentError: while iterating, as `make_token_episode` does.
   """
   checks.check_positive('batch_size', batch_size)
-  used = {'score': score, 'log_ratio': log_ratio, 'is_terminal': is_terminal}
-  used = {name: field for name, field in used.items() if field is not None}
-  check_fields(texts, [prompt, response, *used.values()])
+  check_fields(texts, ['prompt', 'response'])
 
   def tokenize(batch):
     ids = [
         tokenizing.tokenize_batch(tokenizer, batch[field])
-        for field in (prompt, response)
+        for field in ('prompt', 'response')
     ]
     return (*ids, batch)
 
   def to_episode(prompt_ids, response_ids, element):
     fields = dict(element)
-    given = {name: fields.pop(field) for name, field in used.items()}
+    given = {
+        name: fields.pop(name)
+        for name in ('score', 'is_terminal')
+        if name in fields
+    }
+    if 'log_ratio' in fields:
+      log_ratio = tf.cast(fields.pop('log_ratio'), tf.float32)
+      given[PENALTY] = tf.cast(kl_coefficient, tf.float32) * log_ratio
     made = make_token_episode(
         prompt_ids,
         response_ids,
-        kl_coefficient=kl_coefficient,
         observation=observation,
         max_length=max_length,
         pad_id=pad_id,

@@ -8,7 +8,7 @@ from tests.tokens import tokenizers
 
 _TEXTS = {
     'prompt': ['a b c', 'one two', 'x y z w v', 'p'],
-    'label': [' d e', ' three four five six', ' u v', ' q'],
+    'response': [' d e', ' three four five six', ' u v', ' q'],
 }
 # What PromptTensorDictTokenizer of TorchRL 0.14.1 (torch 2.13.0) returns for
 # these, with max_length=6 and `tokenizers.by_letters`.
@@ -38,7 +38,6 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         tokens.in_python(tokenizers.by_letters),
         6,
         batch_size,
-        response='label',
         **kwargs,
     )
 
@@ -80,7 +79,10 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       tokens.pad_tokens(ids, tf.cast(ids, tf.int64), 1)
     with self.assertRaisesRegex(ValueError, "no field 'response'"):
       tokens.convert_texts_to_batches(
-          tf.data.Dataset.from_tensor_slices(_TEXTS), tokenizers.by_words, 6, 2
+          tf.data.Dataset.from_tensor_slices({'prompt': _TEXTS['prompt']}),
+          tokenizers.by_words,
+          6,
+          2,
       )
 
 

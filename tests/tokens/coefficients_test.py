@@ -34,10 +34,6 @@ class CoefficientsTest(tf.test.TestCase):
         )
     )
     self.assertAllClose(adapted, 0.5 * (1 + 0.1 * 2 / 10))
-    (constant,) = data.map(
-        lambda kl: coefficients.constant_kl_coefficient(0.5, kl)
-    )
-    self.assertEqual(constant, 0.5)
 
   def test_bad_arguments(self):
     def adapt(kl, **kwargs):

@@ -29,14 +29,35 @@ _SPACES = '\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\u00a0\u1680\u2003\u2028\u3000'
 class PairsTest(tf.test.TestCase):
 
   def test_filters_are_those_of_torchrl(self):
-    self.assertAllEqual(tokens.is_pair(_CHOSEN, _REJECTED), _KEPT)
-    (mapped,) = tf.data.Dataset.from_tensors((_CHOSEN, _REJECTED)).map(
-        tokens.is_pair
+    data = tokens.convert_texts_to_pairs(
+        tf.data.Dataset.from_tensor_slices(
+            {
+                'prompt': _PROMPTS,
+                'chosen': _CHOSEN,
+                'rejected': _REJECTED,
+            }
+        ),
+        tokens.in_python(tokenizers.by_letters),
+        20,
+        5,
     )
-    self.assertAllEqual(mapped, _KEPT)
-    self.assertAllEqual(
-        tokens.is_pair(['a', 'a'], ['b', 'a'], min_words=1), [True, False]
+    (batch,) = data
+    self.assertLen(batch.chosen.input_ids, sum(_KEPT))
+    data = tokens.convert_texts_to_pairs(
+        tf.data.Dataset.from_tensor_slices(
+            {
+                'prompt': ['', ''],
+                'chosen': ['a', 'a'],
+                'rejected': ['b', 'a'],
+            }
+        ),
+        tokens.in_python(tokenizers.by_letters),
+        20,
+        5,
+        min_words=1,
     )
+    (batch,) = data
+    self.assertLen(batch.chosen.input_ids, 1)
 
   def test_words_are_those_of_python(self):
     texts = [
@@ -68,9 +89,18 @@ class PairsTest(tf.test.TestCase):
     self.assertEqual(
         data.element_spec.chosen.input_ids, tf.TensorSpec([None, 7], tf.int32)
     )
-    with self.assertRaisesRegex(ValueError, "no field 'rejectd'"):
+    with self.assertRaisesRegex(ValueError, "no field 'rejected'"):
       tokens.convert_texts_to_pairs(
-          texts, tokenizers.by_words, 7, 2, rejected='rejectd'
+          texts.map(
+              lambda text: {
+                  'prompt': text['prompt'],
+                  'chosen': text['chosen'],
+                  'rejectd': text['rejected'],
+              }
+          ),
+          tokenizers.by_words,
+          7,
+          2,
       )
 
 

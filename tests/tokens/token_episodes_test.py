@@ -34,8 +34,7 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
   def test_all_tokens(self):
     for episode in _both_ways(
         score=2.0,
-        log_ratio=[0.5, -1.0],
-        kl_coefficient=0.25,
+        penalty=[0.125, -0.25],
         max_length=6,
         pad_id=-1,
     ):
@@ -85,14 +84,14 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_windows_of_it(self):
     episode = tokens.make_token_episode(
-        _PROMPT, _RESPONSE, score=2.0, log_ratio=[1.0, 1.0]
+        _PROMPT, _RESPONSE, score=2.0, penalty=0.1
     )
     rows = windows.reward_to_go(episode['steps'], gamma=0.5)
     self.assertAllClose(rows.columns['reward_to_go'], [-0.1 + 0.5 * 1.9, 1.9])
 
   @parameterized.parameters(
       ({'response': np.zeros([0], int)}, 'A response must have a token'),
-      ({'log_ratio': [0.1]}, 'a log ratio for each token'),
+      ({'penalty': [0.1]}, 'a penalty for each token'),
       ({'max_length': 4}, 'more tokens than max_length'),
       ({'prompt': np.zeros([0], int), 'observation': 'new'}, 'A prompt must'),
   )
@@ -124,11 +123,17 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, r'has \(1,\) for \(2,\)'):
       data.map(
           lambda ratio: tokens.make_token_episode(
-              _PROMPT, _RESPONSE, log_ratio=ratio
+              _PROMPT, _RESPONSE, penalty=ratio
           )
       )
     with self.assertRaisesRegex(ValueError, 'observation must be one of'):
       tokens.make_token_episode(_PROMPT, _RESPONSE, observation='news')
+
+
+def _without(texts, field):
+  return texts.map(
+      lambda text: {name: text[name] for name in text if name != field}
+  )
 
 
 class TextsTest(parameterized.TestCase, tf.test.TestCase):
@@ -141,7 +146,7 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
                 'prompt': prompt,
                 'response': response,
                 'score': score,
-                'ratio': np.ones(len(response.split())),
+                'log_ratio': np.ones(len(response.split())),
                 'id': number,
             }
             for number, (prompt, response, score) in enumerate(
@@ -156,7 +161,7 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
             'prompt': tf.TensorSpec([], tf.string),
             'response': tf.TensorSpec([], tf.string),
             'score': tf.TensorSpec([], tf.float32),
-            'ratio': tf.TensorSpec([None], tf.float64),
+            'log_ratio': tf.TensorSpec([None], tf.float64),
             'id': tf.TensorSpec([], tf.int64),
         },
     )
@@ -166,8 +171,6 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
     data = tokens.convert_texts_to_episodes(
         self.texts,
         tokenizers.by_words,
-        score='score',
-        log_ratio='ratio',
         max_length=8,
         batch_size=batch_size,
     )
@@ -187,7 +190,7 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_into_reverb_and_out(self):
     data = tokens.convert_texts_to_episodes(
-        self.texts, tokenizers.by_words, score='score', max_length=8
+        _without(self.texts, 'log_ratio'), tokenizers.by_words, max_length=8
     )
     spec = rlds2reverb.create_trajectory_data_spec(data)
     with testing.reverb_server(spec) as client:
@@ -225,7 +228,7 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_sequences_of_tokens(self):
     data = tokens.convert_texts_to_episodes(
-        self.texts, tokenizers.by_words, score='score', max_length=8
+        _without(self.texts, 'log_ratio'), tokenizers.by_words, max_length=8
     )
     sequences = rlds2reverb.convert_rlds_to_sequences(
         data, rlds2reverb.Windows(3, 2, 'zero_pad'), with_mask=True
@@ -246,10 +249,18 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_bad_texts(self):
     convert = tokens.convert_texts_to_episodes
-    with self.assertRaisesRegex(ValueError, "no field 'reponse'.*response"):
-      convert(self.texts, tokenizers.by_words, response='reponse')
+    with self.assertRaisesRegex(ValueError, "no field 'response'.*reponse"):
+      convert(
+          self.texts.map(
+              lambda text: {'prompt': text['prompt'], 'reponse': text['id']}
+          ),
+          tokenizers.by_words,
+      )
     with self.assertRaisesRegex(ValueError, 'one string an element'):
-      convert(self.texts, tokenizers.by_words, response='id')
+      convert(
+          self.texts.map(lambda text: {**text, 'response': text['id']}),
+          tokenizers.by_words,
+      )
     with self.assertRaisesRegex(ValueError, "field 'prompt_ids' already"):
       convert(
           self.texts.map(lambda text: {**text, 'prompt_ids': text['id']}),
