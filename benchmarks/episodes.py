@@ -138,7 +138,7 @@ def _image_cases(rows, episodes) -> List[timing.Case]:
 
   def draw(steps):
     return windows.sample_slices(
-        windows.transition_rows(steps), num_slices, _SLICE_LENGTH, seed=7
+        windows.transition_rows(steps), (num_slices, _SLICE_LENGTH), seed=7
     ).rows
 
   def mapped(*functions):

@@ -90,7 +90,7 @@ def _reverb_windows(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
 
 def _sample(steps: Dict[str, Any], num_slices: int) -> windows.Slices:
   rows = windows.transition_rows(steps)
-  return windows.sample_slices(rows, num_slices, _LONGEST, seed=7)
+  return windows.sample_slices(rows, (num_slices, _LONGEST), seed=7)
 
 
 def _chop(steps: Dict[str, Any]) -> windows.ChoppedSequences:

@@ -125,6 +125,10 @@ def _named(above: str, fields: Sequence[str]) -> List[Tuple[str, str]]:
   return [(f'{above}/{field}', field) for field in fields]
 
 
+_EPISODE = _named(
+    'steps', ('observation', 'is_first', 'is_last', 'is_terminal')
+)
+
 _SECTIONS = [
     _Section(
         'transition_rows',
@@ -218,10 +222,11 @@ _SECTIONS = [
         ' zeros on the right.',
         [
             _Example(
-                'windows.chop_into_sequences(\n    rows["reward"], 4,'
-                ' lengths=lengths, states=rows["state"])',
+                'windows.chop_into_sequences(\n    windows.FlatRows.of('
+                'joined.rows["reward"], lengths=joined.lengths,\n    '
+                '    states=joined.rows["state"]), 4)',
                 ('rows', 'mask', 'seq_lens', 'initial_state'),
-                '`rows` are the transitions of both: see `join_transitions`.',
+                '`joined` are the transitions of both: see `join_transitions`.',
             ),
         ],
     ),
@@ -245,29 +250,15 @@ _SECTIONS = [
     ),
     _Section(
         'apply_horizon',
-        'Cuts one episode after some transitions. An episode that was cut is'
-        ' truncated, not terminal.',
-        [
-            _Example('windows.apply_horizon(A, 3)', _STEPS),
-        ],
-    ),
-    _Section(
-        'split_at_horizon',
-        'Cuts each episode into shorter ones, which share the observation where'
-        ' they meet. Only the last can be terminal. A line is an episode.',
+        'Cuts each episode after some transitions. An episode that was cut is'
+        ' truncated, not terminal. A line is an episode.',
         [
             _Example(
-                'windows.split_at_horizon(data, 2)',
-                [
-                    (f'steps/{field}', field)
-                    for field in (
-                        'observation',
-                        'is_first',
-                        'is_last',
-                        'is_terminal',
-                    )
-                ],
-            )
+                'windows.apply_horizon(data, 2, soft=True)',
+                _EPISODE,
+                'A soft horizon goes on with episodes that share the observation'
+                ' where they meet. Only the last can be terminal.',
+            ),
         ],
     ),
     _Section(
@@ -291,30 +282,18 @@ _SECTIONS = [
         ],
     ),
     _Section(
-        'td_lambda_returns',
-        'Adds returns that mix rewards and the values of the steps. Here the'
-        ' value of a step is its observation. `B` is truncated, so the value of'
-        ' its last step, 13, counts; `A` terminates, and its last value does'
-        ' not.',
+        'advantages',
+        'Adds generalized advantage estimates (GAE), and the TD(lambda) returns,'
+        ' which are these and the values. Here the value of a step is its'
+        ' observation. `B` is truncated, so the value of its last step, 13,'
+        ' counts; `A` terminates, and its last value does not.',
         [
             _Example(
-                f'windows.td_lambda_returns(\n    {steps},'
-                f' {steps}["observation"], gamma=.5, lambda_=.5)',
-                ['td_lambda_return'],
+                f'windows.advantages(\n    {steps}, {steps}["observation"],'
+                ' gamma=.5, lambda_=.5)',
+                ['advantage', 'td_lambda_return'],
             )
             for steps in 'AB'
-        ],
-    ),
-    _Section(
-        'advantages',
-        'Adds generalized advantage estimates (GAE), with the same values. They'
-        ' are the TD(lambda) returns less the values.',
-        [
-            _Example(
-                'windows.advantages(\n    A, A["observation"], gamma=.5,'
-                ' lambda_=.5)',
-                ['advantage'],
-            )
         ],
     ),
     _Section(
@@ -396,17 +375,13 @@ _SECTIONS = [
     _Section(
         'join_transitions',
         'Reads the transitions of all episodes into memory, one episode after'
-        ' the other. Elsewhere on this page, `rows` and `lengths` are what it'
-        ' returns.',
+        ' the other. Elsewhere on this page, `joined` is what it returns.',
         [
             _Example(
                 'windows.join_transitions(data)',
                 [
-                    *(
-                        (f'0/{field}', field)
-                        for field in ('observation', 'reward', 'is_last')
-                    ),
-                    ('1', 'lengths'),
+                    *_named('rows', ('observation', 'reward', 'is_last')),
+                    'lengths',
                 ],
             )
         ],
@@ -418,31 +393,20 @@ _SECTIONS = [
         ' gives the same slices.',
         [
             _Example(
-                'windows.sample_slices(\n    rows, 4, lengths=lengths,'
-                f' {call})',
+                f'windows.sample_slices(\n    joined, {call})',
                 _SLICE,
                 text,
             )
             for call, text in (
                 (
-                    'slice_length=3, seed=(0, 1)',
+                    '(4, 3), seed=(0, 1)',
                     'First a trajectory is drawn, then its start.',
                 ),
                 (
-                    'slice_length=4, seed=(0, 1), strict=False',
+                    '(4, 4), seed=(0, 1), strict=False',
                     'Trajectories that are too short are drawn whole, and'
                     ' padded.',
                 ),
-            )
-        ],
-    ),
-    _Section(
-        'random_crop',
-        'Returns consecutive transitions of one episode, from a random start.',
-        [
-            _Example(
-                'windows.random_crop(A, 2, seed=(0, 1))',
-                ('observation', 'reward', 'is_last'),
             )
         ],
     ),
@@ -453,23 +417,6 @@ _SECTIONS = [
             _Example(
                 'windows.draw_steps(A, 4, seed=(0, 1))',
                 ('observation', 'reward'),
-            )
-        ],
-    ),
-    _Section(
-        'pad_trajectories',
-        'Lays trajectories side by side, with zeros on the right. A line is a'
-        ' trajectory.',
-        [
-            _Example(
-                'windows.pad_trajectories(rows, lengths=lengths)',
-                [
-                    *(
-                        (f'0/{field}', field)
-                        for field in ('observation', 'reward')
-                    ),
-                    ('1', 'mask'),
-                ],
             )
         ],
     ),
@@ -718,14 +665,12 @@ def _make_names() -> Dict[str, Any]:
   data = tf.data.Dataset.from_tensors({'steps': a}).concatenate(
       tf.data.Dataset.from_tensors({'steps': b})
   )
-  rows, lengths = windows.join_transitions(data)
   team = _make_team(a, b)
   return {
       'A': a,
       'B': b,
       'data': data,
-      'rows': rows,
-      'lengths': lengths,
+      'joined': windows.join_transitions(data),
       'r2r': rlds2reverb,
       'formats': formats,
       'indexing': indexing,

@@ -52,10 +52,6 @@ _STEP_FUNCTIONS = {
         steps, [0.0] * 4
     ),
     'apply_views': lambda steps: rlds2reverb.windows.apply_views(steps, {}),
-    'apply_horizon': lambda steps: rlds2reverb.windows.apply_horizon(steps, 2),
-    'random_crop': lambda steps: rlds2reverb.windows.random_crop(
-        steps, 1, (1, 2)
-    ),
     'scale_reward': lambda steps: rlds2reverb.transforms.ScaleReward(2.0)(
         {'steps': steps}
     ),
@@ -125,7 +121,8 @@ class StepFunctionsTest(parameterized.TestCase, tf.test.TestCase):
   def test_data_sets(self):
     data = golden.stacked([golden.COMPLETE, _SHORT_ACTION])
     for function in (
-        lambda d: rlds2reverb.windows.split_at_horizon(d, 2),
+        lambda d: rlds2reverb.windows.apply_horizon(d, 2),
+        lambda d: rlds2reverb.windows.apply_horizon(d, 2, soft=True),
         lambda d: rlds2reverb.windows.convert_rlds_to_fragments(d, 2),
         lambda d: tf.data.Dataset.from_tensors(
             rlds2reverb.windows.join_transitions(d)

@@ -90,9 +90,6 @@ _FUNCTIONS = {
     'reward_to_go': _of_steps(
         lambda s: rlds2reverb.windows.reward_to_go(s, 0.5)
     ),
-    'td_lambda': _of_steps(
-        lambda s: rlds2reverb.windows.td_lambda_returns(s, s['reward'], 0.5)
-    ),
     'advantages': _of_steps(
         lambda s: rlds2reverb.windows.advantages(s, s['reward'], 0.5)
     ),
@@ -115,17 +112,11 @@ _FUNCTIONS = {
     'stack_and_chunk': _of_steps(
         lambda s: rlds2reverb.windows.stack_and_chunk(s, 2, 2)
     ),
-    'random_crop': _of_steps(
-        lambda s: rlds2reverb.windows.random_crop(s, 1, (1, 2))
-    ),
-    'apply_horizon': _of_steps(
-        lambda s: rlds2reverb.windows.apply_horizon(s, 15)
-    ),
-    'no_done_at_end': _of_steps(
-        lambda s: rlds2reverb.windows.apply_horizon(s, 15, no_done_at_end=True)
-    ),
-    'split_at_horizon': lambda d: rlds2reverb.windows.split_at_horizon(
-        d, 15
+    'apply_horizon': lambda d: rlds2reverb.windows.apply_horizon(
+        d, 15, no_done_at_end=True
+    ).map(_double),
+    'soft_horizon': lambda d: rlds2reverb.windows.apply_horizon(
+        d, 15, soft=True
     ).map(_double),
     'fragments': lambda d: rlds2reverb.windows.convert_rlds_to_fragments(
         d, 16

@@ -102,7 +102,8 @@ class TransitionIndex:
         not episodes.
       InvalidArgumentError: if fields of an episode differ in length.
     """
-    return cls(*slices.join_transitions(rlds_data), keys)
+    joined = slices.join_transitions(rlds_data)
+    return cls(joined.rows, joined.lengths, keys)
 
   @classmethod
   def load(cls, directory: files.PathLike) -> 'TransitionIndex':

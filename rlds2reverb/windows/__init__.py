@@ -5,19 +5,16 @@ They take an episode's steps or its `TransitionRows`, work inside
 again, and the last function of a chain cuts them into windows.
 """
 
+from rlds2reverb.windows.flat_rows import FlatRows
 from rlds2reverb.windows.fragments import chop_into_sequences
 from rlds2reverb.windows.fragments import ChoppedSequences
 from rlds2reverb.windows.fragments import convert_rlds_to_fragments
 from rlds2reverb.windows.horizon import apply_horizon
-from rlds2reverb.windows.horizon import split_at_horizon
 from rlds2reverb.windows.returns import advantages
 from rlds2reverb.windows.returns import n_step_transitions
 from rlds2reverb.windows.returns import reward_to_go
-from rlds2reverb.windows.returns import td_lambda_returns
 from rlds2reverb.windows.slices import draw_steps
 from rlds2reverb.windows.slices import join_transitions
-from rlds2reverb.windows.slices import pad_trajectories
-from rlds2reverb.windows.slices import random_crop
 from rlds2reverb.windows.slices import sample_slices
 from rlds2reverb.windows.slices import Slices
 from rlds2reverb.windows.stacking import chunk_actions

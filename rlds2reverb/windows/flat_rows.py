@@ -10,97 +10,110 @@ from rlds2reverb.windows import transitions
 
 
 class FlatRows(NamedTuple):
-  """Rows of several trajectories.
-
-  Attributes:
-    rows: a nest of `[N, ...]`.
-    states: a nest of `[N, ...]`.
-    lengths: int64 `[E]`: how many rows each trajectory has.
-  """
-
-  rows: Any
-  states: Any
-  lengths: tf.Tensor
-
-
-def flat_rows(
-    rows: Any,
-    *,
-    lengths: Optional[Any],
-    episode_ids: Optional[Any],
-    is_last: Optional[Any],
-    states: Any = (),
-) -> FlatRows:
-  """Finds the trajectories in rows that lie one after the other.
-
-  Just one argument says where they end. `TransitionRows` are one trajectory,
-  and need none:
+  """Rows of several trajectories, one after the other.
 
       rows           a  b  c  d  e
       lengths        3        2
-      episode_ids    7  7  7  9  9
-      is_last        F  F  T  F  F     what follows the last T is one, too
 
-  Args:
-    rows: a nest of `[N, ...]`, tensors, arrays or lists; or `TransitionRows`.
-    lengths: integers `[E]` whose sum is `N`.
-    episode_ids: `[N]`, whatever tells a trajectory from the next; or `[N, k]`,
-      where a change in any of the `k` begins a trajectory.
-    is_last: bool `[N]`: whether a trajectory ends with the row.
-    states: a nest of `[N, ...]`, too.
+  `join_transitions` makes them of a data set, and `FlatRows.of` of anything
+  else.
 
-  Returns:
-    The `FlatRows`.
-
-  Raises:
-    ValueError: if not just one of the three is given, or it has another dtype
-      or rank; or if rows, ids, flags and states are not of one number.
-    InvalidArgumentError: if they are not, and that is only known later; or if
-      lengths are negative or do not add up to the rows.
+  Attributes:
+    rows: a nest of `[N, ...]`.
+    lengths: int64 `[E]`: how many rows each trajectory has.
+    states: a nest of `[N, ...]`: the recurrent state before each row, if there
+      are any.
   """
-  if isinstance(rows, transitions.TransitionRows):
-    rows = transitions.as_rows(rows).columns
-    if lengths is None and episode_ids is None and is_last is None:
-      lengths = gathering.num_rows(rows)[tf.newaxis]
-  marks = {'lengths': lengths, 'episode_ids': episode_ids, 'is_last': is_last}
-  marks = {name: mark for name, mark in marks.items() if mark is not None}
-  if len(marks) != 1:
-    raise ValueError(
-        'Just one of lengths, episode_ids and is_last must say where the'
-        f' trajectories end, but given are: {", ".join(marks) or "none"}. The'
-        ' TransitionRows of one episode need none of them.'
-    )
-  if lengths is not None:
-    given = rows_lib.to_tensors(rows=rows, states=states)
-    return FlatRows(
-        given['rows'],
-        given['states'],
-        _checked_lengths(lengths, gathering.num_rows(given['rows'])),
-    )
-  name, mark = marks.popitem()
-  mark = tf.convert_to_tensor(mark)
-  if name == 'episode_ids' and mark.shape.rank not in (1, 2):
-    raise ValueError(
-        'episode_ids must have one or two dimensions, but have the shape'
-        f' {mark.shape}.'
-    )
-  if name == 'is_last' and (mark.dtype != tf.bool or mark.shape.rank != 1):
-    raise ValueError(
-        'is_last must be one bool a row, but is'
-        f' {mark.dtype.name} {mark.shape}.'
-    )
-  given = rows_lib.to_tensors(**{'rows': rows, name: mark, 'states': states})
-  mark = given[name]
-  if name == 'is_last':
-    begins_next = mark[:-1]
-  else:
-    ids = mark[:, tf.newaxis] if mark.shape.rank == 1 else mark
-    begins_next = tf.reduce_any(ids[1:] != ids[:-1], axis=1)
-  count = gathering.num_rows(mark)
-  begins = tf.concat([tf.range(count)[:1] == 0, begins_next], 0)
-  starts = tf.where(begins)[:, 0]
-  ends = tf.concat([starts, count[tf.newaxis]], 0)[1:]
-  return FlatRows(given['rows'], given['states'], ends - starts)
+
+  rows: Any
+  lengths: tf.Tensor
+  states: Any = ()
+
+  @classmethod
+  def of(
+      cls,
+      rows: Any,
+      *,
+      lengths: Optional[Any] = None,
+      episode_ids: Optional[Any] = None,
+      is_last: Optional[Any] = None,
+      states: Any = (),
+  ) -> 'FlatRows':
+    """Finds the trajectories in rows that lie one after the other.
+
+    Just one argument says where they end. `TransitionRows` are one trajectory,
+    and need none:
+
+        rows           a  b  c  d  e
+        lengths        3        2
+        episode_ids    7  7  7  9  9
+        is_last        F  F  T  F  F     what follows the last T is one, too
+
+    Args:
+      rows: a nest of `[N, ...]`, tensors, arrays or lists; or `TransitionRows`.
+        Tensors cost least: arrays are copied at each call, and are a part of
+        the graph of a function that is mapped over a data set.
+      lengths: integers `[E]` whose sum is `N`.
+      episode_ids: `[N]`, whatever tells a trajectory from the next; or
+        `[N, k]`, where a change in any of the `k` begins a trajectory.
+      is_last: bool `[N]`: whether a trajectory ends with the row.
+      states: a nest of `[N, ...]`, too.
+
+    Returns:
+      The `FlatRows`; of `TransitionRows`, those of their columns. `FlatRows`
+      are returned as they are.
+
+    Raises:
+      ValueError: if not just one of the three is given, or it has another dtype
+        or rank; or if rows, ids, flags and states are not of one number.
+      InvalidArgumentError: if they are not, and that is only known later; or if
+        lengths are negative or do not add up to the rows.
+    """
+    if isinstance(rows, cls):
+      return rows
+    if isinstance(rows, transitions.TransitionRows):
+      rows = transitions.as_rows(rows).columns
+      if lengths is None and episode_ids is None and is_last is None:
+        lengths = gathering.num_rows(rows)[tf.newaxis]
+    marks = {'lengths': lengths, 'episode_ids': episode_ids, 'is_last': is_last}
+    marks = {name: mark for name, mark in marks.items() if mark is not None}
+    if len(marks) != 1:
+      raise ValueError(
+          'Just one of lengths, episode_ids and is_last must say where the'
+          f' trajectories end, but given are: {", ".join(marks) or "none"}. The'
+          ' TransitionRows of one episode need none of them.'
+      )
+    if lengths is not None:
+      given = rows_lib.to_tensors(rows=rows, states=states)
+      return cls(
+          given['rows'],
+          _checked_lengths(lengths, gathering.num_rows(given['rows'])),
+          given['states'],
+      )
+    name, mark = marks.popitem()
+    mark = tf.convert_to_tensor(mark)
+    if name == 'episode_ids' and mark.shape.rank not in (1, 2):
+      raise ValueError(
+          'episode_ids must have one or two dimensions, but have the shape'
+          f' {mark.shape}.'
+      )
+    if name == 'is_last' and (mark.dtype != tf.bool or mark.shape.rank != 1):
+      raise ValueError(
+          'is_last must be one bool a row, but is'
+          f' {mark.dtype.name} {mark.shape}.'
+      )
+    given = rows_lib.to_tensors(**{'rows': rows, name: mark, 'states': states})
+    mark = given[name]
+    if name == 'is_last':
+      begins_next = mark[:-1]
+    else:
+      ids = mark[:, tf.newaxis] if mark.shape.rank == 1 else mark
+      begins_next = tf.reduce_any(ids[1:] != ids[:-1], axis=1)
+    count = gathering.num_rows(mark)
+    begins = tf.concat([tf.range(count)[:1] == 0, begins_next], 0)
+    starts = tf.where(begins)[:, 0]
+    ends = tf.concat([starts, count[tf.newaxis]], 0)[1:]
+    return cls(given['rows'], ends - starts, given['states'])
 
 
 def _checked_lengths(lengths, count) -> tf.Tensor:

@@ -20,6 +20,8 @@ BATCH_MODES = ('truncate_episodes', 'complete_episodes')
 EPISODE = 'episode'
 T = 't'
 COUNT_STEPS_BY = ('env_steps', 'agent_steps')
+# No episode has more rows.
+_LONGEST = 2**31 - 1
 
 
 class ChoppedSequences(NamedTuple):
@@ -42,12 +44,8 @@ class ChoppedSequences(NamedTuple):
 
 def chop_into_sequences(
     rows: Any,
-    max_length: int,
+    max_length: Optional[int] = None,
     *,
-    episode_ids: Optional[Any] = None,
-    lengths: Optional[Any] = None,
-    is_last: Optional[Any] = None,
-    states: Any = (),
     dynamic_max: bool = False,
     time_major: bool = False,
 ) -> ChoppedSequences:
@@ -60,18 +58,13 @@ def chop_into_sequences(
       sequences      1  2  0    3  4  5    6  7  0
       seq_lens       2          3          2
 
-  Just one of `episode_ids`, `lengths` and `is_last` says where episodes end.
+  Without a `max_length`, each episode is one sequence, as of TorchRL's
+  `split_trajectories`.
 
   Args:
-    rows: the rows of all episodes, one episode after the other: a nest of
-      `[N, ...]`, here and below of tensors, arrays or lists; or the
-      `TransitionRows` of one episode, which need none of the three.
-    max_length: the most rows of a sequence.
-    episode_ids: `[N]`, whatever tells an episode from the next; or `[N, k]`,
-      where a change in any of the `k` begins a sequence.
-    lengths: integers `[E]`: how many rows each episode has.
-    is_last: bool `[N]`: whether an episode ends with the row.
-    states: a nest of `[N, ...]`: the recurrent state before each row.
+    rows: the `FlatRows` of all episodes, or the `TransitionRows` of one.
+    max_length: the most rows of a sequence. By default those of the longest
+      episode.
     dynamic_max: whether sequences are padded to the longest there is, rather
       than to `max_length`.
     time_major: whether rows and mask are `[L, S, ...]`.
@@ -80,19 +73,12 @@ def chop_into_sequences(
     The `ChoppedSequences`.
 
   Raises:
-    ValueError: if `max_length` is not positive, not just one argument says
-      where episodes end, or rows, ids and states are not of one number.
-    InvalidArgumentError: if they are not, and that is only known later; or if
-      the lengths do not add up to the rows.
+    ValueError: if `max_length` is not positive, or `rows` are no such rows.
   """
+  if max_length is None:
+    max_length, dynamic_max = _LONGEST, True
   checks.check_positive('max_length', max_length)
-  flat = flat_rows.flat_rows(
-      rows,
-      lengths=lengths,
-      episode_ids=episode_ids,
-      is_last=is_last,
-      states=states,
-  )
+  flat = flat_rows.FlatRows.of(rows)
   windows = windows_lib.Windows(max_length, max_length, 'zero_pad')
   found = windows.find(flat.lengths)
   starts = gathering.take(

@@ -1,4 +1,4 @@
-"""Episodes cut at a horizon, after RLlib."""
+"""Episodes that are cut at a horizon, after RLlib."""
 
 from typing import Any, Dict, Optional
 
@@ -14,73 +14,53 @@ from rlds2reverb.windows import transitions
 
 
 def apply_horizon(
-    steps: Any, horizon: Optional[int], *, no_done_at_end: bool = False
-) -> Dict[str, Any]:
-  """Cuts one episode after `horizon` transitions.
+    rlds_data: tf.data.Dataset,
+    horizon: Optional[int],
+    *,
+    soft: bool = False,
+    no_done_at_end: bool = False,
+) -> tf.data.Dataset:
+  """Cuts every episode after `horizon` transitions, as RLlib did.
 
-  An episode of 5 transitions that terminates:
+  A soft horizon goes on with what is left, as pseudo-episodes that share the
+  observation where they meet. An episode of 5 transitions that terminates,
+  horizon=2:
 
-      steps            0  1  2  3  4  5    is_last at 5, is_terminal at 5
-      horizon=3        0  1  2  3          is_last at 3
-      horizon=5        0  1  2  3  4  5    is_last at 5, is_terminal at 5
+      steps        0  1  2  3  4  5    terminal at 5
+      hard         0  1  2
+      soft         0  1  2
+                         2  3  4
+                               4  5    terminal at 5
 
   Args:
-    steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
-      tensors.
+    rlds_data: an RLDS data set.
     horizon: the most transitions, `H`. None cuts nothing.
+    soft: whether the transitions after the horizon are kept.
     no_done_at_end: whether learners bootstrap at the end of every episode.
       `is_terminal` is then False everywhere, and the discount is 1 on a
       terminal step and on the step before it, from which the transition leads
       there. `is_last` stays as it is.
 
   Returns:
-    The steps, stacked, at most `H + 1`. An episode that was cut is truncated:
-    its last step `is_last` and not `is_terminal`. Dtypes are kept.
+    An RLDS data set, the steps stacked, at most `H + 1` an episode, with all
+    that the episode has besides its steps. An episode that was cut is
+    truncated: its last step `is_last` and not `is_terminal`. Each
+    pseudo-episode has `is_first` on its first step. Dtypes are kept.
 
   Raises:
     ValueError: if `horizon` is not positive, or a flag is missing or not one
       number or bool a step.
-    InvalidArgumentError: if stacked fields differ in length.
+    InvalidArgumentError: while iterating, if stacked fields differ in length.
   """
   if horizon is not None:
     checks.check_positive('horizon', horizon)
-  steps = _checked(steps, no_done_at_end)
-  if horizon is None:
-    return steps
-  length = gathering.num_rows(steps)
-  return _end(_cut(steps, 0, horizon, length), length <= horizon + 1)
 
-
-def split_at_horizon(
-    rlds_data: tf.data.Dataset, horizon: int, *, no_done_at_end: bool = False
-) -> tf.data.Dataset:
-  """Cuts every episode into pseudo-episodes of `horizon` transitions.
-
-  This is RLlib's soft horizon. Two pseudo-episodes share the observation where
-  they meet, and only the last one can be terminal. An episode of 5 transitions,
-  horizon=2:
-
-      steps                0  1  2  3  4  5
-      pseudo-episodes      0  1  2
-                                 2  3  4
-                                       4  5    terminal, if the episode is
-
-  Args:
-    rlds_data: an RLDS data set.
-    horizon: the most transitions of a pseudo-episode.
-    no_done_at_end: see `apply_horizon`.
-
-  Returns:
-    An RLDS data set, the steps stacked, with `is_first` on the first step of
-    each pseudo-episode and `is_last` on its last. Each pseudo-episode has all
-    that the episode has besides its steps.
-
-  Raises:
-    ValueError: if `horizon` is not positive, or a flag is missing or not one
-      number or bool a step.
-    InvalidArgumentError: if stacked fields differ in length.
-  """
-  checks.check_positive('horizon', horizon)
+  def cut(episode):
+    steps = _checked(episode[rlds.STEPS], no_done_at_end)
+    if horizon is not None:
+      is_whole = gathering.num_rows(steps) <= horizon + 1
+      steps = _end(_cut(steps, 0, horizon), is_whole)
+    return {**episode, rlds.STEPS: steps}
 
   def split(episode):
     steps = _checked(episode[rlds.STEPS], no_done_at_end)
@@ -89,14 +69,16 @@ def split_at_horizon(
     count = tf.maximum((length - 1 + horizon - 1) // horizon, 1)
     count = tf.where(length > 0, count, 0)
 
-    def cut(index):
-      rows = _cut(steps, index * horizon, horizon, length)
+    def part(index):
+      rows = _cut(steps, index * horizon, horizon)
       rows[rlds.IS_FIRST] = _set(rows[rlds.IS_FIRST], 0, True)
       return {**episode, rlds.STEPS: _end(rows, index == count - 1)}
 
-    return tf.data.Dataset.range(count).map(cut)
+    return tf.data.Dataset.range(count).map(part)
 
-  return rlds_data.flat_map(split)
+  if soft and horizon is not None:
+    return rlds_data.flat_map(split)
+  return rlds_data.map(cut)
 
 
 def _checked(steps, no_done_at_end) -> Dict[str, Any]:
@@ -122,8 +104,9 @@ def _checked(steps, no_done_at_end) -> Dict[str, Any]:
   return steps
 
 
-def _cut(steps, start, horizon, length) -> Dict[str, Any]:
-  """Returns at most `horizon + 1` of `length` steps, from `start` on."""
+def _cut(steps, start, horizon) -> Dict[str, Any]:
+  """Returns at most `horizon + 1` steps, from `start` on."""
+  length = gathering.num_rows(steps)
   start = tf.cast(start, length.dtype)
   stop = tf.minimum(start + horizon + 1, length)
   return steps_lib.own_rows(steps, start, stop)

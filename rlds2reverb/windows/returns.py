@@ -1,4 +1,4 @@
-"""n-step transitions, reward-to-go, TD(lambda) returns and advantages (GAE).
+"""n-step transitions, reward-to-go, advantages (GAE) and TD(lambda) returns.
 
 The notation is that of rlax. `r_t` is the reward of the transition from step
 `t` to `t + 1`, `d_t` its discount, `g` is gamma, and `v_t` the value of the
@@ -146,58 +146,6 @@ def reward_to_go(
   return transitions.add_columns(rows, {REWARD_TO_GO: returns}, names)
 
 
-def td_lambda_returns(
-    episode: Any,
-    values: tf.Tensor,
-    gamma: _Fraction = 1.0,
-    lambda_: _Fraction = 0.95,
-    *,
-    names: rows_lib.Names = None,
-) -> transitions.TransitionRows:
-  """Adds the TD(lambda) return of each transition.
-
-      G_t = r_t + g d_t ((1 - lambda) v_{t+1} + lambda G_{t+1}),  G_T = v_T
-
-  Sutton and Barto, Reinforcement Learning (2018), section 12.1. With lambda=0
-  it is the one-step target; with lambda=1, the reward-to-go and what is
-  bootstrapped from the last value.
-
-  Args:
-    episode: the `TransitionRows` of one episode, or its steps, a nested data
-      set or stacked `[T + 1, ...]` tensors, with reward, discount and
-      is_terminal. The reward is one number.
-    values: float `[T + 1]`: the value of each step's observation, the last
-      step's included.
-    gamma: the discount factor, beside the rows' own: a number, or a tensor
-      `[]`.
-    lambda_: how much of the longer returns is mixed in, as gamma.
-    names: another name for the column that is added, as
-      `{'td_lambda_return': 'return'}`.
-
-  Returns:
-    The rows, with the column `td_lambda_return`, `[T]`, of the dtype of the
-    reward, or float32 where that is no float.
-
-  Raises:
-    ValueError: if gamma or `lambda_` is not in [0, 1], a column is missing,
-      `values` has not one dimension, `episode` is neither steps nor rows of
-      single steps, or there is a column `td_lambda_return` already.
-    InvalidArgumentError: if there is not one value a step; and see
-      `n_step_transitions`.
-  """
-  gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
-  lambda_ = _checked_unit('lambda_', lambda_)
-  rows = _checked_rows(episode)
-  rewards, values = _rewards_and_values('td_lambda_returns', rows, values)
-  next_values = steps_lib.own_rows(values, 1, tf.size(values))
-  discounts = tf.cast(gamma * rows.columns[rlds.DISCOUNT], rewards.dtype)
-  mix = _but_at_the_end(lambda_, rewards)
-  returns = _sum_backwards(
-      rewards + discounts * (1 - mix) * next_values, discounts * mix
-  )
-  return transitions.add_columns(rows, {TD_LAMBDA_RETURN: returns}, names)
-
-
 def advantages(
     episode: Any,
     values: tf.Tensor,
@@ -206,16 +154,18 @@ def advantages(
     *,
     names: rows_lib.Names = None,
 ) -> transitions.TransitionRows:
-  """Adds the generalized advantage estimate (GAE) of each transition.
+  """Adds the advantage (GAE) and the TD(lambda) return of each transition.
 
       delta_t = r_t + g d_t v_{t+1} - v_t
       A_t = delta_t + g lambda d_t A_{t+1},  A_T = 0
+      G_t = r_t + g d_t ((1 - lambda) v_{t+1} + lambda G_{t+1}),  G_T = v_T
 
   Schulman et al., High-Dimensional Continuous Control Using Generalized
-  Advantage Estimation (2016). Where the episode was truncated, the last delta
-  bootstraps from `v_T`; where it terminated, `d` is 0. With lambda=0 these are
-  the TD errors; with lambda=1 and values of 0, the reward-to-go. They are
-  always the TD(lambda) returns less the values.
+  Advantage Estimation (2016), and Sutton and Barto, Reinforcement Learning
+  (2018), section 12.1. `A_t` is always `G_t - v_t`. Where the episode was
+  truncated, both bootstrap from `v_T`; where it terminated, `d` is 0. With
+  lambda=0 they are the TD error and the one-step target; with lambda=1, the
+  return is the reward-to-go and what is bootstrapped from the last value.
 
   Args:
     episode: the `TransitionRows` of one episode, or its steps, a nested data
@@ -226,41 +176,46 @@ def advantages(
     gamma: the discount factor, beside the rows' own: a number, or a tensor
       `[]`.
     lambda_: how far the estimate looks ahead, as gamma.
-    names: another name for the column that is added, as
+    names: other names for the columns that are added, as
       `{'advantage': 'gae'}`.
 
   Returns:
-    The rows, with the column `advantage`, `[T]`, of the dtype of the reward, or
-    float32 where that is no float.
+    The rows, with the columns `advantage` and `td_lambda_return`, `[T]`, of the
+    dtype of the reward, or float32 where that is no float.
 
   Raises:
     ValueError: if gamma or `lambda_` is not in [0, 1], a column is missing,
       `values` has not one dimension, `episode` is neither steps nor rows of
-      single steps, or there is a column `advantage` already.
+      single steps, or there is a column already that is added.
     InvalidArgumentError: if there is not one value a step; and see
       `n_step_transitions`.
   """
   gamma = tf.cast(_checked_unit('gamma', gamma), tf.float32)
   lambda_ = _checked_unit('lambda_', lambda_)
   rows = _checked_rows(episode)
-  rewards, values = _rewards_and_values('advantages', rows, values)
+  rewards, values = _rewards_and_values(rows, values)
   num_steps = tf.size(values)
   next_values = steps_lib.own_rows(values, 1, num_steps)
   own_values = steps_lib.own_rows(values, 0, num_steps - 1)
   discounts = tf.cast(gamma * rows.columns[rlds.DISCOUNT], rewards.dtype)
-  found = _sum_backwards(
-      rewards + discounts * next_values - own_values,
-      discounts * _but_at_the_end(lambda_, rewards),
-  )
-  return transitions.add_columns(rows, {ADVANTAGE: found}, names)
+  mix = _but_at_the_end(lambda_, rewards)
+  made = {
+      ADVANTAGE: _sum_backwards(
+          rewards + discounts * next_values - own_values, discounts * mix
+      ),
+      TD_LAMBDA_RETURN: _sum_backwards(
+          rewards + discounts * (1 - mix) * next_values, discounts * mix
+      ),
+  }
+  return transitions.add_columns(rows, made, names)
 
 
-def _rewards_and_values(function, rows, values):
+def _rewards_and_values(rows, values):
   """Returns the rewards `[T]`, floats, and the values `[T + 1]` like them."""
   rewards = _floats(rows.columns[rlds.REWARD])
   if not isinstance(rewards, tf.Tensor) or rewards.shape.rank != 1:
     raise ValueError(
-        f'{function} needs a reward of one number a step, but it is'
+        'advantages needs a reward of one number a step, but it is'
         f' {tf.nest.map_structure(lambda leaf: leaf.shape, rewards)}.'
     )
   values = tf.convert_to_tensor(values)
@@ -274,7 +229,7 @@ def _rewards_and_values(function, rows, values):
           tf.debugging.assert_equal(
               gathering.num_rows(values),
               gathering.num_rows(rewards) + 1,
-              f'{function} needs one value a step, the last step included.',
+              'advantages needs one value a step, the last step included.',
           )
       ]
   ):

@@ -1,11 +1,6 @@
-"""Random slices of trajectories, crops of episodes, and padded trajectories.
+"""Random slices of trajectories, and random steps of an episode."""
 
-Here many trajectories are one nest of rows `[N, ...]`, one after the other, as
-TorchRL stores them. `join_transitions` makes such rows; the lengths of the
-trajectories, their ids, or flags at their ends tell where each one ends.
-"""
-
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple, Tuple, Union
 
 import tensorflow as tf
 
@@ -42,7 +37,7 @@ class Slices(NamedTuple):
 
 def join_transitions(
     rlds_data: tf.data.Dataset,
-) -> Tuple[Dict[str, Any], tf.Tensor]:
+) -> flat_rows.FlatRows:
   """Reads the transitions of all episodes into one nest, in memory.
 
   Args:
@@ -50,8 +45,8 @@ def join_transitions(
       episode each.
 
   Returns:
-    The columns of the rows, every leaf `[N, ...]`, and the lengths of the
-    episodes, int64 `[E]`. Episodes without transitions have a length of 0.
+    The `FlatRows`, whose rows are a dict of columns, every leaf `[N, ...]`.
+    Episodes without transitions have a length of 0.
 
   Raises:
     ValueError: if the elements are neither episodes nor rows.
@@ -69,24 +64,20 @@ def join_transitions(
   with tf.control_dependencies(tf.nest.flatten(rows)):
     lengths = per_episode.map(gathering.num_rows).batch(tf.int64.max)
     no_lengths = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64))
-    return rows, lengths.concatenate(no_lengths).take(1).get_single_element()
+    lengths = lengths.concatenate(no_lengths).take(1).get_single_element()
+    return flat_rows.FlatRows(rows, lengths)
 
 
 def sample_slices(
     rows: Any,
-    num_slices: int,
-    slice_length: int,
+    shape: Tuple[int, int],
     seed: seeds_lib.Seed,
     *,
-    lengths: Optional[Any] = None,
-    episode_ids: Optional[Any] = None,
-    is_last: Optional[Any] = None,
     strict: bool = True,
     weighting: str = 'trajectory',
     replacement: bool = True,
     fill: Union[str, float] = 'zeros',
     span: Tuple[int, int] = (0, 0),
-    time_major: bool = False,
 ) -> Slices:
   """Draws random sub-trajectories.
 
@@ -97,21 +88,17 @@ def sample_slices(
       "trajectory"    1/6 each         1/2
       "window"        1/4 each         1/4
 
-  Just one of `lengths`, `episode_ids` and `is_last` says where trajectories
-  end.
+  A random crop of each episode of a data set, as of `RandomCropTensorDict`:
+
+      data.enumerate().map(
+          lambda index, episode: sample_slices(
+              transition_rows(episode['steps']), (1, 8), (7, index)).rows)
 
   Args:
-    rows: the rows of all trajectories, a nest of `[N, ...]`, tensors, arrays or
-      lists; or the `TransitionRows` of one episode, which need none of the
-      three. Tensors cost least: arrays are copied at each call, and are a part
-      of the graph of a function that is mapped over a data set.
-    num_slices: `S`, how many are drawn.
-    slice_length: `L`.
+    rows: the `FlatRows` of all trajectories, or the `TransitionRows` of one.
+    shape: `(S, L)`: how many slices are drawn, and how long they are.
     seed: an integer, or two of them, as for `tf.random.stateless_uniform`. The
       same seed gives the same slices.
-    lengths: integers `[E]` whose sum is `N`.
-    episode_ids: `[N]`, whatever tells a trajectory from the next; or `[N, k]`.
-    is_last: bool `[N]`: whether a trajectory ends with the row.
     strict: whether trajectories shorter than `L` are left out. Else they are
       drawn whole.
     weighting: `"trajectory"` draws a trajectory, each as likely, then one of
@@ -123,21 +110,18 @@ def sample_slices(
       `"ragged"`, nothing: then the rows are ragged.
     span: how many rows a slice may start before its trajectory, and end after
       it; each less than `L`.
-    time_major: whether rows and mask are `[L, S, ...]`.
 
   Returns:
     The `Slices`.
 
   Raises:
-    ValueError: if `num_slices` or `slice_length` is not positive, `span` is not
-      two numbers from 0 to `L - 1`, `seed` is not one or two integers, not just
-      one argument says where trajectories end, `lengths` are not integers, the
-      rows are not of one number in all fields, ragged rows are to be time-
-      major, or another argument is not one of its choices.
-    InvalidArgumentError: if there is nothing to draw, less than `num_slices`
-      without replacement, a length is negative, or the lengths do not add up to
-      the rows.
+    ValueError: if a number of `shape` is not positive, `span` is not two
+      numbers from 0 to `L - 1`, `seed` is not one or two integers, `rows` are
+      no such rows, or another argument is not one of its choices.
+    InvalidArgumentError: if there is nothing to draw, or less than `S` without
+      replacement.
   """
+  num_slices, slice_length = shape
   checks.check_positive('num_slices', num_slices)
   checks.check_positive('slice_length', slice_length)
   checks.check_choice('weighting', weighting, WEIGHTINGS)
@@ -145,8 +129,6 @@ def sample_slices(
     checks.check_choice('fill', fill, FILLS)
   else:
     gathering.check_fill(fill)
-  if time_major and fill == RAGGED:
-    raise ValueError('Ragged rows cannot be time-major: choose another fill.')
   seed = seeds_lib.to_pair(seed)
   left, right = span
   if not all(
@@ -156,9 +138,7 @@ def sample_slices(
         f'span must be two numbers from 0 to slice_length - 1 ='
         f' {slice_length - 1}, but is {span}.'
     )
-  rows, _, lengths = flat_rows.flat_rows(
-      rows, lengths=lengths, episode_ids=episode_ids, is_last=is_last
-  )
+  rows, lengths, _ = flat_rows.FlatRows.of(rows)
   is_long = lengths >= slice_length
   num_starts = tf.where(
       is_long,
@@ -179,72 +159,7 @@ def sample_slices(
     trajectory = tf.searchsorted(ends, drawn, side='right', out_type=tf.int64)
     start = drawn - tf.gather(ends - num_starts, trajectory)
   start -= tf.where(tf.gather(is_long, trajectory), tf.cast(left, tf.int64), 0)
-  slices = _cut(rows, lengths, trajectory, start, slice_length, fill)
-  if time_major:
-    swapped = gathering.swap_time((slices.rows, slices.mask))
-    return slices._replace(rows=swapped[0], mask=swapped[1])
-  return slices
-
-
-def pad_trajectories(
-    rows: Any,
-    max_length: Optional[int] = None,
-    *,
-    lengths: Optional[Any] = None,
-    episode_ids: Optional[Any] = None,
-    is_last: Optional[Any] = None,
-    time_major: bool = False,
-) -> Tuple[Any, tf.Tensor]:
-  """Lays trajectories side by side, with zeros on the right.
-
-  As TorchRL's `split_trajectories`. Trajectories of 3 and of 2 rows:
-
-      a b c        mask    T T T
-      d e 0                T T F
-
-  Just one of `lengths`, `episode_ids` and `is_last` says where trajectories
-  end.
-
-  Args:
-    rows: the rows of all trajectories, a nest of `[N, ...]`, tensors, arrays or
-      lists; or the `TransitionRows` of one episode, which need none of the
-      three.
-    max_length: the length of the rows returned. By default that of the longest.
-    lengths: integers `[E]` whose sum is `N`.
-    episode_ids: `[N]`, whatever tells a trajectory from the next; or `[N, k]`.
-    is_last: bool `[N]`: whether a trajectory ends with the row.
-    time_major: whether rows and mask are `[max_length, E, ...]`.
-
-  Returns:
-    A nest of `[E, max_length, ...]`, and a mask, bool `[E, max_length]`. Of
-    `TransitionRows` the nest is the dict of their columns.
-
-  Raises:
-    ValueError: if `max_length` is not positive, not just one argument says
-      where trajectories end, `lengths` are not integers, or the rows are not of
-      one number in all fields.
-    InvalidArgumentError: if a trajectory is longer than `max_length`, a length
-      is negative, or the lengths do not add up to the rows.
-  """
-  if max_length is not None:
-    checks.check_positive('max_length', max_length)
-  rows, _, lengths = flat_rows.flat_rows(
-      rows, lengths=lengths, episode_ids=episode_ids, is_last=is_last
-  )
-  if max_length is None:
-    max_length = tf.reduce_max(tf.concat([[0], lengths], 0))
-  else:
-    tf.debugging.assert_less_equal(
-        lengths,
-        tf.constant(max_length, tf.int64),
-        'A trajectory is longer than max_length. Choose a larger max_length.',
-    )
-  starts = tf.cumsum(lengths, exclusive=True)
-  index = windows_lib.window_index(starts, max_length)
-  mask = index < (starts + lengths)[:, tf.newaxis]
-  index = tf.where(mask, index, -1)
-  padded = gathering.take_filled(rows, index, gathering.num_rows(rows)), mask
-  return gathering.swap_time(padded) if time_major else padded
+  return _cut(rows, lengths, trajectory, start, slice_length, fill)
 
 
 def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
@@ -280,51 +195,6 @@ def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
       length > num_steps, tf.cast(order, tf.int64), tf.range(length)
   )
   return gathering.take(steps, order[:num_steps])
-
-
-def random_crop(
-    episode: Any, crop_length: int, seed: seeds_lib.Seed
-) -> transitions.TransitionRows:
-  """Returns consecutive transitions of one episode, from a random start.
-
-  As TorchRL's `RandomCropTensorDict`: every start from 0 to `T - crop_length`
-  is as likely. In a data set, enumerate for a seed for each episode:
-
-      data.enumerate().map(
-          lambda index, episode: random_crop(episode['steps'], 8, (7, index)))
-
-  Args:
-    episode: the `TransitionRows` of one episode, or its steps, a nested data
-      set or stacked `[T + 1, ...]` tensors.
-    crop_length: how many transitions.
-    seed: an integer, or two of them, as for `tf.random.stateless_uniform`.
-
-  Returns:
-    The `TransitionRows`, every leaf `[crop_length, ...]`.
-
-  Raises:
-    ValueError: if `crop_length` is not positive, `seed` is not one or two
-      integers, or `episode` is neither rows nor steps.
-    InvalidArgumentError: if the episode has fewer transitions, or fields or
-      columns differ in length.
-  """
-  checks.check_positive('crop_length', crop_length)
-  seed = seeds_lib.to_pair(seed)
-  rows = transitions.as_rows(episode)
-  length = gathering.num_rows(rows)
-  with tf.control_dependencies(
-      [
-          tf.debugging.assert_greater_equal(
-              length,
-              tf.constant(crop_length, tf.int64),
-              'An episode has fewer transitions than'
-              f' crop_length={crop_length}.',
-          )
-      ]
-  ):
-    start = _uniform(length[tf.newaxis] - crop_length + 1, seed)
-  crop = gathering.take(rows, windows_lib.window_index(start, crop_length))
-  return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), crop)
 
 
 def _cut(rows, lengths, trajectory, start, length, fill) -> Slices:

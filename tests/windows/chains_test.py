@@ -110,11 +110,9 @@ class R2d2Test(parameterized.TestCase, tf.test.TestCase):
 _ADDED = {
     'n_step': _n_step,
     'reward_to_go': lambda e: windows.reward_to_go(e, 0.5),
-    'td_lambda': lambda e: windows.td_lambda_returns(e, tf.range(7.0), 0.5),
     'advantages': lambda e: windows.advantages(e, tf.range(7.0), 0.5),
     'views': _view,
     'unroll': _unroll,
-    'crop': lambda e: windows.random_crop(e, 2, 7),
     'stack': lambda e: windows.stack_observations(e, 2),
     'chunk_actions': lambda e: windows.chunk_actions(e, 2),
     'compute_views': lambda e: windows.compute_views(e, _FRAMES, stop=2),
@@ -141,7 +139,6 @@ class FromStepsOrRowsTest(parameterized.TestCase, tf.test.TestCase):
     rows = windows.transition_rows(_STEPS)
     for function in (
         _ADDED['reward_to_go'],
-        _ADDED['td_lambda'],
         _ADDED['advantages'],
         _ADDED['stack'],
         _ADDED['chunk_actions'],
@@ -166,31 +163,24 @@ class FromStepsOrRowsTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked([contract.A, contract.B]).map(
         lambda e: windows.n_step_transitions(e['steps'], 3, 0.5)
     )
-    rows, lengths = windows.join_transitions(data)
+    joined = windows.join_transitions(data)
+    rows = joined.rows
     self.assertAllEqual(rows['reward'], [2.75, 4.5, 6.25, 6.5, 5, 27.5, 35, 30])
-    drawn = windows.sample_slices(rows, 2, 3, 7, lengths=lengths)
+    drawn = windows.sample_slices(joined, (2, 3), 7)
     for ends in (
         {'is_last': [False] * 4 + [True] + [False] * 3},
         {'episode_ids': [0] * 5 + [1] * 3},
     ):
       tf.nest.map_structure(
           self.assertAllEqual,
-          windows.sample_slices(rows, 2, 3, 7, **ends),
+          windows.sample_slices(windows.FlatRows.of(rows, **ends), (2, 3), 7),
           drawn,
       )
-    swapped = windows.sample_slices(
-        rows, 2, 3, 7, lengths=lengths, time_major=True
-    )
-    self.assertAllEqual(
-        swapped.rows['reward'], tf.transpose(drawn.rows['reward'])
-    )
-    padded, mask = windows.pad_trajectories(
-        rows['reward'], 5, lengths=lengths, time_major=True
-    )
-    self.assertAllEqual(padded[:, 1], [27.5, 35, 30, 0, 0])
-    self.assertAllEqual(mask[:, 1], [True, True, True, False, False])
-    one, _ = windows.pad_trajectories(windows.transition_rows(contract.A))
-    self.assertAllEqual(one['reward'], [[1, 2, 3, 4, 5]])
+    padded = windows.chop_into_sequences(joined, time_major=True)
+    self.assertAllEqual(padded.rows['reward'][:, 1], [27.5, 35, 30, 0, 0])
+    self.assertAllEqual(padded.mask[:, 1], [True, True, True, False, False])
+    one = windows.chop_into_sequences(windows.transition_rows(contract.A))
+    self.assertAllEqual(one.rows['reward'], [[1, 2, 3, 4, 5]])
 
 
 class WrongKindsTest(parameterized.TestCase, tf.test.TestCase):
@@ -205,7 +195,7 @@ class WrongKindsTest(parameterized.TestCase, tf.test.TestCase):
         (_unroll(rows).columns, "'next_observation' already"),
         (windows.compute_views(rows, _FRAMES), 'It is a Views'),
         (windows.chop_into_sequences(rows, 2), 'It is a ChoppedSequences'),
-        (windows.sample_slices(rows, 1, 2, 7), 'It is a Slices'),
+        (windows.sample_slices(rows, (1, 2), 7), 'It is a Slices'),
         (tf.range(7), 'It is a .*Tensor'),
         ([_STEPS], 'It is a list'),
         ({'steps': _STEPS}, 'whole episode.*its steps are needed'),

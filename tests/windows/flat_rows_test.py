@@ -9,7 +9,7 @@ from tests import contract
 
 
 def _lengths(rows, lengths=None, episode_ids=None, is_last=None):
-  return flat_rows.flat_rows(
+  return flat_rows.FlatRows.of(
       rows, lengths=lengths, episode_ids=episode_ids, is_last=is_last
   ).lengths
 

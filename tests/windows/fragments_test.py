@@ -6,8 +6,10 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.transforms import fields
+from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import fragments
 from rlds2reverb.windows import returns
+from rlds2reverb.windows import slices
 from rlds2reverb.windows import transitions
 from tests import contract
 from tests import golden
@@ -22,10 +24,12 @@ class ChopTest(tf.test.TestCase):
 
   def test_contract(self):
     chopped = fragments.chop_into_sequences(
-        tf.range(1, 8),
+        flat_rows.FlatRows.of(
+            tf.range(1, 8),
+            episode_ids=[1, 1, 5, 5, 5, 5, 5],
+            states=tf.range(10, 17),
+        ),
         3,
-        episode_ids=[1, 1, 5, 5, 5, 5, 5],
-        states=tf.range(10, 17),
     )
     self.assertAllEqual(chopped.rows, [[1, 2, 0], [3, 4, 5], [6, 7, 0]])
     self.assertAllEqual(chopped.seq_lens, [2, 3, 2])
@@ -40,16 +44,19 @@ class ChopTest(tf.test.TestCase):
     ):
       self.assertAllEqual(
           fragments.chop_into_sequences(
-              tf.range(1, 4), 9, episode_ids=ids, dynamic_max=True
+              flat_rows.FlatRows.of(tf.range(1, 4), episode_ids=ids),
+              9,
+              dynamic_max=True,
           ).rows,
           expected,
       )
 
   def test_two_columns_of_ids(self):
     chopped = fragments.chop_into_sequences(
-        tf.range(1, 6),
+        flat_rows.FlatRows.of(
+            tf.range(1, 6), episode_ids=[[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]]
+        ),
         9,
-        episode_ids=[[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]],
         dynamic_max=True,
     )
     self.assertAllEqual(chopped.rows, [[1, 0], [2, 3], [4, 5]])
@@ -71,7 +78,8 @@ class ChopTest(tf.test.TestCase):
         zero = contract.zero_like(chunk[0])
         expected.append(contract.stack(chunk + (length - len(chunk)) * [zero]))
     chop = lambda rows: fragments.chop_into_sequences(
-        rows, length, episode_ids=ids, states=rows['state']
+        flat_rows.FlatRows.of(rows, episode_ids=ids, states=rows['state']),
+        length,
     )
     in_map = tf.data.Dataset.from_tensors(contract.stack(rows)).map(chop)
     spec = in_map.element_spec
@@ -90,7 +98,10 @@ class ChopTest(tf.test.TestCase):
 
   def test_where_episodes_end(self):
     expected = fragments.chop_into_sequences(
-        tf.range(1, 8), 3, episode_ids=[1, 1, 5, 5, 5, 5, 5]
+        flat_rows.FlatRows.of(
+            tf.range(1, 8), episode_ids=[1, 1, 5, 5, 5, 5, 5]
+        ),
+        3,
     )
     for ends in (
         {'lengths': [2, 0, 5]},
@@ -99,20 +110,24 @@ class ChopTest(tf.test.TestCase):
     ):
       tf.nest.map_structure(
           self.assertAllEqual,
-          fragments.chop_into_sequences(tf.range(1, 8), 3, **ends),
+          fragments.chop_into_sequences(
+              flat_rows.FlatRows.of(tf.range(1, 8), **ends), 3
+          ),
           expected,
       )
 
   def test_the_rows_of_one_episode(self):
     rows = transitions.transition_rows(contract.A)
     chopped = fragments.chop_into_sequences(
-        rows, 3, states=rows.columns['observation']
+        flat_rows.FlatRows.of(rows, states=rows.columns['observation']), 3
     )
     self.assertAllEqual(chopped.rows['reward'], [[1, 2, 3], [4, 5, 0]])
     self.assertAllEqual(chopped.initial_state, [0, 3])
     # Of one episode, too, ids may say where sequences begin.
     chopped = fragments.chop_into_sequences(
-        rows, 3, episode_ids=[1, 2, 2, 2, 2], time_major=True
+        flat_rows.FlatRows.of(rows, episode_ids=[1, 2, 2, 2, 2]),
+        3,
+        time_major=True,
     )
     self.assertAllEqual(
         chopped.rows['reward'], [[1, 2, 5], [0, 3, 0], [0, 4, 0]]
@@ -122,9 +137,8 @@ class ChopTest(tf.test.TestCase):
   def test_no_rows(self):
     for dynamic_max in (False, True):
       chopped = fragments.chop_into_sequences(
-          tf.zeros([0, 2]),
+          flat_rows.FlatRows.of(tf.zeros([0, 2]), episode_ids=tf.zeros([0])),
           3,
-          episode_ids=tf.zeros([0]),
           dynamic_max=dynamic_max,
       )
       self.assertEqual(chopped.rows.shape[0], 0)
@@ -136,10 +150,12 @@ class ChopTest(tf.test.TestCase):
 
       def chop(convert=convert):
         return fragments.chop_into_sequences(
-            {'a': convert(range(1, 8)), 'b': (convert(['x'] * 7),)},
+            flat_rows.FlatRows.of(
+                {'a': convert(range(1, 8)), 'b': (convert(['x'] * 7),)},
+                episode_ids=convert(ids),
+                states=(convert(range(10, 17)), np.zeros([7, 2])),
+            ),
             3,
-            episode_ids=convert(ids),
-            states=(convert(range(10, 17)), np.zeros([7, 2])),
         )
 
       in_map = tf.data.Dataset.range(1).map(lambda _, chop=chop: chop())
@@ -155,13 +171,16 @@ class ChopTest(tf.test.TestCase):
         self.assertEqual(chopped.initial_state[1].shape, [3, 2])
     self.assertAllEqual(
         fragments.chop_into_sequences(
-            range(1, 4), 2, episode_ids=(1, 1, 2)
+            flat_rows.FlatRows.of(range(1, 4), episode_ids=(1, 1, 2)), 2
         ).rows,
         [[1, 2], [3, 0]],
     )
     # Lists of other than numbers and strings are parts of the nest.
     chopped = fragments.chop_into_sequences(
-        [[1, 2, 3], np.zeros([3])], 2, episode_ids=[1, 1, 2]
+        flat_rows.FlatRows.of(
+            [[1, 2, 3], np.zeros([3])], episode_ids=[1, 1, 2]
+        ),
+        2,
     )
     self.assertAllEqual(chopped.rows[0], [[1, 2], [3, 0]])
     self.assertAllEqual(chopped.rows[1], [[0, 0], [0, 0]])
@@ -178,7 +197,9 @@ class ChopTest(tf.test.TestCase):
         ),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        fragments.chop_into_sequences(rows, 2, episode_ids=ids, states=states)
+        fragments.chop_into_sequences(
+            flat_rows.FlatRows.of(rows, episode_ids=ids, states=states), 2
+        )
 
     @tf.function(
         input_signature=[
@@ -189,7 +210,8 @@ class ChopTest(tf.test.TestCase):
     )
     def chop(rows, ids, states):
       return fragments.chop_into_sequences(
-          rows, 2, episode_ids=ids, states=states
+          flat_rows.FlatRows.of(rows, episode_ids=ids, states=states),
+          2,
       )
 
     self.assertAllEqual(
@@ -204,9 +226,13 @@ class ChopTest(tf.test.TestCase):
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'max_length must be a positive'):
-      fragments.chop_into_sequences(tf.range(3), 0, episode_ids=[1, 1, 1])
+      fragments.chop_into_sequences(
+          flat_rows.FlatRows.of(tf.range(3), episode_ids=[1, 1, 1]), 0
+      )
     with self.assertRaisesRegex(ValueError, 'one or two dimensions'):
-      fragments.chop_into_sequences(tf.range(3), 2, episode_ids=1)
+      fragments.chop_into_sequences(
+          flat_rows.FlatRows.of(tf.range(3), episode_ids=1), 2
+      )
 
 
 class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
@@ -401,6 +427,51 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
         fragments.convert_rlds_to_fragments(data, *arguments)
     with self.assertRaisesRegex(ValueError, 'Did you mean action'):
       fragments.convert_rlds_to_fragments(data, 2, agent_steps='actoin')
+
+
+class WholeEpisodesTest(tf.test.TestCase):
+
+  def test_against_a_loop(self):
+    episodes = [
+        steps
+        for steps in contract.edge_episodes(3)
+        if golden.length_of(steps) > 1
+    ]
+    rows = slices.join_transitions(golden.stacked(episodes))
+    lengths = [golden.length_of(steps) - 1 for steps in episodes]
+    chopped = fragments.chop_into_sequences(rows)
+    zero = contract.zero_like(contract.transitions(episodes[-1])[0])
+    expected = []
+    for steps in episodes:
+      transitions = contract.transitions(steps)
+      missing = max(lengths) - len(transitions)
+      expected.append(contract.stack(transitions + [zero] * missing))
+    contract.assert_rows(
+        self,
+        tf.nest.map_structure(lambda leaf: leaf.numpy(), chopped.rows),
+        expected,
+    )
+    self.assertAllEqual(chopped.seq_lens, lengths)
+    self.assertAllEqual(
+        chopped.mask, np.arange(max(lengths)) < np.array(lengths)[:, np.newaxis]
+    )
+
+  def test_lengths_of_rows_that_are_known_only_later(self):
+    pad = tf.function(
+        lambda rows, lengths: fragments.chop_into_sequences(
+            flat_rows.FlatRows.of(rows, lengths=lengths)
+        ),
+        input_signature=[
+            {'a': tf.TensorSpec([None]), 'b': tf.TensorSpec([None, 2])},
+            tf.TensorSpec([None], tf.int64),
+        ],
+    )
+    padded = pad({'a': tf.ones([2]), 'b': tf.ones([2, 2])}, [1, 1])
+    self.assertAllEqual(padded.rows['b'], np.ones([2, 1, 2]))
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, r'(?s)rows/a.*3.*rows/b.*2'
+    ):
+      pad({'a': tf.ones([3]), 'b': tf.ones([2, 2])}, [1, 1])
 
 
 if __name__ == '__main__':

@@ -28,6 +28,14 @@ def _cut(steps, start, stop, no_done_at_end):
   return rows
 
 
+def _apply(steps, *args, **kwargs):
+  """Returns the steps of one episode, cut."""
+  data = tf.data.Dataset.from_tensors({'steps': steps})
+  return horizon.apply_horizon(data, *args, **kwargs).get_single_element()[
+      'steps'
+  ]
+
+
 class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
@@ -37,7 +45,7 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
       (None, range(6), True),
   )
   def test_terminated(self, limit, observations, is_terminal):
-    steps = horizon.apply_horizon(contract.A, limit)
+    steps = _apply(contract.A, limit)
     self.assertAllEqual(steps['observation'], list(observations))
     count = len(observations)
     self.assertAllEqual(steps['is_last'], [False] * (count - 1) + [True])
@@ -46,7 +54,7 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def test_no_done_at_end(self):
-    steps = horizon.apply_horizon(contract.A, None, no_done_at_end=True)
+    steps = _apply(contract.A, None, no_done_at_end=True)
     self.assertAllEqual(steps['is_terminal'], [False] * 6)
     self.assertAllEqual(steps['is_last'], contract.A['is_last'])
 
@@ -57,9 +65,7 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
     spec = contract.check_everywhere(
         self,
-        lambda steps: horizon.apply_horizon(
-            steps, 3, no_done_at_end=no_done_at_end
-        ),
+        lambda steps: _apply(steps, 3, no_done_at_end=no_done_at_end),
         contract.edge_episodes(3),
         check,
     )
@@ -73,7 +79,7 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     steps = {**contract.A, 'discount': np.float32([1, 0.5, 1, 1, 0, 0])}
     transitions = at if at == 4 else 5
     discount = [1, 0.5, 1, 1, 1][:transitions]
-    cut = horizon.apply_horizon(steps, at, no_done_at_end=True)
+    cut = _apply(steps, at, no_done_at_end=True)
     self.assertAllEqual(cut['discount'], [*discount, 1])
     self.assertDTypeEqual(cut['discount'], np.float32)
 
@@ -89,7 +95,7 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     )
     # With a value of 8 everywhere: what a learner makes of the last reward.
     values = np.full(transitions + 1, 8, np.float32)
-    rows = returns.td_lambda_returns(cut, values, 0.5)
+    rows = returns.advantages(cut, values, 0.5)
     self.assertEqual(
         rows.columns['td_lambda_return'][-1], transitions + 0.5 * 8
     )
@@ -102,12 +108,8 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     for terminal_discount in ('step', 'transition'):
       frames = golden.frames_of(
           conversion.convert_rlds_to_trajectories(
-              golden.stacked([steps]).map(
-                  lambda episode: {
-                      'steps': horizon.apply_horizon(
-                          episode['steps'], at, no_done_at_end=True
-                      )
-                  }
+              horizon.apply_horizon(
+                  golden.stacked([steps]), at, no_done_at_end=True
               ),
               rules=rules_lib.ConversionRules(
                   terminal_discount=terminal_discount
@@ -120,11 +122,11 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_discount_of_another_dtype_and_shape(self):
     steps = {**contract.A, 'discount': np.int32([[1], [1], [1], [1], [0], [0]])}
-    cut = horizon.apply_horizon(steps, None, no_done_at_end=True)
+    cut = _apply(steps, None, no_done_at_end=True)
     self.assertAllEqual(cut['discount'], np.ones([6, 1]))
     self.assertDTypeEqual(cut['discount'], np.int32)
     without = {k: v for k, v in steps.items() if k != 'discount'}
-    cut = horizon.apply_horizon(without, None, no_done_at_end=True)
+    cut = _apply(without, None, no_done_at_end=True)
     self.assertNotIn('discount', cut)
     self.assertAllEqual(cut['is_terminal'], [0] * 6)
 
@@ -132,20 +134,20 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
     steps = dict(contract.A)
     for flag in ('is_first', 'is_last', 'is_terminal'):
       steps[flag] = steps[flag].astype(np.int64)[:, np.newaxis]
-    cut = horizon.apply_horizon(steps, 2)
+    cut = _apply(steps, 2)
     self.assertEqual(cut['is_last'].dtype, tf.int64)
     self.assertAllEqual(cut['is_last'], [[0], [0], [1]])
     self.assertAllEqual(cut['is_terminal'], [[0], [0], [0]])
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'horizon must be a positive'):
-      horizon.apply_horizon(contract.A, 0)
+      _apply(contract.A, 0)
     without = {k: v for k, v in contract.A.items() if k != 'is_last'}
     with self.assertRaisesRegex(ValueError, 'no field is_last'):
-      horizon.apply_horizon(without, 2)
+      _apply(without, 2)
 
 
-class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
+class SoftHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.product(form=list(golden.FORMS), no_done_at_end=[False, True])
   def test_edges_against_a_loop(self, form, no_done_at_end):
@@ -158,7 +160,9 @@ class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.FORMS[form](episodes).map(
         lambda episode: {**episode, 'name': 'x'}
     )
-    split = horizon.split_at_horizon(data, 3, no_done_at_end=no_done_at_end)
+    split = horizon.apply_horizon(
+        data, 3, soft=True, no_done_at_end=no_done_at_end
+    )
     found = list(split.as_numpy_iterator())
     self.assertLen(found, len(expected))
     for episode, rows in zip(found, expected):
@@ -166,7 +170,7 @@ class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
       contract.assert_rows(self, episode['steps'], rows)
 
   def test_by_hand_and_on_to_trajectories(self):
-    split = horizon.split_at_horizon(golden.stacked([contract.A]), 2)
+    split = horizon.apply_horizon(golden.stacked([contract.A]), 2, soft=True)
     self.assertEqual(
         [e['steps']['observation'].tolist() for e in split.as_numpy_iterator()],
         [[0, 1, 2], [2, 3, 4], [4, 5]],
@@ -178,8 +182,8 @@ class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_learners_bootstrap_where_nothing_is_done(self):
     steps = contract.A_WITH_ZERO_DISCOUNTS
-    split = horizon.split_at_horizon(
-        golden.stacked([steps]), 2, no_done_at_end=True
+    split = horizon.apply_horizon(
+        golden.stacked([steps]), 2, soft=True, no_done_at_end=True
     )
     frames = conversion.convert_rlds_to_trajectories(split)
     self.assertAllEqual([frame.discount for frame in frames], [1] * 8)
@@ -191,7 +195,7 @@ class SplitAtHorizonTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'horizon must be a positive'):
-      horizon.split_at_horizon(golden.stacked([contract.A]), 0)
+      horizon.apply_horizon(golden.stacked([contract.A]), 0, soft=True)
 
 
 if __name__ == '__main__':

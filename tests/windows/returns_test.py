@@ -16,7 +16,7 @@ def _reward_to_go(*args):
 
 
 def _td_lambda(*args):
-  return returns.td_lambda_returns(*args).columns['td_lambda_return']
+  return returns.advantages(*args).columns['td_lambda_return']
 
 
 def _advantages(*args):
@@ -349,9 +349,6 @@ class ColumnsTest(tf.test.TestCase):
         'reward_to_go': lambda rows, **names: returns.reward_to_go(
             rows, 0.5, **names
         ),
-        'td_lambda_return': lambda rows, **names: returns.td_lambda_returns(
-            rows, values, 0.5, **names
-        ),
         'advantage': lambda rows, **names: returns.advantages(
             rows, values, 0.5, **names
         ),
@@ -381,7 +378,6 @@ class ColumnsTest(tf.test.TestCase):
         returns.reward_to_go,
         lambda rows: returns.n_step_transitions(rows, 2),
         lambda rows: returns.advantages(rows, [0.0] * 6),
-        lambda rows: returns.td_lambda_returns(rows, [0.0] * 6),
     ):
       with self.assertRaisesRegex(ValueError, 'before n_step_transitions'):
         call(both)
@@ -423,7 +419,7 @@ class BadArgumentsTest(tf.test.TestCase):
         ('gamma must lie in', lambda: returns.reward_to_go(contract.A, -1)),
         (
             'lambda_ must lie in',
-            lambda: returns.td_lambda_returns(contract.A, [0.0] * 6, 1, 2),
+            lambda: returns.advantages(contract.A, [0.0] * 6, 1, 2),
         ),
         ('gamma must lie in', lambda: returns.reward_to_go(contract.A, np.nan)),
         (

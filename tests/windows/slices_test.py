@@ -4,7 +4,9 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import slices
+from rlds2reverb.windows import transitions
 from tests import contract
 from tests import golden
 
@@ -26,7 +28,7 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(*golden.FORMS)
   def test_against_a_loop(self, form):
     episodes = contract.edge_episodes(3)
-    rows, lengths = slices.join_transitions(golden.FORMS[form](episodes))
+    rows, lengths, _ = slices.join_transitions(golden.FORMS[form](episodes))
     contract.assert_rows(
         self,
         _numpy(rows),
@@ -47,7 +49,7 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
     ]
     data = golden.FORMS[form](episodes).shuffle(9)
     for join in (slices.join_transitions, tf.function(slices.join_transitions)):
-      rows, lengths = join(data)
+      rows, lengths, _ = join(data)
       self.assertCountEqual(lengths.numpy(), range(9))
       expected = [
           10 * count + t for count in lengths.numpy() for t in range(count)
@@ -55,7 +57,7 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(rows['observation'], expected)
 
   def test_no_episodes(self):
-    rows, lengths = slices.join_transitions(
+    rows, lengths, _ = slices.join_transitions(
         golden.stacked([], golden.stacked_spec(contract.A))
     )
     self.assertEqual(rows['observation'].shape, [0])
@@ -116,12 +118,11 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
   def test_supports_and_frequencies(self, arguments, expected):
     none = contract.make_steps([50], [], terminal=True)
     one = contract.make_steps([60, 61], [1], terminal=True)
-    rows, lengths = _store(contract.A, contract.B, one, none)
+    rows, lengths, _ = _store(contract.A, contract.B, one, none)
     drawn = slices.sample_slices(
-        rows,
-        _DRAWS,
-        lengths=lengths,
-        **{'slice_length': 3, 'seed': (1, 2), **arguments},
+        flat_rows.FlatRows.of(rows, lengths=lengths),
+        (_DRAWS, arguments.pop('slice_length', 3)),
+        **{'seed': (1, 2), **arguments},
     )
     self._assert_frequencies(drawn, expected)
 
@@ -131,13 +132,11 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
   def test_rows_against_a_loop(self, weighting, fill):
     length = 4
     episodes = contract.edge_episodes(length)
-    rows, lengths = _store(*episodes)
+    rows, lengths, _ = _store(*episodes)
     drawn = slices.sample_slices(
-        rows,
-        50,
-        length,
+        flat_rows.FlatRows.of(rows, lengths=lengths),
+        (50, length),
         (3, 4),
-        lengths=lengths,
         strict=False,
         weighting=weighting,
         fill=fill,
@@ -167,28 +166,33 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
       ('zeros', [10, 11, 12, 0]), ('repeat', [10, 11, 12, 12])
   )
   def test_a_short_trajectory(self, fill, expected):
-    rows, lengths = _store(contract.B)
+    rows, lengths, _ = _store(contract.B)
     drawn = slices.sample_slices(
-        rows, 2, 4, (0, 0), lengths=lengths, strict=False, fill=fill
+        flat_rows.FlatRows.of(rows, lengths=lengths),
+        (2, 4),
+        (0, 0),
+        strict=False,
+        fill=fill,
     )
     self.assertAllEqual(drawn.rows['observation'], [expected] * 2)
     self.assertAllEqual(drawn.mask, [[True, True, True, False]] * 2)
 
   def test_without_replacement(self):
-    rows, lengths = _store(contract.A, contract.B)
+    rows, lengths, _ = _store(contract.A, contract.B)
     firsts, starts = [], []
     draw = tf.function(
         lambda seed: slices.sample_slices(
-            rows, 2, 3, (seed, 0), lengths=lengths, replacement=False
+            flat_rows.FlatRows.of(rows, lengths=lengths),
+            (2, 3),
+            (seed, 0),
+            replacement=False,
         )
     )
     draw_windows = tf.function(
         lambda seed: slices.sample_slices(
-            rows,
-            4,
-            3,
+            flat_rows.FlatRows.of(rows, lengths=lengths),
+            (4, 3),
             (seed, 0),
-            lengths=lengths,
             weighting='window',
             replacement=False,
         )
@@ -208,9 +212,9 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertBetween(starts.count(start), 85, 182)
 
   def test_the_seed_decides(self):
-    rows, lengths = _store(contract.A, contract.B)
+    rows, lengths, _ = _store(contract.A, contract.B)
     draw = lambda seed: slices.sample_slices(  # pylint: disable=g-long-lambda
-        rows, 30, 3, seed, lengths=lengths
+        flat_rows.FlatRows.of(rows, lengths=lengths), (30, 3), seed
     )
     in_graph = tf.function(draw)
     tf.nest.map_structure(self.assertAllEqual, draw((1, 2)), in_graph((1, 2)))
@@ -221,10 +225,10 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertNotAllEqual(draw((1, 2)).start, draw((2, 2)).start)
 
   def test_in_map_with_static_shapes(self):
-    rows, lengths = _store(*contract.edge_episodes(3))
+    rows, lengths, _ = _store(*contract.edge_episodes(3))
     dataset = tf.data.Dataset.range(3).map(
         lambda index: slices.sample_slices(
-            rows, 5, 3, (7, index), lengths=lengths
+            flat_rows.FlatRows.of(rows, lengths=lengths), (5, 3), (7, index)
         )
     )
     spec = dataset.element_spec
@@ -238,11 +242,13 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
       tf.nest.map_structure(
           self.assertAllEqual,
           drawn,
-          slices.sample_slices(rows, 5, 3, (7, index), lengths=lengths),
+          slices.sample_slices(
+              flat_rows.FlatRows.of(rows, lengths=lengths), (5, 3), (7, index)
+          ),
       )
 
   def test_nothing_to_draw(self):
-    rows, lengths = _store(contract.B)
+    rows, lengths, _ = _store(contract.B)
     for arguments in (
         {'slice_length': 4},
         {'slice_length': 3, 'replacement': False},
@@ -252,22 +258,31 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
           tf.errors.InvalidArgumentError, 'not enough slices to draw'
       ):
         slices.sample_slices(
-            rows, lengths=lengths, num_slices=2, seed=(0, 0), **arguments
+            flat_rows.FlatRows.of(rows, lengths=lengths),
+            (2, arguments.pop('slice_length')),
+            seed=(0, 0),
+            **arguments,
         )
 
   def test_lengths_that_do_not_add_up(self):
-    rows, _ = _store(contract.B)
+    rows, *_ = _store(contract.B)
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'must add up to the rows'
     ):
-      slices.sample_slices(rows, 1, 1, (0, 0), lengths=[2])
+      slices.sample_slices(
+          flat_rows.FlatRows.of(rows, lengths=[2]), (1, 1), (0, 0)
+      )
 
   def test_arrays_and_lists_in_the_place_of_tensors(self):
-    rows, lengths = _store(*contract.edge_episodes(3))
+    rows, lengths, _ = _store(*contract.edge_episodes(3))
     numpy_rows, numpy_lengths = _numpy((rows, lengths))
     for fill in slices.FILLS:
       draw = lambda rows, lengths, seed: slices.sample_slices(  # pylint: disable=g-long-lambda
-          rows, 5, 4, seed, lengths=lengths, strict=False, fill=fill  # pylint: disable=cell-var-from-loop
+          flat_rows.FlatRows.of(rows, lengths=lengths),
+          (5, 4),
+          seed,
+          strict=False,
+          fill=fill,  # pylint: disable=cell-var-from-loop
       )
       expected = draw(rows, lengths, (1, 2))
       for lengths_given, seed in (
@@ -285,14 +300,16 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
       tf.nest.map_structure(
           self.assertAllEqual, in_map.get_single_element(), expected
       )
-    drawn = slices.sample_slices([5, 6, 7], 1, 3, (0, 0), lengths=[3])
+    drawn = slices.sample_slices(
+        flat_rows.FlatRows.of([5, 6, 7], lengths=[3]), (1, 3), (0, 0)
+    )
     self.assertAllEqual(drawn.rows, [[5, 6, 7]])
 
   def test_bad_arguments(self):
-    rows, lengths = _store(contract.B)
+    rows, lengths, _ = _store(contract.B)
     for message, arguments in (
-        ('num_slices must be a positive', {'num_slices': 0}),
-        ('slice_length must be a positive', {'slice_length': 0}),
+        ('num_slices must be a positive', {'shape': (0, 2)}),
+        ('slice_length must be a positive', {'shape': (1, 0)}),
         ('Did you mean window', {'weighting': 'windows'}),
         ('Did you mean ragged', {'fill': 'raged'}),
         ('span must be two numbers from 0', {'span': (0, 2)}),
@@ -303,72 +320,9 @@ class SampleSlicesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         slices.sample_slices(
-            rows,
-            lengths=lengths,
-            **{'num_slices': 1, 'slice_length': 2, 'seed': (0, 0), **arguments},
+            flat_rows.FlatRows.of(rows, lengths=lengths),
+            **{'shape': (1, 2), 'seed': (0, 0), **arguments},
         )
-
-
-class PadTrajectoriesTest(tf.test.TestCase):
-
-  def test_against_a_loop(self):
-    episodes = contract.edge_episodes(3)
-    rows, lengths = _store(*episodes)
-    for max_length in (None, 12):
-      padded, mask = slices.pad_trajectories(rows, max_length, lengths=lengths)
-      width = max_length or int(max(lengths))
-      expected = []
-      for steps in episodes:
-        transitions = contract.transitions(steps)
-        zero = contract.zero_like(contract.transitions(episodes[-1])[0])
-        missing = width - len(transitions)
-        expected.append(contract.stack(transitions + [zero] * missing))
-      contract.assert_rows(self, _numpy(padded), expected)
-      self.assertAllEqual(
-          mask, np.arange(width) < np.array(lengths)[:, np.newaxis]
-      )
-
-  def test_in_graph(self):
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, 2]),
-            tf.TensorSpec([None], tf.int32),
-        ]
-    )
-    def pad(rows, lengths):
-      return slices.pad_trajectories(rows, 3, lengths=lengths)
-
-    padded, mask = pad.get_concrete_function().structured_outputs
-    self.assertEqual(padded.shape.as_list(), [None, 3, 2])
-    self.assertEqual(mask.shape.as_list(), [None, 3])
-    self.assertAllEqual(
-        pad(tf.ones([3, 2]), [2, 0, 1])[0][:, :, 0],
-        [[1, 1, 0], [0, 0, 0], [1, 0, 0]],
-    )
-
-  def test_arrays_and_lists_in_the_place_of_tensors(self):
-    rows = {'a': np.arange(3), 'b': (['x', 'y', 'z'], [[1.0], [2.0], [3.0]])}
-    pad = lambda: slices.pad_trajectories(rows, lengths=np.array([1, 2]))
-    in_map = tf.data.Dataset.range(1).map(lambda _: pad())
-    for padded, mask in (pad(), in_map.get_single_element()):
-      self.assertAllEqual(padded['a'], [[0, 0], [1, 2]])
-      self.assertEqual(padded['a'].dtype, tf.int64)
-      self.assertAllEqual(padded['b'][0], [[b'x', b''], [b'y', b'z']])
-      self.assertAllEqual(padded['b'][1], [[[1], [0]], [[2], [3]]])
-      self.assertAllEqual(mask, [[True, False], [True, True]])
-
-  def test_no_rows(self):
-    for lengths, max_length, expected in (
-        ([], None, [0, 0, 2]),
-        ([], 3, [0, 3, 2]),
-        ([0, 0], None, [2, 0, 2]),
-        ([0, 0], 3, [2, 3, 2]),
-    ):
-      padded, mask = slices.pad_trajectories(
-          np.zeros([0, 2], np.float32), max_length, lengths=lengths
-      )
-      self.assertAllEqual(padded, np.zeros(expected))
-      self.assertAllEqual(mask, np.zeros(expected[:2], bool))
 
   def test_rows_and_lengths_that_do_not_go_together(self):
     for error, message, rows, lengths in (
@@ -392,79 +346,12 @@ class PadTrajectoriesTest(tf.test.TestCase):
         (tf.errors.InvalidArgumentError, 'must add up', [1, 2], [1]),
     ):
       with self.assertRaisesRegex(error, message):
-        slices.pad_trajectories(rows, lengths=lengths)
-      with self.assertRaisesRegex(error, message):
-        slices.sample_slices(rows, 1, 1, (0, 0), lengths=lengths)
-
-  def test_lengths_of_rows_that_are_known_only_later(self):
-    pad = tf.function(
-        lambda rows, lengths: slices.pad_trajectories(rows, lengths=lengths),
-        input_signature=[
-            {'a': tf.TensorSpec([None]), 'b': tf.TensorSpec([None, 2])},
-            tf.TensorSpec([None], tf.int64),
-        ],
-    )
-    padded, _ = pad({'a': tf.ones([2]), 'b': tf.ones([2, 2])}, [1, 1])
-    self.assertAllEqual(padded['b'], np.ones([2, 1, 2]))
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, r'(?s)rows/a.*3.*rows/b.*2'
-    ):
-      pad({'a': tf.ones([3]), 'b': tf.ones([2, 2])}, [1, 1])
-
-  def test_bad_arguments(self):
-    with self.assertRaisesRegex(ValueError, 'max_length must be a positive'):
-      slices.pad_trajectories(tf.zeros([3]), 0, lengths=[3])
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'longer than max_length'
-    ):
-      slices.pad_trajectories(tf.zeros([3]), 2, lengths=[3])
+        slices.sample_slices(
+            flat_rows.FlatRows.of(rows, lengths=lengths), (1, 1), (0, 0)
+        )
 
 
-class RandomCropTest(tf.test.TestCase):
-
-  def test_each_start_is_as_likely(self):
-    starts = tf.data.Dataset.range(3000).map(
-        lambda index: slices.random_crop(contract.A, 3, (5, index)).columns[
-            'observation'
-        ]
-    )
-    found = list(starts.as_numpy_iterator())
-    counts = []
-    for start in range(3):
-      expected = [start, start + 1, start + 2]
-      counts.append(sum(one.tolist() == expected for one in found))
-    self.assertEqual(sum(counts), 3000)
-    self.assertLess(
-        sum((count - 1000) ** 2 / 1000 for count in counts), _CRITICAL[2]
-    )
-
-  def test_rows_against_a_loop(self):
-    rng = np.random.default_rng(2)
-    # No shorter than a crop, and just as long.
-    episodes = [contract.random_steps(rng, count) for count in (3, 4, 9)]
-
-    def check(steps, crop):
-      # The start is what the seed says.
-      count = golden.length_of(steps) - 1
-      start = [
-          start
-          for start in range(count - 2)
-          if np.array_equal(crop['reward'], steps['reward'][start : start + 3])
-      ]
-      self.assertLen(start, 1)
-      contract.assert_rows(
-          self, crop, contract.transitions(steps)[start[0] : start[0] + 3]
-      )
-
-    spec = contract.check_everywhere(
-        self,
-        lambda steps: slices.random_crop(steps, 3, (1, 1)).columns,
-        episodes,
-        check,
-    )
-    self.assertEqual(
-        spec['observation']['camera'], tf.TensorSpec([3, 2, 1], tf.uint8)
-    )
+class CropTest(tf.test.TestCase):
 
   def test_a_seed_an_episode(self):
     def crops(seed):
@@ -472,25 +359,19 @@ class RandomCropTest(tf.test.TestCase):
       return [
           crop.tolist()
           for crop in data.map(
-              lambda index, episode: slices.random_crop(
-                  episode['steps'], 3, (seed, index)
-              ).columns['reward']
+              lambda index, episode: slices.sample_slices(
+                  transitions.transition_rows(episode['steps']),
+                  (1, 3),
+                  (seed, index),
+              ).rows['reward'][0]
           ).as_numpy_iterator()
       ]
 
     self.assertEqual(crops(1), crops(1))
     self.assertNotEqual(crops(1), crops(2))
-    self.assertLen(set(map(tuple, crops(1))), 3)
-
-  def test_bad_arguments(self):
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'fewer transitions than crop_length=4'
-    ):
-      slices.random_crop(contract.B, 4, (0, 0))
-    with self.assertRaisesRegex(ValueError, 'crop_length must be a positive'):
-      slices.random_crop(contract.B, 0, (0, 0))
-    with self.assertRaisesRegex(ValueError, 'seed must be an integer or two'):
-      slices.random_crop(contract.B, 2, 0.5)
+    self.assertCountEqual(
+        set(map(tuple, crops(1))), [(1, 2, 3), (2, 3, 4), (3, 4, 5)]
+    )
 
 
 if __name__ == '__main__':
