@@ -214,15 +214,10 @@ def _episode_cases(stacked: tf.data.Dataset) -> List[timing.Case]:
           transitions,
       ),
       case(
-          'td_lambda_returns',
-          lambda steps: windows.td_lambda_returns(
+          'advantages',
+          lambda steps: windows.advantages(
               steps, steps[rlds.REWARD], _GAMMA  # Any values will do.
           ),
-          transitions,
-      ),
-      case(
-          'advantages',
-          lambda steps: windows.advantages(steps, steps[rlds.REWARD], _GAMMA),
           transitions,
       ),
       case(

@@ -199,11 +199,15 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   def _parent(self):
     return self.create_tempdir().full_path
 
-  def _write(self, data, table=_PAIRS, **options):
+  def _write(self, data, table=_PAIRS, reverb_tables=(), **options):
     """Writes a checkpoint; returns its directory."""
     path = os.path.join(self._parent(), 'checkpoint')
     write.write_reverb_checkpoint(
-        data, path, table, options=options_lib.ConversionOptions(**options)
+        data,
+        path,
+        table,
+        reverb_tables=reverb_tables,
+        options=options_lib.ConversionOptions(**options),
     )
     return path
 

@@ -169,7 +169,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must be finite numbers from 0 up'
       ):
-        update(info, tf.constant([100.0, wrong]))
+        update(info.key, tf.constant([100.0, wrong]))
     self.assertEqual(updater.highest.numpy(), 1)
     rewards, info = self._sample(client, 50)
     self.assertAllClose(info.priority, rewards)
@@ -229,14 +229,14 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
         if is_graph
         else updater.update_priorities
     )
-    update(info, tf.constant([1.0, 2.0]))  # No item has this key.
+    update(info.key, tf.constant([1.0, 2.0]))  # No item has this key.
     server.stop()
     begin = time.monotonic()
     with self.assertRaisesRegex(
         tf.errors.UnknownError if is_graph else ConnectionError,
         f'The Reverb server at {address} did not take new priorities',
     ):
-      update(info, tf.constant([1.0, 2.0]))
+      update(info.key, tf.constant([1.0, 2.0]))
     self.assertLess(time.monotonic() - begin, 10)
 
 
