@@ -1,4 +1,4 @@
-"""Converts RLDS data sets to a Reverb checkpoint, a Reverb server, or RLDS.
+r"""Converts RLDS data sets to a Reverb checkpoint, a Reverb server, or RLDS.
 
     rlds2reverb-convert --dataset=d4rl_mujoco_halfcheetah/v2-medium \
         --config=d4rl_mujoco --checkpoint_dir=/data/halfcheetah

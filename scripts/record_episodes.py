@@ -1,4 +1,4 @@
-"""Records episodes of a gym environment as an RLDS data set on disk.
+r"""Records episodes of a gym environment as an RLDS data set on disk.
 
     rlds2reverb-record-episodes --environment=CartPole-v1 \
         --num_episodes=100 --directory=/tmp/cartpole

@@ -1,4 +1,4 @@
-"""Trains an agent of TF-Agents on recorded episodes.
+r"""Trains an agent of TF-Agents on recorded episodes.
 
     rlds2reverb-record-episodes --config=training/pendulum_cql_sac \
         --directory=/tmp/pendulum

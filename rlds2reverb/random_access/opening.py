@@ -161,8 +161,15 @@ def _open_index(
   path = f'{folder}.source.json'
   identity = source.identity()
   if not os.path.exists(os.path.join(folder, index_lib.MARKER)):
-    # pylint: disable-next=g-import-not-at-top
-    from rlds2reverb.random_access import building
+    try:
+      # pylint: disable-next=g-import-not-at-top
+      from rlds2reverb.random_access import building
+    except ModuleNotFoundError as e:
+      raise ModuleNotFoundError(
+          f'{folder} has no index yet, and building it needs {e.name}. Make the'
+          ' same call once where that is installed; then it works here.',
+          name=e.name,
+      ) from e
 
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with open(path, 'w', encoding='utf-8') as f:

@@ -1,6 +1,8 @@
 """One call from data sets to batches, held against `tf.data` and by hand."""
 
 import os
+import subprocess
+import sys
 
 from absl.testing import absltest
 import numpy as np
@@ -185,6 +187,27 @@ class OpenBatchesTest(tf.test.TestCase):
     )
     found = np.bincount(drawn, minlength=len(expected)) / len(drawn)
     self.assertAllClose(found, expected, atol=5 * (0.25 / len(drawn)) ** 0.5)
+
+  def test_without_tensorflow_and_without_an_index(self):
+    done = subprocess.run(
+        [
+            sys.executable,
+            '-c',
+            "import sys; sys.modules['tensorflow'] = None\n"
+            'from rlds2reverb import random_access\n'
+            "random_access.open_batches({'arm': 'data'}, 'indexes', 4,"
+            ' random_access.ActionChunks(1, 2))',
+        ],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+        cwd=self.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertIn(
+        'indexes/arm has no index yet, and building it needs tensorflow.',
+        done.stderr,
+    )
 
   def test_normalising_is_undone(self):
     rng = np.random.default_rng(0)

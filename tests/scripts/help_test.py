@@ -26,6 +26,8 @@ class HelpTest(parameterized.TestCase):
     result = programs.run(program, '--help', PYTHONPROFILEIMPORTTIME='1')
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertIn(f'{program}.py:', result.stdout)
+    # A command that goes on in the next line says so.
+    self.assertNotRegex(result.stdout, r'\S {3,}--')
     imported = {
         line.rpartition('|')[2].strip()
         for line in result.stderr.splitlines()
