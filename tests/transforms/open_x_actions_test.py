@@ -90,7 +90,6 @@ _GRIPPERS = {
     'viola': _closed_clipped,
     'bc_z': _closed,
     f'berkeley_mvp{_RLDS}': _closed,
-    f'berkeley_rpt{_RLDS}': _closed,
     'berkeley_fanuc_manipulation': _closed,
     f'dlr_edan_shared_control{_RLDS}': _closed,
     'droid': _closed,
@@ -117,6 +116,7 @@ _OTHERS = {
     'aloha_static_dataset': _as_it_is,
     'bridge': _binary,
     'bridge_open_x': _as_it_is,
+    f'berkeley_rpt{_RLDS}': _closed,
     'gnm_dataset': _as_it_is,
     'tdroid': _binary,
     'cmu_playing_with_food': _as_it_is,
@@ -188,6 +188,14 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
     mapped, found = self._treat(config)
     # Of 12 steps; the last one stays, where Octo drops it.
     self.assertAllEqual(found, mapped['action'].numpy()[[0, 5, 10, 11]])
+
+  def test_every_third_step(self):
+    mapped, found = self._treat(f'berkeley_rpt{_RLDS}')
+    kept = [0, 3, 6, 9, 11]
+    joints = mapped['observation']['state'].numpy()[kept, :7]
+    gripper = 1 - mapped['action'].numpy()[kept, 7:]
+    expected = np.concatenate([np.diff(joints, axis=0), gripper[:-1]], axis=1)
+    self.assertAllClose(found[:-1], expected, rtol=0, atol=1e-6)
 
   def test_waypoints(self):
     mapped, found = self._treat('gnm_dataset')
