@@ -1,6 +1,6 @@
 """Offline reinforcement-learning data into training: RLDS to Reverb.
 
-What everybody uses is in this module. Everything else is in a module by its
+This module has what everybody uses. Everything else is in a module by its
 task: `rlds2reverb.datasets`, `formats`, `fields`, `transforms`, `statistics`,
 `trajectories`, `windows`, `indexing`, `tokens`, `agents`, `replay` and
 `random_access`. What programs do, `rlds2reverb.jobs`, is imported by itself.

@@ -1,4 +1,4 @@
-"""How the steps of many agents are laid out.
+"""The layout of the steps of many agents.
 
 A field is *by agent* if it is a dict whose keys are the agents; every other
 field is of all of them. The presence says who is there at a step:

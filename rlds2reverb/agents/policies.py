@@ -1,4 +1,4 @@
-"""Which policy learns from which agent: a data set for each policy."""
+"""A data set for each policy, of the agents that it learns from."""
 
 from typing import Any, Callable, Dict, List
 

@@ -35,7 +35,7 @@ _FEATURES = (
     tfds.features.Text,
 )
 
-# Nothing here needs AutoGraph, which would take most of a second to find out.
+# AutoGraph would take most of a second to find that nothing here needs it.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 _built_once = functools.partial(

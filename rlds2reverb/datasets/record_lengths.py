@@ -18,7 +18,7 @@ _HEADER_BYTES = 12
 # What a record takes beside its own bytes.
 FRAME_BYTES = _HEADER_BYTES + 4
 
-# Of so many records in a row the bytes are added up; see `most_bytes`.
+# The number of records in a row whose bytes are added up; see `most_bytes`.
 _RUNS = (1, 16)
 
 

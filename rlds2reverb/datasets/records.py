@@ -54,7 +54,7 @@ _FINE = np.int64(-1)
 # The number after that of the last batch.
 _DONE = np.int64(-1)
 
-# Nothing here needs AutoGraph, which would take most of a second to find out.
+# AutoGraph would take most of a second to find that nothing here needs it.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 

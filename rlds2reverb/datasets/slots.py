@@ -13,7 +13,7 @@ import tensorflow as tf
 # `tf.train.Example` begins with a byte that is 0.
 _FILLER = b'\0'
 
-# Nothing here needs AutoGraph, which would take most of a second to find out.
+# AutoGraph would take most of a second to find that nothing here needs it.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 

@@ -1,4 +1,4 @@
-"""How much images are changed at random, as values.
+"""The amounts by which images are changed at random, as values.
 
 `transforms.augment_images` changes images in TensorFlow by them, and
 `random_access.Batches` in NumPy.
@@ -12,7 +12,7 @@ Range = Optional[Tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-  """How much images are changed; `None` leaves a change out.
+  """The amounts by which images are changed; `None` leaves a change out.
 
   The changes come in the order of the attributes. After each of them, colours
   are clipped to [0, 1].

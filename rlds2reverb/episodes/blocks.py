@@ -35,7 +35,7 @@ _UNUSED_BYTES = 4096  # At most so much of a nested step is read but not used.
 _STRING_BYTES = 4096  # The size assumed for a string: a small encoded image.
 
 
-# Nothing here needs AutoGraph, which would take most of a second to find out.
+# AutoGraph would take most of a second to find that nothing here needs it.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with an episode, as values, and the sentence about it."""
+"""Faults of episodes, as values, and the sentences about them."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 class Fault(NamedTuple):
-  """What is wrong with an episode. In graph mode, all are tensors `[]`.
+  """A fault of an episode. In graph mode, all are tensors `[]`.
 
   Attributes:
     rule: the sentence of the rule that the episode breaks; empty if it is

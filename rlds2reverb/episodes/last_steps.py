@@ -1,4 +1,4 @@
-"""Which step of an episode is its last one, and what of it means something.
+"""The last step of an episode, and its fields that mean something.
 
 The last step is the one at the end of the episode, whatever its `is_last` is:
 there is data that never sets that flag. In RLDS it has the last observation,

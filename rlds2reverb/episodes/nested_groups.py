@@ -15,7 +15,7 @@ from rlds2reverb.episodes import rlds
 # More gain little. In a group with a bad episode all are read one by one.
 _MAX_EPISODES = 32
 
-# Nothing here needs AutoGraph, which would take most of a second to find out.
+# AutoGraph would take most of a second to find that nothing here needs it.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 

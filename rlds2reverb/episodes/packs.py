@@ -17,7 +17,7 @@ from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
-# Nothing here needs AutoGraph, which would take most of a second to find out.
+# AutoGraph would take most of a second to find that nothing here needs it.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 

@@ -1,4 +1,4 @@
-"""What TensorFlow says, in the words that a user can do something with."""
+"""Errors of TensorFlow, in words that help a user."""
 
 import re
 

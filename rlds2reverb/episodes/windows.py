@@ -20,7 +20,7 @@ with epy.lazy_imports():
 
 
 class EndOfEpisode(str, enum.Enum):
-  """What becomes of the rows at the end of an episode that fill no window.
+  """The ways to end an episode whose last rows fill no window.
 
   See `Windows`. Wherever one of these is asked for, its string will do.
   """
@@ -35,7 +35,7 @@ class EndOfEpisode(str, enum.Enum):
 
 
 class Found(NamedTuple):
-  """Where windows start.
+  """The starts of windows.
 
   Attributes:
     episode: int64 `[W]`: the index of the episode of each window.
@@ -105,7 +105,7 @@ class Windows:
 
   @property
   def fill(self) -> str:
-    """What rows are filled in: `"repeat"` or `"zeros"`, see `take_filled`."""
+    """The rows that fill in: `"repeat"` or `"zeros"`, see `take_filled`."""
     return 'repeat' if self.end == EndOfEpisode.REPEAT_LAST else 'zeros'
 
   @property

@@ -44,7 +44,7 @@ class StepMapping:
   - a string: the path of a field of the data set's step, with its keys joined
     by `/`, as in error messages. It may name a whole nest. A path that begins
     with `../` names a field of the episode, which is repeated for every step.
-    Of a vector, `[begin:end]` behind the path takes some of the numbers, as in
+    `[begin:end]` behind the path takes some numbers of a vector, as in
     `action[:6]` and `state[-1:]`.
   - a tuple: the keys of a path, one by one. It is needed only where a key
     contains a `/`, so that two paths look the same when they are joined.
@@ -68,8 +68,8 @@ class StepMapping:
 
   Step fields that no source names are dropped.
 
-  In RLDS the action and the reward of an episode's last step mean nothing. Of
-  data where they do, `last_reward` and `last_action` say so:
+  In RLDS the action and the reward of an episode's last step mean nothing.
+  `last_reward` and `last_action` are for data where they do:
 
       step                        |  0     1     2     3 (last) |
       reward, "step"              |  0     0     0     1        |

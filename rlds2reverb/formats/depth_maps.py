@@ -26,7 +26,7 @@ _DTYPES = {(16, 1): np.uint16, (32, 3): np.float32}
 
 
 class Codes(NamedTuple):
-  """What the codes of a video stand for; all but `use_log` in metres."""
+  """The depths that the codes of a video stand for, in metres."""
 
   depth_min: float = 0.01
   depth_max: float = 10.0

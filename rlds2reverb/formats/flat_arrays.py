@@ -78,9 +78,9 @@ def from_flat_arrays(
       have paths as keys (`infos/qpos`), as D4RL's `get_dataset` returns them.
       `observations`, `actions`, `rewards` and `terminals` must be there;
       `timeouts` and `next_observations` may be. Every other column of `N` rows
-      becomes a step field of its name, with zeros at a step that is added. What
-      is in `metadata` is left out; so are other columns that do not have `N`
-      rows, with a warning.
+      becomes a step field of its name, with zeros at a step that is added. The
+      columns in `metadata` are left out; so are other columns that do not have
+      `N` rows, with a warning.
     max_episode_steps: the number of rows after which an episode ends at the
       latest, for arrays without `timeouts`.
     column_names: the names that columns have in the data, by those that are

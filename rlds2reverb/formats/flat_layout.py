@@ -1,4 +1,4 @@
-"""Which columns flat arrays have, and where their episodes begin and end."""
+"""The columns of flat arrays, and the ends of their episodes."""
 
 from typing import Any, Collection, Dict, NamedTuple, Optional
 
@@ -30,7 +30,7 @@ _NO_REWARD = tf.TensorSpec([], tf.float32)
 
 
 class FlatLayout(NamedTuple):
-  """Which columns become which fields of a step, and where the episodes are.
+  """The columns that become fields of a step, and the rows of the episodes.
 
   Attributes:
     names: the fields of a step that are in the data; every leaf is the name of

@@ -28,7 +28,7 @@ _PLACES = {
 
 
 class Part(NamedTuple):
-  """What a field of a step is made of.
+  """The part of a feature that becomes a field of a step.
 
   Attributes:
     feature: a feature of LeRobot's.

@@ -92,8 +92,8 @@ def load_lerobot(
     is_terminal: the feature that says, in the last frame of an episode, whether
       it ends in a terminal state: `next.success`, for example. By default all
       episodes are truncated.
-    cameras: the features with videos that are read; all by default. What is not
-      read is not decoded.
+    cameras: the features with videos that are read; all by default. Other
+      cameras are not decoded.
     decode_videos: whether the frames of videos are decoded. All frames of an
       episode are then in memory. Otherwise a frame is a reference, a string
       such as `/data/file-000.mp4#t=1.5`, for `transforms.decode_video_frames`.

@@ -35,7 +35,7 @@ _VALUE = "<class 'tensordict.tensorclass.NonTensorData'>"
 
 
 class Storage(NamedTuple):
-  """What a folder or a file holds.
+  """The content of a folder or a file.
 
   Attributes:
     columns: by the names of the fields, such as `info/speed`, arrays

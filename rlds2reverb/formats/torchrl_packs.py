@@ -1,6 +1,6 @@
 """Whole episodes of TorchRL's columns, and what RLDS has beyond them.
 
-What TorchRL has no place for is the *rest*: a `Ted` without data. Its last
+The *rest* is all that TorchRL has no place for: a `Ted` without data. Its last
 steps and its metadata are dicts of arrays, by the names of the fields.
 """
 

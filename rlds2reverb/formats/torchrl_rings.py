@@ -1,4 +1,4 @@
-"""Where a ring buffer of TorchRL begins, and where its episodes break off.
+"""The beginning of a ring buffer of TorchRL, and its episodes that break off.
 
 A buffer of 8 that has written episodes of 5, 3 and 2 transitions, and is full:
 

@@ -17,7 +17,7 @@ _RGB = 'rgb24'
 
 
 class DepthVideo(NamedTuple):
-  """How the frames of a video become depths.
+  """A video whose frames become depths.
 
   Attributes:
     codes: what its codes stand for.
@@ -77,7 +77,7 @@ def read_frames(
     depth: how the frames become depths; None if they are images.
 
   Returns:
-    uint8 `[N, height, width, 3]`, RGB, just as PyAV decodes them. Of depth
+    uint8 `[N, height, width, 3]`, RGB, just as PyAV decodes them. Depths are
     `[N, height, width, 1]`, uint16 millimetres or float32 metres.
 
   Raises:

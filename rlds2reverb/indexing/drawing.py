@@ -26,7 +26,7 @@ def tree_to_text(
       the action is None at a root. By default `action -> observation`.
 
   Returns:
-    The lines. An observation that was not recorded is one line that says so.
+    The lines. An observation that was not recorded is one line.
   """
   nodes = _nodes(tree, root, label)
   if not nodes:

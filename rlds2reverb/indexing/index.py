@@ -134,7 +134,7 @@ class TransitionIndex:
 
   @property
   def num_keys(self) -> int:
-    """How many distinct keys there are."""
+    """The number of distinct keys."""
     return int(self._fingerprints.shape[0])
 
   @property

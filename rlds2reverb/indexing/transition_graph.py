@@ -20,7 +20,7 @@ from rlds2reverb.windows import transitions
 
 
 class Successors(NamedTuple):
-  """What was recorded to follow `B` observations; `n` edges leave each.
+  """The recorded successors of `B` observations; `n` edges leave each.
 
   Attributes:
     rows: a dict of the columns of the first transition recorded for each edge,

@@ -44,7 +44,7 @@ def describe_episodes(
 
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps. It must be
-      finite. Of nested steps, fields whose shape may differ from step to step
+      finite. Fields of nested steps whose shape may differ from step to step
       are left out.
     name: the name of the data, for the description.
     bounds: the bounds of fields, by their paths in a step. Floats of an action

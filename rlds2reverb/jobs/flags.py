@@ -180,8 +180,8 @@ def define_gin_flags() -> None:
 def take_bound_flags(program: str) -> None:
   """Gives flags the values that the configs or `--gin_binding` bind.
 
-  For a program without `sources_from_flags`, which does it otherwise. What the
-  command line has takes precedence.
+  For a program without `sources_from_flags`, which does it otherwise. Flags of
+  the command line take precedence.
 
   Args:
     program: the name of the program, one of `programs.PROGRAMS`.

@@ -1,4 +1,4 @@
-"""What a data set that is written again keeps of those that it is made of."""
+"""Descriptions and names that a data set keeps when it is written again."""
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 

@@ -81,11 +81,10 @@ class Measures:
   def statistics(self, report: report_lib.ConversionReport) -> Dict[str, Any]:
     """Returns the statistics of the episodes so far, as JSON values.
 
-    What the report of their conversion says is part of them. The name
-    `zero_discount_ends` counts the episodes that end with a discount of 0,
-    and `last_rewards` those whose last step has a reward, and how much.
-    `length` is of the numbers of transitions, `return` of the sums of their
-    rewards.
+    They include what the report of their conversion says. The name
+    `zero_discount_ends` counts the episodes that end with a discount of 0, and
+    `last_rewards` those whose last step has a reward, and how much. `length` is
+    of the numbers of transitions, `return` of the sums of their rewards.
     """
     last_rewards = report.last_rewards
     return {

@@ -122,8 +122,8 @@ class OpenSource(abc.ABC):
   def state_of(self, parts: Sequence[ranges_lib.Range]) -> str:
     """Returns a hash of the files that hold the episodes of ranges.
 
-    It is another one when a file was written anew. Of a file, its size and its
-    time of modification count, so that none has to be read.
+    It is another one when a file was written anew. A file counts by its size
+    and time of modification, so none is read.
 
     Raises:
       FileNotFoundError: if a file is missing.

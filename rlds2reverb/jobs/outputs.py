@@ -1,4 +1,4 @@
-"""Where the result of a job goes: what every kind of output can do."""
+"""The outputs of jobs: the methods that every kind of output has."""
 
 import abc
 import os
@@ -22,7 +22,7 @@ Receipts = Mapping[int, receipts_lib.Receipt]
 
 
 class Written(NamedTuple):
-  """What a task has written.
+  """The result of a task.
 
   Attributes:
     items: the number of items of each table, by its name.

@@ -44,7 +44,7 @@ FILE = 'plan.json'
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-  """What was found where a source points to.
+  """The data set that a source points to.
 
   Attributes:
     name: the name of the data set, with its config and version.
@@ -65,7 +65,7 @@ class DataSet:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """Where the result goes.
+  """The output of a job.
 
   Attributes:
     kind: `CHECKPOINT`, `RLDS`, `SERVER` or `STATISTICS`.

@@ -30,8 +30,7 @@ def quiet_stderr(noise: str = '') -> Iterator[None]:
 
   TensorFlow says how it was built when it is imported; gym, which TF-Agents
   imports, that it is no longer maintained; and a Reverb server, what it is
-  doing. What else there is comes at the end, and everything if there is an
-  error.
+  doing. All other lines come at the end; after an error, all lines do.
 
   Args:
     noise: what lines begin with that are left out; by default all are.

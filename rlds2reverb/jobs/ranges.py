@@ -1,4 +1,4 @@
-"""Which episodes of a split are meant, by their indices."""
+"""Episodes of a split, by their indices."""
 
 import re
 from typing import Any, List, Mapping, NamedTuple

@@ -1,4 +1,4 @@
-"""What a task leaves when its output is whole: a receipt, a small JSON file."""
+"""Receipts: small JSON files that tasks leave when their output is whole."""
 
 import dataclasses
 import json

@@ -55,7 +55,7 @@ class Runner(abc.ABC):
       plan: the plan.
       folder: the folder of the job.
       numbers: which of its tasks to do.
-      listener: hears how they go on. What it raises ends all work.
+      listener: hears how they go on. An exception from it ends all work.
       max_skipped: see `tasks.run_task`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Where the episodes of a job come from, as a value that can be stored.
+"""The sources of the episodes of a job, as values that can be stored.
 
 A `Source` names a data set, a split, and what is done to every episode. It is
 plain text, so a job can keep it in a file, and another process or machine can

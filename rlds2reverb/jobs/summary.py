@@ -1,4 +1,4 @@
-"""What a finished job has done: a table to read, and JSON."""
+"""The summary of a finished job: a table to read, and JSON."""
 
 import dataclasses
 import json

@@ -32,7 +32,7 @@ from rlds2reverb.trajectories import specs
 
 _SECONDS_PER_REPORT = 0.5
 _QUESTIONS_AT_ONCE = 16
-# What a file system may say now, and not when it is asked again.
+# Transient errors, which are worth a retry.
 _PASSING = (
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
@@ -41,7 +41,7 @@ _PASSING = (
 
 
 class Progress(NamedTuple):
-  """How far a task has come.
+  """The progress of a task.
 
   Attributes:
     episodes: how many episodes were converted so far.

@@ -1,4 +1,4 @@
-"""How a program runs, and what it says to a command line that is wrong.
+"""Runs programs, and words what is wrong with a command line.
 
 A program ends with
 

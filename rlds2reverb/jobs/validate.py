@@ -52,7 +52,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-  """What a validation has found.
+  """The result of a validation.
 
   Attributes:
     num_episodes: the number of episodes that were checked.

@@ -1,4 +1,4 @@
-"""What does tasks: this process, or processes of its own.
+"""Workers, which do tasks: this process, or processes of its own.
 
 A worker gets the number of a task when it has done the last. One that dies is
 replaced. Where it was killed (exit code -9), which is how Linux ends what takes
@@ -50,7 +50,7 @@ _CGROUP_LIMITS = (
 
 
 class Job(NamedTuple):
-  """What a worker must know; see `tasks.run_task`."""
+  """The arguments of a worker; see `tasks.run_task`."""
 
   plan: str  # as JSON, which any process can take
   folder: str

@@ -1,8 +1,8 @@
 """RLDS where it lies, in any order: for PyTorch, JAX and TensorFlow.
 
-`build_index` walks the files of a TFDS data set once. What it leaves behind is
-small: the numbers of every step, and where each image begins. From then on any
-step can be read at once, by processes that do not have TensorFlow.
+`build_index` walks the files of a TFDS data set once. The index is small: the
+numbers of every step, and where each image begins. From then on any step can be
+read at once, by processes that do not have TensorFlow.
 """
 
 from etils import epy

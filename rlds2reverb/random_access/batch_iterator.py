@@ -11,7 +11,8 @@ class BatchIterator:
   """An iterator of batches, which knows where it stands.
 
   Images are decoded and resized outside of Python's lock, so threads keep
-  several cores busy. What was read in advance does not count as handed out.
+  several cores busy. Batches that were read in advance do not count as handed
+  out.
 
       iterator = batches.iterate()
       batch = next(iterator)

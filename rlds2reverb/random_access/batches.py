@@ -24,10 +24,9 @@ _SAMPLERS = ('uniform', 'without_replacement')
 class Batches:
   """Batches of random items, an endless sequence: `batches[i]` is number `i`.
 
-  What is in a batch depends on the data, the seed and its number alone. So
-  training goes on with the very next batch when its number is known, whatever
-  reads batches: any number of threads or processes, in PyTorch, JAX or
-  TensorFlow.
+  A batch depends on the data, the seed and its number alone. So training goes
+  on with the very next batch when its number is known, whatever reads batches:
+  any number of threads or processes, in PyTorch, JAX or TensorFlow.
 
       batches = Batches({'bridge': bridge, 'kuka': kuka}, 64, seed=1)
       for batch in batches.iterate(start=step):
@@ -143,7 +142,7 @@ class Batches:
 
   @property
   def batches_per_epoch(self) -> int:
-    """How many batches have every item once."""
+    """The number of batches that have every item once."""
     count = len(self.items)
     if self._drop_last:
       return count // self.batch_size

@@ -14,7 +14,7 @@ _MAX_OPEN = 512
 
 
 class FileFacts(NamedTuple):
-  """What an index knows of a file.
+  """The facts by which an index knows a file.
 
   Attributes:
     name: its name in the folder of the data set.

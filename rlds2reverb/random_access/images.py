@@ -18,7 +18,7 @@ _METHODS = ('lanczos3', 'bilinear')
 
 @dataclasses.dataclass(frozen=True)
 class ImageFormat:
-  """What becomes of encoded images.
+  """The form in which images come out.
 
   A JPEG becomes what `tf.io.decode_jpeg(..., dct_method='INTEGER_ACCURATE')`
   makes of it, bit for bit, and a PNG what `tf.io.decode_png` does. (By default

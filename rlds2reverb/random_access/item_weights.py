@@ -9,7 +9,7 @@ from rlds2reverb.episodes import draws
 
 
 class ItemWeights:
-  """How likely each data set is to be drawn, and each item of it."""
+  """The probabilities of data sets, and of their items, to be drawn."""
 
   def __init__(self, weights: Mapping[str, Any], sources: Mapping[str, Any]):
     """Checks the weights.

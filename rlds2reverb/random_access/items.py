@@ -39,7 +39,7 @@ Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """What a leaf of an item is.
+  """The shape and dtype of a leaf of an item.
 
   Attributes:
     dtype: the name of its dtype, `'string'` for strings.
@@ -160,7 +160,7 @@ class Items:
       items: their numbers `[B]`.
 
     Returns:
-      Both int64 `[B]`. Of `ActionChunks`, the start is the step itself.
+      Both int64 `[B]`. An item of `ActionChunks` starts at the step itself.
     """
     items = check_numbers(items, len(self))
     episode = np.searchsorted(self._first_item, items, 'right') - 1

@@ -1,4 +1,4 @@
-"""How the steps of an index are stored: rows of bytes of a fixed size.
+"""The storage of the steps of an index: rows of bytes of a fixed size.
 
 The small columns of a step stand together in one row, so that a step is read
 from one place. A large column has a file of its own. A string has a cell that

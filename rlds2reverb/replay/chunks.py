@@ -1,4 +1,4 @@
-"""Which columns share chunks, and which chunks items refer to.
+"""The columns that share chunks, and the chunks that items refer to.
 
 A chunk holds consecutive rows of a group of columns. For every column of every
 chunk the server keeps several hundred bytes in addition to the rows, so short
@@ -98,7 +98,7 @@ def _chunk_length(spec: Any) -> int:
 
 
 class Cuts(NamedTuple):
-  """Where the chunks of a block lie, arrays `[K]`.
+  """The places of the chunks of a block, arrays `[K]`.
 
   Attributes:
     first_piece: the piece that each chunk belongs to, or the first of several.

@@ -1,4 +1,4 @@
-"""Which items a table gets from a stream of trajectories."""
+"""The items that a table gets from a stream of trajectories."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ Priority = Union[float, Callable[[trajectory.Trajectory], tf.Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class TableItems:
-  """Which items of every episode go into a table.
+  """The items of every episode that go into a table.
 
   An item is a window of consecutive frames that is sampled as one, or a whole
   episode. A row of padding is a boundary: a frame of zeros whose step type is

@@ -1,4 +1,4 @@
-"""Where the episodes of a block lie, and the items that end in it.
+"""The places of the episodes of a block, and of the items that end in it.
 
 A *piece* is a run of frames of a block that belong to one episode. Mostly it is
 a whole episode, but a long episode comes in several blocks. The frames are
@@ -125,7 +125,7 @@ def find_pieces(
 
 
 class Items(NamedTuple):
-  """Where items of a table lie, arrays `[N]`.
+  """The places of items of a table, arrays `[N]`.
 
   Attributes:
     piece: the piece that each item ends in; 0 if items cross episodes.

@@ -21,7 +21,7 @@ _MAX_FRAMES = 4096
 
 
 class Plan(NamedTuple):
-  """What a block becomes.
+  """The chunks and items that a block becomes.
 
   Attributes:
     block: the block.

@@ -1,7 +1,7 @@
 """The package `reverb`, imported when something of it is first used.
 
-Reverb has no release for Python 3.12 and later. What needs no Reverb server
-works without it, and takes no time to load it.
+Reverb has no release for Python 3.12 and later. Functions that need no Reverb
+server work without it, and do not load it.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What a sample of a replay buffer says of its item, with Reverb or without."""
+"""The info that comes with an item that was drawn, with Reverb or without."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ from rlds2reverb.replay import reverb
 
 
 class SampleInfo(NamedTuple):
-  """What `reverb.SampleInfo` is, for where Reverb is not installed.
+  """A stand-in for `reverb.SampleInfo`, where Reverb is not installed.
 
   Attributes:
     key: the key of the item, uint64.

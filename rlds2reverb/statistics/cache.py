@@ -35,8 +35,8 @@ def cached_statistics(
   to another file.
 
   Some pipelines may give other elements the next time, although their graph is
-  the same: `from_generator`, `load_hdf5`, or a shuffle without a seed. Of these
-  the statistics are computed each time, and a warning names the cause.
+  the same: `from_generator`, `load_hdf5`, or a shuffle without a seed. Their
+  statistics are computed each time, and a warning names the cause.
 
   Args:
     rlds_data: an RLDS data set; see `compute_statistics`.

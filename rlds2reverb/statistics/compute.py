@@ -174,7 +174,7 @@ def compute_statistics(
 
 
 class State(NamedTuple):
-  """What is known of the rows that were added to an `Accumulation`.
+  """The moments and samples of the rows that an `Accumulation` was given.
 
   Attributes:
     moments: their moments.

@@ -1,4 +1,4 @@
-"""What every algorithm that `train` runs is built on."""
+"""The base of every algorithm that `train` runs."""
 
 import abc
 from typing import Any

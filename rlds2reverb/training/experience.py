@@ -20,7 +20,7 @@ from rlds2reverb.trajectories import rules as rules_lib
 
 
 class Experience(NamedTuple):
-  """What an agent learns from.
+  """The data that an agent learns from.
 
   Attributes:
     replay_buffer: the replay buffer, which a checkpoint holds.

@@ -60,8 +60,8 @@ def fit_normalization(
 ) -> Normalization:
   """Fits a normalisation on the observations and actions of a data set.
 
-  What is not of floats, such as images of bytes and discrete actions, stays as
-  it is.
+  Fields that are not floats, such as images of bytes and discrete actions, stay
+  as they are.
 
   Args:
     rlds_data: an RLDS data set.

@@ -34,7 +34,7 @@ class TimedLearner(learner.Learner):
 
   @property
   def waited_seconds(self) -> float:
-    """How long the agent has waited, in all calls after the first."""
+    """The seconds that the agent has waited, in all calls after the first."""
     return float(self._waited.numpy())
 
   def run(self, iterations=1, iterator=None, parallel_iterations=1):

@@ -56,7 +56,7 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-  """What came of a training.
+  """The result of a training.
 
   Attributes:
     num_steps: how many train steps the agent has done, earlier runs included.

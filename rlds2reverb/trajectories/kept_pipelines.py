@@ -23,8 +23,8 @@ def apply(
   """Returns `build(data, tables, settings)`, as a pipeline that is kept.
 
   Args:
-    build: a module's function that builds a pipeline. What it builds depends on
-      nothing but the spec of the data set and the settings.
+    build: a module's function that builds a pipeline. The pipeline must depend
+      on the spec of the data set and the settings alone.
     data: the data set that the pipeline reads.
     tables: a nest of tensors that the pipeline uses, or None.
     settings: what else the pipeline depends on.

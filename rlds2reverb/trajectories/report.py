@@ -35,8 +35,7 @@ def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
   """Decorates a function so that a failed call does not use its report up.
 
   A `ConversionReport` serves one conversion. If the call that took the report
-  raises, the report can be given to another call. What it has collected until
-  then can still be read.
+  raises, the report can be given to another call. The report can still be read.
 
   Args:
     function: a function that takes a `ConversionReport` by the keyword
@@ -153,7 +152,7 @@ class ConversionReport:
 
   @property
   def warnings(self) -> List[str]:
-    """What looks wrong, a paragraph each; that of skipped episodes is last."""
+    """What looks wrong: a paragraph each, that of skipped episodes last."""
     bootstrapped = self.bootstrapped_terminals
     last_rewards = self.last_rewards
     skipped = self.skipped_episodes

@@ -1,4 +1,4 @@
-"""What every transform and filter of episodes is built on.
+"""The base classes of transforms and filters of episodes.
 
 A transform changes the steps of an episode; a filter decides whether an episode
 is kept. Both are small immutable objects that gin can configure, and both are

@@ -24,9 +24,9 @@ from rlds2reverb.transforms import whole_episodes
 class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
   """Makes absolute commands that pass between 0 and 1 either 0 or 1.
 
-  What lies between is on the way to the next command that is clear, and becomes
-  that one. Where no clear one follows, it becomes the last command of the
-  episode, as Octo has it, which is not binary:
+  A command between them is on the way to the next clear one, and becomes that
+  one. Where no clear one follows, it becomes the last command of the episode,
+  as Octo has it, which is not binary:
 
       action     .02  .5  .98  .7   .4 (last step)
       result      0    1   1   .7   .7
@@ -82,8 +82,8 @@ class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
 class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
   """Makes absolute commands of relative ones: +1 closes, -1 opens, 0 stays.
 
-  What the gripper was before the first command is taken to be its opposite.
-  Where an episode has no command, it is open:
+  Before its first command, the gripper is taken to be the opposite of it. Where
+  an episode has no command, it is open:
 
       relative    0   1   0   0  -1   0 (last step)
       absolute    1   0   0   0   1   1

@@ -24,9 +24,9 @@ class DrawInstruction(whole_episodes.WholeEpisodeTransform):
       drawn            "grab"   "grab"   "grab"
 
   As Octo's `language_key` with a wildcard, such as the three of DROID; but Octo
-  also draws empty ones, and never the last. What is drawn is a function of the
-  seed and of the index of the episode in the data set. Where all are empty, so
-  is what is drawn. The inverse leaves it out.
+  also draws empty ones, and never the last. A draw is a function of the seed
+  and of the index of the episode in the data set. Where all are empty, so is
+  what is drawn. The inverse leaves it out.
 
   Attributes:
     fields: the paths of leaves of strings, `[T]`, or `[T, K]` with K of them.

@@ -103,8 +103,8 @@ def normalize_by_mean_std(
 
   Args:
     statistics: the statistics of the data, from `compute_statistics`.
-    field: the path of a leaf, or of a field of several leaves. Of those in
-      `statistics`, the leaves of floats are normalised. The others stay as they
+    field: the path of a leaf, or of a field of several leaves. The fields of
+      floats that are in `statistics` are normalised. The others stay as they
       are, and a warning names them.
     mask: which numbers are normalised; see `NormalizeField`.
 

@@ -45,7 +45,7 @@ def draw_goals_of_others(
     goal_step: the path of their indices. Where a goal is replaced, it becomes
       the number of steps of the episode.
     shuffle_size: how many episodes are held at a time, of which another one is
-      drawn. Of them only `field` is held.
+      drawn. Only their `field` is kept.
     seed: the seed of the draws, an int.
 
   Returns:

@@ -22,9 +22,9 @@ are radians. Numbers that come out are of one form: quaternions have `w >= 0`,
 an axis-angle is at most pi long, the second Euler angle lies in [-pi/2, pi/2],
 and where it is at an end, the third one is 0.
 
-Quaternions, 6D vectors and matrices are made orthonormal first. What has no
-direction, such as zeros in the place of a quaternion, has no rotation; it gives
-finite numbers without a meaning.
+Quaternions, 6D vectors and matrices are made orthonormal first. Zeros in the
+place of a quaternion, and other inputs without a direction, give finite numbers
+without a meaning.
 """
 
 import itertools

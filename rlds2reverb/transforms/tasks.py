@@ -1,4 +1,4 @@
-"""What tells a policy its task: instructions and goals, and which are there.
+"""The task of a policy: instructions and goals, and which are there.
 
 An episode whose steps have an instruction and a goal, of which each step keeps
 one, drawn for it:
@@ -202,8 +202,8 @@ class DropEnd(base.EpisodeTransform):
   """Drops the last step of an episode if it has no action.
 
   As Octo and OpenVLA do where they make actions of states. The step before
-  takes its flags, and has an action, so nothing else leaves it out. What comes
-  out is for robot learning: in RLDS the observation that was dropped is the one
+  takes its flags, and has an action, so nothing else leaves it out. The result
+  is for robot learning: in RLDS the observation that was dropped is the one
   that the last action leads to. The only step of an episode stays.
 
       step          0   1   2 (last)          step          0   1 (last)

@@ -52,8 +52,7 @@ class EpisodeRows(NamedTuple):
   def last_action(self) -> tf.Tensor:
     """Returns the row of the last action that has a meaning.
 
-    Of an episode of one step, which need not have such an action, it is that
-    step.
+    An episode of one step has that step, whether or not it has such an action.
     """
     return tf.where(
         self.last_acts, self.last, tf.maximum(self.last - 1, self.first)

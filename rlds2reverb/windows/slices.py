@@ -166,8 +166,8 @@ def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
   """Returns some steps of one episode, or all, in a random order.
 
   As `subsample_length` of Octo and OpenVLA, after the windows of each step were
-  made: so long episodes do not fill a shuffle buffer. What comes out is no
-  episode any more. In a data set, enumerate for a seed for each episode:
+  made: so long episodes do not fill a shuffle buffer. The result is no episode
+  any more. In a data set, enumerate for a seed for each episode:
 
       data.enumerate().map(
           lambda index, episode: draw_steps(episode['steps'], 100, (7, index)))

@@ -49,7 +49,7 @@ class BurnIn(NamedTuple):
   """The parts of sequences, after the R2D2 of DI-engine.
 
   Of a sequence of L rows, with a burn-in of b and targets n rows ahead, these
-  are the rows of each part. What the sequences do not have is `()`.
+  are the rows of each part. Parts that the sequences do not have are `()`.
 
   Attributes:
     burn_in_observation: `[:b + n]`: warms up the state of the target network.

@@ -24,7 +24,7 @@ _RANGE = re.compile(r'(-?\d+):(-?\d+)(?::(-?\d+))?')
 
 @dataclasses.dataclass(frozen=True)
 class ViewRequirement:
-  """What a view shows at each row, after RLlib's class of that name.
+  """A column that shows each row its past or future, after RLlib's class.
 
   Attributes:
     data_col: the path of the column of the rows, for example

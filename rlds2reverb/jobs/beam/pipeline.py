@@ -1,7 +1,7 @@
 """The Beam pipeline of a conversion.
 
-What goes through it is small: the numbers of tasks. What they do is in files of
-the job's folder, which every worker must reach, as it is in a local run:
+Only the numbers of tasks go through it. What they do is in files of the job's
+folder, which every worker must reach, as it is in a local run:
 
     RLDS on disk                      the numbers of the tasks
     episodes, trajectories, replay    a part of the output, and a receipt

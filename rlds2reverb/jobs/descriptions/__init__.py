@@ -1,4 +1,4 @@
-"""What is said of a data set, and how: as text, as a page, as summaries.
+"""Descriptions of data sets: as text, as a page, as summaries.
 
 `one_pass` reads the data, with the `facts` and `excerpts` of each episode;
 `description` and `oddities` say what was found; `text`, `page` and `summaries`

@@ -31,7 +31,7 @@ def _list():
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-  """What is said of a data set.
+  """The description of a data set.
 
   All values are plain: strings, numbers, None, and lists and dicts of them. A
   number that does not exist, such as the mean of nothing, is None.

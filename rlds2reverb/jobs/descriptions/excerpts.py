@@ -24,7 +24,7 @@ _JPEG_QUALITY = 85
 
 @dataclasses.dataclass(frozen=True)
 class Excerpt:
-  """What is shown of one episode.
+  """The excerpt of one episode.
 
   Attributes:
     episode: the index of the episode in the data set.

@@ -1,4 +1,4 @@
-"""What is noted of each episode while a data set is read, in graph mode."""
+"""Facts of each episode, collected in graph mode while a data set is read."""
 
 from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
@@ -47,7 +47,7 @@ _HASHES = 2**63 - 1
 
 
 class Facts(NamedTuple):
-  """What is noted of an episode of `T` steps, with `D` columns of numbers.
+  """The facts of an episode of `T` steps, with `D` columns of numbers.
 
   Attributes:
     episode: int64 `[]`: the index of the episode in the data set.

@@ -22,7 +22,7 @@ from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import rows as rows_lib
 
-# Nothing here needs AutoGraph, which would take a second to find out.
+# AutoGraph would take a second to find that nothing here needs it.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 _MAX_EPISODES_PER_BLOCK = 256
@@ -63,7 +63,7 @@ class Duplicates:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-  """What one pass over a data set has found.
+  """The result of one pass over a data set.
 
   Attributes:
     spec: the spec of an episode with stacked steps.
@@ -118,8 +118,8 @@ def read_once(
   """Reads a data set once.
 
   Args:
-    rlds_data: an RLDS data set, with nested or stacked steps. Of nested steps,
-      fields whose shape may differ from step to step are left out.
+    rlds_data: an RLDS data set, with nested or stacked steps. Fields of nested
+      steps whose shape may differ from step to step are left out.
     episode_index: the name of the field of an episode that holds its index in
       the data set, int64 `[]`. By default the episodes are counted from 0.
     bounds: the bounds of fields, by their paths in a step.

@@ -16,8 +16,8 @@ def write_summaries(
 
   Counts and statistics become scalars, at step 0; the returns along the data
   set are scalars whose step is the episode. Histograms have the bins of the
-  description. What is odd, and the whole description, are text; the frames of
-  each episode are one image summary.
+  description. Oddities and the whole description are text; the frames of each
+  episode are one image summary.
 
   Args:
     description: the description.

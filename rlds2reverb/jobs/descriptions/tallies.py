@@ -1,4 +1,4 @@
-"""What a pass over a data set counts: conditions, and numbers in its order."""
+"""Counts of a pass over a data set: conditions, and numbers in its order."""
 
 from typing import List, NamedTuple, Optional
 

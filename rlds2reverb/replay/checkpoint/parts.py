@@ -2,10 +2,9 @@
 
 A checkpoint's files are compressed streams of records. A part holds its share
 of each stream, compressed from a clean start and up to a whole byte, so joining
-the parts is copying bytes, which `joining` does. What the writers share out
-must be different data under one identity: no two parts may hold the same key.
-To join checkpoints that may have keys in common, use
-`merge_reverb_checkpoints`.
+the parts is copying bytes, which `joining` does. The writers must have
+different data under one identity: no two parts may hold the same key. To join
+checkpoints that may have keys in common, use `merge_reverb_checkpoints`.
 
 A part is a folder with `chunks.tfrecord` and `items.tfrecord`, the sorted keys
 of both, and `part.json`, which says how much there is of everything and is the

@@ -50,7 +50,7 @@ class CheckpointError(RuntimeError):
 
 
 class Index(NamedTuple):
-  """What a checkpoint consists of, in the order of its records.
+  """The content of a checkpoint, in the order of its records.
 
   Attributes:
     tables: the tables, by their names.

@@ -13,7 +13,7 @@ _MAX_STEPS = 4
 
 
 class SamplingError(tf.errors.InvalidArgumentError, ValueError):
-  """What goes wrong while items are drawn, eagerly and in a graph.
+  """An error while items are drawn, eagerly and in a graph.
 
   TensorFlow makes an `InvalidArgumentError` of a `ValueError` of a NumPy
   function, and loses its own errors.

@@ -126,9 +126,9 @@ def read_marker(folder: str) -> Optional[Dict[str, Any]]:
 def open_store(folder: str) -> store_lib.FrameStore:
   """Maps the files of a folder of prepared frames, once they are checked.
 
-  The metadata is checked whole. Of each file of frames, the size is checked,
-  and the checksums of 32 MB: all of a small file, and of a large one the first
-  and last MB and others between them. That takes about 15 ms a file if it is in
+  The metadata is checked whole. Each file of frames is checked for its size and
+  for the checksums of 32 MB: a small file whole, a large one at its first and
+  last MB and at others between them. That takes about 15 ms a file if it is in
   the page cache, and else what 32 reads of 1 MB take. Use
   `check_prepared_frames` to check all of it.
 

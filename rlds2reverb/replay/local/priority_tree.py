@@ -75,7 +75,7 @@ class PriorityTree:
     return found, weights
 
   def update(self, numbers: np.ndarray, weights: np.ndarray) -> None:
-    """Changes weights. Of one that is given twice, the last counts.
+    """Changes weights. The last one counts where a number is given twice.
 
     Args:
       numbers: which ones, int64 `[B]`.

@@ -106,12 +106,12 @@ class FrameRing(tf.train.experimental.PythonState):
 
   @property
   def num_items(self) -> int:
-    """How many items can be drawn."""
+    """The number of items that can be drawn."""
     return self._next - self.first
 
   @property
   def num_frames(self) -> int:
-    """How many frames there are, with padding."""
+    """The number of frames, with padding."""
     return min(self._end - self._begin, self.capacity)
 
   def all_rows(self) -> np.ndarray:

@@ -31,7 +31,7 @@ _NO_LOCK = contextlib.nullcontext()
 
 
 class BatchSpec(NamedTuple):
-  """What batches are like.
+  """The specs of batches.
 
   Attributes:
     batch_size: the number of items of a batch; None for single items.

@@ -55,7 +55,7 @@ class Runs(NamedTuple):
 
 
 class Form(NamedTuple):
-  """What items are made of.
+  """The form of items.
 
   Attributes:
     sequence_length: the number of frames of an item; None for whole runs.

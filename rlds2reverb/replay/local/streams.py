@@ -1,4 +1,4 @@
-"""Where sampling stands: how many batches each iterator has handed out.
+"""The position of sampling: how many batches each iterator has handed out.
 
 Every data set of a replay buffer has streams of batches, which differ in their
 random numbers. An iterator takes the first stream that no other iterator has,
@@ -120,7 +120,7 @@ class Streams:
 
 
 class Position(tf.train.experimental.PythonState):
-  """Where the data sets of a replay buffer stand, for a checkpoint.
+  """The positions of the data sets of a replay buffer, for a checkpoint.
 
   Attributes:
     iterators: those of `get_next`, which a restored position does away with.

@@ -63,8 +63,8 @@ def sample_reverb_servers(
     timeout: after how many seconds there is an error, from a server that does
       not answer, and from a table that gives no item. A second or two may come
       on top.
-    seed: the seed of the draws of servers. What is drawn from a server is up to
-      Reverb, which takes no seed.
+    seed: the seed of the draws of servers. Reverb decides what it draws, and
+      takes no seed.
 
   Returns:
     A data set of pairs of trajectories, `[B, T, ...]`, and Reverb's
@@ -293,7 +293,7 @@ def _guarded(samples, watch, weights):
       samples.element_spec,
   )
   polls = seconds.scan(tf.zeros([num_servers], tf.float64), poll)
-  # A poll is an element, too: without any, nobody could end the polls.
+  # Polls must yield elements, or the stream could not be stopped.
   polls = polls.map(lambda kind: (kind, steps_lib.zeros(spec)))
   end = tf.data.Dataset.from_tensors((_END, steps_lib.zeros(spec)))
   kind = tf.data.Dataset.from_tensors(_SAMPLE).repeat()

@@ -33,7 +33,7 @@ _PROXIES = ('grpc_proxy', 'https_proxy', 'http_proxy')
 
 
 class WrittenItems(NamedTuple):
-  """How many items of a table a server has confirmed.
+  """The numbers of items of a table that a server has confirmed.
 
   Attributes:
     new: the number of items that went into the table.
