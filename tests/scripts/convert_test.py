@@ -248,9 +248,7 @@ class ConvertTest(job_testing.JobTestCase):
         name: records.num_items(table)
         for name, table in records.read_tables(output).items()
     }
-    self.assertEqual(
-        counts, {'pairs': len(_PAIRS), 'episodes': len(_LENGTHS)}
-    )
+    self.assertEqual(counts, {'pairs': len(_PAIRS), 'episodes': len(_LENGTHS)})
 
   @unittest.skipIf(
       importlib.util.find_spec('apache_beam'), 'Apache Beam is installed.'

@@ -167,7 +167,6 @@ class StepsTest(tf.test.TestCase, parameterized.TestCase):
       windows.draw_steps(steps, 0, 5)
 
 
-
 class DropEndTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)

@@ -24,6 +24,7 @@ from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.replay.local import samplers
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
@@ -158,8 +159,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     report = report_lib.ConversionReport()
     buffer = _Buffer(
         data,
-        rules=rules_lib.ConversionRules(invalid_episodes='skip'),
-        report=report,
+        options=options_lib.ConversionOptions(
+            rules_lib.ConversionRules(invalid_episodes='skip'), report=report
+        ),
     )
     cuts.assert_items_equal(
         self, _pass(buffer), cuts.cut_items([episodes[0], episodes[2]], 2)
@@ -176,7 +178,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
       return {'next': following['observation'], 'action': current['action']}
 
     buffer = _Buffer(
-        golden.stacked(episodes), windows_lib.Windows(3), policy_info_fn=info
+        golden.stacked(episodes),
+        windows_lib.Windows(3),
+        options=options_lib.ConversionOptions(policy_info_fn=info),
     )
     cuts.assert_items_equal(
         self, _pass(buffer), cuts.cut_items(episodes, 3, policy_info=info)
@@ -1120,7 +1124,11 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
             golden.stacked(
                 [{**cuts.episodes_of([3])[0], 'is_last': np.zeros(3, bool)}]
             ),
-            dict(rules=rules_lib.ConversionRules(invalid_episodes='skip')),
+            dict(
+                options=options_lib.ConversionOptions(
+                    rules_lib.ConversionRules(invalid_episodes='skip')
+                )
+            ),
         ),
     ):
       for make in _Buffer, lambda *args, **kw: _Appendable(*args, 5, **kw):
