@@ -1,109 +1,57 @@
-"""Batches for robots from two cameras, beside a shuffle buffer and decoding.
+"""Batches for robots from two cameras, beside Octo's and OpenVLA's loaders.
 
-    python -m benchmarks.robot_batches
+    python -m benchmarks.robot_batches --peers=/data/checkouts
 
 Two data sets of 256x256 JPEGs are mixed; items have 2 observations and chunks
 of 4 actions, images of 224x224 by Lanczos, batches of 64. Every case has a
-process of its own. Of each it prints the images a second, the CPU time of an
-image, the time to the first batch, and how much memory grew by after the tenth
-batch, and at the most.
+process of its own. Of each it prints the frames a second (a frame has an image
+of both cameras), the CPU time of a frame, the time to the first batch, and how
+much memory grew by after the tenth batch, and at the most.
 
 - `random access` opens indexes, which `index` has built, and reads in threads.
-- `shuffle buffer` is what Octo and OpenVLA do, in `tf.data`: chunks of whole
-  episodes, a buffer of encoded frames, decoding and resizing by TensorFlow.
+- `octo` and `openvla` are `make_interleaved_dataset` of both, with a shuffle
+  buffer of `--buffer` frames; theirs have 500,000 and 256,000. They are left
+  out without `--peers`, a folder with checkouts of github.com/octo-models/octo,
+  openvla/openvla and kvablack/dlimp. They need the package huggingface_hub.
 - `decoding` decodes and resizes images in memory with the same two threads, by
-  what random access uses; `decoding, TensorFlow` by TensorFlow.
+  what random access uses; `decoding, TensorFlow` as Octo and OpenVLA do.
+- `index` prints the speed of building the indexes, in wall and CPU time, beside
+  that of reading: the records by TensorFlow, with their checksums.
 """
 
 from concurrent import futures
-import io
+import importlib
 import itertools
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import types
+from unittest import mock
 
 from absl import app
 from absl import flags
 import numpy as np
-from PIL import Image
+
+from benchmarks import robot_data
 
 _EPISODES = flags.DEFINE_integer('episodes', 10, 'Episodes of a data set.')
 _STEPS = flags.DEFINE_integer('steps', 50, 'Steps of an episode.')
 _BATCHES = flags.DEFINE_integer('batches', 20, 'Batches that are timed.')
-_BUFFER = flags.DEFINE_integer('buffer', 500, 'Frames of the shuffle buffer.')
+_BUFFER = flags.DEFINE_integer('buffer', 1000, 'Frames of the shuffle buffer.')
+_PEERS = flags.DEFINE_string('peers', '', 'Checkouts of octo, openvla, dlimp.')
 _CASE = flags.DEFINE_string('case', '', 'The one case to run, in this process.')
 _FOLDER = flags.DEFINE_string('folder', '', 'Where its data is.')
 
-_CAMERAS = ('eye', 'wrist')
+_CAMERAS = robot_data.CAMERAS
 _BATCH, _FRAMES, _ACTIONS, _SIZE = 64, 2, 4, (224, 224)
 _THREADS = 2
 _IMAGES = _BATCH * _FRAMES * len(_CAMERAS)
 _SOURCES = ('one', 'two')
-
-
-def _encoded(rng) -> bytes:
-  """Returns a JPEG of about 25 KB."""
-  y, x = np.mgrid[:256, :256]
-  waves = np.sin(x / rng.uniform(5, 30)) + np.cos(y / rng.uniform(5, 30))
-  pixels = 120 + 50 * waves[..., np.newaxis] + rng.normal(size=3) * 20
-  pixels = pixels + rng.normal(size=[256, 256, 3]) * 8
-  encoded = io.BytesIO()
-  image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
-  image.save(encoded, 'jpeg', quality=90)
-  return encoded.getvalue()
-
-
-def _write(folder: str, seed: int) -> None:
-  # pylint: disable=g-import-not-at-top
-  import tensorflow_datasets as tfds
-
-  from tests import tfds_files
-
-  rng = np.random.default_rng(seed)
-  # Encoding takes most of the time, so images come again.
-  images = [_encoded(rng) for _ in range(100)]
-  image = tfds.features.Image(shape=(256, 256, 3), encoding_format='jpeg')
-  vector = tfds.features.Tensor(shape=(7,), dtype=np.float32)
-  features = {
-      'steps': tfds.features.Dataset(
-          {
-              'observation': {camera: image for camera in _CAMERAS},
-              'action': vector,
-              'reward': np.float32,
-              'discount': np.float32,
-              'is_first': np.bool_,
-              'is_last': np.bool_,
-              'is_terminal': np.bool_,
-          }
-      )
-  }
-
-  def step(place):
-    return {
-        'observation': {
-            camera: io.BytesIO(images[rng.integers(len(images))])
-            for camera in _CAMERAS
-        },
-        'action': rng.normal(size=7).astype(np.float32),
-        'reward': 0.0,
-        'discount': 1.0,
-        'is_first': place == 0,
-        'is_last': place == _STEPS.value - 1,
-        'is_terminal': False,
-    }
-
-  tfds_files.write(
-      folder,
-      features,
-      (
-          {'steps': list(map(step, range(_STEPS.value)))}
-          for _ in range(_EPISODES.value)
-      ),
-  )
 
 
 def _directory(source: str) -> str:
@@ -112,18 +60,36 @@ def _directory(source: str) -> str:
 
 def _index():
   # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
+
   from rlds2reverb import random_access
 
-  num_bytes = 0
-  for source in _SOURCES:
-    for path in pathlib.Path(_directory(source)).glob('*tfrecord*'):
-      num_bytes += len(path.read_bytes())  # It is in memory then.
-  begin = time.perf_counter()
-  for source in _SOURCES:
-    random_access.build_index(
-        _directory(source), os.path.join(_FOLDER.value, f'{source}_index')
-    )
-  return num_bytes / (time.perf_counter() - begin) / 1e6
+  paths = [
+      os.fspath(path)
+      for source in _SOURCES
+      for path in sorted(pathlib.Path(_directory(source)).glob('*tfrecord*'))
+  ]
+  num_bytes = sum(map(os.path.getsize, paths))
+
+  def read():
+    lengths = tf.data.TFRecordDataset(paths).map(tf.strings.length)
+    lengths.reduce(0, lambda total, length: total + length)
+
+  def build():
+    for source in _SOURCES:
+      folder = os.path.join(_FOLDER.value, f'{source}_index')
+      shutil.rmtree(folder, ignore_errors=True)
+      random_access.build_index(_directory(source), folder)
+
+  found = {}
+  # The first time the files come from the disk, and functions are traced.
+  for _ in range(2):
+    for name, case in {'reading': read, 'index': build}.items():
+      begin, cpu = time.perf_counter(), time.process_time()
+      case()
+      found[f'{name} MB/s'] = num_bytes / (time.perf_counter() - begin) / 1e6
+      found[f'{name} MB/CPU s'] = num_bytes / (time.process_time() - cpu) / 1e6
+  return found
 
 
 def _random_access():
@@ -134,7 +100,9 @@ def _random_access():
       source: random_access.Items(
           random_access.Index(os.path.join(_FOLDER.value, f'{source}_index')),
           random_access.ActionChunks(_FRAMES, _ACTIONS),
-          images={f'observation/{camera}': _SIZE for camera in _CAMERAS},
+          images={
+              f'observation/{camera}': _SIZE for camera in robot_data.CAMERAS
+          },
       )
       for source in _SOURCES
   }
@@ -144,47 +112,54 @@ def _random_access():
   return batches.iterate(num_threads=_THREADS)
 
 
-def _shuffle_buffer():
-  # pylint: disable=g-import-not-at-top
-  import tensorflow as tf
-  import tensorflow_datasets as tfds
-
-  from rlds2reverb import datasets
-  from rlds2reverb import windows
-
-  def frames_of(source):
-    skip = {camera: tfds.decode.SkipDecoding() for camera in _CAMERAS}
-    episodes = datasets.load_episodes(
-        _directory(source), decoders={'steps': {'observation': skip}}
-    )
-    return episodes.repeat().flat_map(
-        lambda episode: tf.data.Dataset.from_tensor_slices(
-            windows.stack_and_chunk(episode['steps'], _FRAMES, _ACTIONS)
-        )
-    )
-
-  def decode(frame):
-    def one(encoded):
-      image = tf.io.decode_image(encoded, 3, expand_animations=False)
-      image = tf.image.resize(image, _SIZE, 'lanczos3', antialias=True)
-      return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
-
-    frame['observation'] = {
-        camera: tf.map_fn(one, images, fn_output_signature=tf.uint8)
-        for camera, images in frame['observation'].items()
-    }
-    return frame
-
-  return iter(
-      tf.data.Dataset.sample_from_datasets(
-          [frames_of(source) for source in _SOURCES], seed=0
-      )
-      .shuffle(_BUFFER.value)
-      .map(decode, num_parallel_calls=_THREADS)
-      .batch(_BATCH)
-      .prefetch(1)
-      .as_numpy_iterator()
+def _peer(module):
+  """Returns an iterator of a peer's batches, made by its own functions."""
+  if module.__name__.startswith('octo'):
+    horizon, own = {'action_horizon': _ACTIONS}, {}
+  else:
+    horizon = {'future_action_window_size': _ACTIONS - 1}
+    own = {'state_obs_keys': [None]}  # It cannot do without a state.
+  dataset = module.make_interleaved_dataset(
+      [
+          {
+              'name': source,
+              'data_dir': _FOLDER.value,
+              'image_obs_keys': {camera: camera for camera in _CAMERAS},
+              **own,
+          }
+          for source in _SOURCES
+      ],
+      [1.0] * len(_SOURCES),
+      train=True,
+      shuffle_buffer_size=_BUFFER.value,
+      traj_transform_kwargs={'window_size': _FRAMES, **horizon},
+      frame_transform_kwargs={
+          'resize_size': dict.fromkeys(_CAMERAS, _SIZE),
+          'num_parallel_calls': _THREADS,
+      },
+      batch_size=_BATCH,
+      traj_transform_threads=_THREADS,
+      traj_read_threads=_THREADS,
   )
+  dataset = dataset[0] if isinstance(dataset, tuple) else dataset
+  return iter(dataset.as_numpy_iterator())
+
+
+def _octo():
+  for name in ('dlimp', 'octo'):
+    sys.path.insert(0, os.path.join(_PEERS.value, name))
+  return _peer(importlib.import_module('octo.data.dataset'))
+
+
+def _openvla():
+  sys.path.insert(0, os.path.join(_PEERS.value, 'dlimp'))
+  # These import models and PyTorch, which the loader does without.
+  for name in ('prismatic', 'prismatic.vla', 'prismatic.vla.datasets'):
+    package = types.ModuleType(name)
+    package.__path__ = [os.path.join(_PEERS.value, 'openvla', *name.split('.'))]
+    sys.modules[name] = package
+  sys.modules['prismatic.overwatch'] = mock.MagicMock()
+  return _peer(importlib.import_module('prismatic.vla.datasets.rlds.dataset'))
 
 
 def _decoding():
@@ -192,7 +167,7 @@ def _decoding():
   from rlds2reverb.random_access import images as images_lib
 
   rng = np.random.default_rng(0)
-  images = [_encoded(rng) for _ in range(_IMAGES)]
+  images = [robot_data.encoded(rng) for _ in range(_IMAGES)]
   image_format = images_lib.ImageFormat(_SIZE)
 
   def batch(_):
@@ -209,7 +184,7 @@ def _decoding_tensorflow():
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
   rng = np.random.default_rng(0)
-  images = tf.constant([_encoded(rng) for _ in range(_IMAGES)])
+  images = tf.constant([robot_data.encoded(rng) for _ in range(_IMAGES)])
 
   def one(encoded):
     image = tf.io.decode_image(encoded, 3, expand_animations=False)
@@ -227,10 +202,12 @@ def _decoding_tensorflow():
 
 _CASES = {
     'random access': _random_access,
-    'shuffle buffer': _shuffle_buffer,
+    'octo': _octo,
+    'openvla': _openvla,
     'decoding': _decoding,
     'decoding, TensorFlow': _decoding_tensorflow,
 }
+_NEED_PEERS = ('octo', 'openvla')
 
 
 def _memory(name: str) -> float:
@@ -243,12 +220,17 @@ def _run_case() -> None:
   """Runs a case, and prints what it took as JSON."""
   if _CASE.value == 'write':
     for seed, source in enumerate(_SOURCES):
-      _write(_directory(source), seed)
+      robot_data.write(
+          _directory(source), _EPISODES.value, _STEPS.value, 256, seed
+      )
     print(json.dumps({}))
     return
   if _CASE.value == 'index':
-    print(json.dumps({'MB/s': _index()}))
+    print(json.dumps(_index()))
     return
+  if _CASE.value in _NEED_PEERS:
+    # Neither their imports nor the statistics that they compute count.
+    _CASES[_CASE.value]()
   begin = time.perf_counter()
   batches = _CASES[_CASE.value]()
   next(batches)
@@ -261,9 +243,9 @@ def _run_case() -> None:
     pass
   seconds = time.perf_counter() - begin
   cpu = time.process_time() - cpu
-  count = _IMAGES * _BATCHES.value
+  count = _BATCH * _FRAMES * _BATCHES.value
   found = {
-      'images/s': count / seconds,
+      'frames/s': count / seconds,
       'CPU ms': cpu / count * 1000,
       'first s': first,
       'grown MB': _memory('VmRSS') - before,
@@ -278,7 +260,8 @@ def main(_) -> None:
     _run_case()
     return
   with tempfile.TemporaryDirectory() as folder:
-    for case in ('write', 'index', *_CASES):
+    cases = [case for case in _CASES if _PEERS.value or case not in _NEED_PEERS]
+    for case in ('write', 'index', *cases):
       done = subprocess.run(
           [
               sys.executable,

@@ -4,7 +4,6 @@ import dataclasses
 from typing import (
     Any,
     Callable,
-    Dict,
     List,
     Mapping,
     Optional,
@@ -19,20 +18,12 @@ import tree
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.random_access import action_chunks
+from rlds2reverb.random_access import chunk_items
 from rlds2reverb.random_access import images as images_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import references
 from rlds2reverb.random_access import row_layout
-
-# The names of `rlds` and of `windows.stacking`, whose modules use TensorFlow.
-_OBSERVATION, _ACTION = 'observation', 'action'
-_OBSERVATION_MASK, _ACTION_MASK = 'observation_mask', 'action_mask'
-_MASK = 'mask'
-_HAS_ACTION = 'has_action'
-# The step types of a frame of padding, as TF-Agents' observers pad.
-_BOUNDARY = {'step_type': 2, 'next_step_type': 0}
-
-_COUNTED_EPISODES = _COUNTED_ROWS = 1 << 16
+from rlds2reverb.random_access import window_items
 
 Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
 
@@ -105,27 +96,16 @@ class Items:
     """
     self.index = index
     self.windows = windows
-    # One of the two.
-    self._windows: Any = None
-    self._chunks: Any = None
     self._images = images_lib.formats_of(images or {}, index.layout.columns)
     self._with_mask = with_mask
     self._transform = transform
-    lengths = index.lengths
     if isinstance(windows, action_chunks.ActionChunks):
-      self._chunks = windows
-      self._check_chunks(windows)
+      self._kind: Any = chunk_items.ChunkItems(index, windows)
     else:
-      windows_lib.check_windows(windows)
-      self._windows = windows
-      if windows.crosses_episodes:
-        lengths = np.array([lengths.sum()], np.int64)
-    self._lengths = lengths
-    self._spec: Any = None
-    # How many steps have an action.
-    self._acting = self._count_acting() if self._chunks else lengths
-    self._first_row = np.cumsum(lengths) - lengths
-    self._first_item = np.concatenate([[0], np.cumsum(self._counts())])
+      self._kind = window_items.WindowItems(index, windows, with_mask)
+    self._spec = self._find_spec()
+    self._first_row = np.cumsum(self._kind.lengths) - self._kind.lengths
+    self._first_item = np.concatenate([[0], np.cumsum(self._kind.counts)])
 
   def __len__(self) -> int:
     return int(self._first_item[-1])
@@ -139,8 +119,6 @@ class Items:
   @property
   def spec(self) -> Any:
     """The nest of one item, with `Spec` leaves."""
-    if self._spec is None:
-      self._spec = self._find_spec()
     return self._spec
 
   def identity(self) -> Any:
@@ -164,13 +142,9 @@ class Items:
     """
     items = check_numbers(items, len(self))
     episode = np.searchsorted(self._first_item, items, 'right') - 1
-    start = items - self._first_item[episode]
-    if self._windows:
-      start = start * self._windows.stride
-      if self._windows.end == windows_lib.EndOfEpisode.OVERLAP:
-        latest = self._lengths[episode] - self._windows.length
-        start = np.minimum(start, np.maximum(latest, 0))
-    return episode, start
+    return episode, self._kind.starts(
+        episode, items - self._first_item[episode]
+    )
 
   def column(self, path: str) -> np.ndarray:
     """Returns a field of the first step of each item, `[len, ...]`.
@@ -193,7 +167,7 @@ class Items:
     Returns:
       float64 `[len]`, for `Batches`.
     """
-    counts = np.diff(self._first_item)
+    counts = self._kind.counts
     if weights is None:
       weights = np.ones(len(counts))
     weights = np.asarray(weights, np.float64)
@@ -216,96 +190,10 @@ class Items:
       OSError: if the files are not those that were indexed.
     """
     episode, start = self.episode_and_start(items)
-    first, length = self._first_row[episode], self._lengths[episode]
-    if self._chunks:
-      batch = self._make_chunks(first, start, self._acting[episode])
-    else:
-      batch = self._make_windows(first, start, length)
+    batch = self._kind.make(
+        self._read, episode, self._first_row[episode], start
+    )
     return batch if self._transform is None else self._transform(batch)
-
-  def _counts(self) -> np.ndarray:
-    """Returns how many items each episode has."""
-    if self._chunks:
-      return self._lengths if self._chunks.last_steps else self._acting
-    counts = []
-    for begin in range(0, len(self._lengths), _COUNTED_EPISODES):
-      part = self._lengths[begin : begin + _COUNTED_EPISODES]
-      found = self._windows.find(part).episode
-      counts.append(np.bincount(found, minlength=len(part)))
-    return np.concatenate([*counts, np.zeros(0, np.int64)])
-
-  def _count_acting(self) -> np.ndarray:
-    """Returns how many steps of each episode have an action."""
-    lengths = self._lengths
-    if _HAS_ACTION not in self.index.layout.structure:
-      return np.maximum(lengths - 1, 0)
-    number = self.index.layout.structure[_HAS_ACTION]
-    ends = np.cumsum(lengths)
-    counts = np.zeros(len(lengths), np.int64)
-    for begin in range(0, self.index.num_rows, _COUNTED_ROWS):
-      rows = np.arange(begin, min(begin + _COUNTED_ROWS, ends[-1]))
-      [has_action] = self.index.read(rows, [number])
-      np.add.at(counts, np.searchsorted(ends, rows[has_action], 'right'), 1)
-    return counts
-
-  def _check_chunks(self, chunks):
-    structure = self.index.layout.structure
-    if self.index.is_trajectory:
-      raise ValueError(
-          'ActionChunks are made of steps, but the index has the frames of'
-          ' trajectories: build it without as_trajectories.'
-      )
-    for name in (_OBSERVATION, _ACTION, chunks.goal_step):
-      if name is not None and name not in structure:
-        raise ValueError(
-            f'ActionChunks need a field {name}, but steps have'
-            f' {sorted(structure)}. Map the fields in the function prepare of'
-            ' build_index.'
-        )
-    for name in (_OBSERVATION_MASK, _ACTION_MASK):
-      if name in structure:
-        raise ValueError(f'There is a field {name} already. Rename it.')
-
-  def _make_windows(self, first, start, length) -> Any:
-    rows = start[:, np.newaxis] + np.arange(self._windows.length)
-    mask = rows < length[:, np.newaxis]
-    rows = first[:, np.newaxis] + np.minimum(rows, length[:, np.newaxis] - 1)
-    columns = self.index.layout.columns
-    leaves = self._read(rows, range(len(columns)))
-    if self._windows.fill != 'repeat':
-      for column, leaf in zip(columns, leaves):
-        leaf[~mask] = b'' if leaf.dtype == object else 0
-        if self.index.is_trajectory and column.name in _BOUNDARY:
-          leaf[~mask] = _BOUNDARY[column.name]
-    nest = self.index.layout.nest(leaves)
-    return {**nest, _MASK: mask} if self._with_mask else nest
-
-  def _make_chunks(self, first, step, stop) -> Dict[str, Any]:
-    chunks, layout = self._chunks, self.index.layout
-    of: Dict[str, List[int]] = {_OBSERVATION: [], _ACTION: [], '': []}
-    for number, column in enumerate(layout.columns):
-      name = column.keys[0]
-      of[name if name in of else ''].append(number)
-    found: Dict[int, np.ndarray] = {}
-    frames = chunks.frames(step)
-    rows = first[:, np.newaxis] + np.maximum(frames, 0)
-    found.update(zip(of[_OBSERVATION], self._read(rows, of[_OBSERVATION])))
-    found.update(zip(of[''], self._read(first + step, of[''])))
-    actions, past = chunks.actions(step), stop[:, np.newaxis, np.newaxis]
-    rows = np.minimum(actions, np.maximum(past - 1, 0))
-    rows += first[:, np.newaxis, np.newaxis]
-    found.update(zip(of[_ACTION], self._read(rows, of[_ACTION])))
-    if chunks.fill != 'repeat':
-      beyond = actions >= past
-      fill = 0 if chunks.fill == 'zeros' else chunks.fill
-      for number in of[_ACTION]:
-        is_text = found[number].dtype == object
-        found[number][beyond] = b'' if is_text else fill
-    nest = layout.nest([found[number] for number in range(len(found))])
-    goal = chunks.goal_step and nest[chunks.goal_step]
-    nest[_OBSERVATION_MASK] = frames >= 0
-    nest[_ACTION_MASK] = chunks.action_mask(step, stop, goal)
-    return nest
 
   def _find_spec(self) -> Any:
     specs = []
@@ -315,21 +203,11 @@ class Items:
         image_format = self._images[number]
         shape = *spec.shape, *image_format.shape
         spec = Spec(image_format.dtype, shape)
-      lead: Tuple[int, ...] = ()
-      if self._windows:
-        lead = (self._windows.length,)
-      elif column.keys[0] in (_OBSERVATION, _ACTION):
-        lead = (self._chunks.num_frames,)
-        if column.keys[0] == _ACTION:
-          lead = (*lead, self._chunks.num_actions)
+      lead = self._kind.lead(column)
       specs.append(Spec(spec.dtype, (*lead, *spec.shape)))
     nest = self.index.layout.nest(specs)
-    if self._with_mask:
-      nest[_MASK] = Spec('bool', (self._windows.length,))
-    if self._chunks:
-      frames, actions = self._chunks.num_frames, self._chunks.num_actions
-      nest[_OBSERVATION_MASK] = Spec('bool', (frames,))
-      nest[_ACTION_MASK] = Spec('bool', (frames, actions))
+    for name, shape in self._kind.masks.items():
+      nest[name] = Spec('bool', shape)
     return nest
 
   def _read(self, rows, columns) -> List[np.ndarray]:
