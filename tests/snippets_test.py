@@ -16,9 +16,11 @@ docs/sequences.md against what the functions return.
 
 import ast
 import contextlib
+import importlib
 import inspect
 import io
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -219,6 +221,51 @@ class PagesTest(absltest.TestCase):
             self.assertTrue(hasattr(value, part))
             value = getattr(value, part)
     self.assertGreater(found, 50)
+
+  def test_the_reference_has_every_public_name(self):
+    shown = set()
+    for page in _pages():
+      if page.startswith('docs/reference/'):
+        shown |= set(re.findall(r'automodule:: (\S+)', _read(page)))
+    folders = {
+        module.name
+        for module in pkgutil.walk_packages(
+            rlds2reverb.__path__, 'rlds2reverb.'
+        )
+        if module.ispkg
+    }
+    # What users need of these is in the folders above them.
+    self.assertEqual(
+        folders - shown,
+        {
+            'rlds2reverb.jobs.beam',
+            'rlds2reverb.jobs.descriptions',
+            'rlds2reverb.replay.checkpoint',
+            'rlds2reverb.replay.server',
+        },
+    )
+    for module in sorted(shown):
+      for name in dir(importlib.import_module(module)):
+        value = getattr(sys.modules[module], name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+          if value.__module__.startswith('rlds2reverb') and name[0] != '_':
+            with self.subTest(f'{module}.{name}'):
+              # Sphinx leaves out what has no docstring.
+              self.assertTrue(inspect.getdoc(value))
+
+  def test_the_reference_has_what_pages_import(self):
+    imported = set()
+    shown = set()
+    for page in _pages():
+      text = _read(page)
+      shown |= set(re.findall(r'automodule:: (\S+)', text))
+      if page.startswith('docs/'):
+        for module, names in re.findall(
+            r'^from (rlds2reverb[\w.]*) import ([\w, ]+)', text, re.MULTILINE
+        ):
+          imported |= {f'{module}.{name.strip()}' for name in names.split(',')}
+    self.assertNotEmpty(imported)
+    self.assertEmpty(imported - shown)
 
   def test_messages_are_those_of_the_library(self):
     strings = set()
