@@ -20,9 +20,8 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import other_formats
-from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
 _BOUNDS_FILE = 'ep_start_end_ids.npy'
@@ -89,14 +88,8 @@ def load_calvin(
         f'{other_formats.hint(directory)}'
     )
   spans = _texts(directory) if language else _episodes(directory)
-  paths_lib.check_list('leave_out', leave_out)
   first = _read_frame(directory, spans[0].first)
-  for name in leave_out:
-    if name not in first:
-      raise ValueError(
-          f'The frames of {directory} have no {name!r}.'
-          f'{checks.did_you_mean(name, first)} They have {sorted(first)}.'
-      )
+  columns_lib.check_left_out(f'A frame of {directory}', first, leave_out)
   if _ACTIONS not in first:
     raise ValueError(
         f'The frames of {directory} have no {_ACTIONS}, but {sorted(first)}.'
@@ -105,17 +98,14 @@ def load_calvin(
 
   def read() -> python_episodes.Episodes:
     for index, span in enumerate(spans):
-      length = span.last + 1 - span.first
-      steps = {rlds.OBSERVATION: {}, rlds.REWARD: np.zeros(length, np.float32)}
+      steps = {rlds.OBSERVATION: {}}
       for name in names:
         column = _Column(directory, span, name, first[name])
         if name.startswith(_OBSERVATIONS):
           steps[rlds.OBSERVATION][name] = column
         else:
           steps[rlds.ACTION if name == _ACTIONS else name] = column
-      yield python_episodes.PythonEpisode(
-          steps, length, False, index, span.fields
-      )
+      yield python_episodes.make_episode(steps, index, fields=span.fields)
 
   return python_episodes.to_dataset(read, len(spans))
 

@@ -4,7 +4,7 @@ A column is a numpy array, an `h5py.Dataset` or an `npz.NpzColumn`. Its name is
 its path from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
-from typing import Any, Dict, Iterable, Mapping, Optional, Union
+from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Union
 
 import h5py
 import numpy as np
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import npz
 
 Column = Union[np.ndarray, h5py.Dataset, npz.NpzColumn]
@@ -132,6 +133,66 @@ def below(name: str, names: Iterable[str]) -> Any:
   return _with_tuples(nest)
 
 
+def nested(name: Optional[str], columns: Mapping[str, Any]) -> Any:
+  """Returns the columns of `below(name, columns)`; an empty dict of None."""
+  if name is None:
+    return {}
+  return tf.nest.map_structure(columns.get, below(name, columns))
+
+
+def to_fields(
+    where: str,
+    columns: Mapping[str, Any],
+    names: Mapping[str, str],
+    unused: Iterable[Optional[str]] = (),
+    help: str = '',  # pylint: disable=redefined-builtin
+) -> Dict[str, Any]:
+  """Returns the fields of a step that some columns make.
+
+  Args:
+    where: what the columns are of, for errors.
+    columns: the columns by their names.
+    names: the names of the columns of an observation, an action and a reward,
+      and of what is below them, by these fields.
+    unused: names of columns that are no fields.
+    help: what to do where there are no observations or actions.
+
+  Raises:
+    ValueError: if there are none of these two.
+  """
+  fields = {field: nested(name, columns) for field, name in names.items()}
+  missing = [
+      names[field]
+      for field in (rlds.OBSERVATION, rlds.ACTION)
+      if not tf.nest.flatten(fields[field])
+  ]
+  if missing:
+    raise ValueError(
+        f'{where} has no {" and no ".join(missing)}, but {sorted(columns)}.'
+        + (help and f' {help}')
+    )
+  fields = {name: nest for name, nest in fields.items() if nest is not None}
+  if rlds.REWARD in fields and not tf.nest.flatten(fields[rlds.REWARD]):
+    del fields[rlds.REWARD]
+  taken = {*names.values(), *unused}
+  tops = dict.fromkeys(name.split('/')[0] for name in columns)
+  others = {top: nested(top, columns) for top in tops if top not in taken}
+  return {**fields, **others}
+
+
+def check_left_out(
+    where: str, names: Iterable[str], leave_out: Sequence[str]
+) -> None:
+  """Raises a ValueError if `leave_out` is not a list of some of `names`."""
+  paths.check_list('leave_out', leave_out)
+  for name in leave_out:
+    if name not in names:
+      raise ValueError(
+          f'{where} has no {name!r}, which leave_out names.'
+          f'{checks.did_you_mean(name, names)} It has {sorted(names)}.'
+      )
+
+
 def is_readable(column: Column) -> bool:
   """Returns whether a column has rows of numbers or of strings."""
   if not column.shape:
@@ -200,6 +261,13 @@ def read(
   ):
     strings[index] = _to_bytes(value)
   return strings.reshape(shape)
+
+
+def to_strings(rows: np.ndarray) -> np.ndarray:
+  """Returns the bytes of each row of an array of uint8, `[N]`."""
+  strings = np.empty(len(rows), object)
+  strings[:] = [row.tobytes() for row in rows]
+  return strings
 
 
 def zeros(length: int, spec: tf.TensorSpec) -> np.ndarray:

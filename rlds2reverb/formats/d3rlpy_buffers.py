@@ -80,11 +80,8 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
         rewards = steps[rlds.REWARD]
         if rewards.shape[1:] == (1,):
           steps[rlds.REWARD] = rewards[:, 0]
-        length = len(rewards)
-        is_terminal = bool(np.ravel(_column(file, f'terminated_{index}')).any())
-        yield python_episodes.PythonEpisode(
-            steps, length + is_terminal, is_terminal, index
-        )
+        terminated = np.ravel(_column(file, f'terminated_{index}'))
+        yield python_episodes.make_episode(steps, index, terminated.any())
 
   return python_episodes.to_dataset(read, count)
 

@@ -171,9 +171,6 @@ def _episode(
   steps = {
       field: columns[name] for field, name in _FIELDS.items() if name in columns
   }
-  steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
   if _INFOS in columns:
     steps[_INFOS] = columns[_INFOS]
-  return python_episodes.PythonEpisode(
-      steps, length + 1, bool(is_terminal), index
-  )
+  return python_episodes.make_episode(steps, index, bool(is_terminal))

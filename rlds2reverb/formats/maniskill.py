@@ -16,24 +16,21 @@ from typing import Dict
 
 from absl import logging
 import gin
-import h5py
-import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import other_formats
 from rlds2reverb.episodes import rlds
-from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
-from rlds2reverb.formats import python_episodes
+from rlds2reverb.formats import hdf5_groups
 
-_TRAJECTORY = re.compile(r'traj_(\d+)')
-_TERMINATED = 'terminated'
-_FIELDS = {
-    rlds.OBSERVATION: 'obs',
-    rlds.ACTION: 'actions',
-    rlds.REWARD: 'rewards',
-}
+_LAYOUT = hdf5_groups.Layout(
+    re.compile(r'traj_(\d+)'),
+    {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
+    'terminated',
+    help='Make the observations of a file of states with `python -m'
+    ' mani_skill.trajectory.replay_trajectory --obs-mode`.',
+)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -59,25 +56,15 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
       columns of the first, or as many rows.
   """
   path = files.expand_local(path, "A file of ManiSkill's")
-  numbers = sorted(
-      int(found.group(1))
-      for found in map(_TRAJECTORY.fullmatch, hdf5.names_in(path))
-      if found
-  )
+  groups = _LAYOUT.numbers(hdf5.names_in(path))
   hint = other_formats.hint(path, but=('maniskill',))
-  if not numbers or hint:
+  if not groups or hint:
     raise ValueError(
         f'{path} is not a file of ManiSkill: it must have traj_0 and so on,'
         f' with obs and actions.{hint}'
     )
   fields = _fields_beside(path)
-
-  def read() -> python_episodes.Episodes:
-    with h5py.File(path, 'r') as file:
-      for number in numbers:
-        yield _episode(file[f'traj_{number}'], number, fields)
-
-  return python_episodes.to_dataset(read, len(numbers))
+  return hdf5_groups.load(path, _LAYOUT, groups, lambda group: fields)
 
 
 def _fields_beside(path: str) -> Dict[str, str]:
@@ -91,37 +78,3 @@ def _fields_beside(path: str) -> Dict[str, str]:
     except (KeyError, TypeError, ValueError):
       logging.warning('%s has no env_info, and is left out.', beside)
       return {}
-
-
-def _episode(
-    group: h5py.Group, number: int, fields: Dict[str, str]
-) -> python_episodes.PythonEpisode:
-  """Returns the columns of a trajectory."""
-  columns = columns_lib.leaves(group)
-  nests = {
-      top: tf.nest.map_structure(columns.get, columns_lib.below(top, columns))
-      for top in dict.fromkeys(name.split('/')[0] for name in columns)
-  }
-  missing = [
-      name
-      for name in (_FIELDS[rlds.OBSERVATION], _FIELDS[rlds.ACTION])
-      if not tf.nest.flatten(nests.get(name, ()))
-  ]
-  if missing:
-    raise ValueError(
-        f'{group.name} of {group.file.filename} has no'
-        f' {" and no ".join(missing)}, but {sorted(nests)}. Make the'
-        ' observations of a file of states with `python -m'
-        ' mani_skill.trajectory.replay_trajectory --obs-mode`.'
-    )
-  steps = {
-      field: nests.pop(name) for field, name in _FIELDS.items() if name in nests
-  }
-  length = len(tf.nest.flatten(steps[rlds.ACTION])[0])
-  steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
-  is_terminal = length > 0 and bool(
-      np.ravel(columns[_TERMINATED][-1:]).any() if _TERMINATED in columns else 0
-  )
-  return python_episodes.PythonEpisode(
-      {**steps, **nests}, length + 1, is_terminal, number, fields
-  )

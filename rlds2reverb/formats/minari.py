@@ -13,30 +13,28 @@ in Arrow and parquet are in `minari_arrow`.
 import json
 import os
 import re
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, Optional, Set
 
-from absl import logging
 import gin
-import h5py
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import other_formats
-from rlds2reverb.datasets import python_packs
-from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_groups
 from rlds2reverb.formats import minari_arrow
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _METADATA_FILE = minari_arrow.METADATA_FILE
-_EPISODE = re.compile(r'episode_(\d+)')
-_FIELDS = minari_arrow.FIELDS
 _TERMINATIONS = minari_arrow.TERMINATIONS
-_TRUNCATIONS = 'truncations'
-_USED = (*_FIELDS.values(), _TERMINATIONS, _TRUNCATIONS)
-_STRING = tf.TensorSpec([], tf.string)
+_LAYOUT = hdf5_groups.Layout(
+    re.compile(r'episode_(\d+)'),
+    minari_arrow.FIELDS,
+    _TERMINATIONS,
+    unused=(_TERMINATIONS, 'truncations'),
+)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -75,18 +73,24 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   if folder is not None:
     return minari_arrow.load(folder)
   path = _find_file(path)
-  group_names = hdf5.names_in(path)
-  if not is_minari(group_names):
+  names = hdf5.names_in(path)
+  if not is_minari(names):
     raise ValueError(
-        f'{path} is not a Minari data set: it has {group_names}, and not only'
+        f'{path} is not a Minari data set: it has {names}, and not only'
         f' episodes such as episode_0.{other_formats.hint(path)}'
     )
-  return _read_episodes(path, group_names)
+  images = _image_columns(os.path.dirname(path))
+  return hdf5_groups.load(
+      path,
+      _LAYOUT,
+      _LAYOUT.numbers(names),
+      prepare=lambda columns: _prepare(columns, images),
+  )
 
 
 def is_minari(names: Iterable[str]) -> bool:
   """Returns whether all names at the top of an HDF5 file are of episodes."""
-  return all(map(_EPISODE.fullmatch, names))
+  return all(map(_LAYOUT.group.fullmatch, names))
 
 
 def _find_path(name_or_directory: files.PathLike) -> str:
@@ -123,68 +127,28 @@ def _path_of_name(name: str) -> Optional[str]:
   return os.path.join(files.expand(root), name)
 
 
-def _read_episodes(path: str, group_names: Iterable[str]) -> tf.data.Dataset:
-  """Returns the RLDS data set of the episodes in a file."""
-  groups = sorted(group_names, key=_episode_id)
-  with h5py.File(path, 'r') as file:
-    first = file[groups[0]]
-    names = _names(first)
-    images = _image_columns(os.path.dirname(path))
-
-    def row_spec(name):
-      # Where all JPEGs of an episode have as many bytes, Minari has stored them
-      # as one array.
-      if name in images and first[name].ndim == 2:
-        return tf.TensorSpec([], tf.string)
-      return columns_lib.row_spec(first[name])
-
-    spec = tf.nest.map_structure(row_spec, names)
-    _read(first, names, spec)
-  return python_packs.to_episodes(
-      lambda: _packs(path, groups, names, spec), spec, len(groups)
-  )
-
-
-def _episode_id(group: str) -> int:
-  return int(_EPISODE.fullmatch(group).group(1))
-
-
-def _names(group: h5py.Group) -> Dict[str, Any]:
-  """Returns the fields of a step; every leaf is the name of its column."""
-  columns = columns_lib.leaves(group)
-  names = {
-      field: columns_lib.below(name, columns) for field, name in _FIELDS.items()
-  }
-  missing = [_FIELDS[field] for field, found in names.items() if not found]
-  missing += [name for name in [_TERMINATIONS] if name not in columns]
-  if missing:
+def _prepare(columns: Dict[str, Any], images: Set[str]) -> Dict[str, Any]:
+  """Returns the columns of an episode, with JPEGs as strings."""
+  terminations = columns.get(_TERMINATIONS)
+  if terminations is None:
     raise ValueError(
-        f'The episode {group.name} of {group.file.filename} has no'
-        f' {", ".join(missing)}. It has {sorted(columns)}.'
+        f'An episode has no {_TERMINATIONS}, but {sorted(columns)}.'
     )
-  length = len(columns[_TERMINATIONS])
-  kept, left_out = [], []
-  for name, column in columns.items():
-    if name.split('/')[0] not in _USED:
-      fits = columns_lib.is_readable(column) and (
-          len(column) in _num_rows(name, length)
-      )
-      (kept if fits else left_out).append(name)
-  if left_out:
-    logging.warning(
-        'Left out: columns without numbers or strings for each step: %s.',
-        ', '.join(left_out),
+  early = np.flatnonzero(terminations[:-1])
+  if len(early):
+    raise ValueError(
+        f'{os.path.dirname(terminations.name)} has a termination in row'
+        f' {early[0]}, but {len(terminations)} rows. A termination must be in'
+        ' the last row.'
     )
-  tops = dict.fromkeys(name.split('/')[0] for name in kept)
-  return {**names, **{top: columns_lib.below(top, kept) for top in tops}}
-
-
-def _num_rows(name: str, length: int) -> Tuple[int, ...]:
-  """Returns the numbers of rows a column may have for `length` transitions."""
-  field = name.split('/')[0]
-  if field == _FIELDS[rlds.OBSERVATION]:
-    return (length + 1,)
-  return (length,) if field in _USED else (length, length + 1)
+  # Where all JPEGs of an episode have as many bytes, Minari has stored them as
+  # one array.
+  return {
+      name: columns_lib.to_strings(column[:])
+      if name in images and column.ndim == 2
+      else column
+      for name, column in columns.items()
+  }
 
 
 def _image_columns(directory: str) -> Set[str]:
@@ -214,54 +178,3 @@ def _image_boxes(space: Dict[str, Any], name: str) -> Set[str]:
   return set().union(
       *(_image_boxes(one, f'{name}/{key}') for key, one in below.items())
   )
-
-
-def _packs(
-    path: str, groups: List[str], names: Any, spec: Any
-) -> Iterator[python_packs.PythonPack]:
-  """Reads each episode as a pack of its own."""
-  # Larger packs would gain little: opening the columns takes the most time.
-  with h5py.File(path, 'r') as file:
-    for group in groups:
-      steps, is_terminal = _read(file[group], names, spec)
-      yield python_packs.PythonPack(
-          steps,
-          np.array([len(steps[rlds.REWARD])]),
-          np.array([is_terminal]),
-          {python_packs.EPISODE_ID: np.array([_episode_id(group)])},
-      )
-
-
-def _read(group: h5py.Group, names: Any, spec: Any) -> Tuple[Any, bool]:
-  """Reads an episode's steps `[T + 1, ...]`, and whether it is terminal."""
-  terminations = group[_TERMINATIONS][:].astype(bool)
-  length = len(terminations)
-  if terminations[:-1].any():
-    raise ValueError(
-        f'{group.name} has a termination in row {terminations.argmax()}, but'
-        f' {length} rows. A termination must be in the last row.'
-    )
-
-  def read(name, row_spec):
-    if name not in group:
-      raise ValueError(
-          f'{group.name} has no {name}, which the first episode has.'
-      )
-    column = group[name]
-    if len(column) not in _num_rows(name, length):
-      raise ValueError(
-          f'{group.name}/{name} has {len(column)} rows, but {_TERMINATIONS} has'
-          f' {length}: expected {_num_rows(name, length)}.'
-      )
-    if row_spec not in (columns_lib.row_spec(column), _STRING):
-      raise ValueError(
-          f'The rows of {group.name}/{name} are {column.dtype}'
-          f' {column.shape[1:]}, but those of the first episode are'
-          f' {row_spec.dtype.name} {row_spec.shape}.'
-      )
-    steps = columns_lib.zeros(length + 1, row_spec)
-    steps[: len(column)] = columns_lib.read(column, slice(None), row_spec)
-    return steps
-
-  steps = tf.nest.map_structure(read, names, spec)
-  return steps, bool(terminations[-1:].any())

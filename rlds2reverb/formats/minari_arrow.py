@@ -138,7 +138,7 @@ def _episode(
       steps[_INFOS] = infos
   terminations = columns[TERMINATIONS].to_numpy(zero_copy_only=False)
   is_terminal = bool(terminations[: num_steps - 1][-1:].any())
-  return python_episodes.PythonEpisode(steps, num_steps, is_terminal, index)
+  return python_episodes.make_episode(steps, index, is_terminal)
 
 
 def _of_space(space, column: pa.Array, num_rows: int, name: str) -> Any:

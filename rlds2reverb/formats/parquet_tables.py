@@ -194,11 +194,7 @@ def _episode(
       for field, name in _FIELDS.items()
       if name in columns
   }
-  length = len(steps[rlds.ACTION])
-  steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
   is_terminal = bool(np.ravel(terminals)[-1:].any())
-  has_next = len(steps[rlds.OBSERVATION]) == length + 1
-  num_steps = length + (has_next or is_terminal)
-  return python_episodes.PythonEpisode(
-      {**steps, **columns}, num_steps, is_terminal, index, fields
+  return python_episodes.make_episode(
+      {**steps, **columns}, index, is_terminal, fields
   )

@@ -137,6 +137,37 @@ def from_episodes(
   )
 
 
+def make_episode(
+    steps: Dict[str, Any],
+    episode_id: int,
+    is_terminal: bool = False,
+    fields: Optional[Mapping[str, Any]] = None,
+) -> PythonEpisode:
+  """Returns the episode of `T` actions that some columns make.
+
+  It has `T + 1` steps if there are as many observations, or if it is terminal:
+  then a step of zeros stands for the observation that is not there. Otherwise
+  the last observation is its last step, whose action does not count.
+
+  Args:
+    steps: a dict of step fields with `T` or `T + 1` rows; without a reward it
+      is float32 zeros.
+    episode_id: the number that identifies the episode.
+    is_terminal: whether it ends in a terminal state.
+    fields: other fields of the episode.
+  """
+  first = lambda name: tf.nest.flatten(steps[name])[0]
+  num_observations = len(first(rlds.OBSERVATION))
+  length = num_observations
+  if rlds.ACTION in steps:
+    length = len(first(rlds.ACTION))
+  has_next = num_observations == length + 1
+  is_terminal = is_terminal and length > 0
+  steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
+  num_steps = length + (has_next or is_terminal)
+  return PythonEpisode(steps, num_steps, is_terminal, episode_id, fields or {})
+
+
 def to_dataset(
     episodes: Callable[[], Episodes],
     num_episodes: Optional[int] = None,
@@ -222,8 +253,7 @@ def _from_dict(episode: Mapping[str, Any], index: int) -> PythonEpisode:
             f' {num_steps} observations, and must be one more: the last is what'
             ' the last action leads to.'
         )
-  steps.setdefault(rlds.REWARD, np.zeros(num_steps - 1, np.float32))
-  return PythonEpisode(steps, num_steps, bool(is_terminal), index)
+  return make_episode(steps, index, bool(is_terminal))
 
 
 def stack(rows: Any) -> Any:
@@ -273,16 +303,21 @@ def _packs(
   max_steps = max(_PACK_BYTES // blocks.step_bytes(spec), 1)
   waiting: List[PythonEpisode] = []
   num_steps = 0
+  error = None
   with contextlib.closing(episodes()) as found:
-    for episode in found:
-      if waiting and num_steps + episode.num_steps > max_steps:
-        yield _pack(waiting, spec, field_specs)
-        waiting, num_steps = [], 0
-      steps = _read(episode, spec)
-      waiting.append(episode._replace(steps=steps))
-      num_steps += episode.num_steps
-    if waiting:
-      yield _pack(waiting, spec, field_specs)
+    try:
+      for episode in found:
+        if waiting and num_steps + episode.num_steps > max_steps:
+          yield _pack(waiting, spec, field_specs)
+          waiting, num_steps = [], 0
+        waiting.append(episode._replace(steps=_read(episode, spec)))
+        num_steps += episode.num_steps
+    except (OSError, ValueError) as e:
+      error = e  # Whoever iterates gets the episodes before it first.
+  if waiting:
+    yield _pack(waiting, spec, field_specs)
+  if error is not None:
+    raise error
 
 
 def _pack(

@@ -18,8 +18,6 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import other_formats
-from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
@@ -60,13 +58,7 @@ def load_zarr(
   """
   path = files.expand_local(path, 'A Zarr replay buffer')
   ends, arrays = _open(path)
-  paths_lib.check_list('leave_out', leave_out)
-  for name in leave_out:
-    if name not in arrays:
-      raise ValueError(
-          f'{path} has no array {name!r} below {_DATA}.'
-          f'{checks.did_you_mean(name, arrays)} It has {sorted(arrays)}.'
-      )
+  columns_lib.check_left_out(f'{path}/{_DATA}', arrays, leave_out)
   steps = _steps(path, [name for name in arrays if name not in leave_out])
   starts = [0, *ends[:-1]]
 
@@ -83,8 +75,7 @@ def load_zarr(
           ),
           steps,
       )
-      rows.setdefault(rlds.REWARD, np.zeros(end - begin, np.float32))
-      yield python_episodes.PythonEpisode(rows, end - begin, False, index)
+      yield python_episodes.make_episode(rows, index)
 
   return python_episodes.to_dataset(read, len(ends))
 

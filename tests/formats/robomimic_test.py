@@ -193,7 +193,7 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
 
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError,
-        'rewards of /data/demo_2 of .* has .7,. rows, but actions has 3',
+        'data/demo_2 of .* has 7 rows of rewards, but 3 of actions',
     ):
       _read(self._changed(change))
 
