@@ -355,26 +355,34 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
     ).store
 
   def batches(self, sampler, batch_size):
-    """Yields iterators of all kinds over the same batches."""
-    dataset = lambda: _Buffer(
-        self.store, sampler=_SAMPLERS[sampler](), seed=3
-    ).as_dataset(batch_size)
-    yield dataset().as_numpy_iterator()
-    yield dataset().take(40).as_numpy_iterator()
-    yield iter(dataset())
-    in_graph = iter(dataset())
-    yield map(tf.function(lambda _: next(in_graph)), itertools.repeat(0))
-    buffer = _Buffer(self.store, sampler=_SAMPLERS[sampler](), seed=3)
-    yield iter(lambda: buffer.get_next(batch_size), None)
+    """Yields replay buffers, with iterators of all kinds over one stream."""
+    for kind in 'numpy', 'in tf.data', 'eager', 'in a function', 'get_next':
+      buffer = _Buffer(self.store, sampler=_SAMPLERS[sampler](), seed=3)
+      if kind == 'get_next':
+        take = lambda buffer=buffer: buffer.get_next(batch_size)
+        yield buffer, iter(take, None)
+        continue
+      dataset = buffer.as_dataset(batch_size)
+      if kind == 'numpy':
+        yield buffer, dataset.as_numpy_iterator()
+      elif kind == 'in tf.data':
+        yield buffer, dataset.take(40).as_numpy_iterator()
+      elif kind == 'eager':
+        yield buffer, iter(dataset)
+      else:
+        take = tf.function(lambda _, iterator=iter(dataset): next(iterator))
+        yield buffer, map(take, itertools.repeat(0))
 
   @parameterized.product(sampler=list(_SAMPLERS), batch_size=(None, 4))
   def test_all_ways_give_the_same_batches(self, sampler, batch_size):
     expected = None
-    for batches in self.batches(sampler, batch_size):
-      found = [
-          tf.nest.map_structure(np.asarray, batch)
-          for batch in itertools.islice(batches, 40)
-      ]
+    for buffer, batches in self.batches(sampler, batch_size):
+      found = []
+      for frames, info in itertools.islice(batches, 40):
+        found.append(tf.nest.map_structure(np.asarray, (frames, info)))
+        if sampler == 'prioritized' and batch_size:
+          errors = np.asarray(info.key)[:, 0] % 7 + len(found) % 3
+          buffer.update_priorities(info.key, errors)
       expected = expected or found
       golden.assert_frames_equal(self, found, expected)
 
