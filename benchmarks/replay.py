@@ -6,21 +6,26 @@ The limits are a plain `tf.gather` of every column from tensors in memory, in a
 `tf.function`; the same of one packed row, 16 batches at once, through tf.data;
 and NumPy's indexing of one packed row. Batches are consumed in a graph, by an
 eager loop and as NumPy arrays. cpprb, flashbax and TorchRL are measured on the
-same data where they are installed: pip install rlds2reverb[replay-peers].
+same data where they are installed; see `replay_peers`. `--cpu` is for a machine
+that does other work: then what two threads do at once counts twice.
 """
 
-import importlib.util
+import dataclasses
+import io
 import tempfile
+import time
 from typing import Any, Callable, List
 
 from absl import app
 from absl import flags
 from absl import logging
 import numpy as np
+from PIL import Image
 import tensorflow as tf
 
 from benchmarks import data
 from benchmarks import processes
+from benchmarks import replay_peers
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.replay import local
@@ -34,6 +39,10 @@ _BATCHES = flags.DEFINE_integer(
 _REPEATS = flags.DEFINE_integer(
     'repeats', 5, 'How many times each case is timed.', lower_bound=1
 )
+_IMAGES = flags.DEFINE_integer(
+    'images', 10_000, 'How many images are sampled from.', lower_bound=100
+)
+_CPU = flags.DEFINE_boolean('cpu', False, 'Measures CPU time, not the clock.')
 _LOAD = flags.DEFINE_string(
     'load', '', 'Only loads the data set of this folder, for its peak memory.'
 )
@@ -44,8 +53,11 @@ _SEQUENCES = 32, 80
 _GATHER = 'plain tf.gather'
 _PACKED = 'one packed row, through tf.data'
 _NUMPY = 'NumPy, one packed row'
-_TORCHRL = 'TorchRL, in memory'
-_CPPRB = 'cpprb, a call a batch'
+_COPYING = 'copying images of 84x84, NumPy'
+
+
+def _wait_for(take: Callable[[], tf.Tensor]) -> None:
+  take().numpy()
 
 
 def _in_graph(dataset: tf.data.Dataset, batches: int) -> Callable[[], None]:
@@ -60,7 +72,7 @@ def _in_graph(dataset: tf.data.Dataset, batches: int) -> Callable[[], None]:
       total += tf.reduce_sum(frames.reward)
     return total
 
-  return lambda: take().numpy() and None
+  return lambda: _wait_for(take)
 
 
 def _eagerly(dataset: tf.data.Dataset, batches: int) -> Callable[[], None]:
@@ -98,6 +110,50 @@ def _with_numpy_updates(
       buffer.update_priorities(info.key, errors)
 
   return take
+
+
+def _with_eager_updates(
+    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+) -> Callable[[], None]:
+  """Returns a function that trains eagerly on batches by their priorities."""
+  iterator = iter(buffer.as_dataset(size))
+
+  def take():
+    for _ in range(batches):
+      frames, info = next(iterator)
+      weights = buffer.importance_weights(info, 0.4)[:, 0]
+      errors = weights + tf.abs(frames.reward[:, 0])
+      buffer.update_priorities(info.key, errors)
+
+  return take
+
+
+def _updates_alone(
+    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+) -> Callable[[], None]:
+  """Returns a function that updates the priorities of one batch eagerly."""
+  _, info = next(iter(buffer.as_dataset(size)))
+  errors = tf.ones([size])
+
+  def update():
+    for _ in range(batches):
+      buffer.update_priorities(info.key, errors)
+
+  return update
+
+
+def _updates_in_graph(
+    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+) -> Callable[[], None]:
+  """Returns a function that does so in a `tf.function`."""
+  _, info = next(iter(buffer.as_dataset(size)))
+
+  @tf.function
+  def update():
+    for _ in tf.range(batches):
+      buffer.update_priorities(info.key, tf.ones([size]))
+
+  return update
 
 
 def _with_updates(
@@ -141,7 +197,7 @@ def _gathering(
       )
     return total
 
-  return lambda: take().numpy() and None
+  return lambda: _wait_for(take)
 
 
 def _packed_cases(
@@ -194,150 +250,6 @@ def _packed_cases(
   ]
 
 
-def _cpprb_cases(columns: Any, batches: int) -> List[timing.Case]:
-  """Returns the cases of cpprb: transitions, uniform and prioritized."""
-  import cpprb  # pylint: disable=g-import-not-at-top
-
-  size, _ = _PAIRS
-  count = len(columns.reward)
-  following = np.roll(columns.observation.numpy(), -1, 0)
-  arrays = {
-      'obs': columns.observation.numpy(),
-      'act': columns.action.numpy(),
-      'rew': columns.reward.numpy(),
-      'next_obs': following,
-      'done': (columns.step_type.numpy() == 2).astype(np.float32),
-  }
-  spec = {
-      name: {'shape': leaf.shape[1:] or 1, 'dtype': leaf.dtype}
-      for name, leaf in arrays.items()
-  }
-  uniform = cpprb.ReplayBuffer(count, spec)
-  prioritized = cpprb.PrioritizedReplayBuffer(count, spec, alpha=0.6)
-  uniform.add(**arrays)
-  prioritized.add(**arrays)
-
-  def sample():
-    for _ in range(batches):
-      uniform.sample(size)
-
-  def update():
-    for _ in range(batches):
-      batch = prioritized.sample(size, beta=0.4)
-      errors = batch['weights'] + np.abs(batch['rew'][:, 0])
-      prioritized.update_priorities(batch['indexes'], errors)
-
-  return [
-      timing.Case(_CPPRB, batches * size, sample),
-      timing.Case('cpprb, prioritized with updates', batches * size, update),
-  ]
-
-
-def _flashbax_cases(columns: Any, batches: int) -> List[timing.Case]:
-  """Returns the cases of flashbax: transitions, in a compiled loop."""
-  # pylint: disable=g-import-not-at-top
-  import flashbax
-  import jax
-
-  size, _ = _PAIRS
-  step = {
-      'observation': columns.observation.numpy(),
-      'action': columns.action.numpy(),
-      'reward': columns.reward.numpy(),
-  }
-  kwargs = dict(
-      add_batch_size=1,
-      sample_sequence_length=2,
-      period=1,
-      min_length_time_axis=2,
-      max_length_time_axis=len(columns.reward),
-      sample_batch_size=size,
-  )
-  cases = []
-  for name, buffer in (
-      ('flashbax, compiled', flashbax.make_trajectory_buffer(**kwargs)),
-      (
-          'flashbax, prioritized with updates',
-          flashbax.make_prioritised_trajectory_buffer(
-              **kwargs, priority_exponent=0.6
-          ),
-      ),
-  ):
-    state = buffer.init(jax.tree_util.tree_map(lambda leaf: leaf[0], step))
-    state = buffer.add(
-        state, jax.tree_util.tree_map(lambda leaf: leaf[np.newaxis], step)
-    )
-
-    def body(index, carry, buffer=buffer, name=name):
-      state, total = carry
-      batch = buffer.sample(state, jax.random.PRNGKey(index))
-      reward = batch.experience['reward'][:, 0]
-      if 'prioritized' in name:
-        state = buffer.set_priorities(state, batch.indices, abs(reward) + 1)
-      # All columns count, as they do for who trains on them.
-      return state, total + sum(
-          leaf.sum() for leaf in jax.tree_util.tree_leaves(batch.experience)
-      )
-
-    loop = jax.jit(
-        lambda state, body=body: jax.lax.fori_loop(
-            0, batches, body, (state, 0.0)
-        )[1]
-    )
-    cases.append(
-        timing.Case(
-            name,
-            batches * size,
-            lambda loop=loop, state=state: loop(state).block_until_ready(),
-        )
-    )
-  return cases
-
-
-def _torchrl_cases(
-    columns: Any, batches: int, folder: str
-) -> List[timing.Case]:
-  """Returns the cases of TorchRL: transitions, and slices of two."""
-  # pylint: disable=g-import-not-at-top
-  import tensordict
-  import torch
-  from torchrl.data import replay_buffers
-
-  length = data.EPISODE_LENGTH.value
-  arrays = {
-      'observation': columns.observation.numpy(),
-      'action': columns.action.numpy(),
-      'reward': columns.reward.numpy(),
-      'done': columns.step_type.numpy() == 2,
-      'episode': np.arange(len(columns.reward)) // length,
-  }
-  rows = {name: torch.from_numpy(leaf) for name, leaf in arrays.items()}
-  rows['next_observation'] = torch.roll(rows['observation'], -1, 0)
-  size, _ = _PAIRS
-  in_memory = lambda: replay_buffers.LazyTensorStorage(len(columns.reward))
-  mapped = lambda: replay_buffers.LazyMemmapStorage(
-      len(columns.reward), scratch_dir=folder
-  )
-  slices = lambda: replay_buffers.SliceSampler(slice_len=2, traj_key='episode')
-  cases = []
-  for name, storage, sampler, count in (
-      (_TORCHRL, in_memory, None, size),
-      ('TorchRL, mapped', mapped, None, size),
-      ('TorchRL, slices of 2', in_memory, slices, 2 * size),
-  ):
-    buffer = replay_buffers.TensorDictReplayBuffer(
-        storage=storage(), batch_size=count, sampler=sampler and sampler()
-    )
-    buffer.extend(tensordict.TensorDict(rows, batch_size=[len(columns.reward)]))
-
-    def run(buffer=buffer):
-      for _ in range(batches):
-        buffer.sample()
-
-    cases.append(timing.Case(name, batches * size, run))
-  return cases
-
-
 def _sampling_cases(
     episodes: tf.data.Dataset, size: int, length: int, folder: str
 ) -> List[timing.Case]:
@@ -348,63 +260,138 @@ def _sampling_cases(
       episodes, rlds2reverb.Windows(length), **kwargs
   )
   buffer = make()
-  shared = lambda sampler: local.EpisodesReplayBuffer(
-      buffer.store, sampler=sampler
+  weighted = dataclasses.replace(
+      buffer.store,
+      priorities=np.random.default_rng(0).uniform(size=buffer.num_items),
   )
-  mapped = make(directory=f'{folder}/frames-{length}')
-  in_epochs = local.WithoutReplacement(drop_last=True)
-  prioritized = shared(local.Prioritized())
+  shared = lambda sampler, store=buffer.store: local.EpisodesReplayBuffer(
+      store, sampler=sampler
+  )
+  in_graph = lambda buffer: _in_graph(buffer.as_dataset(size), batches)
+  prioritized = lambda way: way(shared(local.Prioritized()), size, batches)
   reverb_buffer = rlds2reverb.open_replay_buffer(
       episodes, rlds2reverb.Windows(length), reverb_server=True
   )
   columns = tf.nest.map_structure(
       lambda leaf: tf.squeeze(leaf, 0), buffer.gather_all()
   )
+  runs = {
+      _GATHER: _gathering(columns, buffer.num_items, size, length, batches),
+      'uniform': in_graph(buffer),
+      'weighted': in_graph(shared(local.Weighted(), weighted)),
+      'without replacement': in_graph(
+          shared(local.WithoutReplacement(drop_last=True))
+      ),
+      'episode first': in_graph(shared(local.EpisodeFirst())),
+      'memory-mapped': in_graph(make(directory=f'{folder}/frames-{length}')),
+      'prioritized, with updates': prioritized(_with_updates),
+      'uniform, a call a batch': _eagerly(buffer.as_dataset(size), batches),
+      'uniform, NumPy': _as_numpy(buffer.as_dataset(size), batches),
+      'prioritized, updates, a call a batch': prioritized(_with_eager_updates),
+      'prioritized, updates, NumPy': prioritized(_with_numpy_updates),
+      'updates alone, called eagerly': prioritized(_updates_alone),
+      'updates alone, in a tf.function': prioritized(_updates_in_graph),
+  }
+  cases = [timing.Case(name, steps, run) for name, run in runs.items()]
   # A server has some batches ready, so a few of them would tell nothing.
   few = max(batches // 4, 100)
-  case = lambda name, run: timing.Case(name, steps, run)
-  cases = [
-      case(
-          _GATHER,
-          _gathering(columns, buffer.num_items, size, length, batches),
-      ),
-      case('uniform', _in_graph(buffer.as_dataset(size), batches)),
-      case(
-          'uniform, a call a batch', _eagerly(buffer.as_dataset(size), batches)
-      ),
-      case('uniform, NumPy', _as_numpy(buffer.as_dataset(size), batches)),
-      case(
-          'without replacement',
-          _in_graph(shared(in_epochs).as_dataset(size), batches),
-      ),
-      case(
-          'episode first',
-          _in_graph(shared(local.EpisodeFirst()).as_dataset(size), batches),
-      ),
-      case(
-          'prioritized, with updates',
-          _with_updates(prioritized, size, batches),
-      ),
-      case(
-          'prioritized, with updates, NumPy',
-          _with_numpy_updates(shared(local.Prioritized()), size, batches),
-      ),
-      case('memory-mapped', _in_graph(mapped.as_dataset(size), batches)),
+  cases.append(
       timing.Case(
           'ReverbReplayBuffer',
           steps // batches * few,
           _in_graph(reverb_buffer.as_dataset(size, length), few),
-      ),
-  ]
+      )
+  )
   cases += _packed_cases(columns, buffer.num_items, size, length, batches)
   if length == 2:
-    if importlib.util.find_spec('cpprb'):
-      cases += _cpprb_cases(columns, batches)
-    if importlib.util.find_spec('flashbax'):
-      cases += _flashbax_cases(columns, batches)
-    if importlib.util.find_spec('torchrl'):
-      cases += _torchrl_cases(columns, batches, folder)
+    cases += replay_peers.cases(columns, size, batches, folder)
   return cases
+
+
+def _image_buffer(image: Any) -> local.EpisodesReplayBuffer:
+  """Returns a replay buffer whose frames show `image(k)`, a function."""
+  length = 100
+  images = [image(step) for step in range(length)]
+  steps = {
+      'observation': tf.constant(images),
+      'action': tf.zeros([length, 6]),
+      'reward': tf.zeros([length]),
+      'discount': tf.ones([length]),
+      'is_first': tf.range(length) == 0,
+      'is_last': tf.range(length) == length - 1,
+      'is_terminal': tf.range(length) == length - 1,
+  }
+  episodes = tf.data.Dataset.from_tensors({'steps': steps})
+  return rlds2reverb.EpisodesReplayBuffer(
+      episodes.repeat(_IMAGES.value // length)
+  )
+
+
+def _image_cases() -> List[timing.Case]:
+  """Returns the cases of images: encoded, decoded, and raw."""
+  size, batches = 32, max(_BATCHES.value // 10, 1)
+  rng = np.random.default_rng(0)
+
+  def jpeg(_):
+    # Noise of a few pixels, so that a file has some KB.
+    small = rng.integers(0, 256, [16, 16, 3]).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(small).resize((84, 84)).save(file, 'JPEG', quality=95)
+    return file.getvalue()
+
+  encoded = _image_buffer(jpeg)
+  frames, _ = next(encoded.as_dataset(256).as_numpy_iterator())
+  strings = frames.observation[:size]
+  num_bytes = int(np.mean([len(each) for each in frames.observation.flat]))
+  raw = lambda *shape: _image_buffer(
+      lambda _: rng.integers(0, 256, shape).astype(np.uint8)
+  )
+  same, pixels = raw(num_bytes), raw(84, 84, 3)
+  decode = lambda nest: rlds2reverb.transforms.decode_images(
+      nest, ['observation'], size=(84, 84)
+  )
+  decoded = encoded.as_dataset(size).map(
+      lambda frames, info: (decode(frames), info)
+  )
+
+  @tf.function
+  def decode_one_by_one(images):
+    total = tf.constant(0)
+    for image in images:
+      total += tf.cast(tf.io.decode_jpeg(image)[0, 0, 0], tf.int32)
+    return total
+
+  flat = tf.constant(strings.ravel())
+
+  def decode_alone():
+    for _ in range(batches):
+      decode_one_by_one(flat).numpy()
+
+  rows = pixels.store.rows[1]
+  starts = rng.integers(0, len(rows) - 1, [batches, size])
+
+  def copy():
+    for each in starts:
+      rows[(each[:, np.newaxis] + np.arange(2)).ravel()]  # pylint: disable=pointless-statement
+
+  def take(buffer):
+    return _in_graph(buffer.as_dataset(size), batches)
+
+  images = batches * size * 2
+  runs = {
+      f'JPEGs of {num_bytes} bytes': take(encoded),
+      'raw ones of the same bytes': take(same),
+      'JPEGs, NumPy': _as_numpy(encoded.as_dataset(size), batches),
+      'raw ones of the same bytes, NumPy': _as_numpy(
+          same.as_dataset(size), batches
+      ),
+      'JPEGs, decoded': _in_graph(decoded, batches),
+      'decoding alone, one by one': decode_alone,
+      'raw images of 84x84': take(pixels),
+      'raw images of 84x84, NumPy': _as_numpy(pixels.as_dataset(size), batches),
+      _COPYING: copy,
+  }
+  return [timing.Case(name, images, run) for name, run in runs.items()]
 
 
 def _load(directory: str) -> None:
@@ -452,6 +439,7 @@ def main(argv):
     _load(_LOAD.value)
     print(processes.peak_mib())
     return
+  clock = time.process_time if _CPU.value else time.perf_counter
   steps = data.whole_steps(_STEPS.value)
   with data.temporary_episodes(steps) as directory:
     with tempfile.TemporaryDirectory() as folder:
@@ -462,25 +450,34 @@ def main(argv):
             f' {"transitions" if length == 2 else "steps"} a second'
         )
         cases = _sampling_cases(episodes, size, length, folder)
-        speeds = timing.measure(cases, _REPEATS.value)
+        speeds = timing.measure(cases, _REPEATS.value, clock)
         references = [
             ('gather', _GATHER),
             ('packed', _PACKED),
+            ('NumPy', _NUMPY),
             ('Reverb', 'ReverbReplayBuffer'),
+            ('cpprb', replay_peers.CPPRB),
+            ('prioritized', replay_peers.CPPRB_PRIORITIZED),
+            ('TorchRL', replay_peers.TORCHRL),
         ]
-        if _CPPRB in speeds:
-          references.append(('cpprb', _CPPRB))
-        if _TORCHRL in speeds:
-          references.append(('TorchRL', _TORCHRL))
-        timing.print_table(cases, speeds, references)
+        timing.print_table(
+            cases, speeds, [each for each in references if each[1] in speeds]
+        )
         del cases
+    print('Batches of 32 pairs of images: images a second')
+    cases = _image_cases()
+    timing.print_table(
+        cases,
+        timing.measure(cases, _REPEATS.value, clock),
+        [('same bytes', 'raw ones of the same bytes'), ('copying', _COPYING)],
+    )
     cases = [
         timing.Case('conversion alone', steps, lambda: _convert(directory)),
         timing.Case('loading', steps, lambda: _load(directory)),
     ]
     timing.print_table(
         cases,
-        timing.measure(cases, _REPEATS.value),
+        timing.measure(cases, _REPEATS.value, clock),
         [('conversion', 'conversion alone')],
     )
     _print_memory(directory, steps)

@@ -33,7 +33,11 @@ class Speed:
   fastest: float
 
 
-def measure(cases: Sequence[Case], repeats: int) -> Dict[str, Speed]:
+def measure(
+    cases: Sequence[Case],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Dict[str, Speed]:
   """Runs the cases in turn, again and again, so that all share the noise.
 
   A first run of each, before, does not count: in it graphs are traced, and
@@ -42,6 +46,7 @@ def measure(cases: Sequence[Case], repeats: int) -> Dict[str, Speed]:
   Args:
     cases: the cases.
     repeats: how many times each is run.
+    clock: returns the seconds since some moment.
 
   Returns:
     The speeds, by the names of the cases.
@@ -51,10 +56,10 @@ def measure(cases: Sequence[Case], repeats: int) -> Dict[str, Speed]:
   speeds = {case.name: [] for case in cases}
   for _ in range(repeats):
     for case in cases:
-      start = time.perf_counter()
+      start = clock()
       seconds = case.run()
       if seconds is None:
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
       speeds[case.name].append(case.steps / seconds)
   return {
       name: Speed(statistics.median(values), min(values), max(values))

@@ -62,9 +62,30 @@ def importance_weights(
         f' min_priority={min_priority} and'
         f' priority_exponent={priority_exponent}.'
     )
-  beta = tf.cast(beta, tf.float64)
-  probability = tf.cast(sample_info.probability, tf.float64)
-  priority = tf.cast(sample_info.priority, tf.float64)
+  return _weights(
+      sample_info.probability,
+      sample_info.priority,
+      sample_info.table_size,
+      tf.cast(beta, tf.float64),
+      normalization,
+      min_priority,
+      priority_exponent,
+  )
+
+
+@tf.function(autograph=False, reduce_retracing=True)
+def _weights(
+    probability,
+    priority,
+    table_size,
+    beta,
+    normalization,
+    min_priority,
+    priority_exponent,
+):
+  """Computes them in a graph: eager operations take several times as long."""
+  probability = tf.cast(probability, tf.float64)
+  priority = tf.cast(priority, tf.float64)
   with tf.control_dependencies(
       [
           tf.debugging.Assert(
@@ -82,12 +103,12 @@ def importance_weights(
           ),
       ]
   ):
-    if is_table:
+    if normalization == 'table':
       ratio = priority / tf.cast(min_priority, tf.float64)
       weights = ratio ** (-priority_exponent * beta)
     elif normalization == 'batch':
       weights = (probability / tf.reduce_min(probability)) ** -beta
     else:
-      size = tf.cast(sample_info.table_size, tf.float64)
+      size = tf.cast(table_size, tf.float64)
       weights = (size * probability) ** -beta
   return tf.cast(weights, tf.float32)
