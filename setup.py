@@ -49,7 +49,7 @@ setuptools.setup(
     },
     package_data={
         'rlds2reverb': ['py.typed'],
-        'rlds2reverb.jobs.descriptions': ['*.css', '*.js'],
+        'rlds2reverb.jobs.descriptions': ['*.css', '*.html', '*.js'],
         'rlds2reverb.configs': [
             '*.gin',
             'features/*/*.json',
@@ -122,14 +122,24 @@ setuptools.setup(
         'etils[epath]',
         'h5py',
         'gin-config',
-        # The pictures of `describe` and of the quickstart.
+        # The picture of the quickstart.
         'matplotlib',
         'tqdm',
     ],
     extras_require={
-        'test': ['pytest', 'pytest-xdist', 'av', 'zarr'],
+        'test': [
+            'pytest',
+            'pytest-xdist',
+            'av',
+            'jinja2',
+            'vl-convert-python',
+            'zarr',
+        ],
         # PyAV, for the videos of LeRobot data sets. It takes 120 MB.
         'video': ['av'],
+        # The pages of `describe`: templates, and Vega-Lite, which a page holds
+        # whole. vl-convert takes 85 MB.
+        'page': ['jinja2', 'vl-convert-python'],
         # For `formats.load_zarr`.
         'zarr': ['zarr'],
         # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,

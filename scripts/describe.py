@@ -3,6 +3,9 @@
 rlds2reverb-describe --dataset=/data/cartpole --html=report.html
 
 rlds2reverb-describe --checkpoint_dir=/data/checkpoint
+
+rlds2reverb-describe --dataset=/data/kuka --config=kuka --html=report.html \\
+    --compare_with=/data/kuka
 """
 
 import os
@@ -33,6 +36,12 @@ _CHECKPOINT_DIR = flags.DEFINE_string(
     None,
     'A Reverb checkpoint to describe, instead of a --dataset.',
 )
+_COMPARE_WITH = flags.DEFINE_string(
+    'compare_with',
+    None,
+    'A data set to describe beside it, as it is on disk, without --config. That'
+    ' of --dataset itself shows what --config changes.',
+)
 _SAMPLE = flags.DEFINE_integer(
     'sample',
     None,
@@ -55,42 +64,61 @@ _TENSORBOARD_DIR = flags.DEFINE_string(
 )
 _NUM_EXCERPTS = flags.DEFINE_integer(
     'num_excerpts',
-    12,
-    'How many episodes the page shows, drawn at random.',
+    40,
+    'How many episodes the page shows at most: the best, the worst, the'
+    ' longest, the odd, and examples of the others.',
     lower_bound=0,
 )
 _SEED = flags.DEFINE_integer('seed', 0, 'The seed of what is drawn.')
 
 
 def _describe():
+  """Returns the description of what the flags name."""
   if _CHECKPOINT_DIR.value is None:
     sources = flags_lib.sources_from_flags('describe')
     if len(sources) > 1:
-      raise app.UsageError('Describe one --dataset at a time.')
-    try:
-      return describe.describe_source(
-          sources[0],
-          sample=_SAMPLE.value,
-          environment=_ENVIRONMENT.value,
-          num_excerpts=_NUM_EXCERPTS.value,
-          seed=_SEED.value,
+      raise app.UsageError(
+          'Describe one --dataset at a time, or pass another one as'
+          ' --compare_with.'
       )
-    except tf.errors.OpError as e:
-      opened = sources_lib.open_source(sources[0])
-      problem = damage.explain(e, opened, opened.ranges)
-      raise ValueError(f'The data cannot be read: {problem}') from e
+    return _describe_source(sources[0], _ENVIRONMENT.value)
   if flags.FLAGS.dataset:
     raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
-  usage.refuse_ignored(
-      ['split', 'data_dir', 'config', 'gin_binding', 'environment'],
-      'with --checkpoint_dir',
-  )
+  ignored = ['config', 'gin_binding', 'environment']
+  if _COMPARE_WITH.value is None:
+    ignored += ['split', 'data_dir']
+  usage.refuse_ignored(ignored, 'with --checkpoint_dir')
   return describe.describe_checkpoint(
       files.user_path(_CHECKPOINT_DIR.value),
       sample=_SAMPLE.value,
       num_excerpts=_NUM_EXCERPTS.value,
       seed=_SEED.value,
   )
+
+
+def _describe_source(source, environment=None):
+  try:
+    return describe.describe_source(
+        source,
+        sample=_SAMPLE.value,
+        environment=environment,
+        num_excerpts=_NUM_EXCERPTS.value,
+        seed=_SEED.value,
+    )
+  except tf.errors.OpError as e:
+    opened = sources_lib.open_source(source)
+    problem = damage.explain(e, opened, opened.ranges)
+    raise ValueError(f'The data cannot be read: {problem}') from e
+
+
+def _compared_source():
+  values = flags.FLAGS
+  with usage.wrong_usage():
+    return sources_lib.make_source(
+        flags_lib.user_data_set(_COMPARE_WITH.value),
+        *(values.split or [])[:1],
+        data_dir=values.data_dir and files.user_path(values.data_dir),
+    )
 
 
 def _check_writable(folder):
@@ -104,17 +132,27 @@ def _check_writable(folder):
 
 def main():
   if _HTML.value is not None:
+    page.import_libraries()
     _check_writable(os.path.dirname(files.user_path(_HTML.value)))
   if _TENSORBOARD_DIR.value is not None:
     _check_writable(files.user_path(_TENSORBOARD_DIR.value))
-  description = _describe()
+  compared = _COMPARE_WITH.value and _compared_source()
+  descriptions = [_describe()]
+  if compared:
+    descriptions.append(_describe_source(compared))
   if _HTML.value is not None:
-    whole.write_text(files.user_path(_HTML.value), page.to_html(description))
+    whole.write_text(files.user_path(_HTML.value), page.to_html(*descriptions))
   if _TENSORBOARD_DIR.value is not None:
-    summaries.write_summaries(
-        description, files.user_path(_TENSORBOARD_DIR.value)
-    )
-  print(description.to_json() if _JSON.value else text.to_text(description))
+    for index, description in enumerate(descriptions):
+      directory = files.user_path(_TENSORBOARD_DIR.value)
+      if index:
+        directory = os.path.join(directory, 'compared')
+      summaries.write_summaries(description, directory)
+  if _JSON.value:
+    texts = [one.to_json() for one in descriptions]
+    print(f'[{", ".join(texts)}]' if compared else texts[0])
+  else:
+    print('\n\n'.join(map(text.to_text, descriptions)))
 
 
 if __name__ == '__main__':

@@ -3,21 +3,16 @@
 import functools
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-import gym
-import numpy as np
 import tensorflow as tf
-import tensorflow_datasets as tfds
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import recording
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
-from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs.descriptions import about
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import one_pass
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
@@ -25,7 +20,6 @@ from rlds2reverb.replay.checkpoint import records
 
 # A sample is read as so many runs of consecutive episodes at most.
 _MAX_RUNS = 16
-_FEATURES = "the data set's features"
 
 
 def describe_episodes(
@@ -34,7 +28,7 @@ def describe_episodes(
     name: str = 'episodes',
     bounds: Optional[Mapping[str, one_pass.Bounds]] = None,
     encoded_images: Sequence[paths.Path] = (),
-    num_excerpts: int = 12,
+    num_excerpts: int = 40,
     seed: int = 0,
 ) -> description_lib.Description:
   """Describes a data set of episodes, reading it once.
@@ -50,8 +44,9 @@ def describe_episodes(
     bounds: the bounds of fields, by their paths in a step. Floats of an action
       without bounds are held against -1 to 1.
     encoded_images: the paths, in a step, of strings that hold encoded images.
-    num_excerpts: the number of episodes of which steps and images are kept.
-    seed: the seed of the samples that quantiles, histograms and excerpts are
+    num_excerpts: how many episodes are kept, at most, with steps and images:
+      the best, the worst, the longest, the odd, and examples of the rest.
+    seed: the seed of the sample that quantiles and histograms of steps are
       taken from.
 
   Returns:
@@ -66,10 +61,10 @@ def describe_episodes(
       rlds_data,
       bounds=bounds,
       encoded_images=encoded_images,
-      num_excerpts=num_excerpts,
+      with_frames=num_excerpts > 0,
       seed=seed,
   )
-  return description_lib.make_description(collected, name)
+  return description_lib.make_description(collected, name, num_excerpts)
 
 
 def describe_source(
@@ -77,7 +72,7 @@ def describe_source(
     *,
     sample: Optional[int] = None,
     environment: Optional[str] = None,
-    num_excerpts: int = 12,
+    num_excerpts: int = 40,
     seed: int = 0,
 ) -> description_lib.Description:
   """Describes the data set of a source, reading it once.
@@ -112,15 +107,16 @@ def describe_source(
       tf.data.Dataset.concatenate,
       [_read(opened, part) for part in parts],
   )
-  if environment is None:
-    bounds = _bounds_of_features(source, opened)
-  else:
-    bounds = _bounds_of_environment(environment)
+  bounds = {}
+  if environment is not None:
+    bounds = about.bounds_of_environment(environment)
+  elif not opened.transforms:  # They may give the actions other bounds.
+    bounds = about.bounds_of_features(opened.features, opened.mapping)
   collected = one_pass.read_once(
       rlds_data,
       episode_index=opened_lib.EPISODE_INDEX,
       bounds=bounds,
-      num_excerpts=num_excerpts,
+      with_frames=num_excerpts > 0,
       seed=seed,
   )
   name = f'{opened.name}, split {source.split}'
@@ -129,6 +125,8 @@ def describe_source(
   return description_lib.make_description(
       collected,
       name,
+      num_excerpts,
+      about=about.about_data_set(opened),
       num_available=opened.num_episodes,
       is_sample=is_sample,
   )
@@ -138,7 +136,7 @@ def describe_checkpoint(
     directory: files.PathLike,
     *,
     sample: Optional[int] = None,
-    num_excerpts: int = 12,
+    num_excerpts: int = 40,
     seed: int = 0,
 ) -> description_lib.Description:
   """Describes a Reverb checkpoint: its tables, and the episodes in them.
@@ -173,7 +171,9 @@ def describe_checkpoint(
   ]
   if not with_frames:
     records.read_index(directory)
-    return description_lib.Description(source=directory, tables=described)
+    return description_lib.Description(
+        source=directory, about=about.about_folder(directory), tables=described
+    )
   name = max(with_frames, key=lambda name: records.num_items(tables[name]))
   episodes = checkpoint_episodes.read_checkpoint_episodes(directory, name)
   is_sample = sample is not None and any(
@@ -181,12 +181,14 @@ def describe_checkpoint(
   )
   collected = one_pass.read_once(
       episodes.take(sample) if is_sample else episodes,
-      num_excerpts=num_excerpts,
+      with_frames=num_excerpts > 0,
       seed=seed,
   )
   return description_lib.make_description(
       collected,
       f'{directory}, table {name}',
+      num_excerpts,
+      about=about.about_folder(directory),
       is_sample=is_sample,
       tables=described,
   )
@@ -258,64 +260,3 @@ def _spread(
         parts.append(ranges_lib.Range(part.split, low + shift, high + shift))
       start += part.num_episodes
   return parts
-
-
-def _bounds_of_features(source, opened) -> Dict[str, one_pass.Bounds]:
-  """Returns the bounds that the features of a data set give to its actions."""
-  path = rlds.ACTION
-  if opened.mapping is not None:
-    path = opened.mapping.action
-  if opened.transforms or not isinstance(path, str) or path.startswith('../'):
-    return {}  # What is read need not be what the features are about.
-  builder = loading.find_builder(source.dataset, source.data_dir)
-  feature = builder.info.features[rlds.STEPS].feature
-  for key in path.split('/'):
-    if not isinstance(feature, tfds.features.FeaturesDict) or (
-        key not in feature
-    ):
-      return {}
-    feature = feature[key]
-  found = {}
-
-  def add(feature, name):
-    if isinstance(feature, tfds.features.FeaturesDict):
-      for key, part in feature.items():
-        add(part, f'{name}/{key}')
-    elif isinstance(feature, tfds.features.ClassLabel):
-      if feature.num_classes:
-        found[name] = one_pass.Bounds(0, feature.num_classes - 1, _FEATURES)
-    elif isinstance(feature, tfds.features.Tensor):
-      info = feature.get_tensor_info()
-      if info.minimum is not None or info.maximum is not None:
-        found[name] = one_pass.Bounds(
-            -np.inf if info.minimum is None else info.minimum,
-            np.inf if info.maximum is None else info.maximum,
-            _FEATURES,
-        )
-
-  add(feature, rlds.ACTION)
-  return found
-
-
-def _bounds_of_environment(environment: str) -> Dict[str, one_pass.Bounds]:
-  """Returns the bounds that the action space of an environment has."""
-  env = recording.make_environment(environment)
-  source = f'the environment {environment}'
-  found = {}
-
-  def add(space: Any, name: str):
-    if isinstance(space, gym.spaces.Dict):
-      for key, part in space.spaces.items():
-        add(part, f'{name}/{key}')
-    elif isinstance(space, gym.spaces.Box):
-      found[name] = one_pass.Bounds(space.low, space.high, source)
-    elif isinstance(space, gym.spaces.Discrete):
-      found[name] = one_pass.Bounds(
-          space.start, space.start + space.n - 1, source
-      )
-
-  try:
-    add(env.action_space, rlds.ACTION)
-  finally:
-    env.close()
-  return found

@@ -109,7 +109,7 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
       config = files.user_path(config)
     with usage.wrong_usage():
       source = sources_lib.make_source(
-          _user_data_set(dataset),
+          user_data_set(dataset),
           split,
           data_dir=values.data_dir and files.user_path(values.data_dir),
           config=config,
@@ -276,7 +276,7 @@ def tables_from_flags() -> List[items_lib.TableItems]:
   return tables
 
 
-def _user_data_set(name: str) -> str:
+def user_data_set(name: str) -> str:
   """Returns the path of a file or directory of the user, or the name."""
   path = files.user_path(name)
   if files.exists(path) or name.startswith(('.', '~', os.sep)):

@@ -247,6 +247,7 @@ _DESCRIBE = (
     ('--dataset=data --checkpoint_dir=c', 'Pass --dataset or --checkpoint_dir'),
     ('--checkpoint_dir=c --split=train', 'no effect with --checkpoint_dir'),
     ('--checkpoint_dir=c --environment=x', 'no effect with --checkpoint_dir'),
+    ('--dataset=data --compare_with=', '--compare_with must not be empty'),
     ('--dataset=data --gin_binding="describe.jsn = 1"', 'Did you mean json?'),
     (_FAILED, ''),
     ('--dataset=data --html=/proc/no/page.html', 'cannot be written'),

@@ -15,6 +15,7 @@ from tests.scripts import programs
 class DescribeTest(recordings.RecordedDataTestCase):
 
   def test_recorded_images_as_json_page_and_summaries(self):
+    pytest.importorskip('vl_convert')
     folder = self.create_tempdir().full_path
     result = programs.run(
         'describe',
@@ -37,6 +38,30 @@ class DescribeTest(recordings.RecordedDataTestCase):
     self.assertIn('data:image/jpeg;base64,', page)
     self.assertIn(json.dumps(found['returns']['mean']), page)
     self.assertLen(os.listdir(f'{folder}/board'), 1)
+
+  @pytest.mark.long
+  def test_before_and_after_a_mapping(self):
+    pytest.importorskip('vl_convert')
+    folder = self.create_tempdir().full_path
+    data = self.directories['half_cheetah']
+    result = programs.run(
+        'describe',
+        f'--dataset={data}',
+        '--gin_binding=transform_episodes.transforms = [@ScaleReward()]',
+        '--gin_binding=ScaleReward.scale = 10.0',
+        f'--compare_with={data}',
+        '--json',
+        '--html=report.html',
+        BUILD_WORKING_DIRECTORY=folder,
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    after, before = json.loads(result.stdout)
+    self.assertAllClose(
+        after['returns']['mean'], 10 * before['returns']['mean']
+    )
+    with open(f'{folder}/report.html', encoding='utf-8') as f:
+      page = f.read()
+    self.assertEqual(page.count('<h1>'), 2)
 
 
 @pytest.mark.long

@@ -1,8 +1,9 @@
 """Descriptions of data sets: as text, as a page, as summaries.
 
-`one_pass` reads the data, with the `facts` and `excerpts` of each episode;
-`description` and `oddities` say what was found; `text`, `page` and `summaries`
-show it.
+`one_pass` reads the data, `facts` and `excerpts` note what is in each episode,
+and `findings` adds it up; `histograms`, `oddities` and `description` say what
+was found, and `about` what the data set says of itself; `text`, `page` and
+`summaries` show it.
 """
 
 from rlds2reverb.jobs.descriptions.description import Description

@@ -11,14 +11,13 @@ import tree
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
-from rlds2reverb.jobs.descriptions import oddities
-from rlds2reverb.jobs.descriptions import one_pass
+from rlds2reverb.jobs.descriptions import excerpts
+from rlds2reverb.jobs.descriptions import findings as findings_lib
+from rlds2reverb.jobs.descriptions import histograms as histograms_lib
+from rlds2reverb.jobs.descriptions import oddities as oddities_lib
 from rlds2reverb.statistics import compute
 
-_NUM_BINS = 40
-_MAX_INTEGER_BINS = 60
-_MAX_CURVES = 64  # of an excerpt's field
+_MAX_BINS = 256  # of the returns along the data set
 
 
 def _dict():
@@ -38,6 +37,10 @@ class Description:
 
   Attributes:
     source: what was read.
+    about: what the data set says of itself, as far as it is known: its `name`,
+      `version`, `description`, `citation`, `homepage`, `folder` and `format`;
+      its `splits`, with the number of `episodes`, of `files` and of `bytes` on
+      disk; the `class_names` of labels and `notes` on features, by path.
     num_available: the number of episodes that there are, if it is known.
     is_sample: whether only some of them were read.
     counts: the numbers of `episodes` (with and without steps), `empty` ones,
@@ -47,20 +50,26 @@ class Description:
     fields: a dict for each leaf of an episode: its `path`, `dtype`, `shape`
       (None for an open dimension) and `kind` (number, flag, image or text); its
       `min` and `max`, where they are known; and in `columns` the statistics of
-      each of its numbers, where it has any.
+      each of its numbers, where it has any, with `min_at` and `max_at`, the
+      episode and the step of these, for the first 64.
     histograms: by name (`lengths`, `returns`, `reward` and, for every number of
-      the action, `action[0]` or the like): the `edges` of the bins, the
-      `counts`, and of how many numbers `of` they are. `is_whole` says whether
-      these are all, and not a sample.
-    order: the returns along the data set; see `tallies.OrderedNumbers.bins`.
+      the action, `action[0]` or the like): the `edges` of the bars, the
+      `counts`, and of how many numbers `of` they are; the `values` of bars that
+      stand for one integer each, and the `labels` of these, if they have names.
+      `is_whole` says whether these are all numbers, and not a sample, and `at`
+      an episode and a step with such a number, if one is in `episodes`.
+    order: the returns along the data set: the index of the `first` episode of
+      each bin, and the `mean`, `min` and `max` of the bin.
     oddities: an `oddities.Oddity` each.
-    episodes: a dict for each excerpt: the `episode`, its `steps`, and its
-      `curves` by field, each a list of columns; the `frame_steps`, and the
-      `frames` by field.
+    episodes: a dict for each excerpt: the `episode`, its `num_steps`, `return`
+      and whether it `is_terminal`; the `reasons` for which it is shown, if it
+      is not for the bars that it shows; its `steps`, and its `curves` by field,
+      each a list of columns; the `frame_steps`, and the `frames` by field.
     tables: of a Reverb checkpoint, a dict for each table; otherwise empty.
   """
 
   source: str
+  about: Dict[str, Any] = _dict()
   num_available: Optional[int] = None
   is_sample: bool = False
   counts: Dict[str, int] = _dict()
@@ -87,30 +96,38 @@ class Description:
 
 
 def make_description(
-    collected: one_pass.Collected,
+    findings: findings_lib.Findings,
     source: str,
-    *,
-    num_available: Optional[int] = None,
-    is_sample: bool = False,
-    tables: Optional[List[Dict[str, Any]]] = None,
+    num_excerpts: int,
+    **known: Any,
 ) -> Description:
   """Makes a description of what one pass has found.
 
   Args:
-    collected: what was found.
+    findings: what was found.
     source: what was read.
-    num_available: the number of episodes that there are, if it is known.
-    is_sample: whether only some of them were read.
-    tables: the tables of a checkpoint.
+    num_excerpts: how many episodes are shown at most.
+    **known: other attributes of the description.
   """
-  statistics = collected.statistics
+  statistics = findings.statistics
+  oddities = oddities_lib.find_oddities(findings)
+  histograms = histograms_lib.make_histograms(findings)
+  shown = histograms_lib.choose_excerpts(
+      findings,
+      histograms,
+      [
+          (one.episode, one.kind.replace('_', ' '))
+          for one in oddities
+          if one.episode is not None
+      ],
+      num_excerpts,
+  )
+  histograms_lib.add_places(findings, histograms, [one for one, _ in shown])
   return Description(
       source=source,
-      num_available=num_available,
-      is_sample=is_sample,
       counts={
-          'episodes': collected.num_read,
-          'empty': collected.num_read - statistics.num_episodes,
+          'episodes': findings.num_read,
+          'empty': findings.num_read - statistics.num_episodes,
           'steps': statistics.num_steps,
           'transitions': statistics.num_transitions,
           'terminal': statistics.num_terminal,
@@ -118,15 +135,12 @@ def make_description(
       },
       returns=_column(statistics.returns, ()),
       lengths=_column(statistics.lengths, ()),
-      fields=_fields(collected),
-      histograms=_histograms(collected),
-      order=collected.order,
-      oddities=[
-          dataclasses.asdict(oddity)
-          for oddity in oddities.find_oddities(collected)
-      ],
-      episodes=[_episode(collected, one) for one in collected.excerpts],
-      tables=tables or [],
+      fields=_fields(findings),
+      histograms=histograms,
+      order=_order(findings.episodes),
+      oddities=list(map(dataclasses.asdict, oddities)),
+      episodes=[_episode(findings, *one) for one in shown],
+      **known,
   )
 
 
@@ -151,10 +165,15 @@ def _column(found: compute.FieldStatistics, index) -> Dict[str, Any]:
   }
 
 
-def _fields(collected) -> List[Dict[str, Any]]:
-  encoded = [(rlds.STEPS, *keys) for keys in collected.encoded_images]
+def _fields(findings) -> List[Dict[str, Any]]:
+  encoded = [(rlds.STEPS, *keys) for keys in findings.encoded_images]
+  places: Dict[str, list] = {field: [] for field in findings.fields}
+  for column, (lowest, highest) in zip(
+      findings.columns, findings.extremes.swapaxes(0, 1).tolist()
+  ):
+    places[column.field].append((lowest, highest))
   fields = []
-  for keys, spec in tree.flatten_with_path(collected.spec):
+  for keys, spec in tree.flatten_with_path(findings.spec):
     if not isinstance(spec, tf.TensorSpec):
       continue
     in_steps = keys[0] == rlds.STEPS
@@ -162,21 +181,22 @@ def _fields(collected) -> List[Dict[str, Any]]:
     if in_steps and shape is not None:
       shape = shape[1:]
     name = paths.name_of(keys[1:] if in_steps else keys)
-    found = collected.statistics.fields.get(name) if in_steps else None
-    low, high = collected.ranges.get(keys, (None, None))
+    found = findings.statistics.fields.get(name) if in_steps else None
+    low, high = findings.ranges.get(keys, (None, None))
     columns = []
     if found is not None:
       columns = [_column(found, index) for index in np.ndindex(found.min.shape)]
+      for column, (lowest, highest) in zip(columns, places[name]):
+        column.update(min_at=lowest, max_at=highest)
       known = [one for one in columns if one['count']]
       low = min((one['min'] for one in known), default=None)
       high = max((one['max'] for one in known), default=None)
-      if name == rlds.REWARD and collected.last_rewards[0]:
+      lasts = findings.episodes['last_reward']
+      lasts = lasts[np.isfinite(lasts) & (lasts != 0)].tolist()
+      if name == rlds.REWARD and lasts:
         # No transition has them, but they are in the data.
-        _, *lasts = collected.last_rewards
-        low, high = (
-            bound(x for x in (known_bound, last) if x is not None)
-            for bound, known_bound, last in zip((min, max), (low, high), lasts)
-        )
+        low = min(lasts if low is None else [low, *lasts])
+        high = max(lasts if high is None else [high, *lasts])
     fields.append(
         {
             'path': paths.name_of(keys),
@@ -193,8 +213,7 @@ def _fields(collected) -> List[Dict[str, Any]]:
 
 def _kind(keys, spec, shape, encoded) -> str:
   if keys in encoded or (
-      shape is not None
-      and excerpts_lib.is_image(tf.TensorSpec(shape, spec.dtype))
+      shape is not None and excerpts.is_image(tf.TensorSpec(shape, spec.dtype))
   ):
     return 'image'
   if spec.dtype == tf.string:
@@ -202,59 +221,46 @@ def _kind(keys, spec, shape, encoded) -> str:
   return 'flag' if spec.dtype == tf.bool else 'number'
 
 
-def _histograms(collected) -> Dict[str, Dict[str, Any]]:
-  statistics, samples = collected.statistics, collected.samples
-  wanted = {
-      'lengths': (samples[compute.LENGTHS][0], statistics.lengths.count),
-      'returns': (samples[compute.RETURNS][0], statistics.returns.count),
-  }
-  for field in collected.fields:
-    if field.split('/')[0] not in (rlds.REWARD, rlds.ACTION):
-      continue
-    counts = statistics.fields[field].count.ravel()
-    for index, (sample, count) in enumerate(zip(samples[field], counts)):
-      name = field if len(counts) == 1 else f'{field}[{index}]'
-      wanted[name] = (sample, count)
-  return {
-      name: _histogram(sample, int(count))
-      for name, (sample, count) in wanted.items()
-  }
+def _order(episodes: np.ndarray) -> List[Dict[str, Any]]:
+  """Returns the mean and the range of the returns along the data set."""
+  episodes = episodes[np.isfinite(episodes['undiscounted_return'])]
+  return [
+      {
+          'first': int(part['index'][0]),
+          'mean': float(part['undiscounted_return'].mean()),
+          'min': float(part['undiscounted_return'].min()),
+          'max': float(part['undiscounted_return'].max()),
+      }
+      for part in np.array_split(episodes, _MAX_BINS)
+      if part.size
+  ]
 
 
-def _histogram(sample: np.ndarray, count: int) -> Dict[str, Any]:
-  """Returns the histogram of a sample of `count` numbers."""
-  edges = np.array([])
-  counts = np.array([], np.int64)
-  if sample.size:
-    low, high = sample.min(), sample.max()
-    if high - low < _MAX_INTEGER_BINS and np.all(sample == np.round(sample)):
-      edges = np.arange(low, high + 2) - 0.5  # one bin for each integer
-    else:
-      edges = np.linspace(low, high, _NUM_BINS + 1)
-    counts, _ = np.histogram(sample, edges)
-  return {
-      'edges': edges.tolist(),
-      'counts': counts.tolist(),
-      'of': int(counts.sum()),
-      'is_whole': sample.size == count,
-  }
-
-
-def _episode(collected, excerpt: excerpts_lib.Excerpt) -> Dict[str, Any]:
-  curves = {}
-  start = 0
-  for field in collected.fields:
-    size = collected.statistics.fields[field].min.size
-    shown = excerpt.rows[:, start : start + min(size, _MAX_CURVES)]
-    curves[field] = [list(map(_plain, column)) for column in shown.T]
-    start += size
+def _episode(
+    findings: findings_lib.Findings,
+    excerpt: excerpts.Excerpt,
+    reasons: List[str],
+) -> Dict[str, Any]:
+  curves: Dict[str, list] = {field: [] for field in findings.fields}
+  for column, numbers in zip(findings.columns, excerpt.rows.T):
+    curves[column.field].append([_short(number) for number in numbers])
   return {
       'episode': excerpt.episode,
-      'num_steps': int(excerpt.num_steps),
+      'num_steps': excerpt.num_steps,
       'return': _plain(excerpt.undiscounted_return),
-      'is_terminal': bool(excerpt.is_terminal),
+      'is_terminal': excerpt.is_terminal,
+      'reasons': reasons,
       'steps': excerpt.steps.tolist(),
       'curves': curves,
-      'frame_steps': excerpt.frame_steps.tolist(),
-      'frames': excerpt.frames,
+      'frame_steps': excerpts.spread_steps(
+          excerpt.num_steps, excerpts.MAX_FRAMES if excerpt.images.size else 0
+      ).tolist(),
+      'frames': dict(
+          zip(map(paths.name_of, findings.images), excerpt.frames())
+      ),
   }
+
+
+def _short(number: float) -> Optional[float]:
+  """Returns a number with as many digits as a float32 has."""
+  return float(f'{number:.7g}') if math.isfinite(number) else None

@@ -1,7 +1,8 @@
 """Excerpts: some steps of a few episodes, with their numbers and images.
 
-The episodes are a uniform sample, drawn while the data set is read: of those
-that come later, fewer and fewer are taken out of the graph.
+The images of an episode are taken while it is read. Its numbers come from the
+rows that the statistics are made of. Which episodes are shown is known when all
+were read; until then, `spread` says which ones may be.
 """
 
 import base64
@@ -16,6 +17,8 @@ from rlds2reverb.episodes import paths
 
 MAX_STEPS = 200
 MAX_FRAMES = 8
+NUM_BARS = 32  # of returns and of lengths
+NUM_EXTREMES = 3  # how many of the best, the worst, and the longest
 _MAX_IMAGES = 3
 _MAX_SIDE = 128  # pixels
 _CHANNELS = (1, 3, 4)
@@ -29,23 +32,34 @@ class Excerpt:
   Attributes:
     episode: the index of the episode in the data set.
     num_steps: the number of all its steps.
+    num_transitions: the number of its transitions.
     undiscounted_return: its return.
     is_terminal: whether it is terminal.
-    steps: the steps whose numbers are shown.
+    steps: the steps whose numbers are shown, in order.
     rows: the numbers of these steps, `[S, D]`; NaN where a number has no
       meaning.
-    frame_steps: the ones of `steps` whose images are shown.
-    frames: for each image field, by its path, JPEG images in base64.
+    images: what `take_frames` has taken: for each image field, the images of
+      the steps `spread_steps(num_steps, MAX_FRAMES)`.
   """
 
   episode: int
   num_steps: int
+  num_transitions: int
   undiscounted_return: float
   is_terminal: bool
   steps: np.ndarray
   rows: np.ndarray
-  frame_steps: np.ndarray
-  frames: Dict[str, List[str]]
+  images: np.ndarray
+
+  def frames(self) -> List[List[str]]:
+    """Returns JPEG images in base64, a list for each image field."""
+    return [
+        [
+            base64.b64encode(jpeg).decode()
+            for jpeg in tf.io.parse_tensor(part, tf.string).numpy()
+        ]
+        for part in self.images
+    ]
 
 
 def image_leaves(
@@ -60,99 +74,6 @@ def image_leaves(
   return found[:_MAX_IMAGES]
 
 
-def draw_slot(position: tf.Tensor, count: int, seed: int) -> tf.Tensor:
-  """Returns the place of an episode in a sample of `count`.
-
-  It is Vitter's Algorithm R (1985), which needs no memory of earlier episodes.
-
-  Args:
-    position: int64 `[]`: how many episodes were read before.
-    count: the size of the sample.
-    seed: the seed of the sample.
-
-  Returns:
-    int64 `[]`: the place, which another episode may take later; it is not less
-    than `count` if the episode is not in the sample.
-  """
-  draw = tf.random.stateless_uniform(
-      [], [tf.cast(seed, tf.int64), position], dtype=tf.float64
-  )
-  drawn = tf.cast(draw * tf.cast(position + 1, tf.float64), tf.int64)
-  return tf.where(position < count, position, drawn)
-
-
-def take(
-    steps: Dict[str, Any],
-    rows: tf.Tensor,
-    images: Sequence[paths.Keys],
-    is_taken: tf.Tensor,
-) -> tf.Tensor:
-  """Takes an excerpt of an episode, in graph mode.
-
-  Args:
-    steps: the stacked steps of the episode.
-    rows: its numbers, float64 `[T, D]`.
-    images: the keys of the image fields.
-    is_taken: bool `[]`: whether it is taken at all.
-
-  Returns:
-    Strings `[3 + len(images)]`, for `parse`; empty ones if it is not taken.
-  """
-
-  def parts():
-    length = tf.shape(rows, tf.int64)[0]
-    chosen = _spread(length, MAX_STEPS)
-    frame_steps = tf.gather(
-        chosen,
-        _spread(tf.size(chosen, tf.int64), MAX_FRAMES if images else 0),
-    )
-    return tf.stack(
-        [
-            tf.io.serialize_tensor(chosen),
-            tf.io.serialize_tensor(tf.gather(rows, chosen)),
-            tf.io.serialize_tensor(frame_steps),
-            *(
-                tf.io.serialize_tensor(
-                    tf.map_fn(
-                        _to_jpeg,
-                        tf.gather(paths.get(steps, keys), frame_steps),
-                        fn_output_signature=tf.string,
-                    )
-                )
-                for keys in images
-            ),
-        ]
-    )
-
-  return tf.cond(is_taken, parts, lambda: tf.fill([3 + len(images)], ''))
-
-
-def parse(
-    parts: Sequence[bytes], images: Sequence[paths.Keys], **known: Any
-) -> Excerpt:
-  """Returns the excerpt that `take` has taken.
-
-  Args:
-    parts: what `take` has returned.
-    images: the keys of the image fields.
-    **known: the attributes of the excerpt that are not in `parts`.
-  """
-  steps, rows, frame_steps = [
-      tf.io.parse_tensor(part, dtype).numpy()
-      for part, dtype in zip(parts, (tf.int64, tf.float64, tf.int64))
-  ]
-  frames = {
-      paths.name_of(keys): [
-          base64.b64encode(jpeg).decode()
-          for jpeg in tf.io.parse_tensor(part, tf.string).numpy()
-      ]
-      for keys, part in zip(images, parts[3:])
-  }
-  return Excerpt(
-      steps=steps, rows=rows, frame_steps=frame_steps, frames=frames, **known
-  )
-
-
 def is_image(spec: Any) -> bool:
   """Returns whether a leaf of a step with this spec is a decoded image."""
   return (
@@ -163,12 +84,66 @@ def is_image(spec: Any) -> bool:
   )
 
 
-def _spread(length, count):
-  """Returns at most `count` indices below `length`, the last one among them."""
-  count = tf.minimum(length, count)
-  share = tf.linspace(tf.constant(0.0, tf.float64), 1.0, tf.maximum(count, 1))
-  index = tf.round(share * tf.cast(length - 1, tf.float64))
-  return tf.cast(index, tf.int64)[:count]
+def spread_steps(length: int, count: int) -> np.ndarray:
+  """Returns at most `count` steps of `length`, the last one among them."""
+  count = min(length, count)
+  return np.arange(count) * (length - 1) // max(count - 1, 1)
+
+
+def spread(numbers: np.ndarray) -> np.ndarray:
+  """Returns the indices of some of `numbers` `[N]` that stand for all.
+
+  The three least and the three greatest are among them. So is one in each part
+  of the range that is not narrower than the range divided by `NUM_BARS` and has
+  any number in it. This stays true if more numbers come later, and some of
+  those that were chosen are chosen again. Numbers that are not finite are left
+  out.
+  """
+  order = np.argsort(numbers, kind='stable')
+  order = order[np.isfinite(numbers[order])]
+  if not order.size:
+    return order
+  ranked = numbers[order]
+  width = (ranked[-1] - ranked[0]) / NUM_BARS or 1.0
+  cells = np.floor((ranked - ranked[0]) / width)
+  rank = np.arange(order.size)
+  # A part that overlaps a cell has the first or the last number of the cell.
+  chosen = np.diff(cells, prepend=-1) != 0
+  chosen |= np.diff(cells, append=-1) != 0
+  chosen |= rank < NUM_EXTREMES
+  chosen |= rank >= order.size - NUM_EXTREMES
+  return order[chosen]
+
+
+def take_frames(
+    steps: Dict[str, Any], images: Sequence[paths.Keys]
+) -> tf.Tensor:
+  """Takes some images of an episode, in graph mode.
+
+  Args:
+    steps: the stacked steps of the episode.
+    images: the keys of the image fields.
+
+  Returns:
+    Strings `[len(images)]`, for `Excerpt.images`.
+  """
+  if not images:
+    return tf.zeros([0], tf.string)
+  length = tf.shape(paths.get(steps, images[0]))[0]
+  count = tf.minimum(length, MAX_FRAMES)
+  shown = tf.range(count) * (length - 1) // tf.maximum(count - 1, 1)
+  return tf.stack(
+      [
+          tf.io.serialize_tensor(
+              tf.map_fn(
+                  _to_jpeg,
+                  tf.gather(paths.get(steps, keys), shown),
+                  fn_output_signature=tf.string,
+              )
+          )
+          for keys in images
+      ]
+  )
 
 
 def _to_jpeg(image):

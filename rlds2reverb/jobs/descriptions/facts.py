@@ -13,35 +13,45 @@ from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.jobs.descriptions import excerpts
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import rows as rows_lib
 from rlds2reverb.trajectories import boundaries
 
-# What may be odd about an episode as a whole, in the order of `Facts.checks`.
-UNEQUAL_LENGTHS = 'unequal_lengths'
-EMPTY = 'empty'
-INVALID = 'invalid'
-SEVERAL_FIRST = 'several_first'
-SEVERAL_LAST = 'several_last'
-SEVERAL_TERMINAL = 'several_terminal'
-BOOTSTRAPS = 'bootstraps'
-ZERO_REWARDS = 'zero_rewards'
-LAST_REWARD = 'last_reward'
-LAST_IS_ZERO = 'last_is_zero'
-LAST_IS_REPEATED = 'last_is_repeated'
-CHECKS = (
-    UNEQUAL_LENGTHS,
-    EMPTY,
-    INVALID,
-    SEVERAL_FIRST,
-    SEVERAL_LAST,
-    SEVERAL_TERMINAL,
-    BOOTSTRAPS,
-    ZERO_REWARDS,
-    LAST_REWARD,
-    LAST_IS_ZERO,
-    LAST_IS_REPEATED,
-)
+# What may be odd about an episode as a whole, in the order of `Facts.checks`,
+# and what is said of it after "In 2 of 40 episodes, ".
+CHECKS = {
+    'unequal_lengths': (
+        'fields differ in length. Here they are cut to the shortest; a'
+        ' conversion refuses such an episode'
+    ),
+    'empty': 'there are no steps',
+    'invalid': (
+        'the flags or discounts break a rule, so a conversion refuses the'
+        ' episode; the program `validate` says which rule'
+    ),
+    'several_first': 'is_first is set on several steps',
+    'several_last': 'is_last is set on several steps',
+    'several_terminal': 'is_terminal is set on several steps',
+    'bootstraps': (
+        'the discount of the transition into the terminal step is not 0, so a'
+        ' learner bootstraps through the end;'
+        ' ConversionRules.terminal_discount = "transition" sets it to 0'
+    ),
+    'zero_rewards': 'all rewards are 0',
+    'last_reward': (
+        'the last step has a reward, which no transition has, {} in all;'
+        ' StepMapping.last_reward = "transition" moves it onto the transition'
+        ' into that step'
+    ),
+    'last_is_zero': (
+        'the last observation is all zeros, and the one before is not: it may'
+        ' be a dummy'
+    ),
+    'last_is_repeated': (
+        'the last observation is the same as the one before: it may be a dummy'
+    ),
+}
 
 _HASHES = 2**63 - 1
 
@@ -51,7 +61,7 @@ class Facts(NamedTuple):
 
   Attributes:
     episode: int64 `[]`: the index of the episode in the data set.
-    rows: float64 `[T, D + 3]`: its rows in an `Accumulation`.
+    rows: float64 `[T, D + 4]`: its rows in an `Accumulation`.
     num_steps: int64 `[]`.
     outcome: float64 `[3]`: its return, its number of transitions, and whether
       it is terminal.
@@ -66,6 +76,8 @@ class Facts(NamedTuple):
     outside_steps: int64 `[D]`: the first step that has one; -1 for none.
     lows: float64 `[L]`: the least number of each leaf without statistics.
     highs: float64 `[L]`: the greatest one.
+    frames: string `[I]`: for each image field, some of its images; see
+      `excerpts.take_frames`.
   """
 
   episode: tf.Tensor
@@ -81,6 +93,7 @@ class Facts(NamedTuple):
   outside_steps: tf.Tensor
   lows: tf.Tensor
   highs: tf.Tensor
+  frames: tf.Tensor
 
 
 def other_leaves(
@@ -129,7 +142,9 @@ def facts_of(
     is_cut: tf.Tensor,
     accumulation: compute.Accumulation,
     bounds: Tuple[np.ndarray, np.ndarray],
+    *,
     others: Sequence[paths.Keys],
+    images: Sequence[paths.Keys] = (),
     encoded_images: Sequence[paths.Keys] = (),
 ) -> Facts:
   """Notes the facts of one episode.
@@ -142,6 +157,7 @@ def facts_of(
     bounds: the least and the greatest value that each column may have, float64
       `[D]` each; infinite where there is no bound.
     others: the keys of the leaves whose range is noted here.
+    images: the keys, in a step, of the image fields that are shown.
     encoded_images: the keys, in a step, of leaves that hold encoded images.
   """
   steps = episode[rlds.STEPS]
@@ -169,6 +185,7 @@ def facts_of(
       outside_steps=_first(is_outside),
       lows=tf.stack([low for low, _ in ranges] or tf.zeros([0], tf.float64)),
       highs=tf.stack([high for _, high in ranges] or tf.zeros([0], tf.float64)),
+      frames=excerpts.take_frames(steps, images),
   )
 
 
@@ -196,17 +213,17 @@ def _checks(index, steps, is_cut, encoded_images) -> Dict[str, tf.Tensor]:
     return flags[name] & (tf.cumsum(tf.cast(flags[name], tf.int32)) == 2)
 
   return {
-      UNEQUAL_LENGTHS: is_cut,
-      EMPTY: tf.equal(tf.size(discount), 0) & ~is_cut,
-      INVALID: ~verdict.valid & (tf.size(discount) > 0),
-      SEVERAL_FIRST: several(rlds.IS_FIRST),
-      SEVERAL_LAST: several(rlds.IS_LAST),
-      SEVERAL_TERMINAL: several(rlds.IS_TERMINAL),
-      BOOTSTRAPS: leads_to_end & ~is_last & (discount != 0),
-      ZERO_REWARDS: (tf.size(discount) > 1) & tf.reduce_all(is_zero),
-      LAST_REWARD: is_last & ~is_zero & tf.math.is_finite(reward),
-      LAST_IS_ZERO: last_is_zero,
-      LAST_IS_REPEATED: last_is_repeated,
+      'unequal_lengths': is_cut,
+      'empty': tf.equal(tf.size(discount), 0) & ~is_cut,
+      'invalid': ~verdict.valid & (tf.size(discount) > 0),
+      'several_first': several(rlds.IS_FIRST),
+      'several_last': several(rlds.IS_LAST),
+      'several_terminal': several(rlds.IS_TERMINAL),
+      'bootstraps': leads_to_end & ~is_last & (discount != 0),
+      'zero_rewards': (tf.size(discount) > 1) & tf.reduce_all(is_zero),
+      'last_reward': is_last & ~is_zero & tf.math.is_finite(reward),
+      'last_is_zero': last_is_zero,
+      'last_is_repeated': last_is_repeated,
   }
 
 

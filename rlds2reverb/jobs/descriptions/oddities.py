@@ -7,53 +7,24 @@ import numpy as np
 
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs.descriptions import facts
-from rlds2reverb.jobs.descriptions import one_pass
+from rlds2reverb.jobs.descriptions import findings as findings_lib
 from rlds2reverb.jobs.descriptions import tallies
 
 NOT_FINITE = 'not_finite'
 CONSTANT = 'constant'
 OUTSIDE_BOUNDS = 'outside_bounds'
 OUTSIDE_UNIT = 'outside_unit'
+SATURATED = 'saturated'
 DUPLICATES = 'duplicates'
 
 # Actions are taken to be meant for -1 to 1 if so many of their values are
 # there.
 _NEARLY_ALL = 0.95
+# So many of an action's values at the ends of its range are odd, if it has more
+# values than a switch has.
+_SATURATED = 0.05
+_MAX_SWITCH = 10
 _MAX_LISTED = 8
-
-# What follows "In 2 of 40 episodes, ".
-_SENTENCES = {
-    facts.UNEQUAL_LENGTHS: (
-        'fields differ in length. Here they are cut to the shortest; a'
-        ' conversion refuses such an episode'
-    ),
-    facts.EMPTY: 'there are no steps',
-    facts.INVALID: (
-        'the flags or discounts break a rule, so a conversion refuses the'
-        ' episode; the program `validate` says which rule'
-    ),
-    facts.SEVERAL_FIRST: 'is_first is set on several steps',
-    facts.SEVERAL_LAST: 'is_last is set on several steps',
-    facts.SEVERAL_TERMINAL: 'is_terminal is set on several steps',
-    facts.BOOTSTRAPS: (
-        'the discount of the transition into the terminal step is not 0, so a'
-        ' learner bootstraps through the end;'
-        ' ConversionRules.terminal_discount = "transition" sets it to 0'
-    ),
-    facts.ZERO_REWARDS: 'all rewards are 0',
-    facts.LAST_REWARD: (
-        'the last step has a reward, which no transition has, {} in all;'
-        ' StepMapping.last_reward = "transition" moves it onto the transition'
-        ' into that step'
-    ),
-    facts.LAST_IS_ZERO: (
-        'the last observation is all zeros, and the one before is not: it may'
-        ' be a dummy'
-    ),
-    facts.LAST_IS_REPEATED: (
-        'the last observation is the same as the one before: it may be a dummy'
-    ),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,78 +36,72 @@ class Oddity:
       `facts.CHECKS`.
     field: the path of the field in which it was found, or None.
     message: the sentence that says it, with the numbers below.
-    num_episodes: the number of episodes in which it was found.
-    episode: the index of the first of them.
+    num_episodes: the number of episodes in which it was found; None if it was
+      found in a sample of all steps.
+    episode: the index of the first of them, or of one that shows it.
     step: the first step there that shows it; None if no single one does.
   """
 
   kind: str
   field: Optional[str]
   message: str
-  num_episodes: int
+  num_episodes: Optional[int]
   episode: Optional[int]
   step: Optional[int]
 
 
-def find_oddities(collected: one_pass.Collected) -> List[Oddity]:
+def find_oddities(findings: findings_lib.Findings) -> List[Oddity]:
   """Returns all that is odd in what one pass has found."""
   return [
-      *_of_episodes(collected),
-      *_not_finite(collected),
-      *_outside(collected),
-      *_constant(collected),
-      *_duplicates(collected),
+      *_of_episodes(findings),
+      *_not_finite(findings),
+      *_outside(findings),
+      *_saturated(findings),
+      *_constant(findings),
+      *_duplicates(findings),
   ]
 
 
 def _make(
-    collected, kind, field, text, count, example: Optional[tallies.Example]
+    findings, kind, field, text, tally: tallies.Tally, index: int
 ) -> Oddity:
-  message = f'In {count} of {collected.num_read} episodes, {text}.'
-  episode, step = example or (None, None)
-  if episode is not None:
-    message += f' The first is episode {episode}'
-    message += '.' if step is None else f', step {step}.'
-  return Oddity(kind, field, message, count, episode, step)
+  """Makes the oddity that a tally has counted."""
+  count, episode, step = (
+      int(numbers[index])
+      for numbers in (tally.counts, tally.episodes, tally.steps)
+  )
+  message = f'In {count} of {findings.num_read} episodes, {text}.'
+  message += f' The first is episode {episode}'
+  message += f', step {step}.' if step >= 0 else '.'
+  return Oddity(
+      kind, field, message, count, episode, step if step >= 0 else None
+  )
 
 
-def _of_episodes(collected) -> Iterator[Oddity]:
-  for index, kind in enumerate(facts.CHECKS):
-    count = int(collected.checks.counts[index])
-    if count:
-      yield _make(
-          collected,
-          kind,
-          None,
-          _SENTENCES[kind].format(f'{collected.last_rewards[0]:g}'),
-          count,
-          collected.checks.example(index),
-      )
+def _of_episodes(findings) -> Iterator[Oddity]:
+  rewards = findings.episodes['last_reward']
+  total = rewards[np.isfinite(rewards)].sum()
+  for index, (kind, sentence) in enumerate(facts.CHECKS.items()):
+    if findings.checks.counts[index]:
+      text = sentence.format(f'{total:g}')
+      yield _make(findings, kind, None, text, findings.checks, index)
 
 
-def _not_finite(collected) -> Iterator[Oddity]:
-  for index, field in enumerate(collected.fields):
-    count = int(collected.not_finite.counts[index])
-    if count:
-      numbers = int(collected.statistics.fields[field].not_finite.sum())
-      yield _make(
-          collected,
-          NOT_FINITE,
-          field,
-          f'{field} has {numbers} numbers that are NaN or infinite',
-          count,
-          collected.not_finite.example(index),
-      )
+def _not_finite(findings) -> Iterator[Oddity]:
+  for index, field in enumerate(findings.fields):
+    if findings.not_finite.counts[index]:
+      numbers = int(findings.statistics.fields[field].not_finite.sum())
+      text = f'{field} has {numbers} numbers that are NaN or infinite'
+      yield _make(findings, NOT_FINITE, field, text, findings.not_finite, index)
 
 
-def _outside(collected) -> Iterator[Oddity]:
-  for index, field in enumerate(collected.fields):
-    count = int(collected.outside.counts[index])
-    if not count:
+def _outside(findings) -> Iterator[Oddity]:
+  for index, field in enumerate(findings.fields):
+    if not findings.outside.counts[index]:
       continue
-    outside = int(collected.outside_values[index])
-    total = int(collected.statistics.fields[field].count.sum())
-    kind, bounds = OUTSIDE_BOUNDS, collected.bounds.get(field)
+    outside = int(findings.outside_values[index])
+    total = int(findings.statistics.fields[field].count.sum())
+    kind, bounds = OUTSIDE_BOUNDS, findings.bounds.get(field)
     if bounds is None:
       if total - outside < _NEARLY_ALL * total:
         continue
@@ -144,19 +109,83 @@ def _outside(collected) -> Iterator[Oddity]:
       where = 'outside -1 to 1, where nearly all the others are'
     else:
       where = f'outside the bounds of {bounds.source}'
-    yield _make(
-        collected,
-        kind,
-        field,
-        f'{field} has {outside} of {total} values {where}',
-        count,
-        collected.outside.example(index),
+    text = f'{field} has {outside} of {total} values {where}'
+    yield _make(findings, kind, field, text, findings.outside, index)
+
+
+def _saturated(findings) -> Iterator[Oddity]:
+  """Finds actions that are often exactly at an end of their range."""
+  for field in findings.fields:
+    if field.split('/')[0] != rlds.ACTION or not (
+        findings.statistics.fields[field].is_floating
+    ):
+      continue
+    samples = findings.samples[field]
+    texts, examples = [], []
+    for at, column in enumerate(findings.columns):
+      if column.field != field:
+        continue
+      sample = samples[column.number]
+      ends = _ends(findings, column, sample)
+      counts = [np.isclose(sample, end, 1e-6, 1e-6).sum() for end in ends]
+      # Each end is reached at least once.
+      if sum(counts) - 2 < max(_SATURATED * sample.size, _MAX_SWITCH) or (
+          np.unique(sample).size <= _MAX_SWITCH
+      ):
+        continue
+      shares = ' and '.join(
+          f'{end:g} in {count / sample.size:.0%}'
+          for end, count in zip(ends, counts)
+      )
+      texts.append(f'{column.name} is {shares}')
+      examples.append((at, ends[np.argmax(counts)]))
+    if texts:
+      more = ', ...' if len(texts) > _MAX_LISTED else ''
+      episode, step = _example(findings, *examples[0])
+      yield Oddity(
+          SATURATED,
+          field,
+          f'{len(texts)} of {len(samples)} numbers of {field} are often exactly'
+          ' at an end of their range, as if they were clipped:'
+          f' {", ".join(texts[:_MAX_LISTED])}{more} of the steps.',
+          None,
+          episode,
+          step,
+      )
+
+
+def _ends(findings, column, sample) -> List[float]:
+  """Returns the ends of the range of a column, but for a few outliers."""
+  if not sample.size:
+    return []
+  low, high = sample.min(), sample.max()
+  bounds = findings.bounds.get(column.field)
+  if bounds is not None:
+    shape = findings.statistics.fields[column.field].min.shape
+    lows, highs = (
+        np.broadcast_to(bound, shape).ravel()
+        for bound in (bounds.low, bounds.high)
     )
+    return [max(low, lows[column.number]), min(high, highs[column.number])]
+  if np.mean(np.abs(sample) <= 1) >= _NEARLY_ALL:
+    return [max(low, -1.0), min(high, 1.0)]
+  return [low, high]
 
 
-def _constant(collected) -> Iterator[Oddity]:
-  statistics = collected.statistics
-  for field in collected.fields:
+def _example(findings, column: int, number: float):
+  """Returns the episode and the step of an excerpt where a column is so."""
+  for episode, excerpt in sorted(findings.excerpts.items()):
+    rows = np.flatnonzero(
+        np.isclose(excerpt.rows[:, column], number, 1e-6, 1e-6)
+    )
+    if rows.size:
+      return episode, int(excerpt.steps[rows[0]])
+  return None, None
+
+
+def _constant(findings) -> Iterator[Oddity]:
+  statistics = findings.statistics
+  for field in findings.fields:
     if field.split('/')[0] in (rlds.REWARD, rlds.DISCOUNT):
       continue  # Other checks are about them.
     found = statistics.fields[field]
@@ -168,26 +197,30 @@ def _constant(collected) -> Iterator[Oddity]:
       text = f'{field} is always {low[0]:g}'
     else:
       listed = ', '.join(
-          f'{column} ({low[column]:g})' for column in constant[:_MAX_LISTED]
+          f'[{column}] ({low[column]:g})' for column in constant[:_MAX_LISTED]
       )
       more = ', ...' if constant.size > _MAX_LISTED else ''
       text = (
           f'{field} is constant in {constant.size} of its {low.size} numbers,'
           f' {listed}{more}'
       )
-    yield _make(collected, CONSTANT, field, text, statistics.num_episodes, None)
-
-
-def _duplicates(collected) -> Iterator[Oddity]:
-  found = collected.duplicates
-  if found.count:
+    count = statistics.num_episodes
     yield Oddity(
-        DUPLICATES,
+        CONSTANT,
+        field,
+        f'In {count} of {findings.num_read} episodes, {text}.',
+        count,
         None,
-        f'In {found.count} of {collected.num_read} episodes, the observations,'
-        ' actions and rewards are those of an earlier episode. The first is'
-        f' episode {found.first}, which repeats episode {found.of}.',
-        found.count,
-        found.first,
         None,
     )
+
+
+def _duplicates(findings) -> Iterator[Oddity]:
+  found, known = findings.duplicates, findings.episodes
+  if found.counts[0]:
+    content = known['content'][known['index'] == found.episodes[0]]
+    original = known['index'][np.argmax(known['content'] == content)]
+    text = 'observations, actions and rewards are those of an earlier episode'
+    odd = _make(findings, DUPLICATES, None, text, found, 0)
+    message = f'{odd.message[:-1]}, which repeats episode {original}.'
+    yield dataclasses.replace(odd, message=message)

@@ -1,13 +1,11 @@
 """Reads a data set once, and collects what a description is made of.
 
 The facts of each episode are made in graph mode, of several episodes in
-parallel. Blocks of episodes are then added up. The memory that this takes does
-not grow with the data, apart from 16 bytes for each episode: its index, and the
-hash by which an episode that comes twice is found.
+parallel. Blocks of episodes are then added up by a `Collector`.
 """
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +15,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import facts as facts_lib
-from rlds2reverb.jobs.descriptions import tallies
+from rlds2reverb.jobs.descriptions import findings as findings_lib
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import rows as rows_lib
@@ -39,71 +37,13 @@ class Bounds:
     low: the least value, one number or an array of the field's shape.
     high: the greatest value.
     source: what says so, such as `the features of the data set`.
+    names: the names of the values from `low` to `high`, if they have names.
   """
 
   low: Any
   high: Any
   source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Duplicates:
-  """Episodes that have the same content as an earlier one.
-
-  Attributes:
-    count: how many there are.
-    first: the index of one of them; -1 if there is none.
-    of: the index of the episode that it repeats.
-  """
-
-  count: int
-  first: int = -1
-  of: int = -1
-
-
-@dataclasses.dataclass(frozen=True)
-class Collected:
-  """The result of one pass over a data set.
-
-  Attributes:
-    spec: the spec of an episode with stacked steps.
-    num_read: the number of episodes, those without steps included.
-    statistics: the statistics of the data set.
-    samples: the samples of `Accumulation.samples`.
-    fields: the names of the fields that have statistics, in the order of the
-      columns of an excerpt's rows.
-    ranges: the least and the greatest number of each leaf without statistics,
-      by its keys in an episode.
-    order: the returns along the order of the episodes.
-    checks: of `facts.CHECKS`.
-    not_finite: of `fields`: which hold NaN or infinities.
-    outside: of `fields`: which have values outside their bounds.
-    outside_values: how many values of each of `fields` are outside.
-    bounds: the bounds of fields, by name. Floats of an action that nothing
-      bounds are held against -1 to 1, without an entry here.
-    duplicates: what is there twice.
-    last_rewards: of the rewards of last steps that are finite and not 0: their
-      sum, the least and the greatest; 0 and infinities if there are none.
-    excerpts: in the order of the data set.
-    encoded_images: the keys, in a step, of leaves that hold encoded images.
-  """
-
-  spec: Dict[str, Any]
-  num_read: int
-  statistics: compute.Statistics
-  samples: Dict[str, List[np.ndarray]]
-  fields: List[str]
-  ranges: Dict[paths.Keys, Tuple[float, float]]
-  order: List[Dict[str, Any]]
-  checks: tallies.Tally
-  not_finite: tallies.Tally
-  outside: tallies.Tally
-  outside_values: np.ndarray
-  bounds: Mapping[str, Bounds]
-  duplicates: Duplicates
-  last_rewards: Tuple[float, float, float]
-  excerpts: List[excerpts_lib.Excerpt]
-  encoded_images: Sequence[paths.Keys]
+  names: Sequence[str] = ()
 
 
 def read_once(
@@ -112,9 +52,9 @@ def read_once(
     episode_index: Optional[str] = None,
     bounds: Optional[Mapping[str, Bounds]] = None,
     encoded_images: Sequence[paths.Path] = (),
-    num_excerpts: int = 12,
+    with_frames: bool = True,
     seed: int = 0,
-) -> Collected:
+) -> findings_lib.Findings:
   """Reads a data set once.
 
   Args:
@@ -124,8 +64,8 @@ def read_once(
       the data set, int64 `[]`. By default the episodes are counted from 0.
     bounds: the bounds of fields, by their paths in a step.
     encoded_images: the paths, in a step, of strings that hold encoded images.
-    num_excerpts: the number of episodes of which there are excerpts.
-    seed: the seed of all samples.
+    with_frames: whether excerpts have images.
+    seed: the seed of the samples that quantiles and histograms are taken from.
 
   Returns:
     What was found.
@@ -135,22 +75,8 @@ def read_once(
       `bounds` or `encoded_images` name, or the bounds do not fit its shape.
     InvalidArgumentError: if the data cannot be read.
   """
-  spec = steps_lib.steps_spec(rlds_data)
-  fields = [
-      field
-      for field, part in spec.step.items()
-      if spec.stacked
-      or field in steps_lib.get_rlds_step_features()
-      or all(map(steps_lib.has_one_shape, tf.nest.flatten(part)))
-  ]
-  step_spec = {
-      field: spec.step[field]
-      for field in fields
-      if all(
-          isinstance(leaf, tf.TensorSpec)
-          for leaf in tf.nest.flatten(spec.step[field])
-      )
-  }
+  stacked = steps_lib.steps_spec(rlds_data).stacked
+  step_spec = _step_spec(rlds_data)
   stacked_spec = _stacked_spec(rlds_data.element_spec, step_spec)
   stacked_spec.pop(episode_index, None)
   # Statistics of single pixels say nothing.
@@ -164,7 +90,7 @@ def read_once(
       seed=seed,
   )
   encoded = [paths.find(step_spec, path) for path in encoded_images]
-  images = excerpts_lib.image_leaves(step_spec, encoded)
+  images = excerpts_lib.image_leaves(step_spec, encoded) if with_frames else []
   bounds = {
       paths.name_of(paths.find(step_spec, path)): bound
       for path, bound in (bounds or {}).items()
@@ -173,35 +99,57 @@ def read_once(
   others = facts_lib.other_leaves(stacked_spec, accumulation)
 
   def to_facts(position, episode):
-    index = position if episode_index is None else episode[episode_index]
     steps = episode[rlds.STEPS]
-    if not spec.stacked:
+    if not stacked:
       steps = steps_lib.stack_steps(
           steps.map(lambda step: {name: step[name] for name in step_spec})
       )
     steps, is_cut = facts_lib.with_equal_lengths(
         {name: steps[name] for name in step_spec}
     )
-    episode = {**episode, rlds.STEPS: steps}
-    facts = facts_lib.facts_of(
-        index, episode, is_cut, accumulation, limits, list(others), encoded
+    return facts_lib.facts_of(
+        position if episode_index is None else episode[episode_index],
+        {**episode, rlds.STEPS: steps},
+        is_cut,
+        accumulation,
+        limits,
+        others=list(others),
+        images=images,
+        encoded_images=encoded,
     )
-    slot = excerpts_lib.draw_slot(position, num_excerpts, seed)
-    excerpt = excerpts_lib.take(
-        steps,
-        facts.rows[:, : -rows_lib.NUM_OUTCOMES],
-        images,
-        slot < num_excerpts,
-    )
-    return facts, position, slot, excerpt
 
-  noted = rlds_data.enumerate().map(
+  facts = rlds_data.enumerate().map(
       _no_autograph(to_facts), num_parallel_calls=tf.data.AUTOTUNE
   )
-  collector = _Collector(accumulation, len(others), num_excerpts, images)
-  for block in _in_blocks(noted, accumulation.block_length):
-    collector.add(*block)
-  return collector.collected(stacked_spec, others, bounds, encoded)
+  findings = findings_lib.Findings(
+      accumulation,
+      stacked_spec,
+      bounds,
+      others=list(others),
+      images=images,
+      encoded_images=encoded,
+  )
+  for block in _in_blocks(facts, accumulation.block_length):
+    findings.add(*block)
+  return findings
+
+
+def _step_spec(rlds_data) -> Dict[str, Any]:
+  """Returns the spec of the step fields that can be described."""
+  spec = steps_lib.steps_spec(rlds_data)
+  return {
+      field: part
+      for field, part in spec.step.items()
+      if all(
+          isinstance(leaf, tf.TensorSpec)
+          and (
+              spec.stacked
+              or field in steps_lib.get_rlds_step_features()
+              or steps_lib.has_one_shape(leaf)
+          )
+          for leaf in tf.nest.flatten(part)
+      )
+  }
 
 
 def _stacked_spec(episode_spec, step_spec) -> Dict[str, Any]:
@@ -249,10 +197,10 @@ def _limits(accumulation, bounds) -> Tuple[np.ndarray, np.ndarray]:
   return np.concatenate(lows), np.concatenate(highs)
 
 
-def _in_blocks(noted, block_length) -> tf.data.Dataset:
+def _in_blocks(facts, block_length) -> tf.data.Dataset:
   """Stacks episodes of about the same length, `block_length` steps in all."""
 
-  def key(facts, *unused_rest):
+  def key(facts):
     length = tf.cast(tf.maximum(facts.num_steps, 1), tf.float64)
     return tf.cast(tf.math.log(length) / np.log(2.0), tf.int64)
 
@@ -260,16 +208,16 @@ def _in_blocks(noted, block_length) -> tf.data.Dataset:
     fitting = tf.bitwise.right_shift(tf.constant(block_length, tf.int64), key)
     return tf.clip_by_value(fitting, 1, _MAX_EPISODES_PER_BLOCK)
 
-  def stack(facts, *rest):
+  def stack(facts):
     rows = facts.rows
     if isinstance(rows, tf.RaggedTensor):
       rows = rows.values
     else:  # All episodes are known to have one length.
       rows = tf.reshape(rows, [-1, rows.shape[-1]])
-    return facts._replace(rows=rows), moments_lib.of_block(rows), *rest
+    return facts._replace(rows=rows), moments_lib.of_block(rows)
 
   return (
-      noted.group_by_window(
+      facts.group_by_window(
           key,
           lambda key, window: window.ragged_batch(size(key)),
           window_size_func=size,
@@ -277,131 +225,3 @@ def _in_blocks(noted, block_length) -> tf.data.Dataset:
       .map(stack, num_parallel_calls=tf.data.AUTOTUNE)
       .prefetch(1)
   )
-
-
-class _Collector:
-  """Adds up blocks of facts."""
-
-  def __init__(self, accumulation, num_others, num_excerpts, images):
-    self._accumulation = accumulation
-    self._images = images
-    self._state = accumulation.empty()
-    spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._state)
-    self._add_rows = tf.function(
-        accumulation.add,
-        input_signature=[
-            spec,
-            spec.moments,
-            tf.TensorSpec([None, accumulation.width], tf.float64),
-        ],
-        autograph=False,
-    )
-    sizes = [leaf.shape.num_elements() for _, leaf in accumulation.leaves]
-    self._columns_of = np.repeat(np.arange(len(sizes)), sizes)
-    self._checks = tallies.Tally(len(facts_lib.CHECKS))
-    self._not_finite = tallies.Tally(len(sizes))
-    self._outside = tallies.Tally(len(sizes))
-    self._outside_values = np.zeros(len(sizes), np.int64)
-    self._order = tallies.OrderedNumbers()
-    self._lows = np.full(num_others, np.inf)
-    self._highs = np.full(num_others, -np.inf)
-    # The places, indices and hashes of the episodes.
-    self._contents: List[np.ndarray] = []
-    self._last_rewards = (0.0, np.inf, -np.inf)
-    self._excerpts: Dict[int, Tuple[int, excerpts_lib.Excerpt]] = {}
-    self._num_excerpts = num_excerpts
-    self._num_read = 0
-
-  def add(self, facts, moments, positions, slots, excerpts) -> None:
-    """Adds a block of episodes."""
-    self._state = self._add_rows(self._state, moments, facts.rows)
-    facts = facts._replace(rows=None)
-    facts = facts_lib.Facts(
-        *(None if leaf is None else leaf.numpy() for leaf in facts)
-    )
-    positions, slots = positions.numpy(), slots.numpy()
-    self._num_read += len(positions)
-    self._checks.add(facts.episode, facts.checks, facts.check_steps)
-    for tally, steps in (
-        (self._not_finite, facts.not_finite),
-        (self._outside, facts.outside_steps),
-    ):
-      steps = self._of_fields(steps)
-      tally.add(facts.episode, steps >= 0, steps)
-    np.add.at(self._outside_values, self._columns_of, facts.outside.sum(0))
-    self._lows = np.minimum(self._lows, facts.lows.min(0, initial=np.inf))
-    self._highs = np.maximum(self._highs, facts.highs.max(0, initial=-np.inf))
-    last = facts.last_reward
-    last = last[np.isfinite(last) & (last != 0)]
-    total, low, high = self._last_rewards
-    self._last_rewards = (
-        total + float(last.sum()),
-        float(last.min(initial=low)),
-        float(last.max(initial=high)),
-    )
-    has_steps = facts.num_steps > 0
-    self._order.add(positions[has_steps], facts.outcome[has_steps, 0])
-    self._contents.append(
-        np.stack([facts.episode, facts.content], 1)[has_steps]
-    )
-    for row in np.flatnonzero(slots < self._num_excerpts):
-      slot, position = slots[row], positions[row]
-      # Episodes of another length may have come out before.
-      if slot not in self._excerpts or self._excerpts[slot][0] < position:
-        undiscounted_return, _, is_terminal = facts.outcome[row]
-        self._excerpts[slot] = position, excerpts_lib.parse(
-            excerpts[row].numpy(),
-            self._images,
-            episode=int(facts.episode[row]),
-            num_steps=int(facts.num_steps[row]),
-            undiscounted_return=float(undiscounted_return),
-            is_terminal=bool(is_terminal),
-        )
-
-  def _of_fields(self, steps: np.ndarray) -> np.ndarray:
-    """Returns the first step of any column of each field, `[B, fields]`."""
-    none = np.iinfo(np.int64).max
-    first = np.full([len(steps), self._not_finite.counts.size], none)
-    found = np.where(steps < 0, none, steps)
-    np.minimum.at(first, (slice(None), self._columns_of), found)
-    return np.where(first == none, -1, first)
-
-  def collected(self, spec, others, bounds, encoded) -> Collected:
-    """Returns what was found in all blocks."""
-    excerpts = sorted(self._excerpts.values(), key=lambda one: one[0])
-    return Collected(
-        spec=spec,
-        num_read=self._num_read,
-        statistics=self._accumulation.statistics(self._state),
-        samples=self._accumulation.samples(self._state),
-        fields=[paths.name_of(keys) for keys, _ in self._accumulation.leaves],
-        ranges={
-            keys: (float(low), float(high))
-            for keys, low, high in zip(others, self._lows, self._highs)
-            if low <= high
-        },
-        order=self._order.bins(),
-        checks=self._checks,
-        not_finite=self._not_finite,
-        outside=self._outside,
-        outside_values=self._outside_values,
-        bounds=bounds,
-        duplicates=_duplicates(self._contents),
-        last_rewards=self._last_rewards,
-        excerpts=[excerpt for _, excerpt in excerpts],
-        encoded_images=encoded,
-    )
-
-
-def _duplicates(contents: List[np.ndarray]) -> Duplicates:
-  if not contents:
-    return Duplicates(0)
-  episodes, hashes = np.concatenate(contents).T
-  order = np.lexsort((episodes, hashes))
-  episodes, hashes = episodes[order], hashes[order]
-  repeats = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
-  if not repeats.size:
-    return Duplicates(0)
-  first = repeats[np.argmin(episodes[repeats])]
-  original = np.searchsorted(hashes, hashes[first])
-  return Duplicates(len(repeats), int(episodes[first]), int(episodes[original]))

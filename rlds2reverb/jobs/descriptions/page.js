@@ -1,37 +1,19 @@
 'use strict';
-// The episode browser: shows the curves and the frames of one episode. All it
-// shows is in the JSON of the page. An element with `data-path` shows the value
-// at that path in the JSON.
+// Draws the plots, and shows an episode at a step: that of the address, which
+// ends with `#description/episode/step`. All it shows is in the JSON of the page.
 (function() {
-  const data = JSON.parse(document.getElementById('description').textContent);
-  const select = document.getElementById('episode');
-  if (!select) return;
-  const slider = document.getElementById('step');
-  const summary = document.getElementById('episode-summary');
-  const frames = document.getElementById('frames');
-  const curves = document.getElementById('curves');
-  let current = 0;
+  const all = JSON.parse(document.getElementById('descriptions').textContent);
+  const get = id => document.getElementById(id);
+  const several = all.length > 1;
+  const colours = all.map((_, which) => `var(--colour${which % 3})`);
+  const sources = all.map((one, which) =>
+      all.some((other, at) => at !== which && other.source === one.source) ?
+          `${which + 1}. ${one.source}` : one.source);
+  const format = value => value === null || value === undefined ? '-' :
+      value.toLocaleString('en-US', {maximumSignificantDigits: 4});
 
-  // As Python writes it with `.4g`; integers whole.
-  function format(value) {
-    if (value === null || value === undefined) return '-';
-    if (Number.isInteger(value) && Math.abs(value) < 1e6) {
-      return value.toLocaleString('en-US');
-    }
-    const [digits, power] = value.toExponential(3).split('e');
-    const exponent = Number(power);
-    const strip = text => text.replace(/\.?0+$/, '');
-    if (exponent < -4 || exponent >= 4) {
-      const size = String(Math.abs(exponent)).padStart(2, '0');
-      return strip(digits) + 'e' + (exponent < 0 ? '-' : '+') + size;
-    }
-    return strip(value.toFixed(3 - exponent));
-  }
-
-  function element(name, attributes, ...children) {
-    const made = name.startsWith('svg:') ?
-        document.createElementNS('http://www.w3.org/2000/svg', name.slice(4)) :
-        document.createElement(name);
+  function make(name, attributes, ...children) {
+    const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) {
       made.setAttribute(key, value);
     }
@@ -39,109 +21,376 @@
     return made;
   }
 
-  function shown(path) {
-    const value = path.reduce((part, key) => part[key], data);
-    return element('span', {'data-path': JSON.stringify(path)}, format(value));
-  }
+  const text = {
+    labelColor: 'var(--text)', titleColor: 'var(--quiet)', titleFontWeight: 400,
+    labelFontSize: 11, titleFontSize: 11,
+  };
+  const config = {
+    background: 'transparent',
+    font: 'system-ui, sans-serif',
+    view: {stroke: null},
+    axis: {
+      ...text, gridColor: 'var(--grid)', domainColor: 'var(--grid)',
+      tickColor: 'var(--grid)', labelOverlap: 'greedy', labelLimit: 110,
+    },
+    legend: {...text, title: null, orient: 'bottom', labelLimit: 300},
+    bar: {binSpacing: 0},
+  };
 
-  function colour(index, count) {
-    return `hsl(${Math.round(210 + 300 * index / count) % 360} 65% 52%)`;
-  }
-
-  function drawCurves(episode) {
-    curves.replaceChildren();
-    const last = Math.max(episode.steps[episode.steps.length - 1] || 0, 1);
-    for (const [field, columns] of Object.entries(episode.curves)) {
-      const values = columns.flat().filter(value => value !== null);
-      if (!values.length) continue;
-      let low = values.reduce((a, b) => Math.min(a, b));
-      let high = values.reduce((a, b) => Math.max(a, b));
-      const caption = `${field}: ${format(low)} to ${format(high)}`;
-      if (low === high) { low -= 1; high += 1; }
-      const svg = element('svg:svg', {
-        viewBox: '0 0 600 120', preserveAspectRatio: 'none', role: 'img',
-        'aria-label': caption,
+  // Draws into a new figure; returns a promise of what draws it.
+  function draw(parent, caption, spec) {
+    const plot = make('div', {class: 'plot'});
+    const figure = make('figure', {}, make('figcaption', {}, caption), plot);
+    parent.append(figure);
+    return vegaEmbed(plot, {
+      width: 'container', height: 130, config,
+      autosize: {type: 'fit-x', contains: 'padding'}, ...spec,
+    }, {actions: false, renderer: 'svg'}).then(made => {
+      made.view.addEventListener('click', (event, item) => {
+        const place = item && item.datum && item.datum.place;
+        if (place) location.hash = place;
       });
-      columns.forEach((column, index) => {
-        const points = [];
-        column.forEach((value, row) => {
-          if (value === null) return;
-          const x = 600 * episode.steps[row] / last;
-          const y = 115 - 110 * (value - low) / (high - low);
-          points.push(`${x.toFixed(1)},${y.toFixed(1)}`);
-        });
-        svg.append(element('svg:polyline', {
-          points: points.join(' '), stroke: colour(index, columns.length),
-        }));
-      });
-      svg.append(element('svg:line', {class: 'cursor', y1: 0, y2: 120}));
-      curves.append(element('figure', {class: 'curve', 'data-field': field},
-          element('figcaption', {}, caption), svg,
-          element('div', {class: 'values quiet'})));
-    }
-  }
-
-  function showStep() {
-    const episode = data.episodes[current];
-    const row = Number(slider.value);
-    const step = episode.steps[row];
-    const last = Math.max(episode.steps[episode.steps.length - 1] || 0, 1);
-    document.getElementById('step-number').replaceChildren(
-        'step ', step === undefined ?
-            '-' : shown(['episodes', current, 'steps', row]));
-    for (const figure of curves.children) {
-      const field = figure.dataset.field;
-      const line = figure.querySelector('.cursor');
-      line.setAttribute('x1', 600 * step / last);
-      line.setAttribute('x2', 600 * step / last);
-      const values = figure.querySelector('.values');
-      values.replaceChildren();
-      episode.curves[field].slice(0, 12).forEach((column, index) => {
-        values.append(shown(['episodes', current, 'curves', field, index, row]),
-            ' ');
-      });
-      if (episode.curves[field].length > 12) values.append('…');
-    }
-    // The last frame that is not after the step.
-    let frame = 0;
-    episode.frame_steps.forEach((at, index) => {
-      if (at <= step) frame = index;
+      return {view: made.view, figure};
     });
-    frames.replaceChildren();
-    for (const [field, images] of Object.entries(episode.frames)) {
-      if (!images.length) continue;
-      frames.append(element('figure', {},
-          element('img', {
-            src: 'data:image/jpeg;base64,' + images[frame],
-            alt: `${field} of step ${episode.frame_steps[frame]}`,
-          }),
-          element('figcaption', {}, `${field}, step `,
-              shown(['episodes', current, 'frame_steps', frame]))));
+  }
+
+  // The address of an episode, if the page shows it.
+  function placeOf(which, at) {
+    const isShown = at && all[which].episodes.some(one => one.episode === at[0]);
+    return isShown ? `#${which}/${at[0]}/${at[1]}` : null;
+  }
+
+  const hint = at => at ? `episode ${at[0]}, step ${at[1]}` : 'none on this page';
+  const colourOf = several ? {
+    field: 'source', type: 'nominal',
+    scale: {domain: sources, range: colours}, legend: null,
+  } : {value: colours[0]};
+
+  function drawHistogram(parent, name) {
+    const found = all.map(one => one.histograms[name]);
+    const bars = [];
+    found.forEach((one, which) => (one ? one.counts : []).forEach((count, bar) => {
+      bars.push({
+        source: sources[which], count, share: count / one.of,
+        low: one.edges[bar], high: one.edges[bar + 1],
+        label: one.labels ? one.labels[bar] : String((one.values || [])[bar]),
+        order: (one.values || [])[bar],
+        place: placeOf(which, one.at[bar]), example: hint(one.at[bar]),
+      });
+    }));
+    const isDiscrete = found.every(one => !one || one.values);
+    const of = found.filter(one => one).map(one =>
+        `${one.is_whole ? 'all' : 'a sample of'} ${format(one.of)}`);
+    const unit = ['lengths', 'returns'].includes(name) ? 'episodes' : 'steps';
+    draw(parent, `${name}, ${of.join(' beside ')} ${unit}`, {
+      data: {values: bars},
+      mark: {type: 'bar', orient: 'vertical', cursor: 'pointer'},
+      encoding: {
+        x: isDiscrete ?
+            {field: 'label', type: 'ordinal', sort: {field: 'order'}, title: null,
+             scale: {paddingInner: .15},
+             axis: {labelAngle: bars.some(bar => bar.label.length > 3) ? -40 : 0}} :
+            {field: 'low', type: 'quantitative', title: null,
+             scale: {zero: false, nice: false}, axis: {tickCount: 5}},
+        ...(isDiscrete ? several && {xOffset: {field: 'source'}} :
+            {x2: {field: 'high'}}),
+        y: {field: several ? 'share' : 'count', type: 'quantitative', stack: null,
+            title: several ? `share of ${unit}` : unit,
+            axis: several ? {format: '%', tickCount: 4} :
+                {format: '~s', tickCount: 4, tickMinStep: 1}},
+        y2: {datum: 0},
+        color: colourOf,
+        opacity: {value: several && !isDiscrete ? .6 : 1},
+        tooltip: [
+          ...(several ? [{field: 'source'}] : []),
+          ...(isDiscrete ? [{field: 'label', title: 'value'}] :
+              [{field: 'low', title: 'from'}, {field: 'high', title: 'to'}]),
+          {field: 'count'}, {field: 'example', title: 'shown in'},
+        ],
+      },
+    });
+  }
+
+  function drawOrder(parent) {
+    const bins = [], points = [];
+    all.forEach((one, which) => {
+      one.order.forEach(bin => bins.push({...bin, source: sources[which]}));
+      one.episodes.forEach(episode => points.push({
+        source: sources[which], first: episode.episode, mean: episode.return,
+        place: placeOf(which, [episode.episode, 0]),
+        why: episode.reasons.join(', ') || 'an example',
+      }));
+    });
+    const x = {field: 'first', type: 'quantitative', title: 'episode',
+               axis: {format: 'd', tickCount: 5, tickMinStep: 1}};
+    const y = {type: 'quantitative', scale: {zero: false}, title: 'return',
+               axis: {tickCount: 4}};
+    draw(parent, 'returns along the data set, and the episodes shown below', {
+      data: {values: bins},
+      layer: [
+        {mark: {type: 'rule', opacity: .6}, encoding: {
+          x, y: {...y, field: 'min'}, y2: {field: 'max'}, color: colourOf}},
+        {mark: 'line', encoding: {x, y: {...y, field: 'mean'}, color: colourOf}},
+        {data: {values: points},
+         mark: {type: 'circle', size: 60, opacity: 1, cursor: 'pointer',
+                stroke: 'var(--page)', strokeWidth: 1.5},
+         encoding: {x, y: {...y, field: 'mean'}, color: colourOf, tooltip: [
+           {field: 'first', title: 'episode'}, {field: 'mean', title: 'return'},
+           {field: 'why', title: 'shown as'}]}},
+      ],
+    });
+  }
+
+  // From the least to the greatest number of each column, a row for each.
+  function drawRanges(parent, path) {
+    const rows = [], ends = [];
+    all.forEach((one, which) => {
+      const field = one.fields.find(each => each.path === path);
+      (field ? field.columns : []).slice(0, 64).forEach((column, index) => {
+        const row = {source: sources[which], name: `[${index}]`, order: index};
+        rows.push({...row, min: column.min, max: column.max,
+                   low: column.quantiles['0.05'], high: column.quantiles['0.95'],
+                   median: column.quantiles['0.5']});
+        for (const [end, at] of [['min', column.min_at], ['max', column.max_at]]) {
+          if (column[end] !== null) {
+            ends.push({...row, value: column[end], place: placeOf(which, at),
+                       example: at ? hint(at) : '-'});
+          }
+        }
+      });
+    });
+    const count = new Set(rows.map(row => row.name)).size;
+    const y = {field: 'name', type: 'nominal', sort: {field: 'order'}, title: null};
+    const yOffset = several ? {yOffset: {field: 'source', sort: sources}} : {};
+    const x = {type: 'quantitative', title: null, scale: {zero: false},
+               axis: {tickCount: 5}};
+    const tooltip = ['min', 'low', 'median', 'high', 'max'].map(
+        field => ({field, format: '.4~g'}));
+    draw(parent, path.replace(/^steps\//, ''), {
+      data: {values: rows},
+      height: (several ? 24 : 15) * count,
+      layer: [
+        {mark: 'rule', encoding: {
+          y, ...yOffset, x: {...x, field: 'min'}, x2: {field: 'max'},
+          color: colourOf}},
+        {mark: {type: 'rule', strokeWidth: 6}, encoding: {
+          y, ...yOffset, x: {...x, field: 'low'}, x2: {field: 'high'},
+          color: colourOf, tooltip}},
+        {mark: {type: 'tick', thickness: 2, size: 12, color: 'var(--text)'},
+         encoding: {y, ...yOffset, x: {...x, field: 'median'}, tooltip}},
+        {data: {values: ends},
+         mark: {type: 'circle', size: 40, opacity: 1, cursor: 'pointer'},
+         encoding: {y, ...yOffset, x: {...x, field: 'value'}, color: colourOf,
+                    tooltip: [{field: 'value', format: '.4~g'},
+                              {field: 'example', title: 'in'}]}},
+      ],
+    });
+  }
+
+  function drawDistributions() {
+    const plots = get('distributions').querySelector('.plots');
+    const names = [...new Set(all.flatMap(one => Object.keys(one.histograms)))];
+    const sentences = [];
+    for (const name of names) {
+      const found = all.map(one => one.histograms[name]).filter(one => one);
+      if (found.every(one => one.counts.length <= 1)) {
+        const values = found.map(one => !one.counts.length ? 'never a number' :
+            `always ${one.labels ? one.labels[0] : format(one.values[0])}`);
+        sentences.push(`${name} is ${[...new Set(values)].join(' beside ')}`);
+      } else {
+        drawHistogram(plots, name);
+      }
+    }
+    get('constants').textContent =
+        sentences.map(sentence => `${sentence}.`).join(' ');
+    if (names.length) drawOrder(plots);
+    const paths = new Set(all.flatMap(one => one.fields.filter(
+        field => /^steps\/(action|observation)(\/|$)/.test(field.path) &&
+            field.columns.length > 1).map(field => field.path)));
+    paths.forEach(path => drawRanges(plots, path));
+    get('distributions').hidden = !names.length;
+  }
+
+  // The episode that is shown, and its views.
+  let shown = null, which = 0, views = [];
+  const choices = all.flatMap((one, side) => one.episodes.map(
+      episode => ({side, episode})));
+
+  // Columns whose scales differ get an axis each.
+  function groupsOf(columns) {
+    const groups = [];
+    for (const column of [...columns].sort((a, b) => a.span - b.span)) {
+      const last = groups[groups.length - 1];
+      if (last && column.span <= 5 * last[0].span) last.push(column);
+      else groups.push([column]);
+    }
+    return groups.map(group => group.sort((a, b) => a.index - b.index));
+  }
+
+  function drawCurves() {
+    get('curves').replaceChildren();
+    const unchanged = [], drawn = [];
+    for (const [field, columns] of Object.entries(shown.curves)) {
+      const found = columns.map((column, index) => {
+        const numbers = column.filter(value => value !== null);
+        const span = numbers.reduce((a, b) => Math.max(a, b), -Infinity) -
+            numbers.reduce((a, b) => Math.min(a, b), Infinity);
+        const name = columns.length > 1 ? `[${index}]` : '';
+        if (numbers.length && span === 0) {
+          unchanged.push(`${field}${name} is ${format(numbers[0])}`);
+        }
+        return {index, name, column, span};
+      });
+      for (const group of groupsOf(found.filter(one => one.span > 0))) {
+        drawn.push(drawGroup(field, group));
+      }
+    }
+    get('unchanged').textContent = unchanged.length ?
+        `In all of this episode, ${unchanged.join(', ')}.` : '';
+    return Promise.all(drawn);
+  }
+
+  function drawGroup(field, group) {
+    const values = group.flatMap(one => one.column.map((value, row) => ({
+      step: shown.steps[row], value, name: one.name,
+      place: `#${which}/${shown.episode}/${shown.steps[row]}`,
+    })));
+    const isOne = group.length === 1;
+    const spec = {
+      data: {values},
+      layer: [
+        {params: isOne ? [] :
+            [{name: 'chosen', select: {type: 'point', fields: ['name']},
+              bind: 'legend'}],
+         mark: {type: 'line', strokeWidth: 1.4},
+         encoding: {
+           color: {field: 'name', type: 'nominal',
+                   sort: group.map(one => one.name),
+                   scale: {scheme: group.length > 10 ? 'tableau20' : 'tableau10'},
+                   legend: isOne ? null : {columns: 6, symbolType: 'stroke',
+                                           symbolLimit: 0}},
+           opacity: isOne ? {value: 1} :
+               {condition: {param: 'chosen', value: 1}, value: .12},
+         }},
+        {mark: {type: 'point', opacity: 0, size: 60, cursor: 'pointer'},
+         encoding: {tooltip: [
+           {field: 'name'}, {field: 'step'}, {field: 'value', format: '.4~g'}]}},
+        {data: {name: 'now', values: [{step: 0}]},
+         mark: {type: 'rule', color: 'var(--strong)'},
+         encoding: {y: {value: 0}, y2: {value: 'height'}}},
+      ],
+      encoding: {
+        x: {field: 'step', type: 'quantitative', title: 'step',
+            scale: {nice: false}, axis: {tickCount: 5, tickMinStep: 1}},
+        y: {field: 'value', type: 'quantitative', title: null,
+            scale: {zero: false}, axis: {tickCount: 4}},
+      },
+    };
+    const caption = isOne ? `${field}${group[0].name}` : field;
+    const {values: known, labels} = all[which].histograms[field] || {};
+    const show = value => labels && known.includes(value) ?
+        labels[known.indexOf(value)] : format(value);
+    return draw(get('curves'), caption, spec).then(({view, figure}) => {
+      const output = make('div', {class: 'values quiet'});
+      figure.append(output);
+      return {view, output, group, show};
+    });
+  }
+
+  function drawFrames() {
+    get('frames').replaceChildren(...Object.entries(shown.frames).map(
+        ([field, images]) => make('figure', {}, make('figcaption', {}, field),
+            make('div', {class: 'strip'}, ...images.map((image, index) => {
+              const step = shown.frame_steps[index];
+              const figure = make('figure', {'data-step': step},
+                  make('img', {src: `data:image/jpeg;base64,${image}`,
+                               alt: `${field} of step ${step}`}),
+                  make('figcaption', {}, `step ${step}`));
+              figure.addEventListener('click', () => showStep(step));
+              return figure;
+            })))));
+  }
+
+  function showEpisode(side, episode) {
+    which = side;
+    shown = episode;
+    get('episode').value = `${side}/${episode.episode}`;
+    const why = episode.reasons.length ? ` (${episode.reasons.join(', ')})` : '';
+    get('summary').textContent =
+        `Episode ${episode.episode}${why}: ${episode.num_steps} steps, return ` +
+        `${format(episode.return)}, ` +
+        (episode.is_terminal ? 'terminal' : 'truncated');
+    get('step').max = Math.max(episode.steps.length - 1, 0);
+    drawFrames();
+    views.forEach(one => one.view.finalize());
+    views = [];
+    drawCurves().then(made => {
+      if (shown !== episode) return;
+      views = made;
+      showStep(shown.steps[Number(get('step').value)]);
+    });
+  }
+
+  function showStep(step) {
+    const at = shown.steps.findLastIndex(one => one <= step);
+    const row = Math.max(at, 0);
+    get('step').value = row;
+    const found = shown.steps[row];
+    get('step-number').value = found === undefined ? '' : `step ${found}`;
+    for (const {view, output, group, show} of views) {
+      view.data('now', [{step: found}]).runAsync();
+      output.textContent = group.slice(0, 12).map(
+          one => `${one.name} ${show(one.column[row])}`).join(', ') +
+          (group.length > 12 ? ', …' : '');
+    }
+    const frame = shown.frame_steps.filter(one => one <= found).pop();
+    for (const figure of get('frames').querySelectorAll('[data-step]')) {
+      figure.classList.toggle('now', Number(figure.dataset.step) === frame);
     }
   }
 
-  function showEpisode(index) {
-    current = index;
-    select.value = String(index);
-    const episode = data.episodes[index];
-    summary.replaceChildren(
-        'Episode ', shown(['episodes', index, 'episode']), ': ',
-        shown(['episodes', index, 'num_steps']), ' steps, return ',
-        shown(['episodes', index, 'return']),
-        episode.is_terminal ? ', terminal' : ', truncated');
-    slider.max = String(Math.max(episode.steps.length - 1, 0));
-    slider.value = '0';
-    drawCurves(episode);
-    showStep();
+  function follow() {
+    const [side, episode, step] = location.hash.slice(1).split('/').map(Number);
+    const one = choices.find(
+        choice => choice.side === side && choice.episode.episode === episode);
+    if (!one) return;
+    if (one.episode !== shown) showEpisode(side, one.episode);
+    showStep(step || 0);
+    get('player').scrollIntoView({block: 'start'});
   }
 
-  select.addEventListener('change', () => showEpisode(Number(select.value)));
-  slider.addEventListener('input', showStep);
-  document.getElementById('previous').addEventListener('click', () => {
-    showEpisode((current + data.episodes.length - 1) % data.episodes.length);
-  });
-  document.getElementById('next').addEventListener('click', () => {
-    showEpisode((current + 1) % data.episodes.length);
-  });
-  showEpisode(0);
+  function choose(choice) {
+    location.hash = `#${choice.side}/${choice.episode.episode}/0`;
+  }
+
+  function drawPlayer() {
+    if (!choices.length) return;
+    get('player').hidden = false;
+    all.forEach((one, side) => {
+      const options = one.episodes.map(episode => make(
+          'option', {value: `${side}/${episode.episode}`},
+          [`Episode ${episode.episode}, return ${format(episode.return)}`,
+           ...episode.reasons].join(', ')));
+      get('episode').append(...(several ?
+          [make('optgroup', {label: sources[side]}, ...options)] : options));
+    });
+    get('episode').addEventListener('change', event => {
+      location.hash = `#${event.target.value}/0`;
+    });
+    get('step').addEventListener(
+        'input', event => showStep(shown.steps[Number(event.target.value)]));
+    for (const [id, by] of [['previous', -1], ['next', 1]]) {
+      get(id).addEventListener('click', () => {
+        const at = choices.findIndex(choice => choice.episode === shown);
+        choose(choices[(at + by + choices.length) % choices.length]);
+      });
+    }
+    addEventListener('hashchange', follow);
+    showEpisode(choices[0].side, choices[0].episode);
+    showStep(0);
+    follow();
+  }
+
+  drawDistributions();
+  drawPlayer();
 })();

@@ -10,7 +10,7 @@ _SHOWN_QUANTILES = ('0.05', '0.5', '0.95')
 
 def to_text(description: description_lib.Description) -> str:
   """Returns a description as lines of text."""
-  lines = [description.source, '']
+  lines = [description.source, '', *_about(description.about)]
   lines += _counts(description)
   for table in description.tables:
     lines += _table(table)
@@ -28,9 +28,19 @@ def number(value: Optional[float]) -> str:
   """Returns a number as it is shown everywhere: with four digits, or whole."""
   if value is None:
     return '-'
-  if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e6):
+  if isinstance(value, int):
+    return f'{value:,}'
+  if abs(value) < 1e6 and (value.is_integer() or abs(value) >= 1e3):
     return f'{value:,.0f}'
   return f'{value:.4g}'
+
+
+def size(num_bytes: int) -> str:
+  """Returns a number of bytes as it is shown: `1.5 MB`."""
+  for unit, factor in (('GB', 10**9), ('MB', 10**6), ('kB', 10**3)):
+    if num_bytes >= factor:
+      return f'{num_bytes / factor:.3g} {unit}'
+  return f'{num_bytes} bytes'
 
 
 def shape(dims: Optional[List[Optional[int]]]) -> str:
@@ -52,6 +62,33 @@ def how_many(description: description_lib.Description) -> str:
       f'a sample of {count}{total} episodes; all that follows is about the'
       ' sample'
   )
+
+
+def _about(about: Dict[str, Any]) -> Iterator[str]:
+  for name in ('description', 'version', 'format', 'homepage', 'folder'):
+    if about.get(name):
+      yield from _labelled(name, about[name])
+  for split in about.get('splits', ()):
+    episodes = ''
+    if split['episodes'] is not None:
+      episodes = f'{number(split["episodes"])} episodes in '
+    yield from _labelled(
+        split['name'],
+        f'{episodes}{number(split["files"])} files, {size(split["bytes"])}',
+    )
+  for path, names in about.get('class_names', {}).items():
+    yield from _labelled(path, ', '.join(names))
+  if about.get('citation'):
+    yield from _labelled('citation', about['citation'])
+  if about:
+    yield ''
+
+
+def _labelled(label: str, value: str) -> Iterator[str]:
+  first, *rest = value.strip().splitlines()
+  yield f'{label + ":":<13} {first}'
+  for line in rest:
+    yield f'{"":<13} {line}'
 
 
 def _counts(description) -> Iterator[str]:

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from rlds2reverb.jobs import describe
 from rlds2reverb.jobs.descriptions import description as description_lib
+from rlds2reverb.jobs.descriptions import one_pass
 from tests import golden
 from tests.jobs.descriptions import odd_data
 
@@ -81,6 +82,10 @@ class DescriptionTest(tf.test.TestCase):
     self.assertEqual(
         [one['not_finite'] for one in position['columns']], [1, 1, 0]
     )
+    for column in action['columns']:
+      for end in ('min', 'max'):
+        episode, step = column[f'{end}_at']
+        self.assertIn(column[end], self.episodes[episode]['action'][step])
 
   def test_histograms(self):
     found = self.description.histograms
@@ -88,23 +93,76 @@ class DescriptionTest(tf.test.TestCase):
         list(found), ['lengths', 'returns', 'action[0]', 'action[1]', 'reward']
     )
     lengths = [golden.length_of(episode) - 1 for episode in self.episodes]
-    counts = np.bincount(lengths, minlength=max(lengths) + 1)[min(lengths) :]
+    low = min(lengths)
+    counts = np.bincount(np.array(lengths) - low)
     self.assertEqual(found['lengths']['counts'], counts.tolist())
-    self.assertEqual(found['lengths']['edges'][0], min(lengths) - 0.5)
+    self.assertEqual(found['lengths']['edges'][0], low - 0.5)
+    # Each bar names an episode with such a length.
+    for bar, place in enumerate(found['lengths']['at']):
+      self.assertEqual(place is None, counts[bar] == 0)
+      if place:
+        self.assertEqual(lengths[place[0]] - low, bar)
     rewards = np.concatenate(
         [episode['reward'][:-1] for episode in self.episodes]
     )
-    counts, edges = np.histogram(rewards, 40)
+    counts, edges = np.histogram(rewards, 32)
     self.assertEqual(found['reward']['counts'], counts.tolist())
     self.assertAllClose(found['reward']['edges'], edges)
     self.assertTrue(found['reward']['is_whole'])
     self.assertEqual(found['reward']['of'], rewards.size)
+    for bar, (episode, step) in (
+        (bar, place) for bar, place in enumerate(found['reward']['at']) if place
+    ):
+      number = self.episodes[episode]['reward'][step]
+      self.assertBetween(number, edges[bar], edges[bar + 1])
+
+  def test_discrete_and_constant_numbers(self):
+    episodes = [odd_data.make(index) for index in range(3)]
+    for index, episode in enumerate(episodes):
+      episode['action'] = np.array([0, 2, 2, index, 4, 0])
+      episode['reward'] = np.full(6, 0.25)
+    bounds = one_pass.Bounds(
+        0, 4, 'me', ['noop', 'fire', 'up', 'left', 'right']
+    )
+    found = describe.describe_episodes(
+        golden.stacked(episodes), bounds={'action': bounds}
+    ).histograms
+    self.assertEqual(found['action']['values'], [0, 1, 2, 3, 4])
+    self.assertEqual(found['action']['labels'], list(bounds.names))
+    self.assertEqual(found['action']['counts'], [4, 1, 7, 0, 3])
+    self.assertEqual(found['action']['at'][1], [1, 3])
+    self.assertEqual(found['reward']['values'], [0.25])
+    self.assertEqual(found['reward']['counts'], [15])
+
+  def test_the_best_the_worst_the_longest_and_the_odd_are_shown(self):
+    episodes = odd_data.clean(40)
+    episodes[23]['is_first'][1] = True
+    data = golden.stacked(episodes)
+    shown = describe.describe_episodes(data, num_excerpts=9).episodes
+    returns = [episode['reward'][:-1].sum() for episode in episodes]
+    lengths = [golden.length_of(episode) for episode in episodes]
+    for reason, expected in (
+        ('highest return', np.argsort(returns)[-3:]),
+        ('lowest return', np.argsort(returns)[:3]),
+        ('longest', np.argsort(-np.array(lengths), kind='stable')[:3]),
+    ):
+      found = [one['episode'] for one in shown if reason in one['reasons']]
+      self.assertCountEqual(found, expected)
+    (odd,) = [one for one in shown if 'several first' in one['reasons']]
+    self.assertEqual(odd['episode'], 23)
+    # With room, every bar of returns and lengths has its episode.
+    found = describe.describe_episodes(data).histograms
+    for name in ('returns', 'lengths'):
+      for count, place in zip(found[name]['counts'], found[name]['at']):
+        self.assertEqual(count > 0, place is not None)
+    self.assertEmpty(describe.describe_episodes(data, num_excerpts=0).episodes)
 
   def test_frames_are_only_there_if_asked_for(self):
     self.assertNotIn(
         'frames', json.loads(self.description.to_json())['episodes'][0]
     )
-    episode = json.loads(self.description.to_json(frames=True))['episodes'][2]
+    episodes = json.loads(self.description.to_json(frames=True))['episodes']
+    (episode,) = [one for one in episodes if one['episode'] == 2]
     self.assertLen(
         episode['frames']['observation/image'], len(episode['frame_steps'])
     )

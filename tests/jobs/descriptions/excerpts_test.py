@@ -8,16 +8,22 @@ import tensorflow as tf
 
 from rlds2reverb.jobs.descriptions import excerpts
 
-_KNOWN = dict(
-    episode=3, num_steps=9, undiscounted_return=1.0, is_terminal=False
-)
 
-
-def _take(steps, rows, images):
-  (parts,) = tf.data.Dataset.from_tensors((steps, rows)).map(
-      lambda steps, rows: excerpts.take(steps, rows, images, tf.constant(True))
+def _take(steps, images):
+  (parts,) = tf.data.Dataset.from_tensors(steps).map(
+      lambda steps: excerpts.take_frames(steps, images)
   )
-  return excerpts.parse(parts.numpy(), images, **_KNOWN)
+  excerpt = excerpts.Excerpt(
+      episode=3,
+      num_steps=9,
+      num_transitions=8,
+      undiscounted_return=1.0,
+      is_terminal=False,
+      steps=np.arange(9),
+      rows=np.zeros([9, 0]),
+      images=parts.numpy(),
+  )
+  return excerpt.frames()
 
 
 def _decode(jpeg):
@@ -27,23 +33,24 @@ def _decode(jpeg):
 class ExcerptsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters((0, 0), (1, 1), (9, 8), (200, 8), (1001, 8))
-  def test_steps_are_spread_from_the_first_to_the_last(self, length, frames):
-    rows = np.arange(length * 2.0).reshape(length, 2)
-    image = np.zeros([length, 4, 4, 3], np.uint8)
-    found = _take({'image': image}, rows, [('image',)])
-    self.assertLen(found.steps, min(length, 200))
-    self.assertLen(found.frame_steps, frames)
-    self.assertLen(found.frames['image'], frames)
-    self.assertAllEqual(found.rows, rows[found.steps])
-    self.assertContainsSubset(found.frame_steps, found.steps)
-    # Every 5th step of 1001 has its numbers, and frames are of such steps.
-    for steps, spacing in (found.steps, 1), (found.frame_steps, 6):
-      if length:
-        self.assertEqual((steps[0], steps[-1]), (0, length - 1))
-        self.assertLen(set(steps), len(steps))
-      if len(steps) > 1:
-        self.assertLessEqual(np.ptp(np.diff(steps)), spacing)
-    self.assertEqual(found.num_steps, 9)
+  def test_steps_are_spread_from_the_first_to_the_last(self, length, count):
+    shades = np.arange(length) * 200 // max(length, 1)
+    image = np.broadcast_to(shades[:, None, None, None], [length, 4, 4, 3])
+    (frames,) = _take({'image': image.astype(np.uint8)}, [('image',)])
+    steps = excerpts.spread_steps(length, excerpts.MAX_FRAMES)
+    self.assertLen(steps, count)
+    self.assertAllClose(
+        [_decode(frame)[0, 0, 0] for frame in frames],
+        shades[steps].astype(np.uint8),
+        atol=2,
+    )
+    # Every 5th step of 1001 has its numbers.
+    steps = excerpts.spread_steps(length, excerpts.MAX_STEPS)
+    self.assertLen(steps, min(length, 200))
+    if length:
+      self.assertEqual((steps[0], steps[-1]), (0, length - 1))
+    if length > 1:
+      self.assertLessEqual(np.ptp(np.diff(steps)), 1)
 
   def test_images_of_every_kind(self):
     colours = np.array([0, 80, 255])
@@ -67,8 +74,8 @@ class ExcerptsTest(parameterized.TestCase, tf.test.TestCase):
     spec['encoded'] = tf.TensorSpec([], tf.string)
     shown = excerpts.image_leaves(spec, [('encoded',)])
     self.assertLen(shown, 3)  # not more
-    found = _take(steps, np.zeros([3, 1]), [(name,) for name in steps])
-    for name, frames in found.frames.items():
+    found = _take(steps, [(name,) for name in steps])
+    for name, frames in zip(steps, found):
       for colour, frame in zip(colours, frames):
         decoded = _decode(frame)
         self.assertEqual(decoded.shape, (128, 85, 3))
@@ -77,24 +84,30 @@ class ExcerptsTest(parameterized.TestCase, tf.test.TestCase):
           colour = 255 if colour else 0
         self.assertAllClose(decoded, np.full_like(decoded, colour), atol=2)
 
-  def test_nothing_is_taken_of_the_others(self):
-    parts = excerpts.take(
-        {}, tf.zeros([5, 2], tf.float64), [], tf.constant(False)
-    )
-    self.assertAllEqual(parts, [b''] * 3)
-
-  def test_the_sample_is_uniform(self):
-    counts = np.zeros(12)
-    for seed in range(300):
-      slots = {}
-      for position in range(12):
-        slot = int(excerpts.draw_slot(tf.constant(position, tf.int64), 3, seed))
-        if slot < 3:
-          slots[slot] = position
-      self.assertLen(slots, 3)
-      counts[list(slots.values())] += 1
-    # Each is in a quarter of the samples: 75, with a deviation of 7.5.
-    self.assertAllClose(counts, np.full(12, 75.0), atol=30)
+  def test_every_part_of_the_range_is_stood_for(self):
+    rng = np.random.default_rng(0)
+    for numbers in (
+        rng.normal(size=3000),
+        rng.standard_cauchy(size=3000),
+        np.sort(rng.exponential(size=3000)),
+        rng.integers(0, 9, 3000).astype(float),
+        np.zeros(50),
+    ):
+      numbers[7] = np.nan
+      kept = np.zeros(0)
+      for block in np.array_split(numbers, 40):
+        kept = np.append(kept, block)
+        kept = kept[excerpts.spread(kept)]
+      finite = np.sort(numbers[np.isfinite(numbers)])
+      self.assertLessEqual(len(kept), 2 * excerpts.NUM_BARS + 8)
+      kept = np.sort(kept)
+      self.assertAllEqual(kept[:3], finite[:3])
+      self.assertAllEqual(kept[-3:], finite[-3:])
+      edges = np.linspace(finite[0], finite[-1], excerpts.NUM_BARS + 1)
+      self.assertAllEqual(
+          np.histogram(finite, edges)[0] > 0, np.histogram(kept, edges)[0] > 0
+      )
+    self.assertEmpty(excerpts.spread(np.array([np.nan, np.inf])))
 
 
 if __name__ == '__main__':

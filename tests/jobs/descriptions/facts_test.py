@@ -26,7 +26,7 @@ def _facts(episode, index=7):
         is_cut,
         accumulation,
         limits,
-        others,
+        others=others,
     )
 
   return spec, make, others

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.jobs.descriptions import facts
 from rlds2reverb.jobs.descriptions import oddities
 from rlds2reverb.jobs.descriptions import one_pass
 from tests import golden
@@ -28,18 +27,18 @@ class OdditiesTest(tf.test.TestCase):
     self.assertEqual(
         places,
         {
-            (facts.EMPTY, None): (1, odd_data.EMPTY, None),
+            ('empty', None): (1, odd_data.EMPTY, None),
             # Those with flags on several steps; the last of 2 terminal steps is
             # not the last step. The first step at fault is not looked for.
-            (facts.INVALID, None): (3, odd_data.TWO_FIRST, None),
-            (facts.SEVERAL_FIRST, None): (1, odd_data.TWO_FIRST, 2),
-            (facts.SEVERAL_LAST, None): (1, odd_data.TWO_LAST, 5),
-            (facts.SEVERAL_TERMINAL, None): (1, odd_data.TWO_TERMINAL, 4),
-            (facts.BOOTSTRAPS, None): (1, odd_data.BOOTSTRAPS, 4),
-            (facts.ZERO_REWARDS, None): (1, odd_data.ZERO_REWARDS, None),
-            (facts.LAST_REWARD, None): (1, odd_data.LAST_REWARD, 5),
-            (facts.LAST_IS_ZERO, None): (1, odd_data.DUMMY_ZERO, 5),
-            (facts.LAST_IS_REPEATED, None): (1, odd_data.DUMMY_REPEATED, 5),
+            ('invalid', None): (3, odd_data.TWO_FIRST, None),
+            ('several_first', None): (1, odd_data.TWO_FIRST, 2),
+            ('several_last', None): (1, odd_data.TWO_LAST, 5),
+            ('several_terminal', None): (1, odd_data.TWO_TERMINAL, 4),
+            ('bootstraps', None): (1, odd_data.BOOTSTRAPS, 4),
+            ('zero_rewards', None): (1, odd_data.ZERO_REWARDS, None),
+            ('last_reward', None): (1, odd_data.LAST_REWARD, 5),
+            ('last_is_zero', None): (1, odd_data.DUMMY_ZERO, 5),
+            ('last_is_repeated', None): (1, odd_data.DUMMY_REPEATED, 5),
             (oddities.NOT_FINITE, 'observation/position'): (
                 1,
                 odd_data.WITH_NAN,
@@ -57,7 +56,7 @@ class OdditiesTest(tf.test.TestCase):
     )
     self.assertIn(
         'the last step has a reward, which no transition has, 2.5 in all;',
-        messages[facts.LAST_REWARD],
+        messages['last_reward'],
     )
     # 12 episodes of 5 transitions.
     self.assertStartsWith(
@@ -74,9 +73,43 @@ class OdditiesTest(tf.test.TestCase):
     (found,) = _find(odd_data.clean(5))
     self.assertEqual((found.kind, found.num_episodes), (oddities.CONSTANT, 5))
     self.assertIn(
-        'observation/fixed is constant in 2 of its 2 numbers, 0 (0.5), 1 (1.5)',
+        'observation/fixed is constant in 2 of its 2 numbers, [0] (0.5), [1]'
+        ' (1.5)',
         found.message,
     )
+
+  def test_actions_that_are_clipped(self):
+    rng = np.random.default_rng(0)
+
+    def with_actions(*actions):
+      episode = odd_data.make(0, len(actions[0]) + 1)
+      del episode['observation']['fixed']
+      actions = [np.append(action, 0) for action in actions]
+      episode['action'] = np.stack(actions, 1).astype(np.float32)
+      return [episode]
+
+    free = rng.uniform(-1, 1, 300)
+    clipped = np.clip(rng.normal(size=300), -1, 1)
+    share = [np.mean(clipped == end) for end in (-1, 1)]
+    (found,) = _find(with_actions(free, clipped))
+    self.assertEqual((found.kind, found.field), (oddities.SATURATED, 'action'))
+    self.assertEqual(
+        found.message,
+        '1 of 2 numbers of action are often exactly at an end of their range,'
+        f' as if they were clipped: action[1] is -1 in {share[0]:.0%} and 1 in'
+        f' {share[1]:.0%} of the steps.',
+    )
+    self.assertEqual(found.episode, 0)
+    self.assertEqual(abs(clipped[found.step]), 1)
+    # Whatever the range is, and though a few are outside of it.
+    (found,) = _find(with_actions(5 * clipped, free))
+    self.assertIn('action[0] is -5 in', found.message)
+    beyond = clipped.copy()
+    beyond[:3] = 7
+    kinds = [one.kind for one in _find(with_actions(beyond, free))]
+    self.assertEqual(kinds, [oddities.OUTSIDE_UNIT, oddities.SATURATED])
+    # A gripper, open or closed, is not clipped.
+    self.assertEmpty(_find(with_actions(np.sign(free), free > 0)))
 
   @pytest.mark.long
   def test_bounds_that_are_known(self):
@@ -117,7 +150,7 @@ class OdditiesTest(tf.test.TestCase):
     found = _find(episodes, encoded_images=['observation/image'])
     self.assertEqual(
         [(one.kind, one.num_episodes) for one in found],
-        [(facts.LAST_IS_ZERO, 2)],
+        [('last_is_zero', 2)],
     )
     # As strings they are only compared.
     self.assertEmpty(_find(episodes))

@@ -50,8 +50,20 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(
         sorted(found.samples['action'][1]), sorted(action[:, 1])
     )
-    self.assertAllClose([one['mean'] for one in found.order], returns)
-    self.assertEqual([one['first'] for one in found.order], list(range(61)))
+    self.assertAllClose(found.episodes['undiscounted_return'], returns)
+    self.assertAllEqual(found.episodes['index'], np.arange(61))
+    # The places of the least and the greatest numbers.
+    for column, values in (
+        (0, [episode['action'][:-1, 0] for episode in episodes]),
+        (5, [episode['observation']['position'][:, 0] for episode in episodes]),
+    ):
+      for end, extreme in ((0, np.argmin), (1, np.argmax)):
+        episode, step = found.extremes[end, column]
+        self.assertEqual(step, extreme(values[episode]))
+        self.assertEqual(
+            values[episode][step],
+            np.concatenate(values)[extreme(np.concatenate(values))],
+        )
 
   def test_the_same_as_compute_statistics(self):
     data = golden.stacked(odd_data.clean(20))
@@ -67,28 +79,32 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_excerpts_are_rows_of_their_episodes(self):
     episodes = odd_data.clean(30) + [odd_data.make(7, 1000)]
+    episodes[4]['observation']['position'][3, 1] = np.nan
     data = golden.stacked(episodes)
-    found = one_pass.read_once(data, num_excerpts=31).excerpts
-    self.assertEqual([one.episode for one in found], list(range(31)))
-    for excerpt, episode in zip(found, episodes):
+    findings = one_pass.read_once(data)
+    found = findings.excerpts
+    returns = np.array([episode['reward'][:-1].sum() for episode in episodes])
+    best = np.argsort(returns)
+    self.assertContainsSubset([*best[:3], *best[-3:], 30, 4], found)
+    for index, excerpt in found.items():
+      episode = episodes[index]
       length = golden.length_of(episode)
-      self.assertEqual(excerpt.num_steps, length)
-      self.assertAllClose(
-          excerpt.undiscounted_return, episode['reward'][:-1].sum()
-      )
-      self.assertLen(excerpt.steps, min(length, 200))
+      self.assertEqual((excerpt.episode, excerpt.num_steps), (index, length))
+      self.assertAllClose(excerpt.undiscounted_return, returns[index])
       self.assertEqual(excerpt.steps[[0, -1]].tolist(), [0, length - 1])
+      self.assertGreaterEqual(len(excerpt.steps), min(length, 200))
       # The columns are in the order of the fields, the action's first.
       inside = excerpt.steps[:-1]
       self.assertAllEqual(excerpt.rows[:-1, :2], episode['action'][inside])
       self.assertAllEqual(excerpt.rows[-1, :2], [np.nan, np.nan])
-    few = one_pass.read_once(data, num_excerpts=5, seed=1).excerpts
-    chosen = [one.episode for one in few]
-    self.assertLen(set(chosen), 5)
-    self.assertEqual(chosen, sorted(chosen))
-    self.assertNotEqual(chosen, [0, 1, 2, 3, 4])
-    again = one_pass.read_once(data, num_excerpts=5, seed=1).excerpts
-    self.assertEqual([one.episode for one in again], chosen)
+    # The step of an extreme is there, though not all steps are.
+    places = findings.extremes.reshape(-1, 2)
+    self.assertIn(30, places[:, 0])
+    self.assertLess(len(found[30].steps), 300)
+    for episode, step in places:
+      self.assertIn(step, found[episode].steps)
+    again = one_pass.read_once(data).excerpts
+    self.assertEqual(list(again), list(found))
 
   def test_a_length_that_is_known(self):
     episodes = [odd_data.make(index, 5) for index in range(3)]

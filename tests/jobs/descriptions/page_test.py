@@ -3,41 +3,53 @@
 import json
 import os
 import re
+import sys
+import time
+from typing import Any
 import unittest
+from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
 
 from rlds2reverb.jobs import describe
+from rlds2reverb.jobs.descriptions import one_pass
 from rlds2reverb.jobs.descriptions import page
 from rlds2reverb.jobs.descriptions import text
 from tests import golden
 from tests.jobs import browser
 from tests.jobs.descriptions import odd_data
 
-# What the page shows, and where its JSON is said to have it.
-_SHOWN = (
-    'Array.from(document.querySelectorAll("[data-path]"))'
-    '.map(one => [JSON.parse(one.dataset.path), one.textContent])'
+_in_browser = unittest.skipUnless(
+    browser.find_chromium(), 'Chromium is not installed.'
+)
+_HOSTILE = '</script><script>window.harm=1</script><img src=x onerror=harm=1>'
+_TEXTS = 'Array.from(document.querySelectorAll({!r})).map(e => e.textContent)'
+# The boxes of the labels of each axis.
+_LABELS = (
+    'Array.from(document.querySelectorAll(".role-axis-label")).map(axis =>'
+    ' Array.from(axis.querySelectorAll("text")).filter(label =>'
+    ' label.textContent && getComputedStyle(label).opacity > 0).map(label =>'
+    ' {const box = label.getBoundingClientRect(); return [box.left, box.right,'
+    ' box.top, box.bottom];}))'
 )
 
 
-def _make_description():
-  episodes = []
-  for index, episode in enumerate([*odd_data.EPISODES, *odd_data.clean(8)]):
-    image = np.zeros([golden.length_of(episode), 8, 8, 3], np.uint8)
+def _describe(episodes, name, **kwargs):
+  shown = []
+  for index, episode in enumerate(episodes):
+    length = golden.length_of(episode)
+    image = np.zeros([length, 8, 8, 3], np.uint8)
     image[..., index % 3] = 250
-    observation = {**episode['observation'], 'image': image}
-    episodes.append({**episode, 'observation': observation})
-  return describe.describe_episodes(
-      golden.stacked(episodes), name='<odd> & "quoted"', num_excerpts=30
-  )
-
-
-def _look_up(value, path):
-  for key in path:
-    value = value[key]
-  return value
+    wave = np.sin(np.arange(length) + index)
+    observation = {
+        **episode['observation'],
+        'image': image,
+        'scales': np.stack([wave, 1000 * wave, 900 * wave], 1),
+        _HOSTILE: np.zeros(length),
+    }
+    shown.append({**episode, 'observation': observation})
+  return describe.describe_episodes(golden.stacked(shown), name=name, **kwargs)
 
 
 class PageTest(absltest.TestCase):
@@ -45,161 +57,275 @@ class PageTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.description = _make_description()
+    try:
+      page.import_libraries()
+    except ModuleNotFoundError as e:
+      raise unittest.SkipTest(str(e))
+    cls.description = _describe(
+        [*odd_data.EPISODES, *odd_data.clean(8)], f'<odd> & {_HOSTILE}'
+    )
     cls.html = page.to_html(cls.description)
-    cls.plain = json.loads(cls.description.to_json())
 
   def test_needs_nothing_else(self):
-    urls = re.findall(r'(?:src|href)="([^"#]*)"', self.html)
+    elements = re.sub(r'<script>.*?</script>', '', self.html, flags=re.DOTALL)
+    urls = re.findall(r'(?:src|href)="([^"]*)"', elements)
     self.assertNotEmpty(urls)
     for url in urls:
-      self.assertStartsWith(url, 'data:')
-    self.assertNotRegex(self.html, r'@import|url\((?!#)')
+      self.assertRegex(url, r'^data:,$|^#\d+/\d+/\d+$')
+    self.assertLess(len(self.html), 5 << 20)
+    # The text of the data set ends no element, and begins none.
     self.assertNotIn('<odd>', self.html)
-    ids = re.findall(r'\bid="([^"]*)"', self.html)
-    self.assertLen(set(ids), len(ids))
+    self.assertNotIn(_HOSTILE, self.html)
+    (plain,) = re.findall(
+        r'<script type="application/json"[^>]*>(.*?)</script>', self.html
+    )
+    self.assertEqual(
+        json.loads(plain), [json.loads(self.description.to_json(frames=True))]
+    )
 
-  @unittest.skipUnless(browser.find_chromium(), 'Chromium is not installed.')
-  def test_in_a_browser(self):
+  def test_a_package_that_is_missing(self):
+    with mock.patch.dict(sys.modules, {'vl_convert': None}):
+      with self.assertRaisesRegex(
+          ModuleNotFoundError,
+          r'^A page of a description needs vl_convert, which is not installed.'
+          r' Install it with `pip install rlds2reverb\[page\]`.$',
+      ):
+        page.to_html(self.description)
+
+  def _open(self, opened, html):
     path = os.path.join(self.create_tempdir().full_path, 'page.html')
     with open(path, 'w', encoding='utf-8') as f:
-      f.write(self.html)
-    with browser.Browser() as opened:
-      opened.open(path)
-      self.assertEqual(opened.requests(), [f'file://{path}'])
-      self._check_numbers(opened)
-      self._check_browsing(opened)
-      self._check_looks(opened)
+      f.write(html)
+    opened.open(path)
+    self._opened = opened
+    self._wait_for('document.querySelector("#curves svg") !== null')
+    self.assertEqual(opened.requests(), [f'file://{path}'])
+
+  def _wait_for(self, condition: str, value: Any = True) -> None:
+    deadline = time.monotonic() + 30
+    while (found := self._opened.run(condition)) != value:
+      if time.monotonic() > deadline:
+        self.fail(f'{condition} is {found}, and not {value}.')
+      time.sleep(0.05)
+
+  def _texts(self, selector):
+    return self._opened.run(_TEXTS.format(selector))
+
+  def _expect(self, episode, step):
+    """Waits until an episode is shown at a step."""
+    excerpt = self._excerpts[episode]
+    self._wait_for('location.hash', f'#0/{episode}/{step}')
+    self._wait_for(
+        'document.getElementById("step-number").value',
+        f'step {step}' if excerpt['num_steps'] else '',
+    )
+    reasons = ', '.join(excerpt['reasons'])
+    start = (
+        f'Episode {episode}{" (" * bool(reasons)}{reasons}'
+        f'{")" * bool(reasons)}: {excerpt["num_steps"]} steps, '
+    )
+    self._wait_for(
+        'document.getElementById("summary").textContent.startsWith('
+        f'{json.dumps(start)})'
+    )
+
+  @_in_browser
+  def test_in_a_browser(self):
+    self._excerpts = {one['episode']: one for one in self.description.episodes}
+    with browser.Browser(1280, 900) as opened:
+      self._open(opened, self.html)
+      with self.subTest('tables'):
+        self._check_tables()
+      with self.subTest('links'):
+        self._check_links()
+      with self.subTest('player'):
+        self._check_player()
+      with self.subTest('looks'):
+        self._check_looks()
+      self.assertIsNone(opened.run('window.harm || null'))
       self.assertEqual(opened.errors, [])
 
-  def _check_numbers(self, opened):
-    """Checks that every number is the one that the JSON has at its path."""
-    shown = opened.run(_SHOWN)
-    self.assertGreater(len(shown), 200)
-    for path, found in shown:
-      value = _look_up(self.plain, path)
-      self.assertEqual(
-          found, value if isinstance(value, str) else text.number(value), path
-      )
-    # Cells of tables have no other numbers than these, and shapes and indices.
-    others = opened.run(
-        'Array.from(document.querySelectorAll("td, dd")).filter(one =>'
-        ' !one.querySelector("[data-path]")).map(one => one.textContent)'
-    )
-    for cell in others:
-      self.assertNotRegex(
-          re.sub(r'\[\d+\]|\([\d, ]*\)|[a-z]+\d+', '', cell), r'\d'
-      )
-    # The data of the browser is the JSON, and the frames.
-    embedded = json.loads(
-        opened.run('document.getElementById("description").textContent')
-    )
-    for episode in embedded['episodes']:
-      del episode['frames']
-    self.assertEqual(embedded, self.plain)
-
-  def _check_browsing(self, opened):
-    episodes = self.plain['episodes']
-    options = opened.run(
-        'Array.from(document.querySelectorAll("#episode option"))'
-        '.map(one => one.textContent)'
-    )
+  def _check_tables(self):
+    self.assertEqual(self._texts('h1'), [self.description.source])
     self.assertEqual(
-        options,
-        [
-            f'Episode {one["episode"]}, return {text.number(one["return"])}'
-            for one in episodes
-        ],
+        self._texts('.counts dd'),
+        [text.number(one) for one in self.description.counts.values()],
     )
+    expected = []
+    for field in self.description.fields:
+      kind = ' image' * (field['kind'] == 'image')
+      expected += [field['path'], field['dtype'] + kind]
+      expected += [text.shape(field['shape'])]
+      expected += [text.number(field['min']), text.number(field['max'])]
+    names = ('mean', 'std', 'min', '0.05', '0.5', '0.95', 'max', 'not_finite')
+    rows = [('returns', self.description.returns)]
+    rows += [('lengths', self.description.lengths)]
+    for field in self.description.fields:
+      rows += [(f'[{i}]', one) for i, one in enumerate(field['columns'])]
+    for name, column in rows:
+      numbers = {**column, **column['quantiles']}
+      expected += [name, *(text.number(numbers[name]) for name in names)]
+    self.assertEqual(self._texts('td'), expected)
 
-    def summary():
-      return opened.run(
-          'document.getElementById("episode-summary").textContent'
+  def _check_links(self):
+    # From an oddity.
+    (odd,) = [
+        one for one in self.description.oddities if one['kind'] == 'not_finite'
+    ]
+    link = f'ul.odd a[href="#0/{odd["episode"]}/{odd["step"]}"]'
+    self._opened.click(link)
+    self._expect(odd['episode'], odd['step'])
+    # From each bar of returns, which come after the lengths.
+    histogram = self.description.histograms['returns']
+    for bar, (count, place) in enumerate(
+        zip(histogram['counts'], histogram['at'])
+    ):
+      if count:
+        self._opened.click(
+            '#distributions figure:nth-child(2) .mark-rect'
+            f' path:nth-of-type({bar + 1})'
+        )
+        self._expect(*place)
+        self.assertBetween(
+            self._excerpts[place[0]]['return'],
+            *histogram['edges'][bar : bar + 2],
+        )
+    # From the ends of the range of the action, whose greatest number is first.
+    (field,) = [
+        one for one in self.description.fields if one['path'] == 'steps/action'
+    ]
+    figure = self._texts('#distributions figcaption').index('action') + 1
+    for mark, end in ((1, 'min_at'), (2, 'max_at')):
+      self._opened.click(
+          f'#distributions figure:nth-child({figure}) .mark-symbol'
+          f' path:nth-of-type({mark})'
       )
+      self._expect(*field['columns'][0][end])
 
-    def expected(index):
-      episode = episodes[index]
-      end = 'terminal' if episode['is_terminal'] else 'truncated'
-      return (
-          f'Episode {episode["episode"]}: {episode["num_steps"]} steps, return'
-          f' {text.number(episode["return"])}, {end}'
-      )
-
-    self.assertEqual(summary(), expected(0))
+  def _check_player(self):
+    opened = self._opened
+    excerpts = self.description.episodes
+    options = self._texts('#episode option')
+    self.assertLen(options, len(excerpts))
+    self.assertIn('highest return', options[0])
+    opened.run(f'location.hash = "#0/{excerpts[0]["episode"]}/0"')
+    self._expect(excerpts[0]['episode'], 0)
     opened.click('#next')
     opened.click('#next')
-    self.assertEqual(summary(), expected(2))
+    self._expect(excerpts[2]['episode'], 0)
     opened.click('#previous')
-    self.assertEqual(summary(), expected(1))
-    # Every episode has its curves, and its frame; one has no steps at all.
-    for index, episode in enumerate(episodes):
-      opened.run(
-          f'(() => {{const s = document.getElementById("episode"); s.value ='
-          f' "{index}"; s.dispatchEvent(new Event("change"));}})()'
-      )
-      self.assertEqual(summary(), expected(index))
-      drawn = opened.run(
-          'Array.from(document.querySelectorAll("#curves figure"))'
-          '.map(one => [one.querySelector("figcaption").textContent,'
-          ' one.querySelectorAll("polyline").length])'
-      )
-      expected_curves = {}
-      for field, columns in episode['curves'].items():
-        values = [v for column in columns for v in column if v is not None]
-        if values:
-          low, high = text.number(min(values)), text.number(max(values))
-          expected_curves[f'{field}: {low} to {high}'] = len(columns)
-      self.assertEqual(dict(drawn), expected_curves)
-      frames = opened.run('document.querySelectorAll("#frames img").length')
-      self.assertEqual(frames, min(episode['num_steps'], 1))
-      widths = opened.run(
-          'Array.from(document.querySelectorAll("#frames img"))'
-          '.map(one => one.src.length)'
-      )
-      self.assertEqual([width > 100 for width in widths], [True] * frames)
-    # The slider chooses a step.
+    self._expect(excerpts[1]['episode'], 0)
+    # Columns of one scale share an axis, and have a legend.
+    self._wait_for(
+        'Array.from(document.querySelectorAll("#curves figcaption")).map(e =>'
+        ' e.textContent).sort().join()',
+        'action,observation/position,observation/scales,'
+        'observation/scales[0],reward',
+    )
+    legends = opened.run(
+        'Array.from(document.querySelectorAll("#curves figure")).map(e =>'
+        ' [e.querySelector("figcaption").textContent,'
+        ' Array.from(e.querySelectorAll(".role-legend-label text")).map(t =>'
+        ' t.textContent).join(" ")])'
+    )
+    self.assertEqual(dict(legends)['observation/scales'], '[1] [2]')
+    self.assertEqual(dict(legends)['observation/scales[0]'], '')
+    self.assertIn('observation/fixed[1] is 1.5', self._texts('#unchanged')[0])
+    # The slider chooses a step, and the numbers and the frames follow.
     opened.run(
-        '(() => {const e = document.getElementById("episode"); e.value = "0";'
-        ' e.dispatchEvent(new Event("change")); const s ='
-        ' document.getElementById("step"); s.value = "3"; s.dispatchEvent(new'
-        ' Event("input"));})()'
+        '(() => {const s = document.getElementById("step"); s.value = "3";'
+        ' s.dispatchEvent(new Event("input"));})()'
     )
-    self.assertEqual(
-        opened.run('document.getElementById("step-number").textContent'),
-        'step 3',
+    self._wait_for('document.getElementById("step-number").value', 'step 3')
+    one = excerpts[1]
+    numbers = [column[3] for column in one['curves']['action']]
+    (values,) = [
+        found for found in self._texts('.values') if found.startswith('[0]')
+    ][:1]
+    for number, found in zip(numbers, re.findall(r'\] ([-\d.]+)', values)):
+      self.assertAlmostEqual(number, float(found), places=3)
+    (frame,) = self._texts('#frames .now')
+    self.assertEqual(frame, 'step 0')
+    opened.click('#frames [data-step]:nth-child(2)')
+    self._wait_for(
+        'document.getElementById("step-number").value',
+        f'step {one["frame_steps"][1]}',
     )
-    shown = opened.run(_SHOWN)
-    self.assertIn(
-        ['episodes', 0, 'curves', 'action', 1, 3], [path for path, _ in shown]
-    )
-    for path, found in shown:
-      value = _look_up(self.plain, path)
-      if not isinstance(value, str):
-        self.assertEqual(found, text.number(value), path)
+    # One episode has no steps at all.
+    opened.run(f'location.hash = "#0/{odd_data.EMPTY}/0"')
+    self._wait_for('document.querySelectorAll("#curves svg").length', 0)
 
-  def _check_looks(self, opened):
-    def colours():
-      return opened.run(
-          '[getComputedStyle(document.body).backgroundColor,'
-          ' getComputedStyle(document.body).color,'
-          ' getComputedStyle(document.querySelector("figure svg text")).fill]'
+  def _check_looks(self):
+    opened = self._opened
+    opened.run('location.hash = "#0/0/0"')
+    self._wait_for('document.querySelectorAll("#curves svg").length', 5)
+    for dark, page_colour, text_colour in (
+        (False, 'rgb(255, 255, 255)', 'rgb(28, 33, 40)'),
+        (True, 'rgb(20, 23, 28)', 'rgb(228, 232, 238)'),
+    ):
+      opened.set_dark(dark)
+      self.assertEqual(
+          opened.run(
+              '[getComputedStyle(document.body).backgroundColor,'
+              ' getComputedStyle(document.querySelector("svg text")).fill]'
+          ),
+          [page_colour, text_colour],
       )
-
-    opened.set_dark(False)
-    self.assertEqual(
-        colours(), ['rgb(255, 255, 255)', 'rgb(28, 33, 40)', 'rgb(28, 33, 40)']
-    )
-    opened.set_dark(True)
-    self.assertEqual(
-        colours(),
-        ['rgb(20, 23, 28)', 'rgb(228, 232, 238)', 'rgb(228, 232, 238)'],
-    )
-    for width in (390, 1000):
+    for width in (390, 1280):
       opened.set_width(width)
-      # Nothing makes the page wider than the screen.
+      self._wait_for(
+          'Array.from(document.querySelectorAll("svg")).every(e =>'
+          ' e.getBoundingClientRect().right <= window.innerWidth)'
+      )
       self.assertLessEqual(
           opened.run('document.documentElement.scrollWidth'), width
       )
+      for boxes in opened.run(_LABELS):
+        for left, right in zip(boxes, boxes[1:]):
+          apart = (
+              left[1] <= right[0] + 0.5
+              or right[1] <= left[0] + 0.5
+              or left[3] <= right[2] + 0.5
+              or right[3] <= left[2] + 0.5
+          )
+          self.assertTrue(apart, (width, left, right))
+
+  @_in_browser
+  def test_two_side_by_side(self):
+    bounds = one_pass.Bounds(0, 1, 'me', ['left', 'right'])
+    pair = []
+    for name, shift in (('before', 0), ('after', 1)):
+      episodes = odd_data.clean(4)
+      for episode in episodes:
+        episode['action'] = (episode['action'][:, 0] > 0).astype(np.int64)
+        episode['reward'] += shift
+      pair.append(
+          _describe(episodes, name, bounds={'action': bounds}, num_excerpts=4)
+      )
+    with browser.Browser(1280, 900) as opened:
+      self._open(opened, page.to_html(*pair))
+      self.assertEqual(self._texts('h1'), ['before', 'after'])
+      left, right = opened.run(
+          'Array.from(document.querySelectorAll("h1")).map(e =>'
+          ' e.getBoundingClientRect().left)'
+      )
+      self.assertLess(left, right)
+      actions = self._texts('#distributions figcaption').index(
+          'action, all '
+          + ' beside all '.join(
+              str(one.histograms['action']['of']) for one in pair
+          )
+          + ' steps'
+      )
+      figure = f'#distributions figure:nth-child({actions + 1})'
+      self.assertEqual(
+          self._texts(f'{figure} .role-axis-label text')[:2], ['left', 'right']
+      )
+      # The bars of the second one lead to its episodes.
+      opened.click(f'{figure} .mark-rect path:nth-of-type(3)')
+      episode, step = pair[1].histograms['action']['at'][0]
+      self._wait_for('location.hash', f'#1/{episode}/{step}')
+      self.assertEqual(opened.errors, [])
 
 
 if __name__ == '__main__':

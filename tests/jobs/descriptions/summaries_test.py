@@ -38,7 +38,11 @@ class SummariesTest(tf.test.TestCase):
     frames = values['episode 2/observation/image']
     self.assertEqual(
         [step for step, _ in frames],
-        description.episodes[2]['frame_steps'],
+        [
+            one['frame_steps']
+            for one in description.episodes
+            if one['episode'] == 2
+        ][0],
     )
     # The width and the height, and a PNG.
     self.assertEqual(frames[0][1][:2].tolist(), [b'5', b'4'])

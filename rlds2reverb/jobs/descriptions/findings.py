@@ -1,0 +1,253 @@
+"""Adds up what was noted of episodes, block by block, in NumPy.
+
+The memory that this takes does not grow with the data, apart from 200 bytes
+for each episode.
+"""
+
+import functools
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import paths
+from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
+from rlds2reverb.jobs.descriptions import facts as facts_lib
+from rlds2reverb.jobs.descriptions import tallies
+from rlds2reverb.statistics import compute
+
+_MAX_COLUMNS = 64  # of a field, that are shown
+
+
+class Column(NamedTuple):
+  """One number of a field.
+
+  Attributes:
+    field: the path of the field in a step.
+    number: which of its numbers it is.
+    name: what it is called: `reward`, or `action[2]`.
+  """
+
+  field: str
+  number: int
+  name: str
+
+
+# What is kept of every episode that has steps: its index in the data set, a
+# hash of its content, its return, its number of transitions, and the reward of
+# its last step, which is of no transition.
+_EPISODE = [
+    ('index', np.int64),
+    ('content', np.int64),
+    ('undiscounted_return', np.float64),
+    ('num_transitions', np.float64),
+    ('last_reward', np.float64),
+]
+
+
+class Findings:
+  """What a pass over a data set finds.
+
+  Attributes:
+    spec: the spec of an episode with stacked steps.
+    bounds: the bounds of fields, by name. Floats of an action that nothing
+      bounds are held against -1 to 1, without an entry here.
+    images: the keys, in a step, of the image fields that excerpts have.
+    encoded_images: the keys, in a step, of leaves that hold encoded images.
+    fields: the names of the fields that have statistics.
+    columns: the numbers that are shown, 64 of a field at most.
+    num_read: the number of episodes, those without steps included.
+    checks: of `facts.CHECKS`.
+    not_finite: of `fields`: which hold NaN or infinities.
+    outside: of `fields`: which have values outside their bounds.
+    outside_values: how many values of each of `fields` are outside.
+    duplicates: of one condition: the content is that of an earlier episode.
+    extremes: where the least and the greatest number of each column is, int64
+      `[2, D, 2]`: the episode and the step; -1 if there is none.
+    excerpts: of the episodes that may be shown, by their indices.
+  """
+
+  def __init__(
+      self,
+      accumulation: compute.Accumulation,
+      spec: Dict[str, Any],
+      bounds: Mapping[str, Any],
+      *,
+      others: Sequence[paths.Keys],
+      images: Sequence[paths.Keys],
+      encoded_images: Sequence[paths.Keys],
+  ):
+    self.spec, self.bounds = spec, bounds
+    self.images, self.encoded_images = images, encoded_images
+    self._accumulation = accumulation
+    self._state = accumulation.empty()
+    state_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._state)
+    self._add_rows = tf.function(
+        accumulation.add,
+        input_signature=[
+            state_spec,
+            state_spec.moments,
+            tf.TensorSpec([None, accumulation.width], tf.float64),
+        ],
+        autograph=False,
+    )
+    self.fields = [paths.name_of(keys) for keys, _ in accumulation.leaves]
+    sizes = [leaf.shape.num_elements() for _, leaf in accumulation.leaves]
+    self._field_of = np.repeat(np.arange(len(sizes)), sizes)
+    self.columns = [
+        Column(field, index, f'{field}[{index}]' if size > 1 else field)
+        for field, size in zip(self.fields, sizes)
+        for index in range(min(size, _MAX_COLUMNS))
+    ]
+    starts = dict(zip(self.fields, np.cumsum([0, *sizes])))
+    self._shown = [starts[one.field] + one.number for one in self.columns]
+    self.num_read = 0
+    self.checks = tallies.Tally(len(facts_lib.CHECKS))
+    self.not_finite = tallies.Tally(len(sizes))
+    self.outside = tallies.Tally(len(sizes))
+    self.outside_values = np.zeros(len(sizes), np.int64)
+    self.duplicates = tallies.Tally(1)
+    self._contents: Set[int] = set()
+    self._greatest = np.full([2, len(self.columns)], -np.inf)  # of -x and x
+    self.extremes = np.full([2, len(self.columns), 2], -1, np.int64)
+    self._others = others
+    self._lows = np.full(len(others), np.inf)
+    self._highs = np.full(len(others), -np.inf)
+    self._episodes: List[np.ndarray] = []
+    # The episodes that stand for all returns, and for all lengths.
+    self._spread = [(np.zeros(0, np.int64), np.zeros(0))] * 2
+    self.excerpts: Dict[int, excerpts_lib.Excerpt] = {}
+
+  def add(self, facts: facts_lib.Facts, moments) -> None:
+    """Adds a block of episodes."""
+    self._state = self._add_rows(self._state, moments, facts.rows)
+    facts = facts_lib.Facts(*(leaf.numpy() for leaf in facts))
+    self.num_read += len(facts.episode)
+    self.checks.add(facts.episode, facts.checks, facts.check_steps)
+    odd_steps = [facts.check_steps]
+    for tally, steps in (
+        (self.not_finite, facts.not_finite),
+        (self.outside, facts.outside_steps),
+    ):
+      steps = self._of_fields(steps)
+      tally.add(facts.episode, steps >= 0, steps)
+      odd_steps.append(steps)
+    np.add.at(self.outside_values, self._field_of, facts.outside.sum(0))
+    self._lows = np.minimum(self._lows, facts.lows.min(0, initial=np.inf))
+    self._highs = np.maximum(self._highs, facts.highs.max(0, initial=-np.inf))
+    has_steps = facts.num_steps > 0
+    # Equal episodes are of one length, so they come in their order.
+    repeats = np.zeros([len(has_steps), 1], bool)
+    for row in np.flatnonzero(has_steps):
+      repeats[row] = (content := int(facts.content[row])) in self._contents
+      self._contents.add(content)
+    self.duplicates.add(facts.episode, repeats, np.full(repeats.shape, -1))
+    episodes = np.zeros(len(facts.episode), _EPISODE)
+    episodes['index'], episodes['content'] = facts.episode, facts.content
+    episodes['undiscounted_return'] = facts.outcome[:, 0]
+    episodes['num_transitions'] = facts.outcome[:, 1]
+    episodes['last_reward'] = facts.last_reward
+    self._episodes.append(episodes[has_steps])
+    rows = facts.rows[:, self._shown]
+    ends = np.cumsum(facts.num_steps)
+    self._note_extremes(facts.episode, rows, ends)
+    self._keep_excerpts(facts, rows, ends, np.concatenate(odd_steps, 1))
+
+  def _of_fields(self, steps: np.ndarray) -> np.ndarray:
+    """Returns the first step of any column of each field, `[B, fields]`."""
+    none = np.iinfo(np.int64).max
+    first = np.full([len(steps), len(self.fields)], none)
+    found = np.where(steps < 0, none, steps)
+    np.minimum.at(first, (slice(None), self._field_of), found)
+    return np.where(first == none, -1, first)
+
+  def _note_extremes(self, episodes, rows, ends) -> None:
+    if not rows.size:
+      return
+    is_finite = np.isfinite(rows)
+    for greatest, places, sign in zip(self._greatest, self.extremes, (-1, 1)):
+      signed = np.where(is_finite, sign * rows, -np.inf)
+      at = signed.argmax(0)
+      numbers = signed[at, np.arange(at.size)]
+      better = numbers > greatest
+      greatest[better] = numbers[better]
+      row = at[better]
+      of = np.searchsorted(ends, row, 'right')
+      start = np.concatenate([[0], ends])[of]
+      places[better] = np.stack([episodes[of], row - start], 1)
+
+  def _keep_excerpts(self, facts, rows, ends, odd_steps) -> None:
+    """Keeps the excerpts that may be shown, of these episodes and of others."""
+    wanted = set(self.extremes[..., 0].flat)
+    for tally in (
+        self.checks,
+        self.not_finite,
+        self.outside,
+        self.duplicates,
+    ):
+      wanted.update(tally.episodes)
+    has_steps = facts.num_steps > 0
+    for which, (episodes, numbers) in enumerate(self._spread):
+      episodes = np.append(episodes, facts.episode[has_steps])
+      numbers = np.append(numbers, facts.outcome[has_steps, which])
+      chosen = excerpts_lib.spread(numbers)
+      self._spread[which] = episodes[chosen], numbers[chosen]
+      wanted.update(episodes[chosen])
+    kept = {
+        episode: excerpt
+        for episode, excerpt in self.excerpts.items()
+        if episode in wanted
+    }
+    for at, episode in enumerate(facts.episode):
+      if episode in wanted:
+        extreme = self.extremes[self.extremes[..., 0] == episode][:, 1]
+        kept[int(episode)] = self._excerpt(
+            facts, at, rows, ends, [*odd_steps[at], *extreme]
+        )
+    self.excerpts = kept
+
+  def _excerpt(self, facts, at, rows, ends, more_steps):
+    """Returns the excerpt of an episode, with some steps for sure."""
+    num_steps = int(facts.num_steps[at])
+    steps = np.unique(
+        [
+            *excerpts_lib.spread_steps(num_steps, excerpts_lib.MAX_STEPS),
+            *excerpts_lib.spread_steps(num_steps, excerpts_lib.MAX_FRAMES),
+            *(step for step in more_steps if step >= 0),
+        ]
+    ).astype(np.int64)
+    undiscounted_return, num_transitions, is_terminal = facts.outcome[at]
+    return excerpts_lib.Excerpt(
+        episode=int(facts.episode[at]),
+        num_steps=num_steps,
+        num_transitions=int(num_transitions),
+        undiscounted_return=float(undiscounted_return),
+        is_terminal=bool(is_terminal),
+        steps=steps,
+        rows=rows[ends[at] - num_steps + steps],
+        images=facts.frames[at],
+    )
+
+  @functools.cached_property
+  def statistics(self) -> compute.Statistics:
+    return self._accumulation.statistics(self._state)
+
+  @functools.cached_property
+  def samples(self) -> Dict[str, List[np.ndarray]]:
+    """The samples of `Accumulation.samples`."""
+    return self._accumulation.samples(self._state)
+
+  @functools.cached_property
+  def episodes(self) -> np.ndarray:
+    """The episodes with steps, in order: an array with fields `_EPISODE`."""
+    episodes = np.concatenate([np.zeros(0, _EPISODE), *self._episodes])
+    return episodes[np.argsort(episodes['index'], kind='stable')]
+
+  @property
+  def ranges(self) -> Dict[paths.Keys, Tuple[float, float]]:
+    """The ranges of leaves without statistics, by their keys in an episode."""
+    return {
+        keys: (float(low), float(high))
+        for keys, low, high in zip(self._others, self._lows, self._highs)
+        if low <= high
+    }
