@@ -159,10 +159,9 @@ setuptools.setup(
             f'tensorflow[and-cuda]==2.16.2; {_PYTHON_3_12}',
             f'tensorflow[and-cuda]==2.21.0; {_PYTHON_3_13}',
         ],
-        # What trains on `random_access`, beside TensorFlow on Python 3.12 and
-        # later. TF-Agents asks for a typing-extensions that is too old, so on
-        # 3.11 they have an environment of their own, without TensorFlow:
-        # requirements/torch-python3.11.txt and jax-python3.11.txt.
+        # What trains on `random_access`. On 3.11 TF-Agents asks for an old
+        # typing-extensions, with which pip takes PyTorch 2.1; with a newer one
+        # all work together: requirements/reverb-torch-python3.11.txt.
         'torch': ['torch'],
         'jax': ['jax', 'grain'],
         # What `benchmarks.replay` is measured beside, if it is installed.

@@ -49,3 +49,22 @@ for version in 3.11 3.12 3.13; do
   lock_training torch "$version" torch==2.13.0
   lock_training jax "$version" jax grain
 done
+
+# lock_beside FRAMEWORK PACKAGE...
+# The framework beside Reverb and TensorFlow, on Python 3.11.
+lock_beside() {
+  local file=requirements/reverb-$1-python3.11.txt framework=$1
+  shift
+  # TF-Agents asks for an older typing-extensions than PyTorch imports, and
+  # works with a newer one; pip alone would take a PyTorch of 2023.
+  UV_CUSTOM_COMPILE_COMMAND='bash requirements/lock.sh' uv pip compile \
+    setup.py --extra test --extra "$framework" --python-version 3.11 \
+    --override <(echo 'typing-extensions>=4.12') \
+    --constraint <(grep -hv '^typing-extensions\|^tensorflow' \
+      requirements/python3.11.txt; printf '%s\n' "$@") \
+    --no-emit-index-url --no-annotate --quiet $upgrade --output-file "$file"
+  sed -i -E 's/^tensorflow==/tensorflow-cpu==/; /^(nvidia|cuda|triton)/d' "$file"
+}
+
+lock_beside torch torch==2.13.0
+lock_beside jax
