@@ -108,6 +108,12 @@ _RUNNER = flags.DEFINE_string(
     ' --direct_num_workers=2; so does --num_workers. By default the job runs'
     ' without Beam.',
 )
+_DASK_SCHEDULER = flags.DEFINE_string(
+    'dask_scheduler',
+    None,
+    'The scheduler of a Dask cluster whose workers run the job:'
+    ' tcp://host:8786.',
+)
 _TASK_MB = flags.DEFINE_float(
     'task_mb',
     64.0,
@@ -217,6 +223,16 @@ def _make_plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
 
 def _runner(options: Sequence[str]) -> running.Runner:
   """Returns what runs the job, before anything of it is there."""
+  if _DASK_SCHEDULER.value is not None:
+    usage.refuse_ignored(['runner', 'num_workers'], 'with --dask_scheduler')
+    try:
+      from rlds2reverb.jobs import dask_runner  # pylint: disable=g-import-not-at-top
+    except ModuleNotFoundError as e:
+      raise app.UsageError(
+          f'--dask_scheduler needs Dask, and there is no {e.name}: pip install'
+          ' rlds2reverb[dask].'
+      ) from e
+    return dask_runner.DaskRunner(_DASK_SCHEDULER.value)
   if _RUNNER.value is None:
     if _NUM_WORKERS.value > 1:
       workers.warm_up()

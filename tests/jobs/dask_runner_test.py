@@ -1,0 +1,120 @@
+"""Tests of jobs on a Dask cluster, one of whose processes is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from absl.testing import absltest
+import pytest
+
+from rlds2reverb.jobs import convert
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import running
+from tests.jobs import data_sets
+from tests.jobs import job_testing
+from tests.jobs.beam import beam_testing
+
+try:
+  import distributed
+
+  from rlds2reverb.jobs import dask_runner
+except ModuleNotFoundError:
+  distributed = None
+
+
+class _Kills(running.Listener):
+  """Kills a worker as soon as one task is done."""
+
+  def __init__(self, worker):
+    self.done = []
+    self._worker = worker
+
+  def on_done(self, number, receipt):
+    self._worker.kill()
+    self._worker.wait()
+    self.done.append(number)
+
+
+@unittest.skipIf(distributed is None, 'Dask is not installed.')
+@pytest.mark.long
+class DaskRunnerTest(job_testing.JobTestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    file = os.path.join(folder.name, 'scheduler.json')
+    common = '--no-dashboard', f'--scheduler-file={file}'
+    cls._start('distributed.cli.dask_scheduler', '--port=0', *common)
+    cls.workers = [
+        cls._start(
+            'distributed.cli.dask_worker',
+            '--nthreads=1',
+            '--no-nanny',
+            f'--local-directory={folder.name}',
+            *common,
+        )
+        for _ in range(3)
+    ]
+    deadline = time.monotonic() + 60
+    while not os.path.exists(file):
+      assert time.monotonic() < deadline
+      time.sleep(0.1)
+    with distributed.Client(scheduler_file=file) as client:
+      client.wait_for_workers(3, timeout=120)
+      cls.address = client.scheduler.address
+
+  @classmethod
+  def _start(cls, module, *args):
+    process = subprocess.Popen(
+        [sys.executable, '-m', module, *args],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+        stderr=subprocess.DEVNULL,
+    )
+    cls.addClassCleanup(process.wait)
+    cls.addClassCleanup(process.kill)
+    return process
+
+  def test_the_output_is_that_of_the_local_runner_though_a_worker_dies(self):
+    local = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
+    on_dask = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
+    self.assertLen(on_dask.tasks, 8)
+    folder = self.job_folder(on_dask)
+    os.mkdir(folder)
+    plan_lib.write(folder, on_dask)
+    runner = dask_runner.DaskRunner(self.address)
+    listener = _Kills(self.workers[0])
+    failures = runner.run_tasks(on_dask, folder, range(8), listener=listener)
+    self.assertEqual(failures, {})
+    self.assertCountEqual(listener.done, range(8))
+    self.assertEqual(self.workers[0].poll(), -signal.SIGKILL)
+    self.convert(on_dask, runner=runner)
+    self.convert(local)
+    self.assertEqual(
+        beam_testing.contents_of(on_dask.output.place),
+        beam_testing.contents_of(local.output.place),
+    )
+
+  def test_what_is_wrong_with_the_data_is_said_once(self):
+    directory = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
+    path = data_sets.files_of(directory)[1]
+    os.truncate(path, os.path.getsize(path) - 5)
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=directory)
+    with self.assertRaisesRegex(
+        convert.JobError, f'1 of 4 tasks have failed; 3 are done.*\n.*{path}'
+    ):
+      self.convert(plan, runner=dask_runner.DaskRunner(self.address))
+
+  def test_no_scheduler(self):
+    with distributed.dask.config.set({'distributed.comm.timeouts.connect': 1}):
+      with self.assertRaisesRegex(ConnectionError, 'no Dask scheduler at'):
+        dask_runner.DaskRunner('tcp://localhost:1')
+
+
+if __name__ == '__main__':
+  absltest.main()
