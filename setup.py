@@ -67,6 +67,7 @@ setuptools.setup(
                 'describe',
                 'record_episodes',
                 'serve',
+                'status',
                 'train',
                 'validate',
                 'validate_configs',
@@ -131,7 +132,9 @@ setuptools.setup(
             'pytest',
             'pytest-xdist',
             'av',
+            'distributed',
             'jinja2',
+            'prometheus_client',
             'vl-convert-python',
             'zarr',
         ],
@@ -166,6 +169,10 @@ setuptools.setup(
         'jax': ['jax', 'grain'],
         # What `benchmarks.replay` is measured beside, if it is installed.
         'replay-peers': ['cpprb', 'flashbax', 'torchrl'],
+        # For `convert --dask_scheduler`.
+        'dask': ['distributed'],
+        # For `serve --metrics_port`.
+        'metrics': ['prometheus_client'],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
         # For `python -m tests.record_environments`, on Python 3.10 and 3.11.

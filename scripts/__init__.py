@@ -26,6 +26,10 @@ def run_serve() -> None:
   _run('serve')
 
 
+def run_status() -> None:
+  _run('status')
+
+
 def run_train() -> None:
   _run('train')
 

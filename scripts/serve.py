@@ -21,7 +21,9 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
 
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import tf_errors
+  from rlds2reverb.jobs import kept_checkpoints
   from rlds2reverb.jobs import serve
+  from rlds2reverb.jobs import server_status
   from rlds2reverb.replay.checkpoint import records
   from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
 
@@ -53,12 +55,64 @@ _CHECKPOINT_MINUTES = flags.DEFINE_float(
     ' --checkpoint_root. The tables wait while one is written.',
     lower_bound=0.01,
 )
+_KEEP_CHECKPOINTS = flags.DEFINE_integer(
+    'keep_checkpoints',
+    1,
+    'How many checkpoints are kept, the older ones in a folder beside'
+    ' --checkpoint_root, with .kept after its name.',
+    lower_bound=1,
+)
+_KEEP_HOURS = flags.DEFINE_float(
+    'keep_hours',
+    None,
+    'With --keep_checkpoints: those that are older are not kept.',
+    lower_bound=0.0,
+)
+_METRICS_PORT = flags.DEFINE_integer(
+    'metrics_port', None, 'A port for Prometheus, on all interfaces.', 1, 65535
+)
 flags_lib.define_table_flags(
     'drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'
 )
 
 
-def _start():
+def _checkpoints():
+  """Returns the checkpoints that the server writes, or None."""
+  if _CHECKPOINT_ROOT.value is not None:
+    return kept_checkpoints.KeptCheckpoints(
+        files.expand_local(
+            files.user_path(_CHECKPOINT_ROOT.value), 'checkpoint_root'
+        ),
+        _KEEP_CHECKPOINTS.value,
+        _KEEP_HOURS.value,
+    )
+  for name in (
+      'checkpoint_at_end',
+      'checkpoint_minutes',
+      'keep_checkpoints',
+      'keep_hours',
+  ):
+    if flags.FLAGS[name].present:
+      raise app.UsageError(f'--{name} needs a --checkpoint_root.')
+  return None
+
+
+def _metrics():
+  """Returns what serves metrics, or None."""
+  if _METRICS_PORT.value is None:
+    return None
+  try:
+    from rlds2reverb.jobs import metrics  # pylint: disable=g-import-not-at-top
+  except ModuleNotFoundError as e:
+    raise app.UsageError(
+        f'--metrics_port needs {e.name}: pip install rlds2reverb[metrics].'
+    ) from e
+  checkpoint_serve.check_port(_METRICS_PORT.value)
+  return metrics
+
+
+def _start(checkpoints):
+  """Returns the server, and how many frames an item of a table has."""
   if _CHECKPOINT_DIR.value is None:
     sources = flags_lib.sources_from_flags('serve')
     if len(sources) > 1:
@@ -71,22 +125,21 @@ def _start():
     usage.refuse_ignored(
         [*_DATASET_FLAGS, *flags_lib.TABLE_FLAGS], 'with --checkpoint_dir'
     )
-  root = _CHECKPOINT_ROOT.value
-  if root is not None:
-    root = files.user_path(root)
-  elif _CHECKPOINT_AT_END.value:
-    raise app.UsageError('--checkpoint_at_end needs a --checkpoint_root.')
-  elif _CHECKPOINT_MINUTES.value is not None:
-    raise app.UsageError('--checkpoint_minutes needs a --checkpoint_root.')
+  root = checkpoints and checkpoints.root
+  if checkpoints is not None:
+    newest = checkpoints.paths()
+    server = checkpoints.restart(_PORT.value)
+    if server is not None:
+      return server, serve.item_lengths(newest[0])
   if _CHECKPOINT_DIR.value is not None:
-    return checkpoint_serve.restore_reverb_server(
-        files.user_path(_CHECKPOINT_DIR.value),
-        port=_PORT.value,
-        checkpoint_root=root,
+    directory = files.user_path(_CHECKPOINT_DIR.value)
+    server = checkpoint_serve.restore_reverb_server(
+        directory, port=_PORT.value, checkpoint_root=root
     )
+    return server, serve.item_lengths(directory)
   tables = flags_lib.tables_from_flags()
   try:
-    return serve.serve_source(
+    server = serve.serve_source(
         sources[0],
         tables,
         port=_PORT.value,
@@ -98,23 +151,25 @@ def _start():
         f'{tf_errors.message_of(e)} The program `validate` lists all that is'
         ' wrong.'
     ) from e
+  return server, {
+      table.table_name: table.sequence_length
+      for table in tables
+      if table.sequence_length
+  }
 
 
 def _say(text):
   print(text, flush=True)
 
 
-def _write_checkpoint(server):
-  _say(f'Checkpoint: {server.localhost_client().checkpoint()}')
-
-
-def _serve(server, signals):
+def _serve(server, checkpoints, signals):
   """Serves until a signal comes."""
+  client = server.localhost_client()
   try:
     signals.hold()
     _say(f'Serving at localhost:{server.port}')
-    for name, info in serve.table_infos(server).items():
-      _say(f'  table {name}: {info.current_size:,} items')
+    for name, status in server_status.ask(client).items():
+      _say(f'  table {name}: {status.size:,} items')
     _say(
         f'Reverb listens on port {server.port} of all interfaces, without'
         ' authentication: whoever reaches the port can read and change the'
@@ -124,12 +179,12 @@ def _serve(server, signals):
     seconds = None if minutes is None else 60 * minutes
     while not signals.wait(seconds):
       try:
-        _write_checkpoint(server)
-      except RuntimeError as e:  # The next one may go well.
+        _say(f'Checkpoint: {checkpoints.write(client)}')
+      except (OSError, RuntimeError) as e:  # The next one may go well.
         _say(f'No checkpoint was written: {e}')
     if _CHECKPOINT_AT_END.value:
       _say('Writing a last checkpoint ...')
-      _write_checkpoint(server)
+      _say(f'Checkpoint: {checkpoints.write(client)}')
   finally:
     with quiet.quiet_stderr('[reverb/'):
       server.stop()
@@ -140,8 +195,12 @@ def main():
   with serve.StopSignals() as signals:
     try:
       with quiet.quiet_stderr('[reverb/'):
-        server = _start()
-      _serve(server, signals)
+        checkpoints = _checkpoints()
+        metrics = _metrics()
+        server, lengths = _start(checkpoints)
+      if metrics is not None:
+        metrics.start(_METRICS_PORT.value, server, checkpoints, lengths)
+      _serve(server, checkpoints, signals)
     except KeyboardInterrupt:
       _say('Stopped before the server was ready.')
       return 1

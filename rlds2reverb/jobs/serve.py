@@ -6,8 +6,9 @@ import os
 import signal
 import tempfile
 import threading
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
+from reverb.cc import schema_pb2
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -16,13 +17,13 @@ from rlds2reverb.jobs import emptiness
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay import reverb
+from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_TIMEOUT_SECONDS = 30
 
 
 def serve_source(
@@ -96,9 +97,20 @@ def _longest(episodes: tf.data.Dataset) -> int:
   return int(lengths.reduce(0, tf.maximum))
 
 
-def table_infos(server: reverb.Server) -> Dict[str, Any]:
-  """Returns Reverb's `TableInfo` of every table of a server, by name."""
-  return server.localhost_client().server_info(timeout=_TIMEOUT_SECONDS)
+def item_lengths(directory: str) -> Dict[str, float]:
+  """Returns how many frames an item has on average, by table.
+
+  Args:
+    directory: a checkpoint, whose first items tell.
+  """
+  lengths: Dict[str, List[int]] = {}
+  for content in next(records.read(directory, records.ITEMS), []):
+    item = schema_pb2.PrioritizedItem.FromString(content)
+    column = item.flat_trajectory.columns[0]
+    lengths.setdefault(item.table, []).append(
+        sum(part.length for part in column.chunk_slices)
+    )
+  return {table: sum(each) / len(each) for table, each in lengths.items()}
 
 
 class StopSignals:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import serve
+from rlds2reverb.jobs import server_status
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
 from tests.jobs import data_sets
@@ -32,8 +33,8 @@ class ServeTest(absltest.TestCase):
     server = serve.serve_source(source, tables, checkpoint_root=root)
     try:
       sizes = {
-          name: info.current_size
-          for name, info in serve.table_infos(server).items()
+          name: status.size
+          for name, status in server_status.ask(server).items()
       }
       self.assertEqual(sizes, {'pairs': 2 + 4, 'whole': 2})
       client = server.localhost_client()
@@ -51,7 +52,7 @@ class ServeTest(absltest.TestCase):
       server.stop()
     server = serve.serve_source(source, tables, checkpoint_root=root)
     try:
-      self.assertEqual(serve.table_infos(server)['whole'].current_size, 1)
+      self.assertEqual(server_status.ask(server)['whole'].size, 1)
     finally:
       server.stop()
 

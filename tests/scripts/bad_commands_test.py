@@ -212,6 +212,9 @@ _SERVE = (
     ('--dataset=data --checkpoint_dir=c', 'Pass --dataset or --checkpoint_dir'),
     ('--dataset=data --checkpoint_at_end', 'needs a --checkpoint_root'),
     ('--dataset=data --checkpoint_minutes=5', 'needs a --checkpoint_root'),
+    ('--dataset=data --keep_checkpoints=3', 'needs a --checkpoint_root'),
+    ('--dataset=data --keep_checkpoints=0', 'is not a positive integer'),
+    ('--dataset=data --metrics_port=0', 'in the range [1, 65535]'),
     ('--dataset=data --checkpoint_minutes=0', '--checkpoint_minutes=0'),
     ('--dataset=data --checkpoint_minutes=inf', 'must be a finite number'),
     ('--dataset=data --table=', '--table must not be empty'),
@@ -235,6 +238,13 @@ _SERVE = (
     ('--dataset=data --split=trian', 'Did you mean train?'),
     ('--dataset=data --sequence_length=50', "'experience' would have no items"),
     ('--dataset=data --checkpoint_root=foo://x', 'no file system for foo://'),
+)
+_STATUS = (
+    ('', '--server_address must have a value'),
+    ('--server_address=localhost', 'must be host:port'),
+    ('--server_address=a:1 --timeout_seconds=-1', '--timeout_seconds=-1'),
+    (_FAILED, ''),
+    ('--server_address=localhost:1 --timeout_seconds=1', 'There is no answer'),
 )
 _DESCRIBE = (
     ('', '--dataset must have a value'),
@@ -315,6 +325,7 @@ _TRAIN = (
 _PROGRAMS = {
     'convert': _CONVERT,
     'serve': _SERVE,
+    'status': _STATUS,
     'describe': _DESCRIBE,
     'validate': _VALIDATE,
     'record_episodes': _RECORD_EPISODES,

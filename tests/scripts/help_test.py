@@ -11,6 +11,7 @@ _PROGRAMS = (
     'quickstart',
     'record_episodes',
     'serve',
+    'status',
     'train',
     'validate',
     'validate_configs',

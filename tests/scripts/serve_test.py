@@ -1,18 +1,24 @@
 """Tests of the program that serves a replay buffer, run as a user runs it."""
 
+import json
 import os
 import re
 import signal
 import socket
+import threading
+import urllib.request
 
 from absl.testing import absltest
 import numpy as np
+import portpicker
 import pytest
 import reverb
+import tensorflow as tf
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.replay.server import replay_buffer
 from tests.jobs import data_sets
 from tests.scripts import programs
 
@@ -101,6 +107,89 @@ class ServeTest(absltest.TestCase):
     self.assertStartsWith(printed, '  table pairs: 5 items\n')
 
   @pytest.mark.long
+  def test_metrics_and_status_are_what_a_trainer_has_sampled(self):
+    pytest.importorskip('prometheus_client')
+    metrics_port = portpicker.pick_unused_port()
+    server, port = self._start(
+        '--dataset=data',
+        '--table=pairs',
+        '--checkpoint_root=root',
+        '--checkpoint_minutes=0.01',
+        '--keep_checkpoints=3',
+        f'--metrics_port={metrics_port}',
+    )
+    client = reverb.Client(f'localhost:{port}')
+    for _ in range(5):
+      self.assertLen(list(client.sample('pairs', 8)), 8)
+    sampled = client.server_info()['pairs'].rate_limiter_info.sample_stats
+    client.mutate_priorities('pairs', deletes=[_key(client)])
+    text = _scrape(metrics_port)
+    self.assertEqual(text['reverb_table_items{table="pairs"}'], 5)
+    self.assertEqual(
+        text['reverb_table_inserted_items_total{table="pairs"}'], 6
+    )
+    self.assertEqual(text['reverb_table_removed_items_total{table="pairs"}'], 1)
+    self.assertEqual(text['reverb_table_blocks_samples{table="pairs"}'], 0)
+    count = text['reverb_table_sampled_items_total{table="pairs"}']
+    self.assertEqual((sampled.completed, count), (40, 41))
+    # An item is two frames of two step types, an observation of two numbers,
+    # an action, a reward and a discount, of four bytes each.
+    self.assertEqual(
+        text['reverb_table_sampled_bytes_total{table="pairs"}'],
+        count * 2 * (2 + 2 + 3) * 4,
+    )
+    result = programs.run(
+        'status', f'--server_address=localhost:{port}', '--json'
+    )
+    status = json.loads(result.stdout)['tables']['pairs']
+    self.assertEqual(
+        (status['size'], status['sampled'], status['removed']), (5, 41, 1)
+    )
+    for line in server.stdout:
+      if line.startswith('Checkpoint: '):
+        text = _scrape(metrics_port)
+        self.assertLess(text['reverb_checkpoint_age_seconds'], 60)
+        if text['reverb_checkpoints'] == 3:
+          break
+    self._stop(server, signal.SIGTERM)
+    self.assertLen(os.listdir(f'{self._folder}/root'), 1)
+    self.assertBetween(len(os.listdir(f'{self._folder}/root.kept')), 2, 3)
+
+  @pytest.mark.long
+  def test_a_trainer_while_the_server_is_away(self):
+    flags = ['--dataset=data', '--table=pairs', '--checkpoint_root=root']
+    flags.append(f'--port={portpicker.pick_unused_port()}')
+    server, port = self._start(*flags, '--checkpoint_minutes=0.005')
+    for line in server.stdout:
+      if line.startswith('Checkpoint: '):
+        break
+    buffer = replay_buffer.ServerReplayBuffer(
+        f'localhost:{port}', 'pairs', timeout=20
+    )
+    batches = iter(buffer.as_dataset(sample_batch_size=4))
+    next(batches)
+    server.kill()
+    server.wait()
+    # 1. What was fetched before comes still, and then it waits.
+    waiting = threading.Thread(
+        target=lambda: [next(batches) for _ in range(200)]
+    )
+    waiting.start()
+    waiting.join(2)
+    self.assertTrue(waiting.is_alive())
+    # 2. The server goes on from its checkpoint, and so does the trainer.
+    server, _ = self._start(*flags)
+    waiting.join(60)
+    self.assertFalse(waiting.is_alive())
+    self._stop(server, signal.SIGTERM)
+    # 3. Away for longer than the timeout, it is an error that names it.
+    with self.assertRaisesRegex(
+        tf.errors.UnavailableError, f'localhost:{port}'
+    ):
+      for _ in range(10_000):
+        next(batches)
+
+  @pytest.mark.long
   def test_a_checkpoint_on_a_port(self):
     write.write_reverb_checkpoint(
         loading.load_episodes(self._data),
@@ -122,6 +211,24 @@ class ServeTest(absltest.TestCase):
     self.assertEqual(found, port)
     printed = self._stop(server, signal.SIGTERM)
     self.assertStartsWith(printed, '  table pairs: 6 items\n')
+
+
+def _key(client):
+  (sample,) = client.sample('pairs', emit_timesteps=False)
+  return int(np.ravel(sample.info.key)[0])
+
+
+def _scrape(port):
+  """Returns the metrics on a port, by name with labels."""
+  url = f'http://localhost:{port}/metrics'
+  with urllib.request.urlopen(url) as response:
+    lines = response.read().decode().splitlines()
+  return {
+      name: float(value)
+      for name, _, value in (
+          line.rpartition(' ') for line in lines if not line.startswith('#')
+      )
+  }
 
 
 if __name__ == '__main__':

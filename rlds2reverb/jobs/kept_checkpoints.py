@@ -1,0 +1,143 @@
+"""The checkpoints that a server writes of itself, of which some are kept.
+
+Reverb keeps the newest one alone in its folder, the root. The ones before it
+stay beside it, as second names of the same files, which take no more space than
+they took in the root:
+
+    root/2026-01-01T12:30...        the newest, by Reverb
+    root.kept/2026-01-01T11:30...   those that are kept
+    root.kept/2026-01-01T12:30...
+"""
+
+import os
+import shutil
+import time
+from typing import List, Optional
+
+from absl import logging
+
+from rlds2reverb.datasets import durable
+from rlds2reverb.replay import reverb
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve
+
+_KEPT = '.kept'
+_UNFINISHED = '.unfinished-'
+_DAMAGED = '.damaged-'
+
+
+class KeptCheckpoints:
+  """The checkpoints of a root.
+
+  Attributes:
+    root: the folder that the server writes its checkpoints to.
+  """
+
+  def __init__(
+      self, root: str, count: int = 1, max_hours: Optional[float] = None
+  ):
+    """Creates it.
+
+    Args:
+      root: see the attributes.
+      count: how many of them are kept, the newest included.
+      max_hours: those that are older are not kept, but for the newest.
+    """
+    self.root = root
+    self._kept = root.rstrip(os.sep) + _KEPT
+    self._count = count
+    self._max_hours = max_hours
+
+  def paths(self) -> List[str]:
+    """Returns the whole checkpoints there are, the newest first."""
+    found = {}
+    for folder in self._kept, self.root:
+      for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        path = os.path.join(folder, name)
+        if not name.startswith('.') and os.path.exists(
+            os.path.join(path, records.DONE)
+        ):
+          found[name] = path
+    return [found[name] for name in sorted(found, reverse=True)]
+
+  def restart(self, port: Optional[int] = None) -> Optional[reverb.Server]:
+    """Starts a server from the newest checkpoint, if there is any.
+
+    One that is damaged is put aside, and the one before it is taken.
+
+    Args:
+      port: see `restore_reverb_server`.
+
+    Raises:
+      CheckpointError: if all are damaged.
+      OSError, ValueError: as `restore_reverb_server` does.
+    """
+    paths = self.paths()
+    for path in paths:
+      try:
+        return serve.restore_reverb_server(
+            path, port=port, checkpoint_root=self.root
+        )
+      except records.CheckpointError as e:
+        if path == paths[-1]:
+          raise
+        logging.warning('Going on from the checkpoint before: %s', e)
+        self._put_aside(os.path.basename(path))
+    return None
+
+  def write(self, client: reverb.Client) -> str:
+    """Lets a server write a checkpoint; returns its path.
+
+    Raises:
+      RuntimeError: if the server cannot write it.
+      OSError: if it cannot be kept.
+    """
+    path = client.checkpoint()
+    if self._count > 1:
+      self._keep(path)
+      self._remove_old()
+    return path
+
+  def age(self) -> Optional[float]:
+    """Returns how many seconds ago the newest was written; None without one."""
+    paths = self.paths()
+    return time.time() - _time_of(paths[0]) if paths else None
+
+  def _keep(self, path: str) -> None:
+    """Gives the files of a checkpoint second names, which appear at once."""
+    os.makedirs(self._kept, exist_ok=True)
+    name = os.path.basename(path.rstrip(os.sep))
+    unfinished = os.path.join(self._kept, _UNFINISHED + name)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(path, unfinished, copy_function=_link)
+    os.rename(unfinished, os.path.join(self._kept, name))
+    durable.sync(self._kept)
+
+  def _put_aside(self, name: str) -> None:
+    """Keeps a damaged checkpoint where no server starts from it."""
+    for folder in self.root, self._kept:
+      path = os.path.join(folder, name)
+      if os.path.exists(path):
+        # Of two names of the same files the later one stays.
+        aside = os.path.join(self._kept, _DAMAGED + name)
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
+
+  def _remove_old(self) -> None:
+    limit = 3600 * self._max_hours if self._max_hours else float('inf')
+    for index, path in enumerate(self.paths()):
+      is_old = index and time.time() - _time_of(path) > limit
+      if index >= self._count or is_old:
+        kept = os.path.join(self._kept, os.path.basename(path))
+        shutil.rmtree(kept, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+  try:
+    os.link(source, target)
+  except OSError:  # The file system has no such names.
+    shutil.copy2(source, target)
+
+
+def _time_of(path: str) -> float:
+  return os.stat(os.path.join(path, records.DONE)).st_mtime
