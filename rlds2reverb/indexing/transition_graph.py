@@ -121,12 +121,18 @@ class TransitionGraph:
     states = keys_lib.group_rows(
         tf.nest.map_structure(lambda *pair: tf.concat(pair, 0), before, after)
     )
+    actions = {key: paths.get(rows, key) for key in acted}
+    self._make_edges(states, actions, reward)
+
+  def _make_edges(self, states, actions, reward):
+    """Finds the edges, given the states before and after each row."""
+    rows, count = self._rows, len(states.group) // 2
     source, target = np.split(states.group, 2)
     ends = rows.get(rlds.IS_TERMINAL, tf.zeros([count], tf.bool))
     edges = keys_lib.group_rows(
         (
             tf.constant(source),
-            {key: paths.get(rows, key) for key in acted},
+            actions,
             tf.constant(target),
             ends,
         )

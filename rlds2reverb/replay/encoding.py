@@ -19,14 +19,12 @@ import numpy as np
 import pyarrow
 import tensorflow as tf
 
-# The bytes of a varint that holds a key, 64 bits; a number of rows in a chunk,
-# for which 28 bits are enough; and seconds since the epoch or nanoseconds, for
-# which 35 bits are.
-_KEY_BYTES = 10
+from rlds2reverb.replay import wire
+
+# The bytes of a varint that holds a number of rows in a chunk, for which 28
+# bits are enough; and of seconds since the epoch, or of nanoseconds: 35 bits.
 _ROW_BYTES = 4
 _TIME_BYTES = 5
-# The bytes that a message begins with: the tag of the key, and the longest key.
-KEY_HEAD = 1 + _KEY_BYTES
 
 _SNAPPY = pyarrow.Codec('snappy')
 
@@ -49,23 +47,23 @@ def encode_chunk(
   end = start + len(columns[0]) - 1
   sequence_range = (
       b'\x08'
-      + _varint(episode_id)
+      + wire.varint(episode_id)
       + b'\x10'
-      + _varint(start)
+      + wire.varint(start)
       + b'\x18'
-      + _varint(end)
+      + wire.varint(end)
   )
-  tensors = [_field(b'\x0a', _tensor(column)) for column in columns]
+  tensors = [wire.field(b'\x0a', _tensor(column)) for column in columns]
   return b''.join(
       [
           b'\x08',
-          _varint(key),
-          _field(b'\x12', sequence_range),
-          _field(b'\x2a', b''.join(tensors)),
+          wire.varint(key),
+          wire.field(b'\x12', sequence_range),
+          wire.field(b'\x2a', b''.join(tensors)),
           b'\x30',
-          _varint(len(columns)),
+          wire.varint(len(columns)),
           b'\x38',
-          _varint(sum(map(_uncompressed_size, columns))),
+          wire.varint(sum(map(_uncompressed_size, columns))),
       ]
   )
 
@@ -116,7 +114,7 @@ def encode_items(
   num_slices = tuple(each.chunks.shape[1] for each in slices)
   framed = _item_template(table, groups, num_slices).repeat(len(keys))
   items = framed['item']
-  items['key'] = _fixed_varints(keys, _KEY_BYTES)
+  items['key'] = wire.fixed_varints(keys, wire.KEY_BYTES)
   items['priority'] = priorities
   items['inserted_at'] = _timestamps(inserted_at)
   rows = [_slice_rows(each) for each in slices]
@@ -160,9 +158,9 @@ def encode_insert_request(
   """
   parts: List[Any] = []
   for chunk in chunks:
-    parts += [b'\x0a', _varint(len(chunk)), chunk]
+    parts += [b'\x0a', wire.varint(len(chunk)), chunk]
   keys = np.array(keep_chunk_keys, np.uint64)
-  kept = _field(b'\x1a', _fixed_varints(keys, _KEY_BYTES).tobytes())
+  kept = wire.field(b'\x1a', wire.fixed_varints(keys, wire.KEY_BYTES).tobytes())
   return b''.join([*parts, *items, kept])
 
 
@@ -180,39 +178,9 @@ def encode_priority_updates(
     A `MutatePrioritiesRequest`.
   """
   updates = _PRIORITY_UPDATE.repeat(len(keys))
-  updates['key'] = _fixed_varints(keys, _KEY_BYTES)
+  updates['key'] = wire.fixed_varints(keys, wire.KEY_BYTES)
   updates['priority'] = priorities
-  return _field(b'\x0a', table.encode()) + updates.tobytes()
-
-
-def count_keys(response: bytes) -> int:
-  """Returns how many keys an `InsertStreamResponse` confirms."""
-  # The response is one field of packed varints. The last byte of a varint, and
-  # no other one, is below 128.
-  content = np.frombuffer(response, np.uint8)
-  if not content.size:
-    return 0
-  header = 2 + int(np.argmax(content[1:] < 128))
-  return int(np.count_nonzero(content[header:] < 128))
-
-
-def keys_of(heads: np.ndarray) -> np.ndarray:
-  """Decodes the keys of chunks or items, which stand at their beginning.
-
-  Args:
-    heads: the first `KEY_HEAD` bytes, or more, of `ChunkData`s or
-      `PrioritizedItem`s as this module encodes them, uint8 `[N, bytes]`.
-
-  Returns:
-    The keys, uint64 `[N]`.
-  """
-  digits = heads[:, 1:KEY_HEAD].astype(np.uint64)
-  # The bytes after the last one of the varint belong to the next field.
-  last = np.argmax(heads[:, 1:KEY_HEAD] < 128, axis=1)
-  used = np.arange(_KEY_BYTES) <= last[:, None]
-  digits = np.where(used, digits & np.uint64(127), np.uint64(0))
-  shifts = np.arange(0, 7 * _KEY_BYTES, 7, dtype=np.uint64)
-  return np.bitwise_or.reduce(digits << shifts, axis=1)
+  return wire.field(b'\x0a', table.encode()) + updates.tobytes()
 
 
 def _tensor(column: np.ndarray) -> bytes:
@@ -221,14 +189,14 @@ def _tensor(column: np.ndarray) -> bytes:
     strings = column.ravel().tolist()
     sizes = np.fromiter(map(len, strings), np.uint64, len(strings))
     # TensorFlow reads a size of 32 bits, a varint of up to 5 bytes.
-    content = _fixed_varints(sizes, 5).tobytes() + b''.join(strings)
+    content = wire.fixed_varints(sizes, 5).tobytes() + b''.join(strings)
     dtype = tf.string
   else:
     content = _SNAPPY.compress(
         np.ascontiguousarray(column).view(np.uint8), asbytes=True
     )
     dtype = column.dtype
-  return _tensor_header(dtype, column.shape) + _field(b'\x22', content)
+  return _tensor_header(dtype, column.shape) + wire.field(b'\x22', content)
 
 
 def _uncompressed_size(column: np.ndarray) -> int:
@@ -239,58 +207,17 @@ def _uncompressed_size(column: np.ndarray) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _tensor_header(dtype, shape) -> bytes:
-  dims = [_field(b'\x12', b'\x08' + _varint(size)) for size in shape]
+  dims = [wire.field(b'\x12', b'\x08' + wire.varint(size)) for size in shape]
   return (
       b'\x08'
-      + _varint(tf.as_dtype(dtype).as_datatype_enum)
-      + _field(b'\x12', b''.join(dims))
+      + wire.varint(tf.as_dtype(dtype).as_datatype_enum)
+      + wire.field(b'\x12', b''.join(dims))
   )
-
-
-def _field(tag: bytes, content: bytes) -> bytes:
-  return tag + _varint(len(content)) + content
-
-
-@functools.lru_cache(maxsize=4096)
-def _varint(value: int) -> bytes:
-  digits = bytearray()
-  while value >= 128:
-    digits.append(value & 127 | 128)
-    value >>= 7
-  digits.append(value)
-  return bytes(digits)
-
-
-def _fixed_varints(values: np.ndarray, size: int) -> np.ndarray:
-  """Returns varints of `size` bytes each, uint8 `values.shape + [size]`."""
-  shifts = np.arange(0, 7 * size, 7, dtype=np.uint64)
-  digits = (values.astype(np.uint64)[..., None] >> shifts).astype(np.uint8)
-  digits[..., :-1] |= 128
-  digits[..., -1] &= 127
-  return digits
-
-
-def _record(**parts: Any) -> np.ndarray:
-  """Returns a structured scalar array, whose bytes are those of its parts.
-
-  Args:
-    **parts: the parts in their order, bytes or arrays, by name.
-  """
-  parts = {
-      name: np.array(part, f'V{len(part)}') if isinstance(part, bytes) else part
-      for name, part in parts.items()
-  }
-  record = np.zeros(
-      (), [(name, part.dtype, part.shape) for name, part in parts.items()]
-  )
-  for name, part in parts.items():
-    record[name] = part
-  return record
 
 
 # The field of an item that says when it was inserted.
-_TIMESTAMP = _record(
-    head=b'\x3a' + _varint(2 + 2 * _TIME_BYTES),
+_TIMESTAMP = wire.record(
+    head=b'\x3a' + wire.varint(2 + 2 * _TIME_BYTES),
     seconds_tag=b'\x08',
     seconds=np.zeros(_TIME_BYTES, np.uint8),
     nanoseconds_tag=b'\x10',
@@ -306,25 +233,25 @@ def _timestamps(nanoseconds: np.ndarray) -> np.ndarray:
   if len(seconds) and seconds[0] == seconds[-1]:
     # The second is mostly the same for all items, and is encoded once then.
     seconds = seconds[:1]
-  timestamps['seconds'] = _fixed_varints(seconds, _TIME_BYTES)
-  timestamps['nanoseconds'] = _fixed_varints(rest, _TIME_BYTES)
+  timestamps['seconds'] = wire.fixed_varints(seconds, _TIME_BYTES)
+  timestamps['nanoseconds'] = wire.fixed_varints(rest, _TIME_BYTES)
   return timestamps.view(_TIMESTAMP_BYTES)
 
 
 # An item of a `MutatePrioritiesRequest`.
-_PRIORITY_UPDATE = _record(
-    head=b'\x12' + _varint(1 + _KEY_BYTES + 1 + 8),
+_PRIORITY_UPDATE = wire.record(
+    head=b'\x12' + wire.varint(1 + wire.KEY_BYTES + 1 + 8),
     key_tag=b'\x08',
-    key=np.zeros(_KEY_BYTES, np.uint8),
+    key=np.zeros(wire.KEY_BYTES, np.uint8),
     priority_tag=b'\x11',
     priority=np.zeros((), '<f8'),
 )
 
 
 # A slice of a chunk in an item, without the index of a column.
-_SLICE = _record(
+_SLICE = wire.record(
     chunk_key_tag=b'\x08',
-    chunk_key=np.zeros(_KEY_BYTES, np.uint8),
+    chunk_key=np.zeros(wire.KEY_BYTES, np.uint8),
     offset_tag=b'\x10',
     offset=np.zeros(_ROW_BYTES, np.uint8),
     length_tag=b'\x18',
@@ -336,11 +263,11 @@ _ROWS = f'V{_SLICE.itemsize}'
 def _slice_rows(slices: ChunkSlices) -> np.ndarray:
   """Returns encoded slices, which are equal for all columns, `[N, S]`."""
   rows = _SLICE.repeat(slices.chunks.size).reshape(slices.chunks.shape)
-  rows['chunk_key'] = _fixed_varints(slices.chunk_keys, _KEY_BYTES)[
+  rows['chunk_key'] = wire.fixed_varints(slices.chunk_keys, wire.KEY_BYTES)[
       slices.chunks
   ]
-  rows['offset'] = _fixed_varints(slices.offsets, _ROW_BYTES)
-  rows['length'] = _fixed_varints(slices.lengths, _ROW_BYTES)
+  rows['offset'] = wire.fixed_varints(slices.offsets, _ROW_BYTES)
+  rows['length'] = wire.fixed_varints(slices.lengths, _ROW_BYTES)
   return rows.view(_ROWS)
 
 
@@ -373,23 +300,23 @@ def _item_template(
     num_slices: Tuple[int, ...],
 ) -> np.ndarray:
   """Returns an item in its frame, with zeros in the places that vary."""
-  columns = _record(
+  columns = wire.record(
       **{
           f'run_{number}': _run_template(indices, num_slices[group])
           for number, (group, indices) in enumerate(_runs(groups))
       }
   )
-  item = _record(
+  item = wire.record(
       key_tag=b'\x08',
-      key=np.zeros(_KEY_BYTES, np.uint8),
-      table=_field(b'\x12', table.encode()),
+      key=np.zeros(wire.KEY_BYTES, np.uint8),
+      table=wire.field(b'\x12', table.encode()),
       priority_tag=b'\x29',
       priority=np.zeros((), '<f8'),
       inserted_at=np.zeros((), _TIMESTAMP_BYTES),
-      trajectory_head=b'\x42' + _varint(columns.nbytes),
+      trajectory_head=b'\x42' + wire.varint(columns.nbytes),
       columns=columns,
   )
-  return _record(frame=b'\x12' + _varint(item.nbytes), item=item)
+  return wire.record(frame=b'\x12' + wire.varint(item.nbytes), item=item)
 
 
 def _run_template(indices: Sequence[int], num_slices: int) -> np.ndarray:
@@ -399,18 +326,18 @@ def _run_template(indices: Sequence[int], num_slices: int) -> np.ndarray:
     indices: the indices of the columns in their chunks.
     num_slices: the number of slices of each column.
   """
-  index_bytes = len(_varint(max(indices)))
-  head = b'\x0a' + _varint(_SLICE.itemsize + 1 + index_bytes)
-  one_slice = _record(
+  index_bytes = len(wire.varint(max(indices)))
+  head = b'\x0a' + wire.varint(_SLICE.itemsize + 1 + index_bytes)
+  one_slice = wire.record(
       head=head,
       rows=np.zeros((), _ROWS),
       index_tag=b'\x20',
       index=np.zeros(index_bytes, np.uint8),
   )
   slices = one_slice.repeat(num_slices)
-  column = _record(head=b'\x0a' + _varint(slices.nbytes), slices=slices)
+  column = wire.record(head=b'\x0a' + wire.varint(slices.nbytes), slices=slices)
   columns = column.repeat(len(indices))
-  columns['slices']['index'] = _fixed_varints(np.array(indices), index_bytes)[
-      :, np.newaxis
-  ]
+  columns['slices']['index'] = wire.fixed_varints(
+      np.array(indices), index_bytes
+  )[:, np.newaxis]
   return columns

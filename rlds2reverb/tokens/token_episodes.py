@@ -82,7 +82,37 @@ def make_token_episode(
         f' {response.dtype.name}. Cast one of them.'
     )
   prompt_length, length = (tf.size(ids, tf.int64) for ids in (prompt, response))
-  penalty = -tf.cast(penalty, tf.float32)
+  response, penalty = _checked_penalty(response, penalty)
+  # An observation follows each token, and one comes before the first.
+  ends = prompt_length + tf.range(length + 1)
+  made = (
+      _all_tokens(prompt, response, ends, max_length, pad_id)
+      if observation == ALL
+      else _new_tokens(prompt, response, ends)
+  )
+  penalty = tf.concat([-penalty, [0.0]], 0)
+  step = tf.range(length + 1)
+  is_last = step == length
+  is_terminal = tf.cast(is_terminal, tf.bool)
+  last = tf.constant(pad_id, response.dtype)[tf.newaxis]
+  steps = {
+      rlds.OBSERVATION: made,
+      rlds.ACTION: tf.concat([response, last], 0),
+      rlds.REWARD: penalty
+      + tf.where(step == length - 1, tf.cast(score, tf.float32), 0.0),
+      rlds.DISCOUNT: tf.where((step >= length - 1) & is_terminal, 0.0, 1.0),
+      rlds.IS_FIRST: step == 0,
+      rlds.IS_LAST: is_last,
+      rlds.IS_TERMINAL: is_last & is_terminal,
+      PENALTY: penalty,
+  }
+  return {rlds.STEPS: steps, PROMPT: prompt}
+
+
+def _checked_penalty(response, penalty):
+  """Returns a response, and the penalty of each of its tokens, float32."""
+  length = tf.size(response, tf.int64)
+  penalty = tf.cast(penalty, tf.float32)
   if penalty.shape.rank == 0:
     penalty = tf.fill([length], penalty)
   is_known = not tf.executing_eagerly()
@@ -107,31 +137,7 @@ def make_token_episode(
           ),
       ]
   ):
-    response, penalty = tf.identity(response), tf.identity(penalty)
-  # An observation follows each token, and one comes before the first.
-  ends = prompt_length + tf.range(length + 1)
-  made = (
-      _all_tokens(prompt, response, ends, max_length, pad_id)
-      if observation == ALL
-      else _new_tokens(prompt, response, ends)
-  )
-  penalty = tf.concat([tf.reshape(penalty, [-1]), [0.0]], 0)
-  step = tf.range(length + 1)
-  is_last = step == length
-  is_terminal = tf.cast(is_terminal, tf.bool)
-  last = tf.constant(pad_id, response.dtype)[tf.newaxis]
-  steps = {
-      rlds.OBSERVATION: made,
-      rlds.ACTION: tf.concat([response, last], 0),
-      rlds.REWARD: penalty
-      + tf.where(step == length - 1, tf.cast(score, tf.float32), 0.0),
-      rlds.DISCOUNT: tf.where((step >= length - 1) & is_terminal, 0.0, 1.0),
-      rlds.IS_FIRST: step == 0,
-      rlds.IS_LAST: is_last,
-      rlds.IS_TERMINAL: is_last & is_terminal,
-      PENALTY: penalty,
-  }
-  return {rlds.STEPS: steps, PROMPT: prompt}
+    return tf.identity(response), tf.reshape(penalty, [-1])
 
 
 def convert_texts_to_episodes(

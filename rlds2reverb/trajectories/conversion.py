@@ -260,23 +260,23 @@ def _convert(data, report, settings, policy_info=None):
   if policy_info is None:
     return to_blocks(invalid_episodes=rules.invalid_episodes, block_fn=convert)
 
-  def check_and_convert(block, following):
-    # An invalid episode raises its error here, after each block was paired with
-    # the step that follows. Raised earlier, the error would also keep the last
-    # block of the episode before from coming out.
-    with tf.control_dependencies(
-        [tf.debugging.Assert(block.fault == '', [block.fault])]
-    ):
-      block = tf.nest.map_structure(tf.identity, block)
-    return convert(block, following)
-
+  invalid_episodes = 'mark' if rules.invalid_episodes == 'raise' else 'skip'
   return following_lib.with_following_step(
-      to_blocks(
-          invalid_episodes='mark'
-          if rules.invalid_episodes == 'raise'
-          else 'skip'
-      )
-  ).map(check_and_convert)
+      to_blocks(invalid_episodes=invalid_episodes)
+  ).map(lambda block, following: convert(_without_fault(block), following))
+
+
+def _without_fault(block):
+  """Returns a block, or raises the error of its invalid episode.
+
+  The error is raised after each block was paired with the step that follows.
+  Raised earlier, it would also keep the last block of the episode before from
+  coming out.
+  """
+  with tf.control_dependencies(
+      [tf.debugging.Assert(block.fault == '', [block.fault])]
+  ):
+    return tf.nest.map_structure(tf.identity, block)
 
 
 def _to_frames(steps, outline, terminal_discount):

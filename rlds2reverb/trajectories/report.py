@@ -6,14 +6,10 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 from absl import logging
 import tensorflow as tf
 
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import faults
-from rlds2reverb.episodes import packs
-from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.trajectories import report_tables
 
 _MAX_PRINTED = 10
-_MAX_STEPS = 2**32  # More steps than any episode has.
 
 
 class SkippedEpisode(NamedTuple):
@@ -204,7 +200,7 @@ class ConversionReport:
     if self._nan_fields is None:
       return []
     return sorted(
-        place // _MAX_STEPS
+        place // report_tables.MAX_STEPS
         for place, row in _entries(self._blocks).items()
         if row[0]
     )
@@ -220,7 +216,7 @@ class ConversionReport:
     if self._nan_fields is None:
       return {}
     return {
-        place // _MAX_STEPS: float(row[1])
+        place // report_tables.MAX_STEPS: float(row[1])
         for place, row in sorted(_entries(self._blocks).items())
         if row[1]
     }
@@ -237,7 +233,7 @@ class ConversionReport:
         counts[field] = counts.get(field, 0) + int(total)
     return counts
 
-  def attach(self, nan_fields: Sequence[str]) -> 'ReportTables':
+  def attach(self, nan_fields: Sequence[str]) -> report_tables.ReportTables:
     """Prepares the report for one conversion.
 
     Args:
@@ -261,98 +257,9 @@ class ConversionReport:
     self._skipped = _table(tf.string, [''] * len(faults.Fault._fields))
     self._nan_fields = tuple(nan_fields)
     self._blocks = _table(tf.float64, [0.0] * (2 + len(nan_fields)))
-    return ReportTables(
+    return report_tables.ReportTables(
         self._skipped.resource_handle, self._blocks.resource_handle
     )
-
-
-class ReportTables(NamedTuple):
-  """The tables of a report, as tensors that a graph function can take.
-
-  Attributes:
-    skipped: the handle of the table of skipped episodes.
-    blocks: the handle of the table about blocks.
-  """
-
-  skipped: tf.Tensor
-  blocks: tf.Tensor
-
-  def add_skipped(
-      self, episode: tf.Tensor, fault: faults.Fault
-  ) -> faults.Fault:
-    """Records that `episode` is skipped, and returns `fault`."""
-    row = fault._replace(step=tf.strings.as_string(fault.step))
-    with tf.control_dependencies(
-        [_insert(self.skipped, episode, tf.stack(list(row)))]
-    ):
-      return tf.nest.map_structure(tf.identity, fault)
-
-  def add_block(self, block: blocks.Block, bootstraps: tf.Tensor) -> None:
-    """Counts the NaNs of a block, and records how its episodes end.
-
-    Args:
-      block: a block of steps.
-      bootstraps: bool `[B]`: the steps that make their episode one of
-        `bootstrapped_terminals`.
-    """
-    nans = [
-        tf.math.count_nonzero(tf.math.is_nan(leaf), dtype=tf.float64)
-        for _, leaf in steps_lib.float_fields(block.steps)
-    ]
-    nan_row = tf.stack([tf.zeros([2], tf.float64)[0]] * 2 + nans)
-    # Most blocks have nothing to record, so they insert no rows. A `tf.cond`
-    # would be as fast, but takes longer to build.
-    num_nan_rows = tf.cast(tf.reduce_any(nan_row > 0), tf.int32)
-    place = block.episode[0] * _MAX_STEPS + block.step
-    ends = tf.stack(
-        [
-            packs.sum_rows(column, block.row_splits)
-            for column in (
-                tf.cast(bootstraps, tf.float64),
-                _last_rewards(block),
-            )
-        ],
-        axis=1,
-    )
-    found = tf.where(ends != 0)
-    # No block begins with one of the last steps that an episode may have.
-    places = tf.gather(block.episode, found[:, 0]) * _MAX_STEPS
-    places += _MAX_STEPS - 1 - found[:, 1]
-    end_rows = tf.one_hot(found[:, 1], 2 + len(nans), dtype=tf.float64)
-    _insert(
-        self.blocks,
-        tf.concat([tf.fill([num_nan_rows], place), places], 0),
-        tf.concat(
-            [
-                tf.tile([nan_row], [num_nan_rows, 1]),
-                end_rows * tf.gather_nd(ends, found)[:, None],
-            ],
-            0,
-        ),
-    )
-
-
-def _last_rewards(block: blocks.Block) -> tf.Tensor:
-  """Returns the rewards of the last steps, float64 `[B]`; 0 of other steps."""
-  is_last = block.outline[rlds.IS_LAST][:-1]
-  # A reward of another length is refused first, by the rule that it breaks.
-  with tf.control_dependencies([block.fault]):
-    rewards = tf.nest.map_structure(tf.identity, block.steps[rlds.REWARD])
-  leaves = [
-      tf.reshape(tf.cast(leaf, tf.float64), [tf.size(is_last), -1])
-      for leaf in tf.nest.flatten(rewards)
-  ]
-  numbers = tf.concat(leaves, axis=1)
-  if numbers.shape[1] != 1:
-    numbers = tf.abs(numbers)
-  numbers = tf.where(tf.math.is_finite(numbers), numbers, 0)
-  return tf.where(is_last, tf.reduce_sum(numbers, axis=1), 0)
-
-
-def _insert(table, keys, values):
-  return tf.raw_ops.LookupTableInsertV2(
-      table_handle=table, keys=keys, values=values
-  )
 
 
 def _table(dtype, default):

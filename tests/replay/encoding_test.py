@@ -11,6 +11,7 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 
 from rlds2reverb.replay import encoding
+from rlds2reverb.replay import wire
 
 
 def _service_messages():
@@ -205,7 +206,7 @@ class EncodingTest(parameterized.TestCase):
         0, 64, count, np.uint64
     )
     response = _Response(keys=keys.tolist())
-    self.assertEqual(encoding.count_keys(response.SerializeToString()), count)
+    self.assertEqual(wire.count_keys(response.SerializeToString()), count)
 
   def test_keys_at_the_head_of_messages(self):
     encoded, _, _ = _items()
@@ -214,9 +215,9 @@ class EncodingTest(parameterized.TestCase):
         for key in _KEYS.tolist()
     ]
     for messages in ([row.tobytes() for row in encoded['item']], chunks):
-      heads = b''.join(each[: encoding.KEY_HEAD] for each in messages)
-      heads = np.frombuffer(heads, np.uint8).reshape(-1, encoding.KEY_HEAD)
-      self.assertEqual(encoding.keys_of(heads).tolist(), _KEYS.tolist())
+      heads = b''.join(each[: wire.KEY_HEAD] for each in messages)
+      heads = np.frombuffer(heads, np.uint8).reshape(-1, wire.KEY_HEAD)
+      self.assertEqual(wire.keys_of(heads).tolist(), _KEYS.tolist())
 
   def test_priority_updates(self):
     priorities = np.array([0, 1, 0.1, 1e300, 5e-324, 7])

@@ -5,8 +5,8 @@ from typing import Any, Callable, List, NamedTuple, Sequence
 
 import numpy as np
 
-from rlds2reverb.replay import encoding
 from rlds2reverb.replay import layout as layout_lib
+from rlds2reverb.replay import wire
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records as records_lib
 
@@ -62,9 +62,9 @@ class BatchWriter:
 
   def write(self, batch: layout_lib.Batch) -> None:
     self._chunks.write(batch.chunks)
-    heads = b''.join(chunk[: encoding.KEY_HEAD] for chunk in batch.chunks)
-    heads = np.frombuffer(heads, np.uint8).reshape(-1, encoding.KEY_HEAD)
-    self._chunk_keys.append(encoding.keys_of(heads))
+    heads = b''.join(chunk[: wire.KEY_HEAD] for chunk in batch.chunks)
+    heads = np.frombuffer(heads, np.uint8).reshape(-1, wire.KEY_HEAD)
+    self._chunk_keys.append(wire.keys_of(heads))
     for items in batch.items:
       content = items['item'].tobytes()
       size = len(content) // len(items)
@@ -73,7 +73,7 @@ class BatchWriter:
           for begin in range(0, len(content), size)
       )
       heads = np.frombuffer(content, np.uint8).reshape(-1, size)
-      self._item_keys.append(encoding.keys_of(heads))
+      self._item_keys.append(wire.keys_of(heads))
 
   @property
   def keys(self) -> WrittenKeys:

@@ -12,7 +12,6 @@ a checkpoint itself is compared with these numbers, too.
 """
 
 import collections
-import functools
 import os
 from typing import (
     Any,
@@ -26,7 +25,6 @@ from typing import (
     Tuple,
 )
 
-from google.protobuf import descriptor_pb2
 from google.protobuf import message
 import numpy as np
 import tensorflow as tf
@@ -34,6 +32,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import messages
+from rlds2reverb.replay.checkpoint import parsing
 
 TABLES = 'tables.tfrecord'
 ITEMS = 'items.tfrecord'
@@ -67,26 +66,6 @@ class Index(NamedTuple):
   items: np.ndarray
   item_tables: np.ndarray
   columns: Dict[int, Set[Tuple[int, int]]]
-
-
-class Items(NamedTuple):
-  """Items that were parsed, and the slices of chunks that they refer to.
-
-  Attributes:
-    keys: the keys of the items, uint64 `[N]`.
-    tables: the names of their tables, strings `[N]`.
-    owners: the index of the item of each slice, int64 `[S]`.
-    columns: the index of the column that each slice is of, int64 `[S]`.
-    chunks: the key of the chunk of each slice, uint64 `[S]`.
-    tensors: the index of its tensor in that chunk, int32 `[S]`.
-  """
-
-  keys: Any
-  tables: Any
-  owners: Any
-  columns: Any
-  chunks: Any
-  tensors: Any
 
 
 def read(directory: str, file: str) -> Iterator[List[bytes]]:
@@ -179,7 +158,7 @@ def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
   """
   tables = read_tables(directory)
   chunks, episodes = _joined(
-      read_parsed(directory, CHUNKS, parse_chunks), np.uint64, np.uint64
+      read_parsed(directory, CHUNKS, parsing.parse_chunks), np.uint64, np.uint64
   )
   in_order = np.sort(chunks)
   if np.any(in_order[1:] == in_order[:-1]):
@@ -187,7 +166,7 @@ def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
   indices = {name.encode(): index for index, name in enumerate(tables)}
   columns = collections.defaultdict(set)
 
-  def check(batch: Items):
+  def check(batch: parsing.Items):
     ends = np.searchsorted(in_order, batch.chunks, 'right')
     if np.any(ends == np.searchsorted(in_order, batch.chunks)):
       raise _damaged(
@@ -208,7 +187,7 @@ def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
     return batch.keys, of_tables
 
   items, item_tables = _joined(
-      map(check, read_parsed(directory, ITEMS, parse_items)),
+      map(check, read_parsed(directory, ITEMS, parsing.parse_items)),
       np.uint64,
       np.int64,
   )
@@ -272,94 +251,3 @@ def read_parsed(
           f' {tf_errors.message_of(error)}'
       ) from error
     yield batch
-
-
-def parse_chunks(records: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Returns the keys of `ChunkData`s and of their episodes, uint64 `[N]`."""
-  (keys, ranges), _ = decode(
-      records,
-      messages.ChunkData,
-      chunk_key=tf.uint64,
-      sequence_range=tf.string,
-  )
-  (episodes,), _ = decode(
-      ranges[:, 0], messages.SequenceRange, episode_id=tf.uint64
-  )
-  return keys[:, 0], episodes[:, 0]
-
-
-def parse_items(records: tf.Tensor) -> Items:
-  """Parses `PrioritizedItem`s, strings `[N]`."""
-  (keys, tables, trajectories), _ = decode(
-      records,
-      messages.PrioritizedItem,
-      key=tf.uint64,
-      table=tf.string,
-      flat_trajectory=tf.string,
-  )
-  (columns,), counts = decode(
-      trajectories[:, 0], messages.FlatTrajectory, columns=tf.string
-  )
-  is_column = tf.sequence_mask(counts[:, 0])
-  owners, places = tf.unstack(tf.where(is_column), axis=1)
-  (slices,), counts = decode(
-      tf.boolean_mask(columns, is_column),
-      messages.Column,
-      chunk_slices=tf.string,
-  )
-  is_slice = tf.sequence_mask(counts[:, 0])
-  (chunks, tensors), _ = decode(
-      tf.boolean_mask(slices, is_slice),
-      messages.ChunkSlice,
-      chunk_key=tf.uint64,
-      index=tf.int32,
-  )
-  return Items(
-      keys[:, 0],
-      tables[:, 0],
-      tf.repeat(owners, counts[:, 0]),
-      tf.repeat(places, counts[:, 0]),
-      chunks[:, 0],
-      tensors[:, 0],
-  )
-
-
-def decode(
-    records: tf.Tensor, kind: Any, **fields: tf.DType
-) -> Tuple[List[tf.Tensor], tf.Tensor]:
-  """Returns the fields of messages, and how often each field occurs.
-
-  Args:
-    records: the messages, strings `[N]`.
-    kind: the class of the messages.
-    **fields: the dtypes of the `F` fields to decode, by their names.
-
-  Returns:
-    The values of each field, `[N, C]`, and the counts, `[N, F]`.
-  """
-  # TensorFlow does not decode nothing at all, so an empty message comes last.
-  counts, values = tf.io.decode_proto(
-      tf.concat([records, ['']], 0),
-      kind.DESCRIPTOR.full_name,
-      list(fields),
-      list(fields.values()),
-      _descriptors(),
-  )
-  return [value[:-1] for value in values], counts[:-1]
-
-
-@functools.lru_cache(maxsize=None)
-def _descriptors() -> bytes:
-  """Returns the descriptors of Reverb's messages for `tf.io.decode_proto`."""
-  descriptors = {}
-
-  def add(file):
-    for dependency in file.dependencies:
-      add(dependency)
-    proto = descriptor_pb2.FileDescriptorProto()
-    file.CopyToProto(proto)
-    descriptors[file.name] = proto
-
-  add(messages.ChunkData.DESCRIPTOR.file)
-  content = descriptor_pb2.FileDescriptorSet(file=descriptors.values())
-  return b'bytes://' + content.SerializeToString()

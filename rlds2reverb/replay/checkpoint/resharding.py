@@ -17,6 +17,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import parsing
 from rlds2reverb.replay.checkpoint import records as records_lib
 
 
@@ -222,7 +223,7 @@ def _copy_items(sources, paths, items, target_of) -> List[Optional[np.ndarray]]:
             encoding.redate_items(records, dates[place[is_in]])
         )
         if len(paths) > 1:
-          keys = records_lib.parse_items(tf.constant(records)).chunks
+          keys = parsing.parse_items(tf.constant(records)).chunks
           needed[target].append(np.unique(keys.numpy()))
   if len(paths) == 1:
     return [None]

@@ -7,7 +7,7 @@ from typing import Optional
 
 import grpc
 
-from rlds2reverb.replay import encoding
+from rlds2reverb.replay import wire
 
 _METHOD = '/deepmind.reverb.ReverbService/InsertStream'
 # How many requests may wait for the network. Most are half a mebibyte.
@@ -142,7 +142,7 @@ class InsertStream:
     try:
       for response in self._call:
         with self._changed:
-          self.confirmed += encoding.count_keys(response)
+          self.confirmed += wire.count_keys(response)
           self._moved()
     except grpc.RpcError as error:
       failure = f'The insert stream failed: {error.code()}: {error.details()}.'
