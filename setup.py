@@ -63,6 +63,7 @@ setuptools.setup(
             f'rlds2reverb-{program.replace("_", "-")} ='
             f' rlds2reverb.scripts:run_{program}'
             for program in (
+                'build_index',
                 'convert',
                 'describe',
                 'record_episodes',

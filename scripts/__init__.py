@@ -10,6 +10,10 @@ def _run(program: str) -> None:
   runpy.run_module(f'{__name__}.{program}', run_name='__main__', alter_sys=True)
 
 
+def run_build_index() -> None:
+  _run('build_index')
+
+
 def run_convert() -> None:
   _run('convert')
 

@@ -115,7 +115,7 @@ def open_batches(
       for name, source in sources.items()
   }
   for name, source in opened.items():
-    index = _open_index(os.path.join(folder, name), source, num_processes)
+    index = open_index(os.path.join(folder, name), source, num_processes)
     transform = None
     if normalize:
       transform = normalizing.open_normalizer(
@@ -154,7 +154,7 @@ def _weights(sources, items) -> Optional[Dict[str, Any]]:
   return weights or None
 
 
-def _open_index(
+def open_index(
     folder: str, source: Source, num_processes: int
 ) -> index_lib.Index:
   """Opens the index of a source, or builds it."""

@@ -6,6 +6,7 @@ from absl.testing import parameterized
 from tests.scripts import programs
 
 _PROGRAMS = (
+    'build_index',
     'convert',
     'describe',
     'quickstart',
