@@ -110,6 +110,8 @@ class SnippetsTest(parameterized.TestCase):
         mock.patch.dict(
             os.environ,
             HOME=home,
+            # gym sets it when it is imported, which another page may have done.
+            PYGAME_HIDE_SUPPORT_PROMPT='hide',
             PATH=os.pathsep.join(
                 [os.path.dirname(sys.executable), os.environ['PATH']]
             ),
