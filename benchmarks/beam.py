@@ -2,7 +2,7 @@
 
     python -m benchmarks.beam
 
-It needs `pip install rlds2reverb[beam]`. All jobs do the same tasks, and write
+It needs `pip install '.[beam]'`. All jobs do the same tasks, and write
 a Reverb checkpoint; their rate is that of the whole call. Then it prints how
 fast parts are merged, beside copying their bytes, and in how much memory.
 """

@@ -47,12 +47,10 @@ transitions; the action and reward of its last step have no meaning, here 99.
 `T` is true, `F` is false. Where a mask is `F`, the row was filled in."""
 
 _SEQUENCE_ENDS = {
-    'tile': 'A sequence starts at every second frame, and is padded.',
     'cross': 'Sequences go on in the next episode.',
 }
 _CHUNK_ENDS = {
     'repeat_last': 'The last row is repeated.',
-    'zero_pad': 'The rest is zeros that are `is_last`.',
 }
 
 

@@ -242,7 +242,7 @@ def _runner(options: Sequence[str]) -> running.Runner:
   except ModuleNotFoundError as e:
     raise app.UsageError(
         f'--runner={_RUNNER.value} needs Apache Beam, and there is no {e.name}:'
-        ' pip install rlds2reverb[beam].'
+        ' pip install apache-beam==2.77.0.'
     ) from e
   options = [f'--runner={_RUNNER.value}', *options]
   if flags.FLAGS['num_workers'].present:

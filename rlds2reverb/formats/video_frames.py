@@ -1,6 +1,6 @@
 """Frames of video files, by their times, through PyAV.
 
-PyAV (`pip install rlds2reverb[video]`) is imported when the first is read.
+PyAV (`pip install av`) is imported when the first is read.
 """
 
 import math
@@ -240,6 +240,6 @@ def _import_av() -> Any:
   except ImportError as e:
     raise ImportError(
         'Video files are read through PyAV, which is not installed. Install it'
-        ' with `pip install rlds2reverb[video]`.'
+        ' with `pip install av`.'
     ) from e
   return av

@@ -4,7 +4,7 @@
     data/<name>        [N, ...], what was observed at each frame
     meta/episode_ends  int64 [E], the frame after the last one of each episode
 
-It is a folder, or a file `.zarr.zip`. Zarr (`pip install rlds2reverb[zarr]`)
+It is a folder, or a file `.zarr.zip`. Zarr (`pip install zarr`)
 reads it, and imagecodecs where images are JPEG XL, as UMI's are.
 """
 
@@ -175,7 +175,7 @@ def _import_zarr() -> Any:
   except ImportError as e:
     raise ImportError(
         'Zarr replay buffers are read through Zarr, which is not installed.'
-        ' Install it with `pip install rlds2reverb[zarr]`.'
+        ' Install it with `pip install zarr`.'
     ) from e
   try:
     from imagecodecs import numcodecs

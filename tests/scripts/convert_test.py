@@ -258,7 +258,7 @@ class ConvertTest(job_testing.JobTestCase):
         f'--dataset={self.data}', '--rlds_dir=x', '--runner=FlinkRunner'
     )
     self.assertEqual(result.returncode, 2)
-    self.assertIn('pip install rlds2reverb[beam]', result.stderr)
+    self.assertIn('pip install apache-beam==2.77.0', result.stderr)
 
   def test_help_is_short(self):
     result = _run('--help')

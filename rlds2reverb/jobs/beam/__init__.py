@@ -1,6 +1,6 @@
 """Conversion jobs on Apache Beam, on whatever runs Beam.
 
-It needs the extra: `pip install rlds2reverb[beam]`.
+It needs the extra: `pip install '.[beam]'` in a clone.
 """
 
 from rlds2reverb.jobs.beam.runner import BeamRunner
