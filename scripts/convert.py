@@ -230,7 +230,7 @@ def _runner(options: Sequence[str]) -> running.Runner:
     except ModuleNotFoundError as e:
       raise app.UsageError(
           f'--dask_scheduler needs Dask, and there is no {e.name}: pip install'
-          ' rlds2reverb[dask].'
+          ' distributed.'
       ) from e
     return dask_runner.DaskRunner(_DASK_SCHEDULER.value)
   if _RUNNER.value is None:

@@ -105,7 +105,7 @@ def _metrics():
     from rlds2reverb.jobs import metrics  # pylint: disable=g-import-not-at-top
   except ModuleNotFoundError as e:
     raise app.UsageError(
-        f'--metrics_port needs {e.name}: pip install rlds2reverb[metrics].'
+        f'--metrics_port needs {e.name}: pip install prometheus_client.'
     ) from e
   checkpoint_serve.check_port(_METRICS_PORT.value)
   return metrics

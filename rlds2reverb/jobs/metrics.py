@@ -1,6 +1,6 @@
 """The numbers of a Reverb server, for Prometheus to scrape.
 
-It needs the extra: `pip install rlds2reverb[metrics]`.
+It needs the extra: `pip install prometheus_client`.
 """
 
 from typing import Iterator, Mapping, Optional

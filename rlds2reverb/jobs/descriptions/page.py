@@ -31,7 +31,7 @@ def import_libraries() -> List[Any]:
   except ModuleNotFoundError as e:
     raise ModuleNotFoundError(
         f'A page of a description needs {e.name}, which is not installed.'
-        ' Install it with `pip install rlds2reverb[page]`.',
+        ' Install it with `pip install jinja2 vl-convert-python`.',
         name=e.name,
     ) from e
 
