@@ -1,7 +1,7 @@
 """Does tasks on a Dask cluster, whose workers may die.
 
-It needs the extra: `pip install '.[dask]'` in a clone. A worker does a task as a
-process of the local runner does, and the loop that tries tasks again is the
+It needs the extra: `pip install '.[dask]'` in a clone. A worker does a task as
+a process of the local runner does, and the loop that tries tasks again is the
 local runner's. Dask gives the task of a worker that died to another one.
 """
 
