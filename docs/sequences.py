@@ -420,45 +420,21 @@ _SECTIONS = [
     ),
     _Section(
         'to_ted',
-        "Returns an episode in TorchRL's format: what is known before each"
-        ' transition, and below `next` what is known after it. The last step'
-        ' is kept beside it, because its action and reward have no place.',
+        "Returns episodes in TorchRL's format, in NumPy: what is known before"
+        ' each transition, and below `next` what is known after it. In the flat'
+        ' form every observation is there once.',
         [
-            _Example(
-                'formats.to_ted({"steps": A})',
-                [*_named('data', _TED), 'last_step/reward'],
-            )
+            _Example('formats.to_ted(data.take(1))', _TED),
+            _Example('formats.to_ted(data, "flat")', _FLAT_TED),
         ],
     ),
     _Section(
         'from_ted',
-        'Returns the episode that `to_ted` was given. Of a nest alone, the last'
-        ' step has zeros where only transitions have a value.',
+        'Returns the episodes of either form. The last step has zeros where only'
+        ' transitions have a value. A line is an episode.',
         [
             _Example(
-                'formats.from_ted(formats.to_ted({"steps": A}).data)',
-                _named('steps', _STEPS),
-            )
-        ],
-    ),
-    _Section(
-        'join_ted',
-        'Returns all episodes of a data set. In the flat form every observation'
-        ' is there once, one more for each episode than there are transitions;'
-        ' the nested form has a line for each episode.',
-        [
-            _Example(
-                'formats.join_ted(data, "nested")',
-                _named('data', _FLAT_TED) + [('num_steps', 'num_steps')],
-            )
-        ],
-    ),
-    _Section(
-        'split_ted',
-        'Returns the episodes of joined ones. A line is an episode.',
-        [
-            _Example(
-                'formats.split_ted(formats.join_ted(data))',
+                'formats.from_ted(formats.to_ted(data))',
                 _named('steps', ('observation', 'reward', 'is_terminal')),
             )
         ],
@@ -708,10 +684,10 @@ def _columns(value: Any) -> Dict[str, List[Any]]:
       '/'.join(map(str, path)): (
           leaf.to_list()
           if isinstance(leaf, tf.RaggedTensor)
-          else np.asarray(leaf.numpy()).tolist()
+          else np.asarray(leaf).tolist()
       )
       for path, leaf in tree.flatten_with_path(value)
-      if tf.is_tensor(leaf)
+      if tf.is_tensor(leaf) or isinstance(leaf, np.ndarray)
   }
 
 

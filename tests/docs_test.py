@@ -32,8 +32,6 @@ class DocsTest(tf.test.TestCase):
         'convert_rlds_to_sequences',
         'to_ted',
         'from_ted',
-        'join_ted',
-        'split_ted',
         'TransitionIndex',
         'tree_to_text',
         'make_token_episode',

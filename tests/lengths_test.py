@@ -61,7 +61,6 @@ _STEP_FUNCTIONS = {
     'map_fields': lambda steps: rlds2reverb.fields.StepMapping()(
         {'steps': steps}
     ),
-    'to_ted': lambda steps: rlds2reverb.formats.to_ted({'steps': steps}),
     'select_agent': lambda steps: rlds2reverb.agents.select_agent(
         {'steps': _by_agent(steps)}, 'a'
     ),
@@ -131,6 +130,7 @@ class StepFunctionsTest(parameterized.TestCase, tf.test.TestCase):
             rlds2reverb.statistics.compute_statistics(d).num_steps
         ),
         rlds2reverb.map_fields,
+        lambda d: [rlds2reverb.formats.to_ted(d)],
     ):
       with self.assertRaisesRegex(tf.errors.InvalidArgumentError, _SENTENCE):
         list(function(data))

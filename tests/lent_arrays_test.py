@@ -192,16 +192,8 @@ _FUNCTIONS = {
             ]
         )
     },
-    **{
-        f'ted_{form}': lambda d, form=form: d.map(
-            lambda e: rlds2reverb.formats.from_ted(
-                _double(rlds2reverb.formats.to_ted(e, form))
-            )
-        ).map(_double)
-        for form in ('transitions', 'flat', 'nested')
-    },
-    'split_ted': lambda d: rlds2reverb.formats.split_ted(
-        rlds2reverb.formats.join_ted(d)
+    'ted': lambda d: rlds2reverb.formats.from_ted(
+        rlds2reverb.formats.to_ted(d)
     ).map(_double),
     'select_agent': _of_agents(
         lambda s: rlds2reverb.agents.select_agent({'steps': s}, 'a')

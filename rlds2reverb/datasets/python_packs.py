@@ -19,7 +19,8 @@ class PythonPack(NamedTuple):
   """The steps of `E` episodes, `N` steps in all, without flags and discounts.
 
   Attributes:
-    steps: a dict of step fields, every leaf `[N, ...]`.
+    steps: a dict of step fields, every leaf `[N, ...]`. Flags and discounts
+      among them take the place of those that are made.
     lengths: int64 `[E]`: the number of steps in each episode.
     is_terminal: bool `[E]`: whether the last step of each episode is terminal.
     fields: a dict of the other fields of the episodes, every leaf `[E, ...]`;
@@ -87,8 +88,8 @@ def _to_pack(python_pack: PythonPack) -> packs_lib.Pack:
   row_splits = tf.concat([[0], tf.cumsum(python_pack.lengths)], 0)
   return packs_lib.Pack(
       {
-          **python_pack.steps,
           **_flags(row_splits, python_pack.is_terminal),
+          **python_pack.steps,
       },
       row_splits,
       python_pack.fields,

@@ -18,9 +18,6 @@ from rlds2reverb.formats.python_episodes import from_episodes
 from rlds2reverb.formats.readers import load
 from rlds2reverb.formats.robomimic import load_robomimic
 from rlds2reverb.formats.ted import from_ted
-from rlds2reverb.formats.ted import join_ted
-from rlds2reverb.formats.ted import split_ted
-from rlds2reverb.formats.ted import Ted
 from rlds2reverb.formats.ted import to_ted
 from rlds2reverb.formats.torchrl import load_torchrl
 from rlds2reverb.formats.torchrl import save_torchrl

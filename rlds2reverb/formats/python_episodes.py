@@ -13,6 +13,7 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Sequence,
     Sized,
     Union,
 )
@@ -42,7 +43,7 @@ class PythonEpisode(NamedTuple):
     num_steps: the number of steps.
     is_terminal: whether the last step is terminal.
     episode_id: the number that identifies the episode.
-    fields: a dict of the other fields of the episode, numbers or strings.
+    fields: a nest of the other fields of the episode, numbers or strings.
   """
 
   steps: Dict[str, Any]
@@ -200,10 +201,9 @@ def to_dataset(
         spec,
         first.steps,
     )
-    field_specs = {
-        name: columns_lib.row_spec(np.asarray([value]))
-        for name, value in first.fields.items()
-    }
+    field_specs = tf.nest.map_structure(
+        lambda value: columns_lib.row_spec(_rows([value])), first.fields
+    )
   return python_packs.to_episodes(
       lambda: _packs(episodes, spec, field_specs),
       spec,
@@ -320,6 +320,12 @@ def _packs(
     raise error
 
 
+def _rows(values: Sequence[Any]) -> np.ndarray:
+  """Returns values as rows; NumPy's own strings lose zeros at their ends."""
+  is_text = isinstance(values[0], (bytes, str))
+  return np.asarray(values, object if is_text else None)
+
+
 def _pack(
     episodes: List[PythonEpisode],
     spec: Any,
@@ -333,14 +339,11 @@ def _pack(
         lambda *rows: np.concatenate(rows),
         *(episode.steps for episode in episodes),
     )
-  fields = {
-      name: columns_lib.read(
-          np.asarray([episode.fields[name] for episode in episodes]),
-          slice(None),
-          one,
-      )
-      for name, one in field_specs.items()
-  }
+  fields = tf.nest.map_structure(
+      lambda spec, *values: columns_lib.read(_rows(values), slice(None), spec),
+      field_specs,
+      *(episode.fields for episode in episodes),
+  )
   ids = np.array([episode.episode_id for episode in episodes], np.int64)
   return python_packs.PythonPack(
       steps,

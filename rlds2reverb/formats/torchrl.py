@@ -1,7 +1,7 @@
 """TorchRL's replay buffers on disk become RLDS episodes, and come back."""
 
 import os
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 from absl import logging
 import gin
@@ -15,16 +15,16 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted as ted_lib
-from rlds2reverb.formats import ted_forms
 from rlds2reverb.formats import torchrl_files
-from rlds2reverb.formats import torchrl_packs
 from rlds2reverb.formats import torchrl_rings
 
 HDF5 = 'hdf5'
-FORMATS = (ted_forms.FLAT, ted_forms.NESTED, HDF5)
+NESTED = 'nested'
+FORMATS = (ted_lib.FLAT, NESTED, HDF5)
 
-_NEXT = ted_forms.NEXT + '/'
+_NEXT = ted_lib.NEXT + '/'
 
 
 @gin.configurable(module='rlds2reverb')
@@ -54,7 +54,8 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
     dtypes that they have there; what is nested stays so. A reward `[T, 1]`
     becomes `[T]`. Where a field is known of transitions only, its row of the
     last step is zero. A `discount` is added if there is none: 1, and 0 at a
-    terminal end. What `save_torchrl` wrote comes back as it was.
+    terminal end. `episode_id` counts the episodes. What `save_torchrl` wrote
+    comes back as it was otherwise.
 
   Raises:
     ValueError: if there is no such storage, or it is damaged, has not just the
@@ -63,70 +64,40 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   path = files.expand_local(path, 'A storage of TorchRL')
   storage, folder = _read(path)
   columns = storage.columns
-  form = (
-      ted_forms.TRANSITIONS
-      if any(name.startswith(_NEXT) for name in columns)
-      else ted_forms.FLAT
-  )
-  done = _find_done(columns, _NEXT if form == ted_forms.TRANSITIONS else '')
+  done, _ = ted_lib.find_ends(columns)
   capacity = len(done)
   done = done[: storage.length]
   if not done.size:
     raise ValueError(f'The storage at {path} has no transition.')
-  at_steps = [
-      name
-      for name, column in columns.items()
-      if form == ted_forms.FLAT and len(column) != capacity
-  ]
-  first, breaks = 0, np.zeros_like(done)
-  if form == ted_forms.TRANSITIONS:
+  first, is_end = 0, done
+  if any(name.startswith(_NEXT) for name in columns):
     oldest = torchrl_rings.first_row(folder, len(done), capacity)
     first = oldest or 0
     done = np.roll(done, -first)
-    breaks = torchrl_rings.find_breaks(path, columns, done, oldest)
-  ends = 1 + np.flatnonzero((done | breaks)[:-1])
-  lengths = np.diff(np.concatenate([[0], ends, [len(done)]]))
-  _check_rows(path, columns, capacity, at_steps, len(done) + len(lengths))
-  kept = os.path.join(folder, torchrl_packs.REST_FILE)
-  rest = torchrl_packs.read_rest(kept) if os.path.exists(kept) else None
-  if rest is None:
-    num_steps = lengths + 1
-  else:
-    num_steps = rest.num_steps
-    if not np.array_equal(num_steps[num_steps > 1] - 1, lengths):
+    is_end = done | torchrl_rings.find_breaks(path, columns, done, oldest)
+  lengths = ted_lib.lengths_of(is_end)
+  ted_lib.check_rows(
+      path, columns, capacity, len(lengths) + len(done) - capacity
+  )
+  kept = os.path.join(folder, torchrl_files.REST_FILE)
+  rest = torchrl_files.read_rest(kept) if os.path.exists(kept) else None
+  if rest is not None:
+    transitions = rest.num_steps[rest.num_steps > 1] - 1
+    if not np.array_equal(transitions, lengths):
       raise ValueError(
           f'{kept} is of other episodes than the rest of {path}. Remove it, or'
           ' write the storage again.'
       )
-  packs = torchrl_packs.Packs(
-      columns,
-      at_steps,
-      num_steps,
-      rest,
-      first_row=first,
-      breaks=np.flatnonzero(breaks),
-  )
-
-  def to_episodes(data, *others):
-    return ted_lib.split_ted(
-        ted_lib.Ted(_as_ted(data, rest), *others) if others else _as_ted(data),
-        None if others else form,
-        transition_fields=[name for name in data if name not in at_steps],
-    )
-
-  return (
-      tf.data.Dataset.from_generator(packs, output_signature=packs.signature)
-      .prefetch(1)
-      .flat_map(to_episodes)
-      .map(_finish)
-      .apply(tf.data.experimental.assert_cardinality(len(num_steps)))
+  return python_episodes.to_dataset(
+      lambda: ted_lib.read_episodes(columns, lengths, rest, first),
+      len(lengths if rest is None else rest.num_steps),
   )
 
 
 def save_torchrl(
     rlds_data: tf.data.Dataset,
     directory: files.PathLike,
-    format: str = ted_forms.FLAT,  # pylint: disable=redefined-builtin
+    format: str = ted_lib.FLAT,  # pylint: disable=redefined-builtin
     *,
     overwrite: bool = False,
 ) -> int:
@@ -157,9 +128,11 @@ def save_torchrl(
   """
   checks.check_choice('format', format, FORMATS)
   directory = files.expand_local(directory, 'A storage of TorchRL')
-  flat = rlds_data.map(lambda episode: ted_lib.to_ted(episode, ted_forms.FLAT))
-  _check_fields(flat.element_spec.data, or_strings=False)
-  _check_fields(flat.element_spec.metadata, or_strings=True)
+  data = ted_lib.stacked(rlds_data)
+  metadata = dict(data.element_spec)
+  steps = metadata.pop(rlds.STEPS)
+  _check_fields(steps, or_strings=False)
+  _check_fields(metadata, or_strings=True)
   markers = (
       [torchrl_files.HDF5_FILE]
       if format == HDF5
@@ -169,44 +142,70 @@ def save_torchrl(
     writer = (
         torchrl_files.Hdf5Writer(folder)
         if format == HDF5
-        else torchrl_files.FolderWriter(folder, format == ted_forms.NESTED)
+        else torchrl_files.FolderWriter(folder, format == NESTED)
     )
-    length, rests = 0, []
-    unfinished = None
+    rests = []
     try:
-      for index, ted in enumerate(flat.as_numpy_iterator()):
-        rests.append(ted._replace(data={}))
-        data = paths.leaves(ted.data)
-        done = data[ted_forms.DONE]
-        if not len(done):  # pylint: disable=g-explicit-length-test
-          continue
-        if unfinished is not None:
-          raise ValueError(
-              f'Episode {unfinished} has no last step, and episodes follow it:'
-              ' TorchRL would read it as one with the next. Mark its end first,'
-              ' with the ends of a StepMapping for example.'
-          )
-        unfinished = None if done[-1] else index
-        length += len(done)
-        writer.write(
-            {name: _with_unit(name, column) for name, column in data.items()}
-        )
-      if not length:
-        raise ValueError('There is no transition to write.')
+      length = _write(data, writer, rests)
     except BaseException:
       writer.close()
       raise
     writer.close(length)
-    kept = os.path.join(folder, torchrl_packs.REST_FILE)
-    torchrl_packs.write_rest(kept, rests)
+    torchrl_files.write_rest(
+        os.path.join(folder, torchrl_files.REST_FILE), rests
+    )
   lone = sum(int(rest.num_steps[0]) < 2 for rest in rests)
   if lone:
     logging.warning(
         '%d episodes without a transition are in %s only, which TorchRL does'
         ' not read.',
         lone,
-        torchrl_packs.REST_FILE,
+        torchrl_files.REST_FILE,
     )
+  return length
+
+
+def _write(data: tf.data.Dataset, writer: Any, rests: List[Any]) -> int:
+  """Writes the transitions, and adds what is left of each episode to `rests`.
+
+  Returns:
+    The number of transitions.
+  """
+  length = 0
+  unfinished = None
+  for index, episode in enumerate(data.as_numpy_iterator()):
+    steps = episode.pop(rlds.STEPS)
+    columns, _ = ted_lib.to_columns(steps)
+    leaves = paths.leaves(steps)
+    count = len(leaves[rlds.IS_LAST])
+    rests.append(
+        ted_lib.Rest(
+            np.array([count]),
+            {name: leaf[count - 1 : count] for name, leaf in leaves.items()},
+            {
+                name: np.asarray(
+                    [leaf], object if isinstance(leaf, bytes) else None
+                )
+                for name, leaf in paths.leaves(episode).items()
+            },
+        )
+    )
+    done = columns[ted_lib.DONE]
+    if not len(done):
+      continue
+    if unfinished is not None:
+      raise ValueError(
+          f'Episode {unfinished} has no last step, and episodes follow it:'
+          ' TorchRL would read it as one with the next. Mark its end first,'
+          ' with the ends of a StepMapping for example.'
+      )
+    unfinished = None if done[-1] else index
+    length += len(done)
+    writer.write(
+        {name: _with_unit(name, column) for name, column in columns.items()}
+    )
+  if not length:
+    raise ValueError('There is no transition to write.')
   return length
 
 
@@ -230,82 +229,6 @@ def _read(path: str) -> Tuple[torchrl_files.Storage, str]:
       f' {torchrl_files.LENGTH_FILE} nor {torchrl_files.HDF5_FILE}, but'
       f' {sorted(os.listdir(path))}.'
   )
-
-
-def _find_done(columns, prefix) -> np.ndarray:
-  """Returns which transitions are done, bool `[N]`."""
-  found = [
-      columns[prefix + key]
-      for key in ted_forms.END_KEYS
-      if prefix + key in columns
-  ]
-  if not found:
-    raise ValueError(
-        f'TED must have {prefix}{ted_forms.DONE}, or whether a transition is'
-        f' terminated or truncated, but has {sorted(columns)}.'
-    )
-  for column in found:
-    if column.size != len(column):
-      raise ValueError(
-          'TED must say of each transition whether it is done, but says it in'
-          f' the shape {column.shape}.'
-      )
-  return np.any([column.reshape(-1) for column in found], axis=0)
-
-
-def _check_rows(path, columns, capacity, at_steps, num_steps) -> None:
-  for name, column in columns.items():
-    expected = num_steps if name in at_steps else capacity
-    is_exact = name not in at_steps
-    if len(column) < expected or (is_exact and len(column) > expected):
-      raise ValueError(
-          f'{name} of {path} has {len(column)} rows, but must have {expected}.'
-      )
-
-
-def _as_ted(
-    columns: Dict[str, Any], rest: Optional[ted_lib.Ted] = None
-) -> Dict[str, Any]:
-  """Returns TED of columns by their names, `next` alone nested.
-
-  A reward `[T, 1]` becomes `[T]`, unless it is known to have been `[T, 1]`.
-  """
-  columns = dict(columns)
-  for name in rlds.REWARD, _NEXT + rlds.REWARD:
-    if name in columns and columns[name].shape[1:] == [1]:
-      if rest is None or rest.last_step[rlds.REWARD].ndim == 1:
-        columns[name] = tf.squeeze(columns[name], 1)
-  below = {
-      name[len(_NEXT) :]: column
-      for name, column in columns.items()
-      if name.startswith(_NEXT)
-  }
-  root = {
-      name: column
-      for name, column in columns.items()
-      if not name.startswith(_NEXT)
-  }
-  return {**root, ted_forms.NEXT: below} if below else root
-
-
-def _nest(steps: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns fields by their names as nested dicts."""
-  nested = {}
-  for name, column in steps.items():
-    nested = paths.insert(nested, paths.split(name), column)
-  return nested
-
-
-def _finish(episode: Dict[str, Any]) -> Dict[str, Any]:
-  episode = dict(episode)
-  steps = _nest(episode.pop(rlds.STEPS))
-  if rlds.DISCOUNT not in steps:
-    is_terminal = steps[rlds.IS_TERMINAL]
-    length = tf.size(is_terminal)
-    steps[rlds.DISCOUNT] = tf.where(
-        (tf.range(length) >= length - 2) & tf.reduce_any(is_terminal), 0.0, 1.0
-    )
-  return {**_nest(episode), rlds.STEPS: steps}
 
 
 def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
@@ -344,5 +267,5 @@ def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
 
 def _with_unit(name: str, column: np.ndarray) -> np.ndarray:
   """Gives one number a transition the shape that TorchRL has for it."""
-  units = (rlds.REWARD, *ted_forms.END_KEYS, ted_lib.IS_INIT)
+  units = (rlds.REWARD, *ted_lib.END_KEYS, ted_lib.IS_INIT)
   return column[:, np.newaxis] if name in units and column.ndim == 1 else column

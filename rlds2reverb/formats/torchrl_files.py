@@ -22,12 +22,17 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 import h5py
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import ted as ted_lib
 
 HDF5_FILE = 'checkpoint.h5'
 META_FILE = 'meta.json'
 LENGTH_FILE = 'storage_metadata.json'
+# Beside TorchRL's files, which do not name it: TorchRL ignores it.
+REST_FILE = 'rlds.tfrecord'
 
 _VALUES = ('is_full', 'shift', '_storage_shape')
 _TENSOR_DICT = "<class 'tensordict._td.TensorDict'>"
@@ -283,3 +288,27 @@ class Hdf5Writer:
         self._file.create_dataset(name, data=value)
       self._file.create_dataset('_len', data=length)
     self._file.close()
+
+
+def write_rest(path: str, rests: List[ted_lib.Rest]) -> None:
+  """Writes what TorchRL has no place for: names and tensors in turn."""
+  nests = [paths.leaves(rest._asdict()) for rest in rests]
+  with tf.io.TFRecordWriter(path) as writer:
+    for name in nests[0]:
+      column = np.concatenate([nest[name] for nest in nests])
+      writer.write(name)
+      writer.write(tf.make_tensor_proto(column).SerializeToString())
+
+
+def read_rest(path: str) -> ted_lib.Rest:
+  """Reads what `write_rest` wrote."""
+  records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
+  parts = {'last_step': {}, 'metadata': {}}
+  for name, record in zip(records[::2], records[1::2]):
+    array = tf.make_ndarray(tensor_pb2.TensorProto.FromString(record))
+    part, _, field = name.decode().partition('/')
+    if field:
+      parts[part][field] = array
+    else:
+      parts[part] = array
+  return ted_lib.Rest(**parts)

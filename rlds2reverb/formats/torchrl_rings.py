@@ -16,9 +16,9 @@ from typing import Any, Dict, Optional
 from absl import logging
 import numpy as np
 
-from rlds2reverb.formats import ted_forms
+from rlds2reverb.formats import ted
 
-_NEXT = ted_forms.NEXT + '/'
+_NEXT = ted.NEXT + '/'
 _TRAJECTORY_IDS = 'collector/traj_ids'
 _CHUNK_BYTES = 8 << 20
 
@@ -74,7 +74,7 @@ def find_breaks(
   for name in sorted(columns):
     is_id = name == _TRAJECTORY_IDS
     after = columns.get(_NEXT + name)
-    if not is_id and (after is None or name in ted_forms.END_KEYS):
+    if not is_id and (after is None or name in ted.END_KEYS):
       continue
     column = columns[name]
     found = _differs(column, column if is_id else after, length, first or 0)
@@ -121,8 +121,5 @@ def _differs(before: Any, after: Any, length: int, first: int) -> np.ndarray:
     rows = first + np.arange(begin, min(begin + chunk, length - 1))
     here = before[(rows + 1) % capacity]
     there = after[rows % capacity]
-    same = here == there
-    if np.issubdtype(here.dtype, np.floating):
-      same |= np.isnan(here) & np.isnan(there)
-    found[begin : begin + chunk] = ~same.reshape(len(rows), -1).all(1)
+    found[begin : begin + chunk] = ted.differ(here, there)
   return found

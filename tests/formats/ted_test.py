@@ -7,9 +7,8 @@ import tensorflow as tf
 from rlds2reverb.formats import ted
 from tests import contract
 from tests import golden
-from tests import ways
 
-_FORMS = ('transitions', 'flat', 'nested')
+_FORMS = ('transitions', 'flat')
 _UNFINISHED = {**contract.B, 'is_last': np.zeros(4, bool)}
 # As TorchRL 0.14.1 gives the episodes A and B, by its TED2Flat.
 _FLAT = {
@@ -20,135 +19,79 @@ _FLAT = {
     'terminated': [0, 0, 0, 0, 1, 0, 0, 0],
     'truncated': [0, 0, 0, 0, 0, 0, 0, 1],
 }
-
-
-def _with_metadata(episodes, form=golden.stacked):
-  """Returns a data set in which the episodes have fields of their own."""
-  return (
-      form(episodes)
-      .enumerate()
-      .map(
-          lambda index, episode: {
-              **episode,
-              'episode_id': index,
-              'source': {'file': tf.strings.as_string(index)},
-          }
-      )
-  )
-
-
-def _random_episodes():
-  rng = np.random.default_rng(0)
-  episodes = [
-      contract.random_steps(rng, transitions)
-      for transitions in (0, 3, 1, 0, 0, 6)
-  ]
-  empty = tf.nest.map_structure(lambda leaf: leaf[:0], episodes[0])
-  unfinished = {**episodes[1], 'is_last': np.zeros(4, bool)}
-  unfinished['is_terminal'] = np.zeros(4, bool)
-  return [*episodes[:4], empty, *episodes[4:], unfinished, empty]
-
-
-def _assert_episodes_equal(test, actual, expected):
-  actual = list(actual.as_numpy_iterator())
-  expected = list(expected.as_numpy_iterator())
-  test.assertLen(actual, len(expected))
-  for one, other in zip(actual, expected):
-    contract.assert_equal(test, one, other)
+_AB = [contract.A, contract.B]
 
 
 class ToTedTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.named_parameters(*ways.ALL)
-  def test_transitions(self, run):
-    found, other = run(ted.to_ted, [contract.A, contract.B])
-    data = found.data
-    self.assertAllEqual(data['observation'], [0, 1, 2, 3, 4])
-    self.assertAllEqual(data['next']['observation'], [1, 2, 3, 4, 5])
-    self.assertAllEqual(data['action'], [1, 2, 3, 4, 5])
-    self.assertAllEqual(data['next']['reward'], [1, 2, 3, 4, 5])
-    for key in 'done', 'terminated', 'truncated':
-      self.assertFalse(data[key].any())
-    end = [False] * 4 + [True]
-    self.assertAllEqual(data['next']['done'], end)
-    self.assertAllEqual(data['next']['terminated'], end)
-    self.assertFalse(data['next']['truncated'].any())
-    self.assertNotIn('reward', data)
-    self.assertAllEqual(other.data['next']['truncated'], [0, 0, 1])
-    self.assertFalse(other.data['next']['terminated'].any())
-
-  @parameterized.named_parameters(*ways.ALL)
-  def test_an_unfinished_tail_stays_unfinished(self, run):
-    found = run(ted.to_ted, [_UNFINISHED])[0].data['next']
-    self.assertFalse(found['done'].any() or found['truncated'].any())
-
-  @parameterized.named_parameters(*ways.ALL)
-  def test_there_and_back(self, run):
-    def go(episode):
-      return {form: ted.from_ted(ted.to_ted(episode, form)) for form in _FORMS}
-
-    for steps, found in zip(_random_episodes(), run(go, _random_episodes())):
-      for form in _FORMS:
-        with self.subTest(form):
-          contract.assert_equal(self, found[form]['steps'], steps)
-
-
-class JoinTest(parameterized.TestCase, tf.test.TestCase):
+  @parameterized.parameters(golden.stacked, golden.nested)
+  def test_transitions(self, layout):
+    found = ted.to_ted(layout(_AB))
+    root, after = found, found['next']
+    self.assertAllEqual(root['observation'], [0, 1, 2, 3, 4, 10, 11, 12])
+    self.assertAllEqual(after['observation'], [1, 2, 3, 4, 5, 11, 12, 13])
+    self.assertAllEqual(root['action'], _FLAT['action'])
+    self.assertAllEqual(after['reward'], _FLAT['reward'])
+    self.assertAllEqual(root['is_init'], [1, 0, 0, 0, 0, 1, 0, 0])
+    self.assertNotIn('reward', root)
+    self.assertNotIn('action', after)
+    for key in ted.END_KEYS:
+      self.assertAllEqual(root[key], np.zeros(8, bool))
+      self.assertAllEqual(after[key], _FLAT[key])
+      self.assertEqual(after[key].dtype, bool)
+    self.assertEqual(root['observation'].dtype, contract.A['observation'].dtype)
 
   def test_as_torchrl_flattens(self):
-    data = golden.stacked([contract.A, contract.B])
-    found = ted.join_ted(data)
+    found = ted.to_ted(golden.stacked(_AB), 'flat')
     for key, expected in _FLAT.items():
-      self.assertAllEqual(found.data[key], expected)
-    self.assertAllEqual(found.num_steps, [6, 4])
+      self.assertAllEqual(found[key], expected)
 
-  def test_nested(self):
-    data = golden.nested([contract.A, contract.B])
-    found = ted.join_ted(data, 'nested').data
-    self.assertAllEqual(
-        found['observation'],
-        tf.ragged.constant([[0, 1, 2, 3, 4, 5], [10, 11, 12, 13]]),
+  def test_other_fields_of_transitions(self):
+    steps = {**contract.A, 'noise': {'arm': np.arange(6)}}
+    found = ted.to_ted(
+        golden.stacked([steps]), 'flat', transition_fields=['noise', 'reward']
     )
-    self.assertAllEqual(
-        found['reward'], tf.ragged.constant([[1, 2, 3, 4, 5], [10, 20, 30]])
-    )
-
-  @parameterized.product(form=_FORMS, layout=(golden.stacked, golden.nested))
-  def test_there_and_back(self, form, layout):
-    data = _with_metadata(_random_episodes(), layout)
-    back = ted.split_ted(ted.join_ted(data, form))
-    _assert_episodes_equal(self, back, _with_metadata(_random_episodes()))
+    self.assertAllEqual(found['noise']['arm'], [0, 1, 2, 3, 4])
+    self.assertLen(found['action'], 6)
 
   @parameterized.parameters(*_FORMS)
-  def test_a_nest_alone_has_zeros_in_the_last_step(self, form):
-    episodes = [contract.A, contract.B, _UNFINISHED]
-    data = ted.join_ted(golden.stacked(episodes), form).data
-    found = list(ted.split_ted(data, form).as_numpy_iterator())
-    self.assertLen(found, 3)
-    for steps, episode in zip(episodes, found):
+  def test_there_and_back(self, form):
+    episodes = [contract.A, golden.SINGLE_TERMINAL, contract.B, _UNFINISHED]
+    data = ted.to_ted(golden.stacked([episodes[0], *episodes[2:]]), form)
+    found = list(ted.from_ted(data).as_numpy_iterator())
+    self.assertEqual([one['episode_id'] for one in found], [0, 1, 2])
+    for steps, episode in zip([episodes[0], *episodes[2:]], found):
       expected = {**steps}
       for key in 'action', 'reward':
         expected[key] = np.append(steps[key][:-1], steps[key][-1:] * 0)
       contract.assert_equal(self, episode['steps'], expected)
 
-  def test_in_a_graph(self):
-    data = golden.stacked([contract.A, contract.B])
-    joined = tf.function(lambda: ted.join_ted(data))()
-    self.assertAllEqual(joined.data['reward'], _FLAT['reward'])
-    back = tf.data.Dataset.from_tensors(joined).flat_map(ted.split_ted)
-    _assert_episodes_equal(self, back, data)
-
-  def test_no_episodes(self):
-    data = golden.stacked([contract.A]).take(0)
-    found = ted.join_ted(data)
-    self.assertEqual(found.data['observation'].shape, [0])
-    self.assertEmpty(list(ted.split_ted(found)))
+  @parameterized.parameters(*_FORMS)
+  def test_nested_fields(self, form):
+    rng = np.random.default_rng(0)
+    steps = contract.random_steps(rng, 4)
+    steps = {
+        key: steps[key]
+        for key in (*contract.A, 'state')
+        if key not in ('observation', 'action')
+    }
+    steps['observation'] = {'a': rng.random((5, 2)), 'b': {'c': np.arange(5)}}
+    steps['action'] = {'arm': rng.random((5, 3))}
+    (found,) = ted.from_ted(ted.to_ted(golden.stacked([steps]), form))
+    for path in (('a',), ('b', 'c')):
+      here, there = steps['observation'], found['steps']['observation']
+      for key in path:
+        here, there = here[key], there[key]
+      self.assertAllEqual(there, here)
+    self.assertAllEqual(
+        found['steps']['action']['arm'][:4], steps['action']['arm'][:4]
+    )
 
 
 class FromTedTest(tf.test.TestCase):
 
   def test_a_nest_of_torchrls_own(self):
-    found = ted.from_ted(
+    (episode,) = ted.from_ted(
         {
             'pixels': np.array([[1.0], [2.0]]),
             'action': np.array([3, 4]),
@@ -159,40 +102,36 @@ class FromTedTest(tf.test.TestCase):
                 'terminated': np.array([[False], [True]]),
             },
         }
-    )['steps']
+    )
+    found = episode['steps']
     self.assertAllEqual(found['pixels'], [[1], [2], [5]])
     self.assertAllEqual(found['action'], [3, 4, 0])
-    self.assertAllEqual(found['reward'], [[1], [2], [0]])
+    self.assertAllEqual(found['reward'], [1, 2, 0])
+    self.assertAllEqual(found['discount'], [1, 0, 0])
     self.assertAllEqual(found['is_first'], [1, 0, 0])
     self.assertAllEqual(found['is_last'], [0, 0, 1])
     self.assertAllEqual(found['is_terminal'], [0, 0, 1])
 
-  def test_without_next(self):
-    data = ted.join_ted(golden.stacked([contract.A])).data
-    with self.assertRaisesRegex(ValueError, 'in \'next\', but has .*"flat"'):
-      ted.from_ted(data)
+  def test_what_is_no_ted(self):
     with self.assertRaisesRegex(ValueError, 'where episodes end'):
       ted.from_ted({'observation': [1], 'next': {'observation': [2]}})
-    with self.assertRaisesRegex(ValueError, "form 'flat', but form is 'nest"):
-      ted.from_ted(data, 'nested')
     with self.assertRaisesRegex(ValueError, 'must be a dict'):
       ted.from_ted([1])
+    with self.assertRaisesRegex(ValueError, 'in the shape'):
+      ted.from_ted({'observation': [1, 2], 'done': [[True, False]]})
+    with self.assertRaisesRegex(ValueError, 'extra .* 1 rows, .* 2 or 4'):
+      ted.from_ted({'observation': [1] * 4, 'extra': [1], 'done': [True, True]})
 
   def test_next_that_is_not_what_follows(self):
-    data = ted.to_ted({'steps': contract.A}).data
-    data['next']['observation'] = tf.constant([1.0, 2, 9, 4, 5])
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, r'observation of a transition[^\d]*3'
-    ):
+    data = ted.to_ted(golden.stacked([contract.A]))
+    data['next']['observation'][2] = 9
+    with self.assertRaisesRegex(ValueError, r'observation of a .*rows \[3\]'):
       ted.from_ted(data)
 
-  def test_several_episodes(self):
-    joined = ted.join_ted(golden.stacked([contract.A, contract.B]))
-    for given in (joined,), (joined.data, 'flat'):
-      with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, 'There must be one episode'
-      ):
-        ted.from_ted(*given)
+  def test_nan_follows_nan(self):
+    steps = {**contract.A, 'observation': np.full(6, np.nan)}
+    (found,) = ted.from_ted(ted.to_ted(golden.stacked([steps])))
+    self.assertAllEqual(np.isnan(found['steps']['observation']), [True] * 6)
 
 
 class BadEpisodesTest(tf.test.TestCase):
@@ -200,20 +139,25 @@ class BadEpisodesTest(tf.test.TestCase):
   def test_flags(self):
     for name, sentence in (
         ('terminal_before_last', golden.TERMINAL_NOT_LAST),
-        ('first_last_mid_last', golden.STEPS_AFTER_LAST),
+        ('first_last_mid_last', 'Last step of an episode must end it'),
     ):
+      episode = golden.INVALID_CASES[name].episode
       with self.assertRaisesRegex(tf.errors.InvalidArgumentError, sentence):
-        ted.to_ted({'steps': golden.INVALID_CASES[name].episode})
+        ted.to_ted(golden.stacked([episode]))
 
   def test_fields(self):
     with self.assertRaisesRegex(ValueError, "RenameFields.*'done'"):
-      ted.to_ted({'steps': {**contract.A, 'done': contract.A['is_last']}})
+      ted.to_ted(golden.stacked([{**contract.A, 'done': np.zeros(6, bool)}]))
     with self.assertRaisesRegex(ValueError, 'no field is_last'):
-      ted.to_ted({'steps': {'is_terminal': np.array([True])}})
+      ted.to_ted(
+          tf.data.Dataset.from_tensors({'steps': {'is_terminal': [True]}})
+      )
     with self.assertRaisesRegex(ValueError, "dict with 'steps'"):
-      ted.to_ted(contract.A)
+      ted.to_ted(tf.data.Dataset.from_tensors(contract.A))
     with self.assertRaisesRegex(ValueError, 'form must be one of'):
-      ted.to_ted({'steps': contract.A}, 'flatt')
+      ted.to_ted(golden.stacked([contract.A]), 'flatt')
+    with self.assertRaisesRegex(ValueError, 'There is no transition'):
+      ted.to_ted(golden.stacked([golden.SINGLE_TERMINAL]))
 
 
 if __name__ == '__main__':
