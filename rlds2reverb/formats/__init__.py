@@ -14,7 +14,7 @@ from rlds2reverb.formats.lerobot import load_lerobot
 from rlds2reverb.formats.maniskill import load_maniskill
 from rlds2reverb.formats.minari import load_minari
 from rlds2reverb.formats.parquet_tables import load_parquet
-from rlds2reverb.formats.python_episodes import from_episodes
+from rlds2reverb.formats.python_dicts import from_episodes
 from rlds2reverb.formats.readers import load
 from rlds2reverb.formats.robomimic import load_robomimic
 from rlds2reverb.formats.ted import from_ted

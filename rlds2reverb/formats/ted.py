@@ -10,10 +10,10 @@ A transition is *terminated* if the step that it leads to is terminal,
 *truncated* if that is last but not terminal, and *done* if either. An episode
 that was cut short has neither, and keeps its unfinished tail.
 
-Inside, TED is its *columns*: NumPy arrays by the paths of their fields.
+Inside, TED is its columns; see `ted_columns`.
 """
 
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -24,32 +24,12 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
+from rlds2reverb.formats import ted_columns
 
 TRANSITIONS, FLAT = FORMS = ('transitions', 'flat')
 TRANSITION_FIELDS = (rlds.ACTION, rlds.REWARD)
-# What TorchRL's `InitTracker` calls the first step of an episode.
-IS_INIT = 'is_init'
-NEXT = 'next'
-DONE, TERMINATED, TRUNCATED = END_KEYS = ('done', 'terminated', 'truncated')
 
-_BELOW_NEXT = NEXT + '/'
-_ENDS = (rlds.IS_LAST, rlds.IS_TERMINAL)
-_RESERVED = (*END_KEYS, NEXT, IS_INIT)
-
-
-class Rest(NamedTuple):
-  """What TED has no place for.
-
-  Attributes:
-    num_steps: int64 `[E]`: how many steps each episode has.
-    last_step: by the paths of step fields, the last step of each episode that
-      has one, `[L, ...]`. Its action and reward are in no transition.
-    metadata: by their paths, the other fields of the episodes, `[E, ...]`.
-  """
-
-  num_steps: np.ndarray
-  last_step: Dict[str, np.ndarray]
-  metadata: Dict[str, np.ndarray]
+_RESERVED = (*ted_columns.END_KEYS, ted_columns.NEXT, ted_columns.IS_INIT)
 
 
 def to_ted(
@@ -84,27 +64,30 @@ def to_ted(
   parts = []
   for episode in stacked(rlds_data).as_numpy_iterator():
     columns, names = to_columns(episode[rlds.STEPS], transition_fields)
-    if not len(columns[DONE]):
+    if not len(columns[ted_columns.DONE]):
       continue
     if form == TRANSITIONS:
-      never = np.zeros_like(columns[DONE])
+      never = np.zeros_like(columns[ted_columns.DONE])
       columns = {
           **{
               name: column[:-1] if name in names else column
               for name, column in columns.items()
-              if name.split('/')[0] not in (*END_KEYS, rlds.REWARD)
+              if name.split('/')[0] not in (*ted_columns.END_KEYS, rlds.REWARD)
           },
-          **{key: never for key in END_KEYS},
+          **{key: never for key in ted_columns.END_KEYS},
           **{
-              _BELOW_NEXT + name: column[1:] if name in names else column
+              ted_columns.BELOW_NEXT + name: column[1:]
+              if name in names
+              else column
               for name, column in columns.items()
-              if name in names or name.split('/')[0] in (*END_KEYS, rlds.REWARD)
+              if name in names
+              or name.split('/')[0] in (*ted_columns.END_KEYS, rlds.REWARD)
           },
       }
     parts.append(columns)
   if not parts:
     raise ValueError('There is no transition.')
-  return nest(
+  return ted_columns.nest(
       {
           name: np.concatenate([part[name] for part in parts])
           for name in parts[0]
@@ -135,13 +118,13 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
   columns = {
       name: np.asarray(leaf) for name, leaf in columns_lib.leaves(data).items()
   }
-  done, _ = find_ends(columns)
+  done, _ = ted_columns.find_ends(columns)
   for name in sorted(columns):
-    after = columns.get(_BELOW_NEXT + name)
-    if after is None or name in (*END_KEYS, rlds.REWARD):
+    after = columns.get(ted_columns.BELOW_NEXT + name)
+    if after is None or name in (*ted_columns.END_KEYS, rlds.REWARD):
       continue
     wrong = 1 + np.flatnonzero(
-        differ(columns[name][1:], after[:-1]) & ~done[:-1]
+        ted_columns.differ(columns[name][1:], after[:-1]) & ~done[:-1]
     )
     if len(wrong):
       raise ValueError(
@@ -149,10 +132,10 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
           ' leads to, or one of the two would be lost. They differ in the rows'
           f' {wrong.tolist()[:10]}.'
       )
-  lengths = lengths_of(done)
-  check_rows('TED', columns, len(done), len(lengths))
+  lengths = ted_columns.lengths_of(done)
+  ted_columns.check_rows('TED', columns, len(done), len(lengths))
   return python_episodes.to_dataset(
-      lambda: read_episodes(columns, lengths), len(lengths)
+      lambda: ted_columns.read_episodes(columns, lengths), len(lengths)
   )
 
 
@@ -167,7 +150,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   def stack(episode):
     steps = steps_lib.stack_steps(episode[rlds.STEPS])
     steps_lib.check_dense(steps)
-    for key in _ENDS:
+    for key in ted_columns.ENDS:
       paths.find(steps, (key,))
     taken = sorted(set(_RESERVED) & set(steps))
     if taken:
@@ -193,7 +176,7 @@ def to_columns(steps: Any, transition_fields=TRANSITION_FIELDS) -> Any:
   """
   steps = dict(steps)
   is_last, is_terminal = (
-      np.reshape(steps.pop(key), [-1]).astype(bool) for key in _ENDS
+      np.reshape(steps.pop(key), [-1]).astype(bool) for key in ted_columns.ENDS
   )
   for wrong, rule in (
       (is_terminal & ~is_last, 'Terminal step must be the last step of an'),
@@ -210,7 +193,7 @@ def to_columns(steps: Any, transition_fields=TRANSITION_FIELDS) -> Any:
       )
   if rlds.IS_FIRST in steps:
     flag = np.reshape(steps.pop(rlds.IS_FIRST), [-1])
-    steps[IS_INIT] = flag.astype(bool)
+    steps[ted_columns.IS_INIT] = flag.astype(bool)
   columns = dict(paths.leaves(steps))
   at_steps = [
       name for name in columns if name.split('/')[0] not in transition_fields
@@ -220,167 +203,7 @@ def to_columns(steps: Any, transition_fields=TRANSITION_FIELDS) -> Any:
       for name, column in columns.items()
   }
   done, terminated = is_last[1:], is_terminal[1:]
-  columns.update(zip(END_KEYS, (done, terminated, done & ~terminated)))
+  columns.update(
+      zip(ted_columns.END_KEYS, (done, terminated, done & ~terminated))
+  )
   return columns, at_steps
-
-
-def find_ends(columns: Mapping[str, np.ndarray]) -> Any:
-  """Returns which transitions are done, and which terminated, bool `[N]`."""
-  is_below = any(name.startswith(_BELOW_NEXT) for name in columns)
-  prefix = _BELOW_NEXT if is_below else ''
-  found = {
-      key: columns[prefix + key] for key in END_KEYS if prefix + key in columns
-  }
-  if DONE not in found and TERMINATED not in found:
-    raise ValueError(
-        f'TED must have {prefix}{DONE}, or whether a transition is terminated'
-        f' or truncated, to say where episodes end, but has {sorted(columns)}.'
-    )
-  for key, column in found.items():
-    if column.size != len(column):
-      raise ValueError(
-          'TED must say of each transition whether it is done, but says it in'
-          f' the shape {column.shape}.'
-      )
-    found[key] = column.reshape(-1).astype(bool)
-  done = np.any([*found.values()], axis=0)
-  truncated = found.get(TRUNCATED, np.zeros_like(done))
-  return done, found.get(TERMINATED, done & ~truncated)
-
-
-def lengths_of(is_end: np.ndarray) -> np.ndarray:
-  """Returns how many transitions each episode has; the last need not end."""
-  ends = 1 + np.flatnonzero(is_end[:-1])
-  return np.diff([0, *ends, len(is_end)])
-
-
-def check_rows(where: str, columns, capacity: int, num_episodes: int) -> None:
-  """Checks that columns have a row for each transition, or for each step."""
-  is_flat = not any(name.startswith(_BELOW_NEXT) for name in columns)
-  for name, column in columns.items():
-    is_enough = len(column) >= capacity + num_episodes
-    if len(column) != capacity and not (is_flat and is_enough):
-      raise ValueError(
-          f'{name} of {where} has {len(column)} rows, but must have {capacity}'
-          + f' or {capacity + num_episodes}' * is_flat
-          + '.'
-      )
-
-
-def differ(here: np.ndarray, there: np.ndarray) -> np.ndarray:
-  """Returns which rows differ, bool `[N]`; NaN is like NaN."""
-  same = here == there
-  if np.issubdtype(here.dtype, np.floating):
-    same |= np.isnan(here) & np.isnan(there)
-  return ~same.reshape(len(here), -1).all(1)
-
-
-def read_episodes(
-    columns: Mapping[str, np.ndarray],
-    lengths: np.ndarray,
-    rest: Optional[Rest] = None,
-    first: int = 0,
-) -> Iterator[python_episodes.PythonEpisode]:
-  """Yields the episodes of columns, oldest first.
-
-  Args:
-    columns: the columns, of either form.
-    lengths: int64 `[E]`: how many transitions each episode has; only those of
-      episodes that have one.
-    rest: what is beyond the columns, if it is known.
-    first: where the oldest transition is; those before it follow the last.
-  """
-  done, terminated = find_ends(columns)
-  capacity = len(done)
-  num_steps = lengths + 1 if rest is None else rest.num_steps
-  reader = _Reader(columns, capacity, rest)
-  begin = step_begin = num_last = 0
-  for index, count in enumerate(map(int, num_steps)):
-    length = max(count - 1, 0)
-    rows = (first + np.arange(begin, begin + length)) % capacity
-    steps = reader.read(rows, step_begin, num_last if count else None)
-    is_last = np.zeros(count, bool)
-    is_terminal = False
-    if rest is not None and count:
-      is_last[-1], is_terminal = (
-          rest.last_step[key].reshape(-1)[num_last] for key in _ENDS
-      )
-    elif count:
-      is_last[-1], is_terminal = done[rows[-1]], terminated[rows[-1]]
-    steps[rlds.IS_LAST] = is_last
-    begin, num_last = begin + length, num_last + (count > 0)
-    step_begin += count if length else 0
-    fields = {}
-    if rest is not None:
-      fields = nest({name: one[index] for name, one in rest.metadata.items()})
-    yield python_episodes.PythonEpisode(
-        nest(steps), count, bool(is_terminal), index, fields
-    )
-
-
-class _Reader:
-  """Reads the rows of one episode from columns."""
-
-  def __init__(self, columns, capacity: int, rest: Optional[Rest]):
-    self._columns = columns
-    self._capacity = capacity
-    self._rest = rest
-    below = [
-        name[len(_BELOW_NEXT) :]
-        for name in columns
-        if name.startswith(_BELOW_NEXT)
-    ]
-    root = [name for name in columns if not name.startswith(_BELOW_NEXT)]
-    self._names = [
-        name for name in dict.fromkeys([*root, *below]) if name not in END_KEYS
-    ]
-    self._is_flat = not below
-
-  def read(
-      self, rows: np.ndarray, step_begin: int, last: Optional[int]
-  ) -> Dict[str, np.ndarray]:
-    """Returns the step fields of an episode, by their names in RLDS.
-
-    Args:
-      rows: its transitions.
-      step_begin: its first step, in columns with a row for each step.
-      last: its index among the last steps; None if it has no step.
-    """
-    steps = {}
-    for name in self._names:
-      below = _BELOW_NEXT + name
-      column = self._columns.get(name)
-      if name == rlds.REWARD and below in self._columns or column is None:
-        column = self._columns[below]
-      field = rlds.IS_FIRST if name == IS_INIT else name
-      is_at_steps = self._is_flat and len(column) != self._capacity
-      here = column[step_begin : step_begin + len(rows)]
-      if not is_at_steps:
-        here = column[rows]
-      if last is None:
-        end = column[:0]
-      elif self._rest is not None:
-        end = self._rest.last_step[field][last : last + 1]
-      elif is_at_steps:
-        end = column[step_begin + len(rows) :][:1]
-      elif below in self._columns and name != rlds.REWARD:
-        end = self._columns[below][rows[-1:]]
-      else:
-        end = np.zeros_like(column[:1])
-      # One number a transition is `[1]` in TorchRL.
-      if here.ndim == end.ndim + 1 or (
-          self._rest is None and field == rlds.REWARD and here.shape[1:] == (1,)
-      ):
-        here, end = here.reshape(len(here)), end.reshape(len(end))
-      if field == rlds.IS_FIRST:
-        here, end = here.reshape(-1), end.reshape(-1)
-      steps[field] = np.concatenate([here, end])
-    return steps
-
-
-def nest(columns: Mapping[str, Any]) -> Dict[str, Any]:
-  """Returns columns by their names as nested dicts."""
-  nested = {}
-  for name, column in columns.items():
-    nested = paths.insert(nested, paths.split(name), column)
-  return nested

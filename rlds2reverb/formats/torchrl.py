@@ -17,6 +17,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted as ted_lib
+from rlds2reverb.formats import ted_columns
 from rlds2reverb.formats import torchrl_files
 from rlds2reverb.formats import torchrl_rings
 
@@ -24,7 +25,7 @@ HDF5 = 'hdf5'
 NESTED = 'nested'
 FORMATS = (ted_lib.FLAT, NESTED, HDF5)
 
-_NEXT = ted_lib.NEXT + '/'
+_NEXT = ted_columns.NEXT + '/'
 
 
 @gin.configurable(module='rlds2reverb')
@@ -64,7 +65,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   path = files.expand_local(path, 'A storage of TorchRL')
   storage, folder = _read(path)
   columns = storage.columns
-  done, _ = ted_lib.find_ends(columns)
+  done, _ = ted_columns.find_ends(columns)
   capacity = len(done)
   done = done[: storage.length]
   if not done.size:
@@ -75,8 +76,8 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
     first = oldest or 0
     done = np.roll(done, -first)
     is_end = done | torchrl_rings.find_breaks(path, columns, done, oldest)
-  lengths = ted_lib.lengths_of(is_end)
-  ted_lib.check_rows(
+  lengths = ted_columns.lengths_of(is_end)
+  ted_columns.check_rows(
       path, columns, capacity, len(lengths) + len(done) - capacity
   )
   kept = os.path.join(folder, torchrl_files.REST_FILE)
@@ -89,7 +90,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
           ' write the storage again.'
       )
   return python_episodes.to_dataset(
-      lambda: ted_lib.read_episodes(columns, lengths, rest, first),
+      lambda: ted_columns.read_episodes(columns, lengths, rest, first),
       len(lengths if rest is None else rest.num_steps),
   )
 
@@ -179,7 +180,7 @@ def _write(data: tf.data.Dataset, writer: Any, rests: List[Any]) -> int:
     leaves = paths.leaves(steps)
     count = len(leaves[rlds.IS_LAST])
     rests.append(
-        ted_lib.Rest(
+        ted_columns.Rest(
             np.array([count]),
             {name: leaf[count - 1 : count] for name, leaf in leaves.items()},
             {
@@ -190,7 +191,7 @@ def _write(data: tf.data.Dataset, writer: Any, rests: List[Any]) -> int:
             },
         )
     )
-    done = columns[ted_lib.DONE]
+    done = columns[ted_columns.DONE]
     if not len(done):
       continue
     if unfinished is not None:
@@ -267,5 +268,5 @@ def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
 
 def _with_unit(name: str, column: np.ndarray) -> np.ndarray:
   """Gives one number a transition the shape that TorchRL has for it."""
-  units = (rlds.REWARD, *ted_lib.END_KEYS, ted_lib.IS_INIT)
+  units = (rlds.REWARD, *ted_columns.END_KEYS, ted_columns.IS_INIT)
   return column[:, np.newaxis] if name in units and column.ndim == 1 else column

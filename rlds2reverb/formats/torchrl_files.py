@@ -26,7 +26,7 @@ from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.formats import hdf5
-from rlds2reverb.formats import ted as ted_lib
+from rlds2reverb.formats import ted_columns
 
 HDF5_FILE = 'checkpoint.h5'
 META_FILE = 'meta.json'
@@ -290,7 +290,7 @@ class Hdf5Writer:
     self._file.close()
 
 
-def write_rest(path: str, rests: List[ted_lib.Rest]) -> None:
+def write_rest(path: str, rests: List[ted_columns.Rest]) -> None:
   """Writes what TorchRL has no place for: names and tensors in turn."""
   nests = [paths.leaves(rest._asdict()) for rest in rests]
   with tf.io.TFRecordWriter(path) as writer:
@@ -300,7 +300,7 @@ def write_rest(path: str, rests: List[ted_lib.Rest]) -> None:
       writer.write(tf.make_tensor_proto(column).SerializeToString())
 
 
-def read_rest(path: str) -> ted_lib.Rest:
+def read_rest(path: str) -> ted_columns.Rest:
   """Reads what `write_rest` wrote."""
   records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
   parts = {'last_step': {}, 'metadata': {}}
@@ -311,4 +311,4 @@ def read_rest(path: str) -> ted_lib.Rest:
       parts[part][field] = array
     else:
       parts[part] = array
-  return ted_lib.Rest(**parts)
+  return ted_columns.Rest(**parts)

@@ -16,9 +16,9 @@ from typing import Any, Dict, Optional
 from absl import logging
 import numpy as np
 
-from rlds2reverb.formats import ted
+from rlds2reverb.formats import ted_columns
 
-_NEXT = ted.NEXT + '/'
+_NEXT = ted_columns.NEXT + '/'
 _TRAJECTORY_IDS = 'collector/traj_ids'
 _CHUNK_BYTES = 8 << 20
 
@@ -74,7 +74,7 @@ def find_breaks(
   for name in sorted(columns):
     is_id = name == _TRAJECTORY_IDS
     after = columns.get(_NEXT + name)
-    if not is_id and (after is None or name in ted.END_KEYS):
+    if not is_id and (after is None or name in ted_columns.END_KEYS):
       continue
     column = columns[name]
     found = _differs(column, column if is_id else after, length, first or 0)
@@ -121,5 +121,5 @@ def _differs(before: Any, after: Any, length: int, first: int) -> np.ndarray:
     rows = first + np.arange(begin, min(begin + chunk, length - 1))
     here = before[(rows + 1) % capacity]
     there = after[rows % capacity]
-    found[begin : begin + chunk] = ted.differ(here, there)
+    found[begin : begin + chunk] = ted_columns.differ(here, there)
   return found

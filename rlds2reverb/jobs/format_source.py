@@ -17,7 +17,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import rlds
-from rlds2reverb.formats import python_episodes
+from rlds2reverb.formats import python_dicts
 from rlds2reverb.formats import readers
 from rlds2reverb.jobs import opened
 from rlds2reverb.jobs import ranges as ranges_lib
@@ -105,7 +105,7 @@ class FormatSource(opened.OpenSource):
     episodes = function()
     if isinstance(episodes, tf.data.Dataset):
       return episodes
-    return python_episodes.from_episodes(function)
+    return python_dicts.from_episodes(function)
 
 
 def _function(name: str) -> Any:

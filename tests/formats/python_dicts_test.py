@@ -1,4 +1,4 @@
-"""Tests for python_episodes."""
+"""Tests for python_dicts and python_episodes."""
 
 from absl.testing import parameterized
 import numpy as np
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import rlds2reverb
 from rlds2reverb.episodes import packs
-from rlds2reverb.formats import python_episodes
+from rlds2reverb.formats import python_dicts
 from tests import golden
 
 
@@ -31,7 +31,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ([_A, _B],), ((_A, _B),), (lambda: iter([_A, _B]),), (lambda: [_A, _B],)
   )
   def test_steps(self, episodes):
-    rlds_data = python_episodes.from_episodes(episodes)
+    rlds_data = python_dicts.from_episodes(episodes)
     self.assertEqual(
         rlds_data.element_spec['steps']['observation'],
         tf.TensorSpec([None, 3], tf.float32),
@@ -80,7 +80,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         'state': np.arange(3),
         'absent': None,
     }
-    (found,) = python_episodes.from_episodes([episode])
+    (found,) = python_dicts.from_episodes([episode])
     steps = tf.nest.map_structure(lambda leaf: leaf.numpy(), found['steps'])
     self.assertEqual(
         steps['observation']['text'].tolist(), [b'step 0', b'step 1', b'step 2']
@@ -106,7 +106,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         made.append(index)
         yield _collected(100, index, terminal=False)
 
-    rlds_data = python_episodes.from_episodes(collect)
+    rlds_data = python_dicts.from_episodes(collect)
     self.assertEqual(made, [0])
     made.clear()
     first = [episode['episode_id'] for episode in rlds_data.take(3)]
@@ -117,7 +117,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_several_in_a_pack_and_large_ones_alone(self):
     large = _collected(400_000, 0, terminal=True)
-    rlds_data = python_episodes.from_episodes([_A, _B, large, _B])
+    rlds_data = python_dicts.from_episodes([_A, _B, large, _B])
     self.assertEqual(rlds_data.cardinality(), 4)
     found = list(packs.packs_of(rlds_data).as_numpy_iterator())
     self.assertEqual(
@@ -132,7 +132,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   def test_is_not_written_into(self):
     episode = _collected(1000, 0, terminal=True)
     kept = {key: np.copy(value) for key, value in episode.items()}
-    rlds_data = python_episodes.from_episodes([episode])
+    rlds_data = python_dicts.from_episodes([episode])
     for found in rlds_data.map(
         lambda episode: tf.nest.map_structure(
             lambda leaf: leaf + tf.cast(1, leaf.dtype),
@@ -144,7 +144,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(episode[key], value)
 
   def test_converts(self):
-    rlds_data = python_episodes.from_episodes([_A, _B])
+    rlds_data = python_dicts.from_episodes([_A, _B])
     trajectories = list(
         rlds2reverb.convert_rlds_to_trajectories(rlds_data, batched=True)
     )
@@ -153,7 +153,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_no_transition(self):
     alone = _collected(0, 7, terminal=False)
-    found = list(python_episodes.from_episodes([_A, alone]))
+    found = list(python_dicts.from_episodes([_A, alone]))
     self.assertAllEqual(found[1]['steps']['observation'], [[7, 7, 7]])
     self.assertAllEqual(found[1]['steps']['action'], [0])
 
@@ -182,7 +182,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_errors(self, episodes, message):
     with self.assertRaisesRegex(ValueError, message):
-      python_episodes.from_episodes(episodes)
+      python_dicts.from_episodes(episodes)
 
   @parameterized.named_parameters(
       ('dtype', {'action': np.zeros(5, int)}, 'action of episode 1 are int64'),
@@ -195,7 +195,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ('rows', {'reward': np.zeros(4)}, 'reward of episode 1 has 4 rows'),
   )
   def test_errors_while_iterating(self, changes, message):
-    rlds_data = python_episodes.from_episodes([_A, {**_A, **changes}])
+    rlds_data = python_dicts.from_episodes([_A, {**_A, **changes}])
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       list(rlds_data)
 

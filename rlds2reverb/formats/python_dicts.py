@@ -1,0 +1,173 @@
+"""Makes RLDS episodes of dicts, as loops around environments collect them."""
+
+import os
+from typing import (
+    Any,
+    Callable,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Sized,
+    Union,
+)
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import python_episodes
+
+_MADE_HERE = (rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT)
+
+
+def from_episodes(
+    episodes: Union[
+        Iterable[Mapping[str, Any]], Callable[[], Iterable[Mapping[str, Any]]]
+    ],
+) -> tf.data.Dataset:
+  """Makes RLDS episodes of dicts with `T` actions and `T + 1` observations.
+
+  This is what a loop around an environment collects, and what most libraries
+  have. The steps of an episode are, where `e` says whether it is terminal:
+
+      observation  | o0  o1  o2  o3  |
+      action       | a0  a1  a2  0   |
+      reward       | r0  r1  r2  0   |
+      discount     | 1   1   1-e 1-e |
+      is_terminal  | 0   0   0   e   |
+
+      def collect():
+        for seed in range(100):
+          ...
+          yield {'observation': observations, 'action': actions,
+                 'reward': rewards, 'is_terminal': terminated}
+
+      episodes = from_episodes(collect)
+
+  Args:
+    episodes: an iterable of episodes, such as a list, or a function that
+      returns one, such as a generator function. It is iterated once for the
+      types of the first episode, and then whenever the data set is. An episode
+      is a dict of
+
+      - `observation`: `T + 1` rows, the last of which is what the last action
+        leads to.
+      - `action`: `T` rows.
+      - `reward`: `T` rows; it is float32 zeros if there is none.
+      - `is_terminal`: whether the environment ended there, a bool. By default
+        the episode is truncated.
+      - any other name, such as `infos`: `T + 1` rows, or `T`, after which there
+        is a row of zeros. A value of None is left out.
+
+      A field is an array of rows, a list of them, or a dict or tuple of such.
+      The elements of a list may be dicts and tuples too, as an environment
+      returns them. All episodes must have the fields of the first.
+
+  Returns:
+    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
+    order of `episodes`, their steps stacked `[T + 1, ...]`. `episode_id` counts
+    them from 0. Fields keep their dtypes; text and bytes become strings. Only
+    the episodes that are being read are in memory.
+
+  Raises:
+    ValueError: if `episodes` is neither, if it can be iterated only once, as a
+      generator, if it has no episode, or if the first is not as said above.
+    InvalidArgumentError: while iterating, if another episode is not like it.
+  """
+  if isinstance(episodes, (Mapping, str, os.PathLike)):
+    raise ValueError(
+        'from_episodes takes an iterable of episodes, but has been given a'
+        f' {type(episodes).__name__}. Pass a dict of flat arrays to'
+        ' from_flat_arrays, and a path to the function that reads its format,'
+        ' such as load_robomimic or load_lerobot.'
+    )
+  if isinstance(episodes, Iterator):
+    raise ValueError(
+        f'from_episodes has been given a {type(episodes).__name__}, which can'
+        ' be iterated only once. Pass the function that makes it, or a list.'
+    )
+  if not callable(episodes) and not isinstance(episodes, Iterable):
+    raise ValueError(
+        'from_episodes takes an iterable of episodes or a function that returns'
+        f' one, but has been given a {type(episodes).__name__}.'
+    )
+
+  def read():
+    found = episodes() if callable(episodes) else episodes
+    for index, episode in enumerate(found):
+      yield _from_dict(episode, index)
+
+  return python_episodes.to_dataset(
+      read, len(episodes) if isinstance(episodes, Sized) else None
+  )
+
+
+def _from_dict(
+    episode: Mapping[str, Any], index: int
+) -> python_episodes.PythonEpisode:
+  """Returns an episode that the caller of `from_episodes` has made."""
+  if not isinstance(episode, Mapping):
+    raise ValueError(
+        'An episode must be a dict of observation, action and so on, but'
+        f' episode {index} is a {type(episode).__name__}.'
+    )
+  missing = [
+      name for name in (rlds.OBSERVATION, rlds.ACTION) if name not in episode
+  ]
+  if missing:
+    raise ValueError(
+        f'Episode {index} has no {" and no ".join(missing)}. It has'
+        f' {sorted(episode)}.'
+    )
+  made = sorted(set(_MADE_HERE) & set(episode))
+  if made:
+    raise ValueError(
+        f'Episode {index} has {", ".join(made)}, which is made from the length'
+        ' of the episode and is_terminal. Leave it out.'
+    )
+  steps = {
+      name: stack(value)
+      for name, value in episode.items()
+      if name != rlds.IS_TERMINAL and value is not None
+  }
+  is_terminal = np.asarray(episode.get(rlds.IS_TERMINAL, False))
+  if is_terminal.ndim or is_terminal not in (False, True):
+    raise ValueError(
+        'is_terminal must be one bool, which says whether the environment ended'
+        f' the episode, but of episode {index} it is {is_terminal}.'
+    )
+  num_steps = len(tf.nest.flatten(steps[rlds.OBSERVATION])[0])
+  for name in rlds.ACTION, rlds.REWARD:
+    for leaf in tf.nest.flatten(steps.get(name, ())):
+      if len(leaf) != num_steps - 1:
+        raise ValueError(
+            f'The {name} of episode {index} has {len(leaf)} rows, but there are'
+            f' {num_steps} observations, and must be one more: the last is what'
+            ' the last action leads to.'
+        )
+  return python_episodes.make_episode(steps, index, bool(is_terminal))
+
+
+def stack(rows: Any) -> Any:
+  """Returns rows as columns: lists of dicts become dicts of arrays."""
+  if isinstance(rows, Mapping):
+    return {key: stack(value) for key, value in rows.items()}
+  if isinstance(rows, tuple):
+    return tuple(map(stack, rows))
+  if isinstance(rows, list) and rows and isinstance(rows[0], (Mapping, tuple)):
+    for row in rows:
+      tree.assert_same_structure(rows[0], row)
+    return stack(_transposed(rows))
+  if isinstance(rows, list) and rows and isinstance(rows[0], bytes):
+    # NumPy's own strings lose zeros at their ends.
+    return np.array(rows, object)
+  return np.asarray(rows)
+
+
+def _transposed(rows: List[Any]) -> Any:
+  """Returns a nest of lists for a list of nests."""
+  if isinstance(rows[0], tuple):
+    return tuple(map(list, zip(*rows)))
+  return {key: [row[key] for row in rows] for key in rows[0]}
