@@ -101,10 +101,14 @@ class LocalRunner(Runner):
   ) -> workers_lib.Workers:
     """Returns what does `count` tasks."""
     job = workers_lib.Job(plan.to_json(), folder, max_skipped)
-    count = min(count, self._num_workers)
-    if count > 1 or workers_lib.memory_limit():
-      return workers_lib.Processes(job, count)
-    return workers_lib.Here(job)
+    num_workers = min(count, self._num_workers)
+    if (
+        num_workers > 1
+        or count > workers_lib.TASKS_PER_PROCESS
+        or workers_lib.memory_limit()
+    ):
+      return workers_lib.Processes(job, num_workers)
+    return workers_lib.Here(job)  # It starts at once.
 
   def run_tasks(self, plan, folder, numbers, *, listener, max_skipped=None):
     workers = self.workers(plan, folder, len(numbers), max_skipped)

@@ -43,6 +43,9 @@ OnProgress = Callable[[int, tasks_lib.Progress], None]
 # killed may need a moment to end.
 _GONE = (ConnectionError, BlockingIOError, insert_stream.InsertError)
 _SECONDS_TO_WAIT = 1.0
+# TensorFlow keeps some megabytes of the graphs of every task, so a process does
+# this many, and memory stays flat however many tasks there are.
+TASKS_PER_PROCESS = 16
 _CGROUP_LIMITS = (
     '/sys/fs/cgroup/memory.max',
     '/sys/fs/cgroup/memory/memory.limit_in_bytes',
@@ -115,6 +118,7 @@ class Processes(Workers):
     # The number of the task of each busy worker, by its connection.
     self._busy: Dict[connection.Connection, int] = {}
     self._processes: Dict[connection.Connection, Any] = {}
+    self._num_done: Dict[connection.Connection, int] = {}
     self._add(count)
 
   @property
@@ -146,6 +150,7 @@ class Processes(Workers):
         if event[0] != PROGRESS:
           del self._busy[worker]
           self._free.append(worker)
+          self._retire_if_old(worker)
       events.append(event)
     return events
 
@@ -168,7 +173,18 @@ class Processes(Workers):
         process.start()
         theirs.close()
         self._processes[ours] = process
+        self._num_done[ours] = 0
         self._free.append(ours)
+
+  def _retire_if_old(self, worker: connection.Connection) -> None:
+    """Replaces a free worker that has done enough tasks."""
+    self._num_done[worker] += 1
+    if self._num_done[worker] < TASKS_PER_PROCESS:
+      return
+    self._free.remove(worker)
+    worker.close()  # By this it ends.
+    self._processes.pop(worker).join()
+    self._add(1)
 
   def _bury(self, worker: connection.Connection) -> str:
     """Takes a dead worker away; returns what has happened."""

@@ -15,6 +15,7 @@ import pytest
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import running
+from rlds2reverb.jobs import workers
 from tests.jobs import job_testing
 
 # It runs workers, says the ids of their processes, and is killed.
@@ -92,6 +93,21 @@ class RunningTest(job_testing.JobTestCase):
       self.assertIn('from now on the number of workers is 1.', message)
       self.assertIn('tried 3 times', message)
     self.assertEqual(listener.retries, 4)
+
+  def test_a_worker_is_replaced_when_it_has_done_many_tasks(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
+    folder = self.new('job')
+    os.mkdir(folder)
+    pids = []
+    listener = _Listener(lambda: pids.append(_children()[0].pid), times=8)
+    with mock.patch.object(workers, 'TASKS_PER_PROCESS', 3):
+      failures = running.LocalRunner(1).run_tasks(
+          plan, folder, range(8), listener=listener
+      )
+    self.assertEqual(failures, {})
+    self.assertLen(listener.done, 8)
+    self.assertLen(set(pids), 3)
+    self.assertEmpty(_children())
 
   def test_whatever_a_task_raises_the_others_are_done(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)

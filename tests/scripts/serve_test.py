@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 
@@ -49,6 +52,28 @@ class ServeTest(absltest.TestCase):
     self.assertEqual(server.wait(30), 0)
     self.assertEndsWith(printed, 'Stopped.\n')
     return printed
+
+  def test_the_unit_and_the_compose_file_of_the_manual(self):
+    yaml = pytest.importorskip('yaml')
+    with open('docs/serving.md', encoding='utf-8') as f:
+      page = f.read()
+    (unit,) = re.findall(r'```ini\n(.*?)```', page, re.DOTALL)
+    (compose,) = re.findall(r'```yaml\n(.*?)```', page, re.DOTALL)
+    command = yaml.safe_load(compose)['services']['replay']['command']
+    known = programs.run('serve', '--help').stdout
+    for text in unit, command:
+      used = re.findall(r' (--\w+)', text)
+      self.assertLen(used, 7)
+      for flag in used:
+        self.assertRegex(
+            known, rf'(?m)^  --(\[no\])?{flag.removeprefix("--")}:'
+        )
+    path = os.path.join(self._folder, 'replay.service')
+    with open(path, 'w', encoding='utf-8') as f:
+      # The program itself may be anywhere.
+      f.write(unit.replace('/opt/replay/bin/rlds2reverb-serve', sys.executable))
+    if shutil.which('systemd-analyze'):
+      subprocess.run(['systemd-analyze', 'verify', path], check=True)
 
   @pytest.mark.long
   def test_a_data_set_stopped_with_a_last_checkpoint(self):
