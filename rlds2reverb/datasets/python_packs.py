@@ -86,14 +86,10 @@ def to_episodes(
 def _to_pack(python_pack: PythonPack) -> packs_lib.Pack:
   """Returns the pack, with flags and discounts."""
   row_splits = tf.concat([[0], tf.cumsum(python_pack.lengths)], 0)
-  return packs_lib.Pack(
-      {
-          **_flags(row_splits, python_pack.is_terminal),
-          **python_pack.steps,
-      },
-      row_splits,
-      python_pack.fields,
-  )
+  steps = dict(python_pack.steps)
+  for name, flag in _flags(row_splits, python_pack.is_terminal).items():
+    steps.setdefault(name, flag)
+  return packs_lib.Pack(steps, row_splits, python_pack.fields)
 
 
 def _flags(row_splits, is_terminal) -> Dict[str, tf.Tensor]:

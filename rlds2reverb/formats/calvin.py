@@ -98,7 +98,7 @@ def load_calvin(
 
   def read() -> python_episodes.Episodes:
     for index, span in enumerate(spans):
-      steps = {rlds.OBSERVATION: {}}
+      steps: Dict[str, Any] = {rlds.OBSERVATION: {}}
       for name in names:
         column = _Column(directory, span, name, first[name])
         if name.startswith(_OBSERVATIONS):

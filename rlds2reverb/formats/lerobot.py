@@ -145,7 +145,7 @@ class _Frames(NamedTuple):
 
   data: lerobot_files.DataSet
   parts: Dict[str, gr00t.Part]
-  index: int
+  episode: int
   rows: pa.Table
   decode_videos: bool
   depth_unit: str
@@ -163,7 +163,7 @@ class _Frames(NamedTuple):
     feature = self.data.info['features'][name]
     if name not in self.data.videos:
       return _read_column(self.rows[name], feature, name, self.depth_unit)
-    path, begin = self.data.videos[name][self.index]
+    path, begin = self.data.videos[name][self.episode]
     times = begin + self.rows[_TIMESTAMP].to_numpy().astype(np.float64)
     codes = None
     if depth_maps.is_depth(feature):

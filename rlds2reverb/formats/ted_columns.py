@@ -4,7 +4,7 @@
 the flat form than what is known of transitions.
 """
 
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Mapping, NamedTuple, Optional
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def read_episodes(
     lengths: np.ndarray,
     rest: Optional[Rest] = None,
     first: int = 0,
-) -> Iterator[python_episodes.PythonEpisode]:
+) -> python_episodes.Episodes:
   """Yields the episodes of columns, oldest first.
 
   Args:
