@@ -118,12 +118,8 @@ def _normalize(datasets, weights):
         f'weights must be of the data sets {sorted(datasets)}, but are of'
         f' {sorted(weights)}.'
     )
+  checks.check_weights(list(weights.values()))
   total = sum(weights.values())
-  if min(weights.values()) < 0 or not 0 < total < float('inf'):
-    raise ValueError(
-        'weights must be 0 or more, finite, and not all 0, but are'
-        f' {dict(weights)}.'
-    )
   return [weights[name] / total for name in datasets]
 
 

@@ -1,8 +1,9 @@
 """Checks of arguments, with messages that say what would be right."""
 
 import difflib
+import math
 import numbers
-from typing import Any, Iterable
+from typing import Any, Iterable, Sequence
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
@@ -12,6 +13,15 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     raise ValueError(
         f'{name} must be one of {", ".join(map(repr, names))}, but is'
         f' {value!r}.{did_you_mean(str(value), names)}'
+    )
+
+
+def check_weights(weights: Sequence[float]) -> None:
+  """Raises a ValueError if nothing can be drawn in proportion to `weights`."""
+  if min(weights) < 0 or not 0 < sum(weights) < math.inf:
+    raise ValueError(
+        'weights must be 0 or more, finite, and not all 0, but are'
+        f' {list(weights)}.'
     )
 
 

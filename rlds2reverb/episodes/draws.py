@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
-# The increment of `SplitMix64`: 2**64 divided by the golden ratio.
+# The increment of `SplitMix64`: 2**64 divided by the golden ratio; and the
+# shifts and factors of its mixer. The generator is described in Steele, Lea and
+# Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
 GOLDEN = 0x9E3779B97F4A7C15
+MIXER = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 # After 4 rounds a Feistel network of random functions is a random permutation,
 # of many items. That of a few needs more.
@@ -42,13 +45,24 @@ def fractions(seed: Any, first: int, count: int) -> np.ndarray:
     float64 `[count]`, in [0, 1).
   """
   begin = (first * GOLDEN + int(seed)) % 2**64
-  states = _counters(count) + np.uint64(begin)
-  for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+  bits = mix_bits(_counters(count) + np.uint64(begin))
+  # These are as many bits as a float64 has.
+  return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def mix_bits(states: np.ndarray) -> np.ndarray:
+  """Returns what `SplitMix64` makes of its states, and writes over them.
+
+  Different states give different numbers.
+
+  Args:
+    states: uint64, of any shape but a scalar.
+  """
+  for shift, factor in MIXER:
     states ^= states >> np.uint64(shift)
     states *= np.uint64(factor)
   states ^= states >> np.uint64(31)
-  # These are as many bits as a float64 has.
-  return (states >> np.uint64(11)).astype(np.float64) * 2.0**-53
+  return states
 
 
 def below(places: np.ndarray, limits: Any) -> np.ndarray:

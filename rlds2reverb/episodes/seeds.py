@@ -80,7 +80,7 @@ def mix_bits(numbers: tf.Tensor) -> tf.Tensor:
   Args:
     numbers: uint64, of any shape.
   """
-  for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+  for shift, factor in draws.MIXER:
     numbers = tf.bitwise.bitwise_xor(
         numbers, tf.bitwise.right_shift(numbers, tf.constant(shift, tf.uint64))
     )

@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.episodes import draws
 from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
@@ -143,29 +144,13 @@ class Keys:
     bases = np.array(
         [self._hash(of(each)) for each in index[is_new].tolist()], np.uint64
     )
-    return _mix(bases[np.cumsum(is_new) - 1], positions)
+    # Of one base no two positions have the same key.
+    steps = positions.astype(np.uint64) + np.uint64(1)
+    return draws.mix_bits(
+        bases[np.cumsum(is_new) - 1] + steps * np.uint64(draws.GOLDEN)
+    )
 
   def _hash(self, of) -> int:
     content = json.dumps([self._fingerprint, *of]).encode()
     digest = hashlib.blake2b(content, digest_size=8).digest()
     return int.from_bytes(digest, 'little')
-
-
-def _mix(base: np.ndarray, positions: np.ndarray) -> np.ndarray:
-  """Returns outputs of the random number generator SplitMix64.
-
-  Different positions give different outputs, so keys that belong to one thing
-  never collide with each other. The generator is described in Steele, Lea and
-  Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
-
-  Args:
-    base: the seeds of generators, uint64 `[N]`.
-    positions: which output of its generator each is, `[N]`.
-  """
-  with np.errstate(over='ignore'):
-    state = base + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
-        0x9E3779B97F4A7C15
-    )
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))

@@ -152,11 +152,7 @@ def _check_weights(weights, num_datasets):
         f'There must be a weight for each of the {num_datasets} data sets, but'
         f' weights are {weights.tolist()}.'
     )
-  if not (np.all(weights >= 0) and 0 < weights.sum() < np.inf):
-    raise ValueError(
-        'weights must be 0 or more, finite, and not all 0, but are'
-        f' {weights.tolist()}.'
-    )
+  checks.check_weights(weights.tolist())
   return weights
 
 

@@ -125,46 +125,58 @@ def open_replay_buffer(
   if not isinstance(data, tf.data.Dataset):
     expanded = files.expand(data)
     folder = expanded if files.is_folder(expanded) else None
-  if folder and records.is_checkpoint(folder):
-    if reverb_server:
-      if kwargs or reverb_table is not None:
-        raise ValueError(
-            f'The server starts from the checkpoint {folder}, with the tables'
-            ' and items that are in it, so'
-            f' {sorted(kwargs) or "reverb_table"} must be left out.'
-        )
-      server = serve.restore_reverb_server(folder)
-      return _replay_buffer_of(
-          server, table_name, length, timeout, owns_server=True
-      )
-    tables = list(records.read_tables(folder))
-    data = checkpoint_episodes.read_checkpoint_episodes(
-        folder,
-        _only_table(table_name, tables, f'The checkpoint {folder}'),
-        whole=True,
-    )
-  elif table_name is not None:
-    raise ValueError(
-        f'table_name is {table_name!r}, but {data} is neither a Reverb'
-        ' checkpoint nor a server, and has no tables.'
-    )
-  elif folder and prepared.read_marker(folder) is not None:
-    if reverb_server:
+  if reverb_server and folder and records.is_checkpoint(folder):
+    if kwargs or reverb_table is not None:
       raise ValueError(
-          f'{folder} holds frames that were prepared for a replay buffer'
-          ' without a server. Give the data set that they were made from.'
+          f'The server starts from the checkpoint {folder}, with the tables and'
+          f' items that are in it, so {sorted(kwargs) or "reverb_table"} must'
+          ' be left out.'
       )
-    data = folder
-  elif not isinstance(data, tf.data.Dataset):
-    data = loading.load_episodes(data, split)
+    server = serve.restore_reverb_server(folder)
+    return _replay_buffer_of(
+        server, table_name, length, timeout, owns_server=True
+    )
+  data = _read(data, folder, split, table_name)
   if not reverb_server:
     return local_replay_buffer.EpisodesReplayBuffer(
         data, windows, priority=priority, **kwargs
+    )
+  if not isinstance(data, tf.data.Dataset):
+    raise ValueError(
+        f'{folder} holds frames that were prepared for a replay buffer without'
+        ' a server. Give the data set that they were made from.'
     )
   name = _TABLE if reverb_table is None else write.name_of(reverb_table)
   items = items_lib.TableItems(name, windows, priority=priority)
   server = _start_server(data, items, reverb_table, kwargs)
   return _replay_buffer_of(server, name, length, timeout, owns_server=True)
+
+
+def _read(data, folder, split, table_name):
+  """Returns the data set, or the folder of prepared frames, of `data`.
+
+  Args:
+    data: see `open_replay_buffer`.
+    folder: the folder that `data` is, or None.
+    split: the split of a data set on disk.
+    table_name: the table of a checkpoint.
+  """
+  if folder and records.is_checkpoint(folder):
+    tables = list(records.read_tables(folder))
+    name = _only_table(table_name, tables, f'The checkpoint {folder}')
+    return checkpoint_episodes.read_checkpoint_episodes(
+        folder, name, whole=True
+    )
+  if table_name is not None:
+    raise ValueError(
+        f'table_name is {table_name!r}, but {data} is neither a Reverb'
+        ' checkpoint nor a server, and has no tables.'
+    )
+  if isinstance(data, tf.data.Dataset):
+    return data
+  if folder and prepared.read_marker(folder) is not None:
+    return folder
+  return loading.load_episodes(data, split)
 
 
 def _start_server(data, items, reverb_table, kwargs):
