@@ -16,7 +16,9 @@ much memory grew by after the tenth batch, and at the most.
 - `decoding` decodes and resizes images in memory with the same two threads, by
   what random access uses; `decoding, TensorFlow` as Octo and OpenVLA do.
 - `index` prints the speed of building the indexes, in wall and CPU time, beside
-  that of reading: the records by TensorFlow, with their checksums.
+  that of reading: the records alone, with their checksums, and the episodes as
+  TFDS reads them, with images left encoded. It needs more than 1 GB of data:
+  `--episodes=200 --steps=200`.
 """
 
 from concurrent import futures
@@ -61,7 +63,9 @@ def _directory(source: str) -> str:
 def _index():
   # pylint: disable=g-import-not-at-top
   import tensorflow as tf
+  import tensorflow_datasets as tfds
 
+  from rlds2reverb import datasets
   from rlds2reverb import random_access
 
   paths = [
@@ -75,6 +79,14 @@ def _index():
     lengths = tf.data.TFRecordDataset(paths).map(tf.strings.length)
     lengths.reduce(0, lambda total, length: total + length)
 
+  def load():
+    skip = dict.fromkeys(_CAMERAS, tfds.decode.SkipDecoding())
+    for source in _SOURCES:
+      episodes = datasets.load_episodes(
+          _directory(source), decoders={'steps': {'observation': skip}}
+      )
+      episodes.reduce(0, lambda count, episode: count + 1)
+
   def build():
     for source in _SOURCES:
       folder = os.path.join(_FOLDER.value, f'{source}_index')
@@ -84,7 +96,7 @@ def _index():
   found = {}
   # The first time the files come from the disk, and functions are traced.
   for _ in range(2):
-    for name, case in {'reading': read, 'index': build}.items():
+    for name, case in {'records': read, 'TFDS': load, 'index': build}.items():
       begin, cpu = time.perf_counter(), time.process_time()
       case()
       found[f'{name} MB/s'] = num_bytes / (time.perf_counter() - begin) / 1e6

@@ -9,6 +9,7 @@ included; elsewhere `ulimit -v` limits its addresses. It prints how much memory
 the process has (VmRSS) as it goes on, and by how much it differs.
 """
 
+import contextlib
 import os
 import pathlib
 import resource
@@ -25,6 +26,11 @@ _BATCHES = flags.DEFINE_integer('batches', 100_000, 'Batches of 4 items.')
 _CASE = flags.DEFINE_string('case', '', 'write or read; both by default.')
 _FOLDER = flags.DEFINE_string('folder', '', 'Where the data is.')
 
+# Where control groups are, and the file that has the limit of one.
+_GROUPS = (
+    ('/sys/fs/cgroup', 'memory.max'),
+    ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes'),
+)
 _STEPS, _SIZE, _BATCH = 250, 64, 4
 
 
@@ -40,14 +46,15 @@ def _write(directory: str) -> None:
   print(f'{num_bytes / 1e6:.0f} MB of data, {_LIMIT_MB.value} MB of memory')
 
 
+def _group(root: str, number: int) -> pathlib.Path:
+  return pathlib.Path(root, f'robot_memory_{number}')
+
+
 def _limit_memory() -> None:
   """Limits the memory of this process."""
   num_bytes = _LIMIT_MB.value << 20
-  for root, name in (
-      ('/sys/fs/cgroup', 'memory.max'),
-      ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes'),
-  ):
-    group = pathlib.Path(root, f'robot_memory_{os.getppid()}')
+  for root, name in _GROUPS:
+    group = _group(root, os.getppid())
     try:
       group.mkdir(exist_ok=True)
       if (group / name).exists():
@@ -96,6 +103,9 @@ def main(_) -> None:
         module = [sys.executable, '-m', 'benchmarks.robot_memory']
         own = [f'--case={case}', f'--folder={folder}']
         subprocess.run([*module, *own, *sys.argv[1:]], check=True)
+      for root, _ in _GROUPS:
+        with contextlib.suppress(OSError):
+          _group(root, os.getpid()).rmdir()
 
 
 if __name__ == '__main__':

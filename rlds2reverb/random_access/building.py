@@ -208,7 +208,11 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
     )
   origin = versions.fingerprint(records.folder)
   known = identity.fingerprint(
-      origin, [list(each) for each in facts], str(split), str(names)
+      origin,
+      [list(each) for each in facts],
+      str(split),
+      str(names),
+      record_reading.TASK_BYTES,
   )
   images = record_reading.Images(names, references.new_mark(known))
   kept = None
@@ -222,7 +226,7 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
   stored_decoders = {**decoders, rlds.STEPS: tfds.decode.SkipDecoding()}
   failures: List[OSError] = []
 
-  def read():
+  def read_records():
     try:
       yield from record_reading.read(records, images, kept, num_processes)
     except OSError as e:
@@ -231,7 +235,7 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
 
   episodes = (
       tf.data.Dataset.from_generator(
-          read,
+          read_records,
           output_signature=tf.TensorSpec([None], tf.string),
       )
       .unbatch()

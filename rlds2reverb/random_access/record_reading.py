@@ -34,7 +34,7 @@ from rlds2reverb.random_access import references
 
 # So many bytes of records are read by one task, and so many tasks wait for
 # their turn for each process.
-_TASK_BYTES = 64 << 20
+TASK_BYTES = 64 << 20
 _TASKS_PER_PROCESS = 2
 _RECORDS_AHEAD = 16
 _MAX_BUFFER_BYTES = 1 << 18
@@ -181,7 +181,7 @@ def _tasks(records: Records) -> Iterator[Records]:
   begin, ends = 0, np.cumsum(records.length)
   while begin < len(ends):
     before = ends[begin] - records.length[begin]
-    end = int(np.searchsorted(ends, before + _TASK_BYTES, 'right'))
+    end = int(np.searchsorted(ends, before + TASK_BYTES, 'right'))
     end = max(end, begin + 1)
     yield records.part(begin, end)
     begin = end

@@ -38,20 +38,10 @@ def _build_slowly(directory, folder):
 
     return episodes.map(wait)
 
-  record_reading._TASK_BYTES = 1  # pylint: disable=protected-access
+  record_reading.TASK_BYTES = 1
   random_access.build_index(
       directory, folder, prepare=prepare, as_trajectories=True
   )
-
-
-def _assert_equal(test, expected, found):
-  tree.assert_same_structure(expected, found)
-  for (path, one), other in zip(
-      tree.flatten_with_path(expected), tree.flatten(found)
-  ):
-    one, other = np.asarray(one), np.asarray(other)
-    test.assertEqual((one.dtype, one.shape), (other.dtype, other.shape), path)
-    np.testing.assert_array_equal(one, other, str(path))
 
 
 class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
@@ -97,11 +87,11 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     expected = data.as_list(expected)
     self.assertLen(items, len(expected))
     for number, item in enumerate(expected):
-      _assert_equal(self, item, items[number])
+      data.assert_equal(self, item, items[number])
     some = [3, 0, 3, len(items) - 1]
     for number, item in zip(some, items.__getitems__(some)):
-      _assert_equal(self, expected[number], item)
-    _assert_equal(self, items[-2], items[len(items) - 2])
+      data.assert_equal(self, expected[number], item)
+    data.assert_equal(self, items[-2], items[len(items) - 2])
 
   @parameterized.parameters(*episodes_lib.EndOfEpisode)
   def test_items_are_those_of_convert_rlds_to_sequences(self, end):
@@ -119,9 +109,11 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
       )
       self.assertLen(items, len(expected))
       for number, (frames, mask) in enumerate(expected):
-        _assert_equal(self, {**frames._asdict(), 'mask': mask}, items[number])
+        data.assert_equal(
+            self, {**frames._asdict(), 'mask': mask}, items[number]
+        )
       whole = items.batch(np.arange(len(items)))
-      _assert_equal(
+      data.assert_equal(
           self, np.stack([mask for _, mask in expected]), whole['mask']
       )
 
@@ -169,7 +161,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     items = random_access.Items(index, episodes_lib.Windows(1))
     found = items.batch(np.arange(len(items)))
     found = tree.map_structure(lambda leaf: leaf[:, 0], found)
-    _assert_equal(self, expected, found)
+    data.assert_equal(self, expected, found)
     # What is in the files is not in the index, too.
     size = os.path.getsize(os.path.join(index.folder, 'strings.bin'))
     self.assertLess(size, 100)
@@ -195,7 +187,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
       )
       self.assertLen(items, len(expected))
       for number, item in enumerate(expected):
-        _assert_equal(self, item, items[number])
+        data.assert_equal(self, item, items[number])
 
   def test_any_data_set_is_copied(self):
     steps = {
@@ -248,7 +240,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
         for each in (index, copy)
     )
     everything = np.arange(len(items))
-    _assert_equal(self, items.batch(everything), copies.batch(everything))
+    data.assert_equal(self, items.batch(everything), copies.batch(everything))
 
   def test_compressed_files_are_refused(self):
     directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
@@ -310,7 +302,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     killed.join()
     self.assertFalse(os.path.exists(folder))
     known = len(list(kept.glob('*/*.tfrecord')))
-    with mock.patch.object(record_reading, '_TASK_BYTES', 1), mock.patch.object(
+    with mock.patch.object(record_reading, 'TASK_BYTES', 1), mock.patch.object(
         record_reading.record_walk,
         'replace_strings',
         wraps=record_reading.record_walk.replace_strings,
@@ -326,7 +318,9 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
         random_access.Items(each, episodes_lib.Windows(1))
         for each in (whole, index)
     ]
-    _assert_equal(self, *[each.batch(np.arange(len(each))) for each in items])
+    data.assert_equal(
+        self, *[each.batch(np.arange(len(each))) for each in items]
+    )
 
   def test_fields_of_no_fixed_shape_are_refused(self):
     dataset = tf.data.Dataset.from_generator(

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 import tensorflow as tf
 import tensorflow_datasets as tfds
+import tree
 
 from tests import tfds_files
 
@@ -134,3 +135,14 @@ def encoded() -> Dict[str, Any]:
 def as_list(dataset: tf.data.Dataset) -> List[Any]:
   """Returns the elements of a data set, nests of arrays."""
   return list(dataset.as_numpy_iterator())
+
+
+def assert_equal(test: Any, expected: Any, found: Any) -> None:
+  """Holds a nest against another, in structure, dtypes, shapes and values."""
+  tree.assert_same_structure(expected, found)
+  for (path, one), other in zip(
+      tree.flatten_with_path(expected), tree.flatten(found)
+  ):
+    one, other = np.asarray(one), np.asarray(other)
+    test.assertEqual((one.dtype, one.shape), (other.dtype, other.shape), path)
+    np.testing.assert_array_equal(one, other, str(path))
