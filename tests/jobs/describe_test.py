@@ -12,6 +12,7 @@ from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import describe
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs.descriptions import page
 from rlds2reverb.jobs.descriptions import text
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
@@ -256,6 +257,14 @@ class DescribeCheckpointTest(tf.test.TestCase):
     self.assertTrue(sample.is_sample)
     self.assertEqual(sample.counts['episodes'], 2)
     self.assertIn('a sample of 2 episodes', text.to_text(sample))
+
+  def test_the_page(self):
+    # A checkpoint has no description, citation or classes.
+    try:
+      html = page.to_html(describe.describe_checkpoint(self._path))
+    except ModuleNotFoundError as e:
+      self.skipTest(str(e))
+    self.assertIn('pairs', html)
 
   def test_what_a_server_writes(self):
     # It writes the chunks in another order.
