@@ -465,12 +465,12 @@ _SECTIONS = [
         ],
     ),
     _Section(
-        'tree_to_text',
-        'Draws a small tree; `tree_to_dot` draws it in the language of'
+        'draw_tree',
+        'Draws a small tree; `as_dot=True` draws it in the language of'
         ' Graphviz.',
         [
             _Example(
-                'indexing.tree_to_text(\n    index.expand(tf.constant([2.]),'
+                'indexing.draw_tree(\n    index.expand(tf.constant([2.]),'
                 ' depth=3, max_width=2))',
                 (),
             )

@@ -33,7 +33,7 @@ class DocsTest(tf.test.TestCase):
         'to_ted',
         'from_ted',
         'TransitionIndex',
-        'tree_to_text',
+        'draw_tree',
         'make_token_episode',
         'pad_tokens',
         'select_agent',

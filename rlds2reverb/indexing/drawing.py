@@ -10,8 +10,12 @@ from rlds2reverb.indexing import transition_graph
 Label = Callable[[Any, Any], str]
 
 
-def tree_to_text(
-    tree: transition_graph.Tree, root: int = 0, label: Optional[Label] = None
+def draw_tree(
+    tree: transition_graph.Tree,
+    root: int = 0,
+    label: Optional[Label] = None,
+    *,
+    as_dot: bool = False,
 ) -> str:
   """Returns a tree as indented lines, a node each.
 
@@ -24,11 +28,15 @@ def tree_to_text(
     root: which of its trees.
     label: returns the words for an action and the observation that it led to;
       the action is None at a root. By default `action -> observation`.
+    as_dot: whether to return a digraph in the language of Graphviz's `dot`, in
+      which a terminal node has a double line.
 
   Returns:
     The lines. An observation that was not recorded is one line.
   """
   nodes = _nodes(tree, root, label)
+  if as_dot:
+    return _dot(nodes)
   if not nodes:
     return '(not recorded)'
   lines: List[str] = []
@@ -44,21 +52,8 @@ def tree_to_text(
   return '\n'.join(lines)
 
 
-def tree_to_dot(
-    tree: transition_graph.Tree, root: int = 0, label: Optional[Label] = None
-) -> str:
-  """Returns a tree in the language of Graphviz's `dot`.
-
-  Args:
-    tree: what `TransitionIndex.expand` returned, outside of a graph.
-    root: which of its trees.
-    label: as for `tree_to_text`.
-
-  Returns:
-    A digraph; a terminal node has a double line.
-  """
+def _dot(nodes) -> str:
   lines = ['digraph {', '  node [shape=box];']
-  nodes = _nodes(tree, root, label)
   names = {id(node): f'n{number}' for number, node in enumerate(nodes)}
   for node in nodes:
     words = node.words.replace('\\', '\\\\').replace('"', '\\"')

@@ -25,19 +25,22 @@ class DrawingTest(tf.test.TestCase):
 
   def test_text(self):
     self.assertEqual(
-        indexing.tree_to_text(self.tree, 1),
+        indexing.draw_tree(self.tree, 1),
         '0.\n'
         '  1 -> 1.  reward 0.5, once, terminal\n'
         '  1 -> 2.  reward 1.5, 2 times\n'
         '    2 -> 3.  reward 4, once',
     )
-    self.assertEqual(indexing.tree_to_text(self.tree), '(not recorded)')
-    self.assertIn('(1 nodes have no room)', indexing.tree_to_text(self.narrow))
+    self.assertEqual(indexing.draw_tree(self.tree), '(not recorded)')
+    self.assertIn('(1 nodes have no room)', indexing.draw_tree(self.narrow))
 
   def test_dot(self):
     self.assertEqual(
-        indexing.tree_to_dot(
-            self.tree, 1, lambda action, observation: f'"{observation:.0f}'
+        indexing.draw_tree(
+            self.tree,
+            1,
+            lambda action, observation: f'"{observation:.0f}',
+            as_dot=True,
         ),
         'digraph {\n'
         '  node [shape=box];\n'
