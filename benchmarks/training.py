@@ -27,7 +27,6 @@ from rlds2reverb.datasets import recording
 from rlds2reverb.training import experience
 from rlds2reverb.training import normalization
 from rlds2reverb.training import timed_learner
-from rlds2reverb.trajectories import rules as rules_lib
 
 _REPEATS = flags.DEFINE_integer('repeats', 20, 'Short runs of each.')
 _STEPS = flags.DEFINE_integer('steps', 25, 'Train steps of a short run.')
@@ -79,9 +78,7 @@ def _measure(
           episodes,
           algorithm,
           normalized,
-          batch_size=batch_size,
-          reverb_server=reverb_server,
-          rules=rules_lib.ConversionRules(terminal_discount='transition'),
+          batches=experience.Batches(batch_size, reverb_server),
           seed=0,
       )
 

@@ -130,17 +130,19 @@ def main():
       _ENVIRONMENT.value,
       files.user_path(_DIRECTORY.value),
       _NUM_STEPS.value,
-      batch_size=_BATCH_SIZE.value,
-      reverb_server=True if server == 'new' else server or False,
-      intervals=training.Intervals(
+      batches=training.Batches(
+          _BATCH_SIZE.value,
+          True if server == 'new' else server or False,
+          rules,
+      ),
+      monitoring=training.Monitoring(
           _SUMMARY_INTERVAL.value,
           _CHECKPOINT_INTERVAL.value,
           _EVAL_INTERVAL.value,
+          _NUM_EVAL_EPISODES.value,
+          progress=True,
       ),
-      num_eval_episodes=_NUM_EVAL_EPISODES.value,
-      rules=rules,
       seed=_SEED.value,
-      progress=True,
   )
   print(
       f'Return {result.returns} after {result.num_steps} train steps, of which'

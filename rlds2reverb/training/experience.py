@@ -1,6 +1,7 @@
 """The batches that an agent learns from."""
 
 import contextlib
+import dataclasses
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Union
 
 import tensorflow as tf
@@ -17,6 +18,28 @@ from rlds2reverb.training import algorithm as algorithm_lib
 from rlds2reverb.training import normalization as normalization_lib
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+  """What batches an agent learns from, and where they come from.
+
+  Attributes:
+    batch_size: `B`, how many items a batch has.
+    reverb_server: False for a replay buffer in this process; True for a Reverb
+      server that is started and filled, and stopped at the end; or the address
+      `host:port` of a server that runs and holds items of the same data, not
+      normalised, of the algorithm's `sequence_length`.
+    rules: how episodes are converted, but for a server that runs. Agents leave
+      out the frame of an episode's last step, which is why it is the transition
+      before whose discount tells of a terminal state.
+  """
+
+  batch_size: int = 256
+  reverb_server: Union[bool, str] = False
+  rules: rules_lib.ConversionRules = rules_lib.ConversionRules(
+      terminal_discount='transition'
+  )
 
 
 class Experience(NamedTuple):
@@ -37,10 +60,7 @@ def open_experience(
     rlds_data: tf.data.Dataset,
     algorithm: algorithm_lib.Algorithm,
     normalization: normalization_lib.Normalization,
-    *,
-    batch_size: int,
-    reverb_server: Union[bool, str],
-    rules: rules_lib.ConversionRules,
+    batches: Batches,
     seed: int,
 ) -> Iterator['Experience']:
   """Opens the replay buffer with the items that an algorithm learns from.
@@ -49,12 +69,7 @@ def open_experience(
     rlds_data: an RLDS data set, not normalised.
     algorithm: the algorithm.
     normalization: what an agent sees it through.
-    batch_size: `B`, how many items a batch has.
-    reverb_server: False for a replay buffer in this process; True for a Reverb
-      server that is started and filled, and stopped at the end; or the address
-      `host:port` of a server that runs and holds items of the same data, not
-      normalised, of the algorithm's `sequence_length`.
-    rules: how episodes are converted, but for a server that runs.
+    batches: what batches there are.
     seed: the seed of the batches, without a server.
 
   Yields:
@@ -72,26 +87,27 @@ def open_experience(
           f'{algorithm} needs a policy_info, but the steps of the data have'
           f' only {sorted(fields)}.'
       )
-  is_running = isinstance(reverb_server, str)
+  is_running = isinstance(batches.reverb_server, str)
   arguments: Dict[str, Any] = {}
   if not is_running:
     arguments['options'] = options_lib.ConversionOptions(
-        rules, step_mapping.step_policy_info if uses_info else None
+        batches.rules, step_mapping.step_policy_info if uses_info else None
     )
-    if not reverb_server:
+    if not batches.reverb_server:
       arguments.update(seed=seed)
   replay_buffer = replay.open_replay_buffer(
       None if is_running else normalization.apply(rlds_data),
       windows_lib.Windows(
           algorithm.sequence_length, end=algorithm.end_of_episode
       ),
-      reverb_server=reverb_server,
+      reverb_server=batches.reverb_server,
       **arguments,
   )
 
   def as_dataset():
     dataset = replay_buffer.as_dataset(
-        sample_batch_size=batch_size, num_steps=algorithm.sequence_length
+        sample_batch_size=batches.batch_size,
+        num_steps=algorithm.sequence_length,
     )
     if not is_running:
       return dataset
@@ -105,7 +121,7 @@ def open_experience(
   try:
     yield Experience(replay_buffer, as_dataset)
   finally:
-    if reverb_server:
+    if batches.reverb_server:
       replay_buffer.close()
 
 

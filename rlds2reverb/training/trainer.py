@@ -1,9 +1,10 @@
 """The loop that trains an agent on recorded episodes."""
 
+import contextlib
 import dataclasses
 import json
 import os
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict
 
 import tensorflow as tf
 from tf_agents.agents import tf_agent
@@ -25,7 +26,6 @@ from rlds2reverb.training import evaluation
 from rlds2reverb.training import experience
 from rlds2reverb.training import normalization as normalization_lib
 from rlds2reverb.training import timed_learner
-from rlds2reverb.trajectories import rules as rules_lib
 
 POLICY_DIR = 'policy'
 _SETTINGS_FILE = 'settings.json'
@@ -33,18 +33,23 @@ _NUM_CHECKPOINTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Intervals:
-  """After how many train steps something happens.
+class Monitoring:
+  """How a run is shown, saved and evaluated.
 
   Attributes:
-    summary: TensorBoard summaries are written, and the progress is shown.
-    checkpoint: a checkpoint is written.
-    evaluation: the policy is evaluated; 0 for only at the end.
+    summary: after how many train steps TensorBoard summaries are written, and
+      the progress is shown.
+    checkpoint: after how many a checkpoint is written.
+    evaluation: after how many the policy is evaluated; 0 for only at the end.
+    num_eval_episodes: how many episodes an evaluation plays.
+    progress: whether to show a progress bar.
   """
 
   summary: int = 100
   checkpoint: int = 1000
   evaluation: int = 0
+  num_eval_episodes: int = 20
+  progress: bool = False
 
   def next_stop(self, step: int, num_steps: int) -> int:
     """Returns the next train step after `step` at which something happens."""
@@ -80,13 +85,9 @@ def train(
     directory: files.PathLike,
     num_steps: int,
     *,
-    batch_size: int = 256,
-    reverb_server: Union[bool, str] = False,
-    intervals: Intervals = Intervals(),
-    num_eval_episodes: int = 20,
-    rules: Optional[rules_lib.ConversionRules] = None,
+    batches: experience.Batches = experience.Batches(),
+    monitoring: Monitoring = Monitoring(),
     seed: int = 0,
-    progress: bool = False,
 ) -> TrainingResult:
   """Trains an agent of TF-Agents on recorded episodes.
 
@@ -116,19 +117,10 @@ def train(
     environment: the id of the gym environment in which the policy is evaluated.
     directory: where the run is kept, on the local disk.
     num_steps: how many train steps the agent does, earlier runs included.
-    batch_size: `B`, how many items a batch has.
-    reverb_server: False for a replay buffer in this process; True for a Reverb
-      server that is started and filled, and stopped at the end; or the address
-      `host:port` of a server that runs and holds items of the same data, with
-      the algorithm's `sequence_length`.
-    intervals: how often the run is saved, shown and evaluated.
-    num_eval_episodes: how many episodes an evaluation plays.
-    rules: how episodes are converted. The default is
-      `ConversionRules(terminal_discount='transition')`, because agents leave
-      out the frame of an episode's last step.
+    batches: how large they are, and whether a server makes them.
+    monitoring: how often the run is saved, shown and evaluated.
     seed: the seed of the networks, the batches and the environments. It sets
       the global seeds of TensorFlow, NumPy and Python.
-    progress: whether to show a progress bar.
 
   Returns:
     The `TrainingResult`.
@@ -140,10 +132,9 @@ def train(
       positive.
     InvalidArgumentError: if an episode is invalid.
   """
-  for name, value in (('num_steps', num_steps), ('batch_size', batch_size)):
-    checks.check_positive(name, value)
+  checks.check_positive('num_steps', num_steps)
+  checks.check_positive('batch_size', batches.batch_size)
   directory = files.expand_local(directory, 'The run')
-  rules = rules or rules_lib.ConversionRules(terminal_discount='transition')
   env = environments.make_environment(environment, seed)
   env.close()
   time_step_spec = tensor_spec.from_spec(env.time_step_spec())
@@ -153,22 +144,19 @@ def train(
   settings = {
       'algorithm': repr(algorithm),
       'environment': environment,
-      'batch_size': batch_size,
-      'rules': repr(rules),
+      'batch_size': batches.batch_size,
+      'rules': repr(batches.rules),
       'seed': seed,
       'normalization': identity.fingerprint(*normalization),
   }
   _check_settings(directory, settings)
   tf.keras.utils.set_random_seed(seed)
-  with experience.open_experience(
-      rlds_data,
-      algorithm,
-      normalization,
-      batch_size=batch_size,
-      reverb_server=reverb_server,
-      rules=rules,
-      seed=seed,
-  ) as data:
+  with contextlib.ExitStack() as stack:
+    data = stack.enter_context(
+        experience.open_experience(
+            rlds_data, algorithm, normalization, batches, seed
+        )
+    )
     train_step = train_utils.create_train_step()
     agent = algorithm.make_agent(
         *normalization_lib.normalized_specs(time_step_spec, action_spec),
@@ -180,7 +168,7 @@ def train(
         agent,
         data.as_dataset,
         checkpoint_interval=0,  # The checkpoints below hold the data, too.
-        summary_interval=intervals.summary,
+        summary_interval=monitoring.summary,
     )
     policy = normalization_lib.DenormalizedPolicy(
         _greedy(agent), time_step_spec, action_spec, normalization
@@ -199,20 +187,12 @@ def train(
     )
     checkpointer.initialize_or_restore()
     evaluator = evaluation.Evaluator(
-        policy, environment, num_eval_episodes, seed=seed
+        policy, environment, monitoring.num_eval_episodes, seed=seed
     )
-    try:
-      returns = _run(
-          learner,
-          checkpointer,
-          evaluator,
-          directory,
-          num_steps,
-          intervals,
-          progress,
-      )
-    finally:
-      evaluator.close()
+    stack.callback(evaluator.close)
+    returns = _run(
+        learner, checkpointer, evaluator, directory, num_steps, monitoring
+    )
   policy_dir = os.path.join(directory, POLICY_DIR)
   with whole.new_folder(policy_dir, [], replace=True) as folder:
     policy_saver.PolicySaver(policy, train_step=train_step).save(folder)
@@ -227,29 +207,31 @@ def _run(
     evaluator: evaluation.Evaluator,
     directory: str,
     num_steps: int,
-    intervals: Intervals,
-    progress: bool,
+    monitoring: Monitoring,
 ) -> evaluation.Returns:
   """Trains up to `num_steps`, and returns the last returns."""
   writer = tf.summary.create_file_writer(os.path.join(directory, 'eval'))
   step = int(learner.train_step_numpy)
   returns = None
   with tqdm.tqdm(
-      total=num_steps, initial=step, unit=' steps', disable=not progress
+      total=num_steps,
+      initial=step,
+      unit=' steps',
+      disable=not monitoring.progress,
   ) as bar:
     while step < num_steps:
-      stop = intervals.next_stop(step, num_steps)
+      stop = monitoring.next_stop(step, num_steps)
       loss = learner.run(stop - step).loss.numpy()
       bar.update(stop - step)
       step = stop
       returns = None
       with learner.train_summary_writer.as_default(step):
         tf.summary.scalar('Data/waiting_share', learner.waiting_share)
-      if intervals.evaluation and step % intervals.evaluation == 0:
+      if monitoring.evaluation and step % monitoring.evaluation == 0:
         returns = _evaluate(evaluator, writer, step)
-        if progress:
+        if monitoring.progress:
           bar.write(f'{step} train steps: return {returns}')
-      if step % intervals.checkpoint == 0 or step == num_steps:
+      if step % monitoring.checkpoint == 0 or step == num_steps:
         checkpointer.save(step)
       bar.set_postfix_str(
           f'loss {loss:.4g}, waiting {learner.waiting_share:.1%}'

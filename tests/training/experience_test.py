@@ -18,7 +18,6 @@ from rlds2reverb.training import environments
 from rlds2reverb.training import experience
 from rlds2reverb.training import normalization
 from rlds2reverb.training import recurrent_dqn
-from rlds2reverb.trajectories import rules as rules_lib
 
 _NUM_STEPS = 6
 
@@ -37,9 +36,7 @@ class ExperienceTest(parameterized.TestCase, tf.test.TestCase):
         self.episodes,
         algorithm,
         self.normalization,
-        batch_size=16,
-        reverb_server=reverb_server,
-        rules=rules_lib.ConversionRules(terminal_discount='transition'),
+        experience.Batches(16, reverb_server),
         seed=0,
     )
 

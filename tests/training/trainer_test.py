@@ -17,7 +17,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
 
 _BATCH = 8
-_INTERVALS = training.Intervals(summary=2, checkpoint=4)
+_MONITORING = training.Monitoring(summary=2, checkpoint=4, num_eval_episodes=2)
 _CONTINUE = """
 import sys
 from tests.training import trainer_test
@@ -51,9 +51,8 @@ def run(data, directory, num_steps, **kwargs):
       directory,
       num_steps,
       **{
-          'batch_size': _BATCH,
-          'intervals': _INTERVALS,
-          'num_eval_episodes': 2,
+          'batches': training.Batches(_BATCH),
+          'monitoring': _MONITORING,
           'seed': 4,
           **kwargs,
       },
@@ -144,7 +143,7 @@ class TrainTest(tf.test.TestCase):
         self.data,
         directory,
         8,
-        intervals=training.Intervals(2, 4, evaluation=4),
+        monitoring=training.Monitoring(2, 4, 4, num_eval_episodes=2),
     )
     tags = {}
     for folder in 'train', 'eval':
@@ -169,20 +168,20 @@ class TrainTest(tf.test.TestCase):
     with self.assertRaisesRegex(
         ValueError, 'other settings: batch_size was 8, and is 9'
     ):
-      run(self.data, directory, 4, batch_size=9)
+      run(self.data, directory, 4, batches=training.Batches(9))
     other = os.path.join(self.create_tempdir().full_path, 'data')
     recording.record_episodes('Pendulum-v1', other, 3, max_steps=30, seed=1)
     with self.assertRaisesRegex(ValueError, 'other settings: normalization'):
       run(other, directory, 4)
 
 
-class IntervalsTest(absltest.TestCase):
+class MonitoringTest(absltest.TestCase):
 
   def test_next_stop(self):
-    intervals = training.Intervals(summary=4, checkpoint=6, evaluation=0)
+    monitoring = training.Monitoring(summary=4, checkpoint=6, evaluation=0)
     stops = [0]
     while stops[-1] < 14:
-      stops.append(intervals.next_stop(stops[-1], 14))
+      stops.append(monitoring.next_stop(stops[-1], 14))
     self.assertEqual(stops, [0, 4, 6, 8, 12, 14])
 
 

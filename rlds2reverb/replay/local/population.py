@@ -1,7 +1,6 @@
 """The items that can be drawn, and the row at which each of them starts."""
 
 import threading
-from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +23,7 @@ class SamplingError(tf.errors.InvalidArgumentError, ValueError):
 
 
 class Population:
-  """The items of a store, or of its best episodes.
+  """The items of a store.
 
   Items are numbered in the order of the data. An item is found by arithmetic on
   the run that it belongs to, so there is no list of items:
@@ -51,25 +50,12 @@ class Population:
   first = 0
   changes = False
 
-  def __init__(
-      self, store: store_lib.FrameStore, top_episodes: Optional[int] = None
-  ):
-    """Creates the population.
-
-    Args:
-      store: the store.
-      top_episodes: how many episodes to keep: those with the highest returns.
-        Of episodes with equal returns the first ones are kept.
-
-    Raises:
-      ValueError: if episodes have no returns.
-    """
+  def __init__(self, store: store_lib.FrameStore):
+    """Creates the population of a store."""
     self.num_frames = store.num_frames
     self._all_runs = store.runs
     counts = store.runs.num_items
     chosen = counts > 0
-    if top_episodes is not None:
-      chosen &= _best(store, chosen, top_episodes)
     self.runs = store_lib.Runs(*[values[chosen] for values in store.runs])
     self.first_item = np.concatenate([[0], np.cumsum(self.runs.num_items)])
     self.num_items = self.num_slots = int(self.first_item[-1])
@@ -165,19 +151,3 @@ def check_items(items: np.ndarray, num_items: int) -> None:
         f' {items[(items < 0) | (items >= num_items)][:16].tolist()} of'
         f' {num_items} items.'
     )
-
-
-def _best(store, chosen, count) -> np.ndarray:
-  """Returns which runs are the best `count` ones of those that are chosen."""
-  returns = store.runs.undiscounted_return
-  if store.form.crosses_episodes or np.isnan(returns[chosen]).any():
-    raise ValueError(
-        'top_episodes chooses episodes by their returns, but these have none:'
-        ' their items cross episodes, or their reward is not one number, or is'
-        ' NaN.'
-    )
-  runs = np.flatnonzero(chosen)
-  order = runs[np.argsort(-returns[runs], kind='stable')]
-  best = np.zeros(len(chosen), bool)
-  best[order[:count]] = True
-  return best

@@ -1,319 +1,23 @@
-"""TF-Agents replay buffers without a server."""
+"""A TF-Agents replay buffer of recorded episodes, without a server."""
 
-import numbers
-from typing import Any, Optional, Union
+from typing import Optional, Tuple, Union
 
-import numpy as np
 import tensorflow as tf
-from tf_agents.replay_buffers import replay_buffer
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
-from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import importance
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay.local import batch_dataset
 from rlds2reverb.replay.local import loading
+from rlds2reverb.replay.local import local_buffer
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import prepared
-from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import samplers
-from rlds2reverb.replay.local import sampling
 from rlds2reverb.replay.local import store as store_lib
-from rlds2reverb.replay.local import streams as streams_lib
 from rlds2reverb.trajectories import options as options_lib
 
 
-class LocalReplayBuffer(replay_buffer.ReplayBuffer):
-  """Samples items in the process that trains.
-
-  It takes the place of a `ReverbReplayBuffer` whose table was filled with the
-  same items, and is many times faster. Batches come in three ways, and are the
-  same in all of them:
-
-      dataset = replay_buffer.as_dataset(sample_batch_size=256, num_steps=2)
-      for frames, info in dataset:                       # tensors
-      for frames, info in dataset.as_numpy_iterator():   # NumPy arrays
-      frames, info = replay_buffer.get_next(256)         # one batch
-
-  `frames` are a `Trajectory` `[256, 2, ...]`. Strings, such as encoded images,
-  stay as they are; `transforms.decode_images` decodes those of a batch.
-
-  What an iterator draws is a pure function of the seed and of the number of
-  batches so far. So a checkpoint resumes sampling with the very next batch:
-
-      checkpoint = tf.train.Checkpoint(replay_buffer=replay_buffer, ...)
-
-  Restore it before the first batch is taken. Two iterators draw independently.
-  One that is made after another has ended goes on where that one stood. In a
-  new process, the first iterator of the first data set goes on where that of
-  the old process was, and so on. A batch counts when it comes out of the data
-  set. Where something takes batches in advance, such as `tf.distribute` or a
-  `prefetch` of the trainer's own, `follow` makes those count that were used.
-
-  Frames may be added, batches sampled and priorities updated by several
-  threads at once, each with an iterator of its own. All frames of a batch were
-  there together, and the update of an item that has gone is left out.
-
-  Attributes:
-    store: the frames.
-  """
-
-  def __init__(
-      self,
-      population: Any,
-      store: store_lib.FrameStore,
-      capacity: int,
-      sampler: Optional[samplers.Sampler],
-      share: samplers.Share,
-  ):
-    checks.check_positive('num_workers', share.num_workers)
-    if not 0 <= share.worker_index < share.num_workers:
-      raise ValueError(
-          f'worker_index must be from 0 to {share.num_workers - 1}, since there'
-          f' are {share.num_workers} workers, but is {share.worker_index}.'
-      )
-    if not isinstance(share.seed, numbers.Integral) or share.seed < 0:
-      raise ValueError(
-          f'seed must be an integer from 0 up, but is {share.seed!r}.'
-      )
-    super().__init__(store.format.spec, capacity, stateful_dataset=True)
-    self.store = store
-    self._population: Any = population
-    self._sampler: samplers.Sampler = sampler or samplers.Uniform()
-    self._share = share
-    # Whether the sampler suits the data shows here, and not when training
-    # begins.
-    self._sampler.bind(population, share)
-    self._position: streams_lib.Position = streams_lib.Position(
-        {
-            'seed': int(share.seed),
-            'worker': [share.worker_index, share.num_workers],
-            'sampler': self._sampler.identity(),
-            'data': store.fingerprint,
-            'items': 0 if population.changes else population.num_items,
-        }
-    )
-
-  @property
-  def num_items(self) -> int:
-    """The number of items that can be drawn."""
-    return self._population.num_items
-
-  def follow(self, train_step: tf.Variable, batches_per_step: int = 1) -> None:
-    """Makes checkpoints go on with the first batch that was not trained on.
-
-    It is for trainers whose batches are taken in advance, which otherwise would
-    be left out after a restart. Call it once, before training. The checkpoint
-    must hold the variable, too.
-
-        strategy = tf.distribute.MirroredStrategy()
-        batches = strategy.experimental_distribute_dataset(
-            replay_buffer.as_dataset(256))  # 128 items for each of 2 replicas
-        replay_buffer.follow(train_step)
-        checkpoint = tf.train.Checkpoint(
-            replay_buffer=replay_buffer, train_step=train_step, ...)
-
-    Args:
-      train_step: counts the train steps, an integer.
-      batches_per_step: how many batches a train step takes. With
-        `distribute_datasets_from_function`, as in TF-Agents' `Learner`, it is
-        the number of replicas of a worker.
-
-    Raises:
-      ValueError: if `batches_per_step` is not positive. And when a checkpoint
-        is written, if there were fewer batches, or several iterators at once.
-    """
-    checks.check_positive('batches_per_step', batches_per_step)
-    self._position.follow(train_step, batches_per_step)
-
-  def update_priorities(self, keys: Any, priorities: Any) -> None:
-    """Updates the priorities of items that were sampled.
-
-    The next batch is drawn by them. It works eagerly and in a `tf.function`.
-
-    Args:
-      keys: the `key` of the `SampleInfo` of a batch, uint64 `[B, L]` or `[B]`.
-      priorities: the new priorities, numbers from 0 up, `[B]`.
-
-    Raises:
-      ValueError: if the sampler is not `Prioritized`, or if there is not one
-        priority for each key.
-      InvalidArgumentError: if a priority is negative, NaN or infinite, or if
-        there never was an item of such a key. Nothing is changed then.
-    """
-    sampler = self._prioritized()
-    in_graph = not tf.executing_eagerly()
-    convert = tf.convert_to_tensor if in_graph else np.asarray
-    keys, priorities = convert(keys), convert(priorities)
-    expected, found = keys.shape[:1], priorities.shape
-    if expected != found and not (
-        in_graph and expected.is_compatible_with(found)
-    ):
-      raise ValueError(
-          f'There must be a priority for each of the items {tuple(expected)},'
-          f' but the priorities have the shape {found}.'
-      )
-    if in_graph:
-      update = sampling.weak_method(sampler, 'update_keys')
-      tf.numpy_function(update, [keys, priorities], [])
-    else:
-      sampler.update_keys(keys, priorities)
-
-  def importance_weights(
-      self, sample_info: Any, beta: Any, *, normalization: str = 'batch'
-  ) -> tf.Tensor:
-    """Returns the weights that correct a loss for prioritized sampling.
-
-    Args:
-      sample_info: the `SampleInfo` of a batch.
-      beta: how much of the bias is corrected: 0 nothing, 1 all.
-      normalization: `"batch"`, `"table"` or `"none"`; see
-        `replay.importance_weights`.
-
-    Returns:
-      The weights, float32, of the shape of `sample_info.probability`.
-
-    Raises:
-      ValueError: if the sampler is not `Prioritized`, or an argument is not
-        valid.
-    """
-    sampler = self._prioritized()
-    if normalization != 'table':
-      return importance.importance_weights(
-          sample_info, beta, normalization=normalization
-      )
-    if tf.executing_eagerly():
-      least = tf.constant(sampler.min_priority(), tf.float64)
-    else:
-      min_priority = sampling.weak_method(sampler, 'min_priority')
-      least = tf.numpy_function(min_priority, [], tf.float64)
-      least.set_shape([])
-    return importance.importance_weights(
-        sample_info,
-        beta,
-        normalization='table',
-        # That of an item of the batch may have been lower than any is now.
-        min_priority=tf.minimum(least, tf.reduce_min(sample_info.priority)),
-        priority_exponent=sampler.alpha,
-    )
-
-  def close(self) -> None:
-    """Does nothing here: there is no server to stop."""
-
-  def _prioritized(self) -> prioritized.Prioritized:
-    if not isinstance(self._sampler, prioritized.Prioritized):
-      raise ValueError(
-          'Only a Prioritized sampler has priorities that change, and this one'
-          f' is {self._sampler}. Make the replay buffer with'
-          ' sampler=Prioritized().'
-      )
-    return self._sampler
-
-  def _as_dataset(
-      self,
-      sample_batch_size,
-      num_steps,
-      sequence_preprocess_fn,
-      num_parallel_calls,
-  ):
-    del num_parallel_calls  # The rows of a batch are read together.
-    self._check_batches(sample_batch_size, num_steps)
-    spec = sampling.BatchSpec(
-        sample_batch_size,
-        self._sampler.batch_size(
-            self._population, self._share, sample_batch_size or 1
-        ),
-        in_advance=not (
-            self._sampler.is_synchronous or self._population.changes
-        ),
-    )
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-      self._position.warn_of_distribution()
-    streams = self._position.add_data_set(
-        lambda data_set, number: self._sampler.bind(
-            self._population, self._share._replace(stream=(data_set, number))
-        )
-    )
-    return self._dataset(streams, spec, sequence_preprocess_fn)
-
-  def _single_deterministic_pass_dataset(
-      self,
-      sample_batch_size,
-      num_steps,
-      sequence_preprocess_fn,
-      num_parallel_calls,
-  ):
-    del num_parallel_calls
-    self._check_batches(sample_batch_size, num_steps)
-    spec = sampling.BatchSpec(
-        sample_batch_size,
-        None,
-        samplers.num_batches_of_pass(
-            self.num_items, self._share, sample_batch_size or 1
-        ),
-        in_advance=not self._population.changes,
-    )
-    draw = samplers.in_order(self._population, self._share)
-    streams = streams_lib.Streams(lambda number: draw, goes_on=False)
-    return self._dataset(streams, spec, sequence_preprocess_fn)
-
-  def _dataset(self, streams, spec, sequence_fn):
-    reader = sampling.BatchReader(self.store, self._population, streams, spec)
-    dataset = batch_dataset.BatchDataset(
-        reader, self._position.warn_of_distribution
-    )
-    if sequence_fn is None:
-      return dataset
-    return batch_dataset.map_sequences(dataset, sequence_fn)
-
-  def _check_batches(self, batch_size, num_steps):
-    length = self.store.form.sequence_length
-    if batch_size is not None:
-      checks.check_positive('sample_batch_size', batch_size)
-      if length is None:
-        raise ValueError(
-            'The items are whole episodes, of different lengths, which do not'
-            ' make a batch: leave sample_batch_size out, and use'
-            ' tf.data.Dataset.padded_batch.'
-        )
-    if num_steps is not None and num_steps != length:
-      raise ValueError(
-          f'num_steps is {num_steps}, but the items have'
-          f' {"all frames of an episode" if length is None else length}. Make'
-          f' the replay buffer with Windows({num_steps}).'
-      )
-
-  def _get_next(self, sample_batch_size, num_steps, time_stacked):
-    iterators = self._position.iterators
-    key = sample_batch_size, num_steps
-    if key not in iterators:
-      with tf.init_scope():
-        iterators[key] = iter(
-            self._as_dataset(sample_batch_size, num_steps, None, None)
-        )
-    frames, info = next(iterators[key])
-    if time_stacked:
-      return frames, info
-    axis = 0 if sample_batch_size is None else 1
-    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
-    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
-    return tuple(steps), info
-
-  def _num_frames(self):
-    return self._population.num_frames
-
-  def _gather_all(self):
-    with self._population.lock:
-      leaves = self.store.read(self._population.all_rows(), 1)
-    return tf.nest.pack_sequence_as(
-        self.data_spec,
-        [tf.convert_to_tensor(leaf.swapaxes(0, 1)) for leaf in leaves],
-    )
-
-
-class EpisodesReplayBuffer(LocalReplayBuffer):
+class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
   """Samples items of recorded episodes, in the process that trains.
 
       replay_buffer = rlds2reverb.EpisodesReplayBuffer(rlds_data)
@@ -341,10 +45,8 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
       *,
       priority: items_lib.Priority = 1.0,
       sampler: Optional[samplers.Sampler] = None,
-      top_episodes: Optional[int] = None,
       seed: int = 0,
-      num_workers: int = 1,
-      worker_index: int = 0,
+      process: Tuple[int, int] = (0, 1),
       directory: Optional[files.PathLike] = None,
       options: Optional[options_lib.ConversionOptions] = None,
   ):
@@ -353,18 +55,17 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
     Args:
       rlds_data: an RLDS data set; a data set of sequences, `Trajectory`s
         `[L, ...]`, each of which is an item; the folder of frames that were
-        prepared with `directory`; or the `store` of another replay buffer.
+        prepared with `directory`; or the `store` of another replay buffer,
+        whole or `store.top_episodes(10)` alone.
       windows: which windows of frames are items, or None for items that are
         whole episodes. This and `priority` are those of `TableItems`. They are
         ignored where the frames are stored already.
       priority: the priority of every item, or a function of its `Trajectory`.
       sampler: which items make a batch. The default is `Uniform()`.
-      top_episodes: how many episodes to draw from: those with the highest
-        undiscounted returns. Of equal ones the first are kept. By default, all.
       seed: a number from 0 up; the same one gives the same batches.
-      num_workers: how many processes train on the same data. Each draws for
-        itself; of an epoch without replacement each draws its share.
-      worker_index: which of them this one is, from 0.
+      process: which process this is, and how many train on the same data, such
+        as `(rank, world_size)`. Each draws for itself; of an epoch without
+        replacement each draws its share.
       directory: a folder on the local disk that keeps the frames, so that they
         need not fit into memory, and are not converted again the next time. A
         folder that holds frames of other data is refused.
@@ -378,14 +79,12 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
       OSError: if `directory` is damaged.
       InvalidArgumentError: if an episode is invalid.
     """
-    if top_episodes is not None:
-      checks.check_positive('top_episodes', top_episodes)
     share = samplers.Share(
-        seed, worker_index=worker_index, num_workers=num_workers
+        seed, worker_index=process[0], num_workers=process[1]
     )
     items = items_lib.TableItems('items', windows, priority=priority)
     store = _store_of(rlds_data, items, directory, options)
-    population = population_lib.Population(store, top_episodes)
+    population = population_lib.Population(store)
     super().__init__(population, store, store.num_frames, sampler, share)
 
   def _add_batch(self, items):

@@ -9,6 +9,7 @@ that depends on more.
 import abc
 import dataclasses
 import functools
+import numbers
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -48,6 +49,28 @@ class Share(NamedTuple):
   stream: Any = (0, 0)
   worker_index: int = 0
   num_workers: int = 1
+
+  def check(self) -> None:
+    """Raises a ValueError if there is no such worker, or seed."""
+    if not 0 <= self.worker_index < self.num_workers:
+      raise ValueError(
+          'process must be the number of a process, from 0 up, and that of all,'
+          f' but is {(self.worker_index, self.num_workers)}.'
+      )
+    if not isinstance(self.seed, numbers.Integral) or self.seed < 0:
+      raise ValueError(
+          f'seed must be an integer from 0 up, but is {self.seed!r}.'
+      )
+
+  def of(self, count: int) -> int:
+    """Returns how many of `count` items are those of this worker."""
+    own = -(-(count - self.worker_index) // self.num_workers)
+    if own < 1:
+      raise ValueError(
+          f'There are {count} items, which is too few for'
+          f' {self.num_workers} workers to share.'
+      )
+    return own
 
   def seeds(self, count: int) -> np.ndarray:
     """Returns seeds of this worker alone, uint64 `[count]`."""
@@ -109,7 +132,7 @@ class Uniform(Sampler):
       population.check_not_empty()
       size = population.num_items
       places = fractions(seed, first, num_batches, batch_size)
-      return _with_priority(
+      return with_priority(
           population.first + draws_lib.below(places, size), population, 1 / size
       )
 
@@ -136,14 +159,14 @@ class WithoutReplacement(Sampler):
   def bind(self, population, share):
     [seed] = share.common_seeds(1)
     count = population.num_items
-    own = share_of(count, share)
+    own = share.of(count)
     # Batches that are drawn one after the other are of one or two epochs.
     order = functools.lru_cache(2)(
         lambda epoch: draws_lib.Permutation(count, seed, epoch)
     )
 
     def draw_batch(number, batch_size):
-      per_epoch = _batches_per_epoch(own, batch_size, self.drop_last)
+      per_epoch = own // batch_size if self.drop_last else -(-own // batch_size)
       epoch, number = divmod(number, per_epoch)
       places = np.arange(
           number * batch_size, min((number + 1) * batch_size, own)
@@ -166,12 +189,12 @@ class WithoutReplacement(Sampler):
           items.append(order(epoch)(places))
           begin = end
       items = np.concatenate(items).reshape([len(drawn), -1])
-      return _with_priority(items, population, 1 / count)
+      return with_priority(items, population, 1 / count)
 
     return draw
 
   def batch_size(self, population, share, batch_size):
-    own = share_of(population.num_items, share)
+    own = share.of(population.num_items)
     if self.drop_last and batch_size > own:
       raise ValueError(
           f'A batch of {batch_size} items is larger than an epoch, which has'
@@ -208,7 +231,7 @@ class EpisodeFirst(Sampler):
       items = population.first_item[runs] + draws_lib.below(
           places[1], counts[runs]
       )
-      return _with_priority(items, population, probabilities[runs])
+      return with_priority(items, population, probabilities[runs])
 
     return draw
 
@@ -262,38 +285,6 @@ class Weighted(Sampler):
     return draw
 
 
-def in_order(population: population_lib.Population, share: Share) -> DrawFn:
-  """Returns the function that draws every item once, in their order.
-
-  These are the items that there are now. To draw one that has made room for
-  newer ones since is a SamplingError.
-  """
-  own = share_of(population.num_items, share)
-  count, first_item = population.num_items, population.first
-
-  def draw(first, num_batches, batch_size):
-    begin = first * batch_size
-    whole = max((own - begin) // batch_size, 0)
-    rows = min(whole, num_batches) or 1
-    items = np.arange(begin, min(begin + rows * batch_size, own))
-    items = first_item + items * share.num_workers + share.worker_index
-    if not population.alive(items).all():
-      raise population_lib.SamplingError(
-          'Frames were appended or removed during a pass over the items, some'
-          ' of which have made room for newer ones. Make a new data set for'
-          ' each pass.'
-      )
-    return _with_priority(items.reshape([rows, -1]), population, 1 / count)
-
-  return draw
-
-
-def num_batches_of_pass(num_items: int, share: Share, batch_size: int) -> int:
-  """Returns how many batches make one pass over the items of a worker."""
-  own = share_of(num_items, share)
-  return _batches_per_epoch(own, batch_size, drop_last=False)
-
-
 def fractions(
     seed: np.uint64, first: int, num_batches: int, batch_size: int
 ) -> np.ndarray:
@@ -302,12 +293,6 @@ def fractions(
   Number `k` of batch `b` is a function of the seed and of `b * B + k` alone: it
   is of the stream of `SplitMix64` that begins at the seed.
 
-  Args:
-    seed: uint64.
-    first: the number of the first batch.
-    num_batches: the number of batches.
-    batch_size: the numbers `B` of a batch.
-
   Returns:
     float64 `[num_batches, batch_size]`, in [0, 1).
   """
@@ -315,17 +300,6 @@ def fractions(
       seed, first * batch_size, num_batches * batch_size
   )
   return places.reshape([num_batches, batch_size])
-
-
-def share_of(count: int, share: Share) -> int:
-  """Returns how many of all items are those of one worker."""
-  own = -(-(count - share.worker_index) // share.num_workers)
-  if own < 1:
-    raise ValueError(
-        f'There are {count} items, which is too few for'
-        f' {share.num_workers} workers to share.'
-    )
-  return own
 
 
 def check_weights(weights: np.ndarray, name: str, of: str) -> None:
@@ -346,11 +320,12 @@ def check_weights(weights: np.ndarray, name: str, of: str) -> None:
     raise ValueError(f'All {name} are 0, so that no {of} can be drawn.')
 
 
-def _batches_per_epoch(count, batch_size, drop_last) -> int:
-  return count // batch_size if drop_last else -(-count // batch_size)
-
-
-def _with_priority(items, population, probability) -> Draws:
+def with_priority(
+    items: np.ndarray,
+    population: population_lib.Population,
+    probability: Any,
+) -> Draws:
+  """Returns items that were drawn, with their priorities."""
   return Draws(
       items,
       np.broadcast_to(probability, items.shape),

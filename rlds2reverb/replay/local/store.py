@@ -24,6 +24,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import rows as rows_lib
 
@@ -114,6 +115,39 @@ class FrameStore:
   def num_items(self) -> int:
     """The number of items."""
     return int(self.runs.num_items.sum())
+
+  def top_episodes(self, count: int) -> 'FrameStore':
+    """Returns the episodes with the highest undiscounted returns.
+
+    The frames are not copied. Of episodes with equal returns the first ones are
+    kept; those without an item are left out.
+
+    Args:
+      count: how many episodes.
+
+    Raises:
+      ValueError: if `count` is not positive, or if episodes have no returns.
+    """
+    checks.check_positive('count', count)
+    returns, counts = self.runs.undiscounted_return, self.runs.num_items
+    with_items = np.flatnonzero(counts)
+    if self.form.crosses_episodes or np.isnan(returns[with_items]).any():
+      raise ValueError(
+          'top_episodes chooses episodes by their returns, but these have none:'
+          ' their items cross episodes, or their reward is not one number, or'
+          ' is NaN.'
+      )
+    order = with_items[np.argsort(-returns[with_items], kind='stable')]
+    best = np.isin(np.arange(len(counts)), order[:count])
+    priorities = self.priorities
+    if priorities is not None:
+      priorities = priorities[np.repeat(best, counts)]
+    return dataclasses.replace(
+        self,
+        runs=Runs(*[values[best] for values in self.runs]),
+        priorities=priorities,
+        fingerprint=f'{self.fingerprint} top {count}',
+    )
 
   def read(self, starts: np.ndarray, length: int) -> List[np.ndarray]:
     """Returns the leaves of runs of frames; see `RowFormat.read`."""

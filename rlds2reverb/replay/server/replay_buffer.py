@@ -19,7 +19,9 @@ from rlds2reverb.replay.server import tables as tables_lib
 DEFAULT_TIMEOUT = 30.0
 
 
-class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
+class ServerReplayBuffer(
+    importance.WeightedSamples, reverb_replay_buffer.ReverbReplayBuffer
+):
   """Samples a table of a Reverb server, and does not wait for ever.
 
   It takes the place of TF-Agents' `ReverbReplayBuffer`, of which it is one, and
@@ -136,23 +138,7 @@ class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
     """
     self._updater.update_priorities(keys, priorities)
 
-  def importance_weights(
-      self, sample_info: Any, beta: Any, *, normalization: str = 'batch'
-  ) -> tf.Tensor:
-    """Returns the weights that correct a loss for prioritized sampling.
-
-    Args:
-      sample_info: the `SampleInfo` of a batch.
-      beta: how much of the bias is corrected: 0 nothing, 1 all.
-      normalization: `"batch"` or `"none"`; see `replay.importance_weights`.
-
-    Returns:
-      The weights, float32, of the shape of `sample_info.probability`.
-
-    Raises:
-      ValueError: if the table does not sample by priorities, or an argument is
-        not valid.
-    """
+  def _check_weights(self, sample_info, normalization):
     if not self._table_info.sampler_options.HasField('prioritized'):
       raise ValueError(
           f'Table {self._table_name!r} does not sample by priorities. Create it'
@@ -163,9 +149,7 @@ class ServerReplayBuffer(reverb_replay_buffer.ReverbReplayBuffer):
           'normalization="table" needs the smallest priority of the table,'
           ' which a Reverb server does not tell. Use "batch".'
       )
-    return importance.importance_weights(
-        sample_info, beta, normalization=normalization
-    )
+    return {}
 
   def close(self) -> None:
     """Stops the server, if it is this replay buffer's own."""

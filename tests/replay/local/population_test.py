@@ -79,19 +79,19 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
         priorities=range(10),
         returns=[5, 1, 3, 3, 9, 2],
     )
-    found = population.Population(base, 3)
+    found = population.Population(base.top_episodes(3))
     self.assertEqual(sorted(found.runs.undiscounted_return.tolist()), [3, 5, 9])
     # Rows: 2, 3, 2, 4, 3, 2. Of the two episodes of 3, the first: rows 5, 6.
     self.assertEqual(found.num_items, 1 + 1 + 2)
     self.assertEqual(found.starts(np.arange(4)).tolist(), [0, 5, 11, 12])
     self.assertEqual(found.priorities.tolist(), [0, 3, 7, 8])
     self.assertEqual(found.priority(np.array([3, 0])).tolist(), [8, 0])
-    everything = population.Population(base, 100)
+    everything = population.Population(base.top_episodes(100))
     self.assertEqual(everything.num_items, 10)
 
   def test_top_episodes_are_of_those_that_have_items(self):
     base = cuts.make_store([0, 1, 2], returns=[9, 1, 2])
-    self.assertEqual(population.Population(base, 2).num_items, 3)
+    self.assertEqual(population.Population(base.top_episodes(2)).num_items, 3)
 
   @parameterized.parameters(
       dict(returns=[1, np.nan], crosses_episodes=False),
@@ -100,11 +100,11 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
   def test_episodes_without_returns(self, **settings):
     base = cuts.make_store([1, 1], **settings)
     with self.assertRaisesRegex(ValueError, 'top_episodes'):
-      population.Population(base, 1)
+      population.Population(base.top_episodes(1))
 
   def test_an_episode_of_no_return_that_has_no_items(self):
     base = cuts.make_store([1, 0], returns=[1, np.nan])
-    self.assertEqual(population.Population(base, 1).num_items, 1)
+    self.assertEqual(population.Population(base.top_episodes(1)).num_items, 1)
 
   def test_items_that_there_are_not(self):
     found = population.Population(cuts.make_store([2, 1]))

@@ -517,8 +517,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       (dict(seed=1), 'seed'),
       (dict(sampler=samplers.Weighted()), 'sampler'),
-      (dict(num_workers=2), 'worker'),
-      (dict(top_episodes=2), 'items'),
+      (dict(process=(0, 2)), 'worker'),
   )
   def test_a_position_of_other_batches_is_refused(self, other, name):
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
@@ -736,8 +735,7 @@ class WorkersTest(parameterized.TestCase, tf.test.TestCase):
       buffer = _Buffer(
           data,
           sampler=samplers.WithoutReplacement(),
-          num_workers=num_workers,
-          worker_index=worker,
+          process=(worker, num_workers),
       )
       drawn += sum(_keys(buffer.as_dataset(2), 6 // num_workers), [])
       passed += sum(
@@ -751,9 +749,7 @@ class WorkersTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(cuts.episodes_of([99]))
     found = [
         _keys(
-            _Buffer(
-                data, sampler=sampler(), num_workers=3, worker_index=worker
-            ).as_dataset(9),
+            _Buffer(data, sampler=sampler(), process=(worker, 3)).as_dataset(9),
             2,
         )
         for worker in range(3)
@@ -784,7 +780,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
   def test_frames_that_other_replay_buffers_share(self):
     store = _Buffer(golden.stacked(cuts.episodes_of([5, 9, 3]))).store
     # The returns: 0 + 10 + 20 + 30; 1000 + ...; the most.
-    best = _Buffer(store, top_episodes=1)
+    best = _Buffer(store.top_episodes(1))
     self.assertEqual(best.num_items, 8)
     frames, _ = next(best.as_dataset(20).as_numpy_iterator())
     self.assertBetween(frames.observation[..., 0].min(), 100, 108)
@@ -1156,10 +1152,9 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       (dict(seed=-1), 'seed.*-1'),
       (dict(seed=1.5), 'seed.*1.5'),
-      (dict(num_workers=0), 'num_workers'),
-      (dict(num_workers=2, worker_index=2), 'worker_index.*0 to 1.*is 2'),
-      (dict(worker_index=-1), 'worker_index'),
-      (dict(top_episodes=0), 'top_episodes'),
+      (dict(process=(0, 0)), r'process.*\(0, 0\)'),
+      (dict(process=(2, 2)), r'process.*\(2, 2\)'),
+      (dict(process=(-1, 1)), r'process.*\(-1, 1\)'),
       (dict(capacity=0), 'capacity'),
       (dict(capacity=1), 'at most 1, the capacity'),
       (dict(windows=None, capacity=5), 'at most 5, the capacity'),
@@ -1179,19 +1174,13 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
           'cross episodes',
       ),
       (
-          dict(windows=windows_lib.Windows(2, end='cross'), top_episodes=1),
-          'top_episodes',
-      ),
-      (
-          dict(sampler=samplers.WithoutReplacement(), num_workers=9),
+          dict(sampler=samplers.WithoutReplacement(), process=(8, 9)),
           '5 items.*9 workers',
       ),
       (dict(windows=0), 'must be Windows'),
   )
   def test_arguments(self, kwargs, message):
     kwargs.setdefault('seed', 0)
-    if kwargs.get('num_workers') == 9:
-      kwargs['worker_index'] = 8
     data = golden.stacked(cuts.episodes_of([3, 4]))
     make = _Appendable if 'capacity' in kwargs else _Buffer
     with self.assertRaisesRegex(ValueError, message):

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import draws
+from rlds2reverb.replay.local import passes
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from tests.replay.local import cuts
@@ -90,9 +91,8 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     self.check(samplers.Weighted(), _population([3, 1]), [0.25] * 4)
 
   def test_weighted_of_the_top_episodes(self):
-    population = population_lib.Population(
-        cuts.make_store([2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2]), 2
-    )
+    store = cuts.make_store([2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2])
+    population = population_lib.Population(store.top_episodes(2))
     self.check(samplers.Weighted(), population, [1 / 8, 3 / 8, 1 / 2])
 
   def test_fractions_at_the_limits(self):
@@ -272,8 +272,8 @@ class InOrderTest(parameterized.TestCase, tf.test.TestCase):
     drawn = []
     for worker in range(num_workers):
       share = samplers.Share(0, (0, 0), worker, num_workers)
-      draw = samplers.in_order(population, share)
-      count = samplers.num_batches_of_pass(7, share, 3)
+      draw = passes.in_order(population, share)
+      count = passes.num_batches(7, share, 3)
       items = [draw(group, 1, 3).items[0].tolist() for group in range(count)]
       self.assertEqual(sum(items, []), list(range(worker, 7, num_workers)))
       self.assertEqual({len(batch) for batch in items[:-1]} - {3}, set())
@@ -315,7 +315,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_more_workers_than_items(self):
     share = samplers.Share(0, (0, 0), 3, 4)
-    for bind in samplers.WithoutReplacement().bind, samplers.in_order:
+    for bind in samplers.WithoutReplacement().bind, passes.in_order:
       with self.assertRaisesRegex(ValueError, '3 items.*4 workers'):
         bind(_population([3]), share)
 
