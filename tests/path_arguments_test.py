@@ -100,8 +100,8 @@ def _train(at):
       'CartPole-v1',
       at('new'),
       num_steps=1,
-      batch_size=1,
-      num_eval_episodes=1,
+      batches=training.Batches(1),
+      monitoring=training.Monitoring(num_eval_episodes=1),
   )
 
 
