@@ -115,13 +115,13 @@ def augment(
     mean = numbers.mean((1, 2), keepdims=True)
     factor = between(*augmentation.contrast)
     numbers = np.clip((numbers - mean) * factor + mean, 0, 1)
-  if augmentation.saturation is not None:
+  if augmentation.saturation is not None or augmentation.hue is not None:
     hue, saturation, value = _to_hsv(numbers)
-    saturation = np.clip(saturation * between(*augmentation.saturation), 0, 1)
-    numbers = _from_hsv(hue, saturation, value)
-  if augmentation.hue is not None:
-    hue, saturation, value = _to_hsv(numbers)
-    hue = (hue + between(-augmentation.hue, augmentation.hue)) % 1
+    if augmentation.saturation is not None:
+      saturation = saturation * between(*augmentation.saturation)
+      saturation = np.clip(saturation, 0, 1)
+    if augmentation.hue is not None:
+      hue = (hue + between(-augmentation.hue, augmentation.hue)) % 1
     numbers = _from_hsv(hue, saturation, value)
   numbers = np.where(is_there, numbers, 0)
   if is_integer:
@@ -194,8 +194,9 @@ def _crop(images, area, ratio, draw):
 def _to_hsv(images):
   """Returns hue, saturation and value, `[N, height, width]` each."""
   red, green, blue = np.moveaxis(images, -1, 0)
-  value = images.max(-1)
-  spread = value - images.min(-1)
+  # Ten times as fast as `images.max(-1)`.
+  value = np.maximum(np.maximum(red, green), blue)
+  spread = value - np.minimum(np.minimum(red, green), blue)
   safe = np.where(spread > 0, spread, 1)
   hue = np.where(
       value == red,

@@ -23,6 +23,8 @@ import pickle, sys, time
 sys.modules['tensorflow'] = None
 with open(sys.argv[1], 'rb') as f:
   batches = pickle.load(f)
+from rlds2reverb import random_access
+random_access.OCTO_AUGMENTATION  # It needs no TensorFlow, either.
 for batch in batches.iterate(start=int(sys.argv[2])):
   print(*batch['id'][:, 0], flush=True)
   time.sleep(0.02)
