@@ -27,7 +27,6 @@ def describe_episodes(
     *,
     name: str = 'episodes',
     bounds: Optional[Mapping[str, one_pass.Bounds]] = None,
-    encoded_images: Sequence[paths.Path] = (),
     num_excerpts: int = 40,
     seed: int = 0,
 ) -> description_lib.Description:
@@ -43,7 +42,6 @@ def describe_episodes(
     name: the name of the data, for the description.
     bounds: the bounds of fields, by their paths in a step. Floats of an action
       without bounds are held against -1 to 1.
-    encoded_images: the paths, in a step, of strings that hold encoded images.
     num_excerpts: how many episodes are kept, at most, with steps and images:
       the best, the worst, the longest, the odd, and examples of the rest.
     seed: the seed of the sample that quantiles and histograms of steps are
@@ -54,13 +52,12 @@ def describe_episodes(
 
   Raises:
     ValueError: as `compute_statistics` does; or if there is no field that
-      `bounds` or `encoded_images` name, or the bounds do not fit its shape.
+      `bounds` name, or they do not fit its shape.
     InvalidArgumentError: if the data cannot be read.
   """
   collected = one_pass.read_once(
       rlds_data,
       bounds=bounds,
-      encoded_images=encoded_images,
       with_frames=num_excerpts > 0,
       seed=seed,
   )

@@ -166,7 +166,6 @@ def _column(found: compute.FieldStatistics, index) -> Dict[str, Any]:
 
 
 def _fields(findings) -> List[Dict[str, Any]]:
-  encoded = [(rlds.STEPS, *keys) for keys in findings.encoded_images]
   places: Dict[str, list] = {field: [] for field in findings.fields}
   for column, (lowest, highest) in zip(
       findings.columns, findings.extremes.swapaxes(0, 1).tolist()
@@ -182,8 +181,7 @@ def _fields(findings) -> List[Dict[str, Any]]:
       shape = shape[1:]
     name = paths.name_of(keys[1:] if in_steps else keys)
     found = findings.statistics.fields.get(name) if in_steps else None
-    low, high = findings.ranges.get(keys, (None, None))
-    columns = []
+    columns, low, high = [], None, None
     if found is not None:
       columns = [_column(found, index) for index in np.ndindex(found.min.shape)]
       for column, (lowest, highest) in zip(columns, places[name]):
@@ -202,7 +200,7 @@ def _fields(findings) -> List[Dict[str, Any]]:
             'path': paths.name_of(keys),
             'dtype': spec.dtype.name,
             'shape': shape,
-            'kind': _kind(keys, spec, shape, encoded),
+            'kind': _kind(spec, shape),
             'min': low,
             'max': high,
             'columns': columns,
@@ -211,10 +209,8 @@ def _fields(findings) -> List[Dict[str, Any]]:
   return fields
 
 
-def _kind(keys, spec, shape, encoded) -> str:
-  if keys in encoded or (
-      shape is not None and excerpts.is_image(tf.TensorSpec(shape, spec.dtype))
-  ):
+def _kind(spec, shape) -> str:
+  if excerpts.is_image(tf.TensorSpec(shape, spec.dtype)):
     return 'image'
   if spec.dtype == tf.string:
     return 'text'

@@ -62,14 +62,10 @@ class Excerpt:
     ]
 
 
-def image_leaves(
-    step_spec: Dict[str, Any], encoded_images: Sequence[paths.Keys]
-) -> List[paths.Keys]:
+def image_leaves(step_spec: Dict[str, Any]) -> List[paths.Keys]:
   """Returns the keys of the image fields that are shown, three at most."""
   found = [
-      keys
-      for keys, spec in tree.flatten_with_path(step_spec)
-      if keys in encoded_images or is_image(spec)
+      keys for keys, spec in tree.flatten_with_path(step_spec) if is_image(spec)
   ]
   return found[:_MAX_IMAGES]
 
@@ -147,9 +143,7 @@ def take_frames(
 
 
 def _to_jpeg(image):
-  """Encodes a decoded or encoded image, small, as JPEG."""
-  if image.dtype == tf.string:
-    image = tf.io.decode_image(image, expand_animations=False)
+  """Encodes an image, small, as JPEG."""
   if image.dtype == tf.uint16:
     greatest = tf.maximum(tf.reduce_max(image), 1)
     image = tf.cast(image, tf.float32) / tf.cast(greatest, tf.float32) * 255

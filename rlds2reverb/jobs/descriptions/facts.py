@@ -4,7 +4,6 @@ from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
-import tree
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import last_steps
@@ -74,8 +73,6 @@ class Facts(NamedTuple):
       infinite; -1 for none.
     outside: int64 `[D]`: the number of values outside the column's bounds.
     outside_steps: int64 `[D]`: the first step that has one; -1 for none.
-    lows: float64 `[L]`: the least number of each leaf without statistics.
-    highs: float64 `[L]`: the greatest one.
     frames: string `[I]`: for each image field, some of its images; see
       `excerpts.take_frames`.
   """
@@ -91,28 +88,7 @@ class Facts(NamedTuple):
   not_finite: tf.Tensor
   outside: tf.Tensor
   outside_steps: tf.Tensor
-  lows: tf.Tensor
-  highs: tf.Tensor
   frames: tf.Tensor
-
-
-def other_leaves(
-    element_spec: Dict[str, Any], accumulation: compute.Accumulation
-) -> Dict[paths.Keys, tf.TensorSpec]:
-  """Returns the leaves of numbers that have no statistics, by their keys.
-
-  Args:
-    element_spec: the spec of an episode with stacked steps.
-    accumulation: the one that gives the other leaves their statistics.
-  """
-  known = {(rlds.STEPS, *keys) for keys, _ in accumulation.leaves}
-  return {
-      keys: spec
-      for keys, spec in tree.flatten_with_path(element_spec)
-      if keys not in known
-      and isinstance(spec, tf.TensorSpec)
-      and spec.dtype not in (tf.string, tf.variant)
-  }
 
 
 def with_equal_lengths(
@@ -138,58 +114,51 @@ def with_equal_lengths(
 
 def facts_of(
     index: tf.Tensor,
-    episode: Dict[str, Any],
+    steps: Dict[str, Any],
     is_cut: tf.Tensor,
     accumulation: compute.Accumulation,
     bounds: Tuple[np.ndarray, np.ndarray],
-    *,
-    others: Sequence[paths.Keys],
     images: Sequence[paths.Keys] = (),
-    encoded_images: Sequence[paths.Keys] = (),
 ) -> Facts:
   """Notes the facts of one episode.
 
   Args:
     index: int64 `[]`: the index of the episode in the data set.
-    episode: the episode. Its stacked steps have leaves of one length.
+    steps: its stacked steps, with leaves of one length.
     is_cut: bool `[]`: whether the leaves were of several lengths.
     accumulation: what makes the rows.
     bounds: the least and the greatest value that each column may have, float64
       `[D]` each; infinite where there is no bound.
-    others: the keys of the leaves whose range is noted here.
     images: the keys, in a step, of the image fields that are shown.
-    encoded_images: the keys, in a step, of leaves that hold encoded images.
   """
-  steps = episode[rlds.STEPS]
   rows = accumulation.rows(steps)
   outcome = outcomes.outcome(steps)
-  checks = _checks(index, steps, is_cut, encoded_images)
+  checks = _checks(index, steps, is_cut)
   numbers = rows[:, : -rows_lib.NUM_OUTCOMES]
   is_last = last_steps.is_last(tf.shape(rows)[0])
   not_finite = ~tf.math.is_finite(numbers) & rows_lib.are_meant(
       steps, is_last, accumulation.leaves
   )
   is_outside = (numbers < bounds[0]) | (numbers > bounds[1])
-  ranges = [_range(paths.get(episode, keys)) for keys in others]
   return Facts(
       episode=index,
       rows=rows,
       num_steps=tf.shape(rows, tf.int64)[0],
       outcome=tf.stack([tf.cast(value, tf.float64) for value in outcome]),
-      last_reward=_last_reward(steps),
+      last_reward=tf.concat(
+          [tf.constant([np.nan], tf.float64), _rewards(steps)], 0
+      )[-1],
       content=_content(steps),
       checks=tf.stack([tf.reduce_any(checks[name]) for name in CHECKS]),
       check_steps=tf.stack([_first(checks[name]) for name in CHECKS]),
       not_finite=_first(not_finite),
       outside=tf.math.count_nonzero(is_outside, axis=0),
       outside_steps=_first(is_outside),
-      lows=tf.stack([low for low, _ in ranges] or tf.zeros([0], tf.float64)),
-      highs=tf.stack([high for _, high in ranges] or tf.zeros([0], tf.float64)),
       frames=excerpts.take_frames(steps, images),
   )
 
 
-def _checks(index, steps, is_cut, encoded_images) -> Dict[str, tf.Tensor]:
+def _checks(index, steps, is_cut) -> Dict[str, tf.Tensor]:
   """Returns where each check holds, bool `[T]`, or `[]` for no single step."""
   flags = outlines.outline_of(steps)
   discount = flags[rlds.DISCOUNT]
@@ -200,13 +169,10 @@ def _checks(index, steps, is_cut, encoded_images) -> Dict[str, tf.Tensor]:
   )
   is_end = flags[rlds.IS_LAST] & flags[rlds.IS_TERMINAL]
   leads_to_end = tf.concat([is_end[1:], [False]], 0)[: tf.size(is_end)]
-  reward = tf.cast(tf.nest.flatten(steps[rlds.REWARD])[0], tf.float64)
-  reward = tf.reshape(reward, [-1])
+  reward = _rewards(steps)
   is_last = last_steps.is_last(tf.size(discount))
   is_zero = reward == 0
-  last_is_zero, last_is_repeated = _last_observation(
-      steps[rlds.OBSERVATION], encoded_images
-  )
+  last_is_zero, last_is_repeated = _last_observation(steps[rlds.OBSERVATION])
 
   def several(name):
     # The second step that has the flag shows it.
@@ -227,50 +193,40 @@ def _checks(index, steps, is_cut, encoded_images) -> Dict[str, tf.Tensor]:
   }
 
 
-def _last_reward(steps) -> tf.Tensor:
+def _rewards(steps) -> tf.Tensor:
   (reward,) = tf.nest.flatten(steps[rlds.REWARD])
-  reward = tf.reshape(tf.cast(reward, tf.float64), [-1])
-  return tf.concat([tf.constant([np.nan], tf.float64), reward], 0)[-1]
+  return tf.reshape(tf.cast(reward, tf.float64), [-1])
 
 
-def _last_observation(observation, encoded_images):
+def _last_observation(observation):
   """Returns, bool `[T]` each, whether the last one is zero, or a repetition.
 
-  Strings count as zero only if they are images that are black. An observation
-  of zeros after another one of zeros is a repetition.
+  Zeros after zeros are a repetition. Strings are never zero.
   """
-  named = tree.flatten_with_path(observation)
-  if not named:
-    return tf.constant(False), tf.constant(False)
-  length = tf.shape(named[0][1])[0]
+  leaves = tf.nest.flatten(observation)
+  nothing = tf.constant(False), tf.constant(False)
+  if not leaves:
+    return nothing
+  length = tf.shape(leaves[0])[0]
 
   def compare():
-    are_zero, were_zero, are_same = [], [], []
-    for keys, leaf in named:
-      before, last = leaf[-2], leaf[-1]
-      are_same.append(tf.reduce_all(tf.equal(before, last)))
-      if (rlds.OBSERVATION, *keys) in encoded_images:
-        before, last = map(_decode, (before, last))
-      elif leaf.dtype == tf.string:
-        continue
-      are_zero.append(~tf.reduce_any(tf.cast(last, tf.bool)))
-      were_zero.append(~tf.reduce_any(tf.cast(before, tf.bool)))
-    if not are_zero:
-      return tf.constant(False), tf.reduce_all(are_same)
-    return (
-        tf.reduce_all(are_zero) & ~tf.reduce_all(were_zero),
-        tf.reduce_all(are_same),
+    are_same = [tf.reduce_all(tf.equal(leaf[-2], leaf[-1])) for leaf in leaves]
+    before, last = (
+        tf.reduce_any(
+            [
+                tf.reduce_any(tf.cast(leaf[row], tf.bool))
+                for leaf in leaves
+                if leaf.dtype != tf.string
+            ]
+            or [True]
+        )
+        for row in (-2, -1)
     )
+    return before & ~last, tf.reduce_all(are_same)
 
-  found = tf.cond(
-      length > 1, compare, lambda: (tf.constant(False), tf.constant(False))
-  )
+  found = tf.cond(length > 1, compare, lambda: nothing)
   is_end = tf.equal(tf.range(length), length - 1)
   return tuple(is_end & one for one in found)
-
-
-def _decode(encoded) -> tf.Tensor:
-  return tf.io.decode_image(encoded, expand_animations=False)
 
 
 def _content(steps) -> tf.Tensor:
@@ -290,21 +246,3 @@ def _first(found: tf.Tensor) -> tf.Tensor:
   padding = [[0, 1]] + [[0, 0]] * (found.shape.rank - 1)
   padded = tf.pad(tf.cast(found, tf.int8), padding)
   return tf.where(tf.reduce_any(found, axis=0), tf.argmax(padded, axis=0), -1)
-
-
-def _range(leaf) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Returns the least and the greatest finite number of a leaf, float64."""
-  if leaf.dtype == tf.bool:
-    leaf = tf.cast(leaf, tf.uint8)
-  low, high = leaf, leaf
-  if leaf.dtype.is_floating:
-    is_finite = tf.math.is_finite(leaf)
-    low = tf.where(is_finite, leaf, np.inf)
-    high = tf.where(is_finite, leaf, -np.inf)
-  # The extremes of no numbers are those of the dtype.
-  is_empty = tf.equal(tf.size(leaf), 0)
-  infinity = tf.constant(np.inf, tf.float64)
-  return (
-      tf.where(is_empty, infinity, tf.cast(tf.reduce_min(low), tf.float64)),
-      tf.where(is_empty, -infinity, tf.cast(tf.reduce_max(high), tf.float64)),
-  )

@@ -5,7 +5,7 @@ for each episode.
 """
 
 import functools
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
 
 import numpy as np
 import tensorflow as tf
@@ -53,7 +53,6 @@ class Findings:
     bounds: the bounds of fields, by name. Floats of an action that nothing
       bounds are held against -1 to 1, without an entry here.
     images: the keys, in a step, of the image fields that excerpts have.
-    encoded_images: the keys, in a step, of leaves that hold encoded images.
     fields: the names of the fields that have statistics.
     columns: the numbers that are shown, 64 of a field at most.
     num_read: the number of episodes, those without steps included.
@@ -72,13 +71,9 @@ class Findings:
       accumulation: compute.Accumulation,
       spec: Dict[str, Any],
       bounds: Mapping[str, Any],
-      *,
-      others: Sequence[paths.Keys],
       images: Sequence[paths.Keys],
-      encoded_images: Sequence[paths.Keys],
   ):
-    self.spec, self.bounds = spec, bounds
-    self.images, self.encoded_images = images, encoded_images
+    self.spec, self.bounds, self.images = spec, bounds, images
     self._accumulation = accumulation
     self._state = accumulation.empty()
     state_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._state)
@@ -110,9 +105,6 @@ class Findings:
     self._contents: Set[int] = set()
     self._greatest = np.full([2, len(self.columns)], -np.inf)  # of -x and x
     self.extremes = np.full([2, len(self.columns), 2], -1, np.int64)
-    self._others = others
-    self._lows = np.full(len(others), np.inf)
-    self._highs = np.full(len(others), -np.inf)
     self._episodes: List[np.ndarray] = []
     # The episodes that stand for all returns, and for all lengths.
     self._spread = [(np.zeros(0, np.int64), np.zeros(0))] * 2
@@ -133,8 +125,6 @@ class Findings:
       tally.add(facts.episode, steps >= 0, steps)
       odd_steps.append(steps)
     np.add.at(self.outside_values, self._field_of, facts.outside.sum(0))
-    self._lows = np.minimum(self._lows, facts.lows.min(0, initial=np.inf))
-    self._highs = np.maximum(self._highs, facts.highs.max(0, initial=-np.inf))
     has_steps = facts.num_steps > 0
     # Equal episodes are of one length, so they come in their order.
     repeats = np.zeros([len(has_steps), 1], bool)
@@ -242,12 +232,3 @@ class Findings:
     """The episodes with steps, in order: an array with fields `_EPISODE`."""
     episodes = np.concatenate([np.zeros(0, _EPISODE), *self._episodes])
     return episodes[np.argsort(episodes['index'], kind='stable')]
-
-  @property
-  def ranges(self) -> Dict[paths.Keys, Tuple[float, float]]:
-    """The ranges of leaves without statistics, by their keys in an episode."""
-    return {
-        keys: (float(low), float(high))
-        for keys, low, high in zip(self._others, self._lows, self._highs)
-        if low <= high
-    }

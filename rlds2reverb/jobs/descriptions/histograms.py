@@ -84,7 +84,9 @@ def choose_excerpts(
         if np.isfinite(getattr(one, name)) and one.num_steps
     )
     if ranked and ranked[0][0] < ranked[-1][0]:
-      for _, episode in ranked[: excerpts_lib.NUM_EXTREMES]:
+      # Of few episodes, the best are not among the worst.
+      count_each = min(excerpts_lib.NUM_EXTREMES, -(-len(ranked) // 4))
+      for _, episode in ranked[:count_each]:
         reasons.setdefault(episode, []).append(reason)
   for episode, what in odd_episodes:
     reasons.setdefault(episode, []).append(what)

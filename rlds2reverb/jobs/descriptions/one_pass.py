@@ -51,7 +51,6 @@ def read_once(
     *,
     episode_index: Optional[str] = None,
     bounds: Optional[Mapping[str, Bounds]] = None,
-    encoded_images: Sequence[paths.Path] = (),
     with_frames: bool = True,
     seed: int = 0,
 ) -> findings_lib.Findings:
@@ -63,7 +62,6 @@ def read_once(
     episode_index: the name of the field of an episode that holds its index in
       the data set, int64 `[]`. By default the episodes are counted from 0.
     bounds: the bounds of fields, by their paths in a step.
-    encoded_images: the paths, in a step, of strings that hold encoded images.
     with_frames: whether excerpts have images.
     seed: the seed of the samples that quantiles and histograms are taken from.
 
@@ -72,7 +70,7 @@ def read_once(
 
   Raises:
     ValueError: as `compute_statistics` does; or if there is no field that
-      `bounds` or `encoded_images` name, or the bounds do not fit its shape.
+      `bounds` name, or they do not fit its shape.
     InvalidArgumentError: if the data cannot be read.
   """
   stacked = steps_lib.steps_spec(rlds_data).stacked
@@ -89,14 +87,12 @@ def read_once(
       ],
       seed=seed,
   )
-  encoded = [paths.find(step_spec, path) for path in encoded_images]
-  images = excerpts_lib.image_leaves(step_spec, encoded) if with_frames else []
+  images = excerpts_lib.image_leaves(step_spec) if with_frames else []
   bounds = {
       paths.name_of(paths.find(step_spec, path)): bound
       for path, bound in (bounds or {}).items()
   }
   limits = _limits(accumulation, bounds)
-  others = facts_lib.other_leaves(stacked_spec, accumulation)
 
   def to_facts(position, episode):
     steps = episode[rlds.STEPS]
@@ -109,26 +105,17 @@ def read_once(
     )
     return facts_lib.facts_of(
         position if episode_index is None else episode[episode_index],
-        {**episode, rlds.STEPS: steps},
+        steps,
         is_cut,
         accumulation,
         limits,
-        others=list(others),
-        images=images,
-        encoded_images=encoded,
+        images,
     )
 
   facts = rlds_data.enumerate().map(
       _no_autograph(to_facts), num_parallel_calls=tf.data.AUTOTUNE
   )
-  findings = findings_lib.Findings(
-      accumulation,
-      stacked_spec,
-      bounds,
-      others=list(others),
-      images=images,
-      encoded_images=encoded,
-  )
+  findings = findings_lib.Findings(accumulation, stacked_spec, bounds, images)
   for block in _in_blocks(facts, accumulation.block_length):
     findings.add(*block)
   return findings

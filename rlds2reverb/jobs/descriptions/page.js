@@ -66,6 +66,11 @@
     scale: {domain: sources, range: colours}, legend: null,
   } : {value: colours[0]};
 
+  // The ticks of an axis of whole numbers from 0.
+  const whole = most => most <= 5 ?
+      {format: 'd', values: [...Array(most + 1).keys()]} :
+      {format: '~s', tickCount: 5};
+
   function drawHistogram(parent, name) {
     const found = all.map(one => one.histograms[name]);
     const bars = [];
@@ -79,26 +84,34 @@
       });
     }));
     const isDiscrete = found.every(one => !one || one.values);
+    // Names lie beside their bars, other numbers below.
+    const isNamed = isDiscrete && found.some(one => one && one.labels);
+    const [along, across] = isNamed ? ['y', 'x'] : ['x', 'y'];
+    const size = new Set(bars.map(bar => bar.label)).size;
     const of = found.filter(one => one).map(one =>
         `${one.is_whole ? 'all' : 'a sample of'} ${format(one.of)}`);
     const unit = ['lengths', 'returns'].includes(name) ? 'episodes' : 'steps';
     draw(parent, `${name}, ${of.join(' beside ')} ${unit}`, {
       data: {values: bars},
-      mark: {type: 'bar', orient: 'vertical', cursor: 'pointer'},
+      ...(isNamed && {height: (several ? 24 : 15) * size}),
+      mark: {type: 'bar', orient: isNamed ? 'horizontal' : 'vertical',
+             cursor: 'pointer'},
       encoding: {
-        x: isDiscrete ?
+        [along]: isDiscrete ?
             {field: 'label', type: 'ordinal', sort: {field: 'order'}, title: null,
-             scale: {paddingInner: .15},
-             axis: {labelAngle: bars.some(bar => bar.label.length > 3) ? -40 : 0}} :
+             scale: {paddingInner: .15}, axis: {labelAngle: 0}} :
             {field: 'low', type: 'quantitative', title: null,
              scale: {zero: false, nice: false}, axis: {tickCount: 5}},
-        ...(isDiscrete ? several && {xOffset: {field: 'source'}} :
+        ...(isDiscrete ?
+            several && {[`${along}Offset`]: {field: 'source', sort: sources}} :
             {x2: {field: 'high'}}),
-        y: {field: several ? 'share' : 'count', type: 'quantitative', stack: null,
-            title: several ? `share of ${unit}` : unit,
-            axis: several ? {format: '%', tickCount: 4} :
-                {format: '~s', tickCount: 4, tickMinStep: 1}},
-        y2: {datum: 0},
+        [across]: {
+          field: several ? 'share' : 'count', type: 'quantitative', stack: null,
+          title: several ? `share of ${unit}` : unit,
+          axis: several ? {format: '%', tickCount: 4} :
+              whole(Math.max(...bars.map(bar => bar.count))),
+        },
+        [`${across}2`]: {datum: 0},
         color: colourOf,
         opacity: {value: several && !isDiscrete ? .6 : 1},
         tooltip: [
@@ -122,7 +135,7 @@
       }));
     });
     const x = {field: 'first', type: 'quantitative', title: 'episode',
-               axis: {format: 'd', tickCount: 5, tickMinStep: 1}};
+               axis: whole(Math.max(...bins.map(bin => bin.first)))};
     const y = {type: 'quantitative', scale: {zero: false}, title: 'return',
                axis: {tickCount: 4}};
     draw(parent, 'returns along the data set, and the episodes shown below', {
@@ -281,7 +294,7 @@
       ],
       encoding: {
         x: {field: 'step', type: 'quantitative', title: 'step',
-            scale: {nice: false}, axis: {tickCount: 5, tickMinStep: 1}},
+            scale: {nice: false}, axis: whole(shown.num_steps - 1)},
         y: {field: 'value', type: 'quantitative', title: null,
             scale: {zero: false}, axis: {tickCount: 4}},
       },

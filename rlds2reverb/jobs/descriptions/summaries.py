@@ -4,6 +4,7 @@ import base64
 from typing import Any, Dict
 
 import tensorflow as tf
+import tree
 
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import text
@@ -28,16 +29,12 @@ def write_summaries(
     tf.summary.text('description', f'```\n{text.to_text(description)}\n```')
     messages = [f'- {one["message"]}' for one in description.oddities]
     tf.summary.text('what is odd', '\n'.join(messages) or 'Nothing was found.')
-    for name, count in description.counts.items():
-      tf.summary.scalar(f'counts/{name}', count)
-    _write_numbers('returns', description.returns)
-    _write_numbers('lengths', description.lengths)
-    for field in description.fields:
-      for index, column in enumerate(field['columns']):
-        name = field['path']
-        if len(field['columns']) > 1:
-          name += f'[{index}]'
-        _write_numbers(name, column)
+    numbers = {field['path']: field['columns'] for field in description.fields}
+    for name in ('counts', 'returns', 'lengths'):
+      numbers[name] = getattr(description, name)
+    for keys, value in tree.flatten_with_path(numbers):
+      if value is not None and keys[-2] not in ('min_at', 'max_at'):
+        tf.summary.scalar('/'.join(map(str, keys)), value)
     for name, histogram in description.histograms.items():
       _write_histogram(f'histograms/{name}', histogram)
     for one in description.order:
@@ -50,15 +47,6 @@ def write_summaries(
               f'episode {episode["episode"]}/{field}', decoded[None], step
           )
   writer.close()
-
-
-def _write_numbers(name: str, column: Dict[str, Any]) -> None:
-  for key in ('mean', 'std', 'min', 'max', 'count', 'not_finite'):
-    if column.get(key) is not None:
-      tf.summary.scalar(f'{name}/{key}', column[key])
-  for level, value in column.get('quantiles', {}).items():
-    if value is not None:
-      tf.summary.scalar(f'{name}/quantile {level}', value)
 
 
 def _write_histogram(name: str, histogram: Dict[str, Any]) -> None:

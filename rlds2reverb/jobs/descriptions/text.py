@@ -118,21 +118,11 @@ def _table(table: Dict[str, Any]) -> Iterator[str]:
 
 def _field_rows(description) -> List[List[str]]:
   rows = [['field', 'dtype', 'shape', 'min', 'max']]
-  seen = ()
   for field in description.fields:
-    *above, name = field['path'].split('/')
-    for depth, key in enumerate(above):
-      if tuple(above[: depth + 1]) != seen[: depth + 1]:
-        rows.append(['  ' * depth + key, '', '', '', ''])
-        seen = tuple(above[: depth + 1])
-    seen = tuple(above)
-    dtype = field['dtype']
-    if field['kind'] == 'image':
-      dtype += ' image'
     rows.append(
         [
-            '  ' * len(above) + name,
-            dtype,
+            field['path'],
+            field['dtype'] + ' image' * (field['kind'] == 'image'),
             shape(field['shape']),
             number(field['min']),
             number(field['max']),

@@ -16,20 +16,18 @@ def _facts(episode, index=7):
   accumulation = compute.Accumulation(steps_lib.steps_spec(spec).step)
   limits = np.full([2, accumulation.width - 4], [[-np.inf], [np.inf]])
   limits[:, :2] = [[-1], [1]]  # the columns of the action
-  others = list(facts.other_leaves(spec.element_spec, accumulation))
 
   def make(episode):
     steps, is_cut = facts.with_equal_lengths(episode['steps'])
     return facts.facts_of(
         tf.constant(index, tf.int64),
-        {'steps': steps},
+        steps,
         is_cut,
         accumulation,
         limits,
-        others=others,
     )
 
-  return spec, make, others
+  return spec, make
 
 
 class FactsTest(parameterized.TestCase, tf.test.TestCase):
@@ -39,7 +37,7 @@ class FactsTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_numbers(self, index):
     episode = odd_data.EPISODES[index]
-    data, make, others = _facts(episode)
+    data, make = _facts(episode)
     (mapped,) = data.map(make)
     for found in (mapped, make(next(iter(data)))):
       length = golden.length_of(episode)
@@ -59,14 +57,10 @@ class FactsTest(parameterized.TestCase, tf.test.TestCase):
           else [-1] * 3,
       )
       self.assertAllEqual(found.not_finite[:3], [-1] * 3)
-      self.assertEqual(
-          [keys[-1] for keys in others], ['is_first', 'is_last', 'is_terminal']
-      )
-      self.assertAllEqual(found.highs, [1, 1, 0] if length else [-np.inf] * 3)
 
   def test_content_is_that_of_observations_actions_and_rewards(self):
     def content(episode):
-      data, make, _ = _facts(episode)
+      data, make = _facts(episode)
       return int(make(next(iter(data))).content)
 
     same = content(odd_data.make(0))

@@ -134,27 +134,6 @@ class OdditiesTest(tf.test.TestCase):
       self.assertLen(found, count)
     self.assertIn('outside the bounds of me', found[0].message)
 
-  @pytest.mark.long
-  def test_dummies_among_encoded_images(self):
-    black, white = (
-        tf.io.encode_png(
-            tf.fill([4, 4, 3], tf.constant(value, tf.uint8))
-        ).numpy()
-        for value in (0, 255)
-    )
-    episodes = []
-    for images in ([white] * 5 + [black], [black, white, black] * 2):
-      episode = odd_data.make(len(episodes))
-      episode['observation'] = {'image': np.array(images, object)}
-      episodes.append(episode)
-    found = _find(episodes, encoded_images=['observation/image'])
-    self.assertEqual(
-        [(one.kind, one.num_episodes) for one in found],
-        [('last_is_zero', 2)],
-    )
-    # As strings they are only compared.
-    self.assertEmpty(_find(episodes))
-
 
 if __name__ == '__main__':
   tf.test.main()
