@@ -182,19 +182,23 @@ def _warn(source, why: str) -> None:
   )
 
 
-def _in_place(builder, split, parts, num_processes) -> _Data:
-  """Returns episodes with references in place of images, if that can be."""
+def _why_not(builder) -> str:
+  """Returns why the files of a data set cannot be indexed, or nothing."""
   read = getattr(type(builder), '_as_dataset', None)
-  file_format = builder.info.file_format or file_adapters.DEFAULT_FILE_FORMAT
-  why = None
   # pylint: disable-next=protected-access
   if read is not dataset_builder.FileReaderBuilder._as_dataset:
-    why = 'TFDS does not read it from files'
-  elif file_format != file_adapters.FileFormat.TFRECORD:
-    why = f'its files have the format {file_format.value}, and not TFRecord'
-  elif files_lib.is_url(os.fspath(builder.data_path)):
-    why = 'it is not on the local disk'
-  if why:
+    return 'TFDS does not read it from files'
+  file_format = builder.info.file_format or file_adapters.DEFAULT_FILE_FORMAT
+  if file_format != file_adapters.FileFormat.TFRECORD:
+    return f'its files have the format {file_format.value}, and not TFRecord'
+  if files_lib.is_url(os.fspath(builder.data_path)):
+    return 'it is not on the local disk'
+  return ''
+
+
+def _in_place(builder, split, parts, num_processes) -> _Data:
+  """Returns episodes with references in place of images, if that can be."""
+  if why := _why_not(builder):
     _warn(builder.data_path, why)
     return _copied(builder, split)
   records = record_reading.find_records(builder, split)
