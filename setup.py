@@ -168,7 +168,8 @@ setuptools.setup(
         # all work together: requirements/reverb-torch-python3.11.txt.
         'torch': ['torch'],
         'jax': ['jax', 'grain'],
-        # What `benchmarks.replay` is measured beside, if it is installed.
+        # What `benchmarks.replay` is measured beside, if it is installed; how
+        # on Python 3.11, is in benchmarks/replay_peers.py.
         'replay-peers': ['cpprb', 'flashbax', 'torchrl'],
         # For `convert --dask_scheduler`.
         'dask': ['distributed'],

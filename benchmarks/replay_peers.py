@@ -1,13 +1,17 @@
-"""Cases of other replay buffers, for `benchmarks.replay`.
+r"""Cases of other replay buffers, for `benchmarks.replay`.
 
-They are measured where they are installed. None is in a lock file: the JAX that
-flashbax asks for and the NumPy and ml_dtypes of TensorFlow 2.15 exclude each
-other, and pip's torch brings several GB for GPUs. On Python 3.11 these go
-beside each other:
+They are measured where they are installed. They have no lock file: together
+they ask for versions that TensorFlow 2.15 excludes, so pip finds none. Without
+what they ask for, these work in one environment on Python 3.11:
 
-    pip install --no-deps flashbax chex cpprb tensordict torchrl
-    pip install --no-deps jax==0.4.30 jaxlib==0.4.30
-    pip install --no-deps torch==2.13.0    # or a build for CPUs
+    pip install --no-deps cpprb==11.0.0
+    pip install --no-deps flashbax==0.1.3 jax==0.4.30 jaxlib==0.4.30 \
+        chex==0.1.86 flax==0.8.5 optax==0.2.3 orbax-checkpoint==0.5.20 \
+        scipy==1.13.1 tensorstore==0.1.64 toolz opt_einsum msgpack rich \
+        pygments markdown-it-py mdurl nest_asyncio pyyaml typing_extensions
+    pip install --no-deps torchrl==0.14.1 tensordict==0.15.3 pyvers
+
+and PyTorch as in requirements/reverb-torch-python3.11.txt.
 """
 
 import importlib.util
