@@ -13,8 +13,6 @@ import contextlib
 import errno
 import math
 import os
-import re
-import shutil
 import signal
 import threading
 import time
@@ -23,18 +21,18 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 from rlds2reverb.jobs import emptiness
+from rlds2reverb.jobs import job_folder
 from rlds2reverb.jobs import output_kinds
-from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import preview
 from rlds2reverb.jobs import progress as progress_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import space
 from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
-_LOCK = '.lock'
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # How often a server may lose what it had confirmed, before the job gives up.
 _MAX_ROUNDS = 3
@@ -42,22 +40,6 @@ _MAX_ROUNDS = 3
 
 class JobError(RuntimeError):
   """An error that says why a job is not finished, and how to go on."""
-
-
-def job_folder(plan: plan_lib.Plan) -> str:
-  """Returns the folder of a job, if the user names none.
-
-  It is beside the output; of a server, in the cache of the user, one for each
-  plan. The repair of some episodes is a job of its own.
-  """
-  if plan.output.kind != plan_lib.SERVER:
-    repair = f'.repair-{plan.hash}' if plan.only else ''
-    return f'{plan.output.place}{repair}.job'
-  name = re.sub('[:/,]', '_', plan.output.place)
-  return os.path.join(
-      os.path.expanduser('~'),
-      '.cache', 'rlds2reverb', 'jobs', f'{name}-{plan.hash}',
-  )  # fmt: skip
 
 
 def convert(
@@ -83,7 +65,7 @@ def convert(
 
   Args:
     plan: the plan.
-    folder: the folder of the job, by default `job_folder(plan)`.
+    folder: the folder of the job, by default `job_folder.default(plan)`.
     dry_run: whether only to say what would be done.
     max_invalid_fraction: the job stops as soon as more than this fraction of
       all episodes is invalid, and lists those that it found.
@@ -112,8 +94,8 @@ def convert(
         'max_invalid_fraction must lie in [0, 1], but is'
         f' {max_invalid_fraction}.'
     )
-  folder = files.expand(folder or job_folder(plan))
-  _check_same_plan(plan, folder)
+  folder = files.expand(folder or job_folder.default(plan))
+  job_folder.check_same_plan(plan, folder)
   limits = _Limits(
       math.floor(max_invalid_fraction * plan.num_episodes), allow_empty
   )
@@ -125,14 +107,14 @@ def convert(
     files.make_folder(folder)
   try:
     with contextlib.ExitStack() as stack:
-      for path in _lock_paths(plan, folder):
+      for path in job_folder.lock_paths(plan, folder):
         stack.enter_context(locks.locked(path, plan.output.place))
       # It may have been written in the meantime.
-      _check_same_plan(plan, folder)
+      job_folder.check_same_plan(plan, folder)
       try:
         job.prepare()
         if plan_lib.read(folder) != plan:
-          _remove_job(folder)
+          job_folder.remove(folder)
           plan_lib.write(folder, plan)
         return job.run()
       except BaseException:
@@ -211,7 +193,7 @@ class _Job(running.Listener):
         )
     )
     if not self._output.is_finished(self._folder, self._receipts):
-      self._check_space()
+      space.check(self._space())
 
   def run(self) -> Dict[str, Any]:
     """Does the tasks that are left, and finishes the output."""
@@ -255,8 +237,8 @@ class _Job(running.Listener):
 
     A list of invalid episodes stays.
     """
-    if not _is_of_use(self._folder, self._plan):
-      _remove_job(self._folder)
+    if not job_folder.is_of_use(self._folder, self._plan):
+      job_folder.remove(self._folder)
 
   def on_progress(self, number, progress):
     self._display.update(number, progress)
@@ -378,40 +360,8 @@ class _Job(running.Listener):
     for reason, numbers in reasons.items():
       self._say(f'{len(numbers)} tasks are done again: {reason}.')
 
-  def _check_space(self) -> None:
-    """Raises an OSError if a disk is too full for the parts and the result."""
-    needed: Dict[int, int] = {}
-    paths = {}
-    for path, size in self._space().items():
-      if not files.is_url(path):
-        path = _existing(path)
-        disk = os.stat(path).st_dev
-        needed[disk] = needed.get(disk, 0) + size
-        paths[disk] = path
-    for disk, size in needed.items():
-      free = shutil.disk_usage(paths[disk]).free
-      if free < size:
-        raise OSError(
-            f'The disk of {paths[disk]} needs about {size / 1e6:,.1f} MB for'
-            ' the parts of this job and its result, but'
-            f' {free / 1e6:,.1f} MB are free there.'
-        )
-
   def _space(self) -> Dict[str, int]:
-    """Returns about how many bytes are still to be written, by folder."""
-    plan = self._plan
-    sizes = [
-        plan.data_sets[task.source].num_bytes
-        / plan.data_sets[task.source].num_episodes
-        * task.num_episodes
-        for task in plan.tasks
-    ]
-    left = sum(
-        size
-        for number, size in enumerate(sizes)
-        if number not in self._receipts
-    )
-    return self._output.space(self._folder, int(left), int(sum(sizes)))
+    return space.needed(self._plan, self._output, self._folder, self._receipts)
 
   def _finish(self) -> None:
     """Makes the whole output of that of the tasks."""
@@ -421,7 +371,7 @@ class _Job(running.Listener):
       if e.errno not in _FULL:
         raise
       place = self._plan.output.place
-      free = shutil.disk_usage(_existing(place)).free
+      free = space.free(place)
       size = self._space().get(place, 0)
       raise JobError(
           f'{place} could not be written, because its disk is full: the result'
@@ -436,56 +386,6 @@ class _Job(running.Listener):
     )
     self._say(summary_lib.to_text(summary, self._folder))
     return summary
-
-
-def _existing(path: str) -> str:
-  """Returns a local path, or the folder above it that is there."""
-  while not os.path.exists(path):
-    path = os.path.dirname(path)
-  return path
-
-
-def _lock_paths(plan, folder) -> List[str]:
-  """Returns the files that a job locks, so that no other does the same.
-
-  A server takes the items of several jobs at once, a directory those of one. At
-  a URL there are no locks.
-  """
-  paths = [os.path.join(folder, _LOCK)]
-  if plan.output.kind != plan_lib.SERVER:
-    parent, name = os.path.split(plan.output.place)
-    paths.append(os.path.join(parent, f'.{name}.job{_LOCK}'))
-  return [path for path in paths if not files.is_url(path)]
-
-
-def _check_same_plan(plan, folder) -> None:
-  """Raises a ValueError if a folder is of a job with another plan.
-
-  Unless that job was ended before it did anything.
-  """
-  stored = plan_lib.read(folder)
-  if stored not in (None, plan) and _is_of_use(folder, stored):
-    raise ValueError(
-        f'The job in {folder} was started with another plan:\n  '
-        + '\n  '.join(plan_lib.differences(stored, plan))
-        + '\nStart it as before, or choose another output, or remove that'
-        ' folder.'
-    )
-
-
-def _is_of_use(folder: str, plan: plan_lib.Plan) -> bool:
-  """Returns whether a job is done, or its tasks have made anything."""
-  return bool(summary_lib.read(folder, plan.hash)) or any(
-      sum(receipt.items.values()) if receipt.items else receipt.episodes
-      for receipt in receipts_lib.read(folder, plan.hash).values()
-  )
-
-
-def _remove_job(folder: str) -> None:
-  """Removes what a job keeps, but not what else is in its folder."""
-  files.remove(os.path.join(folder, plan_lib.FILE))
-  for name in receipts_lib.FOLDER, outputs.PARTS:
-    files.remove_folder(os.path.join(folder, name))
 
 
 def _progress_of(receipt) -> tasks_lib.Progress:

@@ -11,7 +11,6 @@ the same; and it is cut into tasks, which any process can do in any order:
 
 import dataclasses
 import json
-import math
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -19,6 +18,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.jobs import cutting
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
@@ -280,10 +280,10 @@ def make_plan(
   if only is not None:
     ranges = [list(parts) for parts in only[1]]
   if weights is not None:
-    ranges = _weighted(ranges, weights)
-  _check_distinct(opened, ranges)
+    ranges = cutting.first_by_weights(ranges, weights)
+  cutting.check_distinct(opened, ranges)
   tasks = [
-      _cut(index, parts, source, task_bytes)
+      [Task(index, pieces) for pieces in cutting.cut(parts, source, task_bytes)]
       for index, (source, parts) in enumerate(zip(opened, ranges))
   ]
   return Plan(
@@ -303,7 +303,7 @@ def make_plan(
       tables=tuple(_plain_table(table) for table in tables),
       # What becomes of invalid episodes changes no item of a valid one.
       rules={**dataclasses.asdict(rules), 'invalid_episodes': 'skip'},
-      tasks=tuple(_in_turn(tasks) if weights else sum(tasks, [])),
+      tasks=tuple(cutting.in_turn(tasks) if weights else sum(tasks, [])),
       only=only and only[0],
   )
 
@@ -334,99 +334,6 @@ def _plain_table(table) -> Dict[str, Any]:
         ' plan cannot store. Give a number.'
     )
   return dataclasses.asdict(table)
-
-
-def _check_distinct(opened, ranges) -> None:
-  """Raises a ValueError if two sources have an episode in common."""
-  parts = sorted(
-      (source.name, source.directory, source.treatment, part)
-      for source, shards in zip(opened, ranges)
-      for part in shards
-  )
-  for before, after in zip(parts, parts[1:]):
-    if (
-        before[:3] == after[:3]
-        and before[3].split == after[3].split
-        and after[3].begin < before[3].end
-    ):
-      raise ValueError(
-          f'Episodes of {before[0]} in {before[1]}, split {before[3].split},'
-          ' are in two sources, and would be converted twice.'
-      )
-
-
-def _weighted(
-    ranges: List[List[ranges_lib.Range]], weights: Sequence[float]
-) -> List[List[ranges_lib.Range]]:
-  """Returns the first episodes of each source, as many as its weight says."""
-  if len(weights) != len(ranges) or not all(
-      0 < weight < math.inf for weight in weights
-  ):
-    raise ValueError(
-        'weights must be a positive number for each of the'
-        f' {len(ranges)} data sets, but are {list(weights)}.'
-    )
-  sizes = [sum(part.num_episodes for part in parts) for parts in ranges]
-  unit = min(size / weight for size, weight in zip(sizes, weights))
-  kept = []
-  for parts, weight in zip(ranges, weights):
-    left = round(unit * weight)
-    kept.append([])
-    for part in parts:
-      part = part._replace(end=min(part.end, part.begin + left))
-      if part.num_episodes:
-        kept[-1].append(part)
-        left -= part.num_episodes
-  return kept
-
-
-def _cut(index, parts, source, task_bytes) -> List[Task]:
-  """Cuts ranges, one for each file, into tasks.
-
-  A large file makes several tasks. Small files that follow each other make one.
-  """
-  size = max(source.num_bytes / source.num_episodes, 1)
-  limit = max(int(task_bytes / size), 1)
-  if source.is_one_task:
-    limit = source.num_episodes
-  tasks: List[Task] = []
-  for part in parts:
-    for piece in _split_evenly(part, limit):
-      last = tasks[-1] if tasks else None
-      if (
-          last is not None
-          and last.split == piece.split
-          and last.num_episodes + piece.num_episodes <= limit
-      ):
-        *before, end = last.ranges
-        if end.end == piece.begin:
-          ranges = (*before, end._replace(end=piece.end))
-        else:
-          ranges = (*last.ranges, piece)
-        tasks[-1] = Task(index, ranges)
-      else:
-        tasks.append(Task(index, (piece,)))
-  return tasks
-
-
-def _split_evenly(part, limit) -> List[ranges_lib.Range]:
-  size = part.num_episodes
-  count = -(-size // limit)
-  borders = [part.begin + size * i // count for i in range(count + 1)]
-  return [
-      part._replace(begin=begin, end=end)
-      for begin, end in zip(borders, borders[1:])
-  ]
-
-
-def _in_turn(tasks: Sequence[List[Task]]) -> List[Task]:
-  """Returns the tasks of all sources, each spread evenly over the whole."""
-  places = [
-      ((number + 0.5) / len(of_source), task)
-      for of_source in tasks
-      for number, task in enumerate(of_source)
-  ]
-  return [task for _, task in sorted(places, key=lambda place: place[0])]
 
 
 def _flatten(path: str, value: Any) -> Dict[str, Any]:

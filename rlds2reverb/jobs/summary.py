@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, List, Mapping
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -38,6 +38,7 @@ def make(
           )
           for table in plan.tables
       },
+      'there_before': _there_before(plan, done),
       'bytes': sum(receipt.num_bytes for receipt in done),
       'skipped': sum(len(receipt.skipped) for receipt in done),
       'skipped_by_rule': rules,
@@ -45,6 +46,20 @@ def make(
       'statistics': measures.merge(receipt.statistics for receipt in done),
       'seconds_of_tasks': sum(receipt.seconds for receipt in done),
   }
+
+
+def _there_before(plan, done) -> int:
+  """Returns how many items servers had already, under the same keys."""
+  if plan.output.kind != plan_lib.SERVER:
+    return 0
+  return sum(
+      sum(receipt.items.values())
+      - sum(
+          sum(of_server['new'].values())
+          for of_server in receipt.output.values()
+      )
+      for receipt in done
+  )
 
 
 def write(
@@ -99,6 +114,7 @@ def read(folder: str, plan: str) -> Dict[str, Any]:
 
 def to_text(summary: Mapping[str, Any], folder: str) -> str:
   """Returns a table of the summary."""
+  notes: List[str] = []
   rows = [
       ('episodes', f'{summary["episodes"]:,}'),
       ('steps', f'{summary["steps"]:,}'),
@@ -106,6 +122,13 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
   ]
   for name, count in summary['items'].items():
     rows.append((f'items in {name}', f'{count:,}'))
+  if summary['there_before']:
+    rows.append(('items there before', f'{summary["there_before"]:,}'))
+    notes.append(
+        'Items whose keys a server has already stay as they are. If the data'
+        ' was written anew since another job inserted them, remove them and'
+        ' convert it again.'
+    )
   for name in measures.RANGES:
     numbers = summary['statistics'][name]
     if numbers['count']:
@@ -135,5 +158,9 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
       statistics['nan'],
   )
   return '\n'.join(
-      [*(f'{name:<{width}}  {value}' for name, value in rows), *warnings]
+      [
+          *(f'{name:<{width}}  {value}' for name, value in rows),
+          *notes,
+          *warnings,
+      ]
   )

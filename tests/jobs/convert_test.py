@@ -233,7 +233,7 @@ class ConvertTest(job_testing.JobTestCase):
   def test_a_job_that_was_killed_before_it_did_anything(self):
     place = self.new()
     plan = self.plan(plan_lib.CHECKPOINT, place, split='train[:2]')
-    with mock.patch.object(convert, '_remove_job'), _stop_before(0):
+    with mock.patch.object(convert.job_folder, 'remove'), _stop_before(0):
       with self.assertRaises(_Interrupted):
         self.convert(plan)
     self.assertEqual(plan_lib.read(self.job_folder(plan)), plan)
@@ -243,6 +243,15 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertFalse(os.path.exists(self.job_folder(plan)))
     self.convert(other)
     self.assertLen(self._content(other), 6)
+
+  def test_items_that_a_server_has_already_are_said(self):
+    server = self.start_server()
+    plan = self.plan(plan_lib.SERVER, f'localhost:{server.port}')
+    self.assertEqual(self.convert(plan)['there_before'], 0)
+    # As if the folder of the first job had been removed.
+    again = self.convert(plan, folder=self.new('job'))
+    self.assertEqual(again['there_before'], 26)
+    self.assertIn('Items whose keys a server has already stay', self.said[-1])
 
   def test_an_output_that_is_not_of_this_job_is_refused(self):
     for kind in plan_lib.CHECKPOINT, plan_lib.RLDS:
@@ -309,7 +318,7 @@ class ConvertTest(job_testing.JobTestCase):
     place = os.path.join(disk, 'output')
     plan = self.plan(plan_lib.CHECKPOINT, place, directory=data)
     job = self.new('job')
-    with mock.patch.object(convert._Job, '_check_space'):
+    with mock.patch.object(convert.space, 'check'):
       with self.assertRaisesRegex(
           convert.JobError,
           f'{place} could not be written, because its disk is full: the result'

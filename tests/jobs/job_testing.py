@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.jobs import convert
+from rlds2reverb.jobs import job_folder
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
@@ -131,7 +132,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
     if plan.output.kind == plan_lib.SERVER:
       folder = os.path.join(self._home(), plan.hash)
       return folder
-    return convert.job_folder(plan)
+    return job_folder.default(plan)
 
   def _home(self):
     if not hasattr(self, '_jobs'):

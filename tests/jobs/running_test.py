@@ -84,11 +84,13 @@ class RunningTest(job_testing.JobTestCase):
         os.kill(process.pid, signal.SIGKILL)
 
     listener.on_idle = kill_all
-    failures = running.LocalRunner(2).run_tasks(
-        plan, folder, range(2), listener=listener
-    )
+    with mock.patch.object(workers, 'memory_limit', lambda: 2_000_000_000):
+      failures = running.LocalRunner(2).run_tasks(
+          plan, folder, range(2), listener=listener
+      )
     self.assertSameElements(failures, range(2))
     for message in failures.values():
+      self.assertIn('Memory is limited to 2,000 MB and may have', message)
       self.assertIn('exit code -9', message)
       self.assertIn('from now on the number of workers is 1.', message)
       self.assertIn('tried 3 times', message)

@@ -260,6 +260,22 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(result.returncode, 2)
     self.assertIn('pip install apache-beam==2.77.0', result.stderr)
 
+  def test_too_little_address_space_is_said_in_one_line(self):
+    limit = 1_000_000_000
+    result = _run(
+        f'--dataset={self.data}',
+        '--rlds_dir=x',
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_AS, (limit, limit)
+        ),
+    )
+    self.assertEqual(result.returncode, 1)
+    self.assertEqual(
+        result.stderr,
+        'The address space is limited to 1,000 MB (ulimit -v), and TensorFlow'
+        ' needs 1,500 MB and more.\n',
+    )
+
   def test_help_is_short(self):
     result = _run('--help')
     self.assertIn('rlds2reverb-convert', result.stdout)

@@ -1,0 +1,72 @@
+"""The folder of a job: where it is, and whose it is."""
+
+import os
+import re
+from typing import List
+
+from rlds2reverb.datasets import files
+from rlds2reverb.jobs import outputs
+from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import summary as summary_lib
+
+_LOCK = '.lock'
+
+
+def default(plan: plan_lib.Plan) -> str:
+  """Returns the folder of a job, if the user names none.
+
+  It is beside the output; of a server, in the cache of the user, one for each
+  plan. The repair of some episodes is a job of its own.
+  """
+  if plan.output.kind != plan_lib.SERVER:
+    repair = f'.repair-{plan.hash}' if plan.only else ''
+    return f'{plan.output.place}{repair}.job'
+  name = re.sub('[:/,]', '_', plan.output.place)
+  return os.path.join(
+      os.path.expanduser('~'),
+      '.cache', 'rlds2reverb', 'jobs', f'{name}-{plan.hash}',
+  )  # fmt: skip
+
+
+def lock_paths(plan: plan_lib.Plan, folder: str) -> List[str]:
+  """Returns the files that a job locks, so that no other does the same.
+
+  A server takes the items of several jobs at once, a directory those of one. At
+  a URL there are no locks.
+  """
+  paths = [os.path.join(folder, _LOCK)]
+  if plan.output.kind != plan_lib.SERVER:
+    parent, name = os.path.split(plan.output.place)
+    paths.append(os.path.join(parent, f'.{name}.job{_LOCK}'))
+  return [path for path in paths if not files.is_url(path)]
+
+
+def check_same_plan(plan: plan_lib.Plan, folder: str) -> None:
+  """Raises a ValueError if a folder is of a job with another plan.
+
+  Unless that job was ended before it did anything.
+  """
+  stored = plan_lib.read(folder)
+  if stored not in (None, plan) and is_of_use(folder, stored):
+    raise ValueError(
+        f'The job in {folder} was started with another plan:\n  '
+        + '\n  '.join(plan_lib.differences(stored, plan))
+        + '\nStart it as before, or choose another output, or remove that'
+        ' folder.'
+    )
+
+
+def is_of_use(folder: str, plan: plan_lib.Plan) -> bool:
+  """Returns whether a job is done, or its tasks have made anything."""
+  return bool(summary_lib.read(folder, plan.hash)) or any(
+      sum(receipt.items.values()) if receipt.items else receipt.episodes
+      for receipt in receipts_lib.read(folder, plan.hash).values()
+  )
+
+
+def remove(folder: str) -> None:
+  """Removes what a job keeps, but not what else is in its folder."""
+  files.remove(os.path.join(folder, plan_lib.FILE))
+  for name in receipts_lib.FOLDER, outputs.PARTS:
+    files.remove_folder(os.path.join(folder, name))
