@@ -1,4 +1,4 @@
-"""Builds the index of a data set, for `random_access.open_batches`.
+r"""Builds the index of a data set, for `random_access.open_batches`.
 
     rlds2reverb-build-index --dataset=/data/bridge --config=bridge \
         --index_dir=/data/indexes/bridge --num_workers=4
