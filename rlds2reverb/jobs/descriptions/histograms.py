@@ -9,9 +9,10 @@ from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import findings as findings_lib
 
 _MAX_INTEGERS = 60  # that have a bar each
-# The excerpts of a page take so much, about, in numbers and images.
-_MAX_BYTES = 3 << 20
-_BYTES_OF_NUMBER = 9
+# About how many bytes the excerpts of a description take in a page, so that one
+# of two descriptions has less than 5 MB.
+_MAX_BYTES = 1_900_000
+_BYTES_OF_NUMBER = 11
 LENGTHS = 'lengths'
 RETURNS = 'returns'
 
