@@ -63,11 +63,11 @@ class _Cluster(workers_lib.Workers):
     self._done: queue.Queue = queue.Queue()
 
   @property
-  def num_free(self) -> int:
+  def num_free(self) -> int:  # type: ignore[override]
     return sum(self._client.ncores().values()) - len(self._futures)
 
   @property
-  def num_busy(self) -> int:
+  def num_busy(self) -> int:  # type: ignore[override]
     return len(self._futures)
 
   def start(self, number, on_progress):

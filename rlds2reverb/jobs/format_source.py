@@ -64,21 +64,21 @@ class FormatSource(opened.OpenSource):
     return _count(self._episodes)
 
   @property
-  def num_steps(self) -> int:
+  def num_steps(self) -> int:  # type: ignore[override]
     return self._counts.num_steps
 
   @functools.cached_property
-  def ranges(self) -> List[ranges_lib.Range]:
+  def ranges(self) -> List[ranges_lib.Range]:  # type: ignore[override]
     return ranges_lib.of_split(
         self.source.split, {_SPLIT: self._counts}, self.source.dataset
     )
 
   @property
-  def shards(self) -> List[ranges_lib.Range]:
+  def shards(self) -> List[ranges_lib.Range]:  # type: ignore[override]
     return self.ranges
 
   @property
-  def fingerprint(self) -> str:
+  def fingerprint(self) -> str:  # type: ignore[override]
     """A hash of the files, by their sizes and times, and of the options."""
     stamps = [[path, *files.stamp_of(path)] for path in self._paths]
     return identity_lib.fingerprint(stamps, self.source.format, self._options)

@@ -173,7 +173,7 @@ class RldsSource(OpenSource):
     self.num_bytes = sum(map(self._num_bytes, self.ranges))
 
   @property
-  def fingerprint(self) -> str:
+  def fingerprint(self) -> str:  # type: ignore[override]
     """A hash of what TFDS records about the data set: its files and splits."""
     return versions.fingerprint(self.directory)
 

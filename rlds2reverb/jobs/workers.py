@@ -93,7 +93,7 @@ class Here(Workers):
     self._events: List[Event] = []
 
   @property
-  def num_busy(self) -> int:
+  def num_busy(self) -> int:  # type: ignore[override]
     return len(self._events)
 
   def start(self, number, on_progress):
@@ -122,11 +122,11 @@ class Processes(Workers):
     self._add(count)
 
   @property
-  def num_free(self) -> int:
+  def num_free(self) -> int:  # type: ignore[override]
     return len(self._free)
 
   @property
-  def num_busy(self) -> int:
+  def num_busy(self) -> int:  # type: ignore[override]
     return len(self._busy)
 
   def start(self, number, on_progress):
