@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import tensorflow as tf
 from tf_agents.agents import tf_agent
@@ -135,10 +135,7 @@ def train(
   checks.check_positive('num_steps', num_steps)
   checks.check_positive('batch_size', batches.batch_size)
   directory = files.expand_local(directory, 'The run')
-  env = environments.make_environment(environment, seed)
-  env.close()
-  time_step_spec = tensor_spec.from_spec(env.time_step_spec())
-  action_spec = tensor_spec.from_spec(env.action_spec())
+  time_step_spec, action_spec = _specs_of(environment)
   experience.check_fits(rlds_data, environment, time_step_spec, action_spec)
   normalization = normalization_lib.fit_normalization(rlds_data)
   settings = {
@@ -176,16 +173,12 @@ def train(
     whole.write_text(
         os.path.join(directory, _SETTINGS_FILE), json.dumps(settings, indent=1)
     )
-    checkpointer = common.Checkpointer(
-        os.path.join(
-            directory, learner_lib.TRAIN_DIR, learner_lib.POLICY_CHECKPOINT_DIR
-        ),
-        _NUM_CHECKPOINTS,
+    checkpointer = _restored_checkpointer(
+        directory,
         agent=agent,
         train_step=train_step,
         replay_buffer=data.replay_buffer,
     )
-    checkpointer.initialize_or_restore()
     evaluator = evaluation.Evaluator(
         policy, environment, monitoring.num_eval_episodes, seed=seed
     )
@@ -240,6 +233,28 @@ def _run(
     returns = _evaluate(evaluator, writer, step)
   writer.close()
   return returns
+
+
+def _specs_of(environment: str) -> Tuple[Any, Any]:
+  """Returns the specs of an environment's time steps and actions."""
+  env = environments.make_environment(environment, 0)
+  env.close()
+  return tuple(
+      map(tensor_spec.from_spec, (env.time_step_spec(), env.action_spec()))
+  )
+
+
+def _restored_checkpointer(directory: str, **kept: Any) -> common.Checkpointer:
+  """Returns the checkpointer of a run, which goes on from its last one."""
+  checkpointer = common.Checkpointer(
+      os.path.join(
+          directory, learner_lib.TRAIN_DIR, learner_lib.POLICY_CHECKPOINT_DIR
+      ),
+      _NUM_CHECKPOINTS,
+      **kept,
+  )
+  checkpointer.initialize_or_restore()
+  return checkpointer
 
 
 def _evaluate(evaluator, writer, step) -> evaluation.Returns:
