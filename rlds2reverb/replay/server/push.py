@@ -112,14 +112,14 @@ def push_rlds_to_reverb(
         ' the data set as it is before any conversion. Sequences [L, ...] go to'
         ' write_rlds_to_reverb.'
     )
-  converted = options_lib.ConversionOptions(
+  settings = options_lib.ConversionOptions(
       policy_info_fn=policy_info_fn, **options
   )
-  if converted.report is None:
-    converted = dataclasses.replace(
-        converted, report=report_lib.ConversionReport()
+  if settings.report is None:
+    settings = dataclasses.replace(
+        settings, report=report_lib.ConversionReport()
     )
-  is_bulk = _is_bulk(method, reverb_observer, converted, overflow)
+  is_bulk = _is_bulk(method, reverb_observer, settings, overflow)
   tables = _tables(reverb_observer, timeout)
   signature = (
       next(iter(tables.values())).signature
@@ -133,11 +133,11 @@ def push_rlds_to_reverb(
         ' policy_info_fn is left out. Create the table with'
         ' create_trajectory_data_spec(rlds_data, policy_info_fn) to keep it.'
     )
-    converted = dataclasses.replace(converted, policy_info_fn=None)
+    settings = dataclasses.replace(settings, policy_info_fn=None)
     spec = spec._replace(policy_info=())
   if is_bulk:
     source = frames_lib.make_frame_source(
-        rlds_data, _items_of(reverb_observer), converted
+        rlds_data, _items_of(reverb_observer), settings
     )
     frames, counts = bulk.insert(
         source, reverb_observer.py_client, overflow=overflow, timeout=timeout
@@ -145,20 +145,20 @@ def push_rlds_to_reverb(
     inserted = {name: count.new for name, count in counts.items()}
   else:
     specs.check_signature(signature, spec)
-    blocks = conversion.trajectory_blocks(rlds_data, converted)
+    blocks = conversion.trajectory_blocks(rlds_data, settings)
     frames = _hand_over(blocks, reverb_observer)
-    converted.report.warn()
+    settings.report.warn()
     after = _tables(reverb_observer, timeout)
     inserted = {
         name: tables_lib.inserted(info) - tables_lib.inserted(tables[name])
         for name, info in after.items()
     }
     tables_lib.say_what_was_inserted(tables, after)
-  converted.report.inserted_items.update(inserted)
+  settings.report.inserted_items.update(inserted)
   if (
       not frames
-      and not converted.report.skipped_episodes
-      and converted.rules.validation == 'strict'
+      and not settings.report.skipped_episodes
+      and settings.rules.validation == 'strict'
   ):
     raise ValueError('No dataset representing RLDS steps exist in the data.')
   return frames
