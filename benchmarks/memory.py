@@ -18,7 +18,7 @@ from benchmarks import data
 from benchmarks import processes
 from rlds2reverb import datasets
 from rlds2reverb import rlds_to_reverb
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 
 _SMALL_STEPS = flags.DEFINE_integer(
     'small_steps', 100_000, 'Steps of the smaller files.', lower_bound=1
@@ -86,7 +86,7 @@ def _run_case(case: str, steps: int) -> None:
         episodes, batched=True
     )
   elif action == 'packs':
-    dataset = packs.packs_of(episodes).map(lambda pack: pack.steps)
+    dataset = data_sets.packs_of(episodes).map(lambda pack: pack.steps)
   elif source in ('files', 'mixed'):
     dataset = episodes.map(lambda episode: episode[rlds.STEPS])
   else:

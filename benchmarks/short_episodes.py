@@ -30,7 +30,7 @@ from benchmarks import timing
 import rlds2reverb
 from rlds2reverb import transforms
 from rlds2reverb.datasets import records
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 
 _LENGTHS = flags.DEFINE_list(
     'lengths',
@@ -131,7 +131,7 @@ def _record_reading(part):
 
 def _pack_reading(part):
   return data.reading(
-      packs.packs_of(part.load()).map(lambda pack: pack.steps), part.steps
+      data_sets.packs_of(part.load()).map(lambda pack: pack.steps), part.steps
   )
 
 

@@ -29,7 +29,7 @@ from benchmarks import data
 from benchmarks import processes
 from benchmarks import timing
 from rlds2reverb import formats
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 
 _STEPS = flags.DEFINE_integer(
     'steps', 200_000, 'Steps of each data set without videos.', lower_bound=1
@@ -297,7 +297,7 @@ def _read_bytes(directory: str) -> None:
 
 def _reading(form: _Format, directory: str, num_episodes: int):
   """Returns a function that reads the packs of a data set in the graph."""
-  episodes = packs.packs_of(form.load(directory))
+  episodes = data_sets.packs_of(form.load(directory))
   steps = episodes.map(lambda pack: pack.steps[rlds.REWARD])
   return data.reading(steps, num_episodes * form.num_rows)
 
@@ -345,7 +345,9 @@ def main(argv):
     raise app.UsageError('Too many command-line arguments.')
   logging.set_verbosity(logging.WARNING)
   if _CASE.value:
-    for pack in packs.packs_of(_FORMATS[_CASE.value].load(_DIRECTORY.value)):
+    for pack in data_sets.packs_of(
+        _FORMATS[_CASE.value].load(_DIRECTORY.value)
+    ):
       del pack
     print(processes.peak_mib())
     return

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 import tree
 
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import packs as packs_lib
 
 Episode = Dict[str, Any]
@@ -240,7 +241,7 @@ def _with_packs(rlds_data, get_episodes, pack_size) -> tf.data.Dataset:
       yield _pack(left[:size])
       left = left[size:]
 
-  return packs_lib.with_packs(
+  return data_sets.with_packs(
       rlds_data,
       tf.data.Dataset.from_generator(
           packs,
@@ -275,9 +276,9 @@ def assert_packs_hold(
   Returns:
     The episodes, in numpy.
   """
-  packs = packs_lib.packs_of(rlds_data)
-  test.assertIsNotNone(packs)
-  unpacked = packs_lib.unpack(packs)
+  packs = data_sets.packs_of(rlds_data)
+  test.assertTrue(data_sets.has_packs(rlds_data))
+  unpacked = data_sets.unpack(packs)
   shapes, expected_shapes = (
       tf.nest.map_structure(lambda spec: (spec.shape, spec.dtype), spec)
       for spec in (unpacked.element_spec, rlds_data.element_spec)

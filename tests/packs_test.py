@@ -12,7 +12,7 @@ from rlds2reverb import fields
 from rlds2reverb import statistics
 from rlds2reverb import trajectories
 from rlds2reverb import transforms
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 from tests import tfds_files
 
 _FEATURES = {
@@ -78,15 +78,18 @@ class PacksTest(tf.test.TestCase):
         ),
     ]
     whole = datasets.load_episodes(directory)
-    self.assertIsNotNone(packs.packs_of(whole))
+    self.assertTrue(data_sets.has_packs(whole))
     by_packs, one_by_one = (
         transforms.transform_episodes(
             fields.map_fields(episodes, mapping), changes
         )
-        for episodes in (whole, whole.map(lambda episode: episode))
+        for episodes in (
+            whole,
+            whole.enumerate().map(lambda _, episode: episode),
+        )
     )
-    self.assertIsNone(packs.packs_of(one_by_one))
-    self.assertIsNotNone(packs.packs_of(by_packs))
+    self.assertFalse(data_sets.has_packs(one_by_one))
+    self.assertTrue(data_sets.has_packs(by_packs))
 
     blocks, expected_blocks = (
         list(trajectories.convert_rlds_to_trajectories(episodes, batched=True))

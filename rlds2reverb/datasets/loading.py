@@ -11,7 +11,7 @@ from rlds2reverb.datasets import image_decoders
 from rlds2reverb.datasets import other_formats
 from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import versions
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -98,7 +98,7 @@ def load_episodes(
       read_config=read_config,
   )
   decode_steps = _steps_decoder(features, decoders)
-  return packs.with_packs(
+  return data_sets.with_packs(
       episodes.map(
           episode_decoder(features, decoders),
           num_parallel_calls=tf.data.AUTOTUNE,

@@ -5,7 +5,6 @@ are short. Here `tf.io.parse_example` parses many. It gives the values of a
 field of all their steps, one after the other, which are the steps of a pack.
 """
 
-import functools
 import math
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
@@ -18,11 +17,10 @@ from rlds2reverb.datasets import record_parsing
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import attempts
 from rlds2reverb.episodes import faults
+from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
-
-# The bytes of a pack of several episodes: as many as those of a block.
-_PACK_BYTES = 2 << 20
 
 # The features that TFDS decodes for each step alone, in a sequence of any
 # length. Their steps are values of one shape, or encoded as one string.
@@ -35,15 +33,6 @@ _FEATURES = (
     tfds.features.Text,
 )
 
-# AutoGraph would take most of a second to find that nothing here needs it.
-_no_autograph = tf.autograph.experimental.do_not_convert
-
-_built_once = functools.partial(
-    tf.function,
-    autograph=False,
-    experimental_attributes={'_noinline': True},
-)
-
 
 class _Read(NamedTuple):
   """Some records, and what they were read as.
@@ -51,7 +40,7 @@ class _Read(NamedTuple):
   Attributes:
     is_good: bool `[]`: whether they could be read.
     records: what `records.cut_out` returns, `[E]`.
-    result: a `record_parsing.Parsed`, and later a `packs.Pack`. Of no episodes
+    result: a `grouping.Group`, and later a `packs.Pack`. Of no episodes
       if the records could not be read.
   """
 
@@ -97,7 +86,7 @@ def read_packs(
       split,
       shuffle_files=shuffle_files,
       read_config=read_config,
-      max_bytes=_PACK_BYTES,
+      max_bytes=grouping.GROUP_BYTES,
   )
   if batches is None:
     return None
@@ -106,7 +95,7 @@ def read_packs(
       builder, split, shuffle_files=shuffle_files, read_config=read_config
   )
 
-  @_no_autograph
+  @graphs.no_autograph
   def with_place(index, pack):
     """Adds the place of the record to a fault, and counts the episodes."""
     fault = pack.fault
@@ -122,11 +111,11 @@ def read_packs(
   # where that fails they are read again, one by one.
   parallel = read_config.num_parallel_calls_for_decode
   read = (
-      batches.map(_no_autograph(reader.parse), parallel)
-      .flat_map(_no_autograph(reader.parts))
-      .map(_no_autograph(reader.decode), parallel)
-      .flat_map(_no_autograph(_one_by_one_if_bad))
-      .map(_no_autograph(reader.to_pack), parallel)
+      batches.map(graphs.no_autograph(reader.parse), parallel)
+      .flat_map(graphs.no_autograph(reader.parts))
+      .map(graphs.no_autograph(reader.decode), parallel)
+      .flat_map(graphs.no_autograph(_one_by_one_if_bad))
+      .map(graphs.no_autograph(reader.to_pack), parallel)
       .scan(tf.constant(0, tf.int64), with_place)
   )
   return read if read_config.skip_prefetch else read.prefetch(1)
@@ -143,8 +132,8 @@ class _Reader:
     self._row_bytes = _row_bytes(steps)
     self._is_stored_plainly = _is_stored_plainly(steps)
     # Each is used twice, and takes long to build.
-    self._parse_fn = _built_once(self._parse)
-    self._decode_fn = _built_once(
+    self._parse_fn = graphs.built_once(self._parse)
+    self._decode_fn = graphs.built_once(
         lambda columns: decode_steps(parser.nest_steps(columns))
     )
 
@@ -161,7 +150,7 @@ class _Reader:
     """Returns the parts of a batch that become packs; all of a bad one."""
     bounds = tf.cond(
         batch.is_good,
-        lambda: _bounds(batch.result.splits, self._row_bytes),
+        lambda: grouping.bounds(batch.result.splits, self._row_bytes),
         lambda: tf.stack([[0, _num_records(batch.records)]]),
     )
     return tf.data.Dataset.zip(
@@ -173,7 +162,7 @@ class _Reader:
 
   def decode(self, bounds, batch: _Read) -> _Read:
     """Decodes a part of a batch to a pack."""
-    part = _part(batch.result, tf.where(batch.is_good, bounds, 0))
+    part = grouping.part(tf.where(batch.is_good, bounds, 0), batch.result)
     is_equal = tf.reduce_all(part.splits == part.splits[:1])
     if self._is_stored_plainly:
       # To try takes milliseconds, and nothing can fail here.
@@ -210,7 +199,7 @@ class _Reader:
 
     return tf.cond(read.is_good, good, alone)
 
-  def _parse(self, batch) -> record_parsing.Parsed:
+  def _parse(self, batch) -> grouping.Group:
     fields = dict(batch)
     parsed = self._parser.parse(fields.pop(records_lib.RECORD))
     return parsed._replace(
@@ -223,7 +212,7 @@ class _Reader:
     )
 
 
-def _check_equal(parsed: record_parsing.Parsed) -> record_parsing.Parsed:
+def _check_equal(parsed: grouping.Group) -> grouping.Group:
   """Returns what was parsed, after a check that lengths are the same."""
   splits = parsed.splits
   is_equal = tf.reduce_all(splits == splits[:1])
@@ -336,38 +325,3 @@ def _row_bytes(steps) -> int:
       for spec in tf.nest.flatten(steps.get_tensor_spec())
       if spec.dtype != tf.string and spec.shape.is_fully_defined()
   )
-
-
-def _bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
-  """Returns where parsed episodes are cut into packs, int64 `[P, 2]`.
-
-  Args:
-    splits: int64 `[leaves, E + 1]`: the row splits of each leaf.
-    row_bytes: the bytes of a row.
-  """
-  lengths = splits[:, 1:] - splits[:, :-1]
-  longest = tf.reduce_max(lengths, axis=0)
-  # An episode whose fields differ in length has a pack of its own.
-  is_unequal = longest != tf.reduce_min(lengths, axis=0)
-  return packs.bounds_of_parts(longest * row_bytes, _PACK_BYTES, is_unequal)
-
-
-def _part(
-    parsed: record_parsing.Parsed, bounds: tf.Tensor
-) -> record_parsing.Parsed:
-  """Returns the episodes from `bounds[0]` until `bounds[1]`."""
-  splits = parsed.splits[:, bounds[0] : bounds[1] + 1]
-  # `column[start:stop]` would add the same operations again for every column.
-  # What is taken whole is not copied.
-  step = tf.ones([1], tf.int64)
-  columns = tuple(
-      tf.strided_slice(column, start, stop, step)
-      for column, start, stop in zip(
-          parsed.columns, tf.unstack(splits[:, :1]), tf.unstack(splits[:, -1:])
-      )
-  )
-  fields = tf.nest.map_structure(
-      lambda leaf: tf.strided_slice(leaf, bounds[:1], bounds[1:], step),
-      parsed.fields,
-  )
-  return record_parsing.Parsed(columns, splits - splits[:, :1], fields)

@@ -9,6 +9,8 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 
@@ -58,7 +60,7 @@ def to_episodes(
 
   Returns:
     A data set of episodes with stacked `steps`, and with `episode_id` and those
-    fields. It has packs; see `packs.packs_of`.
+    fields. It has packs; see `data_sets.packs_of`.
   """
   stacked_spec = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
   episode_id = {EPISODE_ID: tf.TensorSpec([], tf.int64)}
@@ -73,14 +75,14 @@ def to_episodes(
   packs = (
       tf.data.Dataset.from_generator(python_packs, output_signature=signature)
       .prefetch(1)
-      .map(tf.autograph.experimental.do_not_convert(_to_pack))
+      .map(graphs.no_autograph(_to_pack))
   )
-  episodes = packs_lib.unpack(packs)
+  episodes = data_sets.unpack(packs)
   if num_episodes is not None:
     episodes = episodes.apply(
         tf.data.experimental.assert_cardinality(num_episodes)
     )
-  return packs_lib.with_packs(episodes, packs)
+  return data_sets.with_packs(episodes, packs)
 
 
 def _to_pack(python_pack: PythonPack) -> packs_lib.Pack:

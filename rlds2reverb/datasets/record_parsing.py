@@ -5,7 +5,7 @@ one after the other.
 """
 
 import math
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ import tree
 
 from rlds2reverb.episodes import attempts
 from rlds2reverb.episodes import faults
+from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -30,20 +31,6 @@ NO_WHOLE_STEPS = (
 )
 
 
-class Parsed(NamedTuple):
-  """The episodes of a batch of records, as they are stored.
-
-  Attributes:
-    columns: a tuple of the leaves of the steps, each `[N, ...]`.
-    splits: int64 `[leaves, E + 1]`: the row splits of each.
-    fields: a dict of the other fields, nested as the features are, `[E, ...]`.
-  """
-
-  columns: Any
-  splits: Any
-  fields: Any
-
-
 class Parser:
   """Parses the records of one data set."""
 
@@ -58,8 +45,8 @@ class Parser:
           stored[name].dtype, row_splits_dtype=tf.int64
       )
 
-  def parse(self, records: tf.Tensor) -> Parsed:
-    """Parses records, string `[E]`."""
+  def parse(self, records: tf.Tensor) -> grouping.Group:
+    """Parses records, string `[E]`. The columns are a tuple of leaves."""
     found = tf.io.parse_example(records, self._spec)
     splits = tf.stack([found[name].row_splits for name, _ in self._columns])
     sizes = np.array([_size(info.shape[1:]) for _, info in self._columns])
@@ -71,7 +58,9 @@ class Parser:
           for name, info in self._columns
       )
     fields = [_cast(found[name], info) for name, info in _leaves(self._fields)]
-    return Parsed(columns, splits, tree.unflatten_as(self._fields, fields))
+    return grouping.Group(
+        columns, splits, tree.unflatten_as(self._fields, fields)
+    )
 
   def find_fault(self, record: tf.Tensor) -> faults.Fault:
     """Finds out why a record, string `[1]`, cannot be parsed or decoded."""

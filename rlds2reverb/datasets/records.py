@@ -21,7 +21,8 @@ from tensorflow_datasets.core.utils import read_config as read_config_lib
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import record_lengths
 from rlds2reverb.datasets import slots
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import grouping
 
 RECORD = 'record'
 
@@ -53,9 +54,6 @@ _FINE = np.int64(-1)
 
 # The number after that of the last batch.
 _DONE = np.int64(-1)
-
-# AutoGraph would take most of a second to find that nothing here needs it.
-_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 class _Reader(reader.Reader):
@@ -89,7 +87,7 @@ def record_batches(
     shuffle_files: whether the files are read in a random order.
     read_config: the options of TFDS.
     max_bytes: how many bytes of records a batch should have at most; see
-      `packs.bounds_of_parts`. Up to 2048 records are read before they are cut
+      `grouping.bounds_of_parts`. Up to 2048 are read before they are cut
       into batches. They have no more than `5 * max_bytes` bytes, whatever the
       files hold; or `max_bytes` more than one record that is larger. To know
       that, the lengths of all records are looked up before. Of files that are
@@ -142,9 +140,11 @@ def record_batches(
     batches = slots.batch_by_bytes(
         records, RECORD, max_bytes, num_slots=size, group_size=group_size
     )
-  cut = _no_autograph(lambda batch: _cut(batch, max_bytes))
+  cut = graphs.no_autograph(lambda batch: _cut(batch, max_bytes))
   if not is_repeatable:
-    return batches.flat_map(_no_autograph(lambda batch: cut(strip(batch))))
+    return batches.flat_map(
+        graphs.no_autograph(lambda batch: cut(strip(batch)))
+    )
   num_records = sum(file.take for file in files)
   return _batches_until_an_error(
       records,
@@ -192,7 +192,7 @@ def record_descriptions(
     numbers = tf.data.Dataset.from_tensor_slices((starts, starts + counts))
     number = (
         numbers.interleave(
-            _no_autograph(tf.data.Dataset.range),
+            graphs.no_autograph(tf.data.Dataset.range),
             cycle_length=cycle_length,
             block_length=read_config.interleave_block_length,
         )
@@ -356,15 +356,15 @@ def _batches_until_an_error(
   end = tf.data.Dataset.from_tensors((_DONE, nothing))
   checked = records.apply(tf.data.experimental.assert_cardinality(num_records))
 
-  @_no_autograph
+  @graphs.no_autograph
   def one_by_one(start):
-    failing = no_batch.map(_no_autograph(_fail))
+    failing = no_batch.map(graphs.no_autograph(_fail))
     ones = checked.skip(start).batch(1).concatenate(failing)
     return tf.data.Dataset.zip(
         (tf.data.Dataset.from_tensors(np.array([0, 1])).repeat(), ones)
     )
 
-  @_no_autograph
+  @graphs.no_autograph
   def find_missing(state, numbered):
     position, start = state
     number, batch = numbered
@@ -379,7 +379,7 @@ def _batches_until_an_error(
     next_position = tf.where(is_end, _DONE, position + 1)
     return (next_position, stop), (tf.where(is_there, _FINE, start), batch)
 
-  @_no_autograph
+  @graphs.no_autograph
   def parts(start, batch):
     return tf.cond(
         start == _FINE, lambda: cut(batch), lambda: one_by_one(start)
@@ -405,7 +405,7 @@ def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
   return tf.data.Dataset.zip(
       (
           tf.data.Dataset.from_tensor_slices(
-              packs.bounds_of_parts(num_bytes, max_bytes)
+              grouping.bounds_of_parts(num_bytes, max_bytes)
           ),
           tf.data.Dataset.from_tensors(batch).repeat(),
       )

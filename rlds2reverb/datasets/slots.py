@@ -9,12 +9,11 @@ from typing import Dict
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import graphs
+
 # What is in the other slots of a large record. It is never a record, because no
 # `tf.train.Example` begins with a byte that is 0.
 _FILLER = b'\0'
-
-# AutoGraph would take most of a second to find that nothing here needs it.
-_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def batch_by_bytes(
@@ -43,7 +42,7 @@ def batch_by_bytes(
   """
   slot_bytes = -(-max_bytes // num_slots)
 
-  @_no_autograph
+  @graphs.no_autograph
   def fill(group):
     further = tf.strings.length(group[name]) // slot_bytes
     fillers = tf.fill(tf.reduce_sum(further, keepdims=True), _FILLER)

@@ -4,10 +4,8 @@ from typing import Any, Callable, Tuple
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import steps as steps_lib
-
-# AutoGraph would take most of a second to find that nothing here needs it.
-_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> Tuple[tf.Tensor, Any]:
@@ -23,7 +21,7 @@ def attempt(function: Callable[..., Any], *args: Any) -> Tuple[tf.Tensor, Any]:
   """
   # A data set that has an element fewer is all that an error leaves.
   result = tf.data.Dataset.from_tensors(args).map(
-      _no_autograph(lambda *args: (True, function(*args)))
+      graphs.no_autograph(lambda *args: (True, function(*args)))
   )
   nothing = (False, steps_lib.zeros(result.element_spec[1]))
   return (

@@ -2,12 +2,10 @@
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
-
-# AutoGraph would take most of a second to find that nothing here needs it.
-_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -35,7 +33,7 @@ def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
       step[rlds.IS_FIRST] = tf.ones_like(step[rlds.IS_FIRST])
     return step
 
-  @_no_autograph
+  @graphs.no_autograph
   def pair(held, block):
     has_steps = tf.size(block.outline[rlds.IS_FIRST]) > 1
     following = tf.cond(
@@ -57,33 +55,24 @@ def followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
   """Pairs every episode with the outline of the first step of the next one.
 
   Args:
-    episodes: a data set of named tuples with `steps`, `outline`, `lengths`,
-      `episode` and `episode_id`, as in `blocks`. Episodes without steps are
-      left out.
+    episodes: a data set of `cutting.Seen`, of one episode each. Those without
+      steps are left out.
 
   Returns:
-    A data set of pairs: the element; and the outline `[1]` of the first step of
-    the next episode. It is `outlines.end_outline()` if there is no next
-    episode, or if the fields of the next episode differ in length.
+    A data set of pairs: the episode; and the outline `[1]` of the first step of
+    the next one. It is `outlines.end_outline()` if there is no next episode, or
+    if the fields of the next episode differ in length.
   """
   spec = episodes.element_spec
-  is_nested = isinstance(spec.steps, tf.data.DatasetSpec)
 
-  @_no_autograph
+  @graphs.no_autograph
   def has_steps(seen):
     rows = tf.size(seen.outline[rlds.IS_FIRST])
     if spec.lengths != ():
       rows = tf.reduce_max(seen.lengths)
     return rows > 0
 
-  # The state of a scan cannot be a data set, but it can be a variant.
-  @_no_autograph
-  def to_state(seen):
-    if not is_nested:
-      return seen
-    return seen._replace(steps=tf.data.experimental.to_variant(seen.steps))
-
-  @_no_autograph
+  @graphs.no_autograph
   def pair(held, seen):
     end = outlines.end_outline()
     following = {
@@ -91,41 +80,21 @@ def followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
     }
     return seen, (held, following)
 
-  @_no_autograph
-  def from_state(seen, following):
-    if is_nested:
-      pieces = tf.data.experimental.from_variant(
-          seen.steps, spec.steps.element_spec
-      )
-      seen = seen._replace(steps=pieces)
-    return seen, following
-
-  @_no_autograph
-  def pairs(unused_one):
-    nothing = spec._replace(
-        outline={
-            name: tf.zeros([0], column.dtype)
-            for name, column in spec.outline.items()
-        },
-        lengths=steps_lib.zeros(spec.lengths),
-        steps=tf.data.Dataset.from_tensors(
-            steps_lib.zeros(spec.steps.element_spec)
+  nothing = spec._replace(rest=())
+  nothing = steps_lib.zeros(nothing)
+  if spec.rest != ():
+    # The graph of a data set cannot hold the variant of a data set, but it can
+    # hold an empty list of them.
+    nothing = nothing._replace(
+        rest=tf.reshape(
+            tf.raw_ops.EmptyTensorList(
+                element_shape=tf.constant([], tf.int32),
+                max_num_elements=1,
+                element_dtype=tf.variant,
+            ),
+            [1],
         )
-        if is_nested
-        else steps_lib.zeros(spec.steps),
-        episode=tf.constant(0, tf.int64),
-        episode_id=steps_lib.zeros(spec.episode_id),
     )
-    end = tf.data.Dataset.from_tensors(nothing)
-    # `scan` gives out the episode before, so `nothing` comes out first.
-    return (
-        episodes.filter(has_steps)
-        .concatenate(end)
-        .map(to_state)
-        .scan(to_state(nothing), pair)
-        .skip(1)
-    )
-
-  # All of this is in the function of a `flat_map`, because the graph of a data
-  # set cannot hold a variant.
-  return tf.data.Dataset.range(1).flat_map(pairs).map(from_state)
+  # `scan` gives out the episode before, so `nothing` comes out first.
+  end = tf.data.Dataset.from_tensors(nothing)
+  return episodes.filter(has_steps).concatenate(end).scan(nothing, pair).skip(1)

@@ -39,18 +39,8 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
   Raises:
     ValueError: if the reward is not one number for each step.
   """
-  rewards = _reward(steps)
-  is_transition = ~last_steps.is_last(tf.size(rewards))
-  rewards = tf.where(is_transition, rewards, 0)
-  # Unlike tf.reduce_sum, this adds them one by one, as `outcomes` does: a
-  # filter must keep the same episodes, whether or not they are in packs.
-  total = tf.math.unsorted_segment_sum(
-      rewards, tf.zeros_like(rewards, tf.int32), 1
-  )
-  return Outcome(
-      total[0],
-      tf.math.count_nonzero(is_transition),
-      tf.reduce_any(flag(steps, rlds.IS_TERMINAL)),
+  return tf.nest.map_structure(
+      lambda column: column[0], outcomes(packs.of_one(steps))
   )
 
 
@@ -61,8 +51,7 @@ def outcomes(pack: packs.Pack) -> Outcome:
     pack: a pack.
 
   Returns:
-    An `Outcome` of columns `[E]`, equal to the last bit to what `outcome`
-    returns for each episode.
+    An `Outcome` of columns `[E]`.
 
   Raises:
     ValueError: if the reward is not one number for each step.

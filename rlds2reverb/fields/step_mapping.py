@@ -13,6 +13,8 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths as paths_lib
@@ -302,12 +304,12 @@ def map_fields(
   steps_lib.steps_spec(mapped)
   if not mapping.takes_packs(episode):
     return mapped
-  return packs_lib.with_packs_of(
+  return data_sets.with_packs_of(
       mapped,
       rlds_data,
       lambda packs: packs.map(
-          # Only functions in a mapping could need AutoGraph, which is slow.
-          tf.autograph.experimental.do_not_convert(mapping.map_pack),
+          # Only functions in a mapping could need AutoGraph.
+          graphs.no_autograph(mapping.map_pack),
           num_parallel_calls=tf.data.AUTOTUNE,
       ),
   )

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -165,7 +166,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
     raise ValueError(
         f'An RLDS episode must be a dict with {rlds.STEPS!r}, but is {spec}.'
     )
-  return rlds_data.map(tf.autograph.experimental.do_not_convert(stack))
+  return rlds_data.map(graphs.no_autograph(stack))
 
 
 def to_columns(steps: Any, transition_fields=TRANSITION_FIELDS) -> Any:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -273,7 +274,7 @@ def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
     )
 
   return rlds_data.map(
-      tf.autograph.experimental.do_not_convert(check),
+      graphs.no_autograph(check),
       num_parallel_calls=tf.data.AUTOTUNE,
   ).prefetch(tf.data.AUTOTUNE)
 

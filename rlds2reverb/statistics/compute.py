@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
@@ -136,10 +138,6 @@ def compute_statistics(
 
   Fields of strings are left out, so no image is decoded.
 
-  Where the data set has packs (see `episodes.packs`), many episodes are read at
-  once. The numbers are the same to the last bit: the rows and their blocks are
-  the same, and the rewards of an episode are added in the order of its steps.
-
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps. It must be
       finite. The numbers of one episode, or of one pack, must fit in memory.
@@ -245,24 +243,11 @@ class Accumulation:
     Args:
       rlds_data: see `compute_statistics`.
     """
-    is_stacked = steps_lib.steps_spec(rlds_data).stacked
-
-    def to_rows(episode):
-      steps = episode[rlds.STEPS]
-      if not is_stacked:
-        steps = steps.map(
-            lambda step: {field: step[field] for field in self.used}
-        )
-      return self.rows(steps_lib.stack_steps(steps))
-
-    packs = packs_lib.packs_of(rlds_data)
-    if packs is None:
-      rows = rlds_data.map(to_rows, num_parallel_calls=tf.data.AUTOTUNE)
-    else:
-      rows = packs.map(
-          tf.autograph.experimental.do_not_convert(self.pack_rows),
-          num_parallel_calls=tf.data.AUTOTUNE,
-      )
+    packs = data_sets.packs_of(rlds_data, fields=self.used)
+    rows = packs.map(
+        graphs.no_autograph(self.pack_rows),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
     # The moments of a block need no other block, so several are made in
     # parallel.
     blocks = rows.rebatch(self.block_length).map(
@@ -279,7 +264,7 @@ class Accumulation:
     Args:
       steps: a dict of stacked steps `[T, ...]`, with the fields `used`.
     """
-    return rows_lib.to_rows(steps, self.leaves, self._acting_only)
+    return self.pack_rows(packs_lib.of_one(steps))
 
   def pack_rows(self, pack: packs_lib.Pack) -> tf.Tensor:
     """Returns the rows of all episodes of a pack, float64 `[N, width]`.
@@ -291,7 +276,7 @@ class Accumulation:
       InvalidArgumentError: if the leaves of its steps differ in length.
     """
     steps = steps_lib.with_equal_lengths(pack.steps)
-    return rows_lib.pack_to_rows(
+    return rows_lib.to_rows(
         pack._replace(steps=steps), self.leaves, self._acting_only
     )
 

@@ -5,7 +5,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import packs
@@ -76,34 +75,14 @@ def _is_numbers(spec) -> bool:
 
 
 def to_rows(
-    steps: Dict[str, Any], leaves: Leaves, acting_only: bool = False
-) -> tf.Tensor:
-  """Returns the numbers of stacked steps, float64 `[T, D]`.
-
-  A number that has no meaning is NaN. The last `NUM_OUTCOMES` columns are about
-  the episode, in the row of its last step, and NaN in all other rows: its
-  return, its number of transitions, its number of actions that count, and
-  whether it is terminal.
-
-  Args:
-    steps: a dict of stacked steps `[T, ...]`.
-    leaves: the leaves that become the other columns, in this order.
-    acting_only: see `are_meant`.
-  """
-  is_last = last_steps.is_last(gathering.num_rows(steps[rlds.REWARD]))
-  num_actions = tf.math.count_nonzero(last_steps.have_action(steps, is_last))
-  row = _as_row(outcomes.outcome(steps), num_actions)
-  in_last_row = tf.where(is_last[:, None], row, np.nan)
-  numbers = _numbers(steps, is_last, leaves, acting_only)
-  return tf.concat([numbers, in_last_row], axis=1)
-
-
-def pack_to_rows(
     pack: packs.Pack, leaves: Leaves, acting_only: bool = False
 ) -> tf.Tensor:
   """Returns the rows of all episodes of a pack, float64 `[N, D]`.
 
-  They are those that `to_rows` returns for each of the episodes.
+  A number that has no meaning is NaN. The last `NUM_OUTCOMES` columns are about
+  an episode, in the row of its last step, and NaN in all other rows: its
+  return, its number of transitions, its number of actions that count, and
+  whether it is terminal.
 
   Args:
     pack: a pack, whose leaves have one length.
@@ -155,7 +134,7 @@ def are_meant(
 
 
 def _as_row(outcome: outcomes.Outcome, num_actions: tf.Tensor) -> tf.Tensor:
-  """Returns a row of outcomes, float64 `[4]`; or those of a pack, `[E, 4]`."""
+  """Returns the rows of the outcomes of a pack, float64 `[E, 4]`."""
   columns = [
       outcome.undiscounted_return,
       outcome.length,

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import faults as faults_lib
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
@@ -225,17 +226,10 @@ def _broken_rules(outline, validation, find_nan) -> Dict[str, tf.Tensor]:
 
 # Messages are rarely needed, but building them into a pipeline would take about
 # as long as building the checks and the conversion. So each is built only once.
-_built_once = functools.partial(
-    tf.function,
-    autograph=False,
-    experimental_attributes={'_noinline': True},
-)
+_sentence = graphs.built_once(faults_lib.sentence)
 
 
-_sentence = _built_once(faults_lib.sentence)
-
-
-@_built_once
+@graphs.built_once
 def _find_in_lengths(paths, rows):
   """Returns the `Fault` that lists the length of each field."""
   fields = tf.strings.join([paths, tf.strings.as_string(rows)], ': ')
@@ -244,7 +238,7 @@ def _find_in_lengths(paths, rows):
   ).tensors()
 
 
-@_built_once
+@graphs.built_once
 def _find_in_outline(outline, validation, nan_fields):
   """Returns the `Fault` of the first step that is at fault."""
   current = {name: column[:-1] for name, column in outline.items()}

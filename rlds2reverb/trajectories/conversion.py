@@ -3,6 +3,7 @@
 The conversion runs in graph mode, on whole blocks of steps at a time.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -10,10 +11,9 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import cutting
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import following as following_lib
-from rlds2reverb.episodes import pack_blocks
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
@@ -154,13 +154,10 @@ def trajectory_blocks(
   }
   steps_lib.check_dense(used_spec)
   nan_fields = [path for path, _ in steps_lib.float_fields(used_spec)]
-  packs = None
-  if not one_episode_blocks and block_length is None:
-    packs = packs_lib.packs_of(rlds_data, with_faults=True)
-  if rules.validation == 'tf_agents':
-    packs = None  # Its rules are about the stream of all steps.
+  data = rlds_data
+  if isinstance(rlds_data, data_sets.Episodes):
+    data = data_sets.packs_of(rlds_data, with_faults=True)
   settings = _Settings(
-      packs is not None,
       tuple(used_spec),
       tuple(nan_fields),
       block_length,
@@ -168,7 +165,6 @@ def trajectory_blocks(
       options.episode_id,
       rules,
   )
-  data = rlds_data if packs is None else packs
   tables = report.attach(nan_fields) if report else None
   if policy_info:
     return _convert(data, tables, settings, policy_info)
@@ -179,7 +175,6 @@ class _Settings(NamedTuple):
   """What the pipeline of a conversion depends on, apart from its data.
 
   Attributes:
-    are_packs: whether the data are packs, and not an RLDS data set.
     fields: the names of the step fields that are used.
     nan_fields: the paths of their float leaves.
     block_length: see `trajectory_blocks`.
@@ -188,7 +183,6 @@ class _Settings(NamedTuple):
     rules: the rules of the conversion.
   """
 
-  are_packs: bool
   fields: Tuple[str, ...]
   nan_fields: Tuple[str, ...]
   block_length: Optional[int]
@@ -235,35 +229,32 @@ def _convert(data, report, settings, policy_info=None):
         frames, block.episode, block.step, block.row_splits, block.episode_id
     )
 
-  are_valid = functools.partial(
-      boundaries.are_strictly_valid, find_nan=find_nan
+  joins = rules.validation == 'tf_agents'
+  judge = cutting.Judge(
+      inspect,
+      rules.invalid_episodes,
+      None
+      if joins
+      else functools.partial(boundaries.are_strictly_valid, find_nan=find_nan),
+      find_nan,
   )
-  if settings.are_packs:
-    to_blocks = functools.partial(pack_blocks.pack_blocks, are_valid=are_valid)
-  else:
-    is_nested = not steps_lib.steps_spec(data).stacked
-    can_group = rules.validation == 'strict' and not settings.one_episode_blocks
-    to_blocks = functools.partial(
-        blocks.episode_blocks,
-        join_episodes=rules.validation == 'tf_agents',
-        block_length=settings.block_length,
-        are_valid=are_valid if is_nested and can_group else None,
-    )
   to_blocks = functools.partial(
-      to_blocks,
+      cutting.episode_blocks,
       data,
       settings.fields,
-      inspect=inspect,
-      find_nan=find_nan,
+      cut=cutting.Cut(
+          settings.one_episode_blocks, settings.block_length, joins
+      ),
       episode_id=settings.episode_id,
   )
   if policy_info is None:
-    return to_blocks(invalid_episodes=rules.invalid_episodes, block_fn=convert)
+    return to_blocks(judge=judge, block_fn=convert)
 
-  invalid_episodes = 'mark' if rules.invalid_episodes == 'raise' else 'skip'
-  return following_lib.with_following_step(
-      to_blocks(invalid_episodes=invalid_episodes)
-  ).map(lambda block, following: convert(_without_fault(block), following))
+  if rules.invalid_episodes == 'raise':
+    judge = dataclasses.replace(judge, invalid_episodes='mark')
+  return following_lib.with_following_step(to_blocks(judge=judge)).map(
+      lambda block, following: convert(_without_fault(block), following)
+  )
 
 
 def _without_fault(block):

@@ -9,6 +9,7 @@ from tf_agents.trajectories import trajectory
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.trajectories import conversion
@@ -124,7 +125,7 @@ def convert_rlds_to_sequences(
 def _take_sequences(cuts, windows, max_batch_size, with_mask):
   """Returns batches of the sequences of a data set of `_Cut`s."""
 
-  @tf.autograph.experimental.do_not_convert
+  @graphs.no_autograph
   def split(cut):
     # The gathers are mapped over the flattened data set. A map in here would be
     # created again for each cut, which takes longer than the gathers.
@@ -137,7 +138,7 @@ def _take_sequences(cuts, windows, max_batch_size, with_mask):
         )
     )
 
-  @tf.autograph.experimental.do_not_convert
+  @graphs.no_autograph
   def take(first, cut):
     starts = cut.starts[first : first + max_batch_size]
     sequences = gathering.take_windows(
@@ -161,13 +162,13 @@ def _cuts(frames, windows, are_whole):
       them: then nothing is held from block to block.
   """
 
-  @tf.autograph.experimental.do_not_convert
+  @graphs.no_autograph
   def cut_whole(block):
     is_end = tf.constant(True)
     seen = tf.constant(0, tf.int64)
     return _cut(windows, block.trajectory, block.row_splits, seen, is_end)
 
-  @tf.autograph.experimental.do_not_convert
+  @graphs.no_autograph
   def cut_with_held(held, block):
     return _cut_with_held(windows, held, block)
 

@@ -25,6 +25,8 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -234,7 +236,7 @@ def transform_episodes(
   check_episode('an element of rlds_data', rlds_data.element_spec)
   # The packs are made later, and of the same transforms.
   transforms = tuple(transforms)
-  return packs_lib.with_packs_of(
+  return data_sets.with_packs_of(
       _apply(steps_lib.stack_episodes(rlds_data), transforms),
       rlds_data,
       lambda packs: _apply_to_packs(packs.map(_check_pack), transforms),
@@ -342,7 +344,7 @@ def _takes_packs(episode_filter) -> bool:
   )
 
 
-@tf.autograph.experimental.do_not_convert
+@graphs.no_autograph
 def _check_pack(pack):
   return pack._replace(steps=steps_lib.with_equal_lengths(pack.steps))
 

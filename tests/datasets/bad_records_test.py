@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.statistics import compute
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
@@ -154,7 +154,8 @@ class BadRecordsTest(tf.test.TestCase):
       )
       for found in (
           conversion.convert_rlds_to_trajectories(data, batched=True),
-          packs.unpack(packs.packs_of(data)),
+          data_sets.unpack(data_sets.packs_of(data)),
+          data,
       ):
         numbers = []
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):

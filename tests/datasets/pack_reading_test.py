@@ -11,7 +11,8 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import records
-from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import grouping
 from tests import recordings
 from tests import tfds_files
 
@@ -140,8 +141,8 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
 
   def _assert_same(self, episodes, expected=None):
     """Compares unpacked packs with the episodes; returns the packs."""
-    packs = packs_lib.packs_of(episodes)
-    unpacked = packs_lib.unpack(packs)
+    packs = data_sets.packs_of(episodes)
+    unpacked = data_sets.unpack(packs)
     self.assertEqual(unpacked.element_spec, episodes.element_spec)
     found = list(unpacked.as_numpy_iterator())
     expected = expected or list(episodes.as_numpy_iterator())
@@ -240,7 +241,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
     self._assert_same(loading.load_episodes(directory))
 
   def test_packs_are_cut_by_their_decoded_bytes(self):
-    fifth = pack_reading._PACK_BYTES // 5
+    fifth = grouping.GROUP_BYTES // 5
     with mock.patch.object(pack_reading, '_row_bytes', return_value=fifth):
       packs = self._assert_same(loading.load_episodes(self._directory))
     # A pack has the episodes that begin within the same 5 steps, or a longer
@@ -266,7 +267,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
             ]
         ],
     )
-    packs = packs_lib.packs_of(
+    packs = data_sets.packs_of(
         loading.load_episodes(directory), with_faults=True
     ).as_numpy_iterator()
     self.assertEqual(
@@ -284,7 +285,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
     tfds_files.write_records(
         directory, _VECTORS, [[_record(np.zeros(4), [0, 1])]]
     )
-    packs = packs_lib.packs_of(loading.load_episodes(directory))
+    packs = data_sets.packs_of(loading.load_episodes(directory))
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'not a multiple.*: observation: 4'
     ):
@@ -324,7 +325,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
       episodes = loading.load_episodes(
           directory, decoders=decoders if decoder else None
       )
-      self.assertIsNone(packs_lib.packs_of(episodes))
+      self.assertFalse(data_sets.has_packs(episodes))
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import python_packs
-from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import data_sets
 
 
 def _pack(start, lengths, is_terminal, episode_id):
@@ -62,7 +62,7 @@ class PythonPacksTest(tf.test.TestCase):
         {'reward': tf.TensorSpec([], tf.float32)},
         5,
     )
-    packs = list(packs_lib.packs_of(dataset).as_numpy_iterator())
+    packs = list(data_sets.packs_of(dataset).as_numpy_iterator())
     self.assertAllEqual(packs[0].row_splits, [0, 1, 1, 4])
     self.assertAllEqual(packs[0].fields['episode_id'], [7, 8, 9])
     steps = packs[0].steps

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
-from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import data_sets
 from tests import tfds_files
 
 _FEATURES = {
@@ -129,10 +129,10 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     with mock.patch.object(records, '_MAX_BATCH', size), mock.patch.object(
         records, '_MANY_BATCHES', 0
     ), mock.patch.object(records, '_group_size', return_value=group_size):
-      packs = packs_lib.packs_of(
+      packs = data_sets.packs_of(
           loading.load_episodes(directory, read_config=config)
       )
-      found, other = _read_until_an_error(packs_lib.unpack(packs))
+      found, other = _read_until_an_error(data_sets.unpack(packs))
     self.assertEqual(found, expected)
     self.assertIs(type(other), type(error))
     self.assertEqual(
@@ -146,7 +146,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     with open(second, 'r+b') as f:
       f.truncate(os.path.getsize(second) - 5)
     for options in dict(assert_cardinality=False), dict(shuffle_seed=1):
-      packs = packs_lib.packs_of(
+      packs = data_sets.packs_of(
           loading.load_episodes(
               directory,
               shuffle_files='shuffle_seed' in options,
@@ -160,7 +160,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     directory = os.path.join(self.create_tempdir().full_path, 'missing')
     tfds_files.write_records(directory, _FEATURES, [[b'']])
     os.remove(self._files(directory)[0])
-    packs = packs_lib.packs_of(loading.load_episodes(directory))
+    packs = data_sets.packs_of(loading.load_episodes(directory))
     with self.assertRaises(tf.errors.NotFoundError):
       list(packs)
 
@@ -240,8 +240,8 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     config = tfds.ReadConfig(
         experimental_interleave_sort_fn=lambda files: files
     )
-    self.assertIsNone(
-        packs_lib.packs_of(
+    self.assertFalse(
+        data_sets.has_packs(
             loading.load_episodes(self._directory, read_config=config)
         )
     )

@@ -4,20 +4,23 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import cutting
 from rlds2reverb.episodes import following
 from tests import golden
 
 
 def _blocks(rlds_data, **kwargs):
   """Returns the blocks of episodes that are all valid."""
-  return blocks.episode_blocks(
+  return cutting.episode_blocks(
       rlds_data,
       ('observation', 'action'),
-      inspect=lambda *unused: blocks.Verdict(
-          tf.constant(True), lambda: tf.constant('unused')
+      cutting.Judge(
+          lambda *unused: blocks.Verdict(
+              tf.constant(True), lambda: tf.constant('unused')
+          ),
+          'raise',
       ),
-      invalid_episodes='raise',
-      **kwargs,
+      cutting.Cut(**kwargs),
   )
 
 

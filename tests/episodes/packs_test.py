@@ -6,6 +6,8 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import packs as packs_lib
 
 _SPEC = packs_lib.Pack(
@@ -40,6 +42,18 @@ def _data_set(*packs):
   )
 
 
+def _doubled(episode):
+  # The function needs AutoGraph.
+  steps = episode['steps']
+  if episode['episode_id'] > 3:
+    steps = tf.nest.map_structure(lambda leaf: tf.repeat(leaf, 2, 0), steps)
+  return {'steps': steps, 'episode_id': episode['episode_id'] + 1}
+
+
+def _is_long(episode):
+  return tf.shape(episode['steps']['word'])[0] > 2
+
+
 class PacksTest(tf.test.TestCase):
 
   def test_rows_and_their_episodes(self):
@@ -50,7 +64,7 @@ class PacksTest(tf.test.TestCase):
       self.assertEmpty(packs_lib.episode_of_rows(tf.constant(ends, tf.int64)))
 
   def test_unpack(self):
-    episodes = packs_lib.unpack(
+    episodes = data_sets.unpack(
         _data_set(_pack([0, 2, 2, 3], [5, 6, 7]), _pack([0, 1], [8]))
     )
     self.assertEqual(
@@ -74,7 +88,7 @@ class PacksTest(tf.test.TestCase):
       self.assertAllEqual(episode['steps']['word'], words)
 
   def test_an_episode_of_unequal_lengths_stays_as_it_is(self):
-    (episode,) = packs_lib.unpack(
+    (episode,) = data_sets.unpack(
         _data_set(_pack([0, 3], [5], num_words=1))
     ).as_numpy_iterator()
     self.assertLen(episode['steps']['observation']['x'], 3)
@@ -83,7 +97,7 @@ class PacksTest(tf.test.TestCase):
   def test_an_episode_does_not_share_the_memory_of_its_pack(self):
     pack = _pack([0, 2, 3], [5, 6])
     # TensorFlow 2.15 may write the sum into the tensor that it was given.
-    episodes = packs_lib.unpack(_data_set(pack)).map(
+    episodes = data_sets.unpack(_data_set(pack)).map(
         lambda episode: episode['steps']['observation']['x'] + 1
     )
     for _ in range(2):
@@ -115,7 +129,7 @@ class PacksTest(tf.test.TestCase):
         ([0, 0, 0, 0], [0, 1, 1, 0], [[0, 1], [1, 2], [2, 3], [3, 4]]),
         ([], None, np.zeros([0, 2])),
     ):
-      found = packs_lib.bounds_of_parts(
+      found = grouping.bounds_of_parts(
           tf.constant(num_bytes, tf.int64),
           3,
           is_alone and tf.cast(is_alone, tf.bool),
@@ -124,12 +138,12 @@ class PacksTest(tf.test.TestCase):
 
   def test_packs_of_a_data_set(self):
     packs = _data_set(_pack([0, 1], [8]))
-    episodes = packs_lib.unpack(packs)
-    self.assertIsNone(packs_lib.packs_of(episodes))
+    episodes = data_sets.unpack(packs)
+    self.assertFalse(data_sets.has_packs(episodes))
     self.assertIs(
-        packs_lib.packs_of(packs_lib.with_packs(episodes, packs)), packs
+        data_sets.packs_of(data_sets.with_packs(episodes, packs)), packs
     )
-    self.assertIsNone(packs_lib.packs_of(episodes.take(1)))
+    self.assertFalse(data_sets.has_packs(episodes.take(1)))
 
   def test_methods_keep_the_packs(self):
     rng = np.random.default_rng(0)
@@ -143,8 +157,8 @@ class PacksTest(tf.test.TestCase):
         ),
         output_signature=_data_set(_pack([0, 1], [8])).element_spec,
     )
-    plain = packs_lib.unpack(packs)
-    episodes = packs_lib.with_packs(plain, packs)
+    plain = data_sets.unpack(packs)
+    episodes = data_sets.with_packs(plain, packs)
     methods = [
         lambda data: data.take(7),
         lambda data: data.take(9),
@@ -160,12 +174,17 @@ class PacksTest(tf.test.TestCase):
         lambda data: data.repeat().take(45).prefetch(2),
         lambda data: data.skip(11).concatenate(data.take(5)).skip(2),
         lambda data: data.with_options(tf.data.Options()).take(2),
+        lambda data: data.map(_doubled),
+        lambda data: data.filter(lambda one: one['episode_id'] % 2 == 0),
+        lambda data: data.skip(1).map(_doubled).filter(_is_long).take(6),
+        lambda data: data.filter(lambda one: False),
+        lambda data: data.shuffle(40, seed=1, reshuffle_each_iteration=False),
     ]
     for index, method in enumerate(methods):
       with self.subTest(index):
         found = method(episodes)
         expected = list(method(plain).as_numpy_iterator())
-        unpacked = packs_lib.unpack(packs_lib.packs_of(found))
+        unpacked = data_sets.unpack(data_sets.packs_of(found))
         self.assertAllEqual(
             [one['episode_id'] for one in found.as_numpy_iterator()],
             [one['episode_id'] for one in expected],
@@ -174,8 +193,10 @@ class PacksTest(tf.test.TestCase):
         self.assertLen(unpacked, len(expected))
         for one, other in zip(unpacked, expected):
           tf.nest.map_structure(self.assertAllEqual, one, other)
-    self.assertIsNone(packs_lib.packs_of(episodes.map(lambda one: one)))
-    self.assertIsNone(packs_lib.packs_of(episodes.concatenate(plain)))
+    self.assertFalse(
+        data_sets.has_packs(episodes.map(lambda one: one['episode_id']))
+    )
+    self.assertFalse(data_sets.has_packs(episodes.concatenate(plain)))
 
   def test_keep_episodes(self):
     pack = tf.nest.map_structure(
@@ -227,26 +248,26 @@ class PacksTest(tf.test.TestCase):
 
   def test_packs_of_a_data_set_that_was_made_of_another(self):
     packs = _data_set(_pack([0, 1], [8]))
-    source = packs_lib.with_packs(packs_lib.unpack(packs), packs)
+    source = data_sets.with_packs(data_sets.unpack(packs), packs)
     calls = []
 
     def function(found):
       calls.append(found)
       return None if len(calls) > 1 else found.take(1)
 
-    made = packs_lib.with_packs_of(source.take(1), source, function)
+    made = data_sets.with_packs_of(source.take(1), source, function)
     self.assertEmpty(calls)
-    self.assertLen(list(packs_lib.packs_of(made)), 1)
-    packs_lib.packs_of(made)
+    self.assertLen(list(data_sets.packs_of(made)), 1)
+    data_sets.packs_of(made)
     self.assertLen(calls, 1)
     self.assertIs(calls[0], packs)
     # This function finds no packs.
-    again = packs_lib.with_packs_of(made.take(1), made, function)
-    self.assertIsNone(packs_lib.packs_of(again))
+    again = data_sets.with_packs_of(made.take(1), made, function)
+    self.assertFalse(data_sets.has_packs(again))
     # Without packs in the source, the function is not called.
-    for without in again, source.map(lambda one: one):
-      last = packs_lib.with_packs_of(without.take(1), without, function)
-      self.assertIsNone(packs_lib.packs_of(last))
+    for without in again, data_sets.unpack(packs):
+      last = data_sets.with_packs_of(without.take(1), without, function)
+      self.assertFalse(data_sets.has_packs(last))
     self.assertLen(calls, 2)
 
   def test_packs_are_made_once_and_when_asked_for(self):
@@ -257,16 +278,16 @@ class PacksTest(tf.test.TestCase):
         calls.append(tf.executing_eagerly())
         return made
 
-      episodes = packs_lib.with_packs(tf.data.Dataset.range(1), make)
+      episodes = data_sets.with_packs(tf.data.Dataset.range(1), make)
       self.assertEmpty(calls)
-      graph = tf.function(lambda: packs_lib.packs_of(episodes) is made)
+      graph = tf.function(lambda: episodes.packs is made)
       self.assertTrue(graph())  # pylint: disable=cell-var-from-loop
-      self.assertIs(packs_lib.packs_of(episodes), made)
+      self.assertIs(episodes.packs, made)
       self.assertEqual(calls, [True])
 
   def test_data_sets_are_not_kept(self):
     packs = _data_set(_pack([0, 1], [8]))
-    episodes = packs_lib.with_packs(packs_lib.unpack(packs), packs)
+    episodes = data_sets.with_packs(data_sets.unpack(packs), packs)
     held = weakref.ref(episodes)
     del episodes, packs
     gc.collect()

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import packs
 from rlds2reverb.fields import step_mapping
 from tests import golden
@@ -185,7 +186,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       found = golden.assert_packs_hold(self, mapped)
       self.assertLen(found, 7)
     mapped = step_mapping.map_fields(data, _HARD)
-    found = packs.unpack(packs.packs_of(mapped)).as_numpy_iterator()
+    found = data_sets.unpack(data_sets.packs_of(mapped)).as_numpy_iterator()
     for mapped, episode in zip(found, episodes):
       self.assertEqual(mapped['task'], episode['task'].item())
       expected = _expected_hard(episode)
@@ -201,7 +202,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       golden.assert_packs_hold(self, step_mapping.map_fields(data, _HARD))
 
   @parameterized.parameters('success', 'reward')
-  def test_a_function_gives_no_packs(self, field):
+  def test_a_function_takes_single_episodes_and_packs_come_out(self, field):
     function = lambda episode: episode['steps']['r']
     source = step_mapping.TerminalOnSuccess('reached')
     mapping = dataclasses.replace(
@@ -214,7 +215,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     )
     data = golden.in_packs(_dataset(_EPISODES))
     mapped = step_mapping.map_fields(data, mapping)
-    self.assertIsNone(packs.packs_of(mapped))
+    golden.assert_packs_hold(self, mapped)
     self.assertLen(list(mapped), 3)
 
   def test_packs_with_an_episode_of_unequal_lengths(self):
@@ -229,12 +230,12 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     )
     mapped = step_mapping.map_fields(data, mapping)
     self.assertLen(golden.assert_packs_hold(self, mapped), 5)
-    for pack in packs.packs_of(mapped):
+    for pack in data_sets.packs_of(mapped):
       self.assertEqual(pack.row_splits[-1], len(pack.steps['reward']))
 
     data = golden.in_packs(_dataset([_own_episode(3), long]))
     mapped = step_mapping.map_fields(data, _HARD)
-    for found in mapped, packs.packs_of(mapped):
+    for found in mapped, data_sets.packs_of(mapped):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must have a row for every step'
       ):

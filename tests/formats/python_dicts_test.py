@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import rlds2reverb
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.formats import python_dicts
 from tests import golden
 
@@ -119,7 +119,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     large = _collected(400_000, 0, terminal=True)
     rlds_data = python_dicts.from_episodes([_A, _B, large, _B])
     self.assertEqual(rlds_data.cardinality(), 4)
-    found = list(packs.packs_of(rlds_data).as_numpy_iterator())
+    found = list(data_sets.packs_of(rlds_data).as_numpy_iterator())
     self.assertEqual(
         [pack.row_splits.tolist() for pack in found],
         [[0, 6, 10], [0, 400_001], [0, 4]],

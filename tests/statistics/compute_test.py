@@ -4,7 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.statistics import compute
 from tests import golden
 from tests import ways
@@ -196,8 +196,9 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found.fields['observation'].not_finite, [1, 1, 1])
 
   def test_packs_are_read_where_there_are_any(self):
-    data = packs.with_packs(
-        golden.stacked([ways.FIVE]), packs.packs_of(golden.packed([ways.THREE]))
+    data = data_sets.with_packs(
+        golden.stacked([ways.FIVE]),
+        data_sets.packs_of(golden.packed([ways.THREE])),
     )
     self.assertEqual(compute.compute_statistics(data).num_transitions, 3)
 

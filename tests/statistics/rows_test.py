@@ -3,11 +3,16 @@
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import rows
 from tests import golden
 from tests import ways
+
+
+def _rows(steps, leaves, *args):
+  return rows.to_rows(packs.of_one(steps), leaves, *args)
 
 
 class RowsTest(tf.test.TestCase):
@@ -19,7 +24,7 @@ class RowsTest(tf.test.TestCase):
         [keys for keys, _ in leaves],
         [('action',), ('discount',), ('observation',), ('reward',)],
     )
-    (mapped,) = data.map(lambda episode: rows.to_rows(episode['steps'], leaves))
+    (mapped,) = data.map(lambda episode: _rows(episode['steps'], leaves))
     nan = np.nan
     expected = [
         # Two of the action, then one of each; then the return, the numbers of
@@ -29,7 +34,7 @@ class RowsTest(tf.test.TestCase):
         [12.5, 11.5, 1, 12, 30, nan, nan, nan, nan],
         [nan, nan, nan, 13, nan, 60, 3, 3, 0],
     ]
-    self.assertAllEqual(rows.to_rows(next(iter(data))['steps'], leaves), mapped)
+    self.assertAllEqual(_rows(next(iter(data))['steps'], leaves), mapped)
     self.assertAllEqual(mapped[:, :2], np.array(expected)[:, :2])
     self.assertAllEqual(mapped[:, 3:], np.array(expected)[:, 3:])
 
@@ -37,14 +42,14 @@ class RowsTest(tf.test.TestCase):
     steps = {**ways.THREE, 'has_action': np.ones(4, bool)}
     data = golden.stacked([steps])
     leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
-    found = rows.to_rows(next(iter(data))['steps'], leaves)
+    found = _rows(next(iter(data))['steps'], leaves)
     self.assertAllEqual(found[:, 0], steps['action'][:, 0])
     self.assertAllEqual(found[3, 3:], [13, np.nan, 60, 3, 4, 0])
 
   def test_steps_that_act_only(self):
     data = golden.stacked([ways.THREE])
     leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
-    found = rows.to_rows(next(iter(data))['steps'], leaves, True)
+    found = _rows(next(iter(data))['steps'], leaves, True)
     self.assertAllEqual(found[:, 3], [10, 11, 12, np.nan])
 
   def test_the_rows_of_a_pack_are_those_of_its_episodes(self):
@@ -54,13 +59,13 @@ class RowsTest(tf.test.TestCase):
     data = golden.packed(episodes, pack_size=9)
     leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
     expected = np.concatenate(
-        [rows.to_rows(episode['steps'], leaves) for episode in data]
+        [_rows(episode['steps'], leaves) for episode in data]
     )
     self.assertEqual(np.isfinite(expected[:, -1]).sum(), 3)
     self.assertAllEqual(expected[6, -4:], [0, 0, 0, 1])
-    all_packs = packs.packs_of(data)
-    (eager,) = (rows.pack_to_rows(pack, leaves) for pack in all_packs)
-    (mapped,) = all_packs.map(lambda pack: rows.pack_to_rows(pack, leaves))
+    all_packs = data_sets.packs_of(data)
+    (eager,) = (rows.to_rows(pack, leaves) for pack in all_packs)
+    (mapped,) = all_packs.map(lambda pack: rows.to_rows(pack, leaves))
     self.assertAllEqual(eager, expected)
     self.assertAllEqual(mapped, expected)
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import mixtures
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
@@ -245,7 +245,7 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
     made = base.transform_episodes(
         golden.packed([ways.FIVE, ways.THREE]), [transform()]
     )
-    self.assertIsNone(packs.packs_of(made))
+    self.assertFalse(data_sets.has_packs(made))
     self.assertNotEmpty(list(made))
 
   def test_a_list_that_changes_and_an_iterator(self):
@@ -268,7 +268,7 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
     made = base.transform_episodes(
         golden.packed([ways.FIVE, wrong]), transforms()
     )
-    for found in made, packs.packs_of(made):
+    for found in made, data_sets.packs_of(made):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must have a row for every step'
       ):

@@ -4,8 +4,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import outcomes
-from rlds2reverb.episodes import packs
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import filters
 from tests import golden
@@ -141,7 +141,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         ),
     }
     results = list(
-        packs.packs_of(rlds_data)
+        data_sets.packs_of(rlds_data)
         .map(
             lambda pack: {
                 name: filters.KeepEpisodes(**conditions).keep_each(pack)
@@ -162,7 +162,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       )
       self.assertLen(golden.assert_packs_hold(self, kept), sum(expected))
       # No pack without episodes comes out.
-      for pack in packs.packs_of(kept):
+      for pack in data_sets.packs_of(kept):
         self.assertGreater(len(pack.row_splits), 1)
 
   def test_a_return_that_is_nearly_the_limit(self):
@@ -185,7 +185,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         golden.packed(_EPISODES),
         [filters.KeepEpisodes(predicate=lambda episode: tf.constant(True))],
     )
-    self.assertIsNone(packs.packs_of(kept))
+    self.assertFalse(data_sets.has_packs(kept))
     self.assertLen(list(kept), 3)
 
   def test_reward_and_flags_of_other_dtypes(self):

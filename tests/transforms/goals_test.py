@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import goals
@@ -143,7 +143,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
     by_packs = base.transform_episodes(golden.packed(episodes), changes)
     found = golden.assert_packs_hold(self, by_packs)
     self.assertIsNone(
-        packs.packs_of(
+        data_sets.packs_of(
             base.transform_episodes(golden.nested(episodes), changes)
         )
     )

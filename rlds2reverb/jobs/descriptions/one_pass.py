@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -19,9 +20,6 @@ from rlds2reverb.jobs.descriptions import findings as findings_lib
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import rows as rows_lib
-
-# AutoGraph would take a second to find that nothing here needs it.
-_no_autograph = tf.autograph.experimental.do_not_convert
 
 _MAX_EPISODES_PER_BLOCK = 256
 _UNIT = (-1.0, 1.0)
@@ -113,7 +111,7 @@ def read_once(
     )
 
   facts = rlds_data.enumerate().map(
-      _no_autograph(to_facts), num_parallel_calls=tf.data.AUTOTUNE
+      graphs.no_autograph(to_facts), num_parallel_calls=tf.data.AUTOTUNE
   )
   findings = findings_lib.Findings(accumulation, stacked_spec, bounds, images)
   for block in _in_blocks(facts, accumulation.block_length):

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops  # pylint: disable=g-direct-tensorflow-import
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.replay.local import sampling
 
 # The types that TensorFlow takes through DLPack, which copies nothing, if an
@@ -172,7 +173,7 @@ class _GraphRuns:
     return [leaf[0] for leaf in group]
 
 
-@tf.autograph.experimental.do_not_convert
+@graphs.no_autograph
 def _groups_of_runs(
     reader: sampling.BatchReader, runs: _GraphRuns
 ) -> tf.data.Dataset:

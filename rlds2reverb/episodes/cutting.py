@@ -1,0 +1,436 @@
+"""Cuts episodes into blocks, after each has been judged.
+
+Nearly every pack holds valid episodes only. It is checked as a whole, by a few
+operations, and becomes one block. The episodes of a pack that holds an invalid
+one are judged one by one, so that those before it still come out.
+
+The whole outline of an episode is read before its first block comes out, so an
+invalid episode is refused before any of it is used. Episodes in memory come in
+packs. Nested steps are read into blocks of about 2 MiB, however long an episode
+is; those of short episodes are one pack.
+"""
+
+import dataclasses
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import following as following_lib
+from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import nested
+from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+  """Says which episodes are valid, and what becomes of the others.
+
+  Attributes:
+    inspect: the function that judges an episode before any of it comes out; see
+      `blocks.Inspect`. It must refuse an episode without steps if
+      `invalid_episodes="raise"`; otherwise it may accept one, which then makes
+      no block.
+    invalid_episodes: `"raise"` raises an error; `"skip"` leaves the episode
+      out; `"mark"` lets a block without steps pass, which carries the fault.
+    are_valid: a function that judges several episodes together. `inspect` is
+      asked only about episodes that it does not accept. If there is none,
+      `inspect` is asked about all.
+    find_nan: whether the outline that is inspected has the column
+      `outlines.NAN_FIELD`, which is about the fields of the blocks.
+  """
+
+  inspect: blocks.Inspect
+  invalid_episodes: str
+  are_valid: Optional[blocks.AreValid] = None
+  find_nan: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+  """Says what makes a block.
+
+  By default that is a pack of episodes, or about 2 MiB of a nested episode.
+
+      an episode, T=5, block_length=2    |  0  1 |  2  3 |  4  |
+      the outlines of its blocks         |  0  1    2
+                                                 |  2  3    4
+                                                         |  4   end
+
+  Attributes:
+    by_episode: whether the steps of a block are of one episode.
+    block_length: the largest number of steps in a block of one episode.
+    join_episodes: whether an episode is followed by the first step of the next
+      one, rather than by `outlines.end_outline()`. Then blocks are of one
+      episode; episodes without steps are left out, and an episode comes out
+      only after the next one was read.
+
+  Raises:
+    ValueError: if `block_length` is not positive.
+  """
+
+  by_episode: bool = False
+  block_length: Optional[int] = None
+  join_episodes: bool = False
+
+  def __post_init__(self):
+    if self.block_length is not None:
+      checks.check_positive('block_length', self.block_length)
+
+  @property
+  def are_alone(self) -> bool:
+    return (
+        self.by_episode or self.join_episodes or self.block_length is not None
+    )
+
+
+class Seen(NamedTuple):
+  """Episodes whose outline has been read.
+
+  Attributes:
+    steps: the used fields, `[N, ...]`; see `nested.Head`.
+    outline: `[N]`, of all steps; `[0]` if the lengths of the fields differ.
+    row_splits: int64 `[E + 1]`: where each episode has its rows of the outline.
+    episode: int64 `[E]`: the index of each episode in the data set.
+    episode_id: `[E]`: the field that identifies each episode, or `()`.
+    are_valid: bool `[]`: whether all are known to be valid.
+    lengths: int32 `[leaves]`, the lengths of all leaves that are used; `()` if
+      they are known to be the same.
+    fault: see `packs.Pack`.
+    rest: see `nested.Head`; `()` if steps are not nested.
+  """
+
+  steps: Any
+  outline: outlines.Outline
+  row_splits: tf.Tensor
+  episode: tf.Tensor
+  episode_id: Any
+  are_valid: tf.Tensor
+  lengths: Any = ()
+  fault: Any = ()
+  rest: Any = ()
+
+
+def episode_blocks(
+    rlds_data: tf.data.Dataset,
+    fields: Sequence[str],
+    judge: Judge,
+    cut: Cut = Cut(),
+    *,
+    episode_id: Optional[str] = None,
+    block_fn: Callable[[blocks.Block], Any] = lambda block: block,
+) -> tf.data.Dataset:
+  """Cuts episodes into `Block`s, after their outlines have been inspected.
+
+  Args:
+    rlds_data: an RLDS data set with a valid `steps_spec`, or a data set of
+      `packs.Pack`s.
+    fields: the names of the step fields that the blocks carry. Other fields are
+      ignored.
+    judge: says which episodes are valid.
+    cut: says what makes a block.
+    episode_id: the name of the field of an episode that identifies it.
+    block_fn: a function to apply to each block.
+
+  Returns:
+    A data set of `Block`s, or of what `block_fn` returns for them.
+
+  Raises:
+    ValueError: if a used field is ragged or sparse, or if `episode_id` is not a
+      field of the episodes that is one integer or string.
+    InvalidArgumentError: while iterating, if an episode is invalid, or if
+      nested steps change between two readings. The episodes before it have come
+      out then.
+  """
+  cutter = _Cutter(rlds_data.element_spec, fields, judge, cut, episode_id)
+  seen = (
+      cutter.see(rlds_data)
+      .scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.number))
+      .flat_map(graphs.no_autograph(cutter.parts))
+      .map(graphs.no_autograph(_part))
+  )
+  if cut.join_episodes:
+    judged = following_lib.followed(seen)
+  else:
+    judged = seen.map(
+        graphs.no_autograph(lambda one: (one, outlines.end_outline()))
+    )
+  judged = judged.map(graphs.no_autograph(cutter.judge))
+  if judge.invalid_episodes != 'raise':
+    judged = judged.filter(
+        graphs.no_autograph(lambda one: cutter.num_kept(one.block) > 0)
+    )
+  if cutter.cuts_episodes:
+    judged = judged.flat_map(graphs.no_autograph(cutter.pieces)).map(
+        graphs.no_autograph(cutter.to_piece)
+    )
+  return judged.map(graphs.no_autograph(lambda one: block_fn(one.block)))
+
+
+class _Judged(NamedTuple):
+  """A block of whole episodes, all valid or one that is marked.
+
+  Attributes:
+    block: the block. Of a nested episode that is longer than a block it has
+      only the steps of the first.
+    rest: see `nested.Head`.
+  """
+
+  block: blocks.Block
+  rest: Any = ()
+
+
+class _Cutter:
+  """The steps of `episode_blocks`, in graph mode."""
+
+  def __init__(self, element_spec, fields, judge, cut, episode_id):
+    """Args are those of `episode_blocks`."""
+    self._judge = judge
+    self._cut = cut
+    self._fields = fields
+    self._nan_fields = fields if judge.find_nan else ()
+    self._used_fields = outlines.FIELDS.union(fields)
+    self._episode_id = episode_id
+    self._paths = []  # Of the leaves whose lengths are known; set by `_see`.
+    # Hardly ever is an episode invalid, and what is not called costs nothing.
+    self._inspect_fn = graphs.built_once(self._inspect)
+    self._reader = None
+    is_pack = isinstance(element_spec, packs_lib.Pack)
+    episode = element_spec.fields if is_pack else element_spec
+    if episode_id is not None:
+      if is_pack:
+        episode = steps_lib.without_time(episode)
+      blocks.check_episode_id(episode, episode_id)
+    steps = element_spec.steps if is_pack else episode[rlds.STEPS]
+    is_nested = isinstance(steps, tf.data.DatasetSpec)
+    step = steps.element_spec if is_nested else steps_lib.without_time(steps)
+    steps_lib.check_dense(outlines.select(step, fields))
+    self._block_length = cut.block_length
+    if is_nested:
+      self._block_length = cut.block_length or blocks.default_block_length(
+          outlines.select(step, self._used_fields)
+      )
+      self._reader = nested.Reader(
+          step, self._used_fields, fields, self._nan_fields, self._block_length
+      )
+
+  @property
+  def cuts_episodes(self) -> bool:
+    """Whether an episode may become several blocks."""
+    return self._block_length is not None
+
+  def see(self, data: tf.data.Dataset) -> tf.data.Dataset:
+    """Reads outlines. Numbers and verdicts are added by `number`."""
+    if self._reader is None:
+      packs = data_sets.packs_of(data, with_faults=True)
+      return packs.map(graphs.no_autograph(self._see_pack))
+    names = () if self._episode_id is None else (self._episode_id,)
+    heads = self._reader.heads(data, names, self._cut.are_alone)
+    return heads.map(graphs.no_autograph(self._see_head))
+
+  def _see_pack(self, pack):
+    steps = outlines.select(pack.steps, self._used_fields)
+    lengths = steps_lib.lengths_of(steps)
+    self._paths[:] = lengths.paths if lengths else ()
+    outline = outlines.outline_of(pack.steps, self._nan_fields, lengths)
+    # Where lengths differ the outline is empty, and so no episode is valid.
+    num_rows = tf.size(outline[rlds.IS_FIRST], tf.int64)
+    return self._seen(
+        pack.steps,
+        outline,
+        tf.minimum(pack.row_splits, num_rows),
+        pack.fields,
+        are_valid=~packs_lib.has_fault(pack),
+        lengths=lengths.rows if lengths else (),
+        fault=pack.fault,
+    )
+
+  def _see_head(self, head):
+    return self._seen(
+        head.steps,
+        head.outline,
+        head.row_splits,
+        head.episodes,
+        are_valid=tf.constant(True),
+        rest=head.rest,
+    )
+
+  def _seen(self, steps, outline, row_splits, fields, **others):
+    return Seen(
+        steps=outlines.select(steps, self._fields),
+        outline=outline,
+        row_splits=row_splits,
+        episode=tf.zeros_like(row_splits[1:]),
+        episode_id=() if self._episode_id is None else fields[self._episode_id],
+        **others,
+    )
+
+  def number(self, index, seen: Seen):
+    """Adds the numbers of the episodes, and whether all are valid."""
+    count = tf.size(seen.episode, tf.int64)
+    if self._judge.are_valid is None:
+      are_valid = tf.constant(False)
+    else:
+      outline = blocks.concat(
+          seen.outline, outlines.end_outline(self._judge.find_nan)
+      )
+      are_valid = self._judge.are_valid(outline, seen.row_splits)
+    return index + count, seen._replace(
+        episode=index + tf.range(count), are_valid=seen.are_valid & are_valid
+    )
+
+  def parts(self, seen: Seen) -> tf.data.Dataset:
+    """Returns the arguments of `_part`: for each episode, or for all."""
+    num_parts = tf.size(seen.episode, tf.int64)
+    if not self._cut.are_alone:
+      num_parts = tf.where(seen.are_valid, tf.ones_like(num_parts), num_parts)
+    return tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.range(num_parts),
+            tf.data.Dataset.from_tensors((num_parts, seen)).repeat(),
+        )
+    )
+
+  def judge(self, seen: Seen, following: outlines.Outline) -> _Judged:
+    """Judges episodes, and drops the steps of one that is invalid.
+
+    Args:
+      seen: valid episodes, or one.
+      following: the outline `[1]` of the step that follows.
+    """
+    find_nan = self._judge.find_nan
+    outline = blocks.concat(
+        seen.outline, {**outlines.end_outline(find_nan), **following}
+    )
+
+    def keep():
+      return seen.steps, outlines.select(outline, following), seen.row_splits
+
+    def drop():
+      return (
+          steps_lib.own_rows(seen.steps, 0, 0),
+          {name: outline[name][-1:] for name in following},
+          tf.zeros_like(seen.row_splits),
+      )
+
+    fault = tf.cond(
+        seen.are_valid,
+        lambda: tf.constant(''),
+        lambda: self._inspect_fn(
+            seen.episode[0], outline, seen.lengths, seen.fault
+        ),
+    )
+    if self._judge.invalid_episodes == 'raise':
+      steps, outline, row_splits = keep()
+    else:
+      steps, outline, row_splits = tf.cond(fault == '', keep, drop)
+    block = blocks.Block(
+        steps=steps,
+        outline=outline,
+        episode=seen.episode,
+        step=tf.constant(0, tf.int64),
+        row_splits=row_splits,
+        fault=fault,
+        episode_id=seen.episode_id,
+    )
+    return _Judged(block, seen.rest)
+
+  def _inspect(self, episode, outline, lengths, fault):
+    """Returns what is wrong with one episode, string `[]`."""
+    lengths = steps_lib.Lengths(self._paths, lengths) if self._paths else None
+    stored = () if fault == () else (fault,)
+    verdict = self._judge.inspect(episode, outline, lengths, *stored)
+    return blocks.fault_of(verdict, self._judge.invalid_episodes)
+
+  def num_kept(self, block: blocks.Block) -> tf.Tensor:
+    """Returns how many steps become blocks; 1 of a fault that is marked."""
+    of_fault = 0 if self._judge.invalid_episodes == 'skip' else 1
+    return tf.where(
+        block.fault == '', block.row_splits[-1], tf.constant(of_fault, tf.int64)
+    )
+
+  def pieces(self, judged: _Judged) -> tf.data.Dataset:
+    """Returns a data set of the arguments of `to_piece`."""
+    length = tf.constant(self._block_length, tf.int64)
+    whole = tf.data.Dataset.from_tensors(judged).repeat()
+    if self._reader is None:
+      starts = tf.data.Dataset.range(0, self.num_kept(judged.block), length)
+      return tf.data.Dataset.zip((starts, whole))
+    # Several episodes, which are longer together, are one block.
+    count = self.num_kept(judged.block)
+    length = tf.where(
+        tf.size(judged.block.episode) > 1, tf.maximum(count, length), length
+    )
+    starts = tf.data.Dataset.range(0, count, length)
+    block = judged.block
+    head = nested.Head(
+        block.steps, block.outline, block.row_splits, (), judged.rest
+    )
+    read = self._reader.pieces(head, starts.cardinality())
+    return tf.data.Dataset.zip((starts, whole, read))
+
+  def to_piece(self, start, judged: _Judged, read=None) -> _Judged:
+    """Returns the block from a step on."""
+    whole = judged.block
+    num_rows = tf.size(whole.outline[rlds.IS_FIRST], tf.int64) - 1
+    stop = tf.minimum(start + self._block_length, num_rows)
+    if read is None:
+      steps = steps_lib.own_rows(whole.steps, start, stop)
+    else:
+      steps, again = read
+      stop = tf.where(tf.size(whole.episode) > 1, num_rows, stop)
+    outline = _rows(whole.outline, start, stop + 1)
+    if read is not None:
+      check = nested.check_unchanged(outline, again, whole.episode[0])
+      with tf.control_dependencies([check]):
+        start = tf.identity(start)
+    return _Judged(
+        whole._replace(
+            steps=steps,
+            outline=outline,
+            step=start,
+            row_splits=tf.clip_by_value(
+                whole.row_splits - start, 0, stop - start
+            ),
+        )
+    )
+
+
+def _part(index: tf.Tensor, parts: Any) -> Seen:
+  """Returns all episodes, or the one at `index`.
+
+  Args:
+    index: int64 `[]`.
+    parts: the number of parts; and the `Seen` episodes.
+  """
+  num_parts, seen = parts
+
+  def one():
+    start, stop = seen.row_splits[index], seen.row_splits[index + 1]
+    each = lambda leaf: leaf[index : index + 1]
+    return seen._replace(
+        steps=steps_lib.own_rows(seen.steps, start, stop),
+        outline=_rows(seen.outline, start, stop),
+        row_splits=tf.stack([0, stop - start]),
+        episode=each(seen.episode),
+        episode_id=tf.nest.map_structure(each, seen.episode_id),
+        rest=tf.nest.map_structure(each, seen.rest),
+    )
+
+  # A single episode may be longer than its steps in memory, and is not copied.
+  is_all = (num_parts == 1) | (tf.size(seen.episode) == 1)
+  return tf.cond(is_all, lambda: seen, one)
+
+
+def _rows(nest: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+  # `leaf[start:stop]` would add the same operations again for every leaf.
+  begin, end = tf.reshape(start, [1]), tf.reshape(stop, [1])
+  strides = tf.ones([1], end.dtype)
+  return tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, begin, end, strides), nest
+  )

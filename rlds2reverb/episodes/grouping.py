@@ -1,0 +1,185 @@
+"""Puts the rows of short episodes together, so that they travel as one.
+
+What an episode costs by itself is paid for once a group. A group is limited by
+its bytes, and an episode whose leaves differ in length is a group by itself.
+"""
+
+from typing import Any, NamedTuple, Optional
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import steps as steps_lib
+
+# The bytes of several episodes that are together, as many as those of a block.
+GROUP_BYTES = 2 << 20
+
+
+class Group(NamedTuple):
+  """The rows of `E` episodes, one after the other, leaf by leaf.
+
+  Attributes:
+    columns: a nest of leaves `[N, ...]`.
+    splits: int64 `[leaves, E + 1]`: the row splits of each leaf.
+    fields: a nest of what an episode has once, `[E, ...]`.
+  """
+
+  columns: Any
+  splits: tf.Tensor
+  fields: Any
+
+
+def group(
+    episodes: tf.data.Dataset, max_episodes: int, row_bytes: int
+) -> tf.data.Dataset:
+  """Groups consecutive episodes.
+
+  Where the shape of a row is not known, each episode is by itself.
+
+  Args:
+    episodes: a data set of pairs: a nest of leaves `[T, ...]`; and a nest of
+      what an episode has once, of known shape.
+    max_episodes: how many episodes are in memory before they are divided into
+      groups.
+    row_bytes: the bytes of a row.
+
+  Returns:
+    A data set of `Group`s, in the order of the episodes.
+  """
+
+  step = steps_lib.without_time(episodes.element_spec[0])
+  if max_episodes == 1 or not all(
+      map(steps_lib.has_one_shape, tf.nest.flatten(step))
+  ):
+    return episodes.map(_alone)
+  return of_batches(batches(episodes, max_episodes), row_bytes)
+
+
+def batches(
+    episodes: tf.data.Dataset, max_episodes: int = 1 << 20
+) -> tf.data.Dataset:
+  """Puts consecutive episodes together, for `of_batches`; see `group`."""
+  return episodes.ragged_batch(max_episodes, row_splits_dtype=tf.int64)
+
+
+def of_batches(batches: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
+  """Returns the `Group`s of batches, each of about `GROUP_BYTES` at most."""
+  return divide(batches.map(_to_group), row_bytes)
+
+
+@graphs.no_autograph
+def _to_group(rows, fields) -> Group:
+  leaves = tf.nest.flatten(rows)
+  columns = [_values(leaf) for leaf in leaves]
+  return Group(
+      tf.nest.pack_sequence_as(rows, columns),
+      tf.stack([_row_splits(leaf) for leaf in leaves]),
+      fields,
+  )
+
+
+@graphs.no_autograph
+def _alone(rows, fields) -> Group:
+  sizes = [tf.shape(leaf, tf.int64)[:1] for leaf in tf.nest.flatten(rows)]
+  return Group(
+      rows,
+      tf.pad(tf.stack(sizes), [[0, 0], [1, 0]]),
+      tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], fields),
+  )
+
+
+def divide(groups: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
+  """Divides groups, so that each has about `GROUP_BYTES`, or one episode."""
+
+  @graphs.no_autograph
+  def parts(whole):
+    return tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.from_tensor_slices(bounds(whole.splits, row_bytes)),
+            tf.data.Dataset.from_tensors(whole).repeat(),
+        )
+    )
+
+  return groups.flat_map(parts).map(graphs.no_autograph(part))
+
+
+def _row_splits(leaf: Any) -> tf.Tensor:
+  if isinstance(leaf, tf.RaggedTensor):
+    return leaf.row_splits
+  return tf.range(tf.shape(leaf, tf.int64)[0] + 1) * leaf.shape[1]
+
+
+def _values(leaf: Any) -> tf.Tensor:
+  if isinstance(leaf, tf.RaggedTensor):
+    return leaf.values
+  return tf.reshape(leaf, [-1, *leaf.shape[2:]])
+
+
+def bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
+  """Returns where episodes are divided, int64 `[P, 2]`; see `bounds_of_parts`.
+
+  Args:
+    splits: int64 `[leaves, E + 1]`: the row splits of each leaf.
+    row_bytes: the bytes of a row.
+  """
+  lengths = splits[:, 1:] - splits[:, :-1]
+  longest = tf.reduce_max(lengths, axis=0)
+  is_unequal = longest != tf.reduce_min(lengths, axis=0)
+  return bounds_of_parts(longest * row_bytes, GROUP_BYTES, is_unequal)
+
+
+def part(bounds: tf.Tensor, whole: Group) -> Group:
+  """Returns the episodes of a group from `bounds[0]` until `bounds[1]`."""
+  splits = whole.splits[:, bounds[0] : bounds[1] + 1]
+  # `column[start:stop]` would add the same operations again for every column.
+  # What is taken whole is not copied.
+  step = tf.ones([1], tf.int64)
+  leaves = tf.nest.flatten(whole.columns)
+  columns = [
+      tf.strided_slice(column, start, stop, step)
+      for column, start, stop in zip(
+          leaves, tf.unstack(splits[:, :1]), tf.unstack(splits[:, -1:])
+      )
+  ]
+  fields = tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, bounds[:1], bounds[1:], step),
+      whole.fields,
+  )
+  return Group(
+      tf.nest.pack_sequence_as(whole.columns, columns),
+      splits - splits[:, :1],
+      fields,
+  )
+
+
+def bounds_of_parts(
+    num_bytes: tf.Tensor,
+    max_bytes: int,
+    is_alone: Optional[tf.Tensor] = None,
+) -> tf.Tensor:
+  """Divides a sequence of episodes into parts of limited size.
+
+  The episodes that begin within the same `max_bytes` make a part, which can
+  have nearly twice as many bytes. A larger episode is a part by itself.
+
+  Args:
+    num_bytes: int64 `[E]`: the bytes of each episode.
+    max_bytes: how many bytes a part should have at most.
+    is_alone: bool `[E]`: whether an episode is to be a part by itself.
+
+  Returns:
+    int64 `[P, 2]`: where each part starts and stops. For the bytes `[2, 1, 3]`
+    and 3 bytes at most, it is `[[0, 2], [2, 3]]`.
+  """
+  alone = num_bytes > max_bytes
+  if is_alone is not None:
+    alone |= is_alone
+  alone = tf.cast(alone, tf.int64)
+  part = tf.cumsum(num_bytes, exclusive=True) // max_bytes
+  part += tf.cumsum(alone) + tf.cumsum(alone, exclusive=True)
+  is_first = tf.concat(
+      [tf.ones_like(part[:1], tf.bool), part[1:] != part[:-1]], 0
+  )
+  starts = tf.where(is_first)[:, 0]
+  stops = tf.concat([starts, tf.shape(part, tf.int64)], 0)[1:]
+  return tf.stack([starts, stops], axis=1)
