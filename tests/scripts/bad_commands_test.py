@@ -204,7 +204,7 @@ _CONVERT = (
 )
 _SERVE = (
     ('', '--dataset must have a value'),
-    ('--prot=8000', 'Did you mean --port?'),
+    ('--prot=8000', 'Did you mean --port or --priority?'),
     ('--dataset=data --port=0', 'in the range [1, 65535]'),
     ('--dataset=data --port=65536', 'in the range [1, 65535]'),
     ('--dataset=data --port=http', '--port=http'),
@@ -223,7 +223,7 @@ _SERVE = (
         '--dataset=data --sequence_length=0 --stride_length=3',
         'which have no --stride_length and no --end_of_episode',
     ),
-    ('--dataset=data --gin_binding="serve.prot = 1"', 'Did you mean port?'),
+    ('--dataset=data --gin_binding="serve.prot = 1"', 'Did you mean port or priority?'),
     *(
         (
             f'--checkpoint_dir=c --{flag}',
