@@ -223,7 +223,10 @@ _SERVE = (
         '--dataset=data --sequence_length=0 --stride_length=3',
         'which have no --stride_length and no --end_of_episode',
     ),
-    ('--dataset=data --gin_binding="serve.prot = 1"', 'Did you mean port or priority?'),
+    (
+        '--dataset=data --gin_binding="serve.prot = 1"',
+        'Did you mean port or priority?',
+    ),
     *(
         (
             f'--checkpoint_dir=c --{flag}',
