@@ -246,6 +246,7 @@ _READERS = {
 }
 _LOCAL_READERS = {
     'open_batches': (_open_batches, 2),
+    'load': (_reader('load', 'minari'), _NUM_STEPS),
     'load_calvin': (_reader('load_calvin', 'calvin'), 1),
     'load_d3rlpy': (_reader('load_d3rlpy', 'd3rlpy.h5'), 5),
     'load_hdf5': (_reader('load_hdf5', 'flat.hdf5'), _NUM_STEPS),

@@ -68,9 +68,10 @@ def load(
   # pylint: disable=redefined-builtin
   format = format or find_format(path)
   if format is None:
+    local = files.expand_local(path, 'A data set of another format')
     raise ValueError(
-        f'The format of {os.fspath(path)} is not known. It must be one of'
-        f' {", ".join(READERS)}.{other_formats.hint(files.expand(path))}'
+        f'The format of {local} is not known. It must be one of'
+        f' {", ".join(READERS)}.{other_formats.hint(local)}'
     )
   checks.check_choice('format', format, READERS)
   known = option_names(format)

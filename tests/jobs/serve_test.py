@@ -73,7 +73,7 @@ class ServeTest(absltest.TestCase):
       serve.serve_source(self._source(), [_TABLE, table])
     server = serve.serve_source(self._source(), [table], allow_empty=True)
     self.addCleanup(server.stop)
-    self.assertEqual(serve.table_infos(server)['long'].current_size, 0)
+    self.assertEqual(server_status.ask(server)['long'].size, 0)
 
   def test_signals(self):
     before = signal.getsignal(signal.SIGTERM)

@@ -46,19 +46,15 @@ class FramesTest(parameterized.TestCase):
     # Blocks of two chunks, so that episodes are cut.
     source = source._replace(block_length=4)
     blocks = list(source.frames())
-    expected = {
-        'stacked': [
-            ([0], 0, [0, 4]),
-            ([0], 4, [0, 1]),
-            ([1], 0, [0, 1]),
-            ([2], 0, [0, 3]),
-        ],
-        # Short episodes with nested steps come together.
-        'nested': [([0, 1, 2], 0, [0, 5, 6, 9])],
-    }
+    expected = [
+        ([0], 0, [0, 4]),
+        ([0], 4, [0, 1]),
+        ([1], 0, [0, 1]),
+        ([2], 0, [0, 3]),
+    ]
     self.assertEqual(
         [(b.episode_ids, b.step, b.row_splits.tolist()) for b in blocks],
-        expected[form],
+        expected,
     )
     rewards = sum((episode['reward'].tolist() for episode in episodes), [])
     self.assertEqual(_rewards(blocks), rewards)
@@ -67,7 +63,7 @@ class FramesTest(parameterized.TestCase):
     part = source._replace(first_episode=7, watch=seen.append)
     self.assertEqual(
         [block.episode_ids for block in part.frames()],
-        [[7 + episode for episode in ids] for ids, _, _ in expected[form]],
+        [[7 + episode for episode in ids] for ids, _, _ in expected],
     )
     self.assertEqual(_rewards(seen), rewards)
     self.assertEqual(

@@ -9,7 +9,7 @@ from rlds2reverb.trajectories import kept_pipelines
 _built = []
 
 
-def _add(dataset, tables, *, number):
+def _add(dataset, tables, number):
   _built.append((dataset.element_spec, tables is not None, number))
   return dataset.map(
       lambda x: x + number + (0 if tables is None else tables['sum'])
@@ -28,13 +28,13 @@ class ApplyTest(tf.test.TestCase):
       dataset = tf.data.Dataset.range(first, first + 2)
       for number in (1, 2):
         self.assertAllEqual(
-            list(kept_pipelines.apply(_add, dataset, None, number=number)),
+            list(kept_pipelines.apply(_add, dataset, None, number)),
             [first + number, first + 1 + number],
         )
     self.assertLen(_built, 2)
     floats = tf.data.Dataset.from_tensors(0.5)
     self.assertAllEqual(
-        list(kept_pipelines.apply(_add, floats, None, number=1)), [1.5]
+        list(kept_pipelines.apply(_add, floats, None, 1)), [1.5]
     )
     self.assertLen(_built, 3)
 
@@ -44,7 +44,7 @@ class ApplyTest(tf.test.TestCase):
       self.assertAllEqual(
           list(
               kept_pipelines.apply(
-                  _add, tf.data.Dataset.range(2), tables, number=1
+                  _add, tf.data.Dataset.range(2), tables, 1
               )
           ),
           [total + 1, total + 2],
@@ -61,7 +61,7 @@ class ApplyTest(tf.test.TestCase):
             numbers, output_signature=tf.TensorSpec([], tf.int32)
         ),
         None,
-        number=1,
+        1,
     ).map(lambda x: 2 * x)
     gc.collect()
     self.assertAllEqual(list(kept), [12])
@@ -71,7 +71,7 @@ class ApplyTest(tf.test.TestCase):
     @tf.function
     def total(end):
       dataset = kept_pipelines.apply(
-          _add, tf.data.Dataset.range(end), None, number=1
+          _add, tf.data.Dataset.range(end), None, 1
       )
       return dataset.reduce(tf.constant(0, tf.int64), lambda x, y: x + y)
 
@@ -81,14 +81,16 @@ class ApplyTest(tf.test.TestCase):
     options = tf.data.Options()
     options.deterministic = False
     kept = kept_pipelines.apply(
-        _add, tf.data.Dataset.range(2).with_options(options), None, number=1
+        _add, tf.data.Dataset.range(2).with_options(options), None, 1
     )
     self.assertSameElements(kept.as_numpy_iterator(), [1, 2])
     self.assertEqual(kept.cardinality(), 2)
 
   def test_an_error_while_building_is_that_of_the_function(self):
-    with self.assertRaises(TypeError):
-      kept_pipelines.apply(_add, tf.data.Dataset.range(2), None, wrong=1)
+    with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
+      kept_pipelines.apply(
+          lambda *_: 1 / 0, tf.data.Dataset.range(2), None, None
+      )
 
 
 if __name__ == '__main__':
