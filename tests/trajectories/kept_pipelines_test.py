@@ -42,11 +42,7 @@ class ApplyTest(tf.test.TestCase):
     for total in (100, 200):
       tables = {'sum': tf.constant(total, tf.int64)}
       self.assertAllEqual(
-          list(
-              kept_pipelines.apply(
-                  _add, tf.data.Dataset.range(2), tables, 1
-              )
-          ),
+          list(kept_pipelines.apply(_add, tf.data.Dataset.range(2), tables, 1)),
           [total + 1, total + 2],
       )
     self.assertLen(_built, 1)
@@ -70,9 +66,7 @@ class ApplyTest(tf.test.TestCase):
 
     @tf.function
     def total(end):
-      dataset = kept_pipelines.apply(
-          _add, tf.data.Dataset.range(end), None, 1
-      )
+      dataset = kept_pipelines.apply(_add, tf.data.Dataset.range(end), None, 1)
       return dataset.reduce(tf.constant(0, tf.int64), lambda x, y: x + y)
 
     self.assertEqual(total(tf.constant(3, tf.int64)), 6)
