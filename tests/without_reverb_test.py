@@ -90,7 +90,8 @@ from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 table = rlds2reverb.TableItems('items')
 for name in 'ab':
   print(rlds2reverb.write_reverb_checkpoint(
-      episodes, folder + '/' + name, table, identity=name))
+      episodes, folder + '/' + name, table,
+      options=rlds2reverb.trajectories.ConversionOptions(identity=name)))
 merged = folder + '/merged'
 print(rlds2reverb.replay.merge_reverb_checkpoints(
     [folder + '/a', folder + '/b'], merged))

@@ -9,6 +9,8 @@ they took in the root:
     root.kept/2026-01-01T12:30...
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import time

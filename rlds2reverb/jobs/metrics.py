@@ -3,6 +3,8 @@
 It needs the extra: `pip install prometheus_client`.
 """
 
+from __future__ import annotations
+
 from typing import Iterator, Mapping, Optional
 
 import prometheus_client

@@ -8,7 +8,6 @@ import tempfile
 import threading
 from typing import Any, Dict, List, Optional, Sequence
 
-from reverb.cc import schema_pb2
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -16,6 +15,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import emptiness
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items
+from rlds2reverb.replay import messages
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -105,7 +105,7 @@ def item_lengths(directory: str) -> Dict[str, float]:
   """
   lengths: Dict[str, List[int]] = {}
   for content in next(records.read(directory, records.ITEMS), []):
-    item = schema_pb2.PrioritizedItem.FromString(content)
+    item = messages.PrioritizedItem.FromString(content)
     column = item.flat_trajectory.columns[0]
     lengths.setdefault(item.table, []).append(
         sum(part.length for part in column.chunk_slices)

@@ -1,5 +1,7 @@
 """What a running Reverb server says of its tables."""
 
+from __future__ import annotations
+
 from typing import Any, Dict, List, Mapping, NamedTuple, Union
 
 import numpy as np
