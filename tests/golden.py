@@ -241,7 +241,7 @@ def _with_packs(rlds_data, get_episodes, pack_size) -> tf.data.Dataset:
       yield _pack(left[:size])
       left = left[size:]
 
-  return data_sets.with_packs(
+  return data_sets.Episodes(
       rlds_data,
       tf.data.Dataset.from_generator(
           packs,
@@ -268,6 +268,13 @@ def _pack(episodes: List[Dict[str, Any]]) -> packs_lib.Pack:
   )
 
 
+def has_packs(rlds_data: tf.data.Dataset) -> bool:
+  """Returns whether the packs of a data set may hold several episodes."""
+  return (
+      isinstance(rlds_data, data_sets.Episodes) and rlds_data.packs is not None
+  )
+
+
 def assert_packs_hold(
     test: tf.test.TestCase, rlds_data: tf.data.Dataset
 ) -> List[Any]:
@@ -277,7 +284,7 @@ def assert_packs_hold(
     The episodes, in numpy.
   """
   packs = data_sets.packs_of(rlds_data)
-  test.assertTrue(data_sets.has_packs(rlds_data))
+  test.assertTrue(has_packs(rlds_data))
   unpacked = data_sets.unpack(packs)
   shapes, expected_shapes = (
       tf.nest.map_structure(lambda spec: (spec.shape, spec.dtype), spec)

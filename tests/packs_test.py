@@ -12,7 +12,7 @@ from rlds2reverb import fields
 from rlds2reverb import statistics
 from rlds2reverb import trajectories
 from rlds2reverb import transforms
-from rlds2reverb.episodes import data_sets
+from tests import golden
 from tests import tfds_files
 
 _FEATURES = {
@@ -78,7 +78,7 @@ class PacksTest(tf.test.TestCase):
         ),
     ]
     whole = datasets.load_episodes(directory)
-    self.assertTrue(data_sets.has_packs(whole))
+    self.assertTrue(golden.has_packs(whole))
     by_packs, one_by_one = (
         transforms.transform_episodes(
             fields.map_fields(episodes, mapping), changes
@@ -88,8 +88,8 @@ class PacksTest(tf.test.TestCase):
             whole.enumerate().map(lambda _, episode: episode),
         )
     )
-    self.assertFalse(data_sets.has_packs(one_by_one))
-    self.assertTrue(data_sets.has_packs(by_packs))
+    self.assertFalse(golden.has_packs(one_by_one))
+    self.assertTrue(golden.has_packs(by_packs))
 
     blocks, expected_blocks = (
         list(trajectories.convert_rlds_to_trajectories(episodes, batched=True))

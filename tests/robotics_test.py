@@ -18,7 +18,7 @@ from rlds2reverb import fields
 from rlds2reverb import statistics
 from rlds2reverb import transforms
 from rlds2reverb import windows
-from rlds2reverb.episodes import data_sets
+from tests import golden
 from tests import tfds_files
 
 _FEATURES = {
@@ -151,7 +151,7 @@ class RoboticsTest(tf.test.TestCase, parameterized.TestCase):
         for name, source in sources.items()
     }
     for source in sources.values():
-      self.assertTrue(data_sets.has_packs(source))
+      self.assertTrue(golden.has_packs(source))
     mixed = datasets.mix_datasets(sources, end='all')
     return mixed.map(lambda mixed: mixed.element), normalize
 

@@ -121,6 +121,17 @@ def names_in(folder: str) -> List[str]:
     return sorted(path.name for path in epath.Path(folder).iterdir())
 
 
+def local_files(path: str) -> List[str]:
+  """Returns the paths of the files at a local path, a file or a folder."""
+  if os.path.isfile(path):
+    return [path]
+  return sorted(
+      os.path.join(folder, name)
+      for folder, _, names in os.walk(path)
+      for name in names
+  )
+
+
 def open_text(path: str) -> io.StringIO:
   """Returns the text of a file, as an open file with the name `path`.
 

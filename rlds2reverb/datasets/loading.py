@@ -98,7 +98,7 @@ def load_episodes(
       read_config=read_config,
   )
   decode_steps = _steps_decoder(features, decoders)
-  return data_sets.with_packs(
+  return data_sets.Episodes(
       episodes.map(
           episode_decoder(features, decoders),
           num_parallel_calls=tf.data.AUTOTUNE,

@@ -82,7 +82,7 @@ def to_episodes(
     episodes = episodes.apply(
         tf.data.experimental.assert_cardinality(num_episodes)
     )
-  return data_sets.with_packs(episodes, packs)
+  return data_sets.Episodes(episodes, packs)
 
 
 def _to_pack(python_pack: PythonPack) -> packs_lib.Pack:

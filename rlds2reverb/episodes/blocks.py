@@ -135,11 +135,6 @@ def check_episode_id(episode: Dict[str, Any], name: str) -> None:
     )
 
 
-def splits_of_one(outline: outlines.Outline) -> tf.Tensor:
-  """Returns the row splits of a block of one episode, by its outline."""
-  return tf.stack([0, tf.size(outline[rlds.IS_FIRST], tf.int64) - 1])
-
-
 def concat(head: Any, rest: Any) -> Any:
   """Concatenates two nests of tensors along their leading dimension."""
   return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), head, rest)

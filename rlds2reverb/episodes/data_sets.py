@@ -39,7 +39,14 @@ class Episodes(tf.data.Dataset):
       episodes: tf.data.Dataset,
       packs: Union[tf.data.Dataset, Callable[[], Optional[tf.data.Dataset]]],
   ):
-    """Creates the data set; see `with_packs`."""
+    """Creates the data set.
+
+    Args:
+      episodes: a data set of episodes with stacked steps.
+      packs: the data set of `packs.Pack`s that hold the same episodes in the
+        same order; or a function that makes it, or returns None if there is
+        none. It is called when the packs are first asked for, and only once.
+    """
     self._episodes = episodes
     self._packs = packs
     # pylint: disable-next=protected-access
@@ -119,7 +126,7 @@ class Episodes(tf.data.Dataset):
     count = min(buffer_size, _MAX_SHUFFLED)
     plain = shuffled.map(graphs.no_autograph(_separate))
     row_bytes = _row_bytes(self.element_spec)
-    return with_packs(
+    return Episodes(
         shuffled,
         lambda: grouping.group(plain, count, row_bytes).map(_to_pack),
     )
@@ -182,26 +189,6 @@ def _find_fault(episodes: Episodes, index: int) -> Optional[str]:
   except (tf.errors.OpError, UnicodeDecodeError):
     return None
   return None
-
-
-def with_packs(
-    episodes: tf.data.Dataset,
-    packs: Union[tf.data.Dataset, Callable[[], Optional[tf.data.Dataset]]],
-) -> Episodes:
-  """Returns a data set of episodes that has their packs, for `packs_of`.
-
-  Args:
-    episodes: a data set of episodes with stacked steps.
-    packs: the data set of `packs.Pack`s that hold the same episodes in the same
-      order; or a function that makes it, or returns None if there is none. It
-      is called when the packs are first asked for, and only once.
-  """
-  return Episodes(episodes, packs)
-
-
-def has_packs(rlds_data: tf.data.Dataset) -> bool:
-  """Returns whether the packs of a data set may hold several episodes."""
-  return isinstance(rlds_data, Episodes) and rlds_data.packs is not None
 
 
 def packs_of(
@@ -297,7 +284,7 @@ def with_packs_of(
   def make():
     return None if source.packs is None else function(source.packs)
 
-  return with_packs(episodes, make)
+  return Episodes(episodes, make)
 
 
 def _change(packs, change, row_bytes):

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 # AutoGraph rewrites the `if` and `for` of a function that depend on tensors. To
 # find that there are none takes it most of a second in a function that calls
-# many others, so every function of this library that is traced has this
-# decorator.
+# many others, and its errors are not those that were raised. So whatever this
+# library has traced that calls other functions has this decorator.
 no_autograph = tf.autograph.experimental.do_not_convert
 
 # For what is used in several places of a graph, and takes long to build.

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
@@ -337,13 +338,12 @@ def own_rows(nest: Any, start: Any, stop: Any) -> Any:
 
 def stack_episodes(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   """Returns the episodes with their `steps` stacked; see `stack_steps`."""
-  return rlds_data.map(
-      lambda episode: {
-          **episode,
-          rlds.STEPS: stack_steps(episode[rlds.STEPS]),
-      },
-      num_parallel_calls=tf.data.AUTOTUNE,
-  )
+
+  @graphs.no_autograph
+  def stack(episode):
+    return {**episode, rlds.STEPS: stack_steps(episode[rlds.STEPS])}
+
+  return rlds_data.map(stack, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def has_one_shape(spec: Any) -> bool:

@@ -1,11 +1,12 @@
 """Parquet files whose rows are steps, episode after episode."""
 
-import os
 from typing import Any, Iterator, List, Sequence, Tuple
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
+
+from rlds2reverb.datasets import files
 
 # How many rows of a file are read at a time.
 _BATCH_SIZE = 256
@@ -27,14 +28,11 @@ def open_file(path: str) -> parquet.ParquetFile:
 
 def find(path: str) -> List[str]:
   """Returns the parquet files at a path, a file or a folder, by their names."""
-  if os.path.isfile(path):
-    return [path]
-  return sorted(
-      os.path.join(folder, name)
-      for folder, _, names in os.walk(path)
-      for name in names
-      if name.endswith('.parquet')
-  )
+  return [
+      found
+      for found in files.local_files(path)
+      if found == path or found.endswith('.parquet')
+  ]
 
 
 def read_episodes(

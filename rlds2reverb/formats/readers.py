@@ -1,7 +1,6 @@
 """All readers by the names of their formats, for whoever is given a path."""
 
 import inspect
-import os
 from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
@@ -88,15 +87,3 @@ def load(
 def option_names(format: str) -> List[str]:  # pylint: disable=redefined-builtin
   """Returns the names of the options that the reader of a format has."""
   return list(inspect.signature(READERS[format]).parameters)[1:]
-
-
-def list_files(path: files.PathLike) -> List[str]:
-  """Returns the paths of the files at a path, a file or a folder, sorted."""
-  path = files.expand_local(path, 'A data set of another format')
-  if os.path.isfile(path):
-    return [path]
-  return sorted(
-      os.path.join(folder, name)
-      for folder, _, names in os.walk(path)
-      for name in names
-  )

@@ -96,7 +96,7 @@ class FormatSource(opened.OpenSource):
   def _paths(self) -> List[str]:
     if self.source.format == PYTHON:
       return []
-    return readers.list_files(self.directory)
+    return files.local_files(files.expand(self.directory))
 
   def _load(self) -> tf.data.Dataset:
     if self.source.format != PYTHON:

@@ -27,6 +27,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import readers
@@ -244,8 +245,10 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
       )
       .unbatch()
       .map(
-          lambda record: decode(
-              features.deserialize_example(record, decoders=stored_decoders)
+          graphs.no_autograph(
+              lambda record: decode(
+                  features.deserialize_example(record, decoders=stored_decoders)
+              )
           ),
           num_parallel_calls=tf.data.AUTOTUNE,
       )
@@ -305,9 +308,11 @@ def _rows(episodes, as_trajectories, kwargs) -> _Rows:
     )
     spec = blocks.element_spec.trajectory
     # Plain dicts can be read without TF-Agents.
-    nest = {name: value for name, value in spec._asdict().items()}
+    nest = spec._asdict()
     dataset = blocks.map(
-        lambda block: (block.trajectory._asdict(), block.step == 0)
+        graphs.no_autograph(
+            lambda block: (block.trajectory._asdict(), block.step == 0)
+        )
     )
   else:
     spec = episodes.element_spec
@@ -317,9 +322,11 @@ def _rows(episodes, as_trajectories, kwargs) -> _Rows:
           f' {rlds.STEPS!r}, but their spec is {spec}.'
       )
     dataset = steps_lib.stack_episodes(episodes).map(
-        lambda episode: (
-            steps_lib.with_equal_lengths(episode[rlds.STEPS]),
-            True,
+        graphs.no_autograph(
+            lambda episode: (
+                steps_lib.with_equal_lengths(episode[rlds.STEPS]),
+                True,
+            )
         )
     )
     nest = dataset.element_spec[0]

@@ -92,6 +92,8 @@ def open_replay_buffer(
       table, or if an argument or the data is not valid.
     InvalidArgumentError: if an episode is invalid.
   """
+  if windows is not None:
+    windows_lib.check_windows(windows)
   length = None if windows is None else windows.length
   if not isinstance(reverb_server, bool):
     if data is not None or reverb_table is not None or kwargs:

@@ -86,6 +86,12 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaises(FileNotFoundError):
       files.open_text(f'{folder}/none')
 
+  def test_the_files_of_a_folder(self):
+    folder = self.create_tempdir()
+    expected = [folder.create_file(name).full_path for name in ('a/b', 'c')]
+    self.assertEqual(files.local_files(folder.full_path), expected)
+    self.assertEqual(files.local_files(expected[0]), expected[:1])
+
 
 if __name__ == '__main__':
   tf.test.main()

@@ -13,6 +13,7 @@ from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
+from tests import golden
 from tests import recordings
 from tests import tfds_files
 
@@ -325,7 +326,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
       episodes = loading.load_episodes(
           directory, decoders=decoders if decoder else None
       )
-      self.assertFalse(data_sets.has_packs(episodes))
+      self.assertFalse(golden.has_packs(episodes))
 
 
 if __name__ == '__main__':

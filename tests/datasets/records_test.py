@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import data_sets
+from tests import golden
 from tests import tfds_files
 
 _FEATURES = {
@@ -241,7 +242,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
         experimental_interleave_sort_fn=lambda files: files
     )
     self.assertFalse(
-        data_sets.has_packs(
+        golden.has_packs(
             loading.load_episodes(self._directory, read_config=config)
         )
     )

@@ -9,6 +9,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import packs as packs_lib
+from tests import golden
 
 _SPEC = packs_lib.Pack(
     {
@@ -139,11 +140,11 @@ class PacksTest(tf.test.TestCase):
   def test_packs_of_a_data_set(self):
     packs = _data_set(_pack([0, 1], [8]))
     episodes = data_sets.unpack(packs)
-    self.assertFalse(data_sets.has_packs(episodes))
+    self.assertFalse(golden.has_packs(episodes))
     self.assertIs(
-        data_sets.packs_of(data_sets.with_packs(episodes, packs)), packs
+        data_sets.packs_of(data_sets.Episodes(episodes, packs)), packs
     )
-    self.assertFalse(data_sets.has_packs(episodes.take(1)))
+    self.assertFalse(golden.has_packs(episodes.take(1)))
 
   def test_methods_keep_the_packs(self):
     rng = np.random.default_rng(0)
@@ -158,7 +159,7 @@ class PacksTest(tf.test.TestCase):
         output_signature=_data_set(_pack([0, 1], [8])).element_spec,
     )
     plain = data_sets.unpack(packs)
-    episodes = data_sets.with_packs(plain, packs)
+    episodes = data_sets.Episodes(plain, packs)
     methods = [
         lambda data: data.take(7),
         lambda data: data.take(9),
@@ -194,9 +195,9 @@ class PacksTest(tf.test.TestCase):
         for one, other in zip(unpacked, expected):
           tf.nest.map_structure(self.assertAllEqual, one, other)
     self.assertFalse(
-        data_sets.has_packs(episodes.map(lambda one: one['episode_id']))
+        golden.has_packs(episodes.map(lambda one: one['episode_id']))
     )
-    self.assertFalse(data_sets.has_packs(episodes.concatenate(plain)))
+    self.assertFalse(golden.has_packs(episodes.concatenate(plain)))
 
   def test_keep_episodes(self):
     pack = tf.nest.map_structure(
@@ -248,7 +249,7 @@ class PacksTest(tf.test.TestCase):
 
   def test_packs_of_a_data_set_that_was_made_of_another(self):
     packs = _data_set(_pack([0, 1], [8]))
-    source = data_sets.with_packs(data_sets.unpack(packs), packs)
+    source = data_sets.Episodes(data_sets.unpack(packs), packs)
     calls = []
 
     def function(found):
@@ -263,11 +264,11 @@ class PacksTest(tf.test.TestCase):
     self.assertIs(calls[0], packs)
     # This function finds no packs.
     again = data_sets.with_packs_of(made.take(1), made, function)
-    self.assertFalse(data_sets.has_packs(again))
+    self.assertFalse(golden.has_packs(again))
     # Without packs in the source, the function is not called.
     for without in again, data_sets.unpack(packs):
       last = data_sets.with_packs_of(without.take(1), without, function)
-      self.assertFalse(data_sets.has_packs(last))
+      self.assertFalse(golden.has_packs(last))
     self.assertLen(calls, 2)
 
   def test_packs_are_made_once_and_when_asked_for(self):
@@ -278,7 +279,7 @@ class PacksTest(tf.test.TestCase):
         calls.append(tf.executing_eagerly())
         return made
 
-      episodes = data_sets.with_packs(tf.data.Dataset.range(1), make)
+      episodes = data_sets.Episodes(tf.data.Dataset.range(1), make)
       self.assertEmpty(calls)
       graph = tf.function(lambda: episodes.packs is made)
       self.assertTrue(graph())  # pylint: disable=cell-var-from-loop
@@ -287,7 +288,7 @@ class PacksTest(tf.test.TestCase):
 
   def test_data_sets_are_not_kept(self):
     packs = _data_set(_pack([0, 1], [8]))
-    episodes = data_sets.with_packs(data_sets.unpack(packs), packs)
+    episodes = data_sets.Episodes(data_sets.unpack(packs), packs)
     held = weakref.ref(episodes)
     del episodes, packs
     gc.collect()

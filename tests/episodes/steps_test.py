@@ -324,5 +324,18 @@ class OneAStepTest(tf.test.TestCase):
       list(flags)
 
 
+class StackEpisodesTest(tf.test.TestCase):
+
+  def test_fields_of_unequal_length_are_named_first(self):
+    steps = {'reward': tf.zeros([3]), 'action': tf.zeros([4])}
+    episodes = tf.data.Dataset.from_tensors({'steps': steps})
+    with self.assertRaises(ValueError) as raised:
+      steps_lib.stack_episodes(episodes)
+    self.assertStartsWith(
+        str(raised.exception),
+        "An episode's fields must have a row for every step. Found action: 4,",
+    )
+
+
 if __name__ == '__main__':
   tf.test.main()

@@ -75,12 +75,6 @@ class ReadersTest(parameterized.TestCase):
       formats.load(path, 'robomimic', filterkey='train')
     self.assertIsNone(readers.find_format(path))
 
-  def test_the_files_of_a_folder(self):
-    folder = self.create_tempdir()
-    expected = [folder.create_file(name).full_path for name in ('a/b', 'c')]
-    self.assertEqual(readers.list_files(folder.full_path), expected)
-    self.assertEqual(readers.list_files(expected[0]), expected[:1])
-
 
 if __name__ == '__main__':
   absltest.main()

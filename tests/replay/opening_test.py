@@ -259,6 +259,11 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     finally:
       server.stop()
 
+  def test_a_number_in_place_of_windows(self):
+    for data, server in (_data(), False), (_data(), True), (None, 'host:1'):
+      with self.assertRaisesRegex(ValueError, 'must be Windows.* but are 2'):
+        opening.open_replay_buffer(data, 2, reverb_server=server)
+
   def test_errors(self):
     with self.assertRaisesRegex(ValueError, 'There must be data'):
       opening.open_replay_buffer(None)

@@ -196,7 +196,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found.fields['observation'].not_finite, [1, 1, 1])
 
   def test_packs_are_read_where_there_are_any(self):
-    data = data_sets.with_packs(
+    data = data_sets.Episodes(
         golden.stacked([ways.FIVE]),
         data_sets.packs_of(golden.packed([ways.THREE])),
     )

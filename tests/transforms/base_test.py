@@ -245,7 +245,7 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
     made = base.transform_episodes(
         golden.packed([ways.FIVE, ways.THREE]), [transform()]
     )
-    self.assertFalse(data_sets.has_packs(made))
+    self.assertFalse(golden.has_packs(made))
     self.assertNotEmpty(list(made))
 
   def test_a_list_that_changes_and_an_iterator(self):

@@ -185,7 +185,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         golden.packed(_EPISODES),
         [filters.KeepEpisodes(predicate=lambda episode: tf.constant(True))],
     )
-    self.assertFalse(data_sets.has_packs(kept))
+    self.assertFalse(golden.has_packs(kept))
     self.assertLen(list(kept), 3)
 
   def test_reward_and_flags_of_other_dtypes(self):

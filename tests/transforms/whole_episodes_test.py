@@ -6,7 +6,6 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import packs
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import filters
@@ -106,7 +105,7 @@ class WholeEpisodeTransformTest(tf.test.TestCase, parameterized.TestCase):
     rlds_data = base.transform_episodes(
         golden.packed(_episodes()), [_ReversedStep()]
     )
-    self.assertFalse(data_sets.has_packs(rlds_data))
+    self.assertFalse(golden.has_packs(rlds_data))
     steps = next(rlds_data.as_numpy_iterator())['steps']
     self.assertAllEqual(steps['step'], [2, 1, 0])
 
