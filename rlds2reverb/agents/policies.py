@@ -95,12 +95,7 @@ def _episodes_of(rlds_data, agents, policy, **options) -> tf.data.Dataset:
     return together
 
   return (
-      rlds_data.map(
-          lambda episode: {
-              **episode,
-              rlds.STEPS: steps_lib.stack_steps(episode[rlds.STEPS]),
-          }
-      )
+      steps_lib.stack_episodes(rlds_data)
       .flat_map(select)
       .filter(lambda episode: gathering.num_rows(episode[rlds.STEPS]) > 0)
   )

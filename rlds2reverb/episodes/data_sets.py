@@ -233,13 +233,10 @@ def _pack_of_one(episode: Dict[str, Any], fields=None) -> packs_lib.Pack:
   }
   steps = episode[rlds.STEPS]
   if isinstance(steps, tf.data.Dataset):
-    if fields is not None:
-      steps = steps.map(
-          graphs.no_autograph(
-              lambda step: {field: step[field] for field in fields}
-          )
-      )
-    steps = steps_lib.stack_steps(steps)
+    if fields is None:
+      steps = steps_lib.stack_steps(steps)
+    else:
+      steps = steps_lib.stacked_fields(steps, fields)
   return packs_lib.of_one(steps, others)
 
 

@@ -7,7 +7,16 @@ stacked steps if it is given `SkipDecoding` for `steps`. Everything in this
 package accepts both forms.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -219,6 +228,22 @@ def stack_steps(steps: Any) -> Any:
   # A data set without steps has no batch, so an empty one stands in for it.
   nothing = tf.data.Dataset.from_tensors(zeros(whole.element_spec))
   return whole.concatenate(nothing).take(1).get_single_element()
+
+
+def stacked_fields(steps: Any, fields: Iterable[str]) -> Dict[str, Any]:
+  """Returns some fields of all steps of one episode, stacked `[T, ...]`.
+
+  Other fields of nested steps are not read. The lengths of steps that are
+  stacked already are not checked.
+  """
+
+  @graphs.no_autograph
+  def select(step):
+    return {field: step[field] for field in fields}
+
+  if isinstance(steps, tf.data.Dataset):
+    return stack_steps(steps.map(select))
+  return select(steps)
 
 
 def lengths_of(steps: Any) -> Optional[Lengths]:

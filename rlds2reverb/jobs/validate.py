@@ -247,12 +247,8 @@ def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
   ]
 
   def check(episode):
-    steps = episode[rlds.STEPS]
-    if not spec.stacked:
-      steps = steps_lib.stack_steps(
-          steps.map(lambda step: {name: step[name] for name in used})
-      )
-    lengths = steps_lib.lengths_of({name: steps[name] for name in used})
+    steps = steps_lib.stacked_fields(episode[rlds.STEPS], used)
+    lengths = steps_lib.lengths_of(steps)
     paths[:] = lengths.paths if lengths else ()
     outline = outlines.outline_of(steps, nan_fields, lengths)
     end = outlines.end_outline(find_nan=bool(nan_fields))

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import seeds
@@ -62,10 +63,13 @@ def draw_goals_of_others(
   base.check_episode('an element of rlds_data', rlds_data.element_spec)
   episodes = steps_lib.stack_episodes(rlds_data)
   others = episodes.map(
-      lambda episode: paths.get(episode[rlds.STEPS], field),
+      graphs.no_autograph(
+          lambda episode: paths.get(episode[rlds.STEPS], field)
+      ),
       num_parallel_calls=tf.data.AUTOTUNE,
   ).shuffle(shuffle_size, seed=seed, reshuffle_each_iteration=False)
 
+  @graphs.no_autograph
   def replace(index, pair):
     episode, other = pair
     steps = episode[rlds.STEPS]

@@ -71,7 +71,6 @@ def read_once(
       `bounds` name, or they do not fit its shape.
     InvalidArgumentError: if the data cannot be read.
   """
-  stacked = steps_lib.steps_spec(rlds_data).stacked
   step_spec = _step_spec(rlds_data)
   stacked_spec = _stacked_spec(rlds_data.element_spec, step_spec)
   stacked_spec.pop(episode_index, None)
@@ -93,13 +92,8 @@ def read_once(
   limits = _limits(accumulation, bounds)
 
   def to_facts(position, episode):
-    steps = episode[rlds.STEPS]
-    if not stacked:
-      steps = steps_lib.stack_steps(
-          steps.map(lambda step: {name: step[name] for name in step_spec})
-      )
     steps, is_cut = facts_lib.with_equal_lengths(
-        {name: steps[name] for name in step_spec}
+        steps_lib.stacked_fields(episode[rlds.STEPS], step_spec)
     )
     return facts_lib.facts_of(
         position if episode_index is None else episode[episode_index],
