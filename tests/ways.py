@@ -9,6 +9,8 @@ from typing import Any, Callable, Dict, List
 
 import tensorflow as tf
 
+from rlds2reverb import transforms
+from rlds2reverb.episodes import data_sets
 from tests import contract
 from tests import golden
 
@@ -56,3 +58,15 @@ ALL = tuple(
     for form_name, form in golden.FORMS.items()
     for call_name, call in (('eagerly', _eagerly), ('in_map', _in_map))
 )
+
+
+def _in_packs(transform, episodes):
+  """Returns what a transform makes of many episodes at once, in numpy."""
+  made = transforms.transform_episodes(golden.packed(episodes), [transform])
+  assert golden.has_packs(made), f'{transform} takes single episodes.'
+  return list(data_sets.unpack(data_sets.packs_of(made)).as_numpy_iterator())
+
+
+# The same, and many episodes at once: for a transform with `is_step_wise`, and
+# for a `WholeEpisodeTransform`.
+WITH_PACKS = (*ALL, ('packed', _in_packs))

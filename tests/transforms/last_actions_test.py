@@ -17,7 +17,7 @@ def _acting(steps, *, last=True):
 
 class LastActionsTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*ways.ALL)
+  @parameterized.named_parameters(*ways.WITH_PACKS)
   def test_marks(self, run):
     found = run(transforms.MarkActions(), [ways.THREE])[0]['steps']
     self.assertAllEqual(found['has_action'], [1, 1, 1, 0])

@@ -22,7 +22,7 @@ def _episode(length, seed=0):
 
 class ActionsFromStatesTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*ways.ALL)
+  @parameterized.named_parameters(*ways.WITH_PACKS)
   def test_by_hand(self, run):
     states = np.float32([[1, 10], [4, 30], [9, 60]])
     episode = {
