@@ -22,6 +22,7 @@ from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
 
 Episode = Dict[str, Any]
@@ -285,7 +286,7 @@ def assert_packs_hold(
   """
   packs = data_sets.packs_of(rlds_data)
   test.assertTrue(has_packs(rlds_data))
-  unpacked = data_sets.unpack(packs)
+  unpacked = pack_streams.unpack(packs)
   shapes, expected_shapes = (
       tf.nest.map_structure(lambda spec: (spec.shape, spec.dtype), spec)
       for spec in (unpacked.element_spec, rlds_data.element_spec)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 
@@ -77,7 +78,7 @@ def to_episodes(
       .prefetch(1)
       .map(graphs.no_autograph(_to_pack))
   )
-  episodes = data_sets.unpack(packs)
+  episodes = pack_streams.unpack(packs)
   if num_episodes is not None:
     episodes = episodes.apply(
         tf.data.experimental.assert_cardinality(num_episodes)

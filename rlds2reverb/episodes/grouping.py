@@ -55,9 +55,7 @@ def group(
   return of_batches(batches(episodes, max_episodes), row_bytes)
 
 
-def batches(
-    episodes: tf.data.Dataset, max_episodes: int = 1 << 20
-) -> tf.data.Dataset:
+def batches(episodes: tf.data.Dataset, max_episodes: Any) -> tf.data.Dataset:
   """Puts consecutive episodes together, for `of_batches`; see `group`."""
   return episodes.ragged_batch(max_episodes, row_splits_dtype=tf.int64)
 

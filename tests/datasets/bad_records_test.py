@@ -8,6 +8,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import pack_streams
 from rlds2reverb.statistics import compute
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import report as report_lib
@@ -154,7 +155,7 @@ class BadRecordsTest(tf.test.TestCase):
       )
       for found in (
           conversion.convert_rlds_to_trajectories(data, batched=True),
-          data_sets.unpack(data_sets.packs_of(data)),
+          pack_streams.unpack(data_sets.packs_of(data)),
           data,
       ):
         numbers = []

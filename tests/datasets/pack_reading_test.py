@@ -13,6 +13,7 @@ from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import pack_streams
 from tests import golden
 from tests import recordings
 from tests import tfds_files
@@ -143,7 +144,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
   def _assert_same(self, episodes, expected=None):
     """Compares unpacked packs with the episodes; returns the packs."""
     packs = data_sets.packs_of(episodes)
-    unpacked = data_sets.unpack(packs)
+    unpacked = pack_streams.unpack(packs)
     self.assertEqual(unpacked.element_spec, episodes.element_spec)
     found = list(unpacked.as_numpy_iterator())
     expected = expected or list(episodes.as_numpy_iterator())

@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import pack_streams
 from tests import golden
 from tests import tfds_files
 
@@ -133,7 +134,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       packs = data_sets.packs_of(
           loading.load_episodes(directory, read_config=config)
       )
-      found, other = _read_until_an_error(data_sets.unpack(packs))
+      found, other = _read_until_an_error(pack_streams.unpack(packs))
     self.assertEqual(found, expected)
     self.assertIs(type(other), type(error))
     self.assertEqual(

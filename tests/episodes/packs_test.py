@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
 from tests import golden
 
@@ -51,6 +52,10 @@ def _doubled(episode):
   return {'steps': steps, 'episode_id': episode['episode_id'] + 1}
 
 
+def _with_index(index, episode):
+  return {**episode, 'episode_id': 100 * index + episode['episode_id']}
+
+
 def _is_long(episode):
   return tf.shape(episode['steps']['word'])[0] > 2
 
@@ -65,7 +70,7 @@ class PacksTest(tf.test.TestCase):
       self.assertEmpty(packs_lib.episode_of_rows(tf.constant(ends, tf.int64)))
 
   def test_unpack(self):
-    episodes = data_sets.unpack(
+    episodes = pack_streams.unpack(
         _data_set(_pack([0, 2, 2, 3], [5, 6, 7]), _pack([0, 1], [8]))
     )
     self.assertEqual(
@@ -89,7 +94,7 @@ class PacksTest(tf.test.TestCase):
       self.assertAllEqual(episode['steps']['word'], words)
 
   def test_an_episode_of_unequal_lengths_stays_as_it_is(self):
-    (episode,) = data_sets.unpack(
+    (episode,) = pack_streams.unpack(
         _data_set(_pack([0, 3], [5], num_words=1))
     ).as_numpy_iterator()
     self.assertLen(episode['steps']['observation']['x'], 3)
@@ -98,7 +103,7 @@ class PacksTest(tf.test.TestCase):
   def test_an_episode_does_not_share_the_memory_of_its_pack(self):
     pack = _pack([0, 2, 3], [5, 6])
     # TensorFlow 2.15 may write the sum into the tensor that it was given.
-    episodes = data_sets.unpack(_data_set(pack)).map(
+    episodes = pack_streams.unpack(_data_set(pack)).map(
         lambda episode: episode['steps']['observation']['x'] + 1
     )
     for _ in range(2):
@@ -139,7 +144,7 @@ class PacksTest(tf.test.TestCase):
 
   def test_packs_of_a_data_set(self):
     packs = _data_set(_pack([0, 1], [8]))
-    episodes = data_sets.unpack(packs)
+    episodes = pack_streams.unpack(packs)
     self.assertFalse(golden.has_packs(episodes))
     self.assertIs(
         data_sets.packs_of(data_sets.Episodes(episodes, packs)), packs
@@ -158,7 +163,7 @@ class PacksTest(tf.test.TestCase):
         ),
         output_signature=_data_set(_pack([0, 1], [8])).element_spec,
     )
-    plain = data_sets.unpack(packs)
+    plain = pack_streams.unpack(packs)
     episodes = data_sets.Episodes(plain, packs)
     methods = [
         lambda data: data.take(7),
@@ -180,12 +185,19 @@ class PacksTest(tf.test.TestCase):
         lambda data: data.skip(1).map(_doubled).filter(_is_long).take(6),
         lambda data: data.filter(lambda one: False),
         lambda data: data.shuffle(40, seed=1, reshuffle_each_iteration=False),
+        lambda data: data.enumerate().map(_with_index),
+        lambda data: data.skip(1)
+        .filter(_is_long)
+        .enumerate(5)
+        .filter(lambda index, _: index % 3 > 0)
+        .map(lambda index, one: (one, index))
+        .map(lambda one, index: _with_index(index, one), tf.data.AUTOTUNE),
     ]
     for index, method in enumerate(methods):
       with self.subTest(index):
         found = method(episodes)
         expected = list(method(plain).as_numpy_iterator())
-        unpacked = data_sets.unpack(data_sets.packs_of(found))
+        unpacked = pack_streams.unpack(data_sets.packs_of(found))
         self.assertAllEqual(
             [one['episode_id'] for one in found.as_numpy_iterator()],
             [one['episode_id'] for one in expected],
@@ -194,9 +206,11 @@ class PacksTest(tf.test.TestCase):
         self.assertLen(unpacked, len(expected))
         for one, other in zip(unpacked, expected):
           tf.nest.map_structure(self.assertAllEqual, one, other)
-    self.assertFalse(
-        golden.has_packs(episodes.map(lambda one: one['episode_id']))
-    )
+    for elements in (
+        episodes.map(lambda one: one['episode_id']),
+        episodes.enumerate(),
+    ):
+      self.assertFalse(golden.has_packs(elements))
     self.assertFalse(golden.has_packs(episodes.concatenate(plain)))
 
   def test_keep_episodes(self):
@@ -249,7 +263,7 @@ class PacksTest(tf.test.TestCase):
 
   def test_packs_of_a_data_set_that_was_made_of_another(self):
     packs = _data_set(_pack([0, 1], [8]))
-    source = data_sets.Episodes(data_sets.unpack(packs), packs)
+    source = data_sets.Episodes(pack_streams.unpack(packs), packs)
     calls = []
 
     def function(found):
@@ -266,7 +280,7 @@ class PacksTest(tf.test.TestCase):
     again = data_sets.with_packs_of(made.take(1), made, function)
     self.assertFalse(golden.has_packs(again))
     # Without packs in the source, the function is not called.
-    for without in again, data_sets.unpack(packs):
+    for without in again, pack_streams.unpack(packs):
       last = data_sets.with_packs_of(without.take(1), without, function)
       self.assertFalse(golden.has_packs(last))
     self.assertLen(calls, 2)
@@ -288,7 +302,7 @@ class PacksTest(tf.test.TestCase):
 
   def test_data_sets_are_not_kept(self):
     packs = _data_set(_pack([0, 1], [8]))
-    episodes = data_sets.Episodes(data_sets.unpack(packs), packs)
+    episodes = data_sets.Episodes(pack_streams.unpack(packs), packs)
     held = weakref.ref(episodes)
     del episodes, packs
     gc.collect()

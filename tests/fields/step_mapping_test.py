@@ -8,6 +8,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs
 from rlds2reverb.fields import step_mapping
 from tests import golden
@@ -186,7 +187,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       found = golden.assert_packs_hold(self, mapped)
       self.assertLen(found, 7)
     mapped = step_mapping.map_fields(data, _HARD)
-    found = data_sets.unpack(data_sets.packs_of(mapped)).as_numpy_iterator()
+    found = pack_streams.unpack(data_sets.packs_of(mapped)).as_numpy_iterator()
     for mapped, episode in zip(found, episodes):
       self.assertEqual(mapped['task'], episode['task'].item())
       expected = _expected_hard(episode)
