@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from rlds2reverb import transforms
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import pack_streams
 from tests import contract
 from tests import golden
 
@@ -64,7 +65,7 @@ def _in_packs(transform, episodes):
   """Returns what a transform makes of many episodes at once, in numpy."""
   made = transforms.transform_episodes(golden.packed(episodes), [transform])
   assert golden.has_packs(made), f'{transform} takes single episodes.'
-  return list(data_sets.unpack(data_sets.packs_of(made)).as_numpy_iterator())
+  return list(pack_streams.unpack(data_sets.packs_of(made)).as_numpy_iterator())
 
 
 # The same, and many episodes at once: for a transform with `is_step_wise`, and

@@ -1,4 +1,4 @@
-"""Data sets of packs: choosing episodes among them, and their single episodes."""
+"""Data sets of packs: which episodes are kept, and one by one."""
 
 from typing import Any, Callable, Optional
 
@@ -101,7 +101,7 @@ def pack_each(
 def pack_together(
     episodes: tf.data.Dataset, max_episodes: int
 ) -> tf.data.Dataset:
-  """Returns the packs of episodes that `can_be_packed`; see `grouping.group`."""
+  """Returns the packs of episodes that can be packed; see `grouping.group`."""
   return grouping.group(
       episodes.map(_separate), max_episodes, _row_bytes(episodes.element_spec)
   ).map(_to_pack)
