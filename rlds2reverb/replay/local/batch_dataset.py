@@ -198,7 +198,12 @@ def _groups_of_runs(
       )
     if reader.spec.in_advance:
       groups = groups.prefetch(1)
-    return _take_apart(groups) if lead else groups
+    if not lead:
+      return groups
+    # Unlike `unbatch`, it copies nothing: a batch is a part of its group.
+    return groups.flat_map(
+        lambda *group: tf.data.Dataset.from_tensor_slices(group)
+    )
 
   return tf.data.Dataset.from_generator(
       new_run, output_signature=tf.TensorSpec([], tf.int64)
@@ -244,16 +249,6 @@ def _counted(
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.apply_default_optimizations = False
   return dataset.with_options(options), function
-
-
-def _take_apart(groups: tf.data.Dataset) -> tf.data.Dataset:
-  """Returns the batches of groups of them."""
-  if any(0 in leaf.shape for leaf in tf.nest.flatten(groups.element_spec)):
-    # `unbatch` crashes where tensors have no elements.
-    return groups.flat_map(
-        lambda *group: tf.data.Dataset.from_tensor_slices(group)
-    )
-  return groups.unbatch()
 
 
 def map_sequences(

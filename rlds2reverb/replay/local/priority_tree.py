@@ -19,6 +19,8 @@ import numpy as np
 # up once a batch, and a block once an item.
 _BLOCK = 16
 _MAX_TOP = 4096
+# Rows times these are their sums, in a fraction of the time of `cumsum`.
+_SUMS = np.triu(np.ones([_BLOCK, _BLOCK]))
 
 
 class PriorityTree:
@@ -65,7 +67,7 @@ class PriorityTree:
     each = np.arange(0, len(found) * _BLOCK, _BLOCK)
     for level in reversed(self._levels):
       rows = level.take(found, axis=0, mode='clip')  # "raise" copies twice.
-      sums = rows.cumsum(1)  # [B, _BLOCK]
+      sums = rows @ _SUMS  # [B, _BLOCK]
       left = _below(left, sums[:, -1])
       child = (sums > left[:, np.newaxis]).argmax(1)
       at = each + child
@@ -85,7 +87,7 @@ class PriorityTree:
     for level in self._levels:
       level.reshape(-1)[at] = values
       at = at // _BLOCK
-      values = level.take(at, axis=0, mode='clip').sum(1)
+      values = level.take(at, axis=0, mode='clip') @ _SUMS[:, -1]
     self._top[at] = values
     if self._minima is not None and self._levels:
       at = numbers // _BLOCK

@@ -151,10 +151,8 @@ class RowFormat:
     Returns:
       The leaves of the frames, arrays `[R, L, ...]` that nobody else has.
     """
-    small = _windows(groups[0], length)[starts]
-    small = small.view(np.uint8).reshape(
-        [len(starts), length, self.row_bytes[0]]
-    )
+    size = self.row_bytes[0]
+    small = _windows(groups[0], length)[starts].view(np.uint8)
     rows = None
     leaves = self._layout(len(starts), length).new_arrays()
     for column, out in zip(self._columns, leaves):
@@ -170,9 +168,10 @@ class RowFormat:
             mode='clip',  # With "raise", numpy makes another copy.
         )
       else:
-        end = column.begin + column.num_bytes
-        flat = out.reshape([len(starts), length, -1])
-        flat[...] = small[..., column.begin : end].view(column.stored)
+        # NumPy copies an element of bytes faster than a row of numbers.
+        element = f'V{column.num_bytes}' if column.shape else column.stored
+        flat = np.ndarray([small.size // size], element, out)
+        flat[...] = np.ndarray(flat.shape, element, small, column.begin, [size])
     return [
         _read_strings(strings, leaf) if column.is_string else leaf
         for column, leaf in zip(self._columns, leaves)

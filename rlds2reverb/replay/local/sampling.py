@@ -19,7 +19,7 @@ from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
 from rlds2reverb.replay.local import streams as streams_lib
 
-_GROUP_BYTES = 1 << 20
+_GROUP_BYTES = 4 << 20
 _MAX_GROUP = 16
 _FEW_FRAMES = 8
 # Those of Reverb's `SampleInfo`.

@@ -153,9 +153,9 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(store.format.frame_bytes, 24)
     for batch_size, expected in (
         (1, 16),
-        (1365, 16),
-        (10000, 2),
-        (30000, 1),
+        (5461, 16),
+        (40000, 2),
+        (90000, 1),
         (10**7, 1),
     ):
       self.assertEqual(sampling.batches_per_group(store, batch_size), expected)
