@@ -144,7 +144,7 @@ setuptools.setup(
         # The pages of `describe`: templates, and Vega-Lite, which a page holds
         # whole. vl-convert takes 85 MB.
         'page': ['jinja2', 'vl-convert-python'],
-        # For `formats.load_zarr`.
+        # For `formats.load` of Zarr.
         'zarr': ['zarr'],
         # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
         # and notebooks that are run when it is built. Newer releases of IPython

@@ -121,8 +121,8 @@ def _cases(kind: str, directory: str) -> List[timing.Case]:
       ),
   ]
   if kind == data.VECTORS:
-    flat = formats.load_hdf5(os.path.join(directory, _FLAT_FILE))
-    cases.append(rows('load_hdf5', _steps_of(flat)))
+    flat = formats.load(os.path.join(directory, _FLAT_FILE))
+    cases.append(rows('flat arrays', _steps_of(flat)))
   return cases
 
 

@@ -262,25 +262,23 @@ _FORMATS = {
     'robomimic': _Format(
         _write_robomimic,
         _read_hdf5,
-        lambda path: formats.load_robomimic(os.path.join(path, 'demo.hdf5')),
+        lambda path: formats.load(os.path.join(path, 'demo.hdf5')),
         _LENGTH + 1,
     ),
     'imitation': _Format(
-        _write_imitation, _read_arrow, formats.load_imitation, _LENGTH + 1
+        _write_imitation, _read_arrow, formats.load, _LENGTH + 1
     ),
     'npz': _Format(
         _write_npz,
         _read_npz,
-        lambda path: formats.load_npz(os.path.join(path, 'a.npz')),
+        lambda path: formats.load(os.path.join(path, 'a.npz')),
         _LENGTH,
     ),
-    'lerobot': _Format(
-        _write_lerobot, _read_parquet, formats.load_lerobot, _LENGTH
-    ),
+    'lerobot': _Format(_write_lerobot, _read_parquet, formats.load, _LENGTH),
     'lerobot video': _Format(
         lambda path, count: _write_lerobot(path, count, with_video=True),
         _read_videos,
-        formats.load_lerobot,
+        formats.load,
         _LENGTH,
         has_video=True,
     ),

@@ -29,7 +29,7 @@ def main() -> None:
       file['terminals'] = np.array([0, 0, 1, 0, 0], bool)
       file['timeouts'] = np.array([0, 0, 0, 0, 1], bool)
 
-    episodes = formats.load_hdf5(path)
+    episodes = formats.load(path)
     saved = datasets.save_episodes(episodes, os.path.join(directory, 'rlds'))
 
     # TFDS reads it, too.

@@ -87,8 +87,10 @@ def _push_and_sample(episodes, data_spec, max_size):
     pushed = rlds2reverb.push_rlds_to_reverb(
         episodes,
         observer,
-        report=report,
-        rules=rlds2reverb.ConversionRules(terminal_discount='transition'),
+        options=rlds2reverb.ConversionOptions(
+            rlds2reverb.ConversionRules(terminal_discount='transition'),
+            report=report,
+        ),
     )
     seconds = time.perf_counter() - start
     observer.close()

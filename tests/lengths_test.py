@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import rlds2reverb
+from rlds2reverb.trajectories import options as options_lib
 from tests import golden
 
 
@@ -140,10 +141,17 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       {},
-      {'rules': _STREAM},
+      {'options': rlds2reverb.ConversionOptions(_STREAM)},
       {'block_length': 2},
-      {'block_length': 2, 'rules': _STREAM},
-      {'rules': rlds2reverb.ConversionRules(nan='invalid')},
+      {
+          'block_length': 2,
+          'options': rlds2reverb.ConversionOptions(_STREAM),
+      },
+      {
+          'options': rlds2reverb.ConversionOptions(
+              rlds2reverb.ConversionRules(nan='invalid')
+          )
+      },
       {'policy_info_fn': lambda current, following: following['reward']},
   )
   @pytest.mark.long
@@ -173,8 +181,10 @@ class ConversionTest(parameterized.TestCase, tf.test.TestCase):
     report = rlds2reverb.ConversionReport()
     blocks = rlds2reverb.convert_rlds_to_trajectories(
         golden.stacked([golden.TRUNCATED, *bad, golden.COMPLETE]),
-        rules=rlds2reverb.ConversionRules(invalid_episodes='skip', nan=nan),
-        report=report,
+        options=options_lib.ConversionOptions(
+            rules=rlds2reverb.ConversionRules(invalid_episodes='skip', nan=nan),
+            report=report,
+        ),
         **settings,
         batched=True,
     )

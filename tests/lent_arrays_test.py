@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import rlds2reverb
+from rlds2reverb.trajectories import options as options_lib
 from tests import golden
 
 _LENGTHS = (2, 3, 16, 17, 33, 65)
@@ -135,13 +136,17 @@ _FUNCTIONS = {
     'short_blocks': lambda d: rlds2reverb.convert_rlds_to_trajectories(
         d,
         block_length=16,
-        rules=rlds2reverb.ConversionRules(terminal_discount='transition'),
+        options=options_lib.ConversionOptions(
+            rules=rlds2reverb.ConversionRules(terminal_discount='transition')
+        ),
         batched=True,
     ).map(_double),
     'tf_agents': lambda d: rlds2reverb.convert_rlds_to_trajectories(
         d,
         lambda current, following: following['reward'] * current['discount'],
-        rules=rlds2reverb.ConversionRules(validation='tf_agents'),
+        options=options_lib.ConversionOptions(
+            rules=rlds2reverb.ConversionRules(validation='tf_agents')
+        ),
         batched=True,
     ).map(_double),
     'sequences': lambda d: rlds2reverb.convert_rlds_to_sequences(

@@ -126,7 +126,7 @@ _LOCAL_WRITERS = {
 
 def _load_torchrl(at):
   rlds2reverb.formats.save_torchrl(_episodes(), at('torchrl'), overwrite=True)
-  (episode,) = rlds2reverb.formats.load_torchrl(at('torchrl'))
+  (episode,) = rlds2reverb.formats.load(at('torchrl'))
   return len(episode['steps']['reward'])
 
 
@@ -180,10 +180,10 @@ def _reader(load, name):
   """Returns a function that reads the first episode of another format."""
 
   def read(at):
-    if load == 'load_zarr':
+    if load == 'zarr':
       pytest.importorskip('zarr')
-    kwargs = {'cameras': []} if load == 'load_lerobot' else {}
-    episodes = getattr(rlds2reverb.formats, load)(at(name), **kwargs)
+    kwargs = {'cameras': []} if load == 'lerobot' else {}
+    episodes = rlds2reverb.formats.load(at(name), load, **kwargs)
     return len(next(iter(episodes))['steps']['reward'])
 
   return read
@@ -246,22 +246,22 @@ _READERS = {
 }
 _LOCAL_READERS = {
     'open_batches': (_open_batches, 2),
-    'load': (_reader('load', 'minari'), _NUM_STEPS),
-    'load_calvin': (_reader('load_calvin', 'calvin'), 1),
-    'load_d3rlpy': (_reader('load_d3rlpy', 'd3rlpy.h5'), 5),
-    'load_hdf5': (_reader('load_hdf5', 'flat.hdf5'), _NUM_STEPS),
-    'load_imitation': (
-        _reader('load_imitation', 'trajectories.npz'),
+    'load': (_reader(None, 'minari'), _NUM_STEPS),
+    'load calvin': (_reader('calvin', 'calvin'), 1),
+    'load d3rlpy': (_reader('d3rlpy', 'd3rlpy.h5'), 5),
+    'load hdf5': (_reader('hdf5', 'flat.hdf5'), _NUM_STEPS),
+    'load imitation': (
+        _reader('imitation', 'trajectories.npz'),
         _NUM_STEPS,
     ),
-    'load_lerobot': (_reader('load_lerobot', 'lerobot'), 7),
-    'load_maniskill': (_reader('load_maniskill', 'maniskill.h5'), 4),
-    'load_minari': (_reader('load_minari', 'minari'), _NUM_STEPS),
-    'load_npz': (_reader('load_npz', 'flat.npz'), _NUM_STEPS),
-    'load_parquet': (_reader('load_parquet', 'episodes.parquet'), 2),
-    'load_robomimic': (_reader('load_robomimic', 'demo.hdf5'), _NUM_STEPS),
-    'load_torchrl': (_load_torchrl, _NUM_STEPS),
-    'load_zarr': (_reader('load_zarr', 'zarr'), 5),
+    'load lerobot': (_reader('lerobot', 'lerobot'), 7),
+    'load maniskill': (_reader('maniskill', 'maniskill.h5'), 4),
+    'load minari': (_reader('minari', 'minari'), _NUM_STEPS),
+    'load npz': (_reader('npz', 'flat.npz'), _NUM_STEPS),
+    'load parquet': (_reader('parquet', 'episodes.parquet'), 2),
+    'load robomimic': (_reader('robomimic', 'demo.hdf5'), _NUM_STEPS),
+    'load torchrl': (_load_torchrl, _NUM_STEPS),
+    'load zarr': (_reader('zarr', 'zarr'), 5),
     'open_replay_buffer of frames': (_prepare_frames, _NUM_STEPS),
     'restore_reverb_server': (_serve, _NUM_STEPS - 1),
     'serve_source': (_serve_source, _NUM_STEPS - 1),

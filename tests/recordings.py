@@ -20,6 +20,7 @@ from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -214,7 +215,7 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
       data: the episodes, to be pushed. Frames have the `policy_info` of their
         steps, where steps have one.
       episodes: their steps.
-      **settings: of the push.
+      **settings: attributes of `ConversionOptions`.
     """
     expected = []
     frames = golden.expected_frames(
@@ -241,7 +242,12 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
       observer = reverb_utils.ReverbAddTrajectoryObserver(
           client, testing.TABLE, sequence_length=2
       )
-      push.push_rlds_to_reverb(data, observer, info, **settings)
+      push.push_rlds_to_reverb(
+          data,
+          observer,
+          info,
+          options=options_lib.ConversionOptions(**settings),
+      )
       sampled = testing.drain(client)
       observer.close()
     return sampled

@@ -11,19 +11,19 @@ import numpy as np
 from rlds2reverb.datasets import files
 
 _HINTS = {
-    'calvin': 'a CALVIN data set, which load_calvin reads',
-    'd3rlpy': 'a replay buffer of d3rlpy, which load_d3rlpy reads',
-    'hdf5': 'flat arrays, which load_hdf5 reads',
-    'imitation': 'trajectories of imitation, which load_imitation reads',
-    'lerobot': 'a LeRobot data set, which load_lerobot reads',
-    'maniskill': 'trajectories of ManiSkill, which load_maniskill reads',
-    'minari': 'a Minari data set, which load_minari reads',
-    'npz': 'NumPy arrays, which load_npz reads',
-    'parquet': 'tables of parquet, which load_parquet reads',
-    'rlds': 'an RLDS data set, which load_episodes reads',
-    'robomimic': 'a data set of robomimic, which load_robomimic reads',
-    'torchrl': 'a storage of TorchRL, which load_torchrl reads',
-    'zarr': 'a Zarr replay buffer, which load_zarr reads',
+    'calvin': 'a CALVIN data set',
+    'd3rlpy': 'a replay buffer of d3rlpy',
+    'hdf5': 'flat arrays',
+    'imitation': 'trajectories of imitation',
+    'lerobot': 'a LeRobot data set',
+    'maniskill': 'trajectories of ManiSkill',
+    'minari': 'a Minari data set',
+    'npz': 'NumPy arrays',
+    'parquet': 'tables of parquet',
+    'rlds': 'an RLDS data set',
+    'robomimic': 'a data set of robomimic',
+    'torchrl': 'a storage of TorchRL',
+    'zarr': 'a Zarr replay buffer',
 }
 _HDF5_SUFFIXES = ('.hdf5', '.h5')
 _EPISODE = re.compile(r'episode_\d+')
@@ -36,7 +36,8 @@ def hint(path: str, but: Collection[str] = ()) -> str:
 
   Args:
     path: a file or a folder, as `files.expand` returns it.
-    but: the formats, by their keys here, that are not named.
+    but: the formats, by their keys here, that are not named where the path
+      itself has them.
 
   Returns:
     The sentence with a space before it, for the end of an error; or an empty
@@ -45,12 +46,12 @@ def hint(path: str, but: Collection[str] = ()) -> str:
   try:
     found = find(path)
     if found and found not in but:
-      return f' It holds {_HINTS[found]}.'
+      return f' It holds {_described(found)}.'
     if not found and files.is_folder(path):
       for name in files.names_in(path):
         found = find(os.path.join(path, name))
-        if found and found not in but:
-          return f' {name} in it holds {_HINTS[found]}.'
+        if found:
+          return f' {name} in it holds {_described(found)}.'
   except (OSError, ValueError):
     pass  # Whoever asks has an error to raise already.
   return ''
@@ -84,6 +85,11 @@ def find(path: str) -> str:
     with h5py.File(path, 'r') as file:
       return _format_of_hdf5(file)
   return ''
+
+
+def _described(found: str) -> str:
+  reader = 'load_episodes' if found == 'rlds' else 'formats.load'
+  return f'{_HINTS[found]}, which {reader} reads'
 
 
 def _format_of_folder(path: str) -> str:

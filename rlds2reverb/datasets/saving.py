@@ -40,8 +40,8 @@ def save_episodes(
   Episodes that are in `directory` already are used again if they were saved
   from the same pipeline (all that is done in the graph of `rlds_data`) with the
   same `identity`. They are not used again if the same graph can give other
-  episodes, as with `from_generator`, `load_hdf5` or a shuffle without a seed.
-  Episodes are written beside `directory`, and moved there when they are
+  episodes, as with `from_generator`, `formats.load` or a shuffle without a
+  seed. Episodes are written beside `directory`, and moved there when they are
   complete.
 
   Every value is read back as it was, with its dtype and bits. Decoded images

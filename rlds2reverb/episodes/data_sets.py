@@ -10,20 +10,18 @@ from typing import Any, Callable, Dict, Iterable, Optional, Union
 
 import tensorflow as tf
 
-# What `iter(dataset)` returns has no public name; as in TensorFlow 2.15.
-from tensorflow.python.data.ops import iterator_ops
-
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 _MAX_SHUFFLED = 32  # More episodes in a pack gain little.
 
 
-class _OfEpisodes(tf.data.Dataset):
+class _OfEpisodes(private.WrappedDataset):
   """A data set whose elements are each made of one episode.
 
   As long as they are no episodes, as after `enumerate`, `of_pack` tells how
@@ -44,18 +42,9 @@ class _OfEpisodes(tf.data.Dataset):
         this one.
       of_pack: makes the elements of the episodes in one pack.
     """
-    self._elements = elements
+    super().__init__(elements)
     self._source = source
     self._of_pack = of_pack
-    # pylint: disable-next=protected-access
-    super().__init__(elements._variant_tensor)
-
-  def _inputs(self):
-    return [self._elements]
-
-  @property
-  def element_spec(self):
-    return self._elements.element_spec
 
   def map(self, map_func, *args, **kwargs):
     return self._made(
@@ -114,9 +103,7 @@ class Episodes(_OfEpisodes):
         self._packs = self._packs()
     return self._packs
 
-  def __iter__(self):
-    if not tf.executing_eagerly():
-      return super().__iter__()
+  def _eager_iterator(self):
     return _Iterator(self)
 
   def take(self, count, name=None):
@@ -183,7 +170,7 @@ def _episodes_of(unused_index, pack):
   return pack_streams.episodes_of(pack)
 
 
-class _Iterator(iterator_ops.OwnedIterator):
+class _Iterator(private.PlainIterator):
   """Iterates over episodes, and says which one cannot be read, and where."""
 
   def __init__(self, episodes: Episodes):

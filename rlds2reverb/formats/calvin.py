@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
@@ -85,7 +84,6 @@ def load_calvin(
   if not os.path.isfile(os.path.join(directory, _BOUNDS_FILE)):
     raise ValueError(
         f'{directory} is not a CALVIN data set: it has no {_BOUNDS_FILE}.'
-        f'{other_formats.hint(directory)}'
     )
   spans = _texts(directory) if language else _episodes(directory)
   first = _read_frame(directory, spans[0].first)

@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import python_episodes
@@ -59,7 +58,7 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
   if not {_COUNT, 'version'} <= set(names):
     raise ValueError(
         f'{path} is not a replay buffer of d3rlpy, which has {_COUNT} and'
-        f' version.{other_formats.hint(path)}'
+        ' version.'
     )
   with h5py.File(path, 'r') as file:
     count = int(file[_COUNT][()])

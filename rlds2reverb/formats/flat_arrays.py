@@ -15,14 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.datasets import python_packs
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import flat_layout
 from rlds2reverb.formats import hdf5
-from rlds2reverb.formats import minari
 from rlds2reverb.formats import npz
 
 # How much of the columns is read at a time.
@@ -102,9 +100,8 @@ def from_flat_arrays(
   if not isinstance(arrays, Mapping):
     raise ValueError(
         'from_flat_arrays takes a dict of arrays, but has been given'
-        f' {_short(arrays)}. Read a file of flat arrays with load_hdf5 or'
-        ' load_npz, a Minari data set with load_minari, and a list of episodes'
-        ' with from_episodes.'
+        f' {_short(arrays)}. Read a file with formats.load, and a list of'
+        ' episodes with from_episodes.'
     )
   return _episodes(
       lambda: contextlib.nullcontext(arrays), max_episode_steps, column_names
@@ -112,58 +109,18 @@ def from_flat_arrays(
 
 
 @gin.configurable(module='rlds2reverb')
-def load_hdf5(
+def load_flat_arrays(
     path: files.PathLike,
     *,
     max_episode_steps: Optional[int] = None,
     column_names: Optional[Mapping[str, Optional[str]]] = None,
 ) -> tf.data.Dataset:
-  """Reads the episodes of an HDF5 file of flat arrays, such as D4RL's files.
-
-  Args:
-    path: the path of the file, on the local disk. Its data sets have the names
-      that `from_flat_arrays` expects. Attributes are left out.
-    max_episode_steps: see `from_flat_arrays`.
-    column_names: see `from_flat_arrays`.
-
-  Returns:
-    A data set of episodes; see `from_flat_arrays`.
-
-  Raises:
-    ValueError: if there is no such file, if it is not a whole HDF5 file with
-      something in it, if a part of it is in another file, if it is a Minari
-      data set, or for the reasons that `from_flat_arrays` has.
-  """
-  if not isinstance(path, (str, os.PathLike)):
-    raise ValueError(
-        'load_hdf5 takes the path of an HDF5 file, but has been given'
-        f' {_short(path)}. Pass a dict of arrays, or an open file, to'
-        ' from_flat_arrays.'
-    )
-  path = files.expand_local(path, 'An HDF5 file')
-  if os.path.isdir(path) or minari.is_minari(hdf5.names_in(path)):
-    raise ValueError(
-        f'load_hdf5 reads a file of flat arrays, which {path} is not.'
-        f'{other_formats.hint(path)}'
-    )
-  with _naming_reader(path):
-    return _episodes(
-        lambda: h5py.File(path, 'r'), max_episode_steps, column_names
-    )
-
-
-@gin.configurable(module='rlds2reverb')
-def load_npz(
-    path: files.PathLike,
-    *,
-    max_episode_steps: Optional[int] = None,
-    column_names: Optional[Mapping[str, Optional[str]]] = None,
-) -> tf.data.Dataset:
-  """Reads the episodes of an `.npz` file of flat arrays, a part at a time.
+  """Reads a file of flat arrays, HDF5 as D4RL's or `.npz`, a part at a time.
 
   Args:
     path: the path of the file, on the local disk. Its arrays have the names
-      that `from_flat_arrays` expects. It must not have pickles.
+      that `from_flat_arrays` expects. Attributes are left out, and pickles are
+      refused.
     max_episode_steps: see `from_flat_arrays`.
     column_names: see `from_flat_arrays`.
 
@@ -171,26 +128,17 @@ def load_npz(
     A data set of episodes; see `from_flat_arrays`.
 
   Raises:
-    ValueError: if there is no such file, if it is not a whole one, or for the
-      reasons that `from_flat_arrays` has.
+    ValueError: if there is no such file, if it is not a whole one with
+      something in it, if a part of it is in another file, or for the reasons
+      that `from_flat_arrays` has.
   """
-  path = files.expand_local(path, 'An npz file')
-  with _naming_reader(path):
-    return _episodes(
-        lambda: npz.open_columns(path), max_episode_steps, column_names
-    )
-
-
-@contextlib.contextmanager
-def _naming_reader(path: str) -> Iterator[None]:
-  """Adds the reader of what is at a path to errors, if it is another one."""
-  try:
-    yield
-  except ValueError as e:
-    hint = other_formats.hint(path, but=('hdf5', 'npz'))
-    if not hint or hint in str(e):
-      raise
-    raise ValueError(f'{e}{hint}') from e
+  path = files.expand_local(path, 'A file of flat arrays')
+  if path.endswith('.npz'):
+    open_source: Callable[[], Any] = lambda: npz.open_columns(path)
+  else:
+    hdf5.names_in(path)
+    open_source = lambda: h5py.File(path, 'r')
+  return _episodes(open_source, max_episode_steps, column_names)
 
 
 def _short(value: Any) -> str:

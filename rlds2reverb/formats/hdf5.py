@@ -7,8 +7,6 @@ import h5py
 from h5py import h5d
 from h5py import h5l
 
-from rlds2reverb.datasets import other_formats
-
 
 def names_in(path: str) -> List[str]:
   """Returns the names of the groups and data sets at the top of an HDF5 file.
@@ -25,7 +23,7 @@ def names_in(path: str) -> List[str]:
     PermissionError: if it must not be read.
   """
   if not os.path.isfile(path):
-    raise ValueError(f'There is no HDF5 file {path}.{other_formats.hint(path)}')
+    raise ValueError(f'There is no HDF5 file {path}.')
   try:
     with h5py.File(path, 'r') as file:
       names = list(file)
@@ -33,9 +31,7 @@ def names_in(path: str) -> List[str]:
   except PermissionError:
     raise
   except OSError as e:
-    raise ValueError(
-        f'{path} is not a whole HDF5 file: {e}.{other_formats.hint(path)}'
-    ) from e
+    raise ValueError(f'{path} is not a whole HDF5 file: {e}.') from e
   if not names:
     raise ValueError(f'{path} is an HDF5 file with nothing in it.')
   if elsewhere is not None:

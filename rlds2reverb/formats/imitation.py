@@ -23,7 +23,6 @@ import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow_columns
 from rlds2reverb.formats import npz
@@ -69,7 +68,7 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   if not os.path.isfile(path):
     raise ValueError(
         f'{path} is neither the folder of a HuggingFace data set, which has a'
-        f' {_STATE_FILE}, nor an npz file.{other_formats.hint(path)}'
+        f' {_STATE_FILE}, nor an npz file.'
     )
   return _load_npz(path)
 
@@ -116,7 +115,8 @@ def _load_npz(path: str) -> tf.data.Dataset:
     if _INDICES not in columns:
       raise ValueError(
           f'{path} has {_OBSERVATIONS} and {_ACTIONS}, but no {_INDICES}, by'
-          ' which imitation cuts trajectories. Read flat arrays with load_npz.'
+          ' which imitation cuts trajectories. They are flat arrays, of the'
+          ' format npz.'
       )
     is_terminal = columns[_TERMINAL][:].astype(bool)
     starts = columns[_INDICES][:]
@@ -154,7 +154,6 @@ def _check_columns(path: str, names) -> None:
     raise ValueError(
         f'{path} does not have the trajectories of imitation: it has'
         f' {sorted(names)}, and no {", ".join(missing)}.'
-        f'{other_formats.hint(path)}'
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 import pyarrow as pa
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.formats import parquet_files
 
 _INFO_FILE = os.path.join('meta', 'info.json')
@@ -83,7 +82,7 @@ def _find_directory(name_or_directory: files.PathLike) -> str:
     if os.path.isfile(os.path.join(by_name, _INFO_FILE)):
       return by_name
     message += f' Nor is there one at {by_name}.'
-  raise ValueError(message + other_formats.hint(path))
+  raise ValueError(message)
 
 
 def _episodes_of_v2(directory, info, videos) -> Tuple[Any, Any, Any]:

@@ -19,7 +19,6 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
@@ -57,11 +56,10 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
   """
   path = files.expand_local(path, "A file of ManiSkill's")
   groups = _LAYOUT.numbers(hdf5.names_in(path))
-  hint = other_formats.hint(path, but=('maniskill',))
-  if not groups or hint:
+  if not groups:
     raise ValueError(
         f'{path} is not a file of ManiSkill: it must have traj_0 and so on,'
-        f' with obs and actions.{hint}'
+        ' with obs and actions.'
     )
   fields = _fields_beside(path)
   return hdf5_groups.load(path, _LAYOUT, groups, lambda group: fields)

@@ -20,7 +20,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
@@ -62,12 +61,6 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
     InvalidArgumentError: while iterating, if an episode does not have the
       columns of the first, or as many rows as they need.
   """
-  if not isinstance(name_or_directory, (str, os.PathLike)):
-    raise ValueError(
-        'load_minari takes the directory or the name of a Minari data set, but'
-        f' has been given a {type(name_or_directory).__name__}. Pass a dict of'
-        ' arrays to from_flat_arrays.'
-    )
   path = _find_path(name_or_directory)
   folder = minari_arrow.find_folder(path)
   if folder is not None:
@@ -77,7 +70,7 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   if not is_minari(names):
     raise ValueError(
         f'{path} is not a Minari data set: it has {names}, and not only'
-        f' episodes such as episode_0.{other_formats.hint(path)}'
+        f' episodes such as episode_0.'
     )
   images = _image_columns(os.path.dirname(path))
   return hdf5_groups.load(
@@ -114,7 +107,6 @@ def _find_file(path: str) -> str:
       return candidate
   raise ValueError(
       f'There is no HDF5 file in {path}: a Minari data set has one of {_FILES}.'
-      f'{other_formats.hint(path)}'
   )
 
 

@@ -11,8 +11,6 @@ import zipfile
 
 import numpy as np
 
-from rlds2reverb.datasets import other_formats
-
 _SUFFIX = '.npy'
 
 
@@ -100,13 +98,11 @@ def open_columns(path: str) -> Iterator[Dict[str, NpzColumn]]:
     ValueError: if there is no such file, or if it is not a whole one.
   """
   if not os.path.isfile(path):
-    raise ValueError(f'There is no npz file {path}.{other_formats.hint(path)}')
+    raise ValueError(f'There is no npz file {path}.')
   try:
     archive = zipfile.ZipFile(path)
   except zipfile.BadZipFile as e:
-    raise ValueError(
-        f'{path} is not a whole npz file: {e}.{other_formats.hint(path)}'
-    ) from e
+    raise ValueError(f'{path} is not a whole npz file: {e}.') from e
   with archive:
     columns = (
         NpzColumn(archive, member)

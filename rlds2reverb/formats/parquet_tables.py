@@ -13,7 +13,6 @@ import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow_columns
@@ -75,9 +74,8 @@ def load_parquet(
   """
   path = files.expand_local(path, 'A table of parquet')
   paths = parquet_files.find(path)
-  hint = other_formats.hint(path, but=('parquet',))
-  if hint or not paths:
-    raise ValueError(f'There is no table of parquet at {path}.{hint}')
+  if not paths:
+    raise ValueError(f'There is no table of parquet at {path}.')
   with parquet_files.open_file(paths[0]) as file:
     names = _find_names(path, file.schema_arrow.names, column_names or {})
     if episode_column is not None and episode_column not in names.values():

@@ -80,8 +80,7 @@ def from_episodes(
     raise ValueError(
         'from_episodes takes an iterable of episodes, but has been given a'
         f' {type(episodes).__name__}. Pass a dict of flat arrays to'
-        ' from_flat_arrays, and a path to the function that reads its format,'
-        ' such as load_robomimic or load_lerobot.'
+        ' from_flat_arrays, and a path to formats.load.'
     )
   if isinstance(episodes, Iterator):
     raise ValueError(

@@ -1,6 +1,7 @@
 """All readers by the names of their formats, for whoever is given a path."""
 
 import inspect
+import os
 from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
@@ -25,17 +26,20 @@ from rlds2reverb.formats import zarr_buffers
 READERS: Dict[str, Callable[..., tf.data.Dataset]] = {
     'calvin': calvin.load_calvin,
     'd3rlpy': d3rlpy_buffers.load_d3rlpy,
-    'hdf5': flat_arrays.load_hdf5,
+    'hdf5': flat_arrays.load_flat_arrays,
     'imitation': imitation.load_imitation,
     'lerobot': lerobot.load_lerobot,
     'maniskill': maniskill.load_maniskill,
     'minari': minari.load_minari,
-    'npz': flat_arrays.load_npz,
+    'npz': flat_arrays.load_flat_arrays,
     'parquet': parquet_tables.load_parquet,
     'robomimic': robomimic.load_robomimic,
     'torchrl': torchrl.load_torchrl,
     'zarr': zarr_buffers.load_zarr,
 }
+
+# Formats whose files nothing else tells.
+_FLAT = ('hdf5', 'npz')
 
 
 def find_format(path: files.PathLike) -> Optional[str]:
@@ -53,7 +57,8 @@ def load(
   """Reads a data set that is in any of the formats.
 
   Args:
-    path: a file or a folder, as the reader of the format takes it.
+    path: a file or a folder on the local disk, as the reader of the format
+      takes it; or a name, if it takes names.
     format: one of `READERS`. By default the files tell.
     **options: arguments of the reader, such as `leave_out` of `load_zarr`.
 
@@ -61,17 +66,25 @@ def load(
     A data set of episodes; see the reader of the format.
 
   Raises:
-    ValueError: if the format is not known, if its reader has no such option, or
-      for the reasons that the reader has.
+    ValueError: if the format is not known or not that of the files, if its
+      reader has no such option, or for the reasons that the reader has. Where
+      the files have another format, the error names it.
   """
   # pylint: disable=redefined-builtin
-  format = format or find_format(path)
-  if format is None:
-    local = files.expand_local(path, 'A data set of another format')
+  if not isinstance(path, (str, os.PathLike)):
     raise ValueError(
-        f'The format of {local} is not known. It must be one of'
-        f' {", ".join(READERS)}.{other_formats.hint(local)}'
+        'formats.load takes the path of a data set, but has been given a'
+        f' {type(path).__name__}. Pass a dict of arrays, or an open file, to'
+        ' from_flat_arrays, and a list of episodes to from_episodes.'
     )
+  local = files.expand_local(path, 'A data set of another format')
+  if format is None:
+    format = find_format(path)
+    if format is None:
+      raise ValueError(
+          f'The format of {local} is not known. It must be one of'
+          f' {", ".join(READERS)}.{other_formats.hint(local)}'
+      )
   checks.check_choice('format', format, READERS)
   known = option_names(format)
   for name in options:
@@ -81,7 +94,27 @@ def load(
           f'{checks.did_you_mean(name, known)} It has'
           f' {", ".join(known) or "none"}.'
       )
-  return READERS[format](path, **options)
+  same = _FLAT if format in _FLAT else (format,)
+  hint = other_formats.hint(local, but=same)
+  # Flat arrays are whatever has their columns.
+  if format not in _FLAT and _is_other(local, format):
+    raise ValueError(f'{local} is not of the format {format}.{hint}')
+  try:
+    return READERS[format](path, **options)
+  except ValueError as e:
+    if not hint:
+      raise
+    # Gin adds lines of its own.
+    sentence, *_ = str(e).splitlines()
+    raise ValueError(f'{sentence}{hint}') from e
+
+
+def _is_other(path: str, asked: str) -> bool:
+  """Returns whether files tell another format than that was asked for."""
+  try:
+    return other_formats.find(path) not in ('', asked)
+  except (OSError, ValueError):
+    return False  # The reader says what is wrong with them.
 
 
 def option_names(format: str) -> List[str]:  # pylint: disable=redefined-builtin

@@ -18,7 +18,6 @@ import h5py
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import hdf5
@@ -75,7 +74,7 @@ def load_robomimic(
   if _DATA not in names:
     raise ValueError(
         f'{path} is not of the layout of robomimic: it has {names}, and no'
-        f' {_DATA} with demo_0, demo_1 and so on.{other_formats.hint(path)}'
+        f' {_DATA} with demo_0, demo_1 and so on.'
     )
   with h5py.File(path, 'r') as file:
     groups = _find_groups(file, filter_key)

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
@@ -220,9 +219,6 @@ def _read(path: str) -> Tuple[torchrl_files.Storage, str]:
     file = os.path.join(folder, torchrl_files.HDF5_FILE)
     if os.path.isfile(file):
       return torchrl_files.read_hdf5(file), folder
-  hint = other_formats.hint(path, but=('torchrl',))
-  if hint:
-    raise ValueError(f'{path} is not a storage of TorchRL.{hint}')
   if os.path.isfile(path):
     return torchrl_files.read_hdf5(path), os.path.dirname(path)
   raise ValueError(

@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
@@ -101,9 +100,8 @@ class _Column:
 
 def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
   """Returns where the episodes end, and the arrays of the frames."""
-  hint = other_formats.hint(path, but=('zarr',))
-  if hint or not os.path.exists(path):
-    raise ValueError(f'There is no Zarr replay buffer at {path}.{hint}')
+  if not os.path.exists(path):
+    raise ValueError(f'There is no Zarr replay buffer at {path}.')
   zarr = _import_zarr()
   try:
     store = (

@@ -70,8 +70,8 @@ def build_index(
     *,
     prepare: Optional[Prepare] = None,
     as_trajectories: bool = False,
+    options: Optional[options_lib.ConversionOptions] = None,
     num_processes: int = 1,
-    **conversion_kwargs: Any,
 ) -> index_lib.Index:
   """Builds an index, so that the steps of a data set can be read in any order.
 
@@ -98,9 +98,9 @@ def build_index(
       they are indexed as they are.
     as_trajectories: whether rows are the frames of `Trajectory`s, as
       `convert_rlds_to_trajectories` gives them, and not steps.
+    options: how steps become frames, for `as_trajectories=True`.
     num_processes: how many processes read files. With more than one, the
       program must be importable: `if __name__ == '__main__':`.
-    **conversion_kwargs: attributes of `ConversionOptions`.
 
   Returns:
     The index. Its episodes have the order of `load_episodes`.
@@ -114,16 +114,14 @@ def build_index(
   """
   folder = files_lib.expand_local(folder, 'An index')
   checks.check_positive('num_processes', num_processes)
-  if conversion_kwargs and not as_trajectories:
-    raise ValueError(
-        f'{sorted(conversion_kwargs)} are for as_trajectories=True.'
-    )
+  if options is not None and not as_trajectories:
+    raise ValueError('options are for as_trajectories=True.')
   parent, name = os.path.split(folder)
   parts = os.path.join(parent, f'.{name}.parts')
 
   def write(data: _Data) -> None:
     prepared = prepare(data.episodes) if prepare else data.episodes
-    rows = _rows(prepared, as_trajectories, conversion_kwargs)
+    rows = _rows(prepared, as_trajectories, options)
     try:
       writer = _write(rows, unfinished, data.mark)
     except tf.errors.UnknownError as e:
@@ -299,11 +297,11 @@ class _Rows(NamedTuple):
   parts: Iterator[Any]
 
 
-def _rows(episodes, as_trajectories, kwargs) -> _Rows:
+def _rows(episodes, as_trajectories, options) -> _Rows:
   if as_trajectories:
     blocks = conversion.trajectory_blocks(
         episodes,
-        options_lib.ConversionOptions(**kwargs),
+        options or options_lib.ConversionOptions(),
         one_episode_blocks=True,
     )
     spec = blocks.element_spec.trajectory

@@ -6,6 +6,8 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 import tree
 
+from rlds2reverb.episodes import private
+
 
 def as_dataset(batches: Any, start: int, **kwargs: Any) -> tf.data.Dataset:
   """Returns batches as a data set; see `Batches.as_dataset`."""
@@ -28,4 +30,4 @@ def as_dataset(batches: Any, start: int, **kwargs: Any) -> tf.data.Dataset:
   )
   if is_trajectory:
     dataset = dataset.map(lambda batch: trajectory.Trajectory(**batch))
-  return dataset
+  return private.WrappedDataset(dataset)

@@ -35,7 +35,7 @@ def cached_statistics(
   to another file.
 
   Some pipelines may give other elements the next time, although their graph is
-  the same: `from_generator`, `load_hdf5`, or a shuffle without a seed. Their
+  the same: `from_generator`, `formats.load`, or a shuffle without a seed. Their
   statistics are computed each time, and a warning names the cause.
 
   Args:

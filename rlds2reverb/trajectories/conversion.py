@@ -53,8 +53,7 @@ def convert_rlds_to_trajectories(
     batched: bool = False,
     block_length: Optional[int] = None,
     one_episode_blocks: bool = False,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    report: Optional[report_lib.ConversionReport] = None,
+    options: Optional[options_lib.ConversionOptions] = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to TF-Agents trajectories.
 
@@ -88,10 +87,7 @@ def convert_rlds_to_trajectories(
       come from one episode. By default a block holds about 2 MiB: one episode
       or several whole ones; a part of one where nested steps are longer.
     one_episode_blocks: whether all frames of a block come from one episode.
-    rules: says how episodes are checked and converted. The default is
-      `ConversionRules()`, which gin may configure.
-    report: a new `ConversionReport`, to be filled with what was skipped or
-      looks wrong.
+    options: how episodes are checked and converted.
 
   Returns:
     A data set of `Trajectory` frames: step_type and next_step_type are int32
@@ -108,7 +104,7 @@ def convert_rlds_to_trajectories(
   """
   frames = trajectory_blocks(
       rlds_data,
-      options_lib.ConversionOptions(rules, policy_info_fn, report),
+      options_lib.with_policy_info(options, policy_info_fn),
       block_length=block_length,
       one_episode_blocks=one_episode_blocks or block_length is not None,
   ).map(lambda block: block.trajectory)

@@ -59,3 +59,23 @@ class ConversionOptions:
   def __post_init__(self):
     if self.rules is None:
       object.__setattr__(self, 'rules', rules_lib.ConversionRules())
+
+
+def with_policy_info(
+    options: Optional[ConversionOptions],
+    policy_info_fn: Optional[specs.PolicyInfoFn],
+) -> ConversionOptions:
+  """Returns options with the function that TF-Agents has an argument for.
+
+  Raises:
+    ValueError: if the options have another one.
+  """
+  options = options or ConversionOptions()
+  if policy_info_fn is None:
+    return options
+  if options.policy_info_fn not in (None, policy_info_fn):
+    raise ValueError(
+        'policy_info_fn is an argument and an attribute of the options, and'
+        ' they differ. Pass it in one of the two.'
+    )
+  return dataclasses.replace(options, policy_info_fn=policy_info_fn)

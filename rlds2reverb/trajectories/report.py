@@ -34,8 +34,8 @@ def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
   raises, the report can be given to another call. The report can still be read.
 
   Args:
-    function: a function that takes a `ConversionReport` by the keyword
-      `report`, or in `ConversionOptions` by the keyword `options`.
+    function: a function that takes a `ConversionReport` in `ConversionOptions`,
+      by the keyword `options`.
 
   Returns:
     The decorated function.
@@ -43,9 +43,7 @@ def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
 
   @functools.wraps(function)
   def call(*args, **kwargs):
-    report = kwargs.get('report') or getattr(
-        kwargs.get('options'), 'report', None
-    )
+    report = getattr(kwargs.get('options'), 'report', None)
     # pylint: disable=protected-access
     was_free = report is not None and not report._is_taken
     try:
@@ -107,10 +105,9 @@ class ConversionReport:
   under its place in the data set, so iterating a second time changes nothing.
 
       report = rlds2reverb.ConversionReport()
+      rules = rlds2reverb.ConversionRules(invalid_episodes='skip')
       frames = rlds2reverb.convert_rlds_to_trajectories(
-          data,
-          rules=rlds2reverb.ConversionRules(invalid_episodes='skip'),
-          report=report)
+          data, options=rlds2reverb.ConversionOptions(rules, report=report))
       ...
       print(report)
       for skipped in report.skipped_episodes:

@@ -1,6 +1,6 @@
 """Decoding the frames of videos late, on the frames that are used.
 
-`load_lerobot` with `decode_videos=False` gives a reference for each frame, a
+`formats.load(path, decode_videos=False)` gives a reference for each frame, a
 short string, which takes no memory while episodes are cut and shuffled.
 """
 

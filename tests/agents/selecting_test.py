@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import rlds2reverb
 from rlds2reverb import agents
+from rlds2reverb.trajectories import options as options_lib
 from tests import contract
 from tests import golden
 from tests import ways
@@ -130,7 +131,11 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
           data, lambda unused_agent: 'both', gaps='skip', last_reward=place
       ).values()
       report = rlds2reverb.ConversionReport()
-      list(rlds2reverb.convert_rlds_to_trajectories(split, report=report))
+      list(
+          rlds2reverb.convert_rlds_to_trajectories(
+              split, options=options_lib.ConversionOptions(report=report)
+          )
+      )
       self.assertEqual(report.last_rewards, expected)
 
   def test_an_unfinished_episode_stays_unfinished(self):

@@ -11,6 +11,7 @@ from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import pack_streams
 from rlds2reverb.statistics import compute
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules
 from rlds2reverb.transforms import base
@@ -179,8 +180,10 @@ class BadRecordsTest(tf.test.TestCase):
       report = report_lib.ConversionReport()
       blocks = conversion.convert_rlds_to_trajectories(
           episodes,
-          rules=rules.ConversionRules(invalid_episodes='skip'),
-          report=report,
+          options=options_lib.ConversionOptions(
+              rules=rules.ConversionRules(invalid_episodes='skip'),
+              report=report,
+          ),
           batched=True,
       )
       found = np.concatenate([block.observation[:, 0] for block in blocks])

@@ -1,5 +1,6 @@
 """Holds every reader of a path against data sets of every format."""
 
+import functools
 import os
 
 from absl.testing import parameterized
@@ -16,24 +17,6 @@ from tests import golden
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
 )
-_READERS = {
-    name: getattr(datasets if name == 'load_episodes' else formats, name)
-    for name in (
-        'load_calvin',
-        'load_d3rlpy',
-        'load_episodes',
-        'load_hdf5',
-        'load_imitation',
-        'load_lerobot',
-        'load_maniskill',
-        'load_minari',
-        'load_npz',
-        'load_parquet',
-        'load_robomimic',
-        'load_torchrl',
-        'load_zarr',
-    )
-}
 _ARRAYS = {
     name: np.zeros(3)
     for name in ('observations', 'actions', 'rewards', 'terminals')
@@ -46,57 +29,64 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     """Yields what is to be read, and the name of its reader."""
     folder = self.create_tempdir().full_path
     at = lambda *names: os.path.join(_DATA, *names)
-    yield at('d3rlpy', 'arrays.h5'), 'load_d3rlpy'
-    yield at('imitation', 'folder'), 'load_imitation'
-    yield at('imitation', 'trajectories.npz'), 'load_imitation'
-    yield at('lerobot', 'v2.1'), 'load_lerobot'
-    yield at('lerobot', 'v3.0'), 'load_lerobot'
-    yield at('minari', 'cartpole'), 'load_minari'
-    yield at('minari', 'cartpole', 'data', 'main_data.hdf5'), 'load_minari'
-    yield at('minari', 'rooms_arrow'), 'load_minari'
-    yield at('minari', 'rooms_parquet'), 'load_minari'
-    yield at('parquet', 'episodes.parquet'), 'load_parquet'
-    yield at('robomimic', 'low_dim.hdf5'), 'load_robomimic'
-    yield at('zarr', 'pusht.zarr'), 'load_zarr'
-    yield at('zarr', 'umi.zarr.zip'), 'load_zarr'
+    yield at('d3rlpy', 'arrays.h5'), 'd3rlpy'
+    yield at('imitation', 'folder'), 'imitation'
+    yield at('imitation', 'trajectories.npz'), 'imitation'
+    yield at('lerobot', 'v2.1'), 'lerobot'
+    yield at('lerobot', 'v3.0'), 'lerobot'
+    yield at('minari', 'cartpole'), 'minari'
+    yield at('minari', 'cartpole', 'data', 'main_data.hdf5'), 'minari'
+    yield at('minari', 'rooms_arrow'), 'minari'
+    yield at('minari', 'rooms_parquet'), 'minari'
+    yield at('parquet', 'episodes.parquet'), 'parquet'
+    yield at('robomimic', 'low_dim.hdf5'), 'robomimic'
+    yield at('zarr', 'pusht.zarr'), 'zarr'
+    yield at('zarr', 'umi.zarr.zip'), 'zarr'
     rlds = os.path.join(folder, 'rlds')
     datasets.save_episodes(golden.stacked([golden.COMPLETE]), rlds)
-    yield rlds, 'load_episodes'
+    yield rlds, 'rlds'
     os.mkdir(os.path.join(folder, 'calvin'))
     frame = {'actions': np.zeros(7), 'robot_obs': np.zeros(15)}
     np.savez(os.path.join(folder, 'calvin', 'episode_0000000.npz'), **frame)
     bounds = os.path.join(folder, 'calvin', 'ep_start_end_ids.npy')
     np.save(bounds, np.zeros((1, 2), np.int64))
-    yield os.path.join(folder, 'calvin'), 'load_calvin'
+    yield os.path.join(folder, 'calvin'), 'calvin'
     np.savez(os.path.join(folder, 'flat.npz'), **_ARRAYS)
-    yield os.path.join(folder, 'flat.npz'), 'load_npz'
+    yield os.path.join(folder, 'flat.npz'), 'npz'
     with h5py.File(os.path.join(folder, 'flat.hdf5'), 'w') as file:
       file.update(_ARRAYS)
-    yield os.path.join(folder, 'flat.hdf5'), 'load_hdf5'
+    yield os.path.join(folder, 'flat.hdf5'), 'hdf5'
     with h5py.File(os.path.join(folder, 'maniskill.h5'), 'w') as file:
       file['traj_0/obs'], file['traj_0/actions'] = np.zeros(4), np.zeros(3)
-    yield os.path.join(folder, 'maniskill.h5'), 'load_maniskill'
+    yield os.path.join(folder, 'maniskill.h5'), 'maniskill'
     torchrl = os.path.join(folder, 'torchrl')
     formats.save_torchrl(golden.stacked([golden.COMPLETE]), torchrl)
-    yield torchrl, 'load_torchrl'
+    yield torchrl, 'torchrl'
 
   @pytest.mark.long
   def test_the_wrong_reader_names_the_right_one(self):
+    flat = {'hdf5', 'npz'}
     for path, right in self._paths():
-      for name, reader in _READERS.items():
+      for name in other_formats._HINTS:
         with self.subTest(f'{name} {path}'):
-          if name == right == 'load_zarr':
+          if name == right == 'zarr':
             pytest.importorskip('zarr')
-          if name == right:
-            kwargs = {}
-            if name == 'load_parquet':
-              kwargs['column_names'] = {'terminals': 'dones'}
-            self.assertLen(list(reader(path, **kwargs).take(1)), 1)
+          options = {}
+          read = functools.partial(formats.load, format=name)
+          if name == 'rlds':
+            read = datasets.load_episodes
+          elif name == right == 'parquet':
+            options['column_names'] = {'terminals': 'dones'}
+          # One reader reads flat arrays from either kind of file.
+          if name == right or {name, right} == flat:
+            self.assertLen(list(read(path, **options).take(1)), 1)
             continue
+          reader = 'load_episodes' if right == 'rlds' else 'formats.load'
           with self.assertRaisesRegex(
-              (ValueError, FileNotFoundError), f'{right} reads'
+              (ValueError, FileNotFoundError),
+              f'It holds {other_formats._HINTS[right]}, which {reader} reads',
           ):
-            reader(path)
+            read(path)
 
   def test_a_folder_of_files(self):
     folder = self.create_tempdir().full_path
@@ -105,7 +95,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
       file.update(_ARRAYS)
     self.assertEqual(
         other_formats.hint(folder),
-        ' flat.hdf5 in it holds flat arrays, which load_hdf5 reads.',
+        ' flat.hdf5 in it holds flat arrays, which formats.load reads.',
     )
 
   def test_what_is_not_known(self):
@@ -127,7 +117,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     with h5py.File(path, 'w') as file:
       file['data'] = h5py.ExternalLink(other, 'data')
     self.assertEqual(other_formats.hint(path), '')
-    self.assertIn('load_robomimic', other_formats.hint(other))
+    self.assertIn('robomimic', other_formats.hint(other))
 
 
 if __name__ == '__main__':

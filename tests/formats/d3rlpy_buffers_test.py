@@ -59,7 +59,9 @@ class D3rlpyTest(parameterized.TestCase, tf.test.TestCase):
     path = self.create_tempfile('a.h5').full_path
     with h5py.File(path, 'w') as file:
       file['actions'] = np.zeros(3)
-    with self.assertRaisesRegex(ValueError, 'load_hdf5 reads'):
+    with self.assertRaisesRegex(
+        ValueError, 'which has num_episodes and version'
+    ):
       d3rlpy_buffers.load_d3rlpy(path)
     with h5py.File(path, 'w') as file:
       file['num_episodes'], file['version'] = 1, '2.0'

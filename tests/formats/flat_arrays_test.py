@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from tensorflow_datasets.d4rl import dataset_utils
 
+from rlds2reverb import formats
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import flat_arrays
 from rlds2reverb.statistics import compute
@@ -66,7 +67,7 @@ _SECOND = _episode([10, 11, 12], [8, 9, 0], [0.4, 0.5, 0], terminal=False)
 
 def _steps(source, **kwargs):
   read = (
-      flat_arrays.load_hdf5
+      flat_arrays.load_flat_arrays
       if isinstance(source, str)
       else flat_arrays.from_flat_arrays
   )
@@ -251,7 +252,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     arrays = {name: array[:0] for name, array in _ARRAYS.items()}
     for rlds_data in (
         flat_arrays.from_flat_arrays(arrays),
-        flat_arrays.load_hdf5(self._write(arrays)),
+        flat_arrays.load_flat_arrays(self._write(arrays)),
     ):
       self.assertEmpty(list(rlds_data))
 
@@ -430,7 +431,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
   def test_in_map(self):
     # The static shapes and dtypes suffice in a graph.
     found = compute.compute_statistics(
-        flat_arrays.load_hdf5(self._write(_ARRAYS))
+        flat_arrays.load_flat_arrays(self._write(_ARRAYS))
     )
     self.assertEqual(found.num_terminal, 1)
     self.assertEqual(found.num_truncated, 1)
@@ -547,9 +548,9 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, 'There is no HDF5 file /nowhere/file.hdf5'
     ):
-      flat_arrays.load_hdf5('/nowhere/file.hdf5')
+      flat_arrays.load_flat_arrays('/nowhere/file.hdf5')
     with self.assertRaisesRegex(ValueError, 'local disk, but is at gs://b/a'):
-      flat_arrays.load_hdf5('gs://b/a.hdf5')
+      flat_arrays.load_flat_arrays('gs://b/a.hdf5')
     with self.assertRaisesRegex(ValueError, 'max_episode_steps must be a'):
       flat_arrays.from_flat_arrays(_ARRAYS, max_episode_steps=0)
 
@@ -558,30 +559,31 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     with h5py.File(path, 'a') as file:
       file['infos/more'] = h5py.ExternalLink('other.hdf5', '/more')
     with self.assertRaisesRegex(ValueError, 'into another file, infos/more'):
-      flat_arrays.load_hdf5(path)
+      flat_arrays.load_flat_arrays(path)
 
   def test_a_wrong_kind_names_the_right_function(self):
     path = self._write(_ARRAYS)
     folder = os.path.dirname(path)
     for wrong in path, pathlib.Path(path), None, np.zeros(3):
       with self.assertRaisesRegex(
-          ValueError, 'from_flat_arrays takes a dict.*load_hdf5.*load_minari'
+          ValueError,
+          'from_flat_arrays takes a dict.*formats.load.*from_episodes',
       ):
         flat_arrays.from_flat_arrays(wrong)
     with h5py.File(path, 'r') as file:
       for wrong in _ARRAYS, file, None:
         with self.assertRaisesRegex(
-            ValueError, 'load_hdf5 takes the path.*from_flat_arrays'
+            ValueError, 'formats.load takes the path.*from_flat_arrays'
         ):
-          flat_arrays.load_hdf5(wrong)
+          formats.load(wrong, 'hdf5')
     with self.assertRaisesRegex(
-        ValueError, f'{folder} is not. .*in it holds flat'
+        ValueError, f'no HDF5 file {folder}. .*in it holds flat'
     ):
-      flat_arrays.load_hdf5(folder)
+      formats.load(folder, 'hdf5')
     with h5py.File(os.path.join(folder, 'minari.hdf5'), 'w') as file:
       file.create_group('episode_0')
-    with self.assertRaisesRegex(ValueError, 'minari.hdf5 is not.*load_minari'):
-      flat_arrays.load_hdf5(os.path.join(folder, 'minari.hdf5'))
+    with self.assertRaisesRegex(ValueError, 'no column .* holds a Minari data'):
+      formats.load(os.path.join(folder, 'minari.hdf5'), 'hdf5')
 
   def _check_named(self, read, path_or_arrays):
     """Checks what comes of the arrays under names of the user's."""
@@ -607,10 +609,10 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         'dones': _ARRAYS['terminals'],
     }
     self._check_named(flat_arrays.from_flat_arrays, arrays)
-    self._check_named(flat_arrays.load_hdf5, self._write(arrays))
+    self._check_named(flat_arrays.load_flat_arrays, self._write(arrays))
     path = os.path.join(self.create_tempdir().full_path, 'a.npz')
     np.savez_compressed(path, **arrays)
-    self._check_named(flat_arrays.load_npz, path)
+    self._check_named(flat_arrays.load_flat_arrays, path)
 
   def test_npz_is_what_the_arrays_are(self):
     rng = np.random.default_rng(0)
@@ -624,7 +626,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     }
     path = os.path.join(self.create_tempdir().full_path, 'a.npz')
     np.savez(path, **arrays)
-    found = flat_arrays.load_npz(path)
+    found = flat_arrays.load_flat_arrays(path)
     for _ in range(2):
       golden.assert_frames_equal(
           self, [e['steps'] for e in found.as_numpy_iterator()], _steps(arrays)
@@ -671,7 +673,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     path = self._write(arrays)
     gin.parse_config("""
         rlds2reverb.from_flat_arrays.max_episode_steps = 2
-        load_hdf5.max_episode_steps = 3
+        load_flat_arrays.max_episode_steps = 3
     """)
     self.assertLen(_steps(arrays), 3)
     self.assertLen(_steps(path), 2)
@@ -679,18 +681,18 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
   def test_files_without_data(self):
     path = self.create_tempfile().full_path
     with self.assertRaisesRegex(ValueError, f'{path} is not a whole HDF5 file'):
-      flat_arrays.load_hdf5(path)
+      flat_arrays.load_flat_arrays(path)
     with h5py.File(path, 'w'):
       pass
     with self.assertRaisesRegex(ValueError, f'{path} is an HDF5 file with not'):
-      flat_arrays.load_hdf5(path)
+      flat_arrays.load_flat_arrays(path)
     with h5py.File(path, 'w') as file:
       for name, column in _ARRAYS.items():
         if not isinstance(column, dict):
           file[name] = column
     os.truncate(path, os.path.getsize(path) // 2)
     with self.assertRaisesRegex(ValueError, f'{path} is not a whole HDF5 file'):
-      flat_arrays.load_hdf5(path)
+      flat_arrays.load_flat_arrays(path)
 
 
 if __name__ == '__main__':

@@ -130,7 +130,7 @@ class ManiskillTest(tf.test.TestCase):
   def test_what_is_no_file_of_maniskill(self):
     with h5py.File(self._path, 'w') as file:
       file['data/demo_0/actions'] = np.zeros(3)
-    with self.assertRaisesRegex(ValueError, 'load_robomimic reads'):
+    with self.assertRaisesRegex(ValueError, 'must have traj_0 and so on'):
       maniskill.load_maniskill(self._path)
 
 

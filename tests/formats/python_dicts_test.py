@@ -159,7 +159,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('dict', _A, 'a dict. Pass a dict of flat arrays to from_flat_arrays'),
-      ('path', '/data/a.hdf5', 'given a str.* such as load_robomimic'),
+      ('path', '/data/a.hdf5', 'given a str.* a path to formats.load'),
       ('once', iter([_A]), 'only once. Pass the function that makes it'),
       ('number', 3, 'iterable of episodes or a function .*given a int'),
       ('none', [], 'There is no episode'),
@@ -196,8 +196,13 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_errors_while_iterating(self, changes, message):
     rlds_data = python_dicts.from_episodes([_A, {**_A, **changes}])
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, message
+    ) as raised:
       list(rlds_data)
+    # A sentence, and nothing of TensorFlow's.
+    self.assertRegex(str(raised.exception), r'^ValueError: .*\.$')
+    self.assertNotIn('{{', str(raised.exception))
 
 
 if __name__ == '__main__':

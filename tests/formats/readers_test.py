@@ -1,7 +1,9 @@
 """Tests the table of all readers."""
 
+import importlib
 import inspect
 import os
+import pkgutil
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -10,6 +12,7 @@ from rlds2reverb import formats
 from rlds2reverb.datasets import other_formats
 from rlds2reverb.fields import bindings
 from rlds2reverb.formats import readers
+from rlds2reverb.formats import robomimic
 
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
@@ -19,14 +22,18 @@ _DATA = os.path.join(
 class ReadersTest(parameterized.TestCase):
 
   def test_every_reader_of_a_path_is_in_the_table(self):
-    names = [
-        name
-        for name in dir(formats)
-        if name.startswith('load_')
-        and inspect.isfunction(getattr(formats, name))
-    ]
-    self.assertCountEqual(
-        [reader.__name__ for reader in readers.READERS.values()], names
+    names = set()
+    for module in pkgutil.iter_modules(
+        formats.__path__, 'rlds2reverb.formats.'
+    ):
+      names |= {
+          name
+          for name, value in vars(importlib.import_module(module.name)).items()
+          if name.startswith('load_')
+          and inspect.isfunction(inspect.unwrap(value))
+      }
+    self.assertEqual(
+        {reader.__name__ for reader in readers.READERS.values()}, names
     )
 
   def test_the_names_are_those_that_files_tell(self):
@@ -60,7 +67,7 @@ class ReadersTest(parameterized.TestCase):
         formats.load(path, filter_key='train'),
         formats.load(path, 'robomimic', filter_key='train'),
     ):
-      expected = formats.load_robomimic(path, filter_key='train')
+      expected = robomimic.load_robomimic(path, filter_key='train')
       ids = lambda data: [int(one['episode_id']) for one in data]
       self.assertEqual(ids(found), ids(expected))
       self.assertNotEmpty(ids(found))

@@ -181,9 +181,7 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
           self._changed(lambda file: file['data/demo_0'].pop('obs'))
       )
     minari = os.path.join(os.path.dirname(_DATA), 'minari/rooms/data')
-    with self.assertRaisesRegex(
-        ValueError, 'It holds a Minari data set, which load_minari reads'
-    ):
+    with self.assertRaisesRegex(ValueError, 'no data with demo_0'):
       robomimic.load_robomimic(os.path.join(minari, 'main_data.hdf5'))
 
   def test_errors_while_iterating(self):

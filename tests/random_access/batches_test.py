@@ -237,6 +237,14 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       ):
         self.assertAllEqual(one, other)
 
+  def test_an_error_of_as_dataset_is_a_sentence(self):
+    def fail(batch):
+      raise OSError('it is damaged')
+
+    with self.assertRaises(tf.errors.UnknownError) as raised:
+      next(iter(self.noting(fail).as_dataset()))
+    self.assertEqual(raised.exception.message, 'OSError: it is damaged')
+
   @parameterized.parameters((None,), ([5.0, 0.0, 1.0],))
   def test_an_episode_is_drawn_first(self, weights):
     items = self.items['a']

@@ -144,7 +144,7 @@ class OpenBatchesTest(tf.test.TestCase):
         4,
         random_access.ActionChunks(1, 2),
     )
-    steps = next(iter(formats.load_lerobot(directory)))['steps']
+    steps = next(iter(formats.load(directory)))['steps']
     item = batches.items[0]
     self.assertAllEqual(item['action'][0], steps['action'][:2])
     self.assertAllEqual(

@@ -536,7 +536,9 @@ class ServedPacksTest(parameterized.TestCase, tf.test.TestCase):
         )
         with _together(12):
           frames = push.push_rlds_to_reverb(
-              data, observer, one_episode_chunks=exact
+              data,
+              observer,
+              options=options_lib.ConversionOptions(one_episode_chunks=exact),
           )
         self.assertEqual(frames, sum(_LENGTHS))
         counted.append(client.server_info()[testing.TABLE].num_episodes)

@@ -52,7 +52,12 @@ def _push(data, _, method, **kwargs):
     observer = reverb_utils.ReverbAddTrajectoryObserver(
         client, testing.TABLE, sequence_length=2
     )
-    push.push_rlds_to_reverb(data, observer, method=method, **kwargs)
+    push.push_rlds_to_reverb(
+        data,
+        observer,
+        options=options_lib.ConversionOptions(**kwargs),
+        method=method,
+    )
     observer.close()
 
 

@@ -168,7 +168,10 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       with self.subTest(str(arguments)):
         self.assertEmpty(
             golden.frames_of(
-                conversion.convert_rlds_to_trajectories(rlds_data, **arguments)
+                conversion.convert_rlds_to_trajectories(
+                    rlds_data,
+                    options=options_lib.ConversionOptions(**arguments),
+                )
             )
         )
 
@@ -256,7 +259,9 @@ class RandomEpisodesTest(tf.test.TestCase, parameterized.TestCase):
             golden.frames_of(
                 conversion.convert_rlds_to_trajectories(
                     rlds_data,
-                    rules=rules_lib.ConversionRules(validation=validation),
+                    options=options_lib.ConversionOptions(
+                        rules=rules_lib.ConversionRules(validation=validation)
+                    ),
                 )
             ),
             golden.frames_of(original.convert_rlds_to_trajectories(rlds_data)),
@@ -565,8 +570,10 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
     dataset = conversion.convert_rlds_to_trajectories(
         form(episodes),
         block_length=block_length,
-        rules=rules_lib.ConversionRules(invalid_episodes='skip'),
-        report=report,
+        options=options_lib.ConversionOptions(
+            rules=rules_lib.ConversionRules(invalid_episodes='skip'),
+            report=report,
+        ),
         batched=True,
     )
     faults = [golden.find_fault(episode) for episode in episodes]
@@ -604,8 +611,10 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
                 ]
             ),
             info_fn,
-            rules=rules_lib.ConversionRules(invalid_episodes='skip'),
-            report=report,
+            options=options_lib.ConversionOptions(
+                rules=rules_lib.ConversionRules(invalid_episodes='skip'),
+                report=report,
+            ),
         )
         golden.assert_frames_equal(
             self,
@@ -625,7 +634,10 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
     episodes = [golden.COMPLETE]
     rlds_data = golden.nested(episodes)
     ours = conversion.convert_rlds_to_trajectories(
-        rlds_data, rules=rules_lib.ConversionRules(validation='tf_agents')
+        rlds_data,
+        options=options_lib.ConversionOptions(
+            rules=rules_lib.ConversionRules(validation='tf_agents')
+        ),
     )
     theirs = original.convert_rlds_to_trajectories(rlds_data)
     invalid = golden.INVALID_CASES
@@ -657,7 +669,9 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
         f'{name}_{length}': conversion.convert_rlds_to_trajectories(
             form(episodes),
             block_length=length,
-            rules=rules_lib.ConversionRules(validation='tf_agents'),
+            options=options_lib.ConversionOptions(
+                rules=rules_lib.ConversionRules(validation='tf_agents')
+            ),
             batched=True,
         ).unbatch()
         for (name, form), length in zip(_FORMS, (2, None))
@@ -731,7 +745,9 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
     dataset = conversion.convert_rlds_to_trajectories(
         form([late, golden.COMPLETE]),
         block_length=1,
-        rules=rules_lib.ConversionRules(validation='tf_agents'),
+        options=options_lib.ConversionOptions(
+            rules=rules_lib.ConversionRules(validation='tf_agents')
+        ),
         batched=True,
     )
     for _ in range(5):
@@ -754,7 +770,9 @@ class TfAgentsValidationTest(tf.test.TestCase, parameterized.TestCase):
     dataset = conversion.convert_rlds_to_trajectories(
         form(episodes),
         block_length=block_length,
-        rules=rules_lib.ConversionRules(validation='tf_agents'),
+        options=options_lib.ConversionOptions(
+            rules=rules_lib.ConversionRules(validation='tf_agents')
+        ),
         batched=True,
     ).unbatch()
     for name, bad, following, sentence in (
@@ -793,7 +811,9 @@ class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
         conversion.convert_rlds_to_trajectories(
             form(episodes),
             block_length=block_length,
-            rules=rules_lib.ConversionRules(terminal_discount='transition'),
+            options=options_lib.ConversionOptions(
+                rules=rules_lib.ConversionRules(terminal_discount='transition')
+            ),
             batched=True,
         )
     )
@@ -821,10 +841,12 @@ class TerminalDiscountTest(tf.test.TestCase, parameterized.TestCase):
         dataset = conversion.convert_rlds_to_trajectories(
             rlds_data,
             block_length=block_length,
-            rules=rules_lib.ConversionRules(
-                terminal_discount=terminal_discount
+            options=options_lib.ConversionOptions(
+                rules=rules_lib.ConversionRules(
+                    terminal_discount=terminal_discount
+                ),
+                report=report,
             ),
-            report=report,
             batched=True,
         )
         for _ in range(2):
@@ -857,7 +879,10 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     episodes = self._episodes()
     report = report_lib.ConversionReport()
     dataset = conversion.convert_rlds_to_trajectories(
-        form(episodes), block_length=block_length, report=report, batched=True
+        form(episodes),
+        block_length=block_length,
+        options=options_lib.ConversionOptions(report=report),
+        batched=True,
     )
     for _ in range(2):
       golden.assert_frames_equal(
@@ -875,7 +900,9 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     raised = conversion.convert_rlds_to_trajectories(
         rlds_data,
         block_length=block_length,
-        rules=rules_lib.ConversionRules(nan='invalid'),
+        options=options_lib.ConversionOptions(
+            rules=rules_lib.ConversionRules(nan='invalid')
+        ),
         batched=True,
     )
     with self.assertRaisesRegex(
@@ -888,8 +915,12 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     skipped = conversion.convert_rlds_to_trajectories(
         rlds_data,
         block_length=block_length,
-        rules=rules_lib.ConversionRules(nan='invalid', invalid_episodes='skip'),
-        report=report,
+        options=options_lib.ConversionOptions(
+            rules=rules_lib.ConversionRules(
+                nan='invalid', invalid_episodes='skip'
+            ),
+            report=report,
+        ),
         batched=True,
     )
     golden.assert_frames_equal(
@@ -913,10 +944,12 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
         report = report_lib.ConversionReport()
         dataset = conversion.convert_rlds_to_trajectories(
             golden.nested([episode]),
-            rules=rules_lib.ConversionRules(
-                nan='invalid', invalid_episodes='skip'
+            options=options_lib.ConversionOptions(
+                rules=rules_lib.ConversionRules(
+                    nan='invalid', invalid_episodes='skip'
+                ),
+                report=report,
             ),
-            report=report,
         )
         self.assertEmpty(golden.frames_of(dataset))
         (skipped,) = report.skipped_episodes
@@ -931,7 +964,8 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
       report = report_lib.ConversionReport()
       frames, error = golden.frames_and_error(
           conversion.convert_rlds_to_trajectories(
-              golden.stacked([episode]), report=report
+              golden.stacked([episode]),
+              options=options_lib.ConversionOptions(report=report),
           )
       )
       # NaN does not lie in [0, 1]. If it passes, it must be counted.
@@ -944,7 +978,9 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
       _, error = golden.frames_and_error(
           conversion.convert_rlds_to_trajectories(
               golden.stacked([episode]),
-              rules=rules_lib.ConversionRules(nan='invalid'),
+              options=options_lib.ConversionOptions(
+                  rules=rules_lib.ConversionRules(nan='invalid')
+              ),
           )
       )
       self.assertIsNotNone(error)
@@ -957,8 +993,9 @@ class NanTest(tf.test.TestCase, parameterized.TestCase):
     report = report_lib.ConversionReport()
     dataset = conversion.convert_rlds_to_trajectories(
         golden.stacked([episode]),
-        rules=rules_lib.ConversionRules(nan='invalid'),
-        report=report,
+        options=options_lib.ConversionOptions(
+            rules=rules_lib.ConversionRules(nan='invalid'), report=report
+        ),
     )
     self.assertLen(golden.frames_of(dataset), 4)
     self.assertEqual(report.nan_counts, {})
@@ -998,14 +1035,18 @@ class ElementSpecTest(tf.test.TestCase, parameterized.TestCase):
             conversion.convert_rlds_to_trajectories(
                 rlds_data,
                 *arguments,
-                rules=rules_lib.ConversionRules(validation=validation),
+                options=options_lib.ConversionOptions(
+                    rules=rules_lib.ConversionRules(validation=validation)
+                ),
             ).element_spec,
             spec,
         )
         blocks = conversion.convert_rlds_to_trajectories(
             rlds_data,
             *arguments,
-            rules=rules_lib.ConversionRules(validation=validation),
+            options=options_lib.ConversionOptions(
+                rules=rules_lib.ConversionRules(validation=validation)
+            ),
             batched=True,
         ).element_spec
         for block, leaf in zip(tf.nest.flatten(blocks), tf.nest.flatten(spec)):
@@ -1064,7 +1105,9 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
       list(
           conversion.convert_rlds_to_trajectories(
               rlds_data,
-              rules=rules_lib.ConversionRules(invalid_episodes='raise'),
+              options=options_lib.ConversionOptions(
+                  rules=rules_lib.ConversionRules(invalid_episodes='raise')
+              ),
           )
       )
 
@@ -1092,16 +1135,23 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
   def test_report_serves_one_conversion(self):
     rlds_data = golden.stacked([golden.COMPLETE])
     report = report_lib.ConversionReport()
-    conversion.convert_rlds_to_trajectories(rlds_data, report=report)
+    conversion.convert_rlds_to_trajectories(
+        rlds_data, options=options_lib.ConversionOptions(report=report)
+    )
     with self.assertRaisesRegex(ValueError, 'Create a new report'):
-      conversion.convert_rlds_to_trajectories(rlds_data, report=report)
+      conversion.convert_rlds_to_trajectories(
+          rlds_data, options=options_lib.ConversionOptions(report=report)
+      )
 
   def test_report_of_a_call_that_failed_serves_another(self):
     rlds_data = golden.nested([golden.COMPLETE])
     report = report_lib.ConversionReport()
     for call in (
         lambda: conversion.convert_rlds_to_trajectories(
-            rlds_data, block_length=0, report=report, batched=True
+            rlds_data,
+            block_length=0,
+            options=options_lib.ConversionOptions(report=report),
+            batched=True,
         ),
         lambda: sequences.convert_rlds_to_sequences(
             rlds_data,
@@ -1122,15 +1172,20 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         call()
     episode = _replaced(golden.TRUNCATED, reward=[1, np.nan, 1, 1])
     frames = conversion.convert_rlds_to_trajectories(
-        golden.nested([episode]), report=report
+        golden.nested([episode]),
+        options=options_lib.ConversionOptions(report=report),
     )
     self.assertLen(golden.frames_of(frames), 4)
     self.assertEqual(report.nan_counts, {'reward': 1})
     # A call that is refused the report does not free it.
     with self.assertRaisesRegex(ValueError, 'Create a new report'):
-      conversion.convert_rlds_to_trajectories(rlds_data, report=report)
+      conversion.convert_rlds_to_trajectories(
+          rlds_data, options=options_lib.ConversionOptions(report=report)
+      )
     with self.assertRaisesRegex(ValueError, 'Create a new report'):
-      conversion.convert_rlds_to_trajectories(rlds_data, report=report)
+      conversion.convert_rlds_to_trajectories(
+          rlds_data, options=options_lib.ConversionOptions(report=report)
+      )
     self.assertEqual(report.nan_counts, {'reward': 1})
 
   def test_ragged_fields(self):

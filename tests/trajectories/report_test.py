@@ -6,6 +6,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import faults as faults_lib
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from tests import golden
 
@@ -121,7 +122,11 @@ class ConversionReportTest(tf.test.TestCase):
         lambda: iter([{'steps': steps}]), output_signature=spec
     )
     converted = conversion.convert_rlds_to_trajectories(
-        episodes, report=report_lib.ConversionReport(), batched=True
+        episodes,
+        options=options_lib.ConversionOptions(
+            report=report_lib.ConversionReport()
+        ),
+        batched=True,
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'fields must have a row for every step'

@@ -27,10 +27,10 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
     whole = np.concatenate(
         [
             episode['steps']['observation']['images']['wrist']
-            for episode in rlds2reverb.formats.load_lerobot(_DATA)
+            for episode in rlds2reverb.formats.load(_DATA)
         ]
     )
-    references = rlds2reverb.formats.load_lerobot(_DATA, decode_videos=False)
+    references = rlds2reverb.formats.load(_DATA, decode_videos=False)
     frames = references.flat_map(
         lambda episode: tf.data.Dataset.from_tensor_slices(episode['steps'])
     )

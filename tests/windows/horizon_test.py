@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.windows import horizon
 from rlds2reverb.windows import returns
@@ -111,8 +112,10 @@ class ApplyHorizonTest(parameterized.TestCase, tf.test.TestCase):
               horizon.apply_horizon(
                   golden.stacked([steps]), at, no_done_at_end=True
               ),
-              rules=rules_lib.ConversionRules(
-                  terminal_discount=terminal_discount
+              options=options_lib.ConversionOptions(
+                  rules=rules_lib.ConversionRules(
+                      terminal_discount=terminal_discount
+                  )
               ),
           )
       )

@@ -18,10 +18,10 @@ from typing import Any, Dict, Iterator, List, Set, Tuple
 import numpy as np
 import pyarrow
 import tensorflow as tf
-from tensorflow.python.saved_model import nested_structure_coder
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import records as records_lib
@@ -39,7 +39,7 @@ def signature_of(table: Any) -> Any:
   """Returns the signature of a table of `records.read_tables`, or None."""
   if not table.HasField('signature'):
     return None
-  return nested_structure_coder.decode_proto(table.signature)
+  return private.decode_structure(table.signature)
 
 
 def read_checkpoint_episodes(

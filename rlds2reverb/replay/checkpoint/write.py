@@ -14,10 +14,10 @@ from typing import (
 
 from absl import logging
 import tensorflow as tf
-from tensorflow.python.saved_model import nested_structure_coder
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import private
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import messages
@@ -217,7 +217,7 @@ def _table_info(table, num_items, spec) -> messages.TableInfo:
               max_diff=sys.float_info.max,
               min_size_to_sample=1,
           ),
-          signature=nested_structure_coder.encode_structure(signature),
+          signature=private.encode_structure(signature),
       )
     table = reverb.Table(
         table.table_name,

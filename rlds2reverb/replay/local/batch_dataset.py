@@ -6,10 +6,7 @@ iterator has been used in a `tf.function`, it is one of TensorFlow's:
 
     runs of iterators | groups of batches, read by NumPy | batches, counted
 
-This is the one module of the replay buffer that uses private names of
-TensorFlow: `OwnedIterator`, without which AutoGraph would not know that it is
-an iterator, and the variant tensor of a data set; they were checked
-with 2.15.1.
+The iterators override private methods of TensorFlow's, checked with 2.15.1.
 """
 
 import itertools
@@ -17,9 +14,9 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops  # pylint: disable=g-direct-tensorflow-import
 
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import private
 from rlds2reverb.replay.local import sampling
 
 # The types that TensorFlow takes through DLPack, which copies nothing, if an
@@ -34,7 +31,7 @@ _DLPACK = frozenset(
 _ALIGNMENT = 64
 
 
-class BatchDataset(tf.data.Dataset):
+class BatchDataset(private.WrappedDataset):
   """A data set of the batches of a reader."""
 
   def __init__(
@@ -53,24 +50,15 @@ class BatchDataset(tf.data.Dataset):
     self._runs = _GraphRuns(reader)
     groups = _groups_of_runs(reader, self._runs)
     # Both must stay alive.
-    self._dataset, self._count = _counted(groups, reader)
-    super().__init__(self._dataset._variant_tensor)  # pylint: disable=protected-access
-
-  def _inputs(self) -> List[tf.data.Dataset]:
-    return [self._dataset]
-
-  @property
-  def element_spec(self) -> Any:
-    return self._reader.element_spec
+    dataset, self._count = _counted(groups, reader)
+    super().__init__(dataset)
 
   def rebatch(self, *args: Any, **kwargs: Any) -> tf.data.Dataset:
     self._on_distribution()
     return super().rebatch(*args, **kwargs)
 
-  def __iter__(self) -> Iterator[Any]:
-    if tf.executing_eagerly():
-      return _BatchIterator(self)
-    return super().__iter__()
+  def _eager_iterator(self) -> Iterator[Any]:
+    return _BatchIterator(self)
 
   def as_numpy_iterator(self) -> Iterator[Any]:
     return _NumpyIterator(self)
@@ -91,7 +79,7 @@ class _NumpyIterator:
     return self._pack(next(self._batches))
 
 
-class _BatchIterator(iterator_ops.OwnedIterator):
+class _BatchIterator(private.OwnedIterator):
   """An iterator that is one of NumPy until it is used in a graph."""
 
   def __init__(self, dataset: BatchDataset):
@@ -112,7 +100,7 @@ class _BatchIterator(iterator_ops.OwnedIterator):
     if self._in_graph is None:
       self._batches.close()
       with tf.init_scope():
-        self._in_graph = iterator_ops.OwnedIterator(self._dataset)
+        self._in_graph = private.OwnedIterator(self._dataset)
     return self._in_graph._iterator_resource
 
   def _next_internal(self):

@@ -43,10 +43,10 @@ def push_rlds_to_reverb(
     reverb_observer: Observer,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
     *,
+    options: Optional[options_lib.ConversionOptions] = None,
     method: str = 'auto',
     overflow: str = 'warn',
     timeout: float = 60.0,
-    **options: Any,
 ) -> int:
   """Pushes RLDS data to a Reverb server, as TF-Agents trajectories.
 
@@ -76,6 +76,10 @@ def push_rlds_to_reverb(
       and has the methods `get_table_signature`, `flush` and `reset` of these.
     policy_info_fn: see `convert_rlds_to_trajectories`. It is left out, with a
       warning, if the table's signature has no `policy_info`.
+    options: how the data is converted, and to what keys. Its `report` also says
+      how many items the server confirmed; `identity`, `episode_id`,
+      `chunk_length` and `one_episode_chunks` need the bulk method. The chunks
+      of an observer are always of one episode, unless its items cross episodes.
     method: how the items are written. `"bulk"` writes them in bulk.
       `"observer"` calls the observer with each frame. `"auto"` chooses bulk for
       the three TF-Agents observers, if they hold no frames of an unfinished
@@ -83,11 +87,6 @@ def push_rlds_to_reverb(
     overflow: see `write_rlds_to_reverb`. It needs the bulk method.
     timeout: see `write_rlds_to_reverb`. The calls of an observer wait without a
       limit.
-    **options: further attributes of `ConversionOptions`: `rules`; `report`,
-      which also says how many items the server confirmed; and `identity`,
-      `episode_id`, `chunk_length` and `one_episode_chunks`, which need the bulk
-      method. The chunks of an observer are always of one episode, unless its
-      items cross episodes.
 
   Returns:
     The number of frames handed over, which is the number of steps of the
@@ -112,9 +111,8 @@ def push_rlds_to_reverb(
         ' the data set as it is before any conversion. Sequences [L, ...] go to'
         ' write_rlds_to_reverb.'
     )
-  settings = options_lib.ConversionOptions(
-      policy_info_fn=policy_info_fn, **options
-  )
+  settings = options_lib.with_policy_info(options, policy_info_fn)
+  policy_info_fn = settings.policy_info_fn
   if settings.report is None:
     settings = dataclasses.replace(
         settings, report=report_lib.ConversionReport()

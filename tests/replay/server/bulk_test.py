@@ -157,7 +157,13 @@ def _written_by_observer(
 ):
   with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
     observer = observer_class(client, testing.TABLE, **settings)
-    push.push_rlds_to_reverb(data, observer, info, method='observer', **kwargs)
+    push.push_rlds_to_reverb(
+        data,
+        observer,
+        info,
+        options=options_lib.ConversionOptions(**kwargs),
+        method='observer',
+    )
     found = testing.contents(client)
     observer.close()
   return found

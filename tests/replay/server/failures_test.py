@@ -583,7 +583,11 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       for new in (_num_pairs(episodes), 0):
         report = report_lib.ConversionReport()
         frames = push.push_rlds_to_reverb(
-            data, observer, identity=_IDENTITY, report=report
+            data,
+            observer,
+            options=options_lib.ConversionOptions(
+                identity=_IDENTITY, report=report
+            ),
         )
         self.assertEqual(frames, sum(map(golden.length_of, episodes)))
         self.assertEqual(report.inserted_items, {testing.TABLE: new})
@@ -606,7 +610,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           client, testing.TABLE, sequence_length=2
       )
       with self.assertRaisesRegex(ValueError, 'overflow'):
-        push.push_rlds_to_reverb(data, observer, overflow='no', report=report)
+        push.push_rlds_to_reverb(
+            data,
+            observer,
+            overflow='no',
+            options=options_lib.ConversionOptions(report=report),
+        )
       observer.close()
     with self.assertRaises(FileExistsError):
       write.write_reverb_checkpoint(

@@ -9,6 +9,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay.server import push
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
@@ -77,7 +78,12 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with testing.reverb_server(spec) as client:
       observer = _pair_observer(client)
       report = report_lib.ConversionReport()
-      pushed = self._push(data, observer, policy_info_fn, report=report)
+      pushed = self._push(
+          data,
+          observer,
+          policy_info_fn,
+          options=options_lib.ConversionOptions(report=report),
+      )
       self.assertEqual(pushed, sum(map(golden.length_of, episodes)))
       self.assertEqual(report.inserted_items, {testing.TABLE: len(expected)})
       self._assert_items(client, expected)
@@ -223,7 +229,11 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer = _pair_observer(client)
       report = report_lib.ConversionReport()
       with self.assertLogs(level='WARNING') as logs:
-        pushed = self._push(data, observer, rules=_SKIP, report=report)
+        pushed = self._push(
+            data,
+            observer,
+            options=options_lib.ConversionOptions(_SKIP, report=report),
+        )
       self.assertEqual(pushed, 8)
       self.assertLen(
           [line for line in logs.output if 'Skipped 3 invalid' in line], 1
@@ -248,7 +258,12 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked([golden.INVALID_CASES['first_alone'].episode])
     with _server(data) as client:
       observer = _pair_observer(client)
-      self.assertEqual(self._push(data, observer, rules=_SKIP), 0)
+      self.assertEqual(
+          self._push(
+              data, observer, options=options_lib.ConversionOptions(_SKIP)
+          ),
+          0,
+      )
       observer.close()
 
   def test_no_episodes(self):
@@ -257,7 +272,12 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       observer = _pair_observer(client)
       with self.assertRaisesRegex(ValueError, 'No dataset representing RLDS'):
         self._push(data, observer)
-      self.assertEqual(self._push(data, observer, rules=_STREAM), 0)
+      self.assertEqual(
+          self._push(
+              data, observer, options=options_lib.ConversionOptions(_STREAM)
+          ),
+          0,
+      )
       observer.close()
 
   def _warnings(self, data, max_size=1000, **kwargs):
@@ -283,7 +303,9 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     lines = self._warnings(data)
     self.assertLen(lines, 1)
     self.assertIn('In 2 terminal episodes (the first is episode 1)', lines[0])
-    self.assertEmpty(self._warnings(data, rules=_TRANSITION))
+    self.assertEmpty(
+        self._warnings(data, options=options_lib.ConversionOptions(_TRANSITION))
+    )
 
   def test_says_that_there_is_nan(self):
     episode = dict(
@@ -493,8 +515,8 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       observer = _pair_observer(client)
       for settings in (
-          {'identity': 'a'},
-          {'episode_id': 'a'},
+          {'options': options_lib.ConversionOptions(identity='a')},
+          {'options': options_lib.ConversionOptions(episode_id='a')},
           {'overflow': 'refuse'},
       ):
         with self.assertRaisesRegex(ValueError, 'go with the bulk way'):

@@ -1,0 +1,56 @@
+"""The names of TensorFlow that are private, in one place.
+
+They were checked with TensorFlow 2.15.1.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+# pylint: disable=g-direct-tensorflow-import
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.saved_model import nested_structure_coder
+
+from rlds2reverb.episodes import tf_errors
+
+# What `iter(dataset)` returns; AutoGraph takes nothing else for an iterator.
+OwnedIterator: Any = iterator_ops.OwnedIterator
+
+# To a proto of the structure of a nest of specs, and back.
+encode_structure = nested_structure_coder.encode_structure
+decode_structure = nested_structure_coder.decode_proto
+
+
+class WrappedDataset(tf.data.Dataset):
+  """A data set of the elements of another, to add to what it can do."""
+
+  def __init__(self, dataset: tf.data.Dataset):
+    self._dataset = dataset
+    super().__init__(tf.data.experimental.to_variant(dataset))
+
+  def _inputs(self):
+    return [self._dataset]
+
+  @property
+  def element_spec(self) -> Any:
+    return self._dataset.element_spec
+
+  def __iter__(self):
+    if tf.executing_eagerly():
+      return self._eager_iterator()
+    return super().__iter__()
+
+  def _eager_iterator(self) -> Any:
+    """Returns what `iter` returns outside of graphs."""
+    return PlainIterator(self)
+
+
+class PlainIterator(iterator_ops.OwnedIterator):
+  """An iterator whose errors are one line, without TensorFlow's nodes."""
+
+  def __next__(self) -> Any:
+    try:
+      return super().__next__()
+    except tf.errors.OpError as e:
+      message = tf_errors.message_of(e)
+      raise type(e)(e.node_def, e.op, message) from e
