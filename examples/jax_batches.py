@@ -3,7 +3,7 @@
     python -m examples.jax_batches /data/indexes
 
 The folder has the indexes that `random_access.open_batches` has made; see
-docs/guides/jax.md. It prints the steps and, after a restart in mid-epoch,
+docs/guides/frameworks.md. It prints the steps and, after a restart in mid-epoch,
 whether the same batch comes next.
 """
 

@@ -3,7 +3,7 @@
     python -m examples.pytorch_batches /data/indexes [fork or spawn]
 
 The folder has the indexes that `random_access.open_batches` has made; see
-docs/guides/pytorch.md. It prints the steps and, after a restart in mid-epoch,
+docs/guides/frameworks.md. It prints the steps and, after a restart in mid-epoch,
 whether the same batch comes next.
 """
 

@@ -229,8 +229,8 @@ def _runner(options: Sequence[str]) -> running.Runner:
       from rlds2reverb.jobs import dask_runner  # pylint: disable=g-import-not-at-top
     except ModuleNotFoundError as e:
       raise app.UsageError(
-          f'--dask_scheduler needs Dask, and there is no {e.name}: pip install'
-          ' distributed.'
+          f'--dask_scheduler needs Dask, and there is no {e.name}. Run'
+          " `pip install '.[dask]'` in a clone of rlds2reverb."
       ) from e
     return dask_runner.DaskRunner(_DASK_SCHEDULER.value)
   if _RUNNER.value is None:
@@ -241,8 +241,8 @@ def _runner(options: Sequence[str]) -> running.Runner:
     from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
   except ModuleNotFoundError as e:
     raise app.UsageError(
-        f'--runner={_RUNNER.value} needs Apache Beam, and there is no {e.name}:'
-        ' pip install apache-beam==2.77.0.'
+        f'--runner={_RUNNER.value} needs Apache Beam, and there is no {e.name}.'
+        " Run `pip install '.[beam]'` in a clone of rlds2reverb."
     ) from e
   options = [f'--runner={_RUNNER.value}', *options]
   if flags.FLAGS['num_workers'].present:

@@ -105,7 +105,8 @@ def _metrics():
     from rlds2reverb.jobs import metrics  # pylint: disable=g-import-not-at-top
   except ModuleNotFoundError as e:
     raise app.UsageError(
-        f'--metrics_port needs {e.name}: pip install prometheus_client.'
+        f"--metrics_port needs {e.name}. Run `pip install '.[metrics]'` in a"
+        ' clone of rlds2reverb.'
     ) from e
   checkpoint_serve.check_port(_METRICS_PORT.value)
   return metrics

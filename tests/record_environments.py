@@ -1,6 +1,6 @@
 """Records the data sets in tests/data/recorded from real environments.
 
-    pip install -e .[recording]
+    pip install -e '.[recording]'
     MUJOCO_GL=egl python -m tests.record_environments
 
 They are recorded once and kept, because what they are recorded with is large,

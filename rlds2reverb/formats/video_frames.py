@@ -1,6 +1,7 @@
 """Frames of video files, by their times, through PyAV.
 
-PyAV (`pip install av`) is imported when the first is read.
+It needs the extra: `pip install '.[video]'` in a clone. PyAV is imported when
+the first frame is read.
 """
 
 import math
@@ -239,7 +240,7 @@ def _import_av() -> Any:
     import av
   except ImportError as e:
     raise ImportError(
-        'Video files are read through PyAV, which is not installed. Install it'
-        ' with `pip install av`.'
+        'Video files are read through PyAV, which is not installed. Run'
+        " `pip install '.[video]'` in a clone of rlds2reverb."
     ) from e
   return av

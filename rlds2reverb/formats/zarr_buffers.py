@@ -4,8 +4,8 @@
     data/<name>        [N, ...], what was observed at each frame
     meta/episode_ends  int64 [E], the frame after the last one of each episode
 
-It is a folder, or a file `.zarr.zip`. Zarr (`pip install zarr`)
-reads it, and imagecodecs where images are JPEG XL, as UMI's are.
+It is a folder, or a file `.zarr.zip`. It needs the extra, `pip install
+'.[zarr]'` in a clone, and imagecodecs for images in JPEG XL, as UMI's are.
 """
 
 import os
@@ -173,7 +173,7 @@ def _import_zarr() -> Any:
   except ImportError as e:
     raise ImportError(
         'Zarr replay buffers are read through Zarr, which is not installed.'
-        ' Install it with `pip install zarr`.'
+        " Run `pip install '.[zarr]'` in a clone of rlds2reverb."
     ) from e
   try:
     from imagecodecs import numcodecs

@@ -1,6 +1,6 @@
 """The numbers of a Reverb server, for Prometheus to scrape.
 
-It needs the extra: `pip install prometheus_client`.
+It needs the extra: `pip install '.[metrics]'` in a clone.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def import_libraries() -> List[Any]:
   except ModuleNotFoundError as e:
     raise ModuleNotFoundError(
         f'A page of a description needs {e.name}, which is not installed.'
-        ' Install it with `pip install jinja2 vl-convert-python`.',
+        " Run `pip install '.[page]'` in a clone of rlds2reverb.",
         name=e.name,
     ) from e
 

@@ -12,7 +12,7 @@ from tests.jobs import job_testing
 
 needs_beam = unittest.skipIf(
     importlib.util.find_spec('apache_beam') is None,
-    'Apache Beam is not installed: pip install apache-beam==2.77.0',
+    "Apache Beam is not installed: pip install -e '.[beam]'",
 )
 
 

@@ -88,7 +88,7 @@ class PageTest(absltest.TestCase):
       with self.assertRaisesRegex(
           ModuleNotFoundError,
           r'^A page of a description needs vl_convert, which is not installed.'
-          r' Install it with `pip install jinja2 vl-convert-python`.$',
+          r" Run `pip install '\.\[page\]'` in a clone of rlds2reverb\.$",
       ):
         page.to_html(self.description)
 
