@@ -3,8 +3,8 @@
     python -m examples.jax_batches /data/indexes
 
 The folder has the indexes that `random_access.open_batches` has made; see
-docs/guides/frameworks.md. It prints the steps and, after a restart in mid-epoch,
-whether the same batch comes next.
+docs/guides/frameworks.md. It prints the steps and, after a restart in mid-
+epoch, whether the same batch comes next.
 """
 
 import sys
