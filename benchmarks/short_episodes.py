@@ -135,18 +135,20 @@ def _pack_reading(part):
   )
 
 
-def _blocks(part, change=lambda episodes: episodes):
+def _blocks(part, change=lambda episodes: episodes, *, num_dropped=0):
+  """Returns what reads blocks after a change.
+
+  Args:
+    part: what is read.
+    change: a function of the data set of episodes.
+    num_dropped: how many steps of each episode it leaves out.
+  """
   return data.reading(
       rlds2reverb.convert_rlds_to_trajectories(
           change(part.load()), batched=True
       ),
-      part.steps,
+      part.steps - num_dropped * (part.steps // part.length),
   )
-
-
-def _blocks_after(change):
-  """Returns what reads blocks of episodes after a change that keeps all."""
-  return functools.partial(_blocks, change=change)
 
 
 def _pairs(part):
@@ -190,31 +192,58 @@ def _checkpoint(part):
   return write
 
 
+# What comes between reading and blocks.
+_CHANGES: Dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
+    'take': lambda episodes: episodes.take(10**9),
+    'shuffle': lambda episodes: episodes.shuffle(100),
+    # A function of the user's gets the episodes one by one.
+    'map': lambda episodes: episodes.map(lambda episode: episode),
+    'filter': lambda episodes: episodes.filter(lambda episode: True),
+    'enumerate': lambda episodes: episodes.enumerate().map(
+        lambda index, episode: episode
+    ),
+    **{
+        type(transform).__name__: functools.partial(
+            transforms.transform_episodes, transforms=[transform]
+        )
+        for transform in (
+            transforms.ScaleReward(0.5),
+            transforms.NormalizeField('observation', 0.0, 2.0),
+            transforms.ClipField('action', low=-1.0, high=1.0),
+            transforms.KeepEpisodes(min_length=1),
+            transforms.RelabelGoals(),
+            transforms.AddTimestep('timestep'),
+            transforms.FrameSkip(1),
+            transforms.DropNoOps(),
+            transforms.DropZeroStart(),
+        )
+    },
+}
+_BY_EPISODE = ('shuffle', 'map', 'filter', 'enumerate')
+
+_CHANGED_BLOCKS = {
+    f'blocks, after {name}': _Way(
+        functools.partial(_blocks, change=change), is_slow=name in _BY_EPISODE
+    )
+    for name, change in _CHANGES.items()
+}
+_CHANGED_BLOCKS['blocks, after DropEnd'] = _Way(
+    functools.partial(
+        _blocks,
+        change=functools.partial(
+            transforms.transform_episodes, transforms=[transforms.DropEnd()]
+        ),
+        num_dropped=1,
+    )
+)
+
 # Each is run for each length.
 _WAYS: Dict[str, _Way] = {
     _READING: _Way(_tfds_reading, is_slow=True),
     'records, not parsed': _Way(_record_reading),
     'packs': _Way(_pack_reading),
     'blocks': _Way(_blocks),
-    'blocks, after take': _Way(
-        _blocks_after(lambda episodes: episodes.take(10**9))
-    ),
-    'blocks, after a transform': _Way(
-        _blocks_after(
-            lambda episodes: transforms.transform_episodes(
-                episodes, [transforms.ScaleReward(0.5)]
-            )
-        )
-    ),
-    # A function of the user's gets the episodes one by one.
-    'blocks, after map': _Way(
-        _blocks_after(lambda episodes: episodes.map(lambda episode: episode)),
-        is_slow=True,
-    ),
-    'blocks, after filter': _Way(
-        _blocks_after(lambda episodes: episodes.filter(lambda episode: True)),
-        is_slow=True,
-    ),
+    **_CHANGED_BLOCKS,
     'pairs in batches': _Way(_pairs),
     'bulk insert': _Way(
         _inserting(rlds2reverb.push_rlds_to_reverb, _Part.load),

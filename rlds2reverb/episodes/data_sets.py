@@ -245,22 +245,13 @@ def packs_of(
 
 
 def _pack_of_one(episode: Dict[str, Any], fields=None) -> packs_lib.Pack:
-  # What holds data sets cannot be in a pack, and nobody asks for it.
-  others = {
-      name: field
-      for name, field in episode.items()
-      if name != rlds.STEPS
-      and not any(
-          isinstance(leaf, tf.data.Dataset) for leaf in tf.nest.flatten(field)
-      )
-  }
   steps = episode[rlds.STEPS]
   if isinstance(steps, tf.data.Dataset):
     if fields is None:
       steps = steps_lib.stack_steps(steps)
     else:
       steps = steps_lib.stacked_fields(steps, fields)
-  return packs_lib.of_one(steps, others)
+  return packs_lib.of_episode({**episode, rlds.STEPS: steps})
 
 
 def with_packs_of(

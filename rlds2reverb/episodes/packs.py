@@ -5,10 +5,11 @@ holds. Where episodes are short, that is most of the work. So several episodes
 travel together as one pack, and an episode that is long is a pack of its own.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 
@@ -55,6 +56,22 @@ def of_one(steps: Any, fields: Any = ()) -> Pack:
   )
 
 
+def of_episode(episode: Dict[str, Any]) -> Pack:
+  """Returns the pack of one episode with stacked steps.
+
+  Data sets among its other fields cannot be in a pack, and are left out.
+  """
+  others = {
+      name: field
+      for name, field in episode.items()
+      if name != rlds.STEPS
+      and not any(
+          isinstance(leaf, tf.data.Dataset) for leaf in tf.nest.flatten(field)
+      )
+  }
+  return of_one(episode[rlds.STEPS], others)
+
+
 def num_episodes(pack: Pack) -> tf.Tensor:
   """Returns the number of episodes in a pack, int64 `[]`."""
   return tf.size(pack.row_splits, tf.int64) - 1
@@ -88,6 +105,21 @@ def keep_episodes(pack: Pack, keep: tf.Tensor) -> Pack:
     )
 
   return tf.cond(tf.reduce_all(keep), lambda: pack, kept)
+
+
+def keep_rows(pack: Pack, kept: tf.Tensor) -> Pack:
+  """Returns a pack of the same episodes with some of their steps.
+
+  Args:
+    pack: a pack.
+    kept: int64 `[K]`: the rows of the steps that are kept, ascending.
+  """
+  return pack._replace(
+      steps=tf.nest.map_structure(
+          lambda leaf: tf.gather(leaf, kept), pack.steps
+      ),
+      row_splits=tf.searchsorted(kept, pack.row_splits, out_type=tf.int64),
+  )
 
 
 def episode_of_rows(row_splits: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,9 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import versions
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import ranges as ranges_lib
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import composing
 
 # The field of an episode that holds its index in its split.
 EPISODE_INDEX = 'episode_index_in_split'
@@ -71,7 +73,7 @@ class OpenSource(abc.ABC):
     """Whether a filter may leave episodes out."""
     return any(
         isinstance(transform, base.EpisodeFilter)
-        or isinstance(transform, base.Compose)
+        or isinstance(transform, composing.Compose)
         and transform.has_filter
         for transform in self.transforms
     )
@@ -108,7 +110,7 @@ class OpenSource(abc.ABC):
     if self.mapping is not None:
       episodes = step_mapping.map_fields(episodes, self.mapping)
     if self.transforms:
-      episodes = base.transform_episodes(episodes, self.transforms)
+      episodes = applying.transform_episodes(episodes, self.transforms)
     return episodes
 
   @abc.abstractmethod

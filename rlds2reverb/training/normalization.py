@@ -21,7 +21,8 @@ from tf_agents.trajectories import trajectory
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import compute
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
+from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import normalization
 
 _FIELDS = (rlds.OBSERVATION, rlds.ACTION)
@@ -36,12 +37,14 @@ class Normalization(NamedTuple):
     action: normalises the range of an action of floats to [-1, 1].
   """
 
-  observation: base.Compose
-  action: base.Compose
+  observation: composing.Compose
+  action: composing.Compose
 
   def apply(self, rlds_data: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the episodes with normalised steps."""
-    return base.transform_episodes(rlds_data, [self.observation, self.action])
+    return applying.transform_episodes(
+        rlds_data, [self.observation, self.action]
+    )
 
   def apply_to_frames(
       self, frames: trajectory.Trajectory
@@ -80,7 +83,7 @@ def fit_normalization(
   fields = [field for field in _FIELDS if has_floats[field]]
   if fields and statistics is None:
     statistics = compute.compute_statistics(rlds_data, fields)
-  identity = base.Compose([])
+  identity = composing.Compose([])
   return Normalization(
       normalization.normalize_by_mean_std(statistics, rlds.OBSERVATION)
       if has_floats[rlds.OBSERVATION]

@@ -6,16 +6,16 @@ transformed data. Images are decoded late, on the frames that are used.
 
 from rlds2reverb.transforms import poses
 from rlds2reverb.transforms import rotations
+from rlds2reverb.transforms.applying import transform_episodes
 from rlds2reverb.transforms.augmentation import augment_images
 from rlds2reverb.transforms.augmentation import Augmentation
 from rlds2reverb.transforms.augmentation import drop_images
 from rlds2reverb.transforms.augmentation import OCTO_AUGMENTATION
 from rlds2reverb.transforms.augmentation import OCTO_WRIST_AUGMENTATION
 from rlds2reverb.transforms.augmentation import OPENVLA_AUGMENTATION
-from rlds2reverb.transforms.base import Compose
 from rlds2reverb.transforms.base import EpisodeFilter
 from rlds2reverb.transforms.base import EpisodeTransform
-from rlds2reverb.transforms.base import transform_episodes
+from rlds2reverb.transforms.composing import Compose
 from rlds2reverb.transforms.fields import ClipField
 from rlds2reverb.transforms.fields import ExcludeFields
 from rlds2reverb.transforms.fields import RenameFields

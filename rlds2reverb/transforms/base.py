@@ -16,23 +16,15 @@ deployed:
 """
 
 import abc
-import dataclasses
-import functools
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Mapping
 
-import gin
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
-
-# One number for the whole field, or an array that fits its last dimensions.
-Numbers = Union[float, Sequence[float], np.ndarray]
 
 
 class EpisodeTransform(identity.ByValue, abc.ABC):
@@ -94,12 +86,12 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
 
   @property
   def takes_packs(self) -> bool:
-    """Whether `transform_each` can transform all episodes of a pack at once."""
-    return False
+    """Whether `transform_pack` can be used, if the class has it."""
+    return True
 
-  def transform_each(
+  def transform_pack(
       self, pack: packs_lib.Pack, episode_index: Any = None
-  ) -> Dict[str, Any]:
+  ) -> packs_lib.Pack:
     """Transforms all episodes of a pack, as `transform` does one.
 
     Args:
@@ -108,9 +100,10 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
         for a transform that draws.
 
     Returns:
-      The transformed steps, with as many rows.
+      The pack of the transformed episodes, as many.
     """
-    raise NotImplementedError(f'{type(self).__name__} takes single episodes.')
+    del episode_index
+    return pack._replace(steps=self.transform(pack.steps))
 
   @abc.abstractmethod
   def transform(self, steps: Dict[str, Any]) -> Dict[str, Any]:
@@ -163,8 +156,8 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
 
   @property
   def takes_packs(self) -> bool:
-    """Whether `keep_each` can decide on all episodes of a pack at once."""
-    return False
+    """Whether `keep_each` can be used, if the class has it."""
+    return True
 
   def keep_each(self, pack: packs_lib.Pack) -> tf.Tensor:
     """Decides on all episodes of a pack, as `keep` does on one.
@@ -206,237 +199,6 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
     Raises:
       ValueError: if a field that the filter uses is missing or does not fit.
     """
-
-
-@gin.configurable(module='rlds2reverb')
-def transform_episodes(
-    rlds_data: tf.data.Dataset,
-    transforms: Sequence[
-        Union[
-            EpisodeTransform,
-            EpisodeFilter,
-            Callable[[Dict[str, Any]], Dict[str, Any]],
-        ]
-    ],
-) -> tf.data.Dataset:
-  """Applies transforms and filters to every episode, in the given order.
-
-  Args:
-    rlds_data: an RLDS data set, with nested or stacked steps.
-    transforms: what is applied: transforms, filters, `Compose` of both, and
-      functions from an episode to an episode.
-
-  Returns:
-    A data set of the episodes that are kept, with stacked steps.
-
-  Raises:
-    ValueError: if `rlds_data` has no episodes, if a transform does not fit the
-      steps, or if a function returns something else than an episode.
-  """
-  check_episode('an element of rlds_data', rlds_data.element_spec)
-  # The packs are made later, and of the same transforms.
-  transforms = tuple(transforms)
-  return data_sets.with_packs_of(
-      _apply(steps_lib.stack_episodes(rlds_data), transforms),
-      rlds_data,
-      lambda packs: _apply_to_packs(packs.map(_check_pack), transforms),
-  )
-
-
-def _apply(rlds_data, transforms):
-  for transform in transforms:
-    if isinstance(transform, type) or not callable(transform):
-      raise ValueError(
-          'transform_episodes takes transforms, filters and functions, but was'
-          f' given {transform!r}.'
-      )
-    if isinstance(transform, EpisodeFilter):
-      rlds_data = rlds_data.filter(transform)
-    elif isinstance(transform, Compose) and (
-        transform.has_filter or transform.draws
-    ):
-      rlds_data = _apply(rlds_data, transform.transforms)
-    else:
-      if isinstance(transform, EpisodeTransform) and transform.draws:
-        rlds_data = rlds_data.enumerate().map(
-            lambda index, episode, transform=transform: transform(
-                episode, episode_index=index
-            ),
-            num_parallel_calls=tf.data.AUTOTUNE,
-        )
-      else:
-        rlds_data = rlds_data.map(
-            transform, num_parallel_calls=tf.data.AUTOTUNE
-        )
-      spec = rlds_data.element_spec
-      check_episode(f'what {transform} returns', spec)
-      if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
-        rlds_data = steps_lib.stack_episodes(rlds_data)
-  return rlds_data
-
-
-def _apply_to_packs(packs, transforms):
-  """Does for packs what `_apply` does; returns None if it cannot be done."""
-  for transform in transforms:
-    if packs is None:
-      return None
-    if isinstance(transform, Compose) and _is_own(
-        transform, 'has_filter', 'transform', '__call__'
-    ):
-      packs = _apply_to_packs(packs, transform.transforms)
-    elif isinstance(transform, EpisodeFilter) and _takes_packs(transform):
-      packs = packs.map(functools.partial(_filter_pack, transform)).filter(
-          lambda pack: tf.size(pack.row_splits) > 1
-      )
-    elif isinstance(transform, EpisodeTransform) and _is_step_wise(transform):
-      packs = packs.map(
-          functools.partial(_transform_pack, transform),
-          num_parallel_calls=tf.data.AUTOTUNE,
-      )
-    elif isinstance(transform, EpisodeTransform) and _transforms_packs(
-        transform
-    ):
-      if transform.draws:
-        packs = packs.scan(tf.constant(0, tf.int64), _number_pack)
-      packs = packs.map(
-          functools.partial(_transform_each, transform),
-          num_parallel_calls=tf.data.AUTOTUNE,
-      )
-    else:
-      return None
-  return packs
-
-
-def _is_own(transform, attribute, *methods) -> bool:
-  """Returns whether an attribute is about the methods that an object has.
-
-  A class derived from one that works on packs may override the method that
-  works on an episode. Then nothing says that it works on packs, too.
-
-  Args:
-    transform: a transform or filter.
-    attribute: the name of what the class says about packs.
-    methods: the names of the methods that work on an episode.
-  """
-  for cls in type(transform).__mro__:
-    if attribute in vars(cls):
-      return True
-    if any(method in vars(cls) for method in methods):
-      return False
-  return False
-
-
-def _is_step_wise(transform) -> bool:
-  return transform.is_step_wise and _is_own(
-      transform, 'is_step_wise', 'transform', '__call__'
-  )
-
-
-def _transforms_packs(transform) -> bool:
-  return transform.takes_packs and _is_own(
-      transform, 'transform_each', 'transform', '__call__'
-  )
-
-
-def _takes_packs(episode_filter) -> bool:
-  return episode_filter.takes_packs and _is_own(
-      episode_filter, 'keep_each', 'keep', '__call__'
-  )
-
-
-@graphs.no_autograph
-def _check_pack(pack):
-  return pack._replace(steps=steps_lib.with_equal_lengths(pack.steps))
-
-
-def _transform_pack(transform, pack):
-  return pack._replace(steps=transform.transform(pack.steps))
-
-
-def _number_pack(count, pack):
-  num_episodes = tf.size(pack.row_splits, tf.int64) - 1
-  return count + num_episodes, (pack, count)
-
-
-def _transform_each(transform, pack, index=None):
-  return pack._replace(steps=transform.transform_each(pack, index))
-
-
-def _filter_pack(transform, pack):
-  # What could not be read is not lost without a word.
-  keep = transform.keep_each(pack) | packs_lib.has_fault(pack)
-  return packs_lib.keep_episodes(pack, keep)
-
-
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class Compose(EpisodeTransform):
-  """Applies transforms and filters one after the other.
-
-  One that holds a filter, or a transform that draws, can be used in
-  `transform_episodes`, but not in `rlds_data.map`, which cannot leave out an
-  episode and does not count them. `transform` and `invert` work on steps, and
-  so they pass over the filters.
-
-  Attributes:
-    transforms: transforms and filters, some of which may be `Compose`
-      themselves. The inverse goes through them from the last to the first.
-
-  Raises:
-    ValueError: if one of them is neither a transform nor a filter; and if one
-      that holds a filter, or a transform that draws, is called on an episode.
-  """
-
-  transforms: Sequence[Union[EpisodeTransform, EpisodeFilter]]
-
-  def __post_init__(self):
-    object.__setattr__(self, 'transforms', tuple(self.transforms))
-    for transform in self.transforms:
-      if not isinstance(transform, (EpisodeTransform, EpisodeFilter)):
-        raise ValueError(
-            'Compose takes objects of type EpisodeTransform and EpisodeFilter,'
-            f' but was given {transform!r}. Pass a function from an episode to'
-            ' an episode to transform_episodes instead.'
-        )
-
-  def __call__(self, episode):
-    if self.has_filter or self.draws:
-      held = 'filter' if self.has_filter else 'transform that draws'
-      raise ValueError(
-          f'This Compose holds a {held}, and so it cannot be called on a single'
-          ' episode, as in rlds_data.map(compose). Use'
-          ' transform_episodes(rlds_data, [compose]).'
-      )
-    return super().__call__(episode)
-
-  @property
-  def has_filter(self) -> bool:
-    """Whether a filter is among the transforms, or in a `Compose` of them."""
-    return any(
-        transform.has_filter
-        if isinstance(transform, Compose)
-        else isinstance(transform, EpisodeFilter)
-        for transform in self.transforms
-    )
-
-  @property
-  def draws(self) -> bool:
-    """Whether one of the transforms draws."""
-    return any(
-        getattr(transform, 'draws', False) for transform in self.transforms
-    )
-
-  def transform(self, steps):
-    for transform in self.transforms:
-      if isinstance(transform, EpisodeTransform):
-        steps = transform.transform(steps)
-    return steps
-
-  def invert(self, steps):
-    for transform in reversed(self.transforms):
-      if isinstance(transform, EpisodeTransform):
-        steps = transform.invert(steps)
-    return steps
 
 
 def stack_episode(episode: Dict[str, Any]) -> Dict[str, Any]:
@@ -504,66 +266,20 @@ def one_bool(value: Any, name: str) -> tf.Tensor:
   return value
 
 
-def clip(
-    leaf: tf.Tensor, low: Optional[Numbers], high: Optional[Numbers], name: str
-) -> tf.Tensor:
-  """Clips a leaf to `[low, high]`, in its own dtype.
+def works_on_packs(transform: Any) -> bool:
+  """Returns whether a transform or filter can work on all episodes of a pack.
 
-  Args:
-    leaf: numbers, with any leading dimensions.
-    low: the least number that comes out, if there is one.
-    high: the greatest number that comes out, if there is one.
-    name: the path of the leaf, for the message of an error.
-
-  Returns:
-    The clipped leaf.
-
-  Raises:
-    ValueError: as `constant` does.
+  A class derived from one that works on packs may override the method that
+  works on an episode. Then nothing says that it works on packs, too.
   """
-  if low is not None:
-    leaf = tf.maximum(leaf, constant(low, leaf, name))
-  if high is not None:
-    leaf = tf.minimum(leaf, constant(high, leaf, name))
-  return leaf
-
-
-def constant(numbers: Numbers, leaf: tf.Tensor, name: str) -> tf.Tensor:
-  """Returns `numbers` as a tensor of the dtype of `leaf`.
-
-  Args:
-    numbers: one number, or an array that fits the last dimensions of `leaf`.
-    leaf: the leaf that is going to be combined with them.
-    name: the path of the leaf, for the message of an error.
-
-  Raises:
-    ValueError: if the leaf is of strings, if its dtype cannot hold the numbers,
-      or if they do not fit its last dimensions.
-  """
-  array = np.asarray(numbers)
-  if leaf.dtype == tf.string:
-    raise ValueError(f'{name} must be numbers, but is {leaf.dtype.name}.')
-  with np.errstate(over='ignore', invalid='ignore'):
-    held = array.astype(leaf.dtype.as_numpy_dtype)
-  # A float may be rounded, but it must not become infinite.
-  wrong = (
-      np.isfinite(array) & ~np.isfinite(held)
-      if leaf.dtype.is_floating
-      else array != held
-  )
-  if wrong.any():
-    raise ValueError(
-        f'{name} is {leaf.dtype.name}, which cannot hold {numbers}. Cast the'
-        ' field to '
-        + ('a wider dtype first.' if leaf.dtype.is_floating else 'float first.')
-    )
-  last = leaf.shape[leaf.shape.rank - array.ndim :]
-  if array.ndim > leaf.shape.rank or not all(
-      size == 1 or dim is None or size == dim
-      for size, dim in zip(array.shape, last)
-  ):
-    raise ValueError(
-        f'{name} has the shape {leaf.shape}, which numbers of the shape'
-        f' {array.shape} do not fit.'
-    )
-  return tf.constant(held)
+  for cls in type(transform).__mro__:
+    if cls in (EpisodeTransform, EpisodeFilter):
+      break
+    members = vars(cls)
+    if 'transform_pack' in members or 'keep_each' in members:
+      return transform.takes_packs
+    if 'is_step_wise' in members:
+      return transform.is_step_wise
+    if any(name in members for name in ('transform', 'keep', '__call__')):
+      break
+  return False

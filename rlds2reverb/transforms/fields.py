@@ -10,6 +10,7 @@ from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import constants
 
 # Steps without these fields are not complete, so they are always selected.
 _ALWAYS_SELECTED = (
@@ -133,8 +134,8 @@ class ClipField(base.EpisodeTransform):
   is_step_wise = True
 
   field: paths.Path = rlds.ACTION
-  low: Optional[base.Numbers] = None
-  high: Optional[base.Numbers] = None
+  low: Optional[constants.Numbers] = None
+  high: Optional[constants.Numbers] = None
   index: Optional[int] = None
 
   def transform(self, steps):
@@ -143,7 +144,7 @@ class ClipField(base.EpisodeTransform):
   def _clip(self, name, leaf):
     if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
       return leaf
-    clipped = base.clip(leaf, self.low, self.high, name)
+    clipped = constants.clip(leaf, self.low, self.high, name)
     if self.index is None:
       return clipped
     size = leaf.shape[-1] if leaf.shape.rank else 0

@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, Optional
 import gin
 import tensorflow as tf
 
-from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
@@ -51,17 +50,10 @@ class KeepEpisodes(base.EpisodeFilter):
         `success` is no number, or if `predicate` returns something else than
         one bool.
     """
-    steps = episode[rlds.STEPS]
-    conditions = self._conditions(
-        steps,
-        lambda: outcomes.outcome(steps),
-        lambda: gathering.num_rows(steps) - 1,
-    )
-    if self.success is not None:
-      conditions.append(tf.reduce_any(self._success(episode)))
-    if self.predicate is not None:
-      conditions.append(base.one_bool(self.predicate(episode), 'predicate'))
-    return tf.reduce_all(tf.stack([tf.constant(True), *conditions]))
+    keep = self.keep_each(packs.of_episode(episode))[0]
+    if self.predicate is None:
+      return keep
+    return keep & base.one_bool(self.predicate(episode), 'predicate')
 
   @property
   def takes_packs(self) -> bool:
@@ -72,42 +64,26 @@ class KeepEpisodes(base.EpisodeFilter):
     def count(column):
       return packs.sum_rows(tf.cast(column, tf.int64), pack.row_splits)
 
-    conditions = self._conditions(
-        pack.steps,
-        lambda: outcomes.outcomes(pack),
-        lambda: pack.row_splits[1:] - pack.row_splits[:-1] - 1,
-    )
+    conditions = [tf.ones_like(pack.row_splits[1:], tf.bool)]
+    if self.min_return is not None or self.max_return is not None:
+      paths.find(pack.steps, rlds.REWARD)
+      paths.find(pack.steps, rlds.IS_TERMINAL)
+      returns = outcomes.outcomes(pack).undiscounted_return
+      conditions += _within(returns, self.min_return, self.max_return)
+    if self.min_length is not None or self.max_length is not None:
+      length = pack.row_splits[1:] - pack.row_splits[:-1] - 1
+      length = tf.maximum(length, 0)
+      conditions += _within(length, self.min_length, self.max_length)
     if self.success is not None:
       success = self._success({**pack.fields, rlds.STEPS: pack.steps})
       # A field may have several numbers, of which one is enough.
       rows = tf.shape(success)[0]
       success = tf.reduce_any(tf.reshape(success, [rows, -1]), axis=1)
       if paths.split(self.success)[0] == rlds.STEPS:
-        success = count(success) > 0
+        success = tf.cast(success, tf.int64)
+        success = packs.sum_rows(success, pack.row_splits) > 0
       conditions.append(success)
-    always = tf.ones_like(pack.row_splits[1:], tf.bool)
-    return tf.reduce_all(tf.stack([always, *conditions]), axis=0)
-
-  def _conditions(self, steps, get_outcome, get_length):
-    """Returns the conditions on the return and on the length.
-
-    Args:
-      steps: the steps of one episode, or of several.
-      get_outcome: a function that returns their outcomes.
-      get_length: a function that returns their numbers of transitions; below 0
-        for an episode without steps.
-    """
-    conditions = []
-    if self.min_return is not None or self.max_return is not None:
-      paths.find(steps, rlds.REWARD)
-      paths.find(steps, rlds.IS_TERMINAL)
-      conditions += _within(
-          get_outcome().undiscounted_return, self.min_return, self.max_return
-      )
-    if self.min_length is not None or self.max_length is not None:
-      length = tf.maximum(get_length(), 0)
-      conditions += _within(length, self.min_length, self.max_length)
-    return conditions
+    return tf.reduce_all(tf.stack(conditions), axis=0)
 
   def _success(self, episode):
     """Returns the field of the success as bools."""

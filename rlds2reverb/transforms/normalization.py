@@ -12,6 +12,8 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.statistics import compute
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import composing
+from rlds2reverb.transforms import constants
 
 Mask = Optional[Union[Sequence[bool], np.ndarray]]
 
@@ -41,10 +43,10 @@ class NormalizeField(base.EpisodeTransform):
   is_step_wise = True
 
   field: paths.Path
-  offset: base.Numbers = 0.0
-  scale: base.Numbers = 1.0
-  low: base.Numbers = -np.inf
-  high: base.Numbers = np.inf
+  offset: constants.Numbers = 0.0
+  scale: constants.Numbers = 1.0
+  low: constants.Numbers = -np.inf
+  high: constants.Numbers = np.inf
   mask: Mask = None
 
   def __post_init__(self):
@@ -58,7 +60,9 @@ class NormalizeField(base.EpisodeTransform):
   def transform(self, steps):
     def normalize(name, leaf):
       offset, scale = self._constants(name, leaf)
-      normalized = base.clip((leaf - offset) / scale, self.low, self.high, name)
+      normalized = constants.clip(
+          (leaf - offset) / scale, self.low, self.high, name
+      )
       return self._where_masked(name, normalized, leaf)
 
     return paths.map_leaves(normalize, steps, self.field)
@@ -77,7 +81,7 @@ class NormalizeField(base.EpisodeTransform):
     if self.mask is None:
       return new
     # As numbers of the leaf it is checked to fit it.
-    mask = base.constant(np.asarray(self.mask, np.float32), leaf, name) > 0
+    mask = constants.constant(np.asarray(self.mask, np.float32), leaf, name) > 0
     return tf.where(mask, new, leaf)
 
   def _constants(self, name, leaf):
@@ -86,9 +90,9 @@ class NormalizeField(base.EpisodeTransform):
           f'{name} is {leaf.dtype.name}. Only floats can be normalised: cast'
           ' it, or name the fields one by one.'
       )
-    scale = base.constant(self.scale, leaf, name)
+    scale = constants.constant(self.scale, leaf, name)
     return (
-        base.constant(self.offset, leaf, name),
+        constants.constant(self.offset, leaf, name),
         tf.where(tf.math.is_finite(1 / scale), scale, tf.ones_like(scale)),
     )
 
@@ -98,7 +102,7 @@ def normalize_by_mean_std(
     field: paths.Path = rlds.OBSERVATION,
     *,
     mask: Mask = None,
-) -> base.Compose:
+) -> composing.Compose:
   """Normalises a field to a mean of 0 and a standard deviation of 1.
 
   Args:
@@ -115,7 +119,7 @@ def normalize_by_mean_std(
     ValueError: if `statistics` has no such field or found no number in it, or
       if no leaf of the field is of floats.
   """
-  return base.Compose(
+  return composing.Compose(
       [
           NormalizeField(path, offset=found.mean, scale=found.std, mask=mask)
           for path, found in _select(statistics, field).items()
@@ -131,7 +135,7 @@ def normalize_by_quantiles(
     high: float = 0.99,
     clip: bool = True,
     mask: Mask = None,
-) -> base.Compose:
+) -> composing.Compose:
   """Normalises the range between two quantiles of a field to [-1, 1].
 
   Args:
@@ -150,7 +154,7 @@ def normalize_by_quantiles(
     ValueError: if `statistics` has no such field or found no number in it, if
       it has no such quantile, or if no leaf of the field is of floats.
   """
-  return base.Compose(
+  return composing.Compose(
       [
           _to_unit_range(
               path, found.quantile(low), found.quantile(high), clip, mask
@@ -162,8 +166,8 @@ def normalize_by_quantiles(
 
 def normalize_by_bounds(
     field: paths.Path,
-    low: base.Numbers,
-    high: base.Numbers,
+    low: constants.Numbers,
+    high: constants.Numbers,
     *,
     clip: bool = False,
     mask: Mask = None,

@@ -9,6 +9,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import constants
 
 
 @gin.configurable(module='rlds2reverb')
@@ -38,16 +39,16 @@ class ScaleReward(base.EpisodeTransform):
 
   def transform(self, steps):
     def scale(name, reward):
-      factor = base.constant(self.scale, reward, name)
-      shift = base.constant(self.shift, reward, name)
+      factor = constants.constant(self.scale, reward, name)
+      shift = constants.constant(self.shift, reward, name)
       if reward.dtype.is_integer and reward.dtype.size < 8:
         # int64 has room for the product, which is clipped before it is checked.
         wide = [tf.cast(one, tf.int64) for one in (reward, factor, shift)]
-        scaled = base.clip(
+        scaled = constants.clip(
             wide[0] * wide[1] + wide[2], self.minimum, self.maximum, name
         )
         return _narrow(scaled, reward.dtype, name, steps.get(rlds.IS_LAST))
-      return base.clip(
+      return constants.clip(
           reward * factor + shift, self.minimum, self.maximum, name
       )
 
@@ -58,8 +59,8 @@ class ScaleReward(base.EpisodeTransform):
       return steps
 
     def unscale(name, reward):
-      unshifted = reward - base.constant(self.shift, reward, name)
-      unscaled = unshifted / base.constant(self.scale, reward, name)
+      unshifted = reward - constants.constant(self.shift, reward, name)
+      unscaled = unshifted / constants.constant(self.scale, reward, name)
       return tf.cast(unscaled, reward.dtype)
 
     return paths.map_leaves(unscale, steps, rlds.REWARD)

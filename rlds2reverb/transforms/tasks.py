@@ -13,7 +13,6 @@ import dataclasses
 import gin
 import tensorflow as tf
 
-from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
@@ -93,12 +92,7 @@ class KeepLabeled(base.EpisodeFilter):
   field: paths.Path = 'observation/instruction'
 
   def keep(self, episode):
-    words = _instruction(episode[rlds.STEPS], self.field)
-    return tf.reduce_any(words != '')
-
-  @property
-  def takes_packs(self) -> bool:
-    return True
+    return self.keep_each(packs_lib.of_episode(episode))[0]
 
   def keep_each(self, pack):
     is_there = _instruction(pack.steps, self.field) != ''
@@ -160,7 +154,7 @@ class AddTimestep(whole_episodes.WholeEpisodeTransform):
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DropZeroStart(base.EpisodeTransform):
+class DropZeroStart(whole_episodes.PackTransform):
   """Drops the first step of an episode if its action is all zeros.
 
   Some recordings of BridgeData V2 begin so, of which OpenVLA drops the first
@@ -177,28 +171,27 @@ class DropZeroStart(base.EpisodeTransform):
 
   field: paths.Path = rlds.ACTION
 
-  def transform(self, steps):
+  def transform_pack(self, pack, episode_index=None):
+    rows = self._rows(pack)
     leaves = [
         tf.cast(leaf, tf.bool)
-        for leaf in tf.nest.flatten(paths.get(steps, self.field))
+        for leaf in tf.nest.flatten(paths.get(pack.steps, self.field))
     ]
     length = tf.shape(leaves[0])[0]
     flat = [tf.reshape(leaf, [length, -1]) for leaf in leaves]
     is_zero = ~tf.reduce_any(tf.concat(flat, axis=1), axis=1)
-    start = tf.cast((length > 1) & tf.reduce_any(is_zero[:1]), tf.int32)
-    kept = tf.range(start, length)
-    shorter = tf.nest.map_structure(lambda leaf: tf.gather(leaf, kept), steps)
-    if rlds.IS_FIRST in steps:
-      flag = steps[rlds.IS_FIRST]
-      shorter[rlds.IS_FIRST] = tf.concat(
-          [flag[:1], tf.gather(flag, kept[1:])], 0
-      )
-    return shorter
+    is_first = tf.equal(rows.row, rows.first)
+    is_dropped = is_first & is_zero & (rows.last > rows.first)
+    kept = tf.where(~is_dropped)[:, 0]
+    # Where the first step is dropped, the next one takes its place.
+    before = tf.maximum(kept - 1, 0)
+    flags_of = tf.where(tf.gather(is_dropped, before), before, kept)
+    return _keep_rows(pack, kept, {rlds.IS_FIRST: flags_of})
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DropEnd(base.EpisodeTransform):
+class DropEnd(whole_episodes.PackTransform):
   """Drops the last step of an episode if it has no action.
 
   As Octo and OpenVLA do where they make actions of states. The step before
@@ -212,18 +205,40 @@ class DropEnd(base.EpisodeTransform):
       is_last       F   F   T                 is_last       F   T
   """
 
-  def transform(self, steps):
-    length = gathering.num_rows(steps)
-    is_last = last_steps.is_last(length)
-    have_action = last_steps.have_action(steps, is_last)
-    is_dropped = (length > 1) & ~tf.reduce_any(have_action[-1:])
-    end = length - tf.cast(is_dropped, length.dtype)
-    shorter = tf.nest.map_structure(lambda leaf: leaf[:end], steps)
-    for flag in rlds.IS_LAST, rlds.IS_TERMINAL:
-      if flag in steps:
-        shorter[flag] = tf.concat([steps[flag][: end - 1], steps[flag][-1:]], 0)
-    acts = tf.ones([end], tf.bool) & (is_dropped | have_action[:end])
-    return {**shorter, last_steps.HAS_ACTION: acts}
+  def transform_pack(self, pack, episode_index=None):
+    rows = self._rows(pack)
+    is_last = tf.equal(rows.row, rows.last)
+    have_action = last_steps.have_action(pack.steps, is_last)
+    is_dropped = is_last & ~have_action & (rows.last > rows.first)
+    of_episode = tf.gather(is_dropped, rows.last)
+    pack = pack._replace(
+        steps={**pack.steps, last_steps.HAS_ACTION: have_action | of_episode}
+    )
+    kept = tf.where(~is_dropped)[:, 0]
+    # Where the last step is dropped, the step before it is the last.
+    flags_of = tf.gather(rows.next(), kept)
+    flags_of = tf.where(tf.gather(is_dropped, flags_of), flags_of, kept)
+    return _keep_rows(
+        pack, kept, {rlds.IS_LAST: flags_of, rlds.IS_TERMINAL: flags_of}
+    )
+
+
+def _keep_rows(pack, kept, flags_of):
+  """Returns a pack of fewer steps, with some flags of those that are gone.
+
+  Args:
+    pack: a pack.
+    kept: int64 `[K]`: the rows that are kept, ascending.
+    flags_of: for the names of flags, which may be missing, int64 `[K]`: the row
+      of `pack` whose flag each of them gets.
+  """
+  shorter = packs_lib.keep_rows(pack, kept)
+  flags = {
+      flag: tf.gather(pack.steps[flag], rows)
+      for flag, rows in flags_of.items()
+      if flag in pack.steps
+  }
+  return shorter._replace(steps={**shorter.steps, **flags})
 
 
 def _instruction(steps, field) -> tf.Tensor:

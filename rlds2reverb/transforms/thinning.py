@@ -25,10 +25,12 @@ import gin
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import constants
+from rlds2reverb.transforms import whole_episodes
 
 # The fields of which thinning makes new ones.
 _NEEDED = [rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST]
@@ -36,7 +38,7 @@ _NEEDED = [rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST]
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class FrameSkip(base.EpisodeTransform):
+class FrameSkip(whole_episodes.PackTransform):
   """Keeps the first step, every `skip`-th step after it, and the last step.
 
   This makes episodes look as if the environment had repeated each action `skip`
@@ -54,15 +56,15 @@ class FrameSkip(base.EpisodeTransform):
     if self.skip < 1:
       raise ValueError(f'skip must be 1 or more, but is {self.skip}.')
 
-  def transform(self, steps):
-    steps = _checked(steps)
-    index = tf.range(tf.shape(steps[rlds.IS_FIRST])[0])
-    return keep_steps(steps, index % self.skip == 0)
+  def transform_pack(self, pack, episode_index=None):
+    pack = _checked(pack)
+    rows = self._rows(pack)
+    return keep_steps(pack, rows, (rows.row - rows.first) % self.skip == 0)
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DropNoOps(base.EpisodeTransform):
+class DropNoOps(whole_episodes.PackTransform):
   """Drops the steps whose action does nothing, but never the last step.
 
   Where no action of an episode does anything, only its last step is left. Leave
@@ -79,12 +81,17 @@ class DropNoOps(base.EpisodeTransform):
   """
 
   field: paths.Path = rlds.ACTION
-  no_op: base.Numbers = 0.0
+  no_op: constants.Numbers = 0.0
   tolerance: float = 0.0
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
-  def transform(self, steps):
-    steps = _checked(steps)
+  @property
+  def takes_packs(self) -> bool:
+    return self.predicate is None
+
+  def transform_pack(self, pack, episode_index=None):
+    pack = _checked(pack)
+    steps = pack.steps
     if self.predicate is not None:
       is_no_op = tf.convert_to_tensor(self.predicate(steps))
       if is_no_op.dtype != tf.bool or is_no_op.shape.rank != 1:
@@ -97,7 +104,7 @@ class DropNoOps(base.EpisodeTransform):
       )['predicate']
     else:
       is_no_op = self._is_no_op(steps)
-    return keep_steps(steps, ~is_no_op)
+    return keep_steps(pack, self._rows(pack), ~is_no_op)
 
   def _is_no_op(self, steps):
     field = paths.find(steps, self.field)
@@ -110,61 +117,69 @@ class DropNoOps(base.EpisodeTransform):
             f'{name} is a string. Name a part of the action that has numbers,'
             ' or pass a predicate.'
         )
-      no_op = tf.cast(base.constant(self.no_op, leaf, name), tf.float64)
+      no_op = tf.cast(constants.constant(self.no_op, leaf, name), tf.float64)
       near = tf.abs(tf.cast(leaf, tf.float64) - no_op) <= self.tolerance
       is_no_op &= tf.reduce_all(near, axis=list(range(1, leaf.shape.rank)))
     return is_no_op
 
 
-def _checked(steps: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns steps that are checked to be those of a whole episode.
+def _checked(pack: packs.Pack) -> packs.Pack:
+  """Returns a pack whose steps are checked to be those of whole episodes.
 
   Raises:
     ValueError: if a field that is needed is missing, or if they are not
       stacked.
     InvalidArgumentError: if their fields differ in length.
   """
-  missing = [field for field in _NEEDED if field not in steps]
+  missing = [field for field in _NEEDED if field not in pack.steps]
   if missing:
     raise ValueError(
         'Steps can be left out of whole episodes only, which have the fields'
-        f' {_NEEDED}, but there are no {missing} in {list(steps)}.'
+        f' {_NEEDED}, but there are no {missing} in {list(pack.steps)}.'
     )
-  return steps_lib.with_equal_lengths(steps)
+  return pack._replace(steps=steps_lib.with_equal_lengths(pack.steps))
 
 
-def keep_steps(steps: Dict[str, Any], keep: tf.Tensor) -> Dict[str, Any]:
-  """Leaves steps out of an episode, as drawn at the head of this module.
+def keep_steps(
+    pack: packs.Pack, rows: whole_episodes.EpisodeRows, keep: tf.Tensor
+) -> packs.Pack:
+  """Leaves steps out of episodes, as drawn at the head of this module.
 
   Args:
-    steps: stacked steps, `[T, ...]`.
-    keep: bool `[T]`: which steps are kept. The last step always is.
+    pack: the episodes.
+    rows: the episode of each of their rows.
+    keep: bool `[N]`: which steps are kept. The last of an episode always is.
 
   Returns:
-    The steps that are kept, stacked.
+    The pack of the steps that are kept.
   """
-  length = tf.shape(keep)[0]
-  keep |= tf.range(length) == length - 1
+  keep |= tf.equal(rows.row, rows.last)
   kept = tf.where(keep)[:, 0]
+  thinned = packs.keep_rows(pack, kept)
+  num_kept = tf.cumsum(tf.cast(keep, tf.int64))
   # Steps before the first one that is kept count for none.
-  start = tf.reduce_min(tf.concat([kept, [tf.int64.max]], 0))
-  runs = tf.cumsum(tf.cast(keep, tf.int32))[start:] - 1
-  thinned = tf.nest.map_structure(lambda leaf: tf.gather(leaf, kept), steps)
+  before = tf.gather(tf.pad(num_kept, [[1, 0]]), rows.first)
+  counted = tf.where(num_kept > before)[:, 0]
+  runs = tf.gather(num_kept - 1, counted)
 
   def merge(merge_run, field):
     return tf.nest.map_structure(
         lambda leaf, like: tf.ensure_shape(
-            merge_run(leaf[start:], runs), like.shape
+            merge_run(tf.gather(leaf, counted), runs), like.shape
         ),
-        steps[field],
-        thinned[field],
+        pack.steps[field],
+        thinned.steps[field],
     )
 
-  thinned[rlds.REWARD] = merge(tf.math.segment_sum, rlds.REWARD)
-  thinned[rlds.DISCOUNT] = merge(tf.math.segment_prod, rlds.DISCOUNT)
   # The first step that is kept takes the flag of the first one: an episode
   # that was cut before may have no first step.
-  thinned[rlds.IS_FIRST] = tf.concat(
-      [steps[rlds.IS_FIRST][:1], thinned[rlds.IS_FIRST][1:]], 0
+  is_start = tf.gather(tf.equal(num_kept, before + 1), kept)
+  flags_of = tf.where(is_start, tf.gather(rows.first, kept), kept)
+  return thinned._replace(
+      steps={
+          **thinned.steps,
+          rlds.REWARD: merge(tf.math.segment_sum, rlds.REWARD),
+          rlds.DISCOUNT: merge(tf.math.segment_prod, rlds.DISCOUNT),
+          rlds.IS_FIRST: tf.gather(pack.steps[rlds.IS_FIRST], flags_of),
+      }
   )
-  return thinned

@@ -7,16 +7,17 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import last_steps
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.transforms import base
 from rlds2reverb.transforms import thinning
 from rlds2reverb.transforms import vectors
+from rlds2reverb.transforms import whole_episodes
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class ActionsFromWaypoints(base.EpisodeTransform):
+class ActionsFromWaypoints(whole_episodes.PackTransform):
   """Takes every n-th step, and makes its action the way to the next one.
 
   The way is seen from the robot, whose yaw is 0 along x, and in the units of
@@ -46,40 +47,49 @@ class ActionsFromWaypoints(base.EpisodeTransform):
     super().__post_init__()
     checks.check_positive('every', self.every)
 
-  def transform(self, steps):
-    position = vectors.take(steps, self.state, 0, 2)
-    scale = _scale(position, vectors.take(steps, self.action, 0, 2))
-    length = tf.shape(position)[0]
-    end = (tf.maximum(length, 1) - 1) // self.every * self.every + 1
-    steps = tf.nest.map_structure(lambda leaf: leaf[:end], steps)
-    end = tf.minimum(end, length)
-    index = tf.range(end)
-    steps = thinning.keep_steps(steps, index % self.every == 0)
+  def transform_pack(self, pack, episode_index=None):
+    rows = self._rows(pack)
+    position = vectors.take(pack.steps, self.state, 0, 2)
+    scale = _scale(position, vectors.take(pack.steps, self.action, 0, 2), rows)
+    step = rows.row - rows.first
+    end = (rows.last - rows.first) // self.every * self.every
+    kept = tf.where(step <= end)[:, 0]
+    pack = packs.keep_rows(pack, kept)
+    is_taken = tf.gather(step, kept) % self.every == 0
+    pack = thinning.keep_steps(pack, self._rows(pack), is_taken)
+    scale = tf.gather(scale, tf.gather(kept, tf.where(is_taken)[:, 0]))
+    rows, steps = self._rows(pack), pack.steps
     ways = _ways(
         vectors.take(steps, self.state, 0, 2),
         vectors.take(steps, self.state, 2, 1)[:, 0],
+        rows,
     )
     width = vectors.floats(steps, self.action).shape[-1]
-    steps = vectors.replace(steps, self.action, 0, width, ways * scale)
-    is_last = last_steps.is_last(tf.shape(ways)[0])
+    ways *= scale[:, tf.newaxis]
+    steps = vectors.replace(steps, self.action, 0, width, ways)
+    is_last = tf.equal(rows.row, rows.last)
     if rlds.IS_LAST in steps:
       steps[rlds.IS_LAST] = tf.cast(is_last, steps[rlds.IS_LAST].dtype)
     if last_steps.HAS_ACTION in steps:
       steps[last_steps.HAS_ACTION] = ~is_last
-    return steps
+    return pack._replace(steps=steps)
 
 
-def _scale(position, action) -> tf.Tensor:
-  """Returns how long an action is for a way of length 1."""
-  ways = tf.norm(position[1:] - position[:-1], axis=1)
-  moves = tf.where(ways > 0)[:1, 0]
-  scales = tf.norm(tf.gather(action, moves), axis=1) / tf.gather(ways, moves)
-  return tf.concat([scales, tf.ones([1], position.dtype)], 0)[0]
+def _scale(position, action, rows) -> tf.Tensor:
+  """Returns how long an action is for a way of length 1, `[N]`."""
+  ways = tf.norm(tf.gather(position, rows.next()) - position, axis=1)
+  first_move = whole_episodes.nearest_marked(ways > 0, rows, backward=False)
+  first_move = tf.gather(first_move, rows.first)
+  moves = first_move >= 0
+  first_move = tf.maximum(first_move, 0)
+  way = tf.where(moves, tf.gather(ways, first_move), 1)
+  length = tf.gather(tf.norm(action, axis=1), first_move)
+  return tf.where(moves, length / way, 1)
 
 
-def _ways(position, yaw) -> tf.Tensor:
-  """Returns the way to the next position, `[T, 2]`; zeros at the end."""
-  way = tf.concat([position[1:], position[-1:]], 0) - position
+def _ways(position, yaw, rows) -> tf.Tensor:
+  """Returns the way to the next position, `[N, 2]`; zeros at the end."""
+  way = tf.gather(position, rows.next()) - position
   cos, sin = tf.cos(yaw), tf.sin(yaw)
   return tf.stack(
       [

@@ -18,7 +18,6 @@ from typing import Any, Dict, NamedTuple, Optional
 
 import tensorflow as tf
 
-from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
@@ -77,11 +76,11 @@ class EpisodeRows(NamedTuple):
     )
 
 
-class WholeEpisodeTransform(base.EpisodeTransform):
-  """The base of transforms that look at the other steps of an episode.
+class PackTransform(base.EpisodeTransform):
+  """The base of transforms that are written for all episodes of a pack.
 
-  A transform of your own needs only `transform_rows`. One that draws random
-  numbers sets `draws` to True in its body, and draws with `rows.fractions`.
+  A transform needs only `transform_pack`. One that draws random numbers sets
+  `draws` to True in its body.
   """
 
   def __call__(
@@ -100,22 +99,11 @@ class WholeEpisodeTransform(base.EpisodeTransform):
 
     Raises:
       ValueError: if `episode` is no episode, if the index is missing, or as
-        `transform_rows` does.
+        `transform_pack` does.
     """
     episode = base.stack_episode(episode)
     steps = self.transform(episode[rlds.STEPS], episode_index)
     return {**episode, rlds.STEPS: steps}
-
-  @property
-  def takes_packs(self) -> bool:
-    return True
-
-  def transform_each(
-      self, pack: packs.Pack, episode_index: Any = None
-  ) -> Dict[str, Any]:
-    return self.transform_rows(
-        pack.steps, self._rows(pack.steps, pack.row_splits, episode_index)
-    )
 
   def transform(
       self, steps: Dict[str, Any], episode_index: Optional[Any] = None
@@ -132,11 +120,49 @@ class WholeEpisodeTransform(base.EpisodeTransform):
     Raises:
       ValueError: as `__call__` does.
     """
-    num_rows = gathering.num_rows(steps)
-    row_splits = tf.stack([0 * num_rows, num_rows])
-    return self.transform_rows(
-        steps, self._rows(steps, row_splits, episode_index)
+    return self.transform_pack(packs.of_one(steps), episode_index).steps
+
+  @abc.abstractmethod
+  def transform_pack(
+      self, pack: packs.Pack, episode_index: Any = None
+  ) -> packs.Pack:
+    """Transforms all episodes of a pack; see `EpisodeTransform`."""
+
+  def _rows(self, pack: packs.Pack, episode_index=None) -> EpisodeRows:
+    """Returns the episodes of the rows of a pack."""
+    if episode_index is None:
+      if self.draws:
+        raise ValueError(
+            f'{type(self).__name__} draws other numbers for each episode, but'
+            ' episode_index is missing. Use transform_episodes, which counts'
+            ' the episodes, or rlds_data.enumerate().map(lambda index, episode:'
+            ' transform(episode, index)).'
+        )
+      episode_index = 0
+    row_splits = pack.row_splits
+    episode = packs.episode_of_rows(row_splits)
+    last = tf.gather(row_splits, episode + 1) - 1
+    row = tf.range(row_splits[-1])
+    have_action = last_steps.have_action(pack.steps, tf.equal(row, last))
+    return EpisodeRows(
+        row,
+        tf.gather(row_splits, episode),
+        last,
+        episode + tf.cast(episode_index, tf.int64),
+        tf.gather(have_action, last),
     )
+
+
+class WholeEpisodeTransform(PackTransform):
+  """The base of transforms that look at the other steps of an episode.
+
+  A transform of your own needs only `transform_rows`. One that draws random
+  numbers sets `draws` to True in its body, and draws with `rows.fractions`.
+  """
+
+  def transform_pack(self, pack, episode_index=None):
+    rows = self._rows(pack, episode_index)
+    return pack._replace(steps=self.transform_rows(pack.steps, rows))
 
   @abc.abstractmethod
   def transform_rows(
@@ -154,28 +180,6 @@ class WholeEpisodeTransform(base.EpisodeTransform):
     Raises:
       ValueError: if a field that the transform uses is missing or does not fit.
     """
-
-  def _rows(self, steps, row_splits, episode_index) -> EpisodeRows:
-    if episode_index is None:
-      if self.draws:
-        raise ValueError(
-            f'{type(self).__name__} draws other numbers for each episode, but'
-            ' episode_index is missing. Use transform_episodes, which counts'
-            ' the episodes, or rlds_data.enumerate().map(lambda index, episode:'
-            ' transform(episode, index)).'
-        )
-      episode_index = 0
-    episode = packs.episode_of_rows(row_splits)
-    last = tf.gather(row_splits, episode + 1) - 1
-    row = tf.range(row_splits[-1])
-    have_action = last_steps.have_action(steps, tf.equal(row, last))
-    return EpisodeRows(
-        row,
-        tf.gather(row_splits, episode),
-        last,
-        episode + tf.cast(episode_index, tf.int64),
-        tf.gather(have_action, last),
-    )
 
 
 def nearest_marked(

@@ -14,7 +14,7 @@ from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import rewards
 from tests import tfds_files
@@ -173,7 +173,7 @@ class BadRecordsTest(tf.test.TestCase):
   def test_bad_episodes_are_skipped(self):
     data = self._load(_CASES)
     # A filter does not take them away unseen.
-    changed = base.transform_episodes(
+    changed = applying.transform_episodes(
         data, [filters.KeepEpisodes(min_length=1), rewards.ScaleReward(2.0)]
     )
     for episodes in data, changed:

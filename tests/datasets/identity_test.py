@@ -6,7 +6,7 @@ from absl.testing import absltest
 import numpy as np
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import rewards
 
@@ -24,7 +24,7 @@ class FingerprintTest(absltest.TestCase):
           'train',
           {'b': 1, 'a': [None, True]},
           np.array([1.5, 2]),
-          base.Compose([fields.ClipField('action', np.zeros(2), 1)]),
+          composing.Compose([fields.ClipField('action', np.zeros(2), 1)]),
       )
 
     self.assertEqual(

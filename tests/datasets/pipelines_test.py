@@ -14,7 +14,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import pipelines
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import rewards
@@ -41,7 +41,7 @@ def _walker(directory=_WALKER, scale=2.0, discount=None, minimum=1.0):
       loading.load_episodes(directory),
       step_mapping.StepMapping(discount=discount),
   )
-  return base.transform_episodes(
+  return applying.transform_episodes(
       episodes,
       [
           filters.KeepEpisodes(min_return=minimum),

@@ -10,7 +10,7 @@ import tree
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import rewards
 from tests import golden
 from tests import ways
@@ -209,7 +209,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     link = os.path.join(self.create_tempdir().full_path, 'link')
     os.symlink(directory, link)
     for source in (directory, os.path.relpath(directory), link):
-      transformed = base.transform_episodes(
+      transformed = applying.transform_episodes(
           loading.load_episodes(source), [rewards.ScaleReward(2.0)]
       )
       for target in (directory, link):

@@ -23,7 +23,7 @@ from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import images
 from tests import recordings
 from tests import testing
@@ -264,7 +264,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
 
     for form in recordings.FORMS:
       data = recordings.load(path, form)
-      data = base.transform_episodes(data, [cut])
+      data = applying.transform_episodes(data, [cut])
       data = step_mapping.map_fields(data, _MAPPING(is_last=None))
       self.check_sampled(
           data,

@@ -14,7 +14,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import saving
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.statistics import compute
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import normalization
@@ -28,7 +28,7 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
 
   def _check_transformed(self, name, used, expected):
     data = recordings.load(self.directories[name], 'stacked')
-    data = base.transform_episodes(data, used)
+    data = applying.transform_episodes(data, used)
     changed = [expected(steps) for steps in self.steps(name)]
     self.check_sampled(data, [steps for steps in changed if steps])
 
@@ -65,7 +65,7 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
   def test_observations_normalised_by_their_statistics(self):
     data = recordings.load(self.directories['half_cheetah'], 'stacked')
     found = compute.compute_statistics(data)
-    data = base.transform_episodes(
+    data = applying.transform_episodes(
         data, [normalization.normalize_by_mean_std(found, 'observation')]
     )
     sampled = self.push_and_sample(data)

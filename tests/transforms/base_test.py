@@ -9,7 +9,10 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import composing
+from rlds2reverb.transforms import constants
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import normalization
@@ -23,7 +26,7 @@ from tests import ways
 class _AddReward(base.EpisodeTransform):
   """As a user writes one; `amounts` is an array, for a tricky equality."""
 
-  amounts: base.Numbers
+  amounts: constants.Numbers
 
   def transform(self, steps):
     return {**steps, 'reward': steps['reward'] + tf.reduce_sum(self.amounts)}
@@ -43,7 +46,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
   def test_in_order(self, run):
-    compose = base.Compose(
+    compose = composing.Compose(
         [
             rewards.ScaleReward(2.0),
             rewards.ScaleReward(shift=1.0),
@@ -58,7 +61,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_transform_episodes(self, form):
-    rlds_data = base.transform_episodes(
+    rlds_data = applying.transform_episodes(
         form([ways.FIVE, ways.THREE, ways.FIVE]),
         [
             rewards.ScaleReward(10.0),
@@ -81,7 +84,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
         ClipField.high = 1.0
     """)
     self.addCleanup(gin.clear_config)
-    transform = base.Compose()
+    transform = composing.Compose()
     steps = transform.transform(ways.FIVE)
     self.assertAllEqual(steps['reward'], 3 * ways.FIVE['reward'])
     self.assertAllEqual(steps['action'], np.minimum(ways.FIVE['action'], 1))
@@ -89,20 +92,20 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_filters_among_transforms(self, form):
     # The returns are 15, 60 and 15; doubled, 30, 120 and 30.
-    compose = base.Compose(
+    compose = composing.Compose(
         [
             filters.KeepEpisodes(max_return=70.0),
             rewards.ScaleReward(2.0),
-            base.Compose(
+            composing.Compose(
                 [
-                    base.Compose([rewards.ScaleReward(shift=1.0)]),
+                    composing.Compose([rewards.ScaleReward(shift=1.0)]),
                     filters.KeepEpisodes(min_return=50.0),
                 ]
             ),
             fields.RenameFields({'action': 'control'}),
         ]
     )
-    rlds_data = base.transform_episodes(
+    rlds_data = applying.transform_episodes(
         form([ways.FIVE, ways.THREE, ways.FIVE]), [compose]
     )
     (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
@@ -113,10 +116,10 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     golden.assert_frames_equal(self, [compose.invert(steps)], [ways.THREE])
 
   def test_filter_cannot_be_mapped(self):
-    inner = base.Compose([filters.KeepEpisodes(min_length=1)])
+    inner = composing.Compose([filters.KeepEpisodes(min_length=1)])
     self.assertTrue(inner.has_filter)
-    self.assertFalse(base.Compose([rewards.ScaleReward()]).has_filter)
-    for compose in (inner, base.Compose([rewards.ScaleReward(), inner])):
+    self.assertFalse(composing.Compose([rewards.ScaleReward()]).has_filter)
+    for compose in (inner, composing.Compose([rewards.ScaleReward(), inner])):
       with self.assertRaisesRegex(
           ValueError, r'Use transform_episodes\(rlds_data, \[compose\]\)'
       ):
@@ -124,7 +127,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_equal_where_the_parts_are(self):
     def make(parts):
-      return base.Compose(
+      return composing.Compose(
           parts(
               [
                   filters.KeepEpisodes(min_length=1),
@@ -146,7 +149,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_what_does_not_compose(self, other):
     with self.assertRaisesRegex(ValueError, 'Compose takes .* but was given'):
-      base.Compose([rewards.ScaleReward(), other])
+      composing.Compose([rewards.ScaleReward(), other])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,7 +170,7 @@ class _RewardToGo(rewards.ScaleReward):
     return {**steps, 'reward': tf.cumsum(steps['reward'], reverse=True)}
 
 
-class _ComposedRewardToGo(base.Compose):
+class _ComposedRewardToGo(composing.Compose):
   """Does more than its parts, each of which is step-wise."""
 
   def transform(self, steps):
@@ -213,11 +216,11 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
           'composed',
           lambda: [
               _Double(),
-              base.Compose(
+              composing.Compose(
                   [
                       filters.KeepEpisodes(min_length=2),
-                      base.Compose([rewards.ScaleReward(0.5)]),
-                      base.Compose([filters.KeepEpisodes(max_length=5)]),
+                      composing.Compose([rewards.ScaleReward(0.5)]),
+                      composing.Compose([filters.KeepEpisodes(max_length=5)]),
                   ]
               ),
           ],
@@ -227,7 +230,7 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_works_on_packs(self, transforms):
     rlds_data = golden.packed(self._episodes(), pack_size=4)
     golden.assert_packs_hold(
-        self, base.transform_episodes(rlds_data, transforms())
+        self, applying.transform_episodes(rlds_data, transforms())
     )
 
   @parameterized.named_parameters(
@@ -235,26 +238,36 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
       ('own_filter', lambda: _KeepFirst(10.0)),
       ('function', lambda: (lambda episode: {**episode, 'more': 1})),
       ('thinning', lambda: thinning.FrameSkip(2)),
-      ('inside', lambda: base.Compose([_Double(), thinning.FrameSkip(2)])),
-      ('filter_inside', lambda: base.Compose([_Double(), _KeepFirst(10.0)])),
+      ('inside', lambda: composing.Compose([_Double(), thinning.FrameSkip(2)])),
+      (
+          'filter_inside',
+          lambda: composing.Compose([_Double(), _KeepFirst(10.0)]),
+      ),
       ('overridden', lambda: _RewardToGo(2.0)),
       ('overridden_compose', lambda: _ComposedRewardToGo([_Double()])),
       ('overridden_filter', lambda: _KeepLongWithReward(min_length=4)),
   )
-  def test_what_does_not(self, transform):
-    made = base.transform_episodes(
-        golden.packed([ways.FIVE, ways.THREE]), [transform()]
+  def test_what_works_on_single_episodes(self, transform):
+    episodes = [ways.FIVE, ways.THREE, ways.FIVE]
+    made, expected = (
+        applying.transform_episodes(form(episodes), [transform()])
+        for form in (golden.packed, golden.stacked)
     )
-    self.assertFalse(golden.has_packs(made))
-    self.assertNotEmpty(list(made))
+    found = golden.assert_packs_hold(self, made)
+    self.assertNotEmpty(found)
+    golden.assert_frames_equal(
+        self,
+        [one['steps'] for one in found],
+        [one['steps'] for one in expected.as_numpy_iterator()],
+    )
 
   def test_a_list_that_changes_and_an_iterator(self):
     transforms = [_Double()]
     rlds_data = golden.packed([ways.FIVE, ways.THREE])
     for given in transforms, iter(transforms):
-      made = base.transform_episodes(rlds_data, given)
+      made = applying.transform_episodes(rlds_data, given)
       golden.assert_packs_hold(self, made)
-    made = base.transform_episodes(rlds_data, transforms)
+    made = applying.transform_episodes(rlds_data, transforms)
     transforms.append(filters.KeepEpisodes(min_length=4))
     self.assertLen(golden.assert_packs_hold(self, made), 2)
 
@@ -265,7 +278,7 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_an_episode_of_unequal_lengths(self, transforms):
     wrong = dict(ways.THREE, action=ways.THREE['action'][:-1])
-    made = base.transform_episodes(
+    made = applying.transform_episodes(
         golden.packed([ways.FIVE, wrong]), transforms()
     )
     for found in made, data_sets.packs_of(made):
@@ -299,8 +312,8 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_in_a_data_set(self, form):
     own = [_AddReward(np.float32([1, 2])), _KeepFirst(10.0)]
-    for transforms in (own, own[::-1], [base.Compose(own)]):
-      rlds_data = base.transform_episodes(
+    for transforms in (own, own[::-1], [composing.Compose(own)]):
+      rlds_data = applying.transform_episodes(
           form([ways.FIVE, ways.THREE]), transforms
       )
       (steps,) = (e['steps'] for e in rlds_data.as_numpy_iterator())
@@ -324,7 +337,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
     data = golden.stacked([ways.FIVE])
     mixed = mixtures.mix_datasets({'a': data, 'b': data}, end='first')
     with self.assertRaisesRegex(ValueError, r"is a Mixed of \['element', "):
-      base.transform_episodes(mixed, [])
+      applying.transform_episodes(mixed, [])
 
   def test_by_value(self):
     self.assertEqual(_KeepFirst(1.0), _KeepFirst(1.0))
@@ -337,23 +350,25 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_function_that_returns_no_episode(self, function, message):
     with self.assertRaisesRegex(ValueError, message):
-      base.transform_episodes(golden.stacked([ways.FIVE]), [function])
+      applying.transform_episodes(golden.stacked([ways.FIVE]), [function])
 
   def test_function_that_returns_nested_steps(self):
     def nest(episode):
       steps = tf.data.Dataset.from_tensor_slices(episode['steps'])
       return {**episode, 'steps': steps}
 
-    (episode,) = base.transform_episodes(golden.stacked([ways.FIVE]), [nest])
+    (episode,) = applying.transform_episodes(
+        golden.stacked([ways.FIVE]), [nest]
+    )
     self.assertAllEqual(episode['steps']['reward'], ways.FIVE['reward'])
 
   @parameterized.parameters((rewards.ScaleReward,), ('ScaleReward',))
   def test_what_is_no_transform(self, other):
     with self.assertRaisesRegex(ValueError, 'takes transforms, filters and'):
-      base.transform_episodes(golden.stacked([ways.FIVE]), [other])
+      applying.transform_episodes(golden.stacked([ways.FIVE]), [other])
 
   @parameterized.parameters(
-      lambda data: base.transform_episodes(data, []),
+      lambda data: applying.transform_episodes(data, []),
       lambda data: data.map(_AddReward(1.0)),
       lambda data: data.filter(_KeepFirst(1.0)),
   )

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import outcomes
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import filters
 from tests import golden
 from tests import ways
@@ -157,7 +157,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         )
     for name in 'several', 'in_the_episode':
       conditions, expected = cases[name]
-      kept = base.transform_episodes(
+      kept = applying.transform_episodes(
           rlds_data, [filters.KeepEpisodes(**conditions)]
       )
       self.assertLen(golden.assert_packs_hold(self, kept), sum(expected))
@@ -175,18 +175,19 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     rlds_data = golden.packed(episodes)
     steps = next(iter(rlds_data))['steps']
     total = outcomes.outcome(steps).undiscounted_return.numpy()
-    kept = base.transform_episodes(
+    kept = applying.transform_episodes(
         rlds_data, [filters.KeepEpisodes(min_return=total, max_return=total)]
     )
     self.assertLen(golden.assert_packs_hold(self, kept), 1)
 
-  def test_a_predicate_gives_no_packs(self):
-    kept = base.transform_episodes(
-        golden.packed(_EPISODES),
-        [filters.KeepEpisodes(predicate=lambda episode: tf.constant(True))],
+  def test_a_predicate_in_packs(self):
+    is_long = lambda episode: tf.size(episode['steps']['reward']) > 4
+    kept = applying.transform_episodes(
+        golden.packed(_EPISODES), [filters.KeepEpisodes(predicate=is_long)]
     )
-    self.assertFalse(golden.has_packs(kept))
-    self.assertLen(list(kept), 3)
+    found = golden.assert_packs_hold(self, kept)
+    expected = [one for one in _EPISODES if len(one['reward']) > 4]
+    self.assertLen(found, len(expected))
 
   def test_reward_and_flags_of_other_dtypes(self):
     episode = dict(

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
+from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import goals
 from tests import golden
@@ -19,7 +20,7 @@ def _goal_steps(transform, num_episodes=2000, length=_LENGTH):
   """Returns the goals of many equal episodes, `[num_episodes, length]`."""
   episode = golden.make_episode([1.0] * length, terminal=True)
   rlds_data = golden.stacked([episode]).repeat(num_episodes)
-  rlds_data = base.transform_episodes(rlds_data, [transform])
+  rlds_data = applying.transform_episodes(rlds_data, [transform])
   return np.stack(
       [
           steps['goal_step']
@@ -128,7 +129,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
     ]
     changes = [
         filters.KeepEpisodes(min_length=2),
-        base.Compose(
+        composing.Compose(
             [
                 goals.RelabelGoals(
                     strategy,
@@ -139,7 +140,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
             ]
         ),
     ]
-    by_packs = base.transform_episodes(golden.packed(episodes), changes)
+    by_packs = applying.transform_episodes(golden.packed(episodes), changes)
     found = golden.assert_packs_hold(self, by_packs)
     for episode in found:
       steps = episode['steps']
@@ -184,15 +185,15 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, message):
         goals.RelabelGoals(**arguments)
     draw = goals.RelabelGoals()
-    for call in (draw, base.Compose([draw])):
+    for call in (draw, composing.Compose([draw])):
       with self.assertRaisesRegex(ValueError, 'transform_episodes'):
         golden.stacked([ways.FIVE]).map(call)
     with self.assertRaisesRegex(ValueError, 'no field camera'):
-      base.transform_episodes(
+      applying.transform_episodes(
           golden.stacked([ways.FIVE]), [goals.RelabelGoals(field='camera')]
       )
     with self.assertRaisesRegex(ValueError, "a field 'action' already"):
-      base.transform_episodes(
+      applying.transform_episodes(
           golden.stacked([ways.FIVE]), [goals.RelabelGoals(goal='action')]
       )
 

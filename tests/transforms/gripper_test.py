@@ -4,7 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import gripper
 from tests import golden
 from tests import ways
@@ -93,7 +93,7 @@ class GripperTest(tf.test.TestCase, parameterized.TestCase):
         (gripper.RelativeToAbsoluteGripper(), _absolute, -1.0),
     ):
       episodes = _random_episodes(low, 1.0)
-      rlds_data = base.transform_episodes(form(episodes), [transform])
+      rlds_data = applying.transform_episodes(form(episodes), [transform])
       if form is golden.packed:
         golden.assert_packs_hold(self, rlds_data)
       found = _commands(rlds_data.as_numpy_iterator())

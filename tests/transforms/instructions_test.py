@@ -4,7 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import instructions
 from tests import golden
 from tests import testing
@@ -24,7 +24,7 @@ def _draw(episodes, form=golden.stacked, **kwargs):
   transform = instructions.DrawInstruction(
       _FIELDS, 'observation/instruction', **kwargs
   )
-  return base.transform_episodes(form(episodes), [transform])
+  return applying.transform_episodes(form(episodes), [transform])
 
 
 def _drawn(rlds_data):
@@ -104,7 +104,7 @@ class DrawInstructionTest(tf.test.TestCase, parameterized.TestCase):
         ('langauge', 'Did you mean language'),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        base.transform_episodes(
+        applying.transform_episodes(
             data, [instructions.DrawInstruction([path], 'x')]
         )
 

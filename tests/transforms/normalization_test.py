@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.statistics import compute
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import normalization
 from tests import golden
@@ -96,10 +96,10 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
     ):
       self.assertNotEqual(make(), other)
     self.assertLen({make(), make(), make([1, 3])}, 2)
-    compose = [base.Compose([make(), make([2, 2])]) for _ in range(2)]
+    compose = [composing.Compose([make(), make([2, 2])]) for _ in range(2)]
     self.assertEqual(*compose)
     self.assertLen(set(compose), 1)
-    self.assertNotEqual(compose[0], base.Compose([make()]))
+    self.assertNotEqual(compose[0], composing.Compose([make()]))
 
   def test_integers_are_refused(self):
     with self.assertRaisesRegex(ValueError, 'action is int64. Only floats'):
@@ -252,7 +252,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       normalize = normalization.normalize_by_mean_std(found)
     self.assertLen(logs.output, 1)
     self.assertIn('not floats: observation/', logs.output[0])
-    self.assertIsInstance(normalize, base.Compose)
+    self.assertIsInstance(normalize, composing.Compose)
     self.assertEqual(
         [part.field for part in normalize.transforms],
         [

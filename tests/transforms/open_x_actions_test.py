@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from rlds2reverb.fields import known_features
 from rlds2reverb.fields import named_mappings
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import named_transforms
 
 _LENGTH = 12
@@ -153,7 +153,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
     mapped = mapping({**metadata, 'steps': steps})
     data = tf.data.Dataset.from_tensors(mapped)
     transforms = named_transforms.load_transforms(config)
-    (treated,) = base.transform_episodes(data, transforms)
+    (treated,) = applying.transform_episodes(data, transforms)
     return mapped['steps'], treated['steps']['action'].numpy()
 
   @parameterized.named_parameters(

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import mixtures
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import padding
 from tests import golden
 from tests import ways
@@ -48,7 +48,7 @@ class PadFieldTest(tf.test.TestCase, parameterized.TestCase):
   def test_nested_field_and_other_mask(self, form):
     episode = _with_action(1)
     episode['observation'] = {'state': np.float64([[1, 2], [3, 4], [5, 6]])}
-    rlds_data = base.transform_episodes(
+    rlds_data = applying.transform_episodes(
         form([episode]),
         [
             padding.PadField('observation/state', 2, 3),
@@ -75,7 +75,7 @@ class PadFieldTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(pads['two_arms'], padding.PadField('action', 5, 5))
     mixed = mixtures.mix_datasets(
         {
-            name: base.transform_episodes(dataset, [pads[name]])
+            name: applying.transform_episodes(dataset, [pads[name]])
             for name, dataset in datasets.items()
         },
         end='all',

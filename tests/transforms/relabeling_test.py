@@ -4,7 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import relabeling
 from tests import golden
 from tests import ways
@@ -49,7 +49,7 @@ class ActionsFromStatesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*golden.FORMS_AND_PACKS.items())
   def test_formula_of_octo(self, form):
     episodes = [_episode(n, n) for n in (5, 1, 3, 9, 2)]
-    rlds_data = base.transform_episodes(
+    rlds_data = applying.transform_episodes(
         form(episodes),
         [relabeling.ActionsFromStates('observation/state', size=6)],
     )
@@ -109,7 +109,7 @@ class MotionsFromPosesTest(tf.test.TestCase, parameterized.TestCase):
       transform = relabeling.MotionsFromPoses(
           'observation/state', 'euler_xyz', frame=frame, start=1
       )
-      rlds_data = base.transform_episodes(form(episodes), [transform])
+      rlds_data = applying.transform_episodes(form(episodes), [transform])
       if form is golden.packed:
         golden.assert_packs_hold(self, rlds_data)
       for found, episode in zip(rlds_data.as_numpy_iterator(), episodes):

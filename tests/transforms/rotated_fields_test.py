@@ -4,7 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import rotated_fields
 from tests import golden
 from tests import ways
@@ -44,7 +44,7 @@ class ConvertRotationTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(convert.invert({}), {})
 
   def test_spec_and_packs(self):
-    rlds_data = base.transform_episodes(
+    rlds_data = applying.transform_episodes(
         golden.packed([_episode()] * 5),
         [
             rotated_fields.ConvertRotation(

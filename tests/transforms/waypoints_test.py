@@ -44,7 +44,7 @@ class WaypointsTest(tf.test.TestCase, parameterized.TestCase):
   def _transform(self, **kwargs):
     return waypoints.ActionsFromWaypoints('observation/state', **kwargs)
 
-  @parameterized.named_parameters(*ways.ALL)
+  @parameterized.named_parameters(*ways.WITH_PACKS)
   def test_as_octo(self, run):
     episodes = [_episode(8), _episode(7, terminal=True), _episode(3)]
     found = run(self._transform(every=3), episodes)

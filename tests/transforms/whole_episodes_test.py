@@ -7,7 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import packs
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import applying
+from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import rewards
 from rlds2reverb.transforms import whole_episodes
@@ -78,9 +79,9 @@ class WholeEpisodeTransformTest(tf.test.TestCase, parameterized.TestCase):
   def test_data_sets(self, form):
     changes = [
         filters.KeepEpisodes(min_length=1),
-        base.Compose([rewards.ScaleReward(2.0), _ShowRows(), _Draw()]),
+        composing.Compose([rewards.ScaleReward(2.0), _ShowRows(), _Draw()]),
     ]
-    rlds_data = base.transform_episodes(form(_episodes()), changes)
+    rlds_data = applying.transform_episodes(form(_episodes()), changes)
     if form is golden.packed:
       golden.assert_packs_hold(self, rlds_data)
     kept = [e for e in _episodes() if len(e['reward']) > 1]
@@ -98,19 +99,18 @@ class WholeEpisodeTransformTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_repeated_episodes_draw_anew(self):
     rlds_data = golden.stacked([golden.COMPLETE]).repeat(2)
-    one, other = base.transform_episodes(rlds_data, [_Draw()])
+    one, other = applying.transform_episodes(rlds_data, [_Draw()])
     self.assertNotAllEqual(one['steps']['one'], other['steps']['one'])
 
   def test_classes_of_ones_own(self):
-    rlds_data = base.transform_episodes(
+    rlds_data = applying.transform_episodes(
         golden.packed(_episodes()), [_ReversedStep()]
     )
-    self.assertFalse(golden.has_packs(rlds_data))
-    steps = next(rlds_data.as_numpy_iterator())['steps']
+    steps = golden.assert_packs_hold(self, rlds_data)[0]['steps']
     self.assertAllEqual(steps['step'], [2, 1, 0])
 
   def test_draws_need_an_index(self):
-    for call in (_Draw(), _Draw().transform, base.Compose([_Draw()])):
+    for call in (_Draw(), _Draw().transform, composing.Compose([_Draw()])):
       with self.assertRaisesRegex(ValueError, 'Use.*transform_episodes'):
         call({'steps': golden.COMPLETE})
 
@@ -130,7 +130,7 @@ class WholeEpisodeTransformTest(tf.test.TestCase, parameterized.TestCase):
         tf.constant([0, 3, 3, 6], tf.int64),
         {},
     )
-    self.assertAllEqual(Nearest().transform_each(pack), expected)
+    self.assertAllEqual(Nearest().transform_pack(pack).steps, expected)
     nothing = {'marked': tf.zeros([4], tf.bool)}
     self.assertAllEqual(Nearest().transform(nothing), [-1] * 4)
 

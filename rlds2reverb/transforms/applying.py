@@ -1,0 +1,119 @@
+"""Applies transforms, filters and functions to the episodes of a data set."""
+
+import functools
+from typing import Any, Callable, Dict, Sequence, Union
+
+import gin
+import tensorflow as tf
+
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import pack_streams
+from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import composing
+
+
+@gin.configurable(module='rlds2reverb')
+def transform_episodes(
+    rlds_data: tf.data.Dataset,
+    transforms: Sequence[
+        Union[
+            base.EpisodeTransform,
+            base.EpisodeFilter,
+            Callable[[Dict[str, Any]], Dict[str, Any]],
+        ]
+    ],
+) -> tf.data.Dataset:
+  """Applies transforms and filters to every episode, in the given order.
+
+  Args:
+    rlds_data: an RLDS data set, with nested or stacked steps.
+    transforms: what is applied: transforms, filters, `Compose` of both, and
+      functions from an episode to an episode.
+
+  Returns:
+    A data set of the episodes that are kept, with stacked steps.
+
+  Raises:
+    ValueError: if `rlds_data` has no episodes, if a transform does not fit the
+      steps, or if a function returns something else than an episode.
+  """
+  base.check_episode('an element of rlds_data', rlds_data.element_spec)
+  transformed = data_sets.with_packs_of(
+      steps_lib.stack_episodes(rlds_data),
+      rlds_data,
+      lambda packs: packs.map(_check_pack),
+  )
+  for transform in _each(transforms):
+    transformed = _apply(transformed, transform)
+  return transformed
+
+
+def _each(transforms):
+  """Returns what is applied one by one."""
+  for transform in transforms:
+    is_divided = isinstance(transform, composing.Compose) and (
+        transform.has_filter or transform.draws
+    )
+    yield from _each(transform.transforms) if is_divided else [transform]
+
+
+def _apply(rlds_data, transform):
+  """Applies one transform, filter or function to single episodes and packs."""
+  if isinstance(transform, type) or not callable(transform):
+    raise ValueError(
+        'transform_episodes takes transforms, filters and functions, but was'
+        f' given {transform!r}.'
+    )
+  if isinstance(transform, base.EpisodeFilter):
+    made = rlds_data.filter(transform)
+    on_packs = functools.partial(_filter_packs, transform)
+  else:
+    made = _map(rlds_data, transform)
+    on_packs = functools.partial(_transform_packs, transform)
+  if base.works_on_packs(transform):
+    return data_sets.with_packs_of(made, rlds_data, on_packs)
+  # What works on single episodes only gets them, and they are packed again.
+  return made
+
+
+def _map(rlds_data, transform):
+  if getattr(transform, 'draws', False):
+    made = rlds_data.enumerate().map(
+        lambda index, episode: transform(episode, episode_index=index),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+  else:
+    made = rlds_data.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
+  base.check_episode(f'what {transform} returns', made.element_spec)
+  if isinstance(made.element_spec[rlds.STEPS], tf.data.DatasetSpec):
+    return steps_lib.stack_episodes(made)
+  return made
+
+
+def _transform_packs(transform, packs):
+  if not getattr(transform, 'draws', False):
+    return packs.map(
+        transform.transform_pack, num_parallel_calls=tf.data.AUTOTUNE
+    )
+  return pack_streams.numbered(packs).map(
+      lambda index, pack: transform.transform_pack(pack, index),
+      num_parallel_calls=tf.data.AUTOTUNE,
+  )
+
+
+def _filter_packs(transform, packs):
+  def kept(pack):
+    # What could not be read is not lost without a word.
+    keep = transform.keep_each(pack) | packs_lib.has_fault(pack)
+    return packs_lib.keep_episodes(pack, keep)
+
+  return pack_streams.not_empty(packs.map(kept))
+
+
+@graphs.no_autograph
+def _check_pack(pack):
+  return pack._replace(steps=steps_lib.with_equal_lengths(pack.steps))
