@@ -8,7 +8,7 @@ from rlds2reverb.agents import layout
 from rlds2reverb.agents import selecting
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 
 POLICY = 'policy'
 
@@ -95,7 +95,7 @@ def _episodes_of(rlds_data, agents, policy, **options) -> tf.data.Dataset:
     return together
 
   return (
-      steps_lib.stack_episodes(rlds_data)
+      stacked_steps.stack_episodes(rlds_data)
       .flat_map(select)
       .filter(lambda episode: gathering.num_rows(episode[rlds.STEPS]) > 0)
   )

@@ -9,6 +9,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import presence as presence_lib
@@ -158,7 +159,7 @@ def unroll_agents(
   is_there = stacked[AGENT_MASK]
   stacked[AGENT_MASK] = presence_lib.acts(is_there)
   rows = transitions.transition_rows(stacked)
-  following = steps_lib.own_rows(
+  following = stacked_steps.own_rows(
       is_there,
       tf.minimum(tf.shape(is_there, tf.int64)[0], 1),
       tf.shape(is_there, tf.int64)[0],

@@ -7,6 +7,7 @@ import tree
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 
@@ -88,7 +89,7 @@ def _stack(dataset):
   spec = dataset.element_spec
   if not isinstance(spec, dict) or rlds.STEPS not in spec:
     return dataset
-  return steps_lib.stack_episodes(dataset)
+  return stacked_steps.stack_episodes(dataset)
 
 
 def _merge(specs: Mapping[str, Any], keys: paths.Keys, differences: List[str]):

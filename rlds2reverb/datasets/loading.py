@@ -13,7 +13,7 @@ from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 
 
 def load_episodes(
@@ -131,7 +131,7 @@ def episode_decoder(
   decode_steps = _steps_decoder(features, decoders)
   return lambda episode: {
       **episode,
-      rlds.STEPS: steps_lib.with_equal_lengths(
+      rlds.STEPS: stacked_steps.with_equal_lengths(
           decode_steps(episode[rlds.STEPS])
       ),
   }

@@ -16,6 +16,7 @@ from rlds2reverb.episodes import attempts
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 CANNOT_BE_PARSED = (
@@ -101,7 +102,7 @@ class Parser:
         [tf.where(rule == 2, counts // sizes, counts), num_values], 0
     )
     texts = tf.strings.join([all_names, tf.strings.as_string(found)], ': ')
-    rules = [WRONG_COUNT, NO_WHOLE_STEPS, steps_lib.UNEQUAL_LENGTHS]
+    rules = [WRONG_COUNT, NO_WHOLE_STEPS, stacked_steps.UNEQUAL_LENGTHS]
     return faults.Fault(
         tf.where(
             can_be_parsed,

@@ -16,6 +16,7 @@ from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 _MARKER = 'saved_episodes.json'
@@ -82,7 +83,7 @@ def save_episodes(
         f'The episodes are read from {directory}. They cannot be saved there'
         ' too: choose another directory.'
     )
-  rlds_data = steps_lib.stack_episodes(rlds_data)
+  rlds_data = stacked_steps.stack_episodes(rlds_data)
   features = features_of(rlds_data.element_spec)
   pipeline, problem = pipelines.fingerprint(rlds_data)
   fingerprint = identity_lib.fingerprint(

@@ -24,6 +24,7 @@ from rlds2reverb.episodes import nested
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 
@@ -235,7 +236,7 @@ class _Cutter:
 
   def _see_pack(self, pack):
     steps = outlines.select(pack.steps, self._used_fields)
-    lengths = steps_lib.lengths_of(steps)
+    lengths = stacked_steps.lengths_of(steps)
     self._paths[:] = lengths.paths if lengths else ()
     outline = outlines.outline_of(pack.steps, self._nan_fields, lengths)
     # Where lengths differ the outline is empty, and so no episode is valid.
@@ -313,7 +314,7 @@ class _Cutter:
 
     def drop():
       return (
-          steps_lib.own_rows(seen.steps, 0, 0),
+          stacked_steps.own_rows(seen.steps, 0, 0),
           {name: outline[name][-1:] for name in following},
           tf.zeros_like(seen.row_splits),
       )
@@ -342,7 +343,9 @@ class _Cutter:
 
   def _inspect(self, episode, outline, lengths, fault):
     """Returns what is wrong with one episode, string `[]`."""
-    lengths = steps_lib.Lengths(self._paths, lengths) if self._paths else None
+    lengths = (
+        stacked_steps.Lengths(self._paths, lengths) if self._paths else None
+    )
     stored = () if fault == () else (fault,)
     verdict = self._judge.inspect(episode, outline, lengths, *stored)
     return blocks.fault_of(verdict, self._judge.invalid_episodes)
@@ -380,7 +383,7 @@ class _Cutter:
     num_rows = tf.size(whole.outline[rlds.IS_FIRST], tf.int64) - 1
     stop = tf.minimum(start + self._block_length, num_rows)
     if read is None:
-      steps = steps_lib.own_rows(whole.steps, start, stop)
+      steps = stacked_steps.own_rows(whole.steps, start, stop)
     else:
       steps, again = read
       stop = tf.where(tf.size(whole.episode) > 1, num_rows, stop)
@@ -414,7 +417,7 @@ def _part(index: tf.Tensor, parts: Any) -> Seen:
     start, stop = seen.row_splits[index], seen.row_splits[index + 1]
     each = lambda leaf: leaf[index : index + 1]
     return seen._replace(
-        steps=steps_lib.own_rows(seen.steps, start, stop),
+        steps=stacked_steps.own_rows(seen.steps, start, stop),
         outline=_rows(seen.outline, start, stop),
         row_splits=tf.stack([0, stop - start]),
         episode=each(seen.episode),

@@ -16,7 +16,7 @@ from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 
 _MAX_SHUFFLED = 32  # More episodes in a pack gain little.
 
@@ -248,9 +248,9 @@ def _pack_of_one(episode: Dict[str, Any], fields=None) -> packs_lib.Pack:
   steps = episode[rlds.STEPS]
   if isinstance(steps, tf.data.Dataset):
     if fields is None:
-      steps = steps_lib.stack_steps(steps)
+      steps = stacked_steps.stack_steps(steps)
     else:
-      steps = steps_lib.stacked_fields(steps, fields)
+      steps = stacked_steps.stacked_fields(steps, fields)
   return packs_lib.of_episode({**episode, rlds.STEPS: steps})
 
 

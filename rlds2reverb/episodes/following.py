@@ -5,6 +5,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 
@@ -38,7 +39,7 @@ def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     has_steps = tf.size(block.outline[rlds.IS_FIRST]) > 1
     following = tf.cond(
         has_steps & (block.fault == ''),
-        lambda: steps_lib.own_rows(block.steps, 0, 1),
+        lambda: stacked_steps.own_rows(block.steps, 0, 1),
         lambda: end_step(held),
     )
     return block, (held, following)

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, Optional, Sequence
 import tensorflow as tf
 
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 # A dict of columns [T]: the flags are bool, and the discount is float32. Where
@@ -44,7 +45,7 @@ def end_outline(find_nan: bool = False) -> Outline:
 def outline_of(
     steps: Any,
     nan_fields: Sequence[str] = (),
-    lengths: Optional[steps_lib.Lengths] = None,
+    lengths: Optional[stacked_steps.Lengths] = None,
 ) -> Outline:
   """Returns the outline `[B]` of steps stacked `[B, ...]`.
 

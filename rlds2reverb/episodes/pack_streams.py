@@ -10,6 +10,7 @@ from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 # From the index of the first episode of a pack, and the pack, to a data set.
@@ -54,7 +55,7 @@ def _episode(index: tf.Tensor, pack: packs_lib.Pack):
 
   def some_rows():
     # The rows are copied, so that an episode does not keep its pack in memory.
-    return steps_lib.own_rows(
+    return stacked_steps.own_rows(
         pack.steps, pack.row_splits[index], pack.row_splits[index + 1]
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Dict, NamedTuple
 import tensorflow as tf
 
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 
 
 class Pack(NamedTuple):
@@ -44,7 +44,7 @@ def of_one(steps: Any, fields: Any = ()) -> Pack:
     steps: its stacked steps, which may differ in length.
     fields: a nest of its other fields.
   """
-  lengths = steps_lib.lengths_of(steps)
+  lengths = stacked_steps.lengths_of(steps)
   if lengths is None:
     num_rows = tf.shape(tf.nest.flatten(steps)[0])[0]
   else:

@@ -1,4 +1,4 @@
-"""Reads, checks and stacks the steps of RLDS episodes.
+"""What the steps of RLDS episodes must be, by their specs.
 
 An RLDS data set is a `tf.data.Dataset` of episodes, which are dicts with the
 key `steps`. There are two forms of `steps`: a nested `tf.data.Dataset` of
@@ -10,37 +10,18 @@ package accepts both forms.
 from typing import (
     Any,
     Dict,
-    Iterable,
     List,
     NamedTuple,
-    Optional,
     Sequence,
     Tuple,
 )
 
-import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-_PIECE_LENGTH = 64
-
-UNEQUAL_LENGTHS = "An episode's fields must have a row for every step."
-
-
-class Lengths(NamedTuple):
-  """The number of rows of each leaf of stacked steps.
-
-  Attributes:
-    paths: the path of each leaf.
-    rows: int32 `[leaves]`: the number of rows of each leaf.
-  """
-
-  paths: List[str]
-  rows: tf.Tensor
 
 
 class StepsSpec(NamedTuple):
@@ -124,7 +105,7 @@ def check_dense(step: Any) -> None:
     ValueError: if a field is ragged or sparse.
   """
   for path, leaf in tree.flatten_with_path(step):
-    if _is_composite(leaf):
+    if is_composite(leaf):
       raise ValueError(
           f'Step field {field_path(path)} must be a dense tensor, but is'
           f' {_type_name(leaf)} of {leaf.dtype.name} {leaf.shape}. Make it one,'
@@ -204,173 +185,6 @@ def check_numeric(feature: str, nest: Any) -> None:
       )
 
 
-def stack_steps(steps: Any) -> Any:
-  """Returns all steps of one episode, stacked `[T, ...]`.
-
-  Args:
-    steps: the `steps` of an RLDS episode: a nested `tf.data.Dataset` of steps,
-      whose fields have the same shape in every step; or steps that are stacked
-      already, which are returned as they are.
-
-  Returns:
-    A nest of tensors `[T, ...]`.
-
-  Raises:
-    ValueError: if a field of a nested data set is ragged or sparse.
-    InvalidArgumentError: if stacked fields differ in length; see `lengths_of`.
-  """
-  if not isinstance(steps, tf.data.Dataset):
-    return with_equal_lengths(steps)
-  check_dense(steps.element_spec)
-  # The steps are batched in pieces first. TensorFlow fuses a map with the batch
-  # that follows, and the fused operation hangs if the batch has no bound.
-  whole = steps.batch(_PIECE_LENGTH).rebatch(tf.int64.max)
-  # A data set without steps has no batch, so an empty one stands in for it.
-  nothing = tf.data.Dataset.from_tensors(zeros(whole.element_spec))
-  return whole.concatenate(nothing).take(1).get_single_element()
-
-
-def stacked_fields(steps: Any, fields: Iterable[str]) -> Dict[str, Any]:
-  """Returns some fields of all steps of one episode, stacked `[T, ...]`.
-
-  Other fields of nested steps are not read. The lengths of steps that are
-  stacked already are not checked.
-  """
-
-  @graphs.no_autograph
-  def select(step):
-    return {field: step[field] for field in fields}
-
-  if isinstance(steps, tf.data.Dataset):
-    return stack_steps(steps.map(select))
-  return select(steps)
-
-
-def lengths_of(steps: Any) -> Optional[Lengths]:
-  """Returns the number of rows of each leaf of stacked steps.
-
-  Args:
-    steps: a nest of tensors. Ragged and sparse ones are ignored here, and
-      refused where they are used.
-
-  Returns:
-    The `Lengths`; or None if all are known to be the same.
-
-  Raises:
-    ValueError: if a leaf is a scalar, or if the lengths are known to differ
-      while a pipeline is built.
-    InvalidArgumentError: if the lengths differ, in eager mode.
-  """
-  names, leaves = [], []
-  known = []
-  for path, leaf in tree.flatten_with_path(steps):
-    if _is_composite(leaf):
-      continue
-    shape = tf.TensorShape(
-        leaf.shape if hasattr(leaf, 'shape') else np.shape(leaf)
-    )
-    name = field_path(path)
-    if shape.rank == 0:
-      raise ValueError(
-          'Stacked steps must have a leading time dimension, but step field'
-          f' {name} is one value.'
-      )
-    names.append(name)
-    leaves.append(leaf)
-    if shape.rank and shape[0] is not None:
-      known.append((name, shape[0]))
-  if len(set(size for _, size in known)) > 1:
-    message = f'{UNEQUAL_LENGTHS} Found ' + ', '.join(
-        f'{name}: {size}' for name, size in known
-    )
-    if tf.executing_eagerly():
-      raise tf.errors.InvalidArgumentError(None, None, message)
-    raise ValueError(message)
-  if len(names) < 2 or len(known) == len(names):
-    return None
-  return Lengths(names, _num_rows(leaves))
-
-
-def _num_rows(leaves: Sequence[Any]) -> tf.Tensor:
-  """Returns the number of rows of each leaf, int32 `[leaves]`.
-
-  The shapes of all leaves of one dtype are read by one operation. This runs for
-  every episode, and the time of a short one is that of its operations.
-  """
-  leaves = [tf.convert_to_tensor(leaf) for leaf in leaves]
-  shapes = [None] * len(leaves)
-  for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-    places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
-    for i, shape in zip(places, tf.shape_n([leaves[i] for i in places])):
-      shapes[i] = shape if leaves[i].shape.rank else shape[:1]
-  firsts = np.cumsum([0, *(leaf.shape.rank or 1 for leaf in leaves[:-1])])
-  return tf.gather(tf.concat(shapes, 0), firsts.astype(np.int32))
-
-
-def are_equal(lengths: Lengths) -> tf.Tensor:
-  """Returns whether all lengths are the same, bool `[]`."""
-  return tf.reduce_min(lengths.rows) == tf.reduce_max(lengths.rows)
-
-
-def with_equal_lengths(steps: Any) -> Any:
-  """Returns stacked steps, after a check that their lengths are the same.
-
-  Raises:
-    ValueError: as `lengths_of` does.
-    InvalidArgumentError: if the lengths differ. The message lists all of them.
-  """
-  lengths = lengths_of(steps)
-  if lengths is None:
-    return steps
-  found = []
-  for path, rows in zip(lengths.paths, tf.unstack(lengths.rows)):
-    found += [f'{path}:', rows]
-  with tf.control_dependencies(
-      [
-          tf.debugging.Assert(
-              are_equal(lengths), [f'{UNEQUAL_LENGTHS} Found', *found]
-          )
-      ]
-  ):
-    return tf.nest.map_structure(tf.identity, steps)
-
-
-def own_rows(nest: Any, start: Any, stop: Any) -> Any:
-  """Returns a copy of the rows `[start, stop)`.
-
-  A slice would share the memory of the tensor, which TensorFlow 2.15 does not
-  protect if the tensor is an array of a `from_generator` data set: in
-  `map(lambda a: a[:-1] * 2.0)`, the product is written into the array of the
-  generator, and the next epoch reads it. So this function gathers the rows,
-  which copies them. Strings do not share memory and are sliced.
-
-  Args:
-    nest: a nest of tensors `[N, ...]`.
-    start: an integer `[]` in `[0, N]`.
-    stop: an integer `[]` in `[0, N]`, of the same dtype.
-
-  Returns:
-    The nest, every leaf `[stop - start, ...]`.
-  """
-  index = tf.range(start, stop)
-  return tf.nest.map_structure(
-      lambda leaf: leaf[start:stop]
-      if leaf.dtype == tf.string
-      else tf.gather(leaf, index),
-      nest,
-  )
-
-
-def stack_episodes(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
-  """Returns the episodes with their `steps` stacked; see `stack_steps`."""
-
-  @graphs.no_autograph
-  def stack(episode):
-    return {**episode, rlds.STEPS: stack_steps(episode[rlds.STEPS])}
-
-  return rlds_data.map(stack, num_parallel_calls=tf.data.AUTOTUNE)
-
-
 def has_one_shape(spec: Any) -> bool:
   """Returns whether a field has the same dense shape in every step."""
   return isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
@@ -421,7 +235,7 @@ def _is_number(dtype, or_bool) -> bool:
   return dtype.is_floating or dtype.is_integer or (or_bool and dtype.is_bool)
 
 
-def _is_composite(leaf) -> bool:
+def is_composite(leaf) -> bool:
   """Returns whether a leaf, or the spec of one, is ragged or sparse."""
   if isinstance(leaf, tf.TypeSpec):
     return not isinstance(leaf, tf.TensorSpec)

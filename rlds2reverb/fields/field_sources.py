@@ -13,6 +13,7 @@ import tree
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 Source = Union[
@@ -153,7 +154,7 @@ def measured(steps: Any, sources: Any) -> Tuple[Any, tf.Tensor]:
       if any(keys[: len(path)] == path for path in named)
   }
   names = {steps_lib.field_path(keys): keys for keys in found}
-  checked = steps_lib.with_equal_lengths(
+  checked = stacked_steps.with_equal_lengths(
       {name: found[keys] for name, keys in names.items()}
   )
   leaves.update({keys: checked[name] for name, keys in names.items()})
@@ -215,7 +216,7 @@ def read(
     return _to_vectors(list(values.values()))
   if callable(source):
     values = tf.nest.map_structure(tf.convert_to_tensor, source(episode))
-    checked = steps_lib.with_equal_lengths(
+    checked = stacked_steps.with_equal_lengths(
         {rlds.STEPS: tf.range(length), name: values}
     )
     return tf.nest.map_structure(cast, checked[name])

@@ -19,6 +19,7 @@ from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import field_sources
 from rlds2reverb.fields.field_sources import Source
@@ -349,7 +350,7 @@ def _stack(steps, sources):
     steps = steps.map(
         lambda step: functools.reduce(paths_lib.remove, dropped, step)
     )
-  return steps_lib.stack_steps(steps)
+  return stacked_steps.stack_steps(steps)
 
 
 def _fill_in(mapped, is_first, is_last):

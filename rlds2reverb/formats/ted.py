@@ -22,6 +22,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
@@ -149,7 +150,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   """
 
   def stack(episode):
-    steps = steps_lib.stack_steps(episode[rlds.STEPS])
+    steps = stacked_steps.stack_steps(episode[rlds.STEPS])
     steps_lib.check_dense(steps)
     for key in ted_columns.ENDS:
       paths.find(steps, (key,))
@@ -159,7 +160,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
           f'TED has fields {taken} of its own. Rename those of the steps first:'
           f' RenameFields({{{taken[0]!r}: ...}}).'
       )
-    return {**episode, rlds.STEPS: steps_lib.with_equal_lengths(steps)}
+    return {**episode, rlds.STEPS: stacked_steps.with_equal_lengths(steps)}
 
   spec = rlds_data.element_spec
   if not isinstance(spec, dict) or rlds.STEPS not in spec:

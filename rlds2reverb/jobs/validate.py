@@ -14,6 +14,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.jobs import opened as opened_lib
@@ -247,8 +248,8 @@ def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
   ]
 
   def check(episode):
-    steps = steps_lib.stacked_fields(episode[rlds.STEPS], used)
-    lengths = steps_lib.lengths_of(steps)
+    steps = stacked_steps.stacked_fields(episode[rlds.STEPS], used)
+    lengths = stacked_steps.lengths_of(steps)
     paths[:] = lengths.paths if lengths else ()
     outline = outlines.outline_of(steps, nan_fields, lengths)
     end = outlines.end_outline(find_nan=bool(nan_fields))

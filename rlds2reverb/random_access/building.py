@@ -29,7 +29,7 @@ from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.formats import readers
 from rlds2reverb.random_access import data_files
 from rlds2reverb.random_access import index as index_lib
@@ -319,10 +319,10 @@ def _rows(episodes, as_trajectories, options) -> _Rows:
           'The elements of a data set to index must be episodes, dicts with'
           f' {rlds.STEPS!r}, but their spec is {spec}.'
       )
-    dataset = steps_lib.stack_episodes(episodes).map(
+    dataset = stacked_steps.stack_episodes(episodes).map(
         graphs.no_autograph(
             lambda episode: (
-                steps_lib.with_equal_lengths(episode[rlds.STEPS]),
+                stacked_steps.with_equal_lengths(episode[rlds.STEPS]),
                 True,
             )
         )

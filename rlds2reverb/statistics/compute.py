@@ -20,6 +20,7 @@ from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import reservoir
@@ -275,7 +276,7 @@ class Accumulation:
     Raises:
       InvalidArgumentError: if the leaves of its steps differ in length.
     """
-    steps = steps_lib.with_equal_lengths(pack.steps)
+    steps = stacked_steps.with_equal_lengths(pack.steps)
     return rows_lib.to_rows(
         pack._replace(steps=steps), self.leaves, self._acting_only
     )

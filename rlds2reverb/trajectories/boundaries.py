@@ -16,7 +16,7 @@ from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 
 # The sentences of tf_agents.replay_buffers.rlds_to_reverb (TF-Agents 0.19.0).
 TERMINAL_NOT_LAST = 'Terminal step must be the last step of an episode.'
@@ -26,7 +26,7 @@ NO_FIRST_AFTER_LAST = (
 )
 # Our own sentences, for faults that TF-Agents accepts. Unequal lengths are
 # refused under both validations.
-UNEQUAL_LENGTHS = steps_lib.UNEQUAL_LENGTHS
+UNEQUAL_LENGTHS = stacked_steps.UNEQUAL_LENGTHS
 NO_FIRST = 'An episode must begin with a first step.'
 FIRST_AFTER_FIRST = (
     'First step should not be followed by a first step, unless it is the last'
@@ -46,7 +46,7 @@ _NO_LAST = (
 def check_episode(
     episode: tf.Tensor,
     outline: outlines.Outline,
-    lengths: Optional[steps_lib.Lengths] = None,
+    lengths: Optional[stacked_steps.Lengths] = None,
     *,
     validation: str,
     nan_fields: Sequence[str] = (),
@@ -85,7 +85,7 @@ def check_episode(
     broken = _broken_rules(outline, validation, bool(nan_fields))
     valid = ~tf.reduce_any(functools.reduce(tf.logical_or, broken.values()))
     if lengths is not None:
-      valid &= steps_lib.are_equal(lengths)
+      valid &= stacked_steps.are_equal(lengths)
 
   if stored is not None:
     valid &= stored.rule == ''
@@ -94,7 +94,7 @@ def check_episode(
     fault = _find_in_outline(outline, validation, tuple(nan_fields))
     if lengths is not None:
       fault = _choose(
-          steps_lib.are_equal(lengths),
+          stacked_steps.are_equal(lengths),
           fault,
           _find_in_lengths(lengths.paths, lengths.rows),
       )

@@ -11,7 +11,7 @@ from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
 
@@ -43,7 +43,7 @@ def transform_episodes(
   """
   base.check_episode('an element of rlds_data', rlds_data.element_spec)
   transformed = data_sets.with_packs_of(
-      steps_lib.stack_episodes(rlds_data),
+      stacked_steps.stack_episodes(rlds_data),
       rlds_data,
       lambda packs: packs.map(_check_pack),
   )
@@ -90,7 +90,7 @@ def _map(rlds_data, transform):
     made = rlds_data.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
   base.check_episode(f'what {transform} returns', made.element_spec)
   if isinstance(made.element_spec[rlds.STEPS], tf.data.DatasetSpec):
-    return steps_lib.stack_episodes(made)
+    return stacked_steps.stack_episodes(made)
   return made
 
 
@@ -116,4 +116,4 @@ def _filter_packs(transform, packs):
 
 @graphs.no_autograph
 def _check_pack(pack):
-  return pack._replace(steps=steps_lib.with_equal_lengths(pack.steps))
+  return pack._replace(steps=stacked_steps.with_equal_lengths(pack.steps))

@@ -24,7 +24,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 
 
 class EpisodeTransform(identity.ByValue, abc.ABC):
@@ -204,7 +204,7 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
 def stack_episode(episode: Dict[str, Any]) -> Dict[str, Any]:
   """Returns an episode with stacked steps, and with tensors for arrays."""
   check_episode('an episode', episode)
-  steps = steps_lib.stack_steps(episode[rlds.STEPS])
+  steps = stacked_steps.stack_steps(episode[rlds.STEPS])
   return tf.nest.map_structure(
       lambda leaf: tf.convert_to_tensor(leaf)
       if isinstance(leaf, (np.ndarray, np.generic))

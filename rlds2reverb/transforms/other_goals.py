@@ -9,7 +9,7 @@ from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import seeds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.transforms import base
 
 # Which of the random numbers of a step they are.
@@ -61,7 +61,7 @@ def draw_goals_of_others(
   if not 0 <= probability <= 1:
     raise ValueError(f'probability must be in [0, 1], but is {probability}.')
   base.check_episode('an element of rlds_data', rlds_data.element_spec)
-  episodes = steps_lib.stack_episodes(rlds_data)
+  episodes = stacked_steps.stack_episodes(rlds_data)
   others = episodes.map(
       graphs.no_autograph(
           lambda episode: paths.get(episode[rlds.STEPS], field)

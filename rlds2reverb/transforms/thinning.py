@@ -28,7 +28,7 @@ import tree
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.transforms import constants
 from rlds2reverb.transforms import whole_episodes
 
@@ -99,7 +99,7 @@ class DropNoOps(whole_episodes.PackTransform):
             'predicate must return a bool for every step, but returned'
             f' {is_no_op.dtype.name} {is_no_op.shape}.'
         )
-      is_no_op = steps_lib.with_equal_lengths(
+      is_no_op = stacked_steps.with_equal_lengths(
           {'steps': steps[rlds.IS_FIRST], 'predicate': is_no_op}
       )['predicate']
     else:
@@ -137,7 +137,7 @@ def _checked(pack: packs.Pack) -> packs.Pack:
         'Steps can be left out of whole episodes only, which have the fields'
         f' {_NEEDED}, but there are no {missing} in {list(pack.steps)}.'
     )
-  return pack._replace(steps=steps_lib.with_equal_lengths(pack.steps))
+  return pack._replace(steps=stacked_steps.with_equal_lengths(pack.steps))
 
 
 def keep_steps(

@@ -9,7 +9,7 @@ from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.windows import transitions
 
 
@@ -109,7 +109,7 @@ def _cut(steps, start, horizon) -> Dict[str, Any]:
   length = gathering.num_rows(steps)
   start = tf.cast(start, length.dtype)
   stop = tf.minimum(start + horizon + 1, length)
-  return steps_lib.own_rows(steps, start, stop)
+  return stacked_steps.own_rows(steps, start, stop)
 
 
 def _end(steps, is_end) -> Dict[str, Any]:

@@ -16,6 +16,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import rows as rows_lib
@@ -195,8 +196,8 @@ def advantages(
   rows = _checked_rows(episode)
   rewards, values = _rewards_and_values(rows, values)
   num_steps = tf.size(values)
-  next_values = steps_lib.own_rows(values, 1, num_steps)
-  own_values = steps_lib.own_rows(values, 0, num_steps - 1)
+  next_values = stacked_steps.own_rows(values, 1, num_steps)
+  own_values = stacked_steps.own_rows(values, 0, num_steps - 1)
   discounts = tf.cast(gamma * rows.columns[rlds.DISCOUNT], rewards.dtype)
   mix = _but_at_the_end(lambda_, rewards)
   made = {

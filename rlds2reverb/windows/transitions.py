@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import rows as rows_lib
 
@@ -71,11 +72,11 @@ def transition_rows(steps: Any) -> TransitionRows:
   steps = stack_dict(steps)
   length = gathering.num_rows(steps)
   first = tf.minimum(length, 1)
-  columns = steps_lib.own_rows(steps, 0 * length, length - first)
+  columns = stacked_steps.own_rows(steps, 0 * length, length - first)
   if rlds.OBSERVATION in steps:
     if NEXT_OBSERVATION in steps:
       _refuse_next_observation()
-    columns[NEXT_OBSERVATION] = steps_lib.own_rows(
+    columns[NEXT_OBSERVATION] = stacked_steps.own_rows(
         steps[rlds.OBSERVATION], first, length
     )
   if rlds.IS_FIRST in steps:
@@ -85,7 +86,7 @@ def transition_rows(steps: Any) -> TransitionRows:
   for flag in (rlds.IS_LAST, rlds.IS_TERMINAL):
     if flag in steps:
       flags = steps_lib.one_a_step(flag, steps[flag], tf.bool)
-      columns[flag] = steps_lib.own_rows(flags, first, length)
+      columns[flag] = stacked_steps.own_rows(flags, first, length)
   if rlds.DISCOUNT in steps:
     discount = steps_lib.one_a_step(
         rlds.DISCOUNT, columns[rlds.DISCOUNT], tf.float32
@@ -114,7 +115,7 @@ def as_rows(episode: Any) -> TransitionRows:
   if isinstance(episode, TransitionRows):
     steps_lib.check_dense(episode.columns)
     columns = tf.nest.map_structure(tf.convert_to_tensor, dict(episode.columns))
-    return episode._replace(columns=steps_lib.with_equal_lengths(columns))
+    return episode._replace(columns=stacked_steps.with_equal_lengths(columns))
   check_steps(episode)
   return transition_rows(episode)
 
@@ -183,7 +184,7 @@ def stack_dict(steps: Any) -> Dict[str, Any]:
     ValueError: if a step is not a dict, or a field is ragged or sparse.
     InvalidArgumentError: if stacked fields differ in length.
   """
-  steps = steps_lib.stack_steps(steps)
+  steps = stacked_steps.stack_steps(steps)
   if not isinstance(steps, dict):
     raise ValueError(
         'The steps of an episode must be a dict of fields, but are a'

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import outlines
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 from tests import golden
 
 
@@ -24,7 +24,7 @@ class OutlineTest(tf.test.TestCase):
   def test_lengths_that_differ(self):
     episode = dict(golden.TRUNCATED, reward=np.zeros([3], np.float32))
     steps = tf.nest.map_structure(tf.constant, episode)
-    lengths = steps_lib.Lengths(['reward', 'rest'], tf.constant([3, 4]))
+    lengths = stacked_steps.Lengths(['reward', 'rest'], tf.constant([3, 4]))
     outline = outlines.outline_of(steps, lengths=lengths)
     self.assertEqual({len(column) for column in outline.values()}, {0})
 

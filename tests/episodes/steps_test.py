@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
 
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from tests import golden
 
@@ -26,9 +27,11 @@ class StackStepsTest(tf.test.TestCase, parameterized.TestCase):
     episodes = [golden.COMPLETE, golden.INVALID_CASES['empty'].episode]
     rlds_data = form(episodes)
     if eagerly:
-      stacked = [steps_lib.stack_steps(e['steps']) for e in rlds_data]
+      stacked = [stacked_steps.stack_steps(e['steps']) for e in rlds_data]
     else:
-      stacked = list(rlds_data.map(lambda e: steps_lib.stack_steps(e['steps'])))
+      stacked = list(
+          rlds_data.map(lambda e: stacked_steps.stack_steps(e['steps']))
+      )
     self.assertLen(stacked, 2)
     for steps, episode in zip(stacked, episodes):
       self.assertAllEqual(sorted(steps), sorted(episode))
@@ -48,7 +51,7 @@ class StackStepsTest(tf.test.TestCase, parameterized.TestCase):
             }
         )
     )
-    stacked = rlds_data.map(lambda e: steps_lib.stack_steps(e['steps']))
+    stacked = rlds_data.map(lambda e: stacked_steps.stack_steps(e['steps']))
     self.assertEqual(
         stacked.element_spec, {'x': tf.TensorSpec([None, 2], tf.int64)}
     )
@@ -129,7 +132,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_nothing_is_done_where_lengths_are_known_to_be_equal(self):
     steps = {'a': tf.zeros([3, 2]), 'b': (tf.zeros([3]), tf.range(3))}
-    self.assertIs(steps_lib.stack_steps(steps), steps)
+    self.assertIs(stacked_steps.stack_steps(steps), steps)
 
   def test_steps_that_are_no_dict(self):
     for steps in (
@@ -330,7 +333,7 @@ class StackEpisodesTest(tf.test.TestCase):
     steps = {'reward': tf.zeros([3]), 'action': tf.zeros([4])}
     episodes = tf.data.Dataset.from_tensors({'steps': steps})
     with self.assertRaises(ValueError) as raised:
-      steps_lib.stack_episodes(episodes)
+      stacked_steps.stack_episodes(episodes)
     self.assertStartsWith(
         str(raised.exception),
         "An episode's fields must have a row for every step. Found action: 4,",

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import outlines
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.trajectories import boundaries
 from tests import golden
 
@@ -172,7 +172,7 @@ class BoundariesTest(parameterized.TestCase, tf.test.TestCase):
     verdict = boundaries.check_episode(
         tf.constant(7, tf.int64),
         tf.nest.map_structure(tf.constant, outline),
-        steps_lib.Lengths(['action', 'reward'], tf.constant([3, 4])),
+        stacked_steps.Lengths(['action', 'reward'], tf.constant([3, 4])),
         validation=validation,
     )
     self.assertFalse(verdict.valid)

@@ -11,7 +11,7 @@ from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.jobs.descriptions import excerpts
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import rows as rows_lib
@@ -99,15 +99,15 @@ def with_equal_lengths(
   Returns:
     The steps; and, bool `[]`, whether anything was cut off.
   """
-  lengths = steps_lib.lengths_of(steps)
+  lengths = stacked_steps.lengths_of(steps)
   if lengths is None:
     return steps, tf.constant(False)
-  are_equal = steps_lib.are_equal(lengths)
+  are_equal = stacked_steps.are_equal(lengths)
   shortest = tf.reduce_min(lengths.rows)
   steps = tf.cond(
       are_equal,
       lambda: tf.nest.map_structure(tf.identity, steps),
-      lambda: steps_lib.own_rows(steps, 0, shortest),
+      lambda: stacked_steps.own_rows(steps, 0, shortest),
   )
   return steps, ~are_equal
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import facts as facts_lib
@@ -93,7 +94,7 @@ def read_once(
 
   def to_facts(position, episode):
     steps, is_cut = facts_lib.with_equal_lengths(
-        steps_lib.stacked_fields(episode[rlds.STEPS], step_spec)
+        stacked_steps.stacked_fields(episode[rlds.STEPS], step_spec)
     )
     return facts_lib.facts_of(
         position if episode_index is None else episode[episode_index],
