@@ -143,7 +143,7 @@ def measured(steps: Any, sources: Any) -> Tuple[Any, tf.Tensor]:
     The steps; and their number `T`, int32 `[]`.
 
   Raises:
-    ValueError: see `steps.lengths_of`.
+    ValueError: see `stacked_steps.lengths_of`.
     InvalidArgumentError: if the leaves that are used differ in length.
   """
   named = used(sources)
