@@ -179,7 +179,7 @@ def find_builder(
   try:
     builder = tfds.builder(name, data_dir=data_dir)
   except (tfds.core.registered.DatasetNotFoundError, ValueError):
-    # What TFDS says takes 40 lines, and helps nobody.
+    # The message of TFDS has 40 lines, and does not help.
     raise FileNotFoundError(
         f'{name} is neither a directory nor the name of a TFDS data set.'
         f'{other_formats.hint(directory)}'

@@ -8,7 +8,7 @@ from typing import Iterator
 
 from rlds2reverb.datasets import files
 
-# With these a file system says that it does not have an operation.
+# With these errors a file system says that it lacks an operation.
 UNSUPPORTED = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 

@@ -107,8 +107,8 @@ def read_packs(
     num_episodes = tf.size(pack.row_splits, tf.int64) - 1
     return index + num_episodes, pack._replace(fault=fault)
 
-  # Few records are bad. So many are parsed, and some decoded, at once. Only
-  # where that fails they are read again, one by one.
+  # Bad records are rare, so many records are parsed and decoded at once. Only
+  # if that fails are they read again, one by one.
   parallel = read_config.num_parallel_calls_for_decode
   read = (
       batches.map(graphs.no_autograph(reader.parse), parallel)
@@ -165,7 +165,7 @@ class _Reader:
     part = grouping.part(tf.where(batch.is_good, bounds, 0), batch.result)
     is_equal = tf.reduce_all(part.splits == part.splits[:1])
     if self._is_stored_plainly:
-      # To try takes milliseconds, and nothing can fail here.
+      # Guarding against errors takes milliseconds, and nothing can fail here.
       is_good, pack = True, self._to_pack(part)
     else:
       is_good, pack = attempts.attempt(self._to_pack, part)

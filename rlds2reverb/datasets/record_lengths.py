@@ -15,7 +15,7 @@ import numpy as np
 
 _LENGTH = struct.Struct('<Q')
 _HEADER_BYTES = 12
-# What a record takes beside its own bytes.
+# The bytes of a record in its file beside its own.
 FRAME_BYTES = _HEADER_BYTES + 4
 
 # The number of records in a row whose bytes are added up; see `most_bytes`.
@@ -75,7 +75,7 @@ def most_bytes(
   whole = sorted(_most_in_a_row(lengths, batch_size) for lengths in files)
   bounds = [sum(whole[-num_files:])]
   for run in _RUNS:
-    # So many runs cover the records of the batch, file by file.
+    # This many runs cover the records of the batch, file by file.
     num_runs = (batch_size - num_files) // run + num_files
     bounds.append(
         num_runs * max(_most_in_a_row(lengths, run) for lengths in files)

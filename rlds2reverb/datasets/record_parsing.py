@@ -86,8 +86,8 @@ class Parser:
     sizes = np.array([_size(info.shape[1:]) for _, info in self._columns])
     needed = np.array([_size(info.shape) for _, info in fields], np.int64)
     is_unequal = tf.reduce_any(counts // sizes != counts[0] // sizes[0])
-    # The first that is wrong is named. There are no branches here, as these
-    # would take longer to build than all of this to run.
+    # The message names the first field that is wrong. There are no branches
+    # here, because building them would take longer than running all of this.
     all_names = tf.constant([_short(name) for name in names])
     named = tf.stack(
         [

@@ -16,7 +16,8 @@ from rlds2reverb.episodes import rlds
 # A policy takes an observation and returns an action; see `record_episodes`.
 Policy = Callable[[Any], Any]
 
-# The field of a step that holds what a policy says beside its action.
+# The field of a step that holds a policy's info, which it returns beside its
+# action.
 _POLICY_INFO = 'policy_info'
 
 

@@ -29,27 +29,27 @@ RECORD = 'record'
 # Larger batches of tiny records are no faster.
 _MAX_BATCH = 2048
 
-# So many times the bytes of a batch may be in memory.
+# How many batches may be in memory at once.
 _MANY_BATCHES = 4
 
-# So many records are looked at together where it is not known how large they
-# may be, or fewer if they are large on average.
+# The number of records that are looked at together if it is not known how large
+# they may be. If they are large on average, it is fewer.
 _GROUP = 16
 _GROUPS_PER_BATCH = 8
 
-# In files of more bytes nobody looks for large records before they are read.
+# Larger files are not searched for large records before they are read.
 _MAX_SEARCHED_BYTES = 4 << 30
 
-# How many files are asked for their size at a time.
+# The number of files that are asked for their size at a time.
 _MAX_STATS = 16
 
-# From so many files TFDS reads at a time.
+# The number of files from which TFDS reads at a time.
 _CYCLE_LENGTH = 16
 
 # More records than any file has.
 _MAX_RECORDS = 1 << 40
 
-# The mark of a batch after which nothing has to be read again.
+# The mark of a batch none of whose records has to be read again.
 _FINE = np.int64(-1)
 
 # The number after that of the last batch.
@@ -150,8 +150,8 @@ def record_batches(
       records,
       num_records,
       batches,
-      # One for each file that cannot be read, one for the end, and what the
-      # divisions leave.
+      # One batch for each file that cannot be read, one for the end, and those
+      # that the divisions leave.
       num_records // size + num_bytes // max_bytes + len(files) + 4,
       strip,
       cut,
@@ -348,7 +348,7 @@ def _batches_until_an_error(
   """
   nothing = {name: tf.constant([], tf.string) for name in records.element_spec}
   no_batch = tf.data.Dataset.from_tensors(nothing)
-  # A file that cannot be opened fails again and again, which must end.
+  # A file that cannot be opened would fail for ever, so the tries are limited.
   numbers = tf.data.Dataset.range(max_batches)
   numbered = tf.data.Dataset.zip(
       (numbers, batches.concatenate(no_batch))

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import graphs
 
-# What is in the other slots of a large record. It is never a record, because no
-# `tf.train.Example` begins with a byte that is 0.
+# This fills the other slots of a large record. It is never a record itself,
+# because no `tf.train.Example` begins with a zero byte.
 _FILLER = b'\0'
 
 

@@ -41,7 +41,7 @@ def find_folder(directory: str) -> str:
         f' It has {names}.{other_formats.hint(directory)}'
     )
   newest = max(versions, key=tfds.core.Version)
-  # Whoever gives a folder of several should know which is read.
+  # A user who names a folder of several versions should know which one is read.
   log = logging.warning if len(versions) > 1 else logging.info
   log(
       'Reading version %s of %s, the newest of %s.', newest, directory, versions

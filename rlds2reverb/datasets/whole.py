@@ -224,7 +224,7 @@ def _new_remote(
     )
   _check_free(directory, replace)
   with files.os_errors(directory):
-    # This shows before the work begins whether it can be written.
+    # So a folder that cannot be written fails before the work begins.
     epath.Path(directory).mkdir(parents=True, exist_ok=True)
   folder = tempfile.mkdtemp()
   try:

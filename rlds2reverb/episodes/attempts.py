@@ -19,7 +19,7 @@ def attempt(function: Callable[..., Any], *args: Any) -> Tuple[tf.Tensor, Any]:
     bool `[]`, whether it went well; and what the function returned, or zeros of
     its spec, whose unknown dimensions are 0.
   """
-  # A data set that has an element fewer is all that an error leaves.
+  # After an error the data set merely has one element fewer.
   result = tf.data.Dataset.from_tensors(args).map(
       graphs.no_autograph(lambda *args: (True, function(*args)))
   )

@@ -47,8 +47,8 @@ class Augmentation:
         raise ValueError(f'{name} must not be below 0, but is {greatest}.')
 
 
-# Of the main camera and of the one at the wrist, as in scripts/configs of Octo
-# (241fb351).
+# For the main camera and for the one at the wrist, as in scripts/configs of
+# Octo (241fb351).
 OCTO_AUGMENTATION = Augmentation(
     (0.8, 1.0), (0.9, 1.1), 0.1, (0.9, 1.1), (0.9, 1.1), 0.05
 )

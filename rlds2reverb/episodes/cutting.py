@@ -198,7 +198,7 @@ class _Cutter:
     self._used_fields = outlines.FIELDS.union(fields)
     self._episode_id = episode_id
     self._paths = []  # Of the leaves whose lengths are known; set by `_see`.
-    # Hardly ever is an episode invalid, and what is not called costs nothing.
+    # Invalid episodes are rare, and a branch that is not taken costs nothing.
     self._inspect_fn = graphs.built_once(self._inspect)
     self._reader = None
     is_pack = isinstance(element_spec, packs_lib.Pack)

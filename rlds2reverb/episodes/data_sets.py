@@ -98,7 +98,8 @@ class Episodes(_OfEpisodes):
   def packs(self) -> Optional[tf.data.Dataset]:
     """The packs, which are made when they are first asked for; or None."""
     if callable(self._packs):
-      # What is made for later calls too must not be part of a function's graph.
+      # Data that is kept for later calls must not be part of a function's
+      # graph.
       with tf.init_scope():
         self._packs = self._packs()
     return self._packs
@@ -155,7 +156,7 @@ class Episodes(_OfEpisodes):
         buffer_size
     ):
       return made
-    # So many more episodes are in memory.
+    # This number of episodes more is in memory.
     count = min(buffer_size, _MAX_SHUFFLED)
     return Episodes(made, lambda: pack_streams.pack_together(made, count))
 

@@ -16,8 +16,8 @@ import numpy as np
 GOLDEN = 0x9E3779B97F4A7C15
 MIXER = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
-# After 4 rounds a Feistel network of random functions is a random permutation,
-# of many items. That of a few needs more.
+# After 4 rounds a Feistel network of random functions is a random permutation
+# of many items. A permutation of a few items needs more rounds.
 _ROUNDS = 8
 
 
@@ -46,7 +46,7 @@ def fractions(seed: Any, first: int, count: int) -> np.ndarray:
   """
   begin = (first * GOLDEN + int(seed)) % 2**64
   bits = mix_bits(_counters(count) + np.uint64(begin))
-  # These are as many bits as a float64 has.
+  # A float64 has this many bits of precision.
   return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 # library has traced that calls other functions has this decorator.
 no_autograph = tf.autograph.experimental.do_not_convert
 
-# For what is used in several places of a graph, and takes long to build.
+# A decorator for functions that are used in several places of a graph, and take
+# long to build.
 built_once = functools.partial(
     tf.function,
     autograph=False,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import steps as steps_lib
 
-# The bytes of several episodes that are together, as many as those of a block.
+# The bytes of episodes that are grouped: as many as those of a block.
 GROUP_BYTES = 2 << 20
 
 
@@ -129,8 +129,8 @@ def bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
 def part(bounds: tf.Tensor, whole: Group) -> Group:
   """Returns the episodes of a group from `bounds[0]` until `bounds[1]`."""
   splits = whole.splits[:, bounds[0] : bounds[1] + 1]
-  # `column[start:stop]` would add the same operations again for every column.
-  # What is taken whole is not copied.
+  # `column[start:stop]` would add the same operations again for every column. A
+  # column that is taken whole is not copied.
   step = tf.ones([1], tf.int64)
   leaves = tf.nest.flatten(whole.columns)
   columns = [

@@ -25,7 +25,7 @@ from rlds2reverb.episodes import steps as steps_lib
 
 HAS_ACTION = 'has_action'
 
-# Where the reward of a last step may belong.
+# The places to which the reward of a last step may belong.
 STEP, TRANSITION = PLACES = ('step', 'transition')
 
 

@@ -17,7 +17,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 _UNUSED_BYTES = 4096  # At most so much of a nested step is read but not used.
-# What becomes a group is in memory before; more episodes gain little.
+# Episodes are in memory before they become a group; larger groups gain little.
 _MAX_EPISODES = 32
 _MAX_BYTES = 32 << 20
 
@@ -116,7 +116,7 @@ class Reader:
         .concatenate(nothing.repeat())
         .map(graphs.no_autograph(self._split))
     )
-    # What is not asked for is not read.
+    # Fields that are not asked for are not read.
     return tf.data.Dataset.from_tensors(first).concatenate(
         others.take(count - 1)
     )

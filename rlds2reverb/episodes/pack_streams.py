@@ -13,7 +13,8 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-# From the index of the first episode of a pack, and the pack, to a data set.
+# A function from the index of a pack's first episode, and the pack, to a data
+# set.
 OfPack = Callable[[tf.Tensor, packs_lib.Pack], tf.data.Dataset]
 
 

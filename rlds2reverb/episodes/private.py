@@ -13,10 +13,10 @@ from tensorflow.python.saved_model import nested_structure_coder
 
 from rlds2reverb.episodes import tf_errors
 
-# What `iter(dataset)` returns; AutoGraph takes nothing else for an iterator.
+# `iter(dataset)` returns this type. AutoGraph accepts no other as an iterator.
 OwnedIterator: Any = iterator_ops.OwnedIterator
 
-# To a proto of the structure of a nest of specs, and back.
+# These encode a nest of specs as a proto, and decode it.
 encode_structure = nested_structure_coder.encode_structure
 decode_structure = nested_structure_coder.decode_proto
 

@@ -69,7 +69,7 @@ def fractions(seed: int, *counters: tf.Tensor) -> tf.Tensor:
   for counter in counters:
     steps = tf.cast(counter, tf.uint64) + tf.constant(1, tf.uint64)
     mixed = mix_bits(mixed + steps * tf.constant(GOLDEN, tf.uint64))
-  # These are as many bits as a float64 has.
+  # A float64 has this many bits of precision.
   bits = tf.bitwise.right_shift(mixed, tf.constant(11, tf.uint64))
   return tf.cast(tf.cast(bits, tf.int64), tf.float64) * 2.0**-53
 

@@ -76,7 +76,8 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
   found = list(step) if isinstance(step, dict) else []
   features = get_rlds_step_features()
   if not all(feature in found for feature in features):
-    # Where nothing looks like RLDS this is TF-Agents' message to the letter.
+    # If nothing looks like RLDS, the message is that of TF-Agents, to the
+    # letter.
     message = (
         f'Invalid RLDS step spec. Features expected are {features}, but found'
         f' {found}'

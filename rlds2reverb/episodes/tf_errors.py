@@ -4,7 +4,7 @@ import re
 
 import tensorflow as tf
 
-# The names of nodes and operations, which are those of TensorFlow's own graph.
+# The names of nodes and operations of TensorFlow's own graph.
 _NODES = re.compile(
     r'\{\{function_node [^}]*\}\} ?'
     r'| ?\[\[\{\{node [^}]*\}\}.*?\]\]'

@@ -5,7 +5,8 @@ The programs in scripts/ call what is here, and so can a trainer.
 
 from etils import epy
 
-# The flags of programs are here, too, and `--help` need not wait for the rest.
+# The flags of programs are in this package. `--help` must not wait for imports
+# of the rest, so these are lazy.
 with epy.lazy_api_imports(globals()):
   from rlds2reverb.jobs.describe import describe_checkpoint
   from rlds2reverb.jobs.describe import describe_episodes

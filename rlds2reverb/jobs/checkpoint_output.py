@@ -16,7 +16,7 @@ from rlds2reverb.replay.checkpoint import write
 # fewer items than there are nanoseconds between two of these.
 _FIRST_DATE = 1_500_000_000 * 10**9
 _DATES_PER_TASK = 1 << 40
-# What the record of an item takes on disk, compressed, beside the frames.
+# The bytes of an item's record on disk, compressed, besides the frames.
 _RECORD_BYTES = 40
 
 
@@ -84,7 +84,7 @@ class CheckpointOutput(outputs.FolderOutput):
     if not self.adds:
       self._join(folder, self.plan.output.place, spec)
       return
-    # To add items that are there already changes nothing, so this may be
+    # Adding items that are there already changes nothing, so this may be
     # interrupted and done again.
     with tempfile.TemporaryDirectory(dir=folder) as parent:
       joined = os.path.join(parent, 'joined')

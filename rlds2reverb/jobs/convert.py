@@ -34,7 +34,7 @@ from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# How often a server may lose what it had confirmed, before the job gives up.
+# How often a server may lose confirmed items before the job gives up.
 _MAX_ROUNDS = 3
 
 

@@ -85,7 +85,8 @@ class _Cluster(workers_lib.Workers):
     future = self._futures.pop(number)
     try:
       return [future.result()]
-    # That of a worker that died, or whatever the cluster is short of.
+    # The error of a worker that died, or of a cluster that is short of
+    # something.
     except Exception as e:  # pylint: disable=broad-exception-caught
       return [(workers_lib.DIED, number, f'{type(e).__name__}: {e}')]
 

@@ -18,7 +18,7 @@ from rlds2reverb.jobs.descriptions import one_pass
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
 
-# A sample is read as so many runs of consecutive episodes at most.
+# The largest number of runs of consecutive episodes in a sample.
 _MAX_RUNS = 16
 
 

@@ -18,12 +18,12 @@ from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources as sources_lib
 
-# What an item takes in a server's memory, besides the frames; benchmarks/insert
-# measures it.
+# The bytes of an item in a server's memory, besides the frames, as
+# `benchmarks.insert` measures them.
 _ITEM_BYTES = 1_800
-# What a feature of an episode takes on disk, besides its name and its values.
+# The bytes of an episode's feature on disk, besides its name and its values.
 _NAME_BYTES = 16
-# How much is read where the sizes of the files do not tell.
+# The number of bytes that are read if the sizes of the files do not tell.
 _SAMPLED_FILES = 4
 _SAMPLED_EPISODES = 8
 _SAMPLED_BYTES = 256 << 20
@@ -103,7 +103,7 @@ def steps_or_sample(source: opened_lib.OpenSource) -> Optional[Steps]:
     return None
   count = source.num_episodes
   mean = float(np.mean(lengths))
-  # Two standard errors; of one episode nothing is known but its length.
+  # Two standard errors; for a single episode its length.
   error = mean
   if len(lengths) > 1:
     error = 2 * float(np.std(lengths, ddof=1)) / np.sqrt(len(lengths))
@@ -122,7 +122,7 @@ def _first_lengths(source: opened_lib.OpenSource) -> List[int]:
   steps = source.features[rlds.STEPS].feature
   if rlds.IS_FIRST not in steps:
     return []
-  # Of a scalar, TFDS stores one number for each step.
+  # TFDS stores one number of a scalar for each step.
   field = f'{rlds.STEPS}/{rlds.IS_FIRST}'
   parse = {field: tf.io.VarLenFeature(tf.int64)}
   paths = sorted(
@@ -206,7 +206,7 @@ def _bytes_of(features: Any, widest: bool) -> Optional[int]:
   if isinstance(features, (tfds.features.FeaturesDict, dict)):
     sizes = [_bytes_of(feature, widest) for feature in features.values()]
     return None if None in sizes else sum(sizes)
-  # Subclasses, such as images, are encoded in ways of their own.
+  # Subclasses, such as images, are encoded in other ways.
   if type(features) not in (tfds.features.Tensor, tfds.features.Scalar):
     return None
   shape, dtype = features.shape, np.dtype(features.np_dtype)

@@ -36,10 +36,10 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.replay import items as items_lib
 
-# The flags are those of the program that has them defined, in `--help` too.
+# The flags belong to the program that defines them, in `--help` too.
 flags.disclaim_key_flags()
 
-# What a count or a length may be, so that sums of them fit into 64 bits.
+# The largest count or length, so that sums of them fit into 64 bits.
 _MAX_INTEGER = 2**31 - 1
 
 

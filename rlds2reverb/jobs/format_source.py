@@ -60,7 +60,7 @@ class FormatSource(opened.OpenSource):
 
   @functools.cached_property
   def _counts(self) -> _Counts:
-    # A job opens its sources often, and counts them once.
+    # A job opens its sources often. They are counted only once.
     return _count(self._episodes)
 
   @property

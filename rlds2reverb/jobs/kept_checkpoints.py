@@ -120,7 +120,7 @@ class KeptCheckpoints:
     for folder in self.root, self._kept:
       path = os.path.join(folder, name)
       if os.path.exists(path):
-        # Of two names of the same files the later one stays.
+        # If two names lead to the same files, the later one stays.
         aside = os.path.join(self._kept, _DAMAGED + name)
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(path, aside)

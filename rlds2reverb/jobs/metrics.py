@@ -15,8 +15,8 @@ from rlds2reverb.jobs import kept_checkpoints
 from rlds2reverb.jobs import server_status
 from rlds2reverb.replay import reverb
 
-# The metrics of a table: their names, what they count, and the fields of
-# `TableStatus` that they have. What only grows is a counter.
+# The metrics of a table: their names, what they count, and their fields of
+# `TableStatus`. Numbers that only grow are counters.
 _GAUGES = (
     ('reverb_table_items', 'Items in the table.', 'size'),
     ('reverb_table_max_items', 'Items that fit into the table.', 'max_size'),

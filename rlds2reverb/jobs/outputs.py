@@ -12,10 +12,11 @@ from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.replay import frames as frames_lib
 
 PARTS = 'parts'
-# All have one length: some stores find by the beginning of a name.
+# All names have one length, because some stores find files by the start of a
+# name.
 _PART_NAME = re.compile(r'(\d{8})-(\d{8})')
-# How many parts are joined into a larger one, so that a few are left at the end
-# however many tasks there are.
+# The number of parts that are joined into a larger one. So only a few are left
+# at the end, for any number of tasks.
 _PARTS_PER_MERGE = 16
 
 Receipts = Mapping[int, receipts_lib.Receipt]
@@ -226,7 +227,7 @@ class FolderOutput(Output):
     Raises:
       FileNotFoundError: if one is missing.
     """
-    # Where a merge was interrupted, its result is there and what it joined.
+    # After an interrupted merge both its result and its parts may be there.
     found = sorted(
         (part for part in self._found(folder) if part[-1] in numbers),
         key=lambda part: (part.start, -part.stop),

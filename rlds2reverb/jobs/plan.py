@@ -30,7 +30,7 @@ CHECKPOINT = 'checkpoint'
 RLDS = 'rlds'
 SERVER = 'server'
 STATISTICS = 'statistics'
-# What consists of items, which go into tables.
+# The kinds of output that consist of items, which go into tables.
 _OF_ITEMS = (CHECKPOINT, SERVER)
 
 # Large enough that starting a task does not count; small enough that little is
@@ -301,7 +301,7 @@ def make_plan(
       ),
       output=output,
       tables=tuple(_plain_table(table) for table in tables),
-      # What becomes of invalid episodes changes no item of a valid one.
+      # The rule for invalid episodes changes no item of a valid one.
       rules={**dataclasses.asdict(rules), 'invalid_episodes': 'skip'},
       tasks=tuple(cutting.in_turn(tasks) if weights else sum(tasks, [])),
       only=only and only[0],
@@ -314,7 +314,7 @@ def differences(plan: Plan, other: Plan) -> List[str]:
       _flatten('', json.loads(each.to_json())) for each in (plan, other)
   )
   if len(plan.tasks) != len(other.tasks):
-    # All that follows differs, too, and says nothing more.
+    # Everything after it differs as a consequence, and is not worth naming.
     for leaves, each in (values, plan), (others, other):
       for path in [path for path in leaves if path.startswith('tasks')]:
         del leaves[path]

@@ -15,7 +15,7 @@ def quiet_logs() -> None:
   logging.set_verbosity(logging.WARNING)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   with quiet_stderr():
-    # Not above: what they say when they are imported is what is kept away.
+    # These are not imported above, because their imports print.
     import tensorflow as tf
     import tf_agents  # noqa: F401
   tf.get_logger().setLevel('ERROR')

@@ -47,15 +47,15 @@ class RldsOutput(outputs.FolderOutput):
     if self.adds:
       return self._is_added() and not self.has_parts(folder)
     splits = tfds.builder_from_directory(place).info.splits
-    # Episodes that were repaired may have come later.
+    # Repaired episodes may have been added later.
     return self.plan.output.split in splits and (
         splits[self.plan.output.split].num_examples
         >= sum(receipt.episodes for receipt in receipts.values())
     )
 
   def write(self, number, folder, frames, episodes):
-    # This checks and counts every episode, before any of them is written, which
-    # is most of the work.
+    # This checks and counts every episode before any is written, which is most
+    # of the work.
     episodes.share = 0.0
     num_valid = sum(
         np.count_nonzero(block.frames.step_type == ts.StepType.LAST)

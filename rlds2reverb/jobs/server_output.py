@@ -75,8 +75,8 @@ class ServerOutput(outputs.Output):
 
   def write(self, number, folder, frames, episodes):
     addresses = self.plan.output.addresses
-    # Asked before: if a server is started again meanwhile, this is not its
-    # state at the end, and the task is done again.
+    # The state is asked for first. If the server is started again meanwhile,
+    # its state at the end differs, and the task is done again.
     details = {
         address: {
             'state': tables_lib.state_of(address, _TIMEOUT_SECONDS),

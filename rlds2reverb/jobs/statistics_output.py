@@ -56,7 +56,7 @@ class StatisticsOutput(outputs.FolderOutput):
       sketches.save(os.path.join(new, _SKETCH), self._merged(paths))
 
   def finish(self, folder, spec, receipts):
-    # In another order of merging, the last bits would be others.
+    # Another order of merging would give other last bits.
     for level in self.merges():
       for numbers in level:
         self.merge(folder, numbers)
@@ -72,7 +72,7 @@ class StatisticsOutput(outputs.FolderOutput):
   def _merged(self, paths):
     """Returns the sketch of the parts in folders, merged in their order."""
     state = sketches.load(os.path.join(paths[0], _SKETCH))
-    # What is merged is told by its place and by how far the merge has come.
+    # The seed of a merge follows from the place of its parts and their order.
     begin = int(os.path.basename(paths[0]).partition('-')[0])
     for number, path in enumerate(paths[1:]):
       state = sketches.merge(

@@ -195,7 +195,7 @@ def changed(
       return True
     return state != done[number].data
 
-  # Of files at a URL, each question takes its time.
+  # Each question about files at a URL takes time.
   with futures.ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
     return [
         number

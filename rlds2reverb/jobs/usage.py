@@ -24,14 +24,14 @@ from rlds2reverb.jobs import quiet
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.episodes import checks
 
-# The flags are those of the program that has them defined, in `--help` too.
+# The flags belong to the program that defines them, in `--help` too.
 flags.disclaim_key_flags()
 
-# The exit codes of a program, besides 0: something is wrong with the data, a
-# disk or a server; or with the command line, whatever the data is.
+# The exit codes of a program, besides 0. The first: something is wrong with the
+# data, a disk or a server. The second: the command line is wrong.
 _FAILED = 1
 _WRONG_USAGE = 2
-# TensorFlow aborts with a C++ stack where it cannot even start its threads.
+# TensorFlow aborts with a C++ stack if it cannot start its threads.
 _LEAST_ADDRESS_SPACE = 1_500_000_000
 
 

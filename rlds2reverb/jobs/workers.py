@@ -33,18 +33,18 @@ from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.replay.server import insert_stream
 
-# What comes of a task: how far it is (`Progress`), its receipt, the error, or
-# what is known of the death of its process.
+# What a worker reports of a task: its `Progress`, its receipt, its error, or
+# how its process died.
 PROGRESS, DONE, FAILED, DIED = 'progress', 'done', 'failed', 'died'
 Event = Tuple[str, int, Any]
 OnProgress = Callable[[int, tasks_lib.Progress], None]
 
-# What is tried again. A server may come back, and a worker of a job that was
-# killed may need a moment to end.
+# Errors after which a task is tried again. A server may come back, and a worker
+# of a killed job may need a moment to end.
 _GONE = (ConnectionError, BlockingIOError, insert_stream.InsertError)
 _SECONDS_TO_WAIT = 1.0
-# TensorFlow keeps some megabytes of the graphs of every task, so a process does
-# this many, and memory stays flat however many tasks there are.
+# The number of tasks that a process does. TensorFlow keeps some megabytes of
+# the graphs of every task, so memory would grow with the number of tasks.
 TASKS_PER_PROCESS = 16
 _CGROUP_LIMITS = (
     '/sys/fs/cgroup/memory.max',
@@ -156,7 +156,7 @@ class Processes(Workers):
 
   def stop(self):
     for process in self._processes.values():
-      # What it was writing never became visible.
+      # The output that it was writing never became visible.
       process.kill()
     for worker, process in self._processes.items():
       process.join()
@@ -275,7 +275,7 @@ def do(
   # Some errors have arguments of their own, and would not survive a pipe.
   except (OSError, RuntimeError, ValueError) as error:
     return FAILED, number, tasks_lib.TaskError(str(error))
-  # Whatever it is, the other tasks can be done.
+  # The other tasks can be done after any error.
   except Exception as error:  # pylint: disable=broad-exception-caught
     message = f'{type(error).__name__}: {error}'
     return FAILED, number, tasks_lib.TaskError(message)
@@ -292,7 +292,7 @@ def _work(pipe, job: Job) -> None:
     except EOFError:
       return
     report = functools.partial(_send_progress, pipe, number)
-    # What C++ writes when it runs out of memory says nothing to a user.
+    # Messages of C++ about a lack of memory say nothing to a user.
     with quiet.quiet_stderr(noise='\0'):
       event = do(job, number, report)
     pipe.send(event)

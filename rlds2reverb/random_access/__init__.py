@@ -7,7 +7,7 @@ read at once, by processes that do not have TensorFlow.
 
 from etils import epy
 
-# What reads does without TensorFlow.
+# The modules that read need no TensorFlow.
 with epy.lazy_api_imports(globals()):
   from rlds2reverb.episodes.augmentations import Augmentation
   from rlds2reverb.episodes.augmentations import OCTO_AUGMENTATION

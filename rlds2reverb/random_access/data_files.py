@@ -6,10 +6,10 @@ from typing import Dict, NamedTuple, Sequence, Tuple
 import weakref
 import zlib
 
-# So many bytes at both ends of a file tell whether it is the one that was
-# indexed. A string has a checksum of its own.
+# The number of bytes at both ends of a file that tell whether it is the one
+# that was indexed. A string has a checksum of its own.
 _END_BYTES = 4096
-# Of more files than these, each is opened whenever it is read.
+# If there are more files, each is opened whenever it is read.
 _MAX_OPEN = 512
 
 
@@ -54,7 +54,7 @@ class DataFiles:
     self.folder = folder
     self.facts = list(facts)
     self._open: Dict[int, int] = {}
-    # Also when Python ends, while `os` is still there.
+    # This also happens when Python ends, while `os` is still there.
     weakref.finalize(self, _close_all, self._open)
     self._lock = threading.Lock()
     for known in self.facts:

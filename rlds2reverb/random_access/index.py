@@ -32,7 +32,7 @@ def expand_folder(folder: PathLike) -> str:
 
 LENGTHS = 'episodes.bin'
 STRINGS = 'strings.bin'
-# Changes when the files do.
+# The version of the files' format.
 VERSION = 1
 
 _CHUNK_BYTES = 1 << 24
@@ -182,7 +182,7 @@ class Index:
       return np.zeros([0], dtype)
     with open(path, 'rb') as f:
       mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-    # A dtype with a shape cannot be that of a buffer.
+    # A buffer cannot have a dtype with a shape.
     array = np.frombuffer(mapped, dtype.base)
     return array.reshape([-1, *dtype.shape])
 

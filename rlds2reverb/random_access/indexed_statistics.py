@@ -10,7 +10,7 @@ from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.statistics import compute as compute_lib
 
 _QUANTILES = (0.01, 0.99)
-# What statistics are computed with, beside the fields.
+# The fields that statistics need besides those that they are computed of.
 _FLAGS = (
     rlds.IS_FIRST,
     rlds.IS_LAST,
@@ -98,6 +98,6 @@ def _nest(columns, chosen, leaves) -> Dict[str, Any]:
       node = node.setdefault(key, {})
     node[last] = leaf
   for name in (rlds.OBSERVATION, rlds.ACTION):
-    # An RLDS step has both, whatever the statistics are of.
+    # An RLDS step needs both, also if the statistics do not.
     nest.setdefault(name, nest[rlds.IS_FIRST])
   return nest

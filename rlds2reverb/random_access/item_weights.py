@@ -28,7 +28,7 @@ class ItemWeights:
       )
     self._counts = np.array([len(items) for items in sources.values()])
     self._first = np.cumsum(self._counts) - self._counts
-    # Of the items of a data set, where they have weights of their own.
+    # The weights of the items of each data set that has them.
     self._within: Dict[int, np.ndarray] = {}
     totals = []
     for number, name in enumerate(sources):
@@ -75,6 +75,7 @@ class ItemWeights:
 
 def _search(sums, places) -> np.ndarray:
   """Returns in which weights fractions of the sum lie, never in one of 0."""
-  # A product may be rounded up to the sum itself, in which nothing lies.
+  # A product may be rounded up to the sum itself, which is beyond the last
+  # item.
   found = np.minimum(places * sums[-1], np.nextafter(sums[-1], 0))
   return np.searchsorted(sums, found, 'right')

@@ -36,7 +36,7 @@ class MixedItems:
     self._spec: Dict[Any, items_lib.Spec] = {}
     of: Dict[Any, str] = {}
     specs = [items.spec for items in self.sources.values()]
-    # Parts without fields have no paths.
+    # Parts of a nest without fields have no paths.
     self._template = specs[0] if all(map(_like(specs[0]), specs)) else None
     for name, items in self.sources.items():
       for keys, spec in tree.flatten_with_path(items.spec):

@@ -32,8 +32,8 @@ from rlds2reverb.episodes import tf_errors
 from rlds2reverb.random_access import record_walk
 from rlds2reverb.random_access import references
 
-# So many bytes of records are read by one task, and so many tasks wait for
-# their turn for each process.
+# The bytes of records that one task reads, and the number of tasks for each
+# process that wait for their turn.
 TASK_BYTES = 64 << 20
 _TASKS_PER_PROCESS = 2
 _RECORDS_AHEAD = 16
@@ -266,7 +266,7 @@ def _lengths(tasks: Sequence[Records]) -> tf.data.Dataset:
   """
   paths, offsets, counts = [], [], []
   for task in tasks:
-    # Where a record does not follow the one before it.
+    # The places where a record does not follow the one before it.
     follows = task.offset[:-1] + task.length[:-1] + record_lengths.FRAME_BYTES
     jumps = (follows != task.offset[1:]) | (task.file[:-1] != task.file[1:])
     begins = np.concatenate([[0], np.flatnonzero(jumps) + 1])

@@ -18,11 +18,11 @@ from typing import Callable, Collection, Iterator, List, Tuple
 _BYTES = 2  # The wire type of what has a length.
 _FIRST = 1 << 3 | _BYTES  # The tags of fields 1 and 2.
 _SECOND = 2 << 3 | _BYTES
-# How many bytes numbers of a fixed size have, by their wire types.
+# The sizes in bytes of numbers of a fixed size, by their wire types.
 _FIXED = {1: 8, 5: 4}
 
-# Returns what takes the place of a string: it gets where in the record the
-# string begins, and the string.
+# Returns the replacement of a string. Its arguments are the position of the
+# string in the record, and the string.
 Replace = Callable[[int, memoryview], bytes]
 
 

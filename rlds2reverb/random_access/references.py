@@ -11,10 +11,10 @@ import zlib
 
 import numpy as np
 
-# A string that is in the index itself has this in the place of its file.
+# This stands for the file of a string that is in the index itself.
 OWN_FILE = -1
 
-# What an index has for each string: the number of its file, its length, where
+# The entry of a string in an index: the number of its file, its length, where
 # it begins, and the CRC-32 of its bytes.
 CELL = np.dtype(
     [

@@ -10,12 +10,12 @@ from typing import Any, List, Tuple
 
 import numpy as np
 
-# So many rows, or columns, are made by one product. With fewer, the products
-# are too small to be fast; with more, most of the weights are 0.
+# The number of rows, or columns, that one product makes. With fewer, the
+# products are too small to be fast; with more, most of the weights are 0.
 _BLOCK = 8
 
-# Products of no more multiplications are made by one thread. OpenBLAS shares
-# larger ones between its threads, which wait for each other, busily, where
+# One thread makes a product of this many multiplications or fewer. OpenBLAS
+# splits larger ones between its threads, which wait busily for each other if
 # several threads resize at once.
 _MAX_MULTIPLICATIONS = 1 << 18
 

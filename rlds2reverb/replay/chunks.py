@@ -35,7 +35,7 @@ from rlds2reverb.replay import pieces as pieces_lib
 # rows of an item should not be spread over many chunks either.
 _CHUNK_BYTES = 8 << 10
 _MAX_CHUNK_LENGTH = 64
-# With rows as large as this, what the server keeps for a chunk hardly counts.
+# For rows of this size, the server's overhead for a chunk hardly counts.
 _LARGE_ROW_BYTES = 1 << 10
 
 
@@ -152,7 +152,7 @@ def cut(
 def _share(pieces, chunk_length) -> np.ndarray:
   """Returns the first pieces of each run of pieces that go together."""
   sizes = pieces.num_frames + pieces.padding
-  # What is not a whole episode fits in nowhere.
+  # Only a whole episode may share a chunk.
   sizes = np.where(pieces.is_whole, sizes, chunk_length + 1)
   ends = np.cumsum(sizes).tolist()
   firsts = []

@@ -231,7 +231,7 @@ def _timestamps(nanoseconds: np.ndarray) -> np.ndarray:
   timestamps = _TIMESTAMP.repeat(len(nanoseconds))
   seconds, rest = np.divmod(nanoseconds, 10**9)
   if len(seconds) and seconds[0] == seconds[-1]:
-    # The second is mostly the same for all items, and is encoded once then.
+    # The second is mostly the same for all items, and is then encoded once.
     seconds = seconds[:1]
   timestamps['seconds'] = wire.fixed_varints(seconds, _TIME_BYTES)
   timestamps['nanoseconds'] = wire.fixed_varints(rest, _TIME_BYTES)

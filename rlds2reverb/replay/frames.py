@@ -155,8 +155,9 @@ def make_frame_source(
   longest = max(group.chunk_length for group in groups)
   count = max(blocks_lib.default_block_length(spec) // longest, 1)
   block_length = count * longest
-  # Stacked episodes of small steps are cut into blocks after the pipeline: it
-  # is built sooner without the cutting. Such episodes take little memory.
+  # Stacked episodes of small steps are cut into blocks after the pipeline,
+  # because a pipeline without the cutting is built sooner. Such episodes take
+  # little memory.
   comes_whole = (
       steps_lib.steps_spec(data).stacked
       and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES

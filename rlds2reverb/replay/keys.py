@@ -90,7 +90,7 @@ class Keys:
       return ['chunk', block.episode_ids[index], *group]
 
     def padding_of(piece):
-      # The same places after a step may hold other padding, or other steps.
+      # The same positions after a step may hold other padding, or other steps.
       end = step[piece] + num_frames[piece]
       return ['padding', end, padding[piece], 'chunk', ids[piece], *group]
 
@@ -144,7 +144,7 @@ class Keys:
     bases = np.array(
         [self._hash(of(each)) for each in index[is_new].tolist()], np.uint64
     )
-    # Of one base no two positions have the same key.
+    # Two positions under one base never have the same key.
     steps = positions.astype(np.uint64) + np.uint64(1)
     return draws.mix_bits(
         bases[np.cumsum(is_new) - 1] + steps * np.uint64(draws.GOLDEN)

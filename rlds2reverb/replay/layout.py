@@ -110,7 +110,7 @@ class Layout:
     )
     # The key of an episode that is not at its end.
     self._episode_key = None
-    # The chunks that items may still refer to.
+    # The chunks to which later items may still refer.
     self._chunks = [kept_chunks.KeptChunks(group) for group in groups]
 
   def batches(self, blocks: Iterable[frame_blocks.Block]) -> Iterator[Batch]:

@@ -15,8 +15,9 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import pieces as pieces_lib
 from rlds2reverb.replay import priorities as priorities_lib
 
-# Of several episodes so many frames are laid out at once. An item takes some
-# hundred bytes, so the items of many small frames would be a large request.
+# The number of frames of several episodes that are laid out at once. An item
+# takes some hundred bytes, so the items of many small frames would be a large
+# request.
 _MAX_FRAMES = 4096
 
 

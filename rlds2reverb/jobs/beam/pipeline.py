@@ -39,7 +39,7 @@ _WHOLE_OUTPUT = {
     plan_lib.STATISTICS: 'statistics',
 }
 
-# The first task, and the one after the last, of those that are done.
+# The range of tasks that are done: the first, and the one after the last.
 _Done = Tuple[int, int]
 
 
@@ -57,13 +57,13 @@ def build(
   count = len(plan.tasks)
   done = (
       root
-      # The graph of a pipeline is small, whatever the number of tasks.
+      # So the graph of a pipeline is small for any number of tasks.
       | 'RLDS on disk' >> beam.Create(range(0, count, _TASKS_PER_ELEMENT))
       | 'tasks'
       >> beam.FlatMap(
           lambda first: range(first, min(first + _TASKS_PER_ELEMENT, count))
       )
-      # Else one worker would do all that comes from one element.
+      # Otherwise one worker would do all tasks of an element.
       | 'to workers' >> beam.Reshuffle()
       | 'episodes, trajectories, replay' >> beam.ParDo(_DoTask(folder))
   )

@@ -16,7 +16,7 @@ from rlds2reverb.jobs import running
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.jobs.beam import pipeline as pipeline_lib
 
-# Else every worker logs what it receives and sends.
+# Otherwise every worker logs what it receives and sends.
 _DEFAULTS = ('--default_sdk_harness_log_level=WARNING',)
 _SECONDS_PER_LOOK = 5.0
 
@@ -100,7 +100,7 @@ class BeamRunner(running.Runner):
       if state != runner_lib.PipelineState.DONE:
         problem = f'it is {state}'
       self.counters = _counters(result)
-    # Every engine has errors of its own.
+    # Each engine raises errors of other types.
     except Exception as error:  # pylint: disable=broad-exception-caught
       logging.debug('The pipeline has failed:', exc_info=True)
       problem = str(error).strip().rpartition('\n')[-1]
@@ -126,7 +126,7 @@ def _watching(plan, folder, numbers, listener) -> Iterator[None]:
   ended = threading.Event()
 
   def look():
-    # What is wrong with a receipt is found again, and raised, at the end.
+    # A wrong receipt is found again at the end, and raises an error there.
     with contextlib.suppress(Exception):
       while not ended.wait(_SECONDS_PER_LOOK):
         for number in left.intersection(receipts_lib.numbers(folder)):

@@ -18,7 +18,7 @@ from rlds2reverb.statistics import rows as rows_lib
 from rlds2reverb.trajectories import boundaries
 
 # What may be odd about an episode as a whole, in the order of `Facts.checks`,
-# and what is said of it after "In 2 of 40 episodes, ".
+# and the sentence for it that follows "In 2 of 40 episodes, ".
 CHECKS = {
     'unequal_lengths': (
         'fields differ in length. Here they are cut to the shortest; a'

@@ -9,8 +9,8 @@ from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import findings as findings_lib
 
 _MAX_INTEGERS = 60  # that have a bar each
-# About how many bytes the excerpts of a description take in a page, so that one
-# of two descriptions has less than 5 MB.
+# About the number of bytes of a description's excerpts in a page. A page of two
+# descriptions then has less than 5 MB.
 _MAX_BYTES = 1_900_000
 _BYTES_OF_NUMBER = 11
 LENGTHS = 'lengths'
@@ -85,7 +85,7 @@ def choose_excerpts(
         if np.isfinite(getattr(one, name)) and one.num_steps
     )
     if ranked and ranked[0][0] < ranked[-1][0]:
-      # Of few episodes, the best are not among the worst.
+      # Where there are few episodes, the best are not shown again as the worst.
       count_each = min(excerpts_lib.NUM_EXTREMES, -(-len(ranked) // 4))
       for _, episode in ranked[:count_each]:
         reasons.setdefault(episode, []).append(reason)
@@ -151,7 +151,7 @@ def _histogram(sample, count, max_integers) -> Dict[str, Any]:
     if low == high:
       edges, values = np.array([low, high]), [float(low)]
     elif np.all(sample == np.round(sample)):
-      # Bars as wide as the others: each stands for as many integers.
+      # All bars are equally wide: each stands for as many integers.
       width = np.ceil((high - low + 1) / max_integers)
       num_bars = np.ceil((high - low + 1) / width)
       edges = low - 0.5 + width * np.arange(num_bars + 1)

@@ -17,11 +17,11 @@ OUTSIDE_UNIT = 'outside_unit'
 SATURATED = 'saturated'
 DUPLICATES = 'duplicates'
 
-# Actions are taken to be meant for -1 to 1 if so many of their values are
-# there.
+# The share of values between -1 and 1 from which on an action is taken to be
+# meant for that range.
 _NEARLY_ALL = 0.95
-# So many of an action's values at the ends of its range are odd, if it has more
-# values than a switch has.
+# The share of values at an end of an action's range from which on they are odd.
+# An action of few different values is a switch, and is not odd.
 _SATURATED = 0.05
 _MAX_SWITCH = 10
 _MAX_LISTED = 8

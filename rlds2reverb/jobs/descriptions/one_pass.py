@@ -24,7 +24,7 @@ from rlds2reverb.statistics import rows as rows_lib
 
 _MAX_EPISODES_PER_BLOCK = 256
 _UNIT = (-1.0, 1.0)
-# What a number may exceed its bounds by, for rounding.
+# How far a number may exceed its bounds, because of rounding.
 _TOLERANCE = 1e-6
 
 
@@ -75,7 +75,7 @@ def read_once(
   step_spec = _step_spec(rlds_data)
   stacked_spec = _stacked_spec(rlds_data.element_spec, step_spec)
   stacked_spec.pop(episode_index, None)
-  # Statistics of single pixels say nothing.
+  # Statistics of single pixels are of no use.
   accumulation = compute.Accumulation(
       step_spec,
       [

@@ -57,7 +57,7 @@ def to_html(*descriptions: description_lib.Description) -> str:
   plain = json.dumps(
       [dataclasses.asdict(one) for one in descriptions], allow_nan=False
   )
-  # Nothing in an element `script` may end it.
+  # The text of an element `script` must not end it.
   library = vl_convert.javascript_bundle().replace('</script', r'<\/script')
   return environment.get_template('page.html').render(
       descriptions=descriptions,

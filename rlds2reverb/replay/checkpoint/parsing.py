@@ -92,7 +92,7 @@ def decode(
   Returns:
     The values of each field, `[N, C]`, and the counts, `[N, F]`.
   """
-  # TensorFlow does not decode nothing at all, so an empty message comes last.
+  # TensorFlow refuses to decode an empty batch, so an empty message comes last.
   counts, values = tf.io.decode_proto(
       tf.concat([records, ['']], 0),
       kind.DESCRIPTOR.full_name,

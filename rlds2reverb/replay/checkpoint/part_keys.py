@@ -14,7 +14,7 @@ from rlds2reverb.datasets import files
 
 KINDS = ('chunks', 'items')
 _DTYPE = np.dtype('<u8')
-# How many keys a merge holds at a time, of all files together.
+# The number of keys of all files together that a merge holds at a time.
 _KEYS_IN_MEMORY = 1 << 20
 _MIN_KEYS_PER_READ = 1 << 10
 
@@ -68,7 +68,7 @@ def _merged(paths: Sequence[str]) -> Iterator[np.ndarray]:
     readers = [reader for reader in readers if len(reader.keys)]
     if not readers:
       return
-    # What is not read yet is greater than the least of these.
+    # Keys that are not read yet are greater than the least of these.
     bound = min(reader.keys[-1] for reader in readers)
     yield np.sort(
         np.concatenate([reader.take_up_to(bound) for reader in readers])

@@ -137,7 +137,7 @@ def _copy(
   names = list(indices[0].tables)
   for path, index in zip(sources[1:], indices[1:]):
     _check_same_tables(sources[0], indices[0].tables, path, index.tables)
-  # Every checkpoint has the tables in an order of its own.
+  # Each checkpoint may have the tables in another order.
   of_tables = np.concatenate(
       [
           np.array([names.index(name) for name in index.tables])[

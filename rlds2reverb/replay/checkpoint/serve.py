@@ -93,7 +93,7 @@ def check_port(port: int) -> None:
   """Raises a ValueError if a port is in use."""
   # A second Reverb server would start on the same port without an error.
   with socket.socket() as probe:
-    # Connections of a server that has died do not keep the next one from it.
+    # Old connections of a server that has died do not block the port.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
       probe.bind(('', port))
@@ -125,7 +125,7 @@ def _start(directory, tables, port, checkpoint_root) -> reverb.Server:
   try:
     server = reverb.Server(
         [
-            # All but the name comes from the checkpoint.
+            # Everything but the name comes from the checkpoint.
             reverb.Table(
                 name,
                 sampler=reverb.selectors.Uniform(),

@@ -202,7 +202,7 @@ def _table_info(table, num_items, spec) -> messages.TableInfo:
       max_size = max(num_items, 1)
     signature = tensor_spec.add_outer_dim(spec)
     if table.sampler is table.remover is table.rate_limiter is None:
-      # What a `reverb.Table` would say, so that Reverb need not be there.
+      # The settings that a `reverb.Table` would have, without importing Reverb.
       return messages.TableInfo(
           name=table.table_name,
           sampler_options=messages.KeyDistributionOptions(uniform=True),

@@ -19,8 +19,8 @@ from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import private
 from rlds2reverb.replay.local import sampling
 
-# The types that TensorFlow takes through DLPack, which copies nothing, if an
-# array begins at such an address.
+# TensorFlow takes arrays of these types through DLPack without a copy, if they
+# begin at a multiple of `_ALIGNMENT`.
 _DLPACK = frozenset(
     np.dtype(name).num
     for name in (
@@ -188,7 +188,7 @@ def _groups_of_runs(
       groups = groups.prefetch(1)
     if not lead:
       return groups
-    # Unlike `unbatch`, it copies nothing: a batch is a part of its group.
+    # Unlike `unbatch`, this copies nothing: a batch is a view of its group.
     return groups.flat_map(
         lambda *group: tf.data.Dataset.from_tensor_slices(group)
     )

@@ -150,7 +150,7 @@ class _RunBuilder:
     )
     self._runs = []
     self._priorities = []
-    # Whether the last run goes on in the next plan.
+    # Whether the last run of items continues in the next plan.
     self._goes_on = False
 
   def add(self, plan) -> None:
@@ -160,7 +160,7 @@ class _RunBuilder:
       self._priorities.append(priorities)
     starts = [0]
     if not self._items.crosses_episodes:
-      # A piece whose episode does not end goes on in the next one.
+      # A piece whose episode does not end continues in the next piece.
       starts = np.flatnonzero(np.concatenate([[True], pieces.is_end[:-1]]))
     runs = store_lib.Runs(
         pieces.origin[starts],

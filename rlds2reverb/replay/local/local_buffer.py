@@ -66,7 +66,7 @@ class LocalReplayBuffer(importance.WeightedSamples, replay_buffer.ReplayBuffer):
     self._population: Any = population
     self._sampler: samplers.Sampler = sampler or samplers.Uniform()
     self._share = share
-    # Whether the sampler suits the data shows here, and not when training
+    # A sampler that does not suit the data fails here, not when training
     # begins.
     self._sampler.bind(population, share)
     self._position: streams_lib.Position = streams_lib.Position(
@@ -154,7 +154,8 @@ class LocalReplayBuffer(importance.WeightedSamples, replay_buffer.ReplayBuffer):
       min_priority = sampling.weak_method(sampler, 'min_priority')
       least = tf.numpy_function(min_priority, [], tf.float64)
       least.set_shape([])
-    # That of an item of the batch may have been lower than any is now.
+    # The priority of an item of the batch may have been below all that are
+    # left.
     least = tf.minimum(least, tf.reduce_min(sample_info.priority))
     return {'min_priority': least, 'priority_exponent': sampler.alpha}
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from rlds2reverb.replay.local import store as store_lib
 
-# With more steps than these a binary search is as fast.
+# Beyond this number of steps a binary search is as fast.
 _MAX_STEPS = 4
 
 
@@ -65,7 +65,7 @@ class Population:
       self.priorities = self.priorities[np.repeat(chosen, counts)]
     self.lock = threading.RLock()
     self._form = store.form
-    # Row = this + item * stride.
+    # The row of an item is this number + item * stride.
     self._offsets = (
         self.runs.first_row - self.first_item[:-1] * store.form.stride_length
     )
@@ -73,8 +73,9 @@ class Population:
       length = self._form.sequence_length
       left = np.maximum(self.runs.num_rows - length, 0)
       self._latest = self.runs.first_row + left
-    # The run of the first item of each block of about the length of a run. From
-    # there it is a few steps to that of any item.
+    # For each block of items, the run of its first item. The run of any other
+    # item of the block is a few steps further. A block is about as long as a
+    # run.
     self._shift = (self.num_items // max(len(self._offsets), 1)).bit_length()
     begins = np.arange(0, self.num_items, 1 << self._shift)
     ends = np.append(begins[1:], self.num_items) - 1

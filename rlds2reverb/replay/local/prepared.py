@@ -25,13 +25,13 @@ from rlds2reverb.datasets import files
 from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
 
-# The file that is written last.
+# This file is written last, and says that the others are whole.
 MARKER = 'prepared_frames.json'
 _SPEC = 'spec.pbtxt'
 _INDEX = 'index.npz'
-# Changes when the files do.
+# The version of the files' format.
 _VERSION = 2
-# How many blocks of each file are checked when a folder is opened.
+# The number of blocks of each file that are checked when a folder is opened.
 _BLOCKS_AT_OPENING = 32
 
 

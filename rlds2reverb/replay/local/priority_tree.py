@@ -15,11 +15,12 @@ from typing import Optional, Tuple
 
 import numpy as np
 
-# Wider blocks make fewer levels, and more to add up on each. The top is added
-# up once a batch, and a block once an item.
+# With wider blocks there are fewer levels, and more weights to add up on each.
+# The top is added up once for a batch, a block once for an item.
 _BLOCK = 16
 _MAX_TOP = 4096
-# Rows times these are their sums, in a fraction of the time of `cumsum`.
+# A product of rows and this matrix is their running sums. It takes a fraction
+# of the time of `cumsum`.
 _SUMS = np.triu(np.ones([_BLOCK, _BLOCK]))
 
 
@@ -37,7 +38,8 @@ class PriorityTree:
       weights: numbers from 0 up, `[N]`.
     """
     self.size = len(weights)
-    # From the leaves to the top; all but the top in blocks, `[M, _BLOCK]`.
+    # The levels, from the leaves to the top. All but the top are in blocks,
+    # `[M, _BLOCK]`.
     self._levels = []
     values = np.array(weights, np.float64)
     while len(values) > _MAX_TOP:
@@ -46,7 +48,8 @@ class PriorityTree:
       self._levels.append(blocks)
       values = blocks.sum(1)
     self._top = values
-    # The least weight above 0 of each block of leaves, once it is asked for.
+    # The least weight above 0 of each block of leaves. It is computed when it
+    # is first asked for.
     self._minima: Optional[np.ndarray] = None
 
   def find(self, fractions: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

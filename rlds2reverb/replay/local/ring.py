@@ -23,7 +23,7 @@ from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
 
-# So many frames are encoded and written at once.
+# The number of frames that are encoded and written at once.
 _ROWS_AT_ONCE = 4096
 
 
@@ -76,7 +76,7 @@ class FrameRing(tf.train.experimental.PythonState):
     self._items = items
     self._planner = plans.Planner([items])
     self._length = length
-    # The first rows stand at the end again, so that no item is in two parts.
+    # The first rows are repeated at the end, so that every item is contiguous.
     self._rows = [
         np.zeros([capacity + length - 1, size], np.uint8)
         for size in format_.row_bytes
@@ -238,7 +238,7 @@ class FrameRing(tf.train.experimental.PythonState):
     for begin in range(0, len(encoded[0]), count):
       self._add_rows([rows[begin : begin + count] for rows in encoded])
     starts = plan.items[0].starts
-    # Items that begin before the frames that are kept never were.
+    # Items that would begin before the frames that are kept do not exist.
     kept = starts >= max(self._end - self.capacity, self._begin)
     starts = starts[kept]
     if not len(starts):

@@ -22,7 +22,8 @@ from rlds2reverb.episodes import steps as steps_lib
 
 # Gathering a row of this size takes much longer than finding it.
 _LARGE_COLUMN_BYTES = 1 << 10
-# TensorFlow takes an array without copying it if it begins at such an address.
+# TensorFlow does not copy an array that begins at a multiple of this many
+# bytes.
 _ALIGNMENT = 64
 _LARGE_ARRAY_BYTES = 1 << 18
 
@@ -226,7 +227,7 @@ def _column(path: str, leaf: tf.TensorSpec) -> _Column:
     )
   shape = leaf.shape.as_list()
   if leaf.dtype == tf.string:
-    # The begin and the length of each string.
+    # The start and the length of each string.
     return _Column(leaf, np.dtype(np.int64), [*shape, 2], is_string=True)
   return _Column(leaf, np.dtype(leaf.dtype.as_numpy_dtype), shape)
 

@@ -341,6 +341,7 @@ def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
 
 def _search(sums, places):
   """Returns in which weights fractions of the sum lie, never in one of 0."""
-  # A product may be rounded up to the sum itself, in which nothing lies.
+  # A product may be rounded up to the sum itself, which is beyond the last
+  # item.
   found = np.minimum(places * sums[-1], np.nextafter(sums[-1], 0))
   return sums.searchsorted(found, 'right')

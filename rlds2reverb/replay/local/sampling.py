@@ -22,7 +22,7 @@ from rlds2reverb.replay.local import streams as streams_lib
 _GROUP_BYTES = 4 << 20
 _MAX_GROUP = 16
 _FEW_FRAMES = 8
-# Those of Reverb's `SampleInfo`.
+# The types of the fields of Reverb's `SampleInfo`.
 _INFO_DTYPES = [
     np.dtype(name)
     for name in ('uint64', 'float64', 'int64', 'float64', 'int32')
@@ -103,7 +103,7 @@ class BatchReader:
       count = min(count, self.spec.num_batches - first)
     if count < 1:
       return []
-    # What is appended meanwhile must not overwrite what is read.
+    # Frames that are appended meanwhile must not overwrite those that are read.
     lock = self._population.lock if self._population.changes else _NO_LOCK
     with lock:
       draws = stream.draw(first, count, self._size)

@@ -28,10 +28,10 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import rows as rows_lib
 
-# A file has a checksum for each block of this size.
+# A file has a checksum for each block of this many bytes.
 BLOCK_BYTES = 1 << 20
-# Python 3.13 knows it. Memory that is only read needs none set aside for
-# writing, of which there may be less than a file is large.
+# Python 3.13 has this flag of mmap. Without it, Linux would reserve as much
+# memory as the file is large, though the file is only read.
 _MAP_NORESERVE = getattr(mmap, 'MAP_NORESERVE', 0x4000)
 
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from rlds2reverb.replay.local import samplers
 
-# How many iterators of a data set there can be at once.
+# The greatest number of iterators of a data set at once.
 _MAX_STREAMS = 256
 
 
@@ -55,8 +55,9 @@ class Streams:
     self._make_draw = make_draw
     self._lock = threading.Lock()
     self._streams: List[Stream] = []
-    # Operations in graphs count here, as they cannot in Python. Not a
-    # `tf.Variable`, of which a distribution strategy would make several.
+    # Operations in graphs count here, because they cannot count in Python. This
+    # is no `tf.Variable`, since a distribution strategy would make several of
+    # one.
     with tf.init_scope(), tf.device('cpu'):
       self._counts = tf.raw_ops.VarHandleOp(
           dtype=tf.int64,

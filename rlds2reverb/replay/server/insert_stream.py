@@ -56,7 +56,8 @@ class InsertStream:
         address,
         options=[
             ('grpc.max_send_message_length', -1),
-            # The environment's proxy does not lead to servers of one's own.
+            # A proxy of the environment does not lead to the user's own
+            # servers.
             ('grpc.enable_http_proxy', 0),
         ],
     )

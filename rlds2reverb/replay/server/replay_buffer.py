@@ -74,8 +74,8 @@ class ServerReplayBuffer(
         sequence_length,
         server_address=address,
     )
-    # This is all that holds a server of its own. So it ends when the replay
-    # buffer does, and not when Python has taken Reverb's modules apart.
+    # Nothing else holds a server that was started here. So the server ends with
+    # the replay buffer, while Reverb's modules are still there.
     self._held = _Held(server if isinstance(server, reverb.Server) else None)
     self._finalizer = weakref.finalize(self, self._held.let_go, owns_server)
     # Not a dictionary, which would become part of a checkpoint.

@@ -18,7 +18,7 @@ from rlds2reverb.replay.server import watching
 _POLL_MICROSECONDS = 500_000
 _DRAWS = 64  # How many draws of servers are made at once.
 _NO_STEP = -1
-# The elements of which samples are picked.
+# The elements from which samples are picked.
 _SAMPLE, _POLL, _END = range(3)
 
 
@@ -177,7 +177,7 @@ def _sample_server(watch, server, signature, batch_size, needed, timeout):
       tf.nest.map_structure(lambda spec: spec.dtype, signature),
       tf.nest.map_structure(lambda spec: spec.shape, signature),
       max_in_flight_samples_per_worker=2 * (batch_size or 8),
-      # Several would race for the order of a queue, and for its end.
+      # Several iterators would race for the items of a queue, and for its end.
       num_workers_per_iterator=1,
       rate_limiter_timeout_ms=int(1000 * timeout),
   )
@@ -187,7 +187,7 @@ def _sample_server(watch, server, signature, batch_size, needed, timeout):
     with tf.control_dependencies([check]):
       return tf.constant(False)
 
-  # It has no elements: what it is for is the error that it may raise.
+  # This data set has no elements. It is there to raise an error.
   end = (
       tf.data.Dataset.range(1)
       .map(check_end)
@@ -278,7 +278,7 @@ def _guarded(samples, watch, weights):
     return tf.ensure_shape(silent_since, [num_servers]), tf.constant(_POLL)
 
   seconds = tf.data.Dataset.counter()
-  # It sleeps in a thread of tf.data's own: operations go on meanwhile.
+  # This sleeps in a thread of tf.data, so other operations go on.
   seconds = tf.data.experimental.from_variant(
       tf.raw_ops.SleepDataset(
           input_dataset=tf.data.experimental.to_variant(seconds),
@@ -298,7 +298,7 @@ def _guarded(samples, watch, weights):
   end = tf.data.Dataset.from_tensors((_END, steps_lib.zeros(spec)))
   kind = tf.data.Dataset.from_tensors(_SAMPLE).repeat()
   samples = tf.data.Dataset.zip((kind, samples)).concatenate(end)
-  # Whichever has something first: a batch of one, or an error of the other.
+  # This takes what comes first: a batch of one, or an error of the other.
   both = tf.data.Dataset.range(2).interleave(
       lambda index: tf.data.experimental.from_variant(
           tf.gather(

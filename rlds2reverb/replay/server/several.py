@@ -27,7 +27,7 @@ from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
 
-# How many blocks may wait for a server. A block has a few megabytes.
+# The number of blocks that may wait for a server. A block has a few megabytes.
 _BLOCKS_WAITING = 2
 _SECONDS_PER_LOOK = 0.1
 
