@@ -143,7 +143,7 @@ def interrupted_by_signals():
 
 
 class _Limits(NamedTuple):
-  """What the result of a job may lack.
+  """The limits of what a job may leave out.
 
   Attributes:
     max_skipped: how many episodes may be invalid.

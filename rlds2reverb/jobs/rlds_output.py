@@ -158,7 +158,7 @@ class RldsOutput(outputs.FolderOutput):
 
   @property
   def _mark(self) -> str:
-    """What the description of the data set says when they are in it."""
+    """The sentence about them in the description of the data set."""
     return f'Repaired by job {self.plan.hash}.'
 
   def _is_added(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a running Reverb server says of its tables."""
+"""The state of the tables of a running Reverb server."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ Prepare = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 class _Data(NamedTuple):
-  """What an index is made of.
+  """The source of an index.
 
   Attributes:
     episodes: the episodes.

@@ -1,4 +1,4 @@
-"""Which rows of an index the items of `ActionChunks` have."""
+"""The rows of an index that the items of `ActionChunks` have."""
 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 

@@ -1,4 +1,4 @@
-"""Which rows of an index the items of `Windows` have."""
+"""The rows of an index that the items of `Windows` have."""
 
 from typing import Any, Dict, Tuple
 

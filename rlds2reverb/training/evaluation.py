@@ -27,7 +27,7 @@ class Returns(NamedTuple):
 
   @property
   def standard_error(self) -> float:
-    """That of the mean; NaN of a single episode."""
+    """The standard error of the mean; NaN for a single episode."""
     num = len(self.returns)
     if num < 2:
       return float('nan')

@@ -22,7 +22,7 @@ from rlds2reverb.trajectories import rules as rules_lib
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-  """What batches an agent learns from, and where they come from.
+  """The batches that an agent learns from, and where they come from.
 
   Attributes:
     batch_size: `B`, how many items a batch has.

@@ -145,7 +145,7 @@ class ConversionReport:
 
   @property
   def warnings(self) -> List[str]:
-    """What looks wrong: a paragraph each, that of skipped episodes last."""
+    """A paragraph for each thing that looks wrong, skipped episodes last."""
     bootstrapped = self.bootstrapped_terminals
     last_rewards = self.last_rewards
     skipped = self.skipped_episodes

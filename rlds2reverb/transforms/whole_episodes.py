@@ -156,8 +156,18 @@ class PackTransform(base.EpisodeTransform):
 class WholeEpisodeTransform(PackTransform):
   """The base of transforms that look at the other steps of an episode.
 
-  A transform of your own needs only `transform_rows`. One that draws random
-  numbers sets `draws` to True in its body, and draws with `rows.fractions`.
+  A transform of your own needs only `transform_rows`. It gets the steps of many
+  episodes, one after the other, and `rows`, which says for each row where its
+  episode begins and ends:
+
+      @dataclasses.dataclass(frozen=True, eq=False)
+      class AddChange(WholeEpisodeTransform):
+        def transform_rows(self, steps, rows):
+          change = tf.gather(steps['state'], rows.next()) - steps['state']
+          return {**steps, 'change': change}  # 0 at the end of an episode
+
+  One that draws random numbers sets `draws` to True in its body, and draws with
+  `rows.fractions`.
   """
 
   def transform_pack(self, pack, episode_index=None):
@@ -172,7 +182,8 @@ class WholeEpisodeTransform(PackTransform):
 
     Args:
       steps: a dict of stacked steps, `[N, ...]`.
-      rows: the episode of each of them.
+      rows: for each of the `N` rows, the row of the first and of the last step
+        of its episode, and the index of that episode.
 
     Returns:
       The transformed dict, with as many rows.

@@ -1,4 +1,4 @@
-"""What a data set says of itself, without an episode being read."""
+"""What the metadata of a data set says, without reading an episode."""
 
 import os
 from typing import Any, Dict, Iterator, Optional, Tuple
