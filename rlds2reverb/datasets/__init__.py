@@ -1,10 +1,7 @@
 """RLDS data sets on disk are read, recorded, saved and mixed here."""
 
-from rlds2reverb.datasets.alignment import align
-from rlds2reverb.datasets.alignment import Aligned
 from rlds2reverb.datasets.loading import load_episodes
 from rlds2reverb.datasets.mixtures import mix_datasets
-from rlds2reverb.datasets.mixtures import Mixed
 from rlds2reverb.datasets.recording import record_episodes
 from rlds2reverb.datasets.saving import save_episodes
 from rlds2reverb.episodes.data_sets import packs_of

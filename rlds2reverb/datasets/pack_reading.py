@@ -13,6 +13,7 @@ import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import image_decoders
+from rlds2reverb.datasets import record_order
 from rlds2reverb.datasets import record_parsing
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import attempts
@@ -91,9 +92,11 @@ def read_packs(
   if batches is None:
     return None
   reader = _Reader(features, decoders or {}, decode_steps)
-  describe_record = records_lib.record_descriptions(
-      builder, split, shuffle_files=shuffle_files, read_config=read_config
-  )
+  describe_record = None
+  if records_lib.is_repeatable(read_config, shuffle_files):
+    describe_record = record_order.record_descriptions(
+        builder, split, read_config
+    )
 
   @graphs.no_autograph
   def with_place(index, pack):

@@ -13,18 +13,15 @@ from typing import Any, Callable, Dict, Optional
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core import dataset_builder
-from tensorflow_datasets.core import file_adapters
-from tensorflow_datasets.core import reader
-from tensorflow_datasets.core.utils import read_config as read_config_lib
 
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import record_lengths
 from rlds2reverb.datasets import slots
+from rlds2reverb.datasets import tfds_private
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
 
-RECORD = 'record'
+RECORD = tfds_private.RECORD
 
 # Larger batches of tiny records are no faster.
 _MAX_BATCH = 2048
@@ -43,28 +40,11 @@ _MAX_SEARCHED_BYTES = 4 << 30
 # The number of files that are asked for their size at a time.
 _MAX_STATS = 16
 
-# The number of files from which TFDS reads at a time.
-_CYCLE_LENGTH = 16
-
-# More records than any file has.
-_MAX_RECORDS = 1 << 40
-
 # The mark of a batch none of whose records has to be read again.
 _FINE = np.int64(-1)
 
 # The number after that of the last batch.
 _DONE = np.int64(-1)
-
-
-class _Reader(reader.Reader):
-  """The reader of TFDS, which gives the records as they are."""
-
-  def __init__(self, file_format):
-    super().__init__({}, file_format)
-    self._parser = self
-
-  def parse_example(self, serialized):
-    return {RECORD: serialized}
 
 
 def record_batches(
@@ -99,36 +79,26 @@ def record_batches(
     if TFDS does not read the data set from files, or if the options have an
     order that may be another each time.
   """
-  read = getattr(type(builder), '_as_dataset', None)
-  # pylint: disable-next=protected-access
-  if read is not dataset_builder.FileReaderBuilder._as_dataset:
+  if not tfds_private.reads_files(builder):
     return None
   if read_config.experimental_interleave_sort_fn is not None:
     return None
   split_info = builder.info.splits[split]
-  is_repeatable = _is_repeatable(read_config, shuffle_files)
-  if is_repeatable:
+  can_be_repeated = is_repeatable(read_config, shuffle_files)
+  if can_be_repeated:
     # The number of records is checked below.
     read_config = dataclasses.replace(read_config, assert_cardinality=False)
-  file_format = (
-      read_config.file_format
-      or builder.info.file_format
-      or file_adapters.DEFAULT_FILE_FORMAT
+  records = tfds_private.read_records(
+      builder, split, shuffle_files=shuffle_files, read_config=read_config
   )
-  records = _Reader(file_format).read(
-      instructions=split,
-      split_infos=builder.info.splits.values(),
-      read_config=read_config,
-      shuffle_files=shuffle_files,
-      disable_shuffling=builder.info.disable_shuffling,
-  )
-  if records.element_spec.get(RECORD) != tf.TensorSpec([], tf.string):
-    return None  # Another version of TFDS may work in another way.
+  if records is None:
+    return None
   files = split_info.file_instructions
   num_bytes = _bytes_of_files(files)
   size = _batch_size(split_info, max_bytes)
   group_size = size
   if size > 1 and num_bytes > _MANY_BATCHES * max_bytes:
+    file_format = tfds_private.file_format_of(builder, read_config)
     group_size = _group_size(
         files, num_bytes, size, max_bytes, file_format, read_config
     )
@@ -141,7 +111,7 @@ def record_batches(
         records, RECORD, max_bytes, num_slots=size, group_size=group_size
     )
   cut = graphs.no_autograph(lambda batch: _cut(batch, max_bytes))
-  if not is_repeatable:
+  if not can_be_repeated:
     return batches.flat_map(
         graphs.no_autograph(lambda batch: cut(strip(batch)))
     )
@@ -156,60 +126,6 @@ def record_batches(
       strip,
       cut,
   )
-
-
-def record_descriptions(
-    builder: tfds.core.DatasetBuilder,
-    split: Any,
-    *,
-    shuffle_files: bool,
-    read_config: tfds.ReadConfig,
-) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-  """Returns a function that says where a record is stored.
-
-  Args:
-    builder: see `record_batches`.
-    split: see `record_batches`.
-    shuffle_files: see `record_batches`.
-    read_config: see `record_batches`.
-
-  Returns:
-    A function, in graph mode, of the index of a record among those of the
-    split, int64 `[]`. It returns string `[]`, such as `record 7 of FILE`. None
-    if the order may be another each time.
-  """
-  if not _is_repeatable(read_config, shuffle_files):
-    return None
-  files = builder.info.splits[split].file_instructions
-  paths = [os.fspath(file.filename) for file in files]
-  firsts = np.array([file.skip for file in files], np.int64)
-  counts = np.array([file.take for file in files], np.int64)
-  cycle_length = _cycle_length(read_config, builder.info.disable_shuffling)
-
-  def describe(index):
-    # The numbers of the records come in the order of the records themselves.
-    starts = np.arange(len(files)) * _MAX_RECORDS + firsts
-    numbers = tf.data.Dataset.from_tensor_slices((starts, starts + counts))
-    number = (
-        numbers.interleave(
-            graphs.no_autograph(tf.data.Dataset.range),
-            cycle_length=cycle_length,
-            block_length=read_config.interleave_block_length,
-        )
-        .skip(index)
-        .take(1)
-        .get_single_element()
-    )
-    return tf.strings.join(
-        [
-            'record ',
-            tf.strings.as_string(number % _MAX_RECORDS),
-            ' of ',
-            tf.gather(tf.constant(paths), number // _MAX_RECORDS),
-        ]
-    )
-
-  return describe
 
 
 def cut_out(bounds: tf.Tensor, records: Dict[str, tf.Tensor]):
@@ -229,7 +145,7 @@ def cut_out(bounds: tf.Tensor, records: Dict[str, tf.Tensor]):
   )
 
 
-def _is_repeatable(read_config, shuffle_files: bool) -> bool:
+def is_repeatable(read_config, shuffle_files: bool) -> bool:
   """Returns whether the same known number of records comes each time."""
   return not (
       shuffle_files
@@ -289,10 +205,10 @@ def _group_size(
   Returns:
     The number of records; `size` if nobody has to look.
   """
-  cycle_length = _cycle_length(read_config)
+  cycle_length = tfds_private.cycle_length_of(read_config)
   paths = [os.fspath(file.filename) for file in files]
   if (
-      file_format != file_adapters.FileFormat.TFRECORD
+      file_format != tfds_private.TFRECORD
       or cycle_length is None
       or read_config.repeat_filenames
       or any(map(files_lib.is_url, paths))
@@ -311,14 +227,6 @@ def _group_size(
     if most <= _MANY_BATCHES * max_bytes:
       return group_size
   return 1
-
-
-def _cycle_length(read_config, in_order: bool = False) -> Optional[int]:
-  """Returns from how many files TFDS reads at a time."""
-  cycle_length = read_config.interleave_cycle_length
-  if cycle_length != read_config_lib.MISSING:
-    return cycle_length
-  return 1 if in_order else _CYCLE_LENGTH
 
 
 def _batches_until_an_error(

@@ -5,7 +5,7 @@
 """
 
 import dataclasses
-from typing import Optional, Tuple
+from typing import ClassVar, Optional, Tuple
 
 Range = Optional[Tuple[float, float]]
 
@@ -25,7 +25,14 @@ class Augmentation:
     contrast: the least and the greatest factor of the distance from the mean.
     saturation: the least and the greatest factor.
     hue: by how much of the circle of colours hues are turned at most.
+    OCTO: that of Octo's main camera.
+    OCTO_WRIST: that of Octo's camera at the wrist.
+    OPENVLA: that of OpenVLA.
   """
+
+  OCTO: ClassVar['Augmentation']
+  OCTO_WRIST: ClassVar['Augmentation']
+  OPENVLA: ClassVar['Augmentation']
 
   crop_scale: Range = None
   crop_ratio: Tuple[float, float] = (1.0, 1.0)
@@ -47,15 +54,14 @@ class Augmentation:
         raise ValueError(f'{name} must not be below 0, but is {greatest}.')
 
 
-# For the main camera and for the one at the wrist, as in scripts/configs of
-# Octo (241fb351).
-OCTO_AUGMENTATION = Augmentation(
+# As in scripts/configs of Octo (241fb351).
+Augmentation.OCTO = Augmentation(
     (0.8, 1.0), (0.9, 1.1), 0.1, (0.9, 1.1), (0.9, 1.1), 0.05
 )
-OCTO_WRIST_AUGMENTATION = dataclasses.replace(
-    OCTO_AUGMENTATION, crop_scale=None
+Augmentation.OCTO_WRIST = dataclasses.replace(
+    Augmentation.OCTO, crop_scale=None
 )
 # As in prismatic/vla/datasets/datasets.py of OpenVLA (c8f03f48).
-OPENVLA_AUGMENTATION = Augmentation(
+Augmentation.OPENVLA = Augmentation(
     (0.9, 0.9), (1.0, 1.0), 0.2, (0.8, 1.2), (0.8, 1.2), 0.05
 )

@@ -246,33 +246,6 @@ class StepMapping:
     return tf.cast(leaf, self.cast.get(leaf.dtype.name, leaf.dtype))
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True)
-class TerminalOnSuccess:
-  """Makes `is_terminal` from success: an episode is terminal if it succeeds.
-
-      success          |  0  0  0  1 |  0  0  1  0 |  0  1  0  0 |
-      is_terminal      |  0  0  0  1 |  0  0  0  1 |  0  0  0  0 |
-
-  Some recorders report success with the last step, and some with the transition
-  into it; both count. An earlier success does not make the episode terminal.
-
-  Attributes:
-    success: the source of the success, one number or bool.
-  """
-
-  success: Source
-
-  def __call__(self, episode: Dict[str, Any]) -> tf.Tensor:
-    """Returns bool `[T]` for an episode with stacked steps."""
-    success = field_sources.read_alone(
-        self.success, episode, 'TerminalOnSuccess'
-    )
-    success = steps_lib.one_a_step('success', success, tf.bool)
-    at_end = tf.reduce_any(success[-2:])
-    return last_steps.is_last(tf.size(success)) & at_end
-
-
 def map_fields(
     rlds_data: tf.data.Dataset, mapping: Optional[StepMapping] = None
 ) -> tf.data.Dataset:

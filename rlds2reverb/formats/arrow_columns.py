@@ -1,14 +1,26 @@
 """Columns of Arrow, which parquet files and HuggingFace data sets hold."""
 
+import contextlib
 import json
 import math
-from typing import Optional, Sequence, Union
+from typing import Iterator, Optional, Sequence, Union
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
 _IMAGE_BYTES = 'bytes'
+
+
+@contextlib.contextmanager
+def open_errors(path: str) -> Iterator[None]:
+  """Raises what is wrong with a file as a ValueError that names it."""
+  try:
+    yield
+  except FileNotFoundError:
+    raise ValueError(f'There is no file {path}.') from None
+  except pa.ArrowException as e:
+    raise ValueError(f'{path} is not a whole file: {e}') from e
 
 
 def to_array(

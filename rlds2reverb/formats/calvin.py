@@ -21,6 +21,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
+from rlds2reverb.formats import npz
 from rlds2reverb.formats import python_episodes
 
 _BOUNDS_FILE = 'ep_start_end_ids.npy'
@@ -198,11 +199,5 @@ class _Unpickler(pickle.Unpickler):
 def _unpickle(path: str) -> Any:
   """Returns the dict that `numpy.save` has pickled."""
   with open(path, 'rb') as f:
-    version = np.lib.format.read_magic(f)
-    read_header = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
-    read_header(f)
+    npz.read_header(f)
     return _Unpickler(f).load().item()

@@ -13,7 +13,6 @@ from typing import Any
 
 import gin
 import h5py
-import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -79,8 +78,8 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
         rewards = steps[rlds.REWARD]
         if rewards.shape[1:] == (1,):
           steps[rlds.REWARD] = rewards[:, 0]
-        terminated = np.ravel(_column(file, f'terminated_{index}'))
-        yield python_episodes.make_episode(steps, index, terminated.any())
+        terminated = _column(file, f'terminated_{index}')
+        yield python_episodes.make_episode(steps, index, terminated)
 
   return python_episodes.to_dataset(read, count)
 

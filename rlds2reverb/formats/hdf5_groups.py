@@ -115,8 +115,7 @@ def _left_out(group: h5py.Group, layout: Layout) -> List[str]:
 def _steps(where: str, columns: Dict[str, Any], layout: Layout) -> Any:
   """Returns the step fields of an episode, and whether it is terminal."""
   following = columns_lib.nested(layout.next_observations, columns)
-  terminals = columns.get(layout.terminal)
-  is_terminal = terminals is not None and bool(np.ravel(terminals[-1:]).any())
+  is_terminal = columns.get(layout.terminal, np.zeros(0))[-1:]
   steps = columns_lib.to_fields(
       where,
       columns,

@@ -81,13 +81,9 @@ def _load_folder(path: str) -> tf.data.Dataset:
 
   def batches() -> Iterator[pa.RecordBatch]:
     for one in paths:
-      try:
+      with arrow_columns.open_errors(one):
         with pa.memory_map(one) as file, pa.ipc.open_stream(file) as reader:
           yield from reader
-      except FileNotFoundError:
-        raise ValueError(f'There is no file {one}.') from None
-      except pa.ArrowException as e:
-        raise ValueError(f'{one} is not a whole table of Arrow: {e}') from e
 
   def read() -> python_episodes.Episodes:
     index = 0
@@ -172,4 +168,4 @@ def _episode(
   }
   if _INFOS in columns:
     steps[_INFOS] = columns[_INFOS]
-  return python_episodes.make_episode(steps, index, bool(is_terminal))
+  return python_episodes.make_episode(steps, index, is_terminal)

@@ -133,8 +133,7 @@ def load_lerobot(
       yield python_episodes.make_episode(
           tf.nest.map_structure(frames.column, names),
           index,
-          is_terminal is not None
-          and bool(np.ravel(frames.column(is_terminal)[-1:]).any()),
+          is_terminal is not None and frames.column(is_terminal),
       )
 
   return python_episodes.to_dataset(read, len(data.lengths))

@@ -99,14 +99,12 @@ def _read_table(folder: str, data_format: str) -> pa.Table:
   tables = []
   for name in names:
     path = os.path.join(folder, name)
-    try:
+    with arrow_columns.open_errors(path):
       if data_format == _PARQUET:
         tables.append(parquet.read_table(path, partitioning=None))
       else:
         with pa.memory_map(path) as file:
           tables.append(pa.ipc.open_file(file).read_all())
-    except pa.ArrowException as e:
-      raise ValueError(f'{path} is not a whole file: {e}') from e
   return pa.concat_tables(tables)
 
 
@@ -137,8 +135,9 @@ def _episode(
     if infos:
       steps[_INFOS] = infos
   terminations = columns[TERMINATIONS].to_numpy(zero_copy_only=False)
-  is_terminal = bool(terminations[: num_steps - 1][-1:].any())
-  return python_episodes.make_episode(steps, index, is_terminal)
+  return python_episodes.make_episode(
+      steps, index, terminations[: num_steps - 1]
+  )
 
 
 def _of_space(space, column: pa.Array, num_rows: int, name: str) -> Any:

@@ -34,7 +34,7 @@ class NpzColumn:
     self._archive = archive
     self._member = member
     self._open()
-    self.shape, is_fortran, self.dtype = _read_header(self._file)
+    self.shape, is_fortran, self.dtype = read_header(self._file)
     if is_fortran and len(self.shape) > 1:
       raise ValueError(
           f'The array {self.name} of {archive.filename} is in the order of'
@@ -67,7 +67,7 @@ class NpzColumn:
     if begin < self._row:
       self._file.close()
       self._open()
-      _read_header(self._file)
+      read_header(self._file)
     row_shape = self.shape[1:]
     row_bytes = self.dtype.itemsize * int(np.prod(row_shape))
     # In parts, since a decompressed file cannot be skipped otherwise.
@@ -112,7 +112,7 @@ def open_columns(path: str) -> Iterator[Dict[str, NpzColumn]]:
     yield {column.name: column for column in columns if column.shape}
 
 
-def _read_header(file) -> Tuple[Tuple[int, ...], bool, np.dtype]:
+def read_header(file) -> Tuple[Tuple[int, ...], bool, np.dtype]:
   """Returns the shape, whether it is in the order of Fortran, and the dtype."""
   version = np.lib.format.read_magic(file)
   if version == (1, 0):

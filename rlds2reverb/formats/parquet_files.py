@@ -7,6 +7,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from rlds2reverb.datasets import files
+from rlds2reverb.formats import arrow_columns
 
 # How many rows of a file are read at a time.
 _BATCH_SIZE = 256
@@ -18,12 +19,8 @@ def open_file(path: str) -> parquet.ParquetFile:
   Raises:
     ValueError: if there is no such file, or if it is damaged.
   """
-  try:
+  with arrow_columns.open_errors(path):
     return parquet.ParquetFile(path)
-  except FileNotFoundError:
-    raise ValueError(f'There is no file {path}.') from None
-  except pa.ArrowException as e:
-    raise ValueError(f'{path} is not a whole parquet file: {e}') from e
 
 
 def find(path: str) -> List[str]:

@@ -192,7 +192,6 @@ def _episode(
       for field, name in _FIELDS.items()
       if name in columns
   }
-  is_terminal = bool(np.ravel(terminals)[-1:].any())
   return python_episodes.make_episode(
-      {**steps, **columns}, index, is_terminal, fields
+      {**steps, **columns}, index, terminals, fields
   )

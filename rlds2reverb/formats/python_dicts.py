@@ -146,7 +146,7 @@ def _from_dict(
             f' {num_steps} observations, and must be one more: the last is what'
             ' the last action leads to.'
         )
-  return python_episodes.make_episode(steps, index, bool(is_terminal))
+  return python_episodes.make_episode(steps, index, is_terminal)
 
 
 def stack(rows: Any) -> Any:

@@ -56,7 +56,7 @@ Episodes = Generator[PythonEpisode, None, None]
 def make_episode(
     steps: Dict[str, Any],
     episode_id: int,
-    is_terminal: bool = False,
+    is_terminal: Any = False,
     fields: Optional[Mapping[str, Any]] = None,
 ) -> PythonEpisode:
   """Returns the episode of `T` actions that some columns make.
@@ -69,7 +69,8 @@ def make_episode(
     steps: a dict of step fields with `T` or `T + 1` rows; without a reward it
       is float32 zeros.
     episode_id: the number that identifies the episode.
-    is_terminal: whether it ends in a terminal state.
+    is_terminal: whether it ends in a terminal state: a bool, or a column whose
+      last row says so.
     fields: other fields of the episode.
   """
   first = lambda name: tf.nest.flatten(steps[name])[0]
@@ -78,7 +79,7 @@ def make_episode(
   if rlds.ACTION in steps:
     length = len(first(rlds.ACTION))
   has_next = num_observations == length + 1
-  is_terminal = is_terminal and length > 0
+  is_terminal = bool(np.ravel(is_terminal)[-1:].any()) and length > 0
   steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
   num_steps = length + (has_next or is_terminal)
   return PythonEpisode(steps, num_steps, is_terminal, episode_id, fields or {})

@@ -4,7 +4,4 @@ Keys are observations and actions by their bytes, and lookups work in a graph.
 """
 
 from rlds2reverb.indexing.drawing import draw_tree
-from rlds2reverb.indexing.index import Found
 from rlds2reverb.indexing.index import TransitionIndex
-from rlds2reverb.indexing.transition_graph import Successors
-from rlds2reverb.indexing.transition_graph import Tree

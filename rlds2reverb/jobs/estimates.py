@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb.datasets import tfds_private
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import opened as opened_lib
@@ -212,7 +213,7 @@ def _bytes_of(features: Any, widest: bool) -> Optional[int]:
   shape, dtype = features.shape, np.dtype(features.np_dtype)
   if None in shape or dtype.kind == 'O':
     return None
-  encoding = features._encoding.value  # pylint: disable=protected-access
+  encoding = tfds_private.encoding_of(features)
   if encoding == 'zlib':
     return None
   if encoding == 'bytes':

@@ -94,7 +94,7 @@ def read_mixture(
       and seed.
 
   Returns:
-    A data set of `datasets.Mixed` episodes, each mapped and transformed. Each
+    A data set of `Mixed` episodes, each mapped and transformed. Each
     data set gives its episodes in their order.
 
   Raises:

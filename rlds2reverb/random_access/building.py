@@ -17,13 +17,12 @@ from typing import (
 from absl import logging
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core import dataset_builder
-from tensorflow_datasets.core import file_adapters
 import tree
 
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import tfds_private
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
@@ -183,12 +182,10 @@ def _warn(source, why: str) -> None:
 
 def _why_not(builder) -> str:
   """Returns why the files of a data set cannot be indexed, or nothing."""
-  read = getattr(type(builder), '_as_dataset', None)
-  # pylint: disable-next=protected-access
-  if read is not dataset_builder.FileReaderBuilder._as_dataset:
+  if not tfds_private.reads_files(builder):
     return 'TFDS does not read it from files'
-  file_format = builder.info.file_format or file_adapters.DEFAULT_FILE_FORMAT
-  if file_format != file_adapters.FileFormat.TFRECORD:
+  file_format = tfds_private.file_format_of(builder)
+  if file_format != tfds_private.TFRECORD:
     return f'its files have the format {file_format.value}, and not TFRecord'
   if files_lib.is_url(os.fspath(builder.data_path)):
     return 'it is not on the local disk'

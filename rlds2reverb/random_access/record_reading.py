@@ -19,7 +19,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -28,6 +27,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import record_lengths
+from rlds2reverb.datasets import record_order
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.random_access import record_walk
 from rlds2reverb.random_access import references
@@ -38,10 +38,6 @@ TASK_BYTES = 64 << 20
 _TASKS_PER_PROCESS = 2
 _RECORDS_AHEAD = 16
 _MAX_BUFFER_BYTES = 1 << 18
-
-# How TFDS reads files by default: 16 records of each of 16 files in turn.
-_CYCLE_LENGTH = 16
-_BLOCK_LENGTH = 16
 
 _HEADER_BYTES = 12
 
@@ -108,7 +104,15 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
     begins.append((np.cumsum(sizes) - sizes)[each.skip :])
     lengths.append(found[each.skip :])
   counts = [each.take for each in instructions]
-  file, record = _order(counts, builder.info.disable_shuffling)
+  order = record_order.record_order(
+      np.zeros(len(counts), np.int64),
+      np.array(counts, np.int64),
+      tfds.ReadConfig(),
+      builder.info.disable_shuffling,
+  )
+  file, record = np.concatenate(
+      [np.zeros([2, 0], np.int64), *order.batch(1 << 16).as_numpy_iterator()], 1
+  )
   place = np.cumsum([0, *counts])[file] + record
   folder = os.fspath(builder.data_path)
   relative = [os.path.relpath(path, folder) for path in paths]
@@ -121,28 +125,6 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
       np.concatenate(begins)[place],
       np.concatenate(lengths)[place],
   )
-
-
-def _order(counts: Sequence[int], is_ordered: bool) -> Tuple[np.ndarray, ...]:
-  """Returns the file and the number in it of each record, as TFDS reads."""
-  order = tf.data.Dataset.from_tensor_slices(
-      (np.arange(len(counts)), np.array(counts, np.int64))
-  ).interleave(
-      lambda file, count: tf.data.Dataset.zip(
-          (
-              tf.data.Dataset.from_tensors(file).repeat(),
-              tf.data.Dataset.range(count),
-          )
-      ),
-      cycle_length=1 if is_ordered else _CYCLE_LENGTH,
-      block_length=_BLOCK_LENGTH,
-      num_parallel_calls=tf.data.AUTOTUNE,
-      deterministic=True,
-  )
-  batches = list(order.batch(1 << 16).as_numpy_iterator())
-  if not batches:
-    return np.zeros(0, np.int64), np.zeros(0, np.int64)
-  return tuple(map(np.concatenate, zip(*batches)))
 
 
 def read(

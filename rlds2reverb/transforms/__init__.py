@@ -10,9 +10,6 @@ from rlds2reverb.transforms.applying import transform_episodes
 from rlds2reverb.transforms.augmentation import augment_images
 from rlds2reverb.transforms.augmentation import Augmentation
 from rlds2reverb.transforms.augmentation import drop_images
-from rlds2reverb.transforms.augmentation import OCTO_AUGMENTATION
-from rlds2reverb.transforms.augmentation import OCTO_WRIST_AUGMENTATION
-from rlds2reverb.transforms.augmentation import OPENVLA_AUGMENTATION
 from rlds2reverb.transforms.base import EpisodeFilter
 from rlds2reverb.transforms.base import EpisodeTransform
 from rlds2reverb.transforms.composing import Compose

@@ -7,7 +7,7 @@ the same way.
 
     def augment(index, frame):
       return augment_images(
-          frame, ['observation/image'], OPENVLA_AUGMENTATION, seed=(7, index)
+          frame, ['observation/image'], Augmentation.OPENVLA, seed=(7, index)
       )
 
     frames = frames.enumerate().map(augment)
@@ -27,9 +27,6 @@ from rlds2reverb.episodes import seeds
 Augmentation = augmentations.Augmentation
 # In place, so that it is one class wherever it comes from.
 gin.configurable(module='rlds2reverb')(Augmentation)
-OCTO_AUGMENTATION = augmentations.OCTO_AUGMENTATION
-OCTO_WRIST_AUGMENTATION = augmentations.OCTO_WRIST_AUGMENTATION
-OPENVLA_AUGMENTATION = augmentations.OPENVLA_AUGMENTATION
 
 
 @gin.configurable(module='rlds2reverb')

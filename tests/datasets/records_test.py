@@ -13,6 +13,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import pack_streams
+from rlds2reverb.episodes import tf_errors
 from tests import golden
 from tests import tfds_files
 
@@ -137,9 +138,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       found, other = _read_until_an_error(pack_streams.unpack(packs))
     self.assertEqual(found, expected)
     self.assertIs(type(other), type(error))
-    self.assertEqual(
-        other.message.partition('}}')[2], error.message.partition('}}')[2]
-    )
+    self.assertEqual(tf_errors.message_of(other), error.message)
 
   def test_a_damaged_file_read_without_a_known_number(self):
     directory = os.path.join(self.create_tempdir().full_path, 'damaged')

@@ -108,7 +108,7 @@ class ImitationTest(tf.test.TestCase, parameterized.TestCase):
     (table,) = [name for name in os.listdir(path) if name.endswith('.arrow')]
     with open(os.path.join(path, table), 'w', encoding='utf-8') as f:
       f.write('damaged')
-    with self.assertRaisesRegex(ValueError, 'not a whole table of Arrow'):
+    with self.assertRaisesRegex(ValueError, 'not a whole file'):
       imitation.load_imitation(path)
 
   def test_errors_while_iterating(self):

@@ -410,7 +410,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     path = self._copy('v3.0')
     with open(os.path.join(path, 'meta', 'tasks.parquet'), 'w') as f:
       f.write('damaged')
-    with self.assertRaisesRegex(ValueError, 'not a whole parquet file'):
+    with self.assertRaisesRegex(ValueError, 'not a whole file'):
       lerobot.load_lerobot(path)
 
   def test_errors_while_iterating(self):

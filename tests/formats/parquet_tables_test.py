@@ -113,7 +113,7 @@ class ParquetTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'There is no table of parquet'):
       parquet_tables.load_parquet('/nowhere')
     path = self.create_tempfile('a.parquet', 'damaged').full_path
-    with self.assertRaisesRegex(ValueError, 'not a whole parquet file'):
+    with self.assertRaisesRegex(ValueError, 'not a whole file'):
       parquet_tables.load_parquet(path)
 
 

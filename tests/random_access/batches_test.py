@@ -24,7 +24,7 @@ sys.modules['tensorflow'] = None
 with open(sys.argv[1], 'rb') as f:
   batches = pickle.load(f)
 from rlds2reverb import random_access
-random_access.OCTO_AUGMENTATION  # It needs no TensorFlow, either.
+random_access.Augmentation.OCTO  # It needs no TensorFlow, either.
 for batch in batches.iterate(start=int(sys.argv[2])):
   print(*batch['id'][:, 0], flush=True)
   time.sleep(0.02)
@@ -299,7 +299,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'a number, or one for each of'):
       self.batches(4, weights={'a': [1.0], 'b': 1, 'c': 1})
     with self.assertRaisesRegex(ValueError, 'id is int64 .*only decoded'):
-      self.batches(4, augment={'id': random_access.OCTO_AUGMENTATION})
+      self.batches(4, augment={'id': random_access.Augmentation.OCTO})
     with self.assertRaisesRegex(IndexError, 'no batch -1'):
       self.batches(4)[-1]  # pylint: disable=pointless-statement
 

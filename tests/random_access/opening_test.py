@@ -15,6 +15,7 @@ from rlds2reverb import random_access
 from rlds2reverb import statistics
 from rlds2reverb import transforms
 from rlds2reverb import windows
+from rlds2reverb.random_access import normalizing
 from tests.random_access import data
 
 _MAPPING = rlds2reverb.fields.StepMapping(
@@ -152,7 +153,7 @@ class OpenBatchesTest(tf.test.TestCase):
     )
 
   def test_images_are_changed_as_tensorflow_changes_them(self):
-    augment = {'observation/image': random_access.OCTO_AUGMENTATION}
+    augment = {'observation/image': random_access.Augmentation.OCTO}
     plain, changed = self.open(), self.open(augment=augment)
     for number in (0, 5):
       before, after = plain[number], changed[number]
@@ -161,7 +162,7 @@ class OpenBatchesTest(tf.test.TestCase):
         expected = transforms.augment_images(
             tree.map_structure(lambda leaf, row=row: leaf[row], before),
             ['observation/image'],
-            random_access.OCTO_AUGMENTATION,
+            random_access.Augmentation.OCTO,
             seed=(3, number * 16 + row),
         )['observation']['image'].numpy()
         found = after['observation']['image'][row]
@@ -212,7 +213,7 @@ class OpenBatchesTest(tf.test.TestCase):
   def test_normalising_is_undone(self):
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=[5, 3]).astype(np.float32)
-    normalizer = random_access.Normalizer(
+    normalizer = normalizing.Normalizer(
         {'action': random_access.Normalize(mask=[True, False, True])},
         {'action': {'mean': [1, 2, 3], 'std': [2, 2, 0]}},
     )

@@ -4,6 +4,7 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from rlds2reverb import tokens
+from rlds2reverb.tokens import batches
 from tests.tokens import tokenizers
 
 _TEXTS = {
@@ -12,7 +13,7 @@ _TEXTS = {
 }
 # What PromptTensorDictTokenizer of TorchRL 0.14.1 (torch 2.13.0) returns for
 # these, with max_length=6 and `tokenizers.by_letters`.
-_TORCHRL = tokens.TokenBatch(
+_TORCHRL = batches.TokenBatch(
     [
         [1, 2, 3, 4, 5, 0],
         [32, 56, 52, 57, 39, 50],

@@ -10,8 +10,8 @@ from rlds2reverb.random_access import augmenting
 from rlds2reverb.transforms import augmentation
 
 _SETTINGS = {
-    'octo': augmentation.OCTO_AUGMENTATION,
-    'openvla': augmentation.OPENVLA_AUGMENTATION,
+    'octo': augmentation.Augmentation.OCTO,
+    'openvla': augmentation.Augmentation.OPENVLA,
 }
 # What `augment_image` of dlimp 0.0.1 (ad72ce3a) makes of `_smooth` and of
 # `_noisy`, with TensorFlow 2.15.1 and the settings of Octo and of OpenVLA: the
