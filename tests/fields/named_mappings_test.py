@@ -10,6 +10,7 @@ import gin
 from rlds2reverb import transforms
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.fields import terminal_on_success
 
 
 @gin.configurable(module='named_mappings_test')
@@ -54,7 +55,7 @@ class LoadMappingTest(parameterized.TestCase):
         named_mappings.load_mapping('robomimic'),
         step_mapping.StepMapping(
             discount=None,
-            is_terminal=step_mapping.TerminalOnSuccess('is_terminal'),
+            is_terminal=terminal_on_success.TerminalOnSuccess('is_terminal'),
             cast={'float64': 'float32'},
         ),
     )
@@ -106,7 +107,9 @@ class LoadMappingTest(parameterized.TestCase):
     )
     self.assertEqual(mapping.action, ('commands', 0))
     self.assertEqual(mapping.reward({'steps': {'reward': 4}}), 2)
-    self.assertEqual(mapping.is_terminal, step_mapping.TerminalOnSuccess('a'))
+    self.assertEqual(
+        mapping.is_terminal, terminal_on_success.TerminalOnSuccess('a')
+    )
     self.assertEqual(mapping.discount, 'discount')
 
   def test_names_that_another_library_has_registered_too(self):

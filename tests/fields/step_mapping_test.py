@@ -11,6 +11,7 @@ from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.fields import terminal_on_success
 from tests import golden
 
 _MAPPING = step_mapping.StepMapping
@@ -205,7 +206,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters('success', 'reward')
   def test_a_function_takes_single_episodes_and_packs_come_out(self, field):
     function = lambda episode: episode['steps']['r']
-    source = step_mapping.TerminalOnSuccess('reached')
+    source = terminal_on_success.TerminalOnSuccess('reached')
     mapping = dataclasses.replace(
         _HARD,
         **(
@@ -304,7 +305,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ('always_false', False, [0, 0, 0, 0], [1, 1, 1, 1]),
       (
           'success',
-          step_mapping.TerminalOnSuccess('reached'),
+          terminal_on_success.TerminalOnSuccess('reached'),
           [0, 0, 0, 1],
           [1, 1, 0, 0],
       ),
@@ -328,7 +329,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     episode['steps']['tag:success'] = success
     for source in ('tag:success', ('tag:success',)):
       mapping = dataclasses.replace(
-          _HARD, is_terminal=step_mapping.TerminalOnSuccess(source)
+          _HARD, is_terminal=terminal_on_success.TerminalOnSuccess(source)
       )
       steps = _mapped(mapping, episodes=[episode])[0]
       self.assertAllEqual(
@@ -340,7 +341,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     for episode, success in zip(episodes, (True, False)):
       episode['success'] = np.array(success)
     mapping = dataclasses.replace(
-        _HARD, is_terminal=step_mapping.TerminalOnSuccess('../success')
+        _HARD, is_terminal=terminal_on_success.TerminalOnSuccess('../success')
     )
     self.assertEqual(
         [
@@ -352,7 +353,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_success_that_is_not_there(self):
     mapping = dataclasses.replace(
-        _HARD, is_terminal=step_mapping.TerminalOnSuccess('reach')
+        _HARD, is_terminal=terminal_on_success.TerminalOnSuccess('reach')
     )
     with self.assertRaisesRegex(
         ValueError, 'no field reach. Did you mean reached?'

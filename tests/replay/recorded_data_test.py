@@ -19,6 +19,7 @@ import tree
 
 from rlds2reverb.datasets import recording
 from rlds2reverb.fields import step_mapping
+from rlds2reverb.fields import terminal_on_success
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -498,7 +499,8 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         'cartpole',
         add_success,
         _MAPPING(
-            is_terminal=step_mapping.TerminalOnSuccess('success'), discount=None
+            is_terminal=terminal_on_success.TerminalOnSuccess('success'),
+            discount=None,
         ),
     )
 
@@ -507,7 +509,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         'cartpole',
         recordings.drop('is_terminal'),
         _MAPPING(
-            is_terminal=step_mapping.TerminalOnSuccess('../success'),
+            is_terminal=terminal_on_success.TerminalOnSuccess('../success'),
             discount=None,
         ),
         metadata=lambda steps: {'success': steps[-1]['is_terminal']},
