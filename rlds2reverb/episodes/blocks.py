@@ -2,48 +2,21 @@
 
 A pipeline that handles steps one by one is slow, and one that loads whole
 episodes may run out of memory. So all work here is done on blocks, which
-`cutting.episode_blocks` cuts.
+`block_cutting.episode_blocks` cuts.
 """
 
-from typing import Any, Callable, Dict, NamedTuple
+import dataclasses
+from typing import Any, Dict, NamedTuple, Optional
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 
 _MAX_BLOCK_LENGTH = 4096
 _UNKNOWN_DIM = 256  # The size assumed for an unknown dimension: an image side.
 _STRING_BYTES = 4096  # The size assumed for a string: a small encoded image.
-
-
-class Verdict(NamedTuple):
-  """Whether an episode is valid, and if not, why.
-
-  Attributes:
-    valid: bool `[]`.
-    describe: a function that makes the message, string `[]`, in graph mode. The
-      message says what is wrong, and where. It means nothing if the episode is
-      valid.
-  """
-
-  valid: tf.Tensor
-  describe: Callable[[], tf.Tensor]
-
-
-# Judges an episode, in graph mode. The arguments are the index of the episode,
-# int64 `[]`; the outline of the episode and of the step that follows it,
-# `[T + 1]`; and the `Lengths` of its fields, or None if they are known to be
-# the same. If they differ, `T` is 0. For episodes of packs that have one, the
-# `faults.Fault` of how the episode is stored follows.
-Inspect = Callable[..., Verdict]
-
-
-# Judges several episodes together, in graph mode, and returns, bool `[]`,
-# whether all of them are valid. The arguments are the outline of their steps
-# and of the step that follows them, `[N + 1]`; and their row splits, int64
-# `[E + 1]`, which are at most `N`.
-AreValid = Callable[[outlines.Outline, tf.Tensor], tf.Tensor]
 
 
 class Block(NamedTuple):
@@ -73,6 +46,44 @@ class Block(NamedTuple):
   episode_id: Any = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Cut:
+  """Says what makes a block.
+
+  By default that is a pack of episodes, or about 2 MiB of a nested episode.
+
+      an episode, T=5, block_length=2    |  0  1 |  2  3 |  4  |
+      the outlines of its blocks         |  0  1    2
+                                                 |  2  3    4
+                                                         |  4   end
+
+  Attributes:
+    by_episode: whether the steps of a block are of one episode.
+    block_length: the largest number of steps in a block of one episode.
+    join_episodes: whether an episode is followed by the first step of the next
+      one, rather than by `outlines.end_outline()`. Then blocks are of one
+      episode; episodes without steps are left out, and an episode comes out
+      only after the next one was read.
+
+  Raises:
+    ValueError: if `block_length` is not positive.
+  """
+
+  by_episode: bool = False
+  block_length: Optional[int] = None
+  join_episodes: bool = False
+
+  def __post_init__(self):
+    if self.block_length is not None:
+      checks.check_positive('block_length', self.block_length)
+
+  @property
+  def are_alone(self) -> bool:
+    return (
+        self.by_episode or self.join_episodes or self.block_length is not None
+    )
+
+
 def default_block_length(step_spec: Any, num_bytes: int = 2 << 20) -> int:
   """Returns the number of steps that make a block of about `num_bytes`."""
   return min(max(num_bytes // step_bytes(step_spec), 1), _MAX_BLOCK_LENGTH)
@@ -88,25 +99,6 @@ def step_bytes(step_spec: Any) -> int:
       size *= _UNKNOWN_DIM if dim is None else dim
     total += size
   return max(total, 1)
-
-
-def fault_of(verdict: Verdict, invalid_episodes: str) -> tf.Tensor:
-  """Returns what is wrong with an episode, string `[]`; empty if it is valid.
-
-  Args:
-    verdict: the verdict on the episode.
-    invalid_episodes: see `episode_blocks`.
-
-  Raises:
-    InvalidArgumentError: while iterating, if the episode is invalid and
-      `invalid_episodes="raise"`.
-  """
-  fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
-  guards = []
-  if invalid_episodes == 'raise':
-    guards.append(tf.debugging.Assert(verdict.valid, [fault]))
-  with tf.control_dependencies(guards):
-    return tf.identity(fault)
 
 
 def check_episode_id(episode: Dict[str, Any], name: str) -> None:

@@ -56,7 +56,7 @@ def followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
   """Pairs every episode with the outline of the first step of the next one.
 
   Args:
-    episodes: a data set of `cutting.Seen`, of one episode each. Those without
+    episodes: a data set of `judging.Seen`, of one episode each. Those without
       steps are left out.
 
   Returns:

@@ -16,6 +16,7 @@ from rlds2reverb.datasets import pipelines
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import results
 
 
 def cached_statistics(
@@ -23,7 +24,7 @@ def cached_statistics(
     directory: files.PathLike,
     identity: Sequence[Any] = (),
     **kwargs: Any,
-) -> compute.Statistics:
+) -> results.Statistics:
   """Reads the statistics of a data set, or computes and keeps them.
 
       statistics = cached_statistics(episodes, directory)
@@ -90,7 +91,7 @@ def cached_statistics(
   return statistics
 
 
-def load_statistics(path: files.PathLike) -> compute.Statistics:
+def load_statistics(path: files.PathLike) -> results.Statistics:
   """Reads the statistics in a JSON file, such as a job has written.
 
   Raises:
@@ -100,7 +101,7 @@ def load_statistics(path: files.PathLike) -> compute.Statistics:
     return from_json(f.read())
 
 
-def to_json(statistics: compute.Statistics) -> str:
+def to_json(statistics: results.Statistics) -> str:
   """Returns statistics as JSON text, in which a NaN is written as `NaN`."""
   return json.dumps(
       dataclasses.asdict(statistics),
@@ -109,7 +110,7 @@ def to_json(statistics: compute.Statistics) -> str:
   )
 
 
-def from_json(text: str) -> compute.Statistics:
+def from_json(text: str) -> results.Statistics:
   """Returns the statistics from which `to_json` made the text."""
   plain = json.loads(text)
 
@@ -126,7 +127,7 @@ def from_json(text: str) -> compute.Statistics:
         float(level): np.array(numbers, np.float64)
         for level, numbers in values['quantiles'].items()
     }
-    return compute.FieldStatistics(
+    return results.FieldStatistics(
         dtype=values['dtype'], quantiles=quantiles, **arrays
     )
 
@@ -135,4 +136,4 @@ def from_json(text: str) -> compute.Statistics:
   plain['fields'] = {
       name: field(values) for name, values in plain['fields'].items()
   }
-  return compute.Statistics(**plain)
+  return results.Statistics(**plain)

@@ -7,13 +7,11 @@ sample of the rows, which gives the quantiles. The moments of two blocks are
 merged. The memory that this takes does not grow with the data.
 """
 
-import dataclasses
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
@@ -24,6 +22,7 @@ from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import reservoir
+from rlds2reverb.statistics import results
 from rlds2reverb.statistics import rows as rows_lib
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -37,87 +36,6 @@ _MAX_BLOCK_LENGTH = 4096
 _SAMPLE_BYTES = 64 << 20
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class FieldStatistics(identity.ByValue):
-  """Statistics of each number of a field.
-
-  They are taken over all steps in which the field has a meaning. NaN and
-  infinities are left out; only `not_finite` counts them. Where no numbers are
-  left, the statistics are NaN.
-
-  All arrays are float64 of the shape of the field in one step, except for the
-  two that count, which are int64.
-
-  Attributes:
-    dtype: the name of the field's dtype in the data.
-    mean: the mean.
-    std: the standard deviation of the population, `sqrt(mean((x - mean)**2))`.
-    min: the least number.
-    max: the greatest number.
-    quantiles: a mapping from each quantile that was asked for, in [0, 1], to
-      its numbers.
-    count: how many finite numbers there were.
-    not_finite: how many more numbers were NaN or infinite.
-  """
-
-  dtype: str
-  mean: np.ndarray
-  std: np.ndarray
-  min: np.ndarray
-  max: np.ndarray
-  quantiles: Dict[float, np.ndarray]
-  count: np.ndarray
-  not_finite: np.ndarray
-
-  @property
-  def is_floating(self) -> bool:
-    return tf.as_dtype(self.dtype).is_floating
-
-  def quantile(self, quantile: float) -> np.ndarray:
-    """Returns the numbers of a quantile.
-
-    Args:
-      quantile: a quantile that was computed; or 0, which is the minimum, or 1,
-        which is the maximum.
-
-    Raises:
-      ValueError: if the quantile was not computed.
-    """
-    known = {0.0: self.min, 1.0: self.max, **self.quantiles}
-    if quantile not in known:
-      raise ValueError(
-          f'The quantile {quantile} was not computed, only {sorted(known)}.'
-          ' Pass it to compute_statistics.'
-      )
-    return known[quantile]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Statistics(identity.ByValue):
-  """Statistics of a data set.
-
-  Attributes:
-    num_episodes: the number of episodes that have at least one step.
-    num_steps: the number of steps of these episodes.
-    num_transitions: the number of steps that are not the last of an episode.
-    num_terminal: the number of episodes that end in a terminal step.
-    num_truncated: the number of all other episodes.
-    returns: the statistics of the undiscounted returns. The return of an
-      episode is the sum of the rewards of all its steps but the last.
-    lengths: the statistics of the numbers of transitions of an episode.
-    fields: a mapping from the path of each field to its statistics.
-  """
-
-  num_episodes: int
-  num_steps: int
-  num_transitions: int
-  num_terminal: int
-  num_truncated: int
-  returns: FieldStatistics
-  lengths: FieldStatistics
-  fields: Dict[str, FieldStatistics]
-
-
 def compute_statistics(
     rlds_data: tf.data.Dataset,
     fields: Optional[Sequence[paths.Path]] = None,
@@ -126,7 +44,7 @@ def compute_statistics(
     sample_size: int = 10_000,
     seed: int = 0,
     acting_only: bool = False,
-) -> Statistics:
+) -> results.Statistics:
   """Computes the statistics of a data set, reading it once.
 
   The mean and the standard deviation are accumulated in float64, whatever the
@@ -309,12 +227,18 @@ class Accumulation:
         reservoir.add(state.outcomes, ends, self._seed),
     )
 
-  def statistics(self, state: State) -> Statistics:
+  def statistics(self, state: State) -> results.Statistics:
     """Returns the statistics of all rows that were added."""
     moments = moments_lib.Moments(*(leaf.numpy() for leaf in state.moments))
     steps, outcomes = self._sampled(state)
-    columns = _columns(moments, steps, outcomes, self._quantiles)
-    return _to_statistics(columns, self.leaves, moments, self._acting_only)
+    return results.from_sample(
+        moments,
+        steps,
+        outcomes,
+        self.leaves,
+        self._quantiles,
+        self._acting_only,
+    )
 
   def samples(self, state: State) -> Dict[str, List[np.ndarray]]:
     """Returns the sample that the quantiles are taken from.
@@ -327,10 +251,10 @@ class Accumulation:
       list of arrays. So, too, for `RETURNS` and `LENGTHS`.
     """
     steps, ends = self._sampled(state)
-    columns = [_finite(column) for column in steps.T]
+    columns = [results.finite(column) for column in steps.T]
     sampled = {
-        RETURNS: [_finite(ends[:, 0])],
-        LENGTHS: [_finite(ends[:, 1])],
+        RETURNS: [results.finite(ends[:, 0])],
+        LENGTHS: [results.finite(ends[:, 1])],
     }
     start = 0
     for keys, spec in self.leaves:
@@ -345,85 +269,3 @@ class Accumulation:
         state.steps.rows.numpy()[: state.steps.seen],
         state.outcomes.rows.numpy()[: state.outcomes.seen],
     )
-
-
-def _finite(column):
-  return column[np.isfinite(column)]
-
-
-def _columns(moments, sample, ends, quantiles):
-  """Returns the statistics of all columns, each a numpy array `[..., D]`."""
-  is_empty = moments.count == 0
-
-  def or_nan(values):
-    return np.where(is_empty, np.nan, values)
-
-  columns = list(sample.T[: -rows_lib.NUM_OUTCOMES]) + list(ends.T)
-  finite = [_finite(column) for column in columns]
-  return {
-      'mean': or_nan(moments.mean),
-      'std': or_nan(np.sqrt(moments.squares / np.maximum(moments.count, 1))),
-      'min': or_nan(moments.min),
-      'max': or_nan(moments.max),
-      'count': moments.count.astype(np.int64),
-      'quantiles': np.stack(
-          [
-              np.quantile(column, quantiles)
-              if column.size
-              else np.full(len(quantiles), np.nan)
-              for column in finite
-          ],
-          axis=-1,
-      ),
-      'levels': quantiles,
-  }
-
-
-def _to_statistics(columns, leaves, moments, acting_only) -> Statistics:
-  """Splits the statistics of all columns into those of the fields."""
-  num_episodes = int(columns['count'][-1])
-  # Every outcome is one number for an episode, so its mean gives the sum.
-  num_transitions = int(round(moments.mean[-3] * num_episodes))
-  num_actions = int(round(moments.mean[-2] * num_episodes))
-  num_terminal = int(round(moments.mean[-1] * num_episodes))
-
-  def field(start, shape, dtype, total):
-    end = start + int(np.prod(shape))
-
-    def values(name):
-      return columns[name][..., start:end]
-
-    count = values('count').reshape(shape)
-    return FieldStatistics(
-        dtype=dtype.name,
-        mean=values('mean').reshape(shape),
-        std=values('std').reshape(shape),
-        min=values('min').reshape(shape),
-        max=values('max').reshape(shape),
-        quantiles={
-            float(level): numbers.reshape(shape)
-            for level, numbers in zip(columns['levels'], values('quantiles'))
-        },
-        count=count,
-        not_finite=total - count,
-    )
-
-  fields = {}
-  start = 0
-  num_steps = int(moments.rows)
-  for keys, spec in leaves:
-    total = num_transitions if keys[0] in rows_lib.OF_TRANSITIONS else num_steps
-    if acting_only or keys[0] == rlds.ACTION:
-      total = num_actions
-    fields[paths.name_of(keys)] = field(start, spec.shape, spec.dtype, total)
-    start += spec.shape.num_elements()
-  return Statistics(
-      num_episodes=num_episodes,
-      num_steps=num_steps,
-      num_transitions=num_transitions,
-      num_terminal=num_terminal,
-      num_truncated=num_episodes - num_terminal,
-      returns=field(start, (), tf.float64, num_episodes),
-      lengths=field(start + 1, (), tf.int64, num_episodes),
-      fields=fields,
-  )

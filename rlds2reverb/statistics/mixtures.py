@@ -8,6 +8,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import results
 from rlds2reverb.statistics import sketches
 
 
@@ -20,8 +21,8 @@ class MixtureStatistics(NamedTuple):
     by_dataset: those of each data set, by its name.
   """
 
-  whole: compute.Statistics
-  by_dataset: Dict[str, compute.Statistics]
+  whole: results.Statistics
+  by_dataset: Dict[str, results.Statistics]
 
 
 def compute_mixture_statistics(
@@ -76,8 +77,8 @@ def compute_mixture_statistics(
 
 
 def merge_statistics(
-    statistics: Mapping[str, compute.Statistics],
-) -> compute.Statistics:
+    statistics: Mapping[str, results.Statistics],
+) -> results.Statistics:
   """Merges statistics that were computed of several data sets before.
 
   Counts, minima and maxima are those of all data, and means and deviations
@@ -119,7 +120,7 @@ def merge_statistics(
           'num_truncated',
       )
   }
-  return compute.Statistics(
+  return results.Statistics(
       returns=_merge_field([part.returns for part in parts]),
       lengths=_merge_field([part.lengths for part in parts]),
       fields={
@@ -130,7 +131,7 @@ def merge_statistics(
   )
 
 
-def _merge_field(parts) -> compute.FieldStatistics:
+def _merge_field(parts) -> results.FieldStatistics:
   """Merges the statistics of one field.
 
   With n numbers in a part, of mean m and deviation s, and N in all, of mean M,
@@ -153,7 +154,7 @@ def _merge_field(parts) -> compute.FieldStatistics:
   def or_nan(values):
     return np.where(total == 0, np.nan, values)
 
-  return compute.FieldStatistics(
+  return results.FieldStatistics(
       dtype=parts[0].dtype,
       mean=or_nan(mean),
       std=or_nan(np.sqrt(variance)),

@@ -21,6 +21,7 @@ from tf_agents.trajectories import trajectory
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import results
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import normalization
@@ -59,7 +60,7 @@ class Normalization(NamedTuple):
 
 def fit_normalization(
     rlds_data: tf.data.Dataset,
-    statistics: Optional[compute.Statistics] = None,
+    statistics: Optional[results.Statistics] = None,
 ) -> Normalization:
   """Fits a normalisation on the observations and actions of a data set.
 

@@ -10,9 +10,9 @@ from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import faults as faults_lib
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import judging
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
@@ -52,7 +52,7 @@ def check_episode(
     nan_fields: Sequence[str] = (),
     stored: Optional[faults_lib.Fault] = None,
     on_fault: Optional[Callable[[faults_lib.Fault], faults_lib.Fault]] = None,
-) -> blocks.Verdict:
+) -> judging.Verdict:
   """Checks a whole episode by its outline.
 
   `"strict"` checks every rule of this module. `"tf_agents"` checks the three
@@ -106,7 +106,7 @@ def check_episode(
     fault = find()
     return _sentence(on_fault(fault) if on_fault else fault, episode)
 
-  return blocks.Verdict(valid, describe)
+  return judging.Verdict(valid, describe)
 
 
 def _choose(condition, fault, other) -> faults_lib.Fault:

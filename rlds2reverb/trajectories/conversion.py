@@ -11,9 +11,11 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.episodes import cutting
+from rlds2reverb.episodes import block_cutting
+from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import following as following_lib
+from rlds2reverb.episodes import judging
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
@@ -226,7 +228,7 @@ def _convert(data, report, settings, policy_info=None):
     )
 
   joins = rules.validation == 'tf_agents'
-  judge = cutting.Judge(
+  judge = judging.Judge(
       inspect,
       rules.invalid_episodes,
       None
@@ -235,12 +237,10 @@ def _convert(data, report, settings, policy_info=None):
       find_nan,
   )
   to_blocks = functools.partial(
-      cutting.episode_blocks,
+      block_cutting.episode_blocks,
       data,
       settings.fields,
-      cut=cutting.Cut(
-          settings.one_episode_blocks, settings.block_length, joins
-      ),
+      cut=blocks.Cut(settings.one_episode_blocks, settings.block_length, joins),
       episode_id=settings.episode_id,
   )
   if policy_info is None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import results
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import constants
@@ -98,7 +98,7 @@ class NormalizeField(base.EpisodeTransform):
 
 
 def normalize_by_mean_std(
-    statistics: compute.Statistics,
+    statistics: results.Statistics,
     field: paths.Path = rlds.OBSERVATION,
     *,
     mask: Mask = None,
@@ -128,7 +128,7 @@ def normalize_by_mean_std(
 
 
 def normalize_by_quantiles(
-    statistics: compute.Statistics,
+    statistics: results.Statistics,
     field: paths.Path = rlds.ACTION,
     *,
     low: float = 0.01,

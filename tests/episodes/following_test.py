@@ -3,24 +3,25 @@
 from absl.testing import parameterized
 import tensorflow as tf
 
+from rlds2reverb.episodes import block_cutting
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import cutting
 from rlds2reverb.episodes import following
+from rlds2reverb.episodes import judging
 from tests import golden
 
 
 def _blocks(rlds_data, **kwargs):
   """Returns the blocks of episodes that are all valid."""
-  return cutting.episode_blocks(
+  return block_cutting.episode_blocks(
       rlds_data,
       ('observation', 'action'),
-      cutting.Judge(
-          lambda *unused: blocks.Verdict(
+      judging.Judge(
+          lambda *unused: judging.Verdict(
               tf.constant(True), lambda: tf.constant('unused')
           ),
           'raise',
       ),
-      cutting.Cut(**kwargs),
+      blocks.Cut(**kwargs),
   )
 
 

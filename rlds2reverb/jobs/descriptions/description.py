@@ -15,7 +15,7 @@ from rlds2reverb.jobs.descriptions import excerpts
 from rlds2reverb.jobs.descriptions import findings as findings_lib
 from rlds2reverb.jobs.descriptions import histograms as histograms_lib
 from rlds2reverb.jobs.descriptions import oddities as oddities_lib
-from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import results
 
 _MAX_BINS = 256  # of the returns along the data set
 
@@ -149,7 +149,7 @@ def _plain(number: Any) -> Optional[float]:
   return number if math.isfinite(number) else None
 
 
-def _column(found: compute.FieldStatistics, index) -> Dict[str, Any]:
+def _column(found: results.FieldStatistics, index) -> Dict[str, Any]:
   """Returns the statistics of one number of a field."""
   return {
       'mean': _plain(found.mean[index]),

@@ -15,6 +15,7 @@ from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import facts as facts_lib
 from rlds2reverb.jobs.descriptions import tallies
 from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import results
 
 _MAX_COLUMNS = 64  # of a field, that are shown
 
@@ -219,7 +220,7 @@ class Findings:
     )
 
   @functools.cached_property
-  def statistics(self) -> compute.Statistics:
+  def statistics(self) -> results.Statistics:
     return self._accumulation.statistics(self._state)
 
   @functools.cached_property

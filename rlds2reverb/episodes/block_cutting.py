@@ -10,16 +10,15 @@ packs. Nested steps are read into blocks of about 2 MiB, however long an episode
 is; those of short episodes are one pack.
 """
 
-import dataclasses
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import following as following_lib
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import judging
 from rlds2reverb.episodes import nested
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import packs as packs_lib
@@ -28,100 +27,11 @@ from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 
-@dataclasses.dataclass(frozen=True)
-class Judge:
-  """Says which episodes are valid, and what becomes of the others.
-
-  Attributes:
-    inspect: the function that judges an episode before any of it comes out; see
-      `blocks.Inspect`. It must refuse an episode without steps if
-      `invalid_episodes="raise"`; otherwise it may accept one, which then makes
-      no block.
-    invalid_episodes: `"raise"` raises an error; `"skip"` leaves the episode
-      out; `"mark"` lets a block without steps pass, which carries the fault.
-    are_valid: a function that judges several episodes together. `inspect` is
-      asked only about episodes that it does not accept. If there is none,
-      `inspect` is asked about all.
-    find_nan: whether the outline that is inspected has the column
-      `outlines.NAN_FIELD`, which is about the fields of the blocks.
-  """
-
-  inspect: blocks.Inspect
-  invalid_episodes: str
-  are_valid: Optional[blocks.AreValid] = None
-  find_nan: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Cut:
-  """Says what makes a block.
-
-  By default that is a pack of episodes, or about 2 MiB of a nested episode.
-
-      an episode, T=5, block_length=2    |  0  1 |  2  3 |  4  |
-      the outlines of its blocks         |  0  1    2
-                                                 |  2  3    4
-                                                         |  4   end
-
-  Attributes:
-    by_episode: whether the steps of a block are of one episode.
-    block_length: the largest number of steps in a block of one episode.
-    join_episodes: whether an episode is followed by the first step of the next
-      one, rather than by `outlines.end_outline()`. Then blocks are of one
-      episode; episodes without steps are left out, and an episode comes out
-      only after the next one was read.
-
-  Raises:
-    ValueError: if `block_length` is not positive.
-  """
-
-  by_episode: bool = False
-  block_length: Optional[int] = None
-  join_episodes: bool = False
-
-  def __post_init__(self):
-    if self.block_length is not None:
-      checks.check_positive('block_length', self.block_length)
-
-  @property
-  def are_alone(self) -> bool:
-    return (
-        self.by_episode or self.join_episodes or self.block_length is not None
-    )
-
-
-class Seen(NamedTuple):
-  """Episodes whose outline has been read.
-
-  Attributes:
-    steps: the used fields, `[N, ...]`; see `nested.Head`.
-    outline: `[N]`, of all steps; `[0]` if the lengths of the fields differ.
-    row_splits: int64 `[E + 1]`: where each episode has its rows of the outline.
-    episode: int64 `[E]`: the index of each episode in the data set.
-    episode_id: `[E]`: the field that identifies each episode, or `()`.
-    are_valid: bool `[]`: whether all are known to be valid.
-    lengths: int32 `[leaves]`, the lengths of all leaves that are used; `()` if
-      they are known to be the same.
-    fault: see `packs.Pack`.
-    rest: see `nested.Head`; `()` if steps are not nested.
-  """
-
-  steps: Any
-  outline: outlines.Outline
-  row_splits: tf.Tensor
-  episode: tf.Tensor
-  episode_id: Any
-  are_valid: tf.Tensor
-  lengths: Any = ()
-  fault: Any = ()
-  rest: Any = ()
-
-
 def episode_blocks(
     rlds_data: tf.data.Dataset,
     fields: Sequence[str],
-    judge: Judge,
-    cut: Cut = Cut(),
+    judge: judging.Judge,
+    cut: blocks.Cut = blocks.Cut(),
     *,
     episode_id: Optional[str] = None,
     block_fn: Callable[[blocks.Block], Any] = lambda block: block,
@@ -153,7 +63,7 @@ def episode_blocks(
       cutter.see(rlds_data)
       .scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.number))
       .flat_map(graphs.no_autograph(cutter.parts))
-      .map(graphs.no_autograph(_part))
+      .map(graphs.no_autograph(judging.part))
   )
   if cut.join_episodes:
     judged = following_lib.followed(seen)
@@ -262,7 +172,7 @@ class _Cutter:
     )
 
   def _seen(self, steps, outline, row_splits, fields, **others):
-    return Seen(
+    return judging.Seen(
         steps=outlines.select(steps, self._fields),
         outline=outline,
         row_splits=row_splits,
@@ -271,7 +181,7 @@ class _Cutter:
         **others,
     )
 
-  def number(self, index, seen: Seen):
+  def number(self, index, seen: judging.Seen):
     """Adds the numbers of the episodes, and whether all are valid."""
     count = tf.size(seen.episode, tf.int64)
     if self._judge.are_valid is None:
@@ -285,8 +195,8 @@ class _Cutter:
         episode=index + tf.range(count), are_valid=seen.are_valid & are_valid
     )
 
-  def parts(self, seen: Seen) -> tf.data.Dataset:
-    """Returns the arguments of `_part`: for each episode, or for all."""
+  def parts(self, seen: judging.Seen) -> tf.data.Dataset:
+    """Returns the arguments of `judging.part`: for each episode, or for all."""
     num_parts = tf.size(seen.episode, tf.int64)
     if not self._cut.are_alone:
       num_parts = tf.where(seen.are_valid, tf.ones_like(num_parts), num_parts)
@@ -297,7 +207,7 @@ class _Cutter:
         )
     )
 
-  def judge(self, seen: Seen, following: outlines.Outline) -> _Judged:
+  def judge(self, seen: judging.Seen, following: outlines.Outline) -> _Judged:
     """Judges episodes, and drops the steps of one that is invalid.
 
     Args:
@@ -348,7 +258,7 @@ class _Cutter:
     )
     stored = () if fault == () else (fault,)
     verdict = self._judge.inspect(episode, outline, lengths, *stored)
-    return blocks.fault_of(verdict, self._judge.invalid_episodes)
+    return judging.fault_of(verdict, self._judge.invalid_episodes)
 
   def num_kept(self, block: blocks.Block) -> tf.Tensor:
     """Returns how many steps become blocks; 1 of a fault that is marked."""
@@ -387,7 +297,7 @@ class _Cutter:
     else:
       steps, again = read
       stop = tf.where(tf.size(whole.episode) > 1, num_rows, stop)
-    outline = _rows(whole.outline, start, stop + 1)
+    outline = judging.rows_of(whole.outline, start, stop + 1)
     if read is not None:
       check = nested.check_unchanged(outline, again, whole.episode[0])
       with tf.control_dependencies([check]):
@@ -402,38 +312,3 @@ class _Cutter:
             ),
         )
     )
-
-
-def _part(index: tf.Tensor, parts: Any) -> Seen:
-  """Returns all episodes, or the one at `index`.
-
-  Args:
-    index: int64 `[]`.
-    parts: the number of parts; and the `Seen` episodes.
-  """
-  num_parts, seen = parts
-
-  def one():
-    start, stop = seen.row_splits[index], seen.row_splits[index + 1]
-    each = lambda leaf: leaf[index : index + 1]
-    return seen._replace(
-        steps=stacked_steps.own_rows(seen.steps, start, stop),
-        outline=_rows(seen.outline, start, stop),
-        row_splits=tf.stack([0, stop - start]),
-        episode=each(seen.episode),
-        episode_id=tf.nest.map_structure(each, seen.episode_id),
-        rest=tf.nest.map_structure(each, seen.rest),
-    )
-
-  # A single episode may be longer than its steps in memory, and is not copied.
-  is_all = (num_parts == 1) | (tf.size(seen.episode) == 1)
-  return tf.cond(is_all, lambda: seen, one)
-
-
-def _rows(nest: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
-  # `leaf[start:stop]` would add the same operations again for every leaf.
-  begin, end = tf.reshape(start, [1]), tf.reshape(stop, [1])
-  strides = tf.ones([1], end.dtype)
-  return tf.nest.map_structure(
-      lambda leaf: tf.strided_slice(leaf, begin, end, strides), nest
-  )

@@ -6,8 +6,9 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import block_cutting
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import cutting
+from rlds2reverb.episodes import judging
 from rlds2reverb.episodes import outlines
 from tests import golden
 
@@ -16,12 +17,12 @@ _FIELDS = ('observation', 'action')
 
 
 def _accept(unused_episode, unused_outline, unused_lengths):
-  return blocks.Verdict(tf.constant(True), lambda: tf.constant('unused'))
+  return judging.Verdict(tf.constant(True), lambda: tf.constant('unused'))
 
 
 def _refuse_odd(episode, outline, unused_lengths):
   """Refuses every second episode; its fault is its number and its length."""
-  return blocks.Verdict(
+  return judging.Verdict(
       episode % 2 == 0,
       lambda: tf.strings.format(
           'refused {} of {}', [episode, tf.size(outline['is_first']) - 1]
@@ -40,11 +41,11 @@ def _blocks(
     block_length=None,
     block_fn=lambda block: block,
 ):
-  return cutting.episode_blocks(
+  return block_cutting.episode_blocks(
       rlds_data,
       fields,
-      cutting.Judge(inspect, invalid_episodes, are_valid, find_nan),
-      cutting.Cut(block_length=block_length),
+      judging.Judge(inspect, invalid_episodes, are_valid, find_nan),
+      blocks.Cut(block_length=block_length),
       block_fn=block_fn,
   )
 
@@ -160,7 +161,7 @@ class EpisodeBlocksTest(tf.test.TestCase, parameterized.TestCase):
         rlds_data,
         block_length=1_000,
         invalid_episodes='mark',
-        inspect=lambda episode, outline, lengths: blocks.Verdict(
+        inspect=lambda episode, outline, lengths: judging.Verdict(
             tf.constant(False),
             lambda: tf.strings.format(
                 '{} {}',
@@ -303,7 +304,7 @@ class NanFieldTest(tf.test.TestCase, parameterized.TestCase):
         block_length=block_length,
         find_nan=True,
         invalid_episodes='mark',
-        inspect=lambda episode, outline, lengths: blocks.Verdict(
+        inspect=lambda episode, outline, lengths: judging.Verdict(
             tf.constant(False),
             lambda: tf.strings.format('{}', [outline[outlines.NAN_FIELD]]),
         ),
@@ -390,7 +391,7 @@ _EPISODES = [
 def _refuse_three(episode, outline, unused_lengths):
   """Refuses an episode of three steps, or of whose discount one is 0.5."""
   length = tf.size(outline['is_first']) - 1
-  return blocks.Verdict(
+  return judging.Verdict(
       (length != 3) & tf.reduce_all(outline['discount'] != 0.5),
       lambda: tf.strings.format('refused {} of {}', [episode, length]),
   )
@@ -485,7 +486,7 @@ class PackBlocksTest(tf.test.TestCase, parameterized.TestCase):
 
     def inspect(episode, unused_outline, lengths):
       same = tf.reduce_all(lengths.rows == lengths.rows[0])
-      return blocks.Verdict(
+      return judging.Verdict(
           same, lambda: tf.strings.format('uneven {}', [episode])
       )
 
@@ -515,7 +516,7 @@ class PackBlocksTest(tf.test.TestCase, parameterized.TestCase):
       return tf.reduce_all(outline['nan_field'] == 0)
 
     def inspect(episode, outline, unused_lengths):
-      return blocks.Verdict(
+      return judging.Verdict(
           tf.reduce_all(outline['nan_field'] == 0),
           lambda: tf.strings.format('NaN {}', [episode]),
       )

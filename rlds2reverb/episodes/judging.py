@@ -1,0 +1,144 @@
+"""What is read of episodes before they become blocks, and who judges them."""
+
+import dataclasses
+from typing import Any, Callable, NamedTuple, Optional
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import outlines
+from rlds2reverb.episodes import stacked_steps
+
+
+class Verdict(NamedTuple):
+  """Whether an episode is valid, and if not, why.
+
+  Attributes:
+    valid: bool `[]`.
+    describe: a function that makes the message, string `[]`, in graph mode. The
+      message says what is wrong, and where. It means nothing if the episode is
+      valid.
+  """
+
+  valid: tf.Tensor
+  describe: Callable[[], tf.Tensor]
+
+
+# Judges an episode, in graph mode. The arguments are the index of the episode,
+# int64 `[]`; the outline of the episode and of the step that follows it,
+# `[T + 1]`; and the `Lengths` of its fields, or None if they are known to be
+# the same. If they differ, `T` is 0. For episodes of packs that have one, the
+# `faults.Fault` of how the episode is stored follows.
+Inspect = Callable[..., Verdict]
+
+
+# Judges several episodes together, in graph mode, and returns, bool `[]`,
+# whether all of them are valid. The arguments are the outline of their steps
+# and of the step that follows them, `[N + 1]`; and their row splits, int64
+# `[E + 1]`, which are at most `N`.
+AreValid = Callable[[outlines.Outline, tf.Tensor], tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+  """Says which episodes are valid, and what becomes of the others.
+
+  Attributes:
+    inspect: the function that judges an episode before any of it comes out; see
+      `Inspect`. It must refuse an episode without steps if
+      `invalid_episodes="raise"`; otherwise it may accept one, which then makes
+      no block.
+    invalid_episodes: `"raise"` raises an error; `"skip"` leaves the episode
+      out; `"mark"` lets a block without steps pass, which carries the fault.
+    are_valid: a function that judges several episodes together. `inspect` is
+      asked only about episodes that it does not accept. If there is none,
+      `inspect` is asked about all.
+    find_nan: whether the outline that is inspected has the column
+      `outlines.NAN_FIELD`, which is about the fields of the blocks.
+  """
+
+  inspect: Inspect
+  invalid_episodes: str
+  are_valid: Optional[AreValid] = None
+  find_nan: bool = False
+
+
+class Seen(NamedTuple):
+  """Episodes whose outline has been read.
+
+  Attributes:
+    steps: the used fields, `[N, ...]`; see `nested.Head`.
+    outline: `[N]`, of all steps; `[0]` if the lengths of the fields differ.
+    row_splits: int64 `[E + 1]`: where each episode has its rows of the outline.
+    episode: int64 `[E]`: the index of each episode in the data set.
+    episode_id: `[E]`: the field that identifies each episode, or `()`.
+    are_valid: bool `[]`: whether all are known to be valid.
+    lengths: int32 `[leaves]`, the lengths of all leaves that are used; `()` if
+      they are known to be the same.
+    fault: see `packs.Pack`.
+    rest: see `nested.Head`; `()` if steps are not nested.
+  """
+
+  steps: Any
+  outline: outlines.Outline
+  row_splits: tf.Tensor
+  episode: tf.Tensor
+  episode_id: Any
+  are_valid: tf.Tensor
+  lengths: Any = ()
+  fault: Any = ()
+  rest: Any = ()
+
+
+def fault_of(verdict: Verdict, invalid_episodes: str) -> tf.Tensor:
+  """Returns what is wrong with an episode, string `[]`; empty if it is valid.
+
+  Args:
+    verdict: the verdict on the episode.
+    invalid_episodes: see `episode_blocks`.
+
+  Raises:
+    InvalidArgumentError: while iterating, if the episode is invalid and
+      `invalid_episodes="raise"`.
+  """
+  fault = tf.cond(verdict.valid, lambda: tf.constant(''), verdict.describe)
+  guards = []
+  if invalid_episodes == 'raise':
+    guards.append(tf.debugging.Assert(verdict.valid, [fault]))
+  with tf.control_dependencies(guards):
+    return tf.identity(fault)
+
+
+def part(index: tf.Tensor, parts: Any) -> Seen:
+  """Returns all episodes, or the one at `index`.
+
+  Args:
+    index: int64 `[]`.
+    parts: the number of parts; and the `Seen` episodes.
+  """
+  num_parts, seen = parts
+
+  def one():
+    start, stop = seen.row_splits[index], seen.row_splits[index + 1]
+    each = lambda leaf: leaf[index : index + 1]
+    return seen._replace(
+        steps=stacked_steps.own_rows(seen.steps, start, stop),
+        outline=rows_of(seen.outline, start, stop),
+        row_splits=tf.stack([0, stop - start]),
+        episode=each(seen.episode),
+        episode_id=tf.nest.map_structure(each, seen.episode_id),
+        rest=tf.nest.map_structure(each, seen.rest),
+    )
+
+  # A single episode may be longer than its steps in memory, and is not copied.
+  is_all = (num_parts == 1) | (tf.size(seen.episode) == 1)
+  return tf.cond(is_all, lambda: seen, one)
+
+
+def rows_of(nest: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+  """Returns the rows of a nest from `start` until `stop`."""
+  # `leaf[start:stop]` would add the same operations again for every leaf.
+  begin, end = tf.reshape(start, [1]), tf.reshape(stop, [1])
+  strides = tf.ones([1], end.dtype)
+  return tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, begin, end, strides), nest
+  )

@@ -1,0 +1,202 @@
+"""The statistics of a data set, and of its fields.
+
+They are made of the moments and of a sample of the columns of its rows.
+"""
+
+import dataclasses
+from typing import Any, Dict, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.datasets import identity
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.statistics import moments as moments_lib
+from rlds2reverb.statistics import rows as rows_lib
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FieldStatistics(identity.ByValue):
+  """Statistics of each number of a field.
+
+  They are taken over all steps in which the field has a meaning. NaN and
+  infinities are left out; only `not_finite` counts them. Where no numbers are
+  left, the statistics are NaN.
+
+  All arrays are float64 of the shape of the field in one step, except for the
+  two that count, which are int64.
+
+  Attributes:
+    dtype: the name of the field's dtype in the data.
+    mean: the mean.
+    std: the standard deviation of the population, `sqrt(mean((x - mean)**2))`.
+    min: the least number.
+    max: the greatest number.
+    quantiles: a mapping from each quantile that was asked for, in [0, 1], to
+      its numbers.
+    count: how many finite numbers there were.
+    not_finite: how many more numbers were NaN or infinite.
+  """
+
+  dtype: str
+  mean: np.ndarray
+  std: np.ndarray
+  min: np.ndarray
+  max: np.ndarray
+  quantiles: Dict[float, np.ndarray]
+  count: np.ndarray
+  not_finite: np.ndarray
+
+  @property
+  def is_floating(self) -> bool:
+    return tf.as_dtype(self.dtype).is_floating
+
+  def quantile(self, quantile: float) -> np.ndarray:
+    """Returns the numbers of a quantile.
+
+    Args:
+      quantile: a quantile that was computed; or 0, which is the minimum, or 1,
+        which is the maximum.
+
+    Raises:
+      ValueError: if the quantile was not computed.
+    """
+    known = {0.0: self.min, 1.0: self.max, **self.quantiles}
+    if quantile not in known:
+      raise ValueError(
+          f'The quantile {quantile} was not computed, only {sorted(known)}.'
+          ' Pass it to compute_statistics.'
+      )
+    return known[quantile]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Statistics(identity.ByValue):
+  """Statistics of a data set.
+
+  Attributes:
+    num_episodes: the number of episodes that have at least one step.
+    num_steps: the number of steps of these episodes.
+    num_transitions: the number of steps that are not the last of an episode.
+    num_terminal: the number of episodes that end in a terminal step.
+    num_truncated: the number of all other episodes.
+    returns: the statistics of the undiscounted returns. The return of an
+      episode is the sum of the rewards of all its steps but the last.
+    lengths: the statistics of the numbers of transitions of an episode.
+    fields: a mapping from the path of each field to its statistics.
+  """
+
+  num_episodes: int
+  num_steps: int
+  num_transitions: int
+  num_terminal: int
+  num_truncated: int
+  returns: FieldStatistics
+  lengths: FieldStatistics
+  fields: Dict[str, FieldStatistics]
+
+
+def from_sample(
+    moments: moments_lib.Moments,
+    sample: np.ndarray,
+    ends: np.ndarray,
+    leaves: Sequence[Any],
+    quantiles: Sequence[float],
+    acting_only: bool,
+) -> Statistics:
+  """Returns the statistics of a data set.
+
+  Args:
+    moments: the moments of its rows, in NumPy.
+    sample: a sample of them, for the quantiles.
+    ends: a sample of the outcomes of its episodes.
+    leaves: the keys and the spec of each leaf.
+    quantiles: see `compute.compute_statistics`.
+    acting_only: see there.
+  """
+  columns = _columns(moments, sample, ends, quantiles)
+  return _to_statistics(columns, leaves, moments, acting_only)
+
+
+def finite(column: np.ndarray) -> np.ndarray:
+  """Returns the finite numbers of a column."""
+  return column[np.isfinite(column)]
+
+
+def _columns(moments, sample, ends, quantiles):
+  """Returns the statistics of all columns, each a numpy array `[..., D]`."""
+  is_empty = moments.count == 0
+
+  def or_nan(values):
+    return np.where(is_empty, np.nan, values)
+
+  columns = list(sample.T[: -rows_lib.NUM_OUTCOMES]) + list(ends.T)
+  samples = [finite(column) for column in columns]
+  return {
+      'mean': or_nan(moments.mean),
+      'std': or_nan(np.sqrt(moments.squares / np.maximum(moments.count, 1))),
+      'min': or_nan(moments.min),
+      'max': or_nan(moments.max),
+      'count': moments.count.astype(np.int64),
+      'quantiles': np.stack(
+          [
+              np.quantile(column, quantiles)
+              if column.size
+              else np.full(len(quantiles), np.nan)
+              for column in samples
+          ],
+          axis=-1,
+      ),
+      'levels': quantiles,
+  }
+
+
+def _to_statistics(columns, leaves, moments, acting_only) -> Statistics:
+  """Splits the statistics of all columns into those of the fields."""
+  num_episodes = int(columns['count'][-1])
+  # Every outcome is one number for an episode, so its mean gives the sum.
+  num_transitions = int(round(moments.mean[-3] * num_episodes))
+  num_actions = int(round(moments.mean[-2] * num_episodes))
+  num_terminal = int(round(moments.mean[-1] * num_episodes))
+
+  def field(start, shape, dtype, total):
+    end = start + int(np.prod(shape))
+
+    def values(name):
+      return columns[name][..., start:end]
+
+    count = values('count').reshape(shape)
+    return FieldStatistics(
+        dtype=dtype.name,
+        mean=values('mean').reshape(shape),
+        std=values('std').reshape(shape),
+        min=values('min').reshape(shape),
+        max=values('max').reshape(shape),
+        quantiles={
+            float(level): numbers.reshape(shape)
+            for level, numbers in zip(columns['levels'], values('quantiles'))
+        },
+        count=count,
+        not_finite=total - count,
+    )
+
+  fields = {}
+  start = 0
+  num_steps = int(moments.rows)
+  for keys, spec in leaves:
+    total = num_transitions if keys[0] in rows_lib.OF_TRANSITIONS else num_steps
+    if acting_only or keys[0] == rlds.ACTION:
+      total = num_actions
+    fields[paths.name_of(keys)] = field(start, spec.shape, spec.dtype, total)
+    start += spec.shape.num_elements()
+  return Statistics(
+      num_episodes=num_episodes,
+      num_steps=num_steps,
+      num_transitions=num_transitions,
+      num_terminal=num_terminal,
+      num_truncated=num_episodes - num_terminal,
+      returns=field(start, (), tf.float64, num_episodes),
+      lengths=field(start + 1, (), tf.int64, num_episodes),
+      fields=fields,
+  )
