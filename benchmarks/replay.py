@@ -250,11 +250,81 @@ def _packed_cases(
   ]
 
 
+def _trainer_alone(
+    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+) -> Callable[[], None]:
+  """Returns the limit of `_with_eager_updates`: what is not the buffer's."""
+  frames, info = next(iter(buffer.as_dataset(size)))
+  weights = buffer.importance_weights(info, 0.4)
+
+  def take():
+    for _ in range(batches):
+      _ = weights[:, 0] + tf.abs(frames.reward[:, 0])
+
+  return take
+
+
+def _empty_functions(size: int, batches: int) -> Callable[[], None]:
+  """Returns a function that goes from a graph to NumPy twice a batch."""
+
+  @tf.function
+  def call():
+    for _ in tf.range(batches):
+      [ones] = tf.numpy_function(
+          lambda: [np.ones(size, np.float32)], [], [tf.float32]
+      )
+      tf.numpy_function(lambda _: None, [ones], [])
+
+  return call
+
+
+def _prioritized_cases(
+    store: Any, size: int, steps: int, batches: int
+) -> List[timing.Case]:
+  """Returns the cases of priorities that a trainer updates."""
+  ways = {
+      'prioritized, with updates': _with_updates,
+      'prioritized, updates, a call a batch': _with_eager_updates,
+      'prioritized, updates, NumPy': _with_numpy_updates,
+      'updates alone, called eagerly': _updates_alone,
+      'updates alone, in a tf.function': _updates_in_graph,
+      "the trainer's eager operations alone": _trainer_alone,
+  }
+  runs = {
+      name: way(
+          local.EpisodesReplayBuffer(store, sampler=local.Prioritized()),
+          size,
+          batches,
+      )
+      for name, way in ways.items()
+  }
+  runs['two NumPy functions that do nothing, in a graph'] = _empty_functions(
+      size, batches
+  )
+  return [timing.Case(name, steps, run) for name, run in runs.items()]
+
+
+def _small_cases(episodes: tf.data.Dataset) -> List[timing.Case]:
+  """Returns the prioritized cases on a tenth of the frames."""
+  size, _ = _PAIRS
+  whole = rlds2reverb.EpisodesReplayBuffer(episodes).store
+  store = whole.top_episodes(-(-len(whole.runs.num_rows) // 10))
+  batches = _BATCHES.value
+  columns = tf.nest.map_structure(
+      lambda leaf: tf.squeeze(leaf, 0),
+      local.EpisodesReplayBuffer(store).gather_all(),
+  )
+  return [
+      *_prioritized_cases(store, size, batches * size, batches),
+      *replay_peers.cpprb_cases(columns, size, batches),
+  ]
+
+
 def _sampling_cases(
     episodes: tf.data.Dataset, size: int, length: int, folder: str
 ) -> List[timing.Case]:
   """Returns the cases of one kind of batches."""
-  batches = max(_BATCHES.value * 2 // length, 1)
+  batches = max(_BATCHES.value // (1 if length == 2 else 8), 1)
   steps = batches * size * (length if length > 2 else 1)
   make = lambda **kwargs: rlds2reverb.EpisodesReplayBuffer(
       episodes, rlds2reverb.Windows(length), **kwargs
@@ -268,7 +338,6 @@ def _sampling_cases(
       store, sampler=sampler
   )
   in_graph = lambda buffer: _in_graph(buffer.as_dataset(size), batches)
-  prioritized = lambda way: way(shared(local.Prioritized()), size, batches)
   reverb_buffer = rlds2reverb.open_replay_buffer(
       episodes, rlds2reverb.Windows(length), reverb_server=True
   )
@@ -284,15 +353,11 @@ def _sampling_cases(
       ),
       'episode first': in_graph(shared(local.EpisodeFirst())),
       'memory-mapped': in_graph(make(directory=f'{folder}/frames-{length}')),
-      'prioritized, with updates': prioritized(_with_updates),
       'uniform, a call a batch': _eagerly(buffer.as_dataset(size), batches),
       'uniform, NumPy': _as_numpy(buffer.as_dataset(size), batches),
-      'prioritized, updates, a call a batch': prioritized(_with_eager_updates),
-      'prioritized, updates, NumPy': prioritized(_with_numpy_updates),
-      'updates alone, called eagerly': prioritized(_updates_alone),
-      'updates alone, in a tf.function': prioritized(_updates_in_graph),
   }
   cases = [timing.Case(name, steps, run) for name, run in runs.items()]
+  cases += _prioritized_cases(buffer.store, size, steps, batches)
   # A server has some batches ready, so a few of them would tell nothing.
   few = max(batches // 4, 100)
   cases.append(
@@ -431,6 +496,21 @@ def _print_memory(directory: str, steps: int) -> None:
   )
 
 
+def _print(cases, speeds):
+  references = [
+      ('gather', _GATHER),
+      ('packed', _PACKED),
+      ('NumPy', _NUMPY),
+      ('Reverb', 'ReverbReplayBuffer'),
+      ('cpprb', replay_peers.CPPRB),
+      ('prioritized', replay_peers.CPPRB_PRIORITIZED),
+      ('TorchRL', replay_peers.TORCHRL),
+  ]
+  timing.print_table(
+      cases, speeds, [each for each in references if each[1] in speeds]
+  )
+
+
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError('Too many command-line arguments.')
@@ -451,19 +531,12 @@ def main(argv):
         )
         cases = _sampling_cases(episodes, size, length, folder)
         speeds = timing.measure(cases, _REPEATS.value, clock)
-        references = [
-            ('gather', _GATHER),
-            ('packed', _PACKED),
-            ('NumPy', _NUMPY),
-            ('Reverb', 'ReverbReplayBuffer'),
-            ('cpprb', replay_peers.CPPRB),
-            ('prioritized', replay_peers.CPPRB_PRIORITIZED),
-            ('TorchRL', replay_peers.TORCHRL),
-        ]
-        timing.print_table(
-            cases, speeds, [each for each in references if each[1] in speeds]
-        )
+        _print(cases, speeds)
         del cases
+      print('The same pairs, of a tenth of the frames: transitions a second')
+      cases = _small_cases(episodes)
+      _print(cases, timing.measure(cases, _REPEATS.value, clock))
+      del cases
     print('Batches of 32 pairs of images: images a second')
     cases = _image_cases()
     timing.print_table(

@@ -38,9 +38,7 @@ def cases(
     batches: the number of batches of a run.
     folder: where TorchRL maps its memory.
   """
-  found = []
-  if importlib.util.find_spec('cpprb'):
-    found += _cpprb_cases(columns, size, batches)
+  found = cpprb_cases(columns, size, batches)
   if importlib.util.find_spec('flashbax'):
     found += _flashbax_cases(columns, size, batches)
   if importlib.util.find_spec('torchrl'):
@@ -48,8 +46,10 @@ def cases(
   return found
 
 
-def _cpprb_cases(columns: Any, size: int, batches: int) -> List[timing.Case]:
-  """Returns the cases of cpprb: transitions, uniform and prioritized."""
+def cpprb_cases(columns: Any, size: int, batches: int) -> List[timing.Case]:
+  """Returns the cases of cpprb, if it is installed; see `cases`."""
+  if not importlib.util.find_spec('cpprb'):
+    return []
   import cpprb  # pylint: disable=g-import-not-at-top
 
   count = len(columns.reward)

@@ -2,11 +2,18 @@
 
 from typing import Any, Dict, Optional, Union
 
+import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 
 _NORMALIZATIONS = ('batch', 'table', 'none')
+_IMPOSSIBLE = 'The probability of a sample must be above 0.'
+_NO_PRIORITY = (
+    'An item of priority 0 was sampled. Reverb does so only where all'
+    ' priorities of a table are 0, and then uniformly. Give some of its items a'
+    ' priority above 0.'
+)
 
 
 def importance_weights(
@@ -62,56 +69,47 @@ def importance_weights(
         f' min_priority={min_priority} and'
         f' priority_exponent={priority_exponent}.'
     )
-  return _weights(
-      sample_info.probability,
-      sample_info.priority,
-      sample_info.table_size,
-      tf.cast(beta, tf.float64),
-      normalization,
-      min_priority,
-      priority_exponent,
+  # Eagerly, each operation takes longer than NumPy does for all of them.
+  is_eager = tf.executing_eagerly()
+  cast = lambda values: (
+      np.asarray(values, np.float64)
+      if is_eager
+      else tf.cast(values, tf.float64)
   )
-
-
-@tf.function(autograph=False, reduce_retracing=True)
-def _weights(
-    probability,
-    priority,
-    table_size,
-    beta,
-    normalization,
-    min_priority,
-    priority_exponent,
-):
-  """Computes them in a graph: eager operations take several times as long."""
-  probability = tf.cast(probability, tf.float64)
-  priority = tf.cast(priority, tf.float64)
-  with tf.control_dependencies(
-      [
-          tf.debugging.Assert(
-              tf.reduce_all(probability > 0),
-              ['The probability of a sample must be above 0.', probability],
-          ),
-          tf.debugging.Assert(
-              tf.reduce_all(priority > 0),
-              [
-                  'An item of priority 0 was sampled. Reverb does so only where'
-                  ' all priorities of a table are 0, and then uniformly. Give'
-                  ' some of its items a priority above 0.',
-                  priority,
-              ],
-          ),
-      ]
-  ):
-    if normalization == 'table':
-      ratio = priority / tf.cast(min_priority, tf.float64)
-      weights = ratio ** (-priority_exponent * beta)
+  probability = cast(sample_info.probability)
+  priority = cast(sample_info.priority)
+  check = _check_in_numpy if is_eager else _check_in_graph
+  with tf.control_dependencies(check(probability, priority)):
+    if is_table:
+      ratio = priority / cast(min_priority)
+      weights = ratio ** (-priority_exponent * cast(beta))
     elif normalization == 'batch':
-      weights = (probability / tf.reduce_min(probability)) ** -beta
+      least = np.min if is_eager else tf.reduce_min
+      weights = (probability / least(probability)) ** -cast(beta)
     else:
-      size = tf.cast(table_size, tf.float64)
-      weights = (size * probability) ** -beta
+      weights = (cast(sample_info.table_size) * probability) ** -cast(beta)
+  if is_eager:
+    weights = weights.astype(np.float32)
   return tf.cast(weights, tf.float32)
+
+
+def _check_in_numpy(probability, priority):
+  for values, message in ((probability, _IMPOSSIBLE), (priority, _NO_PRIORITY)):
+    if not (values > 0).all():
+      raise tf.errors.InvalidArgumentError(
+          None, None, f'{message} Found: {values[~(values > 0)][:16].tolist()}'
+      )
+  return []
+
+
+def _check_in_graph(probability, priority):
+  return [
+      tf.debugging.Assert(tf.reduce_all(values > 0), [message, values])
+      for values, message in (
+          (probability, _IMPOSSIBLE),
+          (priority, _NO_PRIORITY),
+      )
+  ]
 
 
 class WeightedSamples:

@@ -51,9 +51,10 @@ def open_replay_buffer(
 
   By default this is an `EpisodesReplayBuffer`, which samples in this process.
   With `reverb_server=True` it is a `ServerReplayBuffer`, whose server is
-  started here, holds the same items, and stops when the replay buffer is closed
-  or deleted. With an address it samples a server that others have filled. What
-  differs between the two is in docs/guides/replay_buffer.md.
+  started here, holds the same items, and stops when the replay buffer is
+  closed, or deleted with all data sets of it. With an address it samples a
+  server that others have filled. What differs between the two is in
+  docs/guides/replay_buffer.md.
 
   Args:
     data: an RLDS data set, which may be transformed or mixed; what

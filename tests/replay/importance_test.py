@@ -86,16 +86,18 @@ class ImportanceTest(parameterized.TestCase, tf.test.TestCase):
     ):
       function(info, 1.0)
 
-  def test_probabilities_that_are_none(self):
+  @parameterized.parameters(False, True)
+  def test_probabilities_that_are_none(self, is_graph):
     info = _info(_PRIORITIES, 0.5)
+    function = importance.importance_weights
+    if is_graph:
+      function = tf.function(function)
     for wrong in (0, -0.1, np.nan):
       probability = tf.constant([0.1, wrong, 0.3, 0.4], tf.float64)
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'probability .* must be above 0'
       ):
-        importance.importance_weights(
-            info._replace(probability=probability), 1.0
-        )
+        function(info._replace(probability=probability), 1.0)
 
   @parameterized.parameters(
       (dict(normalization='table'), 'needs min_priority and priority_exponent'),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from unittest import mock
+import weakref
 
 from absl.testing import parameterized
 import reverb
@@ -172,6 +173,18 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     # It has stopped with its replay buffer.
     with self.assertRaises((reverb.errors.ReverbError, RuntimeError)):
       reverb.Client(address).server_info(timeout=2)
+
+  def test_a_server_lasts_as_long_as_its_batches(self):
+    buffer = opening.open_replay_buffer(_data(), reverb_server=True, timeout=2)
+    held = weakref.ref(buffer)
+    iterator = iter(buffer.as_dataset(4).map(lambda frames, _: frames))
+    del buffer
+    gc.collect()
+    for _ in range(1000):  # More than were sampled in advance.
+      self.assertEqual(next(iterator).reward.shape, [4, 2])
+    del iterator
+    gc.collect()
+    self.assertIsNone(held())
 
   def test_a_server_of_its_own_that_is_closed(self):
     buffer = opening.open_replay_buffer(_data(), reverb_server=True, timeout=1)

@@ -1,5 +1,6 @@
 """Prioritized replay: the trainer says how much can be learnt from an item."""
 
+import functools
 import io
 from typing import Any, Optional
 
@@ -9,6 +10,8 @@ import tensorflow as tf
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import priority_tree
 from rlds2reverb.replay.local import samplers
+
+_GROUP = 16
 
 
 class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
@@ -79,10 +82,16 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
       samplers.check_weights(priorities, 'priorities', 'item')
       self.attach(population, priorities)
     [seed] = share.seeds(1)
+    # Those of many batches take little longer than those of one.
+    places_of = functools.lru_cache(1)(
+        lambda group, batch_size: samplers.fractions(
+            seed, group * _GROUP, _GROUP, batch_size
+        )
+    )
 
     def draw(first, num_batches, batch_size):
       del num_batches  # Priorities may change after each batch.
-      [places] = samplers.fractions(seed, first, 1, batch_size)
+      places = places_of(first // _GROUP, batch_size)[first % _GROUP]
       with population.lock:
         population.check_not_empty()
         total = self._tree.total

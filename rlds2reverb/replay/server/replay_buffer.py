@@ -183,6 +183,8 @@ class ServerReplayBuffer(
         None if sequence_preprocess_fn else sample_batch_size,
         timeout=self._timeout,
     )
+    # A server of its own lasts as long as what samples it.
+    dataset.replay_buffer = self
     if not sequence_preprocess_fn:
       return dataset
     dataset = dataset.map(
