@@ -321,7 +321,9 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     ):
       self._warnings(
           golden.stacked([golden.TRUNCATED, episode]),
-          rules=rules_lib.ConversionRules(nan='invalid'),
+          options=options_lib.ConversionOptions(
+              rules_lib.ConversionRules(nan='invalid')
+          ),
       )
 
   @parameterized.named_parameters(
