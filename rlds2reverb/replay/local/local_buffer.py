@@ -72,7 +72,7 @@ class LocalReplayBuffer(importance.WeightedSamples, replay_buffer.ReplayBuffer):
     self._position: streams_lib.Position = streams_lib.Position(
         {
             'seed': int(share.seed),
-            'worker': [share.worker_index, share.num_workers],
+            'worker': [share.rank, share.world_size],
             'sampler': self._sampler.identity(),
             'data': store.fingerprint,
             'items': 0 if population.changes else population.num_items,

@@ -22,7 +22,7 @@ def in_order(
     whole = max((own - begin) // batch_size, 0)
     rows = min(whole, num_batches) or 1
     items = np.arange(begin, min(begin + rows * batch_size, own))
-    items = first_item + items * share.num_workers + share.worker_index
+    items = first_item + items * share.world_size + share.rank
     if not population.alive(items).all():
       raise population_lib.SamplingError(
           'Frames were appended or removed during a pass over the items, some'

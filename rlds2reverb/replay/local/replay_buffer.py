@@ -79,9 +79,7 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
       OSError: if `directory` is damaged.
       InvalidArgumentError: if an episode is invalid.
     """
-    share = samplers.Share(
-        seed, worker_index=process[0], num_workers=process[1]
-    )
+    share = samplers.Share(seed, rank=process[0], world_size=process[1])
     items = items_lib.TableItems('items', windows, priority=priority)
     store = _store_of(rlds_data, items, directory, options)
     population = population_lib.Population(store)

@@ -35,27 +35,27 @@ class Draws(NamedTuple):
 
 
 class Share(NamedTuple):
-  """One worker's random stream.
+  """The random stream of one process, and its share of the items.
 
   Attributes:
     seed: the seed of the replay buffer, an integer from 0 up.
     stream: what tells its streams from one another: the number of the data set,
       and that of the iterator.
-    worker_index: which of the workers draws.
-    num_workers: how many workers draw from the same data.
+    rank: the number of this process.
+    world_size: the number of processes that draw from the same data.
   """
 
   seed: int
   stream: Any = (0, 0)
-  worker_index: int = 0
-  num_workers: int = 1
+  rank: int = 0
+  world_size: int = 1
 
   def check(self) -> None:
-    """Raises a ValueError if there is no such worker, or seed."""
-    if not 0 <= self.worker_index < self.num_workers:
+    """Raises a ValueError if there is no such process, or seed."""
+    if not 0 <= self.rank < self.world_size:
       raise ValueError(
           'process must be the number of a process, from 0 up, and that of all,'
-          f' but is {(self.worker_index, self.num_workers)}.'
+          f' but is {(self.rank, self.world_size)}.'
       )
     if not isinstance(self.seed, numbers.Integral) or self.seed < 0:
       raise ValueError(
@@ -63,18 +63,18 @@ class Share(NamedTuple):
       )
 
   def of(self, count: int) -> int:
-    """Returns how many of `count` items are those of this worker."""
-    own = -(-(count - self.worker_index) // self.num_workers)
+    """Returns how many of `count` items are those of this process."""
+    own = -(-(count - self.rank) // self.world_size)
     if own < 1:
       raise ValueError(
           f'There are {count} items, which is too few for'
-          f' {self.num_workers} workers to share.'
+          f' {self.world_size} processes to share.'
       )
     return own
 
   def seeds(self, count: int) -> np.ndarray:
     """Returns seeds of this worker alone, uint64 `[count]`."""
-    return self._generate((*self.stream, self.worker_index), count)
+    return self._generate((*self.stream, self.rank), count)
 
   def common_seeds(self, count: int) -> np.ndarray:
     """Returns seeds that all workers have in common, uint64 `[count]`."""
@@ -171,7 +171,7 @@ class WithoutReplacement(Sampler):
       places = np.arange(
           number * batch_size, min((number + 1) * batch_size, own)
       )
-      return epoch, places * share.num_workers + share.worker_index
+      return epoch, places * share.world_size + share.rank
 
     def draw(first, num_batches, batch_size):
       drawn = [draw_batch(first, batch_size)]

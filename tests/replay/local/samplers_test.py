@@ -313,10 +313,10 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'cross episodes'):
       samplers.EpisodeFirst().bind(population, _SHARE)
 
-  def test_more_workers_than_items(self):
+  def test_more_processes_than_items(self):
     share = samplers.Share(0, (0, 0), 3, 4)
     for bind in samplers.WithoutReplacement().bind, passes.in_order:
-      with self.assertRaisesRegex(ValueError, '3 items.*4 workers'):
+      with self.assertRaisesRegex(ValueError, '3 items.*4 processes'):
         bind(_population([3]), share)
 
 
