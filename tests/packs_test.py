@@ -85,7 +85,7 @@ class PacksTest(tf.test.TestCase):
         )
         for episodes in (
             whole,
-            whole.enumerate().map(lambda _, episode: episode),
+            tf.data.Dataset.zip((whole,)).map(lambda episode: episode),
         )
     )
     self.assertFalse(golden.has_packs(one_by_one))
