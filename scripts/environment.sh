@@ -5,6 +5,9 @@
 # EXTRA=gpu it is .venv-gpu, which has TensorFlow for GPUs. PYTHON names the
 # Python of a new environment, and VENV its folder.
 venv=${VENV:-.venv${EXTRA:+-$EXTRA}}
+# Containers often set it. Without byte code each program compiles TensorFlow
+# anew, which takes longer than most of them run.
+unset PYTHONDONTWRITEBYTECODE
 locks=requirements/${EXTRA:+$EXTRA-}python
 size='1.8 GB'
 [ "${EXTRA:-}" != gpu ] || size='5 GB'

@@ -149,7 +149,8 @@ class ConvertTest(job_testing.JobTestCase):
     )
 
   def test_the_order_of_items_is_that_of_the_data(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new())
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
+    self.assertLen(plan.tasks, 2)
     with mock.patch.object(
         running.LocalRunner,
         'run_tasks',
@@ -246,7 +247,9 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_items_that_a_server_has_already_are_said(self):
     server = self.start_server()
-    plan = self.plan(plan_lib.SERVER, f'localhost:{server.port}')
+    plan = self.plan(
+        plan_lib.SERVER, f'localhost:{server.port}', episodes_per_task=8
+    )
     self.assertEqual(self.convert(plan)['there_before'], 0)
     # As if the folder of the first job had been removed.
     again = self.convert(plan, folder=self.new('job'))
@@ -264,7 +267,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.assertEqual(os.listdir(place), ['mine'])
 
   def test_a_second_job_on_one_output_is_refused(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new())
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=8)
     run_tasks = running.LocalRunner.run_tasks
     refused = []
 
@@ -290,7 +293,7 @@ class ConvertTest(job_testing.JobTestCase):
         (plan_lib.STATISTICS, 0),
     ):
       with self.subTest(kind):
-        plan = self.plan(kind, self.new())
+        plan = self.plan(kind, self.new(), episodes_per_task=8)
         size = plan.data_sets[0].num_bytes * times
         usage = shutil.disk_usage('/')._replace(free=size - 10)
         with mock.patch.object(shutil, 'disk_usage', return_value=usage):
@@ -331,6 +334,7 @@ class ConvertTest(job_testing.JobTestCase):
         self.convert(plan, job)
     self.assertLen(self._content(plan), 2 * 999)
 
+  @pytest.mark.long
   def test_an_output_without_items_is_an_error(self):
     bad = _numbered_episodes()
     for episode in bad:
@@ -475,15 +479,16 @@ class ConvertTest(job_testing.JobTestCase):
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
   def test_data_that_was_written_anew_in_place_is_not_mixed(self, kind):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
-    plan = self.plan(kind, self.new(), directory=folder)
-    with _stop_before(2), self.assertRaises(_Interrupted):
+    data = {'directory': folder, 'episodes_per_task': 4}
+    plan = self.plan(kind, self.new(), **data)
+    with _stop_before(1), self.assertRaises(_Interrupted):
       self.convert(plan)
     self._write_anew(folder, 0.5)
-    again = self.plan(kind, plan.output.place, directory=folder)
+    again = self.plan(kind, plan.output.place, **data)
     self.assertEqual(again, plan)  # TFDS records the same of it.
     self.convert(again)
     self.assertIn(
-        '2 tasks are done again: their files have changed since.', self.said
+        '1 tasks are done again: their files have changed since.', self.said
     )
     content = self._content(plan)
     if kind == plan_lib.CHECKPOINT:
@@ -500,10 +505,11 @@ class ConvertTest(job_testing.JobTestCase):
     # What is finished is not what there is now, and the job says so.
     self._write_anew(folder, 0.25)
     with self.assertRaisesRegex(
-        convert.JobError, 'files of 4 of 4 tasks have changed since'
+        convert.JobError, 'files of 2 of 2 tasks have changed since'
     ):
       self.convert(plan)
 
+  @pytest.mark.long
   def test_what_was_joined_with_old_data_is_discarded(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     plan = self.plan(plan_lib.STATISTICS, self.new(), directory=folder)
@@ -539,7 +545,9 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_data_that_changes_while_it_is_read(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    plan = self.plan(
+        plan_lib.CHECKPOINT, self.new(), directory=folder, episodes_per_task=4
+    )
     path = data_sets.files_of(folder)[1]
     add = measures.Measures.add
     times = itertools.count()
@@ -550,7 +558,7 @@ class ConvertTest(job_testing.JobTestCase):
 
     with mock.patch.object(measures.Measures, 'add', change):
       with self.assertRaisesRegex(
-          convert.JobError, rf'1 of 4 tasks(.|\n)*{path} has changed while'
+          convert.JobError, rf'1 of 2 tasks(.|\n)*{path} has changed while'
       ):
         self.convert(plan)
     self.convert(plan)
@@ -569,7 +577,7 @@ class ConvertTest(job_testing.JobTestCase):
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
   def test_the_quarantine_lists_exactly_the_bad_episodes(self, kind):
     folder = data_sets.write(self.new('data'), _bad_episodes())
-    plan = self.plan(kind, self.new(), directory=folder)
+    plan = self.plan(kind, self.new(), directory=folder, episodes_per_task=4)
     summary = self.convert(plan)
     path = os.path.join(self.job_folder(plan), 'quarantine.jsonl')
     with open(path, encoding='utf-8') as f:
@@ -630,7 +638,9 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_too_many_bad_episodes_stop_the_job(self):
     folder = data_sets.write(self.new('data'), _bad_episodes())
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    plan = self.plan(
+        plan_lib.CHECKPOINT, self.new(), directory=folder, episodes_per_task=4
+    )
     for fraction, message in (
         (0.0, 'Discount must lie'),
         (0.2, '2 episodes are invalid, and 1 of 8'),

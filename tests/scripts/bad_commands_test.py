@@ -4,6 +4,7 @@ The commands of a program run in one process. A data set `data` is in the folder
 of the user.
 """
 
+import importlib.util
 import os
 import shlex
 import tempfile
@@ -145,6 +146,11 @@ _CONVERT = (
             'allow_empty',
             'terminal_discount=step',
         )
+    ),
+    *(
+        ()
+        if importlib.util.find_spec('apache_beam')
+        else ((f'{_NEXT} --runner=FlinkRunner', "pip install '.[beam]'"),)
     ),
     ('--mixture=oxe_magic_soup --rlds_dir=o', '--mixture needs --data_dir'),
     (

@@ -1,6 +1,7 @@
-"""Tests of the program that builds indexes, run as a user runs it."""
+"""Tests of the program that builds indexes; its commands run in one process."""
 
 import os
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -8,29 +9,42 @@ from absl.testing import absltest
 from rlds2reverb import datasets
 from rlds2reverb import random_access
 from rlds2reverb.random_access import building
-from tests.scripts import programs
+from tests.scripts import in_process
 
 
 class BuildIndexTest(absltest.TestCase):
 
-  def test_training_opens_what_the_program_has_built(self):
-    folder = self.create_tempdir().full_path
-    data = os.path.join(folder, 'data')
-    datasets.record_episodes('CartPole-v1', data, 2, max_steps=5)
-    result = programs.run(
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = folder.name
+    cls.data = os.path.join(cls.folder, 'data')
+    datasets.record_episodes('CartPole-v1', cls.data, 2, max_steps=5)
+    cls.built, *cls.refused = in_process.run(
         'build_index',
-        f'--dataset={data}',
-        '--config=recorded_gym',
-        f'--index_dir={folder}/indexes/pole',
+        [
+            [
+                f'--dataset={cls.data}',
+                '--config=recorded_gym',
+                f'--index_dir={cls.folder}/indexes/pole',
+            ],
+            ['--dataset=x'],
+            ['--dataset=/no/data', f'--index_dir={cls.folder}/indexes/none'],
+        ],
     )
-    self.assertEqual(result.returncode, 0, result.stderr)
+
+  def test_training_opens_what_the_program_has_built(self):
+    self.assertEqual(self.built.code, 0, self.built.stderr)
     self.assertEqual(
-        result.stdout, f'2 episodes, 12 steps: {folder}/indexes/pole\n'
+        self.built.stdout,
+        f'2 episodes, 12 steps: {self.folder}/indexes/pole\n',
     )
     with mock.patch.object(building, 'build_index') as build:
       batches = random_access.open_batches(
-          {'pole': random_access.Source(data, 'recorded_gym')},
-          os.path.join(folder, 'indexes'),
+          {'pole': random_access.Source(self.data, 'recorded_gym')},
+          os.path.join(self.folder, 'indexes'),
           4,
           random_access.ActionChunks(),
       )
@@ -38,12 +52,9 @@ class BuildIndexTest(absltest.TestCase):
     self.assertLen(batches.items, 12)
 
   def test_wrong_commands(self):
-    for arguments, message in (
-        (['--dataset=x'], 'Flag --index_dir must have a value.'),
-        (['--dataset=/no/data', '--index_dir=/tmp/x'], '/no/data'),
-    ):
-      result = programs.run('build_index', *arguments)
-      self.assertIn(result.returncode, (1, 2))
+    messages = 'Flag --index_dir must have a value.', '/no/data'
+    for result, message in zip(self.refused, messages, strict=True):
+      self.assertIn(result.code, (1, 2))
       self.assertIn(message, result.stderr)
       self.assertNotIn('Traceback', result.stderr)
 

@@ -1,6 +1,5 @@
 """Tests of the program that converts, run and killed as users do it."""
 
-import importlib.util
 import json
 import os
 import random
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -193,10 +191,8 @@ class ConvertTest(job_testing.JobTestCase):
       self.assertIsNone(process.poll())
       self.assertLess(time.monotonic(), deadline)
       time.sleep(0.02)
-    start = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
-    self.assertLess(time.monotonic() - start, 20)
     if process.returncode:  # It was not done meanwhile.
       self.assertEqual(process.returncode, 130)
       self.assertIn('the same command goes on', stderr)
@@ -249,16 +245,6 @@ class ConvertTest(job_testing.JobTestCase):
         for name, table in records.read_tables(output).items()
     }
     self.assertEqual(counts, {'pairs': len(_PAIRS), 'episodes': len(_LENGTHS)})
-
-  @unittest.skipIf(
-      importlib.util.find_spec('apache_beam'), 'Apache Beam is installed.'
-  )
-  def test_without_beam_a_runner_is_refused(self):
-    result = _run(
-        f'--dataset={self.data}', '--rlds_dir=x', '--runner=FlinkRunner'
-    )
-    self.assertEqual(result.returncode, 2)
-    self.assertIn("pip install '.[beam]'", result.stderr)
 
   def test_too_little_address_space_is_said_in_one_line(self):
     limit = 1_000_000_000

@@ -9,6 +9,7 @@ import pytest
 
 from tests import recordings
 from tests.jobs import data_sets
+from tests.scripts import in_process
 from tests.scripts import programs
 
 
@@ -69,23 +70,26 @@ class MessagesTest(absltest.TestCase):
 
   def test_what_cannot_be_described_takes_a_line_to_say(self):
     folder = self.create_tempdir().full_path
-    directory = data_sets.numbered(f'{folder}/data', [3])
-    for args, message in (
-        (('--dataset=./dota',), 'Did you mean data?'),
-        (('--checkpoint_dir=data',), 'is not a whole Reverb checkpoint'),
-        (('--html=/proc/no/page.html',), '/proc/no cannot be written'),
-        (('--tensorboard_dir=/proc/no',), '/proc/no cannot be written'),
-    ):
-      result = programs.run('describe', *args, BUILD_WORKING_DIRECTORY=folder)
-      self.assertEqual(result.returncode, 1, result.stdout)
+    data_sets.numbered(f'{folder}/data', [3])
+    damaged = data_sets.numbered(f'{folder}/damaged', [3])
+    (file,) = data_sets.files_of(damaged)
+    os.truncate(file, os.path.getsize(file) - 5)
+    messages = {
+        '--dataset=./dota': 'Did you mean data?',
+        '--checkpoint_dir=data': 'is not a whole Reverb checkpoint',
+        '--html=/proc/no/page.html': '/proc/no cannot be written',
+        '--tensorboard_dir=/proc/no': '/proc/no cannot be written',
+        '--dataset=damaged': 'The data cannot be read: ',
+    }
+    results = in_process.run(
+        'describe',
+        [[command] for command in messages],
+        BUILD_WORKING_DIRECTORY=folder,
+    )
+    for result, message in zip(results, messages.values()):
+      self.assertEqual(result.code, 1, result.stdout)
       self.assertIn(message, result.stderr + result.stdout)
       self.assertNotIn('Traceback', result.stderr)
-    (file,) = data_sets.files_of(directory)
-    os.truncate(file, os.path.getsize(file) - 5)
-    result = programs.run('describe', f'--dataset={directory}')
-    self.assertEqual(result.returncode, 1)
-    self.assertIn('The data cannot be read: ', result.stderr)
-    self.assertNotIn('Traceback', result.stderr)
 
 
 if __name__ == '__main__':

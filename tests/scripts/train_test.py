@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import recording
+from tests.scripts import in_process
 from tests.scripts import programs
 
 
@@ -34,8 +35,11 @@ class TrainTest(absltest.TestCase):
       )
     user = {'BUILD_WORKING_DIRECTORY': folder}
     args = ('--config=mine.gin', '--dataset=./data', '--directory=run')
-    result = programs.run('train', *args, '--num_eval_episodes=3', **user)
-    self.assertEqual(result.returncode, 0, result.stderr)
+    other = '--gin_binding=BehavioralCloning.layers = (8,)'
+    result, refused = in_process.run(
+        'train', [[*args, '--num_eval_episodes=3'], [*args, other]], **user
+    )
+    self.assertEqual(result.code, 0, result.stderr)
     self.assertRegex(result.stdout, r'\(3 episodes\) after 6 train steps')
     self.assertIn(f'The policy is in {folder}/run/policy', result.stdout)
     self.assertIn('6/6', result.stderr)
@@ -45,10 +49,8 @@ class TrainTest(absltest.TestCase):
         [tuple(variable.shape) for variable in policy.model_variables],
     )
 
-    other = '--gin_binding=BehavioralCloning.layers = (8,)'
-    result = programs.run('train', *args, other, **user)
-    self.assertEqual(result.returncode, 1)
-    self.assertIn('has a run with other settings', result.stderr)
+    self.assertEqual(refused.code, 1)
+    self.assertIn('has a run with other settings', refused.stderr)
 
   @pytest.mark.long
   def test_messages(self):
@@ -56,7 +58,7 @@ class TrainTest(absltest.TestCase):
     recording.record_episodes('CartPole-v1', f'{folder}/data', 1)
     user = {'BUILD_WORKING_DIRECTORY': folder}
     args = ('--dataset=./data', '--directory=run', '--algorithm=bc')
-    for more, message in (
+    wrong = (
         ((), '--environment must have a value'),
         (('--environment=Pendulum-v1',), 'does not fit Pendulum-v1'),
         (
@@ -70,9 +72,12 @@ class TrainTest(absltest.TestCase):
             ('--environment=CartPole-v1', '--reverb_server=localhost:1'),
             'no answer from a Reverb server at localhost:1',
         ),
-    ):
-      result = programs.run('train', *args, *more, **user)
-      self.assertIn(result.returncode, (1, 2), result.stdout)
+    )
+    results = in_process.run(
+        'train', [[*args, *more] for more, _ in wrong], **user
+    )
+    for result, (_, message) in zip(results, wrong):
+      self.assertIn(result.code, (1, 2), result.stdout)
       self.assertIn(message, result.stderr + result.stdout)
       self.assertNotIn('Traceback', result.stderr)
 

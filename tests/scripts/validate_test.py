@@ -1,4 +1,4 @@
-"""Tests of the program that checks every episode, run as a user runs it."""
+"""Tests of the program that checks every episode, on the files of a user."""
 
 import json
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.jobs import data_sets
-from tests.scripts import programs
+from tests.scripts import in_process
 
 
 class ValidateTest(absltest.TestCase):
@@ -20,19 +20,26 @@ class ValidateTest(absltest.TestCase):
     bad[1]['steps'][2]['discount'] = np.float32(1.5)
     bad[2]['steps'][3]['is_last'] = False
     data_sets.write(f'{folder}/bad', bad)
-    user = {'BUILD_WORKING_DIRECTORY': folder}
-
-    result = programs.run('validate', '--dataset=good', **user)
-    self.assertEqual(result.returncode, 0, result.stderr)
+    good, both, as_json, unfit = in_process.run(
+        'validate',
+        [
+            ['--dataset=good'],
+            ['--dataset=bad', '--dataset=good', '--limit=2'],
+            ['--dataset=bad', '--json'],
+            [
+                '--dataset=good',
+                '--gin_binding=StepMapping.action = "actoin"',
+            ],
+        ],
+        BUILD_WORKING_DIRECTORY=folder,
+    )
+    self.assertEqual(good.code, 0, good.stderr)
     self.assertEndsWith(
-        result.stdout, 'split train: 2 episodes, 0 invalid, 0 problems\n'
+        good.stdout, 'split train: 2 episodes, 0 invalid, 0 problems\n'
     )
 
-    result = programs.run(
-        'validate', '--dataset=bad', '--dataset=good', '--limit=2', **user
-    )
-    self.assertEqual(result.returncode, 1, result.stderr)
-    lines = result.stdout.splitlines()
+    self.assertEqual(both.code, 1, both.stderr)
+    lines = both.stdout.splitlines()
     self.assertEqual(
         lines[0],
         'train episode 1, step 2: Discount must lie in [0, 1]. is_first=0,'
@@ -43,24 +50,17 @@ class ValidateTest(absltest.TestCase):
     self.assertEndsWith(lines[3], '3 episodes, 2 invalid, 3 problems')
     self.assertEndsWith(lines[4], '2 episodes, 0 invalid, 0 problems')
 
-    result = programs.run('validate', '--dataset=bad', '--json', **user)
-    self.assertEqual(result.returncode, 1)
-    found = json.loads(result.stdout)
+    self.assertEqual(as_json.code, 1)
+    found = json.loads(as_json.stdout)
     self.assertEqual(
         [(one['episode'], one['step']) for one in found['problems']],
         [(1, 2), (2, 3), (2, 3)],
     )
 
     # A mapping that does not fit is a problem of all episodes.
-    result = programs.run(
-        'validate',
-        '--dataset=good',
-        '--gin_binding=StepMapping.action = "actoin"',
-        **user,
-    )
-    self.assertEqual(result.returncode, 1)
-    self.assertIn('Did you mean action?', result.stderr)
-    self.assertNotIn('Traceback', result.stderr)
+    self.assertEqual(unfit.code, 1)
+    self.assertIn('Did you mean action?', unfit.stderr)
+    self.assertNotIn('Traceback', unfit.stderr)
 
 
 if __name__ == '__main__':
