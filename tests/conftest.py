@@ -8,6 +8,7 @@ skipped. Tests of what must work without Reverb are in `without_reverb_test`,
 which never are.
 """
 
+import collections
 import gc
 import importlib.util
 
@@ -31,6 +32,21 @@ def pytest_configure(config):
   # for garbage takes longer than most tests.
   gc.freeze()
   gc.set_threshold(100_000, 20, 100)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  """Marks as long all but a few of the cases of a test that says so."""
+  cases = collections.defaultdict(list)
+  for item in items:
+    mark = item.get_closest_marker('few')
+    if mark:
+      cases[item.cls, item.function.__wrapped__, mark.args].append(item)
+  for (_, _, (few,)), found in cases.items():
+    # They are taken from all over the list, as neighbors are alike.
+    for index, item in enumerate(found):
+      if index * few % len(found) >= few:
+        item.add_marker('long')
 
 
 class _Module(pytest.Module):

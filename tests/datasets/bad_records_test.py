@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -143,6 +144,7 @@ class BadRecordsTest(tf.test.TestCase):
     config = tfds.ReadConfig(interleave_cycle_length=2)
     return loading.load_episodes(directory, read_config=config)
 
+  @pytest.mark.long
   def test_episodes_before_a_bad_one_come_out(self):
     for number in 3, 39, 45:
       data = self._load([number])

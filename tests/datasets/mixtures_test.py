@@ -4,6 +4,7 @@ import collections
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import alignment
@@ -181,6 +182,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertLess(_chi_squared(pairs, [1 / 16, 3 / 16, 3 / 16, 9 / 16]), 16.3)
 
+  @pytest.mark.long
   def test_the_weights_of_a_known_mixture(self):
     weights = named_mixtures.load_mixture('oxe_magic_soup').weights
     # Each has as many episodes as its place in the list.

@@ -5,6 +5,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -192,6 +193,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
       tfds.Split.TRAIN,
       tfds.core.ReadInstruction('train', from_=10, to=20, unit='%'),
   )
+  @pytest.mark.few(2)
   def test_parts_of_a_split(self, split):
     self._assert_same(loading.load_episodes(self._vectors, split))
 
@@ -216,6 +218,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
           )
       ),
   )
+  @pytest.mark.few(2)
   def test_options(self, **options):
     self._assert_same(
         loading.load_episodes(
@@ -238,6 +241,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(*map(np.sort, orders))
 
   @parameterized.parameters('breakout', 'cartpole_pixels', 'half_cheetah')
+  @pytest.mark.few(1)
   def test_recorded(self, name):
     directory = os.path.join(recordings.FOLDER, name)
     self._assert_same(loading.load_episodes(directory))

@@ -6,6 +6,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -102,6 +103,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       damage=['cut_off', 'overwritten', 'missing', 'shorter', 'longer'],
       sizes=[(1, 1), (7, 7), (512, 512), (512, 3), (512, 1)],
   )
+  @pytest.mark.few(5)
   def test_a_damaged_file(self, damage, sizes):
     size, group_size = sizes
     directory = os.path.join(self.create_tempdir().full_path, 'damaged')

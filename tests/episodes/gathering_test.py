@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import gathering
@@ -88,6 +89,7 @@ class TakeWindowsTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       (4, 1), (7, 1), (80, 1), (36, 2), (36, 30), (1, 1), (24, 1)
   )
+  @pytest.mark.few(2)
   def test_random_nests_against_a_loop(self, length, stride):
     rng = np.random.default_rng(length)
     for count in (1, 5, length, 2 * length + 3):

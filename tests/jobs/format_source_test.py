@@ -5,6 +5,7 @@ import os
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pytest
 
 from rlds2reverb.formats import readers
 from rlds2reverb.jobs import plan as plan_lib
@@ -43,6 +44,7 @@ class FormatSourceTest(job_testing.JobTestCase):
       'robomimic/low_dim.hdf5',
       'zarr/pusht.zarr',
   )
+  @pytest.mark.few(2)
   def test_a_job_on_what_the_files_tell(self, name):
     path = os.path.join(_DATA, name)
     form = readers.find_format(path)

@@ -4,6 +4,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 
@@ -69,6 +70,7 @@ def _observer(client, length, stride, end):
 class SequencesTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(*_SETTINGS)
+  @pytest.mark.few(4)
   def test_observers_write_these(self, length, stride, end):
     data = _data()
     found = sequences.convert_rlds_to_sequences(

@@ -268,6 +268,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
       (name.replace('/', '_'), name, *case) for name, case in _CASES.items()
   )
+  @pytest.mark.few(4)
   def test_from_disk_to_trajectories(self, name, config, expected_fields):
     self._check(name, config, expected_fields)
 

@@ -271,6 +271,7 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.product(
       mode=fragments.BATCH_MODES, drop_remainder=[False, True], length=[1, 4]
   )
+  @pytest.mark.few(3)
   def test_edges_against_a_loop(self, mode, drop_remainder, length):
     episodes = contract.edge_episodes(4)
     batches, batch = [], []

@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import steps as steps_lib
@@ -35,6 +36,7 @@ class FactsTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       odd_data.GOOD, odd_data.OUTSIDE, odd_data.WITH_NAN, odd_data.EMPTY
   )
+  @pytest.mark.few(2)
   def test_numbers(self, index):
     episode = odd_data.EPISODES[index]
     data, make = _facts(episode)

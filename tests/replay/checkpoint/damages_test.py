@@ -178,6 +178,7 @@ class DamagesTest(checkpoints.CheckpointTestCase):
     return refused
 
   @parameterized.parameters(True, False)
+  @pytest.mark.few(1)
   def test_random_damages(self, own):
     names = list(_OPENERS)
     refused = self.check_damages(
@@ -199,6 +200,7 @@ class DamagesTest(checkpoints.CheckpointTestCase):
       ('items.tfrecord', slice(None, None, 2), 'has .* items, but'),
       ('chunks.tfrecord', slice(1), 'chunks that its items refer to'),
   )
+  @pytest.mark.few(3)
   def test_records_that_are_missing(self, file, left, sentence):
     path = self.intact(own=True)
     contents = checkpoints.records_of(path, file)

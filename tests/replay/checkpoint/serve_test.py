@@ -8,6 +8,7 @@ import tempfile
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
@@ -47,6 +48,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
   @parameterized.product(
       file=checkpoints.FILES, size=(None, 0, 1, 0.5), own=(True, False)
   )
+  @pytest.mark.few(6)
   def test_a_file_that_is_cut(self, file, size, own):
     path = self.intact(own)
     damaged = self.copy(path)

@@ -117,6 +117,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       *zip(_SETTINGS, itertools.cycle(golden.FORMS_AND_PACKS))
   )
+  @pytest.mark.few(4)
   def test_every_item_once(self, setting, form):
     length, stride, end = setting
     episodes = golden.random_episodes(np.random.default_rng(3), 12)
@@ -374,6 +375,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
         yield buffer, map(take, itertools.repeat(0))
 
   @parameterized.product(sampler=list(_SAMPLERS), batch_size=(None, 4))
+  @pytest.mark.few(4)
   def test_all_ways_give_the_same_batches(self, sampler, batch_size):
     expected = None
     for buffer, batches in self.batches(sampler, batch_size):

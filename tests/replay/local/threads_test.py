@@ -55,6 +55,7 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertGreater(min(counts), 0)
 
   @parameterized.parameters(prioritized.Prioritized, samplers.Uniform)
+  @pytest.mark.few(1)
   def test_one_adds_and_three_learn(self, sampler):
     self.check_learners(sampler, 3)
 

@@ -3,6 +3,7 @@
 from absl import logging
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
@@ -63,6 +64,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.product(
       form=list(golden.FORMS), nested_fields=[False, True], info=[False, True]
   )
+  @pytest.mark.few(3)
   def test_what_is_in_the_table_is_what_went_in(
       self, form, nested_fields, info
   ):
