@@ -3,7 +3,8 @@
     python -m benchmarks.jobs
 
 Every job writes a Reverb checkpoint. Its rate is that of the whole call: the
-plan, the tasks, joining their output, and the summary.
+plan, the tasks, joining their output, and the summary. Workers are started by
+every job, and the process that they are forked from by the first one.
 """
 
 import os
@@ -53,10 +54,9 @@ _DIRECTORY = flags.DEFINE_string(
 _TABLE = rlds2reverb.TableItems('transitions')
 
 
-def _convert(directory: str, num_workers: int, episodes: str = '') -> float:
-  """Does a job, and returns the seconds that it took."""
+def _convert(directory: str, num_workers: int, episodes: str = '') -> None:
+  """Does a job."""
   with tempfile.TemporaryDirectory() as folder:
-    start = time.perf_counter()
     source = sources.make_source(directory, f'train{episodes}')
     plan = plan_lib.make_plan(
         [sources.open_source(source)],
@@ -68,19 +68,16 @@ def _convert(directory: str, num_workers: int, episodes: str = '') -> float:
         runner=running.LocalRunner(num_workers),
         say=lambda text: None,
     )
-    return time.perf_counter() - start
 
 
-def _convert_directly(directory: str) -> float:
+def _convert_directly(directory: str) -> None:
   with tempfile.TemporaryDirectory() as folder:
-    start = time.perf_counter()
     rlds2reverb.write_reverb_checkpoint(
         rlds2reverb.load_episodes(directory),
         os.path.join(folder, 'output'),
         _TABLE,
         options=rlds2reverb.ConversionOptions(identity='benchmark'),
     )
-    return time.perf_counter() - start
 
 
 def _cases(directory: str, steps: int) -> List[timing.Case]:
@@ -95,23 +92,28 @@ def _print_speeds(kind: str, num_steps: int) -> None:
   steps = data.whole_steps(num_steps)
   with data.temporary_episodes(steps, kind) as directory:
     cases = _cases(directory, steps)
-    speeds = timing.measure(cases, _REPEATS.value)
-  print(f'{kind}:')
-  timing.print_table(
-      cases, speeds, [('directly', cases[0].name), ('1 worker', cases[1].name)]
-  )
-  print(flush=True)
+    for what, clock in (
+        ('time', time.perf_counter),
+        ('CPU time of all processes', processes.cpu_seconds),
+    ):
+      speeds = timing.measure(cases, _REPEATS.value, clock)
+      print(f'{kind}, {what}:')
+      timing.print_table(
+          cases,
+          speeds,
+          [('directly', cases[0].name), ('1 worker', cases[1].name)],
+      )
+      print(flush=True)
 
 
 def _print_start() -> None:
   """Prints how long a job of one episode takes."""
   with data.temporary_episodes(data.whole_steps(100_000)) as directory:
-    seconds = [
-        _convert(directory, 1, '[:1]') for _ in range(_REPEATS.value + 1)
-    ]
+    case = timing.Case('start', 1, lambda: _convert(directory, 1, '[:1]'))
+    speeds = timing.measure([case], _REPEATS.value)
   print(
       'A job of one episode, from the call to the whole checkpoint:'
-      f' {statistics.median(seconds[1:]):.2f} s\n',
+      f' {1 / speeds[case.name].median:.2f} s\n',
       flush=True,
   )
 

@@ -1,11 +1,13 @@
-"""Peak memory of a benchmark's cases, each in a process of its own."""
+"""Peak memory and CPU time of processes."""
 
+import contextlib
 import pathlib
 import subprocess
 import sys
 from typing import Sequence
 
 from absl import flags
+import psutil
 
 from benchmarks import data
 
@@ -19,6 +21,17 @@ def peak_mib() -> float:
   status = pathlib.Path('/proc/self/status').read_text()
   fields = dict(line.split(':', 1) for line in status.splitlines())
   return int(fields['VmHWM'].split()[0]) / 1024
+
+
+def cpu_seconds() -> float:
+  """Returns the CPU time of this process, and of those that it has started."""
+  this = psutil.Process()
+  total = 0.0
+  for process in (this, *this.children(recursive=True)):
+    with contextlib.suppress(psutil.Error):  # It has ended meanwhile.
+      # With the times of those that it has waited for.
+      total += sum(process.cpu_times()[:4])
+  return total
 
 
 def run(module: str, args: Sequence[str], timeout_seconds: int) -> float:

@@ -10,7 +10,7 @@ command goes on, and ends with the same items as if nothing had happened.
 from __future__ import annotations
 
 import sys
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 from absl import app
 from absl import flags
@@ -98,7 +98,11 @@ _ONLY_QUARANTINED = flags.DEFINE_string(
     'A quarantine.jsonl whose episodes alone are converted, after a repair.',
 )
 _NUM_WORKERS = flags.DEFINE_integer(
-    'num_workers', 1, 'Processes that work at once.', lower_bound=1
+    'num_workers',
+    None,
+    'Processes that work at once. By default as many as the processors and the'
+    ' size of the data are worth.',
+    lower_bound=1,
 )
 _RUNNER = flags.DEFINE_string(
     'runner',
@@ -221,8 +225,8 @@ def _make_plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
   )
 
 
-def _runner(options: Sequence[str]) -> running.Runner:
-  """Returns what runs the job, before anything of it is there."""
+def _distributed(options: Sequence[str]) -> Optional[running.Runner]:
+  """Returns what runs the job on other machines, if the flags ask for that."""
   if _DASK_SCHEDULER.value is not None:
     usage.refuse_ignored(['runner', 'num_workers'], 'with --dask_scheduler')
     try:
@@ -234,9 +238,7 @@ def _runner(options: Sequence[str]) -> running.Runner:
       ) from e
     return dask_runner.DaskRunner(_DASK_SCHEDULER.value)
   if _RUNNER.value is None:
-    if _NUM_WORKERS.value > 1:
-      workers.warm_up()
-    return running.LocalRunner(_NUM_WORKERS.value)
+    return None
   try:
     from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
   except ModuleNotFoundError as e:
@@ -251,20 +253,32 @@ def _runner(options: Sequence[str]) -> running.Runner:
     return beam.BeamRunner(options, flags.FLAGS)
 
 
+def _local(plan: plan_lib.Plan) -> running.Runner:
+  """Returns what runs the job on this machine."""
+  count, reason = running.choose_num_workers(plan)
+  if _NUM_WORKERS.value is None:
+    print(f'workers: {count}; {reason}')
+  else:
+    count = _NUM_WORKERS.value
+  if count > 1:
+    workers.warm_up()
+  return running.LocalRunner(count)
+
+
 def main(*beam_options: str):
   sources = _sources()
-  runner = _runner(beam_options)
+  runner = _distributed(beam_options)
   plan = _make_plan(sources)
   skips = _INVALID_EPISODES.value == 'skip'
   try:
-    with convert_lib.interrupted_by_signals():
+    with usage.interrupted_by_signals():
       convert_lib.convert(
           plan,
           _JOB_DIR.value and files.user_path(_JOB_DIR.value),
           dry_run=_DRY_RUN.value,
           max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
           allow_empty=flags.FLAGS.allow_empty,
-          runner=runner,
+          runner=runner or _local(plan),
       )
   except KeyboardInterrupt:
     print(

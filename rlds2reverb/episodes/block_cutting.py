@@ -10,7 +10,7 @@ packs. Nested steps are read into blocks of about 2 MiB, however long an episode
 is; those of short episodes are one pack.
 """
 
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import tensorflow as tf
 
@@ -33,7 +33,8 @@ def episode_blocks(
     judge: judging.Judge,
     cut: blocks.Cut = blocks.Cut(),
     *,
-    episode_id: Optional[str] = None,
+    more_fields: Sequence[str] = (),
+    episode_fields: Sequence[str] = (),
     block_fn: Callable[[blocks.Block], Any] = lambda block: block,
 ) -> tf.data.Dataset:
   """Cuts episodes into `Block`s, after their outlines have been inspected.
@@ -43,22 +44,29 @@ def episode_blocks(
       `packs.Pack`s.
     fields: the names of the step fields that the blocks carry. Other fields are
       ignored.
+    more_fields: the names of more such fields, which may hold NaN.
     judge: says which episodes are valid.
     cut: says what makes a block.
-    episode_id: the name of the field of an episode that identifies it.
+    episode_fields: the names of fields of an episode that its block carries.
     block_fn: a function to apply to each block.
 
   Returns:
     A data set of `Block`s, or of what `block_fn` returns for them.
 
   Raises:
-    ValueError: if a used field is ragged or sparse, or if `episode_id` is not a
-      field of the episodes that is one integer or string.
+    ValueError: if a used field is ragged or sparse.
     InvalidArgumentError: while iterating, if an episode is invalid, or if
       nested steps change between two readings. The episodes before it have come
       out then.
   """
-  cutter = _Cutter(rlds_data.element_spec, fields, judge, cut, episode_id)
+  cutter = _Cutter(
+      rlds_data.element_spec,
+      (*fields, *(field for field in more_fields if field not in fields)),
+      judge,
+      cut,
+      episode_fields,
+      fields if judge.find_nan else (),
+  )
   seen = (
       cutter.see(rlds_data)
       .scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.number))
@@ -99,25 +107,22 @@ class _Judged(NamedTuple):
 class _Cutter:
   """The steps of `episode_blocks`, in graph mode."""
 
-  def __init__(self, element_spec, fields, judge, cut, episode_id):
-    """Args are those of `episode_blocks`."""
+  def __init__(
+      self, element_spec, fields, judge, cut, episode_fields, nan_fields
+  ):
+    """Args are those of `episode_blocks`; all step fields are in `fields`."""
     self._judge = judge
     self._cut = cut
     self._fields = fields
-    self._nan_fields = fields if judge.find_nan else ()
+    self._nan_fields = nan_fields
     self._used_fields = outlines.FIELDS.union(fields)
-    self._episode_id = episode_id
+    self._episode_fields = episode_fields
     self._paths = []  # Of the leaves whose lengths are known; set by `_see`.
     # Invalid episodes are rare, and a branch that is not taken costs nothing.
     self._inspect_fn = graphs.built_once(self._inspect)
     self._reader = None
     is_pack = isinstance(element_spec, packs_lib.Pack)
-    episode = element_spec.fields if is_pack else element_spec
-    if episode_id is not None:
-      if is_pack:
-        episode = steps_lib.without_time(episode)
-      blocks.check_episode_id(episode, episode_id)
-    steps = element_spec.steps if is_pack else episode[rlds.STEPS]
+    steps = element_spec.steps if is_pack else element_spec[rlds.STEPS]
     is_nested = isinstance(steps, tf.data.DatasetSpec)
     step = steps.element_spec if is_nested else steps_lib.without_time(steps)
     steps_lib.check_dense(outlines.select(step, fields))
@@ -140,8 +145,7 @@ class _Cutter:
     if self._reader is None:
       packs = data_sets.packs_of(data, with_faults=True)
       return packs.map(graphs.no_autograph(self._see_pack))
-    names = () if self._episode_id is None else (self._episode_id,)
-    heads = self._reader.heads(data, names, self._cut.are_alone)
+    heads = self._reader.heads(data, self._episode_fields, self._cut.are_alone)
     return heads.map(graphs.no_autograph(self._see_head))
 
   def _see_pack(self, pack):
@@ -177,7 +181,7 @@ class _Cutter:
         outline=outline,
         row_splits=row_splits,
         episode=tf.zeros_like(row_splits[1:]),
-        episode_id=() if self._episode_id is None else fields[self._episode_id],
+        fields={name: fields[name] for name in self._episode_fields},
         **others,
     )
 
@@ -247,7 +251,7 @@ class _Cutter:
         step=tf.constant(0, tf.int64),
         row_splits=row_splits,
         fault=fault,
-        episode_id=seen.episode_id,
+        fields=seen.fields,
     )
     return _Judged(block, seen.rest)
 

@@ -33,8 +33,8 @@ class Block(NamedTuple):
     row_splits: int64 `[E + 1]`: the steps of episode `e` are those from
       `row_splits[e]` to `row_splits[e + 1]`.
     fault: string `[]`: what is wrong with the episode; empty if it is valid.
-    episode_id: `[E]`: the field that identifies each episode; `()` if no such
-      field was asked for.
+    fields: a dict of the fields of the episodes that were asked for, every leaf
+      `[E, ...]`.
   """
 
   steps: Any
@@ -43,7 +43,7 @@ class Block(NamedTuple):
   step: tf.Tensor
   row_splits: tf.Tensor
   fault: tf.Tensor
-  episode_id: Any = ()
+  fields: Any = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Seen(NamedTuple):
     outline: `[N]`, of all steps; `[0]` if the lengths of the fields differ.
     row_splits: int64 `[E + 1]`: where each episode has its rows of the outline.
     episode: int64 `[E]`: the index of each episode in the data set.
-    episode_id: `[E]`: the field that identifies each episode, or `()`.
+    fields: a dict of other fields of the episodes, every leaf `[E, ...]`.
     are_valid: bool `[]`: whether all are known to be valid.
     lengths: int32 `[leaves]`, the lengths of all leaves that are used; `()` if
       they are known to be the same.
@@ -82,7 +82,7 @@ class Seen(NamedTuple):
   outline: outlines.Outline
   row_splits: tf.Tensor
   episode: tf.Tensor
-  episode_id: Any
+  fields: Any
   are_valid: tf.Tensor
   lengths: Any = ()
   fault: Any = ()
@@ -125,7 +125,7 @@ def part(index: tf.Tensor, parts: Any) -> Seen:
         outline=rows_of(seen.outline, start, stop),
         row_splits=tf.stack([0, stop - start]),
         episode=each(seen.episode),
-        episode_id=tf.nest.map_structure(each, seen.episode_id),
+        fields=tf.nest.map_structure(each, seen.fields),
         rest=tf.nest.map_structure(each, seen.rest),
     )
 

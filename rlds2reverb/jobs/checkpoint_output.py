@@ -60,10 +60,10 @@ class CheckpointOutput(outputs.FolderOutput):
         for name, count in expected.items()
     )
 
-  def write(self, number, folder, frames, episodes):
+  def write(self, number, folder, episodes):
     part = self.new_part(folder, number)
     items = parts.write_part(
-        frames,
+        episodes.frames(),
         part,
         inserted_at=_FIRST_DATE + number * _DATES_PER_TASK,
     )

@@ -9,14 +9,13 @@ The folder of a job holds everything that is known of it:
     summary.json       what was done, when all is done
 """
 
+import collections
 import contextlib
 import errno
 import math
 import os
-import signal
-import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
@@ -96,10 +95,14 @@ def convert(
     )
   folder = files.expand(folder or job_folder.default(plan))
   job_folder.check_same_plan(plan, folder)
-  limits = _Limits(
-      math.floor(max_invalid_fraction * plan.num_episodes), allow_empty
+  job = _Job(
+      plan,
+      folder,
+      runner or running.LocalRunner(),
+      math.floor(max_invalid_fraction * plan.num_episodes),
+      allow_empty,
+      say,
   )
-  job = _Job(plan, folder, runner or running.LocalRunner(), limits, say)
   if dry_run:
     job.prepare()
     return {}
@@ -125,43 +128,15 @@ def convert(
       os.rmdir(folder)
 
 
-@contextlib.contextmanager
-def interrupted_by_signals():
-  """Lets SIGTERM interrupt the body as Ctrl-C does."""
-
-  def interrupt(*unused_args):
-    raise KeyboardInterrupt
-
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  handler = signal.signal(signal.SIGTERM, interrupt)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, handler)
-
-
-class _Limits(NamedTuple):
-  """The limits of what a job may leave out.
-
-  Attributes:
-    max_skipped: how many episodes may be invalid.
-    allow_empty: whether a table may have no items.
-  """
-
-  max_skipped: int
-  allow_empty: bool
-
-
 class _Job(running.Listener):
   """One start of a job."""
 
-  def __init__(self, plan, folder, runner, limits, say):
+  def __init__(self, plan, folder, runner, max_skipped, allow_empty, say):
     self._plan = plan
     self._folder = folder
     self._runner = runner
-    self._limits = limits
+    self._max_skipped = max_skipped
+    self._allow_empty = allow_empty
     self._say = say
     self._output = output_kinds.of(plan)
     self._spec = None
@@ -193,7 +168,7 @@ class _Job(running.Listener):
         )
     )
     if not self._output.is_finished(self._folder, self._receipts):
-      space.check(self._space())
+      space.check(plan, self._output, self._folder, self._receipts)
 
   def run(self) -> Dict[str, Any]:
     """Does the tasks that are left, and finishes the output."""
@@ -212,11 +187,7 @@ class _Job(running.Listener):
     for _ in range(_MAX_ROUNDS):
       self._forget_lost()
       self._forget_changed()
-      left = [
-          number
-          for number in range(len(self._plan.tasks))
-          if number not in self._receipts
-      ]
+      left = sorted(set(range(len(self._plan.tasks))) - self._receipts.keys())
       if not left:
         break
       self._do(left)
@@ -246,7 +217,7 @@ class _Job(running.Listener):
 
   def on_done(self, number, receipt):
     self._receipts[number] = receipt
-    self._display.update(number, _progress_of(receipt))
+    self._display.update(number, progress_lib.of_receipts(receipt))
     self._check_skipped()
 
   def on_retry(self, number, message):
@@ -256,12 +227,9 @@ class _Job(running.Listener):
     self._display.show()
 
   def _do(self, numbers: Sequence[int]) -> None:
-    done = [_progress_of(receipt) for receipt in self._receipts.values()]
     self._display = progress_lib.ProgressDisplay(
         self._plan.num_episodes,
-        done=tasks_lib.Progress(*map(sum, zip(*done)))
-        if done
-        else tasks_lib.Progress(),
+        done=progress_lib.of_receipts(*self._receipts.values()),
     )
     try:
       self._check_skipped()
@@ -270,7 +238,7 @@ class _Job(running.Listener):
           self._folder,
           numbers,
           listener=self,
-          max_skipped=self._limits.max_skipped,
+          max_skipped=self._max_skipped,
       )
     finally:
       self._display.close()
@@ -289,10 +257,10 @@ class _Job(running.Listener):
 
   def _check_skipped(self) -> None:
     skipped = self._display.total.skipped
-    if skipped > self._limits.max_skipped:
+    if skipped > self._max_skipped:
       summary_lib.write_quarantine(self._folder, self._receipts)
       raise tasks_lib.InvalidEpisodesError(
-          f'{skipped} episodes are invalid, and {self._limits.max_skipped} of'
+          f'{skipped} episodes are invalid, and {self._max_skipped} of'
           f' {self._plan.num_episodes} may be. Those of the tasks that are done'
           f' are in {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
       )
@@ -312,26 +280,26 @@ class _Job(running.Listener):
   def _check_not_empty(self) -> None:
     """Raises a JobError if nothing would come of all tasks."""
     plan = self._plan
-    if self._limits.allow_empty or plan.only is not None:
+    if self._allow_empty or plan.only is not None:
       return  # What repaired episodes are added to has items.
     totals = summary_lib.make(plan, self._receipts)
     lengths = totals['statistics']['length']
-    # A transition lies between two steps.
-    longest = lengths['max'] + 1 if lengths['count'] else 0
-    try:
-      if plan.tables:
-        emptiness.check_items(plan.table_items, totals['items'], longest)
-      else:
-        emptiness.check_episodes(plan.output, totals['episodes'])
-    except ValueError as e:
-      invalid = ''
-      if totals['skipped']:
-        summary_lib.write_quarantine(self._folder, self._receipts)
-        invalid = (
-            f' {totals["skipped"]:,} episodes are invalid; they are listed in'
-            f' {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
-        )
-      raise JobError(f'{e}{invalid}') from None
+    reason = emptiness.reason(
+        plan.table_items,
+        totals['items'],
+        # A transition lies between two steps.
+        lengths['max'] + 1 if lengths['count'] else 0,
+    )
+    if not plan.tables and not totals['episodes']:
+      reason = f'{plan.output.place} would be empty: there is no valid episode.'
+    if reason and totals['skipped']:
+      summary_lib.write_quarantine(self._folder, self._receipts)
+      reason += (
+          f' {totals["skipped"]:,} episodes are invalid; they are listed in'
+          f' {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
+      )
+    if reason:
+      raise JobError(reason)
 
   def _forget_changed(self) -> None:
     """Discards what tasks have done whose files were written anew since."""
@@ -352,16 +320,11 @@ class _Job(running.Listener):
   def _forget_lost(self) -> None:
     """Removes the receipts of tasks whose output is gone, and says so."""
     lost = self._output.lost(self._folder, self._receipts)
-    reasons: Dict[str, List[int]] = {}
-    for number, reason in lost.items():
-      reasons.setdefault(reason, []).append(number)
+    for number in lost:
       receipts_lib.remove(self._folder, number)
       del self._receipts[number]
-    for reason, numbers in reasons.items():
-      self._say(f'{len(numbers)} tasks are done again: {reason}.')
-
-  def _space(self) -> Dict[str, int]:
-    return space.needed(self._plan, self._output, self._folder, self._receipts)
+    for reason, count in collections.Counter(lost.values()).items():
+      self._say(f'{count} tasks are done again: {reason}.')
 
   def _finish(self) -> None:
     """Makes the whole output of that of the tasks."""
@@ -370,13 +333,11 @@ class _Job(running.Listener):
     except OSError as e:
       if e.errno not in _FULL:
         raise
-      place = self._plan.output.place
-      free = space.free(place)
-      size = self._space().get(place, 0)
+      reason = space.explain_full(
+          self._plan, self._output, self._folder, self._receipts
+      )
       raise JobError(
-          f'{place} could not be written, because its disk is full: the result'
-          f' takes about {size / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are'
-          f' free. All tasks are done, and kept in {self._folder}: make room,'
+          f'{reason} All tasks are done, and kept in {self._folder}: make room,'
           ' and the same command goes on with the result.'
       ) from e
 
@@ -386,13 +347,3 @@ class _Job(running.Listener):
     )
     self._say(summary_lib.to_text(summary, self._folder))
     return summary
-
-
-def _progress_of(receipt) -> tasks_lib.Progress:
-  return tasks_lib.Progress(
-      receipt.episodes,
-      receipt.steps,
-      receipt.num_bytes,
-      len(receipt.skipped),
-      receipt.filtered,
-  )

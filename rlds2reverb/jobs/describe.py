@@ -1,6 +1,7 @@
 """Describes data: its fields, its statistics, and what is odd about it."""
 
 import functools
+import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow as tf
@@ -205,7 +206,8 @@ def _describe_table(table: Any) -> Dict[str, Any]:
       'rate_limiter': (
           f'samples_per_insert={limiter.samples_per_insert:g},'
           f' min_size_to_sample={limiter.min_size_to_sample},'
-          f' min_diff={limiter.min_diff:g}, max_diff={limiter.max_diff:g}'
+          f' min_diff={_bound(limiter.min_diff)},'
+          f' max_diff={_bound(limiter.max_diff)}'
       ),
       'signature': {
           name: f'{spec.dtype.name} {spec.shape}'
@@ -214,6 +216,11 @@ def _describe_table(table: Any) -> Dict[str, Any]:
           ).items()
       },
   }
+
+
+def _bound(value: float) -> str:
+  # Reverb has the least and the greatest number where there is no limit.
+  return 'none' if abs(value) >= sys.float_info.max else f'{value:g}'
 
 
 def _selector(options: Any) -> str:

@@ -1,14 +1,12 @@
-"""Refuses an output without items, for which samplers would wait for ever."""
+"""Says why tables have no items, for which samplers would wait for ever."""
 
 from typing import Any, Mapping, Sequence
 
-from rlds2reverb.jobs import plan as plan_lib
 
-
-def check_items(
+def reason(
     tables: Sequence[Any], items: Mapping[str, int], longest: int
-) -> None:
-  """Raises a ValueError if a table has no items.
+) -> str:
+  """Returns why a table has no items; an empty string if all have some.
 
   Args:
     tables: the `TableItems`.
@@ -17,22 +15,15 @@ def check_items(
   """
   for table in tables:
     if not items[table.table_name]:
-      raise ValueError(
+      return (
           f'Table {table.table_name!r} would have no items, and samplers would'
-          f' wait for ever: {_reason(table, longest)} If an empty table is what'
-          ' you want, ask for it with allow_empty.'
+          f' wait for ever: {_of_table(table, longest)} If an empty table is'
+          ' what you want, ask for it with allow_empty.'
       )
+  return ''
 
 
-def check_episodes(output: plan_lib.Output, num_episodes: int) -> None:
-  """Raises a ValueError if an output without tables has no episodes."""
-  if not num_episodes:
-    raise ValueError(
-        f'{output.place} would be empty: there is no valid episode.'
-    )
-
-
-def _reason(table, longest) -> str:
+def _of_table(table, longest) -> str:
   if not longest:
     return 'there is no valid episode.'
   if table.windows is None:

@@ -9,7 +9,6 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
-from rlds2reverb.replay import frames as frames_lib
 
 PARTS = 'parts'
 # All names have one length, because some stores find files by the start of a
@@ -94,20 +93,13 @@ class Output(abc.ABC):
     """
 
   @abc.abstractmethod
-  def write(
-      self,
-      number: int,
-      folder: str,
-      frames: frames_lib.FrameSource,
-      episodes: Any,
-  ) -> Written:
+  def write(self, number: int, folder: str, episodes: Any) -> Written:
     """Writes the output of a task; called wherever the task runs.
 
     Args:
       number: the number of the task.
       folder: the folder of the job.
-      frames: the frames of the valid episodes.
-      episodes: the episodes, with `read`, `identity` and `skipped`.
+      episodes: its `task_episodes.TaskEpisodes`.
     """
 
   @abc.abstractmethod

@@ -1,14 +1,18 @@
 """Shows how a job goes on: a bar on a terminal, or lines in a log."""
 
+import math
 import sys
 import time
 from typing import Dict, Optional, TextIO
 
 import tqdm
 
+from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import tasks as tasks_lib
 
 _SECONDS_PER_LINE = 30.0
+# What tqdm writes in a log.
+_LINE = '{n_fmt} of {total_fmt} episodes{postfix}, {remaining} to go'
 
 
 class ProgressDisplay:
@@ -32,21 +36,22 @@ class ProgressDisplay:
       seconds_per_line: how often a line is written where there is no terminal.
     """
     self._stream = stream or sys.stderr
-    self._num_episodes = num_episodes
     self._done = done
     self._tasks: Dict[int, tasks_lib.Progress] = {}
     self._start = time.monotonic()
     self._last_line = self._start
     self._seconds_per_line = seconds_per_line
-    self._bar = None
-    if self._stream.isatty():
-      self._bar = tqdm.tqdm(
-          total=num_episodes,
-          initial=_seen(done),
-          unit=' episodes',
-          file=self._stream,
-          dynamic_ncols=True,
-      )
+    self._is_terminal = self._stream.isatty()
+    self._bar = tqdm.tqdm(
+        total=num_episodes,
+        initial=_seen(done),
+        unit=' episodes',
+        file=self._stream,
+        dynamic_ncols=True,
+        # In a log a bar would fill a line without end.
+        delay=0 if self._is_terminal else math.inf,
+        bar_format=None if self._is_terminal else _LINE,
+    )
 
   def update(self, number: int, progress: tasks_lib.Progress) -> None:
     """Takes the progress of a task, which replaces its earlier one."""
@@ -60,7 +65,7 @@ class ProgressDisplay:
 
   def say(self, message: str) -> None:
     """Writes a line beside the display."""
-    if self._bar is not None:
+    if self._is_terminal:
       self._bar.write(message, file=self._stream)
     else:
       print(message, file=self._stream, flush=True)
@@ -68,19 +73,16 @@ class ProgressDisplay:
   def show(self) -> None:
     """Brings the bar up to date, or writes a line if it is time for one."""
     total = self.total
-    if self._bar is not None:
-      self._bar.set_postfix_str(self._rates(total), refresh=False)
-      self._bar.update(_seen(total) - self._bar.n)
-    elif time.monotonic() - self._last_line >= self._seconds_per_line:
+    self._bar.set_postfix_str(self._rates(total), refresh=False)
+    self._bar.update(_seen(total) - self._bar.n)
+    if self._is_terminal:
+      return
+    if time.monotonic() - self._last_line >= self._seconds_per_line:
       self._last_line = time.monotonic()
-      self.say(
-          f'{_seen(total):,} of {self._num_episodes:,} episodes,'
-          f' {self._rates(total)}, {self._time_to_go(total)}'
-      )
+      self.say(str(self._bar))
 
   def close(self) -> None:
-    if self._bar is not None:
-      self._bar.close()
+    self._bar.close()
 
   def _rates(self, total) -> str:
     seconds = max(time.monotonic() - self._start, 1e-3)
@@ -88,19 +90,17 @@ class ProgressDisplay:
     mb = (total.num_bytes - self._done.num_bytes) / seconds / 1e6
     return f'{steps:,.0f} steps/s, {mb:,.1f} MB/s, {total.skipped} skipped'
 
-  def _time_to_go(self, total) -> str:
-    now = _seen(total) - _seen(self._done)
-    if now <= 0:
-      return 'time to go not known yet'
-    seconds = (
-        (time.monotonic() - self._start)
-        / now
-        * max(self._num_episodes - _seen(total), 0)
-    )
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f'{hours}:{minutes:02d}:{seconds:02d} to go'
-
 
 def _seen(progress: tasks_lib.Progress) -> int:
   return progress.episodes + progress.skipped + progress.filtered
+
+
+def of_receipts(*done: receipts.Receipt) -> tasks_lib.Progress:
+  """Returns the progress of tasks that are done, all together."""
+  return tasks_lib.Progress(
+      sum(receipt.episodes for receipt in done),
+      sum(receipt.steps for receipt in done),
+      sum(receipt.num_bytes for receipt in done),
+      sum(len(receipt.skipped) for receipt in done),
+      sum(receipt.filtered for receipt in done),
+  )

@@ -4,21 +4,22 @@ The files that a task writes become those of the data set by a second name (a
 hard link), or by a copy where the file system has no such links.
 """
 
+import itertools
 import os
-from typing import Any, Iterator
+from typing import Any, Dict, Iterator
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import kept_info
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.replay import frame_blocks
 
 # A part without valid episodes has no files of TFDS.
 _PART_MARKER = 'DONE'
@@ -53,30 +54,26 @@ class RldsOutput(outputs.FolderOutput):
         >= sum(receipt.episodes for receipt in receipts.values())
     )
 
-  def write(self, number, folder, frames, episodes):
-    # This checks and counts every episode before any is written, which is most
-    # of the work.
-    episodes.share = 0.0
-    num_valid = sum(
-        np.count_nonzero(block.frames.step_type == ts.StepType.LAST)
-        for block in frames.frames()
-    )
-    invalid = [bad.episode for bad in episodes.skipped()]
-    kept = episodes.read_valid(invalid)
+  def write(self, number, folder, episodes):
+    written = _episodes_of(episodes)
+    # TFDS writes no split without episodes.
+    first = next(written, None)
     part = self.new_part(folder, number)
     opened = [sources_lib.open_source(each) for each in self.plan.sources]
     name, version = kept_info.identity_of(self.plan.output.place, opened)
     with whole.new_folder(part, [_PART_MARKER], replace=True) as path:
       shards = []
       num_bytes = 0
-      if num_valid:
+      if first is not None:
         writing.write_episodes(
-            _counted(kept.prefetch(1).as_numpy_iterator(), num_valid, episodes),
+            itertools.chain([first], written),
             path,
             name=name,
             version=version,
             description='A part.',
-            features=kept_info.features_of(opened, kept.element_spec),
+            features=kept_info.features_of(
+                opened, episodes.read().element_spec
+            ),
             split=self.plan.output.split,
         )
         split = tfds.builder_from_directory(path).info.splits[
@@ -180,12 +177,19 @@ class RldsOutput(outputs.FolderOutput):
       )
 
 
-def _counted(written: Iterator[Any], total: int, episodes) -> Iterator[Any]:
-  """Yields what is written, and says how much of it is done."""
-  for index, episode in enumerate(written):
-    episodes.share = index / total
-    episodes.tick()
-    yield episode
+def _episodes_of(episodes: Any) -> Iterator[Dict[str, Any]]:
+  """Yields the valid episodes of a task, one by one, as NumPy arrays."""
+  for block in episodes.blocks().prefetch(1).as_numpy_iterator():
+    episodes.watch(block)
+    for index, (begin, end) in enumerate(
+        zip(block.row_splits, block.row_splits[1:])
+    ):
+      yield {
+          **tf.nest.map_structure(
+              lambda leaf, at=index: leaf[at], block.fields
+          ),
+          rlds.STEPS: frame_blocks.slice_frames(block.steps, begin, end),
+      }
 
 
 def _link(source: str, target: str) -> None:

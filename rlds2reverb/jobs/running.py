@@ -6,9 +6,11 @@ has died, or whose server is gone, is tried again.
 
 import abc
 import collections
+import os
 import time
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, Sequence, Tuple
 
+from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
@@ -18,6 +20,9 @@ from rlds2reverb.jobs import workers as workers_lib
 _SECONDS_TO_WAIT = 1.0
 # How often the process that does a task may die before the task has failed.
 _MAX_DEATHS = 3
+# How much each of several workers has to read at least: about what is converted
+# while they start (see benchmarks/jobs).
+_BYTES_PER_WORKER = 128 << 20
 
 
 class Listener:
@@ -77,6 +82,20 @@ class Runner(abc.ABC):
     output_kinds.of(plan).finish(folder, spec, receipts)
 
 
+def choose_num_workers(plan: plan_lib.Plan) -> Tuple[int, str]:
+  """Returns how many workers do a job soonest on this machine, and why."""
+  num_bytes = sum(data.num_bytes for data in plan.data_sets)
+  return min(
+      (len(os.sched_getaffinity(0)), 'one for each processor'),
+      (len(plan.tasks), 'one for each task'),
+      (
+          max(num_bytes // _BYTES_PER_WORKER, 1),
+          'another one would take longer to start than it saves, unless each'
+          f' reads {_BYTES_PER_WORKER / 1e6:,.0f} MB of files or more',
+      ),
+  )
+
+
 class LocalRunner(Runner):
   """Does tasks on this machine."""
 
@@ -105,7 +124,7 @@ class LocalRunner(Runner):
     if (
         num_workers > 1
         or count > workers_lib.TASKS_PER_PROCESS
-        or workers_lib.memory_limit()
+        or memory.limit()
     ):
       return workers_lib.Processes(job, num_workers)
     return workers_lib.Here(job)  # It starts at once.

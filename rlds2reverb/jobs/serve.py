@@ -83,7 +83,8 @@ def serve_source(
         options=options_lib.ConversionOptions(rules),
     )
     if not allow_empty and not all(counts.values()):
-      emptiness.check_items(tables, counts, _longest(opened.read()))
+      longest = _longest(opened.read())
+      raise ValueError(emptiness.reason(tables, counts, longest))
     return serve.restore_reverb_server(
         checkpoint, port=port, checkpoint_root=checkpoint_root
     )

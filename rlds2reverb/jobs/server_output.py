@@ -73,7 +73,7 @@ class ServerOutput(outputs.Output):
         f' remove the job, {folder}.'
     )
 
-  def write(self, number, folder, frames, episodes):
+  def write(self, number, folder, episodes):
     addresses = self.plan.output.addresses
     # The state is asked for first. If the server is started again meanwhile,
     # its state at the end differs, and the task is done again.
@@ -88,7 +88,7 @@ class ServerOutput(outputs.Output):
         for address in addresses
     }
     counts = several.insert(
-        frames,
+        episodes.frames(),
         list(map(reverb.Client, addresses)),
         timeout=_TIMEOUT_SECONDS,
     )

@@ -9,20 +9,13 @@ from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 
 
-def needed(
+def _needed(
     plan: plan_lib.Plan,
     output: outputs.Output,
     folder: str,
     done: Collection[int],
 ) -> Dict[str, int]:
-  """Returns about how many bytes are still to be written, by folder.
-
-  Args:
-    plan: the plan.
-    output: its output.
-    folder: the folder of the job.
-    done: the numbers of the tasks that are done.
-  """
+  """Returns about how many bytes are still to be written, by folder."""
   sizes = [
       plan.data_sets[task.source].num_bytes
       / plan.data_sets[task.source].num_episodes
@@ -33,8 +26,21 @@ def needed(
   return output.space(folder, int(left), int(sum(sizes)))
 
 
-def check(sizes: Dict[str, int]) -> None:
-  """Raises an OSError if a disk is too full for what `needed` says."""
+def check(
+    plan: plan_lib.Plan,
+    output: outputs.Output,
+    folder: str,
+    done: Collection[int],
+) -> None:
+  """Raises an OSError if a disk is too full for what is still to be written.
+
+  Args:
+    plan: the plan.
+    output: its output.
+    folder: the folder of the job.
+    done: the numbers of the tasks that are done.
+  """
+  sizes = _needed(plan, output, folder, done)
   of_disks: Dict[int, int] = {}
   paths = {}
   for path, size in sizes.items():
@@ -44,7 +50,7 @@ def check(sizes: Dict[str, int]) -> None:
       of_disks[disk] = of_disks.get(disk, 0) + size
       paths[disk] = path
   for disk, size in of_disks.items():
-    left = free(paths[disk])
+    left = _free(paths[disk])
     if left < size:
       raise OSError(
           f'The disk of {paths[disk]} needs about {size / 1e6:,.1f} MB for'
@@ -53,7 +59,23 @@ def check(sizes: Dict[str, int]) -> None:
       )
 
 
-def free(path: str) -> int:
+def explain_full(
+    plan: plan_lib.Plan,
+    output: outputs.Output,
+    folder: str,
+    done: Collection[int],
+) -> str:
+  """Says that the disk of the result became full; args are those of `check`."""
+  place = plan.output.place
+  size = _needed(plan, output, folder, done).get(place, 0)
+  return (
+      f'{place} could not be written, because its disk is full: the result'
+      f' takes about {size / 1e6:,.1f} MB, and {_free(place) / 1e6:,.1f} MB'
+      ' are free.'
+  )
+
+
+def _free(path: str) -> int:
   """Returns how many bytes are free where a path is, or will be."""
   return shutil.disk_usage(_existing(path)).free
 

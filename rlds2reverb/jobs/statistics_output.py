@@ -2,13 +2,18 @@
 
 import os
 
+import tensorflow as tf
+
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
+from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.statistics import cache
 from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import moments
 from rlds2reverb.statistics import sketches
 
 STATISTICS_FILE = 'statistics.json'
@@ -37,14 +42,20 @@ class StatisticsOutput(outputs.FolderOutput):
         ' episodes.'
     )
 
-  def write(self, number, folder, frames, episodes):
-    # This checks and counts every episode.
-    episodes.share = 0.0
-    for _ in frames.frames():
-      pass
-    invalid = [bad.episode for bad in episodes.skipped()]
-    kept = episodes.read_valid(invalid)
-    state = _accumulation(kept, number).state_of(kept)
+  def write(self, number, folder, episodes):
+    accumulation = _accumulation(episodes.read(), number)
+
+    @graphs.no_autograph
+    def to_rows(block):
+      pack = packs_lib.Pack(block.steps, block.row_splits, ())
+      rows = accumulation.pack_rows(pack)
+      return block, (moments.of_block(rows), rows)
+
+    state = accumulation.empty()
+    add = tf.function(accumulation.add, reduce_retracing=True, autograph=False)
+    for block, rows in episodes.blocks().map(to_rows):
+      episodes.watch(tf.nest.map_structure(lambda leaf: leaf.numpy(), block))
+      state = add(state, *rows)
     part = self.new_part(folder, number)
     with whole.new_folder(part, [_SKETCH], replace=True) as path:
       sketches.save(os.path.join(path, _SKETCH), state)

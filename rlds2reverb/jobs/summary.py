@@ -14,6 +14,7 @@ from rlds2reverb.trajectories import report as report_lib
 
 SUMMARY = 'summary.json'
 QUARANTINE = 'quarantine.jsonl'
+_LABELS = {'length': 'transitions', 'return': 'return'}
 
 
 def make(
@@ -135,7 +136,7 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
       mean = numbers['sum'] / numbers['count']
       rows.append(
           (
-              f'{name} of an episode',
+              f'{_LABELS[name]} of an episode',
               f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g},'
               f' mean {mean:,.6g}',
           )

@@ -6,28 +6,19 @@ is done again, and one that has it need not be.
 """
 
 from concurrent import futures
-import dataclasses
 import time
-from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, List, Mapping, NamedTuple, Optional
 
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.episodes import faults
-from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import damage
 from rlds2reverb.jobs import measures as measures_lib
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.replay import frames as frames_lib
-from rlds2reverb.replay import items as items_lib
-from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import report as report_lib
+from rlds2reverb.jobs import task_episodes
 from rlds2reverb.trajectories import specs
 
 _SECONDS_PER_REPORT = 0.5
@@ -95,42 +86,36 @@ def run_task(
     InsertError: if a server fails.
     ValueError: if the data does not fit the output.
   """
-  start = time.monotonic()
+  start = last = time.monotonic()
   task = plan.tasks[number]
   source = sources_lib.open_source(plan.sources[task.source])
   _check_unchanged(plan.data_sets[task.source], source)
   state = source.state_of(task.ranges)
-  episodes = _Episodes(plan, task, source)
   measures = measures_lib.Measures()
-  last = start
 
-  def tick():
-    nonlocal last
-    if time.monotonic() - last >= _SECONDS_PER_REPORT:
-      last = time.monotonic()
-      on_progress(progress())
-
-  def progress():
+  def report():
     num_skipped = len(episodes.report.skipped_episodes)
     if max_skipped is not None and num_skipped > max_skipped:
       raise InvalidEpisodesError(
           f'{num_skipped} episodes are invalid so far, and {max_skipped} may'
           f' be:\n{_describe(episodes.skipped())}'
       )
-    counts = measures.episodes, measures.steps, measures.num_bytes
-    return Progress(
-        *(int(count * episodes.share) for count in counts), num_skipped
+    on_progress(
+        Progress(
+            measures.episodes, measures.steps, measures.num_bytes, num_skipped
+        )
     )
 
   def watch(block):
+    nonlocal last
     measures.add(block)
-    tick()
+    if time.monotonic() - last >= _SECONDS_PER_REPORT:
+      last = time.monotonic()
+      report()
 
-  episodes.tick = tick
-  output = output_kinds.of(plan)
-  frames = episodes.frames()._replace(watch=watch)
+  episodes = task_episodes.TaskEpisodes(plan, task, source, watch)
   try:
-    written = output.write(number, folder, frames, episodes)
+    written = output_kinds.of(plan).write(number, folder, episodes)
   except _PASSING as error:
     raise ConnectionError(damage.explain(error, source, task.ranges)) from error
   except tf.errors.OpError as error:
@@ -139,8 +124,7 @@ def run_task(
     raise TaskError(
         f'{damage.place_of(source, task.ranges)} has changed while it was read.'
     )
-  episodes.share = 1.0
-  on_progress(progress())
+  report()
   skipped = episodes.skipped()
   receipt = receipts.Receipt(
       task=number,
@@ -173,7 +157,9 @@ def frame_spec(plan: plan_lib.Plan, source: int) -> trajectory.Trajectory:
   task = next(task for task in plan.tasks if task.source == source)
   opened = sources_lib.open_source(plan.sources[source])
   episodes = opened.read(task.ranges[0])
-  return specs.create_trajectory_data_spec(episodes, _policy_info_fn(episodes))
+  return specs.create_trajectory_data_spec(
+      episodes, task_episodes.policy_info_fn(episodes)
+  )
 
 
 def changed(
@@ -202,121 +188,6 @@ def changed(
         for number, is_one in zip(done, pool.map(is_changed, done))
         if is_one
     ]
-
-
-class _Episodes:
-  """The episodes of a task, and which of them are invalid.
-
-  Attributes:
-    report: is filled when the frames are used.
-    share: how much of the work on the frames that were used is done; less than
-      1 for an output that uses them before it writes.
-    tick: a function for such an output to call, whenever it has done more.
-  """
-
-  def __init__(self, plan, task, source):
-    self.report = report_lib.ConversionReport()
-    self.share = 1.0
-    self.tick = lambda: None
-    self._plan = plan
-    self._task = task
-    self._source = source
-    # The position of an episode tells its index, unless some are left out.
-    self._is_indexed = len(task.ranges) > 1 or source.has_filter
-
-  def read(self, *, with_index: bool = False) -> tf.data.Dataset:
-    """Returns the episodes, which may have their index as a field."""
-    parts = [
-        self._source.read(part, with_index=with_index)
-        for part in self._task.ranges
-    ]
-    episodes = parts[0]
-    for part in parts[1:]:
-      episodes = episodes.concatenate(part)
-    return episodes
-
-  def frames(self) -> frames_lib.FrameSource:
-    """Returns the frames of the valid episodes."""
-    episodes = self.read(with_index=self._is_indexed)
-    frames = frames_lib.make_frame_source(
-        episodes,
-        # RLDS has no tables, but its episodes are checked in the same way.
-        self._plan.table_items or items_lib.TableItems('none'),
-        options_lib.ConversionOptions(
-            self._plan.conversion_rules,
-            _policy_info_fn(episodes),
-            self.report,
-            self._plan.identity(self._task),
-            opened_lib.EPISODE_INDEX if self._is_indexed else None,
-        ),
-    )
-    return frames._replace(
-        first_episode=self._task.ranges[0].begin,
-        # The job warns once, of what all its tasks have found.
-        options=dataclasses.replace(frames.options, report=None),
-    )
-
-  def read_valid(self, invalid: Sequence[int]) -> tf.data.Dataset:
-    """Returns the episodes without those of some indices."""
-    if not invalid:
-      return self.read()
-    invalid = tf.constant(sorted(invalid), tf.int64)
-    return (
-        self.read(with_index=True)
-        .filter(
-            lambda episode: tf.reduce_all(
-                episode[opened_lib.EPISODE_INDEX] != invalid
-            )
-        )
-        .map(
-            lambda episode: {
-                key: value
-                for key, value in episode.items()
-                if key != opened_lib.EPISODE_INDEX
-            }
-        )
-    )
-
-  def skipped(self) -> List[receipts.Bad]:
-    """Returns the invalid episodes so far, and where they are on disk."""
-    found = self.report.skipped_episodes
-    if not found:
-      return []
-    indices = self._task.indices
-    if self._source.has_filter:
-      indices = [
-          int(index)
-          for index in self.read(with_index=True).map(
-              lambda episode: episode[opened_lib.EPISODE_INDEX]
-          )
-      ]
-    skipped = []
-    for one in found:
-      index = indices[one.episode]
-      message = faults.sentence(one.fault, index).numpy().decode()
-      skipped.append(
-          receipts.Bad(
-              data_set=self._source.name,
-              directory=self._source.directory,
-              split=self._task.split,
-              file=self._source.files(
-                  ranges_lib.Range(self._task.split, index, index + 1)
-              )[0],
-              episode=index,
-              message=message,
-              rule=one.fault.rule,
-              step=None if one.fault.step < 0 else one.fault.step,
-              field=one.fault.field,
-              values=one.fault.values,
-          )
-      )
-    return skipped
-
-
-def _policy_info_fn(episodes):
-  step_spec = steps_lib.steps_spec(episodes).step
-  has_info = step_mapping.POLICY_INFO in step_spec
-  return step_mapping.step_policy_info if has_info else None
 
 
 def _check_unchanged(data_set: plan_lib.DataSet, source) -> None:

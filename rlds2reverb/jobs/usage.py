@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import resource
+import signal
 import sys
+import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence, Tuple, Type
 
 from absl import app
@@ -19,6 +20,7 @@ from absl import flags
 from absl import logging
 from etils import epy
 
+from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import quiet
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
@@ -31,8 +33,6 @@ flags.disclaim_key_flags()
 # data, a disk or a server. The second: the command line is wrong.
 _FAILED = 1
 _WRONG_USAGE = 2
-# TensorFlow aborts with a C++ stack if it cannot start its threads.
-_LEAST_ADDRESS_SPACE = 1_500_000_000
 
 
 def run(
@@ -73,7 +73,7 @@ def run(
 
   def call(argv):
     try:
-      _check_address_space()
+      memory.check()
       quiet.quiet_logs()
       sys.exit(main(*argv[1:]))
     except (app.UsageError, flags.Error) as e:
@@ -101,14 +101,21 @@ def wrong_usage():
     raise app.UsageError(str(e)) from e
 
 
-def _check_address_space() -> None:
-  """Raises an OSError where `ulimit -v` leaves too little for TensorFlow."""
-  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-  if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-    raise OSError(
-        f'The address space is limited to {limit / 1e6:,.0f} MB (ulimit -v),'
-        f' and TensorFlow needs {_LEAST_ADDRESS_SPACE / 1e6:,.0f} MB and more.'
-    )
+@contextlib.contextmanager
+def interrupted_by_signals():
+  """Lets SIGTERM interrupt the body as Ctrl-C does."""
+
+  def interrupt(*unused_args):
+    raise KeyboardInterrupt
+
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  handler = signal.signal(signal.SIGTERM, interrupt)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, handler)
 
 
 def refuse_ignored(names: Sequence[str], reason: str) -> None:

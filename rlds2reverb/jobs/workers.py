@@ -14,7 +14,6 @@ from multiprocessing import connection
 from multiprocessing import forkserver
 import os
 import pathlib
-import resource
 import signal
 import threading
 from typing import (
@@ -28,6 +27,7 @@ from typing import (
     Tuple,
 )
 
+from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import tasks as tasks_lib
@@ -46,10 +46,6 @@ _SECONDS_TO_WAIT = 1.0
 # The number of tasks that a process does. TensorFlow keeps some megabytes of
 # the graphs of every task, so memory would grow with the number of tasks.
 TASKS_PER_PROCESS = 16
-_CGROUP_LIMITS = (
-    '/sys/fs/cgroup/memory.max',
-    '/sys/fs/cgroup/memory/memory.limit_in_bytes',
-)
 
 
 class Job(NamedTuple):
@@ -196,21 +192,21 @@ class Processes(Workers):
         'The process that did the task has died, with exit code'
         f' {process.exitcode}.'
     )
-    limit = memory_limit()
+    limit = memory.limit()
+    was_killed = process.exitcode == -signal.SIGKILL
     if limit:
       message += (
           f' Memory is limited to {limit / 1e6:,.0f} MB and may have been'
-          ' short: allow more, or try a smaller task_mb.'
+          ' short: allow more.'
       )
-    if process.exitcode != -signal.SIGKILL:
+    elif was_killed:
+      message += ' Memory may have been short.'
+    if not was_killed or not self._processes:
       self._add(1)
-      return message
-    if not self._processes:
-      self._add(1)
-    return (
-        f'{message} Memory may have been short: from now on the number of'
-        f' workers is {len(self._processes)}.'
-    )
+    if was_killed:
+      count = len(self._processes)
+      message += f' From now on the number of workers is {count}.'
+    return message
 
 
 @contextlib.contextmanager
@@ -238,21 +234,6 @@ def warm_up() -> None:
     forkserver.ensure_running()
 
 
-def memory_limit() -> int:
-  """Returns how many bytes a process may take, or 0 if there is no limit.
-
-  That is what `ulimit -v` or a control group (a container) says.
-  """
-  limits = [resource.getrlimit(resource.RLIMIT_AS)[0]]
-  for path in _CGROUP_LIMITS:
-    try:
-      limits.append(int(pathlib.Path(path).read_text()))
-    except (OSError, ValueError):
-      pass  # There is no such group, or it may take as much as there is.
-  limits = [limit for limit in limits if 0 < limit < 1 << 60]
-  return min(limits, default=0)
-
-
 def do(
     job: Job, number: int, on_progress: Callable[[tasks_lib.Progress], None]
 ) -> Event:
@@ -270,7 +251,10 @@ def do(
   except _GONE as error:
     return FAILED, number, ConnectionError(str(error))
   except MemoryError as error:
-    message = f'There is not enough memory: {error}. Try a smaller task_mb.'
+    message = (
+        f'There is not enough memory: {error}. A worker holds the longest'
+        ' episode, whatever task_mb is: allow more, or take fewer workers.'
+    )
     return FAILED, number, tasks_lib.TaskError(message)
   # Some errors have arguments of their own, and would not survive a pipe.
   except (OSError, RuntimeError, ValueError) as error:
@@ -286,6 +270,9 @@ def _work(pipe, job: Job) -> None:
   """Does the tasks whose numbers come through a pipe."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   threading.Thread(target=_end_with_parent, daemon=True).start()
+  # Where memory is short, Linux ends a worker, and not who can say so.
+  with contextlib.suppress(OSError):
+    pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
   while True:
     try:
       number = pipe.recv()

@@ -91,11 +91,7 @@ class FrameSource(NamedTuple):
     """
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     for block in blocks.as_numpy_iterator():
-      episode_ids = (
-          [None]
-          if self.of_sequences
-          else _episode_ids(block, self.first_episode)
-      )
+      episode_ids = [None] if self.of_sequences else self._episode_ids(block)
       length = len(block.trajectory.step_type)
       part = length if len(episode_ids) > 1 else self.block_length
       for begin in range(0, length, part):
@@ -111,6 +107,17 @@ class FrameSource(NamedTuple):
         yield frames
     if self.options.report is not None:
       self.options.report.warn()
+
+  def _episode_ids(self, block) -> List[Any]:
+    """Returns what identifies the episodes of a block, as JSON values."""
+    if self.options.episode_id is None:
+      return (self.first_episode + block.episode).tolist()
+    return [
+        each.decode(errors='backslashreplace')
+        if isinstance(each, bytes)
+        else each
+        for each in block.fields[self.options.episode_id].tolist()
+    ]
 
 
 def make_frame_source(
@@ -185,18 +192,6 @@ def _unoptimized() -> tf.data.Options:
   options.experimental_optimization.apply_default_optimizations = False
   options.experimental_optimization.inject_prefetch = False
   return options
-
-
-def _episode_ids(block, first_episode) -> List[Any]:
-  """Returns what identifies the episodes of a block, as JSON values."""
-  if isinstance(block.episode_id, tuple):
-    return (first_episode + block.episode).tolist()
-  return [
-      each.decode(errors='backslashreplace')
-      if isinstance(each, bytes)
-      else each
-      for each in block.episode_id.tolist()
-  ]
 
 
 def _columns(spec):

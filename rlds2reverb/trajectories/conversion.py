@@ -16,6 +16,7 @@ from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import following as following_lib
 from rlds2reverb.episodes import judging
+from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
@@ -36,15 +37,18 @@ class TrajectoryBlock(NamedTuple):
       there are several episodes.
     row_splits: int64 `[E + 1]`: the frames of episode `e` are those from
       `row_splits[e]` to `row_splits[e + 1]`.
-    episode_id: `[E]`: the field that identifies each episode; `()` if no such
-      field was asked for.
+    fields: a dict of fields of the episodes, every leaf `[E, ...]`: the one
+      that identifies them, if one was asked for, or all.
+    steps: the steps of the frames with all their fields, `[B, ...]`, if they
+      were asked for.
   """
 
   trajectory: trajectory.Trajectory
   episode: tf.Tensor
   step: tf.Tensor
   row_splits: tf.Tensor
-  episode_id: Any = ()
+  fields: Any = ()
+  steps: Any = ()
 
 
 @report_lib.frees_report
@@ -119,6 +123,7 @@ def trajectory_blocks(
     *,
     block_length: Optional[int] = None,
     one_episode_blocks: bool = False,
+    with_episodes: bool = False,
 ) -> tf.data.Dataset:
   """Converts RLDS data to `TrajectoryBlock`s: blocks that know their place.
 
@@ -130,6 +135,7 @@ def trajectory_blocks(
     options: how it is converted.
     block_length: the largest number of frames in a block.
     one_episode_blocks: whether all frames of a block come from one episode.
+    with_episodes: whether a block has all fields of its steps and its episodes.
 
   Returns:
     A data set of `TrajectoryBlock`s.
@@ -139,6 +145,14 @@ def trajectory_blocks(
   """
   rules, report = options.rules, options.report
   step_spec = steps_lib.steps_spec(rlds_data).step
+  episode_fields = ()
+  if options.episode_id is not None:
+    episode_fields = (options.episode_id,)
+    blocks.check_episode_id(rlds_data.element_spec, options.episode_id)
+  if with_episodes:
+    episode_fields = tuple(
+        name for name in rlds_data.element_spec if name != rlds.STEPS
+    )
   policy_info = None
   if options.policy_info_fn:
     policy_info = specs.PolicyInfo(options.policy_info_fn, step_spec)
@@ -157,10 +171,11 @@ def trajectory_blocks(
     data = data_sets.packs_of(rlds_data, with_faults=True)
   settings = _Settings(
       tuple(used_spec),
+      tuple(step_spec) if with_episodes else (),
       tuple(nan_fields),
       block_length,
       one_episode_blocks,
-      options.episode_id,
+      episode_fields,
       rules,
   )
   tables = report.attach(nan_fields) if report else None
@@ -174,18 +189,20 @@ class _Settings(NamedTuple):
 
   Attributes:
     fields: the names of the step fields that are used.
+    all_fields: the names of all, if blocks have their steps.
     nan_fields: the paths of their float leaves.
     block_length: see `trajectory_blocks`.
     one_episode_blocks: see `trajectory_blocks`.
-    episode_id: the name of the field that identifies an episode, or None.
+    episode_fields: the names of the fields of episodes that blocks have.
     rules: the rules of the conversion.
   """
 
   fields: Tuple[str, ...]
+  all_fields: Tuple[str, ...]
   nan_fields: Tuple[str, ...]
   block_length: Optional[int]
   one_episode_blocks: bool
-  episode_id: Optional[str]
+  episode_fields: Tuple[str, ...]
   rules: rules_lib.ConversionRules
 
 
@@ -216,16 +233,15 @@ def _convert(data, report, settings, policy_info=None):
     )
 
   def convert(block, following=None):
+    used = block._replace(steps=outlines.select(block.steps, settings.fields))
     frames, bootstraps = _to_frames(
-        block.steps, block.outline, rules.terminal_discount
+        used.steps, used.outline, rules.terminal_discount
     )
     if policy_info:
-      frames = frames._replace(policy_info=policy_info(block.steps, following))
+      frames = frames._replace(policy_info=policy_info(used.steps, following))
     if report:
-      report.add_block(block, bootstraps)
-    return TrajectoryBlock(
-        frames, block.episode, block.step, block.row_splits, block.episode_id
-    )
+      report.add_block(used, bootstraps)
+    return _placed(frames, block, bool(settings.all_fields))
 
   joins = rules.validation == 'tf_agents'
   judge = judging.Judge(
@@ -241,7 +257,8 @@ def _convert(data, report, settings, policy_info=None):
       data,
       settings.fields,
       cut=blocks.Cut(settings.one_episode_blocks, settings.block_length, joins),
-      episode_id=settings.episode_id,
+      more_fields=settings.all_fields,
+      episode_fields=settings.episode_fields,
   )
   if policy_info is None:
     return to_blocks(judge=judge, block_fn=convert)
@@ -250,6 +267,18 @@ def _convert(data, report, settings, policy_info=None):
     judge = dataclasses.replace(judge, invalid_episodes='mark')
   return following_lib.with_following_step(to_blocks(judge=judge)).map(
       lambda block, following: convert(_without_fault(block), following)
+  )
+
+
+def _placed(frames, block, with_steps) -> TrajectoryBlock:
+  """Returns the frames of a block with their places, and perhaps the steps."""
+  return TrajectoryBlock(
+      frames,
+      block.episode,
+      block.step,
+      block.row_splits,
+      block.fields,
+      block.steps if with_steps else (),
   )
 
 

@@ -243,6 +243,9 @@ class DescribeCheckpointTest(tf.test.TestCase):
     self.assertEqual(tables['pairs']['num_items'], 1 + 29 + 4 + 249 + 3)
     self.assertEqual(tables['long']['num_items'], 151)
     self.assertEqual(tables['pairs']['sampler'], 'uniform')
+    self.assertRegex(
+        tables['pairs']['rate_limiter'], r'min_diff=none, max_diff=none$'
+    )
     (split,) = found.about['splits']
     self.assertEqual(
         split['bytes'],

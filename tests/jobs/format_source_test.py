@@ -26,6 +26,16 @@ def python_episodes():
     }
 
 
+_READ = []
+
+
+def watched_episodes():
+  """Yields the same episodes, and notes which ones are read."""
+  for index, episode in enumerate(python_episodes()):
+    _READ.append(index)
+    yield episode
+
+
 def _total_reward(episodes):
   return sum(
       float(np.sum(episode['steps']['reward'][:-1]))
@@ -93,6 +103,22 @@ class FormatSourceTest(job_testing.JobTestCase):
             if [first, second] not in lost
         ),
     )
+
+  @parameterized.parameters(
+      plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS
+  )
+  def test_a_task_reads_its_episodes_once(self, kind):
+    source = sources.make_source(
+        'tests.jobs.format_source_test:watched_episodes', format='python'
+    )
+    plan = self.plan(kind, self.new(), opened=[sources.open_source(source)])
+    folder = self.new('job')
+    os.mkdir(folder)
+    _READ.clear()
+    receipt = tasks.run_task(plan, 0, folder)
+    self.assertEqual(receipt.episodes, len(job_testing.LENGTHS))
+    # The first one may be read once more, for the spec.
+    self.assertEqual(_READ.count(len(job_testing.LENGTHS) - 1), 1)
 
   def test_a_file_that_was_written_anew_is_noticed(self):
     path = self.new('data.npz')

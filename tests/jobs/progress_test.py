@@ -28,12 +28,18 @@ class ProgressDisplayTest(absltest.TestCase):
     display.update(3, tasks.Progress(3, 30, 300, 1))  # It replaces the first.
     display.update(4, tasks.Progress(1, 10, 100, 0))
     self.assertEqual(display.total, tasks.Progress(6, 60, 600, 2))
+    display.say('A line.')
     display.close()
-    *_, last = stream.getvalue().splitlines()
+    # No carriage returns, with which a bar goes back.
+    self.assertNotIn('\r', stream.getvalue())
+    lines = stream.getvalue().splitlines()
+    self.assertLen(lines, 4)
+    last = lines[2]
+    self.assertEqual(lines[3], 'A line.')
     self.assertRegex(
         last,
         r'^8 of 10 episodes, [\d,]+ steps/s, [\d.,]+ MB/s, 2 skipped,'
-        r' \d+:\d\d:\d\d to go$',
+        r' \d\d:\d\d to go$',
     )
 
   def test_a_log_has_a_line_now_and_then(self):

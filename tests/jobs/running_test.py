@@ -1,5 +1,6 @@
 """Tests of the local runner, with processes that do real tasks."""
 
+import dataclasses
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ from unittest import mock
 from absl.testing import absltest
 import pytest
 
+from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import running
@@ -49,6 +51,28 @@ class _Listener(running.Listener):
     self.retries += 1
 
 
+class NumWorkersTest(job_testing.JobTestCase):
+
+  def test_as_many_as_processors_tasks_and_bytes_are_worth(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=2)
+    self.assertLen(plan.tasks, 4)
+    for num_processors, num_mib, count, reason in (
+        (3, 1000, 3, 'one for each processor'),
+        (8, 1000, 4, 'one for each task'),
+        (8, 300, 2, 'each reads 134 MB'),
+        (8, 255, 1, 'longer to start than it saves'),
+        (8, 0, 1, 'longer to start than it saves'),
+    ):
+      data = dataclasses.replace(plan.data_sets[0], num_bytes=num_mib << 20)
+      sized = dataclasses.replace(plan, data_sets=(data,))
+      with mock.patch.object(
+          os, 'sched_getaffinity', lambda _, n=num_processors: set(range(n))
+      ):
+        found, why = running.choose_num_workers(sized)
+      self.assertEqual(found, count)
+      self.assertIn(reason, why)
+
+
 @pytest.mark.long
 class RunningTest(job_testing.JobTestCase):
 
@@ -84,7 +108,7 @@ class RunningTest(job_testing.JobTestCase):
         os.kill(process.pid, signal.SIGKILL)
 
     listener.on_idle = kill_all
-    with mock.patch.object(workers, 'memory_limit', lambda: 2_000_000_000):
+    with mock.patch.object(memory, 'limit', lambda: 2_000_000_000):
       failures = running.LocalRunner(2).run_tasks(
           plan, folder, range(2), listener=listener
       )
@@ -92,7 +116,7 @@ class RunningTest(job_testing.JobTestCase):
     for message in failures.values():
       self.assertIn('Memory is limited to 2,000 MB and may have', message)
       self.assertIn('exit code -9', message)
-      self.assertIn('from now on the number of workers is 1.', message)
+      self.assertIn('From now on the number of workers is 1.', message)
       self.assertIn('tried 3 times', message)
     self.assertEqual(listener.retries, 4)
 

@@ -91,7 +91,9 @@
     const of = found.filter(one => one).map(one =>
         `${one.is_whole ? 'all' : 'a sample of'} ${format(one.of)}`);
     const unit = ['lengths', 'returns'].includes(name) ? 'episodes' : 'steps';
-    draw(parent, `${name}, ${of.join(' beside ')} ${unit}`, {
+    // The length of an episode is its number of transitions.
+    const title = name === 'lengths' ? 'transitions' : name;
+    draw(parent, `${title}, ${of.join(' beside ')} ${unit}`, {
       data: {values: bars},
       ...(isNamed && {height: (several ? 24 : 15) * size}),
       mark: {type: 'bar', orient: isNamed ? 'horizontal' : 'vertical',
@@ -366,6 +368,8 @@
     const [side, episode, step] = location.hash.slice(1).split('/').map(Number);
     const one = choices.find(
         choice => choice.side === side && choice.episode.episode === episode);
+    get('missing').textContent = one || !location.hash ? '' :
+        `This page does not show episode ${episode}. Choose one of those above.`;
     if (!one) return;
     if (one.episode !== shown) showEpisode(side, one.episode);
     showStep(step || 0);

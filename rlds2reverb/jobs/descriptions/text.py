@@ -134,7 +134,7 @@ def _field_rows(description) -> List[List[str]]:
 def _statistics_rows(description) -> List[List[str]]:
   rows = [['', 'mean', 'std', 'min', *_SHOWN_QUANTILES, 'max', 'NaN, inf']]
   rows.append(['returns', *_numbers(description.returns)])
-  rows.append(['lengths', *_numbers(description.lengths)])
+  rows.append(['transitions', *_numbers(description.lengths)])
   for field in description.fields:
     columns = field['columns']
     name = field['path'].removeprefix('steps/')

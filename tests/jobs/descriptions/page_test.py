@@ -159,7 +159,7 @@ class PageTest(absltest.TestCase):
       expected += [text.number(field['min']), text.number(field['max'])]
     names = ('mean', 'std', 'min', '0.05', '0.5', '0.95', 'max', 'not_finite')
     rows = [('returns', self.description.returns)]
-    rows += [('lengths', self.description.lengths)]
+    rows += [('transitions', self.description.lengths)]
     for field in self.description.fields:
       rows += [(f'[{i}]', one) for i, one in enumerate(field['columns'])]
     for name, column in rows:
@@ -251,9 +251,18 @@ class PageTest(absltest.TestCase):
         'document.getElementById("step-number").value',
         f'step {one["frame_steps"][1]}',
     )
+    # An episode that the page does not have is not replaced by another one.
+    number = opened.run('document.getElementById("summary").textContent')
+    opened.run('location.hash = "#0/987/5"')
+    self._wait_for(
+        'document.getElementById("missing").textContent',
+        'This page does not show episode 987. Choose one of those above.',
+    )
+    self.assertEqual(self._texts('#summary'), [number])
     # One episode has no steps at all.
     opened.run(f'location.hash = "#0/{odd_data.EMPTY}/0"')
     self._wait_for('document.querySelectorAll("#curves svg").length', 0)
+    self.assertEqual(self._texts('#missing'), [''])
 
   def _check_looks(self):
     opened = self._opened

@@ -1,0 +1,69 @@
+"""How much memory a process may take, and whether that is enough."""
+
+import pathlib
+import resource
+from typing import Iterator
+
+# The files with the limits of control groups, of version 2 and version 1.
+_GROUP = '/sys/fs/cgroup{}/memory.max'
+_OLD_GROUP = '/sys/fs/cgroup/memory{}/memory.limit_in_bytes'
+# TensorFlow aborts with a C++ stack where it cannot even start its threads, and
+# is killed where it cannot be loaded.
+_LEAST_ADDRESS_SPACE = 1_500_000_000
+_LEAST_MEMORY = 500_000_000
+_NO_LIMIT = 1 << 60  # What is above is none.
+
+
+def check() -> None:
+  """Raises an OSError where TensorFlow cannot even start."""
+  for found, least, what, by in (
+      (_of_addresses(), _LEAST_ADDRESS_SPACE, 'address space', 'ulimit -v'),
+      (_of_groups(), _LEAST_MEMORY, 'memory', 'a control group'),
+  ):
+    if 0 < found < least:
+      raise OSError(
+          f'The {what} is limited to {found / 1e6:,.0f} MB ({by}), and'
+          f' TensorFlow needs {least / 1e6:,.0f} MB and more.'
+      )
+
+
+def limit() -> int:
+  """Returns how many bytes a process may take, or 0 if there is no limit.
+
+  That is what `ulimit -v` or a control group (a container) says.
+  """
+  return min(filter(None, (_of_addresses(), _of_groups())), default=0)
+
+
+def _of_addresses() -> int:
+  found = resource.getrlimit(resource.RLIMIT_AS)[0]
+  return found if 0 < found < _NO_LIMIT else 0
+
+
+def _of_groups() -> int:
+  limits = []
+  for path in _files_of_groups():
+    try:
+      limits.append(int(_read(path)))
+    except ValueError:
+      pass  # There is no such group, or it may take as much as there is.
+  return min((found for found in limits if found < _NO_LIMIT), default=0)
+
+
+def _files_of_groups() -> Iterator[str]:
+  # In a container the limit may be at the root.
+  yield from (_GROUP.format(''), _OLD_GROUP.format(''))
+  for line in _read('/proc/self/cgroup').splitlines():
+    _, controllers, group = line.split(':', 2)
+    if not controllers:
+      yield _GROUP.format(group)
+    elif 'memory' in controllers.split(','):
+      yield _OLD_GROUP.format(group)
+
+
+def _read(path: str) -> str:
+  """Returns the text of a file; an empty string if there is none."""
+  try:
+    return pathlib.Path(path).read_text()
+  except OSError:
+    return ''
