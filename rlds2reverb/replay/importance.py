@@ -1,6 +1,6 @@
 """Importance weights of items that were sampled by their priorities."""
 
-from typing import Any, Dict, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -110,42 +110,3 @@ def _check_in_graph(probability, priority):
           (priority, _NO_PRIORITY),
       )
   ]
-
-
-class WeightedSamples:
-  """A replay buffer whose samples have importance weights."""
-
-  def importance_weights(
-      self,
-      sample_info: Any,
-      beta: Union[float, tf.Tensor],
-      *,
-      normalization: str = 'batch',
-  ) -> tf.Tensor:
-    """Returns the weights that correct a loss for prioritized sampling.
-
-    Args:
-      sample_info: the `SampleInfo` of a batch.
-      beta: how much of the bias is corrected: 0 nothing, 1 all.
-      normalization: `"batch"`, `"none"` or, without a server, `"table"`; see
-        `replay.importance_weights`.
-
-    Returns:
-      The weights, float32, of the shape of `sample_info.probability`.
-
-    Raises:
-      ValueError: if items are not sampled by priorities, or an argument is not
-        valid.
-    """
-    return importance_weights(
-        sample_info,
-        beta,
-        normalization=normalization,
-        **self._check_weights(sample_info, normalization),
-    )
-
-  def _check_weights(
-      self, sample_info: Any, normalization: str
-  ) -> Dict[str, Any]:
-    """Returns what a normalization needs, or raises a ValueError."""
-    raise NotImplementedError

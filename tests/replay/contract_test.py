@@ -160,6 +160,8 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(*_LOCAL, *_SERVED)
   def test_get_next(self, kind):
     buffer = self.open(kind)
+    # That of TF-Agents prints that it is deprecated.
+    self.assertNotIn('DEPRECATED', buffer.get_next.__doc__)
 
     @tf.function
     def take():
@@ -182,7 +184,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       buffer.importance_weights(info, 1.0)
     with self.assertRaises(ValueError):
       buffer.update_priorities(info.key, [1.0] * _BATCH)
-    with self.assertRaisesRegex(ValueError, 'num_steps is 3'):
+    with self.assertRaisesRegex(ValueError, r'num_steps is 3.*Windows\(3\)'):
       buffer.as_dataset(_BATCH, 3)
     buffer.close()
     buffer.close()
@@ -198,6 +200,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(sorted(keys.values()), list(range(_NUM_ITEMS)))
       self.assertAllEqual(info.times_sampled, np.zeros([_BATCH, 2]))
       self.assertEqual(buffer.gather_all().reward.shape, [1, num_frames])
+      self.assertNotIn('DEPRECATED', buffer.gather_all.__doc__)
       with self.assertRaises(tf.errors.InvalidArgumentError):
         buffer.update_priorities(np.array([1 << 60], np.uint64), [1.0])
     else:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_agents.replay_buffers import replay_buffer
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.replay import importance
+from rlds2reverb.replay import sampled_buffer
 from rlds2reverb.replay.local import batch_dataset
 from rlds2reverb.replay.local import passes
 from rlds2reverb.replay.local import prioritized
@@ -17,7 +17,9 @@ from rlds2reverb.replay.local import store as store_lib
 from rlds2reverb.replay.local import streams as streams_lib
 
 
-class LocalReplayBuffer(importance.WeightedSamples, replay_buffer.ReplayBuffer):
+class LocalReplayBuffer(
+    sampled_buffer.SampledReplayBuffer, replay_buffer.ReplayBuffer
+):
   """Samples items in the process that trains.
 
   It takes the place of a `ReverbReplayBuffer` whose table was filled with the
@@ -243,7 +245,7 @@ class LocalReplayBuffer(importance.WeightedSamples, replay_buffer.ReplayBuffer):
           f' the replay buffer with Windows({num_steps}).'
       )
 
-  def _get_next(self, sample_batch_size, num_steps, time_stacked):
+  def _next_batch(self, sample_batch_size, num_steps):
     iterators = self._position.iterators
     key = sample_batch_size, num_steps
     if key not in iterators:
@@ -251,16 +253,14 @@ class LocalReplayBuffer(importance.WeightedSamples, replay_buffer.ReplayBuffer):
         iterators[key] = iter(
             self._as_dataset(sample_batch_size, num_steps, None, None)
         )
-    frames, info = next(iterators[key])
-    if time_stacked:
-      return frames, info
-    axis = 0 if sample_batch_size is None else 1
-    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
-    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
-    return tuple(steps), info
+    return next(iterators[key])
 
   def _num_frames(self):
     return self._population.num_frames
+
+  def gather_all(self):
+    """Returns all frames, in the order of the data, `[1, N, ...]`."""
+    return self._gather_all()
 
   def _gather_all(self):
     with self._population.lock:

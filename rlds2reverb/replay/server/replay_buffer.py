@@ -7,11 +7,10 @@ from typing import Any, Optional, Union
 import weakref
 
 import tensorflow as tf
-from tf_agents.replay_buffers import replay_buffer
 from tf_agents.replay_buffers import reverb_replay_buffer
 
-from rlds2reverb.replay import importance
 from rlds2reverb.replay import reverb
+from rlds2reverb.replay import sampled_buffer
 from rlds2reverb.replay.server import priority_updates
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables as tables_lib
@@ -20,7 +19,7 @@ DEFAULT_TIMEOUT = 30.0
 
 
 class ServerReplayBuffer(
-    importance.WeightedSamples, reverb_replay_buffer.ReverbReplayBuffer
+    sampled_buffer.SampledReplayBuffer, reverb_replay_buffer.ReverbReplayBuffer
 ):
   """Samples a table of a Reverb server, and does not wait for ever.
 
@@ -104,20 +103,6 @@ class ServerReplayBuffer(
     name = self._table_name
     return tables_lib.table_infos(self.py_client, [name], self._timeout)[name]
 
-  def get_next(
-      self,
-      sample_batch_size: Optional[int] = None,
-      num_steps: Optional[int] = None,
-      time_stacked: bool = True,
-  ) -> Any:
-    """Returns the next item, or batch of items; see TF-Agents' `ReplayBuffer`.
-
-    Many are taken faster from `as_dataset`.
-    """
-    return replay_buffer.ReplayBuffer.get_next(
-        self, sample_batch_size, num_steps, time_stacked
-    )
-
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Updates the priorities of items that were sampled.
 
@@ -174,7 +159,7 @@ class ServerReplayBuffer(
     if length and num_steps and num_steps != length:
       raise ValueError(
           f'num_steps is {num_steps}, but the items have {length}. Make the'
-          f' replay buffer with sequence_length={num_steps}.'
+          f' replay buffer with Windows({num_steps}).'
       )
     dataset = sampling.sample_reverb_servers(
         self._server_address,
@@ -194,16 +179,10 @@ class ServerReplayBuffer(
       return dataset
     return dataset.batch(sample_batch_size, drop_remainder=True)
 
-  def _get_next(self, sample_batch_size, num_steps, time_stacked):
+  def _next_batch(self, sample_batch_size, num_steps):
     with tf.init_scope():
       iterator = self._iterator(sample_batch_size, num_steps)
-    frames, info = next(iterator)
-    if time_stacked:
-      return frames, info
-    axis = 0 if sample_batch_size is None else 1
-    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
-    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
-    return tuple(steps), info
+    return next(iterator)
 
 
 class _Held:

@@ -1,0 +1,85 @@
+"""The methods that replay buffers share, with a Reverb server and without."""
+
+from typing import Any, Dict, Optional, Tuple, Union
+
+import tensorflow as tf
+
+from rlds2reverb.replay import importance
+
+
+class SampledReplayBuffer:
+  """What replay buffers have in common, with a Reverb server and without."""
+
+  def get_next(
+      self,
+      sample_batch_size: Optional[int] = None,
+      num_steps: Optional[int] = None,
+      time_stacked: bool = True,
+  ) -> Tuple[Any, Any]:
+    """Returns the next item, or batch of items.
+
+    Each call goes on where the last one of the same arguments stopped. Many
+    batches are taken faster from `as_dataset`.
+
+    Args:
+      sample_batch_size: the number of items `B` in a batch; None for an item.
+      num_steps: the number of frames of an item, if the replay buffer does not
+        know it.
+      time_stacked: whether the frames of an item are stacked, `[B, L, ...]`;
+        otherwise they are a tuple of `L` frames, `[B, ...]`.
+
+    Returns:
+      A pair of frames and their `SampleInfo`.
+    """
+    frames, info = self._next_batch(sample_batch_size, num_steps)
+    if time_stacked:
+      return frames, info
+    axis = 0 if sample_batch_size is None else 1
+    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
+    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
+    return tuple(steps), info
+
+  def importance_weights(
+      self,
+      sample_info: Any,
+      beta: Union[float, tf.Tensor],
+      *,
+      normalization: str = 'batch',
+  ) -> tf.Tensor:
+    """Returns the weights that correct a loss for prioritized sampling.
+
+    Args:
+      sample_info: the `SampleInfo` of a batch.
+      beta: how much of the bias is corrected: 0 nothing, 1 all.
+      normalization: `"batch"`, `"none"` or, without a server, `"table"`; see
+        `replay.importance_weights`.
+
+    Returns:
+      The weights, float32, of the shape of `sample_info.probability`.
+
+    Raises:
+      ValueError: if items are not sampled by priorities, or an argument is not
+        valid.
+    """
+    return importance.importance_weights(
+        sample_info,
+        beta,
+        normalization=normalization,
+        **self._check_weights(sample_info, normalization),
+    )
+
+  def _check_weights(
+      self, sample_info: Any, normalization: str
+  ) -> Dict[str, Any]:
+    """Returns what a normalization needs, or raises a ValueError."""
+    raise NotImplementedError
+
+  def _next_batch(
+      self, sample_batch_size: Optional[int], num_steps: Optional[int]
+  ) -> Tuple[Any, Any]:
+    """Returns the next pair of frames and their `SampleInfo`."""
+    raise NotImplementedError
+
+  # TF-Agents' own `get_next` calls this, and says that it is deprecated.
+  def _get_next(self, sample_batch_size, num_steps, time_stacked):
+    return self.get_next(sample_batch_size, num_steps, time_stacked)
