@@ -8,6 +8,8 @@ of one that a policy's environment would have given:
     [0.0, 0.0, 1.0, 0.0] -> [-0.25, -0.25, 0.75, -0.25]
     [0.0, 1.0, 0.0] -> [-0.25, 0.75, -0.25]
     undone: [0.0, 1.0, 0.0]
+
+One that looks at other steps is in docs/robotics.md, "Transforms of your own".
 """
 
 import dataclasses

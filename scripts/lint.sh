@@ -26,7 +26,14 @@ case "${1:-}" in
     "$venv/bin/ruff" check --fix $code ;;
   '')
     "$venv/bin/ruff" check $code
-    "$venv/bin/pyink" --quiet --check --diff $code ;;
+    "$venv/bin/pyink" --quiet --check --diff $code
+    # The blocks that CONTRIBUTING.md gives to be copied.
+    blocks=$(mktemp -d)
+    awk -v folder="$blocks" '/^```python$/ { file = folder "/" (++n) ".py"; next }
+      /^```$/ { file = "" } file { print > file }' CONTRIBUTING.md
+    "$venv/bin/ruff" check --config pyproject.toml "$blocks"
+    "$venv/bin/pyink" --quiet --check --diff --config pyproject.toml "$blocks"
+    rm -r "$blocks" ;;
   *)
     echo 'Usage: bash scripts/lint.sh [--fix]' >&2
     exit 2 ;;

@@ -142,7 +142,8 @@ class SnippetsTest(parameterized.TestCase):
   def test_the_blocks_of_a_page_run(self, page):
     if page not in _FIRST:
       shutil.copytree(self._cartpole, os.path.expanduser('~/data/cartpole'))
-    namespace = {'__name__': '__main__'}
+    # A file of tests is shown whole, and does not run its tests here.
+    namespace = {'__name__': 'page'}
     for block in _blocks(page):
       if block.language == 'python':
         # The lines above make a traceback name the line of the page.

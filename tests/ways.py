@@ -1,8 +1,13 @@
 """The ways in which a function on an episode is called, and two episodes.
 
-The episodes are A and B of `contract`, with actions of two floats: A has five
-transitions and terminates, with discounts of 0 written at its end; B has three
-and is truncated.
+A way is called as `run(transform, [FIVE, THREE])`, and returns the episodes
+that come out, in numpy.
+
+`FIVE` has 6 steps with the observations 0 to 5 and the rewards 1 to 5. It
+terminates, with discounts of 0 in its last two steps. `THREE` has 4 steps with
+the observations 10 to 13 and the rewards 10, 20 and 30, and is truncated. The
+reward of each last step is 99, which means nothing. An action is two floats:
+the observation plus and minus a half.
 """
 
 from typing import Any, Callable, Dict, List
