@@ -45,7 +45,8 @@ _COMPARE_WITH = flags.DEFINE_string(
 _SAMPLE = flags.DEFINE_integer(
     'sample',
     None,
-    'How many episodes to read, spread over the data set; by default all.',
+    'How many episodes to read, in 16 runs of consecutive ones at most, spread'
+    ' over the data set; by default all. Of a checkpoint, the first ones.',
     lower_bound=1,
 )
 _ENVIRONMENT = flags.DEFINE_string(

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import shutil
-from typing import BinaryIO, Iterator, List, Tuple, Union
+from typing import BinaryIO, Iterable, Iterator, List, Tuple, Union
 
 from etils import epath
 import tensorflow as tf
@@ -169,6 +169,11 @@ def size_of(path: str) -> int:
     return os.path.getsize(path)
   with os_errors(path):
     return tf.io.gfile.stat(path).length
+
+
+def total_size(paths: Iterable[str]) -> int:
+  """Returns how many bytes files have together, those that are there."""
+  return sum(size_of(path) for path in set(paths) if exists(path))
 
 
 def stamp_of(path: str) -> Tuple[int, int]:

@@ -19,9 +19,6 @@ from rlds2reverb.jobs.descriptions import one_pass
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
 
-# The largest number of runs of consecutive episodes in a sample.
-_MAX_RUNS = 16
-
 
 def describe_episodes(
     rlds_data: tf.data.Dataset,
@@ -251,7 +248,7 @@ def _spread(
 ) -> List[ranges_lib.Range]:
   """Returns parts of `ranges`, evenly spread, of `sample` episodes in all."""
   total = sum(part.num_episodes for part in ranges)
-  num_runs = min(_MAX_RUNS, sample)
+  num_runs = min(description_lib.MAX_RUNS, sample)
   parts = []
   for run in range(num_runs):
     begin = run * total // num_runs

@@ -4,6 +4,7 @@ from typing import Any, List, Mapping, Optional, Sequence
 
 import tree
 
+from rlds2reverb.datasets import files
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import opened as opened_lib
@@ -57,10 +58,14 @@ def describe(
 
 
 def _describe_source(source, steps: Optional[estimates.Steps]) -> List[str]:
+  # As describe counts it. `num_bytes` leaves out what is around the records.
+  num_bytes = files.total_size(
+      path for part in source.ranges for path in source.files(part)
+  )
   lines = [
       f'{source.name}, split {source.source.split}, in {source.directory}',
       f'  episodes: {source.num_episodes:,}; files: {len(source.shards)},'
-      f' {source.num_bytes / 1e6:,.1f} MB; ' + _count_of(steps),
+      f' {num_bytes / 1e6:,.1f} MB; ' + _count_of(steps),
   ]
   if source.mapping is not None:
     lines.append(

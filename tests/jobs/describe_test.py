@@ -63,6 +63,13 @@ class DescribeSourceTest(tf.test.TestCase):
         sources.make_source(directory, 'train[4:]'), sample=20
     )
     self.assertTrue(found.is_sample)
+    # Each run of consecutive episodes is a line of its own.
+    order = {bin['first']: bin['run'] for bin in found.order}
+    for (index, run), (following, next_run) in zip(
+        list(order.items()), list(order.items())[1:]
+    ):
+      self.assertEqual(next_run - run, int(following - index > 1))
+    self.assertGreater(found.order[-1]['run'], 0)
     self.assertEqual((found.num_available, found.counts['episodes']), (36, 20))
     # It is spread over all: 16 runs of one or two episodes.
     rewards = next(
@@ -78,6 +85,7 @@ class DescribeSourceTest(tf.test.TestCase):
         sources.make_source(directory), sample=1000, num_excerpts=0
     )
     self.assertFalse(whole.is_sample)
+    self.assertEqual({bin['run'] for bin in whole.order}, {0})
     self.assertEmpty(whole.episodes)
 
   def test_what_the_data_set_says_of_itself(self):

@@ -33,7 +33,7 @@ def about_data_set(opened: Any) -> Dict[str, Any]:
           'name': name,
           'episodes': num_episodes,
           'files': len(paths),
-          'bytes': sum(map(files.size_of, filter(files.exists, paths))),
+          'bytes': files.total_size(paths),
       }
       for name, (num_episodes, paths) in files_of.items()
   ]
@@ -71,8 +71,8 @@ def about_folder(folder: str) -> Dict[str, Any]:
               'name': 'checkpoint',
               'episodes': None,
               'files': len(names),
-              'bytes': sum(
-                  files.size_of(os.path.join(folder, name)) for name in names
+              'bytes': files.total_size(
+                  os.path.join(folder, name) for name in names
               ),
           }
       ],

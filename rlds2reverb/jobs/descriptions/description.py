@@ -18,6 +18,7 @@ from rlds2reverb.jobs.descriptions import oddities as oddities_lib
 from rlds2reverb.statistics import results
 
 _MAX_BINS = 256  # of the returns along the data set
+MAX_RUNS = 16  # of consecutive episodes, in a sample
 
 
 def _dict():
@@ -59,12 +60,15 @@ class Description:
       `is_whole` says whether these are all numbers, and not a sample, and `at`
       an episode and a step with such a number, if one is in `episodes`.
     order: the returns along the data set: the index of the `first` episode of
-      each bin, and the `mean`, `min` and `max` of the bin.
+      each bin, the `mean`, `min` and `max` of the bin, and of which `run` of
+      consecutive episodes it is, if a sample was drawn in several.
     oddities: an `oddities.Oddity` each.
-    episodes: a dict for each excerpt: the `episode`, its `num_steps`, `return`
-      and whether it `is_terminal`; the `reasons` for which it is shown, if it
-      is not for the bars that it shows; its `steps`, and its `curves` by field,
-      each a list of columns; the `frame_steps`, and the `frames` by field.
+    episodes: a dict for each excerpt: the `episode`, its `num_steps`,
+      `num_transitions` and `return`, whether it `is_terminal`, and the
+      `instruction` that a field gives, or ''; the `reasons` for which it is
+      shown, if it is not for the bars that it shows; its `steps`, and its
+      `curves` by field, each a list of columns; the `frame_steps`, and the
+      `frames` by field.
     tables: of a Reverb checkpoint, a dict for each table; otherwise empty.
   """
 
@@ -137,7 +141,7 @@ def make_description(
       lengths=_column(statistics.lengths, ()),
       fields=_fields(findings),
       histograms=histograms,
-      order=_order(findings.episodes),
+      order=_order(findings.episodes, known.get('is_sample', False)),
       oddities=list(map(dataclasses.asdict, oddities)),
       episodes=[_episode(findings, *one) for one in shown],
       **known,
@@ -217,17 +221,26 @@ def _kind(spec, shape) -> str:
   return 'flag' if spec.dtype == tf.bool else 'number'
 
 
-def _order(episodes: np.ndarray) -> List[Dict[str, Any]]:
+def _order(episodes: np.ndarray, is_sample: bool) -> List[Dict[str, Any]]:
   """Returns the mean and the range of the returns along the data set."""
   episodes = episodes[np.isfinite(episodes['undiscounted_return'])]
+  borders = np.arange(1, _MAX_BINS) * episodes.size // _MAX_BINS
+  gaps = np.zeros(0, np.int64)
+  if is_sample:
+    steps = np.diff(episodes['index'])
+    # A filter makes gaps, too, but smaller ones.
+    gaps = 1 + np.argsort(-steps, kind='stable')[: MAX_RUNS - 1]
+    gaps = gaps[steps[gaps - 1] > 1]
+  borders = np.union1d(borders, gaps)
   return [
       {
+          'run': int(np.sum(gaps <= begin)),
           'first': int(part['index'][0]),
           'mean': float(part['undiscounted_return'].mean()),
           'min': float(part['undiscounted_return'].min()),
           'max': float(part['undiscounted_return'].max()),
       }
-      for part in np.array_split(episodes, _MAX_BINS)
+      for begin, part in zip([0, *borders], np.split(episodes, borders))
       if part.size
   ]
 
@@ -243,6 +256,8 @@ def _episode(
   return {
       'episode': excerpt.episode,
       'num_steps': excerpt.num_steps,
+      'num_transitions': excerpt.num_transitions,
+      'instruction': excerpt.instruction,
       'return': _plain(excerpt.undiscounted_return),
       'is_terminal': excerpt.is_terminal,
       'reasons': reasons,

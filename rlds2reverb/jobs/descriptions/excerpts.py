@@ -40,6 +40,7 @@ class Excerpt:
       meaning.
     images: what `take_frames` has taken: for each image field, the images of
       the steps `spread_steps(num_steps, MAX_FRAMES)`.
+    instruction: what the episode is meant to do, if a field says so.
   """
 
   episode: int
@@ -50,6 +51,7 @@ class Excerpt:
   steps: np.ndarray
   rows: np.ndarray
   images: np.ndarray
+  instruction: str = ''
 
   def frames(self) -> List[List[str]]:
     """Returns JPEG images in base64, a list for each image field."""

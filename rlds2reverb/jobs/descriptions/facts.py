@@ -1,9 +1,10 @@
 """Facts of each episode, collected in graph mode while a data set is read."""
 
-from typing import Any, Dict, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
+import tree
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import last_steps
@@ -52,6 +53,8 @@ CHECKS = {
     ),
 }
 
+# Words in the names of fields that say what an episode is meant to do.
+_INSTRUCTIONS = ('instruction', 'language', 'task')
 _HASHES = 2**63 - 1
 
 
@@ -75,6 +78,8 @@ class Facts(NamedTuple):
     outside_steps: int64 `[D]`: the first step that has one; -1 for none.
     frames: string `[I]`: for each image field, some of its images; see
       `excerpts.take_frames`.
+    instruction: string `[]`: what the episode is meant to do, if a field says
+      so; otherwise empty.
   """
 
   episode: tf.Tensor
@@ -89,6 +94,7 @@ class Facts(NamedTuple):
   outside: tf.Tensor
   outside_steps: tf.Tensor
   frames: tf.Tensor
+  instruction: tf.Tensor
 
 
 def with_equal_lengths(
@@ -119,6 +125,7 @@ def facts_of(
     accumulation: compute.Accumulation,
     bounds: Tuple[np.ndarray, np.ndarray],
     images: Sequence[paths.Keys] = (),
+    known: Optional[Dict[str, Any]] = None,
 ) -> Facts:
   """Notes the facts of one episode.
 
@@ -130,6 +137,7 @@ def facts_of(
     bounds: the least and the greatest value that each column may have, float64
       `[D]` each; infinite where there is no bound.
     images: the keys, in a step, of the image fields that are shown.
+    known: the fields of the episode besides its steps.
   """
   rows = accumulation.rows(steps)
   outcome = outcomes.outcome(steps)
@@ -155,7 +163,22 @@ def facts_of(
       outside=tf.math.count_nonzero(is_outside, axis=0),
       outside_steps=_first(is_outside),
       frames=excerpts.take_frames(steps, images),
+      instruction=_instruction(steps, known or {}),
   )
+
+
+def _instruction(steps, known) -> tf.Tensor:
+  """Returns the first text of a field whose name says that it instructs."""
+  for nest, rank in (steps, 1), (known, 0):
+    for keys, leaf in tree.flatten_with_path(nest):
+      if (
+          any(word in str(keys[-1]) for word in _INSTRUCTIONS)
+          and isinstance(leaf, tf.Tensor)
+          and leaf.dtype == tf.string
+          and leaf.shape.rank == rank
+      ):
+        return tf.concat([tf.reshape(leaf, [-1]), ['']], 0)[0]
+  return tf.constant('')
 
 
 def _checks(index, steps, is_cut) -> Dict[str, tf.Tensor]:

@@ -217,6 +217,7 @@ class Findings:
         steps=steps,
         rows=rows[ends[at] - num_steps + steps],
         images=facts.frames[at],
+        instruction=facts.instruction[at].decode(errors='replace'),
     )
 
   @functools.cached_property

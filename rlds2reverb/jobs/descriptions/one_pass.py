@@ -103,6 +103,7 @@ def read_once(
         accumulation,
         limits,
         images,
+        {key: part for key, part in episode.items() if key != rlds.STEPS},
     )
 
   facts = rlds_data.enumerate().map(

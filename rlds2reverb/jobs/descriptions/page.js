@@ -145,7 +145,9 @@
       layer: [
         {mark: {type: 'rule', opacity: .6}, encoding: {
           x, y: {...y, field: 'min'}, y2: {field: 'max'}, color: colourOf}},
-        {mark: 'line', encoding: {x, y: {...y, field: 'mean'}, color: colourOf}},
+        {mark: {type: 'line', point: all.some(one => one.is_sample) && {size: 9}},
+         encoding: {x, y: {...y, field: 'mean'}, color: colourOf,
+                    detail: {field: 'run'}}},
         {data: {values: points},
          mark: {type: 'circle', size: 60, opacity: 1, cursor: 'pointer',
                 stroke: 'var(--page)', strokeWidth: 1.5},
@@ -231,15 +233,21 @@
   const choices = all.flatMap((one, side) => one.episodes.map(
       episode => ({side, episode})));
 
-  // Columns whose scales differ get an axis each.
+  // Columns share an axis if each takes a tenth of it at least. The largest
+  // group is the first, and outliers follow.
   function groupsOf(columns) {
     const groups = [];
     for (const column of [...columns].sort((a, b) => a.span - b.span)) {
-      const last = groups[groups.length - 1];
-      if (last && column.span <= 5 * last[0].span) last.push(column);
+      const fits = group => Math.max(column.max, ...group.map(one => one.max)) -
+          Math.min(column.min, ...group.map(one => one.min)) <=
+          10 * group[0].span;
+      const group = groups.find(fits);
+      if (group) group.push(column);
       else groups.push([column]);
     }
-    return groups.map(group => group.sort((a, b) => a.index - b.index));
+    groups.forEach(group => group.sort((a, b) => a.index - b.index));
+    return groups.sort(
+        (a, b) => b.length - a.length || a[0].index - b[0].index);
   }
 
   function drawCurves() {
@@ -248,13 +256,14 @@
     for (const [field, columns] of Object.entries(shown.curves)) {
       const found = columns.map((column, index) => {
         const numbers = column.filter(value => value !== null);
-        const span = numbers.reduce((a, b) => Math.max(a, b), -Infinity) -
-            numbers.reduce((a, b) => Math.min(a, b), Infinity);
+        const max = numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+        const min = numbers.reduce((a, b) => Math.min(a, b), Infinity);
+        const span = max - min;
         const name = columns.length > 1 ? `[${index}]` : '';
         if (numbers.length && span === 0) {
           unchanged.push(`${field}${name} is ${format(numbers[0])}`);
         }
-        return {index, name, column, span};
+        return {index, name, column, min, max, span};
       });
       for (const group of groupsOf(found.filter(one => one.span > 0))) {
         drawn.push(drawGroup(field, group));
@@ -326,13 +335,17 @@
             })))));
   }
 
+  const instructionOf = episode =>
+      episode.instruction ? [episode.instruction] : [];
+
   function showEpisode(side, episode) {
     which = side;
     shown = episode;
     get('episode').value = `${side}/${episode.episode}`;
     const why = episode.reasons.length ? ` (${episode.reasons.join(', ')})` : '';
     get('summary').textContent =
-        `Episode ${episode.episode}${why}: ${episode.num_steps} steps, return ` +
+        [`Episode ${episode.episode}${why}`, ...instructionOf(episode)].join(
+            ', ') + `: ${episode.num_transitions} transitions, return ` +
         `${format(episode.return)}, ` +
         (episode.is_terminal ? 'terminal' : 'truncated');
     get('step').max = Math.max(episode.steps.length - 1, 0);
@@ -386,8 +399,8 @@
     all.forEach((one, side) => {
       const options = one.episodes.map(episode => make(
           'option', {value: `${side}/${episode.episode}`},
-          [`Episode ${episode.episode}, return ${format(episode.return)}`,
-           ...episode.reasons].join(', ')));
+          [`Episode ${episode.episode}`, ...instructionOf(episode),
+           `return ${format(episode.return)}`, ...episode.reasons].join(', ')));
       get('episode').append(...(several ?
           [make('optgroup', {label: sources[side]}, ...options)] : options));
     });

@@ -157,6 +157,31 @@ class DescriptionTest(tf.test.TestCase):
         self.assertEqual(count > 0, place is not None)
     self.assertEmpty(describe.describe_episodes(data, num_excerpts=0).episodes)
 
+  def test_an_instruction_of_steps_or_of_the_episode(self):
+    episodes = [odd_data.make(index) for index in range(2)]
+    for index, episode in enumerate(episodes):
+      episode['observation']['natural_language_instruction'] = np.array(
+          [f'open drawer {index}'] * 6
+      )
+      episode['observation']['name'] = np.array(['robot'] * 6)
+    found = describe.describe_episodes(golden.stacked(episodes))
+    self.assertEqual(
+        {one['episode']: one['instruction'] for one in found.episodes},
+        {0: 'open drawer 0', 1: 'open drawer 1'},
+    )
+    found = describe.describe_episodes(
+        golden.stacked([odd_data.make(0)]).map(
+            lambda episode: {**episode, 'task': 'push', 'file': 'a.h5'}
+        )
+    )
+    self.assertEqual(found.episodes[0]['instruction'], 'push')
+    self.assertEqual(
+        describe.describe_episodes(golden.stacked([odd_data.make(0)])).episodes[
+            0
+        ]['instruction'],
+        '',
+    )
+
   def test_frames_are_only_there_if_asked_for(self):
     self.assertNotIn(
         'frames', json.loads(self.description.to_json())['episodes'][0]

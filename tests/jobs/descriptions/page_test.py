@@ -45,7 +45,11 @@ def _describe(episodes, name, **kwargs):
     observation = {
         **episode['observation'],
         'image': image,
-        'scales': np.stack([wave, 1000 * wave, 900 * wave], 1),
+        # The third is of the scale of the second, but far from it.
+        'scales': np.stack(
+            [wave, 1000 * wave, 1e5 + 900 * wave, 900 * wave], 1
+        ),
+        'language_instruction': np.array([f'lift {index}'] * length, 'S'),
         _HOSTILE: np.zeros(length),
     }
     shown.append({**episode, 'observation': observation})
@@ -122,7 +126,8 @@ class PageTest(absltest.TestCase):
     reasons = ', '.join(excerpt['reasons'])
     start = (
         f'Episode {episode}{" (" * bool(reasons)}{reasons}'
-        f'{")" * bool(reasons)}: {excerpt["num_steps"]} steps, '
+        f'{")" * bool(reasons)}, lift {episode}: '
+        f'{excerpt["num_transitions"]} transitions, '
     )
     self._wait_for(
         'document.getElementById("summary").textContent.startsWith('
@@ -208,6 +213,12 @@ class PageTest(absltest.TestCase):
     options = self._texts('#episode option')
     self.assertLen(options, len(excerpts))
     self.assertIn('highest return', options[0])
+    self.assertIn(f', lift {excerpts[0]["episode"]}, ', options[0])
+    longest = [one for one in excerpts if 'longest' in one['reasons']]
+    self.assertIn(
+        f' ({longest[0]["num_transitions"]} transitions)',
+        self._texts('.ends')[-1],
+    )
     opened.run(f'location.hash = "#0/{excerpts[0]["episode"]}/0"')
     self._expect(excerpts[0]['episode'], 0)
     opened.click('#next')
@@ -220,7 +231,7 @@ class PageTest(absltest.TestCase):
         'Array.from(document.querySelectorAll("#curves figcaption")).map(e =>'
         ' e.textContent).sort().join()',
         'action,observation/position,observation/scales,'
-        'observation/scales[0],reward',
+        'observation/scales[0],observation/scales[2],reward',
     )
     legends = opened.run(
         'Array.from(document.querySelectorAll("#curves figure")).map(e =>'
@@ -228,7 +239,9 @@ class PageTest(absltest.TestCase):
         ' Array.from(e.querySelectorAll(".role-legend-label text")).map(t =>'
         ' t.textContent).join(" ")])'
     )
-    self.assertEqual(dict(legends)['observation/scales'], '[1] [2]')
+    self.assertEqual(dict(legends)['observation/scales'], '[1] [3]')
+    of_scales = [name for name, _ in legends if 'scales' in name]
+    self.assertEqual(of_scales[0], 'observation/scales')
     self.assertEqual(dict(legends)['observation/scales[0]'], '')
     self.assertIn('observation/fixed[1] is 1.5', self._texts('#unchanged')[0])
     # The slider chooses a step, and the numbers and the frames follow.
@@ -267,7 +280,7 @@ class PageTest(absltest.TestCase):
   def _check_looks(self):
     opened = self._opened
     opened.run('location.hash = "#0/0/0"')
-    self._wait_for('document.querySelectorAll("#curves svg").length', 5)
+    self._wait_for('document.querySelectorAll("#curves svg").length', 6)
     for dark, page_colour, text_colour in (
         (False, 'rgb(255, 255, 255)', 'rgb(28, 33, 40)'),
         (True, 'rgb(20, 23, 28)', 'rgb(228, 232, 238)'),
