@@ -10,7 +10,7 @@ command goes on, and ends with the same items as if nothing had happened.
 from __future__ import annotations
 
 import sys
-from typing import List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from absl import app
 from absl import flags
@@ -22,6 +22,7 @@ from rlds2reverb.jobs import usage
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.jobs import convert as convert_lib
+  from rlds2reverb.jobs import job_folder
   from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import plan as plan_lib
   from rlds2reverb.jobs import quarantine
@@ -192,7 +193,10 @@ def _sources() -> List[sources_lib.Source]:
   return sources
 
 
-def _make_plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
+def _planner(
+    sources: List[sources_lib.Source],
+) -> Callable[[float], plan_lib.Plan]:
+  """Returns a function that makes the plan, given the megabytes of a task."""
   if _INVALID_EPISODES.value != 'skip':
     usage.refuse_ignored(
         ['max_invalid_fraction'], 'without --invalid_episodes=skip'
@@ -212,16 +216,18 @@ def _make_plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
   if _ONLY_QUARANTINED.value is not None:
     path = files.user_path(_ONLY_QUARANTINED.value)
     only = path, quarantine.read_ranges(path, opened)
-  return plan_lib.make_plan(
+  weights = (
+      _WEIGHT.value if _MIXTURE.value is None else mixtures.weights_of(opened)
+  )
+  (rule,) = rules
+  return lambda task_mb: plan_lib.make_plan(
       opened,
       output,
       tables=tables,
-      rules=rules.pop(),
-      weights=_WEIGHT.value
-      if _MIXTURE.value is None
-      else mixtures.weights_of(opened),
+      rules=rule,
+      weights=weights,
       only=only,
-      task_bytes=int(_TASK_MB.value * 1e6),
+      task_bytes=int(task_mb * 1e6),
   )
 
 
@@ -253,13 +259,33 @@ def _distributed(options: Sequence[str]) -> Optional[running.Runner]:
     return beam.BeamRunner(options, flags.FLAGS)
 
 
-def _local(plan: plan_lib.Plan) -> running.Runner:
+def _say_few_tasks(
+    num_workers: int, planner: Callable[[float], plan_lib.Plan]
+) -> None:
+  """Says that some workers have nothing to do, and what would change that."""
+  plan = planner(_TASK_MB.value)
+  megabytes = sum(data.num_bytes for data in plan.data_sets) / 1e6
+  # A few tasks for each worker, so that all of them end at about the same time.
+  task_mb = f'{megabytes / num_workers / 4:.1g}'
+  more = len(planner(float(task_mb)).tasks)
+  advice = 'the data cannot be divided further'
+  if more > len(plan.tasks):
+    advice = f'--task_mb={task_mb} makes {more}'
+  tasks = '1 task' if len(plan.tasks) == 1 else f'{len(plan.tasks)} tasks'
+  print(f'{tasks} for {num_workers} workers; {advice}')
+
+
+def _local(
+    plan: plan_lib.Plan, planner: Callable[[float], plan_lib.Plan]
+) -> running.Runner:
   """Returns what runs the job on this machine."""
   count, reason = running.choose_num_workers(plan)
   if _NUM_WORKERS.value is None:
     print(f'workers: {count}; {reason}')
   else:
     count = _NUM_WORKERS.value
+    if count > len(plan.tasks):
+      _say_few_tasks(count, planner)
   if count > 1:
     workers.warm_up()
   return running.LocalRunner(count)
@@ -268,17 +294,21 @@ def _local(plan: plan_lib.Plan) -> running.Runner:
 def main(*beam_options: str):
   sources = _sources()
   runner = _distributed(beam_options)
-  plan = _make_plan(sources)
+  planner = _planner(sources)
+  plan = planner(_TASK_MB.value)
+  folder = _JOB_DIR.value and files.user_path(_JOB_DIR.value)
+  with usage.wrong_usage():
+    job_folder.check_same_plan(plan, folder or job_folder.default(plan))
   skips = _INVALID_EPISODES.value == 'skip'
   try:
     with usage.interrupted_by_signals():
       convert_lib.convert(
           plan,
-          _JOB_DIR.value and files.user_path(_JOB_DIR.value),
+          folder,
           dry_run=_DRY_RUN.value,
           max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
           allow_empty=flags.FLAGS.allow_empty,
-          runner=runner or _local(plan),
+          runner=runner or _local(plan, planner),
       )
   except KeyboardInterrupt:
     print(

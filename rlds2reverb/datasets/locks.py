@@ -54,9 +54,8 @@ def _try_lock(lock: int, target: str, wait: bool) -> bool:
   try:
     fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
   except BlockingIOError as e:
-    raise BlockingIOError(
-        e.errno, f'Another process is writing {target}.'
-    ) from e
+    # Without its number, which would stand before the sentence.
+    raise BlockingIOError(f'Another process is writing {target}.') from e
   except OSError as e:
     if e.errno not in UNSUPPORTED:
       raise

@@ -51,8 +51,8 @@ def check_same_plan(plan: plan_lib.Plan, folder: str) -> None:
   if stored not in (None, plan) and is_of_use(folder, stored):
     raise ValueError(
         f'The job in {folder} was started with another plan:\n  '
-        + '\n  '.join(plan_lib.differences(stored, plan))
-        + '\nStart it as before, or choose another output, or remove that'
+        + ';\n  '.join(plan_lib.differences(stored, plan))
+        + '.\nStart it as before, or choose another output, or remove that'
         ' folder.'
     )
 

@@ -318,7 +318,7 @@ def differences(plan: Plan, other: Plan) -> List[str]:
     for leaves, each in (values, plan), (others, other):
       for path in [path for path in leaves if path.startswith('tasks')]:
         del leaves[path]
-      leaves['number of tasks'] = len(each.tasks)
+      leaves['number of tasks (--task_mb)'] = len(each.tasks)
   return [
       f'{path}: {values.get(path, "nothing")!r} before,'
       f' {others.get(path, "nothing")!r} now'

@@ -37,7 +37,7 @@ class LockedTest(absltest.TestCase):
     child = self._hold_in_a_child()
     try:
       with self.assertRaisesRegex(
-          BlockingIOError, 'Another process is writing target'
+          BlockingIOError, r'^Another process is writing target\.$'
       ):
         with locks.locked(self._path, 'target'):
           pass

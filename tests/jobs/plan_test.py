@@ -118,7 +118,7 @@ class PlanTest(absltest.TestCase):
     )
     self.assertEqual(
         plan.differences(self._make(2), self._make(8)),
-        ['number of tasks: 5 before, 1 now'],
+        ['number of tasks (--task_mb): 5 before, 1 now'],
     )
 
   def test_weights(self):

@@ -274,6 +274,7 @@ _DESCRIBE = (
     ('--dataset=data --tensorboard_dir=file', 'file'),
     ('--dataset=./dota', 'Did you mean data?'),
     ('--checkpoint_dir=data', 'is not a whole Reverb checkpoint'),
+    ('--checkpoint_dir=dota', 'does not exist. Did you mean data?'),
     (
         '--dataset=torn',
         'numbered-train.tfrecord-00000 is damaged after 1 whole',

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -170,9 +171,28 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertIn('nothing to do', result.stdout)
 
     result = _run(*args, '--sequence_length=2', **user)
-    self.assertEqual(result.returncode, 1)
+    self.assertEqual(result.returncode, 2)
     self.assertIn('tables/0/windows/length: 3 before, 2 now', result.stderr)
     self.assertNotIn('Traceback', result.stderr)
+
+  @pytest.mark.long
+  def test_how_to_have_a_task_for_each_worker(self):
+    args = (
+        f'--dataset={self.data}',
+        f'--checkpoint_dir={self.new()}',
+        '--dry_run',
+        '--num_workers=2',
+    )
+    result = _run(*args)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    said = r'^1 task for 2 workers; (--task_mb=\S+) makes (\d+)\n'
+    self.assertRegex(result.stdout, said)
+    flag, count = re.match(said, result.stdout).groups()
+    self.assertGreaterEqual(int(count), 2)
+    result = _run(*args, flag)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertNotIn('for 2 workers', result.stdout)
+    self.assertIn(f'\ntasks: {count}, done already: 0', result.stdout)
 
   @pytest.mark.long
   def test_ctrl_c_stops_at_once_and_says_how_to_go_on(self):

@@ -21,12 +21,19 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import pack_streams
+from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import records as records_lib
 
 POLICY_INFO = 'policy_info'
+
+# An element of a generator takes a millisecond: several short episodes are one.
+_PACK_EPISODES = 128
+_PACK_BYTES = 1 << 20
 
 _SNAPPY = pyarrow.Codec('snappy')
 
@@ -47,7 +54,8 @@ def read_checkpoint_episodes(
 ) -> tf.data.Dataset:
   """Reads the episodes of a table whose items are of `Trajectory` frames.
 
-  An episode is terminal if the discount of its last frame is 0.
+  An episode is terminal if the discount of its last frame is 0. Short episodes
+  travel in packs, see `data_sets.packs_of`.
 
   Args:
     directory: the checkpoint, as `files.expand` returns it.
@@ -80,7 +88,7 @@ def read_checkpoint_episodes(
   }
   counts = collections.Counter(episodes.values())
 
-  def generate():
+  def read():
     waiting = dict(counts)
     parts = collections.defaultdict(list)
     for batch in records_lib.read(directory, records_lib.CHUNKS):
@@ -104,7 +112,7 @@ def read_checkpoint_episodes(
                   ' items as they are: open the checkpoint with'
                   ' reverb_server=True.'
               )
-            yield {rlds.STEPS: steps}
+            yield steps
 
   spec = _steps_of(
       tf.nest.map_structure(
@@ -113,8 +121,35 @@ def read_checkpoint_episodes(
       ),
       *[tf.TensorSpec([None], tf.bool)] * 3,
   )
-  return tf.data.Dataset.from_generator(
-      generate, output_signature={rlds.STEPS: spec}
+  packs = tf.data.Dataset.from_generator(
+      lambda: _in_packs(read()),
+      output_signature=packs_lib.Pack(
+          spec, tf.TensorSpec([None], tf.int64), {}
+      ),
+  )
+  return data_sets.Episodes(pack_streams.unpack(packs), packs)
+
+
+def _in_packs(episodes: Iterator[Dict[str, Any]]) -> Iterator[packs_lib.Pack]:
+  """Yields packs of the steps of episodes."""
+  pack, num_bytes = [], 0
+  for steps in episodes:
+    pack.append(steps)
+    num_bytes += sum(leaf.nbytes for leaf in tf.nest.flatten(steps))
+    if num_bytes >= _PACK_BYTES or len(pack) == _PACK_EPISODES:
+      yield _to_pack(pack)
+      pack, num_bytes = [], 0
+  if pack:
+    yield _to_pack(pack)
+
+
+def _to_pack(episodes: List[Dict[str, Any]]) -> packs_lib.Pack:
+  """Returns the pack of the steps of some episodes."""
+  lengths = [len(steps[rlds.IS_FIRST]) for steps in episodes]
+  return packs_lib.Pack(
+      tf.nest.map_structure(lambda *parts: np.concatenate(parts), *episodes),
+      np.cumsum([0, *lengths]),
+      {},
   )
 
 

@@ -1,9 +1,12 @@
 """Tests of reading episodes back from checkpoints."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import episodes
@@ -83,6 +86,21 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         options=options_lib.ConversionOptions(**arguments),
     )
     self._assert_same(_read(path), expected)
+
+  def test_short_episodes_travel_in_packs(self):
+    expected = checkpoints.episodes([2, 3, 5, 2, 4])
+    path = self.write(expected)
+    found = episodes.read_checkpoint_episodes(path, testing.TABLE)
+    (pack,) = data_sets.packs_of(found).as_numpy_iterator()
+    self.assertAllEqual(pack.row_splits, [0, 2, 5, 10, 12, 16])
+    self._assert_same(_read(path), expected)
+    # Others wait for no more of them than the limits say.
+    with mock.patch.object(episodes, '_PACK_EPISODES', 2):
+      packs = list(data_sets.packs_of(found).as_numpy_iterator())
+    self.assertEqual([len(one.row_splits) - 1 for one in packs], [2, 2, 1])
+    with mock.patch.object(episodes, '_PACK_BYTES', 1):
+      packs = list(data_sets.packs_of(found).as_numpy_iterator())
+    self.assertLen(packs, 5)
 
   @pytest.mark.long
   def test_what_servers_and_merging_write(self):
