@@ -4,6 +4,7 @@ import inspect
 import os
 from typing import Any, Callable, Dict, List, Optional
 
+import gin
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -99,14 +100,15 @@ def load(
   # Flat arrays are whatever has their columns.
   if format not in _FLAT and _is_other(local, format):
     raise ValueError(f'{local} is not of the format {format}.{hint}')
+  # A call by gin would add lines of its own to errors.
+  reader = inspect.unwrap(READERS[format])
+  bound = gin.get_bindings(READERS[format])
   try:
-    return READERS[format](path, **options)
+    return reader(path, **{**bound, **options})
   except ValueError as e:
     if not hint:
       raise
-    # Gin adds lines of its own.
-    sentence, *_ = str(e).splitlines()
-    raise ValueError(f'{sentence}{hint}') from e
+    raise ValueError(f'{e}{hint}') from e
 
 
 def _is_other(path: str, asked: str) -> bool:

@@ -79,9 +79,10 @@ def build_index(
 
       index = build_index('/data/bridge', '/data/bridge_index', prepare=prepare)
 
-  What cannot be indexed where it lies is copied into the index, images and all,
-  and a warning says why: data of other formats, files of TFDS that are no
-  TFRecords or are not on the local disk, and images that `prepare` changes.
+  What cannot be indexed where it lies is copied into the index, images and all:
+  data of other formats, and, with a warning that says why, files of TFDS that
+  are no TFRecords or are not on the local disk, and images that `prepare`
+  changes.
 
   If the process is killed, the same call goes on from what it has read: until
   the index is whole, that is in a folder beside it, `.NAME.parts`.
@@ -142,7 +143,7 @@ def build_index(
       except (tf.errors.InvalidArgumentError, ValueError) as e:
         if not _is_of_images(e):
           raise
-        _warn(source, f'prepare looks at its images: {e}')
+        _log(source, f'prepare looks at its images: {e}')
         for written in os.listdir(unfinished):
           os.remove(os.path.join(unfinished, written))
         write(_copied(builder, split))
@@ -162,7 +163,7 @@ def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
   except FileNotFoundError:
     if readers.find_format(source) is None:
       raise
-    _warn(source, 'it is not a TFDS data set')
+    _log(source, 'it is not a TFDS data set', logging.INFO)
     return None
   if rlds.STEPS not in builder.info.features:
     raise ValueError(
@@ -172,8 +173,9 @@ def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
   return builder
 
 
-def _warn(source, why: str) -> None:
-  logging.warning(
+def _log(source, why: str, level: int = logging.WARNING) -> None:
+  logging.log(
+      level,
       '%s cannot be indexed where it lies, and is copied into the index: %s.',
       source,
       why,
@@ -195,7 +197,7 @@ def _why_not(builder) -> str:
 def _in_place(builder, split, parts, num_processes) -> _Data:
   """Returns episodes with references in place of images, if that can be."""
   if why := _why_not(builder):
-    _warn(builder.data_path, why)
+    _log(builder.data_path, why)
     return _copied(builder, split)
   records = record_reading.find_records(builder, split)
   facts = [data_files.facts_of(records.folder, name) for name in records.names]

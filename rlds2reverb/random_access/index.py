@@ -1,9 +1,10 @@
 """An index of RLDS data: the small columns, and where the images are."""
 
+import contextlib
 import json
 import mmap
 import os
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 import zlib
 
 import numpy as np
@@ -28,6 +29,27 @@ def expand_folder(folder: PathLike) -> str:
   if '://' in folder:
     raise ValueError(f'An index must be on the local disk, but is at {folder}.')
   return os.path.abspath(os.path.expanduser(folder))
+
+
+@contextlib.contextmanager
+def made_once(missing: str) -> Iterator[None]:
+  """Where what makes a file is imported, says what to do if that cannot be.
+
+  Args:
+    missing: what is not there, for the error: `'... has no index yet, and
+      building it'`.
+
+  Raises:
+    ModuleNotFoundError: if a module, such as TensorFlow, is not installed.
+  """
+  try:
+    yield
+  except ModuleNotFoundError as e:
+    raise ModuleNotFoundError(
+        f'{missing} needs {e.name}. Make the same call once where that is'
+        ' installed; then it works here.',
+        name=e.name,
+    ) from e
 
 
 LENGTHS = 'episodes.bin'

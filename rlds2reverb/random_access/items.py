@@ -66,6 +66,8 @@ class Items:
     index: the index.
     windows: `ActionChunks`, of steps; or `Windows`, of steps or of the frames
       of trajectories.
+    transform: what batches are changed by, such as the `Normalizer` of
+      `open_batches(normalize=)`, whose `invert` takes a policy's actions back.
   """
 
   def __init__(
@@ -98,7 +100,7 @@ class Items:
     self.windows = windows
     self._images = images_lib.formats_of(images or {}, index.layout.columns)
     self._with_mask = with_mask
-    self._transform = transform
+    self.transform = transform
     if isinstance(windows, action_chunks.ActionChunks):
       self._kind: Any = chunk_items.ChunkItems(index, windows)
     else:
@@ -128,7 +130,7 @@ class Items:
         self.windows,
         sorted(self._images.items()),
         self._with_mask,
-        self._transform,
+        self.transform,
     ]
 
   def episode_and_start(self, items: Any) -> Tuple[np.ndarray, np.ndarray]:
@@ -193,7 +195,7 @@ class Items:
     batch = self._kind.make(
         self._read, episode, self._first_row[episode], start
     )
-    return batch if self._transform is None else self._transform(batch)
+    return batch if self.transform is None else self.transform(batch)
 
   def _find_spec(self) -> Any:
     specs = []

@@ -118,6 +118,9 @@ def open_normalizer(
     index: the index.
     fields: how each field is normalised, by its path.
     path: the file.
+
+  Raises:
+    ModuleNotFoundError: if statistics are missing, and TensorFlow is, too.
   """
   known: Dict[str, Any] = {'fingerprint': index.fingerprint, 'fields': {}}
   if os.path.exists(path):
@@ -127,8 +130,12 @@ def open_normalizer(
       known = found
   missing = sorted(set(fields) - set(known['fields']))
   if missing:
-    # pylint: disable-next=g-import-not-at-top
-    from rlds2reverb.random_access import indexed_statistics
+    with index_lib.made_once(
+        f'{path} has no statistics of {", ".join(missing)} yet, and computing'
+        ' them'
+    ):
+      # pylint: disable-next=g-import-not-at-top
+      from rlds2reverb.random_access import indexed_statistics
 
     known['fields'].update(indexed_statistics.compute(index, missing))
     with open(f'{path}.unfinished', 'w', encoding='utf-8') as f:

@@ -30,6 +30,9 @@ class Source:
     item_weights: a function from its `Items` to the weight of each, such as
       `Items.episode_weights`, or `lambda items: items.column('priority')`. By
       default all are alike.
+    options: what `formats.load` takes besides the directory, such as
+      `{'is_terminal': 'next.success'}` of LeRobot's reader, or `{'format':
+      'lerobot'}` where the directory is a name.
   """
 
   directory: index_lib.PathLike
@@ -38,6 +41,7 @@ class Source:
   prepare: Optional[Callable[[Any], Any]] = None
   weight: Optional[float] = None
   item_weights: Optional[Callable[[items_lib.Items], Any]] = None
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def identity(self) -> Dict[str, Any]:
     """Returns what an index is a function of, besides the data."""
@@ -51,6 +55,8 @@ class Source:
         'config': self.config,
         'split': self.split,
         'prepare': prepare and f'{prepare.__module__}.{prepare.__qualname__}',
+        # As they are in a file of JSON.
+        'options': json.loads(json.dumps(dict(self.options))),
     }
 
   def map_episodes(self, episodes: Any) -> Any:
@@ -86,7 +92,8 @@ def open_batches(
           images={'observation/image': (224, 224)},
           normalize={'action': Normalize('quantiles', [True] * 6 + [False])})
 
-  The first time it needs TensorFlow; from then on `folder` has all it needs.
+  The first time it needs TensorFlow, for the index, and for the statistics of
+  each field of `normalize`; from then on `folder` has all it needs.
   Every data set is normalised by its own statistics.
 
   Args:
@@ -104,8 +111,10 @@ def open_batches(
     The batches.
 
   Raises:
+    ModuleNotFoundError: if something is to be built, and TensorFlow is not
+      installed.
     ValueError: if `folder` has indexes of other data, or of other configs; and
-      as `build_index`, `Items` and `Batches` do.
+      as `build_index`, `formats.load`, `Items` and `Batches` do.
   """
   folder = index_lib.expand_folder(folder)
   items = {}
@@ -161,33 +170,35 @@ def open_index(
   path = f'{folder}.source.json'
   identity = source.identity()
   if not os.path.exists(os.path.join(folder, index_lib.MARKER)):
-    try:
-      # pylint: disable-next=g-import-not-at-top
+    with index_lib.made_once(f'{folder} has no index yet, and building it'):
+      # pylint: disable=g-import-not-at-top
+      from rlds2reverb.formats import readers
       from rlds2reverb.random_access import building
-    except ModuleNotFoundError as e:
-      raise ModuleNotFoundError(
-          f'{folder} has no index yet, and building it needs {e.name}. Make the'
-          ' same call once where that is installed; then it works here.',
-          name=e.name,
-      ) from e
 
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with open(path, 'w', encoding='utf-8') as f:
       json.dump(identity, f)
+    data = source.directory
+    if source.options:
+      data = readers.load(data, **source.options)
     return building.build_index(
-        source.directory,
+        data,
         folder,
         source.split,
         prepare=source.map_episodes,
         num_processes=num_processes,
     )
   with open(path, encoding='utf-8') as f:
-    known = json.load(f)
+    known = {'options': {}, **json.load(f)}  # Older indexes have none.
   if known != identity:
     differing = [key for key in identity if identity[key] != known.get(key)]
+    missing = ''
+    directory = identity['directory']
+    if 'directory' in differing and not os.path.exists(directory):
+      missing = f' {directory} is not a path on this machine.'
     raise ValueError(
         f'{folder} has an index that was made with another'
         f' {", ".join(differing)}: {known}. Remove it, or choose another'
-        ' folder.'
+        f' folder.{missing}'
     )
   return index_lib.Index(folder)

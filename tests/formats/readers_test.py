@@ -82,6 +82,14 @@ class ReadersTest(parameterized.TestCase):
       formats.load(path, 'robomimic', filterkey='train')
     self.assertIsNone(readers.find_format(path))
 
+  def test_errors_are_the_readers_sentence_alone(self):
+    path = os.path.join(_DATA, 'lerobot', 'v3.0')
+    with self.assertRaises(ValueError) as raised:
+      formats.load(path, cameras=['missing'])
+    self.assertIn('missing', str(raised.exception))
+    self.assertNotIn('configurable', str(raised.exception))
+    self.assertLen(str(raised.exception).splitlines(), 1)
+
 
 if __name__ == '__main__':
   absltest.main()

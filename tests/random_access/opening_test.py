@@ -128,6 +128,18 @@ class OpenBatchesTest(tf.test.TestCase):
             )
           self.assertAllEqual(images[frame], expected)
     self.assertLen(sources, 2)
+    # What a policy says is taken back by the data set's own statistics.
+    raw = next(
+        iter(prepare(rlds2reverb.load_episodes(self.directories['one'])))
+    )
+    one = batches.items.sources['one']
+    self.assertAllClose(
+        one.transform.invert({'observation': one[0]['observation']})[
+            'observation'
+        ]['state'][-1],
+        raw['steps']['observation']['state'][0],
+        atol=1e-4,
+    )
     # The second time nothing is built.
     again = self.open()
     self.assertAllEqual(again[2]['action'], batches[2]['action'])
@@ -151,6 +163,45 @@ class OpenBatchesTest(tf.test.TestCase):
     self.assertAllEqual(
         item['observation']['state'][0], steps['observation']['state'][0]
     )
+
+  def test_options_of_a_format(self):
+    directory = os.path.join(
+        os.path.dirname(os.path.dirname(__file__)), 'data/lerobot/v3.0'
+    )
+
+    def is_terminal(**options):
+      batches = random_access.open_batches(
+          {'arm': random_access.Source(directory, options=options)},
+          os.path.join(self.folder, f'{len(options)}'),
+          1,
+          random_access.ActionChunks(1, 2),
+      )
+      items = batches.items
+      return items.sources['arm'].column('is_terminal')
+
+    options = {'is_terminal': 'next.success', 'leave_out': ('timestamp',)}
+    self.assertFalse(is_terminal().any())
+    expected = np.concatenate(
+        [
+            episode['steps']['is_terminal']
+            for episode in formats.load(directory, **options)
+        ]
+    )
+    self.assertTrue(expected.any())
+    for _ in range(2):  # The second time nothing is built.
+      self.assertAllEqual(is_terminal(**options), expected)
+    options['leave_out'] = ()
+    with self.assertRaisesRegex(ValueError, 'made with another options'):
+      is_terminal(**options)
+
+  def test_data_that_is_not_where_it_was(self):
+    missing = os.path.join(self.folder, 'missing')
+    self.open()
+    self.directories['one'] = missing
+    with self.assertRaisesRegex(
+        ValueError, f'another directory.* {missing} is not a path on this'
+    ):
+      self.open()
 
   def test_images_are_changed_as_tensorflow_changes_them(self):
     augment = {'observation/image': random_access.Augmentation.OCTO}
@@ -189,15 +240,40 @@ class OpenBatchesTest(tf.test.TestCase):
     found = np.bincount(drawn, minlength=len(expected)) / len(drawn)
     self.assertAllClose(found, expected, atol=5 * (0.25 / len(drawn)) ** 0.5)
 
-  def test_without_tensorflow_and_without_an_index(self):
+  def test_without_tensorflow_something_is_missing(self):
+    self.assertIn(
+        'indexes/arm has no index yet, and building it needs tensorflow. Make',
+        self.error_without_tensorflow(''),
+    )
+    path = os.path.join(self.folder, 'data')
+    data.write(os.path.join(path, '1.0.0'), [3], seed=0)
+    random_access.open_batches(
+        {'arm': random_access.Source(path, prepare=prepare)},
+        os.path.join(self.folder, 'indexes'),
+        1,
+        random_access.ActionChunks(1, 2),
+    )
+    normalize = ", normalize={'action': random_access.Normalize()}"
+    self.assertEndsWith(
+        self.error_without_tensorflow(normalize).strip(),
+        'indexes/arm.statistics.json has no statistics of action yet, and'
+        ' computing them needs tensorflow. Make the same call once where that'
+        ' is installed; then it works here.',
+    )
+
+  def error_without_tensorflow(self, arguments):
+    """Returns what `open_batches` prints where TensorFlow is not installed."""
     done = subprocess.run(
         [
             sys.executable,
             '-c',
             "import sys; sys.modules['tensorflow'] = None\n"
             'from rlds2reverb import random_access\n'
-            "random_access.open_batches({'arm': 'data'}, 'indexes', 4,"
-            ' random_access.ActionChunks(1, 2))',
+            'def prepare(episodes): pass\n'
+            f"prepare.__module__ = '{prepare.__module__}'\n"
+            "random_access.open_batches({'arm': random_access.Source('data',"
+            " prepare=prepare)}, 'indexes', 1, random_access.ActionChunks(1,"
+            f' 2){arguments})',
         ],
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
         cwd=self.folder,
@@ -205,10 +281,7 @@ class OpenBatchesTest(tf.test.TestCase):
         text=True,
         check=False,
     )
-    self.assertIn(
-        'indexes/arm has no index yet, and building it needs tensorflow.',
-        done.stderr,
-    )
+    return done.stderr
 
   def test_normalising_is_undone(self):
     rng = np.random.default_rng(0)

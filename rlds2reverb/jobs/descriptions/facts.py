@@ -42,7 +42,8 @@ CHECKS = {
     'last_reward': (
         'the last step has a reward, which no transition has, {} in all;'
         ' StepMapping.last_reward = "transition" moves it onto the transition'
-        ' into that step'
+        ' into that step, by --gin_binding or a config (docs/robotics.md, "The'
+        ' last step")'
     ),
     'last_is_zero': (
         'the last observation is all zeros, and the one before is not: it may'
