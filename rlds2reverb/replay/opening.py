@@ -165,12 +165,11 @@ def _read(data, folder, split, table_name):
     table_name: the table of a checkpoint.
   """
   if folder and records.is_checkpoint(folder):
-    tables = records.read_tables(folder)
-    name = _only_table(table_name, list(tables), f'The checkpoint {folder}')
+    tables = list(records.read_tables(folder))
+    name = _only_table(table_name, tables, f'The checkpoint {folder}')
     logging.info(
-        'Reading all frames of the %d items in %s first. A server of'
-        ' restore_reverb_server has them at once.',
-        records.num_items(tables[name]),
+        'Reading all frames of %s first. A server of restore_reverb_server has'
+        ' them at once.',
         folder,
     )
     return checkpoint_episodes.read_checkpoint_episodes(
