@@ -102,7 +102,7 @@ class SignaturesTest(absltest.TestCase):
                   f'{page}:{number}: {ast.unparse(call)}: no {argument}; it has'
                   f' {", ".join(parameters)}'
               )
-    self.assertGreater(num_calls, 50)
+    self.assertGreater(num_calls, 40)
     self.assertEmpty(wrong, '\n' + '\n'.join(wrong))
 
 

@@ -72,12 +72,18 @@ class FramesTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-      ((), [4, 7]),
+      (None, [4, 7]),
       (np.array([b'a', b'\xff'], object), ['a', '\\xff']),
       (np.array([8, 9], np.uint32), [8, 9]),
   )
-  def test_several_episodes_in_a_block(self, episode_id, expected):
+  def test_several_episodes_in_a_block(self, episode_ids, expected):
     source = frames.make_frame_source(golden.stacked(_episodes()), _PAIRS)
+    fields = ()
+    if episode_ids is not None:
+      source = source._replace(
+          options=options_lib.ConversionOptions(episode_id='name')
+      )
+      fields = {'name': episode_ids}
     joined = next(source.blocks.batch(1).as_numpy_iterator())
     rows = tf.nest.map_structure(lambda leaf: leaf[0], joined.trajectory)
     block = joined._replace(
@@ -85,7 +91,7 @@ class FramesTest(parameterized.TestCase):
         episode=np.array([4, 7]),
         step=np.int64(0),
         row_splits=np.array([0, 2, 5]),
-        episode_id=episode_id,
+        fields=fields,
     )
     # However short the blocks of one episode are.
     source = source._replace(

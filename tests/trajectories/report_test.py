@@ -163,21 +163,22 @@ class ConversionReportTest(tf.test.TestCase):
   def test_a_call_that_fails_frees_the_report_that_it_took(self):
 
     @report_lib.frees_report
-    def fail(*, report=None):
-      if report:
-        report.attach([])
+    def fail(*, options=None):
+      if options:
+        options.report.attach([])
       raise KeyError('no')
 
     report = report_lib.ConversionReport()
+    options = options_lib.ConversionOptions(report=report)
     for _ in range(2):
       with self.assertRaises(KeyError):
-        fail(report=report)
+        fail(options=options)
     with self.assertRaises(KeyError):
       fail()
     report.attach([])
     # A report that another call has taken is not freed.
     with self.assertRaisesRegex(ValueError, 'serves one conversion'):
-      fail(report=report)
+      fail(options=options)
     with self.assertRaisesRegex(ValueError, 'serves one conversion'):
       report.attach([])
 

@@ -1177,7 +1177,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       ),
       (
           dict(sampler=samplers.WithoutReplacement(), process=(8, 9)),
-          '5 items.*9 workers',
+          '5 items.*9 processes',
       ),
       (dict(windows=0), 'must be Windows'),
   )
