@@ -277,8 +277,10 @@ def _guarded(samples, watch, weights):
       weights.assign(tf.where(sizes < 0, weights, sizes))
     return tf.ensure_shape(silent_since, [num_servers]), tf.constant(_POLL)
 
-  seconds = tf.data.Dataset.counter()
-  # This sleeps in a thread of tf.data, so other operations go on.
+  # This sleeps in a thread of tf.data, so other operations go on. It takes its
+  # elements under the lock that its cancellation takes. Where making one calls
+  # a function, as `counter` does, both can wait for each other for ever.
+  seconds = tf.data.Dataset.range(tf.int64.max)
   seconds = tf.data.experimental.from_variant(
       tf.raw_ops.SleepDataset(
           input_dataset=tf.data.experimental.to_variant(seconds),

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import os
 import socket
+import subprocess
 import time
 
 from absl.testing import parameterized
@@ -38,6 +39,20 @@ print('READY', flush=True)
 server, _ = sampling_test.make_server(kind, range(num_items), int(input()))
 print('PORT', server.port, flush=True)
 threading.Event().wait()
+"""
+
+# Makes and frees iterators, polling all the time.
+_FREEING = """
+import sys
+from rlds2reverb.replay.server import sampling
+from tests import testing
+sampling._POLL_MICROSECONDS = 1
+dataset = sampling.sample_reverb_servers(sys.argv[1], testing.TABLE, 1, 4)
+for _ in range(10):
+  iterator = iter(dataset)
+  next(iterator)
+  del iterator
+print('FREED', flush=True)
 """
 
 _WRITER = """
@@ -449,6 +464,18 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   @pytest.mark.long
   def test_killed_server_of_two(self):
     self._kill(2)
+
+  @pytest.mark.long
+  def test_iterators_that_are_freed_while_they_poll(self):
+    address = self._address('uniform', range(10))
+    found = subprocess.run(
+        processes.command(_FREEING, address),
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=60,  # Where freeing one waits for ever.
+    )
+    self.assertIn('FREED', found.stdout)
 
   def test_stopped_server(self):
     other = self._address('uniform', range(30))
