@@ -46,6 +46,8 @@ suppress_warnings = ['myst-nb.lexer']
 nb_output_stderr = 'remove'
 
 autodoc_member_order = 'bysource'
+# The arguments of a class are in the docstring of `__init__`.
+autoclass_content = 'both'
 autodoc_typehints = 'signature'
 autodoc_typehints_format = 'short'
 python_maximum_signature_line_length = 80
@@ -58,6 +60,8 @@ default_role = 'py:obj'
 
 _SECTION = re.compile(r'^(Args|Attributes|Raises|Returns|Yields):$')
 _CODE = re.compile(r'(?<!`)`([^`]+)`(?!`)(\w?)')
+# A default that is no Python: a member of an enum, a function, a factory.
+_DEFAULT = re.compile(r'<(?:\w+\.\w+: |built-in function )([^<>]*)>')
 # A name of Python, which gets a link where it is one of ours.
 _NAME = re.compile(r'[A-Za-z_][\w.]*(\(\))?')
 
@@ -120,6 +124,14 @@ def _process_docstring(app, what, name, obj, options, lines):
   lines[:] = _mark_code(text.split('\n'))
 
 
+def _process_signature(app, what, name, obj, options, signature, returned):
+  """Writes defaults as Python, without which Sphinx reads no signature."""
+  del app, what, name, obj, options
+  if signature is not None:
+    signature = _DEFAULT.sub(r'\1', signature).replace('<factory>', '...')
+  return signature, returned
+
+
 def _skip_member(app, what, name, obj, skip, options):
   """Leaves out what a NamedTuple says of a field: `Attributes:` says more."""
   del app, what, options
@@ -132,4 +144,5 @@ def _skip_member(app, what, name, obj, skip, options):
 def setup(app):
   # Before napoleon, whose priority is 500.
   app.connect('autodoc-process-docstring', _process_docstring, priority=400)
+  app.connect('autodoc-process-signature', _process_signature)
   app.connect('autodoc-skip-member', _skip_member)
