@@ -1,17 +1,4 @@
-"""The layout of the steps of many agents.
-
-A field is *by agent* if it is a dict whose keys are the agents; every other
-field is of all of them. The presence says who is there at a step:
-
-    observation    {'left': [S, ...], 'right': [S, ...]}
-    action         {'left': [S, ...], 'right': [S, ...]}
-    is_present     {'left': bool [S], 'right': bool [S]}
-    is_last        bool [S]
-
-The rows of an agent that is absent have no meaning. Nor do its action and its
-reward at the last step at which it is there: that has its last observation.
-Where there is no presence all agents are there at every step.
-"""
+"""The layout of the steps of many agents, as `agents` draws it."""
 
 from typing import Any, Dict, List, Sequence
 

@@ -26,15 +26,17 @@ def split_by_policy(
   Each data set can go into a table of its own:
 
       for policy, data in split_by_policy(episodes, policy_of).items():
+        options = rlds2reverb.ConversionOptions(
+            identity={'data': 'soccer', 'policy': policy})
         rlds2reverb.write_rlds_to_reverb(
             data, 'localhost:8000', rlds2reverb.TableItems(policy),
-            identity={'data': 'soccer', 'policy': policy})
+            options=options)
 
-  Episodes of several agents come from one episode. So an `episode_id` of the
-  data is not that of one episode any more: write without it.
+  Episodes of several agents come from one episode, so an `episode_id` does not
+  identify an episode any more: leave it out of the options.
 
   Args:
-    rlds_data: an RLDS data set of episodes of many agents; see `layout`.
+    rlds_data: an RLDS data set of episodes of many agents.
     policy_of: returns the name of the policy of an agent. It is called once for
       each agent, when the pipeline is built.
     presence: the field that says who is there.

@@ -55,7 +55,7 @@ def select_agent(
 
   Args:
     episode: an RLDS episode of many agents, its steps a nested data set or
-      stacked; see `layout`.
+      stacked; see the top of `agents`.
     agent: a key of the fields that are by agent.
     presence: the field that says who is there.
     gaps: what happens if the agent is away in between. `"error"`; or `"skip"`:

@@ -40,7 +40,7 @@ def stack_agents(
 
   Args:
     steps: the steps of one episode of many agents, a nested data set or
-      stacked; see `layout`.
+      stacked; see the top of `agents`.
     agents: those to stack, in their order; by default all.
     presence: the field that says who is there; it becomes the mask.
     team_reward: makes one reward `[S]` of those of the agents, from the step at
@@ -123,9 +123,9 @@ def unroll_agents(
       reward, discount, is_terminal    [T, B]
       agent_mask, next_agent_mask      [T, B, A]
 
-  An agent's mask is True where it acts: where it is there, but for the last
-  step at which it is. This is COMA's weight. Its next mask is True where it
-  sees the next observation.
+  An agent's mask is True at every step at which it is there, but for the last
+  of them, at which it does not act. This is COMA's weight. Its next mask is
+  True where it sees the next observation.
 
   Args:
     steps: see `stack_agents`.

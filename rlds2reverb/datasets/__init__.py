@@ -1,4 +1,4 @@
-"""RLDS data sets on disk are read, recorded, saved and mixed here."""
+"""Reads, records, saves and mixes RLDS data sets on disk."""
 
 from rlds2reverb.datasets.loading import load_episodes
 from rlds2reverb.datasets.mixtures import mix_datasets

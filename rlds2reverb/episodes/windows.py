@@ -20,9 +20,9 @@ with epy.lazy_imports():
 
 
 class EndOfEpisode(str, enum.Enum):
-  """The ways to end an episode whose last rows fill no window.
+  """What becomes of the last rows of an episode if they fill no window.
 
-  See `Windows`. Wherever one of these is asked for, its string will do.
+  `Windows` draws each. Its string may be given in place of a member.
   """
 
   DROP = 'drop'

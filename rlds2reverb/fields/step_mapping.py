@@ -99,8 +99,8 @@ class StepMapping:
       for data that gives the reward of success with the last step.
     last_action: whether the action of the last step counts as the others do.
       Then the steps have a further field `has_action`, which statistics,
-      transforms and windows follow. A conversion to trajectories does not: the
-      last step of an episode is none that an agent acts in.
+      transforms and windows follow. A conversion to trajectories does not,
+      because agents do not act in the last step of an episode.
   """
 
   observation: Source = rlds.OBSERVATION

@@ -13,12 +13,12 @@ from rlds2reverb.fields.field_sources import Source
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True)
 class TextOfCodes:
-  """Makes a string of the codes of its characters, which zeros follow.
+  """Makes a string of character codes, up to the zeros that follow them.
 
       codes       | 112 117 115 104   0   0 |
       text        | 'push'                  |
 
-  Language Table keeps its instructions so, as int32 `[512]`.
+  Language Table stores its instructions in this form, int32 `[512]`.
 
   Attributes:
     source: the source of the codes, a vector of integers.

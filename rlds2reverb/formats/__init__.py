@@ -1,4 +1,4 @@
-"""Data in other formats become RLDS episodes here, and come back.
+"""Reads data in other formats as RLDS episodes, and writes TorchRL's.
 
 `load` reads what is on disk: LeRobot, robomimic, Minari and others, each by a
 reader in a module of its own.

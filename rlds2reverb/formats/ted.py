@@ -106,7 +106,7 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
 
   Returns:
     A data set of episodes with stacked steps `[T + 1, ...]`, as
-    `from_episodes` returns it. What is known of transitions alone has zeros in
+    `from_episodes` returns it. A field that only transitions have is zero in
     the last step.
 
   Raises:

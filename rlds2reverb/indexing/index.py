@@ -217,7 +217,7 @@ class TransitionIndex:
       observation: a nest as recorded, every leaf `[B, ...]`: the roots.
       depth: how many transitions a path has at most.
       max_width: how many nodes a level of a tree has at most.
-      gamma: what a reward counts less for each transition before it.
+      gamma: the discount factor of the rewards on a path.
 
     Returns:
       The `Tree`.

@@ -1,4 +1,4 @@
-"""RLDS where it lies, in any order: for PyTorch, JAX and TensorFlow.
+"""Reads the steps of RLDS files in any order, in PyTorch, JAX or TensorFlow.
 
 `build_index` walks the files of a TFDS data set once. The index is small: the
 numbers of every step, and where each image begins. From then on any step can be

@@ -66,7 +66,7 @@ class Items:
     index: the index.
     windows: `ActionChunks`, of steps; or `Windows`, of steps or of the frames
       of trajectories.
-    transform: what batches are changed by, such as the `Normalizer` of
+    transform: the function that batches go through, such as the `Normalizer` of
       `open_batches(normalize=)`, whose `invert` takes a policy's actions back.
   """
 

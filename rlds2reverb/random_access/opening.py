@@ -25,8 +25,8 @@ class Source:
     split: the split.
     prepare: a function of a module that is applied after that, from a data set
       of episodes to another; see `build_index`.
-    weight: how likely the data set is to be drawn, in proportion. By default it
-      counts by its items, which all or none of the data sets do.
+    weight: the data set is drawn in proportion to it. By default it is the
+      number of items. Either all data sets have a weight, or none has.
     item_weights: a function from its `Items` to the weight of each, such as
       `Items.episode_weights`, or `lambda items: items.column('priority')`. By
       default all are alike.

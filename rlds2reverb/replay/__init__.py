@@ -1,8 +1,8 @@
-"""Trajectories as the chunks and items of Reverb, on servers and on disk.
+"""Replay buffers, Reverb servers and Reverb checkpoints of trajectories.
 
-The modules of this folder lay frames out and encode them. Those of `server` and
-`checkpoint` write the result to a running server and to disk, and those of
-`local` sample frames without a server.
+The modules of this folder lay frames out as Reverb's chunks and items. Those of
+`server` write them to a running server, those of `checkpoint` to disk, and
+those of `local` sample frames without a server.
 """
 
 from rlds2reverb.replay.checkpoint.records import CheckpointError

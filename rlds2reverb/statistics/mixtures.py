@@ -82,8 +82,8 @@ def merge_statistics(
   """Merges statistics that were computed of several data sets before.
 
   Counts, minima and maxima are those of all data, and means and deviations
-  differ by rounding. Quantiles cannot be had from those of the parts, and are
-  left out: `compute_mixture_statistics` has them.
+  differ by rounding. Quantiles do not follow from those of the parts, and are
+  left out; `compute_mixture_statistics` computes them.
 
   Args:
     statistics: those of each data set, by its name.

@@ -94,8 +94,8 @@ def convert_texts_to_batches(
 ) -> tf.data.Dataset:
   """Makes padded batches of prompts and responses that are strings.
 
-  After TorchRL's `PromptTensorDictTokenizer`, except that the prompt and the
-  response are tokenized apart.
+  This is what TorchRL's `PromptTensorDictTokenizer` does, except that the
+  prompt and the response are tokenized apart.
 
   Args:
     texts: a data set of dicts with the fields `prompt` and `response`, strings.

@@ -49,8 +49,8 @@ def convert_texts_to_pairs(
 ) -> tf.data.Dataset:
   """Makes padded pairs of a chosen and a rejected response, of strings.
 
-  After TorchRL's `PairwiseDataset` and its filters: pairs of equal responses,
-  and of responses with too few words, are left out. Each text is the prompt, a
+  As in TorchRL's `PairwiseDataset`, pairs of equal responses, and of responses
+  with too few words, are left out. Each text is the prompt, a
   new line and the response, tokenized as one.
 
   Args:

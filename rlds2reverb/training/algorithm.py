@@ -11,7 +11,8 @@ from tf_agents.trajectories import time_step as ts
 class Algorithm(abc.ABC):
   """The hyper-parameters of an algorithm, and how its agent is made.
 
-  One of your own is a frozen dataclass, for gin with `gin.configurable`:
+  An algorithm of your own is a frozen dataclass. `gin.configurable` is needed
+  if a config should set its hyper-parameters:
 
       @gin.configurable
       @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ class CqlSac(algorithm.Algorithm):
       are drawn for the conservative loss of each transition.
     num_bc_steps: how many train steps at first clone the data's behaviour.
     gamma: the discount factor.
-    reward_scale: what rewards are multiplied with.
+    reward_scale: the factor by which rewards are multiplied.
     target_update_tau: the part of the critics that goes into the target
       critics at each train step.
   """

@@ -30,9 +30,9 @@ class Batches:
       server that is started and filled, and stopped at the end; or the address
       `host:port` of a server that runs and holds items of the same data, not
       normalised, of the algorithm's `sequence_length`.
-    rules: how episodes are converted, but for a server that runs. Agents leave
-      out the frame of an episode's last step, which is why it is the transition
-      before whose discount tells of a terminal state.
+    rules: how episodes are converted, unless they are in a running server. By
+      default the discount of the transition into a terminal state is 0, because
+      agents leave out the frame of an episode's last step.
   """
 
   batch_size: int = 256

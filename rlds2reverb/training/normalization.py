@@ -131,7 +131,7 @@ def normalized_specs(
 
 
 class DenormalizedPolicy(tf_policy.TFPolicy):
-  """A policy in the terms of the environment, of one in normalised terms.
+  """Makes of a policy that works on normalised data one for the environment.
 
   It takes raw observations, and gives raw actions within the bounds of the
   environment. `PolicySaver` saves it, constants included.

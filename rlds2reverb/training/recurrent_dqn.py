@@ -30,7 +30,7 @@ class RecurrentDqn(algorithm.Algorithm):
     output_layers: the units of each fully connected layer above the LSTM.
     learning_rate: that of Adam.
     gamma: the discount factor.
-    reward_scale: what rewards are multiplied with.
+    reward_scale: the factor by which rewards are multiplied.
     cql_alpha: the weight of the conservative loss.
     target_update_tau: the part of the network that goes into the target network
       at each train step.

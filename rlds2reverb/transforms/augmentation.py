@@ -83,7 +83,7 @@ def drop_images(
 ) -> Any:
   """Makes images of one frame black at random, but never all of them.
 
-  As `image_dropout` of Octo; the draws are others. An image that is black
+  This is `image_dropout` of Octo, with other draws. An image that is black
   already, such as that of a camera that is not there, counts as dropped.
 
   Args:

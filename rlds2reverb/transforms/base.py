@@ -31,8 +31,8 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
   """The base of all transforms, which change the steps of an episode.
 
   A transform of your own needs only `transform`. Declare it as a frozen
-  dataclass with `eq=False`: then two transforms are equal where their
-  attributes are, also where these are arrays or lists.
+  dataclass with `eq=False`: then two transforms with equal attributes are
+  equal, even if these are arrays or lists.
 
       @dataclasses.dataclass(frozen=True, eq=False)
       class TanhReward(EpisodeTransform):

@@ -13,10 +13,10 @@ from rlds2reverb.transforms import base
 class Compose(base.EpisodeTransform):
   """Applies transforms and filters one after the other.
 
-  One that holds a filter, or a transform that draws, can be used in
-  `transform_episodes`, but not in `rlds_data.map`, which cannot leave out an
-  episode and does not count them. `transform` and `invert` work on steps, and
-  so they pass over the filters.
+  If there is a filter or a transform that draws among them, use it in
+  `transform_episodes`, and not in `rlds_data.map`, which cannot leave out an
+  episode and does not count them. `transform` and `invert` work on steps, so
+  they pass over filters.
 
   Attributes:
     transforms: transforms and filters, some of which may be `Compose`

@@ -1,17 +1,4 @@
-"""Goals: observations of an episode's future, for each of its steps.
-
-The goal of step t is the observation of a step that is drawn, or the last one.
-An episode of steps 0 to 4, of which 4 is the last:
-
-    strategy          step 0          step 2     step 4 (last)
-    "last"            4               4          4
-    "uniform"         1 to 4          3, 4       4
-    "geometric"       1 to 4          3, 4       4
-
-"geometric" draws how far ahead the goal is, k with the probability
-`(1 - discount) * discount**(k - 1)`, and takes the last step for all that is
-beyond it: the discounted future of a step.
-"""
+"""Goals: observations of an episode's future, for each of its steps."""
 
 import dataclasses
 from typing import Optional
@@ -35,25 +22,35 @@ _OF_DISTANCE, _OF_CURRENT = 0, 1
 class RelabelGoals(whole_episodes.WholeEpisodeTransform):
   """Adds to each step a goal that its episode has reached later.
 
-  `"uniform"` draws as OpenVLA, and with `include_current` as Octo, whose
-  `max_goal_distance` is one more than `max_distance`. `"geometric"` and
-  `current_probability` are those of `GCDataset` of OGBench, whose uniform goals
-  come to lie half as often on the next and on the last step.
+  The goal of a step is the observation of a later step. These are the steps
+  that it may be of, in an episode of steps 0 to 4:
+
+      strategy          step 0          step 2     step 4 (last)
+      "last"            4               4          4
+      "uniform"         1 to 4          3, 4       4
+      "geometric"       1 to 4          3, 4       4
+
+  `"uniform"` draws each of these steps as likely. OpenVLA does so, and Octo
+  with `include_current`; Octo's `max_goal_distance` is one more than
+  `max_distance`. OGBench's uniform goals are the next and the last step half as
+  often. `"geometric"` draws a goal that is k steps ahead with the
+  probability `(1 - discount) * discount**(k - 1)`, and takes the last step for
+  all that is beyond it, as OGBench's `GCDataset` does.
 
   A goal is a function of the seed, of the index of the episode in the data set
   and of the step. In `rlds_data.repeat()` the index goes on, so that every pass
   has goals of its own. The inverse leaves the goals out.
 
   Attributes:
-    strategy: `"uniform"`, `"last"` or `"geometric"`, as drawn at the head.
-    discount: of `"geometric"`, between 0 and 1.
+    strategy: `"uniform"`, `"last"` or `"geometric"`, see above.
+    discount: the discount of `"geometric"`, between 0 and 1.
     max_distance: the greatest number of steps between a step and its goal.
     include_current: whether `"uniform"` draws from the step itself on.
-    current_probability: with which probability the goal is the step itself,
-      whatever the strategy.
-    field: the path of what the goal is of: the observation, or a part of it.
-    goal: the path of the goal. `observation/goal` puts it into the observation,
-      which is what agents see; it is then of the observation without it.
+    current_probability: the probability with which the goal is the step itself,
+      whatever the strategy, as in OGBench.
+    field: the path of what becomes the goal: the observation, or a part of it.
+    goal: the path at which the goal is added. `observation/goal` puts it into
+      the observation, which is what agents see.
     goal_step: the path of how many steps the goal is after the first step of
       its episode, int64 `[T]`.
     seed: the seed of the draws, an int.

@@ -23,10 +23,10 @@ class DrawInstruction(whole_episodes.WholeEpisodeTransform):
       instruction_3    ""       ""       ""
       drawn            "grab"   "grab"   "grab"
 
-  As Octo's `language_key` with a wildcard, such as the three of DROID; but Octo
-  also draws empty ones, and never the last. A draw is a function of the seed
-  and of the index of the episode in the data set. Where all are empty, so is
-  what is drawn. The inverse leaves it out.
+  This is Octo's `language_key` with a wildcard, for example for the three
+  instructions of DROID; but Octo also draws empty ones, and never the last. A
+  draw is a function of the seed and of the index of the episode in the data
+  set. If all are empty, so is what is drawn. The inverse leaves it out.
 
   Attributes:
     fields: the paths of leaves of strings, `[T]`, or `[T, K]` with K of them.

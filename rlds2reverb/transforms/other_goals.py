@@ -29,14 +29,14 @@ def draw_goals_of_others(
 ) -> tf.data.Dataset:
   """Replaces goals by observations of other episodes, at random.
 
-  As the random goals of `GCDataset` of OGBench: any step of any episode. Here
-  all new goals of an episode are of one other, which may be the episode itself:
+  The random goals of `GCDataset` of OGBench are of any step of any episode.
+  Here all new goals of an episode are of one other episode, or of itself:
 
       step          0      1      2      3
       goal          o2     x0     o3     x5       x is another episode
       goal_step     2      4      3      4        4 steps: it is never reached
 
-  It comes after `RelabelGoals`, which makes the goals that are replaced.
+  Call it after `RelabelGoals`, which makes the goals that are replaced.
 
   Args:
     rlds_data: a data set of episodes, with nested or stacked steps.

@@ -1,17 +1,4 @@
-"""Transforms that make the action of what was reached: the next state.
-
-An action that leads from the state of a step to that of the next one, s to s':
-
-    step                  0          1          2 (last)
-    state                 s0         s1         s2
-    "absolute"            s1         s2         s2
-    "difference"          s1 - s0    s2 - s1    0
-    a motion              of s0, s1  of s1, s2  none
-
-The action of an episode's last step has no meaning: it is the one that stays
-where it is. No step is lost. Where it had one before, as `has_action` says, it
-has none any more; see `episodes.last_steps`.
-"""
+"""Transforms that make the action of what was reached: the next state."""
 
 import dataclasses
 from typing import Any, Dict, Optional, Sequence
@@ -36,17 +23,26 @@ ACTIONS = ('absolute', 'difference')
 class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
   """Makes actions of the next state, or of how far it is from this one.
 
+      step                  0          1          2 (last)
+      state                 s0         s1         s2
+      kind="absolute"       s1         s2         s2
+      kind="difference"     s1 - s0    s2 - s1    0
+
+  The last step stays where it is, and its action has no meaning: `has_action`,
+  if the steps have it, becomes False there.
+
   With `kind="difference"` and `size=6` it makes the actions that Octo's
   `relabel_actions` and OpenVLA's `relabel_bridge_actions` do, which drop the
   last step. They subtract Euler angles number by number. That is no rotation,
   and jumps at pi: see `MotionsFromPoses`.
 
-  The old action cannot be had back: `invert` returns what it is given.
+  `invert` returns what it is given, as the old action is lost; `target` returns
+  the state to which an action leads.
 
   Attributes:
     state: the path of the leaf of floats with the states.
     action: the path of the leaf of floats that is replaced.
-    kind: `"difference"` or `"absolute"`, as drawn at the head.
+    kind: `"difference"` or `"absolute"`, as drawn above.
     start: the first number of the state that counts.
     size: how many numbers of the state count; by default all from `start` on.
     kept: which numbers of the old action come behind the new ones, such as the
@@ -99,7 +95,9 @@ class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
 class MotionsFromPoses(whole_episodes.WholeEpisodeTransform):
   """Makes actions of the motion to the next pose; see `poses`.
 
-  The old action cannot be had back: `invert` returns what it is given.
+  `invert` returns what it is given, as the old action is lost; `target` returns
+  the pose to which an action leads. The action of the last step is the motion
+  that stays where it is.
 
   Attributes:
     pose: the path of the leaf of floats with the poses.

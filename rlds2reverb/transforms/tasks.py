@@ -26,9 +26,9 @@ from rlds2reverb.transforms import whole_episodes
 class DropConditioning(whole_episodes.WholeEpisodeTransform):
   """Keeps either the goal or the instruction of a step, at random.
 
-  As `delete_task_conditioning` of Octo and OpenVLA. A step without an
+  This is `delete_task_conditioning` of Octo and OpenVLA. A step without an
   instruction keeps its goal. Where the goal is dropped, its index becomes that
-  of the last step, until which the actions are then meant.
+  of the last step.
 
   A draw is a function of the seed, of the index of the episode in the data set
   and of the step; see `RelabelGoals`.
@@ -83,7 +83,7 @@ class DropConditioning(whole_episodes.WholeEpisodeTransform):
 class KeepLabeled(base.EpisodeFilter):
   """Keeps the episodes of which a step has an instruction.
 
-  As `skip_unlabeled` of Octo and OpenVLA.
+  This is `skip_unlabeled` of Octo and OpenVLA.
 
   Attributes:
     field: the path of the instruction in a step, strings `[T]`.
@@ -102,14 +102,14 @@ class KeepLabeled(base.EpisodeFilter):
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class MarkPadding(whole_episodes.WholeEpisodeTransform):
-  """Adds to a dict of fields which of them are there, and which stand in.
+  """Adds masks to a dict of fields, which say what is real and what is padding.
 
       image        image   black       instruction    "pick"   ""
       its mask     T       F           its mask       T        F
 
-  As `add_pad_mask_dict` of Octo and OpenVLA, for which empty strings, encoded
-  images too, are padding, and no numbers are. Here images that are all black
-  are padding as well: `FitImages` gives them to data sets without the camera.
+  This is `add_pad_mask_dict` of Octo and OpenVLA, which take empty strings and
+  empty encoded images for padding. Here images that are all black are padding,
+  too: `FitImages` gives them to data sets without the camera.
 
   Attributes:
     field: the path of the dict, such as the observation.
@@ -157,8 +157,8 @@ class AddTimestep(whole_episodes.WholeEpisodeTransform):
 class DropZeroStart(whole_episodes.PackTransform):
   """Drops the first step of an episode if its action is all zeros.
 
-  Some recordings of BridgeData V2 begin so, of which OpenVLA drops the first
-  step. The next step takes its flag `is_first`. The only step of an episode
+  Some recordings of BridgeData V2 begin with such a step, which OpenVLA drops.
+  The next step takes its flag `is_first`. The only step of an episode
   stays.
 
       step         0      1      2 (last)         step       1      2 (last)
@@ -194,10 +194,10 @@ class DropZeroStart(whole_episodes.PackTransform):
 class DropEnd(whole_episodes.PackTransform):
   """Drops the last step of an episode if it has no action.
 
-  As Octo and OpenVLA do where they make actions of states. The step before
-  takes its flags, and has an action, so nothing else leaves it out. The result
-  is for robot learning: in RLDS the observation that was dropped is the one
-  that the last action leads to. The only step of an episode stays.
+  Octo and OpenVLA do so where they make actions of states. The step before
+  takes its flags, and keeps its action: `has_action` says that it counts. The
+  result is for robot learning, as the observation to which the last action
+  leads is lost. The only step of an episode stays.
 
       step          0   1   2 (last)          step          0   1 (last)
       action        a0  a1  -                 action        a0  a1

@@ -1,22 +1,4 @@
-"""Transforms that leave steps out of an episode, which stays a whole one.
-
-A step that is kept stands for itself and for all steps up to the next one that
-is kept. Its reward becomes the sum of their rewards, and its discount the
-product of their discounts:
-
-    step             0    1    2    3    4    5 (last)
-    reward           1    2    3    4    5    -
-    discount         1    1    1    .9   0    -
-    kept             yes  no   yes  no   no   always
-
-    step             0         2              5
-    reward           3         12             -
-    discount         1         0              -
-
-All other fields are those of the step that is kept. In this way the episode
-keeps its undiscounted return and its end. Only the steps before the first one
-that is kept are lost, together with their rewards.
-"""
+"""Transforms that leave steps out of an episode, which stays a whole one."""
 
 import dataclasses
 from typing import Any, Callable, Dict, Optional
@@ -42,9 +24,9 @@ class FrameSkip(whole_episodes.PackTransform):
   """Keeps the first step, every `skip`-th step after it, and the last step.
 
   This makes episodes look as if the environment had repeated each action `skip`
-  times, as the Arcade Learning Environment does: the rewards are summed, and
-  the action of the step that is kept stands for all. At the end of the episode
-  fewer steps may become one.
+  times, as the Arcade Learning Environment does: the rewards are summed and the
+  discounts multiplied, as in `DropNoOps`. At the end of the episode fewer steps
+  may become one.
 
   Attributes:
     skip: how many steps become one, 1 or more.
@@ -66,6 +48,23 @@ class FrameSkip(whole_episodes.PackTransform):
 @dataclasses.dataclass(frozen=True, eq=False)
 class DropNoOps(whole_episodes.PackTransform):
   """Drops the steps whose action does nothing, but never the last step.
+
+  A step that is kept stands for itself and for all steps up to the next one
+  that is kept: its reward is the sum of their rewards, and its discount the
+  product of their discounts.
+
+      step             0    1    2    3    4    5 (last)
+      reward           1    2    3    4    5    -
+      discount         1    1    1    .9   0    -
+      kept             yes  no   yes  no   no   always
+
+      step             0         2              5
+      reward           3         12             -
+      discount         1         0              -
+
+  All other fields are those of the step that is kept. So the episode keeps its
+  undiscounted return and its end. Only the steps before the first one that is
+  kept are lost, together with their rewards.
 
   Where no action of an episode does anything, only its last step is left. Leave
   out such episodes with `KeepEpisodes(min_length=1)`.
@@ -143,7 +142,7 @@ def _checked(pack: packs.Pack) -> packs.Pack:
 def keep_steps(
     pack: packs.Pack, rows: whole_episodes.EpisodeRows, keep: tf.Tensor
 ) -> packs.Pack:
-  """Leaves steps out of episodes, as drawn at the head of this module.
+  """Leaves steps out of episodes, as `DropNoOps` draws it.
 
   Args:
     pack: the episodes.

@@ -30,8 +30,8 @@ class ActionsFromWaypoints(whole_episodes.PackTransform):
       action       p3 - p0        p6 - p3        0, and has_action is False
 
   The episode ends with the last step that is taken, and is truncated unless
-  that was its end. Rewards and discounts of those between are not lost; see
-  `thinning`.
+  that was its end. Rewards and discounts of the steps between are not
+  lost; see `DropNoOps`.
 
   Attributes:
     state: the path of the leaf of floats with the position (2) and the yaw.

@@ -1,16 +1,8 @@
 """Transforms for which a step depends on the other steps of its episode.
 
 They are written once, for the steps of any number of whole episodes that stand
-one after the other, and tell the episodes apart by `EpisodeRows`:
-
-    episodes          A  A  A  A   B  B
-    row               0  1  2  3   4  5
-    first             0  0  0  0   4  4
-    last              3  3  3  3   5  5
-    episode_index     7  7  7  7   8  8
-
-So many short episodes are transformed at a time, and a single one is the case
-of one episode.
+one after the other, and tell the episodes apart by `EpisodeRows`. So many short
+episodes are transformed at a time, and a single one is the case of one episode.
 """
 
 import abc
@@ -26,7 +18,15 @@ from rlds2reverb.transforms import base
 
 
 class EpisodeRows(NamedTuple):
-  """The episode of each row, all of them int64 `[N]`, as drawn above.
+  """Where the episode of each row begins and ends, for rows of many episodes.
+
+      episodes          A  A  A  A   B  B
+      row               0  1  2  3   4  5
+      first             0  0  0  0   4  4
+      last              3  3  3  3   5  5
+      episode_index     7  7  7  7   8  8
+
+  All are int64 `[N]`, but for `last_acts`.
 
   Attributes:
     row: the row itself.
@@ -35,7 +35,7 @@ class EpisodeRows(NamedTuple):
       discount of that step have no meaning.
     episode_index: the index of the episode in the data set.
     last_acts: bool `[N]`, or `[]` for all: whether the action of the last step
-      of its episode counts nevertheless; see `episodes.last_steps`.
+      of its episode counts nevertheless, as `StepMapping.last_action` says.
   """
 
   row: tf.Tensor
@@ -166,8 +166,8 @@ class WholeEpisodeTransform(PackTransform):
           change = tf.gather(steps['state'], rows.next()) - steps['state']
           return {**steps, 'change': change}  # 0 at the end of an episode
 
-  One that draws random numbers sets `draws` to True in its body, and draws with
-  `rows.fractions`.
+  A transform that draws random numbers sets `draws` to True in its body, and
+  uses `rows.fractions`.
   """
 
   def transform_pack(self, pack, episode_index=None):

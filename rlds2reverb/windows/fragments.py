@@ -51,14 +51,14 @@ def chop_into_sequences(
 ) -> ChoppedSequences:
   """Cuts rows of many episodes into sequences of one episode each.
 
-  After RLlib's function of that name. max_length=3:
+  This is RLlib's function of that name. With `max_length=3`:
 
       episode_ids    1  1  5  5  5  5  5
       rows           1  2  3  4  5  6  7
       sequences      1  2  0    3  4  5    6  7  0
       seq_lens       2          3          2
 
-  Without a `max_length`, each episode is one sequence, as of TorchRL's
+  Without a `max_length`, each episode is one sequence, as in TorchRL's
   `split_trajectories`.
 
   Args:
@@ -120,14 +120,15 @@ def convert_rlds_to_fragments(
 ) -> tf.data.Dataset:
   """Batches the transitions of consecutive episodes.
 
-  After RLlib's `batch_mode` and `rollout_fragment_length`. `t` of four episodes
-  of 3 transitions, fragment_length=4; a bar is where `fragment_fn` begins anew:
+  This is RLlib's `batch_mode` with its `rollout_fragment_length`. Here is `t`
+  of four episodes of 3 transitions with `fragment_length=4`; `fragment_fn`
+  begins anew at each bar:
 
       "truncate_episodes"    0 1 2|0      1 2|0 1      2|0 1 2
       "complete_episodes"    0 1 2|0 1 2      0 1 2|0 1 2
 
-  What must see a whole episode, such as n-step transitions, is mapped over the
-  data set before:
+  Functions that need a whole episode, such as `n_step_transitions`, are mapped
+  over the data set before:
 
       rows = data.map(lambda episode: n_step_transitions(episode['steps'], 3))
       fragments = convert_rlds_to_fragments(rows, 200)

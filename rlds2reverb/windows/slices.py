@@ -81,14 +81,15 @@ def sample_slices(
 ) -> Slices:
   """Draws random sub-trajectories.
 
-  After TorchRL's `SliceSampler`. Trajectories of 5 and of 3 rows, L=3:
+  This is TorchRL's `SliceSampler`. Trajectories of 5 and of 3 rows, with L=3,
+  have these starts, with these probabilities:
 
       rows            0  1  2  3  4    5  6  7
       starts          0  1  2          0          with span=(1, 0) also -1
       "trajectory"    1/6 each         1/2
       "window"        1/4 each         1/4
 
-  A random crop of each episode of a data set, as of `RandomCropTensorDict`:
+  This takes a random crop of each episode, as `RandomCropTensorDict` does:
 
       data.enumerate().map(
           lambda index, episode: sample_slices(
@@ -165,9 +166,9 @@ def sample_slices(
 def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
   """Returns some steps of one episode, or all, in a random order.
 
-  As `subsample_length` of Octo and OpenVLA, after the windows of each step were
-  made: so long episodes do not fill a shuffle buffer. The result is no episode
-  any more. In a data set, enumerate for a seed for each episode:
+  This is `subsample_length` of Octo and OpenVLA. Call it after the windows of
+  each step were made, so that long episodes do not fill a shuffle buffer. The
+  result is not an episode any more. `enumerate` gives a seed to each episode:
 
       data.enumerate().map(
           lambda index, episode: draw_steps(episode['steps'], 100, (7, index)))

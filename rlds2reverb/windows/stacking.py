@@ -36,7 +36,7 @@ def stack_observations(
 ) -> _StepsOrRows:
   """Gives each step of one episode its last observations, the oldest first.
 
-  As `CatFrames` of TorchRL, and the observation window of Octo. N=3:
+  This is `CatFrames` of TorchRL, and the observation window of Octo. With N=3:
 
       step          0           1           2           3
       "repeat"      o0 o0 o0    o0 o0 o1    o0 o1 o2    o1 o2 o3
@@ -106,9 +106,10 @@ def chunk_actions(
 ) -> _StepsOrRows:
   """Gives each step of one episode its next actions, its own first.
 
-  As the action chunks of Octo and ACT. K=3, of three transitions; the action of
-  an episode's last step has no meaning, and is in no chunk, unless the steps
-  have a field `has_action` that says otherwise, as `StepMapping` makes it:
+  These are the action chunks of Octo and ACT. The action of an episode's last
+  step has no meaning, and is in no chunk, unless the steps have a field
+  `has_action` that says otherwise, as `StepMapping` makes it. With K=3, of
+  three transitions:
 
       step          0           1           2           3
       "zeros"       a0 a1 a2    a1 a2  0    a2  0  0     0  0  0
@@ -167,7 +168,7 @@ def stack_and_chunk(
 ) -> _StepsOrRows:
   """Gives each step its last observations, and for each of them next actions.
 
-  As `chunk_act_obs` of Octo. N=2, K=2, of three transitions:
+  This is `chunk_act_obs` of Octo. With N=2 and K=2, of three transitions:
 
       step           0              1              2              3
       observation    o0    o0       o0    o1       o1    o2       o2    o3

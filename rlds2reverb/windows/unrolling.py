@@ -85,9 +85,8 @@ def unroll(
 ) -> Chunks:
   """Cuts the transition rows of one episode into chunks of one length.
 
-  This is the last step of a chain of functions on rows. After
-  `get_train_sample` of DI-engine, whose chunks are disjoint; R2D2 wants them to
-  overlap:
+  This is the last function of a chain on rows. Chunks are disjoint, as those of
+  `get_train_sample` of DI-engine, or overlap, as R2D2 wants them:
 
       Windows(80, stride=80, end='repeat_last')
       Windows(80, stride=40, end='repeat_last')

@@ -21,11 +21,11 @@ DEFAULT_TIMEOUT = 30.0
 class ServerReplayBuffer(
     sampled_buffer.SampledReplayBuffer, reverb_replay_buffer.ReverbReplayBuffer
 ):
-  """Samples a table of a Reverb server, and does not wait for ever.
+  """Samples a table of a Reverb server, and raises an error if nothing comes.
 
-  It takes the place of TF-Agents' `ReverbReplayBuffer`, of which it is one, and
-  has what an `EpisodesReplayBuffer` has beside: `get_next`,
-  `update_priorities`, `importance_weights`, `num_items` and `close`.
+  It is a `ReverbReplayBuffer` of TF-Agents that also has the methods of an
+  `EpisodesReplayBuffer`: `get_next`, `update_priorities`, `importance_weights`,
+  `num_items` and `close`.
 
   Its data sets are those of `sample_reverb_servers`: they raise an error where
   a server has not answered, or its table has given nothing, for `timeout`
