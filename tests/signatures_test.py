@@ -1,10 +1,11 @@
-"""Tests that the manual calls functions by the names of their parameters."""
+"""Tests that examples call functions by the names of their parameters."""
 
 import ast
 import inspect
 import os
 import re
-from typing import Any, Dict, Iterator, Tuple
+import textwrap
+from typing import Any, Dict, Iterator, List, Tuple
 
 from absl.testing import absltest
 
@@ -14,6 +15,7 @@ from rlds2reverb import datasets
 from rlds2reverb import fields
 from rlds2reverb import indexing
 from rlds2reverb import jobs
+from rlds2reverb import random_access
 from rlds2reverb import replay
 from rlds2reverb import statistics
 from rlds2reverb import tokens
@@ -24,6 +26,8 @@ from rlds2reverb import windows
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CODE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
+# What is indented in a docstring, as Markdown indents code.
+_BLOCK = re.compile(r'(?:^(?: {4,}.*|)\n?)+', re.MULTILINE)
 # Their tables show the parameters in order, and not examples of values.
 _DROP_IN = ('tf_agents.md',)
 _MODULES = (
@@ -33,6 +37,7 @@ _MODULES = (
     fields,
     indexing,
     jobs,
+    random_access,
     replay,
     statistics,
     tokens,
@@ -45,12 +50,13 @@ _MODULES = (
 
 def _public() -> Dict[str, Any]:
   """Returns the public functions and classes by their names."""
-  return {
-      name: value
-      for module in _MODULES
-      for name, value in vars(module).items()
-      if callable(value) and not name.startswith('_')
-  }
+  found = {}
+  for module in _MODULES:
+    for name in dir(module):  # Some are imported when they are asked for.
+      value = getattr(module, name)
+      if callable(value) and not name.startswith('_'):
+        found[name] = value
+  return found
 
 
 def _pages() -> Iterator[Tuple[str, str]]:
@@ -73,6 +79,34 @@ def _calls(line: str) -> Iterator[ast.Call]:
     yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
+def _calls_in_docstring(value: Any) -> Iterator[ast.Call]:
+  """Yields the calls in the examples of a function, or a class's methods."""
+  documented = [value]
+  if inspect.isclass(value):
+    documented += [m for _, m in inspect.getmembers(value, inspect.isfunction)]
+  for block in _BLOCK.findall('\n'.join(map(_docstring, documented))):
+    try:
+      tree = ast.parse(textwrap.dedent(block))
+    except SyntaxError:  # A drawing.
+      continue
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _docstring(value: Any) -> str:
+  return inspect.getdoc(value) or ''
+
+
+def _parameters(call: ast.Call, public: Dict[str, Any]) -> List[str]:
+  """Returns the parameters of what is called, if it is ours and has names."""
+  name = getattr(call.func, 'attr', getattr(call.func, 'id', None))
+  if name not in public:
+    return []
+  parameters = inspect.signature(public[name]).parameters
+  if any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
+    return []
+  return list(parameters)
+
+
 class SignaturesTest(absltest.TestCase):
 
   def test_the_manual(self):
@@ -84,17 +118,14 @@ class SignaturesTest(absltest.TestCase):
         lines = f.read().splitlines()
       for number, line in enumerate(lines, 1):
         for call in _calls(line):
-          name = getattr(call.func, 'attr', getattr(call.func, 'id', None))
-          if name not in public:
-            continue
-          parameters = inspect.signature(public[name]).parameters
-          if any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
+          parameters = _parameters(call, public)
+          if not parameters:
             continue
           num_calls += 1
           named = [keyword.arg for keyword in call.keywords if keyword.arg]
           if page in _DROP_IN and line.startswith('|'):
             given = [a.id for a in call.args if isinstance(a, ast.Name)]
-            if given != list(parameters)[: len(given)]:
+            if given != parameters[: len(given)]:
               named += given
           for argument in named:
             if argument not in parameters:
@@ -102,6 +133,22 @@ class SignaturesTest(absltest.TestCase):
                   f'{page}:{number}: {ast.unparse(call)}: no {argument}; it has'
                   f' {", ".join(parameters)}'
               )
+    self.assertGreater(num_calls, 40)
+    self.assertEmpty(wrong, '\n' + '\n'.join(wrong))
+
+  def test_the_examples_of_docstrings(self):
+    public = _public()
+    wrong = []
+    num_calls = 0
+    for name, value in public.items():
+      for call in _calls_in_docstring(value):
+        parameters = _parameters(call, public)
+        num_calls += bool(parameters)
+        wrong += [
+            f'{name}: {ast.unparse(call)}: no {keyword.arg}'
+            for keyword in call.keywords
+            if parameters and keyword.arg and keyword.arg not in parameters
+        ]
     self.assertGreater(num_calls, 40)
     self.assertEmpty(wrong, '\n' + '\n'.join(wrong))
 
