@@ -4,7 +4,10 @@
 
 The limits are a plain `tf.gather` of every column from tensors in memory, in a
 `tf.function`; the same of one packed row, 16 batches at once, through tf.data;
-and NumPy's indexing of one packed row. Batches are consumed in a graph, by an
+and NumPy's indexing of one packed row. Where NumPy works for a graph, it is the
+same NumPy work in two functions without a data set, and a function that returns
+one batch again and again: with the NumPy row beside it, it says what the way
+into the graph takes. Batches are consumed in a graph, by an
 eager loop and as NumPy arrays. cpprb, flashbax and TorchRL are measured on the
 same data where they are installed; see `replay_peers`. `--cpu` is for a machine
 that does other work: then what two threads do at once counts twice.
@@ -29,6 +32,7 @@ from benchmarks import replay_peers
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.replay import local
+from rlds2reverb.replay.local import batch_dataset
 
 _STEPS = flags.DEFINE_integer(
     'steps', 1_000_000, 'How many steps are sampled from.', lower_bound=1
@@ -54,6 +58,7 @@ _GATHER = 'plain tf.gather'
 _PACKED = 'one packed row, through tf.data'
 _NUMPY = 'NumPy, one packed row'
 _COPYING = 'copying images of 84x84, NumPy'
+_SAME = 'one batch, returned by NumPy again and again, in a graph'
 
 
 def _wait_for(take: Callable[[], tf.Tensor]) -> None:
@@ -264,6 +269,52 @@ def _trainer_alone(
   return take
 
 
+def _with_numpy_functions(
+    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+) -> Callable[[], None]:
+  """Returns the limit of `_with_updates`: NumPy, called twice a batch.
+
+  All that is left of TensorFlow are the two calls. There is no data set.
+  """
+  iterator = buffer.as_dataset(size).as_numpy_iterator()
+  frames, info = next(iterator)
+  dtypes = [leaf.dtype for leaf in tf.nest.flatten((frames, info))]
+
+  def update(*leaves):
+    frames_, info_ = tf.nest.pack_sequence_as((frames, info), leaves)
+    probability = info_.probability[:, 0]
+    weights = (probability / probability.min()) ** -0.4
+    errors = weights + np.abs(frames_.reward[:, 0])
+    buffer.update_priorities(info_.key, errors)
+
+  @tf.function
+  def take():
+    for _ in tf.range(batches):
+      leaves = tf.numpy_function(
+          lambda: tf.nest.flatten(next(iterator)), [], dtypes
+      )
+      tf.numpy_function(update, leaves, [])
+
+  return take
+
+
+def _same_batch(
+    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+) -> Callable[[], None]:
+  """Returns the limit of what NumPy reads for a graph: one batch, always."""
+  spec = buffer.as_dataset(size).element_spec
+  batch = next(buffer.as_dataset(size).as_numpy_iterator())
+  leaves = tf.nest.flatten(batch)
+  dataset = batch_dataset.MappedHere(
+      tf.data.Dataset.range(2**62),
+      lambda number: tf.numpy_function(
+          lambda: leaves, [], [leaf.dtype for leaf in leaves]
+      ),
+      spec,
+  )
+  return _in_graph(dataset, batches)
+
+
 def _empty_functions(size: int, batches: int) -> Callable[[], None]:
   """Returns a function that goes from a graph to NumPy twice a batch."""
 
@@ -289,6 +340,10 @@ def _prioritized_cases(
       'updates alone, called eagerly': _updates_alone,
       'updates alone, in a tf.function': _updates_in_graph,
       "the trainer's eager operations alone": _trainer_alone,
+      'the same by two NumPy functions, without a data set': (
+          _with_numpy_functions
+      ),
+      _SAME: _same_batch,
   }
   runs = {
       name: way(
@@ -455,6 +510,7 @@ def _image_cases() -> List[timing.Case]:
       'raw images of 84x84': take(pixels),
       'raw images of 84x84, NumPy': _as_numpy(pixels.as_dataset(size), batches),
       _COPYING: copy,
+      _SAME: _same_batch(pixels, size, batches),
   }
   return [timing.Case(name, images, run) for name, run in runs.items()]
 

@@ -24,6 +24,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.replay.server import addresses
+  from rlds2reverb.training import timed_learner
 
 _ALGORITHMS = {
     'bc': 'BehavioralCloning',
@@ -145,8 +146,8 @@ def main():
       seed=_SEED.value,
   )
   print(
-      f'Return {result.returns} after {result.num_steps} train steps, of which'
-      f' {result.waiting_share:.1%} of the time was spent waiting for data.\n'
+      f'Return {result.returns} after {result.num_steps} train steps'
+      f'{timed_learner.describe_waiting(result.waiting_share)}.\n'
       f'The policy is in {result.policy_dir}'
   )
 

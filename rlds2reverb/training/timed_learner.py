@@ -1,5 +1,6 @@
 """A learner that measures how long it waits for data."""
 
+import math
 import time
 
 import tensorflow as tf
@@ -59,3 +60,14 @@ class TimedLearner(learner.Learner):
     # its time would count.
     with tf.control_dependencies([is_counted]):
       return super().single_train_step(iter([batch]))
+
+
+def describe_waiting(share: float) -> str:
+  """Returns how long a learner has waited, after what else is said of it.
+
+  Args:
+    share: its `waiting_share`. While that is not known, nothing is said of it.
+  """
+  if math.isnan(share):
+    return ''
+  return f', waiting for data {share:.1%} of the time'

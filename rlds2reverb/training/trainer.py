@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 from typing import Any, Dict, Tuple
 
@@ -218,8 +219,10 @@ def _run(
       bar.update(stop - step)
       step = stop
       returns = None
-      with learner.train_summary_writer.as_default(step):
-        tf.summary.scalar('Data/waiting_share', learner.waiting_share)
+      share = learner.waiting_share
+      if not math.isnan(share):
+        with learner.train_summary_writer.as_default(step):
+          tf.summary.scalar('Data/waiting_share', share)
       if monitoring.evaluation and step % monitoring.evaluation == 0:
         returns = _evaluate(evaluator, writer, step)
         if monitoring.progress:
@@ -227,7 +230,7 @@ def _run(
       if step % monitoring.checkpoint == 0 or step == num_steps:
         checkpointer.save(step)
       bar.set_postfix_str(
-          f'loss {loss:.4g}, waiting {learner.waiting_share:.1%}'
+          f'loss {loss:.4g}{timed_learner.describe_waiting(share)}'
       )
   if returns is None:
     returns = _evaluate(evaluator, writer, step)

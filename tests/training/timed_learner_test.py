@@ -79,6 +79,12 @@ class TimedLearnerTest(absltest.TestCase):
       shares.append(learner.waiting_share)
     self.assertLess(shares[0], shares[1])
 
+  def test_waiting_is_told_once_it_is_known(self):
+    learner = self._learner(0)
+    describe = timed_learner.describe_waiting
+    self.assertEqual(describe(learner.waiting_share), '')
+    self.assertEqual(describe(0.1234), ', waiting for data 12.3% of the time')
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -1,8 +1,11 @@
 """Tests of the loop that trains."""
 
+import contextlib
 import dataclasses
 import glob
+import io
 import os
+import re
 import subprocess
 import sys
 
@@ -136,6 +139,22 @@ class TrainTest(tf.test.TestCase):
     self.assertAllInRange(action, -2.0, 2.0)
     self.assertLess(result.waiting_share, 1.0)
 
+  def test_progress_tells_of_waiting_after_the_first_train_steps(self):
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown):
+      run(
+          self.data,
+          self._directory(),
+          4,
+          monitoring=dataclasses.replace(_MONITORING, progress=True),
+      )
+    lines = re.findall(r'(\d)/4 [^\r]*(loss[^\r]*)\]', shown.getvalue())
+    told = dict(lines)
+    self.assertRegex(told['2'], r'^loss [-\d.e]+$')
+    self.assertRegex(
+        told['4'], r'^loss [-\d.e]+, waiting for data \d+\.\d% of the time$'
+    )
+
   @pytest.mark.long
   def test_what_is_written(self):
     directory = self._directory()
@@ -153,7 +172,7 @@ class TrainTest(tf.test.TestCase):
           tags.setdefault(f'{folder}/{value.tag}', []).append(event.step)
     self.assertEqual(tags['eval/Metrics/AverageReturn'], [4, 8])
     self.assertEqual(tags['eval/Metrics/StandardError'], [4, 8])
-    self.assertEqual(tags['train/Data/waiting_share'], [2, 4, 6, 8])
+    self.assertEqual(tags['train/Data/waiting_share'], [4, 6, 8])
     self.assertNotEmpty(tags['train/Losses/total_loss'])
     checkpoints = glob.glob(f'{directory}/train/checkpoints/*.index')
     self.assertSameElements(

@@ -10,7 +10,7 @@ The iterators override private methods of TensorFlow's, checked with 2.15.1.
 """
 
 import itertools
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List
 
 import numpy as np
 import tensorflow as tf
@@ -48,10 +48,7 @@ class BatchDataset(private.WrappedDataset):
     self._reader = reader
     self._on_distribution = on_distribution
     self._runs = _GraphRuns(reader)
-    groups = _groups_of_runs(reader, self._runs)
-    # Both must stay alive.
-    dataset, self._count = _counted(groups, reader)
-    super().__init__(dataset)
+    super().__init__(_counted(_groups_of_runs(reader, self._runs), reader))
 
   def rebatch(self, *args: Any, **kwargs: Any) -> tf.data.Dataset:
     self._on_distribution()
@@ -161,6 +158,40 @@ class _GraphRuns:
     return [leaf[0] for leaf in group]
 
 
+class MappedHere(private.WrappedDataset):
+  """What a function makes of the elements of a data set, where it is asked for.
+
+  `Dataset.map` runs the function in another thread and waits for it, which
+  takes longer than to read a batch does.
+  """
+
+  def __init__(
+      self, dataset: tf.data.Dataset, function: Callable[..., Any], spec: Any
+  ):
+    """Creates the data set.
+
+    Args:
+      dataset: the elements.
+      function: the function, of the parts of an element.
+      spec: the spec of what it returns.
+    """
+    traced = tf.function(function, autograph=False).get_concrete_function(
+        *tf.nest.flatten(dataset.element_spec)
+    )
+    self._must_live = dataset, traced
+    leaves = tf.nest.flatten(spec)
+    variant = tf.raw_ops.MapDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        other_arguments=traced.captured_inputs,
+        f=traced,
+        output_types=[leaf.dtype for leaf in leaves],
+        output_shapes=[leaf.shape for leaf in leaves],
+        use_inter_op_parallelism=False,
+        preserve_cardinality=True,
+    )
+    super().__init__(tf.data.experimental.from_variant(variant, spec))
+
+
 @graphs.no_autograph
 def _groups_of_runs(
     reader: sampling.BatchReader, runs: _GraphRuns
@@ -168,18 +199,22 @@ def _groups_of_runs(
   """Returns a data set of pairs of the count of batches, and their leaves."""
   new_run = sampling.weak_method(runs, 'new_run')
   read = sampling.weak_method(runs, 'read')
-  counts = [tf.TensorSpec([], tf.int64)] * 2
-  specs = counts + tf.nest.flatten(reader.element_spec)
   lead = [None] if reader.group_size > 1 else []
-
-  def read_group(run):
-    leaves = tf.numpy_function(read, [run], [spec.dtype for spec in specs])
-    for leaf, spec in zip(leaves, specs):
-      leaf.set_shape([*lead, *spec.shape])
-    return tuple(leaves)
+  specs = [
+      tf.TensorSpec([*lead, *leaf.shape], leaf.dtype)
+      for leaf in (
+          *[tf.TensorSpec([], tf.int64)] * 2,
+          *tf.nest.flatten(reader.element_spec),
+      )
+  ]
+  dtypes = [leaf.dtype for leaf in specs]
 
   def batches_of(run):
-    groups = tf.data.Dataset.range(tf.int64.max).map(lambda _: read_group(run))
+    groups = MappedHere(
+        tf.data.Dataset.range(tf.int64.max),
+        lambda number: tf.numpy_function(read, [run], dtypes),
+        tuple(specs),
+    )
     if reader.spec.num_batches is not None:
       groups = groups.take_while(
           lambda stream, position, *_: tf.reduce_max(position) > 0
@@ -200,43 +235,24 @@ def _groups_of_runs(
 
 def _counted(
     batches: tf.data.Dataset, reader: sampling.BatchReader
-) -> Tuple[tf.data.Dataset, Any]:
+) -> tf.data.Dataset:
   """Returns the batches, each of which counts when it is taken.
-
-  `Dataset.map` would run the function in another thread and wait for it, which
-  takes longer than to read a batch does.
 
   Args:
     batches: batches with the number of their stream, and their own.
     reader: what has the streams.
-
-  Returns:
-    A data set, and a function that must live as long as it does.
   """
 
-  @tf.function(input_signature=batches.element_spec, autograph=False)
   def count(stream, position, *leaves):
     reader.streams.count(stream, position)
     return leaves
 
-  function = count.get_concrete_function()
-  specs = tf.nest.flatten(reader.element_spec)
-  variant = tf.raw_ops.MapDataset(
-      input_dataset=tf.data.experimental.to_variant(batches),
-      other_arguments=function.captured_inputs,
-      f=function,
-      output_types=[spec.dtype for spec in specs],
-      output_shapes=[spec.shape for spec in specs],
-      use_inter_op_parallelism=False,
-      preserve_cardinality=True,
-  )
-  dataset = tf.data.experimental.from_variant(variant, reader.element_spec)
   options = tf.data.Options()
   options.deterministic = True
   # A batch counts as taken when it is asked for, and not before.
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.apply_default_optimizations = False
-  return dataset.with_options(options), function
+  return MappedHere(batches, count, reader.element_spec).with_options(options)
 
 
 def map_sequences(

@@ -133,8 +133,9 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
       SamplingError: if a priority is negative, NaN or infinite, or if there
         never was such an item. Nothing is changed then.
     """
-    wrong = ~(priorities >= 0) | np.isinf(priorities)
-    if wrong.any():
+    highest = priorities.max(initial=0.0)
+    if not (priorities.min(initial=0.0) >= 0 and highest < np.inf):
+      wrong = ~(priorities >= 0) | np.isinf(priorities)
       raise population_lib.SamplingError(
           'A priority must be a number from 0 up, but those of the items'
           f' {items[wrong][:16].tolist()} are'
@@ -144,8 +145,9 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
       alive = self._population.alive(items)
       if not alive.all():
         items, priorities = items[alive], priorities[alive]
+        highest = priorities.max(initial=0.0)
       self._set(self._population.slots(items), priorities)
-      self._highest = max(self._highest, priorities.max(initial=0.0))
+      self._highest = max(self._highest, highest)
 
   def add(self, items: np.ndarray, priorities: Optional[np.ndarray]) -> None:
     """Takes new items.
@@ -196,7 +198,9 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
     self._tree = priority_tree.PriorityTree(self._weights(priorities))
 
   def _weights(self, priorities):
-    return np.where(priorities > 0, priorities**self.alpha, 0.0)
+    if self.alpha:
+      return priorities**self.alpha
+    return (priorities > 0).astype(np.float64)  # 0 to the power of 0 is 1.
 
   def _set(self, slots, priorities):
     self._priorities[slots] = priorities

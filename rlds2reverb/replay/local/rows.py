@@ -10,9 +10,20 @@ have no fixed size: a row holds where they begin in a file of all strings.
     strings             | ... jpeg jpeg jpeg ...
 """
 
+import collections
 import functools
 import math
-from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+import sys
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +37,11 @@ _LARGE_COLUMN_BYTES = 1 << 10
 # bytes.
 _ALIGNMENT = 64
 _LARGE_ARRAY_BYTES = 1 << 18
+# So many bytes of rows stay in the cache of a processor while their columns are
+# taken out of them.
+_CACHED_BYTES = 1 << 18
+# The largest number of pieces of memory of one size that are kept.
+_PIECES = 4
 
 
 class _Column(NamedTuple):
@@ -152,10 +168,9 @@ class RowFormat:
     Returns:
       The leaves of the frames, arrays `[R, L, ...]` that nobody else has.
     """
-    size = self.row_bytes[0]
-    small = _windows(groups[0], length)[starts].view(np.uint8)
-    rows = None
     leaves = self._layout(len(starts), length).new_arrays()
+    rows = None
+    small = []
     for column, out in zip(self._columns, leaves):
       if not out.size:
         continue
@@ -171,12 +186,34 @@ class RowFormat:
       else:
         # NumPy copies an element of bytes faster than a row of numbers.
         element = f'V{column.num_bytes}' if column.shape else column.stored
-        flat = np.ndarray([small.size // size], element, out)
-        flat[...] = np.ndarray(flat.shape, element, small, column.begin, [size])
+        flat = np.ndarray([len(starts), length], element, out)
+        small.append((column.begin, flat))
+    if small:
+      self._read_small(groups[0], starts, small)
     return [
         _read_strings(strings, leaf) if column.is_string else leaf
         for column, leaf in zip(self._columns, leaves)
     ]
+
+  def _read_small(self, rows, starts, columns) -> None:
+    """Reads columns of the first group, runs by runs.
+
+    Args:
+      rows: the rows of the group.
+      starts: the row at which each run starts.
+      columns: pairs of a column's first byte and the array `[R, L]` to fill.
+    """
+    size = self.row_bytes[0]
+    length = columns[0][1].shape[1]
+    windows = _windows(rows, length)
+    count = max(_CACHED_BYTES // (size * length), 1)
+    for first in range(0, len(starts), count):
+      some = windows[starts[first : first + count]]
+      for begin, flat in columns:
+        out = flat[first : first + count]
+        out[...] = np.ndarray(
+            out.shape, out.dtype, some, begin, [size * length, size]
+        )
 
 
 class Layout:
@@ -192,30 +229,72 @@ class Layout:
       specs: the shape and the dtype of each array.
     """
     self._places = []
-    self._shared_size = 0
+    shared_size = 0
     for shape, dtype in specs:
       size = math.prod(shape) * dtype.itemsize
-      is_alone = size >= _LARGE_ARRAY_BYTES
-      begin = 0 if is_alone else self._shared_size
-      self._places.append((shape, dtype, size if is_alone else 0, begin))
-      if not is_alone:
-        self._shared_size += size + -size % _ALIGNMENT
+      if size >= _LARGE_ARRAY_BYTES:
+        self._places.append((shape, dtype, _Memory(size), 0))
+      else:
+        self._places.append((shape, dtype, None, shared_size))
+        shared_size += size + -size % _ALIGNMENT
+    self._shared = _Memory(shared_size)
 
   def new_arrays(self) -> List[np.ndarray]:
-    """Returns new arrays, with whatever was in the memory."""
-    shared, first = _aligned_memory(self._shared_size)
+    """Returns arrays that nobody else has, with whatever was in the memory."""
+    shared, first = self._shared.take()
     return [
-        np.ndarray(shape, dtype, *_aligned_memory(size))
-        if size
+        np.ndarray(shape, dtype, *memory.take())
+        if memory
         else np.ndarray(shape, dtype, shared, first + begin)
-        for shape, dtype, size, begin in self._places
+        for shape, dtype, memory, begin in self._places
     ]
 
 
-def _aligned_memory(size: int) -> Tuple[np.ndarray, int]:
-  """Returns memory, and where in it so many aligned bytes begin."""
-  memory = np.empty(size + _ALIGNMENT, np.uint8)
-  return memory, -memory.__array_interface__['data'][0] % _ALIGNMENT
+class _Memory:
+  """Memory of one size, which is used again when nobody has it any more.
+
+  The system takes longer to give out new pages than it takes to fill them.
+  """
+
+  def __init__(self, size: int):
+    self._size = size
+    self._pieces: Deque[np.ndarray] = collections.deque(maxlen=_PIECES)
+
+  def take(self) -> Tuple[np.ndarray, int]:
+    """Returns memory, and where in it so many aligned bytes begin."""
+    # Small pieces are soon found without this.
+    is_kept = self._size >= _LARGE_ARRAY_BYTES
+    memory = self._free_piece() if is_kept else None
+    if memory is None:
+      memory = np.empty(self._size + _ALIGNMENT, np.uint8)
+      if is_kept:
+        self._pieces.append(memory)
+    return memory, -memory.__array_interface__['data'][0] % _ALIGNMENT
+
+  def _free_piece(self) -> Optional[np.ndarray]:
+    for _ in range(len(self._pieces)):
+      try:
+        piece = self._pieces.popleft()
+      except IndexError:  # Other threads have them all.
+        break
+      self._pieces.append(piece)
+      # An array holds the memory that it is in, and so does each of its views.
+      # These are the references here, and another thread that looks at the
+      # piece has one more.
+      if sys.getrefcount(piece) == _REFERENCES:
+        return piece
+    return None
+
+
+def _count_references() -> int:
+  """Returns the references to a piece that nobody has; see `_Memory`."""
+  pieces = collections.deque([np.empty(1)])
+  piece = pieces.popleft()
+  pieces.append(piece)
+  return sys.getrefcount(piece)
+
+
+_REFERENCES = _count_references()
 
 
 def _column(path: str, leaf: tf.TensorSpec) -> _Column:

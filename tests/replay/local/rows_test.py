@@ -156,6 +156,38 @@ class RowFormatTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'camera.*image.*fixed'):
       rows.RowFormat(spec)
 
+  def test_many_runs(self):
+    length, count = 50, 3000
+    numbers = np.arange(5000)
+    frames = {
+        'wide': np.stack([numbers + k for k in range(7)], 1).astype(np.float32),
+        'narrow': numbers.astype(np.int16),
+    }
+    format_ = rows.RowFormat(_spec_of(frames))
+    groups = format_.encode(frames, None)
+    starts = np.random.default_rng(0).integers(0, 5000 - length - 2, count)
+    read = lambda: format_.read(groups, np.zeros(0, np.uint8), starts, length)
+    expected = starts[:, np.newaxis] + np.arange(length)
+    first = read()
+    for leaf, column in zip(first, tf.nest.flatten(frames)):
+      self.assertAllEqual(leaf, column[expected])
+
+    # What somebody has, if only a view of it, is nobody else's.
+    address_of = lambda array: array.__array_interface__['data'][0]
+    address = address_of(first[1])
+    view = first[1][:, 0]
+    expected_view = view.copy()
+    del first, leaf
+    starts = starts + 1
+    second = read()
+    self.assertNotEqual(address_of(second[1]), address)
+    self.assertAllEqual(view, expected_view)
+    del view
+    starts = starts + 1
+    third = read()
+    self.assertEqual(address_of(third[1]), address)
+    self.assertAllEqual(second[1][:, 0], frames['wide'][starts - 1])
+
 
 if __name__ == '__main__':
   tf.test.main()
