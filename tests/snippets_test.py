@@ -268,6 +268,50 @@ class PagesTest(absltest.TestCase):
               # Sphinx leaves out what has no docstring.
               self.assertTrue(inspect.getdoc(value))
 
+  def test_the_reference_has_the_classes_that_it_names(self):
+    shown = {}
+    for page in _pages():
+      for kind, path in re.findall(
+          r'auto(module|class)::[ ](\S+)', _read(page)
+      ):
+        if kind == 'class':
+          module, _, name = path.rpartition('.')
+          shown[name] = getattr(importlib.import_module(module), name)
+          continue
+        module = importlib.import_module(path)
+        for name in dir(module):
+          value = getattr(module, name)
+          if inspect.isfunction(value) or inspect.isclass(value):
+            shown[name] = value
+    named = set()
+    for value in shown.values():
+      if value.__module__.startswith('rlds2reverb'):
+        documented = [value]
+        if inspect.isclass(value):
+          documented += [
+              method
+              for name, method in inspect.getmembers(value, inspect.isfunction)
+              if name[0] != '_'
+          ]
+        for text in filter(None, map(inspect.getdoc, documented)):
+          named |= set(re.findall(r'`(?:[\w.]+\.)?([A-Z]\w+)', text))
+    classes = set()
+    for folder, _, names in os.walk(os.path.join(_ROOT, 'rlds2reverb')):
+      for name in names:
+        if name.endswith('.py'):
+          path = os.path.relpath(os.path.join(folder, name), _ROOT)
+          classes |= {
+              node.name
+              for node in ast.parse(_read(path)).body
+              if isinstance(node, ast.ClassDef) and node.name[0] != '_'
+          }
+    self.assertNotEmpty(named & set(shown))
+    # `SampleInfo` is Reverb's; users neither make the others nor look into them.
+    self.assertEqual(
+        (named & classes) - set(shown),
+        {'Episodes', 'Fault', 'FrameRing', 'Population', 'Runs', 'SampleInfo'},
+    )
+
   def test_the_reference_has_what_pages_import(self):
     imported = set()
     shown = set()
