@@ -306,7 +306,7 @@ class PagesTest(absltest.TestCase):
               if isinstance(node, ast.ClassDef) and node.name[0] != '_'
           }
     self.assertNotEmpty(named & set(shown))
-    # `SampleInfo` is Reverb's; users neither make the others nor look into them.
+    # `SampleInfo` is Reverb's. Users neither make nor look into the others.
     self.assertEqual(
         (named & classes) - set(shown),
         {'Episodes', 'Fault', 'FrameRing', 'Population', 'Runs', 'SampleInfo'},
