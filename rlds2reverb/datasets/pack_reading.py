@@ -190,15 +190,14 @@ class _Reader:
       is_good, pack = attempts.attempt(
           lambda record: self._to_pack(_check_equal(self._parse_fn(record))),
           record,
+          otherwise=_pack_without_steps,
       )
       fault = tf.cond(
           is_good,
           faults.Fault('').tensors,
           lambda: self._parser.find_fault(record[records_lib.RECORD]),
       )
-      return tf.cond(
-          is_good, lambda: pack, lambda: _pack_without_steps(pack)
-      )._replace(fault=fault)
+      return pack._replace(fault=fault)
 
     return tf.cond(read.is_good, good, alone)
 
@@ -240,8 +239,8 @@ def _num_records(records) -> tf.Tensor:
   return tf.size(records[records_lib.RECORD], tf.int64)
 
 
-def _pack_without_steps(pack: packs.Pack) -> packs.Pack:
-  """Returns a pack of one episode, of the spec of `pack`, with zeros."""
+def _pack_without_steps(spec: packs.Pack) -> packs.Pack:
+  """Returns a pack of one episode, of a spec, with zeros."""
 
   def zeros(num_rows):
     return lambda leaf: tf.zeros(
@@ -249,9 +248,9 @@ def _pack_without_steps(pack: packs.Pack) -> packs.Pack:
     )
 
   return packs.Pack(
-      tf.nest.map_structure(zeros(0), pack.steps),
+      tf.nest.map_structure(zeros(0), spec.steps),
       tf.zeros([2], tf.int64),
-      tf.nest.map_structure(zeros(1), pack.fields),
+      tf.nest.map_structure(zeros(1), spec.fields),
   )
 
 

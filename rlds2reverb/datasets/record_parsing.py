@@ -7,12 +7,12 @@ one after the other.
 import math
 from typing import Any, List, Sequence, Tuple
 
+from google.protobuf import message
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
-from rlds2reverb.episodes import attempts
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import rlds
@@ -30,6 +30,12 @@ WRONG_COUNT = 'A field of an episode must have all of its values.'
 NO_WHOLE_STEPS = (
     'The values stored for a step field are not a multiple of those of a step.'
 )
+# Where the format has the values of a type.
+_KINDS = {
+    tf.string: 'bytes_list',
+    tf.float32: 'float_list',
+    tf.int64: 'int64_list',
+}
 
 
 class Parser:
@@ -65,59 +71,44 @@ class Parser:
 
   def find_fault(self, record: tf.Tensor) -> faults.Fault:
     """Finds out why a record, string `[1]`, cannot be parsed or decoded."""
+    # Bad records are rare. A graph that looks at them takes longer to build
+    # than a small data set to read.
+    found = tf.numpy_function(self._look_at, [record], [tf.string] * 3)
+    rule, field, values = [tf.ensure_shape(text, []) for text in found]
+    return faults.Fault(rule, field=field, values=values).tensors()
+
+  def _look_at(self, record: np.ndarray) -> Tuple[str, str, str]:
+    """Returns the rule that a record breaks, a field, and what was found."""
+    try:
+      features = tf.train.Example.FromString(record[0]).features.feature
+    except message.DecodeError:
+      return CANNOT_BE_PARSED, '', ''
     fields = _leaves(self._fields)
-    names = [name for name, _ in self._columns + fields]
-    spec = {
-        name: tf.io.RaggedFeature(
-            self._spec[name].dtype, row_splits_dtype=tf.int64
-        )
-        for name in names
+    counts = {}
+    for name, _ in self._columns + fields:
+      kind = name in features and features[name].WhichOneof('kind')
+      if kind and kind != _KINDS[self._spec[name].dtype]:
+        return CANNOT_BE_PARSED, '', ''
+      counts[name] = len(getattr(features[name], kind).value) if kind else 0
+    sizes = {name: _size(info.shape[1:]) for name, info in self._columns}
+    wrong = {
+        name: counts[name]
+        for name, info in fields
+        if counts[name] != _size(info.shape)
     }
-
-    def count(record):
-      found = tf.io.parse_example(record, spec)
-      return tf.stack([tf.size(found[name].values, tf.int64) for name in names])
-
-    can_be_parsed, counts = attempts.attempt(count, record)
-    counts = tf.ensure_shape(
-        tf.pad(counts, [[0, len(names) - tf.size(counts)]]), [len(names)]
-    )
-    counts, num_values = tf.split(counts, [len(self._columns), len(fields)])
-    sizes = np.array([_size(info.shape[1:]) for _, info in self._columns])
-    needed = np.array([_size(info.shape) for _, info in fields], np.int64)
-    is_unequal = tf.reduce_any(counts // sizes != counts[0] // sizes[0])
-    # The message names the first field that is wrong. There are no branches
-    # here, because building them would take longer than running all of this.
-    all_names = tf.constant([_short(name) for name in names])
-    named = tf.stack(
-        [
-            tf.concat([tf.zeros(len(sizes), tf.bool), num_values != needed], 0),
-            tf.pad(counts % sizes != 0, [[0, len(fields)]]),
-            tf.pad(tf.repeat(is_unequal, len(sizes)), [[0, len(fields)]]),
-        ]
-    )
-    rule = tf.argmax(tf.concat([tf.reduce_any(named, 1), [True]], 0))
-    is_named = tf.pad(named, [[0, 1], [0, 0]])[rule] & can_be_parsed
-    found = tf.concat(
-        [tf.where(rule == 2, counts // sizes, counts), num_values], 0
-    )
-    texts = tf.strings.join([all_names, tf.strings.as_string(found)], ': ')
-    rules = [WRONG_COUNT, NO_WHOLE_STEPS, stacked_steps.UNEQUAL_LENGTHS]
-    return faults.Fault(
-        tf.where(
-            can_be_parsed,
-            tf.gather([*rules, CANNOT_BE_DECODED], rule),
-            CANNOT_BE_PARSED,
-        ),
-        field=tf.where(
-            tf.math.count_nonzero(is_named) == 1,
-            tf.gather(all_names, tf.argmax(tf.cast(is_named, tf.int32))),
-            '',
-        ),
-        values=tf.strings.reduce_join(
-            tf.boolean_mask(texts, is_named), separator=', '
-        ),
-    ).tensors()
+    parts = {name: counts[name] for name in sizes if counts[name] % sizes[name]}
+    lengths = {name: counts[name] // size for name, size in sizes.items()}
+    if wrong:
+      rule, found = WRONG_COUNT, wrong
+    elif parts:
+      rule, found = NO_WHOLE_STEPS, parts
+    elif len(set(lengths.values())) > 1:
+      rule, found = stacked_steps.UNEQUAL_LENGTHS, lengths
+    else:
+      return CANNOT_BE_DECODED, '', ''
+    texts = [f'{_short(name)}: {count}' for name, count in found.items()]
+    field = _short(*found) if len(found) == 1 else ''
+    return rule, field, ', '.join(texts)
 
   def nest_steps(self, columns: Sequence[tf.Tensor]) -> Any:
     """Returns columns with the dtypes and the nest of the steps."""

@@ -8,22 +8,29 @@ from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import steps as steps_lib
 
 
-def attempt(function: Callable[..., Any], *args: Any) -> Tuple[tf.Tensor, Any]:
+def attempt(
+    function: Callable[..., Any],
+    *args: Any,
+    otherwise: Callable[[Any], Any] = steps_lib.zeros,
+) -> Tuple[tf.Tensor, Any]:
   """Calls a function, and tells whether it failed.
 
   Args:
     function: a function that returns a nest of tensors, in graph mode.
     *args: its arguments, nests of tensors.
+    otherwise: a function of the spec of what the function returns. It returns
+      what there is in its place where the function fails: by default zeros,
+      whose unknown dimensions are 0.
 
   Returns:
-    bool `[]`, whether it went well; and what the function returned, or zeros of
-    its spec, whose unknown dimensions are 0.
+    bool `[]`, whether it went well; and what the function returned, or
+    `otherwise`.
   """
   # After an error the data set merely has one element fewer.
   result = tf.data.Dataset.from_tensors(args).map(
       graphs.no_autograph(lambda *args: (True, function(*args)))
   )
-  nothing = (False, steps_lib.zeros(result.element_spec[1]))
+  nothing = (False, otherwise(result.element_spec[1]))
   return (
       result.ignore_errors()
       .concatenate(tf.data.Dataset.from_tensors(nothing))
