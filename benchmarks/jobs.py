@@ -22,6 +22,7 @@ from benchmarks import processes
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.jobs import convert
+from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources
@@ -142,6 +143,7 @@ def main(argv):
     raise app.UsageError('Too many command-line arguments.')
   logging.set_verbosity(logging.ERROR)
   if _DIRECTORY.value:
+    memory.keep_flat()  # As the program does.
     _convert(_DIRECTORY.value, 1)
     print(processes.peak_mib())
     return

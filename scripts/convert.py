@@ -17,6 +17,7 @@ from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
@@ -292,6 +293,7 @@ def _local(
 
 
 def main(*beam_options: str):
+  memory.keep_flat()
   sources = _sources()
   runner = _distributed(beam_options)
   planner = _planner(sources)

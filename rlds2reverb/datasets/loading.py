@@ -12,6 +12,7 @@ from rlds2reverb.datasets import other_formats
 from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 
@@ -98,9 +99,12 @@ def load_episodes(
       read_config=read_config,
   )
   decode_steps = _steps_decoder(features, decoders)
+  decode_episode = episode_decoder(features, decoders)
+  if not decoders:  # Those of the user's may need AutoGraph.
+    decode_episode = graphs.no_autograph(decode_episode)
   return data_sets.Episodes(
       episodes.map(
-          episode_decoder(features, decoders),
+          decode_episode,
           num_parallel_calls=tf.data.AUTOTUNE,
       ),
       lambda: pack_reading.read_packs(

@@ -3,12 +3,14 @@
 They were checked with TensorFlow 2.15.1.
 """
 
-from typing import Any
+import contextlib
+from typing import Any, Iterator
 
 import tensorflow as tf
 
 # pylint: disable=g-direct-tensorflow-import
 from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.eager import context
 from tensorflow.python.saved_model import nested_structure_coder
 
 from rlds2reverb.episodes import tf_errors
@@ -19,6 +21,17 @@ OwnedIterator: Any = iterator_ops.OwnedIterator
 # These encode a nest of specs as a proto, and decode it.
 encode_structure = nested_structure_coder.encode_structure
 decode_structure = nested_structure_coder.decode_proto
+
+
+@contextlib.contextmanager
+def own_default_graph() -> Iterator[None]:
+  """Frees what the body leaves in the default graph, which it is run without.
+
+  `Dataset.scan` and `reduce` add their functions to the default graph, and
+  outside of graphs this one lives as long as the process.
+  """
+  with tf.Graph().as_default(), context.eager_mode():
+    yield
 
 
 class WrappedDataset(tf.data.Dataset):

@@ -1,5 +1,7 @@
-"""How much memory a process may take, and whether that is enough."""
+"""How much memory a process may take, and how it gives back what is free."""
 
+import ctypes
+import gc
 import pathlib
 import resource
 from typing import Iterator
@@ -12,6 +14,9 @@ _OLD_GROUP = '/sys/fs/cgroup/memory{}/memory.limit_in_bytes'
 _LEAST_ADDRESS_SPACE = 1_500_000_000
 _LEAST_MEMORY = 500_000_000
 _NO_LIMIT = 1 << 60  # What is above is none.
+# An option of `mallopt` of the C library.
+_M_MMAP_THRESHOLD = -3
+_LEAST_MAPPED = 1 << 18
 
 
 def check() -> None:
@@ -33,6 +38,29 @@ def limit() -> int:
   That is what `ulimit -v` or a control group (a container) says.
   """
   return min(filter(None, (_of_addresses(), _of_groups())), default=0)
+
+
+def keep_flat() -> None:
+  """Lets this process give large blocks of memory back when they are free.
+
+  Otherwise the C library keeps them, for blocks of other sizes, and a process
+  grows with the number of its tasks. It is for processes of our own.
+  """
+  try:
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LEAST_MAPPED)
+  except AttributeError:
+    pass  # Another C library has no such option.
+  # What is there now is never free, and need not be looked at by `collect`.
+  gc.collect()
+  gc.freeze()
+
+
+def collect() -> None:
+  """Frees the graphs of a task, which refer to each other.
+
+  Python would do so too late: each holds megabytes that it does not see.
+  """
+  gc.collect()
 
 
 def _of_addresses() -> int:

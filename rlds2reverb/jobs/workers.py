@@ -27,6 +27,7 @@ from typing import (
     Tuple,
 )
 
+from rlds2reverb.episodes import private
 from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
@@ -43,9 +44,9 @@ OnProgress = Callable[[int, tasks_lib.Progress], None]
 # of a killed job may need a moment to end.
 _GONE = (ConnectionError, BlockingIOError, insert_stream.InsertError)
 _SECONDS_TO_WAIT = 1.0
-# The number of tasks that a process does. TensorFlow keeps some megabytes of
-# the graphs of every task, so memory would grow with the number of tasks.
-TASKS_PER_PROCESS = 16
+# The number of tasks that a process does. TensorFlow keeps a third of a MiB of
+# every task, so memory would grow with the number of tasks.
+TASKS_PER_PROCESS = 64
 
 
 class Job(NamedTuple):
@@ -239,6 +240,14 @@ def do(
 ) -> Event:
   """Does a task, and returns what became of it."""
   try:
+    with private.own_default_graph():
+      return _do(job, number, on_progress)
+  finally:
+    memory.collect()
+
+
+def _do(job, number, on_progress) -> Event:
+  try:
     receipt = tasks_lib.run_task(
         plan_lib.from_json(job.plan),
         number,
@@ -273,6 +282,7 @@ def _work(pipe, job: Job) -> None:
   # Where memory is short, Linux ends a worker, and not who can say so.
   with contextlib.suppress(OSError):
     pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
+  memory.keep_flat()
   while True:
     try:
       number = pipe.recv()

@@ -1,6 +1,7 @@
 """Tests of the local runner, with processes that do real tasks."""
 
 import dataclasses
+import gc
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ from unittest import mock
 
 from absl.testing import absltest
 import pytest
+from tensorflow.python.framework import func_graph
 
 from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import plan as plan_lib
@@ -71,6 +73,26 @@ class NumWorkersTest(job_testing.JobTestCase):
         found, why = running.choose_num_workers(sized)
       self.assertEqual(found, count)
       self.assertIn(reason, why)
+
+
+class GraphsTest(job_testing.JobTestCase):
+
+  def test_a_task_leaves_no_graphs(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=2)
+    folder = self.new('job')
+    os.mkdir(folder)
+    job = workers.Job(plan.to_json(), folder, None)
+    counts = []
+    gc.disable()  # What is left to Python comes too late.
+    self.addCleanup(gc.enable)
+    for number in range(3):
+      kind, *_ = workers.do(job, number, lambda progress: None)
+      self.assertEqual(kind, workers.DONE)
+      counts.append(
+          sum(isinstance(one, func_graph.FuncGraph) for one in gc.get_objects())
+      )
+    # The first task leaves what the next ones use.
+    self.assertEqual(counts[1:], counts[:1] * 2)
 
 
 @pytest.mark.long
