@@ -377,6 +377,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertLen(os.listdir(os.path.join(self._home, 'root')), 1)
     self.assertNotIn('~', os.listdir(self._home))
 
+  @pytest.mark.long
   def test_at_a_url(self):
     folder = 'ram://path_arguments'
     _make_folder(folder)

@@ -10,6 +10,7 @@ import textwrap
 
 from absl.testing import absltest
 import numpy as np
+import pytest
 
 from rlds2reverb import datasets
 from rlds2reverb import formats
@@ -58,6 +59,7 @@ class QuietTest(absltest.TestCase):
     self.assertEqual(done.returncode, 0, done.stderr)
     return done.stderr
 
+  @pytest.mark.long
   def test_images_from_the_file_to_a_batch(self):
     self.assertEqual(
         self.stderr_of("""
@@ -78,6 +80,7 @@ class QuietTest(absltest.TestCase):
         '',
     )
 
+  @pytest.mark.long
   def test_gym_is_quiet_where_this_library_comes_first(self):
     program = ['import gym', 'from rlds2reverb.trajectories import report']
     self.assertStartsWith(

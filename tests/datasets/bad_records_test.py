@@ -172,6 +172,7 @@ class BadRecordsTest(tf.test.TestCase):
       with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
         compute.compute_statistics(data)
 
+  @pytest.mark.long
   def test_bad_episodes_are_skipped(self):
     data = self._load(_CASES)
     # A filter does not take them away unseen.

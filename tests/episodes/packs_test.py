@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import data_sets
@@ -151,6 +152,7 @@ class PacksTest(tf.test.TestCase):
     )
     self.assertFalse(golden.has_packs(episodes.take(1)))
 
+  @pytest.mark.long
   def test_methods_keep_the_packs(self):
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 4, 20)

@@ -394,6 +394,7 @@ class ConvertTest(job_testing.JobTestCase):
     with self.assertRaisesRegex(convert.JobError, 'there is no valid episode'):
       self.convert(rlds)
 
+  @pytest.mark.long
   def test_any_name_of_a_folder(self):
     parent = self.new('any')
     for name, found in (
@@ -427,6 +428,7 @@ class ConvertTest(job_testing.JobTestCase):
     with self.assertRaisesRegex(OSError, '/proc/output.job cannot be written'):
       self.convert(plan)
 
+  @pytest.mark.long
   def test_a_damaged_file_is_named_and_the_others_are_done(self):
     folder = self.new('data')
     shutil.copytree(self.directory, folder)
@@ -636,6 +638,7 @@ class ConvertTest(job_testing.JobTestCase):
         ),
     )
 
+  @pytest.mark.long
   def test_too_many_bad_episodes_stop_the_job(self):
     folder = data_sets.write(self.new('data'), _bad_episodes())
     plan = self.plan(

@@ -244,6 +244,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
         _without_places(found.histograms), _without_places(expected.histograms)
     )
 
+  @pytest.mark.long
   def test_the_episodes_and_the_tables(self):
     found = describe.describe_checkpoint(self._path)
     self._check(found)
@@ -269,6 +270,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
     self.assertEqual(sample.counts['episodes'], 2)
     self.assertIn('a sample of 2 episodes', text.to_text(sample))
 
+  @pytest.mark.long
   def test_the_page(self):
     # A checkpoint has no description, citation or classes.
     try:
@@ -286,6 +288,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
     finally:
       server.stop()
 
+  @pytest.mark.long
   def test_a_table_of_whole_episodes_and_no_checkpoint(self):
     data = golden.stacked([golden.COMPLETE])
     path = f'{self.create_tempdir().full_path}/other'

@@ -74,6 +74,7 @@ class RldsOutputTest(job_testing.JobTestCase):
     )
     return directory
 
+  @pytest.mark.long
   def test_what_is_known_of_a_data_set_is_kept(self):
     one = self._write('one', ['push', 'pull'], '@one')
     plan = self.plan(plan_lib.RLDS, self.new('again'), directory=one)

@@ -9,6 +9,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tree
 
@@ -289,6 +290,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
           np.concatenate([steps['observation'][name] for steps in expected]),
       )
 
+  @pytest.mark.long
   def test_what_was_read_before_a_kill_is_not_read_again(self):
     parent = self.create_tempdir().full_path
     folder = os.path.join(parent, 'index')

@@ -6,6 +6,7 @@ import sys
 
 from absl.testing import absltest
 import numpy as np
+import pytest
 import tensorflow as tf
 import tree
 
@@ -103,6 +104,7 @@ class OpenBatchesTest(tf.test.TestCase):
         )
     ]
 
+  @pytest.mark.long
   def test_batches_have_the_numbers_of_tensorflow(self):
     batches = self.open()
     items = {name: self.expected(name) for name in self.directories}

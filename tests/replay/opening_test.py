@@ -9,6 +9,7 @@ from unittest import mock
 import weakref
 
 from absl.testing import parameterized
+import pytest
 import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
@@ -200,6 +201,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ConnectionError, address):
       buffer.num_frames()
 
+  @pytest.mark.long
   def test_nothing_is_said_at_the_end_of_a_process(self):
     script = (
         'from rlds2reverb.replay import opening;'

@@ -504,6 +504,7 @@ class ServedPacksTest(parameterized.TestCase, tf.test.TestCase):
       counted = [client.server_info()[name].num_episodes for name in _NAMES]
       return [_taken(client, name) for name in _NAMES], counted
 
+  @pytest.mark.long
   def test_write(self):
     data = _data(_LENGTHS)
     expected, counted = self._written(data)

@@ -5,6 +5,7 @@ import tempfile
 from unittest import mock
 
 from absl.testing import absltest
+import pytest
 
 from rlds2reverb import datasets
 from rlds2reverb import random_access
@@ -35,6 +36,7 @@ class BuildIndexTest(absltest.TestCase):
         ],
     )
 
+  @pytest.mark.long
   def test_training_opens_what_the_program_has_built(self):
     self.assertEqual(self.built.code, 0, self.built.stderr)
     self.assertEqual(

@@ -242,6 +242,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertIn('done already: 2', result.stdout)
     self.assertRegex(result.stdout, 'steps +2,020')
 
+  @pytest.mark.long
   def test_several_tables_by_a_config(self):
     config = self.create_tempfile(
         'mine.gin',
@@ -266,6 +267,7 @@ class ConvertTest(job_testing.JobTestCase):
     }
     self.assertEqual(counts, {'pairs': len(_PAIRS), 'episodes': len(_LENGTHS)})
 
+  @pytest.mark.long
   def test_too_little_address_space_is_said_in_one_line(self):
     limit = 1_000_000_000
     result = _run(

@@ -15,6 +15,7 @@ from tests.scripts import programs
 
 class DescribeTest(recordings.RecordedDataTestCase):
 
+  @pytest.mark.long
   def test_recorded_images_as_json_page_and_summaries(self):
     pytest.importorskip('vl_convert')
     folder = self.create_tempdir().full_path

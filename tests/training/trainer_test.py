@@ -121,6 +121,7 @@ class TrainTest(tf.test.TestCase):
 
     self._check_goes_on(continue_run)
 
+  @pytest.mark.long
   def test_saved_policy_acts_on_raw_observations_with_raw_actions(self):
     directory = self._directory()
     result = run(self.data, directory, 200)

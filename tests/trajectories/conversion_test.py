@@ -291,6 +291,7 @@ class FlatArraysTest(tf.test.TestCase):
 
 class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
 
+  @pytest.mark.long
   def test_equal_tf_agents(self):
     def info_fn(current, following):
       return {
@@ -594,6 +595,7 @@ class StrictValidationTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(skipped.fault.rule, sentence)
       self.assertEqual(skipped.fault.step, -1 if step is None else step)
 
+  @pytest.mark.long
   def test_skip_with_policy_info(self):
     invalid = golden.INVALID_CASES
     info_fn = lambda current, following: following['reward']

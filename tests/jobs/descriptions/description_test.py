@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.jobs import describe
@@ -157,6 +158,7 @@ class DescriptionTest(tf.test.TestCase):
         self.assertEqual(count > 0, place is not None)
     self.assertEmpty(describe.describe_episodes(data, num_excerpts=0).episodes)
 
+  @pytest.mark.long
   def test_an_instruction_of_steps_or_of_the_episode(self):
     episodes = [odd_data.make(index) for index in range(2)]
     for index, episode in enumerate(episodes):

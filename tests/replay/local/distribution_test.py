@@ -7,6 +7,7 @@ from typing import List
 import unittest
 
 from absl.testing import parameterized
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.replay.local import replay_buffer
@@ -45,6 +46,7 @@ def _has_two_devices() -> bool:
 
 class ProcessTest(tf.test.TestCase):
 
+  @pytest.mark.long
   def test_in_a_process_of_its_own(self):
     if not _has_two_devices():
       command = [sys.executable, '-m', 'tests.replay.local.distribution_test']
