@@ -88,12 +88,12 @@ def _reverb_windows(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
   )
 
 
-def _sample(steps: Dict[str, Any], num_slices: int) -> windows.Slices:
+def _sample(steps: Dict[str, Any], num_slices: int) -> Any:
   rows = windows.transition_rows(steps)
   return windows.sample_slices(rows, (num_slices, _LONGEST), seed=7)
 
 
-def _chop(steps: Dict[str, Any]) -> windows.ChoppedSequences:
+def _chop(steps: Dict[str, Any]) -> Any:
   return windows.chop_into_sequences(windows.transition_rows(steps), _LONGEST)
 
 
@@ -226,13 +226,15 @@ def _episode_cases(stacked: tf.data.Dataset) -> List[timing.Case]:
           transitions,
       ),
       case(
-          f'stack_observations: {_NUM_FRAMES}',
-          lambda steps: windows.stack_observations(steps, _NUM_FRAMES),
+          f'stack_and_chunk: {_NUM_FRAMES} frames',
+          lambda steps: windows.stack_and_chunk(steps, _NUM_FRAMES),
           num_steps,
       ),
       case(
-          f'chunk_actions: {_NUM_FRAMES}',
-          lambda steps: windows.chunk_actions(steps, _NUM_FRAMES),
+          f'stack_and_chunk: {_NUM_FRAMES} actions',
+          lambda steps: windows.stack_and_chunk(
+              steps, num_actions=_NUM_FRAMES, fill='zeros'
+          ),
           num_steps,
       ),
       case(

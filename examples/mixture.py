@@ -15,7 +15,7 @@ from rlds2reverb import formats
 
 
 def _episodes(observations):
-  return formats.from_flat_arrays(
+  return formats.load(
       {
           'observations': observations,
           'actions': np.zeros((6, 2), np.float32),

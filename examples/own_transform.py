@@ -37,7 +37,7 @@ class PayForTime(transforms.EpisodeTransform):
 
 
 def main() -> None:
-  episodes = formats.from_flat_arrays(
+  episodes = formats.load(
       {
           'observations': np.zeros(5, np.float32),
           'next_observations': np.zeros(5, np.float32),

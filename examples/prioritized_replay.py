@@ -18,7 +18,7 @@ from rlds2reverb.replay import local
 
 def main() -> None:
   # The transition from observation k is item k.
-  episodes = rlds2reverb.formats.from_flat_arrays(
+  episodes = rlds2reverb.formats.load(
       {
           'observations': np.arange(4),
           'next_observations': np.arange(4) + 1,

@@ -19,7 +19,7 @@ from rlds2reverb import rlds_to_reverb  # was: from tf_agents.replay_buffers
 
 
 def main() -> None:
-  episodes = formats.from_flat_arrays(
+  episodes = formats.load(
       {
           'observations': np.random.rand(10, 3).astype(np.float32),
           'next_observations': np.random.rand(10, 3).astype(np.float32),

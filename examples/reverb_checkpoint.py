@@ -17,7 +17,7 @@ import rlds2reverb
 
 
 def main() -> None:
-  episodes = rlds2reverb.formats.from_flat_arrays(
+  episodes = rlds2reverb.formats.load(
       {
           'observations': np.random.rand(10, 3).astype(np.float32),
           'next_observations': np.random.rand(10, 3).astype(np.float32),

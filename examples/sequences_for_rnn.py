@@ -24,7 +24,7 @@ def make_chunks(episode):
 
 
 def main() -> None:
-  episodes = formats.from_flat_arrays(
+  episodes = formats.load(
       {
           'observations': np.arange(6),
           'next_observations': np.arange(6) + 1,

@@ -5,7 +5,7 @@ r"""Builds the index of a data set, for `random_access.open_batches`.
 
 Training opens it without TensorFlow, by the same data set, config and split:
 
-    sources = {'bridge': Source('/data/bridge', 'bridge')}
+    sources = {'bridge': IndexedData('/data/bridge', 'bridge')}
     open_batches(sources, '/data/indexes', ...)
 
 The images stay where they are, and the program says if they cannot. Where it is
@@ -47,7 +47,7 @@ def main():
   config = _CONFIG.value
   if config is not None and config.endswith('.gin'):
     config = files.user_path(config)
-  source = opening.Source(data, config, _SPLIT.value)
+  source = opening.IndexedData(data, config, _SPLIT.value)
   folder = files.user_path(_INDEX_DIR.value)
   index = opening.open_index(folder, source, _NUM_WORKERS.value)
   print(

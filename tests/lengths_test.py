@@ -45,10 +45,12 @@ _STEP_FUNCTIONS = {
     ),
     'n_step': lambda steps: rlds2reverb.windows.n_step_transitions(steps, 2),
     'reward_to_go': rlds2reverb.windows.reward_to_go,
-    'stack_observations': lambda steps: rlds2reverb.windows.stack_observations(
+    'stack_observations': lambda steps: rlds2reverb.windows.stack_and_chunk(
         steps, 2
     ),
-    'chunk_actions': lambda steps: rlds2reverb.windows.chunk_actions(steps, 2),
+    'chunk_actions': lambda steps: rlds2reverb.windows.stack_and_chunk(
+        steps, num_actions=2
+    ),
     'advantages': lambda steps: rlds2reverb.windows.advantages(
         steps, [0.0] * 4
     ),
@@ -125,7 +127,7 @@ class StepFunctionsTest(parameterized.TestCase, tf.test.TestCase):
         lambda d: rlds2reverb.windows.apply_horizon(d, 2, soft=True),
         lambda d: rlds2reverb.windows.convert_rlds_to_fragments(d, 2),
         lambda d: tf.data.Dataset.from_tensors(
-            rlds2reverb.windows.join_transitions(d)
+            rlds2reverb.windows.FlatRows.of(d)
         ),
         lambda d: tf.data.Dataset.from_tensors(
             rlds2reverb.statistics.compute_statistics(d).num_steps

@@ -105,10 +105,10 @@ _FUNCTIONS = {
         )
     ),
     'stack_observations': _of_steps(
-        lambda s: rlds2reverb.windows.stack_observations(s, 2)
+        lambda s: rlds2reverb.windows.stack_and_chunk(s, 2)
     ),
     'chunk_actions': _of_steps(
-        lambda s: rlds2reverb.windows.chunk_actions(s, 2)
+        lambda s: rlds2reverb.windows.stack_and_chunk(s, num_actions=2)
     ),
     'stack_and_chunk': _of_steps(
         lambda s: rlds2reverb.windows.stack_and_chunk(s, 2, 2)
@@ -197,8 +197,8 @@ _FUNCTIONS = {
             ]
         )
     },
-    'ted': lambda d: rlds2reverb.formats.from_ted(
-        rlds2reverb.formats.to_ted(d)
+    'ted': lambda d: rlds2reverb.formats.load(
+        rlds2reverb.formats.to_ted(d), 'ted'
     ).map(_double),
     'select_agent': _of_agents(
         lambda s: rlds2reverb.agents.select_agent({'steps': s}, 'a')
@@ -271,7 +271,7 @@ class LentArraysTest(parameterized.TestCase, tf.test.TestCase):
         },
     )
     before = {name: np.copy(array) for name, array in arrays.items()}
-    dataset = rlds2reverb.formats.from_flat_arrays(arrays).map(_double)
+    dataset = rlds2reverb.formats.load(arrays).map(_double)
     for _ in range(2):
       list(dataset.map(lambda e: {'steps': _first_steps(e)}))
     for name, array in arrays.items():

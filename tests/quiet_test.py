@@ -40,7 +40,7 @@ class QuietTest(absltest.TestCase):
     folder = tempfile.mkdtemp()
     cls.addClassCleanup(shutil.rmtree, folder)
     cls.data = datasets.save_episodes(
-        formats.from_episodes(_collect), os.path.join(folder, 'images')
+        formats.load(_collect), os.path.join(folder, 'images')
     )
 
   def stderr_of(self, program):

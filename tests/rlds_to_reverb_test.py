@@ -45,10 +45,6 @@ class DropInTest(tf.test.TestCase):
         'push_rlds_to_reverb',
     ):
       self.assertIs(getattr(rlds2reverb, name), getattr(rlds_to_reverb, name))
-    self.assertIs(
-        rlds2reverb.episodes.get_rlds_step_features,
-        rlds_to_reverb.get_rlds_step_features,
-    )
     self.assertTrue(
         issubclass(rlds2reverb.trajectories.SpecMismatchError, ValueError)
     )

@@ -114,8 +114,8 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
         episodes, ['action', _STATE], acting_only=True
     )
     normalizers = [
-        transforms.normalize_by_mean_std(found, 'action', mask=theirs.MASK),
-        transforms.normalize_by_mean_std(found, _STATE),
+        transforms.normalize_by_statistics(found, 'action', mask=theirs.MASK),
+        transforms.normalize_by_statistics(found, _STATE),
     ]
     all_steps = self._steps(
         episodes,
@@ -162,8 +162,10 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
         episodes, ['action', _STATE], acting_only=True
     )
     normalizers = [
-        transforms.normalize_by_quantiles(found, 'action', mask=theirs.MASK),
-        transforms.normalize_by_quantiles(found, _STATE),
+        transforms.normalize_by_statistics(
+            found, 'action', 'quantiles', mask=theirs.MASK
+        ),
+        transforms.normalize_by_statistics(found, _STATE, 'quantiles'),
     ]
     all_steps = self._steps(
         episodes,

@@ -134,8 +134,10 @@ class RoboticsTest(tf.test.TestCase, parameterized.TestCase):
               transforms.ActionsFromStates('observation/state', size=6),
           ],
       )
-    found = statistics.compute_mixture_statistics(sources, ['action'])
-    normalize = transforms.normalize_by_quantiles(found.whole, mask=_MASK)
+    found = statistics.compute_statistics(sources, ['action'])
+    normalize = transforms.normalize_by_statistics(
+        found.whole, 'action', 'quantiles', mask=_MASK
+    )
     changes = [
         normalize,
         transforms.RelabelGoals(field='observation/state', seed=1),

@@ -2,7 +2,6 @@
 
 from typing import Any, Dict, List, Sequence
 
-from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.windows import presence as presence_lib
 
@@ -29,15 +28,6 @@ def agents_of(steps: Dict[str, Any], presence: str = PRESENCE) -> List[Any]:
       f'There are no agents: neither {presence!r} nor {rlds.OBSERVATION!r} is a'
       f' dict by agent. The fields are {sorted(steps)}.'
   )
-
-
-def check_agent(agent: Any, agents: Sequence[Any]) -> None:
-  """Raises a ValueError if there is no such agent."""
-  if agent not in agents:
-    raise ValueError(
-        f'There is no agent {agent!r}. The agents are {list(agents)}.'
-        + checks.did_you_mean(str(agent), map(str, agents))
-    )
 
 
 def is_by_agent(field: str, value: Any, agents: Sequence[Any]) -> bool:

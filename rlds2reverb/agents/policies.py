@@ -9,6 +9,7 @@ from rlds2reverb.agents import selecting
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
 
 POLICY = 'policy'
 
@@ -55,10 +56,7 @@ def split_by_policy(
     InvalidArgumentError: while iterating, as `select_agent` does.
   """
   spec = rlds_data.element_spec
-  if not isinstance(spec, dict) or rlds.STEPS not in spec:
-    raise ValueError(
-        f'The elements must be RLDS episodes, dicts with {rlds.STEPS!r}.'
-    )
+  steps_lib.check_has_steps('An element of rlds_data', spec)
   steps = spec[rlds.STEPS]
   fields = (
       steps.element_spec if isinstance(steps, tf.data.DatasetSpec) else steps

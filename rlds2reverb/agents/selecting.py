@@ -8,6 +8,7 @@ import tree
 from rlds2reverb.agents import layout
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -80,23 +81,29 @@ def select_agent(
   """
   checks.check_choice('gaps', gaps, GAPS)
   checks.check_choice('last_reward', last_reward, last_steps.PLACES)
-  if not isinstance(episode, dict) or rlds.STEPS not in episode:
-    raise ValueError(f'An episode must be a dict with {rlds.STEPS!r}.')
+  steps_lib.check_has_steps('An episode', episode)
   if AGENT in episode:
     raise ValueError(
         f'The episode has a field {AGENT!r} already. Rename it first.'
     )
   steps = transitions.stack_dict(episode[rlds.STEPS])
   agents = layout.agents_of(steps, presence)
-  layout.check_agent(agent, agents)
+  checks.check_known('An episode', 'agent', agent, agents)
   for flag in (rlds.IS_LAST, rlds.IS_TERMINAL):
     if flag not in steps:
       raise ValueError(f'The steps have no {flag}, but {sorted(steps)}.')
   is_there = presence_lib.flags(steps, agent, presence)
   rows = tf.where(is_there)[:, 0]
   if gaps == ERROR:
-    with tf.control_dependencies([_assert_no_gap(agent, rows)]):
-      rows = tf.identity(rows)
+    away = tf.where(rows[1:] - rows[:-1] > 1)[:, 0]
+    rows = graphs.asserted(
+        rows,
+        tf.size(away) == 0,
+        f'The agent {agent} is away in the middle of its episode, after the'
+        ' steps',
+        tf.gather(rows, away),
+        'Where gaps are to be skipped, the step at which it is back follows.',
+    )
   fields = {
       field: value[agent] if layout.is_by_agent(field, value, agents) else value
       for field, value in steps.items()
@@ -126,19 +133,6 @@ def select_agent(
   selected[rlds.IS_LAST] = is_last
   selected[rlds.IS_TERMINAL] = is_last & is_terminal
   return {**episode, rlds.STEPS: selected, AGENT: tf.constant(str(agent))}
-
-
-def _assert_no_gap(agent, rows):
-  away = tf.where(rows[1:] - rows[:-1] > 1)[:, 0]
-  return tf.debugging.Assert(
-      tf.size(away) == 0,
-      [
-          f'The agent {agent} is away in the middle of its episode, after the'
-          ' steps',
-          tf.gather(rows, away),
-          'Where gaps are to be skipped, the step at which it is back follows.',
-      ],
-  )
 
 
 def _add_rewards(reward, rows) -> Any:

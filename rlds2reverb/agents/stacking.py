@@ -66,7 +66,7 @@ def stack_agents(
   known = layout.agents_of(steps, presence)
   agents = known if agents is None else list(agents)
   for agent in agents:
-    layout.check_agent(agent, known)
+    checks.check_known('An episode', 'agent', agent, known)
   if not agents:
     raise ValueError('agents must name an agent, but is empty.')
   mask = tf.stack(

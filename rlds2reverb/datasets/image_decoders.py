@@ -7,6 +7,7 @@ from absl import logging
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 
 
@@ -37,11 +38,9 @@ class _OneSize(tfds.decode.Decoder):
       def decode(step):
         image = self.decode_example(encoded[step])
         found = tf.shape(image)
-        check = tf.debugging.Assert(
-            tf.reduce_all(found == size), [message, step, found, size]
+        return graphs.asserted(
+            image, tf.reduce_all(found == size), message, step, found, size
         )
-        with tf.control_dependencies([check]):
-          return tf.identity(image)
 
       return tf.map_fn(
           decode,

@@ -1,4 +1,8 @@
-"""Locks that tell whether the process that holds them is still alive."""
+"""Locks that tell whether the process that holds them is still alive.
+
+`filelock` would be one more dependency, and would leave its file where it
+locked: to remove that safely takes the loop below.
+"""
 
 import contextlib
 import errno

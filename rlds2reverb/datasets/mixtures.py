@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import alignment
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -144,7 +145,6 @@ def _prepare(dataset, name, subbatch_size, end):
 def _error(spec, name):
   def fail(_):
     message = f'The data set {name} is empty and cannot be repeated.'
-    with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
-      return tf.nest.map_structure(tf.identity, steps_lib.zeros(spec))
+    return graphs.asserted(steps_lib.zeros(spec), False, message)
 
   return tf.data.Dataset.range(1).map(fail)

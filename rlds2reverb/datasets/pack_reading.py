@@ -40,7 +40,7 @@ class _Read(NamedTuple):
 
   Attributes:
     is_good: bool `[]`: whether they could be read.
-    records: what `records.cut_out` returns, `[E]`.
+    records: what `grouping.cut_out` returns, `[E]`.
     result: a `grouping.Group`, and later a `packs.Pack`. Of no episodes
       if the records could not be read.
   """
@@ -142,7 +142,7 @@ class _Reader:
 
   def parse(self, bounds, records) -> _Read:
     """Parses a batch of records."""
-    batch = records_lib.cut_out(bounds, records)
+    batch = grouping.cut_out(bounds, records)
     is_good, parsed = attempts.attempt(self._parse_fn, batch)
     # The row splits of no episodes are a 0.
     size = tf.where(is_good, 0, 1)
@@ -174,7 +174,7 @@ class _Reader:
       is_good, pack = attempts.attempt(self._to_pack, part)
     return _Read(
         batch.is_good & is_equal & is_good,
-        records_lib.cut_out(bounds, batch.records),
+        grouping.cut_out(bounds, batch.records),
         pack,
     )
 
@@ -186,7 +186,7 @@ class _Reader:
 
     def alone():
       bounds = tf.stack([index, index + 1])
-      record = records_lib.cut_out(bounds, read.records)
+      record = grouping.cut_out(bounds, read.records)
       is_good, pack = attempts.attempt(
           lambda record: self._to_pack(_check_equal(self._parse_fn(record))),
           record,
@@ -218,8 +218,7 @@ def _check_equal(parsed: grouping.Group) -> grouping.Group:
   """Returns what was parsed, after a check that lengths are the same."""
   splits = parsed.splits
   is_equal = tf.reduce_all(splits == splits[:1])
-  with tf.control_dependencies([tf.debugging.Assert(is_equal, [splits])]):
-    return parsed._replace(splits=tf.identity(splits))
+  return parsed._replace(splits=graphs.asserted(splits, is_equal, splits))
 
 
 def _one_by_one_if_bad(read: _Read) -> tf.data.Dataset:

@@ -91,7 +91,7 @@ def record_episodes(
           ),
           folder,
           name=environment,
-          version=writing.identity_of(directory)[1],
+          version=writing.name_and_version(directory)[1],
           description=f'Episodes of the gym environment {environment}.',
           features=_features(env, _info_space(policy)),
           split=split,

@@ -75,9 +75,10 @@ def record_batches(
       then it is no more than `max_bytes` and 16 records.
 
   Returns:
-    A data set of pairs, the arguments of `cut_out`, which returns a batch. None
-    if TFDS does not read the data set from files, or if the options have an
-    order that may be another each time.
+    A data set of pairs, the arguments of `grouping.cut_out`, which returns a
+    batch: a dict of `[E]`, of `RECORD`, string, and of `tfds_id`, string, if
+    the options of TFDS ask for it. None if TFDS does not read the data set from
+    files, or if the options have an order that may be another each time.
   """
   if not tfds_private.reads_files(builder):
     return None
@@ -125,23 +126,6 @@ def record_batches(
       num_records // size + num_bytes // max_bytes + len(files) + 4,
       strip,
       cut,
-  )
-
-
-def cut_out(bounds: tf.Tensor, records: Dict[str, tf.Tensor]):
-  """Returns a batch of records.
-
-  Args:
-    bounds: int64 `[2]`: where the batch starts and stops.
-    records: a dict of `[R]`: `RECORD`, string; and `tfds_id`, string, if the
-      options of TFDS ask for it.
-
-  Returns:
-    The dict, of `[E]`.
-  """
-  start, stop, step = bounds[:1], bounds[1:], tf.ones([1], tf.int64)
-  return tf.nest.map_structure(
-      lambda leaf: tf.strided_slice(leaf, start, stop, step), records
   )
 
 
@@ -300,11 +284,9 @@ def _batches_until_an_error(
 
 
 def _fail(nothing):
-  check = tf.debugging.Assert(
-      False, ['The files of the data set changed while they were read.']
+  return graphs.asserted(
+      nothing, False, 'The files of the data set changed while they were read.'
   )
-  with tf.control_dependencies([check]):
-    return tf.nest.map_structure(tf.identity, nothing)
 
 
 def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:

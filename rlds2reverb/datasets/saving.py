@@ -113,7 +113,7 @@ def save_episodes(
           )
           + ' Replace them with overwrite=True. Or choose another directory.'
       )
-  default_name, version = writing.identity_of(directory)
+  default_name, version = writing.name_and_version(directory)
   with whole.new_folder(
       directory,
       [versions.INFO_FILE, _MARKER],
@@ -128,7 +128,8 @@ def save_episodes(
         features=features,
         split=split,
     )
-    _write_marker(folder, fingerprint)
+    with open(os.path.join(folder, _MARKER), 'w', encoding='utf-8') as f:
+      json.dump({'fingerprint': fingerprint}, f)
   return directory
 
 
@@ -212,11 +213,6 @@ def _reads_from(rlds_data: tf.data.Dataset, directory: str) -> bool:
       and os.path.dirname(os.path.realpath(text)) == directory
       for text in pipelines.constant_strings(rlds_data)
   )
-
-
-def _write_marker(directory: str, fingerprint: str) -> None:
-  with open(os.path.join(directory, _MARKER), 'w', encoding='utf-8') as f:
-    json.dump({'fingerprint': fingerprint}, f)
 
 
 def _read_marker(directory: str) -> Optional[str]:

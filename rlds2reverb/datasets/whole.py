@@ -13,6 +13,10 @@ What a process that has died leaves there, the next writer removes or puts back.
 Only a local file system can rename a folder. On others, a folder is whole when
 its last file is there. Until then it has a file `.unfinished`: where there is
 that and no last file, a writer has died, or is at work.
+
+TFDS's `incomplete_dir` and `atomic_write` do less: they remove the old folder
+before they rename the new one, so that a process that is killed in between
+loses both; they leave what it wrote; and nothing is synced to the disk first.
 """
 
 import contextlib

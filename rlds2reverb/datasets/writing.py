@@ -64,7 +64,7 @@ def write_episodes(
     raise ValueError('There are no episodes to write.')
 
 
-def identity_of(path: str) -> Tuple[str, str]:
+def name_and_version(path: str) -> Tuple[str, str]:
   """Returns a name and a version for the data set in a folder.
 
   /data/My Data -> my_data, 1.0.0    /data/walker/2.0.1 -> walker, 2.0.1

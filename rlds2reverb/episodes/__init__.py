@@ -7,6 +7,5 @@ from etils import epy
 
 # Windows are found in NumPy arrays, too, without TensorFlow.
 with epy.lazy_api_imports(globals()):
-  from rlds2reverb.episodes.steps import get_rlds_step_features
   from rlds2reverb.episodes.windows import EndOfEpisode
   from rlds2reverb.episodes.windows import Windows

@@ -16,6 +16,16 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     )
 
 
+def check_known(where: str, what: str, name: Any, known: Iterable[Any]) -> None:
+  """Raises a ValueError if `where` has nothing `what` of a name."""
+  if name not in known:
+    names = sorted(map(str, known))
+    raise ValueError(
+        f'{where} has no {what} {name!r}.{did_you_mean(str(name), names)} It'
+        f' has {names}.'
+    )
+
+
 def check_weights(weights: Sequence[float]) -> None:
   """Raises a ValueError if nothing can be drawn in proportion to `weights`."""
   if min(weights) < 0 or not 0 < sum(weights) < math.inf:

@@ -25,7 +25,8 @@ class _OfEpisodes(private.WrappedDataset):
   """A data set whose elements are each made of one episode.
 
   As long as they are no episodes, as after `enumerate`, `of_pack` tells how
-  they are made. When `map` makes episodes of them, these are packed again.
+  they are made. When `map` makes episodes of them, these are packed again, also
+  those that `take` and `skip` leave.
   """
 
   def __init__(
@@ -33,6 +34,7 @@ class _OfEpisodes(private.WrappedDataset):
       elements: tf.data.Dataset,
       source: Optional[tf.data.Dataset],
       of_pack: pack_streams.OfPack,
+      is_whole: bool = True,
   ):
     """Creates the data set.
 
@@ -41,30 +43,58 @@ class _OfEpisodes(private.WrappedDataset):
       source: the data set of the episodes that they are made of; by default
         this one.
       of_pack: makes the elements of the episodes in one pack.
+      is_whole: whether there is an element for every episode.
     """
     super().__init__(elements)
     self._source = source
     self._of_pack = of_pack
+    self._is_whole = is_whole
 
   def map(self, map_func, *args, **kwargs):
     return self._made(
         super().map(map_func, *args, **kwargs),
         lambda elements: elements.map(map_func, *args, **kwargs),
+        self._is_whole,
     )
 
   def filter(self, predicate, name=None):
     return self._made(
         super().filter(predicate, name),
         lambda elements: elements.filter(predicate),
+        is_whole=False,
     )
 
-  def _made(self, made, change):
-    """Returns what a method made, which makes `change` of the elements."""
+  def take(self, count, name=None):
+    made = super().take(count, name)
+    if self._source is None or not self._is_whole:
+      return made
+    return _OfEpisodes(made, self._source.take(count), self._of_pack)
+
+  def skip(self, count, name=None):
+    made = super().skip(count, name)
+    if self._source is None or not self._is_whole:
+      return made
     of_pack = self._of_pack
-    return of_each(
+    return _OfEpisodes(
         made,
-        self if self._source is None else self._source,
-        lambda index, pack: change(of_pack(index, pack)),
+        self._source.skip(count),
+        lambda index, pack: of_pack(index + count, pack),
+    )
+
+  def _made(self, made, change, is_whole):
+    """Returns what a method made, which makes `change` of the elements."""
+    source = self if self._source is None else self._source
+    spec = made.element_spec
+
+    def of_pack(index, pack):
+      return change(self._of_pack(index, pack))
+
+    if not pack_streams.can_be_packed(spec):
+      return _OfEpisodes(made, source, of_pack, is_whole)
+    return with_packs_of(
+        made,
+        source,
+        lambda packs: pack_streams.pack_each(packs, of_pack, spec),
     )
 
 
@@ -278,29 +308,3 @@ def with_packs_of(
     return None if source.packs is None else function(source.packs)
 
   return Episodes(episodes, make)
-
-
-def of_each(
-    elements: tf.data.Dataset,
-    source: tf.data.Dataset,
-    of_pack: pack_streams.OfPack,
-) -> tf.data.Dataset:
-  """Adds the packs to a data set that was made of single episodes.
-
-  Args:
-    elements: the data set that was made: of each episode one element, or none.
-    source: the data set of episodes that it was made of.
-    of_pack: makes the elements of the episodes in one pack.
-
-  Returns:
-    A data set of the same elements, with packs if `source` has packs and if the
-    elements are episodes that can be packed.
-  """
-  spec = elements.element_spec
-  if not pack_streams.can_be_packed(spec):
-    return _OfEpisodes(elements, source, of_pack)
-  return with_packs_of(
-      elements,
-      source,
-      lambda packs: pack_streams.pack_each(packs, of_pack, spec),
-  )

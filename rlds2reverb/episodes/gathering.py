@@ -13,7 +13,7 @@ with before the gather, because indices are far smaller than rows:
 
 import math
 import numbers
-from typing import Any, Union
+from typing import Any, Sequence, Union
 
 import tensorflow as tf
 import tree
@@ -130,13 +130,13 @@ def take_filled(
   return tree.map_structure_with_path(gather, rows)
 
 
-def check_fill(fill: Union[str, float]) -> None:
-  """Raises a ValueError if `fill` is not what `take_filled` can fill with."""
+def check_fill(fill: Union[str, float], choices: Sequence[str] = FILLS) -> None:
+  """Raises a ValueError if `fill` is neither one of `choices` nor a number."""
   if isinstance(fill, str):
-    checks.check_choice('fill', fill, FILLS)
+    checks.check_choice('fill', fill, choices)
   elif not isinstance(fill, numbers.Real):
     raise ValueError(
-        f'fill must be one of {FILLS}, or a number, but is {fill!r}.'
+        f'fill must be one of {choices}, or a number, but is {fill!r}.'
     )
 
 

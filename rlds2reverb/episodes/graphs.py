@@ -1,6 +1,7 @@
 """How functions become graphs."""
 
 import functools
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,3 +18,16 @@ built_once = functools.partial(
     autograph=False,
     experimental_attributes={'_noinline': True},
 )
+
+
+def asserted(nest: Any, condition: Any, *message: Any) -> Any:
+  """Returns a nest of tensors, after a check that a condition holds.
+
+  Args:
+    nest: the tensors.
+    condition: bool `[]`.
+    *message: what the `InvalidArgumentError` says otherwise: strings and
+      tensors.
+  """
+  with tf.control_dependencies([tf.debugging.Assert(condition, list(message))]):
+    return tf.nest.map_structure(tf.identity, nest)

@@ -139,14 +139,18 @@ def part(bounds: tf.Tensor, whole: Group) -> Group:
           leaves, tf.unstack(splits[:, :1]), tf.unstack(splits[:, -1:])
       )
   ]
-  fields = tf.nest.map_structure(
-      lambda leaf: tf.strided_slice(leaf, bounds[:1], bounds[1:], step),
-      whole.fields,
-  )
   return Group(
       tf.nest.pack_sequence_as(whole.columns, columns),
       splits - splits[:, :1],
-      fields,
+      cut_out(bounds, whole.fields),
+  )
+
+
+def cut_out(bounds: tf.Tensor, nest: Any) -> Any:
+  """Returns the rows of a nest from `bounds[0]` until `bounds[1]`."""
+  start, stop, step = bounds[:1], bounds[1:], tf.ones([1], tf.int64)
+  return tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, start, stop, step), nest
   )
 
 

@@ -148,14 +148,9 @@ def with_equal_lengths(steps: Any) -> Any:
   found = []
   for path, rows in zip(lengths.paths, tf.unstack(lengths.rows)):
     found += [f'{path}:', rows]
-  with tf.control_dependencies(
-      [
-          tf.debugging.Assert(
-              are_equal(lengths), [f'{UNEQUAL_LENGTHS} Found', *found]
-          )
-      ]
-  ):
-    return tf.nest.map_structure(tf.identity, steps)
+  return graphs.asserted(
+      steps, are_equal(lengths), f'{UNEQUAL_LENGTHS} Found', *found
+  )
 
 
 def own_rows(nest: Any, start: Any, stop: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import (
     Any,
     Dict,
     List,
+    Mapping,
     NamedTuple,
     Sequence,
     Tuple,
@@ -48,6 +49,29 @@ def get_rlds_step_features() -> List[str]:
       rlds.IS_LAST,
       rlds.IS_TERMINAL,
   ]
+
+
+def check_has_steps(name: str, episode: Any, advice: str = '') -> None:
+  """Checks that something is an RLDS episode, or the spec of one.
+
+  Args:
+    name: what is checked, the first words of the error.
+    episode: a nest of tensors or of their specs.
+    advice: the last words of the error.
+
+  Raises:
+    ValueError: if it is something else than a dict with steps.
+  """
+  if isinstance(episode, Mapping) and rlds.STEPS in episode:
+    return
+  found = episode
+  if isinstance(episode, Mapping):
+    found = list(episode)
+  elif hasattr(episode, '_fields'):
+    found = f'a {type(episode).__name__} of {list(episode._fields)}'
+  raise ValueError(
+      f'{name} must be a dict with {rlds.STEPS!r}, but is {found}.{advice}'
+  )
 
 
 def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
@@ -109,8 +133,9 @@ def check_dense(step: Any) -> None:
     if is_composite(leaf):
       raise ValueError(
           f'Step field {field_path(path)} must be a dense tensor, but is'
-          f' {_type_name(leaf)} of {leaf.dtype.name} {leaf.shape}. Make it one,'
-          ' with its to_tensor() for example, or leave it out of the steps.'
+          f' {type(leaf).__name__.replace("Spec", "")} of {leaf.dtype.name}'
+          f' {leaf.shape}. Make it one, with its to_tensor() for example, or'
+          ' leave it out of the steps.'
       )
 
 
@@ -241,7 +266,3 @@ def is_composite(leaf) -> bool:
   if isinstance(leaf, tf.TypeSpec):
     return not isinstance(leaf, tf.TensorSpec)
   return isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor))
-
-
-def _type_name(leaf) -> str:
-  return type(leaf).__name__.replace('Spec', '')

@@ -7,7 +7,6 @@ sets are there by name.
 from rlds2reverb.fields.named_mappings import config_names
 from rlds2reverb.fields.named_mappings import load_mapping
 from rlds2reverb.fields.named_mixtures import load_mixture
-from rlds2reverb.fields.named_mixtures import mixture_names
 from rlds2reverb.fields.step_mapping import map_fields
 from rlds2reverb.fields.step_mapping import step_policy_info
 from rlds2reverb.fields.step_mapping import StepMapping

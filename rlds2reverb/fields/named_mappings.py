@@ -12,7 +12,6 @@ of `StepMapping`, and the arguments of whatever these refer to:
 """
 
 import dataclasses
-import glob
 import os
 from typing import Any, Dict, List, Optional
 
@@ -149,13 +148,14 @@ def mapping_from(
   return step_mapping.StepMapping(**arguments)
 
 
-def find_config(name_or_path: files.PathLike) -> str:
+def find_config(name_or_path: files.PathLike, group: str = '') -> str:
   """Returns the path of a config.
 
   Args:
-    name_or_path: the name of a config, one of `config_names()` or of
-      `config_names('training')`, or the path of a gin file, which ends in
-      `.gin`.
+    name_or_path: the name of a config, one of `config_names(group)`, or without
+      a group, after `training/`, of `config_names('training')`; or the path of
+      a gin file, which ends in `.gin`.
+    group: see `config_names`.
 
   Raises:
     ValueError: if there is no config of that name, with the names that come
@@ -163,18 +163,20 @@ def find_config(name_or_path: files.PathLike) -> str:
   """
   name_or_path = os.fspath(name_or_path)
   if name_or_path.endswith(_SUFFIX):
-    path = files.expand(name_or_path)
-  else:
-    name = _ALIASES.get(name_or_path, name_or_path)
-    path = os.path.join(config_folder(), f'{name}{_SUFFIX}')
-    names = config_names() + config_names('training')
-    if name not in names:
-      similar = checks.did_you_mean(name_or_path, [*names, *_ALIASES])
-      raise ValueError(
-          f'There is no config {name_or_path}.{similar} The configs are'
-          f' {names}. The path of a gin file must end in {_SUFFIX}.'
-      )
-  return path
+    return files.expand(name_or_path)
+  names, aliases = config_names(group), {}
+  if not group:
+    names += [f'training/{name}' for name in config_names('training')]
+    aliases = _ALIASES
+  name = aliases.get(name_or_path, name_or_path)
+  if name not in names:
+    what = group.removesuffix('s') or 'config'
+    raise ValueError(
+        f'There is no {what} {name_or_path}.'
+        f'{checks.did_you_mean(name_or_path, [*names, *aliases])} The {what}s'
+        f' are {names}. The path of a gin file must end in {_SUFFIX}.'
+    )
+  return os.path.join(config_folder(), group, f'{name}{_SUFFIX}')
 
 
 def config_names(group: str = '') -> List[str]:
@@ -184,10 +186,9 @@ def config_names(group: str = '') -> List[str]:
     group: which ones: by default the mappings of data sets; or `mixtures`; or
       `training`, the flags and hyper-parameters of trainers.
   """
-  folder = config_folder()
-  found = glob.glob(os.path.join(folder, group, f'*{_SUFFIX}'))
+  found = os.listdir(os.path.join(config_folder(), group))
   return sorted(
-      os.path.relpath(path, folder)[: -len(_SUFFIX)] for path in found
+      name[: -len(_SUFFIX)] for name in found if name.endswith(_SUFFIX)
   )
 
 

@@ -5,17 +5,15 @@ A mixture is a gin file in `configs/mixtures/`, such as `oxe_magic_soup.gin`.
 """
 
 import dataclasses
-import os
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Sequence
 
 import gin
 
 from rlds2reverb.datasets import files
-from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import named_mappings
 
-_GROUP = 'mixtures'
+GROUP = 'mixtures'
 _MIXTURE = 'Mixture'
 
 
@@ -63,8 +61,8 @@ def load_mixture(name_or_path: files.PathLike) -> Mixture:
       load_mixture('oxe_magic_soup').weights['taco_play']  # 2.0
 
   Args:
-    name_or_path: the name of a mixture, one of `mixture_names()`, or the path
-      of a gin file, which ends in `.gin`.
+    name_or_path: the name of a mixture, one of `config_names('mixtures')`, or
+      the path of a gin file, which ends in `.gin`.
 
   Returns:
     The mixture.
@@ -75,33 +73,9 @@ def load_mixture(name_or_path: files.PathLike) -> Mixture:
     ValueError: if there is no mixture of that name, with the names that come
       nearest; or if the file does not bind one.
   """
-  text, path = read_mixture_text(name_or_path)
-  return mixture_from(text, path)
-
-
-def read_mixture_text(name_or_path: files.PathLike) -> Tuple[str, str]:
-  """Returns the gin bindings of a mixture, and the path of their file.
-
-  Raises:
-    FileNotFoundError: as `load_mixture` does.
-    ValueError: if there is no mixture of that name.
-  """
-  name_or_path = os.fspath(name_or_path)
-  if name_or_path.endswith('.gin'):
-    path = files.expand(name_or_path)
-  else:
-    names = mixture_names()
-    if name_or_path not in names:
-      raise ValueError(
-          f'There is no mixture {name_or_path}.'
-          f'{checks.did_you_mean(name_or_path, names)} The mixtures are'
-          f' {names}. The path of a gin file must end in .gin.'
-      )
-    path = os.path.join(
-        named_mappings.config_folder(), _GROUP, f'{name_or_path}.gin'
-    )
+  path = named_mappings.find_config(name_or_path, GROUP)
   with files.open_text(path) as f:
-    return f.read(), path
+    return mixture_from(f.read(), path)
 
 
 def mixture_from(text: str, path: str) -> Mixture:
@@ -126,10 +100,3 @@ def mixture_from(text: str, path: str) -> Mixture:
     )
   # What the program has bound itself does not count.
   return Mixture(**{'configs': {}, 'transforms': (), **arguments})
-
-
-def mixture_names() -> List[str]:
-  """Returns the names of all mixtures, sorted."""
-  return [
-      os.path.basename(name) for name in named_mappings.config_names(_GROUP)
-  ]

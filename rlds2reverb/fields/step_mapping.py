@@ -267,11 +267,7 @@ def map_fields(
       paths that do.
   """
   episode = rlds_data.element_spec
-  if not isinstance(episode, dict) or rlds.STEPS not in episode:
-    raise ValueError(
-        'The elements of an RLDS data set must be dicts with'
-        f' {rlds.STEPS!r}, but their spec is {episode}.'
-    )
+  steps_lib.check_has_steps('An element of rlds_data', episode)
   mapping = StepMapping() if mapping is None else mapping
   mapping.check(episode)
   mapped = rlds_data.map(mapping, num_parallel_calls=tf.data.AUTOTUNE)

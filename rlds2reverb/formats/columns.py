@@ -18,29 +18,8 @@ from rlds2reverb.formats import npz
 Column = Union[np.ndarray, h5py.Dataset, npz.NpzColumn]
 _COLUMN_TYPES = (np.ndarray, h5py.Dataset, npz.NpzColumn)
 
-# The numbers of NumPy that TensorFlow has, too.
-_NUMBERS = tuple(
-    map(
-        np.dtype,
-        (
-            np.bool_,
-            np.int8,
-            np.int16,
-            np.int32,
-            np.int64,
-            np.uint8,
-            np.uint16,
-            np.uint32,
-            np.uint64,
-            np.float16,
-            np.float32,
-            np.float64,
-            np.complex64,
-            np.complex128,
-        ),
-    )
-)  # pyformat: disable
-
+# The numbers of NumPy that TensorFlow has, too, by their codes.
+_NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
 # Minari calls the elements of a tuple `_index_0`, `_index_1`, and so on.
 _INDEX = '_index_'
 
@@ -186,11 +165,7 @@ def check_left_out(
   """Raises a ValueError if `leave_out` is not a list of some of `names`."""
   paths.check_list('leave_out', leave_out)
   for name in leave_out:
-    if name not in names:
-      raise ValueError(
-          f'{where} has no {name!r}, which leave_out names.'
-          f'{checks.did_you_mean(name, names)} It has {sorted(names)}.'
-      )
+    checks.check_known(where, 'field', name, names)
 
 
 def is_readable(column: Column) -> bool:

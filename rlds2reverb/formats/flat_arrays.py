@@ -6,7 +6,6 @@ transitions, for the observation that the last transition leads to.
 """
 
 import contextlib
-import os
 from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional
 
 import gin
@@ -99,9 +98,8 @@ def from_flat_arrays(
   """
   if not isinstance(arrays, Mapping):
     raise ValueError(
-        'from_flat_arrays takes a dict of arrays, but has been given'
-        f' {_short(arrays)}. Read a file with formats.load, and a list of'
-        ' episodes with from_episodes.'
+        'Flat arrays in memory must be a dict of arrays, but have been given as'
+        f' a {type(arrays).__name__}.'
     )
   return _episodes(
       lambda: contextlib.nullcontext(arrays), max_episode_steps, column_names
@@ -139,13 +137,6 @@ def load_flat_arrays(
     hdf5.names_in(path)
     open_source = lambda: h5py.File(path, 'r')
   return _episodes(open_source, max_episode_steps, column_names)
-
-
-def _short(value: Any) -> str:
-  """Describes an argument of a wrong kind, which may be large."""
-  if isinstance(value, (str, os.PathLike)):
-    return repr(value)
-  return f'a {type(value).__name__}'
 
 
 def _episodes(

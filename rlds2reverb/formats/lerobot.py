@@ -101,11 +101,11 @@ def load_lerobot(
   if cameras is not None:
     paths_lib.check_list('cameras', cameras)
     for camera in cameras:
-      _check_feature(data, camera, data.videos, 'feature with videos')
+      checks.check_known(data.directory, 'video', camera, data.videos)
   checks.check_choice('depth_unit', depth_unit, depth_maps.UNITS)
   columns_lib.check_left_out(data.directory, features, leave_out)
   if is_terminal is not None:
-    _check_feature(data, is_terminal, features, 'feature')
+    checks.check_known(data.directory, 'feature', is_terminal, features)
   kept = [
       name
       for name in features
@@ -171,14 +171,6 @@ class _Frames(NamedTuple):
       return video_frames.to_references(path, times, codes)
     depth = codes and video_frames.DepthVideo(codes, self.depth_unit)
     return video_frames.VideoColumn(path, times, self.data.info['fps'], depth)
-
-
-def _check_feature(data, name, names, what) -> None:
-  if name not in names:
-    raise ValueError(
-        f'{data.directory} has no {what} {name!r}.'
-        f'{checks.did_you_mean(name, names)} It has {sorted(names)}.'
-    )
 
 
 def _read_column(column, feature, name, depth_unit) -> np.ndarray:

@@ -78,12 +78,8 @@ def load_parquet(
     raise ValueError(f'There is no table of parquet at {path}.')
   with parquet_files.open_file(paths[0]) as file:
     names = _find_names(path, file.schema_arrow.names, column_names or {})
-    if episode_column is not None and episode_column not in names.values():
-      raise ValueError(
-          f'{path} has no column {episode_column!r}.'
-          f'{checks.did_you_mean(episode_column, names.values())} It has'
-          f' {sorted(names.values())}.'
-      )
+    if episode_column is not None:
+      checks.check_known(path, 'column', episode_column, names.values())
 
   def read() -> python_episodes.Episodes:
     found = (

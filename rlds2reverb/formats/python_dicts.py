@@ -1,12 +1,10 @@
 """Makes RLDS episodes of dicts, as loops around environments collect them."""
 
-import os
 from typing import (
     Any,
     Callable,
     Iterable,
     Iterator,
-    List,
     Mapping,
     Sized,
     Union,
@@ -44,7 +42,7 @@ def from_episodes(
           yield {'observation': observations, 'action': actions,
                  'reward': rewards, 'is_terminal': terminated}
 
-      episodes = from_episodes(collect)
+      episodes = formats.load(collect)
 
   Args:
     episodes: an iterable of episodes, such as a list, or a function that
@@ -76,21 +74,17 @@ def from_episodes(
       generator, if it has no episode, or if the first is not as said above.
     InvalidArgumentError: while iterating, if another episode is not like it.
   """
-  if isinstance(episodes, (Mapping, str, os.PathLike)):
-    raise ValueError(
-        'from_episodes takes an iterable of episodes, but has been given a'
-        f' {type(episodes).__name__}. Pass a dict of flat arrays to'
-        ' from_flat_arrays, and a path to formats.load.'
-    )
   if isinstance(episodes, Iterator):
     raise ValueError(
-        f'from_episodes has been given a {type(episodes).__name__}, which can'
-        ' be iterated only once. Pass the function that makes it, or a list.'
+        f'The episodes are a {type(episodes).__name__}, which can be iterated'
+        ' only once. Pass the function that makes it, or a list.'
     )
-  if not callable(episodes) and not isinstance(episodes, Iterable):
+  if isinstance(episodes, (Mapping, str)) or not (
+      callable(episodes) or isinstance(episodes, Iterable)
+  ):
     raise ValueError(
-        'from_episodes takes an iterable of episodes or a function that returns'
-        f' one, but has been given a {type(episodes).__name__}.'
+        'Episodes in Python must be an iterable of dicts, or a function that'
+        f' returns one, but are a {type(episodes).__name__}.'
     )
 
   def read():
@@ -158,15 +152,10 @@ def stack(rows: Any) -> Any:
   if isinstance(rows, list) and rows and isinstance(rows[0], (Mapping, tuple)):
     for row in rows:
       tree.assert_same_structure(rows[0], row)
-    return stack(_transposed(rows))
+    if isinstance(rows[0], tuple):
+      return tuple(stack(list(parts)) for parts in zip(*rows))
+    return {key: stack([row[key] for row in rows]) for key in rows[0]}
   if isinstance(rows, list) and rows and isinstance(rows[0], bytes):
     # NumPy's own strings lose zeros at their ends.
     return np.array(rows, object)
   return np.asarray(rows)
-
-
-def _transposed(rows: List[Any]) -> Any:
-  """Returns a nest of lists for a list of nests."""
-  if isinstance(rows[0], tuple):
-    return tuple(map(list, zip(*rows)))
-  return {key: [row[key] for row in rows] for key in rows[0]}

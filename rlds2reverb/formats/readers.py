@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import gin
 import tensorflow as tf
@@ -18,7 +18,9 @@ from rlds2reverb.formats import lerobot
 from rlds2reverb.formats import maniskill
 from rlds2reverb.formats import minari
 from rlds2reverb.formats import parquet_tables
+from rlds2reverb.formats import python_dicts
 from rlds2reverb.formats import robomimic
+from rlds2reverb.formats import ted
 from rlds2reverb.formats import torchrl
 from rlds2reverb.formats import zarr_buffers
 
@@ -39,6 +41,13 @@ READERS: Dict[str, Callable[..., tf.data.Dataset]] = {
     'zarr': zarr_buffers.load_zarr,
 }
 
+# The same of what is in memory; see `load`.
+IN_MEMORY: Dict[str, Callable[..., tf.data.Dataset]] = {
+    'arrays': flat_arrays.from_flat_arrays,
+    'episodes': python_dicts.from_episodes,
+    'ted': ted.from_ted,
+}
+
 # Formats whose files nothing else tells.
 _FLAT = ('hdf5', 'npz')
 
@@ -53,14 +62,18 @@ def find_format(path: files.PathLike) -> Optional[str]:
 
 
 def load(
-    path: files.PathLike, format: Optional[str] = None, **options: Any
+    data: Any, format: Optional[str] = None, **options: Any
 ) -> tf.data.Dataset:
-  """Reads a data set that is in any of the formats.
+  """Reads a data set that is in any of the formats, on disk or in memory.
 
   Args:
-    path: a file or a folder on the local disk, as the reader of the format
-      takes it; or a name, if it takes names.
-    format: one of `READERS`. By default the files tell.
+    data: a file or a folder on the local disk, as the reader of the format
+      takes it; or a name, if it takes names. Or data in memory, which must stay
+      as it is while the data set is read: a dict of flat arrays or an open HDF5
+      file of them; an iterable of episodes, or a function that returns one.
+    format: one of `READERS`, or `IN_MEMORY` one of `"arrays"`, `"episodes"` and
+      `"ted"`. By default the files tell; in memory, a dict is of `"arrays"`,
+      and all else of `"episodes"`.
     **options: arguments of the reader, such as `leave_out` of `load_zarr`.
 
   Returns:
@@ -72,43 +85,40 @@ def load(
       the files have another format, the error names it.
   """
   # pylint: disable=redefined-builtin
-  if not isinstance(path, (str, os.PathLike)):
-    raise ValueError(
-        'formats.load takes the path of a data set, but has been given a'
-        f' {type(path).__name__}. Pass a dict of arrays, or an open file, to'
-        ' from_flat_arrays, and a list of episodes to from_episodes.'
-    )
-  local = files.expand_local(path, 'A data set of another format')
+  if not isinstance(data, (str, os.PathLike)):
+    is_arrays = isinstance(data, Mapping)
+    format = format or ('arrays' if is_arrays else 'episodes')
+    checks.check_choice('The format of data in memory', format, IN_MEMORY)
+    return _call(IN_MEMORY[format], format, data, options)
+  local = files.expand_local(data, 'A data set of another format')
   if format is None:
-    format = find_format(path)
+    format = find_format(data)
     if format is None:
       raise ValueError(
           f'The format of {local} is not known. It must be one of'
           f' {", ".join(READERS)}.{other_formats.hint(local)}'
       )
-  checks.check_choice('format', format, READERS)
-  known = option_names(format)
-  for name in options:
-    if name not in known:
-      raise ValueError(
-          f'The reader of {format} has no option {name!r}.'
-          f'{checks.did_you_mean(name, known)} It has'
-          f' {", ".join(known) or "none"}.'
-      )
+  checks.check_choice('The format of files', format, READERS)
   same = _FLAT if format in _FLAT else (format,)
   hint = other_formats.hint(local, but=same)
   # Flat arrays are whatever has their columns.
   if format not in _FLAT and _is_other(local, format):
     raise ValueError(f'{local} is not of the format {format}.{hint}')
-  # A call by gin would add lines of its own to errors.
-  reader = inspect.unwrap(READERS[format])
-  bound = gin.get_bindings(READERS[format])
   try:
-    return reader(path, **{**bound, **options})
+    return _call(READERS[format], format, data, options)
   except ValueError as e:
     if not hint:
       raise
     raise ValueError(f'{e}{hint}') from e
+
+
+def _call(reader, name, data, options) -> tf.data.Dataset:
+  known = option_names(reader)
+  for option in options:
+    checks.check_known(f'The reader of {name}', 'option', option, known)
+  # A call by gin would add lines of its own to errors.
+  bound = gin.get_bindings(reader)
+  return inspect.unwrap(reader)(data, **{**bound, **options})
 
 
 def _is_other(path: str, asked: str) -> bool:
@@ -119,6 +129,6 @@ def _is_other(path: str, asked: str) -> bool:
     return False  # The reader says what is wrong with them.
 
 
-def option_names(format: str) -> List[str]:  # pylint: disable=redefined-builtin
-  """Returns the names of the options that the reader of a format has."""
-  return list(inspect.signature(READERS[format]).parameters)[1:]
+def option_names(reader: Callable[..., tf.data.Dataset]) -> List[str]:
+  """Returns the names of the options that a reader has."""
+  return list(inspect.signature(reader).parameters)[1:]

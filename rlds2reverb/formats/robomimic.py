@@ -105,11 +105,7 @@ def _find_groups(file: h5py.File, filter_key: Optional[str]) -> Dict[str, int]:
   wanted = set(found)
   if filter_key is not None:
     masks = list(file.get(_MASK, ()))
-    if filter_key not in masks:
-      raise ValueError(
-          f'{file.filename} has no filter key {filter_key!r}.'
-          f'{checks.did_you_mean(filter_key, masks)} It has {masks}.'
-      )
+    checks.check_known(file.filename, 'filter key', filter_key, masks)
     wanted = {name.decode() for name in file[_MASK][filter_key][:]}
     missing = sorted(wanted - set(found))
     if missing or not wanted:

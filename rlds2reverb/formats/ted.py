@@ -106,7 +106,7 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
 
   Returns:
     A data set of episodes with stacked steps `[T + 1, ...]`, as
-    `from_episodes` returns it. A field that only transitions have is zero in
+    `formats.load` returns it. A field that only transitions have is zero in
     the last step.
 
   Raises:
@@ -162,11 +162,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
       )
     return {**episode, rlds.STEPS: stacked_steps.with_equal_lengths(steps)}
 
-  spec = rlds_data.element_spec
-  if not isinstance(spec, dict) or rlds.STEPS not in spec:
-    raise ValueError(
-        f'An RLDS episode must be a dict with {rlds.STEPS!r}, but is {spec}.'
-    )
+  steps_lib.check_has_steps('An element of rlds_data', rlds_data.element_spec)
   return rlds_data.map(graphs.no_autograph(stack))
 
 

@@ -11,7 +11,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.indexing import keys as keys_lib
 from rlds2reverb.indexing import storage
 from rlds2reverb.indexing import transition_graph
-from rlds2reverb.windows import slices
+from rlds2reverb.windows import flat_rows
 
 FIRST, LAST, ALL = 'first', 'last', 'all'
 DUPLICATES = (FIRST, LAST, ALL)
@@ -102,7 +102,7 @@ class TransitionIndex:
         not episodes.
       InvalidArgumentError: if fields of an episode differ in length.
     """
-    joined = slices.join_transitions(rlds_data)
+    joined = flat_rows.FlatRows.of(rlds_data)
     return cls(joined.rows, joined.lengths, keys)
 
   @classmethod

@@ -47,7 +47,7 @@ def identity_of(
     path: the folder of the new data set.
     opened: the data sets.
   """
-  name, version = writing.identity_of(path)
+  name, version = writing.name_and_version(path)
   versions = {str(source.info.version) for source in opened}
   if not path.rstrip('/').endswith(f'/{version}') and len(versions) == 1:
     version = versions.pop()

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import mixtures as mixtures_lib
+from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import named_mixtures
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
@@ -29,8 +30,8 @@ def make_sources(
   """Makes a source for each data set of a mixture.
 
   Args:
-    mixture: the name of a mixture, one of `fields.mixture_names()`, or the path
-      of a gin file.
+    mixture: the name of a mixture, one of `fields.config_names('mixtures')`, or
+      the path of a gin file.
     data_dir: the directory in which each data set has a folder of its name.
     split: a TFDS split, the same of all data sets.
     bindings: gin bindings that take precedence over those of the data sets'
@@ -46,8 +47,9 @@ def make_sources(
     ValueError: if there is no mixture of that name, or no config of one of its
       data sets.
   """
-  text, path = named_mixtures.read_mixture_text(mixture)
-  text = '\n'.join([text, *bindings])
+  path = named_mappings.find_config(mixture, named_mixtures.GROUP)
+  with files.open_text(path) as f:
+    text = '\n'.join([f.read(), *bindings])
   loaded = named_mixtures.mixture_from(text, path)
   return [
       sources_lib.make_source(

@@ -11,8 +11,8 @@ from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import cache
-from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import moments
 from rlds2reverb.statistics import sketches
 
@@ -94,5 +94,7 @@ class StatisticsOutput(outputs.FolderOutput):
     return state
 
 
-def _accumulation(episodes, seed: int) -> compute.Accumulation:
-  return compute.Accumulation(steps_lib.steps_spec(episodes).step, seed=seed)
+def _accumulation(episodes, seed: int) -> accumulation_lib.Accumulation:
+  return accumulation_lib.Accumulation(
+      steps_lib.steps_spec(episodes).step, seed=seed
+  )

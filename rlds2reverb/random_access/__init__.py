@@ -17,5 +17,5 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.random_access.index import Index
   from rlds2reverb.random_access.items import Items
   from rlds2reverb.random_access.normalizing import Normalize
+  from rlds2reverb.random_access.opening import IndexedData
   from rlds2reverb.random_access.opening import open_batches
-  from rlds2reverb.random_access.opening import Source

@@ -29,6 +29,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import readers
 from rlds2reverb.random_access import data_files
 from rlds2reverb.random_access import index as index_lib
@@ -313,11 +314,7 @@ def _rows(episodes, as_trajectories, options) -> _Rows:
     )
   else:
     spec = episodes.element_spec
-    if not isinstance(spec, dict) or rlds.STEPS not in spec:
-      raise ValueError(
-          'The elements of a data set to index must be episodes, dicts with'
-          f' {rlds.STEPS!r}, but their spec is {spec}.'
-      )
+    steps_lib.check_has_steps('An element of a data set to index', spec)
     dataset = stacked_steps.stack_episodes(episodes).map(
         graphs.no_autograph(
             lambda episode: (

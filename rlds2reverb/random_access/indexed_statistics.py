@@ -5,6 +5,7 @@ from typing import Any, Dict, Sequence
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.statistics import compute as compute_lib
@@ -92,11 +93,7 @@ def _episodes(index, names) -> tf.data.Dataset:
 def _nest(columns, chosen, leaves) -> Dict[str, Any]:
   nest: Dict[str, Any] = {}
   for number, leaf in zip(chosen, leaves):
-    *parents, last = columns[number].keys
-    node = nest
-    for key in parents:
-      node = node.setdefault(key, {})
-    node[last] = leaf
+    nest = paths.insert(nest, columns[number].keys, leaf)
   for name in (rlds.OBSERVATION, rlds.ACTION):
     # An RLDS step needs both, also if the statistics do not.
     nest.setdefault(name, nest[rlds.IS_FIRST])

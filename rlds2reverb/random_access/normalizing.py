@@ -21,7 +21,7 @@ class Normalize:
     kind: `'mean_std'`: to a mean of 0 and a standard deviation of 1.
       `'quantiles'`: the range between the quantiles 0.01 and 0.99 to [-1, 1],
       and clipped to it. `'bounds'`: the range between the least and the
-      greatest number. As `normalize_by_mean_std` and `normalize_by_quantiles`.
+      greatest number. As `normalize_by_statistics`.
     mask: bools, one for each number of the field: those where it is False, such
       as a gripper's, stay as they are.
   """

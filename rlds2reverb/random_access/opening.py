@@ -14,7 +14,7 @@ from rlds2reverb.random_access import normalizing
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class IndexedData:
   """A data set on disk, and what makes RLDS steps of its own.
 
   Attributes:
@@ -73,7 +73,7 @@ class Source:
 
 
 def open_batches(
-    sources: Mapping[str, Union[index_lib.PathLike, Source]],
+    sources: Mapping[str, Union[index_lib.PathLike, IndexedData]],
     folder: index_lib.PathLike,
     batch_size: int,
     windows: Any,
@@ -86,8 +86,8 @@ def open_batches(
   """Opens batches of data sets, and builds what is missing for that.
 
       batches = open_batches(
-          {'bridge': Source('/data/bridge', 'bridge', weight=2.0),
-           'kuka': Source('/data/kuka', 'kuka', weight=1.0)},
+          {'bridge': IndexedData('/data/bridge', 'bridge', weight=2.0),
+           'kuka': IndexedData('/data/kuka', 'kuka', weight=1.0)},
           '/data/indexes', 256, ActionChunks(2, 4),
           images={'observation/image': (224, 224)},
           normalize={'action': Normalize('quantiles', [True] * 6 + [False])})
@@ -97,7 +97,7 @@ def open_batches(
   Every data set is normalised by its own statistics.
 
   Args:
-    sources: the data sets by their names: directories, or `Source`s.
+    sources: the data sets by their names: directories, or `IndexedData`.
     folder: a folder on the local disk for the indexes and statistics.
     batch_size: the number of items of a batch, of all processes together.
     windows: what an item is, `ActionChunks` or `Windows`.
@@ -120,7 +120,7 @@ def open_batches(
   items = {}
   used = set()
   opened = {
-      name: source if isinstance(source, Source) else Source(source)
+      name: source if isinstance(source, IndexedData) else IndexedData(source)
       for name, source in sources.items()
   }
   for name, source in opened.items():
@@ -164,7 +164,7 @@ def _weights(sources, items) -> Optional[Dict[str, Any]]:
 
 
 def open_index(
-    folder: str, source: Source, num_processes: int
+    folder: str, source: IndexedData, num_processes: int
 ) -> index_lib.Index:
   """Opens the index of a source, or builds it."""
   path = f'{folder}.source.json'

@@ -16,8 +16,6 @@ from rlds2reverb.random_access import references
 # Reading a row of this size takes much longer than finding it.
 _LARGE_COLUMN_BYTES = 1 << 10
 
-Keys = Tuple[Any, ...]
-
 
 class Column(NamedTuple):
   """A leaf of a step.
@@ -28,7 +26,7 @@ class Column(NamedTuple):
     shape: the shape of the leaf of one step.
   """
 
-  keys: Keys
+  keys: Tuple[Any, ...]
   dtype: str
   shape: Sequence[int]
 

@@ -1,79 +1,10 @@
-"""Statistics of several data sets: of each of them, and of all as one."""
+"""Merges the statistics of several data sets into those of all."""
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Mapping
 
 import numpy as np
-import tensorflow as tf
 
-from rlds2reverb.episodes import paths
-from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import results
-from rlds2reverb.statistics import sketches
-
-
-class MixtureStatistics(NamedTuple):
-  """The statistics of a mixture's data sets.
-
-  Attributes:
-    whole: those of all episodes together. A data set counts by its steps, not
-      by the weight with which it is drawn.
-    by_dataset: those of each data set, by its name.
-  """
-
-  whole: results.Statistics
-  by_dataset: Dict[str, results.Statistics]
-
-
-def compute_mixture_statistics(
-    datasets: Mapping[str, tf.data.Dataset],
-    fields: Optional[Sequence[paths.Path]] = None,
-    *,
-    seed: int = 0,
-    **kwargs: Any,
-) -> MixtureStatistics:
-  """Computes the statistics of several data sets, reading each of them once.
-
-  Counts, minima and maxima of the whole are those of one pass over all data
-  sets, and means and deviations differ by rounding. The quantiles are those of
-  a uniform sample of all steps, with the error that `compute_statistics`
-  states; they are exact where the sample holds all steps.
-
-  Args:
-    datasets: RLDS data sets, by their names.
-    fields: the paths of the fields, which must be the same in all of them. By
-      default, those that `compute_statistics` takes.
-    seed: the seed of the samples, a nonnegative int.
-    **kwargs: other arguments of `compute_statistics`.
-
-  Returns:
-    The `MixtureStatistics`.
-
-  Raises:
-    ValueError: as `compute_statistics` does; if there is no data set; or if
-      the fields of two differ in name, dtype or shape.
-  """
-  if not datasets:
-    raise ValueError('There are no data sets to compute the statistics of.')
-  by_dataset = {}
-  whole = first = accumulation = None
-  for number, (name, dataset) in enumerate(datasets.items()):
-    # Each has draws of its own: merged samples must not depend on each other.
-    accumulation = compute.Accumulation(
-        steps_lib.steps_spec(dataset).step, fields, seed=seed + number, **kwargs
-    )
-    leaves = {
-        paths.name_of(keys): f'{spec.dtype.name} {spec.shape}'
-        for keys, spec in accumulation.leaves
-    }
-    first = first or (name, leaves)
-    _check_same(first, (name, leaves))
-    state = accumulation.state_of(dataset)
-    by_dataset[name] = accumulation.statistics(state)
-    whole = (
-        state if whole is None else sketches.merge(whole, state, [seed, number])
-    )
-  return MixtureStatistics(accumulation.statistics(whole), by_dataset)
 
 
 def merge_statistics(
@@ -83,7 +14,7 @@ def merge_statistics(
 
   Counts, minima and maxima are those of all data, and means and deviations
   differ by rounding. Quantiles do not follow from those of the parts, and are
-  left out; `compute_mixture_statistics` computes them.
+  left out; `compute_statistics` of all data sets computes them.
 
   Args:
     statistics: those of each data set, by its name.
@@ -108,7 +39,7 @@ def merge_statistics(
       for name, one in statistics.items()
   ]
   for one in described:
-    _check_same(described[0], one)
+    check_same(described[0], one)
   parts = list(statistics.values())
   counts = {
       name: sum(getattr(part, name) for part in parts)
@@ -166,7 +97,7 @@ def _merge_field(parts) -> results.FieldStatistics:
   )
 
 
-def _check_same(one, other) -> None:
+def check_same(one, other) -> None:
   """Raises a ValueError if two data sets differ in the fields that count.
 
   Args:

@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import accumulation
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import reservoir as reservoir_lib
 
 
-def save(path: str, state: compute.State) -> None:
+def save(path: str, state: accumulation.State) -> None:
   """Writes a sketch to a local file."""
   arrays = {
       f'moments_{name}': leaf.numpy()
@@ -40,7 +40,7 @@ def save(path: str, state: compute.State) -> None:
     np.savez(f, **arrays)
 
 
-def load(path: str) -> compute.State:
+def load(path: str) -> accumulation.State:
   """Reads a sketch that `save` has written.
 
   Raises:
@@ -63,12 +63,12 @@ def load(path: str) -> compute.State:
           for name in moments_lib.Moments._fields
       )
   )
-  return compute.State(moments, sample('steps'), sample('outcomes'))
+  return accumulation.State(moments, sample('steps'), sample('outcomes'))
 
 
 def merge(
-    one: compute.State, other: compute.State, seed: Sequence[int]
-) -> compute.State:
+    one: accumulation.State, other: accumulation.State, seed: Sequence[int]
+) -> accumulation.State:
   """Returns the sketch of all episodes of two sketches.
 
   Args:
@@ -77,7 +77,7 @@ def merge(
       with a seed of its own.
     seed: the seed of the sample, non-negative ints, other ones for each merge.
   """
-  return compute.State(
+  return accumulation.State(
       moments_lib.merge(one.moments, other.moments),
       reservoir_lib.merge(one.steps, other.steps, [*seed, 0]),
       reservoir_lib.merge(one.outcomes, other.outcomes, [*seed, 1]),

@@ -5,6 +5,7 @@ from typing import Any, Dict, Optional
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.tokens import tokenizing
 
@@ -121,23 +122,16 @@ def _checked_penalty(response, penalty):
         'A response must have a penalty for each token, but has'
         f' {penalty.shape} for {response.shape}.'
     )
-  with tf.control_dependencies(
-      [
-          tf.debugging.Assert(
-              length > 0, ['A response must have a token, but has none.']
-          ),
-          tf.debugging.Assert(
-              tf.equal(tf.size(penalty, tf.int64), length),
-              [
-                  'A response must have a penalty for each token, but has',
-                  tf.size(penalty),
-                  'for',
-                  length,
-              ],
-          ),
-      ]
-  ):
-    return tf.identity(response), tf.reshape(penalty, [-1])
+  response = graphs.asserted(
+      response, length > 0, 'A response must have a token, but has none.'
+  )
+  penalty = graphs.asserted(
+      penalty,
+      tf.equal(tf.size(penalty, tf.int64), length),
+      'A response must have a penalty for each token, but has',
+      *(tf.size(penalty), 'for', length),
+  )
+  return response, tf.reshape(penalty, [-1])
 
 
 def convert_texts_to_episodes(
@@ -235,21 +229,13 @@ def _all_tokens(prompt, response, ends, max_length, pad_id) -> Dict[str, Any]:
   ids = tf.concat([prompt, response], 0)
   length = tf.size(ids, tf.int64)
   width = length if max_length is None else max_length
-  with tf.control_dependencies(
-      [
-          tf.debugging.Assert(
-              length <= width,
-              [
-                  'A prompt and its response have more tokens than max_length.'
-                  ' They have',
-                  length,
-                  'and max_length is',
-                  width,
-              ],
-          )
-      ]
-  ):
-    place = tf.range(tf.cast(width, tf.int64))
+  width = graphs.asserted(
+      tf.cast(width, tf.int64),
+      length <= width,
+      'A prompt and its response have more tokens than max_length. They have',
+      *(length, 'and max_length is', width),
+  )
+  place = tf.range(width)
   mask = place[tf.newaxis] < ends[:, tf.newaxis]
   row = tf.gather(ids, tf.minimum(place, length - 1))
   input_ids = tf.where(mask, row[tf.newaxis], tf.constant(pad_id, ids.dtype))
@@ -260,18 +246,12 @@ def _all_tokens(prompt, response, ends, max_length, pad_id) -> Dict[str, Any]:
 
 
 def _new_tokens(prompt, response, ends) -> Dict[str, Any]:
-  with tf.control_dependencies(
-      [
-          tf.debugging.Assert(
-              tf.size(prompt) > 0,
-              [
-                  'A prompt must have a token, or no token is new at the first'
-                  ' step.'
-              ],
-          )
-      ]
-  ):
-    return {
-        'token': tf.concat([prompt[-1:], response], 0),
-        'position': ends - 1,
-    }
+  prompt = graphs.asserted(
+      prompt,
+      tf.size(prompt) > 0,
+      'A prompt must have a token, or no token is new at the first step.',
+  )
+  return {
+      'token': tf.concat([prompt[-1:], response], 0),
+      'position': ends - 1,
+  }

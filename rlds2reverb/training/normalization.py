@@ -86,12 +86,10 @@ def fit_normalization(
     statistics = compute.compute_statistics(rlds_data, fields)
   identity = composing.Compose([])
   return Normalization(
-      normalization.normalize_by_mean_std(statistics, rlds.OBSERVATION)
+      normalization.normalize_by_statistics(statistics, rlds.OBSERVATION)
       if has_floats[rlds.OBSERVATION]
       else identity,
-      normalization.normalize_by_quantiles(
-          statistics, rlds.ACTION, low=0, high=1
-      )
+      normalization.normalize_by_statistics(statistics, rlds.ACTION, 'bounds')
       if has_floats[rlds.ACTION]
       else identity,
   )

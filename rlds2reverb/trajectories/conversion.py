@@ -15,6 +15,7 @@ from rlds2reverb.episodes import block_cutting
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import following as following_lib
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import judging
 from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
@@ -289,10 +290,7 @@ def _without_fault(block):
   Raised earlier, it would also keep the last block of the episode before from
   coming out.
   """
-  with tf.control_dependencies(
-      [tf.debugging.Assert(block.fault == '', [block.fault])]
-  ):
-    return tf.nest.map_structure(tf.identity, block)
+  return graphs.asserted(block, block.fault == '', block.fault)
 
 
 def _to_frames(steps, outline, terminal_discount):

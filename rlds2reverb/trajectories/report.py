@@ -13,14 +13,7 @@ _MAX_PRINTED = 10
 
 
 class SkippedEpisode(NamedTuple):
-  """An episode that was skipped.
-
-  Attributes:
-    episode: the index of the episode in the data set.
-    reason: the rule that the episode breaks, the first step that breaks it, and
-      what was found there, as a sentence.
-    fault: the same, as values.
-  """
+  """An episode that was skipped; see `ConversionReport.skipped_episodes`."""
 
   episode: int
   reason: str
@@ -175,7 +168,12 @@ class ConversionReport:
 
   @property
   def skipped_episodes(self) -> List[SkippedEpisode]:
-    """The skipped episodes, in the order of the data set."""
+    """The skipped episodes, in the order of the data set.
+
+    Of each one the `episode`, which is its index in the data set; the `reason`,
+    a sentence of the rule that it breaks, the first step that breaks it, and
+    what was found there; and its `fault`, the same as values.
+    """
     if self._skipped is None:
       return []
     found = []

@@ -12,6 +12,7 @@ from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
 
@@ -41,7 +42,9 @@ def transform_episodes(
     ValueError: if `rlds_data` has no episodes, if a transform does not fit the
       steps, or if a function returns something else than an episode.
   """
-  base.check_episode('an element of rlds_data', rlds_data.element_spec)
+  steps_lib.check_has_steps(
+      'An element of rlds_data', rlds_data.element_spec, base.ADVICE
+  )
   transformed = data_sets.with_packs_of(
       stacked_steps.stack_episodes(rlds_data),
       rlds_data,
@@ -88,7 +91,9 @@ def _map(rlds_data, transform):
     )
   else:
     made = rlds_data.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
-  base.check_episode(f'what {transform} returns', made.element_spec)
+  steps_lib.check_has_steps(
+      f'What {transform} returns', made.element_spec, base.ADVICE
+  )
   if isinstance(made.element_spec[rlds.STEPS], tf.data.DatasetSpec):
     return stacked_steps.stack_episodes(made)
   return made

@@ -7,8 +7,8 @@ the same way.
 
     def augment(index, frame):
       return augment_images(
-          frame, ['observation/image'], Augmentation.OPENVLA, seed=(7, index)
-      )
+          frame, ['observation/image'], random_access.Augmentation.OPENVLA,
+          seed=(7, index))
 
     frames = frames.enumerate().map(augment)
 
@@ -45,7 +45,7 @@ def augment_images(
       dtype, or floats in [0, 1]. Leading dimensions, as of a window, have the
       same changes. Each field has changes of its own. An image that is all
       black, as of a camera that is not there, stays so.
-    augmentation: how much they are changed.
+    augmentation: how much they are changed, a `random_access.Augmentation`.
     seed: the seed of the frame, such as `(seed, index)`. The n-th field, from
       0, has this seed plus n, as in Octo.
 

@@ -4,7 +4,7 @@ A transform changes the steps of an episode; a filter decides whether an episode
 is kept. Both are small immutable objects that gin can configure, and both are
 applied to a data set with `transform_episodes`:
 
-    normalize = normalize_by_mean_std(statistics, 'action')
+    normalize = normalize_by_statistics(statistics, 'action')
     episodes = transform_episodes(
         episodes, [KeepEpisodes(min_return=100.0), ScaleReward(0.1), normalize]
     )
@@ -16,7 +16,7 @@ deployed:
 """
 
 import abc
-from typing import Any, Dict, Mapping
+from typing import Any, Dict
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +25,13 @@ from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
+
+# What else may have been meant where something is no episode.
+ADVICE = (
+    ' To transform single steps, call the method transform; to filter episodes'
+    ' by a function, use KeepEpisodes(predicate=...).'
+)
 
 
 class EpisodeTransform(identity.ByValue, abc.ABC):
@@ -203,7 +210,7 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
 
 def stack_episode(episode: Dict[str, Any]) -> Dict[str, Any]:
   """Returns an episode with stacked steps, and with tensors for arrays."""
-  check_episode('an episode', episode)
+  steps_lib.check_has_steps('An episode', episode, ADVICE)
   steps = stacked_steps.stack_steps(episode[rlds.STEPS])
   return tf.nest.map_structure(
       lambda leaf: tf.convert_to_tensor(leaf)
@@ -222,29 +229,6 @@ def _copy_arrays(value):
   if isinstance(value, dict):
     return {key: _copy_arrays(item) for key, item in value.items()}
   return value
-
-
-def check_episode(name: str, episode: Any) -> None:
-  """Checks that something is an RLDS episode, or the spec of one.
-
-  Args:
-    name: what is checked, for the message of an error.
-    episode: a nest of tensors or of their specs.
-
-  Raises:
-    ValueError: if it is something else than a dict with steps.
-  """
-  if not isinstance(episode, Mapping) or rlds.STEPS not in episode:
-    found = episode
-    if isinstance(episode, Mapping):
-      found = list(episode)
-    elif hasattr(episode, '_fields'):
-      found = f'a {type(episode).__name__} of {list(episode._fields)}'
-    raise ValueError(
-        f'{name[0].upper()}{name[1:]} must be a dict with {rlds.STEPS}, but is'
-        f' {found}. To transform single steps, call the method transform; to'
-        ' filter episodes by a function, use KeepEpisodes(predicate=...).'
-    )
 
 
 def one_bool(value: Any, name: str) -> tf.Tensor:

@@ -11,6 +11,7 @@ from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import vectors
 
 
 @gin.configurable(module='rlds2reverb')
@@ -31,6 +32,9 @@ class KeepEpisodes(base.EpisodeFilter):
       the episode succeeded: `episode_metadata/success`, for example. A field of
       the steps, such as `steps/is_terminal`, says so where it is true, or other
       than 0, in any of the steps.
+    labeled: the path, in a step, of a string that is not empty in one of the
+      steps, such as `observation/instruction`. As `skip_unlabeled` of Octo and
+      OpenVLA.
     predicate: a function that is called in the graph with the episode, whose
       steps are stacked, and returns whether to keep it, bool `[]`.
   """
@@ -40,6 +44,7 @@ class KeepEpisodes(base.EpisodeFilter):
   min_length: Optional[int] = None
   max_length: Optional[int] = None
   success: Optional[paths.Path] = None
+  labeled: Optional[paths.Path] = None
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
   def keep(self, episode: Dict[str, Any]) -> tf.Tensor:
@@ -80,9 +85,11 @@ class KeepEpisodes(base.EpisodeFilter):
       rows = tf.shape(success)[0]
       success = tf.reduce_any(tf.reshape(success, [rows, -1]), axis=1)
       if paths.split(self.success)[0] == rlds.STEPS:
-        success = tf.cast(success, tf.int64)
-        success = packs.sum_rows(success, pack.row_splits) > 0
+        success = count(success) > 0
       conditions.append(success)
+    if self.labeled is not None:
+      is_there = vectors.strings(pack.steps, self.labeled) != ''
+      conditions.append(count(is_there) > 0)
     return tf.reduce_all(tf.stack(conditions), axis=0)
 
   def _success(self, episode):

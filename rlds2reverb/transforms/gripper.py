@@ -88,8 +88,8 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
       relative    0   1   0   0  -1   0 (last step)
       absolute    1   0   0   0   1   1
 
-  The inverse needs the command before: see `relative_command`. `invert` returns
-  what it is given.
+  The inverse needs the command before: see `relative`. `invert` returns what
+  it is given.
 
   Attributes:
     field: the path of the leaf of floats, such as `action`.
@@ -127,6 +127,32 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
         to_absolute, steps, self.field, self.index, num_leading=1
     )
 
+  @staticmethod
+  def relative(absolute: tf.Tensor, previous: tf.Tensor) -> tf.Tensor:
+    """Returns the relative command that leads to an absolute one.
+
+    It undoes this transform where a policy is deployed.
+
+    Args:
+      absolute: the policy's command, floats of any shape, from 0 (closed) to 1
+        (open). From 0.5 up it counts as open.
+      previous: the one before, of the same shape; at the start of an episode,
+        what the gripper is.
+
+    Returns:
+      +1 where the gripper is to close, -1 where it is to open, and 0 where it
+      stays, in the dtype of `absolute`.
+    """
+    absolute, previous = map(tf.convert_to_tensor, (absolute, previous))
+    for name, command in (('absolute', absolute), ('previous', previous)):
+      if not command.dtype.is_floating:
+        raise ValueError(f'{name} must be floats, but is {command.dtype.name}.')
+    closed, was_closed = (
+        tf.cast(command < 0.5, absolute.dtype)
+        for command in (absolute, previous)
+    )
+    return closed - was_closed
+
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,28 +189,3 @@ class InvertGripper(base.EpisodeTransform):
         self.field,
         self.index,
     )
-
-
-def relative_command(absolute: tf.Tensor, previous: tf.Tensor) -> tf.Tensor:
-  """Returns the relative command that leads to an absolute one.
-
-  It undoes `RelativeToAbsoluteGripper` where a policy is deployed.
-
-  Args:
-    absolute: the policy's command, floats of any shape, from 0 (closed) to 1
-      (open). From 0.5 up it counts as open.
-    previous: the one before, of the same shape; at the start of an episode,
-      what the gripper is.
-
-  Returns:
-    +1 where the gripper is to close, -1 where it is to open, and 0 where it
-    stays, in the dtype of `absolute`.
-  """
-  absolute, previous = map(tf.convert_to_tensor, (absolute, previous))
-  for name, command in (('absolute', absolute), ('previous', previous)):
-    if not command.dtype.is_floating:
-      raise ValueError(f'{name} must be floats, but is {command.dtype.name}.')
-  closed, was_closed = (
-      tf.cast(command < 0.5, absolute.dtype) for command in (absolute, previous)
-  )
-  return closed - was_closed

@@ -50,14 +50,21 @@ def decode_images(
       window, becomes a black image.
     size: the height and width of the images that come out. Images of another
       size are resized.
-    channels: the number of channels of encoded images.
-    dtype: the dtype to which images are decoded, uint8 or, for PNG, uint16.
-    method: how they are resized; see `resize_images`.
-    to_float: whether the images are converted to float32; see
-      `images_to_float`.
+    channels: the number of channels of encoded images. 0 is for depth: the
+      first channel, without a dimension of its own; decoded images are then
+      `[..., height, width]` or `[..., height, width, 1]`, of `dtype`.
+    dtype: the dtype to which images are decoded: uint8 or, for PNG, uint16; or
+      float32, where numbers are divided by the greatest one of their dtype.
+      Octo and OpenVLA decode depth with `channels=0` and `dtype=tf.float32`.
+    method: how they are resized, with antialiasing: `"bilinear"`, or
+      `"lanczos3"`, as dlimp, Octo and OpenVLA do. The dtype stays; integers are
+      rounded.
+    to_float: whether the images are converted to float32. Integers are divided
+      by the greatest number of their dtype; floats are only cast.
 
   Returns:
-    `nest` with the images decoded, `[..., *size, channels]`.
+    `nest` with the images decoded, `[..., *size, channels]`; of depth
+    `[..., *size]`, and `[..., *size, 1]` where it had a last dimension of 1.
 
   Raises:
     ValueError: if there is no such field, if it does not hold images, or if
@@ -66,16 +73,24 @@ def decode_images(
   """
   paths.check_list('fields', fields)
   dtype = tf.as_dtype(dtype)
+  rank = 3 if channels else 2
 
   def prepare(name, leaf):
     if leaf.dtype == tf.string:
       leaf = _decode(leaf, size, channels, dtype, method)
-    elif leaf.shape.rank is None or leaf.shape.rank < 3:
+    elif (leaf.shape.rank or 0) < rank or (
+        not channels and leaf.dtype != dtype
+    ):
+      shape = ['height', 'width', 'channels'][:rank]
       raise ValueError(
-          f'{name} must be encoded images or [..., height, width, channels],'
+          f'{name} must be encoded images or'
+          f' {"" if channels else dtype.name + " "}[..., {", ".join(shape)}],'
           f' but is {leaf.dtype.name} {leaf.shape}.'
       )
-    leaf = resize_images(leaf, size, method)
+    elif channels or leaf.shape[-1] == 1:
+      leaf = resize_images(leaf, size, method)
+    else:
+      leaf = resize_images(leaf[..., tf.newaxis], size, method)[..., 0]
     return images_to_float(leaf) if to_float else leaf
 
   for path in fields:
@@ -95,7 +110,7 @@ class FitImages(base.EpisodeTransform):
     sizes: a mapping from the path of each image to its height and width. The
       images are `[..., height, width, channels]`, of any size. Where there is
       no such field, it becomes zeros, uint8 `[..., height, width, 3]`.
-    method: how images are resized; see `resize_images`.
+    method: how images are resized; see `decode_images`.
   """
 
   is_step_wise = True
@@ -152,51 +167,6 @@ def resize_images(
   return tf.ensure_shape(
       resized, images.shape[:-3].concatenate([*size, images.shape[-1]])
   )
-
-
-@gin.configurable(module='rlds2reverb')
-def decode_depth(
-    nest: Any, fields: Sequence[paths.Path], *, size: Tuple[int, int]
-) -> Any:
-  """Decodes and resizes depth images, as Octo and OpenVLA do.
-
-  They are resized bilinearly, with antialiasing.
-
-  Args:
-    nest: a step, a `Trajectory`, or another nest.
-    fields: the paths of the depth images. A field holds either PNG images,
-      strings `[...]`, of which the first channel counts, divided by the
-      greatest number of 16 bits (of 8 bits, where they have no more); or
-      float32, `[..., height, width]` or `[..., height, width, 1]`. An empty
-      string becomes an image of zeros.
-    size: the height and width of the images that come out.
-
-  Returns:
-    `nest` with the images, float32 `[..., *size]`, and `[..., *size, 1]` where
-    they had a last dimension of 1.
-
-  Raises:
-    ValueError: if there is no such field, if it does not hold depth images, or
-      if `fields` is a single string.
-    InvalidArgumentError: while iterating, if a string is not an image.
-  """
-  paths.check_list('fields', fields)
-
-  def prepare(name, leaf):
-    if leaf.dtype == tf.string:
-      return _decode(leaf, size, 0, tf.float32, BILINEAR)
-    if leaf.dtype != tf.float32 or not leaf.shape.rank or leaf.shape.rank < 2:
-      raise ValueError(
-          f'{name} must be encoded images or float32 [..., height, width], but'
-          f' is {leaf.dtype.name} {leaf.shape}.'
-      )
-    if leaf.shape[-1] == 1:
-      return resize_images(leaf, size)
-    return resize_images(leaf[..., tf.newaxis], size)[..., 0]
-
-  for path in fields:
-    nest = paths.map_leaves(prepare, nest, path)
-  return nest
 
 
 def images_to_float(images: tf.Tensor) -> tf.Tensor:

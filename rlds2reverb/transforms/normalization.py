@@ -1,20 +1,22 @@
 """Transforms that normalise fields by their statistics or bounds."""
 
 import dataclasses
-from typing import Optional, Sequence, Union
+from typing import Optional, Sequence, Tuple, Union
 
 from absl import logging
 import gin
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
-from rlds2reverb.episodes import rlds
 from rlds2reverb.statistics import results
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import constants
 
+# How statistics normalise a field; `random_access.Normalize` has them, too.
+MEAN_STD, QUANTILES, BOUNDS = KINDS = ('mean_std', 'quantiles', 'bounds')
 Mask = Optional[Union[Sequence[bool], np.ndarray]]
 
 
@@ -33,7 +35,7 @@ class NormalizeField(base.EpisodeTransform):
     field: the path of a leaf of floats, or of a field of several such leaves.
     offset: one number, or an array that fits the leaf's last dimensions.
     scale: one number, or an array that fits the leaf's last dimensions.
-    low: the least number that comes out.
+    low: the least number that comes out. By default nothing is clipped.
     high: the greatest number that comes out.
     mask: bools that fit the leaf's last dimensions: the numbers where it is
       False, such as a gripper's, stay as they are. By default all are
@@ -45,8 +47,8 @@ class NormalizeField(base.EpisodeTransform):
   field: paths.Path
   offset: constants.Numbers = 0.0
   scale: constants.Numbers = 1.0
-  low: constants.Numbers = -np.inf
-  high: constants.Numbers = np.inf
+  low: Optional[constants.Numbers] = None
+  high: Optional[constants.Numbers] = None
   mask: Mask = None
 
   def __post_init__(self):
@@ -96,111 +98,91 @@ class NormalizeField(base.EpisodeTransform):
         tf.where(tf.math.is_finite(1 / scale), scale, tf.ones_like(scale)),
     )
 
+  @classmethod
+  def between(
+      cls,
+      field: paths.Path,
+      low: constants.Numbers,
+      high: constants.Numbers,
+      *,
+      clip: bool = True,
+      mask: Mask = None,
+  ) -> 'NormalizeField':
+    """Normalises the range between two bounds of a field to [-1, 1].
 
-def normalize_by_mean_std(
+    It serves fields whose bounds are known, such as the actions of a robot.
+
+    Args:
+      field: the path of a leaf of floats.
+      low: the number that becomes -1, or an array that fits the leaf.
+      high: the number that becomes 1, or an array that fits the leaf.
+      clip: whether numbers outside of the range are clipped to -1 and 1.
+      mask: which numbers are normalised; see `NormalizeField`.
+
+    Returns:
+      The transform.
+
+    Raises:
+      ValueError: if a bound is not finite.
+    """
+    bounds = []
+    for bound in (low, high):
+      bound = np.asarray(bound)
+      if not np.isfinite(bound).all():
+        raise ValueError(
+            f'The bounds of {paths.name_of(field)} must be finite, but are'
+            f' {low} and {high}. Normalise the field by its statistics instead.'
+        )
+      # The sum of two small integers need not fit their dtype.
+      is_float = np.issubdtype(bound.dtype, np.floating)
+      bounds.append(bound if is_float else bound.astype(np.float64))
+    return _to_unit_range(field, bounds[0], bounds[1], clip, mask)
+
+
+def normalize_by_statistics(
     statistics: results.Statistics,
-    field: paths.Path = rlds.OBSERVATION,
+    field: paths.Path,
+    kind: str = 'mean_std',
     *,
-    mask: Mask = None,
-) -> composing.Compose:
-  """Normalises a field to a mean of 0 and a standard deviation of 1.
-
-  Args:
-    statistics: the statistics of the data, from `compute_statistics`.
-    field: the path of a leaf, or of a field of several leaves. The fields of
-      floats that are in `statistics` are normalised. The others stay as they
-      are, and a warning names them.
-    mask: which numbers are normalised; see `NormalizeField`.
-
-  Returns:
-    The transform.
-
-  Raises:
-    ValueError: if `statistics` has no such field or found no number in it, or
-      if no leaf of the field is of floats.
-  """
-  return composing.Compose(
-      [
-          NormalizeField(path, offset=found.mean, scale=found.std, mask=mask)
-          for path, found in _select(statistics, field).items()
-      ]
-  )
-
-
-def normalize_by_quantiles(
-    statistics: results.Statistics,
-    field: paths.Path = rlds.ACTION,
-    *,
-    low: float = 0.01,
-    high: float = 0.99,
+    levels: Tuple[float, float] = (0.01, 0.99),
     clip: bool = True,
     mask: Mask = None,
 ) -> composing.Compose:
-  """Normalises the range between two quantiles of a field to [-1, 1].
+  """Normalises a field by the statistics of a data set.
 
   Args:
     statistics: the statistics of the data, from `compute_statistics`.
-    field: the path of the field; see `normalize_by_mean_std`.
-    low: the quantile that becomes -1. It must be one that `statistics` has; 0
-      is the minimum, which is always there and is exact.
-    high: the quantile that becomes 1. The quantile 1 is the maximum.
-    clip: whether numbers outside of the range are clipped to -1 and 1.
+    field: the path of the field. All leaves of floats at or below it are
+      normalised. Others stay as they are, with a warning.
+    kind: `"mean_std"`, to a mean of 0 and a standard deviation of 1;
+      `"quantiles"`, the range between two quantiles to [-1, 1]; or `"bounds"`,
+      that from the least number of the data to the greatest one.
+    levels: the quantiles that become -1 and 1. They must be some that
+      `statistics` has.
+    clip: whether numbers outside of a range are clipped to -1 and 1.
     mask: which numbers are normalised; see `NormalizeField`.
 
   Returns:
     The transform.
 
   Raises:
-    ValueError: if `statistics` has no such field or found no number in it, if
-      it has no such quantile, or if no leaf of the field is of floats.
+    ValueError: if `kind` is not one of these; if `statistics` has no such
+      field or found no number in it, or has no such quantile; or if no leaf of
+      the field is of floats.
   """
+  checks.check_choice('kind', kind, KINDS)
+  low, high = levels if kind == QUANTILES else (0.0, 1.0)
+
+  def normalize(path, found):
+    if kind == MEAN_STD:
+      return NormalizeField(path, offset=found.mean, scale=found.std, mask=mask)
+    return _to_unit_range(
+        path, found.quantile(low), found.quantile(high), clip, mask
+    )
+
   return composing.Compose(
-      [
-          _to_unit_range(
-              path, found.quantile(low), found.quantile(high), clip, mask
-          )
-          for path, found in _select(statistics, field).items()
-      ]
+      [normalize(*item) for item in _select(statistics, field).items()]
   )
-
-
-def normalize_by_bounds(
-    field: paths.Path,
-    low: constants.Numbers,
-    high: constants.Numbers,
-    *,
-    clip: bool = False,
-    mask: Mask = None,
-) -> NormalizeField:
-  """Normalises the range between two known bounds of a field to [-1, 1].
-
-  It serves fields whose bounds are given, such as the actions of a robot.
-
-  Args:
-    field: the path of a leaf of floats.
-    low: the number that becomes -1, or an array that fits the leaf.
-    high: the number that becomes 1, or an array that fits the leaf.
-    clip: whether numbers outside of the range are clipped to -1 and 1.
-    mask: which numbers are normalised; see `NormalizeField`.
-
-  Returns:
-    The transform.
-
-  Raises:
-    ValueError: if a bound is not finite.
-  """
-  bounds = []
-  for bound in (low, high):
-    bound = np.asarray(bound)
-    if not np.isfinite(bound).all():
-      raise ValueError(
-          f'The bounds of {paths.name_of(field)} must be finite, but are {low}'
-          f' and {high}. Normalise the field by its statistics instead.'
-      )
-    # The sum of two small integers need not fit their dtype.
-    is_float = np.issubdtype(bound.dtype, np.floating)
-    bounds.append(bound if is_float else bound.astype(np.float64))
-  return _to_unit_range(field, bounds[0], bounds[1], clip, mask)
 
 
 def _to_unit_range(field, low, high, clip, mask):
@@ -208,8 +190,8 @@ def _to_unit_range(field, low, high, clip, mask):
       field,
       offset=(low + high) / 2,
       scale=(high - low) / 2,
-      low=-1.0 if clip else -np.inf,
-      high=1.0 if clip else np.inf,
+      low=-1.0 if clip else None,
+      high=1.0 if clip else None,
       mask=mask,
   )
 

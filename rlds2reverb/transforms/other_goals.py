@@ -10,7 +10,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import seeds
 from rlds2reverb.episodes import stacked_steps
-from rlds2reverb.transforms import base
+from rlds2reverb.episodes import steps as steps_lib
 
 # Which of the random numbers of a step they are.
 _OF_OTHER, _OF_ROW = 0, 1
@@ -60,7 +60,7 @@ def draw_goals_of_others(
   checks.check_positive('shuffle_size', shuffle_size)
   if not 0 <= probability <= 1:
     raise ValueError(f'probability must be in [0, 1], but is {probability}.')
-  base.check_episode('an element of rlds_data', rlds_data.element_spec)
+  steps_lib.check_has_steps('An element of rlds_data', rlds_data.element_spec)
   episodes = stacked_steps.stack_episodes(rlds_data)
   others = episodes.map(
       graphs.no_autograph(

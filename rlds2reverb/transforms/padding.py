@@ -74,6 +74,41 @@ class PadField(base.EpisodeTransform):
       steps = paths.remove(steps, self._mask_keys())
     return steps
 
+  @classmethod
+  def to_common_width(
+      cls,
+      datasets: Mapping[str, tf.data.Dataset],
+      field: paths.Path = rlds.ACTION,
+      width: Optional[int] = None,
+  ) -> Dict[str, 'PadField']:
+    """Returns the transforms that pad a field to one width in all data sets.
+
+    Args:
+      datasets: RLDS data sets, by their names.
+      field: the path of a leaf, a vector of numbers a step in each of them.
+      width: the width that comes out; by default the largest that there is.
+
+    Returns:
+      A `PadField` for each data set, by its name. Where the policy is deployed,
+      the inverse of the one of its robot gives the robot's own numbers.
+
+    Raises:
+      ValueError: if a data set has no such field, or it is no vector of numbers
+        of a known size, or is wider than `width`.
+    """
+    sizes = {}
+    for name, dataset in datasets.items():
+      spec = paths.get(steps_lib.steps_spec(dataset).step, field)
+      if not isinstance(spec, tf.TensorSpec) or spec.shape.rank != 1:
+        raise ValueError(
+            f'{paths.name_of(field)} of the data set {name} must be a vector,'
+            f' but its spec is {spec}.'
+        )
+      sizes[name] = vectors.width_of(paths.name_of(field), spec)
+    if width is None:
+      width = max(sizes.values(), default=0)
+    return {name: cls(field, size, width) for name, size in sizes.items()}
+
   def _leaf(self, steps, width):
     leaf = paths.get(steps, self.field)
     name = paths.name_of(self.field)
@@ -96,37 +131,3 @@ class PadField(base.EpisodeTransform):
       return paths.split(self.mask)
     *above, last = paths.split(self.field)
     return (*above, f'{last}_pad_mask')
-
-
-def pad_to_common_width(
-    datasets: Mapping[str, tf.data.Dataset],
-    field: paths.Path = rlds.ACTION,
-    width: Optional[int] = None,
-) -> Dict[str, PadField]:
-  """Returns the transforms that pad a field to one width in all data sets.
-
-  Args:
-    datasets: RLDS data sets, by their names.
-    field: the path of a leaf, a vector of numbers a step in each of them.
-    width: the width that comes out; by default the largest that there is.
-
-  Returns:
-    A `PadField` for each data set, by its name. Where the policy is deployed,
-    the inverse of the one of its robot gives the robot's own numbers.
-
-  Raises:
-    ValueError: if a data set has no such field, or it is no vector of numbers
-      of a known size, or is wider than `width`.
-  """
-  sizes = {}
-  for name, dataset in datasets.items():
-    spec = paths.get(steps_lib.steps_spec(dataset).step, field)
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank != 1:
-      raise ValueError(
-          f'{paths.name_of(field)} of the data set {name} must be a vector, but'
-          f' its spec is {spec}.'
-      )
-    sizes[name] = vectors.width_of(paths.name_of(field), spec)
-  if width is None:
-    width = max(sizes.values(), default=0)
-  return {name: PadField(field, size, width) for name, size in sizes.items()}

@@ -6,6 +6,7 @@ from typing import Optional
 import gin
 import tensorflow as tf
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
@@ -82,6 +83,5 @@ def _narrow(leaf, dtype, name, is_last):
       f'A scaled {name} must fit {dtype.name}, which holds {dtype.min} to'
       f' {dtype.max}. Clip it, or cast the field to a wider dtype first. It is:'
   )
-  check = tf.debugging.Assert(tf.size(outside) == 0, [message, outside])
-  with tf.control_dependencies([check]):
-    return tf.cast(leaf, dtype)
+  leaf = graphs.asserted(leaf, tf.size(outside) == 0, message, outside)
+  return tf.cast(leaf, dtype)

@@ -17,7 +17,7 @@ from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.transforms import base
+from rlds2reverb.transforms import vectors
 from rlds2reverb.transforms import whole_episodes
 
 
@@ -56,7 +56,7 @@ class DropConditioning(whole_episodes.WholeEpisodeTransform):
       raise ValueError(f'keep_goal must be in [0, 1], but is {self.keep_goal}.')
 
   def transform_rows(self, steps, rows):
-    words = _instruction(steps, self.instruction)
+    words = vectors.strings(steps, self.instruction)
     keeps_goal = rows.fractions(self.seed) < self.keep_goal
     keeps_goal |= tf.equal(words, '')
     words = tf.where(keeps_goal, '', words)
@@ -76,27 +76,6 @@ class DropConditioning(whole_episodes.WholeEpisodeTransform):
         steps,
         self.goal_step,
     )
-
-
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class KeepLabeled(base.EpisodeFilter):
-  """Keeps the episodes of which a step has an instruction.
-
-  This is `skip_unlabeled` of Octo and OpenVLA.
-
-  Attributes:
-    field: the path of the instruction in a step, strings `[T]`.
-  """
-
-  field: paths.Path = 'observation/instruction'
-
-  def keep(self, episode):
-    return self.keep_each(packs_lib.of_episode(episode))[0]
-
-  def keep_each(self, pack):
-    is_there = _instruction(pack.steps, self.field) != ''
-    return packs_lib.sum_rows(tf.cast(is_there, tf.int64), pack.row_splits) > 0
 
 
 @gin.configurable(module='rlds2reverb')
@@ -239,20 +218,6 @@ def _keep_rows(pack, kept, flags_of):
       if flag in pack.steps
   }
   return shorter._replace(steps={**shorter.steps, **flags})
-
-
-def _instruction(steps, field) -> tf.Tensor:
-  leaf = paths.get(steps, field)
-  name = paths.name_of(field)
-  if tf.nest.is_nested(leaf):
-    raise ValueError(f'{name} must be one leaf, but has several.')
-  leaf = tf.convert_to_tensor(leaf)
-  if leaf.dtype != tf.string or leaf.shape.rank != 1:
-    raise ValueError(
-        f'{name} must be a string for each step, but is {leaf.dtype.name}'
-        f' {leaf.shape}.'
-    )
-  return leaf
 
 
 def _is_there(leaf) -> tf.Tensor:

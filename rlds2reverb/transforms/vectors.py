@@ -64,6 +64,25 @@ def one_leaf(steps: Dict[str, Any], field: paths.Path) -> tf.Tensor:
   return leaf
 
 
+def strings(steps: Dict[str, Any], field: paths.Path) -> tf.Tensor:
+  """Returns a leaf of one string a step, `[T]`.
+
+  Raises:
+    ValueError: if there is no such leaf.
+  """
+  leaf = paths.get(steps, field)
+  name = paths.name_of(field)
+  if tf.nest.is_nested(leaf):
+    raise ValueError(f'{name} must be one leaf, but has several.')
+  leaf = tf.convert_to_tensor(leaf)
+  if leaf.dtype != tf.string or leaf.shape.rank != 1:
+    raise ValueError(
+        f'{name} must be a string for each step, but is {leaf.dtype.name}'
+        f' {leaf.shape}.'
+    )
+  return leaf
+
+
 def take(
     steps: Dict[str, Any], field: paths.Path, start: int, size: int
 ) -> tf.Tensor:

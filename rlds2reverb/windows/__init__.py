@@ -7,27 +7,19 @@ again, and the last function of a chain cuts them into windows.
 
 from rlds2reverb.windows.flat_rows import FlatRows
 from rlds2reverb.windows.fragments import chop_into_sequences
-from rlds2reverb.windows.fragments import ChoppedSequences
 from rlds2reverb.windows.fragments import convert_rlds_to_fragments
 from rlds2reverb.windows.horizon import apply_horizon
 from rlds2reverb.windows.returns import advantages
 from rlds2reverb.windows.returns import n_step_transitions
 from rlds2reverb.windows.returns import reward_to_go
 from rlds2reverb.windows.slices import draw_steps
-from rlds2reverb.windows.slices import join_transitions
 from rlds2reverb.windows.slices import sample_slices
-from rlds2reverb.windows.slices import Slices
-from rlds2reverb.windows.stacking import chunk_actions
 from rlds2reverb.windows.stacking import stack_and_chunk
-from rlds2reverb.windows.stacking import stack_observations
-from rlds2reverb.windows.transitions import NStepRows
 from rlds2reverb.windows.transitions import transition_rows
 from rlds2reverb.windows.transitions import TransitionRows
-from rlds2reverb.windows.unrolling import BurnIn
 from rlds2reverb.windows.unrolling import Chunks
 from rlds2reverb.windows.unrolling import split_burn_in
 from rlds2reverb.windows.unrolling import unroll
 from rlds2reverb.windows.views import apply_views
 from rlds2reverb.windows.views import compute_views
 from rlds2reverb.windows.views import ViewRequirement
-from rlds2reverb.windows.views import Views

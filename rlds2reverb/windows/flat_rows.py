@@ -1,10 +1,11 @@
 """Rows of many trajectories, one after the other, and where each one ends."""
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
@@ -15,8 +16,7 @@ class FlatRows(NamedTuple):
       rows           a  b  c  d  e
       lengths        3        2
 
-  `join_transitions` makes them of a data set, and `FlatRows.of` of anything
-  else.
+  `FlatRows.of` makes them.
 
   Attributes:
     rows: a nest of `[N, ...]`.
@@ -41,8 +41,8 @@ class FlatRows(NamedTuple):
   ) -> 'FlatRows':
     """Finds the trajectories in rows that lie one after the other.
 
-    Just one argument says where they end. `TransitionRows` are one trajectory,
-    and need none:
+    Just one argument says where they end. A data set and `TransitionRows` say
+    so themselves, and need none:
 
         rows           a  b  c  d  e
         lengths        3        2
@@ -52,7 +52,10 @@ class FlatRows(NamedTuple):
     Args:
       rows: a nest of `[N, ...]`, tensors, arrays or lists; or `TransitionRows`.
         Tensors cost least: arrays are copied at each call, and are a part of
-        the graph of a function that is mapped over a data set.
+        the graph of a function that is mapped over a data set. Or an RLDS data
+        set, or a data set of the rows of one episode each: the transitions of
+        all episodes are read into memory. Episodes without any have a length
+        of 0.
       lengths: integers `[E]` whose sum is `N`.
       episode_ids: `[N]`, whatever tells a trajectory from the next; or
         `[N, k]`, where a change in any of the `k` begins a trajectory.
@@ -64,17 +67,23 @@ class FlatRows(NamedTuple):
       are returned as they are.
 
     Raises:
-      ValueError: if not just one of the three is given, or it has another dtype
-        or rank; or if rows, ids, flags and states are not of one number.
+      ValueError: if not just one of the three is given where one is needed, or
+        it has another dtype or rank; if rows, ids, flags and states are not of
+        one number; or if the elements of a data set are neither episodes nor
+        rows.
       InvalidArgumentError: if they are not, and that is only known later; or if
         lengths are negative or do not add up to the rows.
     """
     if isinstance(rows, cls):
       return rows
-    if isinstance(rows, transitions.TransitionRows):
+    own_lengths = None
+    if isinstance(rows, tf.data.Dataset):
+      rows, own_lengths = _join(rows)
+    elif isinstance(rows, transitions.TransitionRows):
       rows = transitions.as_rows(rows).columns
-      if lengths is None and episode_ids is None and is_last is None:
-        lengths = gathering.num_rows(rows)[tf.newaxis]
+      own_lengths = gathering.num_rows(rows)[tf.newaxis]
+    if lengths is None and episode_ids is None and is_last is None:
+      lengths = own_lengths
     marks = {'lengths': lengths, 'episode_ids': episode_ids, 'is_last': is_last}
     marks = {name: mark for name, mark in marks.items() if mark is not None}
     if len(marks) != 1:
@@ -114,6 +123,24 @@ class FlatRows(NamedTuple):
     starts = tf.where(begins)[:, 0]
     ends = tf.concat([starts, count[tf.newaxis]], 0)[1:]
     return cls(given['rows'], ends - starts, given['states'])
+
+
+def _join(rlds_data: tf.data.Dataset) -> Tuple[Any, tf.Tensor]:
+  """Reads the transitions of all episodes, and how many each one has."""
+  # Rows and lengths must be those of one pass: a data set may be shuffled anew
+  # at the next. The first reads all of it into the cache.
+  per_episode = rlds_data.map(
+      lambda episode: transitions.rows_of_element(episode).columns
+  ).cache()
+  joined = per_episode.rebatch(tf.int64.max)
+  # A data set without rows gives no batch.
+  nothing = tf.data.Dataset.from_tensors(steps_lib.zeros(joined.element_spec))
+  rows = joined.concatenate(nothing).take(1).get_single_element()
+  with tf.control_dependencies(tf.nest.flatten(rows)):
+    lengths = per_episode.map(gathering.num_rows).batch(tf.int64.max)
+    no_lengths = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64))
+    lengths = lengths.concatenate(no_lengths).take(1).get_single_element()
+    return rows, lengths
 
 
 def _checked_lengths(lengths, count) -> tf.Tensor:

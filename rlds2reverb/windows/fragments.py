@@ -25,16 +25,7 @@ _LONGEST = 2**31 - 1
 
 
 class ChoppedSequences(NamedTuple):
-  """Rows cut into padded sequences.
-
-  Attributes:
-    rows: a nest of `[S, L, ...]`, with zeros on the right; of `TransitionRows`,
-      the dict of their columns.
-    initial_state: a nest of `[S, ...]`: the state of each sequence's first row;
-      `()` where there are no states.
-    seq_lens: int32 `[S]`: how many rows of each are real.
-    mask: bool `[S, L]`: True where a row is real.
-  """
+  """The result of `chop_into_sequences`."""
 
   rows: Any
   initial_state: Any
@@ -70,7 +61,14 @@ def chop_into_sequences(
     time_major: whether rows and mask are `[L, S, ...]`.
 
   Returns:
-    The `ChoppedSequences`.
+    A named tuple of `S` sequences:
+
+    * rows: a nest of `[S, L, ...]`, with zeros on the right; of
+      `TransitionRows`, the dict of their columns.
+    * initial_state: a nest of `[S, ...]`: the state of each sequence's first
+      row; `()` where there are no states.
+    * seq_lens: int32 `[S]`: how many rows of each are real.
+    * mask: bool `[S, L]`: True where a row is real.
 
   Raises:
     ValueError: if `max_length` is not positive, or `rows` are no such rows.

@@ -36,11 +36,7 @@ def flags(
     raise ValueError(
         f'{presence} must be a dict of bools by agent, but is {by_agent}.'
     )
-  if agent not in by_agent:
-    raise ValueError(
-        f'{presence} has no agent {agent!r}, but {list(by_agent)}.'
-        + checks.did_you_mean(str(agent), map(str, by_agent))
-    )
+  checks.check_known(presence, 'agent', agent, by_agent)
   return steps_lib.one_a_step(
       f'{presence}/{agent}', tf.convert_to_tensor(by_agent[agent]), tf.bool
   )

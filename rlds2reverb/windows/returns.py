@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -316,7 +317,5 @@ def _checked_unit(name: str, value: _Fraction) -> tf.Tensor:
     if not 0 <= known <= 1:
       raise ValueError(f'{problem} {known}.')
     return number
-  with tf.control_dependencies(
-      [tf.debugging.Assert((0 <= number) & (number <= 1), [problem, number])]
-  ):
-    return tf.identity(number)
+  is_unit = (0 <= number) & (number <= 1)
+  return graphs.asserted(number, is_unit, problem, number)

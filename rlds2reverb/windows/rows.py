@@ -7,6 +7,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import steps as steps_lib
 
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
@@ -58,15 +59,8 @@ def to_tensors(**nests: Any) -> Dict[str, Any]:
   counts = {name: tf.shape(leaf, tf.int64)[0] for name, leaf in leaves.items()}
   first, *others = counts.values()
   found = [part for pair in counts.items() for part in pair]
-  with tf.control_dependencies(
-      [
-          tf.debugging.Assert(
-              tf.reduce_all([count == first for count in others]),
-              [f'{problem}, but they are', *found],
-          )
-      ]
-  ):
-    return tf.nest.map_structure(tf.identity, nests)
+  is_one = tf.reduce_all([count == first for count in others])
+  return graphs.asserted(nests, is_one, f'{problem}, but they are', *found)
 
 
 def _is_array(node: Any) -> bool:

@@ -7,7 +7,6 @@ import tensorflow as tf
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import seeds as seeds_lib
-from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import transitions
@@ -18,54 +17,12 @@ WEIGHTINGS = ('trajectory', 'window')
 
 
 class Slices(NamedTuple):
-  """Sub-trajectories.
-
-  Attributes:
-    rows: a nest of `[S, L, ...]`, or of ragged tensors; of `TransitionRows`,
-      the dict of their columns.
-    mask: bool `[S, L]`: True where a row is real.
-    trajectory: int64 `[S]`: which trajectory each is of.
-    start: int64 `[S]`: which of its rows the slice starts at. It is negative
-      where the slice starts before its trajectory.
-  """
+  """The result of `sample_slices`."""
 
   rows: Any
   mask: tf.Tensor
   trajectory: tf.Tensor
   start: tf.Tensor
-
-
-def join_transitions(
-    rlds_data: tf.data.Dataset,
-) -> flat_rows.FlatRows:
-  """Reads the transitions of all episodes into one nest, in memory.
-
-  Args:
-    rlds_data: an RLDS data set, or a data set of the `TransitionRows` of one
-      episode each.
-
-  Returns:
-    The `FlatRows`, whose rows are a dict of columns, every leaf `[N, ...]`.
-    Episodes without transitions have a length of 0.
-
-  Raises:
-    ValueError: if the elements are neither episodes nor rows.
-    InvalidArgumentError: if fields or columns differ in length.
-  """
-  # Rows and lengths must be those of one pass: a data set may be shuffled anew
-  # at the next. The first reads all of it into the cache.
-  per_episode = rlds_data.map(
-      lambda episode: transitions.rows_of_element(episode).columns
-  ).cache()
-  joined = per_episode.rebatch(tf.int64.max)
-  # A data set without rows gives no batch.
-  nothing = tf.data.Dataset.from_tensors(steps_lib.zeros(joined.element_spec))
-  rows = joined.concatenate(nothing).take(1).get_single_element()
-  with tf.control_dependencies(tf.nest.flatten(rows)):
-    lengths = per_episode.map(gathering.num_rows).batch(tf.int64.max)
-    no_lengths = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64))
-    lengths = lengths.concatenate(no_lengths).take(1).get_single_element()
-    return flat_rows.FlatRows(rows, lengths)
 
 
 def sample_slices(
@@ -113,7 +70,14 @@ def sample_slices(
       it; each less than `L`.
 
   Returns:
-    The `Slices`.
+    A named tuple of the slices:
+
+    * rows: a nest of `[S, L, ...]`, or of ragged tensors; of `TransitionRows`,
+      the dict of their columns.
+    * mask: bool `[S, L]`: True where a row is real.
+    * trajectory: int64 `[S]`: which trajectory each is of.
+    * start: int64 `[S]`: which of its rows the slice starts at. It is negative
+      where the slice starts before its trajectory.
 
   Raises:
     ValueError: if a number of `shape` is not positive, `span` is not two
@@ -126,10 +90,7 @@ def sample_slices(
   checks.check_positive('num_slices', num_slices)
   checks.check_positive('slice_length', slice_length)
   checks.check_choice('weighting', weighting, WEIGHTINGS)
-  if isinstance(fill, str):
-    checks.check_choice('fill', fill, FILLS)
-  else:
-    gathering.check_fill(fill)
+  gathering.check_fill(fill, FILLS)
   seed = seeds_lib.to_pair(seed)
   left, right = span
   if not all(

@@ -138,11 +138,7 @@ def rows_of_element(element: Any) -> TransitionRows:
   """Returns the rows of an element of a data set: an RLDS episode, or rows."""
   if isinstance(element, TransitionRows):
     return as_rows(element)
-  if not isinstance(element, dict) or rlds.STEPS not in element:
-    raise ValueError(
-        'The elements of the data set must be RLDS episodes, dicts with'
-        f' {rlds.STEPS!r}, or TransitionRows, but are {type(element).__name__}.'
-    )
+  steps_lib.check_has_steps('An element that is no TransitionRows', element)
   return as_rows(element[rlds.STEPS])
 
 

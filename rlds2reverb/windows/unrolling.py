@@ -46,23 +46,7 @@ class Chunks(NamedTuple):
 
 
 class BurnIn(NamedTuple):
-  """The parts of sequences, after the R2D2 of DI-engine.
-
-  Of a sequence of L rows, with a burn-in of b and targets n rows ahead, these
-  are the rows of each part. Parts that the sequences do not have are `()`.
-
-  Attributes:
-    burn_in_observation: `[:b + n]`: warms up the state of the target network.
-    main_observation: `[b:L - n]`: where the loss is.
-    target_observation: `[b + n:]`: n rows after the main ones.
-    action: `[b:L - n]`.
-    reward: `[b:L - n]`.
-    is_terminal: `[b:]`.
-    weight: `[b:]`.
-    columns: all other columns, `[b:L - n]`.
-    mask: bool, `[b:L - n]`.
-    initial_state: as it was in the chunks: the state before the burn-in.
-  """
+  """The result of `split_burn_in`."""
 
   burn_in_observation: Any
   main_observation: Any
@@ -177,7 +161,16 @@ def split_burn_in(
     time_major: whether the leaves are `[L, B, ...]`.
 
   Returns:
-    The `BurnIn`, in the same order of dimensions.
+    A named tuple of the parts, in the same order of dimensions. Parts that the
+    sequences do not have are `()`. Of a sequence of L rows, with a burn-in of b
+    and targets n rows ahead, these are the rows of each part:
+
+    * burn_in_observation: `[:b + n]`: warms up the state of the target network.
+    * main_observation: `[b:L - n]`: where the loss is.
+    * target_observation: `[b + n:]`: n rows after the main ones.
+    * action, reward, mask, and columns, the dict of all others: `[b:L - n]`.
+    * is_terminal, weight: `[b:]`.
+    * initial_state: as it was in the chunks: the state before the burn-in.
 
   Raises:
     ValueError: if `chunks` is of another type, `burn_in` is negative, `n_step`

@@ -9,6 +9,7 @@ import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -50,14 +51,7 @@ class ViewRequirement:
 
 
 class Views(NamedTuple):
-  """Views of one episode, apart from its rows.
-
-  Attributes:
-    columns: by the name of the view, a nest of `[R, ...]`, or `[R, n, ...]`
-      where its shift has `n > 1` values.
-    mask: by the name of the view, bool `[R]` or `[R, n]`: True where the row
-      was there, False where it was filled in.
-  """
+  """The result of `compute_views`."""
 
   columns: Dict[str, Any]
   mask: Dict[str, tf.Tensor]
@@ -151,7 +145,13 @@ def compute_views(
     for_training: whether views with `used_for_training=False` are left out.
 
   Returns:
-    The `Views`, with `ceil((stop - start) / batch_repeat_value)` rows each.
+    A named tuple of two dicts by the names of the views, which have
+    `R = ceil((stop - start) / batch_repeat_value)` rows each:
+
+    * columns: a nest of `[R, ...]`, or `[R, n, ...]` where its shift has
+      `n > 1` values.
+    * mask: bool `[R]` or `[R, n]`: True where the row was there, False where it
+      was filled in.
 
   Raises:
     ValueError: see `apply_views`; and if a `batch_repeat_value` is not
@@ -159,26 +159,17 @@ def compute_views(
     InvalidArgumentError: if the fragment does not lie in the episode; and see
       `apply_views`.
   """
-  if fill != 'rllib':
-    _check_fill(fill)
+  gathering.check_fill(fill, FILLS)
   rows = transitions.as_rows(episode).columns
   length = gathering.num_rows(rows)
   start = tf.cast(start, tf.int64)
   stop = length if stop is None else tf.cast(stop, tf.int64)
-  with tf.control_dependencies(
-      [
-          tf.debugging.Assert(
-              (0 <= start) & (start <= stop) & (stop <= length),
-              [
-                  'A fragment must lie in its episode, but is',
-                  start,
-                  stop,
-                  length,
-              ],
-          )
-      ]
-  ):
-    stop = tf.identity(stop)
+  stop = graphs.asserted(
+      stop,
+      (0 <= start) & (start <= stop) & (stop <= length),
+      'A fragment must lie in its episode, but is',
+      *(start, stop, length),
+  )
   columns, mask = {}, {}
   for name, view in views.items():
     if for_training and not view.used_for_training:
@@ -245,13 +236,6 @@ def _with_final(rows, path, column) -> Any:
   return tf.nest.map_structure(
       lambda leaf, after: tf.concat([leaf, after[-1:]], 0), column, final
   )
-
-
-def _check_fill(fill) -> None:
-  if isinstance(fill, str):
-    checks.check_choice('fill', fill, FILLS)
-  else:
-    gathering.check_fill(fill)
 
 
 def _repeat_name(name) -> str:

@@ -27,10 +27,6 @@ class LayoutTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, r"has \['c'\] beside the agents"):
       layout.is_by_agent('x', {'a': 1, 'c': 2}, ['a'])
 
-  def test_check_agent(self):
-    with self.assertRaisesRegex(ValueError, 'no agent.*Did you mean left'):
-      layout.check_agent('lfet', ['left', 'right'])
-
 
 if __name__ == '__main__':
   tf.test.main()

@@ -83,7 +83,7 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
       agents.split_by_policy(data, lambda agent: None)
     with self.assertRaisesRegex(ValueError, 'There are no agents'):
       agents.split_by_policy(golden.stacked([golden.COMPLETE]), str)
-    with self.assertRaisesRegex(ValueError, "dicts with 'steps'"):
+    with self.assertRaisesRegex(ValueError, "a dict with 'steps'"):
       agents.split_by_policy(tf.data.Dataset.range(2), str)
     steps = {
         **_EPISODES[0],

@@ -13,6 +13,7 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import tf_errors
 from tests import golden
@@ -43,7 +44,7 @@ def _batches(directory, max_bytes, **kwargs):
       shuffle_files=False,
       read_config=tfds.ReadConfig(**kwargs),
       max_bytes=max_bytes,
-  ).map(records.cut_out)
+  ).map(grouping.cut_out)
 
 
 class RecordsTest(parameterized.TestCase, tf.test.TestCase):

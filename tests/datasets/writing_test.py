@@ -61,7 +61,7 @@ class WriteEpisodesTest(absltest.TestCase):
         ('/data/-', 'data/1.0.0'),
     ):
       with self.subTest(path):
-        self.assertEqual('/'.join(writing.identity_of(path)), name)
+        self.assertEqual('/'.join(writing.name_and_version(path)), name)
 
   def test_no_episodes(self):
     with self.assertRaisesRegex(ValueError, 'no episodes to write'):

@@ -34,6 +34,15 @@ class ChecksTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'known when the pipeline is built'):
       checks.check_positive('length', value)
 
+  def test_known(self):
+    checks.check_known('A file', 'agent', 1, {1: 'a', 2: 'b'})
+    with self.assertRaisesRegex(
+        ValueError,
+        r"^A file has no agent 'lfet'. Did you mean left\? It has \['left',"
+        r" 'right'\].$",
+    ):
+      checks.check_known('A file', 'agent', 'lfet', ['right', 'left'])
+
   def test_did_you_mean(self):
     names = ['reward', 'action']
     self.assertEqual(

@@ -188,6 +188,12 @@ class PacksTest(tf.test.TestCase):
         lambda data: data.filter(lambda one: False),
         lambda data: data.shuffle(40, seed=1, reshuffle_each_iteration=False),
         lambda data: data.enumerate().map(_with_index),
+        lambda data: data.enumerate().take(7).map(_with_index),
+        lambda data: data.enumerate(5).skip(4).take(9).map(_with_index),
+        lambda data: data.enumerate()
+        .filter(lambda index, _: index % 3 > 0)
+        .take(5)
+        .map(_with_index),
         lambda data: data.skip(1)
         .filter(_is_long)
         .enumerate(5)
@@ -208,6 +214,10 @@ class PacksTest(tf.test.TestCase):
         self.assertLen(unpacked, len(expected))
         for one, other in zip(unpacked, expected):
           tf.nest.map_structure(self.assertAllEqual, one, other)
+    numbered = episodes.enumerate()
+    for some in numbered.take(7), numbered.skip(4).take(9):
+      self.assertIs(type(some), type(numbered))
+      self.assertTrue(golden.has_packs(some.map(_with_index)))
     for elements in (
         episodes.map(lambda one: one['episode_id']),
         episodes.enumerate(),

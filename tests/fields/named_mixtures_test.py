@@ -40,7 +40,7 @@ class LoadMixtureTest(parameterized.TestCase):
     self.assertEqual(fit.sizes['observation/image'], size)
     self.assertIn('action', select.fields)
 
-  @parameterized.parameters(*named_mixtures.mixture_names())
+  @parameterized.parameters(*named_mappings.config_names('mixtures'))
   def test_each_data_set_has_a_config(self, name):
     mixture = named_mixtures.load_mixture(name)
     for dataset in mixture.weights:

@@ -567,7 +567,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       )
 
   def test_no_episodes(self):
-    with self.assertRaisesRegex(ValueError, "must be dicts with 'steps'"):
+    with self.assertRaisesRegex(ValueError, "must be a dict with 'steps'"):
       step_mapping.map_fields(tf.data.Dataset.range(3))
 
   def test_a_step_that_is_no_dict(self):

@@ -99,7 +99,7 @@ class CalvinTest(tf.test.TestCase):
     ).element_spec['steps']
     self.assertNotIn('rel_actions', spec)
     self.assertNotIn('rgb_static', spec['observation'])
-    with self.assertRaisesRegex(ValueError, "no 'rgb'"):
+    with self.assertRaisesRegex(ValueError, "no field 'rgb'"):
       calvin.load_calvin(self._folder, leave_out=['rgb'])
 
   def test_a_pickle_that_runs_code(self):

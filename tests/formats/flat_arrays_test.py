@@ -561,21 +561,23 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'into another file, infos/more'):
       flat_arrays.load_flat_arrays(path)
 
-  def test_a_wrong_kind_names_the_right_function(self):
+  def test_load_takes_what_is_in_memory(self):
     path = self._write(_ARRAYS)
     folder = os.path.dirname(path)
-    for wrong in path, pathlib.Path(path), None, np.zeros(3):
-      with self.assertRaisesRegex(
-          ValueError,
-          'from_flat_arrays takes a dict.*formats.load.*from_episodes',
-      ):
-        flat_arrays.from_flat_arrays(wrong)
+    expected = _steps(_ARRAYS)
     with h5py.File(path, 'r') as file:
-      for wrong in _ARRAYS, file, None:
-        with self.assertRaisesRegex(
-            ValueError, 'formats.load takes the path.*from_flat_arrays'
-        ):
-          formats.load(wrong, 'hdf5')
+      for data in _ARRAYS, file:
+        for given in (), ('arrays',):
+          found = formats.load(data, *given).as_numpy_iterator()
+          golden.assert_frames_equal(
+              self, [episode['steps'] for episode in found], expected
+          )
+        with self.assertRaisesRegex(ValueError, "in memory .* but is 'hdf5'"):
+          formats.load(data, 'hdf5')
+    with self.assertRaisesRegex(ValueError, 'must be a dict of arrays.*list'):
+      formats.load([_ARRAYS], 'arrays')
+    with self.assertRaisesRegex(ValueError, "of files must .* but is 'arrays'"):
+      formats.load(pathlib.Path(path), 'arrays')
     with self.assertRaisesRegex(
         ValueError, f'no HDF5 file {folder}. .*in it holds flat'
     ):

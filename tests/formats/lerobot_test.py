@@ -255,7 +255,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
         ],
     )
     self.assertEqual(list(spec['observation']), ['state', 'grid'])
-    with self.assertRaisesRegex(ValueError, "no 'time'.* mean timestamp"):
+    with self.assertRaisesRegex(ValueError, "no field 'time'.* mean timestamp"):
       lerobot.load_lerobot(_path('v3.0'), leave_out=['time'])
 
   def _with_modality(self, version, **changed):
@@ -393,7 +393,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
         ValueError, "no feature 'next.sucess'. Did you mean next.success"
     ):
       lerobot.load_lerobot(_path('v3.0'), is_terminal='next.sucess')
-    with self.assertRaisesRegex(ValueError, "no feature with videos 'top'"):
+    with self.assertRaisesRegex(ValueError, "no video 'top'"):
       lerobot.load_lerobot(_path('v3.0'), cameras=['top'])
     path = self._copy()
     self._change_info(path, lambda info: info.update(codebase_version='v1.6'))

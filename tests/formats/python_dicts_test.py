@@ -158,10 +158,10 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found[1]['steps']['action'], [0])
 
   @parameterized.named_parameters(
-      ('dict', _A, 'a dict. Pass a dict of flat arrays to from_flat_arrays'),
-      ('path', '/data/a.hdf5', 'given a str.* a path to formats.load'),
+      ('dict', _A, 'iterable of dicts, or a function .*are a dict'),
+      ('path', '/data/a.hdf5', 'iterable of dicts, .*are a str'),
       ('once', iter([_A]), 'only once. Pass the function that makes it'),
-      ('number', 3, 'iterable of episodes or a function .*given a int'),
+      ('number', 3, 'iterable of dicts, or a function .*are a int'),
       ('none', [], 'There is no episode'),
       ('element', [3], 'must be a dict .*but episode 0 is a int'),
       ('missing', [{'obs': 1}], r"no observation and no action. It has \['obs"),

@@ -45,7 +45,7 @@ class ReadersTest(parameterized.TestCase):
       self.assertIs(
           bindings.get_configurable(reader.__name__, 'a test'), reader
       )
-      for option in readers.option_names(name):
+      for option in readers.option_names(reader):
         text = f'{reader.__name__}.{option} = 1'
         found = bindings.read(text, 'a test')
         self.assertEqual(found, {reader: {option: 1}})

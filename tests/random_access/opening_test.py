@@ -27,7 +27,7 @@ _MAPPING = rlds2reverb.fields.StepMapping(
 
 
 def prepare(episodes):
-  """Maps the fields of `data`; for `Source`."""
+  """Maps the fields of `data`; for `IndexedData`."""
   return rlds2reverb.map_fields(episodes, _MAPPING)
 
 
@@ -56,13 +56,13 @@ class OpenBatchesTest(tf.test.TestCase):
   ):
     return random_access.open_batches(
         {
-            'one': random_access.Source(
+            'one': random_access.IndexedData(
                 self.directories['one'],
                 prepare=prepare,
                 weight=weights[0],
                 item_weights=item_weights,
             ),
-            'other': random_access.Source(
+            'other': random_access.IndexedData(
                 self.directories['other'],
                 prepare=other,
                 weight=weights[1],
@@ -89,8 +89,10 @@ class OpenBatchesTest(tf.test.TestCase):
     episodes = prepare(episodes)
     found = statistics.compute_statistics(episodes)
     changes = [
-        transforms.normalize_by_quantiles(found, mask=[True, False]),
-        transforms.normalize_by_mean_std(found, 'observation/state'),
+        transforms.normalize_by_statistics(
+            found, 'action', 'quantiles', mask=[True, False]
+        ),
+        transforms.normalize_by_statistics(found, 'observation/state'),
         lambda episode: {
             'steps': windows.stack_and_chunk(episode['steps'], 2, 3)
         },
@@ -173,7 +175,7 @@ class OpenBatchesTest(tf.test.TestCase):
 
     def is_terminal(**options):
       batches = random_access.open_batches(
-          {'arm': random_access.Source(directory, options=options)},
+          {'arm': random_access.IndexedData(directory, options=options)},
           os.path.join(self.folder, f'{len(options)}'),
           1,
           random_access.ActionChunks(1, 2),
@@ -250,7 +252,7 @@ class OpenBatchesTest(tf.test.TestCase):
     path = os.path.join(self.folder, 'data')
     data.write(os.path.join(path, '1.0.0'), [3], seed=0)
     random_access.open_batches(
-        {'arm': random_access.Source(path, prepare=prepare)},
+        {'arm': random_access.IndexedData(path, prepare=prepare)},
         os.path.join(self.folder, 'indexes'),
         1,
         random_access.ActionChunks(1, 2),
@@ -273,9 +275,9 @@ class OpenBatchesTest(tf.test.TestCase):
             'from rlds2reverb import random_access\n'
             'def prepare(episodes): pass\n'
             f"prepare.__module__ = '{prepare.__module__}'\n"
-            "random_access.open_batches({'arm': random_access.Source('data',"
-            " prepare=prepare)}, 'indexes', 1, random_access.ActionChunks(1,"
-            f' 2){arguments})',
+            "data = random_access.IndexedData('data', prepare=prepare)\n"
+            "random_access.open_batches({'arm': data}, 'indexes', 1,"
+            f' random_access.ActionChunks(1, 2){arguments})',
         ],
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
         cwd=self.folder,

@@ -48,7 +48,7 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
     self._check_transformed(
         'half_cheetah',
         [
-            normalization.normalize_by_bounds('action', low, high),
+            normalization.NormalizeField.between('action', low, high),
             fields.ClipField('action', -0.5, 0.75),
         ],
         recordings.each(
@@ -66,7 +66,7 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
     data = recordings.load(self.directories['half_cheetah'], 'stacked')
     found = compute.compute_statistics(data)
     data = applying.transform_episodes(
-        data, [normalization.normalize_by_mean_std(found, 'observation')]
+        data, [normalization.normalize_by_statistics(found, 'observation')]
     )
     sampled = self.push_and_sample(data)
     rows = np.stack(

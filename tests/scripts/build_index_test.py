@@ -45,7 +45,7 @@ class BuildIndexTest(absltest.TestCase):
     )
     with mock.patch.object(building, 'build_index') as build:
       batches = random_access.open_batches(
-          {'pole': random_access.Source(self.data, 'recorded_gym')},
+          {'pole': random_access.IndexedData(self.data, 'recorded_gym')},
           os.path.join(self.folder, 'indexes'),
           4,
           random_access.ActionChunks(),

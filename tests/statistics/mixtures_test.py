@@ -42,7 +42,7 @@ class MixturesTest(tf.test.TestCase):
         name: golden.stacked(episodes)
         for name, episodes in cls.episodes.items()
     }
-    cls.found = mixtures.compute_mixture_statistics(
+    cls.found = compute.compute_statistics(
         cls.data, ['action', 'reward'], quantiles=[0.01, 0.5, 0.99]
     )
 
@@ -102,7 +102,7 @@ class MixturesTest(tf.test.TestCase):
   def test_a_data_set_without_numbers(self):
     nothing = golden.make_episode([1.0], terminal=False)
     nothing['action'] = np.ones([1, 3], np.float32)
-    found = mixtures.compute_mixture_statistics(
+    found = compute.compute_statistics(
         {'kuka': self.data['kuka'], 'none': golden.stacked([nothing])},
         ['action'],
     )
@@ -118,7 +118,7 @@ class MixturesTest(tf.test.TestCase):
     datasets = {'kuka': self.data['kuka'], 'plain': golden.stacked([other])}
     message = r'action: float32 \(3,\) in kuka, but .* in plain'
     with self.assertRaisesRegex(ValueError, message):
-      mixtures.compute_mixture_statistics(datasets, ['action'])
+      compute.compute_statistics(datasets, ['action'])
     parts = {
         name: compute.compute_statistics(dataset, ['action'])
         for name, dataset in datasets.items()
@@ -126,7 +126,7 @@ class MixturesTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       mixtures.merge_statistics(parts)
     with self.assertRaisesRegex(ValueError, 'There are no data sets'):
-      mixtures.compute_mixture_statistics({})
+      compute.compute_statistics({})
     with self.assertRaisesRegex(ValueError, 'There are no statistics'):
       mixtures.merge_statistics({})
 

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import reservoir
 from rlds2reverb.statistics import sketches
 from tests import golden
@@ -27,7 +27,7 @@ def _merged(parts, **kwargs):
   state = None
   for number, part in enumerate(parts):
     data = golden.stacked(part)
-    accumulation = compute.Accumulation(
+    accumulation = accumulation_lib.Accumulation(
         steps_lib.steps_spec(data).step, seed=number, **kwargs
     )
     added = accumulation.state_of(data)
@@ -80,7 +80,7 @@ class SketchesTest(tf.test.TestCase):
 
   def test_written_and_read(self):
     data = golden.stacked(_episodes(3))
-    accumulation = compute.Accumulation(
+    accumulation = accumulation_lib.Accumulation(
         steps_lib.steps_spec(data).step, sample_size=1000
     )
     state = accumulation.state_of(data)

@@ -346,7 +346,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(
       (lambda episode: tf.constant(True), 'bool.*KeepEpisodes'),
-      (lambda episode: episode['steps'], 'a dict with steps'),
+      (lambda episode: episode['steps'], "a dict with 'steps'"),
   )
   def test_function_that_returns_no_episode(self, function, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -375,7 +375,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   def test_data_set_of_steps(self, transform):
     data = tf.data.Dataset.from_tensor_slices(ways.FIVE)
     with self.assertRaisesRegex(
-        ValueError, r"a dict with steps, but is \['.*'reward', .*\]"
+        ValueError, r"a dict with 'steps', but is \['.*'reward', .*\]"
     ):
       transform(data)
 

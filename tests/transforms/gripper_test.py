@@ -120,10 +120,13 @@ class GripperTest(tf.test.TestCase, parameterized.TestCase):
     )['action']
     previous = np.concatenate([[1], absolute[:-1]])
     self.assertAllEqual(
-        gripper.relative_command(absolute, np.float32(previous)), relative
+        gripper.RelativeToAbsoluteGripper.relative(
+            absolute, np.float32(previous)
+        ),
+        relative,
     )
     with self.assertRaisesRegex(ValueError, 'previous must be floats.*int'):
-      gripper.relative_command([1.0], [1])
+      gripper.RelativeToAbsoluteGripper.relative([1.0], [1])
 
   def test_errors(self):
     for action, index, message in (

@@ -1,5 +1,6 @@
 """Tests of decoding, resizing and converting images late."""
 
+import functools
 import zlib
 
 from absl.testing import parameterized
@@ -199,7 +200,10 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
     depth = rng.random((37, 53)).astype(np.float32) * 3
     png = tf.io.encode_png((depth * 1000).astype(np.uint16)[..., None])
     nest = {'float': np.stack([depth] * 2), 'png': tf.stack([png, '', png])}
-    for decode in images.decode_depth, tf.function(images.decode_depth):
+    decode_depth = functools.partial(
+        images.decode_images, channels=0, dtype=tf.float32
+    )
+    for decode in decode_depth, tf.function(decode_depth):
       found = decode(nest, ['float', 'png'], size=(16, 24))
       self.assertEqual(found['float'].shape, [2, 16, 24])
       for one in found['float'].numpy():
@@ -210,14 +214,12 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(zlib.crc32(one.tobytes()), 1220698227)
         self.assertAllClose(one[5, 7], 0.012591163)
       self.assertAllEqual(found['png'][1], np.zeros([16, 24]))
-    last = images.decode_depth({'d': depth[..., None]}, ['d'], size=(16, 24))
+    last = decode_depth({'d': depth[..., None]}, ['d'], size=(16, 24))
     self.assertAllEqual(last['d'][..., 0], found['float'][0])
     with self.assertRaisesRegex(
         ValueError, 'd must be encoded images or float'
     ):
-      images.decode_depth(
-          {'d': tf.zeros([4, 4], tf.uint16)}, ['d'], size=(2, 2)
-      )
+      decode_depth({'d': tf.zeros([4, 4], tf.uint16)}, ['d'], size=(2, 2))
 
   def test_unknown_size(self):
     dataset = tf.data.Dataset.from_tensors(_random_images(5, 4, 3)).map(

@@ -61,11 +61,11 @@ class LastActionsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_chunks_follow(self):
     steps = _acting({'action': np.arange(1, 5), 'is_first': np.eye(4)[0] > 0})
-    found = windows.chunk_actions(steps, 2)
+    found = windows.stack_and_chunk(steps, num_actions=2, fill='zeros')
     self.assertAllEqual(found['action'], [[1, 2], [2, 3], [3, 4], [4, 0]])
     self.assertAllEqual(found['action_mask'], [[1, 1], [1, 1], [1, 1], [1, 0]])
     steps['has_action'][-1] = False
-    found = windows.chunk_actions(steps, 2)
+    found = windows.stack_and_chunk(steps, num_actions=2, fill='zeros')
     self.assertAllEqual(found['action'], [[1, 2], [2, 3], [3, 0], [0, 0]])
 
 

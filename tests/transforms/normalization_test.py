@@ -33,7 +33,7 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters((), (3,), (2, 3))
   def test_inverse_of_what_a_policy_gives(self, *leading):
-    normalize = normalization.normalize_by_bounds(
+    normalize = normalization.NormalizeField.between(
         'action/arm', [-2.0, 0.0], [2.0, 10.0]
     )
     arm = np.broadcast_to(np.float32([1, -1]), [*leading, 2])
@@ -46,7 +46,7 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(normalize.invert({'reward': 1}), {'reward': 1})
 
   def test_clip_of_bounds(self):
-    normalize = normalization.normalize_by_bounds('x', 0.0, 4.0, clip=True)
+    normalize = normalization.NormalizeField.between('x', 0.0, 4.0, clip=True)
     steps = normalize.transform({'x': tf.constant([-9.0, 1.0, 9.0])})
     self.assertAllEqual(steps['x'], [-1, -0.5, 1])
 
@@ -56,7 +56,7 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
         (np.uint8([100]), np.uint8([200])),
         (100, 200),
     ):
-      normalize = normalization.normalize_by_bounds('x', low, high)
+      normalize = normalization.NormalizeField.between('x', low, high)
       ends = np.float32([np.ravel(low)[0], np.ravel(high)[0]])[:, None]
       units = np.float32([[-1], [1]])
       self.assertAllClose(normalize.transform({'x': ends})['x'], units)
@@ -65,7 +65,7 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(-np.inf, np.nan)
   def test_bounds_that_are_not_finite(self, low):
     with self.assertRaisesRegex(ValueError, 'bounds of action must be finite'):
-      normalization.normalize_by_bounds('action', [low, 0.0], [1.0, 1.0])
+      normalization.NormalizeField.between('action', [low, 0.0], [1.0, 1.0])
 
   @parameterized.parameters(0.0, 1e-50, 1e-40)
   def test_a_scale_that_cannot_be_divided_by(self, scale):
@@ -148,7 +148,7 @@ class MaskTest(tf.test.TestCase, parameterized.TestCase):
     mean, std = self.actions.mean(0), self.actions.std(0)
     self._check(
         run,
-        normalization.normalize_by_mean_std(
+        normalization.normalize_by_statistics(
             self.statistics, 'action', mask=self.mask
         ),
         lambda x: np.where(self.mask, (x - mean) / (std + 1e-8), x),
@@ -165,13 +165,15 @@ class MaskTest(tf.test.TestCase, parameterized.TestCase):
 
     self._check(
         run,
-        normalization.normalize_by_quantiles(self.statistics, mask=self.mask),
+        normalization.normalize_by_statistics(
+            self.statistics, 'action', 'quantiles', mask=self.mask
+        ),
         expected,
         is_clipped=True,
     )
 
   def test_bounds_of_one_leaf(self):
-    normalize = normalization.normalize_by_bounds(
+    normalize = normalization.NormalizeField.between(
         'x', 0.0, 4.0, mask=[True, False]
     )
     x = tf.constant([[1.0, 9.0]])
@@ -199,7 +201,9 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.WITH_PACKS)
   def test_mean_and_deviation(self, run):
-    normalize = normalization.normalize_by_mean_std(self.statistics)
+    normalize = normalization.normalize_by_statistics(
+        self.statistics, 'observation'
+    )
     results = run(normalize, self.episodes)
     rows = np.concatenate([e['observation'] for e in self.episodes])
     mean, std = rows.mean(0), rows.std(0)
@@ -220,8 +224,8 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(True, False)
   def test_quantiles(self, clip):
-    normalize = normalization.normalize_by_quantiles(
-        self.statistics, low=0.1, high=0.9, clip=clip
+    normalize = normalization.normalize_by_statistics(
+        self.statistics, 'action', 'quantiles', levels=(0.1, 0.9), clip=clip
     )
     rows = np.concatenate([e['action'][:-1] for e in self.episodes])
     low, high = np.quantile(rows, [0.1, 0.9], axis=0)
@@ -234,8 +238,8 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       )
 
   def test_minimum_and_maximum_are_quantiles(self):
-    normalize = normalization.normalize_by_quantiles(
-        self.statistics, low=0.0, high=1.0
+    normalize = normalization.normalize_by_statistics(
+        self.statistics, 'action', 'bounds'
     )
     actions = [
         normalize.transform(e)['action'][:-1].numpy() for e in self.episodes
@@ -249,7 +253,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     )
     found = compute.compute_statistics(golden.stacked(episodes))
     with self.assertLogs('absl', 'WARNING') as logs:
-      normalize = normalization.normalize_by_mean_std(found)
+      normalize = normalization.normalize_by_statistics(found, 'observation')
     self.assertLen(logs.output, 1)
     self.assertIn('not floats: observation/', logs.output[0])
     self.assertIsInstance(normalize, composing.Compose)
@@ -270,20 +274,19 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
   def test_only_integers(self):
     episodes = [{**ways.FIVE, 'action': np.arange(6)[:, None]}]
     found = compute.compute_statistics(golden.stacked(episodes))
-    for normalize in (
-        normalization.normalize_by_mean_std,
-        normalization.normalize_by_quantiles,
-    ):
+    for kind in normalization.KINDS:
       with self.assertRaisesRegex(
           ValueError, r'Only floats .* action \(int64\). Cast'
       ):
-        normalize(found, 'action')
+        normalization.normalize_by_statistics(found, 'action', kind)
 
   def test_what_there_is_not(self):
     with self.assertRaisesRegex(ValueError, 'no statistics of image'):
-      normalization.normalize_by_mean_std(self.statistics, 'image')
+      normalization.normalize_by_statistics(self.statistics, 'image')
     with self.assertRaisesRegex(ValueError, r'quantile 0.01 was not computed'):
-      normalization.normalize_by_quantiles(self.statistics)
+      normalization.normalize_by_statistics(
+          self.statistics, 'action', 'quantiles'
+      )
 
   def test_statistics_of_nothing(self):
     one_step = compute.compute_statistics(
@@ -292,17 +295,15 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     none = compute.compute_statistics(
         golden.stacked([ways.FIVE]).filter(lambda episode: False)
     )
-    normalization.normalize_by_mean_std(one_step)  # it has an observation
+    # It has an observation.
+    normalization.normalize_by_statistics(one_step, 'observation')
     for statistics, field, message in (
         (one_step, 'reward', 'reward cannot .* 1 episodes, with 0 trans'),
         (none, 'observation', 'observation cannot .* 0 episodes'),
     ):
-      for normalize in (
-          normalization.normalize_by_mean_std,
-          normalization.normalize_by_quantiles,
-      ):
+      for kind in normalization.KINDS:
         with self.assertRaisesRegex(ValueError, message):
-          normalize(statistics, field)
+          normalization.normalize_by_statistics(statistics, field, kind)
 
 
 if __name__ == '__main__':

@@ -70,7 +70,7 @@ class PadFieldTest(tf.test.TestCase, parameterized.TestCase):
         'one_arm': golden.stacked([_with_action(2)]),
         'two_arms': golden.nested([_with_action(5)]),
     }
-    pads = padding.pad_to_common_width(datasets)
+    pads = padding.PadField.to_common_width(datasets)
     self.assertEqual(pads['one_arm'], padding.PadField('action', 2, 5))
     self.assertEqual(pads['two_arms'], padding.PadField('action', 5, 5))
     mixed = mixtures.mix_datasets(
@@ -86,7 +86,7 @@ class PadFieldTest(tf.test.TestCase, parameterized.TestCase):
     }
     self.assertAllEqual(real[0], [[1, 1, 0, 0, 0]] * 3)
     self.assertAllEqual(real[1], [[1, 1, 1, 1, 1]] * 3)
-    wide = padding.pad_to_common_width(datasets, width=8)
+    wide = padding.PadField.to_common_width(datasets, width=8)
     self.assertEqual(wide['one_arm'], padding.PadField('action', 2, 8))
 
   def test_errors(self):
@@ -94,11 +94,11 @@ class PadFieldTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'action must have 3 numbers, but'):
       data.map(padding.PadField('action', 3, 4))
     with self.assertRaisesRegex(ValueError, 'from size=3 to width=2'):
-      padding.pad_to_common_width(
+      padding.PadField.to_common_width(
           {'a': golden.stacked([_with_action(3)])}, width=2
       )
     with self.assertRaisesRegex(ValueError, 'reward of the data set a must be'):
-      padding.pad_to_common_width({'a': data}, 'reward')
+      padding.PadField.to_common_width({'a': data}, 'reward')
     with self.assertRaisesRegex(ValueError, "a field 'action' already"):
       data.map(padding.PadField('action', 2, 4, mask='action'))
 

@@ -88,13 +88,15 @@ class DropConditioningTest(tf.test.TestCase, parameterized.TestCase):
       )
 
 
-class KeepLabeledTest(tf.test.TestCase, parameterized.TestCase):
+class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(False, True)
   def test_those_with_an_instruction(self, packed):
     late = _with_task(ways.THREE, b'')
     late['words'][-1] = b'late'
-    found = _apply(transforms.KeepLabeled('words'), [*_EPISODES, late], packed)
+    found = _apply(
+        transforms.KeepEpisodes(labeled='words'), [*_EPISODES, late], packed
+    )
     self.assertEqual(
         [steps['words'][-1] for steps in found], [b'pick', b'place', b'late']
     )

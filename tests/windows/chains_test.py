@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from rlds2reverb import windows
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.windows import transitions
 from tests import contract
 from tests import golden
 
@@ -43,9 +44,9 @@ class R2d2Test(parameterized.TestCase, tf.test.TestCase):
     rows = data.map(lambda e: windows.transition_rows(e['steps']))
     self.assertIsInstance(rows.element_spec, windows.TransitionRows)
     n_step = rows.map(_n_step)
-    self.assertIsInstance(n_step.element_spec, windows.NStepRows)
+    self.assertIsInstance(n_step.element_spec, transitions.NStepRows)
     views = n_step.map(_view)
-    self.assertIsInstance(views.element_spec, windows.NStepRows)
+    self.assertIsInstance(views.element_spec, transitions.NStepRows)
     batches = views.map(_unroll).unbatch().batch(2, drop_remainder=True)
     chunks = batches.get_single_element()
     self.assertIsInstance(chunks, windows.Chunks)
@@ -113,8 +114,10 @@ _ADDED = {
     'advantages': lambda e: windows.advantages(e, tf.range(7.0), 0.5),
     'views': _view,
     'unroll': _unroll,
-    'stack': lambda e: windows.stack_observations(e, 2),
-    'chunk_actions': lambda e: windows.chunk_actions(e, 2),
+    'stack': lambda e: windows.stack_and_chunk(e, 2),
+    'chunk_actions': lambda e: windows.stack_and_chunk(
+        e, num_actions=2, fill='zeros'
+    ),
     'compute_views': lambda e: windows.compute_views(e, _FRAMES, stop=2),
 }
 
@@ -163,7 +166,7 @@ class FromStepsOrRowsTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked([contract.A, contract.B]).map(
         lambda e: windows.n_step_transitions(e['steps'], 3, 0.5)
     )
-    joined = windows.join_transitions(data)
+    joined = windows.FlatRows.of(data)
     rows = joined.rows
     self.assertAllEqual(rows['reward'], [2.75, 4.5, 6.25, 6.5, 5, 27.5, 35, 30])
     drawn = windows.sample_slices(joined, (2, 3), 7)
@@ -223,7 +226,7 @@ class WrongKindsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_frames_are_stacked_before_n_step_transitions(self):
     with self.assertRaisesRegex(ValueError, 'before n_step_transitions'):
-      windows.stack_observations(_n_step(_STEPS), 2)
+      windows.stack_and_chunk(_n_step(_STEPS), 2)
 
 
 if __name__ == '__main__':

@@ -9,7 +9,6 @@ from rlds2reverb.transforms import fields
 from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import fragments
 from rlds2reverb.windows import returns
-from rlds2reverb.windows import slices
 from rlds2reverb.windows import transitions
 from tests import contract
 from tests import golden
@@ -438,7 +437,7 @@ class WholeEpisodesTest(tf.test.TestCase):
         for steps in contract.edge_episodes(3)
         if golden.length_of(steps) > 1
     ]
-    rows = slices.join_transitions(golden.stacked(episodes))
+    rows = flat_rows.FlatRows.of(golden.stacked(episodes))
     lengths = [golden.length_of(steps) - 1 for steps in episodes]
     chopped = fragments.chop_into_sequences(rows)
     zero = contract.zero_like(contract.transitions(episodes[-1])[0])

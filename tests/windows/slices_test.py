@@ -16,7 +16,7 @@ _CRITICAL = {2: 13.8, 3: 16.3, 4: 18.5, 5: 20.5, 6: 22.5, 7: 24.3}
 
 
 def _store(*episodes):
-  return slices.join_transitions(golden.stacked(list(episodes)))
+  return flat_rows.FlatRows.of(golden.stacked(list(episodes)))
 
 
 def _numpy(nest):
@@ -28,7 +28,7 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(*golden.FORMS)
   def test_against_a_loop(self, form):
     episodes = contract.edge_episodes(3)
-    rows, lengths, _ = slices.join_transitions(golden.FORMS[form](episodes))
+    rows, lengths, _ = flat_rows.FlatRows.of(golden.FORMS[form](episodes))
     contract.assert_rows(
         self,
         _numpy(rows),
@@ -48,7 +48,7 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
         for count in range(9)
     ]
     data = golden.FORMS[form](episodes).shuffle(9)
-    for join in (slices.join_transitions, tf.function(slices.join_transitions)):
+    for join in (flat_rows.FlatRows.of, tf.function(flat_rows.FlatRows.of)):
       rows, lengths, _ = join(data)
       self.assertCountEqual(lengths.numpy(), range(9))
       expected = [
@@ -57,7 +57,7 @@ class JoinTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(rows['observation'], expected)
 
   def test_no_episodes(self):
-    rows, lengths, _ = slices.join_transitions(
+    rows, lengths, _ = flat_rows.FlatRows.of(
         golden.stacked([], golden.stacked_spec(contract.A))
     )
     self.assertEqual(rows['observation'].shape, [0])

@@ -10,11 +10,21 @@ from rlds2reverb.windows import transitions
 from tests import contract
 
 
+def _stack(episode, num_frames, fill='repeat', **kwargs):
+  return stacking.stack_and_chunk(episode, num_frames, before=fill, **kwargs)
+
+
+def _chunk(episode, num_actions, fill='zeros', **kwargs):
+  return stacking.stack_and_chunk(
+      episode, num_actions=num_actions, fill=fill, **kwargs
+  )
+
+
 class StackObservationsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(('repeat', 10), ('zeros', 0), (-1, -1))
   def test_fills(self, fill, first):
-    steps = stacking.stack_observations(contract.B, 3, fill)
+    steps = _stack(contract.B, 3, fill)
     self.assertAllEqual(
         steps['observation'],
         [[first, first, 10], [first, 10, 11], [10, 11, 12], [11, 12, 13]],
@@ -49,7 +59,7 @@ class StackObservationsTest(parameterized.TestCase, tf.test.TestCase):
 
     spec = contract.check_everywhere(
         self,
-        lambda steps: stacking.stack_observations(steps, num_frames),
+        lambda steps: _stack(steps, num_frames),
         contract.edge_episodes(num_frames),
         check,
     )
@@ -61,11 +71,7 @@ class StackObservationsTest(parameterized.TestCase, tf.test.TestCase):
   def test_each_episode_begins_anew_on_the_way_to_trajectories(self):
     data = tf.data.Dataset.from_tensors({'steps': contract.B}).repeat(2)
     frames = conversion.convert_rlds_to_trajectories(
-        data.map(
-            lambda episode: {
-                'steps': stacking.stack_observations(episode['steps'], 2)
-            }
-        )
+        data.map(lambda episode: {'steps': _stack(episode['steps'], 2)})
     )
     once = [[10, 10], [10, 11], [11, 12], [12, 13]]
     self.assertAllEqual([f.observation for f in frames], once * 2)
@@ -75,7 +81,7 @@ class ChunkActionsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(('zeros', 0), ('repeat', 3), (-1, -1))
   def test_fills(self, fill, e):
-    steps = stacking.chunk_actions(contract.B, 3, fill)
+    steps = _chunk(contract.B, 3, fill)
     self.assertAllEqual(
         steps['action'], [[1, 2, 3], [2, 3, e], [3, e, e], [e, e, e]]
     )
@@ -110,7 +116,7 @@ class ChunkActionsTest(parameterized.TestCase, tf.test.TestCase):
 
     spec = contract.check_everywhere(
         self,
-        lambda steps: stacking.chunk_actions(steps, num_actions),
+        lambda steps: _chunk(steps, num_actions),
         contract.edge_episodes(num_actions),
         check,
     )
@@ -259,6 +265,13 @@ class StackAndChunkTest(parameterized.TestCase, tf.test.TestCase):
       stacking.stack_and_chunk(contract.B, 2, 2, goal_step='goal_step')
     with self.assertRaisesRegex(ValueError, "names must be one of.*'mask'"):
       stacking.stack_and_chunk(contract.B, 2, 2, names={'mask': 'is_real'})
+    for arguments in (
+        {},
+        {'num_frames': 2, 'goal_step': 'reward'},
+        {'num_actions': 2, 'mask_rule': 'octo'},
+    ):
+      with self.assertRaisesRegex(ValueError, 'both of them for goal_step'):
+        stacking.stack_and_chunk(contract.B, **arguments)
     named = stacking.stack_and_chunk(
         contract.B, 2, 2, names={'action_mask': 'is_real'}
     )
@@ -269,8 +282,8 @@ class AddedColumnsTest(tf.test.TestCase):
 
   def test_fields_of_the_names_that_are_added(self):
     for function, mask in (
-        (stacking.stack_observations, 'observation_mask'),
-        (stacking.chunk_actions, 'action_mask'),
+        (_stack, 'observation_mask'),
+        (_chunk, 'action_mask'),
     ):
       own = {**contract.B, mask: contract.B['reward']}
       with self.assertRaisesRegex(
@@ -305,8 +318,8 @@ class FillTest(parameterized.TestCase, tf.test.TestCase):
         'action': (holds_all, {'c': leaf}),
     }
     for function, path in (
-        (stacking.stack_observations, 'observation/b/0'),
-        (stacking.chunk_actions, 'action/1/c'),
+        (_stack, 'observation/b/0'),
+        (_chunk, 'action/1/c'),
     ):
       message = f'{path} is {dtype}, which cannot hold .*fill'
       with self.assertRaisesRegex(ValueError, message):
@@ -331,7 +344,7 @@ class FillTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_a_number_that_a_field_can_hold(self, dtype, fill):
     episode = {**contract.B, 'observation': np.zeros([4], dtype)}
-    stacked = stacking.stack_observations(episode, 2, fill)['observation']
+    stacked = _stack(episode, 2, fill)['observation']
     self.assertEqual(stacked.dtype.name, dtype)
     np.testing.assert_array_equal(
         stacked[0], np.array([fill, 0], dtype), strict=True
@@ -339,14 +352,14 @@ class FillTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_strings_are_filled_with_empty_ones(self):
     episode = {**contract.B, 'observation': np.array(['a', 'b', 'c', 'd'])}
-    stacked = stacking.stack_observations(episode, 2, -1)['observation']
+    stacked = _stack(episode, 2, -1)['observation']
     self.assertAllEqual(stacked[0], [b'', b'a'])
 
 
 class BadArgumentsTest(tf.test.TestCase):
 
   def test_all(self):
-    for function in (stacking.stack_observations, stacking.chunk_actions):
+    for function in (_stack, _chunk):
       for message, steps, arguments in (
           ('must be a positive integer', contract.A, (0,)),
           ('must be a positive integer', contract.A, (1.5,)),

@@ -14,7 +14,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.jobs.descriptions import excerpts
-from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import rows as rows_lib
 from rlds2reverb.trajectories import boundaries
 
@@ -123,7 +123,7 @@ def facts_of(
     index: tf.Tensor,
     steps: Dict[str, Any],
     is_cut: tf.Tensor,
-    accumulation: compute.Accumulation,
+    accumulation: accumulation_lib.Accumulation,
     bounds: Tuple[np.ndarray, np.ndarray],
     images: Sequence[paths.Keys] = (),
     known: Optional[Dict[str, Any]] = None,

@@ -14,7 +14,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import facts as facts_lib
 from rlds2reverb.jobs.descriptions import tallies
-from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import results
 
 _MAX_COLUMNS = 64  # of a field, that are shown
@@ -69,7 +69,7 @@ class Findings:
 
   def __init__(
       self,
-      accumulation: compute.Accumulation,
+      accumulation: accumulation_lib.Accumulation,
       spec: Dict[str, Any],
       bounds: Mapping[str, Any],
       images: Sequence[paths.Keys],

@@ -18,7 +18,7 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import facts as facts_lib
 from rlds2reverb.jobs.descriptions import findings as findings_lib
-from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import rows as rows_lib
 
@@ -76,7 +76,7 @@ def read_once(
   stacked_spec = _stacked_spec(rlds_data.element_spec, step_spec)
   stacked_spec.pop(episode_index, None)
   # Statistics of single pixels are of no use.
-  accumulation = compute.Accumulation(
+  accumulation = accumulation_lib.Accumulation(
       step_spec,
       [
           keys

@@ -7,14 +7,14 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs.descriptions import facts
-from rlds2reverb.statistics import compute
+from rlds2reverb.statistics import accumulation as accumulation_lib
 from tests import golden
 from tests.jobs.descriptions import odd_data
 
 
 def _facts(episode, index=7):
   spec = golden.stacked([episode])
-  accumulation = compute.Accumulation(steps_lib.steps_spec(spec).step)
+  accumulation = accumulation_lib.Accumulation(steps_lib.steps_spec(spec).step)
   limits = np.full([2, accumulation.width - 4], [[-np.inf], [np.inf]])
   limits[:, :2] = [[-1], [1]]  # the columns of the action
 

@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.jobs.descriptions import one_pass
+from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import compute
 from tests import golden
 from tests.jobs.descriptions import odd_data
@@ -45,7 +46,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     )
     # Everything fits in the samples, in some order.
     self.assertAllClose(
-        sorted(found.samples[compute.RETURNS][0]), sorted(returns)
+        sorted(found.samples[accumulation_lib.RETURNS][0]), sorted(returns)
     )
     self.assertAllEqual(
         sorted(found.samples['action'][1]), sorted(action[:, 1])
