@@ -71,6 +71,22 @@ def below(places: np.ndarray, limits: Any) -> np.ndarray:
   return np.minimum((places * limits).astype(np.int64), limits - 1)
 
 
+def search(sums: np.ndarray, places: np.ndarray) -> np.ndarray:
+  """Returns in which weights fractions lie, never in one of 0.
+
+  Args:
+    sums: the sum of the weights up to each one, and with it, `[N]`.
+    places: fractions of the sum of all, in [0, 1).
+
+  Returns:
+    The indices of the weights, int64.
+  """
+  # A product may be rounded up to the sum itself, which is beyond the last
+  # weight.
+  found = np.minimum(places * sums[-1], np.nextafter(sums[-1], 0))
+  return sums.searchsorted(found, 'right')
+
+
 class Permutation:
   """A random order of items, of which each place is computed by itself.
 

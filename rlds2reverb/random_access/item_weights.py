@@ -59,23 +59,15 @@ class ItemWeights:
       sources: fractions in [0, 1) that say of which data set each one is.
       places: fractions in [0, 1) that say which of its items it is.
     """
-    source = _search(self._sums, sources)
+    source = draws.search(self._sums, sources)
     counts = self._counts[source]
     items = draws.below(places, counts)
     for number, sums in self._within.items():
       here = source == number
-      items[here] = _search(sums, places[here])
+      items[here] = draws.search(sums, places[here])
     return self._first[source] + items
 
   def identity(self) -> str:
     """Returns what tells these weights from others."""
     arrays = self._sums, *self._within.values()
     return hashlib.sha256(b''.join(x.tobytes() for x in arrays)).hexdigest()
-
-
-def _search(sums, places) -> np.ndarray:
-  """Returns in which weights fractions of the sum lie, never in one of 0."""
-  # A product may be rounded up to the sum itself, which is beyond the last
-  # item.
-  found = np.minimum(places * sums[-1], np.nextafter(sums[-1], 0))
-  return np.searchsorted(sums, found, 'right')

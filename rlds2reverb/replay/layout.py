@@ -17,13 +17,13 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.replay import arranging
 from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import kept_chunks
 from rlds2reverb.replay import keys as keys_lib
-from rlds2reverb.replay import plans as plans_lib
 
 # Larger requests are not sent faster, and a server holds several at a time.
 _BATCH_BYTES = 512 << 10
@@ -96,7 +96,7 @@ class Layout:
     self.num_items = {table.table_name: 0 for table in tables}
     self._tables = tables
     self._keys = keys_lib.Keys(identity, form)
-    self._planner = plans_lib.Planner(
+    self._arranger = arranging.Arranger(
         tables, has_identity=identity is not None, of_sequences=of_sequences
     )
     self._share_chunks = not one_episode_chunks
@@ -130,12 +130,12 @@ class Layout:
     # How many of the batch's chunks and items belong to whole episodes.
     whole = 0, 0
     try:
-      for plan in self._planner.plans(blocks):
-        part = self._lay_out(plan)
+      for arranged in self._arranger.arrange(blocks):
+        part = self._lay_out(arranged)
         batch.chunks.extend(part.chunks)
         batch.items.extend(part.items)
         num_bytes += part.num_bytes
-        if plan.pieces.is_end[-1]:
+        if arranged.pieces.is_end[-1]:
           whole = len(batch.chunks), len(batch.items)
         if num_bytes >= _BATCH_BYTES:
           yield batch._replace(keep_chunk_keys=part.keep_chunk_keys)
@@ -152,38 +152,38 @@ class Layout:
     if batch.items:
       yield batch
 
-  def _lay_out(self, plan) -> Batch:
+  def _lay_out(self, arranged) -> Batch:
     """Lays out a block, and the items that end in it."""
-    encoded = self._lay_out_chunks(plan)
+    encoded = self._lay_out_chunks(arranged)
     items = []
     for table, found, priorities in zip(
-        self._tables, plan.items, plan.priorities
+        self._tables, arranged.items, arranged.priorities
     ):
       if len(found.starts):
-        items += self._lay_out_items(table, plan, found, priorities)
-    self.frames += len(plan.block.frames.step_type)
+        items += self._lay_out_items(table, arranged, found, priorities)
+    self.frames += len(arranged.block.frames.step_type)
     for chunks in self._chunks:
-      chunks.forget(plan.needed)
+      chunks.forget(arranged.needed)
     kept = np.concatenate([each.keys for each in self._chunks])
     return Batch(encoded, items, kept.tolist())
 
-  def _lay_out_chunks(self, plan) -> List[bytes]:
+  def _lay_out_chunks(self, arranged) -> List[bytes]:
     encoded = []
-    pieces = plan.pieces
+    pieces = arranged.pieces
     begin = pieces.first_position
-    leaves = tf.nest.flatten(plan.frames)
+    leaves = tf.nest.flatten(arranged.frames)
     cuts_of_groups = [
         chunks_lib.cut(pieces, chunks.group.chunk_length, self._share_chunks)
         for chunks in self._chunks
     ]
-    episode_keys = self._keys_of_episodes(plan, cuts_of_groups)
+    episode_keys = self._keys_of_episodes(arranged, cuts_of_groups)
     for chunks, cuts in zip(self._chunks, cuts_of_groups):
       columns = [leaves[column] for column in chunks.group.columns]
       of: List[Any] = [chunks.group.chunk_length]
       if len(columns) < len(leaves):
         # Chunks of the same rows in other columns need other keys.
         of.append(chunks.group.columns)
-      keys = self._keys.of_chunks(plan.block, pieces, cuts, of)
+      keys = self._keys.of_chunks(arranged.block, pieces, cuts, of)
       places = zip(
           keys.tolist(),
           episode_keys[cuts.first_piece].tolist(),
@@ -197,19 +197,19 @@ class Layout:
       chunks.append(keys, cuts.starts, pieces.end_position)
     return encoded
 
-  def _keys_of_episodes(self, plan, cuts_of_groups) -> np.ndarray:
+  def _keys_of_episodes(self, arranged, cuts_of_groups) -> np.ndarray:
     """Returns the key of the episode of each piece that a chunk begins in.
 
     A server counts episodes by these keys.
 
     Args:
-      plan: the plan of the block.
+      arranged: the arrangement of the block.
       cuts_of_groups: the `Cuts` of each group of columns.
 
     Returns:
       The keys, uint64 `[P]`. Those of other pieces mean nothing.
     """
-    pieces = plan.pieces
+    pieces = arranged.pieces
     numbers = np.arange(len(pieces.index))
     starts_episode = np.concatenate([[True], pieces.is_end[:-1]])
     if self._is_one_episode:
@@ -222,7 +222,7 @@ class Layout:
     needed = np.flatnonzero(is_needed)
     keys = np.zeros(len(numbers), np.uint64)
     keys[needed] = self._keys.of_each(
-        lambda index: ['episode', plan.block.episode_ids[index]],
+        lambda index: ['episode', arranged.block.episode_ids[index]],
         pieces.index[needed],
         pieces.step[needed],
     )
@@ -233,14 +233,16 @@ class Layout:
     self._episode_key = keys[-1] if goes_on else None
     return keys
 
-  def _lay_out_items(self, table, plan, items, priorities) -> List[np.ndarray]:
+  def _lay_out_items(
+      self, table, arranged, items, priorities
+  ) -> List[np.ndarray]:
     count = len(items.starts)
     inserted_at = self._next_inserted_at + np.arange(count)
     self._next_inserted_at += count
     self.num_items[table.table_name] += count
     return kept_chunks.encode_items(
         table.table_name,
-        self._keys.of_items(table, plan.block, plan.pieces, items),
+        self._keys.of_items(table, arranged.block, arranged.pieces, items),
         priorities,
         items,
         self._chunks,

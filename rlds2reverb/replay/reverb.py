@@ -6,7 +6,7 @@ server work without it, and do not load it.
 
 import importlib
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 _RELEASE = 'dm-reverb==0.14.0'
 
@@ -43,3 +43,33 @@ def import_reverb() -> Any:
     raise ModuleNotFoundError(
         f'This needs Reverb, which is not installed: {advice}.', name='reverb'
     ) from error
+
+
+class _SampleInfo(NamedTuple):
+  """A stand-in for `reverb.SampleInfo`, where Reverb is not installed.
+
+  Attributes:
+    key: the key of the item, uint64.
+    probability: that of drawing the item, float64.
+    table_size: the number of items, int64.
+    priority: the priority of the item, float64.
+    times_sampled: how often the item was sampled, int32.
+  """
+
+  key: Any
+  probability: Any
+  table_size: Any
+  priority: Any
+  times_sampled: Any
+
+
+def sample_info_class() -> Any:
+  """Returns `reverb.SampleInfo`, or one like it where there is no Reverb.
+
+  Samples of a server and of this process have one structure, so that they can
+  be mixed.
+  """
+  try:
+    return import_reverb().SampleInfo
+  except ModuleNotFoundError:
+    return _SampleInfo

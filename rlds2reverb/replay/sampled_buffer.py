@@ -65,10 +65,10 @@ class SampledReplayBuffer:
         sample_info,
         beta,
         normalization=normalization,
-        **self._check_weights(sample_info, normalization),
+        **self._importance_arguments(sample_info, normalization),
     )
 
-  def _check_weights(
+  def _importance_arguments(
       self, sample_info: Any, normalization: str
   ) -> Dict[str, Any]:
     """Returns what a normalization needs, or raises a ValueError."""

@@ -26,6 +26,13 @@ class ReverbTest(parameterized.TestCase):
           _ = reverb.Client
     self.assertEqual(raised.exception.name, 'reverb')
 
+  def test_sample_info_has_the_same_fields_without_it(self):
+    self.assertIs(reverb.sample_info_class(), original.SampleInfo)
+    with mock.patch.dict(sys.modules, reverb=None):
+      without = reverb.sample_info_class()
+    self.assertIsNot(without, original.SampleInfo)
+    self.assertEqual(without._fields, original.SampleInfo._fields)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -1,35 +1,15 @@
 """Writes batches of chunks and items into the files of a checkpoint."""
 
 import contextlib
-from typing import Any, Callable, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import numpy as np
 
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import wire
 from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import records as records_lib
-
-
-class WrittenKeys(NamedTuple):
-  """The keys of what was written.
-
-  Attributes:
-    chunks: of the chunks, uint64 `[K]`.
-    items: of the items of all tables, uint64 `[N]`.
-  """
-
-  chunks: np.ndarray
-  items: np.ndarray
-
-  def check(self) -> None:
-    """Raises a ValueError if two chunks, or two items, have the same key."""
-    for kind, keys in self._asdict().items():
-      if len(np.unique(keys)) != len(keys):
-        raise ValueError(
-            f'Two {kind} have the same key, so one would replace the other.'
-            ' Write them under another identity.'
-        )
 
 
 class BatchWriter:
@@ -76,9 +56,14 @@ class BatchWriter:
       self._item_keys.append(wire.keys_of(heads))
 
   @property
-  def keys(self) -> WrittenKeys:
-    """The keys of what was written so far."""
-    return WrittenKeys(_join(self._chunk_keys), _join(self._item_keys))
+  def keys(self) -> Dict[str, np.ndarray]:
+    """The keys of what was written so far, uint64 `[N]`, by its kind.
+
+    See `part_keys.KINDS`.
+    """
+    return dict(
+        zip(part_keys.KINDS, map(_join, (self._chunk_keys, self._item_keys)))
+    )
 
 
 def _join(keys: Sequence[np.ndarray]) -> np.ndarray:

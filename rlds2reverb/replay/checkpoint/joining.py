@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 import zlib
 
 from rlds2reverb.datasets import files
@@ -57,13 +57,7 @@ def merge_parts(folders: Sequence[str], folder: str) -> Dict[str, int]:
   infos = [_read_info(each) for each in folders]
   counts = _count_items(infos)
   with whole.new_folder(folder, [parts_lib.INFO], replace=True) as path:
-    for kind in part_keys.KINDS:
-      name = part_keys.file_of(kind)
-      part_keys.merge(
-          [os.path.join(each, name) for each in folders],
-          kind,
-          os.path.join(path, name),
-      )
+    _merge_keys(folders, path)
     for file in parts_lib.FILES:
       _join_file(file, folders, infos, path)
     plain_bytes = {
@@ -107,14 +101,23 @@ def join_parts(
       write_lib.table_checkpoint(table, counts[name], spec)
       for name, table in described.items()
   ]
-  for kind in part_keys.KINDS:
-    name = part_keys.file_of(kind)
-    part_keys.merge([os.path.join(each, name) for each in folders], kind)
+  _merge_keys(folders)
   with new_checkpoint.new_checkpoint(directory) as path:
     for file in parts_lib.FILES:
       _join_file(file, folders, infos, path)
     new_checkpoint.write_tables(path, tables)
   return counts
+
+
+def _merge_keys(folders: Sequence[str], target: Optional[str] = None) -> None:
+  """Merges the keys of parts into a folder, or only checks them."""
+  for kind in part_keys.KINDS:
+    name = part_keys.file_of(kind)
+    part_keys.merge(
+        [os.path.join(folder, name) for folder in folders],
+        kind,
+        target and os.path.join(target, name),
+    )
 
 
 def _join_file(file, folders, infos, path) -> None:

@@ -19,6 +19,7 @@ from rlds2reverb.replay.checkpoint import records as records_lib
 
 _CHECKED_BYTES = 16 << 20
 _LEFT_FREE_BYTES = 2 * _CHECKED_BYTES
+_IGNORED = contextlib.suppress(tf.errors.OpError)
 
 
 class RecordFile:
@@ -40,14 +41,14 @@ class RecordFile:
     options = tf.io.TFRecordOptions(
         records_lib.COMPRESSION, compression_level=1
     )
-    with self._os_error():
+    with os_error(self._path):
       self._writer = tf.io.TFRecordWriter(self._path, options)
 
   def __enter__(self):
     return self
 
   def __exit__(self, error_type, *unused_error):
-    with self._os_error(error_type is not None):
+    with os_error(self._path) if error_type is None else _IGNORED:
       self._writer.close()
 
   def write(self, records: Iterable[bytes]) -> None:
@@ -56,7 +57,7 @@ class RecordFile:
     Raises:
       OSError: if the file cannot be written.
     """
-    with self._os_error():
+    with os_error(self._path):
       for record in records:
         self._writer.write(record)
         self._unchecked += len(record)
@@ -64,16 +65,17 @@ class RecordFile:
       self._unchecked = 0
       _check_space(self._path)
 
-  @contextlib.contextmanager
-  def _os_error(self, ignored=False):
-    try:
-      yield
-    except tf.errors.OpError as error:
-      if not ignored:
-        raise OSError(
-            f'{self._path} could not be written, so nothing of the checkpoint'
-            f' is left: {tf_errors.message_of(error)}'
-        ) from error
+
+@contextlib.contextmanager
+def os_error(path: str) -> Iterator[None]:
+  """Raises an error of TensorFlow's as an OSError that names the file."""
+  try:
+    yield
+  except tf.errors.OpError as error:
+    raise OSError(
+        f'{path} could not be written, so nothing of its folder is left:'
+        f' {tf_errors.message_of(error)}'
+    ) from error
 
 
 def _check_space(path: str) -> None:

@@ -32,7 +32,7 @@ def write(path: str, kind: str, keys: np.ndarray) -> None:
     ValueError: if a key comes twice.
   """
   keys = np.sort(keys).astype(_DTYPE)
-  _check_distinct(kind, keys)
+  check_distinct(kind, keys)
   keys.tofile(path)
 
 
@@ -54,7 +54,7 @@ def merge(
     merged = target and stack.enter_context(open(target, 'wb'))
     last = np.zeros(0, _DTYPE)
     for keys in _merged(paths):
-      _check_distinct(kind, np.concatenate([last, keys]))
+      check_distinct(kind, np.concatenate([last, keys]))
       last = keys[-1:]
       if merged:
         keys.tofile(merged)
@@ -105,7 +105,7 @@ class _Reader:
     return np.frombuffer(content, _DTYPE)
 
 
-def _check_distinct(kind: str, keys: np.ndarray) -> None:
+def check_distinct(kind: str, keys: np.ndarray) -> None:
   """Raises a ValueError if sorted keys have one that comes twice."""
   if np.any(keys[1:] == keys[:-1]):
     raise ValueError(

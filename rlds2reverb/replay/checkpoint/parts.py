@@ -22,9 +22,9 @@ import zlib
 import tensorflow as tf
 
 from rlds2reverb.datasets import whole
-from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay.checkpoint import batches as batches_lib
+from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import records as records_lib
 
@@ -51,7 +51,7 @@ class _PartFile:
     # TensorFlow's own compression cannot pause at a whole byte. So its records
     # go into a file as they are, and a thread compresses them from there.
     self._plain_path = f'{path}.plain'
-    with _os_error(self._plain_path):
+    with new_checkpoint.os_error(self._plain_path):
       self._writer = tf.io.TFRecordWriter(self._plain_path)
     self._plain = open(self._plain_path, 'rb')
     self._compressed = open(path, 'wb')
@@ -78,7 +78,7 @@ class _PartFile:
       os.unlink(self._plain_path)
 
   def write(self, records):
-    with _os_error(self._plain_path):
+    with new_checkpoint.os_error(self._plain_path):
       for record in records:
         self._writer.write(record)
         self._waiting_bytes += len(record)
@@ -90,7 +90,7 @@ class _PartFile:
       self._jobs.pop(0).result()  # This raises its error.
 
   def _finish(self):
-    with _os_error(self._plain_path):
+    with new_checkpoint.os_error(self._plain_path):
       self._writer.close()
     for job in [*self._jobs, self._thread.submit(self._compress)]:
       job.result()
@@ -135,7 +135,7 @@ def write_part(
     ) as writer:
       for batch in layout.batches(source.frames()):
         writer.write(batch)
-    for kind, keys in writer.keys._asdict().items():
+    for kind, keys in writer.keys.items():
       part_keys.write(os.path.join(path, part_keys.file_of(kind)), kind, keys)
     write_info(path, layout.num_items, plain_bytes)
   return layout.num_items
@@ -161,13 +161,3 @@ def write_info(
   }
   with open(os.path.join(path, INFO), 'w', encoding='utf-8') as f:
     json.dump(info, f)
-
-
-@contextlib.contextmanager
-def _os_error(path: str):
-  try:
-    yield
-  except tf.errors.OpError as error:
-    raise OSError(
-        f'{path} could not be written: {tf_errors.message_of(error)}'
-    ) from error

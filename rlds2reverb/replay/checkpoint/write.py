@@ -13,6 +13,7 @@ from typing import (
 )
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
@@ -24,6 +25,7 @@ from rlds2reverb.replay import messages
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import batches as batches_lib
 from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
@@ -109,7 +111,8 @@ def write_reverb_checkpoint(
     with batches_lib.BatchWriter(path) as writer:
       for batch in layout.batches(source.frames()):
         writer.write(batch)
-    writer.keys.check()
+    for kind, keys in writer.keys.items():
+      part_keys.check_distinct(kind, np.sort(keys))
     new_checkpoint.write_tables(
         path,
         [

@@ -74,7 +74,7 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
     items = items_lib.TableItems('items', windows, priority=priority)
     frames = _fill(data, items, capacity, sampler, options)
     super().__init__(
-        frames, frames.store, capacity, sampler, samplers.Share(seed)
+        frames, frames.store, capacity, sampler, samplers.Process(seed)
     )
 
   def _add_batch(self, items):

@@ -11,9 +11,9 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import pipelines
 from rlds2reverb.datasets import whole
+from rlds2reverb.replay import arranging
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import plans
 from rlds2reverb.replay.local import prepared
 from rlds2reverb.replay.local import store as store_lib
 from rlds2reverb.trajectories import options as options_lib
@@ -96,12 +96,12 @@ def _write(source, folder, fingerprint) -> store_lib.FrameStore:
       writer.format.frame_bytes,
       ' and their strings' if writer.format.has_strings else '',
   )
-  planner = plans.Planner([items], of_sequences=source.of_sequences)
+  arranger = arranging.Arranger([items], of_sequences=source.of_sequences)
   runs = _RunBuilder(items, source)
   try:
-    for plan in planner.plans(source.frames()):
-      writer.append(plan.frames)
-      runs.add(plan)
+    for arranged in arranger.arrange(source.frames()):
+      writer.append(arranged.frames)
+      runs.add(arranged)
     form = store_lib.Form.of(items.windows)
     store, checksums = writer.finish(form, *runs.finish())
     if folder is not None:
@@ -139,7 +139,7 @@ def check_has_items(
 
 
 class _RunBuilder:
-  """Collects the runs of items, and their priorities, from plans."""
+  """Collects the runs of items, and their priorities."""
 
   def __init__(self, items, source):
     self._items = items
@@ -150,12 +150,16 @@ class _RunBuilder:
     )
     self._runs = []
     self._priorities = []
-    # Whether the last run of items continues in the next plan.
+    # Whether the last run of items continues in the next block.
     self._goes_on = False
 
-  def add(self, plan) -> None:
-    """Takes note of what a plan makes."""
-    pieces, [items], [priorities] = plan.pieces, plan.items, plan.priorities
+  def add(self, arranged) -> None:
+    """Takes note of the items of a block."""
+    pieces, [items], [priorities] = (
+        arranged.pieces,
+        arranged.items,
+        arranged.priorities,
+    )
     if callable(self._items.priority) or self._items.priority != 1.0:
       self._priorities.append(priorities)
     starts = [0]
@@ -169,7 +173,7 @@ class _RunBuilder:
             for values in (
                 pieces.num_frames,
                 np.bincount(items.piece, minlength=len(pieces.index)),
-                self._returns(plan),
+                self._returns(arranged),
             )
         ],
     )
@@ -200,9 +204,9 @@ class _RunBuilder:
     priorities = np.concatenate(self._priorities) if self._priorities else None
     return runs, priorities
 
-  def _returns(self, plan) -> np.ndarray:
+  def _returns(self, arranged) -> np.ndarray:
     """Returns the sum of the rewards of each piece, float64 `[P]`."""
-    pieces, frames = plan.pieces, plan.block.frames
+    pieces, frames = arranged.pieces, arranged.block.frames
     if not self._has_reward:
       return np.full(len(pieces.index), np.nan)
     is_transition = frames.step_type != ts.StepType.LAST

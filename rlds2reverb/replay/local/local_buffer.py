@@ -60,21 +60,21 @@ class LocalReplayBuffer(
       store: store_lib.FrameStore,
       capacity: int,
       sampler: Optional[samplers.Sampler],
-      share: samplers.Share,
+      process: samplers.Process,
   ):
-    share.check()
+    process.check()
     super().__init__(store.format.spec, capacity, stateful_dataset=True)
     self.store = store
     self._population: Any = population
     self._sampler: samplers.Sampler = sampler or samplers.Uniform()
-    self._share = share
+    self._process = process
     # A sampler that does not suit the data fails here, not when training
     # begins.
-    self._sampler.bind(population, share)
+    self._sampler.bind(population, process)
     self._position: streams_lib.Position = streams_lib.Position(
         {
-            'seed': int(share.seed),
-            'worker': [share.rank, share.world_size],
+            'seed': int(process.seed),
+            'worker': [process.rank, process.world_size],
             'sampler': self._sampler.identity(),
             'data': store.fingerprint,
             'items': 0 if population.changes else population.num_items,
@@ -146,7 +146,7 @@ class LocalReplayBuffer(
     else:
       sampler.update_keys(keys, priorities)
 
-  def _check_weights(self, sample_info, normalization):
+  def _importance_arguments(self, sample_info, normalization):
     sampler = self._prioritized()
     if normalization != 'table':
       return {}
@@ -185,7 +185,7 @@ class LocalReplayBuffer(
     spec = sampling.BatchSpec(
         sample_batch_size,
         self._sampler.batch_size(
-            self._population, self._share, sample_batch_size or 1
+            self._population, self._process, sample_batch_size or 1
         ),
         in_advance=not (
             self._sampler.is_synchronous or self._population.changes
@@ -195,7 +195,7 @@ class LocalReplayBuffer(
       self._position.warn_of_distribution()
     streams = self._position.add_data_set(
         lambda data_set, number: self._sampler.bind(
-            self._population, self._share._replace(stream=(data_set, number))
+            self._population, self._process._replace(stream=(data_set, number))
         )
     )
     return self._dataset(streams, spec, sequence_preprocess_fn)
@@ -212,10 +212,12 @@ class LocalReplayBuffer(
     spec = sampling.BatchSpec(
         sample_batch_size,
         None,
-        passes.num_batches(self.num_items, self._share, sample_batch_size or 1),
+        passes.num_batches(
+            self.num_items, self._process, sample_batch_size or 1
+        ),
         in_advance=not self._population.changes,
     )
-    draw = passes.in_order(self._population, self._share)
+    draw = passes.in_order(self._population, self._process)
     streams = streams_lib.Streams(lambda number: draw, goes_on=False)
     return self._dataset(streams, spec, sequence_preprocess_fn)
 

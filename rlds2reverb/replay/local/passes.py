@@ -7,14 +7,14 @@ from rlds2reverb.replay.local import samplers
 
 
 def in_order(
-    population: population_lib.Population, share: samplers.Share
+    population: population_lib.Population, process: samplers.Process
 ) -> samplers.DrawFn:
   """Returns the function that draws every item once, in their order.
 
   These are the items that there are now. To draw one that has made room for
   newer ones since is a SamplingError.
   """
-  own = share.of(population.num_items)
+  own = process.share_of(population.num_items)
   count, first_item = population.num_items, population.first
 
   def draw(first, num_batches, batch_size):
@@ -22,7 +22,7 @@ def in_order(
     whole = max((own - begin) // batch_size, 0)
     rows = min(whole, num_batches) or 1
     items = np.arange(begin, min(begin + rows * batch_size, own))
-    items = first_item + items * share.world_size + share.rank
+    items = first_item + items * process.world_size + process.rank
     if not population.alive(items).all():
       raise population_lib.SamplingError(
           'Frames were appended or removed during a pass over the items, some'
@@ -36,6 +36,8 @@ def in_order(
   return draw
 
 
-def num_batches(num_items: int, share: samplers.Share, batch_size: int) -> int:
+def num_batches(
+    num_items: int, process: samplers.Process, batch_size: int
+) -> int:
   """Returns how many batches make one pass over the items of a worker."""
-  return -(-share.of(num_items) // batch_size)
+  return -(-process.share_of(num_items) // batch_size)

@@ -74,14 +74,14 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
     self._population = population
     self._take(np.array(priorities, np.float64), priorities.max())
 
-  def bind(self, population, share):
+  def bind(self, population, process):
     if population is not self._population:
       priorities = population.priorities
       if priorities is None:
         priorities = np.ones(population.num_slots)
       samplers.check_weights(priorities, 'priorities', 'item')
       self.attach(population, priorities)
-    [seed] = share.seeds(1)
+    [seed] = process.seeds(1)
     # Those of many batches take little longer than those of one.
     places_of = functools.lru_cache(1)(
         lambda group, batch_size: samplers.fractions(

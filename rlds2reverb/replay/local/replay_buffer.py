@@ -79,11 +79,16 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
       OSError: if `directory` is damaged.
       InvalidArgumentError: if an episode is invalid.
     """
-    share = samplers.Share(seed, rank=process[0], world_size=process[1])
     items = items_lib.TableItems('items', windows, priority=priority)
     store = _store_of(rlds_data, items, directory, options)
     population = population_lib.Population(store)
-    super().__init__(population, store, store.num_frames, sampler, share)
+    super().__init__(
+        population,
+        store,
+        store.num_frames,
+        sampler,
+        samplers.Process(seed, rank=process[0], world_size=process[1]),
+    )
 
   def _add_batch(self, items):
     raise ValueError(

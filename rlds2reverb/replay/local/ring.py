@@ -16,9 +16,9 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.replay import arranging
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import plans
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
@@ -74,7 +74,7 @@ class FrameRing(tf.train.experimental.PythonState):
     self.listener: Optional[Any] = None
     self.lock = threading.RLock()
     self._items = items
-    self._planner = plans.Planner([items])
+    self._arranger = arranging.Arranger([items])
     self._length = length
     # The first rows are repeated at the end, so that every item is contiguous.
     self._rows = [
@@ -159,8 +159,8 @@ class FrameRing(tf.train.experimental.PythonState):
   def load(self, blocks: Iterable[frame_blocks.Block]) -> None:
     """Appends recorded frames, whose items have priorities of their own."""
     with self.lock:
-      for plan in self._planner.plans(blocks):
-        self._add(plan, plan.priorities[0])
+      for arranged in self._arranger.arrange(blocks):
+        self._add(arranged, arranged.priorities[0])
 
   def append_leaves(self, *leaves: np.ndarray) -> None:
     """Appends frames, of which these are the leaves; see `append`."""
@@ -183,8 +183,8 @@ class FrameRing(tf.train.experimental.PythonState):
               np.array([0, end - begin]),
               0,
           )
-          for plan in self._planner.plans([block]):
-            self._add(plan, None)
+          for arranged in self._arranger.arrange([block]):
+            self._add(arranged, None)
         begin = end
 
   def clear(self) -> None:
@@ -192,7 +192,7 @@ class FrameRing(tf.train.experimental.PythonState):
     with self.lock:
       self._remove_before(self._next)
       self._begin = self._end
-      self._planner = plans.Planner([self._items], position=self._end)
+      self._arranger = arranging.Arranger([self._items], position=self._end)
 
   def serialize(self) -> bytes:
     """Returns what there is, for a checkpoint."""
@@ -229,15 +229,15 @@ class FrameRing(tf.train.experimental.PythonState):
       items = np.arange(first, first + len(starts))
       self._starts[items % self.capacity] = starts
       self.first, self._next = first, first + len(starts)
-      self._planner = plans.Planner([self._items], position=self._end)
+      self._arranger = arranging.Arranger([self._items], position=self._end)
 
-  def _add(self, plan, priorities) -> None:
-    """Stores what a plan makes; without priorities, at the highest so far."""
-    encoded = self.store.format.encode(plan.frames, lambda strings: None)
+  def _add(self, arranged, priorities) -> None:
+    """Stores frames and items; without priorities, at the highest so far."""
+    encoded = self.store.format.encode(arranged.frames, lambda strings: None)
     count = min(_ROWS_AT_ONCE, self.capacity)
     for begin in range(0, len(encoded[0]), count):
       self._add_rows([rows[begin : begin + count] for rows in encoded])
-    starts = plan.items[0].starts
+    starts = arranged.items[0].starts
     # Items that would begin before the frames that are kept do not exist.
     kept = starts >= max(self._end - self.capacity, self._begin)
     starts = starts[kept]

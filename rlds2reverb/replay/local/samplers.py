@@ -34,7 +34,7 @@ class Draws(NamedTuple):
   priority: np.ndarray
 
 
-class Share(NamedTuple):
+class Process(NamedTuple):
   """The random stream of one process, and its share of the items.
 
   Attributes:
@@ -62,7 +62,7 @@ class Share(NamedTuple):
           f'seed must be an integer from 0 up, but is {self.seed!r}.'
       )
 
-  def of(self, count: int) -> int:
+  def share_of(self, count: int) -> int:
     """Returns how many of `count` items are those of this process."""
     own = -(-(count - self.rank) // self.world_size)
     if own < 1:
@@ -74,15 +74,11 @@ class Share(NamedTuple):
 
   def seeds(self, count: int) -> np.ndarray:
     """Returns seeds of this worker alone, uint64 `[count]`."""
-    return self._generate((*self.stream, self.rank), count)
+    return draws_lib.seeds_of(self.seed, count, *self.stream, self.rank)
 
   def common_seeds(self, count: int) -> np.ndarray:
     """Returns seeds that all workers have in common, uint64 `[count]`."""
-    return self._generate(self.stream, count)
-
-  def _generate(self, key, count):
-    sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-    return sequence.generate_state(count, np.uint64)
+    return draws_lib.seeds_of(self.seed, count, *self.stream)
 
 
 # Draws a group of batches: takes the number of the first batch, the largest
@@ -99,13 +95,15 @@ class Sampler(abc.ABC):
   is_synchronous = False
 
   @abc.abstractmethod
-  def bind(self, population: population_lib.Population, share: Share) -> DrawFn:
+  def bind(
+      self, population: population_lib.Population, process: Process
+  ) -> DrawFn:
     """Returns the function that draws from a population."""
 
   def batch_size(
       self,
       population: population_lib.Population,
-      share: Share,
+      process: Process,
       batch_size: int,
   ) -> Optional[int]:
     """Returns the size that all batches have, or None if they differ.
@@ -113,7 +111,7 @@ class Sampler(abc.ABC):
     Raises:
       ValueError: if no batch has so many items.
     """
-    del population, share
+    del population, process
     return batch_size
 
   def identity(self) -> str:
@@ -125,8 +123,8 @@ class Sampler(abc.ABC):
 class Uniform(Sampler):
   """Draws every item with the same probability, with replacement."""
 
-  def bind(self, population, share):
-    [seed] = share.seeds(1)
+  def bind(self, population, process):
+    [seed] = process.seeds(1)
 
     def draw(first, num_batches, batch_size):
       population.check_not_empty()
@@ -156,10 +154,10 @@ class WithoutReplacement(Sampler):
 
   drop_last: bool = False
 
-  def bind(self, population, share):
-    [seed] = share.common_seeds(1)
+  def bind(self, population, process):
+    [seed] = process.common_seeds(1)
     count = population.num_items
-    own = share.of(count)
+    own = process.share_of(count)
     # Batches that are drawn one after the other are of one or two epochs.
     order = functools.lru_cache(2)(
         lambda epoch: draws_lib.Permutation(count, seed, epoch)
@@ -171,7 +169,7 @@ class WithoutReplacement(Sampler):
       places = np.arange(
           number * batch_size, min((number + 1) * batch_size, own)
       )
-      return epoch, places * share.world_size + share.rank
+      return epoch, places * process.world_size + process.rank
 
     def draw(first, num_batches, batch_size):
       drawn = [draw_batch(first, batch_size)]
@@ -193,8 +191,8 @@ class WithoutReplacement(Sampler):
 
     return draw
 
-  def batch_size(self, population, share, batch_size):
-    own = share.of(population.num_items)
+  def batch_size(self, population, process, batch_size):
+    own = process.share_of(population.num_items)
     if self.drop_last and batch_size > own:
       raise ValueError(
           f'A batch of {batch_size} items is larger than an epoch, which has'
@@ -216,18 +214,18 @@ class EpisodeFirst(Sampler):
 
   weights: Optional[Union[Any, Callable[[store_lib.Runs], Any]]] = None
 
-  def bind(self, population, share):
+  def bind(self, population, process):
     counts = population.runs.num_items
     weights = self._weights(population)
     sums = _cumulative(weights, 'weights', 'episode')
     probabilities = weights / weights.sum() / counts
-    seeds = share.seeds(2)
+    seeds = process.seeds(2)
 
     def draw(first, num_batches, batch_size):
       places = [
           fractions(seed, first, num_batches, batch_size) for seed in seeds
       ]
-      runs = _search(sums, places[0])
+      runs = draws_lib.search(sums, places[0])
       items = population.first_item[runs] + draws_lib.below(
           places[1], counts[runs]
       )
@@ -270,15 +268,17 @@ class Weighted(Sampler):
   `Prioritized` is for priorities that do.
   """
 
-  def bind(self, population, share):
+  def bind(self, population, process):
     priorities = population.priorities
     if priorities is None:
-      return Uniform().bind(population, share)
+      return Uniform().bind(population, process)
     sums = _cumulative(priorities, 'priorities', 'item')
-    [seed] = share.seeds(1)
+    [seed] = process.seeds(1)
 
     def draw(first, num_batches, batch_size):
-      items = _search(sums, fractions(seed, first, num_batches, batch_size))
+      items = draws_lib.search(
+          sums, fractions(seed, first, num_batches, batch_size)
+      )
       priority = population.priority(items)
       return Draws(items, priority / sums[-1], priority)
 
@@ -337,11 +337,3 @@ def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
   """Returns the sums of weights up to each one, and checks the weights."""
   check_weights(weights, name, of)
   return np.cumsum(weights)
-
-
-def _search(sums, places):
-  """Returns in which weights fractions of the sum lie, never in one of 0."""
-  # A product may be rounded up to the sum itself, which is beyond the last
-  # item.
-  found = np.minimum(places * sums[-1], np.nextafter(sums[-1], 0))
-  return sums.searchsorted(found, 'right')

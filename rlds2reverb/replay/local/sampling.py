@@ -13,7 +13,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.replay import sample_info
+from rlds2reverb.replay import reverb
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
@@ -79,7 +79,7 @@ class BatchReader:
             lambda leaf: tf.TensorSpec([*lead, *leaf.shape], leaf.dtype),
             store.format.spec,
         ),
-        sample_info.sample_info_class()(
+        reverb.sample_info_class()(
             *[tf.TensorSpec(lead, dtype) for dtype in _INFO_DTYPES]
         ),
     )

@@ -107,8 +107,7 @@ def insert(
     The number of frames, and what `write_rlds_to_reverb` returns.
   """
   checks.check_choice('overflow', overflow, _OVERFLOWS)
-  if not timeout > 0:
-    raise ValueError(f'timeout must be positive, but is {timeout}.')
+  tables_lib.check_timeout(timeout)
   layout = source.layout()
   names = [table.table_name for table in source.tables]
   before = tables_lib.table_infos(client, names, timeout)

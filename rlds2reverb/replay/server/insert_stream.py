@@ -8,6 +8,7 @@ from typing import Optional
 import grpc
 
 from rlds2reverb.replay import wire
+from rlds2reverb.replay.server import tables as tables_lib
 
 _METHOD = '/deepmind.reverb.ReverbService/InsertStream'
 # How many requests may wait for the network. Most are half a mebibyte.
@@ -52,14 +53,8 @@ class InsertStream:
     self._is_closing = False
     self._failure: Optional[str] = None
     self._progress = time.monotonic()
-    self._channel = grpc.insecure_channel(
-        address,
-        options=[
-            ('grpc.max_send_message_length', -1),
-            # A proxy of the environment does not lead to the user's own
-            # servers.
-            ('grpc.enable_http_proxy', 0),
-        ],
+    self._channel = tables_lib.open_channel(
+        address, ('grpc.max_send_message_length', -1)
     )
     self._call = self._channel.stream_stream(_METHOD)(self._requests())
     self._reader = threading.Thread(target=self._read, daemon=True)

@@ -85,10 +85,8 @@ class PriorityUpdater:
     )
     self._table_name = table_name
     self._timeout = timeout
-    options = [('grpc.enable_http_proxy', 0)]
     self._channels = {
-        address: grpc.insecure_channel(address, options)
-        for address in addresses
+        address: tables_lib.open_channel(address) for address in addresses
     }
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:

@@ -57,8 +57,7 @@ class ServerReplayBuffer(
       ValueError: if there is no such table, it has another signature, or
         `timeout` is not positive.
     """
-    if not timeout > 0:
-      raise ValueError(f'timeout must be positive, but is {timeout}.')
+    tables_lib.check_timeout(timeout)
     self._timeout = timeout
     address = tables_lib.address_of(server)
     [info] = tables_lib.table_infos(
@@ -123,7 +122,7 @@ class ServerReplayBuffer(
     """
     self._updater.update_priorities(keys, priorities)
 
-  def _check_weights(self, sample_info, normalization):
+  def _importance_arguments(self, sample_info, normalization):
     if not self._table_info.sampler_options.HasField('prioritized'):
       raise ValueError(
           f'Table {self._table_name!r} does not sample by priorities. Create it'

@@ -82,8 +82,7 @@ def sample_reverb_servers(
       removes what was sampled ever held.
   """
   addresses = tables_lib.addresses_of(servers)
-  if not timeout > 0:
-    raise ValueError(f'timeout must be positive, but is {timeout}.')
+  tables_lib.check_timeout(timeout)
   for name, value in (
       ('sequence_length', sequence_length),
       ('batch_size', batch_size),

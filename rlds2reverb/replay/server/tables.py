@@ -13,6 +13,7 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
+    Tuple,
     Union,
 )
 
@@ -90,6 +91,26 @@ def table_infos(
   return {name: infos[name] for name in names}
 
 
+def check_timeout(timeout: float) -> None:
+  """Raises a ValueError if there is no time in which a server may answer."""
+  if not timeout > 0:
+    raise ValueError(f'timeout must be positive, but is {timeout}.')
+
+
+def open_channel(address: str, *options: Tuple[str, int]) -> grpc.Channel:
+  """Returns a channel to a server.
+
+  A proxy of the environment does not lead to the user's own servers.
+
+  Args:
+    address: the address of the server, `host:port`.
+    *options: further options of gRPC.
+  """
+  return grpc.insecure_channel(
+      address, options=[('grpc.enable_http_proxy', 0), *options]
+  )
+
+
 def address_of(server: Union[str, reverb.Client, reverb.Server]) -> str:
   """Returns the address of a server, `host:port`.
 
@@ -148,9 +169,8 @@ def state_of(address: str, timeout: float) -> str:
   Raises:
     ConnectionError: if the server does not answer in time.
   """
-  options = [('grpc.enable_http_proxy', 0)]
   try:
-    with grpc.insecure_channel(address, options=options) as channel:
+    with open_channel(address) as channel:
       response = channel.unary_unary(_SERVER_INFO)(
           b'', timeout=timeout, wait_for_ready=True
       )

@@ -9,7 +9,7 @@ from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import samplers
 from tests.replay.local import cuts
 
-_SHARE = samplers.Share(0)
+_PROCESS = samplers.Process(0)
 
 
 class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
@@ -20,7 +20,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
         cuts.make_store([count], priorities=priorities)
     )
     sampler = prioritized.Prioritized(alpha)
-    return sampler, sampler.bind(population, _SHARE)
+    return sampler, sampler.bind(population, _PROCESS)
 
   def check_frequencies(self, draw, probabilities, priorities, group=0):
     probabilities = np.array(probabilities)
@@ -109,7 +109,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     sampler, _ = self.make([1, 4])
     other = population_lib.Population(cuts.make_store([2]))
     with self.assertRaisesRegex(ValueError, 'one replay buffer'):
-      sampler.bind(other, _SHARE)
+      sampler.bind(other, _PROCESS)
 
   def test_more_items_than_a_block_of_the_tree(self):
     rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from rlds2reverb.replay.local import ring
 from rlds2reverb.replay.local import samplers
 from tests.replay.local import cuts
 
-_SHARE = samplers.Share(0)
+_PROCESS = samplers.Process(0)
 
 
 def _ring(capacity, length=2, stride=1, end='drop'):
@@ -254,7 +254,7 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     sampler = prioritized.Prioritized(1.0)
     sampler.attach(frames, np.zeros(frames.num_slots))
     frames.listener = sampler
-    return frames, sampler, sampler.bind(frames, _SHARE)
+    return frames, sampler, sampler.bind(frames, _PROCESS)
 
   def check(self, draw, probabilities, group=0):
     """Checks the probability of each item, by its number."""
@@ -295,7 +295,7 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     sampler = prioritized.Prioritized(1.0)
     sampler.attach(frames, np.zeros(frames.num_slots))
     frames.listener = sampler
-    draw = sampler.bind(frames, _SHARE)
+    draw = sampler.bind(frames, _PROCESS)
     block = frame_blocks.Block(
         cuts.make_frames(0, 2, [1]), [0], np.array([0, 2]), 0
     )

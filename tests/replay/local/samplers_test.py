@@ -12,17 +12,19 @@ from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from tests.replay.local import cuts
 
-_SHARE = samplers.Share(0)
+_PROCESS = samplers.Process(0)
 
 
 def _population(num_items, **settings):
   return population_lib.Population(cuts.make_store(num_items, **settings))
 
 
-def _draw(sampler, population, batch_size, groups, share=_SHARE, per_group=1):
+def _draw(
+    sampler, population, batch_size, groups, process=_PROCESS, per_group=1
+):
   """Returns the draws of some groups, numpy `[K, B]` each."""
-  sampler.batch_size(population, share, batch_size)
-  draw = sampler.bind(population, share)
+  sampler.batch_size(population, process, batch_size)
+  draw = sampler.bind(population, process)
   return [draw(group * per_group, per_group, batch_size) for group in groups]
 
 
@@ -39,7 +41,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
 
   def check(self, sampler, population, probabilities, seed=0):
     [draws] = _draw(
-        sampler, population, 20000, [3], samplers.Share(seed, (1, 0))
+        sampler, population, 20000, [3], samplers.Process(seed, (1, 0))
     )
     probabilities = np.array(probabilities)
     counts = np.bincount(draws.items[0], minlength=len(probabilities))
@@ -115,13 +117,13 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(sorted(first), list(range(8)))
     self.assertEqual(sorted(second), list(range(8)))
     self.assertNotEqual(first, second)
-    self.assertIsNone(sampler.batch_size(population, _SHARE, 3))
-    self.assertEqual(sampler.batch_size(population, _SHARE, 4), 4)
+    self.assertIsNone(sampler.batch_size(population, _PROCESS, 3))
+    self.assertEqual(sampler.batch_size(population, _PROCESS, 4), 4)
 
   def test_drop_last(self):
     population = _population([8])
     sampler = samplers.WithoutReplacement(drop_last=True)
-    self.assertEqual(sampler.batch_size(population, _SHARE, 3), 3)
+    self.assertEqual(sampler.batch_size(population, _PROCESS, 3), 3)
     batches = _items(sampler, population, 3, range(40))
     self.assertEqual({len(batch) for batch in batches}, {3})
     left_out = collections.Counter()
@@ -212,10 +214,10 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     sampler = samplers.WithoutReplacement(drop_last)
     drawn = []
     for worker in range(num_workers):
-      share = samplers.Share(4, (0, 0), worker, num_workers)
+      process = samplers.Process(4, (0, 0), worker, num_workers)
       own = len(range(worker, 11, num_workers))
       per_epoch = own // 2 if drop_last else -(-own // 2)
-      batches = _items(sampler, population, 2, range(2 * per_epoch), share)
+      batches = _items(sampler, population, 2, range(2 * per_epoch), process)
       drawn.append([sum(batches[:per_epoch], []), sum(batches[per_epoch:], [])])
       if not drop_last:
         self.assertLen(drawn[-1][0], own)
@@ -227,9 +229,9 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_drop_last_counts_the_share_of_a_worker(self):
     sampler = samplers.WithoutReplacement(drop_last=True)
-    share = samplers.Share(0, (0, 0), 1, 2)
+    process = samplers.Process(0, (0, 0), 1, 2)
     with self.assertRaisesRegex(ValueError, '6 items.*5 items'):
-      _draw(sampler, _population([11]), 6, [0], share)
+      _draw(sampler, _population([11]), 6, [0], process)
 
 
 class SeedsTest(parameterized.TestCase, tf.test.TestCase):
@@ -243,9 +245,9 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
   def test_draws_depend_on_seed_data_set_worker_and_number(self, sampler):
     population = _population([500, 500], priorities=np.arange(1, 1001))
 
-    def draw(*share, group=0):
-      share = samplers.Share(share[0], (share[1], 0), *share[2:])
-      return tuple(_items(sampler, population, 20, [group], share)[0])
+    def draw(*process, group=0):
+      process = samplers.Process(process[0], (process[1], 0), *process[2:])
+      return tuple(_items(sampler, population, 20, [group], process)[0])
 
     self.assertEqual(draw(0, 0, 0, 1), draw(0, 0, 0, 1))
     found = [
@@ -271,9 +273,9 @@ class InOrderTest(parameterized.TestCase, tf.test.TestCase):
     population = _population([4, 0, 3])
     drawn = []
     for worker in range(num_workers):
-      share = samplers.Share(0, (0, 0), worker, num_workers)
-      draw = passes.in_order(population, share)
-      count = passes.num_batches(7, share, 3)
+      process = samplers.Process(0, (0, 0), worker, num_workers)
+      draw = passes.in_order(population, process)
+      count = passes.num_batches(7, process, 3)
       items = [draw(group, 1, 3).items[0].tolist() for group in range(count)]
       self.assertEqual(sum(items, []), list(range(worker, 7, num_workers)))
       self.assertEqual({len(batch) for batch in items[:-1]} - {3}, set())
@@ -293,7 +295,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
   def test_weighted(self, priorities, message):
     population = _population([3], priorities=priorities)
     with self.assertRaisesRegex(ValueError, message):
-      samplers.Weighted().bind(population, _SHARE)
+      samplers.Weighted().bind(population, _PROCESS)
 
   @parameterized.parameters(
       ([1, -1], 'episode 1 is -1'),
@@ -306,18 +308,18 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     # The episode that has no items has no weight.
     population = _population([1, 0, 2])
     with self.assertRaisesRegex(ValueError, message):
-      samplers.EpisodeFirst(weights).bind(population, _SHARE)
+      samplers.EpisodeFirst(weights).bind(population, _PROCESS)
 
   def test_episode_first_of_items_that_cross_episodes(self):
     population = _population([2], crosses_episodes=True)
     with self.assertRaisesRegex(ValueError, 'cross episodes'):
-      samplers.EpisodeFirst().bind(population, _SHARE)
+      samplers.EpisodeFirst().bind(population, _PROCESS)
 
   def test_more_processes_than_items(self):
-    share = samplers.Share(0, (0, 0), 3, 4)
+    process = samplers.Process(0, (0, 0), 3, 4)
     for bind in samplers.WithoutReplacement().bind, passes.in_order:
       with self.assertRaisesRegex(ValueError, '3 items.*4 processes'):
-        bind(_population([3]), share)
+        bind(_population([3]), process)
 
 
 if __name__ == '__main__':

@@ -21,7 +21,7 @@ def _sample(store, sampler=samplers.Uniform(), sequence_fn=None, **kwargs):
   population = population_lib.Population(store)
   streams = streams_lib.Streams(
       lambda number: sampler.bind(
-          population, samplers.Share(0, stream=(0, number))
+          population, samplers.Process(0, stream=(0, number))
       )
   )
   kwargs.setdefault('static_size', None)

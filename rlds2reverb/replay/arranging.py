@@ -1,7 +1,8 @@
-"""Plans what blocks of frames become: which frames, and where items lie.
+"""Arranges blocks of frames: which frames there are, and where items lie.
 
-A plan says nothing of how frames are stored. `Layout` makes chunks of Reverb of
-it, and `local.loading` makes rows for a replay buffer without a server.
+An arrangement says nothing of how frames are stored. `Layout` makes chunks of
+Reverb of it, and `local.loading` makes rows for a replay buffer without a
+server.
 """
 
 from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence, Set
@@ -21,7 +22,7 @@ from rlds2reverb.replay import priorities as priorities_lib
 _MAX_FRAMES = 4096
 
 
-class Plan(NamedTuple):
+class Arrangement(NamedTuple):
   """The chunks and items that a block becomes.
 
   Attributes:
@@ -32,7 +33,7 @@ class Plan(NamedTuple):
     frames: its frames and their padding, a `Trajectory` of arrays.
     items: where the items of each table lie.
     priorities: the priorities of these items, float64 `[N]`.
-    needed: no item of a later plan refers to a position before this one.
+    needed: no item of a later block refers to a position before this one.
   """
 
   block: frame_blocks.Block
@@ -44,8 +45,8 @@ class Plan(NamedTuple):
   needed: int
 
 
-class Planner:
-  """Plans blocks of frames, in their order."""
+class Arranger:
+  """Arranges blocks of frames, in their order."""
 
   def __init__(
       self,
@@ -55,7 +56,7 @@ class Planner:
       of_sequences: bool = False,
       position: int = 0,
   ):
-    """Creates the planner.
+    """Creates the arranger.
 
     Args:
       tables: which items go into which table.
@@ -89,8 +90,10 @@ class Planner:
     # The length so far of an episode that is not at its end.
     self._length = 0
 
-  def plans(self, blocks: Iterable[frame_blocks.Block]) -> Iterator[Plan]:
-    """Yields the plans of `blocks`, or of their parts, in their order.
+  def arrange(
+      self, blocks: Iterable[frame_blocks.Block]
+  ) -> Iterator[Arrangement]:
+    """Yields the arrangements of `blocks`, or of their parts, in their order.
 
     Args:
       blocks: the blocks. A frame whose step type is LAST ends an episode.
@@ -98,37 +101,37 @@ class Planner:
     Raises:
       ValueError: if an episode is longer than a table takes; if two episodes
         have the same `episode_id` under an identity; or if a priority is not a
-        number from 0 up. No plan of the episode at fault was yielded then,
+        number from 0 up. Nothing of the episode at fault was yielded then,
         unless a priority is wrong and the episode has several blocks.
     """
     for block in frame_blocks.refuse_long_episodes(blocks, self._tables):
-      for plan in self._plans(block):
-        yield plan
-        self._go_on(plan)
+      for arranged in self._arrange_parts(block):
+        yield arranged
+        self._go_on(arranged)
     if self._bypassed:
       logging.warning(
           'Left out %d episodes that are longer than max_sequence_length.',
           self._bypassed,
       )
 
-  def _plans(self, block) -> Iterator[Plan]:
-    """Yields the plans of the parts of a block, up to an episode at fault."""
+  def _arrange_parts(self, block) -> Iterator[Arrangement]:
+    """Yields the arrangements of a block, up to an episode at fault."""
     for part in frame_blocks.split(block, _MAX_FRAMES):
       try:
-        plan = self._plan(part)
+        arranged = self._arrange(part)
       except Exception:
         if len(part.episode_ids) == 1:
           raise
-        plan = None
-      if plan is not None:
-        yield plan
+        arranged = None
+      if arranged is not None:
+        yield arranged
         continue
       # One by one, so that the error comes after the episodes before.
       for episode in frame_blocks.split(part, 1):
-        yield self._plan(episode)
+        yield self._arrange(episode)
 
-  def _plan(self, block) -> Plan:
-    """Plans how a block is laid out. Nothing changes if this fails."""
+  def _arrange(self, block) -> Arrangement:
+    """Arranges a block. Nothing changes if this fails."""
     is_last = block.frames.step_type == ts.StepType.LAST
     if self._of_sequences:
       length = self._tables[0].sequence_length
@@ -147,7 +150,7 @@ class Planner:
         priorities.of_items(found, self._end, frames)
         for priorities, found in zip(self._priorities, items)
     ]
-    return Plan(
+    return Arrangement(
         block,
         pieces,
         episode_ids,
@@ -188,14 +191,14 @@ class Planner:
       )
     return new
 
-  def _go_on(self, plan) -> None:
-    """Takes note of a plan that was carried out."""
-    pieces = plan.pieces
-    self._episode_ids |= plan.episode_ids
+  def _go_on(self, arranged) -> None:
+    """Takes note of an arrangement that was used."""
+    pieces = arranged.pieces
+    self._episode_ids |= arranged.episode_ids
     begin, self._end = self._end, pieces.end_position
     self._length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
     for priorities in self._priorities:
-      priorities.keep(begin, plan.frames, plan.needed)
+      priorities.keep(begin, arranged.frames, arranged.needed)
     for table in self._tables:
       too_long = pieces.is_end & table.is_too_long(pieces.length)
       self._bypassed += int(np.count_nonzero(too_long))

@@ -5,9 +5,9 @@ from absl.testing import parameterized
 import numpy as np
 
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.replay import arranging
 from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import plans
 from tests.replay.local import cuts
 
 
@@ -29,18 +29,18 @@ def _table(name='items', *args, **kwargs):
   return items_lib.TableItems(name, *args, **kwargs)
 
 
-def _plans(tables, blocks, **kwargs):
-  return list(plans.Planner(tables, **kwargs).plans(blocks))
+def _arrange_parts(tables, blocks, **kwargs):
+  return list(arranging.Arranger(tables, **kwargs).arrange(blocks))
 
 
 def _pairs(items):
   return list(zip(items.starts.tolist(), items.ends.tolist()))
 
 
-class PlannerTest(parameterized.TestCase):
+class ArrangerTest(parameterized.TestCase):
 
   def test_items_of_several_tables(self):
-    [plan] = _plans(
+    [arranged] = _arrange_parts(
         [
             _table('pairs', windows_lib.Windows(2)),
             _table('tile', windows_lib.Windows(3, 2, 'tile'), priority=2.5),
@@ -48,15 +48,19 @@ class PlannerTest(parameterized.TestCase):
         [_block(0, [3, 2])],
     )
     # The frames, with the padding that the second table asks for.
-    self.assertEqual(plan.frames.observation.tolist(), [0, 1, 2, 0, 0, 3, 4, 0])
-    self.assertEqual(plan.frames.step_type.tolist(), [0, 1, 2, 2, 2, 0, 2, 2])
-    self.assertEqual(_pairs(plan.items[0]), [(0, 2), (1, 3), (5, 7)])
-    self.assertEqual(_pairs(plan.items[1]), [(0, 3), (2, 5), (5, 8)])
     self.assertEqual(
-        [each.tolist() for each in plan.priorities], [[1.0] * 3, [2.5] * 3]
+        arranged.frames.observation.tolist(), [0, 1, 2, 0, 0, 3, 4, 0]
     )
-    self.assertEqual(plan.needed, 8)
-    self.assertEmpty(plan.episode_ids)
+    self.assertEqual(
+        arranged.frames.step_type.tolist(), [0, 1, 2, 2, 2, 0, 2, 2]
+    )
+    self.assertEqual(_pairs(arranged.items[0]), [(0, 2), (1, 3), (5, 7)])
+    self.assertEqual(_pairs(arranged.items[1]), [(0, 3), (2, 5), (5, 8)])
+    self.assertEqual(
+        [each.tolist() for each in arranged.priorities], [[1.0] * 3, [2.5] * 3]
+    )
+    self.assertEqual(arranged.needed, 8)
+    self.assertEmpty(arranged.episode_ids)
 
   def test_an_episode_in_several_blocks(self):
     blocks = [
@@ -65,11 +69,11 @@ class PlannerTest(parameterized.TestCase):
         _block(9, [1], [1], 7),
         _block(10, [2], [2]),
     ]
-    found = _plans(
+    found = _arrange_parts(
         [_table(windows=windows_lib.Windows(3))], blocks, position=100
     )
     self.assertEqual(
-        [_pairs(plan.items[0]) for plan in found],
+        [_pairs(arranged.items[0]) for arranged in found],
         [
             [(102, 105), (103, 106)],
             [(104, 107), (105, 108), (106, 109)],
@@ -78,7 +82,9 @@ class PlannerTest(parameterized.TestCase):
         ],
     )
     # Later items may start at the last two frames of an episode that goes on.
-    self.assertEqual([plan.needed for plan in found], [104, 107, 110, 112])
+    self.assertEqual(
+        [arranged.needed for arranged in found], [104, 107, 110, 112]
+    )
 
   def test_priorities_of_items_that_began_in_blocks_before(self):
     blocks = [
@@ -89,34 +95,37 @@ class PlannerTest(parameterized.TestCase):
     table = _table(
         windows=windows_lib.Windows(3), priority=lambda item: item.reward[0]
     )
-    found = _plans([table], blocks)
+    found = _arrange_parts([table], blocks)
     self.assertEqual(
-        [plan.priorities[0].tolist() for plan in found], [[0], [1], [2, 3]]
+        [arranged.priorities[0].tolist() for arranged in found],
+        [[0], [1], [2, 3]],
     )
 
   def test_items_that_cross_episodes(self):
-    found = _plans(
+    found = _arrange_parts(
         [_table('items', windows_lib.Windows(3, 2, 'cross'))],
         [_block(0, [2, 2]), _block(4, [1, 3])],
     )
     self.assertEqual(
-        [_pairs(plan.items[0]) for plan in found],
+        [_pairs(arranged.items[0]) for arranged in found],
         [[(0, 3)], [(2, 5), (4, 7)]],
     )
-    self.assertEqual([plan.needed for plan in found], [2, 6])
+    self.assertEqual([arranged.needed for arranged in found], [2, 6])
 
   def test_many_short_episodes_are_planned_in_parts(self):
     lengths = [1500, 1500, 1500, 9000, 3, 4000]
-    found = _plans([_table()], [_block(0, lengths)])
+    found = _arrange_parts([_table()], [_block(0, lengths)])
     self.assertEqual(
-        [len(plan.frames.step_type) for plan in found],
+        [len(arranged.frames.step_type) for arranged in found],
         [3000, 1500, 9000, 4003],
     )
     self.assertEqual(
-        np.concatenate([plan.frames.observation for plan in found]).tolist(),
+        np.concatenate(
+            [arranged.frames.observation for arranged in found]
+        ).tolist(),
         list(range(sum(lengths))),
     )
-    starts = np.concatenate([plan.items[0].starts for plan in found])
+    starts = np.concatenate([arranged.items[0].starts for arranged in found])
     ends = np.cumsum(lengths)
     self.assertEqual(
         starts.tolist(), sorted(set(range(ends[-1])) - set(ends - 1))
@@ -128,9 +137,9 @@ class PlannerTest(parameterized.TestCase):
         cuts.make_frames(0, 6, [1, 2]), [None], np.array([0, 6]), 0
     )
     table = _table('items', windows_lib.Windows(3, 3, 'cross'))
-    [plan] = _plans([table], [block], of_sequences=True)
-    self.assertEqual(_pairs(plan.items[0]), [(0, 3), (3, 6)])
-    self.assertEqual(plan.pieces.is_end.tolist(), [True, True])
+    [arranged] = _arrange_parts([table], [block], of_sequences=True)
+    self.assertEqual(_pairs(arranged.items[0]), [(0, 3), (3, 6)])
+    self.assertEqual(arranged.pieces.is_end.tolist(), [True, True])
 
   def test_identity(self):
     blocks = [
@@ -138,45 +147,47 @@ class PlannerTest(parameterized.TestCase):
         _block(4, [2], ['c'], goes_on=True),
         _block(6, [2], ['c'], 2),
     ]
-    found = _plans([_table()], blocks, has_identity=True)
+    found = _arrange_parts([_table()], blocks, has_identity=True)
     self.assertEqual(
-        [plan.episode_ids for plan in found], [{'a', 'b'}, {'c'}, set()]
+        [arranged.episode_ids for arranged in found], [{'a', 'b'}, {'c'}, set()]
     )
     for second in _block(8, [2], ['b']), _block(8, [2, 2], ['d', 'd']):
-      planner = plans.Planner([_table()], has_identity=True)
+      arranger = arranging.Arranger([_table()], has_identity=True)
       yielded = []
       with self.assertRaisesRegex(ValueError, 'Two episodes.*episode_id'):
-        for plan in planner.plans([*blocks, second]):
-          yielded.append(plan)
+        for arranged in arranger.arrange([*blocks, second]):
+          yielded.append(arranged)
       self.assertGreaterEqual(len(yielded), 3)
 
   def test_plans_before_an_episode_at_fault(self):
     # The third episode has a negative priority.
     table = _table(priority=lambda item: 7.5 - item.reward[0])
-    planner = plans.Planner([table])
+    arranger = arranging.Arranger([table])
     starts = []
     with self.assertRaisesRegex(ValueError, 'A priority must be'):
-      for plan in planner.plans([_block(0, [3, 4, 5])]):
-        starts += plan.items[0].starts.tolist()
+      for arranged in arranger.arrange([_block(0, [3, 4, 5])]):
+        starts += arranged.items[0].starts.tolist()
     self.assertEqual(starts, [0, 1, 3, 4, 5])
 
   def test_episodes_that_are_longer(self):
     blocks = [_block(0, [2, 4, 3])]
     kwargs = dict(windows=None, max_sequence_length=3)
-    planner = plans.Planner([_table(**kwargs)])
+    arranger = arranging.Arranger([_table(**kwargs)])
     with self.assertRaisesRegex(ValueError, 'Episode 1 has more frames'):
-      for plan in planner.plans(blocks):
-        self.assertEqual(_pairs(plan.items[0]), [(0, 2)])
+      for arranged in arranger.arrange(blocks):
+        self.assertEqual(_pairs(arranged.items[0]), [(0, 2)])
     with self.assertLogs(level='WARNING') as logs:
-      [plan] = _plans([_table(**kwargs, bypass_longer_episodes=True)], blocks)
-    self.assertEqual(_pairs(plan.items[0]), [(0, 2), (6, 9)])
+      [arranged] = _arrange_parts(
+          [_table(**kwargs, bypass_longer_episodes=True)], blocks
+      )
+    self.assertEqual(_pairs(arranged.items[0]), [(0, 2), (6, 9)])
     self.assertIn('Left out 1 episodes', logs.output[0])
 
   def test_tables_that_do_not_go_together(self):
     with self.assertRaisesRegex(ValueError, 'must be a table'):
-      plans.Planner([])
+      arranging.Arranger([])
     with self.assertRaisesRegex(ValueError, "'a' cross.*'b' are padded"):
-      plans.Planner(
+      arranging.Arranger(
           [
               _table('a', windows_lib.Windows(2, end='cross')),
               _table('b', windows_lib.Windows(2, end='pad')),
