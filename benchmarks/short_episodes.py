@@ -31,6 +31,7 @@ import rlds2reverb
 from rlds2reverb import transforms
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import grouping
 
 _LENGTHS = flags.DEFINE_list(
     'lengths',
@@ -126,7 +127,7 @@ def _record_reading(part):
   )
   # Nobody counts the steps here.
   num_records = builder.info.splits[part.split].num_examples
-  return data.reading(batches.map(records.cut_out), num_records)
+  return data.reading(batches.map(grouping.cut_out), num_records)
 
 
 def _pack_reading(part):
