@@ -3,7 +3,8 @@ r"""Builds the index of a data set, for `random_access.open_batches`.
     rlds2reverb-build-index --dataset=/data/bridge --config=bridge \
         --index_dir=/data/indexes/bridge --num_workers=4
 
-Training opens it without TensorFlow, by the same data set, config and split:
+Training opens it without TensorFlow, by the same data set, config, split, and
+options of the format:
 
     sources = {'bridge': IndexedData('/data/bridge', 'bridge')}
     open_batches(sources, '/data/indexes', ...)
@@ -16,10 +17,13 @@ from absl import app
 from absl import flags
 from etils import epy
 
+from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
+  from rlds2reverb.fields import bindings as bindings_lib
+  from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.random_access import opening
 
 _DATASET = flags.DEFINE_string(
@@ -29,6 +33,15 @@ _CONFIG = flags.DEFINE_string(
     'config', None, 'The name of a config, or a gin file, that maps its fields.'
 )
 _SPLIT = flags.DEFINE_string('split', 'train', 'The split.')
+_FORMAT = flags.DEFINE_string(
+    'format', None, 'The format, if the files of --dataset do not tell.'
+)
+_GIN_BINDING = flags.DEFINE_multi_string(
+    'gin_binding',
+    [],
+    "An option of the format's reader, such as"
+    ' "load_zarr.leave_out = [\'img\']". May be repeated.',
+)
 _INDEX_DIR = flags.DEFINE_string(
     'index_dir', None, 'A new directory for the index, named as the data set.'
 )
@@ -37,17 +50,34 @@ _NUM_WORKERS = flags.DEFINE_integer(
 )
 
 
+def _options(data):
+  """Returns what `formats.load` takes besides the path of the data set."""
+  bindings = _GIN_BINDING.value
+  with usage.wrong_usage():
+    source = sources_lib.make_source(
+        data, bindings=bindings, format=_FORMAT.value
+    )
+    options = sources_lib.options_of(source)
+    bound = bindings_lib.read('\n'.join(bindings), '--gin_binding')
+  if sum(map(len, bound.values())) != len(options):
+    raise app.UsageError(
+        "--gin_binding is for options of the format's reader, and the format"
+        f' is {source.format or "rlds"}. Pass a mapping as --config.'
+    )
+  return {**options, **({'format': source.format} if _FORMAT.value else {})}
+
+
 def main():
   for flag in (_DATASET, _INDEX_DIR):
     if flag.value is None:
       raise app.UsageError(f'Flag --{flag.name} must have a value.')
-  data = files.user_path(_DATASET.value)
-  if not files.exists(data):
-    data = _DATASET.value  # a name in TFDS
+  data = flags_lib.user_data_set(_DATASET.value)
   config = _CONFIG.value
   if config is not None and config.endswith('.gin'):
     config = files.user_path(config)
-  source = opening.IndexedData(data, config, _SPLIT.value)
+  source = opening.IndexedData(
+      data, config, _SPLIT.value, options=_options(data)
+  )
   folder = files.user_path(_INDEX_DIR.value)
   index = opening.open_index(folder, source, _NUM_WORKERS.value)
   print(

@@ -14,7 +14,7 @@ are, and in which files, without reading any of RLDS:
 
 import dataclasses
 import os
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import tensorflow_datasets as tfds
 
@@ -147,6 +147,13 @@ def arguments_of(name: str, source: Source) -> Any:
   )
 
 
+def options_of(source: Source) -> Dict[str, Any]:
+  """Returns the options that a source binds for the reader of its format."""
+  if source.format not in readers.READERS:
+    return {}
+  return arguments_of(readers.READERS[source.format].__name__, source)
+
+
 def rules_of(source: Source, **chosen: Any) -> rules_lib.ConversionRules:
   """Returns the rules that a source binds for `ConversionRules`.
 
@@ -181,11 +188,7 @@ def open_source(source: Source) -> opened_lib.OpenSource:
   """
   treatment = source, mapping_of(source), transforms_of(source)
   if source.format is not None:
-    options = {}
-    if source.format in readers.READERS:
-      reader = readers.READERS[source.format].__name__
-      options = arguments_of(reader, source)
-    return format_source.FormatSource(options, *treatment)
+    return format_source.FormatSource(options_of(source), *treatment)
   try:
     with files.os_errors(source.dataset):
       builder = loading.find_builder(source.dataset, source.data_dir)

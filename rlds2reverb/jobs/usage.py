@@ -74,6 +74,9 @@ def run(
   def call(argv):
     try:
       memory.check()
+    except OSError as e:  # TensorFlow, which the others need, cannot start.
+      _fail(e)
+    try:
       quiet.quiet_logs()
       sys.exit(main(*argv[1:]))
     except (app.UsageError, flags.Error) as e:
@@ -85,9 +88,7 @@ def run(
         ValueError,
         *errors(),
     ) as e:
-      logging.debug('The error was raised here:', exc_info=True)
-      print(e, file=sys.stderr)
-      sys.exit(_FAILED)
+      _fail(e)
 
   app.run(call, flags_parser=parse)
 
@@ -141,6 +142,12 @@ def check_value(name: str, value: Any) -> None:
       raise app.UsageError(f'{name} must be a finite number, but is {one}.')
     if isinstance(one, int) and abs(one) >= 1 << 63:
       raise app.UsageError(f'{name} must be below 2**63, but is {one}.')
+
+
+def _fail(error: Exception) -> NoReturn:
+  logging.debug('The error was raised here:', exc_info=True)
+  print(error, file=sys.stderr)
+  sys.exit(_FAILED)
 
 
 def _refuse(error: Exception) -> NoReturn:

@@ -332,6 +332,18 @@ _TRAIN = (
         'layer',
     ),
 )
+_BUILD_INDEX = (
+    ('', '--dataset must have a value'),
+    ('--dataset=data', '--index_dir must have a value'),
+    ('--dataset=data --index_dir=', '--index_dir must not be empty'),
+    ('--dataset=data --index_dir=i --num_workers=0', 'not a positive integer'),
+    ('--dataset=data --index_dir=i --format=npy', 'Did you mean npz?'),
+    (
+        '--dataset=data --index_dir=i --gin_binding="load_zarr.leave_out = []"',
+        "is for options of the format's reader",
+    ),
+    ('--dataset=data --index_dir=i --gin_bindin=x', 'Did you mean --gin_bind'),
+)
 _PROGRAMS = {
     'convert': _CONVERT,
     'serve': _SERVE,
@@ -341,6 +353,7 @@ _PROGRAMS = {
     'record_episodes': _RECORD_EPISODES,
     'train': _TRAIN,
     'validate_configs': _VALIDATE_CONFIGS,
+    'build_index': _BUILD_INDEX,
 }
 
 
