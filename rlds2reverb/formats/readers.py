@@ -2,7 +2,16 @@
 
 import inspect
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Union,
+)
 
 import gin
 import tensorflow as tf
@@ -62,7 +71,14 @@ def find_format(path: files.PathLike) -> Optional[str]:
 
 
 def load(
-    data: Any, format: Optional[str] = None, **options: Any
+    data: Union[
+        files.PathLike,
+        Mapping[str, Any],
+        Iterable[Mapping[str, Any]],
+        Callable[[], Iterable[Mapping[str, Any]]],
+    ],
+    format: Optional[str] = None,
+    **options: Any,
 ) -> tf.data.Dataset:
   """Reads a data set that is in any of the formats, on disk or in memory.
 
