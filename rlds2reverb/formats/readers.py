@@ -132,6 +132,8 @@ def _call(reader, name, data, options) -> tf.data.Dataset:
   known = option_names(reader)
   for option in options:
     checks.check_known(f'The reader of {name}', 'option', option, known)
+  if name in IN_MEMORY:
+    return reader(data, **options)
   # A call by gin would add lines of its own to errors.
   bound = gin.get_bindings(reader)
   return inspect.unwrap(reader)(data, **{**bound, **options})

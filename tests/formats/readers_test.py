@@ -7,6 +7,7 @@ import pkgutil
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from rlds2reverb import formats
 from rlds2reverb.datasets import other_formats
@@ -49,6 +50,33 @@ class ReadersTest(parameterized.TestCase):
         text = f'{reader.__name__}.{option} = 1'
         found = bindings.read(text, 'a test')
         self.assertEqual(found, {reader: {option: 1}})
+
+  def test_data_in_memory(self):
+    observation = np.array([[1.0], [2.0], [3.0]], np.float32)
+    action = np.array([[4.0], [5.0]], np.float32)
+    episode = {'observation': observation, 'action': action}
+    arrays = {
+        'observations': observation[:2],
+        'next_observations': observation[1:],
+        'actions': action,
+        'rewards': np.zeros(2, np.float32),
+        'terminals': np.array([False, True]),
+    }
+    of_episodes = formats.load([episode | {'is_terminal': True}])
+    for data in (
+        of_episodes,
+        formats.load(arrays),
+        formats.load(arrays, 'arrays', max_episode_steps=2),
+        formats.load(formats.to_ted(of_episodes), 'ted'),
+    ):
+      [found] = data.as_numpy_iterator()
+      np.testing.assert_array_equal(found['steps']['observation'], observation)
+      np.testing.assert_array_equal(found['steps']['action'][:2], action)
+      np.testing.assert_array_equal(
+          found['steps']['is_terminal'], [False, False, True]
+      )
+    with self.assertRaisesRegex(ValueError, 'The reader of episodes has no'):
+      formats.load([episode], cameras=[])
 
   @parameterized.parameters(
       ('d3rlpy/arrays.h5', 'd3rlpy'),
