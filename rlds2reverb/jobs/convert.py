@@ -243,7 +243,8 @@ class _Job(running.Listener):
     finally:
       self._display.close()
     if failures:
-      summary_lib.write_quarantine(self._folder, self._receipts)
+      if self._receipts:
+        summary_lib.write_quarantine(self._folder, self._receipts)
       lines = [
           f'  task {number}: {message}'
           for number, message in sorted(failures.items())

@@ -50,17 +50,9 @@ def keep_flat() -> None:
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LEAST_MAPPED)
   except AttributeError:
     pass  # Another C library has no such option.
-  # What is there now is never free, and need not be looked at by `collect`.
+  # What is there now is never free, and need not be looked at for garbage.
   gc.collect()
   gc.freeze()
-
-
-def collect() -> None:
-  """Frees the graphs of a task, which refer to each other.
-
-  Python would do so too late: each holds megabytes that it does not see.
-  """
-  gc.collect()
 
 
 def _of_addresses() -> int:

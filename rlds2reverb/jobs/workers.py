@@ -9,6 +9,7 @@ whose parent has died ends, so that it does not go on writing.
 import abc
 import contextlib
 import functools
+import gc
 import multiprocessing
 from multiprocessing import connection
 from multiprocessing import forkserver
@@ -243,7 +244,9 @@ def do(
     with private.own_default_graph():
       return _do(job, number, on_progress)
   finally:
-    memory.collect()
+    # The graphs of a task refer to each other, and hold memory that Python does
+    # not see, so that it would free them too late.
+    gc.collect()
 
 
 def _do(job, number, on_progress) -> Event:

@@ -576,6 +576,15 @@ class ConvertTest(job_testing.JobTestCase):
     with self.assertRaisesRegex(convert.JobError, f'{path} is missing'):
       self.convert(plan)
 
+  def test_a_job_without_a_task_that_is_done_leaves_nothing(self):
+    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    for path in data_sets.files_of(folder):
+      os.unlink(path)
+    with self.assertRaisesRegex(convert.JobError, '; 0 are done'):
+      self.convert(plan)
+    self.assertFalse(os.path.exists(self.job_folder(plan)))
+
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
   def test_the_quarantine_lists_exactly_the_bad_episodes(self, kind):
     folder = data_sets.write(self.new('data'), _bad_episodes())
