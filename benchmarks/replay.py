@@ -305,7 +305,7 @@ def _same_batch(
   spec = buffer.as_dataset(size).element_spec
   batch = next(buffer.as_dataset(size).as_numpy_iterator())
   leaves = tf.nest.flatten(batch)
-  dataset = batch_dataset.MappedHere(
+  dataset = batch_dataset.map_here(
       tf.data.Dataset.range(2**62),
       lambda number: tf.numpy_function(
           lambda: leaves, [], [leaf.dtype for leaf in leaves]

@@ -53,11 +53,10 @@ def restore_reverb_server(
       checkpoint there.
   """
   directory = files.expand_local(directory, 'The checkpoint')
-  if checkpoint_root is not None:
-    checkpoint_root = files.expand_local(checkpoint_root, 'checkpoint_root')
   if port is not None:
     check_port(port)
   if checkpoint_root is not None:
+    checkpoint_root = files.expand_local(checkpoint_root, 'checkpoint_root')
     newest = newest_checkpoint(checkpoint_root)
     is_newest = newest is not None and os.path.samefile(newest, directory)
     if not is_newest and os.path.realpath(directory).startswith(

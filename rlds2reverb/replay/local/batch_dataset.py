@@ -10,7 +10,7 @@ The iterators override private methods of TensorFlow's, checked with 2.15.1.
 """
 
 import itertools
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -139,18 +139,16 @@ class _GraphRuns:
     Returns:
       The number of the stream, and how many of its batches have been handed out
       with each batch, int64 `[k]`; and the leaves of the batches `[k, ...]`.
-      Where groups are of one batch, they have no axis `k`. At the end of the
-      data set nothing has been handed out.
+      Where groups are of one batch, they have no axis `k`.
+
+    Raises:
+      StopIteration: at the end of the data set.
     """
     run = self._runs[int(number)]
     first = run.next
     leaves = run.read()
     if not leaves:
-      leaves = [
-          np.zeros([0] * (spec.shape.rank + 1), spec.dtype.as_numpy_dtype)
-          for spec in tf.nest.flatten(self._reader.element_spec)
-      ]
-      return [np.zeros(1, np.int64), np.zeros(1, np.int64), *leaves]
+      raise StopIteration
     positions = np.arange(first, run.next) + 1
     group = [np.full_like(positions, run.number), positions, *leaves]
     if self._reader.group_size > 1:
@@ -158,38 +156,36 @@ class _GraphRuns:
     return [leaf[0] for leaf in group]
 
 
-class MappedHere(private.WrappedDataset):
-  """What a function makes of the elements of a data set, where it is asked for.
+def map_here(
+    dataset: tf.data.Dataset, function: Callable[..., Any], spec: Any
+) -> tf.data.Dataset:
+  """Returns what a function makes of elements, in the thread that asks for it.
 
   `Dataset.map` runs the function in another thread and waits for it, which
   takes longer than to read a batch does.
+
+  Args:
+    dataset: the elements.
+    function: the function, of the parts of an element. The data set ends where
+      it raises a StopIteration.
+    spec: the spec of what it returns.
   """
-
-  def __init__(
-      self, dataset: tf.data.Dataset, function: Callable[..., Any], spec: Any
-  ):
-    """Creates the data set.
-
-    Args:
-      dataset: the elements.
-      function: the function, of the parts of an element.
-      spec: the spec of what it returns.
-    """
-    traced = tf.function(function, autograph=False).get_concrete_function(
-        *tf.nest.flatten(dataset.element_spec)
-    )
-    self._must_live = dataset, traced
-    leaves = tf.nest.flatten(spec)
-    variant = tf.raw_ops.MapDataset(
-        input_dataset=tf.data.experimental.to_variant(dataset),
-        other_arguments=traced.captured_inputs,
-        f=traced,
-        output_types=[leaf.dtype for leaf in leaves],
-        output_shapes=[leaf.shape for leaf in leaves],
-        use_inter_op_parallelism=False,
-        preserve_cardinality=True,
-    )
-    super().__init__(tf.data.experimental.from_variant(variant, spec))
+  traced = tf.function(function, autograph=False).get_concrete_function(
+      *tf.nest.flatten(dataset.element_spec)
+  )
+  leaves = tf.nest.flatten(spec)
+  variant = tf.raw_ops.MapDataset(
+      input_dataset=tf.data.experimental.to_variant(dataset),
+      other_arguments=traced.captured_inputs,
+      f=traced,
+      output_types=[leaf.dtype for leaf in leaves],
+      output_shapes=[leaf.shape for leaf in leaves],
+      use_inter_op_parallelism=False,
+      preserve_cardinality=False,
+  )
+  mapped = tf.data.experimental.from_variant(variant, spec)
+  mapped.must_live = dataset, traced
+  return mapped
 
 
 @graphs.no_autograph
@@ -210,15 +206,11 @@ def _groups_of_runs(
   dtypes = [leaf.dtype for leaf in specs]
 
   def batches_of(run):
-    groups = MappedHere(
+    groups = map_here(
         tf.data.Dataset.range(tf.int64.max),
         lambda number: tf.numpy_function(read, [run], dtypes),
         tuple(specs),
     )
-    if reader.spec.num_batches is not None:
-      groups = groups.take_while(
-          lambda stream, position, *_: tf.reduce_max(position) > 0
-      )
     if reader.spec.in_advance:
       groups = groups.prefetch(1)
     if not lead:
@@ -252,7 +244,7 @@ def _counted(
   # A batch counts as taken when it is asked for, and not before.
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.apply_default_optimizations = False
-  return MappedHere(batches, count, reader.element_spec).with_options(options)
+  return map_here(batches, count, reader.element_spec).with_options(options)
 
 
 def map_sequences(
@@ -285,7 +277,7 @@ def map_sequences(
   )
 
 
-def _packer(spec: Any) -> Callable[[List[Any]], Any]:
+def _packer(spec: Any) -> Callable[[Sequence[Any]], Any]:
   """Returns the function that packs the leaves of frames and their info.
 
   `tf.nest` takes longer than reading a batch does.

@@ -20,7 +20,6 @@ from typing import (
     Deque,
     List,
     NamedTuple,
-    Optional,
     Sequence,
     Tuple,
 )
@@ -262,39 +261,21 @@ class _Memory:
 
   def take(self) -> Tuple[np.ndarray, int]:
     """Returns memory, and where in it so many aligned bytes begin."""
-    # Small pieces are soon found without this.
-    is_kept = self._size >= _LARGE_ARRAY_BYTES
-    memory = self._free_piece() if is_kept else None
-    if memory is None:
-      memory = np.empty(self._size + _ALIGNMENT, np.uint8)
-      if is_kept:
-        self._pieces.append(memory)
-    return memory, -memory.__array_interface__['data'][0] % _ALIGNMENT
-
-  def _free_piece(self) -> Optional[np.ndarray]:
-    for _ in range(len(self._pieces)):
-      try:
-        piece = self._pieces.popleft()
-      except IndexError:  # Other threads have them all.
-        break
-      self._pieces.append(piece)
+    for piece in tuple(self._pieces):
       # An array holds the memory that it is in, and so does each of its views.
-      # These are the references here, and another thread that looks at the
-      # piece has one more.
+      # Another thread that looks at the piece holds it, too.
       if sys.getrefcount(piece) == _REFERENCES:
-        return piece
-    return None
+        break
+    else:
+      piece = np.empty(self._size + _ALIGNMENT, np.uint8)
+      if self._size >= _LARGE_ARRAY_BYTES:
+        self._pieces.append(piece)
+    return piece, -piece.__array_interface__['data'][0] % _ALIGNMENT
 
 
-def _count_references() -> int:
-  """Returns the references to a piece that nobody has; see `_Memory`."""
-  pieces = collections.deque([np.empty(1)])
-  piece = pieces.popleft()
-  pieces.append(piece)
-  return sys.getrefcount(piece)
-
-
-_REFERENCES = _count_references()
+# The references to a piece that nobody has, where `_Memory` looks at it.
+_PROBE = collections.deque([np.empty(1)])
+_REFERENCES = [sys.getrefcount(piece) for piece in tuple(_PROBE)][0]
 
 
 def _column(path: str, leaf: tf.TensorSpec) -> _Column:

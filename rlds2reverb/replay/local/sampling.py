@@ -7,7 +7,7 @@ that works on NumPy arrays.
 
 import contextlib
 import functools
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 import weakref
 
 import numpy as np
@@ -163,19 +163,15 @@ class NumpyBatches:
   def __init__(self, reader: BatchReader):
     self._reader = reader
     self._run: Optional[Run] = None
-    self._group: List[np.ndarray] = []
-    self._at = self._end = 0
+    self._batches: Iterator[Tuple[np.ndarray, ...]] = iter(())
 
-  def __next__(self) -> List[np.ndarray]:
-    if self._run is None:
-      self._run = Run(self._reader)
-    if self._at == self._end:
-      self._group = self._run.read()
-      if not self._group:
-        raise StopIteration
-      self._at, self._end = 0, len(self._group[-1])
-    leaves = [leaf[self._at] for leaf in self._group]
-    self._at += 1
+  def __next__(self) -> Tuple[np.ndarray, ...]:
+    leaves = next(self._batches, None)
+    if leaves is None:
+      if self._run is None:
+        self._run = Run(self._reader)
+      self._batches = zip(*self._run.read())
+      leaves = next(self._batches)
     self._run.stream.position += 1
     return leaves
 
@@ -184,7 +180,7 @@ class NumpyBatches:
     if self._run is not None:
       self._run.close()
       self._run = None
-    self._at = self._end = 0
+    self._batches = iter(())
 
   def __del__(self):
     self.close()

@@ -306,26 +306,29 @@ def check_not_blocking(info: Any, count: int) -> None:
     count: the number of items.
   """
   if blocks_after(info, count):
-    limiter = info.rate_limiter_info
     raise ValueError(
         f'Table {info.name!r} would block: nobody samples it while it is'
-        ' filled, and its rate limiter has'
-        f' samples_per_insert={limiter.samples_per_insert:g} and'
-        f' max_diff={limiter.max_diff:g}. Fill a table with the MinSize rate'
-        ' limiter.'
+        f' filled, and its rate limiter has {_limits(info)}. Fill a table with'
+        ' the MinSize rate limiter.'
     )
 
 
 def _describe(info) -> str:
   text = f'Table {info.name!r} holds {info.current_size} items.'
-  limiter = info.rate_limiter_info
-  sampled = limiter.sample_stats.completed
   if blocks_after(info):
+    sampled = info.rate_limiter_info.sample_stats.completed
     text += (
-        f' Its rate limiter lets no more in before it is sampled: it has'
-        f' samples_per_insert={limiter.samples_per_insert:g} and'
-        f' max_diff={limiter.max_diff:g}, with {inserted(info)} items inserted'
-        f' and {sampled} sampled. Fill a table with the MinSize rate limiter,'
-        ' or sample at the same time.'
+        ' Its rate limiter lets no more in before it is sampled: it has'
+        f' {_limits(info)}, with {inserted(info)} items inserted and'
+        f' {sampled} sampled. Fill a table with the MinSize rate limiter, or'
+        ' sample at the same time.'
     )
   return text
+
+
+def _limits(info) -> str:
+  limiter = info.rate_limiter_info
+  return (
+      f'samples_per_insert={limiter.samples_per_insert:g} and'
+      f' max_diff={limiter.max_diff:g}'
+  )
