@@ -494,6 +494,16 @@ def _image_cases() -> List[timing.Case]:
     for each in starts:
       rows[(each[:, np.newaxis] + np.arange(2)).ravel()]  # pylint: disable=pointless-statement
 
+  memory = [np.empty([6 * size, rows.shape[1]], np.uint8) for _ in range(3)]
+
+  def copy_elsewhere():
+    # Batches that a trainer still has are not in the cache.
+    for number in range(0, batches, 3):
+      each = starts[number : number + 3].ravel()
+      places = (each[:, np.newaxis] + np.arange(2)).ravel()
+      out = memory[number // 3 % 3][: len(places)]
+      rows.take(places, axis=0, out=out, mode='clip')
+
   def take(buffer):
     return _in_graph(buffer.as_dataset(size), batches)
 
@@ -510,6 +520,7 @@ def _image_cases() -> List[timing.Case]:
       'raw images of 84x84': take(pixels),
       'raw images of 84x84, NumPy': _as_numpy(pixels.as_dataset(size), batches),
       _COPYING: copy,
+      'the same into the memory of nine batches, in turns': copy_elsewhere,
       _SAME: _same_batch(pixels, size, batches),
   }
   return [timing.Case(name, images, run) for name, run in runs.items()]
