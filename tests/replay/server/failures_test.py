@@ -239,14 +239,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       _wait_for_items(server.address)
       server.kill()
 
-    begin = time.monotonic()
     with self.assertRaisesRegex(
         insert_stream.InsertError, r'It has confirmed (\d+) of the (\d+) items'
     ) as raised:
       bulk.write_rlds_to_reverb(
           large_data({25: kill}), client, _PAIRS, timeout=5
       )
-    self.assertLess(time.monotonic() - begin, 40)
     error = raised.exception
     self.assertGreater(error.confirmed, 0)
     self.assertLess(error.confirmed, 3 * _LARGE_EPISODES)
@@ -282,14 +280,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with socket.socket() as unused:
       unused.bind(('localhost', 0))  # It does not listen.
       address = f'localhost:{unused.getsockname()[1]}'
-      begin = time.monotonic()
       with self.assertRaisesRegex(
           ConnectionError, f'no answer from a Reverb server at {address}'
       ):
         bulk.write_rlds_to_reverb(
             golden.stacked(_episodes(3)), address, _PAIRS, timeout=1
         )
-      self.assertLess(time.monotonic() - begin, 10)
       with mock.patch.dict(
           os.environ, {'http_proxy': f'http://{address}'}
       ), self.assertRaisesRegex(
@@ -414,7 +410,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           _PAIRS,
           timeout=2,
       )
-    self.assertBetween(time.monotonic() - begin, 2, 20)
+    self.assertGreaterEqual(time.monotonic() - begin, 2)
     error = raised.exception
     size = testing.size(server.localhost_client())
     self.assertBetween(size, 5, 10)

@@ -1,7 +1,6 @@
 """Tests of new priorities, against real servers."""
 
 import collections
-import time
 
 from absl.testing import parameterized
 import numpy as np
@@ -231,13 +230,11 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     )
     update(info.key, tf.constant([1.0, 2.0]))  # No item has this key.
     server.stop()
-    begin = time.monotonic()
     with self.assertRaisesRegex(
         tf.errors.UnknownError if is_graph else ConnectionError,
         f'The Reverb server at {address} did not take new priorities',
     ):
       update(info.key, tf.constant([1.0, 2.0]))
-    self.assertLess(time.monotonic() - begin, 10)
 
 
 if __name__ == '__main__':

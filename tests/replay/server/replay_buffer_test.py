@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 
 from absl.testing import parameterized
 import pytest
@@ -97,13 +96,11 @@ class ServerReplayBufferTest(parameterized.TestCase, tf.test.TestCase):
     iterator = iter(buffer.as_dataset(4, 1))
     _, info = next(iterator)
     process.kill()
-    begin = time.monotonic()
     with self.assertRaisesRegex(
         tf.errors.UnknownError, f'Reverb server at {process.address} died'
     ):
       while True:
         next(iterator)
-    self.assertLess(time.monotonic() - begin, 60)
     with self.assertRaisesRegex(ConnectionError, process.address):
       buffer.get_table_info()
     if kind == 'prioritized':

@@ -90,7 +90,7 @@ class WatchingTest(absltest.TestCase):
     ):
       while True:
         self.assertEqual(watch.pause(since), since)
-    self.assertBetween(time.monotonic() - begin, 0.5, 5)
+    self.assertGreaterEqual(time.monotonic() - begin, 0.5)
 
   def test_ends(self):
     _, kept = self._server(num_items=3)
