@@ -402,7 +402,7 @@ class FragmentsTest(parameterized.TestCase, tf.test.TestCase):
           data, 2, fragment_fn=lambda rows: rows.columns
       )
     batches = fragments.convert_rlds_to_fragments(data, 2)
-    with self.assertRaisesRegex(ValueError, 'RLDS episodes.*but are dict'):
+    with self.assertRaisesRegex(ValueError, "a dict with 'steps', but is"):
       fragments.convert_rlds_to_fragments(batches, 2)
 
   def test_other_names(self):
