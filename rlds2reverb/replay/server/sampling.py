@@ -15,11 +15,8 @@ from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.replay.server import watching
 
-_POLL_MICROSECONDS = 500_000
 _DRAWS = 64  # How many draws of servers are made at once.
 _NO_STEP = -1
-# The elements from which samples are picked.
-_SAMPLE, _POLL, _END = range(3)
 
 
 def sample_reverb_servers(
@@ -124,7 +121,7 @@ def sample_reverb_servers(
     )
     return data, info
 
-  samples = _guarded(samples, watch, weights).map(finish)
+  samples = watching.guard(samples, watch, weights).map(finish)
   return samples if batch_size is not None else samples.unbatch()
 
 
@@ -257,65 +254,6 @@ def _draws(watch, weights, seed):
       tf.data.Dataset.counter()
       .scan(tf.constant(0.0, tf.float64), draw)
       .unbatch()
-  )
-
-
-def _guarded(samples, watch, weights):
-  """Returns `samples`, and an error if a server dies meanwhile.
-
-  The leading dimension of its elements is not static.
-  """
-  num_servers = len(watch.addresses)
-
-  def poll(silent_since, _):
-    sizes, silent_since = tf.numpy_function(
-        watch.poll, [silent_since], [tf.float64, tf.float64]
-    )
-    sizes = tf.ensure_shape(sizes, [num_servers])
-    if not watch.removes_sampled:
-      weights.assign(tf.where(sizes < 0, weights, sizes))
-    return tf.ensure_shape(silent_since, [num_servers]), tf.constant(_POLL)
-
-  # This sleeps in a thread of tf.data, so other operations go on. It takes its
-  # elements under the lock that its cancellation takes. Where making one calls
-  # a function, as `counter` does, both can wait for each other for ever.
-  seconds = tf.data.Dataset.range(tf.int64.max)
-  seconds = tf.data.experimental.from_variant(
-      tf.raw_ops.SleepDataset(
-          input_dataset=tf.data.experimental.to_variant(seconds),
-          sleep_microseconds=_POLL_MICROSECONDS,
-          output_types=[tf.int64],
-          output_shapes=[[]],
-      ),
-      seconds.element_spec,
-  )
-  spec = tf.nest.map_structure(
-      lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
-      samples.element_spec,
-  )
-  polls = seconds.scan(tf.zeros([num_servers], tf.float64), poll)
-  # Polls must yield elements, or the stream could not be stopped.
-  polls = polls.map(lambda kind: (kind, steps_lib.zeros(spec)))
-  end = tf.data.Dataset.from_tensors((_END, steps_lib.zeros(spec)))
-  kind = tf.data.Dataset.from_tensors(_SAMPLE).repeat()
-  samples = tf.data.Dataset.zip((kind, samples)).concatenate(end)
-  # This takes what comes first: a batch of one, or an error of the other.
-  both = tf.data.Dataset.range(2).interleave(
-      lambda index: tf.data.experimental.from_variant(
-          tf.gather(
-              list(map(tf.data.experimental.to_variant, (samples, polls))),
-              index,
-          ),
-          (tf.TensorSpec([], tf.int32), spec),
-      ),
-      cycle_length=2,
-      num_parallel_calls=2,
-      deterministic=False,
-  )
-  return (
-      both.take_while(lambda kind, _: kind != _END)
-      .filter(lambda kind, _: kind == _SAMPLE)
-      .map(lambda _, sample: sample)
   )
 
 

@@ -10,12 +10,20 @@ import time
 from typing import Any, List, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
 
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 
 _ANSWER_SECONDS = 1
 _PAUSE_SECONDS = 0.2
+# Freeing an iterator lasts up to three ticks. The servers are asked at every
+# tenth one.
+_TICK_MICROSECONDS = 50_000
+_TICKS_PER_POLL = 10
+# The elements from which samples are picked.
+_SAMPLE, _POLL, _END = range(3)
 
 
 class TableWatch:
@@ -166,6 +174,81 @@ class TableWatch:
         f' {"; ".join(held)}. Write items into it: a TableItems names its'
         ' table, and items of more frames than an episode has are not made.'
     )
+
+
+def guard(
+    samples: tf.data.Dataset, watch: TableWatch, weights: tf.Variable
+) -> tf.data.Dataset:
+  """Returns samples, and an error if a server dies meanwhile.
+
+  Args:
+    samples: batches of samples of a table.
+    watch: asks the servers, twice a second.
+    weights: how often to sample each server, float64 `[S]`, which becomes the
+      number of items that can be sampled from it.
+
+  Returns:
+    The same batches, whose leading dimension is not static.
+  """
+  num_servers = len(watch.addresses)
+
+  def poll(silent_since):
+    sizes, silent_since = tf.numpy_function(
+        watch.poll, [silent_since], [tf.float64, tf.float64]
+    )
+    sizes = tf.ensure_shape(sizes, [num_servers])
+    if not watch.removes_sampled:
+      weights.assign(tf.where(sizes < 0, weights, sizes))
+    return tf.ensure_shape(silent_since, [num_servers])
+
+  def tick(silent_since, index):
+    is_time = (index + 1) % _TICKS_PER_POLL == 0
+    silent_since = tf.cond(
+        is_time, lambda: poll(silent_since), lambda: silent_since
+    )
+    return silent_since, tf.constant(_POLL)
+
+  # This sleeps in a thread of tf.data, under the lock that its cancellation
+  # takes. If its input called a function, as `counter` does, freeing the
+  # iterator could wait for ever.
+  ticks = tf.data.Dataset.range(tf.int64.max)
+  ticks = tf.data.experimental.from_variant(
+      tf.raw_ops.SleepDataset(
+          input_dataset=tf.data.experimental.to_variant(ticks),
+          sleep_microseconds=_TICK_MICROSECONDS,
+          output_types=[tf.int64],
+          output_shapes=[[]],
+      ),
+      ticks.element_spec,
+  )
+  spec = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
+      samples.element_spec,
+  )
+  polls = ticks.scan(tf.zeros([num_servers], tf.float64), tick)
+  # Polls must yield elements, or the stream could not be stopped.
+  polls = polls.map(lambda kind: (kind, steps_lib.zeros(spec)))
+  end = tf.data.Dataset.from_tensors((_END, steps_lib.zeros(spec)))
+  kind = tf.data.Dataset.from_tensors(_SAMPLE).repeat()
+  samples = tf.data.Dataset.zip((kind, samples)).concatenate(end)
+  # This takes what comes first: a batch of one, or an error of the other.
+  both = tf.data.Dataset.range(2).interleave(
+      lambda index: tf.data.experimental.from_variant(
+          tf.gather(
+              list(map(tf.data.experimental.to_variant, (samples, polls))),
+              index,
+          ),
+          (tf.TensorSpec([], tf.int32), spec),
+      ),
+      cycle_length=2,
+      num_parallel_calls=2,
+      deterministic=False,
+  )
+  return (
+      both.take_while(lambda kind, _: kind != _END)
+      .filter(lambda kind, _: kind == _SAMPLE)
+      .map(lambda _, sample: sample)
+  )
 
 
 def _sampled_size(info) -> float:

@@ -44,8 +44,9 @@ threading.Event().wait()
 _FREEING = """
 import sys
 from rlds2reverb.replay.server import sampling
+from rlds2reverb.replay.server import watching
 from tests import testing
-sampling._POLL_MICROSECONDS = 1
+watching._TICK_MICROSECONDS = 1
 dataset = sampling.sample_reverb_servers(sys.argv[1], testing.TABLE, 1, 4)
 for _ in range(10):
   iterator = iter(dataset)
