@@ -45,7 +45,7 @@ def import_reverb() -> Any:
     ) from error
 
 
-class _SampleInfo(NamedTuple):
+class SampleInfo(NamedTuple):
   """A stand-in for `reverb.SampleInfo`, where Reverb is not installed.
 
   Attributes:
@@ -72,4 +72,4 @@ def sample_info_class() -> Any:
   try:
     return import_reverb().SampleInfo
   except ModuleNotFoundError:
-    return _SampleInfo
+    return SampleInfo

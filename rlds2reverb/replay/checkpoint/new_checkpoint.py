@@ -84,7 +84,7 @@ def _check_space(path: str) -> None:
   if free < _LEFT_FREE_BYTES:
     raise OSError(
         errno.ENOSPC,
-        f'{path} could not be written, so nothing of the checkpoint is left:'
+        f'{path} could not be written, so nothing of its folder is left:'
         f' only {free >> 20} MB are free there.',
     )
 

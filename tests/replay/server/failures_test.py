@@ -432,7 +432,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     lines = {line.split()[0]: line for line in _run(_FULL_DISK, parent, whole)}
     for name in ('WRITE', 'MERGE'):
       self.assertStartsWith(lines[name], f'{name} OSError []')
-      self.assertIn('nothing of the checkpoint is left', lines[name])
+      self.assertIn('nothing of its folder is left', lines[name])
     self.assertEmpty(os.listdir(parent))
 
   @parameterized.parameters(1, 25)
