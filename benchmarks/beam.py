@@ -25,7 +25,6 @@ import rlds2reverb
 from rlds2reverb.datasets import durable
 from rlds2reverb.jobs import beam
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import running
@@ -95,7 +94,7 @@ def _cases(directory: str, steps: int) -> List[timing.Case]:
 def _merge(folder: str) -> float:
   """Merges the parts of a job, level by level; returns the seconds."""
   plan = plan_lib.read(folder)
-  output = output_kinds.of(plan)
+  output = tasks_lib.output_of(plan)
   start = time.perf_counter()
   for level in output.merges():
     for numbers in level:
@@ -141,7 +140,7 @@ def _print_merges(directory: str) -> None:
   ]
   print(
       f'{len(plan.tasks)} parts with {num_items:,} items, {size / 1e6:,.0f} MB,'
-      f' in {len(output_kinds.of(plan).merges())} levels of merges:'
+      f' in {len(tasks_lib.output_of(plan).merges())} levels of merges:'
       f' {rates[0]:,.0f} MB/s, {rates[0] / rates[1]:.2f} of copying the bytes;'
       f' {statistics.median(peaks):,.0f} MiB above what the process needs'
       ' without a merge.'

@@ -70,8 +70,8 @@ def episode_blocks(
   seen = (
       cutter.see(rlds_data)
       .scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.number))
-      .flat_map(graphs.no_autograph(cutter.parts))
-      .map(graphs.no_autograph(judging.part))
+      .flat_map(graphs.no_autograph(cutter.split))
+      .map(graphs.no_autograph(_one_or_all))
   )
   if cut.join_episodes:
     judged = following_lib.followed(seen)
@@ -199,15 +199,15 @@ class _Cutter:
         episode=index + tf.range(count), are_valid=seen.are_valid & are_valid
     )
 
-  def parts(self, seen: judging.Seen) -> tf.data.Dataset:
-    """Returns the arguments of `judging.part`: for each episode, or for all."""
-    num_parts = tf.size(seen.episode, tf.int64)
+  def split(self, seen: judging.Seen) -> tf.data.Dataset:
+    """Returns the arguments of `_one_or_all`."""
+    count = tf.size(seen.episode, tf.int64)
     if not self._cut.are_alone:
-      num_parts = tf.where(seen.are_valid, tf.ones_like(num_parts), num_parts)
+      count = tf.where(seen.are_valid, tf.ones_like(count), count)
     return tf.data.Dataset.zip(
         (
-            tf.data.Dataset.range(num_parts),
-            tf.data.Dataset.from_tensors((num_parts, seen)).repeat(),
+            tf.data.Dataset.range(count),
+            tf.data.Dataset.from_tensors((count, seen)).repeat(),
         )
     )
 
@@ -301,7 +301,7 @@ class _Cutter:
     else:
       steps, again = read
       stop = tf.where(tf.size(whole.episode) > 1, num_rows, stop)
-    outline = judging.rows_of(whole.outline, start, stop + 1)
+    outline = stacked_steps.rows_of(whole.outline, start, stop + 1)
     if read is not None:
       check = nested.check_unchanged(outline, again, whole.episode[0])
       with tf.control_dependencies([check]):
@@ -316,3 +316,29 @@ class _Cutter:
             ),
         )
     )
+
+
+def _one_or_all(index, split) -> judging.Seen:
+  """Returns all episodes, or the one at `index`.
+
+  Args:
+    index: int64 `[]`.
+    split: 1 for all, or the number of episodes; and the `Seen` episodes.
+  """
+  count, seen = split
+
+  def one():
+    start, stop = seen.row_splits[index], seen.row_splits[index + 1]
+    each = lambda leaf: leaf[index : index + 1]
+    return seen._replace(
+        steps=stacked_steps.own_rows(seen.steps, start, stop),
+        outline=stacked_steps.rows_of(seen.outline, start, stop),
+        row_splits=tf.stack([0, stop - start]),
+        episode=each(seen.episode),
+        fields=tf.nest.map_structure(each, seen.fields),
+        rest=tf.nest.map_structure(each, seen.rest),
+    )
+
+  # A single episode may be longer than its steps in memory, and is not copied.
+  is_all = (count == 1) | (tf.size(seen.episode) == 1)
+  return tf.cond(is_all, lambda: seen, one)

@@ -6,7 +6,6 @@ from typing import Any, Callable, NamedTuple, Optional
 import tensorflow as tf
 
 from rlds2reverb.episodes import outlines
-from rlds2reverb.episodes import stacked_steps
 
 
 class Verdict(NamedTuple):
@@ -106,39 +105,3 @@ def fault_of(verdict: Verdict, invalid_episodes: str) -> tf.Tensor:
     guards.append(tf.debugging.Assert(verdict.valid, [fault]))
   with tf.control_dependencies(guards):
     return tf.identity(fault)
-
-
-def part(index: tf.Tensor, parts: Any) -> Seen:
-  """Returns all episodes, or the one at `index`.
-
-  Args:
-    index: int64 `[]`.
-    parts: the number of parts; and the `Seen` episodes.
-  """
-  num_parts, seen = parts
-
-  def one():
-    start, stop = seen.row_splits[index], seen.row_splits[index + 1]
-    each = lambda leaf: leaf[index : index + 1]
-    return seen._replace(
-        steps=stacked_steps.own_rows(seen.steps, start, stop),
-        outline=rows_of(seen.outline, start, stop),
-        row_splits=tf.stack([0, stop - start]),
-        episode=each(seen.episode),
-        fields=tf.nest.map_structure(each, seen.fields),
-        rest=tf.nest.map_structure(each, seen.rest),
-    )
-
-  # A single episode may be longer than its steps in memory, and is not copied.
-  is_all = (num_parts == 1) | (tf.size(seen.episode) == 1)
-  return tf.cond(is_all, lambda: seen, one)
-
-
-def rows_of(nest: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
-  """Returns the rows of a nest from `start` until `stop`."""
-  # `leaf[start:stop]` would add the same operations again for every leaf.
-  begin, end = tf.reshape(start, [1]), tf.reshape(stop, [1])
-  strides = tf.ones([1], end.dtype)
-  return tf.nest.map_structure(
-      lambda leaf: tf.strided_slice(leaf, begin, end, strides), nest
-  )

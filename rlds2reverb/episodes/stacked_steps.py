@@ -179,6 +179,16 @@ def own_rows(nest: Any, start: Any, stop: Any) -> Any:
   )
 
 
+def rows_of(nest: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+  """Returns the rows `[start, stop)`, without a copy; see `own_rows`."""
+  # `leaf[start:stop]` would add the same operations again for every leaf.
+  begin, end = tf.reshape(start, [1]), tf.reshape(stop, [1])
+  strides = tf.ones([1], end.dtype)
+  return tf.nest.map_structure(
+      lambda leaf: tf.strided_slice(leaf, begin, end, strides), nest
+  )
+
+
 def stack_episodes(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   """Returns the episodes with their `steps` stacked; see `stack_steps`."""
 

@@ -21,7 +21,6 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 from rlds2reverb.jobs import emptiness
 from rlds2reverb.jobs import job_folder
-from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import preview
 from rlds2reverb.jobs import progress as progress_lib
@@ -138,7 +137,7 @@ class _Job(running.Listener):
     self._max_skipped = max_skipped
     self._allow_empty = allow_empty
     self._say = say
-    self._output = output_kinds.of(plan)
+    self._output = tasks_lib.output_of(plan)
     self._spec = None
     self._display = None
     self._receipts = {}

@@ -11,7 +11,6 @@ import time
 from typing import Any, Dict, Mapping, Sequence, Tuple
 
 from rlds2reverb.jobs import memory
-from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
@@ -79,7 +78,7 @@ class Runner(abc.ABC):
       receipts: Mapping[int, receipts_lib.Receipt],
   ) -> None:
     """Makes the whole output of that of the tasks; see `Output.finish`."""
-    output_kinds.of(plan).finish(folder, spec, receipts)
+    tasks_lib.output_of(plan).finish(folder, spec, receipts)
 
 
 def choose_num_workers(plan: plan_lib.Plan) -> Tuple[int, str]:

@@ -7,20 +7,30 @@ is done again, and one that has it need not be.
 
 from concurrent import futures
 import time
-from typing import Callable, List, Mapping, NamedTuple, Optional
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Type
 
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.jobs import checkpoint_output
 from rlds2reverb.jobs import damage
 from rlds2reverb.jobs import measures as measures_lib
-from rlds2reverb.jobs import output_kinds
+from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
+from rlds2reverb.jobs import rlds_output
+from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
 from rlds2reverb.trajectories import specs
 
+_OUTPUTS: Dict[str, Type[outputs.Output]] = {
+    plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
+    plan_lib.RLDS: rlds_output.RldsOutput,
+    plan_lib.SERVER: server_output.ServerOutput,
+    plan_lib.STATISTICS: statistics_output.StatisticsOutput,
+}
 _SECONDS_PER_REPORT = 0.5
 _QUESTIONS_AT_ONCE = 16
 # Transient errors, which are worth a retry.
@@ -115,7 +125,7 @@ def run_task(
 
   episodes = task_episodes.TaskEpisodes(plan, task, source, watch)
   try:
-    written = output_kinds.of(plan).write(number, folder, episodes)
+    written = output_of(plan).write(number, folder, episodes)
   except _PASSING as error:
     raise ConnectionError(damage.explain(error, source, task.ranges)) from error
   except tf.errors.OpError as error:
@@ -142,6 +152,11 @@ def run_task(
   )
   receipts.write(folder, receipt)
   return receipt
+
+
+def output_of(plan: plan_lib.Plan) -> outputs.Output:
+  """Returns the output of a plan."""
+  return _OUTPUTS[plan.output.kind](plan)
 
 
 def frame_spec(plan: plan_lib.Plan, source: int) -> trajectory.Trajectory:

@@ -9,6 +9,7 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence, Set
 
 from absl import logging
 import numpy as np
+import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.replay import frame_blocks
@@ -104,7 +105,7 @@ class Arranger:
         number from 0 up. Nothing of the episode at fault was yielded then,
         unless a priority is wrong and the episode has several blocks.
     """
-    for block in frame_blocks.refuse_long_episodes(blocks, self._tables):
+    for block in refuse_long_episodes(blocks, self._tables):
       for arranged in self._arrange_parts(block):
         yield arranged
         self._go_on(arranged)
@@ -116,7 +117,7 @@ class Arranger:
 
   def _arrange_parts(self, block) -> Iterator[Arrangement]:
     """Yields the arrangements of a block, up to an episode at fault."""
-    for part in frame_blocks.split(block, _MAX_FRAMES):
+    for part in split(block, _MAX_FRAMES):
       try:
         arranged = self._arrange(part)
       except Exception:
@@ -127,7 +128,7 @@ class Arranger:
         yield arranged
         continue
       # One by one, so that the error comes after the episodes before.
-      for episode in frame_blocks.split(part, 1):
+      for episode in split(part, 1):
         yield self._arrange(episode)
 
   def _arrange(self, block) -> Arrangement:
@@ -140,7 +141,7 @@ class Arranger:
         block, is_last, self._tables, self._end, self._length
     )
     episode_ids = self._new_episode_ids(block, pieces)
-    frames = frame_blocks.spread(
+    frames = spread(
         block.frames,
         pieces.positions_of_rows() - self._end,
         pieces.end_position - self._end,
@@ -202,3 +203,114 @@ class Arranger:
     for table in self._tables:
       too_long = pieces.is_end & table.is_too_long(pieces.length)
       self._bypassed += int(np.count_nonzero(too_long))
+
+
+def split(
+    block: frame_blocks.Block, length: int
+) -> Iterator[frame_blocks.Block]:
+  """Splits a block of several episodes.
+
+  Args:
+    block: the block.
+    length: the largest number of frames of a part that has several episodes.
+
+  Yields:
+    Blocks of whole episodes. Those without frames are left out if there is
+    nothing else in a block.
+  """
+  begin, count = 0, len(block.episode_ids)
+  if count == 1 or block.row_splits[-1] <= length:
+    yield block
+    return
+  while begin < count:
+    limit = block.row_splits[begin] + length
+    end = int(np.searchsorted(block.row_splits, limit, 'right')) - 1
+    end = max(end, begin + 1)
+    if block.row_splits[begin] < block.row_splits[end]:
+      yield frame_blocks.slice_episodes(block, begin, end)
+    begin = end
+
+
+def spread(frames: Any, rows: np.ndarray, length: int) -> Any:
+  """Returns frames with padding between them, as TF-Agents pads episodes.
+
+  Args:
+    frames: a `Trajectory` of arrays `[B, ...]`.
+    rows: where the frames are in the result, increasing, `[B]`. All other
+      frames of the result are padding: boundaries, all of whose values are
+      zero, apart from the step type, which is LAST.
+    length: the number of frames of the result.
+
+  Returns:
+    A `Trajectory` of arrays `[length, ...]`.
+  """
+  if length == len(rows):
+    return frames
+
+  def pad(leaf, value=0):
+    if leaf.dtype == object:
+      value = b''
+    padded = np.full((length,) + leaf.shape[1:], value, leaf.dtype)
+    padded[rows] = leaf
+    return padded
+
+  return tf.nest.map_structure(pad, frames)._replace(
+      step_type=pad(frames.step_type, ts.StepType.LAST)
+  )
+
+
+def refuse_long_episodes(
+    blocks: Iterable[frame_blocks.Block], tables: Sequence[items_lib.TableItems]
+) -> Iterator[frame_blocks.Block]:
+  """Yields blocks, but nothing of an episode that is too long for a table.
+
+  The blocks of an episode are held back until its length is known. They are no
+  more than the frames that an item may have, and one block.
+
+  Args:
+    blocks: the blocks of all episodes, in their order.
+    tables: which items go into which table.
+
+  Raises:
+    ValueError: at the first episode that is too long for a table that does not
+      bypass longer episodes.
+  """
+  tables = [
+      table
+      for table in tables
+      if table.max_sequence_length and not table.bypass_longer_episodes
+  ]
+  if not tables:
+    yield from blocks
+    return
+  table = min(tables, key=lambda table: table.max_sequence_length)
+  held = []
+  length = 0
+  for block in blocks:
+    lengths = items_lib.episode_lengths(block.frames.step_type, length)
+    too_long = table.is_too_long(lengths)
+    if too_long.any():
+      number = int(np.argmax(too_long))
+      if number:
+        yield from held
+      # Where the frames of this episode begin in the block.
+      begin = lengths[:number].sum() - length if number else 0
+      index = int(np.searchsorted(block.row_splits, begin, 'right')) - 1
+      if block.row_splits[index]:
+        yield frame_blocks.slice_episodes(block, 0, index)
+      raise ValueError(
+          f'Episode {block.episode_ids[index]} has more frames than the'
+          f' {table.max_sequence_length} that an item of table'
+          f' {table.table_name!r} may have. Raise max_sequence_length, or'
+          ' leave such episodes out: bypass_partial_episodes=True of the'
+          ' observer, bypass_longer_episodes=True of TableItems.'
+      )
+    if len(lengths) > 1:
+      yield from held
+      held = []
+    held.append(block)
+    length = int(lengths[-1])
+    if not length:
+      yield from held
+      held = []
+  yield from held

@@ -180,9 +180,7 @@ def trajectory_blocks(
       rules,
   )
   tables = report.attach(nan_fields) if report else None
-  if policy_info:
-    return _convert(data, tables, settings, policy_info)
-  return kept_pipelines.apply(_convert, data, tables, settings)
+  return _convert(data, tables, settings, policy_info)
 
 
 class _Settings(NamedTuple):
@@ -207,6 +205,7 @@ class _Settings(NamedTuple):
   rules: rules_lib.ConversionRules
 
 
+@kept_pipelines.kept
 def _convert(data, report, settings, policy_info=None):
   """Returns the data set of `trajectory_blocks`.
 

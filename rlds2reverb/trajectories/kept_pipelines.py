@@ -14,31 +14,36 @@ import tensorflow as tf
 _MAX_PIPELINES = 32
 
 
-def apply(
-    build: Callable[..., tf.data.Dataset],
-    data: tf.data.Dataset,
-    tables: Any,
-    settings: Hashable,
-) -> tf.data.Dataset:
-  """Returns `build(data, tables, settings)`, as a pipeline that is kept.
+def kept(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
+  """Decorates a function so that the pipelines that it builds are kept.
 
   Args:
-    build: a module's function that builds a pipeline. The pipeline must depend
-      on the spec of the data set and the settings alone.
-    data: the data set that the pipeline reads.
-    tables: a nest of tensors that the pipeline uses, or None.
-    settings: what else the pipeline depends on.
+    build: a function `(data, tables, settings, function=None)` that builds a
+      pipeline: of the data set that it reads, of a nest of tensors that it
+      uses, or None, and of other settings, which can be hashed. The pipeline
+      must depend on the specs of the first two and on the settings alone. With
+      a function, which it calls, it is not kept.
+
+  Returns:
+    The decorated function.
   """
-  if not tf.executing_eagerly():
+
+  @functools.wraps(build)
+  def call(
+      data: tf.data.Dataset, tables: Any, settings: Hashable, function=None
+  ):
     # A data set in the graph of a function must not leave it.
-    return build(data, tables, settings)
-  specs = None
-  if tables is not None:
-    specs = tf.nest.map_structure(
-        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), tables
-    )
-  pipeline = _pipeline(build, settings, _Specs(data.element_spec, specs))
-  return pipeline(data, tables)
+    if function is not None or not tf.executing_eagerly():
+      return build(data, tables, settings, function)
+    specs = None
+    if tables is not None:
+      specs = tf.nest.map_structure(
+          lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), tables
+      )
+    pipeline = _pipeline(build, settings, _Specs(data.element_spec, specs))
+    return pipeline(data, tables)
+
+  return call
 
 
 class _Specs:
@@ -58,7 +63,7 @@ class _Specs:
 
 @functools.lru_cache(maxsize=_MAX_PIPELINES)
 def _pipeline(build, settings, specs):
-  """Returns a function of a data set and of tables; see `apply`."""
+  """Returns a function of a data set and of tables; see `kept`."""
   element_specs = []
 
   @tf.function(autograph=False)

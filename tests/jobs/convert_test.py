@@ -19,7 +19,6 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import measures
-from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quarantine
@@ -173,7 +172,7 @@ class ConvertTest(job_testing.JobTestCase):
     plan = self.plan(kind, self.new(), episodes_per_task=4)
     for target, name in (
         (convert.summary_lib, 'write'),
-        (output_kinds.of(plan).__class__, 'clean'),
+        (tasks.output_of(plan).__class__, 'clean'),
     ):
       with mock.patch.object(target, name, side_effect=_Interrupted):
         with self.assertRaises(_Interrupted):

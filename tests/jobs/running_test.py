@@ -221,7 +221,7 @@ class RunningTest(job_testing.JobTestCase):
     folder = self.new('job')
     os.mkdir(folder)
     with mock.patch.object(
-        running.output_kinds.server_output, '_TIMEOUT_SECONDS', 1
+        running.tasks_lib.server_output, '_TIMEOUT_SECONDS', 1
     ):
       failures = running.LocalRunner(1).run_tasks(
           plan, folder, range(4), listener=listener

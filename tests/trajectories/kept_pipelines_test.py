@@ -9,14 +9,17 @@ from rlds2reverb.trajectories import kept_pipelines
 _built = []
 
 
-def _add(dataset, tables, number):
+@kept_pipelines.kept
+def _add(dataset, tables, number, function=None):
   _built.append((dataset.element_spec, tables is not None, number))
   return dataset.map(
-      lambda x: x + number + (0 if tables is None else tables['sum'])
+      lambda x: (x if function is None else function(x))
+      + number
+      + (0 if tables is None else tables['sum'])
   )
 
 
-class ApplyTest(tf.test.TestCase):
+class KeptTest(tf.test.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -28,21 +31,19 @@ class ApplyTest(tf.test.TestCase):
       dataset = tf.data.Dataset.range(first, first + 2)
       for number in (1, 2):
         self.assertAllEqual(
-            list(kept_pipelines.apply(_add, dataset, None, number)),
+            list(_add(dataset, None, number)),
             [first + number, first + 1 + number],
         )
     self.assertLen(_built, 2)
     floats = tf.data.Dataset.from_tensors(0.5)
-    self.assertAllEqual(
-        list(kept_pipelines.apply(_add, floats, None, 1)), [1.5]
-    )
+    self.assertAllEqual(list(_add(floats, None, 1)), [1.5])
     self.assertLen(_built, 3)
 
   def test_tables_are_those_of_the_call(self):
     for total in (100, 200):
       tables = {'sum': tf.constant(total, tf.int64)}
       self.assertAllEqual(
-          list(kept_pipelines.apply(_add, tf.data.Dataset.range(2), tables, 1)),
+          list(_add(tf.data.Dataset.range(2), tables, 1)),
           [total + 1, total + 2],
       )
     self.assertLen(_built, 1)
@@ -51,8 +52,7 @@ class ApplyTest(tf.test.TestCase):
     def numbers():
       yield 5
 
-    kept = kept_pipelines.apply(
-        _add,
+    kept = _add(
         tf.data.Dataset.from_generator(
             numbers, output_signature=tf.TensorSpec([], tf.int32)
         ),
@@ -66,7 +66,7 @@ class ApplyTest(tf.test.TestCase):
 
     @tf.function
     def total(end):
-      dataset = kept_pipelines.apply(_add, tf.data.Dataset.range(end), None, 1)
+      dataset = _add(tf.data.Dataset.range(end), None, 1)
       return dataset.reduce(tf.constant(0, tf.int64), lambda x, y: x + y)
 
     self.assertEqual(total(tf.constant(3, tf.int64)), 6)
@@ -74,17 +74,23 @@ class ApplyTest(tf.test.TestCase):
   def test_options_stay(self):
     options = tf.data.Options()
     options.deterministic = False
-    kept = kept_pipelines.apply(
-        _add, tf.data.Dataset.range(2).with_options(options), None, 1
-    )
+    kept = _add(tf.data.Dataset.range(2).with_options(options), None, 1)
     self.assertSameElements(kept.as_numpy_iterator(), [1, 2])
     self.assertEqual(kept.cardinality(), 2)
 
   def test_an_error_while_building_is_that_of_the_function(self):
     with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
-      kept_pipelines.apply(
-          lambda *_: 1 / 0, tf.data.Dataset.range(2), None, None
+      kept_pipelines.kept(lambda *_: 1 / 0)(
+          tf.data.Dataset.range(2), None, None
       )
+
+  def test_with_a_function_of_the_users_it_is_not_kept(self):
+    for factor in (2, 3):
+      found = _add(
+          tf.data.Dataset.range(2), None, 1, lambda x, by=factor: by * x
+      )
+      self.assertAllEqual(list(found), [1, 1 + factor])
+    self.assertLen(_built, 2)
 
 
 if __name__ == '__main__':

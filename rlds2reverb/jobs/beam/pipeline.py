@@ -20,7 +20,6 @@ import apache_beam as beam
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
-from rlds2reverb.jobs import output_kinds
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
@@ -70,7 +69,7 @@ def build(
   name = _WHOLE_OUTPUT.get(plan.output.kind)
   if name is None:
     return  # The items are where they belong.
-  for level, groups in enumerate(output_kinds.of(plan).merges(), 1):
+  for level, groups in enumerate(tasks_lib.output_of(plan).merges(), 1):
     size = len(groups[0])
     done = (
         done
@@ -122,7 +121,7 @@ class _Step(beam.DoFn):
     # It may be in a process of its own.
     quiet.quiet_logs()
     self._plan = plan_lib.read(self._folder)
-    self._output = output_kinds.of(self._plan)
+    self._output = tasks_lib.output_of(self._plan)
 
   @contextlib.contextmanager
   def _reporting(self, name: str) -> Iterator[None]:

@@ -23,7 +23,6 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import whole
 from rlds2reverb.replay import frames as frames_lib
-from rlds2reverb.replay.checkpoint import batches as batches_lib
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import records as records_lib
@@ -130,7 +129,7 @@ def write_part(
   layout = source.layout(inserted_at)
   with whole.new_folder(folder, [INFO], replace=True) as path:
     plain_bytes = {}
-    with batches_lib.BatchWriter(
+    with new_checkpoint.BatchWriter(
         path, functools.partial(_PartFile, plain_bytes=plain_bytes)
     ) as writer:
       for batch in layout.batches(source.frames()):

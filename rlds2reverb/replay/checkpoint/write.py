@@ -23,7 +23,6 @@ from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import messages
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay.checkpoint import batches as batches_lib
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.trajectories import options as options_lib
@@ -108,7 +107,7 @@ def write_reverb_checkpoint(
     if not isinstance(table, TableSettings):
       specs.check_signature(table.info.signature, source.spec)
   with new_checkpoint.new_checkpoint(directory) as path:
-    with batches_lib.BatchWriter(path) as writer:
+    with new_checkpoint.BatchWriter(path) as writer:
       for batch in layout.batches(source.frames()):
         writer.write(batch)
     for kind, keys in writer.keys.items():
