@@ -243,7 +243,8 @@ def _distributed(options: Sequence[str]) -> Optional[running.Runner]:
           f'--dask_scheduler needs Dask, and there is no {e.name}. Run'
           " `pip install '.[dask]'` in a clone of rlds2reverb."
       ) from e
-    return dask_runner.DaskRunner(_DASK_SCHEDULER.value)
+    with usage.wrong_usage():
+      return dask_runner.DaskRunner(_DASK_SCHEDULER.value)
   if _RUNNER.value is None:
     return None
   try:

@@ -66,7 +66,8 @@ def convert(
     folder: the folder of the job, by default `job_folder.default(plan)`.
     dry_run: whether only to say what would be done.
     max_invalid_fraction: the job stops as soon as more than this fraction of
-      all episodes is invalid, and lists those that it found.
+      all episodes is invalid, and lists those that it found. With 0 the tasks
+      that have invalid episodes fail, and the others are done.
     allow_empty: whether a table may end without an item, because no episode is
       long enough, or none is valid. Samplers of such a table wait for ever.
     runner: what does the tasks; by default this process. `LocalRunner(2)` does

@@ -8,6 +8,14 @@ from rlds2reverb.episodes import tf_errors
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 
+# Errors of files: damaged, missing, or with fewer episodes than there were.
+UNREAD = (
+    tf.errors.DataLossError,
+    tf.errors.NotFoundError,
+    tf.errors.FailedPreconditionError,
+)
+_ADVICE = 'Copy it from where it is whole, and start the same command again.'
+
 
 def explain(
     error: tf.errors.OpError,
@@ -21,9 +29,15 @@ def explain(
     source: the source.
     parts: the episodes that were read.
   """
-  if isinstance(error, (tf.errors.DataLossError, tf.errors.NotFoundError)):
+  # Other formats have no files of records.
+  if isinstance(error, UNREAD) and not source.is_one_task:
+    counts = {
+        path: shard.num_episodes
+        for shard in source.shards
+        for path in source.files(shard)
+    }
     for path in sorted({path for part in parts for path in source.files(part)}):
-      problem = _find_damage(path)
+      problem = _find_damage(path, counts[path])
       if problem:
         return problem
   return f'{source.name}, {place_of(source, parts)}:' + (
@@ -40,7 +54,7 @@ def place_of(
   return f'{ranges} in {", ".join(paths)}'
 
 
-def _find_damage(path: str) -> str:
+def _find_damage(path: str, num_episodes: int) -> str:
   """Returns what is wrong with a file of records, or an empty string."""
   records = 0
   try:
@@ -51,7 +65,11 @@ def _find_damage(path: str) -> str:
   except tf.errors.OpError as error:
     return (
         f'{path} is damaged after {records} whole episodes:'
-        f' {tf_errors.message_of(error)}. Copy it from where it is whole, and'
-        ' start the same command again.'
+        f' {tf_errors.message_of(error)}. {_ADVICE}'
+    )
+  if records < num_episodes:
+    return (
+        f'{path} has {records} episodes, but dataset_info.json says'
+        f' {num_episodes}. {_ADVICE}'
     )
   return ''

@@ -15,6 +15,7 @@ from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import running
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.jobs import workers as workers_lib
+from rlds2reverb.replay.server import addresses
 
 _SECONDS_TO_WAIT = 1.0
 
@@ -40,8 +41,11 @@ class DaskRunner(running.LocalRunner):
 
     Raises:
       ConnectionError: if there is no scheduler.
+      ValueError: if the address is not valid. Dask would wait for a minute.
     """
     super().__init__(patience=patience)
+    distributed.comm.get_address_host_port(scheduler)  # Refuses other schemes.
+    addresses.check_address(scheduler.rpartition('/')[2])
     try:
       self._client = distributed.Client(scheduler, set_as_default=False)
     except (OSError, ValueError) as e:

@@ -9,9 +9,10 @@ from typing import Iterator
 # The files with the limits of control groups, of version 2 and version 1.
 _GROUP = '/sys/fs/cgroup{}/memory.max'
 _OLD_GROUP = '/sys/fs/cgroup/memory{}/memory.limit_in_bytes'
-# TensorFlow aborts with a C++ stack where it cannot even start its threads, and
-# is killed where it cannot be loaded.
-_LEAST_ADDRESS_SPACE = 1_500_000_000
+# TensorFlow aborts with a C++ stack where it cannot even start its threads, a
+# Reverb server waits for ever there, and both are killed where they cannot be
+# loaded. The smallest data set takes 2.45 GB of addresses on two processors.
+_LEAST_ADDRESS_SPACE = 2_500_000_000
 _LEAST_MEMORY = 500_000_000
 _NO_LIMIT = 1 << 60  # What is above is none.
 # An option of `mallopt` of the C library.

@@ -67,6 +67,7 @@ class Runner(abc.ABC):
 
     Raises:
       InvalidEpisodesError: if a task has more invalid episodes than may be.
+        Where none may be, the task has failed.
       KeyboardInterrupt: if the user interrupts. All workers have ended then.
     """
 
@@ -151,7 +152,9 @@ class LocalRunner(Runner):
               waiting.append(number)
             else:
               failures[number] = f'{content} It was tried {_MAX_DEATHS} times.'
-          elif isinstance(content, tasks_lib.InvalidEpisodesError):
+          elif max_skipped and isinstance(
+              content, tasks_lib.InvalidEpisodesError
+          ):
             raise content
           elif isinstance(content, ConnectionError) and (
               time.monotonic() - gone_since.setdefault(number, time.monotonic())

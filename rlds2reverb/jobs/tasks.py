@@ -107,8 +107,9 @@ def run_task(
     num_skipped = len(episodes.report.skipped_episodes)
     if max_skipped is not None and num_skipped > max_skipped:
       raise InvalidEpisodesError(
-          f'{num_skipped} episodes are invalid so far, and {max_skipped} may'
-          f' be:\n{_describe(episodes.skipped())}'
+          f'Invalid episodes: {num_skipped} so far, and {max_skipped} may be'
+          ' (--invalid_episodes=skip, or max_invalid_fraction, leaves them'
+          f' out):\n{_describe(episodes.skipped())}'
       )
     on_progress(
         Progress(

@@ -24,7 +24,10 @@ from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import quiet
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  import tensorflow as tf
+
   from rlds2reverb.episodes import checks
+  from rlds2reverb.episodes import tf_errors
 
 # The flags belong to the program that defines them, in `--help` too.
 flags.disclaim_key_flags()
@@ -86,6 +89,7 @@ def run(
         OSError,
         SyntaxError,
         ValueError,
+        tf.errors.OpError,
         *errors(),
     ) as e:
       _fail(e)
@@ -146,6 +150,8 @@ def check_value(name: str, value: Any) -> None:
 
 def _fail(error: Exception) -> NoReturn:
   logging.debug('The error was raised here:', exc_info=True)
+  if isinstance(error, tf.errors.OpError):
+    error = tf_errors.message_of(error)
   print(error, file=sys.stderr)
   sys.exit(_FAILED)
 

@@ -17,6 +17,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import tf_errors
+from rlds2reverb.jobs import damage
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
@@ -113,16 +114,20 @@ def validate_source(
     )
     if unread is None:
       continue
-    episode, message = unread
+    if isinstance(unread.error, tf.errors.FailedPreconditionError):
+      # It was read to its end, and an episode is missing somewhere.
+      found.not_read.append(damage.explain(unread.error, opened, [part]))
+      continue
     shard = next(
         shard
         for shard in opened.shards
-        if shard.split == part.split and shard.begin <= episode < shard.end
+        if shard.split == part.split
+        and shard.begin <= unread.episode < shard.end
     )
     end = min(shard.end, part.end)
     place = ', '.join(opened.files(shard))
     found.not_read.append(
-        f'{place}, episodes {episode} to {end - 1}: {message}'
+        f'{place}, episodes {unread.episode} to {end - 1}: {unread.message}'
     )
     if end < part.end:
       parts.insert(0, ranges_lib.Range(part.split, end, part.end))
@@ -153,7 +158,7 @@ def validate_episodes(
   rules = rules_lib.ConversionRules() if rules is None else rules
   unread = found.check(rlds_data, rules)
   if unread is not None:
-    found.not_read.append(f'From episode {unread[0]} on: {unread[1]}')
+    found.not_read.append(f'From episode {unread.episode} on: {unread.message}')
   return found.validation()
 
 
@@ -171,7 +176,11 @@ class _Unread(NamedTuple):
   """The first episode that could not be read, and why."""
 
   episode: int
-  message: str
+  error: tf.errors.OpError
+
+  @property
+  def message(self) -> str:
+    return tf_errors.message_of(self.error)
 
 
 class _Findings:
@@ -211,8 +220,8 @@ class _Findings:
         found = tf_errors.message_of(e)
         self._add([Problem(split, episode, None, UNREADABLE, found)], 1)
         continue
-      except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as e:
-        return _Unread(episode + 1, tf_errors.message_of(e))
+      except (*damage.UNREAD, tf.errors.OutOfRangeError) as e:
+        return _Unread(episode + 1, e)
       episode = episode + 1 if one.episode < 0 else int(one.episode)
       problems = list(_problems(split, episode, one, paths))
       self._add(problems, max(len(problems), int(one.num_faults)))

@@ -84,11 +84,13 @@ class Workers(abc.ABC):
 class Here(Workers):
   """Does tasks in this process, which starts at once."""
 
-  num_free = 1
-
   def __init__(self, job: Job):
     self._job = job
     self._events: List[Event] = []
+
+  @property
+  def num_free(self) -> int:  # type: ignore[override]
+    return 1 - self.num_busy
 
   @property
   def num_busy(self) -> int:  # type: ignore[override]

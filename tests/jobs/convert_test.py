@@ -652,16 +652,32 @@ class ConvertTest(job_testing.JobTestCase):
     plan = self.plan(
         plan_lib.CHECKPOINT, self.new(), directory=folder, episodes_per_task=4
     )
-    for fraction, message in (
-        (0.0, 'Discount must lie'),
-        (0.2, '2 episodes are invalid, and 1 of 8'),
+    with self.assertRaisesRegex(
+        tasks.InvalidEpisodesError, '2 episodes are invalid, and 1 of 8'
     ):
-      with self.subTest(fraction):
-        with self.assertRaisesRegex(tasks.InvalidEpisodesError, message):
-          self.convert(plan, max_invalid_fraction=fraction)
+      self.convert(plan, max_invalid_fraction=0.2)
     self.assertFalse(os.path.exists(plan.output.place))
     self.convert(plan, max_invalid_fraction=0.25)
     self.assertTrue(os.path.exists(plan.output.place))
+
+  @parameterized.parameters(1, 2)
+  @pytest.mark.long
+  def test_bad_episodes_keep_no_other_task_from_being_done(self, num_workers):
+    folder = data_sets.write(self.new('data'), _bad_episodes())
+    plan = self.plan(
+        plan_lib.CHECKPOINT, self.new(), directory=folder, episodes_per_task=1
+    )
+    with self.assertRaisesRegex(
+        convert.JobError,
+        r'2 of 8 tasks have failed; 6 are done\.\n  task 3: .*skip.*'
+        r'\n.*Discount must lie.*episode 3, .*\n  task 6: (.|\n)*episode 6, ',
+    ):
+      self.convert(
+          plan,
+          max_invalid_fraction=0.0,
+          runner=running.LocalRunner(num_workers),
+      )
+    self.assertFalse(os.path.exists(plan.output.place))
 
   @parameterized.parameters(*job_testing.KINDS)
   @pytest.mark.long

@@ -23,7 +23,7 @@ class MemoryTest(absltest.TestCase):
   def test_the_least_limit_counts(self):
     none = resource.RLIM_INFINITY
     self._check(none, {}, 0)
-    self._check(2 * 10**9, {}, 2 * 10**9)
+    self._check(3 * 10**9, {}, 3 * 10**9)
     # A container, and a service of systemd.
     self._check(none, {f'{_ROOT}/memory.max': '700000000\n'}, 700_000_000)
     service = {
@@ -32,7 +32,7 @@ class MemoryTest(absltest.TestCase):
         f'{_ROOT}/system.slice/job.service/memory.max': '800000000\n',
     }
     self._check(none, service, 800_000_000)
-    self._check(3 * 10**9, service, 800_000_000)
+    self._check(4 * 10**9, service, 800_000_000)
     # Version 1, where the greatest number stands for no limit.
     old = {
         _GROUPS: '5:cpu:/a\n4:memory:/job\n0::/\n',
@@ -48,9 +48,9 @@ class MemoryTest(absltest.TestCase):
     ):
       self._check(resource.RLIM_INFINITY, files, 300_000_000)
     with self.assertRaisesRegex(
-        OSError, r'address space is limited to 1,000 MB \(ulimit -v\), and'
+        OSError, r'address space is limited to 2,400 MB \(ulimit -v\), and'
     ):
-      self._check(10**9, {}, 10**9)
+      self._check(24 * 10**8, {}, 24 * 10**8)
 
 
 if __name__ == '__main__':

@@ -95,6 +95,23 @@ class GraphsTest(job_testing.JobTestCase):
     self.assertEqual(counts[1:], counts[:1] * 2)
 
 
+class HereTest(job_testing.JobTestCase):
+
+  def test_each_task_is_heard_of_before_the_next_begins(self):
+    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
+    folder = self.new('job')
+    os.mkdir(folder)
+
+    def interrupt():
+      raise KeyboardInterrupt
+
+    with self.assertRaises(KeyboardInterrupt):
+      running.LocalRunner(1).run_tasks(
+          plan, folder, range(2), listener=_Listener(interrupt)
+      )
+    self.assertEqual(list(receipts.read(folder, plan.hash)), [0])
+
+
 @pytest.mark.long
 class RunningTest(job_testing.JobTestCase):
 

@@ -146,6 +146,23 @@ class ValidateSourceTest(tf.test.TestCase):
     self.assertFalse(found.is_valid)
     self.assertEqual(found.num_episodes, 7)
 
+    # A file is missing, and one after it has lost an episode.
+    os.remove(files[0])
+    records = list(tf.data.TFRecordDataset(files[1]).as_numpy_iterator())
+    with tf.io.TFRecordWriter(files[1]) as writer:
+      for record in records[:2]:
+        writer.write(record)
+    found = validate.validate_source(sources.make_source(directory))
+    missing, short = found.not_read
+    self.assertStartsWith(missing, f'{files[0]}, episodes 0 to 2: ')
+    self.assertIn('No such file', missing)
+    self.assertEqual(
+        short,
+        f'{files[1]} has 2 episodes, but dataset_info.json says 3. Copy it from'
+        ' where it is whole, and start the same command again.',
+    )
+    self.assertEqual(found.num_episodes, 5)
+
   def test_the_rules_of_the_config(self):
     episode = data_sets.episode(0, 4)
     episode['steps'][2]['reward'] = np.float32(np.nan)

@@ -148,6 +148,17 @@ _CONVERT = (
         )
     ),
     *(
+        (
+            (f'{_NEXT} --dask_scheduler=', '--dask_scheduler must not be'),
+            (f'{_NEXT} --dask_scheduler=localhost', "missing port number in"),
+            (f'{_NEXT} --dask_scheduler=tcp://a:70000', 'between 1 and 65535'),
+            (f'{_NEXT} --dask_scheduler=foo://a:1', "'foo'"),
+            (f'{_NEXT} --dask_scheduler=a:1 --runner=b', 'has no effect with'),
+        )
+        if importlib.util.find_spec('distributed')
+        else ()
+    ),
+    *(
         ()
         if importlib.util.find_spec('apache_beam')
         else ((f'{_NEXT} --runner=FlinkRunner', "pip install '.[beam]'"),)
@@ -279,6 +290,10 @@ _DESCRIBE = (
         '--dataset=torn',
         'numbered-train.tfrecord-00000 is damaged after 1 whole',
     ),
+    (
+        '--dataset=short',
+        'short/numbered-train.tfrecord-00000 has 0 episodes, but',
+    ),
 )
 _VALIDATE = (
     ('', '--dataset must have a value'),
@@ -369,6 +384,9 @@ class BadCommandsTest(parameterized.TestCase):
     torn = data_sets.numbered(os.path.join(cls.folder, 'torn'), [3, 4])
     (file,) = data_sets.files_of(torn)
     os.truncate(file, os.path.getsize(file) - 5)
+    short = data_sets.numbered(os.path.join(cls.folder, 'short'), [3, 4])
+    (file,) = data_sets.files_of(short)
+    os.truncate(file, 0)
     os.mkdir(os.path.join(cls.folder, 'empty'))
     os.mkdir(os.path.join(cls.folder, 'full'))
     for name in 'file', 'full/mine':

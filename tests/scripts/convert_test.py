@@ -281,7 +281,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(
         result.stderr,
         'The address space is limited to 1,000 MB (ulimit -v), and TensorFlow'
-        ' needs 1,500 MB and more.\n',
+        ' needs 2,500 MB and more.\n',
     )
 
   def test_help_is_short(self):
