@@ -83,8 +83,8 @@ _INVALID_EPISODES = flags.DEFINE_enum(
     'invalid_episodes',
     'raise',
     ['raise', 'skip'],
-    'Whether an invalid episode stops the job, or is left out and listed in'
-    ' quarantine.jsonl.',
+    'Whether the task of an invalid episode fails, or the episode is left out'
+    ' and listed in quarantine.jsonl.',
 )
 _MAX_INVALID_FRACTION = flags.DEFINE_float(
     'max_invalid_fraction',
@@ -294,7 +294,6 @@ def _local(
 
 
 def main(*beam_options: str):
-  memory.keep_flat()
   sources = _sources()
   runner = _distributed(beam_options)
   planner = _planner(sources)
@@ -303,6 +302,7 @@ def main(*beam_options: str):
   with usage.wrong_usage():
     job_folder.check_same_plan(plan, folder or job_folder.default(plan))
   skips = _INVALID_EPISODES.value == 'skip'
+  memory.keep_flat()  # All that stays is loaded now.
   try:
     with usage.interrupted_by_signals():
       convert_lib.convert(

@@ -150,7 +150,7 @@ _CONVERT = (
     *(
         (
             (f'{_NEXT} --dask_scheduler=', '--dask_scheduler must not be'),
-            (f'{_NEXT} --dask_scheduler=localhost', "missing port number in"),
+            (f'{_NEXT} --dask_scheduler=localhost', 'missing port number in'),
             (f'{_NEXT} --dask_scheduler=tcp://a:70000', 'between 1 and 65535'),
             (f'{_NEXT} --dask_scheduler=foo://a:1', "'foo'"),
             (f'{_NEXT} --dask_scheduler=a:1 --runner=b', 'has no effect with'),
