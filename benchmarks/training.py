@@ -78,7 +78,7 @@ def _measure(
           episodes,
           algorithm,
           normalized,
-          batches=experience.Batches(batch_size, reverb_server),
+          batches=experience.BatchOptions(batch_size, reverb_server),
           seed=0,
       )
 

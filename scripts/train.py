@@ -131,7 +131,7 @@ def main():
       _ENVIRONMENT.value,
       files.user_path(_DIRECTORY.value),
       _NUM_STEPS.value,
-      batches=training.Batches(
+      batches=training.BatchOptions(
           _BATCH_SIZE.value,
           True if server == 'new' else server or False,
           rules,

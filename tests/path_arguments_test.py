@@ -100,7 +100,7 @@ def _train(at):
       'CartPole-v1',
       at('new'),
       num_steps=1,
-      batches=training.Batches(1),
+      batches=training.BatchOptions(1),
       monitoring=training.Monitoring(num_eval_episodes=1),
   )
 

@@ -92,7 +92,9 @@ def _stack(dataset):
   return stacked_steps.stack_episodes(dataset)
 
 
-def _merge(specs: Mapping[str, Any], keys: paths.Keys, differences: List[str]):
+def _merge(
+    specs: Mapping[str, Any], keys: paths.KeyPath, differences: List[str]
+):
   """Returns the common spec of what the data sets have at `keys`."""
   found = list(specs.values())
   if all(isinstance(spec, Mapping) for spec in found):

@@ -57,7 +57,9 @@ class _OneSize(tfds.decode.Decoder):
     return tf.ensure_shape(images, [None, *shape])
 
 
-def decoders_of_one_size(feature: Any, decoders: Any, keys: paths.Keys) -> Any:
+def decoders_of_one_size(
+    feature: Any, decoders: Any, keys: paths.KeyPath
+) -> Any:
   """Returns TFDS decoders whose errors name images that are not of one size.
 
   Args:

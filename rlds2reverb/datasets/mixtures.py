@@ -58,6 +58,9 @@ def mix_datasets(
   Sub-batches are drawn as by TorchRL's `ReplayBufferEnsemble`, where each one
   comes from one buffer.
 
+  The elements keep their data set's name. `replay.mix_batches` makes batches of
+  those of replay buffers, with an exact number from each.
+
   Args:
     datasets: a dict from names to data sets. Fields that only some of them have
       are filled with zeros in the others; the steps of episodes are stacked.
@@ -114,12 +117,7 @@ def mix_datasets(
 def _normalize(datasets, weights):
   if weights is None:
     return [1 / len(datasets)] * len(datasets)
-  if set(weights) != set(datasets):
-    raise ValueError(
-        f'weights must be of the data sets {sorted(datasets)}, but are of'
-        f' {sorted(weights)}.'
-    )
-  checks.check_weights(list(weights.values()))
+  checks.check_weights(weights, datasets)
   total = sum(weights.values())
   return [weights[name] / total for name in datasets]
 

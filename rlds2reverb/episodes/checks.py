@@ -1,9 +1,10 @@
 """Checks of arguments, with messages that say what would be right."""
 
 import difflib
-import math
 import numbers
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence, Union
+
+import numpy as np
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
@@ -26,12 +27,53 @@ def check_known(where: str, what: str, name: Any, known: Iterable[Any]) -> None:
     )
 
 
-def check_weights(weights: Sequence[float]) -> None:
-  """Raises a ValueError if nothing can be drawn in proportion to `weights`."""
-  if min(weights) < 0 or not 0 < sum(weights) < math.inf:
+def check_weights(
+    weights: Union[Mapping[str, float], Sequence[float], np.ndarray],
+    names: Optional[Iterable[str]] = None,
+    *,
+    name: str = 'weights',
+    of: str = 'data set',
+    are_positive: bool = False,
+) -> None:
+  """Raises a ValueError if nothing can be drawn in proportion to weights.
+
+  Args:
+    weights: the weights, in a sequence or by the names of what they are of.
+    names: the names that the weights must be of, by default any.
+    name: what the weights are called, for errors.
+    of: what each of them is of, for errors.
+    are_positive: whether none may be 0.
+  """
+  values = weights
+  labels: Sequence[Any] = range(len(weights))
+  if isinstance(weights, Mapping):
+    values, labels = list(weights.values()), list(weights)
+    if names is not None and set(weights) != set(names):
+      raise ValueError(
+          f'{name} must be of the {of}s {sorted(names)}, but are of'
+          f' {sorted(weights)}.'
+      )
+  values = np.asarray(values, np.float64)
+  is_right = (values > 0) if are_positive else (values >= 0)
+  wrong = np.flatnonzero(~is_right | np.isinf(values))
+  if len(wrong):
+    least = 'above 0' if are_positive else 'from 0 up'
     raise ValueError(
-        'weights must be 0 or more, finite, and not all 0, but are'
-        f' {list(weights)}.'
+        f'The {name} must be finite numbers {least}, but that of {of}'
+        f' {labels[wrong[0]]} is {values[wrong[0]]}.'
+    )
+  if not values.any():
+    raise ValueError(f'All {name} are 0, so that no {of} can be drawn.')
+  if np.isinf(values.sum()):
+    raise ValueError(f'The sum of the {name} is too large for a float.')
+
+
+def check_count(weights: Sequence[float], count: int) -> None:
+  """Raises a ValueError unless there is a weight for each of the data sets."""
+  if np.shape(weights) != (count,):
+    raise ValueError(
+        f'There must be a weight for each of the {count} data sets, but weights'
+        f' are {np.asarray(weights).tolist()}.'
     )
 
 

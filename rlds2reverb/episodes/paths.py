@@ -28,10 +28,10 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 
 Path = Union[str, Sequence[Any]]
-Keys = Tuple[Any, ...]
+KeyPath = Tuple[Any, ...]
 
 
-def find(nest: Any, path: Path) -> Keys:
+def find(nest: Any, path: Path) -> KeyPath:
   """Returns the keys of the one field of `nest` that `path` names.
 
   Raises:
@@ -45,7 +45,7 @@ def find(nest: Any, path: Path) -> Keys:
   return keys
 
 
-def look_up(nest: Any, path: Path) -> Tuple[Optional[Keys], str]:
+def look_up(nest: Any, path: Path) -> Tuple[Optional[KeyPath], str]:
   """Looks a field up without raising, so that a caller can list all problems.
 
   Returns:
@@ -106,7 +106,7 @@ def map_leaves(fn: Callable[[str, Any], Any], nest: Any, path: Path) -> Any:
   return tree.map_structure_with_path(map_leaf, nest)
 
 
-def remove(nest: Any, keys: Keys) -> Any:
+def remove(nest: Any, keys: KeyPath) -> Any:
   """Returns nested dicts without the field at `keys`.
 
   A dict that this leaves empty is removed, too.
@@ -126,7 +126,7 @@ def remove(nest: Any, keys: Keys) -> Any:
   return nest
 
 
-def insert(nest: Any, keys: Keys, value: Any) -> Any:
+def insert(nest: Any, keys: KeyPath, value: Any) -> Any:
   """Returns nested dicts with a new field: `value` at `keys`.
 
   Raises:
@@ -143,7 +143,7 @@ def insert(nest: Any, keys: Keys, value: Any) -> Any:
   return {**_copy(nest, keys), keys[0]: value}
 
 
-def split(path: Path) -> Keys:
+def split(path: Path) -> KeyPath:
   """Returns the keys of a path, for a field that does not exist yet."""
   return tuple(path.split('/')) if isinstance(path, str) else tuple(path)
 
@@ -185,7 +185,7 @@ def leaves(nest: Any) -> Dict[str, Any]:
   return named
 
 
-def _nodes(nest) -> List[Keys]:
+def _nodes(nest) -> List[KeyPath]:
   nodes = {}
   for keys, _ in tree.flatten_with_path(nest):
     for length in range(1, len(keys) + 1):
@@ -193,7 +193,7 @@ def _nodes(nest) -> List[Keys]:
   return list(nodes)
 
 
-def _find_all(nest, path) -> List[Keys]:
+def _find_all(nest, path) -> List[KeyPath]:
   if isinstance(path, str):
     return [keys for keys in _nodes(nest) if steps_lib.field_path(keys) == path]
   return [keys for keys in [(), *_nodes(nest)] if keys == tuple(path)]

@@ -41,7 +41,7 @@ class Field:
       after the last, as in a slice; None for the whole field.
   """
 
-  keys: paths.Keys
+  keys: paths.KeyPath
   columns: Optional[Tuple[Optional[int], Optional[int]]] = None
 
 
@@ -122,7 +122,7 @@ def describe(episode: Dict[str, Any]) -> List[str]:
   return lines
 
 
-def used(sources: Any) -> List[paths.Keys]:
+def used(sources: Any) -> List[paths.KeyPath]:
   """Returns the keys of all fields that resolved sources name."""
   return [
       source.keys

@@ -10,6 +10,7 @@ from typing import Any, Mapping, Sequence
 import gin
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
 from rlds2reverb.fields import named_mappings
 
@@ -37,13 +38,7 @@ class Mixture:
   transforms: Sequence[Any] = ()
 
   def __post_init__(self):
-    if not self.weights or not all(
-        0 < weight < float('inf') for weight in self.weights.values()
-    ):
-      raise ValueError(
-          'The weights of a mixture must be positive numbers by data set, but'
-          f' are {dict(self.weights)}.'
-      )
+    checks.check_weights(self.weights, are_positive=True)
     unknown = set(self.configs) - set(self.weights)
     if unknown:
       raise ValueError(

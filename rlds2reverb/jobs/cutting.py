@@ -1,8 +1,8 @@
 """Cuts the episodes of sources into those of tasks."""
 
-import math
 from typing import Any, List, Sequence, Tuple
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 
@@ -30,13 +30,8 @@ def first_by_weights(
     ranges: List[List[ranges_lib.Range]], weights: Sequence[float]
 ) -> List[List[ranges_lib.Range]]:
   """Returns the first episodes of each source, as many as its weight says."""
-  if len(weights) != len(ranges) or not all(
-      0 < weight < math.inf for weight in weights
-  ):
-    raise ValueError(
-        'weights must be a positive number for each of the'
-        f' {len(ranges)} data sets, but are {list(weights)}.'
-    )
+  checks.check_count(weights, len(ranges))
+  checks.check_weights(weights, are_positive=True)
   sizes = [sum(part.num_episodes for part in parts) for parts in ranges]
   unit = min(size / weight for size, weight in zip(sizes, weights))
   kept = []

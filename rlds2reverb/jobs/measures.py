@@ -30,7 +30,7 @@ class Measures:
     self._length = 0
     self._return = 0.0
 
-  def add(self, block: frame_blocks.Block) -> None:
+  def add(self, block: frame_blocks.FrameBlock) -> None:
     """Adds frames of one episode or of several."""
     frames = block.frames
     num_frames = len(frames.step_type)

@@ -33,7 +33,7 @@ class TaskEpisodes:
       plan: plan_lib.Plan,
       task: plan_lib.Task,
       source: opened_lib.OpenSource,
-      on_block: Callable[[frame_blocks.Block], None],
+      on_block: Callable[[frame_blocks.FrameBlock], None],
   ):
     """Creates the episodes; `on_block` is called with the valid ones."""
     self.report = report_lib.ConversionReport()
@@ -87,7 +87,7 @@ class TaskEpisodes:
   def watch(self, block: conversion.TrajectoryBlock) -> None:
     """Counts a block of NumPy arrays that was used."""
     self._on_block(
-        frame_blocks.Block(
+        frame_blocks.FrameBlock(
             block.trajectory, block.episode.tolist(), block.row_splits, 0
         )
     )

@@ -5,6 +5,7 @@ from typing import Any, Dict, Mapping
 
 import numpy as np
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import draws
 
 
@@ -21,16 +22,12 @@ class ItemWeights:
     Raises:
       ValueError: if nothing can be drawn by them.
     """
-    if set(weights) != set(sources):
-      raise ValueError(
-          f'weights must be of the data sets {sorted(sources)}, but are of'
-          f' {sorted(weights)}.'
-      )
+    totals = {name: np.sum(values) for name, values in weights.items()}
+    checks.check_weights(totals, sources)
     self._counts = np.array([len(items) for items in sources.values()])
     self._first = np.cumsum(self._counts) - self._counts
     # The weights of the items of each data set that has them.
     self._within: Dict[int, np.ndarray] = {}
-    totals = []
     for number, name in enumerate(sources):
       values = np.asarray(weights[name], np.float64)
       if values.shape not in ((), (self._counts[number],)):
@@ -38,19 +35,15 @@ class ItemWeights:
             f'The weight of {name} must be a number, or one for each of its'
             f' {self._counts[number]} items, but has the shape {values.shape}.'
         )
-      if not (np.isfinite(values) & (values >= 0)).all():
-        raise ValueError(
-            'weights must be 0 or more and finite, but those of'
-            f' {name} are {weights[name]}.'
+      if values.any():
+        checks.check_weights(
+            values.ravel(), name=f'weights of {name}', of='item'
         )
-      totals.append(values.sum())
-      if totals[-1] and not self._counts[number]:
+      if totals[name] and not self._counts[number]:
         raise ValueError(f'{name} has a weight, but no items to draw.')
-      if values.shape and totals[-1]:
+      if values.shape and totals[name]:
         self._within[number] = np.cumsum(values)
-    if not any(totals):
-      raise ValueError(f'weights must not be all 0, but are {dict(weights)}.')
-    self._sums = np.cumsum(totals)
+    self._sums = np.cumsum([totals[name] for name in sources])
 
   def draw(self, sources: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Returns items, int64 `[B]`.

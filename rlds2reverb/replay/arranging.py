@@ -37,7 +37,7 @@ class Arrangement(NamedTuple):
     needed: no item of a later block refers to a position before this one.
   """
 
-  block: frame_blocks.Block
+  block: frame_blocks.FrameBlock
   pieces: pieces_lib.Pieces
   episode_ids: Set[Any]
   frames: Any
@@ -92,7 +92,7 @@ class Arranger:
     self._length = 0
 
   def arrange(
-      self, blocks: Iterable[frame_blocks.Block]
+      self, blocks: Iterable[frame_blocks.FrameBlock]
   ) -> Iterator[Arrangement]:
     """Yields the arrangements of `blocks`, or of their parts, in their order.
 
@@ -206,8 +206,8 @@ class Arranger:
 
 
 def split(
-    block: frame_blocks.Block, length: int
-) -> Iterator[frame_blocks.Block]:
+    block: frame_blocks.FrameBlock, length: int
+) -> Iterator[frame_blocks.FrameBlock]:
   """Splits a block of several episodes.
 
   Args:
@@ -260,8 +260,9 @@ def spread(frames: Any, rows: np.ndarray, length: int) -> Any:
 
 
 def refuse_long_episodes(
-    blocks: Iterable[frame_blocks.Block], tables: Sequence[items_lib.TableItems]
-) -> Iterator[frame_blocks.Block]:
+    blocks: Iterable[frame_blocks.FrameBlock],
+    tables: Sequence[items_lib.TableItems],
+) -> Iterator[frame_blocks.FrameBlock]:
   """Yields blocks, but nothing of an episode that is too long for a table.
 
   The blocks of an episode are held back until its length is known. They are no

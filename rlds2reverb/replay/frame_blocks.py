@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 
-class Block(NamedTuple):
+class FrameBlock(NamedTuple):
   """Frames that are laid out at once.
 
   Attributes:
@@ -33,7 +33,7 @@ def slice_frames(frames: Any, begin: int, end: int) -> Any:
   return tf.nest.map_structure(lambda leaf: leaf[begin:end], frames)
 
 
-def slice_episodes(block: Block, begin: int, end: int) -> Block:
+def slice_episodes(block: FrameBlock, begin: int, end: int) -> FrameBlock:
   """Returns the episodes `[begin, end)` of a block, as a block."""
   splits = block.row_splits[begin : end + 1]
   return block._replace(
@@ -43,7 +43,7 @@ def slice_episodes(block: Block, begin: int, end: int) -> Block:
   )
 
 
-def choose_episodes(block: Block, is_chosen: np.ndarray) -> Block:
+def choose_episodes(block: FrameBlock, is_chosen: np.ndarray) -> FrameBlock:
   """Returns some episodes of a block, bool `[E]`, as a block."""
   if is_chosen.all():
     return block

@@ -41,7 +41,7 @@ class FrameSource(NamedTuple):
     groups: the columns that share chunks.
     block_length: the largest number of frames that are laid out at once.
     blocks: a data set of `TrajectoryBlock`s of any length.
-    form: what the frames depend on, apart from the data, as a JSON value.
+    settings: what the frames depend on, apart from the data, as a JSON value.
     options: how they are converted. Their report is filled by `frames`, which
       logs it at its end; their identity is that of the items.
     of_sequences: whether the blocks consist of whole sequences, which are the
@@ -56,11 +56,11 @@ class FrameSource(NamedTuple):
   groups: List[chunks.ColumnGroup]
   block_length: int
   blocks: tf.data.Dataset
-  form: Any
+  settings: Any
   options: options_lib.ConversionOptions
   of_sequences: bool = False
   first_episode: int = 0
-  watch: Callable[[frame_blocks.Block], None] = lambda block: None
+  watch: Callable[[frame_blocks.FrameBlock], None] = lambda block: None
 
   def layout(self, inserted_at: Optional[int] = None) -> layout_lib.Layout:
     """Returns a new `Layout` for the frames.
@@ -72,7 +72,7 @@ class FrameSource(NamedTuple):
         self.tables,
         self.options.identity,
         self.groups,
-        form=self.form,
+        settings=self.settings,
         of_sequences=self.of_sequences,
         one_episode_chunks=self.options.one_episode_chunks,
         inserted_at=inserted_at,
@@ -84,7 +84,7 @@ class FrameSource(NamedTuple):
         lambda block: block.trajectory.step_type
     ).as_numpy_iterator()
 
-  def frames(self) -> Iterator[frame_blocks.Block]:
+  def frames(self) -> Iterator[frame_blocks.FrameBlock]:
     """Yields the frames in the blocks that are laid out at once.
 
     At the end there are warnings of what looks wrong in the data.
@@ -97,7 +97,7 @@ class FrameSource(NamedTuple):
       for begin in range(0, length, part):
         end = min(begin + part, length)
         splits = np.clip(block.row_splits - begin, 0, end - begin)
-        frames = frame_blocks.Block(
+        frames = frame_blocks.FrameBlock(
             frame_blocks.slice_frames(block.trajectory, begin, end),
             episode_ids,
             splits,
@@ -172,12 +172,12 @@ def make_frame_source(
   blocks = conversion.trajectory_blocks(
       data, options, block_length=None if comes_whole else block_length
   )
-  form = {
+  settings = {
       'frames': _columns(spec),
       'terminal_discount': options.rules.terminal_discount,
   }
   return FrameSource(
-      spec, list(tables), groups, block_length, blocks, form, options
+      spec, list(tables), groups, block_length, blocks, settings, options
   )
 
 
@@ -259,14 +259,14 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
       for table in tables
   ]
   groups = chunks.one_group(spec, length)
-  form = {'sequences': _columns(data.element_spec)}
+  settings = {'sequences': _columns(data.element_spec)}
   return FrameSource(
       spec,
       tables,
       groups,
       count * length,
       blocks,
-      form,
+      settings,
       options,
       of_sequences=True,
   )

@@ -106,14 +106,14 @@ def encode_items(
   """
   spans = [each.spans(items.starts, items.ends) for each in chunks]
   # Items are encoded together if they have the same number of slices in every
-  # group of columns. `form` is a number that says so.
-  form = functools.reduce(
-      lambda form, count: form * (count.max() + 1) + count,
+  # group of columns, which are one number in `counts`.
+  counts = functools.reduce(
+      lambda total, count: total * (count.max() + 1) + count,
       [count for _, count in spans],
   )
   rows = {}
-  for each in np.unique(form).tolist():
-    chosen = np.flatnonzero(form == each)
+  for each in np.unique(counts).tolist():
+    chosen = np.flatnonzero(counts == each)
     slices = [
         kept.slices(
             first[chosen],
@@ -133,9 +133,9 @@ def encode_items(
     )
   # Tables depend on the order of insertion, so the items keep their order.
   in_order = []
-  run_starts = np.flatnonzero(np.diff(form, prepend=0)).tolist()
-  for begin, end in zip(run_starts, [*run_starts[1:], len(form)]):
-    each = form[begin]
+  run_starts = np.flatnonzero(np.diff(counts, prepend=0)).tolist()
+  for begin, end in zip(run_starts, [*run_starts[1:], len(counts)]):
+    each = counts[begin]
     in_order.append(rows[each][: end - begin])
     rows[each] = rows[each][end - begin :]
   return in_order

@@ -14,7 +14,7 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import pieces as pieces_lib
 
 
-class Keys:
+class KeyMaker:
   """Makes keys.
 
   A server that holds an item under a key does not take a second one. So if the
@@ -23,13 +23,13 @@ class Keys:
   keys, today and in another process. Without one, keys are random.
   """
 
-  def __init__(self, identity: Optional[Any], form: Any = None):
+  def __init__(self, identity: Optional[Any], settings: Any = None):
     """Creates the maker of keys.
 
     Args:
       identity: a value that tells this data from all other data, of the types
         that `identity.fingerprint` takes. None asks for random keys.
-      form: whatever else the content depends on, of the same types.
+      settings: whatever else the content depends on, of the same types.
 
     Raises:
       ValueError: if `identity` holds something of which it cannot be known
@@ -38,12 +38,12 @@ class Keys:
     self._fingerprint = None
     self._generator = np.random.default_rng()
     if identity is not None:
-      self._fingerprint = identity_lib.fingerprint(identity, form)
+      self._fingerprint = identity_lib.fingerprint(identity, settings)
 
   def of_items(
       self,
       table: items_lib.TableItems,
-      block: frame_blocks.Block,
+      block: frame_blocks.FrameBlock,
       pieces: pieces_lib.Pieces,
       items: pieces_lib.Items,
   ) -> np.ndarray:
@@ -66,7 +66,7 @@ class Keys:
 
   def of_chunks(
       self,
-      block: frame_blocks.Block,
+      block: frame_blocks.FrameBlock,
       pieces: pieces_lib.Pieces,
       cuts: chunks_lib.Cuts,
       group: Sequence[Any],

@@ -68,7 +68,7 @@ class Layout:
       identity: Optional[Any],
       groups: Sequence[chunks_lib.ColumnGroup],
       *,
-      form: Any = None,
+      settings: Any = None,
       of_sequences: bool = False,
       one_episode_chunks: bool = False,
       inserted_at: Optional[int] = None,
@@ -77,9 +77,9 @@ class Layout:
 
     Args:
       tables: which items go into which table.
-      identity: what tells the data from other data, see `keys.Keys`.
+      identity: what tells the data from other data, see `keys.KeyMaker`.
       groups: the columns that share chunks.
-      form: what else the keys depend on, see `keys.Keys`.
+      settings: what else the keys depend on, see `keys.KeyMaker`.
       of_sequences: whether the blocks consist of sequences, each of which is a
         chunk and an item of its own, whatever its step types.
       one_episode_chunks: whether every chunk is of one episode. By default,
@@ -95,7 +95,7 @@ class Layout:
     self.frames = 0
     self.num_items = {table.table_name: 0 for table in tables}
     self._tables = tables
-    self._keys = keys_lib.Keys(identity, form)
+    self._keys = keys_lib.KeyMaker(identity, settings)
     self._arranger = arranging.Arranger(
         tables, has_identity=identity is not None, of_sequences=of_sequences
     )
@@ -113,7 +113,9 @@ class Layout:
     # The chunks to which later items may still refer.
     self._chunks = [kept_chunks.KeptChunks(group) for group in groups]
 
-  def batches(self, blocks: Iterable[frame_blocks.Block]) -> Iterator[Batch]:
+  def batches(
+      self, blocks: Iterable[frame_blocks.FrameBlock]
+  ) -> Iterator[Batch]:
     """Yields the batches of `blocks`.
 
     Args:

@@ -36,6 +36,8 @@ def mix_batches(
   each batch recorded, half the agent's own. `"subbatch"` is what TorchRL's
   `ReplayBufferEnsemble` does.
 
+  `mix_datasets` mixes single elements, such as episodes of different fields.
+
   Args:
     datasets: data sets of batches, nests of `[N, ...]` in which `N` may be
       anything. They come from replay buffers, from `sample_reverb_servers`, or
@@ -147,12 +149,8 @@ def _check_equal(datasets):
 
 def _check_weights(weights, num_datasets):
   weights = np.array(weights, np.float64)
-  if weights.shape != (num_datasets,):
-    raise ValueError(
-        f'There must be a weight for each of the {num_datasets} data sets, but'
-        f' weights are {weights.tolist()}.'
-    )
-  checks.check_weights(weights.tolist())
+  checks.check_count(weights, num_datasets)
+  checks.check_weights(weights)
   return weights
 
 

@@ -74,7 +74,7 @@ class Pieces(NamedTuple):
 
 
 def find_pieces(
-    block: frame_blocks.Block,
+    block: frame_blocks.FrameBlock,
     is_last: np.ndarray,
     tables: Sequence[items_lib.TableItems],
     position: int,

@@ -24,7 +24,7 @@ _FLAGS = (
 )
 _MAX_LEAF_SIZE = 1024
 
-Leaves = List[Tuple[paths.Keys, tf.TensorSpec]]
+Leaves = List[Tuple[paths.KeyPath, tf.TensorSpec]]
 
 
 def choose_leaves(

@@ -14,7 +14,7 @@ from rlds2reverb.training.cql_sac import CqlSac
 from rlds2reverb.training.environments import make_environment
 from rlds2reverb.training.evaluation import Evaluator
 from rlds2reverb.training.evaluation import Returns
-from rlds2reverb.training.experience import Batches
+from rlds2reverb.training.experience import BatchOptions
 from rlds2reverb.training.normalization import DenormalizedPolicy
 from rlds2reverb.training.normalization import fit_normalization
 from rlds2reverb.training.normalization import Normalization

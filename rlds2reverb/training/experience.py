@@ -21,8 +21,8 @@ from rlds2reverb.trajectories import rules as rules_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Batches:
-  """The batches that an agent learns from, and where they come from.
+class BatchOptions:
+  """Says which batches an agent learns from, and where they come from.
 
   Attributes:
     batch_size: `B`, how many items a batch has.
@@ -60,7 +60,7 @@ def open_experience(
     rlds_data: tf.data.Dataset,
     algorithm: algorithm_lib.Algorithm,
     normalization: normalization_lib.Normalization,
-    batches: Batches,
+    batches: BatchOptions,
     seed: int,
 ) -> Iterator['Experience']:
   """Opens the replay buffer with the items that an algorithm learns from.

@@ -84,14 +84,14 @@ def fit_normalization(
   fields = [field for field in _FIELDS if has_floats[field]]
   if fields and statistics is None:
     statistics = compute.compute_statistics(rlds_data, fields)
-  identity = composing.Compose([])
+  unchanged = composing.Compose([])
   return Normalization(
       normalization.normalize_by_statistics(statistics, rlds.OBSERVATION)
       if has_floats[rlds.OBSERVATION]
-      else identity,
+      else unchanged,
       normalization.normalize_by_statistics(statistics, rlds.ACTION, 'bounds')
       if has_floats[rlds.ACTION]
-      else identity,
+      else unchanged,
   )
 
 

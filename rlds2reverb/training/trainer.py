@@ -86,7 +86,7 @@ def train(
     directory: files.PathLike,
     num_steps: int,
     *,
-    batches: experience.Batches = experience.Batches(),
+    batches: experience.BatchOptions = experience.BatchOptions(),
     monitoring: Monitoring = Monitoring(),
     seed: int = 0,
 ) -> TrainingResult:

@@ -66,8 +66,8 @@ class LoadMixtureTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('nothing', "StepMapping.action = 'a'", r'must bind Mixture.weights'),
       ('other', "Mixture.weights = {'a': 1}\nMixture.wheights = 2", 'wheights'),
-      ('empty', 'Mixture.weights = {}', 'must be positive numbers'),
-      ('zero', "Mixture.weights = {'a': 0}", "positive .* {'a': 0}"),
+      ('empty', 'Mixture.weights = {}', 'no data set can be drawn'),
+      ('zero', "Mixture.weights = {'a': 0}", 'above 0.* a is 0'),
       (
           'config',
           "Mixture.weights = {'a': 1}\nMixture.configs = {'b': 'bridge'}",

@@ -36,13 +36,15 @@ def _add(frames, max_length=None):
   ends = np.flatnonzero(frames.step_type == 2) + 1
   splits = np.concatenate([[0], ends])
   if max_length is None:
-    added.add(frame_blocks.Block(frames, list(range(len(ends))), splits, 0))
+    added.add(
+        frame_blocks.FrameBlock(frames, list(range(len(ends))), splits, 0)
+    )
     return added
   for episode, (begin, end) in enumerate(zip(splits, ends)):
     for start in range(begin, end, max_length):
       stop = min(start + max_length, end)
       added.add(
-          frame_blocks.Block(
+          frame_blocks.FrameBlock(
               frame_blocks.slice_frames(frames, start, stop),
               [episode],
               np.array([0, stop - start]),

@@ -150,7 +150,7 @@ class PlanTest(absltest.TestCase):
             dict(output=plan.Output(plan.RLDS, '/data/out', 'train')),
         ),
         ('is a function', dict(tables=[items.TableItems('t', priority=len)])),
-        ('positive number for each of the 1', dict(weights=[1.0, 2.0])),
+        ('a weight for each of the 1', dict(weights=[1.0, 2.0])),
         ('positive number', dict(weights=[0.0])),
     ):
       with self.subTest(message):

@@ -287,7 +287,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         'process must be': dict(process=(2, 2)),
         'must be one of': dict(sampler='random'),
         'weights must be of': dict(weights={'a': 1}),
-        'not be all 0': dict(weights={'a': 0, 'b': 0, 'c': 0}),
+        'All weights are 0': dict(weights={'a': 0, 'b': 0, 'c': 0}),
         "for the sampler 'uniform'": dict(
             weights={'a': 1, 'b': 1, 'c': 1}, sampler='without_replacement'
         ),

@@ -18,7 +18,7 @@ def _block(begin, lengths, ids=None, step=0, goes_on=False):
   lasts = begin + splits[1:] - 1
   if goes_on:
     lasts = lasts[:-1]
-  return frame_blocks.Block(
+  return frame_blocks.FrameBlock(
       cuts.make_frames(begin, begin + int(splits[-1]), lasts),
       list(range(len(lengths))) if ids is None else ids,
       splits,
@@ -54,7 +54,7 @@ def _frames(step_types):
 
 def _blocks(*pieces):
   return [
-      frame_blocks.Block(
+      frame_blocks.FrameBlock(
           _frames(step_types), [episode], np.array([0, len(step_types)]), step
       )
       for episode, step, step_types in pieces
@@ -63,7 +63,7 @@ def _blocks(*pieces):
 
 def _pack(episode_ids, *step_types):
   splits = np.cumsum([0, *map(len, step_types)])
-  return frame_blocks.Block(
+  return frame_blocks.FrameBlock(
       _frames(sum(step_types, [])), episode_ids, splits, 0
   )
 
@@ -164,7 +164,7 @@ class ArrangerTest(parameterized.TestCase):
 
   def test_sequences(self):
     # Their step types say nothing.
-    block = frame_blocks.Block(
+    block = frame_blocks.FrameBlock(
         cuts.make_frames(0, 6, [1, 2]), [None], np.array([0, 6]), 0
     )
     table = _table('items', windows_lib.Windows(3, 3, 'cross'))

@@ -72,7 +72,7 @@ def _cut(lengths, chunk_length, table=None, share_chunks=True):
   """Returns the cuts of whole episodes that come together."""
   splits = np.cumsum([0, *lengths])
   is_last = np.isin(np.arange(splits[-1]), splits[1:] - 1)
-  block = frame_blocks.Block((), list(range(len(lengths))), splits, 0)
+  block = frame_blocks.FrameBlock((), list(range(len(lengths))), splits, 0)
   found = pieces.find_pieces(
       block, is_last, [table or items.TableItems('table')], 100, 0
   )
@@ -136,7 +136,7 @@ class CutTest(parameterized.TestCase):
   def test_parts_of_episodes_do_not_share(self):
     # The end of an episode and a whole one, as no data set has them together.
     step_types = np.array([1, 2, 0, 2])
-    block = frame_blocks.Block((), ['a', 'b'], np.array([0, 2, 4]), 7)
+    block = frame_blocks.FrameBlock((), ['a', 'b'], np.array([0, 2, 4]), 7)
     found = pieces.find_pieces(
         block, step_types == 2, [items.TableItems('table')], 7, 7
     )

@@ -63,7 +63,7 @@ def one_by_one(episodes, block_length, ids=None):
   for index, frames in enumerate(episodes):
     for begin in range(0, len(frames.step_type), block_length):
       piece = rows(frames, begin, block_length)
-      yield frame_blocks.Block(
+      yield frame_blocks.FrameBlock(
           piece,
           [ids[index] if ids else index],
           np.array([0, len(piece.step_type)]),
@@ -77,7 +77,7 @@ def packed(episodes, size, ids=None):
     pack = episodes[first : first + size]
     lengths = [len(frames.step_type) for frames in pack]
     indices = range(first, first + len(pack))
-    yield frame_blocks.Block(
+    yield frame_blocks.FrameBlock(
         concatenated(pack),
         [ids[index] if ids else index for index in indices],
         np.cumsum([0, *lengths]),

@@ -23,7 +23,7 @@ def _frames(step_types):
 
 def _pack(episode_ids, *step_types):
   splits = np.cumsum([0, *map(len, step_types)])
-  return frame_blocks.Block(
+  return frame_blocks.FrameBlock(
       _frames(sum(step_types, [])), episode_ids, splits, 0
   )
 

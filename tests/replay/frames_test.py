@@ -113,7 +113,7 @@ class FramesTest(parameterized.TestCase):
           ),
       )
       blocks = list(source.frames())
-      joined = frame_blocks.Block(
+      joined = frame_blocks.FrameBlock(
           tf.nest.map_structure(
               lambda *leaves: np.concatenate(leaves),
               *[block.frames for block in blocks],
@@ -138,7 +138,7 @@ class FramesTest(parameterized.TestCase):
               report=report if where == 'step' else None,
           ),
       )
-      self.assertEqual(source.form['terminal_discount'], where)
+      self.assertEqual(source.settings['terminal_discount'], where)
       found[where] = [
           discount
           for block in source.frames()
@@ -147,7 +147,7 @@ class FramesTest(parameterized.TestCase):
     self.assertEqual(found['step'], [0, 0, 0, 0, 1, 1, 0, 0, 1])
     self.assertEqual(found['transition'], [0, 0, 0, 1, 1, 1, 0, 1, 1])
     self.assertEqual(list(report.bootstrapped_terminals), [0, 2])
-    default = frames.make_frame_source(data, _PAIRS).form
+    default = frames.make_frame_source(data, _PAIRS).settings
     self.assertEqual(default['terminal_discount'], 'step')
 
   def test_sequences(self):

@@ -50,7 +50,7 @@ class KeysTest(parameterized.TestCase):
     content = [identity_lib.fingerprint(identity, form), *of]
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8)
     expected = _split_mix(int.from_bytes(digest.digest(), 'little'), 50)
-    found = keys.Keys(identity, form).of_each(
+    found = keys.KeyMaker(identity, form).of_each(
         lambda index: of, np.zeros(3, int), np.array([0, 49, 3])
     )
     self.assertEqual(found.dtype, np.uint64)
@@ -58,7 +58,7 @@ class KeysTest(parameterized.TestCase):
 
   def test_keys_differ_in_all_that_they_depend_on(self):
     found = [
-        _of_one(keys.Keys(identity, form), of).tolist()
+        _of_one(keys.KeyMaker(identity, form), of).tolist()
         for identity, form, of in (
             ('data', None, ['item']),
             ('other data', None, ['item']),
@@ -69,7 +69,7 @@ class KeysTest(parameterized.TestCase):
     self.assertLen(set(sum(found, [])), 400)
 
   def test_keys_of_several_things(self):
-    made = keys.Keys('data')
+    made = keys.KeyMaker('data')
     asked = []
 
     def of(index):
@@ -94,10 +94,10 @@ class KeysTest(parameterized.TestCase):
     # Data that was written before must have the same keys.
     table = items.TableItems('table', windows_lib.Windows(3, end='tile'))
     splits = np.array([0, 4, 5, 7])
-    block = frame_blocks.Block((), ['a', 'b', 'c'], splits, 0)
+    block = frame_blocks.FrameBlock((), ['a', 'b', 'c'], splits, 0)
     is_last = np.isin(np.arange(7), splits[1:] - 1)
     found = pieces.find_pieces(block, is_last, [table], 50, 0)
-    made = keys.Keys('data')
+    made = keys.KeyMaker('data')
 
     def key(position, *of):
       content = json.dumps([identity_lib.fingerprint('data', None), *of])
@@ -149,13 +149,13 @@ class KeysTest(parameterized.TestCase):
 
   def test_random_keys(self):
     first, second = (
-        _of_one(keys.Keys(None), ['item']).tolist() for _ in range(2)
+        _of_one(keys.KeyMaker(None), ['item']).tolist() for _ in range(2)
     )
     self.assertLen({*first, *second}, 200)
 
   def test_an_identity_that_cannot_be_hashed(self):
     with self.assertRaisesRegex(ValueError, 'no identity that can be hashed'):
-      keys.Keys({'transform': lambda step: step})
+      keys.KeyMaker({'transform': lambda step: step})
 
 
 if __name__ == '__main__':

@@ -389,7 +389,7 @@ class LayoutOfPacksTest(parameterized.TestCase):
   def test_episodes_without_frames(self):
     rng = np.random.default_rng(5)
     episodes = [encoded.episode(rng, length) for length in (2, 3)]
-    block = frame_blocks.Block(
+    block = frame_blocks.FrameBlock(
         encoded.concatenated(episodes),
         # An episode without frames makes no items, so its id does not matter.
         ['empty', 'a', 'a', 'b', 'empty'],

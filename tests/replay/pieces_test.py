@@ -19,7 +19,7 @@ _WHOLE = items.TableItems(
 
 
 def _find(step_types, splits, tables, step=0, position=0, length=0):
-  block = frame_blocks.Block(
+  block = frame_blocks.FrameBlock(
       (), list(range(len(splits) - 1)), np.array(splits), step
   )
   return pieces.find_pieces(

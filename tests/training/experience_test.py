@@ -36,7 +36,7 @@ class ExperienceTest(parameterized.TestCase, tf.test.TestCase):
         self.episodes,
         algorithm,
         self.normalization,
-        experience.Batches(16, reverb_server),
+        experience.BatchOptions(16, reverb_server),
         seed=0,
     )
 

@@ -54,7 +54,7 @@ def run(data, directory, num_steps, **kwargs):
       directory,
       num_steps,
       **{
-          'batches': training.Batches(_BATCH),
+          'batches': training.BatchOptions(_BATCH),
           'monitoring': _MONITORING,
           'seed': 4,
           **kwargs,
@@ -188,7 +188,7 @@ class TrainTest(tf.test.TestCase):
     with self.assertRaisesRegex(
         ValueError, 'other settings: batch_size was 8, and is 9'
     ):
-      run(self.data, directory, 4, batches=training.Batches(9))
+      run(self.data, directory, 4, batches=training.BatchOptions(9))
     other = os.path.join(self.create_tempdir().full_path, 'data')
     recording.record_episodes('Pendulum-v1', other, 3, max_steps=30, seed=1)
     with self.assertRaisesRegex(ValueError, 'other settings: normalization'):

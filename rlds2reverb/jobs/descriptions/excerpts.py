@@ -64,7 +64,7 @@ class Excerpt:
     ]
 
 
-def image_leaves(step_spec: Dict[str, Any]) -> List[paths.Keys]:
+def image_leaves(step_spec: Dict[str, Any]) -> List[paths.KeyPath]:
   """Returns the keys of the image fields that are shown, three at most."""
   found = [
       keys for keys, spec in tree.flatten_with_path(step_spec) if is_image(spec)
@@ -114,7 +114,7 @@ def spread(numbers: np.ndarray) -> np.ndarray:
 
 
 def take_frames(
-    steps: Dict[str, Any], images: Sequence[paths.Keys]
+    steps: Dict[str, Any], images: Sequence[paths.KeyPath]
 ) -> tf.Tensor:
   """Takes some images of an episode, in graph mode.
 

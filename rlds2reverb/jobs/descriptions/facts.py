@@ -125,7 +125,7 @@ def facts_of(
     is_cut: tf.Tensor,
     accumulation: accumulation_lib.Accumulation,
     bounds: Tuple[np.ndarray, np.ndarray],
-    images: Sequence[paths.Keys] = (),
+    images: Sequence[paths.KeyPath] = (),
     known: Optional[Dict[str, Any]] = None,
 ) -> Facts:
   """Notes the facts of one episode.

@@ -72,7 +72,7 @@ class Findings:
       accumulation: accumulation_lib.Accumulation,
       spec: Dict[str, Any],
       bounds: Mapping[str, Any],
-      images: Sequence[paths.Keys],
+      images: Sequence[paths.KeyPath],
   ):
     self.spec, self.bounds, self.images = spec, bounds, images
     self._accumulation = accumulation

@@ -7,6 +7,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import priority_tree
 from rlds2reverb.replay.local import samplers
@@ -79,7 +80,7 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
       priorities = population.priorities
       if priorities is None:
         priorities = np.ones(population.num_slots)
-      samplers.check_weights(priorities, 'priorities', 'item')
+      checks.check_weights(priorities, name='priorities', of='item')
       self.attach(population, priorities)
     [seed] = process.seeds(1)
     # Those of many batches take little longer than those of one.

@@ -156,7 +156,7 @@ class FrameRing(tf.train.experimental.PythonState):
     del items
     return self._length
 
-  def load(self, blocks: Iterable[frame_blocks.Block]) -> None:
+  def load(self, blocks: Iterable[frame_blocks.FrameBlock]) -> None:
     """Appends recorded frames, whose items have priorities of their own."""
     with self.lock:
       for arranged in self._arranger.arrange(blocks):
@@ -177,7 +177,7 @@ class FrameRing(tf.train.experimental.PythonState):
     with self.lock:
       for end in [*ends.tolist(), len(frames.step_type)]:
         if end > begin:
-          block = frame_blocks.Block(
+          block = frame_blocks.FrameBlock(
               frame_blocks.slice_frames(frames, begin, end),
               [None],
               np.array([0, end - begin]),

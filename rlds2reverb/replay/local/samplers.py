@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import draws as draws_lib
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import store as store_lib
@@ -302,24 +303,6 @@ def fractions(
   return places.reshape([num_batches, batch_size])
 
 
-def check_weights(weights: np.ndarray, name: str, of: str) -> None:
-  """Raises a ValueError if nothing can be drawn in proportion to weights.
-
-  Args:
-    weights: the weights `[N]`.
-    name: what they are called, for errors.
-    of: what each of them is of, for errors.
-  """
-  wrong = np.flatnonzero(~(weights >= 0) | np.isinf(weights))
-  if len(wrong):
-    raise ValueError(
-        f'The {name} must be numbers from 0 up, but that of {of} {wrong[0]} is'
-        f' {weights[wrong[0]]}.'
-    )
-  if not weights.any():
-    raise ValueError(f'All {name} are 0, so that no {of} can be drawn.')
-
-
 def with_priority(
     items: np.ndarray,
     population: population_lib.Population,
@@ -335,5 +318,5 @@ def with_priority(
 
 def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
   """Returns the sums of weights up to each one, and checks the weights."""
-  check_weights(weights, name, of)
+  checks.check_weights(weights, name=name, of=of)
   return np.cumsum(weights)

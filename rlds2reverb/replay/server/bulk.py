@@ -90,7 +90,7 @@ def insert(
     *,
     overflow: str = 'warn',
     timeout: float = 60.0,
-    blocks: Optional[Iterable[frame_blocks.Block]] = None,
+    blocks: Optional[Iterable[frame_blocks.FrameBlock]] = None,
 ) -> Tuple[int, Dict[str, tables_lib.WrittenItems]]:
   """Inserts the items of a `FrameSource`.
 

@@ -120,7 +120,7 @@ class _Feed:
     self._failed = failed
     self._queue = queue.Queue(_BLOCKS_WAITING)
 
-  def put(self, block: Optional[frame_blocks.Block]) -> None:
+  def put(self, block: Optional[frame_blocks.FrameBlock]) -> None:
     """Waits until there is room for a block, or for None, which is the end."""
     while not self._failed.is_set():
       try:
@@ -128,7 +128,7 @@ class _Feed:
       except queue.Full:
         pass
 
-  def blocks(self) -> Iterator[frame_blocks.Block]:
+  def blocks(self) -> Iterator[frame_blocks.FrameBlock]:
     while True:
       try:
         block = self._queue.get(timeout=_SECONDS_PER_LOOK)
@@ -142,8 +142,8 @@ class _Feed:
 
 
 def _shares(
-    block: frame_blocks.Block, num_servers: int
-) -> Iterator[Tuple[int, frame_blocks.Block]]:
+    block: frame_blocks.FrameBlock, num_servers: int
+) -> Iterator[Tuple[int, frame_blocks.FrameBlock]]:
   """Yields the episodes of a block that go to each server, as blocks."""
   servers = np.array(
       [server_of(each, num_servers) for each in block.episode_ids]

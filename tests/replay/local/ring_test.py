@@ -147,7 +147,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     ):
       new = cuts.make_frames(begin, begin + splits[-1], [3, 5, 13])
       blocks.append(
-          frame_blocks.Block(
+          frame_blocks.FrameBlock(
               new, list(range(len(splits) - 1)), np.array(splits), step
           )
       )
@@ -296,7 +296,7 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     sampler.attach(frames, np.zeros(frames.num_slots))
     frames.listener = sampler
     draw = sampler.bind(frames, _PROCESS)
-    block = frame_blocks.Block(
+    block = frame_blocks.FrameBlock(
         cuts.make_frames(0, 2, [1]), [0], np.array([0, 2]), 0
     )
     frames.load([block])
