@@ -24,7 +24,7 @@ _FIELDS = {
 }
 USED = (*_FIELDS.values(), _TERMINALS, _TIMEOUTS, NEXT + _OBSERVATIONS)
 _METADATA = 'metadata'
-# What data may lack, if whoever reads it says so.
+# The columns that data may lack, if its reader allows it.
 OPTIONAL = (_FIELDS[rlds.REWARD], _TERMINALS)
 _NO_REWARD = tf.TensorSpec([], tf.float32)
 

@@ -18,7 +18,8 @@ from rlds2reverb.episodes import checks
 
 _FILE = os.path.join('meta', 'modality.json')
 _ANNOTATION = 'annotation'
-# By modality, where its parts stand in a step, and what they are parts of.
+# By modality: the field of a step that holds its parts, and the feature that
+# they are parts of.
 _PLACES = {
     'state': ('observation/state', 'observation.state'),
     'action': ('action', 'action'),

@@ -45,14 +45,14 @@ def names_in(path: str) -> List[str]:
 
 
 def _find_elsewhere(file: h5py.File) -> Optional[str]:
-  """Returns what of a file is in another one, or None."""
+  """Returns which part of a file is in another file, or None."""
 
   def visit(name: bytes, link: h5l.LinkInfo) -> Optional[str]:
     where = name.decode(errors='replace')
     if link.type == h5l.TYPE_EXTERNAL:
       return f'a link into another file, {where}'
-    # Of soft links only the way is stored. It ends in this file, or leads
-    # through a link into another one.
+    # A soft link holds a path. Its target is in this file, or behind an
+    # external link, which is found itself.
     if link.type != h5l.TYPE_HARD:
       return None
     found = h5py.h5o.open(file.id, name)
@@ -64,5 +64,5 @@ def _find_elsewhere(file: h5py.File) -> Optional[str]:
         return f'a virtual data set, {where}, of parts of other files'
     return None
 
-  # Without h5py's own objects, which takes half the time.
+  # h5py's high-level objects would take twice as long.
   return file.id.links.visit(visit, info=True)

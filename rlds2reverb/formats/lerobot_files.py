@@ -166,7 +166,8 @@ def _read_tasks_of_v3(directory: str) -> Dict[int, bytes]:
     return {}
   with parquet_files.open_file(path) as file:
     table = file.read()
-  # The texts are the index of a pandas frame, whose name differs.
+  # The texts are the index of a pandas frame. The name of that column differs
+  # between versions.
   (texts,) = [
       name
       for name in table.column_names

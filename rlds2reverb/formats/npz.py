@@ -70,7 +70,7 @@ class NpzColumn:
       read_header(self._file)
     row_shape = self.shape[1:]
     row_bytes = self.dtype.itemsize * int(np.prod(row_shape))
-    # In parts, since a decompressed file cannot be skipped otherwise.
+    # A compressed file can be skipped only by reading it, a part at a time.
     for size in _parts((begin - self._row) * row_bytes):
       self._file.read(size)
     found = bytearray((end - begin) * row_bytes)

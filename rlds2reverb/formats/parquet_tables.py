@@ -119,7 +119,7 @@ def _find_names(
       for name, column in wanted.items()
       if column is not None and column not in columns
   }
-  # What may lack lacks only if nobody has asked for it.
+  # A column that was named must be there.
   for name in _REWARDS, _TERMINALS:
     if name not in given:
       missing.pop(name, None)
@@ -181,7 +181,7 @@ def _episode(
         ' is an episode. If a row is a step, say with episode_column which'
         ' column tells the episodes apart.'
     )
-  # A value for the episode says the same as one for each step.
+  # There may be one flag for the episode, or one for each step.
   terminals = columns.pop(_TERMINALS, fields.pop(_TERMINALS, False))
   steps = {
       field: columns.pop(name)

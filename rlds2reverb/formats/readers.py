@@ -33,8 +33,8 @@ from rlds2reverb.formats import ted
 from rlds2reverb.formats import torchrl
 from rlds2reverb.formats import zarr_buffers
 
-# By the names that `other_formats.find` has for what is at a path, functions
-# of that path. Gin knows each by its own name.
+# The readers of paths, by the names of `other_formats.find`. Gin knows each by
+# the name of its function.
 READERS: Dict[str, Callable[..., tf.data.Dataset]] = {
     'calvin': calvin.load_calvin,
     'd3rlpy': d3rlpy_buffers.load_d3rlpy,
@@ -50,7 +50,7 @@ READERS: Dict[str, Callable[..., tf.data.Dataset]] = {
     'zarr': zarr_buffers.load_zarr,
 }
 
-# The same of what is in memory; see `load`.
+# The readers of data in memory; see `load`.
 IN_MEMORY: Dict[str, Callable[..., tf.data.Dataset]] = {
     'arrays': flat_arrays.from_flat_arrays,
     'episodes': python_dicts.from_episodes,

@@ -24,7 +24,7 @@ from rlds2reverb.formats import python_episodes
 _DATA = 'data'
 _META = 'meta'
 _ENDS = 'episode_ends'
-# Of its values it runs whatever they say.
+# This codec runs code that the values hold.
 _UNSAFE_CODEC = 'pickle'
 
 

@@ -282,7 +282,7 @@ class _Job(running.Listener):
     """Raises a JobError if nothing would come of all tasks."""
     plan = self._plan
     if self._allow_empty or plan.only is not None:
-      return  # What repaired episodes are added to has items.
+      return  # Repaired episodes go into an output that has items.
     totals = summary_lib.make(plan, self._receipts)
     lengths = totals['statistics']['length']
     reason = emptiness.reason(
@@ -307,8 +307,8 @@ class _Job(running.Listener):
     changed = tasks_lib.changed(self._plan, self._receipts)
     if not changed:
       return
-    # In this order, so that an interruption leaves no output of the old data
-    # without its receipt.
+    # The output goes first, so an interruption leaves no output of old data
+    # that has no receipt.
     self._output.discard(self._folder, changed)
     for number in changed:
       receipts_lib.remove(self._folder, number)

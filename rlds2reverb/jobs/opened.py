@@ -198,7 +198,7 @@ class RldsSource(OpenSource):
   def _num_bytes(self, part):
     split = self._splits[part.split]
     num_bytes = split.num_bytes
-    if not num_bytes:  # Whoever wrote the data set did not count them.
+    if not num_bytes:  # The writer did not count them.
       num_bytes = sum(tf.io.gfile.stat(path).length for path in split.filepaths)
     return num_bytes * part.num_episodes // split.num_examples
 

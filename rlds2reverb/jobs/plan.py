@@ -314,7 +314,7 @@ def differences(plan: Plan, other: Plan) -> List[str]:
       _flatten('', json.loads(each.to_json())) for each in (plan, other)
   )
   if len(plan.tasks) != len(other.tasks):
-    # Everything after it differs as a consequence, and is not worth naming.
+    # The tasks then differ as a consequence, and are not listed.
     for leaves, each in (values, plan), (others, other):
       for path in [path for path in leaves if path.startswith('tasks')]:
         del leaves[path]

@@ -18,7 +18,7 @@ PROGRAMS = (
 
 
 def _register(name: str) -> None:
-  # Only the names count: nothing is ever called with what is bound to them.
+  # Gin needs only the names; nothing calls these functions.
   def program(**flags):
     return flags
 

@@ -75,8 +75,8 @@ class ServerOutput(outputs.Output):
 
   def write(self, number, folder, episodes):
     addresses = self.plan.output.addresses
-    # The state is asked for first. If the server is started again meanwhile,
-    # its state at the end differs, and the task is done again.
+    # The state is asked for before the items are written. If the server starts
+    # again meanwhile, its state differs later, and the task is done again.
     details = {
         address: {
             'state': tables_lib.state_of(address, _TIMEOUT_SECONDS),

@@ -55,7 +55,8 @@ class TaskEpisodes:
 
   def frames(self) -> frames_lib.FrameSource:
     """Returns the frames of the valid episodes, and the items of them."""
-    # The position of an episode tells its index, unless some are left out.
+    # An episode's position tells its index, unless a filter leaves episodes
+    # out.
     is_indexed = len(self._task.ranges) > 1 or self._source.has_filter
     episodes = self.read(with_index=is_indexed)
     frames = frames_lib.make_frame_source(

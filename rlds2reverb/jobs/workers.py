@@ -182,7 +182,7 @@ class Processes(Workers):
     if self._num_done[worker] < TASKS_PER_PROCESS:
       return
     self._free.remove(worker)
-    worker.close()  # By this it ends.
+    worker.close()  # The worker ends when its pipe closes.
     self._processes.pop(worker).join()
     self._add(1)
 
@@ -284,7 +284,8 @@ def _work(pipe, job: Job) -> None:
   """Does the tasks whose numbers come through a pipe."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   threading.Thread(target=_end_with_parent, daemon=True).start()
-  # Where memory is short, Linux ends a worker, and not who can say so.
+  # Where memory is short, Linux kills a worker rather than this job, which can
+  # report it.
   with contextlib.suppress(OSError):
     pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
   memory.keep_flat()

@@ -41,7 +41,7 @@ def sequence_priority(
   steps = tf.cast(step_priorities, tf.float64)
   if mask is None:
     mask = tf.ones_like(steps, tf.bool)
-  # Not a product: what is masked may be NaN.
+  # A product would keep the NaN of masked steps.
   steps = tf.where(mask, steps, tf.zeros_like(steps))
   count = tf.reduce_sum(tf.cast(mask, tf.float64), axis=-1)
   mean = tf.math.divide_no_nan(tf.reduce_sum(steps, axis=-1), count)

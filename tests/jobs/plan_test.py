@@ -151,7 +151,7 @@ class PlanTest(absltest.TestCase):
         ),
         ('is a function', dict(tables=[items.TableItems('t', priority=len)])),
         ('a weight for each of the 1', dict(weights=[1.0, 2.0])),
-        ('positive number', dict(weights=[0.0])),
+        ('above 0', dict(weights=[0.0])),
     ):
       with self.subTest(message):
         with self.assertRaisesRegex(ValueError, message):

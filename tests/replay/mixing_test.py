@@ -141,9 +141,9 @@ class MixingTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(
       ('weights', dict(weights=[1]), 'a weight for each of the 2 data sets'),
-      ('negative', dict(weights=[2, -1]), r'but are \[2.0, -1.0\]'),
-      ('nan', dict(weights=[1, np.nan]), 'finite, and not all 0'),
-      ('zero', dict(weights=[0, 0]), 'not all 0'),
+      ('negative', dict(weights=[2, -1]), 'data set 1 is -1.0'),
+      ('nan', dict(weights=[1, np.nan]), 'finite numbers from 0 up'),
+      ('zero', dict(weights=[0, 0]), 'All weights are 0'),
       ('shares', dict(batch_size=6, weights=[1, 3]), r'makes \[1.5, 4.5\]'),
       ('level', dict(level='batch'), "one of 'share', 'subbatch', 'element'"),
       (

@@ -189,8 +189,8 @@ def _assemble(
     leaves.append(values[order[np.searchsorted(at[order], common)]])
   frames = tf.nest.pack_sequence_as(signature, leaves)
   # Frames may be missing, and chunks and sequences may go on into the next
-  # episode. The frame of an episode of one step is a LAST one, followed by one;
-  # any other LAST frame after a LAST one fills an episode up.
+  # episode. An episode of one step is one LAST frame whose next step type is
+  # LAST, too. Any other LAST frame that follows a LAST frame is padding.
   is_last = frames.step_type == ts.StepType.LAST
   is_single = is_last & (frames.next_step_type == ts.StepType.LAST)
   is_first = (frames.step_type == ts.StepType.FIRST) | is_single

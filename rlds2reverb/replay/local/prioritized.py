@@ -83,7 +83,7 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
       checks.check_weights(priorities, name='priorities', of='item')
       self.attach(population, priorities)
     [seed] = process.seeds(1)
-    # Those of many batches take little longer than those of one.
+    # Numbers for many batches take little longer than those for one.
     places_of = functools.lru_cache(1)(
         lambda group, batch_size: samplers.fractions(
             seed, group * _GROUP, _GROUP, batch_size

@@ -36,8 +36,8 @@ _LARGE_COLUMN_BYTES = 1 << 10
 # bytes.
 _ALIGNMENT = 64
 _LARGE_ARRAY_BYTES = 1 << 18
-# So many bytes of rows stay in the cache of a processor while their columns are
-# taken out of them.
+# This many bytes of rows stay in a processor's cache while their columns are
+# copied out.
 _CACHED_BYTES = 1 << 18
 # The largest number of pieces of memory of one size that are kept.
 _PIECES = 4
@@ -180,7 +180,7 @@ class RowFormat:
             rows,
             axis=0,
             out=out.reshape([len(rows), -1]).view(np.uint8),
-            mode='clip',  # With "raise", numpy makes another copy.
+            mode='clip',  # mode="raise" would copy twice.
         )
       else:
         # NumPy copies an element of bytes faster than a row of numbers.
@@ -262,8 +262,8 @@ class _Memory:
   def take(self) -> Tuple[np.ndarray, int]:
     """Returns memory, and where in it so many aligned bytes begin."""
     for piece in tuple(self._pieces):
-      # An array holds the memory that it is in, and so does each of its views.
-      # Another thread that looks at the piece holds it, too.
+      # A piece is free if nothing else refers to it: no array, no view of one,
+      # and no other thread that is looking at it.
       if sys.getrefcount(piece) == _REFERENCES:
         break
     else:
@@ -273,7 +273,7 @@ class _Memory:
     return piece, -piece.__array_interface__['data'][0] % _ALIGNMENT
 
 
-# The references to a piece that nobody has, where `_Memory` looks at it.
+# The reference count that `_Memory.take` sees of a free piece.
 _PROBE = collections.deque([np.empty(1)])
 _REFERENCES = [sys.getrefcount(piece) for piece in tuple(_PROBE)][0]
 

@@ -127,7 +127,7 @@ class BatchReader:
         leaf[...] = values[..., np.newaxis]
         continue
       for frame in range(length):
-        leaf[..., frame] = values  # In a few long loops.
+        leaf[..., frame] = values  # Faster than broadcasting.
     return leaves + info
 
 

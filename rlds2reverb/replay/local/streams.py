@@ -62,7 +62,7 @@ class Streams:
       self._counts = tf.raw_ops.VarHandleOp(
           dtype=tf.int64,
           shape=[_MAX_STREAMS],
-          shared_name='cd2c89b7-88b7-44c8-ad83-06c2a9158347',  # It has none.
+          shared_name='cd2c89b7-88b7-44c8-ad83-06c2a9158347',  # Anonymous.
       )
     self._goes_on = goes_on
     self.restore(())

@@ -76,7 +76,8 @@ class ServerReplayBuffer(
     # the replay buffer, while Reverb's modules are still there.
     self._held = _Held(server if isinstance(server, reverb.Server) else None)
     self._finalizer = weakref.finalize(self, self._held.let_go, owns_server)
-    # Not a dictionary, which would become part of a checkpoint.
+    # A cache and no dictionary: TensorFlow would save a dictionary in a
+    # checkpoint.
     self._iterator = functools.lru_cache(maxsize=None)(
         lambda batch_size, num_steps: iter(
             self._as_dataset(batch_size, num_steps, None, None)

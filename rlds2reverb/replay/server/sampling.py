@@ -183,7 +183,7 @@ def _sample_server(watch, server, signature, batch_size, needed, timeout):
     with tf.control_dependencies([check]):
       return tf.constant(False)
 
-  # This data set has no elements. It is there to raise an error.
+  # This data set has no elements; reading it raises an error.
   end = (
       tf.data.Dataset.range(1)
       .map(check_end)

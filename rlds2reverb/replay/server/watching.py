@@ -231,7 +231,8 @@ def guard(
   end = tf.data.Dataset.from_tensors((_END, steps_lib.zeros(spec)))
   kind = tf.data.Dataset.from_tensors(_SAMPLE).repeat()
   samples = tf.data.Dataset.zip((kind, samples)).concatenate(end)
-  # This takes what comes first: a batch of one, or an error of the other.
+  # The interleaving yields whatever comes first: a batch of samples, or the
+  # error of a poll.
   both = tf.data.Dataset.range(2).interleave(
       lambda index: tf.data.experimental.from_variant(
           tf.gather(
