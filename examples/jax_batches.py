@@ -1,8 +1,8 @@
 """Trains a JAX policy on RLDS where it lies, with Grain, and resumes exactly.
 
-    python -m examples.jax_batches /data/indexes
+    python -m examples.jax_batches /data/pendulum /data/indexes
 
-The folder has the indexes that `random_access.open_batches` has made; see
+`random_access.open_batches` has made the index of the data, in that folder; see
 docs/guides/frameworks.md. It prints the steps and, after a restart in mid-
 epoch, whether the same batch comes next.
 """
@@ -17,9 +17,9 @@ import numpy as np
 from rlds2reverb import random_access
 
 
-def open_iterator(folder):
+def open_iterator(data, folder):
   batches = random_access.open_batches(
-      {'pendulum': f'{folder}/data'},
+      {'pendulum': data},
       folder,
       batch_size=8,  # Of all processes together.
       windows=random_access.ActionChunks(num_frames=2, num_actions=3),
@@ -41,8 +41,8 @@ def train_step(weights, observation, action, mask):
   return weights - 0.01 * gradient, loss
 
 
-def main(folder: str) -> None:
-  batches, iterator = open_iterator(folder)
+def main(data: str, folder: str) -> None:
+  batches, iterator = open_iterator(data, folder)
   weights = jnp.zeros([2 * 3, 3])
   for _ in range(2):
     batch = next(iterator)
@@ -51,7 +51,7 @@ def main(folder: str) -> None:
   print(f'{len(batches.items)} steps, a loss of {loss:.2f}')
   state = iterator.get_state()  # Goes into a checkpoint, with the weights.
   expected = next(iterator)
-  _, iterator = open_iterator(folder)
+  _, iterator = open_iterator(data, folder)
   iterator.set_state(state)
   same = np.array_equal(next(iterator)['action'], expected['action'])
   print('the same batch:', same)

@@ -1,10 +1,10 @@
 """Trains a PyTorch policy on RLDS where it lies, and resumes exactly.
 
-    python -m examples.pytorch_batches /data/indexes [fork or spawn]
+    python -m examples.pytorch_batches /data/pendulum /data/indexes [fork]
 
-The folder has the indexes that `random_access.open_batches` has made; see
-docs/guides/frameworks.md. It prints the steps and, after a restart in mid-
-epoch, whether the same batch comes next.
+`random_access.open_batches` has made the index of the data, in that folder; see
+docs/guides/frameworks.md. In place of `fork` there may be `spawn`. It prints
+the steps and, after a restart in mid-epoch, whether the same batch comes next.
 """
 
 import sys
@@ -14,9 +14,9 @@ import torch
 from rlds2reverb import random_access
 
 
-def open_batches(folder):
+def open_batches(data, folder):
   return random_access.open_batches(
-      {'pendulum': f'{folder}/data'},
+      {'pendulum': data},
       folder,
       batch_size=8,
       windows=random_access.ActionChunks(num_frames=2, num_actions=3),
@@ -35,8 +35,8 @@ def load(batches, start, stop, context):
   )
 
 
-def main(folder: str, context: str = 'fork') -> None:
-  batches = open_batches(folder)
+def main(data: str, folder: str, context: str = 'fork') -> None:
+  batches = open_batches(data, folder)
   torch.manual_seed(0)
   policy = torch.nn.Linear(2 * 3, 3)
   optimizer = torch.optim.Adam(policy.parameters())
@@ -51,7 +51,7 @@ def main(folder: str, context: str = 'fork') -> None:
     seen.append(batch['observation'])
   print(f'{len(batches.items)} steps, a loss of {loss:.2f}')
   # Two batches in, another process goes on; the policy is in a checkpoint.
-  batch = next(iter(load(open_batches(folder), 2, 4, context)))
+  batch = next(iter(load(open_batches(data, folder), 2, 4, context)))
   print('the same batch:', torch.equal(batch['observation'], seen[2]))
 
 

@@ -184,9 +184,15 @@ def find_builder(
     builder = tfds.builder(name, data_dir=data_dir)
   except (tfds.core.registered.DatasetNotFoundError, ValueError):
     # The message of TFDS has 40 lines, and does not help.
+    message = f'{name} is neither a directory nor the name of a TFDS data set.'
+    if name[:1] not in ('/', '~', '.') and not os.path.exists(directory):
+      message += (
+          " If it is a name of another format, such as LeRobot's, say so:"
+          f" formats.load({name!r}, 'lerobot'), IndexedData({name!r},"
+          " options={'format': 'lerobot'}), or --format=lerobot."
+      )
     raise FileNotFoundError(
-        f'{name} is neither a directory nor the name of a TFDS data set.'
-        f'{other_formats.hint(directory)}'
+        f'{message}{other_formats.hint(directory)}'
     ) from None
   if not files.is_folder(os.fspath(builder.data_path)):
     raise FileNotFoundError(

@@ -301,7 +301,7 @@ def _rows(episodes, as_trajectories, options) -> _Rows:
   if as_trajectories:
     blocks = conversion.trajectory_blocks(
         episodes,
-        options or options_lib.ConversionOptions(),
+        options_lib.complete(options),
         one_episode_blocks=True,
     )
     spec = blocks.element_spec.trajectory

@@ -46,8 +46,9 @@ def made_once(missing: str) -> Iterator[None]:
     yield
   except ModuleNotFoundError as e:
     raise ModuleNotFoundError(
-        f'{missing} needs {e.name}. Make the same call once where that is'
-        ' installed; then it works here.',
+        f'{missing} needs the full environment, with TensorFlow: {e.name} is'
+        ' not installed here. `pip install .` in a clone makes it. Make the'
+        ' same call there once; then it works here.',
         name=e.name,
     ) from e
 

@@ -72,7 +72,11 @@ class Normalizer:
     """Returns fields as they were, but for what was clipped.
 
     Args:
-      batch: a nest of some of the fields, such as `{'action': ...}`.
+      batch: a nest of some of the fields, such as `{'action': ...}`: arrays,
+        lists, or tensors that are in the memory of the CPU.
+
+    Returns:
+      The same nest, with NumPy arrays in place of these fields.
     """
     for path, normalize in self._fields.items():
       offset, scale, _, _ = self._constants(path)
@@ -147,6 +151,7 @@ def open_normalizer(
 def _replace(nest, keys, mask, change):
   """Returns a nest in which one leaf is changed, if it is there."""
   if not keys:
+    nest = np.asarray(nest)  # A tensor of PyTorch's or TensorFlow's, too.
     changed = change(nest).astype(nest.dtype)
     if mask is None:
       return changed

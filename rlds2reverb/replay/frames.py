@@ -138,7 +138,7 @@ def make_frame_source(
     ValueError: if `data` is neither of the two, or an argument does not go with
       it.
   """
-  options = options or options_lib.ConversionOptions()
+  options = options_lib.complete(options)
   if isinstance(tables, items_lib.TableItems):
     tables = [tables]
   if isinstance(data.element_spec, trajectory.Trajectory):

@@ -103,6 +103,7 @@ def convert_rlds_to_trajectories(
     episodes end.
 
   Raises:
+    TypeError: if `options` are no `ConversionOptions`.
     ValueError: if `rlds_data` has no RLDS steps, if the steps lack a feature or
       have one of a wrong dtype or shape, or if an argument is not valid.
     InvalidArgumentError: while iterating, if an episode is invalid, before its

@@ -46,6 +46,9 @@ class ConversionOptions:
       so `num_episodes` of `server_info` then counts several as one, and an item
       keeps in memory whatever shares its chunk. With `one_episode_chunks=True`
       the count is exact. It is so, too, where columns have chunks of their own.
+
+  Raises:
+    TypeError: if `rules` are no `ConversionRules`.
   """
 
   rules: Optional[rules_lib.ConversionRules] = None
@@ -59,6 +62,27 @@ class ConversionOptions:
   def __post_init__(self):
     if self.rules is None:
       object.__setattr__(self, 'rules', rules_lib.ConversionRules())
+    _check_type('rules', self.rules, rules_lib.ConversionRules)
+
+
+def complete(options: Optional[ConversionOptions]) -> ConversionOptions:
+  """Returns the options, or the default ones in place of None.
+
+  Raises:
+    TypeError: if they are something else, such as `ConversionRules`.
+  """
+  if options is None:
+    return ConversionOptions()
+  _check_type('options', options, ConversionOptions)
+  return options
+
+
+def _check_type(name, value, kind):
+  if not isinstance(value, kind):
+    raise TypeError(
+        f'{name}={value!r} is no {kind.__name__}. Write options='
+        'rlds2reverb.ConversionOptions(rules=rlds2reverb.ConversionRules(...)).'
+    )
 
 
 def with_policy_info(
@@ -68,9 +92,10 @@ def with_policy_info(
   """Returns options with the function that TF-Agents has an argument for.
 
   Raises:
+    TypeError: as `complete` does.
     ValueError: if the options have another one.
   """
-  options = options or ConversionOptions()
+  options = complete(options)
   if policy_info_fn is None:
     return options
   if options.policy_info_fn not in (None, policy_info_fn):

@@ -72,7 +72,11 @@ def warnings_of(
     found.append(
         f'In {num_bootstrapped} terminal episodes{firsts[0]} the last'
         ' transition has a discount other than 0, so a learner bootstraps'
-        ' through the terminal state. terminal_discount="transition" makes it'
+        ' through the terminal state. Pass'
+        ' options=rlds2reverb.ConversionOptions(rules='
+        'rlds2reverb.ConversionRules(terminal_discount="transition")), or to a'
+        ' program --gin_binding='
+        '\'ConversionRules.terminal_discount = "transition"\', which makes it'
         ' 0.'
     )
   if num_last_rewards:
@@ -85,7 +89,8 @@ def warnings_of(
   if nan_counts:
     counts = ', '.join(f'{n} in {field}' for field, n in nan_counts.items())
     found.append(
-        f'The data holds NaN: {counts}. nan="invalid" makes that an error.'
+        f'The data holds NaN: {counts}. ConversionRules(nan="invalid") makes'
+        ' that an error.'
     )
   return found
 

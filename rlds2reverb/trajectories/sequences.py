@@ -94,7 +94,7 @@ def convert_rlds_to_sequences(
     InvalidArgumentError: while iterating, if an episode is invalid.
   """
   windows_lib.check_windows(windows)
-  options = options or options_lib.ConversionOptions()
+  options = options_lib.complete(options)
   validation = options.rules.validation
   if validation != 'strict':
     raise ValueError(

@@ -28,9 +28,9 @@ sys.modules['tensorflow'] = None
 def main():
   from rlds2reverb import random_access
   batches = random_access.open_batches(
-      {'pendulum': sys.argv[1] + '/data'}, sys.argv[1], 8,
+      {'pendulum': sys.argv[1]}, sys.argv[2], 8,
       random_access.ActionChunks(2, 3), sampler='without_replacement', seed=1)
-  for batch in load(batches, int(sys.argv[2])):
+  for batch in load(batches, int(sys.argv[3])):
     print(float(batch['observation'].sum()), flush=True)
 
 if __name__ == '__main__':
@@ -63,7 +63,8 @@ def _python_of(framework):
 
 class FrameworksTest(parameterized.TestCase):
 
-  folder = ''  # Where there is no framework, no data is recorded.
+  # Where there is no framework, no data is recorded.
+  data = folder = ''
 
   @classmethod
   def setUpClass(cls):
@@ -72,12 +73,13 @@ class FrameworksTest(parameterized.TestCase):
       return
     folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(folder.cleanup)
-    cls.folder = folder.name
+    cls.folder = f'{folder.name}/indexes'
+    cls.data = f'{folder.name}/data'
     rlds2reverb.datasets.record_episodes(
-        'Pendulum-v1', f'{cls.folder}/data', num_episodes=2, max_steps=9
+        'Pendulum-v1', cls.data, num_episodes=2, max_steps=9
     )
     cls.batches = random_access.open_batches(
-        {'pendulum': f'{cls.folder}/data'},
+        {'pendulum': cls.data},
         cls.folder,
         8,
         random_access.ActionChunks(2, 3),
@@ -106,7 +108,7 @@ class FrameworksTest(parameterized.TestCase):
       ('jax', 'examples.jax_batches'),
   )
   def test_the_example(self, framework, module, *args):
-    program = self.start(framework, '-m', module, self.folder, *args)
+    program = self.start(framework, '-m', module, self.data, self.folder, *args)
     printed, _ = program.communicate(timeout=300)
     self.assertEqual(program.returncode, 0)
     self.assertRegex(printed, '20 steps, a loss of [0-9]')
@@ -123,7 +125,7 @@ class FrameworksTest(parameterized.TestCase):
       f.write(_LOOP % _LOADERS[framework])
     seen = []
     for _ in range(2):
-      loop = self.start(framework, path, self.folder, str(len(seen)))
+      loop = self.start(framework, path, self.data, self.folder, str(len(seen)))
       seen += [float(loop.stdout.readline()) for _ in range(3)]
       os.killpg(loop.pid, signal.SIGKILL)
       loop.stdout.close()

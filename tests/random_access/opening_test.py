@@ -1,8 +1,10 @@
 """One call from data sets to batches, held against `tf.data` and by hand."""
 
 import os
+import shutil
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
@@ -168,6 +170,32 @@ class OpenBatchesTest(tf.test.TestCase):
         item['observation']['state'][0], steps['observation']['state'][0]
     )
 
+  def test_a_name_of_another_format_needs_the_format(self):
+    home = os.path.join(self.folder, 'hub')
+    shutil.copytree(
+        os.path.join(
+            os.path.dirname(os.path.dirname(__file__)), 'data/lerobot/v3.0'
+        ),
+        os.path.join(home, 'lerobot/pusht'),
+    )
+
+    def open_batches(source):
+      return random_access.open_batches(
+          {'arm': source},
+          os.path.join(self.folder, 'indexes'),
+          4,
+          random_access.ActionChunks(1, 2),
+      )
+
+    with mock.patch.dict(os.environ, HF_LEROBOT_HOME=home):
+      with self.assertRaisesRegex(FileNotFoundError, 'neither a dir') as caught:
+        open_batches('lerobot/pusht')
+      advice = "IndexedData('lerobot/pusht', options={'format': 'lerobot'})"
+      self.assertIn(advice, str(caught.exception))
+      named = {'IndexedData': random_access.IndexedData}
+      source = eval(advice, named)  # pylint: disable=eval-used
+      self.assertLen(open_batches(source)[0]['action'], 4)
+
   def test_options_of_a_format(self):
     directory = os.path.join(
         os.path.dirname(os.path.dirname(__file__)), 'data/lerobot/v3.0'
@@ -246,7 +274,10 @@ class OpenBatchesTest(tf.test.TestCase):
 
   def test_without_tensorflow_something_is_missing(self):
     self.assertIn(
-        'indexes/arm has no index yet, and building it needs tensorflow. Make',
+        'indexes/arm has no index yet, and building it needs the full'
+        ' environment, with TensorFlow: tensorflow is not installed here.'
+        ' `pip install .` in a clone makes it. Make the same call there once;'
+        ' then it works here.',
         self.error_without_tensorflow(''),
     )
     path = os.path.join(self.folder, 'data')
@@ -261,8 +292,9 @@ class OpenBatchesTest(tf.test.TestCase):
     self.assertEndsWith(
         self.error_without_tensorflow(normalize).strip(),
         'indexes/arm.statistics.json has no statistics of action yet, and'
-        ' computing them needs tensorflow. Make the same call once where that'
-        ' is installed; then it works here.',
+        ' computing them needs the full environment, with TensorFlow:'
+        ' tensorflow is not installed here. `pip install .` in a clone makes'
+        ' it. Make the same call there once; then it works here.',
     )
 
   def error_without_tensorflow(self, arguments):
@@ -301,6 +333,18 @@ class OpenBatchesTest(tf.test.TestCase):
     self.assertAllEqual(found['action'], expected)
     self.assertAllEqual(found['other'], numbers)
     self.assertAllClose(normalizer.invert(found)['action'], numbers)
+
+  def test_array_likes_are_normalised_as_arrays(self):
+    normalizer = normalizing.Normalizer(
+        {'action': random_access.Normalize(mask=[True, False])},
+        {'action': {'mean': [1, 2], 'std': [2, 2]}},
+    )
+    for make in (tf.constant, np.ndarray.tolist, np.array):
+      found = normalizer.invert({'action': make(np.array([[1.5, 5.0]]))})
+      self.assertIsInstance(found['action'], np.ndarray)
+      self.assertAllClose(found['action'], [[4.0, 5.0]])
+      back = normalizer({'action': make(np.array([[4.0, 5.0]]))})
+      self.assertAllClose(back['action'], [[1.5, 5.0]])
 
 
 if __name__ == '__main__':

@@ -48,10 +48,14 @@ class ConversionReportTest(tf.test.TestCase):
         [
             'In 1 terminal episodes (the first is episode 1) the last'
             ' transition has a discount other than 0, so a learner bootstraps'
-            ' through the terminal state. terminal_discount="transition" makes'
+            ' through the terminal state. Pass'
+            ' options=rlds2reverb.ConversionOptions(rules='
+            'rlds2reverb.ConversionRules(terminal_discount="transition")), or'
+            ' to a program --gin_binding='
+            '\'ConversionRules.terminal_discount = "transition"\', which makes'
             ' it 0.',
-            'The data holds NaN: 2 in reward. nan="invalid" makes that an'
-            ' error.',
+            'The data holds NaN: 2 in reward. ConversionRules(nan="invalid")'
+            ' makes that an error.',
             'Skipped 12 invalid episodes. The first: A rule. Found at episode'
             ' 2.',
             *(f'  A rule. Found at episode {n}.' for n in range(3, 12)),
