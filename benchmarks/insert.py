@@ -269,7 +269,8 @@ def _measure_sampling(
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError('Too many command-line arguments.')
-  logging.set_verbosity(logging.WARNING)
+  # A push warns of the data's discounts and last rewards, each time.
+  logging.set_verbosity(logging.ERROR)
   sizes = [data.whole_steps(int(steps)) for steps in _STEPS.value]
   vector_steps = data.whole_steps(_SAMPLE_STEPS.value)
   vectors = (

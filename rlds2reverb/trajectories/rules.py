@@ -33,7 +33,8 @@ class ConversionRules:
       `"step"` sets it on the frame of the last step, as TF-Agents does;
       learners mask this frame out. `"transition"` also sets it on the frame
       before, which is that of the transition into the last step. Trainers
-      (`training.train`, `scripts/train.py`) have `"transition"` as the default.
+      (`training.train`, `rlds2reverb-train`) have `"transition"` as the
+      default.
     invalid_episodes: what becomes of an invalid episode. `"raise"` raises an
       error; `"skip"` leaves the whole episode out.
     nan: what becomes of NaN in observations, actions, rewards and discounts,

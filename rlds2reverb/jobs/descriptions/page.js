@@ -91,9 +91,7 @@
     const of = found.filter(one => one).map(one =>
         `${one.is_whole ? 'all' : 'a sample of'} ${format(one.of)}`);
     const unit = ['lengths', 'returns'].includes(name) ? 'episodes' : 'steps';
-    // The length of an episode is its number of transitions.
-    const title = name === 'lengths' ? 'transitions' : name;
-    draw(parent, `${title}, ${of.join(' beside ')} ${unit}`, {
+    draw(parent, `${titleOf(name)}, ${of.join(' beside ')} ${unit}`, {
       data: {values: bars},
       ...(isNamed && {height: (several ? 24 : 15) * size}),
       mark: {type: 'bar', orient: isNamed ? 'horizontal' : 'vertical',
@@ -124,6 +122,11 @@
         ],
       },
     });
+  }
+
+  // The length of an episode is its number of transitions.
+  function titleOf(name) {
+    return name === 'lengths' ? 'transitions' : name;
   }
 
   function drawOrder(parent) {
@@ -213,7 +216,7 @@
       if (found.every(one => one.counts.length <= 1)) {
         const values = found.map(one => !one.counts.length ? 'never a number' :
             `always ${one.labels ? one.labels[0] : format(one.values[0])}`);
-        sentences.push(`${name} is ${[...new Set(values)].join(' beside ')}`);
+        sentences.push(`${titleOf(name)} is ${[...new Set(values)].join(' beside ')}`);
       } else {
         drawHistogram(plots, name);
       }

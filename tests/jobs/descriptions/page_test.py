@@ -317,7 +317,7 @@ class PageTest(absltest.TestCase):
     bounds = one_pass.Bounds(0, 1, 'me', ['left', 'right'])
     pair = []
     for name, shift in (('before', 0), ('after', 1)):
-      episodes = odd_data.clean(4)
+      episodes = [odd_data.make(seed, 8) for seed in range(4)]
       for episode in episodes:
         episode['action'] = (episode['action'][:, 0] > 0).astype(np.int64)
         episode['reward'] += shift
@@ -327,6 +327,7 @@ class PageTest(absltest.TestCase):
     with browser.Browser(1280, 900) as opened:
       self._open(opened, page.to_html(*pair))
       self.assertEqual(self._texts('h1'), ['before', 'after'])
+      self.assertEqual(self._texts('#constants'), ['transitions is always 7.'])
       left, right = opened.run(
           'Array.from(document.querySelectorAll("h1")).map(e =>'
           ' e.getBoundingClientRect().left)'
