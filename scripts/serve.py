@@ -8,6 +8,8 @@ Ctrl-C, or SIGTERM, stops the server. Reverb listens on all interfaces, without
 authentication: docs/serving.md says how to fence it in.
 """
 
+import contextlib
+
 from absl import app
 from absl import flags
 from etils import epy
@@ -193,10 +195,11 @@ def _serve(server, checkpoints, signals):
 
 
 def main():
-  with serve.StopSignals() as signals:
+  checkpoints = _checkpoints()
+  lock = checkpoints.locked() if checkpoints else contextlib.nullcontext()
+  with lock, serve.StopSignals() as signals:
     try:
       with quiet.quiet_stderr('[reverb/'):
-        checkpoints = _checkpoints()
         metrics = _metrics()
         server, lengths = _start(checkpoints)
       if metrics is not None:

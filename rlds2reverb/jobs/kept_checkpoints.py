@@ -14,11 +14,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from typing import List, Optional
+from typing import ContextManager, List, Optional
 
 from absl import logging
 
 from rlds2reverb.datasets import durable
+from rlds2reverb.datasets import locks
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -49,6 +50,14 @@ class KeptCheckpoints:
     self._kept = root.rstrip(os.sep) + _KEPT
     self._count = count
     self._max_hours = max_hours
+
+  def locked(self) -> ContextManager[bool]:
+    """Keeps another server from the root, which would remove what is written.
+
+    Raises:
+      BlockingIOError: if one writes to it.
+    """
+    return locks.locked(f'{self._kept}.lock', self.root)
 
   def paths(self) -> List[str]:
     """Returns the whole checkpoints there are, the newest first."""

@@ -201,7 +201,7 @@ def _similar_data_sets(source: Source) -> str:
   """Returns a sentence that suggests a data set, or an empty string."""
   folder, name = os.path.split(files.expand(source.dataset))
   return checks.did_you_mean(
-      name, files.names_in(folder)
+      name, set(files.names_in(folder)) - {name}
   ) or checks.did_you_mean(
       source.dataset.partition('/')[0], tfds.list_builders()
   )

@@ -185,7 +185,10 @@ _CONVERT = (
     ('--dataset=./dota --checkpoint_dir=out', 'Did you mean data?'),
     ('--dataset=dota --checkpoint_dir=out', 'is neither a directory nor the'),
     ('--dataset=empty --checkpoint_dir=out', 'is not the folder of a data set'),
-    ('--dataset=file --checkpoint_dir=out', 'is neither a directory nor the'),
+    (
+        '--dataset=file --checkpoint_dir=out',
+        'is neither a directory nor the name of a TFDS data set.\n',
+    ),
     (f'{_NEXT} --split=trian', 'Did you mean train?'),
     (f'{_NEXT} --split=train[5:]', 'incompatible with 3 examples'),
     (f'{_NEXT} --split=train+train', 'twice'),

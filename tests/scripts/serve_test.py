@@ -119,6 +119,12 @@ class ServeTest(absltest.TestCase):
       seen += line.startswith('Checkpoint: ')
       if seen == 3:
         break
+    # Two servers would remove each other's checkpoints.
+    second = programs.run('serve', *flags, BUILD_WORKING_DIRECTORY=self._folder)
+    self.assertEqual(second.returncode, 1)
+    self.assertEndsWith(
+        second.stderr, f'Another process is writing {self._folder}/root.\n'
+    )
     server.kill()
     server.wait()
     server, _ = self._start(*flags)
