@@ -1,7 +1,7 @@
 """Arranges blocks of frames: which frames there are, and where items lie.
 
 An arrangement says nothing of how frames are stored. `Layout` makes chunks of
-Reverb of it, and `local.loading` makes rows for a replay buffer without a
+Reverb of it, and `local.replay_buffer` makes rows for a replay buffer without a
 server.
 """
 

@@ -10,8 +10,8 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import local_buffer
+from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import ring
 from rlds2reverb.replay.local import samplers
@@ -113,7 +113,7 @@ def _fill(data, items, capacity, sampler, options) -> ring.FrameRing:
     frames.listener = sampler
   if source is not None:
     frames.load(source.frames())
-    loading.check_has_items(
+    population_lib.check_has_items(
         frames.num_frames, frames.num_items, items.sequence_length
     )
   return frames

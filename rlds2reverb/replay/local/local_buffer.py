@@ -9,7 +9,7 @@ from tf_agents.replay_buffers import replay_buffer
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import sampled_buffer
 from rlds2reverb.replay.local import batch_dataset
-from rlds2reverb.replay.local import passes
+from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import sampling
@@ -212,12 +212,10 @@ class LocalReplayBuffer(
     spec = sampling.BatchSpec(
         sample_batch_size,
         None,
-        passes.num_batches(
-            self.num_items, self._process, sample_batch_size or 1
-        ),
+        -(-self._process.share_of(self.num_items) // (sample_batch_size or 1)),
         in_advance=not self._population.changes,
     )
-    draw = passes.in_order(self._population, self._process)
+    draw = in_order(self._population, self._process)
     streams = streams_lib.Streams(lambda number: draw, goes_on=False)
     return self._dataset(streams, spec, sequence_preprocess_fn)
 
@@ -271,3 +269,33 @@ class LocalReplayBuffer(
         self.data_spec,
         [tf.convert_to_tensor(leaf.swapaxes(0, 1)) for leaf in leaves],
     )
+
+
+def in_order(
+    population: population_lib.Population, process: samplers.Process
+) -> samplers.DrawFn:
+  """Returns the function that draws every item once, in their order.
+
+  These are the items that there are now. To draw one that has made room for
+  newer ones since is a SamplingError.
+  """
+  own = process.share_of(population.num_items)
+  count, first_item = population.num_items, population.first
+
+  def draw(first, num_batches, batch_size):
+    begin = first * batch_size
+    whole = max((own - begin) // batch_size, 0)
+    rows = min(whole, num_batches) or 1
+    items = np.arange(begin, min(begin + rows * batch_size, own))
+    items = first_item + items * process.world_size + process.rank
+    if not population.alive(items).all():
+      raise population_lib.SamplingError(
+          'Frames were appended or removed during a pass over the items, some'
+          ' of which have made room for newer ones. Make a new data set for'
+          ' each pass.'
+      )
+    return samplers.with_priority(
+        items.reshape([rows, -1]), population, 1 / count
+    )
+
+  return draw

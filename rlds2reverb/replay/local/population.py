@@ -1,6 +1,7 @@
 """The items that can be drawn, and the row at which each of them starts."""
 
 import threading
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -151,4 +152,31 @@ def check_items(items: np.ndarray, num_items: int) -> None:
         ' came with a batch of this replay buffer. Found:'
         f' {items[(items < 0) | (items >= num_items)][:16].tolist()} of'
         f' {num_items} items.'
+    )
+
+
+def check_has_items(
+    num_frames: int,
+    num_items: int,
+    sequence_length: Optional[int],
+    longest: Optional[int] = None,
+) -> None:
+  """Raises a ValueError if there is nothing to sample.
+
+  Args:
+    num_frames: how many frames there are.
+    num_items: how many items.
+    sequence_length: how many frames an item has.
+    longest: the number of frames of the longest episode, if that is known.
+  """
+  if not num_frames:
+    raise ValueError(
+        'There are no frames in the data set, so there is nothing to sample. Is'
+        ' it empty, or were all its episodes left out?'
+    )
+  if not num_items:
+    raise ValueError(
+        f'No item fits: every episode has fewer than {sequence_length} frames'
+        + (f'; the longest has {longest}' if longest else '')
+        + '. Choose shorter windows, or an end of "pad".'
     )

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import prepared
+from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -42,7 +42,7 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
   def test_returns_are_of_transitions(self):
     episodes = cuts.episodes_of([4, 1, 3])
     for form in golden.FORMS_AND_PACKS.values():
-      runs = loading.load_frames(form(episodes), _items()).runs
+      runs = replay_buffer.load_frames(form(episodes), _items()).runs
       # The reward of the last step belongs to no transition.
       expected = [episode['reward'][:-1].sum() for episode in episodes]
       self.assertEqual(runs.undiscounted_return.tolist(), expected)
@@ -58,7 +58,7 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
   def test_rewards_of_any_float(self, dtype, tolerance):
     [episode] = cuts.episodes_of([6])
     episode['reward'] = (np.arange(6) / 7).astype(dtype)
-    found = loading.load_frames(golden.stacked([episode]), _items())
+    found = replay_buffer.load_frames(golden.stacked([episode]), _items())
     self.assertAllClose(
         found.runs.undiscounted_return, [10 / 7], rtol=tolerance
     )
@@ -69,7 +69,7 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
   def test_rewards_that_have_no_sum(self, reward):
     [episode] = cuts.episodes_of([3])
     episode['reward'] = reward
-    found = loading.load_frames(golden.stacked([episode]), _items())
+    found = replay_buffer.load_frames(golden.stacked([episode]), _items())
     self.assertTrue(np.isnan(found.runs.undiscounted_return).all())
 
   @parameterized.parameters('drop', 'pad', 'tile')
@@ -77,7 +77,7 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
     lengths = [10000, 2, 9000]
     [*episodes] = cuts.episodes_of(lengths)
     for form in golden.FORMS.values():
-      found = loading.load_frames(
+      found = replay_buffer.load_frames(
           form(episodes), _items(windows_lib.Windows(3, 2, end))
       )
       counts = {
@@ -101,13 +101,13 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_priorities(self):
     episodes = cuts.episodes_of([4, 3])
-    found = loading.load_frames(
+    found = replay_buffer.load_frames(
         golden.stacked(episodes),
         _items(priority=lambda frames: frames.reward[1]),
     )
     self.assertEqual(found.priorities.tolist(), [10, 20, 30, 1010, 1020])
     for priority, expected in ((3.0, [3.0] * 5), (1.0, None)):
-      found = loading.load_frames(
+      found = replay_buffer.load_frames(
           golden.stacked(episodes), _items(priority=priority)
       ).priorities
       self.assertEqual(expected, found if found is None else found.tolist())
@@ -120,14 +120,14 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_frames_are_prepared_once(self):
     folder = self.folder()
-    written = loading.load_frames(
+    written = replay_buffer.load_frames(
         _known_data(), _items(windows_lib.Windows(3)), folder
     )
     times = {
         name: os.stat(os.path.join(folder, name)).st_mtime_ns
         for name in os.listdir(folder)
     }
-    again = loading.load_frames(
+    again = replay_buffer.load_frames(
         _known_data(), _items(windows_lib.Windows(3)), folder
     )
     self.assertEqual(
@@ -150,7 +150,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     counts = []
     for _ in range(2):
       report = report_lib.ConversionReport()
-      loading.load_frames(
+      replay_buffer.load_frames(
           data,
           _items(),
           folder,
@@ -170,9 +170,11 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_frames_of_other_data(self, data=None, items=None, **kwargs):
     folder = self.folder()
-    loading.load_frames(_known_data(), _items(windows_lib.Windows(3)), folder)
+    replay_buffer.load_frames(
+        _known_data(), _items(windows_lib.Windows(3)), folder
+    )
     with self.assertRaisesRegex(FileExistsError, 'other data or with other'):
-      loading.load_frames(
+      replay_buffer.load_frames(
           data or _known_data(),
           items or _items(windows_lib.Windows(3)),
           folder,
@@ -183,29 +185,33 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
   def test_data_of_which_nothing_is_known(self):
     folder = self.folder()
     data = golden.stacked(cuts.episodes_of([5]))  # Of a Python generator.
-    self.assertEqual(loading.load_frames(data, _items(), folder).num_items, 4)
+    self.assertEqual(
+        replay_buffer.load_frames(data, _items(), folder).num_items, 4
+    )
     with self.assertRaisesRegex(FileExistsError, 'in place of the data'):
-      loading.load_frames(data, _items(), folder)
+      replay_buffer.load_frames(data, _items(), folder)
 
   def test_a_folder_of_something_else(self):
     folder = self.create_tempdir()
     folder.create_file('notes.txt')
     with self.assertRaisesRegex(FileExistsError, 'not empty'):
-      loading.load_frames(_known_data(), _items(), folder.full_path)
+      replay_buffer.load_frames(_known_data(), _items(), folder.full_path)
     self.assertEqual(os.listdir(folder.full_path), ['notes.txt'])
 
   def test_a_url(self):
     with self.assertRaisesRegex(ValueError, 'local'):
-      loading.load_frames(_known_data(), _items(), 'gs://bucket/frames')
+      replay_buffer.load_frames(_known_data(), _items(), 'gs://bucket/frames')
 
   def test_an_error_leaves_nothing(self):
     episodes = cuts.episodes_of([4, 3])
     episodes[1]['is_last'][:] = False
     folder = self.folder()
     with self.assertRaises(tf.errors.InvalidArgumentError):
-      loading.load_frames(golden.stacked(episodes), _items(), folder)
+      replay_buffer.load_frames(golden.stacked(episodes), _items(), folder)
     with self.assertRaises(ValueError):
-      loading.load_frames(_known_data(), _items(windows_lib.Windows(9)), folder)
+      replay_buffer.load_frames(
+          _known_data(), _items(windows_lib.Windows(9)), folder
+      )
     self.assertEmpty(os.listdir(os.path.dirname(folder)))
 
   @pytest.mark.long
@@ -225,28 +231,28 @@ def episodes():
 data = tf.data.Dataset.from_generator(
     episodes,
     output_signature={{'steps': golden.stacked_spec(cuts.episodes_of([5])[0])}})
-t.loading.load_frames(data, t._items(), {folder!r})
+t.replay_buffer.load_frames(data, t._items(), {folder!r})
 """
     with subprocess.Popen(
         [sys.executable, '-c', code], stdout=subprocess.PIPE
     ) as process:
       process.stdout.readline()
       with self.assertRaisesRegex(BlockingIOError, 'Another process'):
-        loading.load_frames(_known_data(), _items(), folder)
+        replay_buffer.load_frames(_known_data(), _items(), folder)
       process.send_signal(signal.SIGKILL)
       process.wait()
     self.assertFalse(os.path.exists(folder))
-    found = loading.load_frames(_known_data(), _items(), folder)
+    found = replay_buffer.load_frames(_known_data(), _items(), folder)
     self.assertEqual(found.num_items, 12)
     self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
 
   @pytest.mark.long
   def test_two_processes(self):
     folder = self.folder()
-    found = loading.load_frames(_known_data(), _items(), folder)
+    found = replay_buffer.load_frames(_known_data(), _items(), folder)
     code = f"""
 from tests.replay.local import loading_test as t
-found = t.loading.load_frames(t._known_data(), t._items(), {folder!r})
+found = t.replay_buffer.load_frames(t._known_data(), t._items(), {folder!r})
 print('items', found.num_items, float(t._observations(found, 3, 1)[0, 0]))
 """
     printed = subprocess.run(

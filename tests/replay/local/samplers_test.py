@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import draws
-from rlds2reverb.replay.local import passes
+from rlds2reverb.replay.local import local_buffer
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import samplers
 from tests.replay.local import cuts
@@ -274,8 +274,8 @@ class InOrderTest(parameterized.TestCase, tf.test.TestCase):
     drawn = []
     for worker in range(num_workers):
       process = samplers.Process(0, (0, 0), worker, num_workers)
-      draw = passes.in_order(population, process)
-      count = passes.num_batches(7, process, 3)
+      draw = local_buffer.in_order(population, process)
+      count = -(-process.share_of(7) // 3)
       items = [draw(group, 1, 3).items[0].tolist() for group in range(count)]
       self.assertEqual(sum(items, []), list(range(worker, 7, num_workers)))
       self.assertEqual({len(batch) for batch in items[:-1]} - {3}, set())
@@ -317,7 +317,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_more_processes_than_items(self):
     process = samplers.Process(0, (0, 0), 3, 4)
-    for bind in samplers.WithoutReplacement().bind, passes.in_order:
+    for bind in samplers.WithoutReplacement().bind, local_buffer.in_order:
       with self.assertRaisesRegex(ValueError, '3 items.*4 processes'):
         bind(_population([3]), process)
 
