@@ -1,0 +1,2 @@
+# Before Gym, which then prints nothing.
+import rlds2reverb

@@ -87,6 +87,8 @@ class QuietTest(absltest.TestCase):
         self.stderr_of('\n'.join(program)), 'Gym has been unmaintained'
     )
     self.assertEqual(self.stderr_of('\n'.join(reversed(program))), '')
+    for module in 'examples.replace_tf_agents', 'benchmarks.insert':
+      self.assertEqual(self.stderr_of(f'import {module}'), '')
 
   @absltest.skipUnless(_HAS_TORCH, 'needs PyTorch')
   def test_pytorch_takes_batches_as_they_are(self):
