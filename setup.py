@@ -2,6 +2,7 @@
 
 import pathlib
 import runpy
+import shutil
 
 import setuptools
 
@@ -12,6 +13,9 @@ _WITH_REVERB = 'python_version < "3.12"'
 _WITHOUT_REVERB = 'python_version >= "3.12"'
 
 _FOLDER = pathlib.Path(__file__).parent
+
+# Modules that this version has no more would be installed from there, too.
+shutil.rmtree(_FOLDER / 'build' / 'lib', ignore_errors=True)
 
 setuptools.setup(
     name='rlds2reverb',

@@ -3,6 +3,9 @@
 import distutils.core
 import os
 import runpy
+import shutil
+import subprocess
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -143,6 +146,26 @@ class PackagesTest(absltest.TestCase):
       self.assertTrue(
           os.path.exists(os.path.join(_ROOT, 'scripts', f'{program}.py'))
       )
+
+
+class BuildTest(absltest.TestCase):
+
+  def test_what_an_older_version_left_is_not_installed(self):
+    folder = self.create_tempdir().full_path
+    for name in ('setup.py', 'README.md', 'LICENSE'):
+      shutil.copy(os.path.join(_ROOT, name), folder)
+    for name in ('rlds2reverb', 'configs', 'scripts'):
+      shutil.copytree(os.path.join(_ROOT, name), os.path.join(folder, name))
+    built = os.path.join(folder, 'build', 'lib', 'rlds2reverb')
+    os.makedirs(built)
+    with open(os.path.join(built, 'removed.py'), 'w', encoding='utf-8'):
+      pass
+    subprocess.run(
+        [sys.executable, 'setup.py', '-q', 'build'], cwd=folder, check=True
+    )
+    names = os.listdir(built)
+    self.assertIn('version.py', names)
+    self.assertNotIn('removed.py', names)
 
 
 if __name__ == '__main__':
