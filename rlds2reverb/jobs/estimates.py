@@ -2,15 +2,15 @@
 
 TFDS records how many episodes there are and how many bytes they take. Where all
 steps take the same number of bytes, that tells about how many there are. Where
-they do not, as with images and strings, the first episodes of a few files tell.
+they do not, as with images, strings and integers, the first episodes of a few
+files tell.
 """
 
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
-import tree
 
 from rlds2reverb.datasets import tfds_private
 from rlds2reverb.episodes import blocks
@@ -22,8 +22,6 @@ from rlds2reverb.jobs import sources as sources_lib
 # The bytes of an item in a server's memory, besides the frames, as
 # `benchmarks.insert` measures them.
 _ITEM_BYTES = 1_800
-# The bytes of an episode's feature on disk, besides its name and its values.
-_NAME_BYTES = 16
 # The number of bytes that are read if the sizes of the files do not tell.
 _SAMPLED_FILES = 4
 _SAMPLED_EPISODES = 8
@@ -66,23 +64,27 @@ def steps_of(
 
   Args:
     source: the source.
-    fewest: whether to return how many there are at least.
+    fewest: whether to return how many there are at least. Otherwise integers
+      count as small ones, so it is how many there are at most.
   """
   if source.num_steps is not None:
     return source.num_steps
-  per_step = _bytes_of(source.features[rlds.STEPS].feature, fewest)
-  rest = {
-      key: feature
-      for key, feature in source.features.items()
-      if key != rlds.STEPS
-  }
-  per_episode = _bytes_of(rest, fewest)
-  if not per_step or per_episode is None:
+  leaves = list(_leaves(source.features))
+  sizes = [_bytes_of(feature, fewest) for _, feature in leaves]
+  if None in sizes:
     return None
-  per_episode += sum(
-      _NAME_BYTES + sum(map(len, map(str, path)))
-      for path, _ in tree.flatten_with_path(_names(source.features))
-  )
+  # A feature in a record has six bytes besides its name and its values, and
+  # four lengths, of 7 bits in a byte.
+  values = source.num_bytes // source.num_episodes // len(leaves)
+  per_episode = per_step = 0
+  for (path, _), size in zip(leaves, sizes):
+    per_episode += 6 + 4 * -(-values.bit_length() // 7) + len('/'.join(path))
+    if path[0] == rlds.STEPS:
+      per_step += size
+    else:
+      per_episode += size
+  if not per_step:
+    return None
   left = source.num_bytes - per_episode * source.num_episodes
   return max(round(left / per_step), source.num_episodes)
 
@@ -96,12 +98,12 @@ def steps_or_sample(source: opened_lib.OpenSource) -> Optional[Steps]:
   Args:
     source: the source.
   """
-  about = steps_of(source)
-  if about is not None:
+  about, fewest = steps_of(source), steps_of(source, fewest=True)
+  if about is not None and about == fewest:
     return Steps(about, about, about, 0)
   lengths = _first_lengths(source)
   if not lengths:
-    return None
+    return None if about is None else Steps(about, fewest, about, 0)
   count = source.num_episodes
   mean = float(np.mean(lengths))
   # Two standard errors; for a single episode its length.
@@ -188,32 +190,33 @@ def fewest_items(plan: plan_lib.Plan, table: Any) -> int:
   return max(int(items / table.windows.stride), 1)
 
 
-def _names(features: Any) -> Any:
-  """Returns the names of all features, nested as they are."""
-  if isinstance(features, tfds.features.Dataset):
+def _leaves(
+    features: Any, path: Tuple[str, ...] = ()
+) -> Iterator[Tuple[Tuple[str, ...], Any]]:
+  """Yields the path and the feature of each field, of those of steps too."""
+  if path == (rlds.STEPS,):
     features = features.feature
   if isinstance(features, (tfds.features.FeaturesDict, dict)):
-    return {key: _names(feature) for key, feature in features.items()}
-  return None
+    for key, feature in features.items():
+      yield from _leaves(feature, (*path, key))
+  else:
+    yield path, features
 
 
-def _bytes_of(features: Any, widest: bool) -> Optional[int]:
-  """Returns how many bytes features take on disk, if that is always the same.
+def _bytes_of(feature: Any, widest: bool) -> Optional[int]:
+  """Returns how many bytes a field takes on disk, if that is always the same.
 
   Args:
-    features: the features.
+    feature: its feature.
     widest: whether integers take as many bytes as they can, rather than one.
   """
-  if isinstance(features, (tfds.features.FeaturesDict, dict)):
-    sizes = [_bytes_of(feature, widest) for feature in features.values()]
-    return None if None in sizes else sum(sizes)
   # Subclasses, such as images, are encoded in other ways.
-  if type(features) not in (tfds.features.Tensor, tfds.features.Scalar):
+  if type(feature) not in (tfds.features.Tensor, tfds.features.Scalar):
     return None
-  shape, dtype = features.shape, np.dtype(features.np_dtype)
+  shape, dtype = feature.shape, np.dtype(feature.np_dtype)
   if None in shape or dtype.kind == 'O':
     return None
-  encoding = tfds_private.encoding_of(features)
+  encoding = tfds_private.encoding_of(feature)
   if encoding == 'zlib':
     return None
   if encoding == 'bytes':

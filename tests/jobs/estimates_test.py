@@ -33,11 +33,11 @@ class EstimatesTest(parameterized.TestCase):
         sources.make_source(data_sets.numbered(directory, lengths))
     )
 
-  @parameterized.parameters(20, 200, 2000)
+  @parameterized.parameters(2, 6, 20, 200, 2000)
   def test_steps(self, length):
     opened = self._open([length] * 3)
     self.assertBetween(
-        estimates.steps_of(opened), 2.7 * length, 3.3 * length + 20
+        estimates.steps_of(opened), 2.9 * length, 3.1 * length + 1
     )
     self.assertLessEqual(
         estimates.steps_of(opened, fewest=True), 3 * length + 1
@@ -57,6 +57,28 @@ class EstimatesTest(parameterized.TestCase):
         estimates.steps_or_sample(opened),
         (sum(lengths),) * 3 + (len(lengths),),
     )
+
+  @parameterized.parameters(1, 10**6)
+  def test_integers_take_as_many_bytes_as_their_values_say(self, value):
+    episodes = [data_sets.episode(index, 40) for index in range(20)]
+    for episode in episodes:
+      for step in episode['steps']:
+        step['count'] = np.full([9], value)
+    features = dict(data_sets.FEATURES['steps'].feature)
+    features['count'] = tfds.features.Tensor(shape=(9,), dtype=np.int64)
+    directory = os.path.join(self.create_tempdir().full_path, 'data')
+    os.mkdir(directory)
+    writing.write_episodes(
+        episodes,
+        directory,
+        name='counts',
+        description='Episodes with counts.',
+        features={'steps': tfds.features.Dataset(features)},
+    )
+    steps = estimates.steps_or_sample(
+        sources.open_source(sources.make_source(directory))
+    )
+    self.assertEqual(steps, (800, 800, 800, 8))
 
   def test_a_sample_has_the_truth_in_its_range(self):
     # The name of an episode's agent is a string, so the sizes tell nothing.
