@@ -70,7 +70,7 @@ _TERMINAL_DISCOUNT = flags.DEFINE_enum(
     None,
     ['step', 'transition'],
     'Where the discount of a terminal episode is 0; the default is step, and'
-    ' that of scripts/train.py transition.',
+    ' that of rlds2reverb-train transition.',
 )
 _NAN = flags.DEFINE_enum(
     'nan',
