@@ -74,10 +74,8 @@ def warnings_of(
         ' transition has a discount other than 0, so a learner bootstraps'
         ' through the terminal state. Pass'
         ' options=rlds2reverb.ConversionOptions(rules='
-        'rlds2reverb.ConversionRules(terminal_discount="transition")), or to a'
-        ' program --gin_binding='
-        '\'ConversionRules.terminal_discount = "transition"\', which makes it'
-        ' 0.'
+        'rlds2reverb.ConversionRules(terminal_discount="transition")), or to'
+        ' rlds2reverb-convert --terminal_discount=transition, which makes it 0.'
     )
   if num_last_rewards:
     found.append(

@@ -29,9 +29,8 @@ _SENTENCES = [
     'In 2 terminal episodes (the first is episode 1) the last transition has a'
     ' discount other than 0, so a learner bootstraps through the terminal'
     ' state. Pass options=rlds2reverb.ConversionOptions(rules='
-    'rlds2reverb.ConversionRules(terminal_discount="transition")), or to a'
-    " program --gin_binding='ConversionRules.terminal_discount ="
-    ' "transition"\', which makes it 0.',
+    'rlds2reverb.ConversionRules(terminal_discount="transition")), or to'
+    ' rlds2reverb-convert --terminal_discount=transition, which makes it 0.',
     'In 3 episodes (the first is episode 0) the last step has a reward, {:g} in'
     ' all. No transition has it, so no learner sees it.'
     ' StepMapping(last_reward="transition") moves it onto the transition into'

@@ -51,9 +51,8 @@ class ConversionReportTest(tf.test.TestCase):
             ' through the terminal state. Pass'
             ' options=rlds2reverb.ConversionOptions(rules='
             'rlds2reverb.ConversionRules(terminal_discount="transition")), or'
-            ' to a program --gin_binding='
-            '\'ConversionRules.terminal_discount = "transition"\', which makes'
-            ' it 0.',
+            ' to rlds2reverb-convert --terminal_discount=transition, which'
+            ' makes it 0.',
             'The data holds NaN: 2 in reward. ConversionRules(nan="invalid")'
             ' makes that an error.',
             'Skipped 12 invalid episodes. The first: A rule. Found at episode'
