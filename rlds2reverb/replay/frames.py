@@ -93,9 +93,9 @@ class FrameSource(NamedTuple):
     for block in blocks.as_numpy_iterator():
       episode_ids = [None] if self.of_sequences else self._episode_ids(block)
       length = len(block.trajectory.step_type)
-      part = length if len(episode_ids) > 1 else self.block_length
-      for begin in range(0, length, part):
-        end = min(begin + part, length)
+      longest = length if len(episode_ids) > 1 else self.block_length
+      for begin in range(0, length, longest):
+        end = min(begin + longest, length)
         splits = np.clip(block.row_splits - begin, 0, end - begin)
         frames = frame_blocks.FrameBlock(
             frame_blocks.slice_frames(block.trajectory, begin, end),

@@ -133,14 +133,14 @@ class Layout:
     whole = 0, 0
     try:
       for arranged in self._arranger.arrange(blocks):
-        part = self._lay_out(arranged)
-        batch.chunks.extend(part.chunks)
-        batch.items.extend(part.items)
-        num_bytes += part.num_bytes
+        laid_out = self._lay_out(arranged)
+        batch.chunks.extend(laid_out.chunks)
+        batch.items.extend(laid_out.items)
+        num_bytes += laid_out.num_bytes
         if arranged.pieces.is_end[-1]:
           whole = len(batch.chunks), len(batch.items)
         if num_bytes >= _BATCH_BYTES:
-          yield batch._replace(keep_chunk_keys=part.keep_chunk_keys)
+          yield batch._replace(keep_chunk_keys=laid_out.keep_chunk_keys)
           batch = Batch([], [], [])
           num_bytes = 0
           whole = 0, 0

@@ -76,7 +76,11 @@ def mix_batches(
         for dataset, size in zip(datasets, sizes)
         if size
     ]
-    return tf.data.Dataset.zip(tuple(parts)).map(_concatenate)
+    return tf.data.Dataset.zip(tuple(parts)).map(
+        lambda *parts: tf.nest.map_structure(
+            lambda *leaves: tf.concat(leaves, 0), *parts
+        )
+    )
   size = 1 if level == 'element' else subbatch_size or batch_size
   checks.check_positive('subbatch_size', size)
   if batch_size % size:
@@ -111,10 +115,6 @@ def draw_sources(
       [num_draws], seeds_lib.to_pair(seed), maxval=edges[-1], dtype=tf.float64
   )
   return tf.searchsorted(edges, places, side='right', out_type=tf.int64)
-
-
-def _concatenate(*parts):
-  return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *parts)
 
 
 def _check_equal(datasets):

@@ -242,7 +242,14 @@ def _convert(data, report, settings, policy_info=None):
       frames = frames._replace(policy_info=policy_info(used.steps, following))
     if report:
       report.add_block(used, bootstraps)
-    return _placed(frames, block, bool(settings.all_fields))
+    return TrajectoryBlock(
+        frames,
+        block.episode,
+        block.step,
+        block.row_splits,
+        block.fields,
+        block.steps if settings.all_fields else (),
+    )
 
   joins = rules.validation == 'tf_agents'
   judge = judging.Judge(
@@ -268,18 +275,6 @@ def _convert(data, report, settings, policy_info=None):
     judge = dataclasses.replace(judge, invalid_episodes='mark')
   return following_lib.with_following_step(to_blocks(judge=judge)).map(
       lambda block, following: convert(_without_fault(block), following)
-  )
-
-
-def _placed(frames, block, with_steps) -> TrajectoryBlock:
-  """Returns the frames of a block with their places, and perhaps the steps."""
-  return TrajectoryBlock(
-      frames,
-      block.episode,
-      block.step,
-      block.row_splits,
-      block.fields,
-      block.steps if with_steps else (),
   )
 
 
