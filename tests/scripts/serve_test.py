@@ -53,15 +53,20 @@ class ServeTest(absltest.TestCase):
     self.assertEndsWith(printed, 'Stopped.\n')
     return printed
 
-  def test_the_unit_of_the_manual(self):
+  def test_the_unit_and_the_compose_file_of_the_manual(self):
+    yaml = pytest.importorskip('yaml')
     with open('docs/serving.md', encoding='utf-8') as f:
-      page = f.read()
-    (unit,) = re.findall(r'```ini\n(.*?)```', page, re.DOTALL)
+      (unit,) = re.findall(r'```ini\n(.*?)```', f.read(), re.DOTALL)
+    with open('docs/compose.yaml', encoding='utf-8') as f:
+      command = yaml.safe_load(f)['services']['replay']['command']
     known = programs.run('serve', '--help').stdout
-    used = re.findall(r' (--\w+)', unit)
-    self.assertLen(used, 7)
-    for flag in used:
-      self.assertRegex(known, rf'(?m)^  --(\[no\])?{flag.removeprefix("--")}:')
+    for text in unit, command:
+      used = re.findall(r' (--\w+)', text)
+      self.assertLen(used, 7)
+      for flag in used:
+        self.assertRegex(
+            known, rf'(?m)^  --(\[no\])?{flag.removeprefix("--")}:'
+        )
     path = os.path.join(self._folder, 'replay.service')
     with open(path, 'w', encoding='utf-8') as f:
       # The program itself may be anywhere.
