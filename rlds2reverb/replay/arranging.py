@@ -17,9 +17,8 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import pieces as pieces_lib
 from rlds2reverb.replay import priorities as priorities_lib
 
-# The number of frames of several episodes that are laid out at once. An item
-# takes some hundred bytes, so the items of many small frames would be a large
-# request.
+# The largest number of frames of a block of several episodes. An item takes
+# some hundred bytes, so the items of more frames would be a large request.
 _MAX_FRAMES = 4096
 
 
@@ -62,8 +61,8 @@ class Arranger:
     Args:
       tables: which items go into which table.
       has_identity: whether an `episode_id` must be that of one episode alone.
-      of_sequences: whether the blocks consist of sequences, each of which is an
-        item, whatever its step types.
+      of_sequences: whether the blocks consist of sequences, each of which is
+        one item even if it has LAST frames inside.
       position: the position of the first frame, see `Pieces`.
 
     Raises:
@@ -88,7 +87,7 @@ class Arranger:
     self._episode_ids = set()
     # The position of the next frame, see `Pieces`.
     self._end = position
-    # The length so far of an episode that is not at its end.
+    # The number of frames so far of an unfinished episode.
     self._length = 0
 
   def arrange(
@@ -162,7 +161,7 @@ class Arranger:
     )
 
   def _needed(self, pieces) -> int:
-    """Returns the first position that items after these pieces refer to."""
+    """Returns the first position that later items refer to."""
     end = pieces.end_position
     length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
     needed = end
@@ -193,7 +192,7 @@ class Arranger:
     return new
 
   def _go_on(self, arranged) -> None:
-    """Takes note of an arrangement that was used."""
+    """Moves on behind an arrangement that was used."""
     pieces = arranged.pieces
     self._episode_ids |= arranged.episode_ids
     begin, self._end = self._end, pieces.end_position

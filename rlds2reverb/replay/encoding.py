@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from rlds2reverb.replay import wire
 
-# The bytes of a varint that holds a number of rows in a chunk, for which 28
-# bits are enough; and of seconds since the epoch, or of nanoseconds: 35 bits.
+# The bytes of a varint: for a number of rows in a chunk, for which 28 bits are
+# enough; and for seconds since the epoch, or nanoseconds, of 35 bits.
 _ROW_BYTES = 4
 _TIME_BYTES = 5
 
@@ -92,7 +92,7 @@ def encode_items(
     slices: Sequence[ChunkSlices],
     inserted_at: np.ndarray,
 ) -> np.ndarray:
-  """Encodes items of one table, all of the same number of slices.
+  """Encodes items of one table that all have the same number of slices.
 
   Args:
     table: the name of the table.
@@ -231,7 +231,7 @@ def _timestamps(nanoseconds: np.ndarray) -> np.ndarray:
   timestamps = _TIMESTAMP.repeat(len(nanoseconds))
   seconds, rest = np.divmod(nanoseconds, 10**9)
   if len(seconds) and seconds[0] == seconds[-1]:
-    # The second is mostly the same for all items, and is then encoded once.
+    # Mostly all items have the same second, which is then encoded once.
     seconds = seconds[:1]
   timestamps['seconds'] = wire.fixed_varints(seconds, _TIME_BYTES)
   timestamps['nanoseconds'] = wire.fixed_varints(rest, _TIME_BYTES)

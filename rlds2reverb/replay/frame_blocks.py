@@ -1,4 +1,4 @@
-"""Blocks of consecutive frames, the pieces in which data is laid out."""
+"""Blocks of consecutive frames, into which data is cut to be laid out."""
 
 import itertools
 from typing import Any, List, NamedTuple

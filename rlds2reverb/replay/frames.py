@@ -41,7 +41,8 @@ class FrameSource(NamedTuple):
     groups: the columns that share chunks.
     block_length: the largest number of frames that are laid out at once.
     blocks: a data set of `TrajectoryBlock`s of any length.
-    settings: what the frames depend on, apart from the data, as a JSON value.
+    settings: everything besides the data that changes the frames, as a JSON
+      value.
     options: how they are converted. Their report is filled by `frames`, which
       logs it at its end; their identity is that of the items.
     of_sequences: whether the blocks consist of whole sequences, which are the
@@ -87,7 +88,7 @@ class FrameSource(NamedTuple):
   def frames(self) -> Iterator[frame_blocks.FrameBlock]:
     """Yields the frames in the blocks that are laid out at once.
 
-    At the end there are warnings of what looks wrong in the data.
+    At the end it logs warnings about data that looks wrong.
     """
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     for block in blocks.as_numpy_iterator():
@@ -109,7 +110,7 @@ class FrameSource(NamedTuple):
       self.options.report.warn()
 
   def _episode_ids(self, block) -> List[Any]:
-    """Returns what identifies the episodes of a block, as JSON values."""
+    """Returns the identifier of each episode of a block, a JSON value."""
     if self.options.episode_id is None:
       return (self.first_episode + block.episode).tolist()
     return [
@@ -162,9 +163,8 @@ def make_frame_source(
   longest = max(group.chunk_length for group in groups)
   count = max(blocks_lib.default_block_length(spec) // longest, 1)
   block_length = count * longest
-  # Stacked episodes of small steps are cut into blocks after the pipeline,
-  # because a pipeline without the cutting is built sooner. Such episodes take
-  # little memory.
+  # Stacked episodes of small steps, which take little memory, are cut into
+  # blocks after the pipeline: a pipeline that does not cut is built sooner.
   comes_whole = (
       steps_lib.steps_spec(data).stacked
       and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
@@ -182,7 +182,7 @@ def make_frame_source(
 
 
 def _unoptimized() -> tf.data.Options:
-  """Returns options without which a small push is mostly its beginning.
+  """Returns options that start a pipeline sooner, for the sake of small pushes.
 
   TensorFlow takes longer to rewrite the pipeline, and to tune it, than to read
   some thousand steps, and a long push is no faster for it.

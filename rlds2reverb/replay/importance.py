@@ -37,9 +37,9 @@ def importance_weights(
                                       1, .5, .333, .25  whatever is in the batch
       "none"   (N * P) ** -beta       2.5, 1.25, .833, .625
 
-  A sample does not tell the smallest priority of its table, so that the largest
-  weight of a batch is 1 is what most agents do. It makes the scale of the loss
-  vary from batch to batch; `"table"` does not, and TorchRL does it.
+  Most agents use `"batch"`, whose largest weight is 1, because a sample does
+  not tell the smallest priority of its table. The scale of the loss then varies
+  from batch to batch. With `"table"`, which TorchRL uses, it does not.
 
   Args:
     sample_info: Reverb's `SampleInfo`, of `[B]`, `[B, T]` or any other shape.
@@ -69,7 +69,7 @@ def importance_weights(
         f' min_priority={min_priority} and'
         f' priority_exponent={priority_exponent}.'
     )
-  # Eagerly, each operation takes longer than NumPy does for all of them.
+  # In eager mode, one operation of TensorFlow takes longer than all in NumPy.
   is_eager = tf.executing_eagerly()
   cast = lambda values: (
       np.asarray(values, np.float64)

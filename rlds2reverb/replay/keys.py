@@ -17,10 +17,9 @@ from rlds2reverb.replay import pieces as pieces_lib
 class KeyMaker:
   """Makes keys.
 
-  A server that holds an item under a key does not take a second one. So if the
-  keys depend on nothing but what the items are, an item that is inserted twice
-  is in the table once. Under an identity, the same arguments give the same
-  keys, today and in another process. Without one, keys are random.
+  A table holds each key once. So if keys depend on the content of items alone,
+  an item that is inserted twice is in the table once. Under an identity, equal
+  arguments give equal keys in every process. Without one, keys are random.
   """
 
   def __init__(self, identity: Optional[Any], settings: Any = None):
@@ -29,11 +28,11 @@ class KeyMaker:
     Args:
       identity: a value that tells this data from all other data, of the types
         that `identity.fingerprint` takes. None asks for random keys.
-      settings: whatever else the content depends on, of the same types.
+      settings: everything else that the content depends on, of the same types.
 
     Raises:
-      ValueError: if `identity` holds something of which it cannot be known
-        whether it stays the same, such as a function.
+      ValueError: if `identity` holds a value that another process may not
+        recognize as the same, such as a function.
     """
     self._fingerprint = None
     self._generator = np.random.default_rng()
@@ -130,13 +129,13 @@ class KeyMaker:
       index: np.ndarray,
       positions: np.ndarray,
   ) -> np.ndarray:
-    """Returns the keys of places in several things, uint64 `[N]`.
+    """Returns the keys of positions in episodes or pieces, uint64 `[N]`.
 
     Args:
-      of: a function that returns what the keys with an index belong to, JSON
-        values. It is called once for each index, and not for random keys.
+      of: a function of an index, on whose JSON values the keys depend. It is
+        called once for each index, and not for random keys.
       index: the index of each key, not decreasing, `[N]`.
-      positions: where in its thing each lies, `[N]`.
+      positions: the position of each in its episode or piece, `[N]`.
     """
     if self._fingerprint is None:
       return np.frombuffer(self._generator.bytes(8 * len(index)), np.uint64)

@@ -81,7 +81,7 @@ class Layout:
       groups: the columns that share chunks.
       settings: what else the keys depend on, see `keys.KeyMaker`.
       of_sequences: whether the blocks consist of sequences, each of which is a
-        chunk and an item of its own, whatever its step types.
+        chunk and an item of its own, even if it has LAST frames inside.
       one_episode_chunks: whether every chunk is of one episode. By default,
         short episodes of a block share chunks.
       inserted_at: the date of the first item, in nanoseconds, by which a server
@@ -108,7 +108,7 @@ class Layout:
     self._next_inserted_at = (
         time.time_ns() if inserted_at is None else inserted_at
     )
-    # The key of an episode that is not at its end.
+    # The key of the unfinished episode.
     self._episode_key = None
     # The chunks to which later items may still refer.
     self._chunks = [kept_chunks.KeptChunks(group) for group in groups]
@@ -200,7 +200,7 @@ class Layout:
     return encoded
 
   def _keys_of_episodes(self, arranged, cuts_of_groups) -> np.ndarray:
-    """Returns the key of the episode of each piece that a chunk begins in.
+    """Returns the episode keys of the pieces in which a chunk begins.
 
     A server counts episodes by these keys.
 
@@ -209,7 +209,7 @@ class Layout:
       cuts_of_groups: the `Cuts` of each group of columns.
 
     Returns:
-      The keys, uint64 `[P]`. Those of other pieces mean nothing.
+      The keys, uint64 `[P]`. The values for other pieces have no meaning.
     """
     pieces = arranged.pieces
     numbers = np.arange(len(pieces.index))

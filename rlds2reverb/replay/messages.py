@@ -115,7 +115,7 @@ _FIELDS: Dict[str, Dict[str, Tuple[str, int]]] = {
         'num_unique_samples': ('int64', 10),
     },
 }
-# Fields that are there or not, also when they have their default value.
+# Fields that are written even if they have their default value.
 _DISTRIBUTIONS = ('fifo', 'uniform', 'prioritized', 'heap', 'lifo')
 
 

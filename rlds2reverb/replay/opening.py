@@ -190,7 +190,7 @@ def _read(data, folder, split, table_name):
 def _start_server(data, items, reverb_table, kwargs):
   """Returns a new server that has the items of a data set.
 
-  They go through a checkpoint, so that the table is as large as they are many.
+  The items go through a checkpoint, which makes the table as large as needed.
   """
   if reverb_table is not None:
     kwargs = dict(kwargs, reverb_tables=[reverb_table])

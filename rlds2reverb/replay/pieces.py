@@ -85,7 +85,7 @@ def find_pieces(
   Args:
     block: the block, which has frames.
     is_last: whether an episode ends with each frame, bool `[B]`.
-    tables: which items go into which table, so how much padding there is.
+    tables: which items go into which table, and thus what is padded.
     position: the position of the block's first frame.
     length: the number of frames before the block that belong to the episode of
       its first frame.

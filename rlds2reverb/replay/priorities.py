@@ -26,7 +26,7 @@ class Priorities:
     self._kept: List[Tuple[int, Any]] = []
 
   def keep(self, start: int, frames: Any, needed: int) -> None:
-    """Keeps frames, and forgets those that no later item needs.
+    """Keeps frames, and drops frames that no later item needs.
 
     Args:
       start: the position of the first frame, which follows those kept before.

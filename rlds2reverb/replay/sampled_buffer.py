@@ -8,7 +8,7 @@ from rlds2reverb.replay import importance
 
 
 class SampledReplayBuffer:
-  """What replay buffers have in common, with a Reverb server and without."""
+  """The base class of replay buffers, with a Reverb server and without."""
 
   def get_next(
       self,

@@ -15,9 +15,8 @@ def sequence_priority(
 
   This is the priority of R2D2 ("Recurrent Experience Replay in Distributed
   Reinforcement Learning", Kapturowski et al., 2019), where that of a step is
-  the absolute TD error. Steps 1, 2, 3 and 6 have 0.9 * 6 + 0.1 * 3 = 5.7. It
-  serves for what a train step gives to a `PriorityUpdater`, and for the first
-  priorities:
+  the absolute TD error. Steps 1, 2, 3 and 6 have 0.9 * 6 + 0.1 * 3 = 5.7. Use
+  it in a train step that updates priorities, or for the first priorities:
 
       rlds2reverb.TableItems(
           'sequences', rlds2reverb.Windows(80, 40),

@@ -1,4 +1,4 @@
-"""Reverb checkpoints without a server: written, merged, and served from.
+"""Writes, merges, reads and serves Reverb checkpoints.
 
 A server of a trainer that starts from a checkpoint is ready as soon as it has
 read it.

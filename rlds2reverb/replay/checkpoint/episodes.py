@@ -1,15 +1,15 @@
-"""Reads the episodes back from which the items of a checkpoint were made.
+"""Reads episodes back from the items of a checkpoint.
 
-A checkpoint keeps frames in chunks, and each chunk says of which episode it is
-and where it starts there. Items refer to chunks, and so tell which column of a
-table each of a chunk's tensors is. The frames that no item refers to, such as
-an episode too short for one, are not in a checkpoint.
+A checkpoint keeps frames in chunks, and each chunk names its episode and its
+first step there. Items refer to chunks, and say which column of a table each
+tensor of a chunk is. The frames that no item refers to, such as an episode too
+short for one, are not in a checkpoint.
 
-The items are read once, and the chunks twice: for their places, and for what
-they hold. An episode comes out when its last chunk was read. So if the chunks
-are in the order of the episodes, as `write_reverb_checkpoint` writes them, only
-a few episodes are in memory at a time. A server writes them in no order: then
-most of the checkpoint is, though compressed.
+The items are read once, and the chunks twice: for their places, and for their
+frames. An episode comes out when its last chunk was read. If the chunks are in
+the order of the episodes, as `write_reverb_checkpoint` writes them, only a few
+episodes are in memory at a time. A server writes chunks in any order, and then
+most of the checkpoint is in memory, though compressed.
 """
 
 import collections
@@ -31,7 +31,7 @@ from rlds2reverb.replay.checkpoint import records as records_lib
 
 POLICY_INFO = 'policy_info'
 
-# An element of a generator takes a millisecond: several short episodes are one.
+# Each element of a generator costs a millisecond, so short episodes share one.
 _PACK_EPISODES = 128
 _PACK_BYTES = 1 << 20
 
@@ -64,9 +64,9 @@ def read_checkpoint_episodes(
 
   Returns:
     A data set of episodes with stacked steps, which have the seven fields of
-    RLDS, and `policy_info` where the frames have any. An episode of which
-    frames are missing in the middle comes out as two, unless it must be whole.
-    An episode that is not raises a `tf.errors.InvalidArgumentError`.
+    RLDS, and `policy_info` where the frames have any. An episode with a gap in
+    the middle comes out as two. With `whole`, an episode that is not whole
+    raises a `tf.errors.InvalidArgumentError` instead.
 
   Raises:
     FileNotFoundError: if `directory` is not a whole checkpoint.
@@ -156,7 +156,7 @@ def _to_pack(episodes: List[Dict[str, Any]]) -> packs_lib.Pack:
 def _assemble(
     chunks: List[Any], columns: _Columns, signature: Any
 ) -> Iterator[Dict[str, Any]]:
-  """Yields the steps of the episodes that the chunks of one episode hold."""
+  """Yields the steps of each episode in the chunks of one episode of Reverb."""
   num_columns = len(tf.nest.flatten(signature))
   pieces: List[List[Tuple[int, np.ndarray]]] = [[] for _ in range(num_columns)]
   for chunk in sorted(chunks, key=lambda one: one.sequence_range.start):

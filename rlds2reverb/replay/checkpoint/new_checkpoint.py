@@ -1,7 +1,7 @@
-"""Files of a checkpoint that is being written.
+"""Writes the files of a new checkpoint.
 
-A checkpoint comes to its place when it is whole. Until then it is in a folder
-beside that place, which is removed if anything fails.
+A checkpoint is written into a folder beside its place, and moved there when it
+is whole. The folder is removed if anything fails.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def os_error(path: str) -> Iterator[None]:
 
 
 def _check_space(path: str) -> None:
-  """Raises an OSError before a disk, which others use, is full."""
+  """Raises an OSError if a disk, which others use too, is nearly full."""
   free = shutil.disk_usage(os.path.dirname(path)).free
   if free < _LEFT_FREE_BYTES:
     raise OSError(
@@ -135,7 +135,7 @@ class BatchWriter:
 
     Args:
       path: the folder.
-      record_file: what opens a file, by its folder and its name.
+      record_file: opens a file, given its folder and its name.
     """
     self._chunk_keys: List[np.ndarray] = []
     self._item_keys: List[np.ndarray] = []
@@ -168,7 +168,7 @@ class BatchWriter:
 
   @property
   def keys(self) -> Dict[str, np.ndarray]:
-    """The keys of what was written so far, uint64 `[N]`, by its kind.
+    """The keys of the records so far, uint64 `[N]`, by kind of record.
 
     See `part_keys.KINDS`.
     """

@@ -16,7 +16,7 @@ class Items(NamedTuple):
     keys: the keys of the items, uint64 `[N]`.
     tables: the names of their tables, strings `[N]`.
     owners: the index of the item of each slice, int64 `[S]`.
-    columns: the index of the column that each slice is of, int64 `[S]`.
+    columns: the index of the column of each slice, int64 `[S]`.
     chunks: the key of the chunk of each slice, uint64 `[S]`.
     tensors: the index of its tensor in that chunk, int32 `[S]`.
   """

@@ -1,8 +1,8 @@
 """Sorted keys in files, merged without holding them in memory.
 
 The file of a part has the keys of its chunks, or of its items, as uint64 in
-little-endian order, the least key first. So whether a key comes twice in
-several parts is found by reading each of their files once.
+little-endian order, the least key first. A key that several parts hold is found
+by reading each of their files once.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from rlds2reverb.datasets import files
 
 KINDS = ('chunks', 'items')
 _DTYPE = np.dtype('<u8')
-# The number of keys of all files together that a merge holds at a time.
+# How many keys, of all files together, a merge holds in memory at a time.
 _KEYS_IN_MEMORY = 1 << 20
 _MIN_KEYS_PER_READ = 1 << 10
 
@@ -43,7 +43,7 @@ def merge(
 
   Args:
     paths: the files.
-    kind: of which of `KINDS` they are.
+    kind: the kind of the keys, one of `KINDS`.
     target: the file to write, if any.
 
   Raises:
@@ -61,7 +61,7 @@ def merge(
 
 
 def _merged(paths: Sequence[str]) -> Iterator[np.ndarray]:
-  """Yields the keys of all files, in their order, some at a time."""
+  """Yields the keys of all files in increasing order, some at a time."""
   length = max(_KEYS_IN_MEMORY // max(len(paths), 1), _MIN_KEYS_PER_READ)
   readers = [_Reader(path, length) for path in paths]
   while True:

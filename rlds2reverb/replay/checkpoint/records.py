@@ -5,10 +5,10 @@ files of records, `tables.tfrecord`, `items.tfrecord` and `chunks.tfrecord`, and
 an empty file `DONE`, which says that the checkpoint is whole.
 
 Each record and each file has a checksum. But a file that was cut at the end of
-a record cannot be told from a shorter file. For this reason `read_index`, which
-all that opens a checkpoint calls first, compares the items with the numbers in
-the tables, and looks up every chunk that an item refers to. A server that reads
-a checkpoint itself is compared with these numbers, too.
+a record cannot be told from a shorter file. For this reason everything that
+opens a checkpoint first calls `read_index`, which compares the items with the
+numbers in the tables, and looks up every chunk that an item refers to. A server
+that reads a checkpoint itself is compared with these numbers, too.
 """
 
 import collections
@@ -207,8 +207,8 @@ def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
     check_num_items(directory, table, len(found))
   if len(items) != sum(map(num_items, tables.values())):
     raise _damaged(directory, f'{ITEMS} holds an item twice')
-  # A table whose record is lost is damage. Only a whole checkpoint has no such
-  # table.
+  # If the record of the table is lost, the checkpoint is damaged. Only a whole
+  # checkpoint shows that there is no such table.
   if columns_of is not None and columns_of not in tables:
     raise ValueError(
         f'The checkpoint {directory} has no table {columns_of!r}, only'
@@ -222,7 +222,7 @@ def _damaged(directory: str, what: str) -> CheckpointError:
 
 
 def _joined(batches, *dtypes) -> List[np.ndarray]:
-  """Joins batches of several arrays; none have the dtypes that are given."""
+  """Joins batches of several arrays; without batches, returns empty arrays."""
   empty = tuple(np.zeros(0, dtype) for dtype in dtypes)
   return [np.concatenate(parts) for parts in zip(empty, *batches)]
 

@@ -103,7 +103,7 @@ def split_reverb_checkpoint(
 
 
 class _Records(NamedTuple):
-  """What is copied of one file of all sources, in the order of its records.
+  """The records to copy from one file of every source, in their order.
 
   Attributes:
     first: the index of the first record that has the key and the table of each
@@ -126,8 +126,8 @@ def _copy(
   """Copies the items of checkpoints into others, as many into each.
 
   Args:
-    sources: the checkpoints, whose items follow each other.
-    targets: the new ones, of which the first has the first items.
+    sources: the checkpoints to copy from, in the order of their items.
+    targets: the new checkpoints; the first gets the first items.
     replace: whether what is in the targets is replaced.
 
   Returns:
@@ -207,7 +207,7 @@ def _shares(is_copied, of_tables, num_tables, targets):
 def _copy_items(sources, paths, items, target_of) -> List[Optional[np.ndarray]]:
   """Copies items; returns the keys of the chunks that each target needs.
 
-  There is None for a single target, which needs all chunks.
+  The result is None for a single target, which needs all chunks.
   """
   needed: List[List[np.ndarray]] = [[np.zeros(0, np.uint64)] for _ in paths]
   # A server writes the items of a table in the order of these dates, so the

@@ -147,8 +147,8 @@ def _start(directory, tables, port, checkpoint_root) -> reverb.Server:
     infos = tables_lib.table_infos(
         server.localhost_client(), list(tables), _TIMEOUT_SECONDS
     )
-    # A server reads every record, with its checksum, as `read_index` does. But
-    # it silently leaves out items that are there twice or lack a chunk.
+    # A server checks the checksum of every record, as `read_index` does. But it
+    # silently leaves out items that are there twice or lack a chunk.
     for name, table in tables.items():
       records_lib.check_num_items(directory, table, infos[name].current_size)
   except BaseException:

@@ -74,7 +74,7 @@ def write_reverb_checkpoint(
           None, reverb_server=server)
 
   The memory that this takes does not grow with the data, apart from 8 bytes for
-  each item and each chunk, which serve to find two that have the same key.
+  each item and each chunk, by which duplicate keys are found.
 
   Args:
     rlds_data: the data, as in `write_rlds_to_reverb`.

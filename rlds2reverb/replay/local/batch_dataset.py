@@ -43,7 +43,7 @@ class BatchDataset(private.WrappedDataset):
 
     Args:
       reader: the reader.
-      on_distribution: is called when `tf.distribute` takes the batches apart.
+      on_distribution: called when `tf.distribute` splits the batches.
     """
     self._reader = reader
     self._on_distribution = on_distribution
@@ -113,7 +113,7 @@ class _BatchIterator(private.OwnedIterator):
 
 
 class _GraphRuns:
-  """The runs of iterators in graphs, which are known by numbers."""
+  """The runs of iterators in graphs, each known by a number."""
 
   def __init__(self, reader: sampling.BatchReader):
     self._reader = reader
@@ -121,7 +121,7 @@ class _GraphRuns:
     self._runs: Dict[int, sampling.Run] = {}
 
   def new_run(self):
-    """Yields what an iterator is known by, until that ends."""
+    """Yields the number of a new run, which ends with the iterator."""
     number = next(self._numbers)
     run = self._runs[number] = sampling.Run(self._reader)
     try:
@@ -134,7 +134,7 @@ class _GraphRuns:
     """Reads the next group of a run.
 
     Args:
-      number: what the run is known by.
+      number: the number of the run.
 
     Returns:
       The number of the stream, and how many of its batches have been handed out
@@ -159,16 +159,16 @@ class _GraphRuns:
 def map_here(
     dataset: tf.data.Dataset, function: Callable[..., Any], spec: Any
 ) -> tf.data.Dataset:
-  """Returns what a function makes of elements, in the thread that asks for it.
+  """Maps a data set like `Dataset.map`, in the thread that asks for an element.
 
   `Dataset.map` runs the function in another thread and waits for it, which
   takes longer than to read a batch does.
 
   Args:
     dataset: the elements.
-    function: the function, of the parts of an element. The data set ends where
-      it raises a StopIteration.
-    spec: the spec of what it returns.
+    function: takes the parts of an element. The data set ends when it raises a
+      StopIteration.
+    spec: the spec of its result.
   """
   traced = tf.function(function, autograph=False).get_concrete_function(
       *tf.nest.flatten(dataset.element_spec)
@@ -192,7 +192,7 @@ def map_here(
 def _groups_of_runs(
     reader: sampling.BatchReader, runs: _GraphRuns
 ) -> tf.data.Dataset:
-  """Returns a data set of pairs of the count of batches, and their leaves."""
+  """Returns a data set of the groups of each run; see `_GraphRuns.read`."""
   new_run = sampling.weak_method(runs, 'new_run')
   read = sampling.weak_method(runs, 'read')
   lead = [None] if reader.group_size > 1 else []
@@ -228,11 +228,11 @@ def _groups_of_runs(
 def _counted(
     batches: tf.data.Dataset, reader: sampling.BatchReader
 ) -> tf.data.Dataset:
-  """Returns the batches, each of which counts when it is taken.
+  """Returns the batches, and counts each one when it is taken.
 
   Args:
     batches: batches with the number of their stream, and their own.
-    reader: what has the streams.
+    reader: the reader whose streams count.
   """
 
   def count(stream, position, *leaves):
@@ -288,7 +288,7 @@ def _packer(spec: Any) -> Callable[[Sequence[Any]], Any]:
   for field in frames:
     end = begin + len(tf.nest.flatten(field))
     is_leaf = not tf.nest.is_nested(field)
-    # Most fields are a leaf, or nothing at all.
+    # Most fields are one leaf, or empty.
     fields.append((None if is_leaf else field, begin, end))
     begin = end
 
@@ -307,7 +307,7 @@ def _packer(spec: Any) -> Callable[[Sequence[Any]], Any]:
 
 
 def _to_tensor(array: np.ndarray) -> tf.Tensor:
-  """Returns the tensor of an array that nobody else has."""
+  """Returns a tensor of an array that nothing else refers to."""
   address = array.__array_interface__['data'][0]
   if address % _ALIGNMENT or not array.size or array.dtype.num not in _DLPACK:
     return tf.convert_to_tensor(array)

@@ -1,4 +1,4 @@
-"""What replay buffers without a server have in common."""
+"""The base class of replay buffers without a server."""
 
 from typing import Any, Optional
 
@@ -34,17 +34,18 @@ class LocalReplayBuffer(
   `frames` are a `Trajectory` `[256, 2, ...]`. Strings, such as encoded images,
   stay as they are; `transforms.decode_images` decodes those of a batch.
 
-  What an iterator draws is a pure function of the seed and of the number of
-  batches so far. So a checkpoint resumes sampling with the very next batch:
+  The draws of an iterator are a pure function of the seed and of the number of
+  batches so far, so a checkpoint resumes sampling with the very next batch:
 
       checkpoint = tf.train.Checkpoint(replay_buffer=replay_buffer, ...)
 
   Restore it before the first batch is taken. Two iterators draw independently.
-  One that is made after another has ended goes on where that one stood. In a
-  new process, the first iterator of the first data set goes on where that of
-  the old process was, and so on. A batch counts when it comes out of the data
-  set. Where something takes batches in advance, such as `tf.distribute` or a
-  `prefetch` of the trainer's own, `follow` makes those count that were used.
+  An iterator that is made after another has ended goes on where that one
+  stopped. In a new process, the first iterator of the first data set goes on
+  where the first one of the old process stopped, and so on. A batch counts when
+  it comes out of the data set. Where something takes batches in advance, such
+  as `tf.distribute` or a `prefetch` of the trainer's own, call `follow`: then
+  the batches that were used count.
 
   Frames may be added, batches sampled and priorities updated by several
   threads at once, each with an iterator of its own. All frames of a batch were
@@ -89,9 +90,9 @@ class LocalReplayBuffer(
   def follow(self, train_step: tf.Variable, batches_per_step: int = 1) -> None:
     """Makes checkpoints go on with the first batch that was not trained on.
 
-    It is for trainers whose batches are taken in advance, which otherwise would
-    be left out after a restart. Call it once, before training. The checkpoint
-    must hold the variable, too.
+    It is for trainers that take batches in advance: without it, a restart skips
+    the batches that were taken and not used. Call it once, before training. The
+    checkpoint must hold the variable, too.
 
         strategy = tf.distribute.MirroredStrategy()
         batches = strategy.experimental_distribute_dataset(
@@ -107,8 +108,8 @@ class LocalReplayBuffer(
         the number of replicas of a worker.
 
     Raises:
-      ValueError: if `batches_per_step` is not positive. And when a checkpoint
-        is written, if there were fewer batches, or several iterators at once.
+      ValueError: if `batches_per_step` is not positive; or, when a checkpoint
+        is written, if there were fewer batches or several iterators at once.
     """
     checks.check_positive('batches_per_step', batches_per_step)
     self._position.follow(train_step, batches_per_step)
@@ -116,7 +117,7 @@ class LocalReplayBuffer(
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Updates the priorities of items that were sampled.
 
-    The next batch is drawn by them. It works eagerly and in a `tf.function`.
+    They count from the next batch on. It works eagerly and in a `tf.function`.
 
     Args:
       keys: the `key` of the `SampleInfo` of a batch, uint64 `[B, L]` or `[B]`.
@@ -156,8 +157,7 @@ class LocalReplayBuffer(
       min_priority = sampling.weak_method(sampler, 'min_priority')
       least = tf.numpy_function(min_priority, [], tf.float64)
       least.set_shape([])
-    # The priority of an item of the batch may have been below all that are
-    # left.
+    # An item of the batch may have had a lower priority than any item has now.
     least = tf.minimum(least, tf.reduce_min(sample_info.priority))
     return {'min_priority': least, 'priority_exponent': sampler.alpha}
 
@@ -276,8 +276,8 @@ def in_order(
 ) -> samplers.DrawFn:
   """Returns the function that draws every item once, in their order.
 
-  These are the items that there are now. To draw one that has made room for
-  newer ones since is a SamplingError.
+  It draws the items that exist now. If one of them was overwritten by a newer
+  item since, drawing raises a SamplingError.
   """
   own = process.share_of(population.num_items)
   count, first_item = population.num_items, population.first

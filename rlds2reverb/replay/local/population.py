@@ -43,9 +43,9 @@ class Population:
     priorities: the priority of each item, float64 `[num_items]`; None if all
       are 1.
     crosses_episodes: whether all items are one run.
-    num_slots: how many places there are for what is kept of every item.
-    lock: protects what is kept of items and changes.
-    changes: whether items come and go.
+    num_slots: how many slots there are; a slot keeps the values of one item.
+    lock: protects values of items that change.
+    changes: whether items are added and removed.
   """
 
   first = 0
@@ -92,14 +92,14 @@ class Population:
     return rows + np.arange(len(rows))
 
   def check_not_empty(self) -> None:
-    """Raises a SamplingError if there is no item, which is never so."""
+    """Does nothing: recorded frames always have items."""
 
   def slots(self, items: np.ndarray) -> np.ndarray:
-    """Returns the place of what is kept of each item, int64 `[N]`."""
+    """Returns the slot of each item, int64 `[N]`."""
     return items
 
   def items_in(self, slots: np.ndarray) -> np.ndarray:
-    """Returns the items of places, int64 `[N]`."""
+    """Returns the item in each slot, int64 `[N]`."""
     return slots
 
   def alive(self, items: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ class Population:
     return runs
 
   def length(self, items: np.ndarray) -> int:
-    """Returns how many frames items have; if that differs, there is one."""
+    """Returns the number of frames of items, or of one item if they differ."""
     if self._form.sequence_length is not None:
       return self._form.sequence_length
     [item] = items

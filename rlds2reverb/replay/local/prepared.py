@@ -1,4 +1,4 @@
-"""Folders of prepared frames: the files of a store, and what they must hold.
+"""Folders of prepared frames: the files of a store, with checks.
 
     prepared_frames.json   what the frames were made from, how many there are,
                            and checksums of the two files of metadata
@@ -25,7 +25,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
 
-# This file is written last, and says that the others are whole.
+# This file is written last: where it is, the others are whole.
 MARKER = 'prepared_frames.json'
 _SPEC = 'spec.pbtxt'
 _INDEX = 'index.npz'
@@ -129,7 +129,7 @@ def open_store(folder: str) -> store_lib.FrameStore:
   The metadata is checked whole. Each file of frames is checked for its size and
   for the checksums of 32 MB: a small file whole, a large one at its first and
   last MB and at others between them. That takes about 15 ms a file if it is in
-  the page cache, and else what 32 reads of 1 MB take. Use
+  the page cache, and otherwise as long as 32 reads of 1 MB. Use
   `check_prepared_frames` to check all of it.
 
   Args:

@@ -57,7 +57,7 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
     return f'Prioritized({self.alpha})'
 
   def attach(self, population: Any, priorities: np.ndarray) -> None:
-    """Takes the items whose priorities it keeps from now on.
+    """Starts to keep the priorities of the items of a population.
 
     Args:
       population: a `Population` or a `FrameRing`.
@@ -65,7 +65,7 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
         without an item.
 
     Raises:
-      ValueError: if it keeps the priorities of other items already.
+      ValueError: if it keeps the priorities of another population already.
     """
     if self._population is not None:
       raise ValueError(
@@ -83,7 +83,7 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
       checks.check_weights(priorities, name='priorities', of='item')
       self.attach(population, priorities)
     [seed] = process.seeds(1)
-    # Numbers for many batches take little longer than those for one.
+    # Random numbers for many batches take little longer than for one.
     places_of = functools.lru_cache(1)(
         lambda group, batch_size: samplers.fractions(
             seed, group * _GROUP, _GROUP, batch_size
@@ -124,7 +124,7 @@ class Prioritized(samplers.Sampler, tf.train.experimental.PythonState):
   def update(self, items: np.ndarray, priorities: np.ndarray) -> None:
     """Changes the priorities of items.
 
-    Items that have made room for newer ones since are left out.
+    Items that were overwritten by newer ones since are left out.
 
     Args:
       items: the numbers of the items, int64 `[B]`.

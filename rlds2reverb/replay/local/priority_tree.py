@@ -1,14 +1,14 @@
 """Weights that change, of which one is drawn in proportion to its size.
 
-The weights are the leaves of a tree. Every block of them is summed up in an
-element of the level above:
+The weights are the leaves of a tree. An element of a level is the sum of a
+block of the level below:
 
     top        |     10      |      7      |
     leaves     | 1  2  3  4  | 0  7  0  0  |
 
-To draw, one goes down from the top: into the block in which a random fraction
-of the sum lies. To change weights, the sums of their blocks are computed anew,
-so that errors of rounding do not add up.
+A draw goes down from the top, into the block in which a random fraction of the
+sum lies. When weights change, the sums of their blocks are computed anew, so
+errors of rounding do not add up.
 """
 
 from typing import Optional, Tuple
@@ -117,6 +117,6 @@ def _least(blocks):
 
 
 def _below(values, limits):
-  """Returns values in `[0, limit)`; rounding may have made them larger."""
+  """Clips values to `[0, limit)`, which rounding may have exceeded."""
   values = np.minimum(values, limits * (1 - 1e-15))
   return np.maximum(values, 0.0, out=values)

@@ -66,13 +66,13 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
         whole or `store.top_episodes(10)` alone.
       windows: which windows of frames are items, or None for items that are
         whole episodes. This and `priority` are those of `TableItems`. They are
-        ignored where the frames are stored already.
+        ignored if the frames are stored already.
       priority: the priority of every item, or a function of its `Trajectory`.
       sampler: which items make a batch. The default is `Uniform()`.
       seed: a number from 0 up; the same one gives the same batches.
-      process: which process this is, and how many train on the same data, such
-        as `(rank, world_size)`. Each draws for itself; of an epoch without
-        replacement each draws its share.
+      process: `(rank, world_size)`: which process this is, and how many train
+        on the same data. Each has random draws of its own; without replacement,
+        each draws its share of an epoch.
       directory: a folder on the local disk that keeps the frames, so that they
         need not fit into memory, and are not converted again the next time. A
         folder that holds frames of other data is refused.
@@ -108,7 +108,7 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
 
 
 def _store_of(rlds_data, items, directory, options) -> store_lib.FrameStore:
-  """Returns the frames of a data set, or those that are stored already."""
+  """Returns the frames of a data set, or frames that are stored already."""
   if isinstance(rlds_data, store_lib.FrameStore):
     return rlds_data
   if isinstance(rlds_data, tf.data.Dataset):
@@ -174,7 +174,7 @@ def load_frames(
 
 
 def _fingerprint(data, items, options) -> Tuple[Optional[str], str]:
-  """Returns what tells the frames from others, or None and why not."""
+  """Returns a fingerprint of the frames, or None and why there is none."""
   pipeline, problem = pipelines.fingerprint(data)
   if pipeline is None:
     return None, problem
@@ -231,7 +231,7 @@ class _RunBuilder:
     self._goes_on = False
 
   def add(self, arranged) -> None:
-    """Takes note of the items of a block."""
+    """Adds the items of a block."""
     pieces, [items], [priorities] = (
         arranged.pieces,
         arranged.items,

@@ -1,4 +1,4 @@
-"""Frames that are appended, of which the oldest make room for the newest.
+"""A ring of frames, in which new frames overwrite the oldest ones.
 
 Rows and items are numbered from the start of the data, and lie in rings: of `C`
 places, row `r` has place `r % C`.
@@ -37,8 +37,8 @@ class FrameRing(tf.train.experimental.PythonState):
   Attributes:
     store: the frames. Its runs are empty.
     num_slots: how many items can be drawn at most.
-    listener: is told of items that come and go, if it is not None; see
-      `Prioritized`.
+    listener: a `Prioritized` sampler, which is told of added and removed items;
+      or None.
     lock: protects all of it.
   """
 
@@ -135,7 +135,7 @@ class FrameRing(tf.train.experimental.PythonState):
     return self.first + (slots - self.first) % self.capacity
 
   def alive(self, items: np.ndarray) -> np.ndarray:
-    """Returns whether items have not made room for newer ones, bool `[N]`.
+    """Returns whether items were not overwritten by newer ones, bool `[N]`.
 
     Raises:
       SamplingError: if there never was such an item.
@@ -163,7 +163,7 @@ class FrameRing(tf.train.experimental.PythonState):
         self._add(arranged, arranged.priorities[0])
 
   def append_leaves(self, *leaves: np.ndarray) -> None:
-    """Appends frames, of which these are the leaves; see `append`."""
+    """Appends frames, given their leaves; see `append`."""
     self.append(tf.nest.pack_sequence_as(self.store.format.spec, leaves))
 
   def append(self, frames: Any) -> None:
@@ -195,7 +195,7 @@ class FrameRing(tf.train.experimental.PythonState):
       self._arranger = arranging.Arranger([self._items], position=self._end)
 
   def serialize(self) -> bytes:
-    """Returns what there is, for a checkpoint."""
+    """Returns the content, for a checkpoint."""
     file = io.BytesIO()
     with self.lock:
       rows = self.all_rows()
@@ -211,8 +211,7 @@ class FrameRing(tf.train.experimental.PythonState):
   def deserialize(self, value: bytes) -> None:
     """Restores what `serialize` returned.
 
-    An episode that was not at its end is left at that: what is appended next
-    begins another one.
+    An unfinished episode stays unfinished: the next frame begins a new one.
     """
     with np.load(io.BytesIO(value)) as saved:
       capacity, first, end = saved['place'].tolist()

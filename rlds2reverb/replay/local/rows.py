@@ -1,4 +1,4 @@
-"""Frames as rows of bytes of a fixed size, of which any can be read at once.
+"""Frames as rows of bytes of a fixed size, for random access.
 
 The small columns of a frame stand together in one row, so that a frame is read
 from one place. A large column, such as an image, has rows of its own. Strings
@@ -52,7 +52,7 @@ class _Column(NamedTuple):
     shape: how many of them, as the shape of an array.
     group: the index of the rows that they are in.
     begin: the byte of the row at which they begin.
-    is_string: whether they are the places of strings.
+    is_string: whether they say where strings are.
   """
 
   spec: tf.TensorSpec
@@ -165,7 +165,7 @@ class RowFormat:
       length: the number of frames `L` of each run.
 
     Returns:
-      The leaves of the frames, arrays `[R, L, ...]` that nobody else has.
+      The leaves of the frames, unshared arrays `[R, L, ...]`.
     """
     leaves = self._layout(len(starts), length).new_arrays()
     rows = None
@@ -195,7 +195,7 @@ class RowFormat:
     ]
 
   def _read_small(self, rows, starts, columns) -> None:
-    """Reads columns of the first group, runs by runs.
+    """Reads columns of the first group, some runs at a time.
 
     Args:
       rows: the rows of the group.
@@ -218,7 +218,7 @@ class RowFormat:
 class Layout:
   """Arrays that TensorFlow can take without copying them.
 
-  Those that are small share memory, as each piece of memory takes its time.
+  Small arrays share memory, because every piece of memory costs time.
   """
 
   def __init__(self, specs: Sequence[Tuple[Sequence[int], np.dtype]]):
@@ -239,7 +239,7 @@ class Layout:
     self._shared = _Memory(shared_size)
 
   def new_arrays(self) -> List[np.ndarray]:
-    """Returns arrays that nobody else has, with whatever was in the memory."""
+    """Returns arrays that nothing else refers to, with undefined content."""
     shared, first = self._shared.take()
     return [
         np.ndarray(shape, dtype, *memory.take())
@@ -250,7 +250,7 @@ class Layout:
 
 
 class _Memory:
-  """Memory of one size, which is used again when nobody has it any more.
+  """Pieces of memory of one size, each used again when nothing refers to it.
 
   The system takes longer to give out new pages than it takes to fill them.
   """
@@ -260,7 +260,7 @@ class _Memory:
     self._pieces: Deque[np.ndarray] = collections.deque(maxlen=_PIECES)
 
   def take(self) -> Tuple[np.ndarray, int]:
-    """Returns memory, and where in it so many aligned bytes begin."""
+    """Returns a piece of memory, and the index of its first aligned byte."""
     for piece in tuple(self._pieces):
       # A piece is free if nothing else refers to it: no array, no view of one,
       # and no other thread that is looking at it.
@@ -273,7 +273,7 @@ class _Memory:
     return piece, -piece.__array_interface__['data'][0] % _ALIGNMENT
 
 
-# The reference count that `_Memory.take` sees of a free piece.
+# The reference count of a free piece, as `_Memory.take` sees it.
 _PROBE = collections.deque([np.empty(1)])
 _REFERENCES = [sys.getrefcount(piece) for piece in tuple(_PROBE)][0]
 

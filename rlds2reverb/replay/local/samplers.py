@@ -1,9 +1,9 @@
 """Samplers: which items make a batch.
 
-A sampler is a pure function of a seed and the number of a batch. So where
-sampling stands is one integer, and whoever goes on from there draws the same
-batches as if there had been no interruption. `prioritized.py` has the sampler
-that depends on more.
+A sampler is a pure function of a seed and the number of a batch. The position
+of sampling is therefore one integer, and sampling that goes on from it draws
+the same batches as if it had not stopped. Only the sampler in `prioritized.py`
+depends on more.
 """
 
 import abc
@@ -26,7 +26,7 @@ class Draws(NamedTuple):
 
   Attributes:
     items: the numbers of the items, int64.
-    probability: with which probability each one was drawn, float64.
+    probability: the probability with which each one was drawn, float64.
     priority: the priority of each one, float64.
   """
 
@@ -40,8 +40,8 @@ class Process(NamedTuple):
 
   Attributes:
     seed: the seed of the replay buffer, an integer from 0 up.
-    stream: what tells its streams from one another: the number of the data set,
-      and that of the iterator.
+    stream: the number of the data set and the number of its iterator, by which
+      the streams of the process differ.
     rank: the number of this process.
     world_size: the number of processes that draw from the same data.
   """
@@ -64,7 +64,7 @@ class Process(NamedTuple):
       )
 
   def share_of(self, count: int) -> int:
-    """Returns how many of `count` items are those of this process."""
+    """Returns how many of `count` items this process draws."""
     own = -(-(count - self.rank) // self.world_size)
     if own < 1:
       raise ValueError(
@@ -74,11 +74,11 @@ class Process(NamedTuple):
     return own
 
   def seeds(self, count: int) -> np.ndarray:
-    """Returns seeds of this worker alone, uint64 `[count]`."""
+    """Returns seeds of this process alone, uint64 `[count]`."""
     return draws_lib.seeds_of(self.seed, count, *self.stream, self.rank)
 
   def common_seeds(self, count: int) -> np.ndarray:
-    """Returns seeds that all workers have in common, uint64 `[count]`."""
+    """Returns seeds that all processes have in common, uint64 `[count]`."""
     return draws_lib.seeds_of(self.seed, count, *self.stream)
 
 
@@ -91,8 +91,8 @@ DrawFn = Callable[[int, int, int], Draws]
 class Sampler(abc.ABC):
   """Chooses the items of a batch."""
 
-  # Whether draws depend on what the trainer does between two batches, so that
-  # none may be made in advance.
+  # Whether the trainer may change draws between two batches. If so, no batch
+  # may be drawn in advance.
   is_synchronous = False
 
   @abc.abstractmethod
@@ -116,7 +116,7 @@ class Sampler(abc.ABC):
     return batch_size
 
   def identity(self) -> str:
-    """Returns what tells its draws from those of other samplers."""
+    """Returns a value that differs between samplers that draw differently."""
     return repr(self)
 
 
@@ -142,8 +142,8 @@ class Uniform(Sampler):
 class WithoutReplacement(Sampler):
   """Draws every item once an epoch, in a new random order every epoch.
 
-  Worker `k` of `n` draws every `n`-th item of each epoch's order, so that the
-  workers share an epoch.
+  Process `k` of `n` draws every `n`-th item of each epoch's order, so the
+  processes share an epoch.
 
       8 items, batches of 3    | 3 3 2 | 3 3 2 | ...
       drop_last                | 3 3   | 3 3   | ...
@@ -291,8 +291,8 @@ def fractions(
 ) -> np.ndarray:
   """Returns the random numbers of batches.
 
-  Number `k` of batch `b` is a function of the seed and of `b * B + k` alone: it
-  is of the stream of `SplitMix64` that begins at the seed.
+  Number `k` of batch `b` is number `b * B + k` of the stream of `SplitMix64`
+  that begins at the seed.
 
   Returns:
     float64 `[num_batches, batch_size]`, in [0, 1).
@@ -317,6 +317,6 @@ def with_priority(
 
 
 def _cumulative(weights: np.ndarray, name: str, of: str) -> np.ndarray:
-  """Returns the sums of weights up to each one, and checks the weights."""
+  """Checks weights, and returns their cumulative sums."""
   checks.check_weights(weights, name=name, of=of)
   return np.cumsum(weights)

@@ -1,8 +1,7 @@
 """Batches of frames, read by NumPy.
 
-Batches that are small are drawn and read together, in a group. There is one way
-to make a group, whoever takes the batches: a graph, an eager loop or a trainer
-that works on NumPy arrays.
+Small batches are drawn and read together, in a group. Graphs, eager loops and
+trainers that work on NumPy arrays all take their batches from such groups.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ class BatchSpec(NamedTuple):
 
   Attributes:
     batch_size: the number of items of a batch; None for single items.
-    static_size: that which all batches have, None if some are shorter.
+    static_size: the size of every batch, or None if some are shorter.
     num_batches: how many batches there are; None for any number.
     in_advance: whether batches are drawn before they are asked for.
   """
@@ -50,7 +49,7 @@ class BatchReader:
   """Draws and reads the batches of a data set.
 
   Attributes:
-    streams: where its iterators stand.
+    streams: the positions of its iterators.
     spec: what the batches are like.
     element_spec: the spec of a pair of a `Trajectory` `[B, L, ...]` and a
       `reverb.SampleInfo` `[B, L]`; without `B` for single items.
@@ -88,7 +87,7 @@ class BatchReader:
     """Reads a group of batches.
 
     Args:
-      stream: whose batches they are.
+      stream: the stream of the batches.
       first: the number of the first one.
 
     Returns:

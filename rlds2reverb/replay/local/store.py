@@ -1,8 +1,8 @@
 """Frames in memory, or in a file that is mapped into memory.
 
-Rows are written one after the other to files, and then mapped. The files are on
-disk, or are nothing but memory (`memfd_create`), so that frames on disk and in
-memory are read in the very same way. `prepared.py` has the files on disk.
+Rows are written one after the other to files, and then mapped. A file is on
+disk or purely in memory (`memfd_create`), so frames on disk and in memory are
+read in the same way. `prepared.py` has the files on disk.
 """
 
 import dataclasses
@@ -95,7 +95,7 @@ class FrameStore:
     strings: all strings, one after the other, uint8 `[M]`.
     runs: the runs of items.
     priorities: the priority of every item, float64 `[W]`; None if all are 1.
-    fingerprint: what tells this content from any other.
+    fingerprint: a value that differs for any other content.
   """
 
   format: rows_lib.RowFormat
@@ -163,7 +163,7 @@ class ChecksummedFile:
   """
 
   def __init__(self, name: str, folder: Optional[str]):
-    """Creates the file in a folder, or in memory if there is none."""
+    """Creates the file in a folder, or in memory if `folder` is None."""
     self._file: BinaryIO
     if folder is None:
       self._file = open(os.memfd_create(name), 'w+b')

@@ -49,8 +49,8 @@ class Streams:
     Args:
       make_draw: returns the function that draws the batches of a stream, which
         has a number.
-      goes_on: whether an iterator goes on where another one has ended. If not,
-        each begins at the start.
+      goes_on: whether an iterator goes on where another one has ended, rather
+        than at the start.
     """
     self._make_draw = make_draw
     self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Streams:
     self.restore(())
 
   def restore(self, positions: Sequence[int]) -> None:
-    """Sets where the streams stand. Iterators that there are do not count."""
+    """Sets the positions of all streams, and forgets existing iterators."""
     with self._lock:
       self._streams = [
           Stream(self._make_draw(number), position)
@@ -80,7 +80,7 @@ class Streams:
         )
 
   def take(self) -> Tuple[int, Stream]:
-    """Returns a stream that nobody else has, and its number."""
+    """Returns a stream that no other iterator has, and its number."""
     with self._lock:
       number = next(
           (k for k, each in enumerate(self._streams) if not each.is_taken),
@@ -111,7 +111,7 @@ class Streams:
         stream.is_taken = False
 
   def positions(self) -> List[int]:
-    """Returns where each stream stands."""
+    """Returns the position of each stream."""
     return [self._position(number) for number in range(len(self._streams))]
 
   def _position(self, number: int) -> int:
@@ -124,7 +124,7 @@ class Position(tf.train.experimental.PythonState):
   """The positions of the data sets of a replay buffer, for a checkpoint.
 
   Attributes:
-    iterators: those of `get_next`, which a restored position does away with.
+    iterators: the iterators of `get_next`; a restored position drops them.
   """
 
   def __init__(self, identity: Dict[str, Any]):
@@ -155,14 +155,14 @@ class Position(tf.train.experimental.PythonState):
     return streams
 
   def follow(self, train_step: tf.Variable, batches_per_step: int) -> None:
-    """Saves what was trained on; see `LocalReplayBuffer.follow`."""
+    """Counts what was trained on; see `LocalReplayBuffer.follow`."""
     used = lambda: int(train_step.numpy()) * batches_per_step
     positions = [place for places in self._positions() for place in places]
     begin = max(positions, default=0) - used()
     self._followed = lambda: begin + used()
 
   def warn_of_distribution(self) -> None:
-    """Says what `follow` is for, if it has not been called."""
+    """Logs what `follow` is for, if it has not been called."""
     if self._followed is None:
       logging.warning(
           'tf.distribute takes batches in advance, which a checkpoint of the'
