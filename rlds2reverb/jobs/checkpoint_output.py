@@ -13,7 +13,7 @@ from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import write
 
 # Items of later tasks have later dates, whenever they were made. A task has
-# fewer items than there are nanoseconds between two of these.
+# fewer items than there are nanoseconds between the dates of two tasks.
 _FIRST_DATE = 1_500_000_000 * 10**9
 _DATES_PER_TASK = 1 << 40
 # The bytes of an item's record on disk, compressed, besides the frames.
@@ -39,7 +39,7 @@ class CheckpointOutput(outputs.FolderOutput):
     }
 
   def is_finished(self, folder, receipts):
-    """Returns whether there is a checkpoint that holds what receipts say."""
+    """Returns whether there is a checkpoint with the items of all receipts."""
     if len(receipts) < len(self.plan.tasks):
       return False
     if self.adds:
@@ -54,7 +54,7 @@ class CheckpointOutput(outputs.FolderOutput):
         )
         for table in self.plan.tables
     }
-    # Items of episodes that were repaired may have come later.
+    # Items of repaired episodes may have been added since.
     return expected.keys() == tables.keys() and all(
         records.num_items(tables[name]) >= count
         for name, count in expected.items()

@@ -1,6 +1,6 @@
-"""Converts data sets from end to end: the job that a user starts and trusts.
+"""Converts data sets from end to end, as a job that survives interruptions.
 
-The folder of a job holds everything that is known of it:
+The folder of a job holds all its state:
 
     plan.json          the plan, which never changes
     receipts/          a file for each task that is done
@@ -50,21 +50,20 @@ def convert(
     runner: Optional[running.Runner] = None,
     say: Callable[[str], None] = print,
 ) -> Dict[str, Any]:
-  """Does what a plan says, or what is left of it.
+  """Carries out a plan, or the rest of it.
 
       plan = make_plan([open_source(make_source('/data/cartpole'))],
                        Output('checkpoint', '/data/checkpoint'),
                        tables=[TableItems('transitions')])
       convert(plan, runner=running.LocalRunner(2))
 
-  Whenever this is interrupted, by an error or by the end of the process or of
-  the machine, the same call goes on with it, and the output is the same as if
-  it had not been.
+  After an interruption, by an error or the end of the process or the machine,
+  the same call goes on, and the output is the same as without it.
 
   Args:
     plan: the plan.
     folder: the folder of the job, by default `job_folder.default(plan)`.
-    dry_run: whether only to say what would be done.
+    dry_run: whether to only say what would be done.
     max_invalid_fraction: the job stops as soon as more than this fraction of
       all episodes is invalid, and lists those that it found. With 0 the tasks
       that have invalid episodes fail, and the others are done.
@@ -72,10 +71,10 @@ def convert(
       long enough, or none is valid. Samplers of such a table wait for ever.
     runner: what does the tasks; by default this process. `LocalRunner(2)` does
       two at a time.
-    say: takes what is there to say, a few lines at a time.
+    say: is called with messages for the user, a few lines each.
 
   Returns:
-    The summary; an empty dict of a dry run.
+    The summary; after a dry run, an empty dict.
 
   Raises:
     BlockingIOError: if another process does the same job, or has the same
@@ -112,7 +111,7 @@ def convert(
     with contextlib.ExitStack() as stack:
       for path in job_folder.lock_paths(plan, folder):
         stack.enter_context(locks.locked(path, plan.output.place))
-      # It may have been written in the meantime.
+      # Another process may have written the plan in the meantime.
       job_folder.check_same_plan(plan, folder)
       try:
         job.prepare()
@@ -144,7 +143,7 @@ class _Job(running.Listener):
     self._receipts = {}
 
   def prepare(self) -> None:
-    """Refuses what cannot work, and says what will be done."""
+    """Checks that the plan can work, and says what will be done."""
     plan = self._plan
     self._receipts = receipts_lib.read(self._folder, plan.hash)
     opened = [sources_lib.open_source(source) for source in plan.sources]
@@ -204,9 +203,9 @@ class _Job(running.Listener):
     return summary
 
   def leave_nothing_if_nothing_is_done(self) -> None:
-    """Removes what would only keep a corrected command from starting.
+    """Removes the folder of a job that did nothing.
 
-    A list of invalid episodes stays.
+    It would stop a corrected command. A list of invalid episodes stays.
     """
     if not job_folder.is_of_use(self._folder, self._plan):
       job_folder.remove(self._folder)
@@ -279,7 +278,7 @@ class _Job(running.Listener):
       )
 
   def _check_not_empty(self) -> None:
-    """Raises a JobError if nothing would come of all tasks."""
+    """Raises a JobError if the output would be empty."""
     plan = self._plan
     if self._allow_empty or plan.only is not None:
       return  # Repaired episodes go into an output that has items.
@@ -303,7 +302,7 @@ class _Job(running.Listener):
       raise JobError(reason)
 
   def _forget_changed(self) -> None:
-    """Discards what tasks have done whose files were written anew since."""
+    """Discards the output of tasks whose files were written anew since."""
     changed = tasks_lib.changed(self._plan, self._receipts)
     if not changed:
       return
@@ -328,7 +327,7 @@ class _Job(running.Listener):
       self._say(f'{count} tasks are done again: {reason}.')
 
   def _finish(self) -> None:
-    """Makes the whole output of that of the tasks."""
+    """Makes the whole output from the outputs of the tasks."""
     try:
       self._runner.finish(self._plan, self._folder, self._spec, self._receipts)
     except OSError as e:

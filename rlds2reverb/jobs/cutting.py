@@ -1,4 +1,4 @@
-"""Cuts the episodes of sources into those of tasks."""
+"""Divides the episodes of sources among tasks."""
 
 from typing import Any, List, Sequence, Tuple
 
@@ -51,7 +51,7 @@ def cut(
     source: opened_lib.OpenSource,
     task_bytes: int,
 ) -> List[Tuple[ranges_lib.Range, ...]]:
-  """Cuts ranges, one for each file, into those of tasks.
+  """Cuts ranges, one for each file, into the ranges of tasks.
 
   A large file makes several tasks. Small files that follow each other make one.
 
@@ -93,7 +93,7 @@ def _split_evenly(part, limit) -> List[ranges_lib.Range]:
 
 
 def in_turn(tasks: Sequence[List[Any]]) -> List[Any]:
-  """Returns the tasks of all sources, each spread evenly over the whole."""
+  """Interleaves the tasks of all sources, each source evenly spread."""
   places = [
       ((number + 0.5) / len(of_source), task)
       for of_source in tasks

@@ -22,10 +22,10 @@ def explain(
     source: opened_lib.OpenSource,
     parts: Sequence[ranges_lib.Range],
 ) -> str:
-  """Returns what went wrong with the data, and in which file if it is one.
+  """Says what is wrong with the data, and names the file if it is known.
 
   Args:
-    error: what reading them has raised.
+    error: the error that reading the data has raised.
     source: the source.
     parts: the episodes that were read.
   """

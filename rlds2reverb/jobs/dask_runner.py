@@ -1,8 +1,8 @@
 """Does tasks on a Dask cluster, whose workers may die.
 
-It needs the extra: `pip install '.[dask]'` in a clone. A worker does a task as
-a process of the local runner does, and the loop that tries tasks again is the
-local runner's. Dask gives the task of a worker that died to another one.
+It needs the extra: `pip install '.[dask]'` in a clone. A worker does a task,
+and a failed task is tried again, as in the local runner. Dask gives the task of
+a worker that died to another one.
 """
 
 import queue
@@ -28,8 +28,7 @@ class DaskRunner(running.LocalRunner):
 
   The folder of the job, the data and the output must be where every worker
   finds them under the same path, and rlds2reverb must be installed there. Start
-  the workers with one thread each. What is left when all tasks are done is done
-  here.
+  the workers with one thread each. The output is finished in this process.
   """
 
   def __init__(self, scheduler: str, patience: float = 60.0):
@@ -44,7 +43,7 @@ class DaskRunner(running.LocalRunner):
       ValueError: if the address is not valid. Dask would wait for a minute.
     """
     super().__init__(patience=patience)
-    distributed.comm.get_address_host_port(scheduler)  # Refuses other schemes.
+    distributed.comm.get_address_host_port(scheduler)  # Refuses others.
     addresses.check_address(scheduler.rpartition('/')[2])
     try:
       self._client = distributed.Client(scheduler, set_as_default=False)

@@ -105,7 +105,7 @@ def describe_source(
   bounds = {}
   if environment is not None:
     bounds = about.bounds_of_environment(environment)
-  elif not opened.transforms:  # They may give the actions other bounds.
+  elif not opened.transforms:  # Transforms may change the bounds of actions.
     bounds = about.bounds_of_features(opened.features, opened.mapping)
   collected = one_pass.read_once(
       rlds_data,
@@ -190,7 +190,7 @@ def describe_checkpoint(
 
 
 def _describe_table(table: Any) -> Dict[str, Any]:
-  """Returns what is said of a table of a checkpoint."""
+  """Returns the description of a table of a checkpoint."""
   limiter = table.rate_limiter
   signature = checkpoint_episodes.signature_of(table)
   return {
@@ -224,13 +224,13 @@ def _selector(options: Any) -> str:
   """Returns the name of a Reverb selector, and its settings."""
   kind = options.WhichOneof('distribution')
   settings = getattr(options, kind)
-  if isinstance(settings, bool):  # There are none.
+  if isinstance(settings, bool):  # This kind has no settings.
     return kind
   return f'{kind} ({str(settings).strip()})'.replace('\n', ', ')
 
 
 def _read(opened, part) -> tf.data.Dataset:
-  """Reads a part; an episode has its index as the docstring above says."""
+  """Reads a part, with an index for each episode; see `describe_source`."""
   episodes = opened.read(part, with_index=True)
   if len(opened.ranges) == 1:
     return episodes

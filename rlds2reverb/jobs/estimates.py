@@ -1,9 +1,9 @@
-"""Estimates how much a conversion will make, reading no more than a few files.
+"""Estimates the size of an output, reading no more than a few files.
 
 TFDS records how many episodes there are and how many bytes they take. Where all
-steps take the same number of bytes, that tells about how many there are. Where
-they do not, as with images, strings and integers, the first episodes of a few
-files tell.
+steps take the same number of bytes, the number of steps follows. Otherwise, as
+with images, strings and integers, it is estimated from the first episodes of a
+few files.
 """
 
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
@@ -22,7 +22,7 @@ from rlds2reverb.jobs import sources as sources_lib
 # The bytes of an item in a server's memory, besides the frames, as
 # `benchmarks.insert` measures them.
 _ITEM_BYTES = 1_800
-# The number of bytes that are read if the sizes of the files do not tell.
+# How many bytes are read if the sizes of the files are not enough.
 _SAMPLED_FILES = 4
 _SAMPLED_EPISODES = 8
 _SAMPLED_BYTES = 256 << 20
@@ -47,8 +47,8 @@ class Steps(NamedTuple):
     about: the number of steps.
     low: about how many there are at least, if episodes are alike.
     high: about how many there are at most.
-    sampled: how many episodes were read to know that; 0 if the sizes of the
-      files tell.
+    sampled: how many episodes were read for the estimate; 0 if the sizes of the
+      files were enough.
   """
 
   about: int
@@ -60,12 +60,12 @@ class Steps(NamedTuple):
 def steps_of(
     source: opened_lib.OpenSource, *, fewest: bool = False
 ) -> Optional[int]:
-  """Returns about how many steps the episodes of a source have, if it shows.
+  """Estimates the number of steps of a source without reading; None if unknown.
 
   Args:
     source: the source.
-    fewest: whether to return how many there are at least. Otherwise integers
-      count as small ones, so it is how many there are at most.
+    fewest: whether to return a lower bound. Otherwise integers count as small
+      ones, which gives an upper bound.
   """
   if source.num_steps is not None:
     return source.num_steps
@@ -92,8 +92,8 @@ def steps_of(
 def steps_or_sample(source: opened_lib.OpenSource) -> Optional[Steps]:
   """Returns about how many steps the episodes of a source have.
 
-  Where the sizes of the files do not tell, it reads the first episodes of a few
-  files. None if they cannot be read, or do not tell either.
+  If the sizes of the files are not enough, it reads the first episodes of a few
+  files. The result is None if these cannot be read or are not enough either.
 
   Args:
     source: the source.

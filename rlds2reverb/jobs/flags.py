@@ -1,6 +1,6 @@
 """The flags that the programs in scripts/ share.
 
-A program defines the flags of where its episodes come from, and its own:
+A program defines the flags for the source of its episodes, and its own:
 
     flags_lib.define_source_flags()
 
@@ -27,7 +27,7 @@ from etils import epy
 
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # After the flags: `--help` is fast.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
   from rlds2reverb.episodes import windows as windows_lib
@@ -180,8 +180,8 @@ def define_gin_flags() -> None:
 def take_bound_flags(program: str) -> None:
   """Gives flags the values that the configs or `--gin_binding` bind.
 
-  For a program without `sources_from_flags`, which does it otherwise. Flags of
-  the command line take precedence.
+  Only a program without `sources_from_flags`, which does the same, calls this.
+  Flags of the command line take precedence.
 
   Args:
     program: the name of the program, one of `programs.PROGRAMS`.
@@ -285,12 +285,12 @@ def user_data_set(name: str) -> str:
 
 
 def _one_each(name: str, of: str, default: Sequence[Any] = ()) -> Sequence[Any]:
-  """Returns as many values of a flag as another flag has.
+  """Returns values of a flag, one for each value of another flag.
 
   Args:
     name: the name of the flag, which has one value, or as many.
-    of: that of the other flag.
-    default: its value where it has none.
+    of: the name of the other flag.
+    default: the value of a flag that was not given.
   """
   values = flags.FLAGS[name].value or default
   count = len(flags.FLAGS[of].value)

@@ -1,8 +1,8 @@
 """Data sets of other formats, and functions of Python, as sources of jobs.
 
-Their files do not tell where an episode begins, or only their reader knows. So
-such a source is one task of a job, and its episodes are counted by reading them
-once.
+Only the reader of such a source, if anything, knows where an episode begins.
+The source is therefore one task of a job, and its episodes are counted by
+reading them once.
 """
 
 import functools
@@ -29,7 +29,7 @@ _SPLIT = 'train'
 
 
 class _Counts(NamedTuple):
-  """How much a data set has; `num_examples` is the number of episodes."""
+  """The counts of a data set; `num_examples` is the number of episodes."""
 
   num_examples: int
   num_steps: int

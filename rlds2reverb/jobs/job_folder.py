@@ -1,4 +1,4 @@
-"""The folder of a job: where it is, and whose it is."""
+"""The folder of a job: its place, and whether it belongs to the same plan."""
 
 import os
 import re
@@ -16,8 +16,8 @@ _LOCK = '.lock'
 def default(plan: plan_lib.Plan) -> str:
   """Returns the folder of a job, if the user names none.
 
-  It is beside the output; of a server, in the cache of the user, one for each
-  plan. The repair of some episodes is a job of its own.
+  It is beside the output. If that is a server, it is in the user's cache, one
+  for each plan. The repair of some episodes is a job of its own.
   """
   if plan.output.kind != plan_lib.SERVER:
     repair = f'.repair-{plan.hash}' if plan.only else ''
@@ -30,10 +30,10 @@ def default(plan: plan_lib.Plan) -> str:
 
 
 def lock_paths(plan: plan_lib.Plan, folder: str) -> List[str]:
-  """Returns the files that a job locks, so that no other does the same.
+  """Returns the files that a job locks against other jobs.
 
-  A server takes the items of several jobs at once, a directory those of one. At
-  a URL there are no locks.
+  Several jobs may write to a server at once, and one to a directory. There are
+  no locks at a URL.
   """
   paths = [os.path.join(folder, _LOCK)]
   if plan.output.kind != plan_lib.SERVER:
@@ -45,7 +45,7 @@ def lock_paths(plan: plan_lib.Plan, folder: str) -> List[str]:
 def check_same_plan(plan: plan_lib.Plan, folder: str) -> None:
   """Raises a ValueError if a folder is of a job with another plan.
 
-  Unless that job was ended before it did anything.
+  There is none if that job ended before it did anything.
   """
   stored = plan_lib.read(folder)
   if stored not in (None, plan) and is_of_use(folder, stored):
@@ -66,7 +66,7 @@ def is_of_use(folder: str, plan: plan_lib.Plan) -> bool:
 
 
 def remove(folder: str) -> None:
-  """Removes what a job keeps, but not what else is in its folder."""
+  """Removes the files of a job, but no others that are in its folder."""
   files.remove(os.path.join(folder, plan_lib.FILE))
   for name in receipts_lib.FOLDER, outputs.PARTS:
     files.remove_folder(os.path.join(folder, name))

@@ -1,8 +1,8 @@
-"""The checkpoints that a server writes of itself, of which some are kept.
+"""Keeps some of the checkpoints that a server writes of itself.
 
-Reverb keeps the newest one alone in its folder, the root. The ones before it
-stay beside it, as second names of the same files, which take no more space than
-they took in the root:
+Reverb keeps only the newest one in its folder, the root. Earlier ones are kept
+beside the root as second names (hard links) of the same files, which take no
+more space than they took in the root:
 
     root/2026-01-01T12:30...        the newest, by Reverb
     root.kept/2026-01-01T11:30...   those that are kept
@@ -39,12 +39,12 @@ class KeptCheckpoints:
   def __init__(
       self, root: str, count: int = 1, max_hours: Optional[float] = None
   ):
-    """Creates it.
+    """Creates the keeper.
 
     Args:
       root: see the attributes.
       count: how many of them are kept, the newest included.
-      max_hours: those that are older are not kept, but for the newest.
+      max_hours: the largest age of those kept, except for the newest.
     """
     self.root = root
     self._kept = root.rstrip(os.sep) + _KEPT
@@ -52,7 +52,7 @@ class KeptCheckpoints:
     self._max_hours = max_hours
 
   def locked(self) -> ContextManager[bool]:
-    """Keeps another server from the root, which would remove what is written.
+    """Locks the root against other servers, which would remove its files.
 
     Raises:
       BlockingIOError: if one writes to it.
@@ -60,7 +60,7 @@ class KeptCheckpoints:
     return locks.locked(f'{self._kept}.lock', self.root)
 
   def paths(self) -> List[str]:
-    """Returns the whole checkpoints there are, the newest first."""
+    """Returns all checkpoints that are whole, the newest first."""
     found = {}
     for folder in self._kept, self.root:
       for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -115,7 +115,7 @@ class KeptCheckpoints:
     return time.time() - _time_of(paths[0]) if paths else None
 
   def _keep(self, path: str) -> None:
-    """Gives the files of a checkpoint second names, which appear at once."""
+    """Gives the files of a checkpoint second names, which appear together."""
     os.makedirs(self._kept, exist_ok=True)
     name = os.path.basename(path.rstrip(os.sep))
     unfinished = os.path.join(self._kept, _UNFINISHED + name)
@@ -146,7 +146,7 @@ class KeptCheckpoints:
 def _link(source: str, target: str) -> None:
   try:
     os.link(source, target)
-  except OSError:  # The file system has no such names.
+  except OSError:  # The file system has no hard links.
     shutil.copy2(source, target)
 
 

@@ -11,14 +11,14 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import opened as opened_lib
 
 _MADE_BY = 'Episodes converted by rlds2reverb.'
-# They store what a plain tensor does, and know more about it.
+# These features are stored like a plain tensor, and say more about it.
 _NAMED = (tfds.features.ClassLabel, tfds.features.Text)
 
 
 def texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
   """Returns the description, citation, homepage and license of data sets.
 
-  Those of several are joined, each once.
+  The texts of several data sets are joined, each once.
 
   Args:
     opened: the data sets.
@@ -59,8 +59,8 @@ def features_of(
 ) -> Dict[str, Any]:
   """Returns the features of the data set that is written.
 
-  A field that all data sets have, as class labels of the same names or as text,
-  stays that, unless transforms may have changed it.
+  Class labels and text keep their features if all data sets have the same,
+  unless transforms may have changed the field.
 
   Args:
     opened: the data sets.

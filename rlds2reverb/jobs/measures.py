@@ -54,10 +54,10 @@ class Measures:
       self._return = self._widen('return', self._return, returns, num_ended)
 
   def _widen(self, name, so_far, values, num_ended):
-    """Takes note of one number of each episode.
+    """Adds one number of each episode to the statistics.
 
     Args:
-      name: what the numbers are.
+      name: the name of the numbers.
       so_far: the number of the first episode in the blocks before.
       values: the numbers in this block, one for each episode.
       num_ended: how many of the episodes have ended.
@@ -81,10 +81,10 @@ class Measures:
   def statistics(self, report: report_lib.ConversionReport) -> Dict[str, Any]:
     """Returns the statistics of the episodes so far, as JSON values.
 
-    They include what the report of their conversion says. The name
-    `zero_discount_ends` counts the episodes that end with a discount of 0, and
-    `last_rewards` those whose last step has a reward, and how much. `length` is
-    of the numbers of transitions, `return` of the sums of their rewards.
+    They include the report of the conversion. The name `zero_discount_ends`
+    counts the episodes that end with a discount of 0, and `last_rewards` those
+    whose last step has a reward, and how much. `length` is of the numbers of
+    transitions, `return` of the sums of their rewards.
     """
     last_rewards = report.last_rewards
     return {

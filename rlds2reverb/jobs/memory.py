@@ -1,4 +1,4 @@
-"""How much memory a process may take, and how it gives back what is free."""
+"""The memory limit of a process, and the return of free memory."""
 
 import ctypes
 import gc
@@ -14,14 +14,14 @@ _OLD_GROUP = '/sys/fs/cgroup/memory{}/memory.limit_in_bytes'
 # loaded. The smallest data set takes 2.45 GB of addresses on two processors.
 _LEAST_ADDRESS_SPACE = 2_500_000_000
 _LEAST_MEMORY = 500_000_000
-_NO_LIMIT = 1 << 60  # What is above is none.
+_NO_LIMIT = 1 << 60  # A limit above this means no limit.
 # An option of `mallopt` of the C library.
 _M_MMAP_THRESHOLD = -3
 _LEAST_MAPPED = 1 << 18
 
 
 def check() -> None:
-  """Raises an OSError where TensorFlow cannot even start."""
+  """Raises an OSError if the limit is too low for TensorFlow to start."""
   for found, least, what, by in (
       (_of_addresses(), _LEAST_ADDRESS_SPACE, 'address space', 'ulimit -v'),
       (_of_groups(), _LEAST_MEMORY, 'memory', 'a control group'),
@@ -45,13 +45,13 @@ def keep_flat() -> None:
   """Lets this process give large blocks of memory back when they are free.
 
   Otherwise the C library keeps them, for blocks of other sizes, and a process
-  grows with the number of its tasks. It is for processes of our own.
+  grows with the number of its tasks. It is for the library's own processes.
   """
   try:
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LEAST_MAPPED)
   except AttributeError:
     pass  # Another C library has no such option.
-  # What is there now is never free, and need not be looked at for garbage.
+  # Objects that exist now live on, so later garbage collections skip them.
   gc.collect()
   gc.freeze()
 
@@ -67,7 +67,7 @@ def _of_groups() -> int:
     try:
       limits.append(int(_read(path)))
     except ValueError:
-      pass  # There is no such group, or it may take as much as there is.
+      pass  # There is no such group, or it has no limit.
   return min((found for found in limits if found < _NO_LIMIT), default=0)
 
 

@@ -49,9 +49,9 @@ def start(
   Args:
     port: the port, on all interfaces.
     server: the server, which is asked at every scrape.
-    checkpoints: those of the server, if it writes any.
-    item_lengths: how many frames an item of a table has on average; of these
-      tables the sampled bytes are counted.
+    checkpoints: the checkpoints of the server, if it writes any.
+    item_lengths: how many frames an item of a table has on average; sampled
+      bytes are counted for these tables.
 
   Raises:
     OSError: if the port is in use.

@@ -33,7 +33,7 @@ def make_sources(
     mixture: the name of a mixture, one of `fields.config_names('mixtures')`, or
       the path of a gin file.
     data_dir: the directory in which each data set has a folder of its name.
-    split: a TFDS split, the same of all data sets.
+    split: a TFDS split, the same for all data sets.
     bindings: gin bindings that take precedence over those of the data sets'
       configs and of the mixture.
 

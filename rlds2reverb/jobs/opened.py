@@ -1,4 +1,4 @@
-"""A data set that was found on disk, and what it says without being read."""
+"""A data set that was found on disk, with its metadata."""
 
 import abc
 import functools
@@ -23,7 +23,7 @@ EPISODE_INDEX = 'episode_index_in_split'
 
 
 class OpenSource(abc.ABC):
-  """A data set, and what is done to its episodes; see `sources.open_source`.
+  """A data set, and the treatment of its episodes; see `sources.open_source`.
 
   Attributes:
     source: the source.
@@ -37,7 +37,7 @@ class OpenSource(abc.ABC):
     num_episodes: how many episodes there are.
     num_bytes: about how many bytes of the files they take.
     num_steps: how many steps they have, if that is known.
-    fingerprint: a hash of what tells this data set from others.
+    fingerprint: a hash that differs for any other data set.
     mapping: the mapping of the source, or None.
     transforms: its transforms and filters.
   """
@@ -83,8 +83,8 @@ class OpenSource(abc.ABC):
     """A hash of what is done to every episode.
 
     Raises:
-      ValueError: if a transform is a function, of which it cannot be known
-        whether it stays the same.
+      ValueError: if a transform is a function, whose hash could not tell
+        whether it has changed.
     """
     return identity_lib.fingerprint(self.mapping, self.transforms)
 
@@ -124,8 +124,8 @@ class OpenSource(abc.ABC):
   def state_of(self, parts: Sequence[ranges_lib.Range]) -> str:
     """Returns a hash of the files that hold the episodes of ranges.
 
-    It is another one when a file was written anew. A file counts by its size
-    and time of modification, so none is read.
+    The hash changes when a file is written anew. It covers the size and the
+    time of modification of each file, so none is read.
 
     Raises:
       FileNotFoundError: if a file is missing.

@@ -14,7 +14,7 @@ PARTS = 'parts'
 # All names have one length, because some stores find files by the start of a
 # name.
 _PART_NAME = re.compile(r'(\d{8})-(\d{8})')
-# The number of parts that are joined into a larger one. So only a few are left
+# The number of parts that are joined into a larger one. This leaves only a few
 # at the end, for any number of tasks.
 _PARTS_PER_MERGE = 16
 
@@ -26,7 +26,7 @@ class Written(NamedTuple):
 
   Attributes:
     items: the number of items of each table, by its name.
-    details: what the output must know of it later, as JSON values.
+    details: values that the output needs later, as JSON values.
   """
 
   items: Dict[str, int]
@@ -41,7 +41,7 @@ class Output(abc.ABC):
 
   @abc.abstractmethod
   def check(self, folder: str, spec: Any, receipts: Receipts) -> List[str]:
-    """Refuses what cannot work, before anything is written.
+    """Checks that the output can be written, before anything is.
 
     Args:
       folder: the folder of the job.
@@ -61,7 +61,7 @@ class Output(abc.ABC):
 
     Args:
       folder: the folder of the job.
-      left: how many bytes of data the tasks read that are not done.
+      left: how many bytes of data the remaining tasks read.
       total: how many all tasks read.
     """
     del folder, left, total
@@ -82,7 +82,7 @@ class Output(abc.ABC):
   def discard(self, folder: str, numbers: Sequence[int]) -> None:
     """Removes the output of tasks whose data was written anew since.
 
-    What was joined with it goes, too, and is `lost` then.
+    Outputs that were joined with it are removed too, and are `lost` then.
 
     Args:
       folder: the folder of the job.
@@ -109,7 +109,7 @@ class Output(abc.ABC):
       spec: Any,
       receipts: Receipts,
   ) -> None:
-    """Makes the whole output of that of the tasks.
+    """Makes the whole output from the outputs of the tasks.
 
     Args:
       folder: the folder of the job.
@@ -118,15 +118,15 @@ class Output(abc.ABC):
     """
 
   def merges(self) -> List[List[range]]:
-    """Returns what to `merge` before `finish`, where there are many workers.
+    """Returns the groups of tasks to `merge` before `finish`, by level.
 
-    They are levels: what is on one can be merged at once, after what is on the
-    level before. There is none if it is as well to leave all to `finish`.
+    Many workers can merge the groups of a level at once, after the level
+    before. There are none where `finish` alone is as fast.
     """
     return []
 
   def merge(self, folder: str, numbers: range) -> None:
-    """Joins what consecutive tasks have left, or does nothing if it is joined.
+    """Joins the parts of consecutive tasks, unless they are joined already.
 
     Args:
       folder: the folder of the job.
@@ -135,7 +135,7 @@ class Output(abc.ABC):
     raise NotImplementedError
 
   def clean(self, folder: str) -> None:
-    """Removes what the tasks have left, when the output is finished."""
+    """Removes the parts of the tasks, when the output is finished."""
 
 
 class FolderOutput(Output):
@@ -148,8 +148,8 @@ class FolderOutput(Output):
 
   Attributes:
     kind: what the output is, for the user.
-    marker: the name of the last file of the output, which is whole with it.
-    part_marker: the name of the last file of a part.
+    marker: the last file to be written, after which the output is whole.
+    part_marker: the same of a part.
   """
 
   kind: str
@@ -181,11 +181,11 @@ class FolderOutput(Output):
 
   @abc.abstractmethod
   def check_addition(self, spec: Any) -> None:
-    """Raises an error if what is there cannot take repaired episodes."""
+    """Raises an error if the existing output cannot take repaired episodes."""
 
   @property
   def adds(self) -> bool:
-    """Whether repaired episodes go into an output that is there."""
+    """Whether repaired episodes are added to an existing output."""
     return self.plan.only is not None and bool(
         files.names_in(self.plan.output.place)
     )
@@ -251,7 +251,7 @@ class FolderOutput(Output):
 
   def merge(self, folder, numbers):
     path = _part(folder, numbers)
-    # An earlier start may have come further than this.
+    # An earlier start may have merged more than this.
     if not any(
         numbers[0] in part and numbers[-1] in part
         for part in self._found(folder)

@@ -1,8 +1,8 @@
 """The plan of a conversion: a frozen value that says all that will be done.
 
-A plan is made before anything is read, from what the files say about
-themselves. It is stored with the job, so that whoever goes on with the job does
-the same; and it is cut into tasks, which any process can do in any order:
+A plan is made before anything is read, from the metadata of the files. It is
+stored with the job, so that every later start of the job does the same. It is
+cut into tasks, which any process can do in any order:
 
     plan       data set A, 5 episodes in 2 files; data set B, 3 in 1
     files      |  A0 A1 A2  |  A3 A4  |  B0 B1 B2  |
@@ -33,10 +33,10 @@ STATISTICS = 'statistics'
 # The kinds of output that consist of items, which go into tables.
 _OF_ITEMS = (CHECKPOINT, SERVER)
 
-# Large enough that starting a task does not count; small enough that little is
-# lost when one is interrupted.
+# This is large enough that starting a task costs nothing in comparison, and
+# small enough that little is lost when one is interrupted.
 _TASK_BYTES = 64 << 20
-# The form of plans and receipts: a job that one version of this library has
+# The format of plans and receipts: a job that one version of this library has
 # begun is not finished by another that would not understand them.
 _FORMAT = 3
 FILE = 'plan.json'
@@ -126,14 +126,14 @@ class Plan:
 
   Attributes:
     sources: where the episodes come from.
-    data_sets: what was found there.
+    data_sets: the data sets of the sources.
     output: where the result goes.
     tables: which items go into which table, in the form of `TableItems`; none
       for RLDS and statistics.
     rules: the rules of the conversion, in the form of `ConversionRules`.
     tasks: the parts of the work.
     only: the name of the file whose episodes alone are converted, or None.
-    format: the form of the plan and of what its tasks leave.
+    format: the format of the plan and of its receipts.
   """
 
   sources: Tuple[sources_lib.Source, ...]
@@ -172,7 +172,7 @@ class Plan:
     return rules_lib.ConversionRules(**self.rules)
 
   def identity(self, task: Task) -> Dict[str, str]:
-    """Returns what identifies the episodes of a task, but for their index.
+    """Returns the identity of the episodes of a task, without their index.
 
     It does not depend on how the work is cut, where the result goes, or what
     else is converted: the same episode always makes the same items.
@@ -244,10 +244,10 @@ def make_plan(
     tables: which items go into which table; for RLDS and
       statistics there are none.
     rules: the rules of the conversion. The default is `ConversionRules()`.
-    weights: a weight for each source, to make a mixture: of each source as many
-      episodes, its first ones, as make the numbers of episodes proportional to
-      the weights. They are as many as there can be without an episode that
-      comes twice. By default all episodes of all sources are converted.
+    weights: a weight for each source, to make a mixture. Each source gives its
+      first episodes, in numbers proportional to the weights and as large as
+      possible without repeating an episode. By default all episodes of all
+      sources are converted.
     only: a file of episodes, and the ranges of each source that it lists, which
       alone are converted.
     task_bytes: about how many bytes of files a task should read.

@@ -28,7 +28,7 @@ def describe(
     plan: the plan.
     opened: its sources.
     spec: the spec of a frame, a `Trajectory`.
-    output_lines: what its output says.
+    output_lines: lines about its output; see `Output.check`.
     folder: the folder of the job.
     receipts: those of an earlier start.
   """

@@ -1,8 +1,8 @@
 """The names of the programs in scripts/, under which gin knows their flags.
 
-A config may set a flag of a program, as in `convert.sequence_length = 80`. A
-program takes such a value where the command line does not have the flag. All
-others read over it: so one file can serve several programs.
+A config may set a flag of a program, as in `convert.sequence_length = 80`. The
+program uses such a value unless the command line has the flag. Other programs
+ignore it, so one file can serve several programs.
 """
 
 import gin

@@ -1,4 +1,4 @@
-"""Shows how a job goes on: a bar on a terminal, or lines in a log."""
+"""Shows the progress of a job: a bar on a terminal, or lines in a log."""
 
 import math
 import sys

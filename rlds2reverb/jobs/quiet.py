@@ -1,4 +1,4 @@
-"""Keeps away what TensorFlow, gym and Reverb say and no user can mend."""
+"""Hides messages of TensorFlow, gym and Reverb that no user can act on."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from absl import logging
 
 
 def quiet_logs() -> None:
-  """Keeps out of the log what no user can do anything about."""
+  """Keeps messages that no user can act on out of the log."""
   logging.set_verbosity(logging.WARNING)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   with quiet_stderr():
@@ -20,7 +20,7 @@ def quiet_logs() -> None:
     import tf_agents  # noqa: F401
   tf.get_logger().setLevel('ERROR')
   logging.get_absl_handler().addFilter(_is_of_use)
-  # Autograph compiles what TF-Agents' sources compare with `is`.
+  # AutoGraph compiles TF-Agents' comparisons with `is`, which warns.
   warnings.filterwarnings('ignore', category=SyntaxWarning)
 
 
@@ -33,7 +33,7 @@ def quiet_stderr(noise: str = '') -> Iterator[None]:
   doing. All other lines come at the end; after an error, all lines do.
 
   Args:
-    noise: what lines begin with that are left out; by default all are.
+    noise: the beginning of the lines to leave out; by default all lines.
   """
   sys.stderr.flush()
   stderr = os.dup(2)

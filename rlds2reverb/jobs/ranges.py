@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
   @property
   def instruction(self) -> tfds.core.ReadInstruction:
-    """The range as TFDS has it."""
+    """The range as a read instruction of TFDS."""
     return tfds.core.ReadInstruction(
         self.split, from_=self.begin, to=self.end, unit='abs'
     )

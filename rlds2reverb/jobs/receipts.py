@@ -56,7 +56,7 @@ class Receipt:
     filtered: how many episodes the source's filters left out.
     statistics: of the converted episodes; see `measures.Measures`.
     seconds: how long the task took.
-    output: what the output must know about the task's result, as JSON values.
+    output: values that the output needs about the task's result, in JSON.
   """
 
   task: int

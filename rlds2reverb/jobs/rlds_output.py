@@ -39,7 +39,7 @@ class RldsOutput(outputs.FolderOutput):
     return {folder: left} if is_linked else {folder: left, place: total}
 
   def is_finished(self, folder, receipts):
-    """Returns whether there is a data set that holds what receipts say."""
+    """Returns whether there is a data set with the episodes of all receipts."""
     place = self.plan.output.place
     if len(receipts) < len(self.plan.tasks) or not files.exists(
         os.path.join(place, versions.INFO_FILE)
@@ -109,7 +109,7 @@ class RldsOutput(outputs.FolderOutput):
     )
     if self.adds:
       if self._is_added():
-        return  # This was interrupted when all was written.
+        return  # An earlier start added them before it was interrupted.
       info = tfds.builder_from_directory(self.plan.output.place).info
       there = info.splits[self.plan.output.split]
       shards = [*zip(there.filepaths, there.shard_lengths), *shards]
@@ -155,7 +155,7 @@ class RldsOutput(outputs.FolderOutput):
 
   @property
   def _mark(self) -> str:
-    """The sentence about them in the description of the data set."""
+    """The sentence in the data set's description that says what was added."""
     return f'Repaired by job {self.plan.hash}.'
 
   def _is_added(self) -> bool:

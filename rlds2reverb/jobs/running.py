@@ -1,4 +1,4 @@
-"""Runs the tasks of a plan: what a runner is, and the one of this machine.
+"""Runners, which do the tasks of a plan, and the runner for this machine.
 
 A task that fails does not keep the others from being done. One whose process
 has died, or whose server is gone, is tried again.
@@ -19,8 +19,8 @@ from rlds2reverb.jobs import workers as workers_lib
 _SECONDS_TO_WAIT = 1.0
 # How often the process that does a task may die before the task has failed.
 _MAX_DEATHS = 3
-# How much each of several workers has to read at least: about what is converted
-# while they start (see benchmarks/jobs).
+# The least number of bytes for each of several workers: about as much as is
+# converted while they start (see benchmarks/jobs).
 _BYTES_PER_WORKER = 128 << 20
 
 
@@ -28,7 +28,7 @@ class Listener:
   """Hears how the tasks go on; the methods are called in this process."""
 
   def on_progress(self, number: int, progress: tasks_lib.Progress) -> None:
-    """A task has come so far."""
+    """A task has made progress."""
 
   def on_done(self, number: int, receipt: receipts_lib.Receipt) -> None:
     """A task is done."""
@@ -41,7 +41,7 @@ class Listener:
 
 
 class Runner(abc.ABC):
-  """Does the tasks of a plan, and makes the output of what they leave."""
+  """Does the tasks of a plan, and makes the whole output from their outputs."""
 
   @abc.abstractmethod
   def run_tasks(
@@ -66,8 +66,8 @@ class Runner(abc.ABC):
       The messages of the tasks that have failed, by their numbers.
 
     Raises:
-      InvalidEpisodesError: if a task has more invalid episodes than may be.
-        Where none may be, the task has failed.
+      InvalidEpisodesError: if a task has more than `max_skipped` invalid
+        episodes. If that is 0, the task fails instead.
       KeyboardInterrupt: if the user interrupts. All workers have ended then.
     """
 
@@ -78,12 +78,12 @@ class Runner(abc.ABC):
       spec: Any,
       receipts: Mapping[int, receipts_lib.Receipt],
   ) -> None:
-    """Makes the whole output of that of the tasks; see `Output.finish`."""
+    """Makes the whole output from those of the tasks; see `Output.finish`."""
     tasks_lib.output_of(plan).finish(folder, spec, receipts)
 
 
 def choose_num_workers(plan: plan_lib.Plan) -> Tuple[int, str]:
-  """Returns how many workers do a job soonest on this machine, and why."""
+  """Returns the fastest number of workers for a job here, and why."""
   num_bytes = sum(data.num_bytes for data in plan.data_sets)
   return min(
       (len(os.sched_getaffinity(0)), 'one for each processor'),
@@ -118,7 +118,7 @@ class LocalRunner(Runner):
   def workers(
       self, plan: plan_lib.Plan, folder: str, count: int, max_skipped: int
   ) -> workers_lib.Workers:
-    """Returns what does `count` tasks."""
+    """Returns the workers for `count` tasks."""
     job = workers_lib.Job(plan.to_json(), folder, max_skipped)
     num_workers = min(count, self._num_workers)
     if (
@@ -127,7 +127,7 @@ class LocalRunner(Runner):
         or memory.limit()
     ):
       return workers_lib.Processes(job, num_workers)
-    return workers_lib.Here(job)  # It starts at once.
+    return workers_lib.Here(job)  # This process needs no start.
 
   def run_tasks(self, plan, folder, numbers, *, listener, max_skipped=None):
     workers = self.workers(plan, folder, len(numbers), max_skipped)

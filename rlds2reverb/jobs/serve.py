@@ -37,8 +37,8 @@ def serve_source(
 ) -> reverb.Server:
   """Starts a Reverb server with the episodes of a source.
 
-  The episodes first become a checkpoint in a temporary folder, of which the
-  server is started. So every table has just the size that its items need.
+  The episodes first become a checkpoint in a temporary folder, from which the
+  server starts, so every table is just as large as its items need.
 
   Args:
     source: the source.
@@ -118,8 +118,7 @@ class StopSignals:
   """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
 
   Until `hold`, either of them raises KeyboardInterrupt. After it, they end
-  `wait`. A second signal does what it does without this: it ends the program
-  at once.
+  `wait`. A second signal ends the program at once.
   """
 
   def __init__(self):
@@ -136,7 +135,7 @@ class StopSignals:
     self._restore()
 
   def hold(self) -> None:
-    """Lets signals interrupt nothing from now on, but end `wait`."""
+    """From now on, lets signals end `wait` and interrupt nothing."""
     self._is_held = True
 
   def wait(self, seconds: Optional[float] = None) -> bool:

@@ -1,9 +1,9 @@
 """Running Reverb servers as the output of a job: one or several.
 
 Keys are a function of what an item is, so a task that is done twice leaves its
-items once. What a server holds can still get lost: it may be started again, or
-remove items. So a receipt keeps which run of each server took the items, and
-how many items each table had removed by then.
+items once. Items can still get lost: a server may be started again, or remove
+items. A receipt therefore says which run of each server took the items, and how
+many items each table had removed by then.
 """
 
 from typing import Any, Dict, List
@@ -65,7 +65,7 @@ class ServerOutput(outputs.Output):
     return lost
 
   def discard(self, folder, numbers):
-    # A table keeps the first item of a key, and these keys would come again.
+    # New items would have the keys of the old ones, which a table keeps.
     raise ValueError(
         f'The data has changed since {len(numbers)} tasks of this job were'
         f' done, and the tables at {self.plan.output.place} hold their items as'
@@ -103,7 +103,7 @@ class ServerOutput(outputs.Output):
     return outputs.Written(items, details)
 
   def finish(self, folder, spec, receipts):
-    """Does nothing: the items are where they belong."""
+    """Does nothing: the servers have the items already."""
 
   def _infos(self, address: str) -> Dict[str, Any]:
     return tables_lib.table_infos(

@@ -131,7 +131,7 @@ def transforms_of(source: Source) -> List[Any]:
 
 
 def arguments_of(name: str, source: Source) -> Any:
-  """Returns what the bindings of a source bind for a class or a program.
+  """Returns the arguments that a source binds for a class or a program.
 
   Args:
     name: the name under which gin knows it: `ConversionRules`, for example, or

@@ -1,4 +1,4 @@
-"""How much room a job needs on disks, and whether it is there."""
+"""Checks that disks have enough space for a job."""
 
 import os
 import shutil

@@ -67,7 +67,7 @@ class StatisticsOutput(outputs.FolderOutput):
       sketches.save(os.path.join(new, _SKETCH), self._merged(paths))
 
   def finish(self, folder, spec, receipts):
-    # Another order of merging would give other last bits.
+    # A different order of merging would change the last bits.
     for level in self.merges():
       for numbers in level:
         self.merge(folder, numbers)

@@ -22,10 +22,10 @@ from rlds2reverb.trajectories import report as report_lib
 class TaskEpisodes:
   """The episodes of a task, and which of them are invalid.
 
-  An output uses either the `frames` or the `blocks`, once.
+  An output reads either `frames` or `blocks`, once.
 
   Attributes:
-    report: is filled while they are used.
+    report: the report of the conversion, filled while they are read.
   """
 
   def __init__(
@@ -70,7 +70,7 @@ class TaskEpisodes:
     )
     return frames._replace(
         first_episode=self._task.ranges[0].begin,
-        # The job warns once, of what all its tasks have found.
+        # The job warns once, about all its tasks together.
         options=dataclasses.replace(frames.options, report=None),
         watch=self._on_block,
     )
@@ -78,7 +78,7 @@ class TaskEpisodes:
   def blocks(self) -> tf.data.Dataset:
     """Returns the valid episodes: `TrajectoryBlock`s with all their fields.
 
-    Whoever uses a block passes it to `watch`.
+    The caller passes each block that it has used to `watch`.
     """
     episodes = self.read()
     return conversion.trajectory_blocks(
@@ -138,7 +138,7 @@ class TaskEpisodes:
 
 
 def policy_info_fn(episodes: tf.data.Dataset) -> Any:
-  """Returns what makes the policy info of frames, or None if there is none."""
+  """Returns the function that makes policy info, or None if there is none."""
   step_spec = steps_lib.steps_spec(episodes).step
   has_info = step_mapping.POLICY_INFO in step_spec
   return step_mapping.step_policy_info if has_info else None

@@ -60,11 +60,11 @@ class Progress(NamedTuple):
 
 
 class TaskError(RuntimeError):
-  """An error in the data or the output of a task, with the place it is at."""
+  """An error in the data or the output of a task, which names the place."""
 
 
 class InvalidEpisodesError(TaskError):
-  """An error that says that more episodes are invalid than may be."""
+  """An error that says that too many episodes are invalid."""
 
 
 def run_task(

@@ -1,4 +1,4 @@
-"""Runs programs, and words what is wrong with a command line.
+"""Runs programs, and reports errors of the command line.
 
 A program ends with
 
@@ -23,7 +23,7 @@ from etils import epy
 from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import quiet
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # After the flags: `--help` is fast.
   import tensorflow as tf
 
   from rlds2reverb.episodes import checks
@@ -52,9 +52,9 @@ def run(
   Args:
     main: the program, which returns its exit code, or None for 0.
     errors: returns the classes of such errors, besides OSError, SyntaxError,
-      ValueError and, for what is not installed, ModuleNotFoundError.
-    takes_more: says, when the flags of the program are known, whether arguments
-      that are none of them are passed to `main`. By default they are refused.
+      ValueError and ModuleNotFoundError.
+    takes_more: says, when the flags are parsed, whether other arguments are
+      passed to `main`. By default they are refused.
   """
 
   def parse(argv):
@@ -99,7 +99,7 @@ def run(
 
 @contextlib.contextmanager
 def wrong_usage():
-  """Raises what is wrong with values of flags and configs as such errors."""
+  """Turns errors in values of flags and configs into UsageErrors."""
   try:
     yield
   except (FileNotFoundError, SyntaxError, ValueError) as e:

@@ -1,7 +1,7 @@
 """Checks every episode of a data set, and lists all that is wrong.
 
 A conversion stops at the first invalid episode, or skips it, and says what is
-wrong first. This says everything, of every episode.
+wrong first. A validation lists every problem of every episode.
 """
 
 import dataclasses

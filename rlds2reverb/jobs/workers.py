@@ -1,9 +1,9 @@
-"""Workers, which do tasks: this process, or processes of its own.
+"""Workers, which do tasks: in this process, or in processes of their own.
 
-A worker gets the number of a task when it has done the last. One that dies is
-replaced. Where it was killed (exit code -9), which is how Linux ends what takes
-too much memory, it is not replaced: fewer work at once from then on. A worker
-whose parent has died ends, so that it does not go on writing.
+A worker gets the number of a task when it has done the last. A worker that dies
+is replaced. One that was killed (exit code -9), as Linux does when memory runs
+out, is not: from then on there are fewer workers. A worker whose parent has
+died ends, so that it does not go on writing.
 """
 
 import abc
@@ -59,11 +59,11 @@ class Job(NamedTuple):
 
 
 class Workers(abc.ABC):
-  """Do tasks, one each at a time.
+  """Workers that do one task each at a time.
 
   Attributes:
     num_free: how many wait for a task.
-    num_busy: how many are at work, or have events.
+    num_busy: how many are doing a task, or have events to report.
   """
 
   num_free: int
@@ -75,10 +75,10 @@ class Workers(abc.ABC):
 
   @abc.abstractmethod
   def events(self) -> List[Event]:
-    """Returns what has happened, and waits a moment where nothing has."""
+    """Returns new events; waits a moment if there are none."""
 
   def stop(self) -> None:
-    """Ends what is at work."""
+    """Ends all workers."""
 
 
 class Here(Workers):
@@ -135,7 +135,7 @@ class Processes(Workers):
     try:
       worker.send(number)
     except OSError:
-      pass  # It has died, which `events` will find.
+      pass  # The worker has died, which `events` will find.
 
   def events(self):
     events: List[Event] = []
@@ -187,7 +187,7 @@ class Processes(Workers):
     self._add(1)
 
   def _bury(self, worker: connection.Connection) -> str:
-    """Takes a dead worker away; returns what has happened."""
+    """Removes a dead worker; returns a message about its death."""
     process = self._processes.pop(worker)
     process.join(_SECONDS_TO_WAIT)
     worker.close()
@@ -215,9 +215,9 @@ class Processes(Workers):
 
 @contextlib.contextmanager
 def _starting() -> Iterator[Any]:
-  """Yields what starts processes; Ctrl-C does not interrupt these.
+  """Yields a context for new processes, which ignore Ctrl-C.
 
-  They would print tracebacks.
+  Otherwise they would print tracebacks.
   """
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(['rlds2reverb.jobs.preloaded'])
@@ -241,13 +241,13 @@ def warm_up() -> None:
 def do(
     job: Job, number: int, on_progress: Callable[[tasks_lib.Progress], None]
 ) -> Event:
-  """Does a task, and returns what became of it."""
+  """Does a task, and returns its receipt or its error as an event."""
   try:
     with private.own_default_graph():
       return _do(job, number, on_progress)
   finally:
     # The graphs of a task refer to each other, and hold memory that Python does
-    # not see, so that it would free them too late.
+    # not count, so it would collect them too late.
     gc.collect()
 
 
@@ -284,8 +284,8 @@ def _work(pipe, job: Job) -> None:
   """Does the tasks whose numbers come through a pipe."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   threading.Thread(target=_end_with_parent, daemon=True).start()
-  # Where memory is short, Linux kills a worker rather than this job, which can
-  # report it.
+  # If memory is short, Linux kills this worker first, and the job can report
+  # it.
   with contextlib.suppress(OSError):
     pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
   memory.keep_flat()
@@ -295,7 +295,7 @@ def _work(pipe, job: Job) -> None:
     except EOFError:
       return
     report = functools.partial(_send_progress, pipe, number)
-    # Messages of C++ about a lack of memory say nothing to a user.
+    # C++ messages about a lack of memory mean nothing to a user.
     with quiet.quiet_stderr(noise='\0'):
       event = do(job, number, report)
     pipe.send(event)

@@ -8,8 +8,8 @@ folder, which every worker must reach, as it is in a local run:
     checkpoint, level 1, 2, ...       16 parts to a larger one
     checkpoint                        the larger parts to the whole output
 
-A task that has its receipt is not done again, and what is done twice leaves the
-same. So an engine may try anything again, on any worker.
+A task that has its receipt is not done again, and a step that is done twice
+leaves the same result, so an engine may retry anything on any worker.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def build(
   count = len(plan.tasks)
   done = (
       root
-      # So the graph of a pipeline is small for any number of tasks.
+      # With so few elements, the graph of a pipeline is small for any plan.
       | 'RLDS on disk' >> beam.Create(range(0, count, _TASKS_PER_ELEMENT))
       | 'tasks'
       >> beam.FlatMap(
@@ -68,7 +68,7 @@ def build(
   )
   name = _WHOLE_OUTPUT.get(plan.output.kind)
   if name is None:
-    return  # The items are where they belong.
+    return  # The servers have the items already.
   for level, groups in enumerate(tasks_lib.output_of(plan).merges(), 1):
     size = len(groups[0])
     done = (
@@ -87,13 +87,13 @@ def build(
 
 
 def take_failures(folder: str) -> Dict[str, str]:
-  """Returns the messages of what has failed for good, and removes them.
+  """Returns the messages of steps that failed for good, and removes them.
 
   Args:
     folder: the folder of the job.
 
   Returns:
-    The messages by what has failed: `task 5`, for example.
+    The messages, by the names of the steps, such as `task 5`.
   """
   place = os.path.join(folder, _FAILURES)
   messages = {}
@@ -108,8 +108,8 @@ def take_failures(folder: str) -> Dict[str, str]:
 class _Step(beam.DoFn):
   """A step that knows the job.
 
-  What fails leaves a message in the job's folder, because the error that an
-  engine shows at the end says little, or is that of another worker.
+  When it fails, it leaves a message in the job's folder, because the error that
+  an engine shows at the end says little, or comes from another worker.
   """
 
   def __init__(self, folder: str):
@@ -118,14 +118,14 @@ class _Step(beam.DoFn):
     self._output: Optional[outputs.Output] = None
 
   def setup(self):
-    # It may be in a process of its own.
+    # The step may run in a process of its own.
     quiet.quiet_logs()
     self._plan = plan_lib.read(self._folder)
     self._output = tasks_lib.output_of(self._plan)
 
   @contextlib.contextmanager
   def _reporting(self, name: str) -> Iterator[None]:
-    """Keeps the message of an error until the same is done without one."""
+    """Keeps the message of an error until a retry succeeds."""
     path = os.path.join(self._folder, _FAILURES, f'{name}{_MESSAGE}')
     try:
       yield
@@ -140,8 +140,7 @@ class _DoTask(_Step):
   """Does a task, unless it has its receipt.
 
   A task that would fail again, because of its data, leaves its message and is
-  passed over. What may go well the next time is an error of the bundle, which
-  the engine tries again.
+  passed over. Any other error fails the bundle, which the engine tries again.
   """
 
   def process(self, number: int) -> Iterable[_Done]:
@@ -166,7 +165,7 @@ class _DoTask(_Step):
     try:
       return tasks_lib.run_task(self._plan, number, self._folder)
     except tasks_lib.TaskError:
-      raise  # It says where it is.
+      raise  # Its message names the place already.
     except Exception as error:
       where = tasks_lib.name_of(self._plan, number)
       kind = ValueError if isinstance(error, ValueError) else RuntimeError
@@ -174,7 +173,7 @@ class _DoTask(_Step):
 
 
 class _Merge(_Step):
-  """Joins what the tasks of a group have left, if all of them are done."""
+  """Joins the parts of a group of tasks, if all of them are done."""
 
   def __init__(self, folder: str, size: int):
     """Creates the step; `size` is the number of tasks of a group."""
@@ -216,5 +215,5 @@ class _Finish(_Step):
 
 
 def _count(done: Iterable[_Done]) -> int:
-  """Returns how many tasks are done, some of which may be there twice."""
+  """Returns how many tasks are done, given ranges that may occur twice."""
   return sum(end - begin for begin, end in set(done))

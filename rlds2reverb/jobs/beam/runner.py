@@ -41,15 +41,15 @@ class BeamRunner(running.Runner):
     """Creates the runner.
 
     Args:
-      options: Beam's pipeline options, as on a command line. `--runner` is the
-        name of what runs the pipeline. Name `FnApiRunner` for this machine:
-        `DirectRunner` looks for an engine of another name first.
-      other_names: the names of options of a program, one of which may be meant
-        by an option that Beam does not know.
+      options: Beam's pipeline options, as on a command line. `--runner` names
+        the engine. For this machine, name `FnApiRunner`: `DirectRunner` first
+        looks for an engine of another name.
+      other_names: the names of the program's own options, which may be
+        suggested for an option that Beam does not know.
 
     Raises:
-      ValueError: if there is no such runner, or an option looks misspelt. What
-        looks like none may be an option of the engine.
+      ValueError: if there is no such runner, or an option looks misspelt. Any
+        other unknown option is passed to the engine.
     """
     self.counters: Dict[str, int] = {}
     self._options = pipeline_options.PipelineOptions([*_DEFAULTS, *options])
@@ -84,9 +84,9 @@ class BeamRunner(running.Runner):
     """Runs the pipeline; returns the messages of the tasks that have failed.
 
     Raises:
-      TaskError: if something else has failed.
+      TaskError: if anything besides a task has failed.
     """
-    pipeline_lib.take_failures(folder)  # Those of an earlier start.
+    pipeline_lib.take_failures(folder)  # Drops messages of an earlier start.
     pipeline = beam.Pipeline(options=self._options)
     pipeline_lib.build(pipeline, plan, folder, max_skipped)
     problem = ''
@@ -100,7 +100,7 @@ class BeamRunner(running.Runner):
       if state != runner_lib.PipelineState.DONE:
         problem = f'it is {state}'
       self.counters = _counters(result)
-    # Each engine raises errors of other types.
+    # Every engine has error types of its own.
     except Exception as error:  # pylint: disable=broad-exception-caught
       logging.debug('The pipeline has failed:', exc_info=True)
       problem = str(error).strip().rpartition('\n')[-1]
@@ -121,7 +121,7 @@ class BeamRunner(running.Runner):
 
 @contextlib.contextmanager
 def _watching(plan, folder, numbers, listener) -> Iterator[None]:
-  """Tells a listener which tasks have left their receipts meanwhile."""
+  """Tells a listener of new receipts while the pipeline runs."""
   left = set(numbers)
   ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What the metadata of a data set says, without reading an episode."""
+"""Reads the metadata of a data set, without reading an episode."""
 
 import os
 from typing import Any, Dict, Iterator, Optional, Tuple
@@ -139,7 +139,7 @@ def bounds_of_environment(environment: str) -> Dict[str, one_pass.Bounds]:
 
 
 def _leaves(feature: Any, path: str) -> Iterator[Tuple[str, Any]]:
-  """Yields the features below a feature that have no parts, by their paths."""
+  """Yields the leaf features below a feature, with their paths."""
   if isinstance(feature, (dict, tfds.features.FeaturesDict)):
     for name, part in feature.items():
       yield from _leaves(part, f'{path}/{name}' if path else name)

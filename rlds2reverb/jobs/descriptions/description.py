@@ -1,4 +1,4 @@
-"""`Description`: what is said of a data set, in plain values."""
+"""`Description`: the description of a data set, in plain values."""
 
 import dataclasses
 import json
@@ -55,8 +55,8 @@ class Description:
       episode and the step of these, for the first 64.
     histograms: by name (`lengths`, `returns`, `reward` and, for every number of
       the action, `action[0]` or the like): the `edges` of the bars, the
-      `counts`, and of how many numbers `of` they are; the `values` of bars that
-      stand for one integer each, and the `labels` of these, if they have names.
+      `counts`, and the number `of` them all; the `values` of bars that stand
+      for one integer each, and the `labels` of these, if they have names.
       `is_whole` says whether these are all numbers, and not a sample, and `at`
       an episode and a step with such a number, if one is in `episodes`.
     order: the returns along the data set: the index of the `first` episode of
@@ -65,10 +65,9 @@ class Description:
     oddities: an `oddities.Oddity` each.
     episodes: a dict for each excerpt: the `episode`, its `num_steps`,
       `num_transitions` and `return`, whether it `is_terminal`, and the
-      `instruction` that a field gives, or ''; the `reasons` for which it is
-      shown, if it is not for the bars that it shows; its `steps`, and its
-      `curves` by field, each a list of columns; the `frame_steps`, and the
-      `frames` by field.
+      `instruction` that a field gives, or ''; the `reasons` for showing it,
+      besides bars of histograms; its `steps`, and its `curves` by field, each a
+      list of columns; the `frame_steps`, and the `frames` by field.
     tables: of a Reverb checkpoint, a dict for each table; otherwise empty.
   """
 
@@ -105,7 +104,7 @@ def make_description(
     num_excerpts: int,
     **known: Any,
 ) -> Description:
-  """Makes a description of what one pass has found.
+  """Makes a description from the findings of one pass.
 
   Args:
     findings: what was found.
@@ -196,7 +195,7 @@ def _fields(findings) -> List[Dict[str, Any]]:
       lasts = findings.episodes['last_reward']
       lasts = lasts[np.isfinite(lasts) & (lasts != 0)].tolist()
       if name == rlds.REWARD and lasts:
-        # No transition has them, but they are in the data.
+        # Last rewards belong to no transition, but they are in the data.
         low = min(lasts if low is None else [low, *lasts])
         high = max(lasts if high is None else [high, *lasts])
     fields.append(

@@ -1,8 +1,8 @@
 """Excerpts: some steps of a few episodes, with their numbers and images.
 
 The images of an episode are taken while it is read. Its numbers come from the
-rows that the statistics are made of. Which episodes are shown is known when all
-were read; until then, `spread` says which ones may be.
+rows that the statistics are made of. The episodes to show are chosen when all
+were read; until then `spread` says which ones to keep.
 """
 
 import base64
@@ -83,19 +83,18 @@ def is_image(spec: Any) -> bool:
 
 
 def spread_steps(length: int, count: int) -> np.ndarray:
-  """Returns at most `count` steps of `length`, the last one among them."""
+  """Returns at most `count` steps of `length`, including the last one."""
   count = min(length, count)
   return np.arange(count) * (length - 1) // max(count - 1, 1)
 
 
 def spread(numbers: np.ndarray) -> np.ndarray:
-  """Returns the indices of some of `numbers` `[N]` that stand for all.
+  """Returns the indices of some numbers that represent all `numbers` `[N]`.
 
-  The three least and the three greatest are among them. So is one in each part
-  of the range that is not narrower than the range divided by `NUM_BARS` and has
-  any number in it. This stays true if more numbers come later, and some of
-  those that were chosen are chosen again. Numbers that are not finite are left
-  out.
+  The three least and the three greatest are among them. Each part of the range
+  that is at least as wide as the range divided by `NUM_BARS`, and has any
+  number, has one of them. This stays true if numbers are added, and some of the
+  chosen ones are chosen again. Numbers that are not finite are left out.
   """
   order = np.argsort(numbers, kind='stable')
   order = order[np.isfinite(numbers[order])]

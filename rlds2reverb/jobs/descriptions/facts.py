@@ -71,7 +71,7 @@ class Facts(NamedTuple):
     last_reward: float64 `[]`: the reward of the last step, which is of no
       transition; NaN if there is no step.
     content: int64 `[]`: a hash of its observations, actions and rewards.
-    checks: bool `[C]`: what of `CHECKS` is true of it.
+    checks: bool `[C]`: which of `CHECKS` are true of it.
     check_steps: int64 `[C]`: the first step that shows it; -1 for none.
     not_finite: int64 `[D]`: the first step in which the column is NaN or
       infinite; -1 for none.
@@ -134,7 +134,7 @@ def facts_of(
     index: int64 `[]`: the index of the episode in the data set.
     steps: its stacked steps, with leaves of one length.
     is_cut: bool `[]`: whether the leaves were of several lengths.
-    accumulation: what makes the rows.
+    accumulation: the statistics, which say what a row is.
     bounds: the least and the greatest value that each column may have, float64
       `[D]` each; infinite where there is no bound.
     images: the keys, in a step, of the image fields that are shown.
@@ -169,7 +169,7 @@ def facts_of(
 
 
 def _instruction(steps, known) -> tf.Tensor:
-  """Returns the first text of a field whose name says that it instructs."""
+  """Returns the first text of a field whose name is one of instructions."""
   for nest, rank in (steps, 1), (known, 0):
     for keys, leaf in tree.flatten_with_path(nest):
       if (

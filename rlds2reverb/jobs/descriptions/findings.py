@@ -1,4 +1,4 @@
-"""Adds up what was noted of episodes, block by block, in NumPy.
+"""Adds up the facts of episodes, block by block, in NumPy.
 
 The memory that this takes does not grow with the data, apart from 200 bytes
 for each episode.
@@ -34,9 +34,9 @@ class Column(NamedTuple):
   name: str
 
 
-# What is kept of every episode that has steps: its index in the data set, a
-# hash of its content, its return, its number of transitions, and the reward of
-# its last step, which is of no transition.
+# The record of every episode that has steps: its index in the data set, a hash
+# of its content, its return, its number of transitions, and the reward of its
+# last step, which is of no transition.
 _EPISODE = [
     ('index', np.int64),
     ('content', np.int64),
@@ -47,7 +47,7 @@ _EPISODE = [
 
 
 class Findings:
-  """What a pass over a data set finds.
+  """The findings of a pass over a data set.
 
   Attributes:
     spec: the spec of an episode with stacked steps.
@@ -57,14 +57,14 @@ class Findings:
     fields: the names of the fields that have statistics.
     columns: the numbers that are shown, 64 of a field at most.
     num_read: the number of episodes, those without steps included.
-    checks: of `facts.CHECKS`.
-    not_finite: of `fields`: which hold NaN or infinities.
-    outside: of `fields`: which have values outside their bounds.
+    checks: the tally of `facts.CHECKS`.
+    not_finite: the tally of `fields` that hold NaN or infinities.
+    outside: the tally of `fields` that have values outside their bounds.
     outside_values: how many values of each of `fields` are outside.
-    duplicates: of one condition: the content is that of an earlier episode.
+    duplicates: the tally of episodes with the content of an earlier one.
     extremes: where the least and the greatest number of each column is, int64
       `[2, D, 2]`: the episode and the step; -1 if there is none.
-    excerpts: of the episodes that may be shown, by their indices.
+    excerpts: the excerpts of episodes that may be shown, by their indices.
   """
 
   def __init__(
@@ -168,7 +168,7 @@ class Findings:
       places[better] = np.stack([episodes[of], row - start], 1)
 
   def _keep_excerpts(self, facts, rows, ends, odd_steps) -> None:
-    """Keeps the excerpts that may be shown, of these episodes and of others."""
+    """Keeps excerpts that may be shown, of these and of earlier episodes."""
     wanted = set(self.extremes[..., 0].flat)
     for tally in (
         self.checks,
@@ -198,7 +198,7 @@ class Findings:
     self.excerpts = kept
 
   def _excerpt(self, facts, at, rows, ends, more_steps):
-    """Returns the excerpt of an episode, with some steps for sure."""
+    """Returns the excerpt of an episode, which includes given steps."""
     num_steps = int(facts.num_steps[at])
     steps = np.unique(
         [

@@ -66,7 +66,7 @@ def choose_excerpts(
   Args:
     findings: what was found.
     histograms: its histograms.
-    odd_episodes: an episode that shows it, and what it is, of each oddity.
+    odd_episodes: for each oddity, an episode that shows it, and its name.
     count: how many to choose at most.
 
   Returns:

@@ -51,7 +51,7 @@ class Oddity:
 
 
 def find_oddities(findings: findings_lib.Findings) -> List[Oddity]:
-  """Returns all that is odd in what one pass has found."""
+  """Returns all oddities in the findings of one pass."""
   return [
       *_of_episodes(findings),
       *_not_finite(findings),
@@ -173,7 +173,7 @@ def _ends(findings, column, sample) -> List[float]:
 
 
 def _example(findings, column: int, number: float):
-  """Returns the episode and the step of an excerpt where a column is so."""
+  """Returns the episode and step of an excerpt where a column has a number."""
   for episode, excerpt in sorted(findings.excerpts.items()):
     rows = np.flatnonzero(
         np.isclose(excerpt.rows[:, column], number, 1e-6, 1e-6)
@@ -187,7 +187,7 @@ def _constant(findings) -> Iterator[Oddity]:
   statistics = findings.statistics
   for field in findings.fields:
     if field.split('/')[0] in (rlds.REWARD, rlds.DISCOUNT):
-      continue  # Other checks are about them.
+      continue  # Other checks cover these fields.
     found = statistics.fields[field]
     low, high = found.min.ravel(), found.max.ravel()
     constant = np.flatnonzero((low == high) & (found.count.ravel() > 1))

@@ -1,4 +1,4 @@
-"""Reads a data set once, and collects what a description is made of.
+"""Reads a data set once, and collects the findings for a description.
 
 The facts of each episode are made in graph mode, of several episodes in
 parallel. Blocks of episodes are then added up by a `Collector`.
@@ -35,7 +35,7 @@ class Bounds:
   Attributes:
     low: the least value, one number or an array of the field's shape.
     high: the greatest value.
-    source: what says so, such as `the features of the data set`.
+    source: where they come from, such as `the features of the data set`.
     names: the names of the values from `low` to `high`, if they have names.
   """
 

@@ -1,13 +1,13 @@
-"""Counts the episodes of which conditions are true."""
+"""Counts the episodes for which conditions hold."""
 
 import numpy as np
 
 
 class Tally:
-  """Counts the episodes of which each of several conditions is true.
+  """Counts the episodes for which each of several conditions holds.
 
   Attributes, int64 `[K]` each:
-    counts: the number of episodes of which each condition is true.
+    counts: the number of episodes for which each condition holds.
     episodes: the index of the first of them; -1 if there is none.
     steps: the step there that shows it; -1 if no single one does.
   """
@@ -24,7 +24,7 @@ class Tally:
 
     Args:
       episodes: their indices in the data set, `[B]`.
-      found: what is true of each, bool `[B, K]`.
+      found: which conditions hold for each, bool `[B, K]`.
       steps: the step that shows it, `[B, K]`; -1 for none.
     """
     self.counts += found.sum(0)

@@ -51,7 +51,7 @@ def shape(dims: Optional[List[Optional[int]]]) -> str:
 
 
 def how_many(description: description_lib.Description) -> str:
-  """Says how many episodes were read, and if they are all."""
+  """Says how many episodes were read, and whether these are all."""
   count = number(description.counts['episodes'])
   if not description.is_sample:
     return f'{count} episodes'
