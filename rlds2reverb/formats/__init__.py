@@ -1,7 +1,7 @@
-"""Reads data in other formats as RLDS episodes, and writes TorchRL's.
+"""Reads data of other formats as RLDS episodes, and writes TorchRL's.
 
-`load` reads what is on disk, LeRobot, robomimic, Minari and others, and what is
-in memory, each by a reader in a module of its own.
+`load` reads LeRobot, robomimic, Minari and other data on disk, and data in
+memory. Each format has a reader in a module of its own.
 """
 
 from rlds2reverb.formats.readers import load

@@ -14,7 +14,7 @@ _IMAGE_BYTES = 'bytes'
 
 @contextlib.contextmanager
 def open_errors(path: str) -> Iterator[None]:
-  """Raises what is wrong with a file as a ValueError that names it."""
+  """Turns errors while a file is read into ValueErrors that name it."""
   try:
     yield
   except FileNotFoundError:

@@ -28,7 +28,7 @@ _BOUNDS_FILE = 'ep_start_end_ids.npy'
 _LANGUAGE_FILE = os.path.join('lang_annotations', 'auto_lang_ann.npy')
 _ACTIONS = 'actions'
 _OBSERVATIONS = ('robot_obs', 'scene_obs', 'rgb_', 'depth_')
-# What a pickle of numbers and texts needs, and no more: others run code.
+# A pickle of numbers and texts needs these names. Others could run code.
 _SAFE = {
     ('numpy', 'ndarray'),
     ('numpy', 'dtype'),
@@ -42,7 +42,7 @@ _SAFE = {
 
 
 class _Span(NamedTuple):
-  """Frames that are an episode, with the first and the last one."""
+  """The first and the last frame of an episode."""
 
   first: int
   last: int
@@ -66,13 +66,13 @@ def load_calvin(
 
   Args:
     directory: the folder `training` or `validation`, on the local disk.
-    language: whether an episode is what a text is about, at most 64 frames.
-      Then `language_instruction` and `task` are fields of the episodes.
+    language: whether an episode is the span of a text, at most 64 frames. Then
+      `language_instruction` and `task` are fields of the episodes.
     leave_out: names of arrays that are not read, such as `depth_tactile`.
 
   Returns:
-    A data set of episodes in the order of the file that tells them, with
-    stacked steps. `actions` is `action`, `robot_obs`, `scene_obs`, `rgb_static`
+    A data set of episodes with stacked steps, in the order in which a file
+    lists them. `actions` is `action`, `robot_obs`, `scene_obs`, `rgb_static`
     and so on are below `observation`, and all else, such as `rel_actions`, is a
     step field of its name; all have their dtypes. The reward is float32 zeros.
 
@@ -110,7 +110,7 @@ def load_calvin(
 
 
 class _Column:
-  """An array of the frames of an episode, which are read late."""
+  """An array of the frames of an episode, read when they are needed."""
 
   def __init__(self, directory: str, span: _Span, name: str, first: np.ndarray):
     self._directory = directory
@@ -159,7 +159,7 @@ def _episodes(directory: str) -> List[_Span]:
 
 
 def _texts(directory: str) -> List[_Span]:
-  """Returns the parts of episodes that texts are about."""
+  """Returns the spans of episodes that texts describe."""
   path = os.path.join(directory, _LANGUAGE_FILE)
   if not os.path.isfile(path):
     raise ValueError(f'There is no {path}, which has the texts of the frames.')

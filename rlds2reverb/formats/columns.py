@@ -18,14 +18,14 @@ from rlds2reverb.formats import npz
 Column = Union[np.ndarray, h5py.Dataset, npz.NpzColumn]
 _COLUMN_TYPES = (np.ndarray, h5py.Dataset, npz.NpzColumn)
 
-# The numbers of NumPy that TensorFlow has, too, by their codes.
+# The codes of the NumPy number types that TensorFlow has, too.
 _NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
 # Minari calls the elements of a tuple `_index_0`, `_index_1`, and so on.
 _INDEX = '_index_'
 
 
 class Rows:
-  """The rows `[begin, end)` of a column, which are read late."""
+  """The rows `[begin, end)` of a column, read when they are needed."""
 
   def __init__(self, column: Any, begin: int, end: int):
     self._column = column
@@ -48,8 +48,8 @@ def renamed(
 
   Args:
     columns: the columns by their names.
-    names: by the name that a column, or all that is below it, shall have, the
-      name that it has; or None to leave out what has that name.
+    names: from the new name of a column, or of all columns below it, to its old
+      name; None leaves out the column of that name.
 
   Raises:
     ValueError: if there is no such column.
@@ -99,9 +99,9 @@ def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
 def below(name: str, names: Iterable[str]) -> Any:
   """Returns the nest of those `names` that are `name` or begin with it.
 
-  It is `name` itself if that is one of them. Otherwise it is a dict of the
-  names below it; where the keys are `_index_0`, `_index_1` and so on, it is a
-  tuple. If there are no such names, it is an empty dict.
+  The nest is `name` itself if that is one of them. Otherwise it is a dict of
+  the names below it; where the keys are `_index_0`, `_index_1` and so on, it is
+  a tuple. If there are no such names, it is an empty dict.
   """
   nest = {}
   for found in names:
@@ -113,7 +113,7 @@ def below(name: str, names: Iterable[str]) -> Any:
 
 
 def nested(name: Optional[str], columns: Mapping[str, Any]) -> Any:
-  """Returns the columns of `below(name, columns)`; an empty dict of None."""
+  """Returns the columns of `below(name, columns)`; an empty dict for None."""
   if name is None:
     return {}
   return tf.nest.map_structure(columns.get, below(name, columns))
@@ -126,18 +126,18 @@ def to_fields(
     unused: Iterable[Optional[str]] = (),
     help: str = '',  # pylint: disable=redefined-builtin
 ) -> Dict[str, Any]:
-  """Returns the fields of a step that some columns make.
+  """Returns the fields of a step, made of columns.
 
   Args:
-    where: what the columns are of, for errors.
+    where: the place of the columns, for errors.
     columns: the columns by their names.
     names: the names of the columns of an observation, an action and a reward,
       and of what is below them, by these fields.
     unused: names of columns that are no fields.
-    help: what to do where there are no observations or actions.
+    help: advice for the error if there are no observations or actions.
 
   Raises:
-    ValueError: if there are none of these two.
+    ValueError: if there are no observations or no actions.
   """
   fields = {field: nested(name, columns) for field, name in names.items()}
   missing = [

@@ -33,8 +33,8 @@ _FIELDS = {
 def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes that d3rlpy's `ReplayBuffer.dump` wrote.
 
-  d3rlpy stores no observation after the last action. So it is as with
-  `from_flat_arrays` without next observations: the last observation of a
+  d3rlpy stores no observation after the last action. So, as in
+  `from_flat_arrays` without next observations, the last observation of a
   truncated episode is its last step, whose action does not count, and a
   terminal episode gets a step of zeros.
 
@@ -85,7 +85,7 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
 
 
 def _column(file: h5py.File, name: str) -> Any:
-  """Returns a column, or a tuple of those of its parts."""
+  """Returns a column, or a tuple of the columns of its parts."""
   if name in file:
     return file[name][()]
   parts = []

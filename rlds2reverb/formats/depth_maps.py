@@ -1,8 +1,8 @@
 """Depth maps as LeRobot 0.6 stores them: 12-bit videos, and TIFF images.
 
 A video has codes from 0 to 4095. They stand for depths from `depth_min` to
-`depth_max`, evenly, or so that the logarithm of the depth plus a `shift` is
-even. A code becomes the nearest number that LeRobot's `dequantize_depth` gives.
+`depth_max`, evenly spaced, or evenly in the logarithm of the depth plus a
+`shift`. A code becomes the number nearest to LeRobot's `dequantize_depth`.
 """
 
 import math
@@ -60,10 +60,10 @@ def is_depth(feature: Dict[str, Any]) -> bool:
 
 
 def codes_of(feature: Dict[str, Any]) -> Codes:
-  """Returns the codes of a feature's videos; LeRobot's own where it is silent.
+  """Returns the codes of a feature's videos, by default those of LeRobot.
 
   Raises:
-    ValueError: if there is no logarithm of the least depth.
+    ValueError: if the least depth has no logarithm.
   """
   info = feature.get('info') or {}
   codes = Codes()._replace(

@@ -94,7 +94,7 @@ def from_flat_arrays(
   Raises:
     ValueError: if `arrays` is not a dict, if a column is missing or does not
       have as many rows as the terminals, if a column of Python objects has
-      others than strings, or if a flag is neither 0 nor 1.
+      anything but strings, or if a flag is neither 0 nor 1.
   """
   if not isinstance(arrays, Mapping):
     raise ValueError(
@@ -144,7 +144,7 @@ def _episodes(
     max_episode_steps: Optional[int],
     column_names: Optional[Mapping[str, Optional[str]]],
 ) -> tf.data.Dataset:
-  """Returns the episodes of the columns that `open_source` gives."""
+  """Returns the episodes of the columns that `open_source` opens."""
   names = column_names or {}
   for name in names:
     if name not in flat_layout.USED:
@@ -194,7 +194,7 @@ def _pack(
   rows = np.diff(bounds)
   lengths = rows + is_added
   stops = np.cumsum(lengths)
-  # A row moves back by the number of steps that were added before it.
+  # A row moves by the number of steps that were added before it.
   added_before = np.cumsum(is_added) - is_added
   place = np.arange(bounds[-1] - bounds[0]) + np.repeat(added_before, rows)
 

@@ -11,7 +11,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 
-# A column of next observations has the name of its observations after this.
+# The prefix of next observations, before the name of the observations.
 NEXT = 'next_'
 
 _OBSERVATIONS = 'observations'

@@ -34,7 +34,7 @@ class Part(NamedTuple):
   Attributes:
     feature: a feature of LeRobot's.
     columns: which numbers of it; None if it is all of it.
-    is_task: whether it has numbers of tasks, whose texts are meant.
+    is_task: whether it has numbers of tasks, which become their texts.
   """
 
   feature: str
@@ -46,7 +46,7 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
   """Returns the parts that the file names, by their places in a step.
 
   Args:
-    directory: that of the data set.
+    directory: the directory of the data set.
     features: the features of the data set, as in its `meta/info.json`.
 
   Raises:

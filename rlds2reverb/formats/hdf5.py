@@ -11,8 +11,8 @@ from h5py import h5l
 def names_in(path: str) -> List[str]:
   """Returns the names of the groups and data sets at the top of an HDF5 file.
 
-  The file must hold all of its data itself. Elsewhere HDF5 would read what the
-  file names: any file on this machine that the user may read.
+  The file must hold all of its data itself: HDF5 would follow its links to any
+  file on this machine that the user may read.
 
   Args:
     path: the path of a file, as `files.expand_local` returns it.
@@ -20,7 +20,7 @@ def names_in(path: str) -> List[str]:
   Raises:
     ValueError: if there is no such file, if it is not a whole HDF5 file, if
       there is nothing in it, or if a part of it is in another file.
-    PermissionError: if it must not be read.
+    PermissionError: if the user may not read it.
   """
   if not os.path.isfile(path):
     raise ValueError(f'There is no HDF5 file {path}.')

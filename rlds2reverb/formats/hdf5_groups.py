@@ -1,7 +1,7 @@
 """Episodes in the groups of an HDF5 file: robomimic, ManiSkill and Minari.
 
-Each group has the columns of an episode, `[T, ...]`, or `[T + 1, ...]` where
-the last observation is one of them. What differs between formats is a `Layout`.
+Each group has the columns of an episode, `[T, ...]`, or `[T + 1, ...]` with the
+last observation. A `Layout` says how the formats differ.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Pattern, Sequence
@@ -17,7 +17,7 @@ from rlds2reverb.formats import python_episodes
 
 
 class Layout(NamedTuple):
-  """Where the columns of an episode are in its group.
+  """The places of the columns of an episode in its group.
 
   Attributes:
     group: matches the name of a group, which has one number in it.
@@ -27,7 +27,7 @@ class Layout(NamedTuple):
     next_observations: the name of next observations, whose last one is the last
       of the episode; or None, if the observations have it themselves.
     unused: the names of columns that are no step fields.
-    help: what to do where a group has no observations or actions.
+    help: advice for the error if a group has no observations or actions.
   """
 
   group: Pattern[str]
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
   help: str = ''
 
   def numbers(self, names: Sequence[str]) -> Dict[str, int]:
-    """Returns those names that are of groups, by their numbers."""
+    """Returns the names of groups among `names`, by their numbers."""
     found = {name: self.group.fullmatch(name) for name in names}
     numbers = {name: int(one.group(1)) for name, one in found.items() if one}
     return dict(sorted(numbers.items(), key=lambda item: item[1]))
@@ -89,7 +89,7 @@ def _columns(group: h5py.Group, left_out) -> Dict[str, Any]:
 
 
 def _left_out(group: h5py.Group, layout: Layout) -> List[str]:
-  """Returns the columns that have no row for each step, and warns of them."""
+  """Returns the columns without a row for each step, and warns of them."""
   columns = columns_lib.leaves(group)
   used = (*layout.names.values(), layout.next_observations, *layout.unused)
   length = len(columns.get(layout.terminal, ())) or len(

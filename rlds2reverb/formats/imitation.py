@@ -133,7 +133,7 @@ def _load_npz(path: str) -> tf.data.Dataset:
             for name in names
             if name != _OBSERVATIONS
         }
-        # Every trajectory before has one observation more than actions.
+        # Each earlier trajectory has one observation more than it has actions.
         first = begin + index
         rows[_OBSERVATIONS] = columns[_OBSERVATIONS][first : first + length + 1]
         yield _episode(rows, is_terminal[index], index)
@@ -156,7 +156,7 @@ def _check_columns(path: str, names) -> None:
 def _episode(
     columns: Dict[str, Any], is_terminal: bool, index: int
 ) -> python_episodes.PythonEpisode:
-  """Returns the trajectory that has some columns."""
+  """Returns the trajectory with the given columns."""
   length = len(columns[_ACTIONS])
   if len(columns[_OBSERVATIONS]) != length + 1:
     raise ValueError(

@@ -77,9 +77,9 @@ def load_lerobot(
     order of the files, with stacked steps. Names with a dot are nested:
     `observation.images.top` becomes `observation/images/top`. `next.reward` is
     `reward`, which is float32 zeros if there is none. `task` is the text of the
-    frame's task. Frames of videos are uint8 `[T, height, width, 3]`, those that
-    are within half a frame of the row's timestamp. Images in parquet stay
-    encoded, for `decode_images`. Depth maps, in videos or TIFF images, are
+    frame's task. Frames of videos are uint8 `[T, height, width, 3]`; each is
+    within half a frame of its row's timestamp. Images in parquet stay encoded,
+    for `decode_images`. Depth maps, in videos or TIFF images, are
     `[T, height, width, 1]`, as LeRobot reads them: uint16 millimetres, or
     float32 metres. Lists of dicts, as of `language_events`, are JSON text.
     Other features, such as `next.done` and `timestamp`, are step fields; all
@@ -140,7 +140,7 @@ def load_lerobot(
 
 
 class _Frames(NamedTuple):
-  """The frames of an episode, and how they are read."""
+  """Reads the frames of an episode."""
 
   data: lerobot_files.DataSet
   parts: Dict[str, gr00t.Part]
@@ -174,7 +174,7 @@ class _Frames(NamedTuple):
 
 
 def _read_column(column, feature, name, depth_unit) -> np.ndarray:
-  """Returns the rows of a feature that is no video."""
+  """Returns the rows of a feature other than videos."""
   if arrow_columns.is_json(column.type):
     return arrow_columns.to_json(column)
   rows = arrow_columns.to_array(column, feature['shape'], name)

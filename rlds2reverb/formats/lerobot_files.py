@@ -1,6 +1,6 @@
-"""The files of LeRobot data sets v2.0, v2.1 and v3.0, and where episodes are.
+"""The files of LeRobot data sets v2.0, v2.1 and v3.0, with their episodes.
 
-`lerobot` draws them.
+`lerobot` has a drawing of them.
 """
 
 import json
@@ -24,11 +24,11 @@ class DataSet(NamedTuple):
 
   Attributes:
     directory: its directory.
-    info: what its info file says.
+    info: the content of its info file.
     files: the paths of the parquet files, in the order of their episodes.
-    lengths: by the index of an episode, how many frames it has.
-    videos: by feature, by the index of an episode, the path of its video, and
-      the second at which it begins there.
+    lengths: the number of frames of each episode, by its index.
+    videos: by feature, and by the index of an episode: the path of its video,
+      and the second of the video at which it begins.
     tasks: the texts of the tasks by their numbers.
   """
 

@@ -66,7 +66,7 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
 
 
 def _fields_beside(path: str) -> Dict[str, str]:
-  """Returns what the JSON file says of all episodes."""
+  """Returns the fields of all episodes in the JSON file."""
   beside = f'{os.path.splitext(path)[0]}.json'
   if not os.path.isfile(beside):
     return {}

@@ -5,9 +5,9 @@
               rewards, terminations, truncations  [T]
               infos         a group; [T + 1, ...], the first of `reset`
 
-The format is that of minari.farama.org, as Minari 0.5.4 writes it. It is read
-without Minari, which needs another version of NumPy than TensorFlow does. Those
-in Arrow and parquet are in `minari_arrow`.
+The format is that of minari.farama.org, as Minari 0.5.4 writes it. Minari
+itself is not used: it needs another version of NumPy than TensorFlow does.
+`minari_arrow` reads data sets in Arrow and parquet.
 """
 
 import json
@@ -87,7 +87,7 @@ def is_minari(names: Iterable[str]) -> bool:
 
 
 def _find_path(name_or_directory: files.PathLike) -> str:
-  """Returns the path of what has been given by its path or by its name."""
+  """Returns the path of a data set that was given by its path or its name."""
   path = files.expand_local(name_or_directory, 'A Minari data set')
   if not os.path.exists(path):
     by_name = _path_of_name(os.fspath(name_or_directory))
@@ -111,7 +111,7 @@ def _find_file(path: str) -> str:
 
 
 def _path_of_name(name: str) -> Optional[str]:
-  """Returns where Minari keeps the data set of a name."""
+  """Returns the folder in which Minari keeps the data set of a name."""
   if name.startswith('~') or os.path.isabs(name):
     return None
   root = os.environ.get('MINARI_DATASETS_PATH')

@@ -4,8 +4,8 @@
     data/0/part-0.arrow   T + 1 rows, or part-0.parquet: observations, actions,
                           rewards, terminations, truncations, infos
 
-In the last row are the last observation and infos; everything else is filled
-up there. The format is that of minari.farama.org, as Minari 0.5.4 writes it.
+The last row has the last observation and infos; its other values are padding.
+The format is that of minari.farama.org, as Minari 0.5.4 writes it.
 """
 
 import json
@@ -22,7 +22,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow_columns
 from rlds2reverb.formats import python_episodes
 
-# The names that Minari has for things, in every format.
+# The names of Minari's columns, the same in every format.
 METADATA_FILE = 'metadata.json'
 SPACES = {
     'observations': 'observation_space',
@@ -111,7 +111,7 @@ def _read_table(folder: str, data_format: str) -> pa.Table:
 def _episode(
     table: pa.Table, spaces: Dict[str, Any], index: int, left_out
 ) -> python_episodes.PythonEpisode:
-  """Returns the columns of an episode; adds to `left_out` what has none."""
+  """Returns the columns of an episode; adds other names to `left_out`."""
   missing = [
       name
       for name in (*FIELDS.values(), TERMINATIONS)

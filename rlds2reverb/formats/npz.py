@@ -17,7 +17,7 @@ _SUFFIX = '.npy'
 class NpzColumn:
   """An array in an open file, whose rows are read when they are asked for.
 
-  Reading forward is fast. Reading what comes before begins at the first row.
+  Reading forward is fast. Reading earlier rows starts again at the first.
 
   Attributes:
     dtype: the dtype.
@@ -113,7 +113,7 @@ def open_columns(path: str) -> Iterator[Dict[str, NpzColumn]]:
 
 
 def read_header(file) -> Tuple[Tuple[int, ...], bool, np.dtype]:
-  """Returns the shape, whether it is in the order of Fortran, and the dtype."""
+  """Returns the shape, whether it is in Fortran order, and the dtype."""
   version = np.lib.format.read_magic(file)
   if version == (1, 0):
     return np.lib.format.read_array_header_1_0(file)

@@ -24,7 +24,7 @@ def open_file(path: str) -> parquet.ParquetFile:
 
 
 def find(path: str) -> List[str]:
-  """Returns the parquet files at a path, a file or a folder, by their names."""
+  """Returns the parquet files at a path, a file or a folder, sorted by name."""
   return [
       found
       for found in files.local_files(path)
@@ -39,11 +39,11 @@ def read_episodes(
 
   Args:
     paths: the files.
-    column: the column that has one value in all rows of an episode, and another
-      one in the rows of the next.
+    column: the column whose value is the same in all rows of an episode, and
+      differs in the rows of the next.
 
   Yields:
-    That value, and the rows of the episode, which may begin in one file and end
+    This value, and the rows of the episode, which may begin in one file and end
     in the next.
   """
   waiting: List[pa.RecordBatch] = []

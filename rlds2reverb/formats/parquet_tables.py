@@ -31,7 +31,7 @@ _FIELDS = {
     rlds.REWARD: _REWARDS,
 }
 _USED = (*_FIELDS.values(), _TERMINALS)
-# Rows that are episodes are long.
+# A row may be a whole episode.
 _BATCH_SIZE = 16
 
 
@@ -46,8 +46,8 @@ def load_parquet(
 
   As with `from_flat_arrays` without next observations, the last observation of
   a truncated episode is its last step, whose action does not count, and a
-  terminal one gets a step of zeros; unless `observations` has one row more than
-  `actions`, as a row that is an episode may.
+  terminal one gets a step of zeros. Where a row is an episode, `observations`
+  may have one row more than `actions`; then nothing is lost or added.
 
   Args:
     path: a file or a folder of files, read in the order of their names, on the
@@ -168,7 +168,7 @@ def _to_array(column: pa.ChunkedArray, name: str) -> np.ndarray:
 def _episode(
     columns: Dict[str, Any], index: int
 ) -> python_episodes.PythonEpisode:
-  """Returns the episode that has some columns, and values of its own."""
+  """Returns the episode with the given columns and values of its own."""
   fields = {
       name: columns.pop(name)
       for name in [*columns]

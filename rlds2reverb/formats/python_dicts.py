@@ -27,8 +27,8 @@ def from_episodes(
 ) -> tf.data.Dataset:
   """Makes RLDS episodes of dicts with `T` actions and `T + 1` observations.
 
-  This is what a loop around an environment collects, and what most libraries
-  have. The steps of an episode are, where `e` says whether it is terminal:
+  A loop around an environment collects such dicts, as most libraries do. The
+  steps of an episode are, where `e` says whether it is terminal:
 
       observation  | o0  o1  o2  o3  |
       action       | a0  a1  a2  0   |
@@ -100,7 +100,7 @@ def from_episodes(
 def _from_dict(
     episode: Mapping[str, Any], index: int
 ) -> python_episodes.PythonEpisode:
-  """Returns an episode that the caller of `from_episodes` has made."""
+  """Returns the episode of a dict that was given to `from_episodes`."""
   if not isinstance(episode, Mapping):
     raise ValueError(
         'An episode must be a dict of observation, action and so on, but'

@@ -1,6 +1,6 @@
-"""Makes RLDS episodes of columns, which Python reads one episode at a time.
+"""Makes RLDS episodes of columns that Python reads, one episode at a time.
 
-All readers of other formats but that of flat arrays come through here.
+All readers of other formats use this module, except that of flat arrays.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def make_episode(
     is_terminal: Any = False,
     fields: Optional[Mapping[str, Any]] = None,
 ) -> PythonEpisode:
-  """Returns the episode of `T` actions that some columns make.
+  """Returns the episode of `T` actions with the given columns.
 
   It has `T + 1` steps if there are as many observations, or if it is terminal:
   then a step of zeros stands for the observation that is not there. Otherwise
@@ -93,8 +93,8 @@ def to_dataset(
 
   Args:
     episodes: a generator function of episodes. It is called once
-      here, for the first episode, and each time the data set is iterated. Of
-      every episode the columns are read before the next is asked for.
+      here, for the first episode, and each time the data set is iterated. The
+      columns of an episode are read before the next episode is asked for.
     num_episodes: the number of episodes, if it is known.
 
   Returns:
@@ -162,7 +162,7 @@ def _packs(
         waiting.append(episode._replace(steps=_read(episode, spec)))
         num_steps += episode.num_steps
     except (OSError, ValueError) as e:
-      error = e  # Whoever iterates gets the episodes before it first.
+      error = e  # The episodes before the one at fault come first.
   if waiting:
     yield _pack(waiting, spec, field_specs)
   if error is not None:

@@ -1,4 +1,4 @@
-"""All readers by the names of their formats, for whoever is given a path."""
+"""Reads data of any format, by the name of the format or by its files."""
 
 import inspect
 import os
@@ -57,12 +57,12 @@ IN_MEMORY: Dict[str, Callable[..., tf.data.Dataset]] = {
     'ted': ted.from_ted,
 }
 
-# Formats whose files nothing else tells.
+# Formats that cannot be recognized by their files.
 _FLAT = ('hdf5', 'npz')
 
 
 def find_format(path: files.PathLike) -> Optional[str]:
-  """Returns the name of the format of what is at a path, or None.
+  """Returns the name of the format of the data at a path, or None.
 
   None says that it is RLDS, or that its files do not tell.
   """
@@ -117,7 +117,7 @@ def load(
   checks.check_choice('The format of files', format, READERS)
   same = _FLAT if format in _FLAT else (format,)
   hint = other_formats.hint(local, but=same)
-  # Flat arrays are whatever has their columns.
+  # Anything with the columns of flat arrays can be flat arrays.
   if format not in _FLAT and _is_other(local, format):
     raise ValueError(f'{local} is not of the format {format}.{hint}')
   try:
@@ -140,7 +140,7 @@ def _call(reader, name, data, options) -> tf.data.Dataset:
 
 
 def _is_other(path: str, asked: str) -> bool:
-  """Returns whether files tell another format than that was asked for."""
+  """Returns whether files are of another format than was asked for."""
   try:
     return other_formats.find(path) not in ('', asked)
   except (OSError, ValueError):

@@ -59,9 +59,9 @@ def load_robomimic(
     if there is none.
 
     An episode whose last `dones` is set is terminal; a collector may have set
-    others before it, which change nothing. Where there is no `next_obs`, it is
-    as with `from_flat_arrays`: the last observation of a truncated episode is
-    its last step, and a terminal one gets a step of zeros.
+    others before it, which change nothing. Without `next_obs`, as in
+    `from_flat_arrays`, the last observation of a truncated episode is its last
+    step, and a terminal one gets a step of zeros.
 
   Raises:
     ValueError: if there is no such file, if it is not of this layout, if it has

@@ -10,7 +10,7 @@ A transition is *terminated* if the step that it leads to is terminal,
 *truncated* if that is last but not terminal, and *done* if either. An episode
 that was cut short has neither, and keeps its unfinished tail.
 
-Inside, TED is its columns; see `ted_columns`.
+This library keeps TED as columns; see `ted_columns`.
 """
 
 from typing import Any, Dict, Mapping, Sequence
@@ -44,17 +44,17 @@ def to_ted(
 
   Args:
     rlds_data: an RLDS data set with `is_last` and `is_terminal`.
-    form: `"transitions"`, a root of what is known before each transition, and
-      below `next` what is known after it; or `"flat"`, as TorchRL's `TED2Flat`,
-      every observation once.
-    transition_fields: the step fields that are known of a transition, and not
-      at a step: they have no row for the last step.
+    form: `"transitions"`: the values before each transition in the root, and
+      those after it below `next`; or `"flat"`: every observation once, as
+      TorchRL's `TED2Flat` gives it.
+    transition_fields: the step fields that belong to transitions rather than
+      steps, and have no row for the last step.
 
   Returns:
     A nest of arrays. A leaf is `[N, ...]` for `N` transitions, or, in the flat
-    form, `[N + E, ...]` where it is known at every step of `E` episodes. The
-    flags are bool, `is_first` is named `is_init`, and all dtypes are kept. What
-    is left out: fields of episodes, and episodes without a transition.
+    form, `[N + E, ...]` for all steps of `E` episodes. The flags are bool,
+    `is_first` is named `is_init`, and all dtypes are kept. Fields of episodes,
+    and episodes without a transition, are left out.
 
   Raises:
     ValueError: if there is no transition, a step has no flags, a field has a
@@ -110,8 +110,8 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
     the last step.
 
   Raises:
-    ValueError: if nothing says where episodes end, if a step is not what the
-      transition before it leads to, or fields differ in length.
+    ValueError: if no flag says where episodes end, if a transition does not
+      lead to the step after it, or if fields differ in length.
   """
   if not isinstance(data, Mapping):
     raise ValueError(

@@ -1,7 +1,7 @@
 """TED's columns: NumPy arrays by the paths of their fields, in either form.
 
-`ted` draws them. What is known at every step has a row more for each episode in
-the flat form than what is known of transitions.
+The drawing in `ted` shows them. In the flat form, fields of steps have one row
+more for each episode than fields of transitions.
 """
 
 from typing import Any, Dict, Mapping, NamedTuple, Optional
@@ -21,7 +21,7 @@ BELOW_NEXT = NEXT + '/'
 
 
 class Rest(NamedTuple):
-  """What TED has no place for.
+  """The data for which TED has no place.
 
   Attributes:
     num_steps: int64 `[E]`: how many steps each episode has.
@@ -60,7 +60,7 @@ def find_ends(columns: Mapping[str, np.ndarray]) -> Any:
 
 
 def lengths_of(is_end: np.ndarray) -> np.ndarray:
-  """Returns how many transitions each episode has; the last need not end."""
+  """Returns each episode's number of transitions; the last need not end."""
   ends = 1 + np.flatnonzero(is_end[:-1])
   return np.diff([0, *ends, len(is_end)])
 
@@ -79,7 +79,7 @@ def check_rows(where: str, columns, capacity: int, num_episodes: int) -> None:
 
 
 def differ(here: np.ndarray, there: np.ndarray) -> np.ndarray:
-  """Returns which rows differ, bool `[N]`; NaN is like NaN."""
+  """Returns which rows differ, bool `[N]`; NaN equals NaN."""
   same = here == there
   if np.issubdtype(here.dtype, np.floating):
     same |= np.isnan(here) & np.isnan(there)
@@ -96,10 +96,9 @@ def read_episodes(
 
   Args:
     columns: the columns, of either form.
-    lengths: int64 `[E]`: how many transitions each episode has; only those of
-      episodes that have one.
-    rest: what is beyond the columns, if it is known.
-    first: where the oldest transition is; those before it follow the last.
+    lengths: int64 `[E]`: how many transitions each episode has, if it has any.
+    rest: the data beside the columns, if it is known.
+    first: the row of the oldest transition; rows before it follow the last.
   """
   done, terminated = find_ends(columns)
   capacity = len(done)
@@ -155,7 +154,7 @@ class _Reader:
     Args:
       rows: its transitions.
       step_begin: its first step, in columns with a row for each step.
-      last: its index among the last steps; None if it has no step.
+      last: its index among the last steps; None if it is not there.
     """
     steps = {}
     for name in self._names:
@@ -178,7 +177,7 @@ class _Reader:
         end = self._columns[below][rows[-1:]]
       else:
         end = np.zeros_like(column[:1])
-      # One number a transition is `[1]` in TorchRL.
+      # A field of one number has the shape `[1]` in TorchRL.
       if here.ndim == end.ndim + 1 or (
           self._rest is None and field == rlds.REWARD and here.shape[1:] == (1,)
       ):

@@ -35,11 +35,12 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   which may be unfinished. A buffer that was full and written over may begin in
   the middle of an episode; TorchRL does not say so, and nor can this.
 
-  The default checkpointer saves the rows as they lie. In a ring that is full
-  the oldest is at the writer's cursor, which is saved with the whole buffer.
-  If it is not there, or environments take turns, an episode also breaks off
-  where the next transition has another observation or another `traj_ids` of
-  TorchRL's collectors. All transitions are kept, and a warning says where.
+  The default checkpointer saves the rows in the order of the memory. In a full
+  ring, the oldest row is at the writer's cursor, which is saved with the whole
+  buffer. Without the cursor, or if environments take turns, an episode also
+  breaks off where the next transition has another observation or other
+  `traj_ids` of TorchRL's collectors. All transitions are kept, and a warning
+  says where.
 
   Args:
     path: on the local disk, the folder of the whole replay buffer; or the
@@ -49,13 +50,12 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       `save_torchrl` wrote.
 
   Returns:
-    A data set of episodes with stacked steps, oldest first; what breaks off has
-    no step that is last. The fields have the names and
-    dtypes that they have there; what is nested stays so. A reward `[T, 1]`
-    becomes `[T]`. Where a field is known of transitions only, its row of the
-    last step is zero. A `discount` is added if there is none: 1, and 0 at a
-    terminal end. `episode_id` counts the episodes. What `save_torchrl` wrote
-    comes back as it was otherwise.
+    A data set of episodes with stacked steps, oldest first. An episode that
+    breaks off has no step that is last. The fields keep their names, dtypes and
+    nesting. A reward `[T, 1]` becomes `[T]`. A field of transitions is zero in
+    the last step. A `discount` is added if there is none: 1, and 0 at a
+    terminal end. `episode_id` counts the episodes. Episodes that `save_torchrl`
+    wrote come back unchanged otherwise.
 
   Raises:
     ValueError: if there is no such storage, or it is damaged, has not just the
@@ -166,7 +166,7 @@ def save_torchrl(
 
 
 def _write(data: tf.data.Dataset, writer: Any, rests: List[Any]) -> int:
-  """Writes the transitions, and adds what is left of each episode to `rests`.
+  """Writes the transitions, and adds the other data of episodes to `rests`.
 
   Returns:
     The number of transitions.
@@ -263,6 +263,6 @@ def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
 
 
 def _with_unit(name: str, column: np.ndarray) -> np.ndarray:
-  """Gives one number a transition the shape that TorchRL has for it."""
+  """Gives a field of one number its shape in TorchRL, `[1]`."""
   units = (rlds.REWARD, *ted_columns.END_KEYS, ted_columns.IS_INIT)
   return column[:, np.newaxis] if name in units and column.ndim == 1 else column

@@ -43,9 +43,9 @@ class Storage(NamedTuple):
   """The content of a folder or a file.
 
   Attributes:
-    columns: by the names of the fields, such as `info/speed`, arrays
-      `[N, ...]`, or `[N + E, ...]` of what is known at every step.
-    length: how many transitions are there, at most `N`.
+    columns: by the names of fields, such as `info/speed`, arrays `[N, ...]` for
+      transitions or `[N + E, ...]` for steps.
+    length: the number of transitions, at most `N`.
   """
 
   columns: Dict[str, np.ndarray]
@@ -207,7 +207,7 @@ class FolderWriter:
       self._shapes[name].append(rows.shape)
 
   def close(self, length: int = 0) -> None:
-    """Writes what TorchRL reads beside the rows of `length` transitions."""
+    """Writes TorchRL's metadata for the rows of `length` transitions."""
     for file in self._files.values():
       file.close()
     if not length:
@@ -282,7 +282,7 @@ class Hdf5Writer:
     self._num_episodes += 1
 
   def close(self, length: int = 0) -> None:
-    """Writes what TorchRL reads beside the episodes."""
+    """Writes TorchRL's metadata for the episodes."""
     if length:
       for name, value in zip(_VALUES, (True, length, [length])):
         self._file.create_dataset(name, data=value)
@@ -291,7 +291,7 @@ class Hdf5Writer:
 
 
 def write_rest(path: str, rests: List[ted_columns.Rest]) -> None:
-  """Writes what TorchRL has no place for: names and tensors in turn."""
+  """Writes data for which TorchRL has no place: names and tensors in turn."""
   nests = [paths.leaves(rest._asdict()) for rest in rests]
   with tf.io.TFRecordWriter(path) as writer:
     for name in nests[0]:

@@ -1,12 +1,12 @@
-"""The beginning of a ring buffer of TorchRL, and its episodes that break off.
+"""Finds the oldest row of TorchRL's ring buffers, and broken-off episodes.
 
 A buffer of 8 that has written episodes of 5, 3 and 2 transitions, and is full:
 
     rows            0   1   2   3   4   5   6   7
     transitions    C0  C1  A2  A3  A4  B0  B1  B2      the cursor is 2
 
-The oldest row is the one at the cursor, which a dump of the whole buffer has,
-and one of the storage alone has not.
+The oldest row is at the cursor. A dump of the whole buffer has the cursor; a
+dump of the storage alone does not.
 """
 
 import json
@@ -24,7 +24,7 @@ _CHUNK_BYTES = 8 << 20
 
 
 def first_row(storage_folder: str, length: int, capacity: int) -> Optional[int]:
-  """Returns the oldest row of a storage, or None if nothing tells it.
+  """Returns the oldest row of a storage, or None if it is not known.
 
   Args:
     storage_folder: the folder of the storage, which lies beside `writer` if the
@@ -50,22 +50,21 @@ def find_breaks(
     done: np.ndarray,
     first: Optional[int],
 ) -> np.ndarray:
-  """Returns where an episode stops, though its last transition is not done.
+  """Returns the transitions after which an episode stops without being done.
 
   Args:
     path: the path of the storage, for messages.
     columns: arrays by the names of their fields, some below `next/`.
     done: bool `[N]`: which transitions end an episode, oldest first.
-    first: the oldest row; None if that is not known, and rows come as they lie.
+    first: the oldest row; None if it is not known and rows are in file order.
 
   Returns:
-    bool `[N]`. A transition breaks off if the next one begins with another
-    observation than it leads to, or belongs to another of the trajectories that
-    a collector of TorchRL numbers.
+    bool `[N]`. An episode stops if the next transition begins with another
+    observation, or has another trajectory number of TorchRL's collector.
 
   Raises:
-    ValueError: if this is so of more than half of them, as it is where each
-      leads over several steps: these are no episodes.
+    ValueError: if this is true of more than half of them, as it is of
+      transitions over several steps, which do not make episodes.
   """
   length = len(done)
   goes_on = ~done[:-1]
@@ -112,7 +111,7 @@ def find_breaks(
 
 
 def _differs(before: Any, after: Any, length: int, first: int) -> np.ndarray:
-  """Returns which rows of `before` are not the row of `after` before them."""
+  """Returns which rows of `before` differ from the preceding row of `after`."""
   row_bytes = before.dtype.itemsize * int(np.prod(before.shape[1:]))
   chunk = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
   capacity = len(before)

@@ -21,7 +21,7 @@ class DepthVideo(NamedTuple):
   """A video whose frames become depths.
 
   Attributes:
-    codes: what its codes stand for.
+    codes: the depths of its codes.
     unit: one of `depth_maps.UNITS`.
   """
 
@@ -30,11 +30,11 @@ class DepthVideo(NamedTuple):
 
 
 class VideoColumn:
-  """The frames of a video at given times, as a column that is read late.
+  """The frames of a video at given times, a column that is read when needed.
 
   Attributes:
-    dtype: uint8; of depth, that of `read_frames`.
-    shape: `[N, height, width, 3]`, from the head of the file; 1 of depth.
+    dtype: uint8; for depth, the dtype of `read_frames`.
+    shape: `[N, height, width, 3]`, from the file's head; 1 for depth.
   """
 
   def __init__(
@@ -44,7 +44,7 @@ class VideoColumn:
       fps: float,
       depth: Optional[DepthVideo] = None,
   ):
-    """Args are those of `read_frames`."""
+    """Takes the arguments of `read_frames`."""
     self._path = path
     self._times = times
     self._fps = fps
@@ -124,7 +124,7 @@ def to_references(
 ) -> np.ndarray:
   """Returns a string for each frame, such as `/data/a.mp4#t=1.5`.
 
-  The reference of a depth map also says what its codes stand for:
+  The reference of a depth map also has the depths of its codes:
   `/data/a.mp4#t=1.5&depth=0.01,10.0,3.5,1.0`.
   """
   end = (
@@ -180,7 +180,7 @@ def read_references(
 
 
 class _Nearest:
-  """Finds the frames nearest to times that do not decrease."""
+  """Finds the frames nearest to given times, which must not decrease."""
 
   def __init__(self, frames: Iterator[Any]):
     self._frames = frames
@@ -200,7 +200,7 @@ def _open(path: str):
   if not os.path.isfile(path):
     raise ValueError(f'There is no video file {path}.')
   try:
-    # FFmpeg would open URLs, too, which a data set of others may name.
+    # FFmpeg would open URLs, too, which an untrusted data set may name.
     return av.open(path, options={'protocol_whitelist': 'file'})
   except av.FFmpegError as e:
     raise ValueError(f'{path} is not a whole video file: {e}') from e

@@ -24,7 +24,7 @@ from rlds2reverb.formats import python_episodes
 _DATA = 'data'
 _META = 'meta'
 _ENDS = 'episode_ends'
-# This codec runs code that the values hold.
+# This codec runs code that is stored in the values.
 _UNSAFE_CODEC = 'pickle'
 
 
@@ -99,7 +99,7 @@ class _Column:
 
 
 def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
-  """Returns where the episodes end, and the arrays of the frames."""
+  """Returns the ends of the episodes, and the arrays of the frames."""
   if not os.path.exists(path):
     raise ValueError(f'There is no Zarr replay buffer at {path}.')
   zarr = _import_zarr()
@@ -136,7 +136,7 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
 
 
 def _codecs(array: Any) -> List[Any]:
-  """Returns what decodes the values of an array of Zarr's format 2."""
+  """Returns the codecs of an array of Zarr's format 2."""
   metadata = getattr(array, 'metadata', array)  # Zarr 3, or 2.
   filters = getattr(metadata, 'filters', None) or ()
   return [*filters, getattr(metadata, 'compressor', None)]

@@ -1,8 +1,8 @@
-"""Reads the steps of RLDS files in any order, in PyTorch, JAX or TensorFlow.
+"""Reads steps of RLDS files in any order, in PyTorch, JAX or TensorFlow.
 
-`build_index` walks the files of a TFDS data set once. The index is small: the
-numbers of every step, and where each image begins. From then on any step can be
-read at once, by processes that do not have TensorFlow.
+`build_index` walks the files of a TFDS data set once. The index is small: it
+has the numbers of every step, and the place of each image. From then on any
+step can be read at once, even without TensorFlow.
 """
 
 from etils import epy

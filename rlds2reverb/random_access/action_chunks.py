@@ -12,8 +12,7 @@ from rlds2reverb.episodes import checks
 class ActionChunks:
   """Every step is an item, with its last observations and next actions.
 
-  The items are those of `windows.stack_and_chunk`, which says what they look
-  like. N=2, K=2, of an episode of four steps:
+  The items are those of `windows.stack_and_chunk`. N=2, K=2, four steps:
 
       step           0              1              2              3
       observation    o0    o0       o0    o1       o1    o2       o2    o3
@@ -23,12 +22,12 @@ class ActionChunks:
   Attributes:
     num_frames: `N`, how many observations an item has.
     num_actions: `K`, how many actions there are for each of them.
-    fill: what stands after the last action: `'repeat'`, `'zeros'` or a number.
+    fill: the values after the last action: `'repeat'`, `'zeros'` or a number.
     goal_step: the name of the field that is the index of the step's goal, as
       `RelabelGoals` adds it. Actions from there on are masked.
-    last_steps: whether the last step of an episode, which has no action of its
-      own, is an item, too. (It has one where the steps have a field
-      `has_action` that says so, as `StepMapping` makes it.)
+    last_steps: whether the last step of an episode is an item, too. It has no
+      action of its own, unless a field `has_action`, as `StepMapping` makes it,
+      says so.
   """
 
   num_frames: int = 1
@@ -44,11 +43,11 @@ class ActionChunks:
       checks.check_choice('fill', self.fill, ('repeat', 'zeros'))
 
   def frames(self, step: np.ndarray) -> np.ndarray:
-    """Returns the steps of observations, which may be negative, `[B, N]`."""
+    """Returns the steps of the observations, some below 0, `[B, N]`."""
     return step[:, np.newaxis] + np.arange(1 - self.num_frames, 1)
 
   def actions(self, step: np.ndarray) -> np.ndarray:
-    """Returns the steps of actions, which may be too large, `[B, N, K]`."""
+    """Returns the steps of the actions, some beyond the end, `[B, N, K]`."""
     frames = np.maximum(self.frames(step), 0)
     return frames[..., np.newaxis] + np.arange(self.num_actions)
 

@@ -18,7 +18,7 @@ _MASK = np.uint64(0xFFFFFFFF)
 def check_fields(
     fields: Mapping[str, augmentations.Augmentation], spec: Any
 ) -> None:
-  """Raises a ValueError if a field of items is not one of images.
+  """Raises a ValueError if a field to augment is not one of images.
 
   Args:
     fields: how images are changed, by their paths.
@@ -46,7 +46,7 @@ def augment_batch(
     batch: a nest of arrays `[B, ...]`.
     fields: how images are changed, by their paths.
     seed: the seed of all of them.
-    places: what tells the items from others, int64 `[B]`.
+    places: the number of each item in all batches, int64 `[B]`.
   """
   if not fields:
     return
@@ -79,7 +79,7 @@ def augment(
     The changed images, of the same dtype and shape.
 
   Raises:
-    ValueError: if they are no such images.
+    ValueError: if `images` has another dtype or shape.
   """
   if (
       images.ndim < 3

@@ -8,11 +8,11 @@ from rlds2reverb.episodes import checks
 
 
 class BatchIterator:
-  """An iterator of batches, which knows where it stands.
+  """An iterator of batches that can save its position.
 
   Images are decoded and resized outside of Python's lock, so threads keep
-  several cores busy. Batches that were read in advance do not count as handed
-  out.
+  several cores busy. The position does not count batches that were only read in
+  advance.
 
       iterator = batches.iterate()
       batch = next(iterator)
@@ -41,7 +41,7 @@ class BatchIterator:
   def __next__(self) -> Any:
     """Returns the next batch."""
     if self._executor is None:
-      # Threads do not survive a fork, so they are made as late as can be.
+      # Threads do not survive a fork, so they are made as late as possible.
       self._executor = futures.ThreadPoolExecutor(self._num_threads)
     while len(self._ahead) < self._num_ahead:
       number = self.position + len(self._ahead)
@@ -53,15 +53,14 @@ class BatchIterator:
     return batch
 
   def state_dict(self) -> Dict[str, Any]:
-    """Returns where the iterator stands, for `load_state_dict`."""
+    """Returns the position, for `load_state_dict`."""
     return {'position': self.position, 'identity': self._batches.identity()}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Goes on where another iterator over the same batches stood.
+    """Goes on from the position of another iterator over the same batches.
 
     Raises:
-      ValueError: if it was one over other batches: of other data, of another
-        seed, sampler or batch size.
+      ValueError: if the batches differ in data, seed, sampler or batch size.
     """
     if state['identity'] != self._batches.identity():
       raise ValueError(
@@ -74,7 +73,7 @@ class BatchIterator:
     self.position = int(state['position'])
 
   def close(self) -> None:
-    """Stops the threads, and forgets what they have read."""
+    """Stops the threads, and drops batches that were read in advance."""
     if self._executor is not None:
       self._executor.shutdown(wait=True, cancel_futures=True)
       self._executor = None

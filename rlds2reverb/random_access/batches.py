@@ -24,9 +24,9 @@ _SAMPLERS = ('uniform', 'without_replacement')
 class Batches:
   """Batches of random items, an endless sequence: `batches[i]` is number `i`.
 
-  A batch depends on the data, the seed and its number alone. So training goes
-  on with the very next batch when its number is known, whatever reads batches:
-  any number of threads or processes, in PyTorch, JAX or TensorFlow.
+  A batch depends on the data, the seed and its number alone. So the number of
+  the next batch is enough to go on training, with any number of threads or
+  processes, in PyTorch, JAX or TensorFlow.
 
       batches = Batches({'bridge': bridge, 'kuka': kuka}, 64, seed=1)
       for batch in batches.iterate(start=step):
@@ -35,8 +35,8 @@ class Batches:
           batches, batch_size=None, sampler=range(step, 10**6), num_workers=4)
 
   Where several processes train together, all draw the same batches, and each
-  reads its share of every one. So a run may go on with another number of
-  processes, and nothing is seen twice or left out.
+  reads its share of every one. A run may go on with another number of
+  processes: nothing is seen twice or left out.
 
       items of batch 0     7 2 9 4 1 3 8 0
       process 0 of 2       7   9   1   8
@@ -69,9 +69,9 @@ class Batches:
         order every epoch.
       weights: by the names of the data sets, how likely each of them is to be
         drawn, in proportion; for `'uniform'`. In place of a number, an array
-        has the weight of each item, as `Items.episode_weights` gives it, whose
-        sum is that of the data set. Of `Items` it is such an array alone. By
-        default each item has the same weight.
+        has the weight of each item, as `Items.episode_weights` gives it; their
+        sum is the weight of the data set. For single `Items` it is such an
+        array. By default all are equal.
       drop_last: whether the last items of an epoch are left out where they do
         not make a whole batch. Else that batch has fewer items.
       seed: an integer from 0 up; the same one gives the same batches.
@@ -122,7 +122,7 @@ class Batches:
     self._order: Any = None, None
 
   def __len__(self) -> int:
-    """As many as a sequence can have: there is no end."""
+    """The largest length of a sequence: there is no end."""
     return sys.maxsize
 
   def __getitem__(self, number: int) -> Any:
@@ -186,7 +186,7 @@ class Batches:
     return tf_batches.as_dataset(self, start, **kwargs)
 
   def identity(self) -> str:
-    """Returns what tells these batches from others, whoever reads them."""
+    """Returns a value that differs for other batches, equal in all processes."""
     parts = (
         self.items.identity(),
         self.batch_size,
@@ -200,7 +200,7 @@ class Batches:
 
   @property
   def spec(self) -> Any:
-    """The nest of a batch, with `Spec` leaves, of which None may be a size."""
+    """The nest of a batch, with `Spec` leaves, whose sizes may be None."""
     size: Any = self.batch_size // self._count
     if self._epochs and not self._drop_last:
       if len(self.items) % self.batch_size:

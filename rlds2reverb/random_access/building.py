@@ -1,4 +1,4 @@
-"""Builds the index of a TFDS data set where it lies, or a copy of any data."""
+"""Builds the index of a TFDS data set in place, or of a copy of any data."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ class _Data(NamedTuple):
 
   Attributes:
     episodes: the episodes.
-    mark: what the references that stand for images begin with.
+    mark: the first bytes of the references that stand for images.
     folder: the folder of the files that have the images.
     facts: what is known of these files.
     origin: what tells the data from others.
@@ -73,20 +73,19 @@ def build_index(
     options: Optional[options_lib.ConversionOptions] = None,
     num_processes: int = 1,
 ) -> index_lib.Index:
-  """Builds an index, so that the steps of a data set can be read in any order.
+  """Builds an index, by which steps of a data set can be read in any order.
 
-  Of a TFDS data set on disk the images are not copied: the index has 20 bytes
-  for each, which say where it is. All else that a step has is in the index.
+  The images of a TFDS data set on disk are not copied: the index has 20 bytes
+  for each, which say where it is. All other fields of a step are in the index.
 
       index = build_index('/data/bridge', '/data/bridge_index', prepare=prepare)
 
-  What cannot be indexed where it lies is copied into the index, images and all:
-  data of other formats, and, with a warning that says why, files of TFDS that
-  are no TFRecords or are not on the local disk, and images that `prepare`
-  changes.
+  Data that cannot be indexed in place is copied into the index, images and all:
+  other formats, and, with a warning that says why, files of TFDS that are no
+  TFRecords or are not on the local disk, and images that `prepare` changes.
 
-  If the process is killed, the same call goes on from what it has read: until
-  the index is whole, that is in a folder beside it, `.NAME.parts`.
+  If the process is killed, the same call goes on from there: until the index is
+  whole, the records that were read are in the folder `.NAME.parts` beside it.
 
   Args:
     source: the directory or the name of a TFDS data set, as `load_episodes`
@@ -184,7 +183,7 @@ def _log(source, why: str, level: int = logging.WARNING) -> None:
 
 
 def _why_not(builder) -> str:
-  """Returns why the files of a data set cannot be indexed, or nothing."""
+  """Returns why the files of a data set cannot be indexed; '' if they can."""
   if not tfds_private.reads_files(builder):
     return 'TFDS does not read it from files'
   file_format = tfds_private.file_format_of(builder)
@@ -196,7 +195,7 @@ def _why_not(builder) -> str:
 
 
 def _in_place(builder, split, parts, num_processes) -> _Data:
-  """Returns episodes with references in place of images, if that can be."""
+  """Returns episodes with references in place of images, if it is possible."""
   if why := _why_not(builder):
     _log(builder.data_path, why)
     return _copied(builder, split)
@@ -221,7 +220,7 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
   kept = None
   if names:
     kept = os.path.join(parts, known)
-    if not os.path.isdir(kept):  # What there is else is of other data.
+    if not os.path.isdir(kept):  # Any other parts are of other data.
       shutil.rmtree(parts, ignore_errors=True)
     os.makedirs(kept, exist_ok=True)
   features = builder.info.features
@@ -255,7 +254,7 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
 
 
 def _copied(builder, split) -> _Data:
-  """Returns episodes that have their images, encoded."""
+  """Returns episodes with their encoded images."""
   decoders: Dict[str, Any] = {}
   _images(builder.info.features, (), decoders)
   episodes = loading.load_episodes(
@@ -270,7 +269,7 @@ def _is_of_images(error: Exception) -> bool:
 
 
 def _images(features, keys, decoders) -> List[bytes]:
-  """Returns the names of the images that records have, and skips decoding."""
+  """Returns the names of the images of records, and adds their decoders."""
   names = []
   for key, feature in features.items():
     if isinstance(feature, tfds.features.Dataset):

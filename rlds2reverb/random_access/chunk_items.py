@@ -25,7 +25,7 @@ class ChunkItems:
   Attributes:
     lengths: int64 `[E]`: how many rows each episode has.
     counts: int64 `[E]`: how many items each episode has.
-    masks: the shapes of the fields of bools that items have besides.
+    masks: the shapes of the further fields of items, which are bools.
   """
 
   def __init__(
@@ -35,7 +35,7 @@ class ChunkItems:
     self._index, self._chunks = index, chunks
     self._check()
     self.lengths = index.lengths
-    # How many steps have an action.
+    # The number of steps that have an action.
     self._acting = self._count_acting()
     self.counts = self.lengths if chunks.last_steps else self._acting
     frames = (chunks.num_frames,)
@@ -50,7 +50,7 @@ class ChunkItems:
     return number
 
   def lead(self, column: row_layout.Column) -> Tuple[int, ...]:
-    """Returns the first dimensions of a column in an item."""
+    """Returns the leading dimensions of a column in an item."""
     return {
         _OBSERVATION: self.masks[_OBSERVATION_MASK],
         _ACTION: self.masks[_ACTION_MASK],

@@ -28,7 +28,7 @@ class FileFacts(NamedTuple):
 
 
 def facts_of(folder: str, name: str) -> FileFacts:
-  """Returns what an index should know of a file."""
+  """Returns the facts by which an index knows a file."""
   with open(os.path.join(folder, name), 'rb') as f:
     return _facts(name, f.fileno())
 
@@ -45,7 +45,7 @@ class DataFiles:
 
     Args:
       folder: the folder of the data set.
-      facts: what is known of each file.
+      facts: the facts of each file.
 
     Raises:
       FileNotFoundError: if a file is not there.
@@ -54,7 +54,7 @@ class DataFiles:
     self.folder = folder
     self.facts = list(facts)
     self._open: Dict[int, int] = {}
-    # This also happens when Python ends, while `os` is still there.
+    # This also closes them when Python ends, while `os` is still there.
     weakref.finalize(self, _close_all, self._open)
     self._lock = threading.Lock()
     for known in self.facts:

@@ -18,20 +18,20 @@ _METHODS = ('lanczos3', 'bilinear')
 
 @dataclasses.dataclass(frozen=True)
 class ImageFormat:
-  """The form in which images come out.
+  """The size, dtype and resizing of the images that are returned.
 
-  A JPEG becomes what `tf.io.decode_jpeg(..., dct_method='INTEGER_ACCURATE')`
-  makes of it, bit for bit, and a PNG what `tf.io.decode_png` does. (By default
+  JPEGs are decoded as `tf.io.decode_jpeg(..., dct_method='INTEGER_ACCURATE')`
+  decodes them, bit for bit, and PNGs as `tf.io.decode_png` does. (By default
   TensorFlow decodes JPEGs with a faster and less exact transform.) An empty
   string, which fills a padded window, becomes a black image.
 
   Attributes:
     size: the height and width. Images of another size are resized.
-    channels: the number of channels, 1 or 3, or 4 of a PNG.
+    channels: the number of channels: 1 or 3, or for a PNG 4.
     method: how they are resized: `'lanczos3'`, as Octo and OpenVLA do, or
       `'bilinear'`; both with antialiasing, as `tf.image.resize` does, and
-      rounded. A number may be one less or more than TensorFlow's where it lies
-      in the middle between two.
+      rounded. A number halfway between two integers may differ by one from
+      TensorFlow's.
     dtype: `'uint8'`; or `'uint16'`, for PNGs of depth, of one channel.
   """
 
@@ -73,7 +73,7 @@ def decode(encoded: bytes, image_format: ImageFormat) -> np.ndarray:
 
 
 def _pixels(image: Image.Image, image_format: ImageFormat) -> np.ndarray:
-  """Returns what an image has, `[height, width]` or with channels."""
+  """Returns the pixels of an image, `[height, width]` or with channels."""
   is_deep = image.mode.startswith('I')
   if image_format.dtype == 'uint16':
     if not is_deep:
@@ -89,7 +89,7 @@ def _pixels(image: Image.Image, image_format: ImageFormat) -> np.ndarray:
         deep[..., np.newaxis].astype(np.uint8), image_format.channels, -1
     )
   mode = _MODES[image_format.channels]
-  image.draft(mode, None)  # A JPEG has its brightness as it is.
+  image.draft(mode, None)  # A JPEG stores its brightness directly.
   return np.asarray(image if image.mode == mode else image.convert(mode))
 
 
@@ -101,7 +101,7 @@ def decode_all(
   Args:
     index: the `Index` that has them.
     cells: their cells, of any shape.
-    image_format: what becomes of them.
+    image_format: the format of the result.
     name: the path of the field, for errors.
 
   Returns:
@@ -124,7 +124,7 @@ def decode_all(
 def formats_of(
     images: Mapping[str, Any], columns: Sequence[row_layout.Column]
 ) -> Dict[int, ImageFormat]:
-  """Returns what becomes of columns of images, by the numbers of columns.
+  """Returns the formats of columns of images, by the numbers of columns.
 
   Args:
     images: `ImageFormat`s, or heights and widths, by the names of columns.

@@ -1,4 +1,4 @@
-"""An index of RLDS data: the small columns, and where the images are."""
+"""An index of RLDS data: the small columns, and the places of images."""
 
 import contextlib
 import json
@@ -33,11 +33,11 @@ def expand_folder(folder: PathLike) -> str:
 
 @contextlib.contextmanager
 def made_once(missing: str) -> Iterator[None]:
-  """Where what makes a file is imported, says what to do if that cannot be.
+  """Says what to do if the imports that make a missing file fail.
 
   Args:
-    missing: what is not there, for the error: `'... has no index yet, and
-      building it'`.
+    missing: the subject of the error: `'... has no index yet, and building
+      it'`.
 
   Raises:
     ModuleNotFoundError: if a module, such as TensorFlow, is not installed.
@@ -62,7 +62,7 @@ _CHUNK_BYTES = 1 << 24
 
 
 class Index:
-  """The steps of a data set, of which any can be read at once.
+  """The steps of a data set, for random access.
 
   It is made by `build_index`, and reads without TensorFlow. It pickles as its
   paths, and may be read by any number of threads and processes, whether they
@@ -74,7 +74,7 @@ class Index:
     layout: how steps are stored.
     lengths: int64 `[E]`: how many rows each episode has.
     is_trajectory: whether rows are frames of `Trajectory`s, and not steps.
-    fingerprint: what tells this index from others, a string.
+    fingerprint: a string that differs for any other index.
   """
 
   def __init__(
@@ -155,14 +155,14 @@ class Index:
     return strings.reshape(cells.shape)
 
   def string(self, cell: Any) -> bytes:
-    """Returns one string, of a cell as `CELL.item()` gives it."""
+    """Returns one string, given a cell as `CELL.item()` returns it."""
     file, length, offset, _ = cell
     if file == references.OWN_FILE:
       return self._strings[offset : offset + length].tobytes()
     return self._files.read(cell)
 
   def place_of(self, cell: Any) -> str:
-    """Returns where a string is, for errors."""
+    """Returns the place of a string, for errors."""
     file, length, offset, _ = cell
     path = os.path.join(self.folder, STRINGS)
     if file != references.OWN_FILE:

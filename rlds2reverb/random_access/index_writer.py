@@ -27,7 +27,7 @@ class IndexWriter:
     Args:
       folder: an empty folder.
       layout: how steps are stored.
-      mark: what references begin with.
+      mark: the first bytes of references.
     """
     self.layout = layout
     self.num_episodes = 0
@@ -78,13 +78,13 @@ class IndexWriter:
       is_trajectory: bool,
       fingerprint: Optional[str],
   ) -> None:
-    """Writes what tells that the index is whole.
+    """Writes the file that says that the index is whole.
 
     Args:
       data_dir: the folder of the data set.
-      facts: what is known of the files that references name.
+      facts: the facts of the files that references name.
       is_trajectory: whether rows are frames of `Trajectory`s.
-      fingerprint: what tells this index from others.
+      fingerprint: a string that differs for any other index.
     """
     self.close()
     own: Dict[str, List[int]] = {}
@@ -110,7 +110,7 @@ class IndexWriter:
       file.close()
 
   def _add_string(self, value: bytes) -> int:
-    # An instruction stands in all steps of an episode.
+    # An instruction is the same in all steps of an episode.
     begin = self._known.get(value)
     if begin is None:
       begin = self._known[value] = self._num_string_bytes

@@ -11,7 +11,7 @@ from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.statistics import compute as compute_lib
 
 _QUANTILES = (0.01, 0.99)
-# The fields that statistics need besides those that they are computed of.
+# The fields that statistics need besides their own.
 _FLAGS = (
     rlds.IS_FIRST,
     rlds.IS_LAST,
@@ -95,6 +95,6 @@ def _nest(columns, chosen, leaves) -> Dict[str, Any]:
   for number, leaf in zip(chosen, leaves):
     nest = paths.insert(nest, columns[number].keys, leaf)
   for name in (rlds.OBSERVATION, rlds.ACTION):
-    # An RLDS step needs both, also if the statistics do not.
+    # Every RLDS step has both, even if the statistics do not use them.
     nest.setdefault(name, nest[rlds.IS_FIRST])
   return nest

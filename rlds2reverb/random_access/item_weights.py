@@ -20,13 +20,13 @@ class ItemWeights:
       sources: the items of each data set, by its name.
 
     Raises:
-      ValueError: if nothing can be drawn by them.
+      ValueError: if they are not valid, or nothing can be drawn.
     """
     totals = {name: np.sum(values) for name, values in weights.items()}
     checks.check_weights(totals, sources)
     self._counts = np.array([len(items) for items in sources.values()])
     self._first = np.cumsum(self._counts) - self._counts
-    # The weights of the items of each data set that has them.
+    # The weights of items, for the data sets that have any.
     self._within: Dict[int, np.ndarray] = {}
     for number, name in enumerate(sources):
       values = np.asarray(weights[name], np.float64)
@@ -61,6 +61,6 @@ class ItemWeights:
     return self._first[source] + items
 
   def identity(self) -> str:
-    """Returns what tells these weights from others."""
+    """Returns a value that differs for other weights."""
     arrays = self._sums, *self._within.values()
     return hashlib.sha256(b''.join(x.tobytes() for x in arrays)).hexdigest()

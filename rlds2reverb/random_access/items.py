@@ -54,9 +54,9 @@ class Spec:
 class Items:
   """The windows of an index, as a sequence.
 
-  It has what a map-style `Dataset` of PyTorch and a `RandomAccessDataSource` of
-  Grain need: `len(items)`, `items[i]`, and many at once. An item is a nest of
-  NumPy arrays; nothing is stored twice.
+  It serves as a map-style `Dataset` of PyTorch or a `RandomAccessDataSource` of
+  Grain: it has `len(items)`, `items[i]` and, for many at once, `batch`. An item
+  is a nest of NumPy arrays; nothing is stored twice.
 
       images = {'observation/eye': (64, 64)}
       items = Items(index, ActionChunks(2, 4), images=images)
@@ -66,8 +66,8 @@ class Items:
     index: the index.
     windows: `ActionChunks`, of steps; or `Windows`, of steps or of the frames
       of trajectories.
-    transform: the function that batches go through, such as the `Normalizer` of
-      `open_batches(normalize=)`, whose `invert` takes a policy's actions back.
+    transform: the function that is applied to batches, such as a `Normalizer`,
+      whose `invert` undoes it for a policy's actions.
   """
 
   def __init__(
@@ -93,8 +93,8 @@ class Items:
         keeps shapes and dtypes, such as a `Normalizer`.
 
     Raises:
-      ValueError: if the index has no such fields, or is one of frames, of which
-        no `ActionChunks` are made.
+      ValueError: if the index has no such fields, or if `windows` is
+        `ActionChunks` but the index is one of frames.
     """
     self.index = index
     self.windows = windows
@@ -124,7 +124,7 @@ class Items:
     return self._spec
 
   def identity(self) -> Any:
-    """Returns what tells these items from others, for `fingerprint`."""
+    """Returns a value that differs for other items, for `fingerprint`."""
     return [
         self.index.fingerprint,
         self.windows,
@@ -134,7 +134,7 @@ class Items:
     ]
 
   def episode_and_start(self, items: Any) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns the episode of items, and at which row of it each one starts.
+    """Returns the episode of each item, and the row of it at which it starts.
 
     Args:
       items: their numbers `[B]`.
@@ -161,10 +161,10 @@ class Items:
     return self.index.read(rows, [names.index(path)])[0]
 
   def episode_weights(self, weights: Optional[Any] = None) -> np.ndarray:
-    """Returns weights of items by which an episode is drawn, then one of it.
+    """Returns weights of items that draw an episode first, and then an item.
 
     Args:
-      weights: the weight of each episode `[E]`; by default all are alike.
+      weights: the weight of each episode `[E]`; by default all are equal.
 
     Returns:
       float64 `[len]`, for `Batches`.
@@ -189,7 +189,7 @@ class Items:
 
     Raises:
       IndexError: if there is no such item.
-      OSError: if the files are not those that were indexed.
+      OSError: if the files have changed since they were indexed.
     """
     episode, start = self.episode_and_start(items)
     batch = self._kind.make(

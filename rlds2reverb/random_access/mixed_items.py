@@ -36,7 +36,7 @@ class MixedItems:
     self._spec: Dict[Any, items_lib.Spec] = {}
     of: Dict[Any, str] = {}
     specs = [items.spec for items in self.sources.values()]
-    # Parts of a nest without fields have no paths.
+    # Parts of a nest without fields have no path.
     self._template = specs[0] if all(map(_like(specs[0]), specs)) else None
     for name, items in self.sources.items():
       for keys, spec in tree.flatten_with_path(items.spec):
@@ -86,7 +86,7 @@ class MixedItems:
     return self._nest(leaves)
 
   def identity(self) -> Any:
-    """Returns what tells these items from others, for `fingerprint`."""
+    """Returns a value that differs for other items, for `fingerprint`."""
     return [[name, each.identity()] for name, each in self.sources.items()]
 
   def _nest(self, leaves: Mapping[Any, Any]) -> Any:
@@ -103,7 +103,7 @@ def mixed(items: Any) -> MixedItems:
 
 
 def _like(one: Any) -> Callable[[Any], bool]:
-  """Returns a function that says whether a nest is like `one`."""
+  """Returns a function that says whether a nest has the structure of `one`."""
 
   def is_like(other):
     try:

@@ -22,8 +22,8 @@ class Normalize:
       `'quantiles'`: the range between the quantiles 0.01 and 0.99 to [-1, 1],
       and clipped to it. `'bounds'`: the range between the least and the
       greatest number. As `normalize_by_statistics`.
-    mask: bools, one for each number of the field: those where it is False, such
-      as a gripper's, stay as they are.
+    mask: bools, one for each number of the field: numbers where it is False,
+      such as a gripper's, are left unchanged.
   """
 
   kind: str = 'mean_std'
@@ -69,7 +69,7 @@ class Normalizer:
     return batch
 
   def invert(self, batch: Any) -> Any:
-    """Returns fields as they were, but for what was clipped.
+    """Undoes the normalisation of fields, except for clipping.
 
     Args:
       batch: a nest of some of the fields, such as `{'action': ...}`: arrays,

@@ -15,7 +15,7 @@ from rlds2reverb.random_access import normalizing
 
 @dataclasses.dataclass(frozen=True)
 class IndexedData:
-  """A data set on disk, and what makes RLDS steps of its own.
+  """A data set on disk, and how its steps become RLDS steps.
 
   Attributes:
     directory: what `load_episodes` takes; or what `formats.load` takes, of
@@ -29,8 +29,8 @@ class IndexedData:
       number of items. Either all data sets have a weight, or none has.
     item_weights: a function from its `Items` to the weight of each, such as
       `Items.episode_weights`, or `lambda items: items.column('priority')`. By
-      default all are alike.
-    options: what `formats.load` takes besides the directory, such as
+      default all are equal.
+    options: further arguments of `formats.load`, such as
       `{'is_terminal': 'next.success'}` of LeRobot's reader, or `{'format':
       'lerobot'}` where the directory is a name.
   """
@@ -44,7 +44,7 @@ class IndexedData:
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def identity(self) -> Dict[str, Any]:
-    """Returns what an index is a function of, besides the data."""
+    """Returns everything besides the data that an index depends on."""
     prepare = self.prepare
     # A URL and the name of a TFDS data set stay as they are.
     directory = os.path.expanduser(os.fspath(self.directory))
@@ -55,7 +55,7 @@ class IndexedData:
         'config': self.config,
         'split': self.split,
         'prepare': prepare and f'{prepare.__module__}.{prepare.__qualname__}',
-        # As they are in a file of JSON.
+        # They are compared as they come from a JSON file.
         'options': json.loads(json.dumps(dict(self.options))),
     }
 
@@ -93,8 +93,8 @@ def open_batches(
           normalize={'action': Normalize('quantiles', [True] * 6 + [False])})
 
   The first time it needs TensorFlow, for the index, and for the statistics of
-  each field of `normalize`; from then on `folder` has all it needs.
-  Every data set is normalised by its own statistics.
+  each field of `normalize`. They are kept in `folder`, for later calls. Every
+  data set is normalised by its own statistics.
 
   Args:
     sources: the data sets by their names: directories, or `IndexedData`.
@@ -111,8 +111,8 @@ def open_batches(
     The batches.
 
   Raises:
-    ModuleNotFoundError: if something is to be built, and TensorFlow is not
-      installed.
+    ModuleNotFoundError: if an index or statistics are to be made, and
+      TensorFlow is not installed.
     ValueError: if `folder` has indexes of other data, or of other configs; and
       as `build_index`, `formats.load`, `Items` and `Batches` do.
   """
@@ -145,7 +145,7 @@ def open_batches(
 
 
 def _weights(sources, items) -> Optional[Dict[str, Any]]:
-  """Returns what `Batches` takes as the weights of data sets."""
+  """Returns the weights of data sets for `Batches`."""
   weights: Dict[str, Any] = {
       name: source.weight
       for name, source in sources.items()

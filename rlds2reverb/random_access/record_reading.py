@@ -1,8 +1,8 @@
 """Finds and reads the records of a TFDS data set, with references for images.
 
-Records are read in tasks, in the order in which TFDS gives them. What a task
-has read is kept in a file until the index is whole, so that an index whose
-building was killed is not begun anew.
+Records are read in tasks, in the order in which TFDS gives them. The result of
+a task is kept in a file until the index is whole, so that a building that was
+killed can go on.
 """
 
 import collections
@@ -32,8 +32,8 @@ from rlds2reverb.episodes import tf_errors
 from rlds2reverb.random_access import record_walk
 from rlds2reverb.random_access import references
 
-# The bytes of records that one task reads, and the number of tasks for each
-# process that wait for their turn.
+# The bytes of records that one task reads, and the number of waiting tasks for
+# each process.
 TASK_BYTES = 64 << 20
 _TASKS_PER_PROCESS = 2
 _RECORDS_AHEAD = 16
@@ -72,11 +72,11 @@ class Records(NamedTuple):
 
 
 class Images(NamedTuple):
-  """The images of records, and what takes their place.
+  """The images of records, and the references that replace them.
 
   Attributes:
     names: the keys of their features.
-    mark: what references begin with.
+    mark: the first bytes of references.
   """
 
   names: Sequence[bytes]
@@ -116,7 +116,7 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
   place = np.cumsum([0, *counts])[file] + record
   folder = os.fspath(builder.data_path)
   relative = [os.path.relpath(path, folder) for path in paths]
-  names = sorted(set(relative))  # The parts of a split may be of one file.
+  names = sorted(set(relative))  # Several parts of a split may be in one file.
   numbers = np.array([names.index(name) for name in relative], np.int64)
   return Records(
       folder,
@@ -134,9 +134,9 @@ def read(
 
   Args:
     records: the records.
-    images: what is replaced.
-    kept: a folder for what tasks have read, which may have some of it; None if
-      nothing is kept.
+    images: the images to replace.
+    kept: a folder for the results of tasks, which may have some already; None
+      to keep nothing.
     num_processes: how many processes read.
 
   Raises:
@@ -179,7 +179,7 @@ def _keep(path: str, part: List[bytes]) -> None:
 
 
 def _run(tasks, images, num_processes) -> Iterator[List[bytes]]:
-  """Yields what tasks read, in their order, of which few are ahead."""
+  """Yields the results of tasks in their order, a few tasks ahead."""
   if num_processes <= 1:
     yield from _walk(tasks, images)
     return
@@ -243,8 +243,8 @@ def _walk(tasks: Sequence[Records], images: Images) -> Iterator[List[bytes]]:
 def _lengths(tasks: Sequence[Records]) -> tf.data.Dataset:
   """Returns the lengths of records, after their checksums were checked.
 
-  To have them checked and to read them again is much faster than to get them
-  from TensorFlow, which copies them.
+  TensorFlow only checks the records, and Python reads them again: that is much
+  faster than copying them out of TensorFlow.
   """
   paths, offsets, counts = [], [], []
   for task in tasks:
@@ -260,7 +260,7 @@ def _lengths(tasks: Sequence[Records]) -> tf.data.Dataset:
   buffer_size = min(num_bytes // len(paths), _MAX_BUFFER_BYTES)
 
   def records_of(path, offset, count):
-    # `tf.data.TFRecordDataset` is this, from the beginning of a file.
+    # This is `tf.data.TFRecordDataset` from any offset of a file.
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=[path],
         compression_type='',

@@ -9,13 +9,13 @@ of a tag, a length and so many bytes, each of which may hold such fields:
     BytesList   value (1), one after the other
 
 So the value of a feature of bytes is a run of bytes of the file. A record is
-written again with something short in the place of each image, so that whatever
-reads records goes on reading them, but in no time.
+rewritten with a short string in the place of each image. It is still a valid
+record, and is parsed quickly.
 """
 
 from typing import Callable, Collection, Iterator, List, Tuple
 
-_BYTES = 2  # The wire type of what has a length.
+_BYTES = 2  # The wire type of fields that have a length.
 _FIRST = 1 << 3 | _BYTES  # The tags of fields 1 and 2.
 _SECOND = 2 << 3 | _BYTES
 # The sizes in bytes of numbers of a fixed size, by their wire types.
@@ -29,7 +29,7 @@ Replace = Callable[[int, memoryview], bytes]
 def replace_strings(
     record: memoryview, names: Collection[bytes], replace: Replace
 ) -> bytes:
-  """Returns a record with other strings in some of its features.
+  """Returns a record with some of its strings replaced.
 
   Args:
     record: a serialized `tf.train.Example`.

@@ -1,8 +1,8 @@
-"""References: where the bytes of a string are, instead of the bytes.
+"""References: strings that say where the bytes of an image are.
 
-While an index is made, an encoded image goes through `tf.data` as the string of
-its reference: 16 bytes that no data has by chance, and a cell. In the
-index a cell stands in the row of its step.
+While an index is made, a reference goes through `tf.data` in the place of each
+encoded image: 16 bytes that no data has by chance, and a cell. In the index,
+the cell is in the row of its step.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ _NUM_BYTES = MARK_BYTES + CELL.itemsize
 
 
 def new_mark(identity: str) -> bytes:
-  """Returns what the references of one index begin with.
+  """Returns the first bytes of the references of one index.
 
   Args:
-    identity: what tells what is indexed from all else.
+    identity: a string that differs for any other data.
   """
   return hashlib.sha256(identity.encode()).digest()[:MARK_BYTES]
 

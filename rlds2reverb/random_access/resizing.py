@@ -1,8 +1,8 @@
 """Resizes images as `tf.image.resize` does with antialiasing, with NumPy.
 
 Each row of the result is a weighted sum of a few rows of the image, and then
-each column likewise. Neighbouring rows are made by one product of matrices, of
-the rows that any of them needs.
+each column likewise. One product of matrices makes a block of neighbouring rows
+from all rows that they need.
 """
 
 import functools
@@ -29,7 +29,7 @@ def resize(image: np.ndarray, size: Tuple[int, int], method: str) -> np.ndarray:
 
   Args:
     image: uint8 or uint16 `[H, W, C]`.
-    size: the height and width that come out.
+    size: the new height and width.
     method: `'lanczos3'` or `'bilinear'`.
 
   Returns:
@@ -71,7 +71,7 @@ def _multiply(left: np.ndarray, right: np.ndarray, product: np.ndarray) -> None:
 def _blocks(
     length: int, new_length: int, method: str, channels: int
 ) -> List[Any]:
-  """Returns what makes each block of rows, or of columns with channels.
+  """Returns the weights of each block of rows, or of columns with channels.
 
   Args:
     length: how many there are.
@@ -80,8 +80,8 @@ def _blocks(
     channels: how many numbers stand side by side for each of them.
 
   Returns:
-    Of each block, where it begins and ends, where what it needs begins and
-    ends, and the weights, float32.
+    For each block, its begin and end, the begin and end of the rows it needs,
+    and the weights, float32.
   """
   weights = _weights(length, new_length, method)
   blocks = []

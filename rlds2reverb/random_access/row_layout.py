@@ -83,7 +83,7 @@ class RowLayout:
     return tree.map_structure(lambda number: leaves[number], self.structure)
 
   def to_json(self) -> Any:
-    """Returns what `from_json` makes the layout of."""
+    """Returns the layout as JSON values, for `from_json`."""
     return {
         'structure': _to_json(self.structure),
         'columns': [column._asdict() for column in self.columns],
