@@ -186,7 +186,7 @@ class Batches:
     return tf_batches.as_dataset(self, start, **kwargs)
 
   def identity(self) -> str:
-    """Returns a value that differs for other batches, equal in all processes."""
+    """Returns a value that differs for other batches, not for processes."""
     parts = (
         self.items.identity(),
         self.batch_size,

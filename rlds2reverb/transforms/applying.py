@@ -32,15 +32,15 @@ def transform_episodes(
 
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps.
-    transforms: what is applied: transforms, filters, `Compose` of both, and
-      functions from an episode to an episode.
+    transforms: transforms, filters, `Compose` of both, and functions from an
+      episode to an episode.
 
   Returns:
     A data set of the episodes that are kept, with stacked steps.
 
   Raises:
     ValueError: if `rlds_data` has no episodes, if a transform does not fit the
-      steps, or if a function returns something else than an episode.
+      steps, or if a function returns anything but an episode.
   """
   steps_lib.check_has_steps(
       'An element of rlds_data', rlds_data.element_spec, base.ADVICE
@@ -56,7 +56,7 @@ def transform_episodes(
 
 
 def _each(transforms):
-  """Returns what is applied one by one."""
+  """Returns the single transforms, filters and functions, in their order."""
   for transform in transforms:
     is_divided = isinstance(transform, composing.Compose) and (
         transform.has_filter or transform.draws
@@ -79,7 +79,7 @@ def _apply(rlds_data, transform):
     on_packs = functools.partial(_transform_packs, transform)
   if base.works_on_packs(transform):
     return data_sets.with_packs_of(made, rlds_data, on_packs)
-  # What works on single episodes only gets them, and they are packed again.
+  # Functions on single episodes get these, and the results are packed again.
   return made
 
 
@@ -112,7 +112,7 @@ def _transform_packs(transform, packs):
 
 def _filter_packs(transform, packs):
   def kept(pack):
-    # What could not be read is not lost without a word.
+    # Faults are kept: episodes that could not be read must raise an error.
     keep = transform.keep_each(pack) | packs_lib.has_fault(pack)
     return packs_lib.keep_episodes(pack, keep)
 

@@ -25,7 +25,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import seeds
 
 Augmentation = augmentations.Augmentation
-# In place, so that it is one class wherever it comes from.
+# This registers the class itself, and makes no second one.
 gin.configurable(module='rlds2reverb')(Augmentation)
 
 
@@ -89,10 +89,10 @@ def drop_images(
   Args:
     nest: a frame, or another nest.
     fields: the paths of the images, numbers `[...]`.
-    probability: that of each image to be dropped, unless it is kept.
+    probability: the probability of each image to be dropped, unless it is kept.
     seed: the seed of the frame, such as `(seed, index)`.
-    kept: the one of `fields` that is never dropped. By default, each time one
-      that is not black is drawn.
+    kept: the one of `fields` that is never dropped. By default, one image that
+      is not black is drawn each time.
 
   Returns:
     `nest` with some images black.
@@ -132,7 +132,7 @@ def drop_images(
 
 
 def _augment(images, augmentation, seed):
-  """Changes images `[..., height, width, 3]` as one seed says."""
+  """Changes images `[..., height, width, 3]`, all by one seed."""
   dtype, shape = images.dtype, images.shape
   size = tf.shape(images)
   numbers = tf.image.convert_image_dtype(images, tf.float32)

@@ -27,7 +27,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-# What else may have been meant where something is no episode.
+# A hint for values that are no episodes.
 ADVICE = (
     ' To transform single steps, call the method transform; to filter episodes'
     ' by a function, use KeepEpisodes(predicate=...).'
@@ -53,10 +53,10 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
   Attributes:
     is_step_wise: whether the result for a step depends on nothing but that
       step. Then many episodes are transformed at once, which is much faster if
-      they are short. The default, False, is right for all transforms; set it to
-      True in the body of a class, without a type. A class that overrides
-      `transform` must set it again. A transform that also depends on the other
-      steps of an episode is a `whole_episodes.WholeEpisodeTransform`.
+      they are short. The default, False, is right for every transform; to use
+      packs, set it to True in the body of a class, without a type. A class that
+      overrides `transform` must set it again. A transform that also depends on
+      the other steps of an episode is a `whole_episodes.WholeEpisodeTransform`.
   """
 
   is_step_wise = False
@@ -86,7 +86,7 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
   def draws(self) -> bool:
     """Whether the result is random.
 
-    Only a `WholeEpisodeTransform` can be so: each episode draws by its index,
+    Only a `WholeEpisodeTransform` can draw: each episode draws by its index,
     which `transform_episodes` counts.
     """
     return False
@@ -107,7 +107,7 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
         for a transform that draws.
 
     Returns:
-      The pack of the transformed episodes, as many.
+      The pack of the transformed episodes, of the same number.
     """
     del episode_index
     return pack._replace(steps=self.transform(pack.steps))
@@ -169,7 +169,7 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
   def keep_each(self, pack: packs_lib.Pack) -> tf.Tensor:
     """Decides on all episodes of a pack, as `keep` does on one.
 
-    A class that overrides `keep` must override this again to have it used.
+    A class that overrides `keep` must override this, too, or it is not used.
 
     Returns:
       bool `[E]`: which episodes are kept.
@@ -239,7 +239,7 @@ def one_bool(value: Any, name: str) -> tf.Tensor:
     name: the name of the function, for the message of an error.
 
   Raises:
-    ValueError: if it is something else than one bool.
+    ValueError: if it is anything but one bool.
   """
   value = tf.convert_to_tensor(value)
   if value.dtype != tf.bool or not value.shape.is_compatible_with([]):
@@ -254,7 +254,7 @@ def works_on_packs(transform: Any) -> bool:
   """Returns whether a transform or filter can work on all episodes of a pack.
 
   A class derived from one that works on packs may override the method that
-  works on an episode. Then nothing says that it works on packs, too.
+  works on an episode. Then it is not known to work on packs, too.
   """
   for cls in type(transform).__mro__:
     if cls in (EpisodeTransform, EpisodeFilter):

@@ -51,7 +51,7 @@ class Compose(base.EpisodeTransform):
 
   @property
   def has_filter(self) -> bool:
-    """Whether a filter is among the transforms, or in a `Compose` of them."""
+    """Whether one of the transforms is a filter, or a `Compose` with one."""
     return any(
         transform.has_filter
         if isinstance(transform, Compose)

@@ -1,4 +1,4 @@
-"""Numbers that a user gives, in the dtype of the field that they are for."""
+"""Converts numbers that a user gives to the dtype of the field."""
 
 from typing import Optional, Sequence, Union
 
@@ -38,7 +38,7 @@ def constant(numbers: Numbers, leaf: tf.Tensor, name: str) -> tf.Tensor:
 
   Args:
     numbers: one number, or an array that fits the last dimensions of `leaf`.
-    leaf: the leaf that is going to be combined with them.
+    leaf: the leaf with which they will be combined.
     name: the path of the leaf, for the message of an error.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Filters: which episodes of a data set are kept."""
+"""Filters, which choose the episodes of a data set that are kept."""
 
 import dataclasses
 from typing import Any, Callable, Dict, Optional
@@ -29,12 +29,12 @@ class KeepEpisodes(base.EpisodeFilter):
       less than it has steps.
     max_length: the greatest number of transitions.
     success: the path, in the episode, of a bool or a number that says whether
-      the episode succeeded: `episode_metadata/success`, for example. A field of
-      the steps, such as `steps/is_terminal`, says so where it is true, or other
-      than 0, in any of the steps.
+      the episode succeeded: `episode_metadata/success`, for example. With a
+      field of the steps, such as `steps/is_terminal`, the episode succeeded if
+      it is true, or other than 0, in any step.
     labeled: the path, in a step, of a string that is not empty in one of the
-      steps, such as `observation/instruction`. As `skip_unlabeled` of Octo and
-      OpenVLA.
+      steps, such as `observation/instruction`. This is `skip_unlabeled` of Octo
+      and OpenVLA.
     predicate: a function that is called in the graph with the episode, whose
       steps are stacked, and returns whether to keep it, bool `[]`.
   """
@@ -81,7 +81,7 @@ class KeepEpisodes(base.EpisodeFilter):
       conditions += _within(length, self.min_length, self.max_length)
     if self.success is not None:
       success = self._success({**pack.fields, rlds.STEPS: pack.steps})
-      # A field may have several numbers, of which one is enough.
+      # If a field has several numbers, one that is true is enough.
       rows = tf.shape(success)[0]
       success = tf.reduce_any(tf.reshape(success, [rows, -1]), axis=1)
       if paths.split(self.success)[0] == rlds.STEPS:

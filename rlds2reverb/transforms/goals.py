@@ -13,7 +13,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import whole_episodes
 
 STRATEGIES = ('uniform', 'last', 'geometric')
-# Which of the random numbers of a step they are.
+# The indices of these draws among the random numbers of a step.
 _OF_DISTANCE, _OF_CURRENT = 0, 1
 
 
@@ -22,24 +22,24 @@ _OF_DISTANCE, _OF_CURRENT = 0, 1
 class RelabelGoals(whole_episodes.WholeEpisodeTransform):
   """Adds to each step a goal that its episode has reached later.
 
-  The goal of a step is the observation of a later step. These are the steps
-  that it may be of, in an episode of steps 0 to 4:
+  The goal of a step is the observation of a later step. In an episode of steps
+  0 to 4, it can be one of these:
 
       strategy          step 0          step 2     step 4 (last)
       "last"            4               4          4
       "uniform"         1 to 4          3, 4       4
       "geometric"       1 to 4          3, 4       4
 
-  `"uniform"` draws each of these steps as likely. OpenVLA does so, and Octo
-  with `include_current`; Octo's `max_goal_distance` is one more than
+  `"uniform"` draws all of these steps with equal probability. OpenVLA does so,
+  and Octo with `include_current`; Octo's `max_goal_distance` is one more than
   `max_distance`. OGBench's uniform goals are the next and the last step half as
-  often. `"geometric"` draws a goal that is k steps ahead with the
-  probability `(1 - discount) * discount**(k - 1)`, and takes the last step for
-  all that is beyond it, as OGBench's `GCDataset` does.
+  often. `"geometric"` draws a goal that is k steps ahead with the probability
+  `(1 - discount) * discount**(k - 1)`, and takes the last step instead of steps
+  beyond it, as OGBench's `GCDataset` does.
 
   A goal is a function of the seed, of the index of the episode in the data set
-  and of the step. In `rlds_data.repeat()` the index goes on, so that every pass
-  has goals of its own. The inverse leaves the goals out.
+  and of the step. In `rlds_data.repeat()` the index goes on, so every pass has
+  other goals. The inverse leaves the goals out.
 
   Attributes:
     strategy: `"uniform"`, `"last"` or `"geometric"`, see above.
@@ -48,11 +48,11 @@ class RelabelGoals(whole_episodes.WholeEpisodeTransform):
     include_current: whether `"uniform"` draws from the step itself on.
     current_probability: the probability with which the goal is the step itself,
       whatever the strategy, as in OGBench.
-    field: the path of what becomes the goal: the observation, or a part of it.
+    field: the path of the goal's field: the observation, or a part of it.
     goal: the path at which the goal is added. `observation/goal` puts it into
       the observation, which is what agents see.
-    goal_step: the path of how many steps the goal is after the first step of
-      its episode, int64 `[T]`.
+    goal_step: the path of the index of the goal's step in its episode, int64
+      `[T]`.
     seed: the seed of the draws, an int.
   """
 

@@ -2,8 +2,8 @@
 
 An absolute command is 1 where the gripper is to be open and 0 where it is to be
 closed, as in Octo and OpenVLA, whose functions of like names these follow.
-Where the action of an episode's last step has no meaning, it decides nothing,
-and becomes the command before it; see `episodes.last_steps`.
+If the action of an episode's last step has no meaning, it is ignored, and
+becomes the command before it; see `episodes.last_steps`.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
 
   A command between them is on the way to the next clear one, and becomes that
   one. Where no clear one follows, it becomes the last command of the episode,
-  as Octo has it, which is not binary:
+  as in Octo, which is not binary:
 
       action     .02  .5  .98  .7   .4 (last step)
       result      0    1   1   .7   .7
 
-  It has no inverse: `invert` returns what it is given.
+  It has no inverse: `invert` changes nothing.
 
   Attributes:
     field: the path of the leaf of floats, such as `action`.
@@ -80,7 +80,7 @@ class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
-  """Makes absolute commands of relative ones: +1 closes, -1 opens, 0 stays.
+  """Makes absolute commands of relative ones: +1 closes, -1 opens, 0 keeps.
 
   Before its first command, the gripper is taken to be the opposite of it. Where
   an episode has no command, it is open:
@@ -88,8 +88,7 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
       relative    0   1   0   0  -1   0 (last step)
       absolute    1   0   0   0   1   1
 
-  The inverse needs the command before: see `relative`. `invert` returns what
-  it is given.
+  The inverse, `relative`, needs the command before. `invert` changes nothing.
 
   Attributes:
     field: the path of the leaf of floats, such as `action`.
@@ -131,13 +130,13 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
   def relative(absolute: tf.Tensor, previous: tf.Tensor) -> tf.Tensor:
     """Returns the relative command that leads to an absolute one.
 
-    It undoes this transform where a policy is deployed.
+    It undoes this transform when a policy is deployed.
 
     Args:
       absolute: the policy's command, floats of any shape, from 0 (closed) to 1
         (open). From 0.5 up it counts as open.
-      previous: the one before, of the same shape; at the start of an episode,
-        what the gripper is.
+      previous: the command before, of the same shape; at the start of an
+        episode, the state of the gripper.
 
     Returns:
       +1 where the gripper is to close, -1 where it is to open, and 0 where it

@@ -1,8 +1,9 @@
 """Decoding, resizing and converting the images of the frames that are used.
 
 Keep images encoded while episodes are read, cut and shuffled, with
-`tfds.decode.SkipDecoding()` for them in `load_episodes`. A shuffle buffer then
-holds compressed bytes, and images that are never sampled are never decoded.
+`tfds.decode.SkipDecoding()` for their fields in `load_episodes`. A shuffle
+buffer then holds compressed bytes, and images that are never sampled are never
+decoded.
 
     frames = convert_rlds_to_trajectories(episodes).shuffle(100_000).batch(256)
     frames = frames.map(
@@ -48,17 +49,16 @@ def decode_images(
       any leading dimensions. An encoded image is a PNG, JPEG, BMP or GIF, of
       which the first frame is used. An empty string, which fills a padded
       window, becomes a black image.
-    size: the height and width of the images that come out. Images of another
-      size are resized.
+    size: the height and width to which other images are resized.
     channels: the number of channels of encoded images. 0 is for depth: the
       first channel, without a dimension of its own; decoded images are then
       `[..., height, width]` or `[..., height, width, 1]`, of `dtype`.
     dtype: the dtype to which images are decoded: uint8 or, for PNG, uint16; or
       float32, where numbers are divided by the greatest one of their dtype.
       Octo and OpenVLA decode depth with `channels=0` and `dtype=tf.float32`.
-    method: how they are resized, with antialiasing: `"bilinear"`, or
-      `"lanczos3"`, as dlimp, Octo and OpenVLA do. The dtype stays; integers are
-      rounded.
+    method: how they are resized, with antialiasing: `"bilinear"`, as TensorFlow
+      does by default; or `"lanczos3"`, as dlimp, Octo and OpenVLA do. The dtype
+      stays; integers are rounded.
     to_float: whether the images are converted to float32. Integers are divided
       by the greatest number of their dtype; floats are only cast.
 
@@ -103,8 +103,8 @@ def decode_images(
 class FitImages(base.EpisodeTransform):
   """Gives images one size, and black ones to data sets without such a camera.
 
-  So data sets of a mixture have the same fields. Where the sizes are the same
-  anyway, `decode_images` on the frames that are used is the cheaper way.
+  So data sets of a mixture have the same fields. If the sizes are the same
+  anyway, `decode_images` on the frames that are used is cheaper.
 
   Attributes:
     sizes: a mapping from the path of each image to its height and width. The
@@ -172,8 +172,8 @@ def resize_images(
 def images_to_float(images: tf.Tensor) -> tf.Tensor:
   """Converts images to float32.
 
-  Integers are divided by the greatest number of their dtype, so that they come
-  to lie in [0, 1]. Floats are only cast.
+  Integers are divided by the greatest number of their dtype, which gives
+  numbers in [0, 1]. Floats are only cast.
   """
   if not images.dtype.is_integer:
     return tf.cast(images, tf.float32)
@@ -183,7 +183,7 @@ def images_to_float(images: tf.Tensor) -> tf.Tensor:
 def _decode(encoded, size, channels, dtype, method):
   """Decodes strings `[...]` to images `[..., *size, channels]`.
 
-  With 0 channels, the first channel comes out, `[..., *size]`.
+  With 0 channels, the result is the first channel, `[..., *size]`.
   """
   shape = [*size, channels] if channels else [*size]
 

@@ -1,4 +1,4 @@
-"""Instructions in words: one that is drawn from the several of an episode."""
+"""Draws one instruction from several that an episode has."""
 
 import dataclasses
 from typing import Sequence
@@ -16,7 +16,7 @@ LEVELS = ('episode', 'step')
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class DrawInstruction(whole_episodes.WholeEpisodeTransform):
-  """Draws one of several instructions, each as likely; empty ones are left out.
+  """Draws one of several instructions, uniformly; empty ones are left out.
 
       instruction      "pick"   "pick"   "pick"
       instruction_2    "grab"   "grab"   "grab"
@@ -26,11 +26,11 @@ class DrawInstruction(whole_episodes.WholeEpisodeTransform):
   This is Octo's `language_key` with a wildcard, for example for the three
   instructions of DROID; but Octo also draws empty ones, and never the last. A
   draw is a function of the seed and of the index of the episode in the data
-  set. If all are empty, so is what is drawn. The inverse leaves it out.
+  set. If all are empty, so is the result. The inverse leaves the field out.
 
   Attributes:
     fields: the paths of leaves of strings, `[T]`, or `[T, K]` with K of them.
-    target: the path of what is drawn, strings `[T]`, such as
+    target: the path of the result, strings `[T]`, such as
       `observation/instruction`, which agents see.
     level: `"episode"` draws one for the whole episode, from those of its first
       step: the same place in all steps. `"step"` draws one for each step.

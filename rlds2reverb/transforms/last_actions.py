@@ -17,8 +17,8 @@ class MarkActions(whole_episodes.WholeEpisodeTransform):
       has_action, missing           T    T    F
       has_action, of last_action    T    T    T          as it was
 
-  So data sets of which only some have an action in their last step, by the
-  `last_action` of their `StepMapping`, have the same fields, and can be mixed.
+  In a mixture, only some data sets may have an action in their last step, by
+  the `last_action` of their `StepMapping`. With this, all have the same fields.
   """
 
   def transform_rows(self, steps, rows):

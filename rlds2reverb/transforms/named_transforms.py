@@ -1,4 +1,4 @@
-"""The transforms of well-known data sets, which are loaded by name.
+"""Loads the transforms of well-known data sets by name.
 
 A config may name transforms as well as a mapping:
 

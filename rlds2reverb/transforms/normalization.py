@@ -15,7 +15,7 @@ from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import constants
 
-# How statistics normalise a field; `random_access.Normalize` has them, too.
+# The ways to normalise by statistics, the same as in `random_access.Normalize`.
 MEAN_STD, QUANTILES, BOUNDS = KINDS = ('mean_std', 'quantiles', 'bounds')
 Mask = Optional[Union[Sequence[bool], np.ndarray]]
 
@@ -82,7 +82,7 @@ class NormalizeField(base.EpisodeTransform):
   def _where_masked(self, name, new, leaf):
     if self.mask is None:
       return new
-    # As numbers of the leaf it is checked to fit it.
+    # This checks that the mask fits the leaf.
     mask = constants.constant(np.asarray(self.mask, np.float32), leaf, name) > 0
     return tf.where(mask, new, leaf)
 
@@ -110,7 +110,7 @@ class NormalizeField(base.EpisodeTransform):
   ) -> 'NormalizeField':
     """Normalises the range between two bounds of a field to [-1, 1].
 
-    It serves fields whose bounds are known, such as the actions of a robot.
+    Use it for fields whose bounds are known, such as the actions of a robot.
 
     Args:
       field: the path of a leaf of floats.
@@ -157,8 +157,7 @@ def normalize_by_statistics(
     kind: `"mean_std"`, to a mean of 0 and a standard deviation of 1;
       `"quantiles"`, the range between two quantiles to [-1, 1]; or `"bounds"`,
       that from the least number of the data to the greatest one.
-    levels: the quantiles that become -1 and 1. They must be some that
-      `statistics` has.
+    levels: the quantiles that become -1 and 1, two of those in `statistics`.
     clip: whether numbers outside of a range are clipped to -1 and 1.
     mask: which numbers are normalised; see `NormalizeField`.
 

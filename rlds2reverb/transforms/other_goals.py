@@ -1,4 +1,4 @@
-"""Goals that other episodes have reached, in the place of an episode's own."""
+"""Replaces goals of an episode by goals that other episodes have reached."""
 
 import gin
 import tensorflow as tf
@@ -12,7 +12,7 @@ from rlds2reverb.episodes import seeds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-# Which of the random numbers of a step they are.
+# The indices of these draws among the random numbers of a step.
 _OF_OTHER, _OF_ROW = 0, 1
 
 
@@ -29,8 +29,8 @@ def draw_goals_of_others(
 ) -> tf.data.Dataset:
   """Replaces goals by observations of other episodes, at random.
 
-  The random goals of `GCDataset` of OGBench are of any step of any episode.
-  Here all new goals of an episode are of one other episode, or of itself:
+  OGBench's `GCDataset` draws random goals from all steps of all episodes. Here
+  all new goals of an episode come from one other episode, or from itself:
 
       step          0      1      2      3
       goal          o2     x0     o3     x5       x is another episode
@@ -40,18 +40,18 @@ def draw_goals_of_others(
 
   Args:
     rlds_data: a data set of episodes, with nested or stacked steps.
-    probability: that of each goal to be replaced, in [0, 1].
-    field: the path of what the goals are of, in a step.
+    probability: the probability of each goal to be replaced, in [0, 1].
+    field: the path of the field whose values are goals, in a step.
     goal: the path of the goals, of the same structure.
     goal_step: the path of their indices. Where a goal is replaced, it becomes
       the number of steps of the episode.
-    shuffle_size: how many episodes are held at a time, of which another one is
-      drawn. Only their `field` is kept.
+    shuffle_size: how many episodes are held at a time, from which the other one
+      is drawn. Only their `field` is kept.
     seed: the seed of the draws, an int.
 
   Returns:
-    A data set of the episodes, with stacked steps. It is the same one each time
-    that it is read; `rlds_data.repeat()` has other goals in each pass.
+    A data set of the episodes, with stacked steps. Each time it is read, it has
+    the same goals; `rlds_data.repeat()` has other goals in each pass.
 
   Raises:
     ValueError: if there is no such field, goals and `field` differ in

@@ -1,4 +1,4 @@
-"""Padding of vectors to a width that several data sets have in common."""
+"""Pads vectors to a width that several data sets have in common."""
 
 import dataclasses
 from typing import Dict, Mapping, Optional
@@ -25,11 +25,11 @@ class PadField(base.EpisodeTransform):
 
   Attributes:
     field: the path of the leaf, numbers `[..., size]`.
-    size: how many numbers the data has. None takes what there are; then there
-      is no inverse.
-    width: how many come out.
+    size: how many numbers the data has. None takes any number; then there is no
+      inverse.
+    width: how many the result has.
     mask: the path of the mask, bool `[..., width]`, True where a number is
-      real. By default that of the field with `_pad_mask` behind it.
+      real. By default the path of the field plus `_pad_mask`.
   """
 
   is_step_wise = True
@@ -89,8 +89,8 @@ class PadField(base.EpisodeTransform):
       width: the width that comes out; by default the largest that there is.
 
     Returns:
-      A `PadField` for each data set, by its name. Where the policy is deployed,
-      the inverse of the one of its robot gives the robot's own numbers.
+      A `PadField` for each data set, by its name. When the policy is deployed,
+      the inverse of its robot's transform gives the robot's own numbers.
 
     Raises:
       ValueError: if a data set has no such field, or it is no vector of numbers

@@ -1,7 +1,7 @@
 """Poses of a rigid body, and the motions between them.
 
-A pose is a position and a rotation, `[x, y, z, *rotation]`; a motion is of the
-same form. It is told in one of two frames, p being positions and R matrices:
+A pose is a position and a rotation, `[x, y, z, *rotation]`; a motion has the
+same form. It is relative to a frame; p are positions, R matrices:
 
     frame             position            rotation
     "base"            p' - p              R' @ R^T
@@ -32,9 +32,9 @@ def motion_between(
 
   Args:
     poses: floats `[..., 3 + n]`.
-    next_poses: of the same shape.
+    next_poses: the poses after them, of the same shape.
     rotation: the representation of rotations in the poses; see `rotations`.
-    motion_rotation: that of rotations in the motions.
+    motion_rotation: the representation of rotations in the motions.
     frame: the frame of the motions, one of the table at the head.
 
   Returns:

@@ -1,4 +1,4 @@
-"""Transforms that make the action of what was reached: the next state."""
+"""Transforms that make actions of the states that were reached."""
 
 import dataclasses
 from typing import Any, Dict, Optional, Sequence
@@ -21,20 +21,20 @@ ACTIONS = ('absolute', 'difference')
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
-  """Makes actions of the next state, or of how far it is from this one.
+  """Makes actions of the next state, or of its difference from this one.
 
       step                  0          1          2 (last)
       state                 s0         s1         s2
       kind="absolute"       s1         s2         s2
       kind="difference"     s1 - s0    s2 - s1    0
 
-  The last step stays where it is, and its action has no meaning: `has_action`,
-  if the steps have it, becomes False there.
+  The action of the last step stays in its state, and has no meaning:
+  `has_action`, if the steps have it, becomes False there.
 
   With `kind="difference"` and `size=6` it makes the actions that Octo's
   `relabel_actions` and OpenVLA's `relabel_bridge_actions` do, which drop the
-  last step. They subtract Euler angles number by number. That is no rotation,
-  and jumps at pi: see `MotionsFromPoses`.
+  last step. They subtract Euler angles number by number. The result is no
+  rotation, and jumps at pi: see `MotionsFromPoses`.
 
   `invert` returns what it is given, as the old action is lost; `target` returns
   the state to which an action leads.
@@ -45,8 +45,8 @@ class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
     kind: `"difference"` or `"absolute"`, as drawn above.
     start: the first number of the state that counts.
     size: how many numbers of the state count; by default all from `start` on.
-    kept: which numbers of the old action come behind the new ones, such as the
-      gripper's; those below 0 are counted from the end.
+    kept: the indices of numbers of the old action that follow the new ones;
+      those below 0 count from the end. The default is the last, the gripper's.
   """
 
   state: paths.Path
@@ -97,7 +97,7 @@ class MotionsFromPoses(whole_episodes.WholeEpisodeTransform):
 
   `invert` returns what it is given, as the old action is lost; `target` returns
   the pose to which an action leads. The action of the last step is the motion
-  that stays where it is.
+  that does not move.
 
   Attributes:
     pose: the path of the leaf of floats with the poses.
@@ -161,9 +161,9 @@ class MotionsFromPoses(whole_episodes.WholeEpisodeTransform):
 
 
 def _with_kept(steps, rows, field, new, kept):
-  """Replaces a leaf by other numbers, and keeps some of its own behind them."""
+  """Replaces a leaf by other numbers, followed by some of its own."""
   if last_steps.HAS_ACTION in steps:
-    # There is no state that the last step leads to.
+    # The last step leads to no state.
     steps = {**steps, last_steps.HAS_ACTION: rows.row < rows.last}
   old = vectors.floats(steps, field)
   width = old.shape[-1]

@@ -1,4 +1,4 @@
-"""Rotations in the forms that data sets have them, and from one to another.
+"""Converts rotations between the representations that data sets have.
 
 A rotation is a vector of numbers `[..., n]` of one of these representations,
 all of them for the same matrix R, which turns column vectors: `R @ v`.
@@ -18,13 +18,13 @@ all of them for the same matrix R, which turns column vectors: `R @ v`.
 
 Euler angles may be of any order of three axes: `euler_zyx`, `euler_ZYX` and so
 on, with the letters of `scipy.spatial.transform.Rotation.from_euler`. Angles
-are radians. Numbers that come out are of one form: quaternions have `w >= 0`,
-an axis-angle is at most pi long, the second Euler angle lies in [-pi/2, pi/2],
-and where it is at an end, the third one is 0.
+are radians. Results are unique: quaternions have `w >= 0`, an axis-angle is at
+most pi long, the second Euler angle lies in [-pi/2, pi/2], and where it is at
+an end, the third one is 0.
 
-Quaternions, 6D vectors and matrices are made orthonormal first. Zeros in the
-place of a quaternion, and other inputs without a direction, give finite numbers
-without a meaning.
+Quaternions, 6D vectors and matrices are made orthonormal first. A quaternion of
+zeros, and other inputs without a direction, give finite numbers without a
+meaning.
 """
 
 import itertools
@@ -35,10 +35,10 @@ import tensorflow as tf
 from rlds2reverb.episodes import checks
 
 _AXES = 'xyz'
-# Below it, the quotient of an angle and its sine is that of a series.
+# Below this angle, the quotient of angle and sine is that of a series.
 _SMALL = 1e-6
-# Where the cosine of the second Euler angle is below it, the other two turn
-# about one axis. It is that of SciPy.
+# Where the cosine of the second Euler angle is below this limit of SciPy's, the
+# other two turn about one axis.
 _GIMBAL_LOCK = 1e-7
 
 
@@ -159,7 +159,7 @@ def _matrix_to_quaternion(matrix: tf.Tensor) -> tf.Tensor:
       tf.unstack(row, axis=-1) for row in tf.unstack(matrix, axis=-2)
   )
   # Each row is the quaternion times four times one of its numbers. The row of
-  # the largest one is the most exact.
+  # the largest number is the most exact.
   rows = _stack_rows(
       [
           [1 + a - e - i, b + d, c + g, h - f],
@@ -253,7 +253,7 @@ def _turn(axis: int, angle: tf.Tensor) -> tf.Tensor:
 
 def _euler(order: str, is_fixed: bool) -> _Representation:
   """Returns Euler angles about fixed axes, or about axes as they turn."""
-  # Turns about fixed axes are those about turning ones in the other order.
+  # Turns about fixed axes equal turns about moving axes in reverse order.
   axes = [_AXES.index(letter) for letter in order]
   i, j, k = reversed(axes) if is_fixed else axes
   sign = 1.0 if (j - i) % 3 == 1 else -1.0

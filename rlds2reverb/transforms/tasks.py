@@ -1,7 +1,7 @@
-"""The task of a policy: instructions and goals, and which are there.
+"""The task of a policy: instructions, goals, and masks for missing ones.
 
-An episode whose steps have an instruction and a goal, of which each step keeps
-one, drawn for it:
+In this episode, steps had an instruction and a goal, and each keeps one that is
+drawn:
 
     instruction     "pick"   ""       "pick"   ""
     goal            0        g1       0        g3
@@ -27,15 +27,15 @@ class DropConditioning(whole_episodes.WholeEpisodeTransform):
   """Keeps either the goal or the instruction of a step, at random.
 
   This is `delete_task_conditioning` of Octo and OpenVLA. A step without an
-  instruction keeps its goal. Where the goal is dropped, its index becomes that
-  of the last step.
+  instruction keeps its goal. Where the goal is dropped, `goal_step` becomes the
+  index of the last step.
 
   A draw is a function of the seed, of the index of the episode in the data set
   and of the step; see `RelabelGoals`.
 
   Attributes:
-    goal: the path of the goal, of one leaf or several. Dropped, numbers become
-      zeros and strings empty.
+    goal: the path of the goal, of one leaf or several. When it is dropped,
+      numbers become zeros and strings empty.
     instruction: the path of the instruction, strings `[T]`.
     keep_goal: the probability of the goal to be kept, in [0, 1].
     goal_step: the path of the index of the goal, integers `[T]`, or None.
@@ -81,7 +81,7 @@ class DropConditioning(whole_episodes.WholeEpisodeTransform):
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class MarkPadding(whole_episodes.WholeEpisodeTransform):
-  """Adds masks to a dict of fields, which say what is real and what is padding.
+  """Adds masks to a dict of fields, which are False where a field is padding.
 
       image        image   black       instruction    "pick"   ""
       its mask     T       F           its mask       T        F
@@ -173,10 +173,10 @@ class DropZeroStart(whole_episodes.PackTransform):
 class DropEnd(whole_episodes.PackTransform):
   """Drops the last step of an episode if it has no action.
 
-  Octo and OpenVLA do so where they make actions of states. The step before
-  takes its flags, and keeps its action: `has_action` says that it counts. The
-  result is for robot learning, as the observation to which the last action
-  leads is lost. The only step of an episode stays.
+  Octo and OpenVLA do so where they make actions of states. The step before gets
+  its flags, and keeps its action: `has_action` says that it counts. The result
+  is for robot learning, as the observation to which the last action leads is
+  lost. The only step of an episode stays.
 
       step          0   1   2 (last)          step          0   1 (last)
       action        a0  a1  -                 action        a0  a1
@@ -203,13 +203,13 @@ class DropEnd(whole_episodes.PackTransform):
 
 
 def _keep_rows(pack, kept, flags_of):
-  """Returns a pack of fewer steps, with some flags of those that are gone.
+  """Returns a pack of fewer steps, which take over flags of dropped ones.
 
   Args:
     pack: a pack.
     kept: int64 `[K]`: the rows that are kept, ascending.
-    flags_of: for the names of flags, which may be missing, int64 `[K]`: the row
-      of `pack` whose flag each of them gets.
+    flags_of: by the names of flags, which may be missing, int64 `[K]`: the row
+      of `pack` whose flag each row gets.
   """
   shorter = packs_lib.keep_rows(pack, kept)
   flags = {

@@ -1,4 +1,4 @@
-"""Transforms that leave steps out of an episode, which stays a whole one."""
+"""Transforms that leave steps out of an episode."""
 
 import dataclasses
 from typing import Any, Callable, Dict, Optional
@@ -14,7 +14,7 @@ from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.transforms import constants
 from rlds2reverb.transforms import whole_episodes
 
-# The fields of which thinning makes new ones.
+# The fields that thinning changes.
 _NEEDED = [rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST]
 
 
@@ -142,7 +142,7 @@ def _checked(pack: packs.Pack) -> packs.Pack:
 def keep_steps(
     pack: packs.Pack, rows: whole_episodes.EpisodeRows, keep: tf.Tensor
 ) -> packs.Pack:
-  """Leaves steps out of episodes, as `DropNoOps` draws it.
+  """Leaves steps out of episodes, as drawn in `DropNoOps`.
 
   Args:
     pack: the episodes.
@@ -156,7 +156,7 @@ def keep_steps(
   kept = tf.where(keep)[:, 0]
   thinned = packs.keep_rows(pack, kept)
   num_kept = tf.cumsum(tf.cast(keep, tf.int64))
-  # Steps before the first one that is kept count for none.
+  # Steps before the first one that is kept count for no other step.
   before = tf.gather(tf.pad(num_kept, [[1, 0]]), rows.first)
   counted = tf.where(num_kept > before)[:, 0]
   runs = tf.gather(num_kept - 1, counted)

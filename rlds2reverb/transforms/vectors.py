@@ -107,14 +107,14 @@ def replace(
     size: int,
     new: tf.Tensor,
 ) -> Dict[str, Any]:
-  """Puts other numbers, of which there may be more or fewer, in place of some.
+  """Replaces numbers of a leaf by others, which may be more or fewer.
 
   Args:
     steps: a dict of step fields.
     field: the path of the leaf, `[..., n]`.
     start: the first number that is replaced.
     size: how many are replaced.
-    new: `[..., m]`, what comes there.
+    new: `[..., m]`, the numbers that replace them.
 
   Returns:
     The dict, in which the leaf is `[..., n - size + m]`.
@@ -140,7 +140,7 @@ def map_one(
     index: Optional[int],
     num_leading: Optional[int] = None,
 ) -> Dict[str, Any]:
-  """Replaces one number of a leaf of floats by what `fn` makes of it.
+  """Applies `fn` to one number of a leaf of floats.
 
   Args:
     fn: a function from `[...]` to the same shape.

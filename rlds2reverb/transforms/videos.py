@@ -1,4 +1,4 @@
-"""Decoding the frames of videos late, on the frames that are used.
+"""Decodes frames of videos late, only those that are used.
 
 `formats.load(path, decode_videos=False)` gives a reference for each frame, a
 short string, which takes no memory while episodes are cut and shuffled.
@@ -27,18 +27,18 @@ def decode_video_frames(
 ) -> Any:
   """Decodes and resizes the video frames that are referred to in a nest.
 
-  A video can only be decoded from a key frame on. So frames that follow each
-  other take much less time than frames drawn from all over. This calls Python,
-  once for all frames of a field.
+  A video can only be decoded from a key frame on, so consecutive frames take
+  much less time than frames from many places. This calls Python, once for all
+  frames of a field.
 
   Args:
     nest: a step, a `Trajectory`, or another nest.
     fields: the paths of the references, strings `[...]` such as
       `/data/file-000.mp4#t=1.5`. An empty string, which fills a padded window,
       becomes a black frame.
-    size: the height and width of the frames that come out. Those of another
-      size are resized; depth to that of the nearest pixel, as the mean of two
-      depths is often that of nothing.
+    size: the height and width of the frames that come out. Others are resized;
+      depth by the nearest pixel, because the mean of two depths often is the
+      depth of nothing.
     depth_unit: `"mm"` or `"m"` if the fields are depth maps.
 
   Returns:

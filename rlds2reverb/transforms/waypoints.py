@@ -1,4 +1,4 @@
-"""Actions of a robot that drives, made of the places where it comes by."""
+"""Makes actions of a driving robot from the places that it passes."""
 
 import dataclasses
 
@@ -18,10 +18,10 @@ from rlds2reverb.transforms import whole_episodes
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class ActionsFromWaypoints(whole_episodes.PackTransform):
-  """Takes every n-th step, and makes its action the way to the next one.
+  """Takes every n-th step, whose action becomes the way to the next one.
 
-  The way is seen from the robot, whose yaw is 0 along x, and in the units of
-  the old actions: these are as long as the first way that is not 0. So does
+  The way is relative to the robot, whose yaw is 0 along x, in the units of the
+  old actions, whose length is that of the first way other than 0. This is
   Octo's `gnm_dataset_transform` with `every=3`, which leaves out the last of
   the steps that are taken:
 
@@ -76,7 +76,7 @@ class ActionsFromWaypoints(whole_episodes.PackTransform):
 
 
 def _scale(position, action, rows) -> tf.Tensor:
-  """Returns how long an action is for a way of length 1, `[N]`."""
+  """Returns the length of an action for a way of length 1, `[N]`."""
   ways = tf.norm(tf.gather(position, rows.next()) - position, axis=1)
   first_move = whole_episodes.nearest_marked(ways > 0, rows, backward=False)
   first_move = tf.gather(first_move, rows.first)

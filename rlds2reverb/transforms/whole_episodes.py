@@ -1,8 +1,8 @@
 """Transforms for which a step depends on the other steps of its episode.
 
-They are written once, for the steps of any number of whole episodes that stand
-one after the other, and tell the episodes apart by `EpisodeRows`. So many short
-episodes are transformed at a time, and a single one is the case of one episode.
+They work on the steps of any number of whole episodes, one after the other, and
+tell the episodes apart by `EpisodeRows`. Many short episodes are therefore
+transformed at a time.
 """
 
 import abc
@@ -18,7 +18,7 @@ from rlds2reverb.transforms import base
 
 
 class EpisodeRows(NamedTuple):
-  """Where the episode of each row begins and ends, for rows of many episodes.
+  """The begin and the end of the episode of each row, for many episodes.
 
       episodes          A  A  A  A   B  B
       row               0  1  2  3   4  5
@@ -26,7 +26,7 @@ class EpisodeRows(NamedTuple):
       last              3  3  3  3   5  5
       episode_index     7  7  7  7   8  8
 
-  All are int64 `[N]`, but for `last_acts`.
+  All are int64 `[N]`, except for `last_acts`.
 
   Attributes:
     row: the row itself.
@@ -66,7 +66,7 @@ class EpisodeRows(NamedTuple):
 
     Args:
       seed: an int.
-      draw: which of the random numbers of a step it is.
+      draw: the index of this draw among the random numbers of a step.
     """
     return seeds.fractions(
         seed,
@@ -91,8 +91,8 @@ class PackTransform(base.EpisodeTransform):
     Args:
       episode: an RLDS episode, with nested or stacked steps.
       episode_index: the index of the episode in the data set, an integer or
-        int64 `[]`, which a transform that draws needs: by it, each episode
-        draws numbers of its own. `rlds_data.enumerate()` gives it.
+        int64 `[]`, from which a transform that draws makes the random numbers
+        of the episode. `rlds_data.enumerate()` gives it.
 
     Returns:
       The episode with its steps transformed and stacked, `[T, ...]`.
@@ -205,7 +205,7 @@ def nearest_marked(
   Args:
     marked: bool `[N]`.
     rows: the episode of each row.
-    backward: whether to look at the rows before, or else at those after.
+    backward: whether to look at rows before, rather than after.
 
   Returns:
     int64 `[N]`, -1 where there is none.
@@ -213,7 +213,7 @@ def nearest_marked(
   found = tf.where(marked)[:, 0]
   side = 'right' if backward else 'left'
   place = tf.searchsorted(found, rows.row, side, tf.int64)
-  # A row that is not there stands at either end.
+  # The -1 at both ends stands for no row.
   nowhere = tf.constant([-1], tf.int64)
   nearest = tf.gather(
       tf.concat([nowhere, found, nowhere], 0), place + (0 if backward else 1)

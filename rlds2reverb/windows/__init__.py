@@ -1,8 +1,8 @@
 """Functions on the transitions of one episode, which never reach beyond it.
 
-They take an episode's steps or its `TransitionRows`, work inside
-`tf.data.Dataset.map`, and build on each other: those that add columns give rows
-again, and the last function of a chain cuts them into windows.
+They take an episode's steps or its `TransitionRows`, and work inside
+`tf.data.Dataset.map`. They can be chained: functions that add columns return
+rows again, and the last function of a chain cuts the rows into windows.
 """
 
 from rlds2reverb.windows.flat_rows import FlatRows

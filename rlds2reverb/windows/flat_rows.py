@@ -1,4 +1,4 @@
-"""Rows of many trajectories, one after the other, and where each one ends."""
+"""Rows of many trajectories, one after the other, with their lengths."""
 
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -39,10 +39,10 @@ class FlatRows(NamedTuple):
       is_last: Optional[Any] = None,
       states: Any = (),
   ) -> 'FlatRows':
-    """Finds the trajectories in rows that lie one after the other.
+    """Makes `FlatRows` of rows, given where the trajectories end.
 
-    Just one argument says where they end. A data set and `TransitionRows` say
-    so themselves, and need none:
+    Exactly one argument says where they end; none for a data set and for
+    `TransitionRows`, whose ends are known:
 
         rows           a  b  c  d  e
         lengths        3        2
@@ -51,27 +51,27 @@ class FlatRows(NamedTuple):
 
     Args:
       rows: a nest of `[N, ...]`, tensors, arrays or lists; or `TransitionRows`.
-        Tensors cost least: arrays are copied at each call, and are a part of
-        the graph of a function that is mapped over a data set. Or an RLDS data
-        set, or a data set of the rows of one episode each: the transitions of
-        all episodes are read into memory. Episodes without any have a length
-        of 0.
+        Tensors are fastest: arrays are copied at each call, and become a part
+        of the graph of a function that is mapped over a data set. It may also
+        be an RLDS data set, or a data set of the rows of one episode each, all
+        of whose transitions are read into memory. Episodes without any have a
+        length of 0.
       lengths: integers `[E]` whose sum is `N`.
-      episode_ids: `[N]`, whatever tells a trajectory from the next; or
+      episode_ids: `[N]`, values that differ from one trajectory to the next; or
         `[N, k]`, where a change in any of the `k` begins a trajectory.
       is_last: bool `[N]`: whether a trajectory ends with the row.
       states: a nest of `[N, ...]`, too.
 
     Returns:
-      The `FlatRows`; of `TransitionRows`, those of their columns. `FlatRows`
+      The `FlatRows`; `TransitionRows` give those of their columns. `FlatRows`
       are returned as they are.
 
     Raises:
-      ValueError: if not just one of the three is given where one is needed, or
-        it has another dtype or rank; if rows, ids, flags and states are not of
-        one number; or if the elements of a data set are neither episodes nor
+      ValueError: if one of the three is needed, but none or several are given,
+        or it has another dtype or rank; if rows, ids, flags and states differ
+        in number; or if the elements of a data set are neither episodes nor
         rows.
-      InvalidArgumentError: if they are not, and that is only known later; or if
+      InvalidArgumentError: if they differ, and that is only known later; or if
         lengths are negative or do not add up to the rows.
     """
     if isinstance(rows, cls):
@@ -127,8 +127,8 @@ class FlatRows(NamedTuple):
 
 def _join(rlds_data: tf.data.Dataset) -> Tuple[Any, tf.Tensor]:
   """Reads the transitions of all episodes, and how many each one has."""
-  # Rows and lengths must be those of one pass: a data set may be shuffled anew
-  # at the next. The first reads all of it into the cache.
+  # Rows and lengths must come from one pass, because a data set may be shuffled
+  # anew in the next. The first pass reads all of it into the cache.
   per_episode = rlds_data.map(
       lambda episode: transitions.rows_of_element(episode).columns
   ).cache()

@@ -54,10 +54,10 @@ def chop_into_sequences(
 
   Args:
     rows: the `FlatRows` of all episodes, or the `TransitionRows` of one.
-    max_length: the most rows of a sequence. By default those of the longest
-      episode.
-    dynamic_max: whether sequences are padded to the longest there is, rather
-      than to `max_length`.
+    max_length: the most rows of a sequence. By default as many as the longest
+      episode has.
+    dynamic_max: whether sequences are padded to the longest one, rather than to
+      `max_length`.
     time_major: whether rows and mask are `[L, S, ...]`.
 
   Returns:
@@ -71,7 +71,7 @@ def chop_into_sequences(
     * mask: bool `[S, L]`: True where a row is real.
 
   Raises:
-    ValueError: if `max_length` is not positive, or `rows` are no such rows.
+    ValueError: if `max_length` is not positive, or `rows` have another type.
   """
   if max_length is None:
     max_length, dynamic_max = _LONGEST, True
@@ -135,8 +135,8 @@ def convert_rlds_to_fragments(
     rlds_data: an RLDS data set, or a data set of the `TransitionRows` of one
       episode each.
     fragment_length: how many transitions a batch has, at least: with
-      `"truncate_episodes"` it ends there, with `"complete_episodes"` with the
-      episode.
+      `"truncate_episodes"` it ends there, with `"complete_episodes"` at the end
+      of the episode.
     batch_mode: one of these two.
     fragment_fn: applied to the `TransitionRows` of each episode in a batch,
       `[n, ...]`, with `episode` and `t`; returns such rows. It never sees rows
@@ -144,12 +144,12 @@ def convert_rlds_to_fragments(
     count_steps_by: what `fragment_length` counts, as in RLlib: `"env_steps"`,
       or `"agent_steps"`: a transition counts as often as agents act in it, and
       is never cut: a batch has at least `fragment_length` agent steps. An agent
-      acts where `is_present` says that it is there, but for its last step. By
+      acts where `is_present` says that it is there, except in its last step. By
       default agent steps, if `agent_steps` is given.
     agent_steps: the path of a column that says, as a number, how many agents
       acted in a step, in place of `is_present`.
     drop_remainder: whether the rows after the last full batch are left out.
-    names: other names for `episode` and `t`, as `{'t': 'step'}`.
+    names: other names for `episode` and `t`, such as `{'t': 'step'}`.
 
   Returns:
     A data set of batches, dicts of columns: those of `transition_rows`, and
@@ -244,9 +244,9 @@ def _cut(counts, gathered, length):
   """Cuts an episode where batches are full.
 
   Args:
-    counts: int64 `[T]`: what each row counts for.
-    gathered: int64 `[]`: what the batch that is begun counts so far.
-    length: what a full batch counts.
+    counts: int64 `[T]`: how much each row counts.
+    gathered: int64 `[]`: the count of the unfinished batch so far.
+    length: the count of a full batch.
 
   Returns:
     The row before which each piece ends; whether it fills its batch; and
@@ -292,7 +292,7 @@ def _gather(pieces, drop_remainder):
   Args:
     pieces: a data set of pairs: a nest of `[n, ...]`, and whether it is the
       last of its batch.
-    drop_remainder: whether what is left at the end is left out.
+    drop_remainder: whether an unfinished batch at the end is left out.
   """
   nothing = steps_lib.zeros(pieces.element_spec[0])
 

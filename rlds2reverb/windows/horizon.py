@@ -22,9 +22,8 @@ def apply_horizon(
 ) -> tf.data.Dataset:
   """Cuts every episode after `horizon` transitions, as RLlib did.
 
-  A soft horizon goes on with what is left, as pseudo-episodes that share the
-  observation where they meet. An episode of 5 transitions that terminates,
-  horizon=2:
+  A soft horizon keeps the rest as pseudo-episodes, which share the observation
+  where they meet. An episode of 5 transitions that terminates, horizon=2:
 
       steps        0  1  2  3  4  5    terminal at 5
       hard         0  1  2
@@ -43,9 +42,9 @@ def apply_horizon(
 
   Returns:
     An RLDS data set, the steps stacked, at most `H + 1` an episode, with all
-    that the episode has besides its steps. An episode that was cut is
-    truncated: its last step `is_last` and not `is_terminal`. Each
-    pseudo-episode has `is_first` on its first step. Dtypes are kept.
+    other fields of the episode. An episode that was cut is truncated: its last
+    step `is_last` and not `is_terminal`. Each pseudo-episode has `is_first` on
+    its first step. Dtypes are kept.
 
   Raises:
     ValueError: if `horizon` is not positive, or a flag is missing or not one
@@ -113,7 +112,7 @@ def _cut(steps, start, horizon) -> Dict[str, Any]:
 
 
 def _end(steps, is_end) -> Dict[str, Any]:
-  """Ends steps that, unless `is_end`, were cut off: they are truncated."""
+  """Sets the flags of the last step; an episode that was cut is truncated."""
   is_last, is_terminal = steps[rlds.IS_LAST], steps[rlds.IS_TERMINAL]
   return {
       **steps,

@@ -1,4 +1,4 @@
-"""Who is there: the flags of episodes of many agents.
+"""The presence of agents: the flags of episodes of many agents.
 
 The step field `is_present` is a dict by agent of bools `[S]`. The last step at
 which an agent is there has its last observation: as with the last step of any
@@ -19,7 +19,7 @@ PRESENCE = 'is_present'
 def flags(
     fields: Dict[str, Any], agent: Any, presence: str = PRESENCE
 ) -> tf.Tensor:
-  """Returns at which steps, or rows, an agent is there, bool `[N]`.
+  """Returns whether an agent is there at each step or row, bool `[N]`.
 
   Args:
     fields: a dict of columns `[N, ...]`.
@@ -43,7 +43,7 @@ def flags(
 
 
 def acts(is_there: tf.Tensor) -> tf.Tensor:
-  """Returns at which steps an agent acts: where it is there, and will be again.
+  """Returns whether an agent acts at each step: it is there, now and later.
 
       is_there    F  T  T  F  T  F
       acts        F  T  T  F  F  F
@@ -56,7 +56,7 @@ def acts(is_there: tf.Tensor) -> tf.Tensor:
 
 
 def is_in(is_there: tf.Tensor) -> tf.Tensor:
-  """Returns between which steps an agent came and left: it may be rewarded.
+  """Returns whether an agent can get rewards: it has come, and not left.
 
   Args:
     is_there: bool `[N]`, or `[N, A]`; see `acts`.

@@ -62,19 +62,18 @@ def n_step_transitions(
     episode: the `TransitionRows` of one episode, or its steps, a nested data
       set or stacked `[T + 1, ...]` tensors, with reward, discount and
       is_terminal. The reward is a nest of numbers or vectors.
-    n_step: the most transitions that are taken together.
+    n_step: the most transitions that are combined into one.
     gamma: the discount factor, beside the rows' own: a number, or a tensor
       `[]`.
     names: other names for the columns that are added, for example
       `{'steps': 'n_steps'}`.
 
   Returns:
-    The rows, of which `reward`, `discount`, `next_observation`, `is_last` and
-    `is_terminal` are those of the n-step transition, and with two more columns:
-    `steps`, int32 `[T]`, how many transitions were taken together, and `gamma`,
-    float32 `[T]`, gamma to the power of `steps`. The discount, float32 `[T]`,
-    has every factor of gamma. A reward of floats keeps its dtype; another
-    becomes float32.
+    The rows, with `reward`, `discount`, `next_observation`, `is_last` and
+    `is_terminal` of the n-step transition, and with two more columns: `steps`,
+    int32 `[T]`, how many transitions were combined, and `gamma`, float32 `[T]`,
+    gamma to the power of `steps`. The discount, float32 `[T]`, has every factor
+    of gamma. A reward of floats keeps its dtype; another becomes float32.
 
   Raises:
     ValueError: if `n_step` is not positive, gamma is not in [0, 1], a column is
@@ -90,7 +89,7 @@ def n_step_transitions(
   length = gathering.num_rows(columns)
   index = windows_lib.window_index(tf.range(length), n_step)
   inside = gathering.is_inside(index, length)
-  # What lies outside has a reward of 0, and leaves the product as it is.
+  # Rows outside have a reward of 0, and do not change the product.
   discounts = gathering.take_filled(
       gamma * columns[rlds.DISCOUNT], index, length, before=1, after=1
   )
@@ -125,7 +124,7 @@ def reward_to_go(
       is_terminal.
     gamma: the discount factor, beside the rows' own: a number, or a tensor
       `[]`.
-    names: another name for the column that is added, as
+    names: another name for the column that is added, such as
       `{'reward_to_go': 'return'}`.
 
   Returns:
@@ -167,7 +166,7 @@ def advantages(
   (2018), section 12.1. `A_t` is always `G_t - v_t`. Where the episode was
   truncated, both bootstrap from `v_T`; where it terminated, `d` is 0. With
   lambda=0 they are the TD error and the one-step target; with lambda=1, the
-  return is the reward-to-go and what is bootstrapped from the last value.
+  return is the reward-to-go plus the bootstrapped last value.
 
   Args:
     episode: the `TransitionRows` of one episode, or its steps, a nested data
@@ -239,7 +238,7 @@ def _rewards_and_values(rows, values):
 
 
 def _but_at_the_end(fraction, column):
-  """Returns a column of `fraction`, and 0 in the last row, as after an end."""
+  """Returns a column of `fraction`, with 0 in the last row."""
   filled = tf.fill(tf.shape(column), tf.cast(fraction, column.dtype))
   return tf.concat([filled[:-1], tf.zeros_like(filled[-1:])], 0)
 
@@ -247,8 +246,8 @@ def _but_at_the_end(fraction, column):
 def _sum_backwards(terms, factors):
   """Returns `x[t] = terms[t] + factors[t] * x[t + 1]`, with 0 after the end.
 
-  Each round doubles the number of rows that a row has summed up, by adding what
-  the row after these has summed up. So a column takes log2(T) operations.
+  Each round doubles the number of rows that every sum covers, by adding the sum
+  that begins after it. So a column takes log2(T) operations.
   """
   length = tf.shape(terms)[0]
 

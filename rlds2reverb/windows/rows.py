@@ -1,4 +1,4 @@
-"""Rows, nests of `[N, ...]`: how they are given, and what is added to them."""
+"""Rows, nests of `[N, ...]`: makes tensors of them, and adds columns."""
 
 from typing import Any, Dict, Mapping, Optional
 
@@ -18,7 +18,7 @@ Names = Optional[Mapping[str, str]]
 
 
 def to_tensors(**nests: Any) -> Dict[str, Any]:
-  """Makes tensors of the rows that a caller gives, which must be of one number.
+  """Makes tensors of the rows that a caller gives, and checks their number.
 
   Args:
     **nests: by the names of the arguments, nests of `[N, ...]`, whose leaves
@@ -36,7 +36,7 @@ def to_tensors(**nests: Any) -> Dict[str, Any]:
   def convert(node):
     if _is_array(node):
       return tf.convert_to_tensor(list(node))
-    # `tree` goes into what is left as it is.
+    # `tree` descends into nodes for which this returns None.
     return None if tree.is_nested(node) else tf.convert_to_tensor(node)
 
   nests = tree.traverse(convert, nests)
@@ -75,11 +75,11 @@ def _is_array(node: Any) -> bool:
 def add_columns(
     columns: Dict[str, Any], made: Dict[str, Any], names: Names = None
 ) -> Dict[str, Any]:
-  """Returns `columns` and the columns `made`, which never replace one.
+  """Returns `columns` and the columns `made`, none of which replaces another.
 
   Args:
     columns: a dict of columns.
-    made: the new ones, by their names.
+    made: the new columns, by their names.
     names: other names for some of `made`.
 
   Returns:

@@ -57,15 +57,15 @@ def sample_slices(
     shape: `(S, L)`: how many slices are drawn, and how long they are.
     seed: an integer, or two of them, as for `tf.random.stateless_uniform`. The
       same seed gives the same slices.
-    strict: whether trajectories shorter than `L` are left out. Else they are
-      drawn whole.
-    weighting: `"trajectory"` draws a trajectory, each as likely, then one of
-      its starts, each as likely; `"window"` draws one of all starts.
-    replacement: whether what was drawn can be drawn again: a trajectory, or
-      with `"window"` a start.
-    fill: what stands where a slice has no rows: `"zeros"`; `"repeat"`, the
+    strict: whether trajectories shorter than `L` are left out. Otherwise they
+      are drawn whole.
+    weighting: `"trajectory"` draws a trajectory, and then one of its starts,
+      both uniformly; `"window"` draws uniformly from all starts.
+    replacement: whether a trajectory, or with `"window"` a start, can be drawn
+      again.
+    fill: the values where a slice has no rows: `"zeros"`; `"repeat"`, the
       nearest row; a number, which every field must be able to hold; or
-      `"ragged"`, nothing: then the rows are ragged.
+      `"ragged"` for ragged rows without them.
     span: how many rows a slice may start before its trajectory, and end after
       it; each less than `L`.
 
@@ -75,14 +75,14 @@ def sample_slices(
     * rows: a nest of `[S, L, ...]`, or of ragged tensors; of `TransitionRows`,
       the dict of their columns.
     * mask: bool `[S, L]`: True where a row is real.
-    * trajectory: int64 `[S]`: which trajectory each is of.
-    * start: int64 `[S]`: which of its rows the slice starts at. It is negative
+    * trajectory: int64 `[S]`: the index of the trajectory of each.
+    * start: int64 `[S]`: the row of it at which the slice starts; negative
       where the slice starts before its trajectory.
 
   Raises:
     ValueError: if a number of `shape` is not positive, `span` is not two
-      numbers from 0 to `L - 1`, `seed` is not one or two integers, `rows` are
-      no such rows, or another argument is not one of its choices.
+      numbers from 0 to `L - 1`, `seed` is not one or two integers, `rows` have
+      another type, or another argument is not one of its choices.
     InvalidArgumentError: if there is nothing to draw, or less than `S` without
       replacement.
   """
@@ -136,8 +136,8 @@ def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
 
   Args:
     steps: the steps of one episode, a nested data set or stacked `[T, ...]`.
-    num_steps: how many are drawn of an episode that has more. Another one stays
-      as it is.
+    num_steps: how many steps are drawn from an episode that has more. A shorter
+      one keeps all.
     seed: an integer, or two of them, as for `tf.random.stateless_uniform`.
 
   Returns:
@@ -177,7 +177,7 @@ def _cut(rows, lengths, trajectory, start, length, fill) -> Slices:
         lambda leaf: tf.RaggedTensor.from_row_lengths(leaf, counts), real
     )
   else:
-    # Only the rows that were drawn are filled: they are few beside all.
+    # Only the rows that were drawn are filled, because they are few.
     place = tf.cumsum(tf.cast(tf.reshape(mask, [-1]), tf.int64)) - 1
     place = tf.where(mask, tf.reshape(place, tf.shape(mask)), -1)
     sliced = gathering.take_filled(

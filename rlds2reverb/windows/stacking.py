@@ -1,7 +1,7 @@
 """Frame stacking and action chunking: the last observations, the next actions.
 
-The steps of an episode stay steps, which can go on to the conversion, and its
-transition rows stay rows, which can go on to the other functions on rows.
+The steps of an episode stay steps, which can be converted, and its transition
+rows stay rows, which the other functions on rows take.
 """
 
 from typing import Any, Dict, Optional, Union
@@ -39,7 +39,7 @@ def stack_and_chunk(
 ) -> _StepsOrRows:
   """Gives each step of one episode its last observations and next actions.
 
-  Of three transitions, with N observations and K actions:
+  Three transitions, with N observations and K actions, give:
 
       step           0              1              2              3
                      N=3, as `CatFrames` of TorchRL
@@ -55,7 +55,7 @@ def stack_and_chunk(
   The action of an episode's last step has no meaning, and is in no chunk,
   unless the steps have a field `has_action` that says otherwise, as
   `StepMapping` makes it. With both numbers, an action is real if its frame is,
-  if it counts by itself, and if it comes before the goal. In Octo, actions are
+  if it has a meaning, and if it comes before the goal. In Octo, actions are
   padding from the second one after the goal on, or after the last step where
   there is no goal, and those of padded frames count as real.
 
@@ -67,17 +67,17 @@ def stack_and_chunk(
       default observations stay single.
     num_actions: `K`, how many actions each step gets, its own first. By default
       actions stay single.
-    fill: what stands after the last action: `"repeat"`, the last action, as
-      Octo has it for absolute actions; `"zeros"`; or a number, which a field of
+    fill: the values after the last action: `"repeat"`, the last action, as in
+      Octo for absolute actions; `"zeros"`; or a number, which a field of
       integers must be able to hold.
-    before: what stands before the first observation: `"repeat"` (TorchRL's
+    before: the values before the first observation: `"repeat"` (TorchRL's
       "same"), the first observation; `"zeros"`; or such a number.
     goal_step: the path of the index of the step that is the goal of each step,
       an integer, as `RelabelGoals` adds it. Without it, actions go on until the
       episode's end. It needs both numbers, as does another `mask_rule`.
-    mask_rule: which actions `action_mask` has as real: `"own"`; or `"octo"`, as
-      Octo has it.
-    names: other names for the masks, as `{'action_mask': 'is_real'}`.
+    mask_rule: which actions are real for `action_mask`: `"own"`, as said above,
+      or `"octo"`, as in Octo.
+    names: other names for the masks, such as `{'action_mask': 'is_real'}`.
 
   Returns:
     The steps, stacked, with every leaf of `observation` `[T + 1, N, ...]` and

@@ -1,4 +1,4 @@
-"""The transition rows of an episode, on which all windows are made."""
+"""The transition rows of an episode, of which all windows are made."""
 
 from typing import Any, Dict, NamedTuple
 
@@ -17,10 +17,10 @@ class TransitionRows(NamedTuple):
   """The transitions of one episode, or consecutive ones of it, as columns.
 
   The functions of this folder take an episode's steps or its transition rows.
-  Those that add columns give rows again, so that they build on each other; the
-  rows are cut, into chunks for example, by the last function of the chain. The
-  type tells rows from steps, and `tf.data.Dataset.map` keeps it. To add a
-  column by hand, write `rows._replace(columns={**rows.columns, 'name': ...})`.
+  Functions that add columns return rows again, so they can be chained; the last
+  function of a chain cuts the rows, for example into chunks. The type tells
+  rows from steps, and `tf.data.Dataset.map` keeps it. To add a column by hand,
+  write `rows._replace(columns={**rows.columns, 'name': ...})`.
 
   Attributes:
     columns: a dict of nests, every leaf `[T, ...]`; see `transition_rows`.
@@ -52,7 +52,7 @@ def transition_rows(steps: Any) -> TransitionRows:
 
   A row's `is_last` and `is_terminal` are those of the step that it leads to, as
   a learner's *done* is. Its discount is 0 where that step is terminal, as in
-  TF-Agents. Every other field is that of the step that the row leaves.
+  TF-Agents. Every other field comes from the step that the row leaves.
 
   Args:
     steps: the steps of one episode, a nested data set or stacked `[T + 1, ...]`
@@ -121,7 +121,7 @@ def as_rows(episode: Any) -> TransitionRows:
 
 
 def as_one_step_rows(episode: Any) -> TransitionRows:
-  """Returns what `as_rows` does, and refuses n-step rows.
+  """Does the same as `as_rows`, but refuses n-step rows.
 
   Raises:
     ValueError: if `episode` is `NStepRows`; and see `as_rows`.

@@ -69,8 +69,8 @@ def unroll(
 ) -> Chunks:
   """Cuts the transition rows of one episode into chunks of one length.
 
-  This is the last function of a chain on rows. Chunks are disjoint, as those of
-  `get_train_sample` of DI-engine, or overlap, as R2D2 wants them:
+  This is the last function of a chain on rows. Chunks are disjoint, as in
+  `get_train_sample` of DI-engine, or overlap, as in R2D2:
 
       Windows(80, stride=80, end='repeat_last')
       Windows(80, stride=40, end='repeat_last')
@@ -92,8 +92,8 @@ def unroll(
     the start of the episode. An episode without transitions has no chunks.
 
   Raises:
-    ValueError: if `windows` are no `Windows`, or cross episodes, there is no
-      column `state`, or `episode` is neither rows nor steps.
+    ValueError: if `windows` has another type or crosses episodes, if there is
+      no column `state`, or if `episode` is neither rows nor steps.
     InvalidArgumentError: if fields or columns differ in length.
   """
   windows_lib.check_windows(windows, _REFUSED)
@@ -105,7 +105,7 @@ def unroll(
   if state is not None:
     goes_on = starts > 0
     if rlds.IS_FIRST in columns:
-      # Rows may have been cropped: then the first is in mid-episode.
+      # If rows were cropped, the first one may be in mid-episode.
       goes_on = ~gathering.take(columns[rlds.IS_FIRST], starts)
     chunks = chunks._replace(
         initial_state=gathering.take_filled(
@@ -147,7 +147,7 @@ def split_burn_in(
       all other columns             2  3
       is_terminal, weight           2  3  4  5
 
-  `n_step` only says how far the targets' observations lie ahead. It adds up no
+  `n_step` only says how far ahead the targets' observations are. It adds up no
   rewards: `n_step_transitions` does so, on the whole episode, before the rows
   are unrolled.
 
@@ -162,11 +162,11 @@ def split_burn_in(
 
   Returns:
     A named tuple of the parts, in the same order of dimensions. Parts that the
-    sequences do not have are `()`. Of a sequence of L rows, with a burn-in of b
-    and targets n rows ahead, these are the rows of each part:
+    sequences do not have are `()`. For a sequence of L rows, a burn-in of b and
+    targets n rows ahead, the parts have these rows:
 
     * burn_in_observation: `[:b + n]`: warms up the state of the target network.
-    * main_observation: `[b:L - n]`: where the loss is.
+    * main_observation: `[b:L - n]`: the rows of the loss.
     * target_observation: `[b + n:]`: n rows after the main ones.
     * action, reward, mask, and columns, the dict of all others: `[b:L - n]`.
     * is_terminal, weight: `[b:]`.

@@ -36,7 +36,7 @@ class ViewRequirement:
     space: a nest of anything with a dtype and a shape, such as `tf.TensorSpec`
       or a `gym.spaces.Box`, that the column must agree with.
     used_for_training: whether `apply_views` returns it by default.
-    batch_repeat_value: the view has a row for every so many rows.
+    batch_repeat_value: the view has one row for each group of this many rows.
     agent: in rows of many agents, whose columns are dicts by agent, the agent
       whose column it is: `reward` is then `reward/<agent>`. Where `is_present`
       says that it is away, the view is zero and its mask False.
@@ -76,18 +76,18 @@ def apply_views(
       observation, shift 1             o1       o2       o3
       observation, shift [-1, 0]       o0 o0    o0 o1    o1 o2
 
-  A view shows the columns as they are: after `n_step_transitions`, for example,
-  the n-step reward.
+  A view shows the current columns: after `n_step_transitions`, for example, the
+  n-step reward.
 
   Args:
     episode: the `TransitionRows` of one episode, or its steps, a nested data
       set or stacked `[T + 1, ...]` tensors.
     views: the `ViewRequirement`s, by the names of the columns that they make.
-      They have a row for every row: `batch_repeat_value` must be 1, or else use
-      `compute_views`.
-    fill: what stands for rows that are not there. `"rllib"`: zeros, but before
-      the episode the first observation; `"zeros"`; `"repeat"`, the nearest row;
-      or a number, which every column that is shown must be able to hold.
+      Their `batch_repeat_value` must be 1; for others, use `compute_views`.
+    fill: the values of rows that are not there. The default is that of RLlib,
+      whose views these are: `"rllib"`, zeros, but before the episode the first
+      observation. Others are `"zeros"`; `"repeat"`, the nearest row; or a
+      number, which every column that is shown must be able to hold.
     for_training: whether views with `used_for_training=False` are left out.
     names: other names for the masks, as `{'frames_mask': 'is_real'}`.
 
@@ -141,7 +141,7 @@ def compute_views(
     views: the `ViewRequirement`s, by the names of the views.
     fill: see `apply_views`.
     start: the first row of the fragment.
-    stop: the row that it ends before. By default `T`.
+    stop: the row after its last one. By default `T`.
     for_training: whether views with `used_for_training=False` are left out.
 
   Returns:
@@ -216,8 +216,8 @@ def _with_agent(path: str, agent: Optional[str]) -> str:
 def _take_presence(rows, agent, index, length) -> tf.Tensor:
   """Returns whether an agent is there at rows, bool, `index.shape`.
 
-  Before the first row and after the last it is as in these: what fills a view
-  is the agent's if it is there, and rows do not tell of the step after them.
+  Before the first row and after the last, the presence of that row counts: its
+  values fill the view, and rows say nothing about later steps.
   """
   return gathering.take_filled(
       presence.flags(rows, agent),
@@ -243,7 +243,7 @@ def _repeat_name(name) -> str:
 
 
 def _shifts(name: str, shift: Union[int, str, Sequence[int]]) -> List[int]:
-  """Returns the shifts that a `ViewRequirement` of this name means."""
+  """Returns the shifts of a `ViewRequirement`."""
   problem = f'The shift of view {name!r} must be an int, a list of ints or a'
   problem += f' range such as "-3:-1" or "0:6:2", but is {shift!r}.'
   if isinstance(shift, str):
