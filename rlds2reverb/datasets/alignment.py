@@ -95,7 +95,7 @@ def _stack(dataset):
 def _merge(
     specs: Mapping[str, Any], keys: paths.KeyPath, differences: List[str]
 ):
-  """Returns the common spec of what the data sets have at `keys`."""
+  """Returns the common spec of the data sets at `keys`."""
   found = list(specs.values())
   if all(isinstance(spec, Mapping) for spec in found):
     names = dict.fromkeys(key for spec in found for key in spec)

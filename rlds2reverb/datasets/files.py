@@ -20,12 +20,12 @@ from rlds2reverb.episodes import tf_errors
 PathLike = Union[str, os.PathLike]
 
 _URL = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*://')
-# A URL that `pathlib` has made a path.
+# A URL that `pathlib` has turned into a path.
 _BROKEN_URL = re.compile(r'([A-Za-z][A-Za-z0-9+.-]*):/(?!/)')
 
 
 def expand(path: PathLike) -> str:
-  """Returns the absolute path, or the URL, that `path` is short for.
+  """Returns `path` as an absolute path or a URL.
 
   Raises:
     ValueError: if it is empty, or a URL that cannot be reached from here.
@@ -52,11 +52,11 @@ def expand(path: PathLike) -> str:
 
 
 def expand_local(path: PathLike, name: str) -> str:
-  """Returns what `expand` does for a path that must not be a URL.
+  """Does the same as `expand`, for a path that must not be a URL.
 
   Args:
     path: the path.
-    name: a name for what is there, for the error: 'The checkpoint'.
+    name: the subject of the error, such as 'The checkpoint'.
 
   Raises:
     ValueError: if it is a URL.
@@ -70,7 +70,7 @@ def expand_local(path: PathLike, name: str) -> str:
 
 
 def user_path(path: str) -> str:
-  """Returns what `expand` does for a path that a user has typed.
+  """Does the same as `expand`, for a path that a user has typed.
 
   A relative path is relative to the folder in which the user typed it. Under
   `bazel run` that is another folder than the one in which the program runs.
@@ -105,13 +105,13 @@ def is_folder(path: str) -> bool:
   Raises:
     OSError: if the file system cannot be reached.
   """
-  # Where a file system cannot be reached, TensorFlow raises an error when it is
-  # asked whether there is anything, but not when asked for a folder.
+  # If a file system cannot be reached, TensorFlow's `exists` raises an error,
+  # but its `isdir` does not.
   return exists(path) and epath.Path(path).is_dir()
 
 
 def names_in(folder: str) -> List[str]:
-  """Returns the sorted names of what is in a folder; none if there is none."""
+  """Returns the sorted names in a folder; none if there is no folder."""
   if not is_folder(folder):
     return []
   if not is_url(folder):
@@ -138,7 +138,7 @@ def open_text(path: str) -> io.StringIO:
   Raises:
     FileNotFoundError: if there is no such file.
   """
-  # The file is read whole, because TensorFlow's `readline` takes an error for
+  # The file is read whole, because TensorFlow's `readline` treats an error as
   # the end of the file.
   with os_errors(path), epath.Path(path).open() as f:
     text = io.StringIO(f.read())
@@ -172,14 +172,14 @@ def size_of(path: str) -> int:
 
 
 def total_size(paths: Iterable[str]) -> int:
-  """Returns how many bytes files have together, those that are there."""
+  """Returns the bytes of all files together; missing ones count 0."""
   return sum(size_of(path) for path in set(paths) if exists(path))
 
 
 def stamp_of(path: str) -> Tuple[int, int]:
   """Returns the size of a file, and its time of modification in nanoseconds.
 
-  They tell whether a file was written anew, without reading it.
+  If a file was written anew, they differ; the file is not read.
 
   Raises:
     FileNotFoundError: if there is no such file.
@@ -220,7 +220,7 @@ def remove_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def os_errors(path: str) -> Iterator[None]:
-  """Raises errors of TensorFlow about `path` as errors of Python."""
+  """Turns errors of TensorFlow about `path` into errors of Python."""
   try:
     yield
   except tf.errors.NotFoundError as e:
@@ -233,9 +233,9 @@ def os_errors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing_to(path: str) -> Iterator[None]:
-  """Raises errors of the body as errors that say why `path` is not written.
+  """Turns errors of the body into errors that say why `path` is not written.
 
-  A `BlockingIOError`, which says it already, stays as it is.
+  A `BlockingIOError`, which says so already, is not changed.
   """
   try:
     yield

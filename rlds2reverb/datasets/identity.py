@@ -1,4 +1,4 @@
-"""Values that tell one data set, or one transform, from another."""
+"""Compares and hashes values, to tell data sets or transforms apart."""
 
 import dataclasses
 import hashlib
@@ -9,11 +9,11 @@ import numpy as np
 
 
 class ByValue:
-  """A base for dataclasses that are equal where their values are equal.
+  """A base for dataclasses that are equal if their values are equal.
 
   Declare them with `eq=False`: the comparison that a dataclass generates fails
-  on arrays, and its hash fails on lists and dicts, too. Here a list, a tuple
-  and an array are equal where their numbers are, and so are two NaNs.
+  on arrays, and its hash fails on lists and dicts, too. Here lists, tuples and
+  arrays with the same numbers are equal, and NaN equals NaN.
   """
 
   def __eq__(self, other: Any) -> bool:
@@ -34,8 +34,8 @@ def fingerprint(*identity: Any) -> str:
       lists and tuples of them.
 
   Raises:
-    ValueError: on anything else, for example on a function, because it cannot
-      be known whether a function still does the same.
+    ValueError: on anything else, for example on a function, because a function
+      may change without notice.
   """
   text = json.dumps([_plain(value) for value in identity], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]

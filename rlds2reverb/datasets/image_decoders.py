@@ -32,7 +32,7 @@ class _OneSize(tfds.decode.Decoder):
     )
 
     def decode_all():
-      # The first image is decoded once more, so that its size is known.
+      # The first image is decoded once more, to get its size.
       size = tf.shape(self.decode_example(encoded[0]))
 
       def decode(step):
@@ -68,8 +68,8 @@ def decoders_of_one_size(
     keys: the path of the feature.
 
   Returns:
-    The given decoders, and others for the images whose size is open; nested as
-    the features are. None if there are none.
+    The given decoders, and others for images whose size is open, nested as the
+    features are; or None without any.
   """
   if isinstance(feature, tfds.features.Image):
     is_open = None in feature.shape and decoders is None
@@ -86,7 +86,7 @@ def decoders_of_one_size(
 
 
 def decode(features: tfds.features.FeaturesDict, stored: Any, decoders: Any):
-  """Returns what TFDS decodes of stored values.
+  """Decodes stored values with TFDS.
 
   Args:
     features: the features.
@@ -99,7 +99,7 @@ def decode(features: tfds.features.FeaturesDict, stored: Any, decoders: Any):
 
 @contextlib.contextmanager
 def _without_own_deprecations() -> Iterator[None]:
-  """Keeps back that TFDS 4.9 calls functions that itself calls deprecated."""
+  """Hides warnings of TFDS 4.9 about its own deprecated functions."""
 
   def is_of_use(record) -> bool:
     message = record.getMessage()

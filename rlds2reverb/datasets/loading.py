@@ -66,7 +66,7 @@ def load_episodes(
     InvalidArgumentError: while iterating, if an episode cannot be read as its
       features say, or its step fields differ in length; or if it has images of
       several sizes, and `decoders` does not leave them encoded. The episodes
-      before it have come out then.
+      before it come out first.
   """
   if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
     raise ValueError(
@@ -100,7 +100,7 @@ def load_episodes(
   )
   decode_steps = _steps_decoder(features, decoders)
   decode_episode = episode_decoder(features, decoders)
-  if not decoders:  # Those of the user's may need AutoGraph.
+  if not decoders:  # The user's own decoders may need AutoGraph.
     decode_episode = graphs.no_autograph(decode_episode)
   return data_sets.Episodes(
       episodes.map(
@@ -143,7 +143,7 @@ def episode_decoder(
 
 def _steps_decoder(features, decoders) -> Callable[[Any], Any]:
   steps = features[rlds.STEPS].feature
-  # TFDS stores steps as it stores a sequence, which can be decoded at once.
+  # TFDS stores steps like a sequence, which can be decoded at once.
   sequence = tfds.features.FeaturesDict(
       {rlds.STEPS: tfds.features.Sequence(steps)}
   )

@@ -1,7 +1,7 @@
-"""Locks that tell whether the process that holds them is still alive.
+"""Locks that end with the process that holds them.
 
-`filelock` would be one more dependency, and would leave its file where it
-locked: to remove that safely takes the loop below.
+`filelock` would be one more dependency, and would leave its file behind:
+removing that file safely takes the loop below.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Iterator
 
 from rlds2reverb.datasets import files
 
-# With these errors a file system says that it lacks an operation.
+# The errors of file systems that lack an operation.
 UNSUPPORTED = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -41,7 +41,7 @@ def locked(path: str, target: str, *, wait: bool = False) -> Iterator[bool]:
       except BaseException:
         os.close(lock)
         raise
-      # Its last owner may have removed the file after it was opened here.
+      # The last owner may have removed the file after it was opened here.
       if not is_locked or _is_at(lock, path):
         break
       os.close(lock)
@@ -58,7 +58,7 @@ def _try_lock(lock: int, target: str, wait: bool) -> bool:
   try:
     fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
   except BlockingIOError as e:
-    # Without its number, which would stand before the sentence.
+    # The error number is left out: it would stand before the sentence.
     raise BlockingIOError(f'Another process is writing {target}.') from e
   except OSError as e:
     if e.errno not in UNSUPPORTED:

@@ -70,8 +70,9 @@ def mix_datasets(
     level: `"element"` draws each element by itself. `"subbatch"` takes
       `subbatch_size` elements from the data set that is drawn, and stacks them.
     subbatch_size: the number of elements in a sub-batch.
-    end: when the mixture ends, as drawn above. With `"all"` the last sub-batch
-      of a data set may be shorter; with `"first"` a shorter one is left out.
+    end: when the mixture ends, as drawn above; no end of `Windows`. With
+      `"all"` the last sub-batch of a data set may be shorter; with `"first"` a
+      shorter one is left out.
     seed: the seed of the draws, an int. The same seed gives the same draws each
       time that the mixture is iterated.
 

@@ -1,4 +1,4 @@
-"""Tells by its files which format a data set has, for errors that name it."""
+"""Finds the format of a data set by its files, also for hints in errors."""
 
 import json
 import os
@@ -32,12 +32,12 @@ _TRAJECTORY = re.compile(r'traj_\d+')
 
 
 def hint(path: str, but: Collection[str] = ()) -> str:
-  """Returns a sentence that names the reader of what is at a path.
+  """Returns a sentence that names the reader for the data at a path.
 
   Args:
     path: a file or a folder, as `files.expand` returns it.
-    but: the formats, by their keys here, that are not named where the path
-      itself has them.
+    but: formats, by their keys here, that are not named if the path itself has
+      them.
 
   Returns:
     The sentence with a space before it, for the end of an error; or an empty
@@ -53,19 +53,19 @@ def hint(path: str, but: Collection[str] = ()) -> str:
         if found:
           return f' {name} in it holds {_described(found)}.'
   except (OSError, ValueError):
-    pass  # Whoever asks has an error to raise already.
+    pass  # The caller is about to raise an error already.
   return ''
 
 
 def find(path: str) -> str:
-  """Returns the name of the format of what is at a path.
+  """Returns the name of the format of the data at a path.
 
   Args:
     path: a file or a folder, as `files.expand` returns it.
 
   Returns:
     One of the names of `formats.readers.READERS`, or `rlds`; or an empty string
-    if the files do not tell.
+    if it is not known.
 
   Raises:
     OSError, ValueError: if a file that would tell is damaged.

@@ -1,8 +1,8 @@
 """Reads TFDS files as packs: many episodes are parsed and decoded at once.
 
-TFDS parses every episode by itself, which takes longer than all else if they
-are short. Here `tf.io.parse_example` parses many. It gives the values of a
-field of all their steps, one after the other, which are the steps of a pack.
+TFDS parses every episode by itself, which takes most of the time if they are
+short. Here `tf.io.parse_example` parses many at once. It returns the values of
+a field for all their steps, one after the other, as in a pack.
 """
 
 import math
@@ -36,7 +36,7 @@ _FEATURES = (
 
 
 class _Read(NamedTuple):
-  """Some records, and what they were read as.
+  """Some records, and the result of reading them.
 
   Attributes:
     is_good: bool `[]`: whether they could be read.
@@ -61,11 +61,11 @@ def read_packs(
 ) -> Optional[tf.data.Dataset]:
   """Reads the episodes of a split as packs, in the order of TFDS.
 
-  A pack has up to about 2 MiB, or one episode. How many records are in memory
-  together, and what becomes of files that cannot be read to their end, is as in
-  `records.record_batches`. An episode that cannot be parsed or decoded, or
-  whose fields differ in length, comes in a pack of its own, without its steps
-  and with its fault.
+  A pack has up to about 2 MiB, or one episode. `records.record_batches` says
+  how many records are in memory together, and what becomes of files that cannot
+  be read to their end. An episode that cannot be parsed or decoded, or whose
+  fields differ in length, comes in a pack of its own, without its steps and
+  with its fault.
 
   Args:
     builder: the builder of an RLDS data set on disk.
@@ -76,8 +76,8 @@ def read_packs(
     read_config: the options of TFDS.
 
   Returns:
-    A data set of `packs.Pack`s; or None if a feature cannot be read so, or if
-    the order may be another each time.
+    A data set of `packs.Pack`s; or None if a feature cannot be read in packs,
+    or if the order may differ each time.
   """
   features = builder.info.features
   if not _can_be_packed(features, decoders or {}):
@@ -134,7 +134,7 @@ class _Reader:
     self._decode_fields = _field_decoder(features, decoders)
     self._row_bytes = _row_bytes(steps)
     self._is_stored_plainly = _is_stored_plainly(steps)
-    # Each is used twice, and takes long to build.
+    # Each is used twice, and building it takes long.
     self._parse_fn = graphs.built_once(self._parse)
     self._decode_fn = graphs.built_once(
         lambda columns: decode_steps(parser.nest_steps(columns))
@@ -150,7 +150,7 @@ class _Reader:
     return _Read(is_good, batch, parsed._replace(splits=splits))
 
   def parts(self, batch: _Read) -> tf.data.Dataset:
-    """Returns the parts of a batch that become packs; all of a bad one."""
+    """Divides a batch into parts that become packs; a bad one is one part."""
     bounds = tf.cond(
         batch.is_good,
         lambda: grouping.bounds(batch.result.splits, self._row_bytes),
@@ -168,7 +168,7 @@ class _Reader:
     part = grouping.part(tf.where(batch.is_good, bounds, 0), batch.result)
     is_equal = tf.reduce_all(part.splits == part.splits[:1])
     if self._is_stored_plainly:
-      # Guarding against errors takes milliseconds, and nothing can fail here.
+      # A guard against errors takes milliseconds, and nothing can fail here.
       is_good, pack = True, self._to_pack(part)
     else:
       is_good, pack = attempts.attempt(self._to_pack, part)
@@ -179,7 +179,7 @@ class _Reader:
     )
 
   def to_pack(self, index, read: _Read) -> packs.Pack:
-    """Returns the pack; of one episode, read alone, if it could not be read."""
+    """Returns the pack; for a bad batch, that of one record, read alone."""
 
     def good():
       return read.result._replace(fault=faults.Fault('').tensors())
@@ -215,14 +215,14 @@ class _Reader:
 
 
 def _check_equal(parsed: grouping.Group) -> grouping.Group:
-  """Returns what was parsed, after a check that lengths are the same."""
+  """Returns parsed columns, after a check that lengths are the same."""
   splits = parsed.splits
   is_equal = tf.reduce_all(splits == splits[:1])
   return parsed._replace(splits=graphs.asserted(splits, is_equal, splits))
 
 
 def _one_by_one_if_bad(read: _Read) -> tf.data.Dataset:
-  """Returns what was read, with the indices of the records if it is bad."""
+  """Pairs a batch with 0; a bad one with the index of each of its records."""
   count = tf.where(
       read.is_good, tf.constant(1, tf.int64), _num_records(read.records)
   )

@@ -1,10 +1,10 @@
 """Hashes that tell one `tf.data` pipeline from another.
 
-The graph of a data set describes all that is done to get its elements: the
-files that are read, the functions that are applied, and every constant in them.
-The names in a graph contain counters, which differ from one program to another.
-So the hash of a pipeline is made of what its nodes do and of where their inputs
-come from, without the names.
+The graph of a data set describes how its elements are made: the files that are
+read, the functions that are applied, and every constant in them. The names in a
+graph contain counters, which differ from one program to another. So the hash of
+a pipeline covers the operations of its nodes and the sources of their inputs,
+without the names.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ _SEED_INPUTS = {
 
 
 def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
-  """Returns a hash of what a data set's elements are made from.
+  """Returns a hash of a data set's pipeline and of the files that it reads.
 
   The hash stays the same when the same pipeline is built again, in this process
   or another, from the same files. The size and time of modification of files
@@ -209,7 +209,7 @@ class _Hasher:
     if functions:
       return _digest(*(self._function(one.name) for one in functions))
     if _is_resource(value.tensor):
-      return b''  # It has a name with a counter.
+      return b''  # This attribute has a name with a counter.
     return value.SerializeToString(deterministic=True)
 
   def _function(self, name: str) -> bytes:
@@ -229,7 +229,7 @@ class _Hasher:
 
 
 def _references(references, hashes) -> List[bytes]:
-  """Returns hashes of inputs; those that are only waited for come sorted."""
+  """Returns hashes of inputs; control inputs come sorted."""
   outputs = [one for one in references if not one.startswith('^')]
   waited_for = [one for one in references if one.startswith('^')]
   return [

@@ -1,8 +1,8 @@
 """Makes RLDS episodes of data that only Python can read.
 
-Passing episodes from Python to TensorFlow one by one is slow if they are short.
-So Python passes the rows of several episodes at a time, and TensorFlow adds
-their flags and discounts.
+Passing short episodes from Python to TensorFlow one by one is slow. So Python
+passes the rows of several episodes at a time, and TensorFlow adds their flags
+and discounts.
 """
 
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
@@ -23,7 +23,7 @@ class PythonPack(NamedTuple):
 
   Attributes:
     steps: a dict of step fields, every leaf `[N, ...]`. Flags and discounts
-      among them take the place of those that are made.
+      among them replace those made here.
     lengths: int64 `[E]`: the number of steps in each episode.
     is_terminal: bool `[E]`: whether the last step of each episode is terminal.
     fields: a dict of the other fields of the episodes, every leaf `[E, ...]`;
@@ -99,7 +99,7 @@ def _flags(row_splits, is_terminal) -> Dict[str, tf.Tensor]:
   """Returns the flags and discounts `[N]` of a pack."""
   episode = packs_lib.episode_of_rows(row_splits)
   row = tf.range(row_splits[-1])
-  # How many steps of its episode follow a step.
+  # The number of steps that follow each step in its episode.
   rest = tf.gather(row_splits[1:], episode) - 1 - row
   is_terminal = tf.gather(is_terminal, episode)
   return {

@@ -1,7 +1,7 @@
-"""Finds out how large the records of TFRecord files are, before they are read.
+"""Finds the sizes of records in TFRecord files, before they are read.
 
 A file is a sequence of records. Each has a header of 12 bytes, of which the
-first 8 are its length, and a checksum of 4 bytes at its end. So the lengths are
+first 8 are its length, and a checksum of 4 bytes at its end. The lengths are
 found by going from header to header, in about 0.3 microseconds a record.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 _LENGTH = struct.Struct('<Q')
 _HEADER_BYTES = 12
-# The bytes of a record in its file beside its own.
+# The bytes in the file for each record, besides its content.
 FRAME_BYTES = _HEADER_BYTES + 4
 
 # The number of records in a row whose bytes are added up; see `most_bytes`.
@@ -27,11 +27,11 @@ def read_lengths(path: str, stop: int) -> np.ndarray:
 
   Args:
     path: the path of a local file.
-    stop: of how many records.
+    stop: the number of records to look at.
 
   Returns:
     int64 `[R]`: fewer than `stop` if the file has fewer whole ones, or if the
-    header of one is damaged. To find that out is left to who reads the records.
+    header of one is damaged. Reading the records will raise the error.
 
   Raises:
     OSError: if the file cannot be read.
@@ -56,15 +56,15 @@ def read_lengths(path: str, stop: int) -> np.ndarray:
 def most_bytes(
     files: Sequence[np.ndarray], batch_size: int, cycle_length: int
 ) -> int:
-  """Returns how many bytes a batch of consecutive records has at most.
+  """Returns the largest number of bytes of a batch of consecutive records.
 
   The records of a file come in their order, interleaved with those of other
-  files. How they are interleaved does not matter.
+  files. The result holds for any interleaving.
 
   Args:
     files: the lengths of the records of each file, int64 `[R]`.
     batch_size: how many records a batch has.
-    cycle_length: from how many files TensorFlow reads at a time.
+    cycle_length: how many files TensorFlow reads at a time.
   """
   # A file is in the batch if it is read when the batch begins or when it ends,
   # or if all of its records are in the batch.
@@ -84,7 +84,7 @@ def most_bytes(
 
 
 def _most_in_a_row(lengths: np.ndarray, count: int) -> int:
-  """Returns the most bytes that `count` records in a row have."""
+  """Returns the largest number of bytes of `count` records in a row."""
   ends = np.concatenate([[0], np.cumsum(lengths)])
   count = min(count, len(lengths))
   return int(np.max(ends[count:] - ends[: len(ends) - count]))

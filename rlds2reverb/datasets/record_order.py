@@ -17,7 +17,7 @@ def record_order(
     read_config: tfds.ReadConfig,
     in_order: bool,
 ) -> tf.data.Dataset:
-  """Returns the place of each record.
+  """Returns the file and the number of each record, in the order of TFDS.
 
   Args:
     firsts: int64 `[F]`: the number of the first record that is read of a file.
@@ -26,7 +26,7 @@ def record_order(
     in_order: whether one file is read after the other.
 
   Returns:
-    A data set of pairs: which file it is, and the number of the record in it.
+    A data set of pairs: the index of a file, and the number of a record in it.
   """
   files = tf.data.Dataset.from_tensor_slices(
       (np.arange(len(counts)), firsts, firsts + counts)
@@ -50,7 +50,7 @@ def record_order(
 def record_descriptions(
     builder: tfds.core.DatasetBuilder, split: str, read_config: tfds.ReadConfig
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-  """Returns a function that says where a record is stored.
+  """Returns a function that names the place of a record.
 
   Args:
     builder: the builder of a data set on disk, whose records come in the same

@@ -1,7 +1,7 @@
-"""Parses the records of TFDS files, many at once, and says what is wrong.
+"""Parses the records of TFDS files, many at once, and finds their faults.
 
-`tf.io.parse_example` gives the values of a field of the steps of all records,
-one after the other.
+`tf.io.parse_example` returns the values of a field for the steps of all
+records, one after the other.
 """
 
 import math
@@ -30,7 +30,7 @@ WRONG_COUNT = 'A field of an episode must have all of its values.'
 NO_WHOLE_STEPS = (
     'The values stored for a step field are not a multiple of those of a step.'
 )
-# Where the format has the values of a type.
+# The fields of the format that hold the values of each type.
 _KINDS = {
     tf.string: 'bytes_list',
     tf.float32: 'float_list',
@@ -71,8 +71,8 @@ class Parser:
 
   def find_fault(self, record: tf.Tensor) -> faults.Fault:
     """Finds out why a record, string `[1]`, cannot be parsed or decoded."""
-    # Bad records are rare. A graph that looks at them takes longer to build
-    # than a small data set to read.
+    # Bad records are rare, and building a graph that looks at them takes longer
+    # than reading a small data set.
     found = tf.numpy_function(self._look_at, [record], [tf.string] * 3)
     rule, field, values = [tf.ensure_shape(text, []) for text in found]
     return faults.Fault(rule, field=field, values=values).tensors()

@@ -48,10 +48,10 @@ def record_episodes(
     num_episodes: the number of episodes to record.
     policy: a function from an observation to an action. By default actions are
       uniformly random. If it has a method `reset`, that is called before the
-      first observation of each episode. If it has an attribute `info_space`, a
-      gym space or None, and that is a space, it returns pairs of an action and
-      an element of that space, which becomes the field `policy_info` of the
-      step. That of an episode's last step is zeros.
+      first observation of each episode. If it has an attribute `info_space`
+      that is a gym space, and not None, it returns pairs of an action and an
+      element of that space, which becomes the field `policy_info` of the step;
+      in an episode's last step this is zeros.
     max_steps: the number of transitions after which an episode is cut, as by a
       time limit.
     split: the name of the split.
@@ -155,8 +155,8 @@ def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
   num_steps = 0
   while True:
     # Observations and actions are copied at once, because environments and
-    # policies may write the next ones into the same arrays, or change those
-    # that they are given.
+    # policies may write the next ones into the same arrays, or change their
+    # inputs.
     recorded_observation = _copy(env.observation_space, observation)
     action = policy(observation) if policy else env.action_space.sample()
     if info_space is not None:

@@ -29,8 +29,8 @@ _MAX_BATCH = 2048
 # How many batches may be in memory at once.
 _MANY_BATCHES = 4
 
-# The number of records that are looked at together if it is not known how large
-# they may be. If they are large on average, it is fewer.
+# The number of records whose sizes are looked at together if they are not
+# known; fewer if records are large on average.
 _GROUP = 16
 _GROUPS_PER_BATCH = 8
 
@@ -40,10 +40,10 @@ _MAX_SEARCHED_BYTES = 4 << 30
 # The number of files that are asked for their size at a time.
 _MAX_STATS = 16
 
-# The mark of a batch none of whose records has to be read again.
+# Marks a batch whose records need not be read again.
 _FINE = np.int64(-1)
 
-# The number after that of the last batch.
+# The number that follows the last batch.
 _DONE = np.int64(-1)
 
 
@@ -58,8 +58,8 @@ def record_batches(
   """Reads the records of a split in batches, in the order of TFDS.
 
   If a file cannot be read to its end, the records before come out first, and
-  then the error of TFDS. Where the order is random, or the number of episodes
-  is not known, the last of the records before may be missing.
+  then the error of TFDS. If the order is random, or the number of episodes is
+  not known, some of the last records before it may be missing.
 
   Args:
     builder: the builder of a data set on disk.
@@ -68,11 +68,11 @@ def record_batches(
     read_config: the options of TFDS.
     max_bytes: how many bytes of records a batch should have at most; see
       `grouping.bounds_of_parts`. Up to 2048 are read before they are cut
-      into batches. They have no more than `5 * max_bytes` bytes, whatever the
-      files hold; or `max_bytes` more than one record that is larger. To know
-      that, the lengths of all records are looked up before. Of files that are
-      remote, not in TFRecord format, or larger than 4 GiB in all they are not;
-      then it is no more than `max_bytes` and 16 records.
+      into batches. These have at most `5 * max_bytes` bytes, or `max_bytes`
+      more than the largest record. For this, the lengths of all records are
+      looked up first. For files that are remote, not in TFRecord format, or
+      larger than 4 GiB in all, they are not; the limit is then `max_bytes` and
+      16 records.
 
   Returns:
     A data set of pairs, the arguments of `grouping.cut_out`, which returns a
@@ -121,8 +121,8 @@ def record_batches(
       records,
       num_records,
       batches,
-      # One batch for each file that cannot be read, one for the end, and those
-      # that the divisions leave.
+      # These are one batch for each file that cannot be read, one for the end,
+      # and one for each rest of a division.
       num_records // size + num_bytes // max_bytes + len(files) + 4,
       strip,
       cut,
@@ -145,7 +145,7 @@ def _batch_size(split_info, max_bytes: int) -> int:
   num_bytes = int(split_info.num_bytes)
   num_records = split_info.num_examples
   if not num_bytes:
-    # The metadata do not say, but the files do.
+    # The metadata do not tell the size, but the files do.
     file = split_info.file_instructions[0]
     try:
       num_bytes = _file_bytes(file)
@@ -172,11 +172,11 @@ def _file_bytes(file) -> int:
 def _group_size(
     files, num_bytes: int, size: int, max_bytes: int, file_format, read_config
 ) -> int:
-  """Returns how many records are read before their bytes are looked at.
+  """Returns how many records are read before their sizes are looked at.
 
-  To look costs some 20 microseconds, several times as much as to read a short
-  episode. So it is not done where the files are known to have too few large
-  records side by side to fill the memory.
+  A look costs some 20 microseconds, several times as much as reading a short
+  episode. It is left out if the files are known to have too few consecutive
+  large records to fill the memory.
 
   Args:
     files: the instructions of TFDS.
@@ -187,7 +187,7 @@ def _group_size(
     read_config: the options of TFDS.
 
   Returns:
-    The number of records; `size` if nobody has to look.
+    The number of records; `size` if no look is needed.
   """
   cycle_length = tfds_private.cycle_length_of(read_config)
   paths = [os.fspath(file.filename) for file in files]
@@ -224,14 +224,14 @@ def _batches_until_an_error(
   """Reads batches, so that no record before an error is lost.
 
   A data set of batches loses the records of the batch in which an error occurs.
-  So batches are numbered, and those with an error are left out. Where a number
-  is missing, the records from there on are read again, one by one.
+  Therefore batches are numbered, and those with an error are left out. If a
+  number is missing, the records from there on are read again, one by one.
 
   Args:
     records: a data set of dicts of `[]`.
     num_records: how many there must be.
     batches: the same records, in batches.
-    max_batches: how many batches there may be, with those of errors.
+    max_batches: the largest number of batches, including those of errors.
     strip: a function that returns the records of a batch.
     cut: a function that returns the data set of the parts of such records.
 
@@ -240,7 +240,7 @@ def _batches_until_an_error(
   """
   nothing = {name: tf.constant([], tf.string) for name in records.element_spec}
   no_batch = tf.data.Dataset.from_tensors(nothing)
-  # A file that cannot be opened would fail for ever, so the tries are limited.
+  # A file that cannot be opened would fail for ever, so retries are limited.
   numbers = tf.data.Dataset.range(max_batches)
   numbered = tf.data.Dataset.zip(
       (numbers, batches.concatenate(no_batch))

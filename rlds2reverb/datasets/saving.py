@@ -56,8 +56,8 @@ def save_episodes(
       depth. All its episodes are written, in their order.
     directory: the path of the new data set, or a URL that TensorFlow can write
       to. Its parents are made.
-    identity: values that tell this data from other data, besides the pipeline;
-      see `cached_statistics`.
+    identity: values that tell this data from other data; by default none, as
+      the pipeline is compared, too. See `cached_statistics`.
     split: the name of the split.
     name: the name of the data set; by default the last part of `directory`.
     overwrite: whether to replace a data set that this function has saved in
@@ -73,8 +73,8 @@ def save_episodes(
       written, because it is ragged, bfloat16, in a tuple, or a string array
       whose shape is open or empty; or if there are no episodes.
     BlockingIOError: if another process is writing to `directory`.
-    FileExistsError: if there is something else in `directory`, or if it cannot
-      be known whether it is the same.
+    FileExistsError: if there is something else in `directory`, or if it is not
+      known whether it is the same data.
     OSError: if `directory` cannot be written or replaced.
   """
   directory = files.expand(directory)
@@ -189,7 +189,7 @@ def _feature(spec: Any, keys: Sequence[Any]) -> Any:
   ):
     return tfds.features.Image(shape=shape, dtype=dtype, encoding_format='png')
   encoding = 'none'
-  # TensorFlow divides by the size of a step where that is not encoded.
+  # Without encoding, TensorFlow would divide by the size of a step.
   if (
       is_open
       or is_empty

@@ -1,8 +1,8 @@
 """Batches records by their bytes.
 
 `batch` reads a fixed number of records, however large they are, and holds all
-of them in memory. Here a batch has a fixed number of slots. A record takes one,
-and more of them if it is large, so that a batch of large records has few.
+of them in memory. Here a batch has a fixed number of slots. A record takes one
+slot, and a large record more, so a batch of large records has few.
 """
 
 from typing import Dict
@@ -26,13 +26,13 @@ def batch_by_bytes(
 ) -> tf.data.Dataset:
   """Batches records, fewer of them where they are large.
 
-  To look at the bytes of records costs about as much as to read several short
-  ones. So they are looked at in groups.
+  Looking at the bytes of records costs about as much as reading several short
+  ones, so they are looked at in groups.
 
   Args:
     records: a data set of dicts of strings `[]`.
     name: the name in the dict of the strings whose bytes are counted.
-    max_bytes: how many bytes a batch may have, without those of its last group.
+    max_bytes: how many bytes a batch may have, besides its last group.
     num_slots: how many records a batch may have.
     group_size: how many records are looked at together.
 

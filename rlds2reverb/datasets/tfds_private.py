@@ -1,7 +1,7 @@
-"""The names of TFDS that are private, in one place.
+"""All uses of private names of TFDS, in one place.
 
-They were checked with TFDS 4.9.10. What works in another way in another version
-is left to the public functions of TFDS, which are slower.
+They were checked with TFDS 4.9.10. If another version works differently, the
+public functions of TFDS, which are slower, take their place.
 """
 
 from typing import Any, Optional
@@ -16,7 +16,7 @@ from tensorflow_datasets.core.utils import read_config as read_config_lib
 RECORD = 'record'
 TFRECORD = file_adapters.FileFormat.TFRECORD
 
-# From so many files TFDS reads at a time.
+# The number of files that TFDS reads at a time.
 _CYCLE_LENGTH = 16
 
 
@@ -57,7 +57,7 @@ def read_records(
     shuffle_files: bool,
     read_config: tfds.ReadConfig,
 ) -> Optional[tf.data.Dataset]:
-  """Returns dicts with the string of each record; None if it cannot be had."""
+  """Returns dicts with the string of each record, or None if that fails."""
   records = _Reader(file_format_of(builder, read_config)).read(
       instructions=split,
       split_infos=builder.info.splits.values(),
@@ -73,7 +73,7 @@ def read_records(
 def cycle_length_of(
     read_config: tfds.ReadConfig, in_order: bool = False
 ) -> Optional[int]:
-  """Returns from how many files TFDS reads at a time."""
+  """Returns how many files TFDS reads at a time."""
   cycle_length = read_config.interleave_cycle_length
   if cycle_length != read_config_lib.MISSING:
     return cycle_length

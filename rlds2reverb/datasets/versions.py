@@ -41,7 +41,7 @@ def find_folder(directory: str) -> str:
         f' It has {names}.{other_formats.hint(directory)}'
     )
   newest = max(versions, key=tfds.core.Version)
-  # A user who names a folder of several versions should know which one is read.
+  # The log says which of several versions is read.
   log = logging.warning if len(versions) > 1 else logging.info
   log(
       'Reading version %s of %s, the newest of %s.', newest, directory, versions
@@ -53,7 +53,7 @@ def fingerprint(folder: str) -> str:
   """Returns a hash of what TFDS records about the data set in `folder`.
 
   TFDS records its name, version and splits, and the number of episodes in each
-  file. Where there is no data set, it is the hash of nothing.
+  file. Without a data set, it is the hash of nothing.
   """
   path = os.path.join(folder, INFO_FILE)
   if not files.exists(path):

@@ -9,10 +9,10 @@ While a process writes a local folder `data`, there are beside it:
     .data.replaced    what was in `data`, for the moment between two renames,
                       where a file system cannot exchange two folders.
 
-What a process that has died leaves there, the next writer removes or puts back.
-Only a local file system can rename a folder. On others, a folder is whole when
-its last file is there. Until then it has a file `.unfinished`: where there is
-that and no last file, a writer has died, or is at work.
+If a process dies, the next writer removes or puts back what it left there. Only
+a local file system can rename a folder. On others, a folder is whole when its
+last file is there. Until then it has a file `.unfinished`, by which a writer is
+at work, or has died.
 
 TFDS's `incomplete_dir` and `atomic_write` do less: they remove the old folder
 before they rename the new one, so that a process that is killed in between
@@ -104,7 +104,7 @@ def new_folder(
 
 
 def put_right(directory: str) -> None:
-  """Puts back what a writer was replacing when it died between two renames."""
+  """Puts back the old folder of a writer that died between two renames."""
   if files.is_url(directory):
     return
   names = _names_of(directory)
@@ -228,7 +228,7 @@ def _new_remote(
     )
   _check_free(directory, replace)
   with files.os_errors(directory):
-    # So a folder that cannot be written fails before the work begins.
+    # A folder that cannot be written thus fails before the work begins.
     epath.Path(directory).mkdir(parents=True, exist_ok=True)
   folder = tempfile.mkdtemp()
   try:

@@ -57,7 +57,7 @@ def write_episodes(
       info, max_examples_per_shard=max_episodes_per_file
   )
   writer.initialize_splits([split])
-  # Each call records the splits anew, so all episodes are added in one call.
+  # Each call rewrites the list of splits, so one call adds all episodes.
   writer.add_examples({split: episodes})
   writer.close_all()
   if not info.splits[split].num_examples:

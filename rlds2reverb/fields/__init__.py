@@ -1,7 +1,7 @@
-"""From a data set's own step fields to those of an RLDS step.
+"""Makes the fields of RLDS steps from a data set's own fields.
 
-A `StepMapping` says what each field is made of. The mappings of well-known data
-sets are there by name.
+A `StepMapping` says what each field is made of. Mappings of well-known data
+sets are loaded by name.
 """
 
 from rlds2reverb.fields.named_mappings import config_names

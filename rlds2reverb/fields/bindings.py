@@ -1,7 +1,7 @@
 """Reads gin bindings without making them part of the program's gin config.
 
-A name without a module is first looked for among those of this package, so a
-file still works where another library has registered the same name with gin.
+A name without a module is looked up in this package first, so a file still
+works if another library has registered the same name with gin.
 """
 
 import dataclasses
@@ -15,11 +15,11 @@ from gin import config_parser
 import tree
 
 _MODULE = 'rlds2reverb'
-# These come with this package, so nobody has chosen what they register. Some of
-# it runs code that a config names: `suite_gym.load` imports a module.
+# These are imported with this package, not chosen by the user. Some of their
+# functions run code that a config names: `suite_gym.load` imports a module.
 _REFUSED = ('gin', 'tf_agents')
 
-# The arguments of functions and classes, by what gin calls for these.
+# The arguments of functions and classes, by their names in gin.
 Bindings = Dict[Callable[..., Any], Dict[str, Any]]
 
 
@@ -104,7 +104,7 @@ def arguments_of(name: str, bindings: Bindings, path: str) -> Dict[str, Any]:
 
 
 def _resolve(value: Any, bindings: Bindings, path: str) -> Any:
-  """Returns what a value of a config stands for."""
+  """Returns the object that a value of a config stands for."""
   if not isinstance(value, _Reference):
     return value
   if not value.is_called:
@@ -114,14 +114,14 @@ def _resolve(value: Any, bindings: Bindings, path: str) -> Any:
 
 
 def get_configurable(name: str, path: str) -> Callable[..., Any]:
-  """Returns what is registered with gin under a name, this package's first.
+  """Returns the object that gin has under a name, first from this package.
 
   Raises:
-    ValueError: if nothing is, if several modules have registered the name, or
-      if gin or TF-Agents has registered it.
+    ValueError: if no module or several modules have registered the name, or if
+      gin or TF-Agents has registered it.
   """
   _register_all()
-  # In a scope gin would return another object at each call.
+  # In a scope, gin would return a new object at each call.
   with gin.config_scope(None):
     for full_name in f'{_MODULE}.{name}', name:
       try:
@@ -132,7 +132,7 @@ def get_configurable(name: str, path: str) -> Callable[..., Any]:
             f' with gin: {e}. Write the module before the name.'
         ) from e
       except ValueError:
-        continue  # It is not registered.
+        continue  # The name is not registered.
       if configurable.__module__.split('.')[0] in _REFUSED:
         raise ValueError(
             f'{path} names {name} of {configurable.__module__}. A config may'
@@ -148,7 +148,7 @@ def get_configurable(name: str, path: str) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=None)
 def _register_all() -> None:
-  """Imports what this package registers with gin."""
+  """Imports the modules that register with gin."""
   package = importlib.import_module(_MODULE)
   for name in dir(package):
     getattr(package, name)

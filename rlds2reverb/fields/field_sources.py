@@ -82,7 +82,7 @@ def resolve(source: Source, nest: Dict[str, Any], problems: List[str]) -> Any:
   if not isinstance(source, (str, tuple)):
     return source
   columns: Any = None
-  # A key of the data may itself look like one with columns.
+  # A key of the data may itself end like `[0:3]`.
   if isinstance(source, str) and not paths.contains(nest, source):
     parts = _COLUMNS.fullmatch(source)
     if parts:
@@ -224,12 +224,12 @@ def read(
 
 
 def read_alone(source: Source, episode: Dict[str, Any], name: str) -> Any:
-  """Returns the tensors of a source, for a source that is made of it.
+  """Returns the tensors of a source that is a part of another source.
 
   Args:
     source: a source.
     episode: an episode with stacked steps.
-    name: the name of what is made, for error messages.
+    name: the name of the result, for error messages.
 
   Returns:
     A nest of tensors `[T, ...]`.

@@ -16,17 +16,17 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import named_mappings
 from rlds2reverb.fields import step_mapping
 
-# These configs are for data of any dtypes and ranks. The features that are
-# known for them are only an example.
+# These configs are for data of any dtypes and ranks; their known features are
+# only an example.
 _FOR_ANY_KINDS = ('recorded_gym',)
 
 
 def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
-  """Returns the features of the data sets that a config is for.
+  """Returns the features of the data sets for which a config is made.
 
   They are read from `configs/features/<config>/features.json`, a file that TFDS
   writes, or from one in each folder below that, which has the name of a
-  variant. If there is none, they are those of the builders in TFDS whose names
+  variant. Without such a file, they come from the builders in TFDS whose names
   begin with the name of the config.
 
   Args:
@@ -52,7 +52,7 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
         for variant in variants
     }
   features = {}
-  # In an empty folder TFDS finds no features on disk, which it would prefer.
+  # TFDS would prefer features on disk, so it looks in an empty folder.
   with tempfile.TemporaryDirectory() as empty:
     for name in tfds.list_builders(with_community_datasets=False):
       if name.startswith(config):
@@ -77,9 +77,8 @@ def check_kinds(
 
   All fields must have the kinds of dtype (float, integer, bool or string) and
   the ranks that they have in one of the data sets that the config is known to
-  be for. Discrete actions, for example, do not pass for vectors of floats.
-  Sizes may differ, for example those of another robot, and so may the keys of a
-  dict.
+  be for. Discrete actions, for example, are no vectors of floats. Sizes may
+  differ, as between robots, and so may the keys of a dict.
 
   Args:
     config: the name of a config.
@@ -122,7 +121,7 @@ def mapped_step_spec(
   """Returns the spec of a step that a mapping makes of an episode.
 
   Args:
-    mapping: a mapping, or a function that goes on with transforms.
+    mapping: a mapping, or a function that maps and then transforms.
     episode: what `episode_spec` returns.
 
   Raises:
@@ -153,7 +152,7 @@ def _compare(known, found, keys, differences: List[str]) -> None:
 def _kind(nest) -> Any:
   """Returns the properties that must be equal in two fields."""
   if not isinstance(nest, tf.TensorSpec):
-    # The parts of a tuple count, but not the keys of a dict.
+    # Tuples must have the same parts, but dicts may have other keys.
     return tree.map_structure(_kind, nest) if isinstance(nest, tuple) else dict
   dtypes = ('is_floating', 'is_integer', 'is_bool', 'is_complex')
   return nest.shape.rank, [getattr(nest.dtype, name) for name in dtypes]

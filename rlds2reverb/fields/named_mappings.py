@@ -1,14 +1,14 @@
-"""The mappings of well-known data sets, which are loaded by name.
+"""Loads the mappings of well-known data sets by name.
 
 A config is a gin file in `configs/`, such as `bridge.gin`. It binds the fields
-of `StepMapping`, and the arguments of whatever these refer to:
+of `StepMapping`, and the arguments of the sources in them:
 
     StepMapping.action = ['action/world_vector', 'action/open_gripper']
     StepMapping.discount = None
     StepMapping.is_terminal = @TerminalOnSuccess()
     TerminalOnSuccess.success = '../success'
 
-`bindings` says how they are read.
+`bindings` reads these files.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from rlds2reverb.fields import text_of_codes  # noqa: F401
 
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
-# The names that Octo, OpenVLA and LIBERO have for data sets of these configs.
+# The names of Octo, OpenVLA and LIBERO for data sets of these configs.
 _ALIASES = {
     'aloha_dagger_dataset': 'aloha_static_dataset',
     'aloha_mobile_dataset': 'aloha_mobile',
@@ -104,7 +104,7 @@ def load_mapping(
 def mapping_from(
     text: str, path: str, **changes: Any
 ) -> Optional[step_mapping.StepMapping]:
-  """Returns the mapping that gin bindings describe, or None if they do not.
+  """Returns the mapping that gin bindings describe, or None without any.
 
   Args:
     text: the bindings, in gin's syntax.
@@ -121,8 +121,8 @@ def mapping_from(
   )
   if not mapping_bindings:
     return None
-  # Every field is passed, because gin would fill in the others with what the
-  # program has bound.
+  # Every field is passed, because gin would fill in others with the program's
+  # own bindings.
   arguments: Dict[str, Any] = {
       field.name: field.default_factory()
       if callable(field.default_factory)

@@ -1,4 +1,4 @@
-"""Mixtures of well-known data sets, which are loaded by name.
+"""Loads mixtures of well-known data sets by name.
 
 A mixture is a gin file in `configs/mixtures/`, such as `oxe_magic_soup.gin`.
 `jobs.mixtures` reads the data sets of one.
@@ -29,8 +29,8 @@ class Mixture:
       as one of weight 1 that has as many steps.
     configs: a dict from the names of data sets to the names of their configs,
       for those whose config has another name.
-    transforms: what is done to the episodes of every data set after its own
-      transforms, so that all have one form.
+    transforms: the transforms of the episodes of every data set after its own,
+      which give all data sets the same fields.
   """
 
   weights: Mapping[str, float]
@@ -93,5 +93,5 @@ def mixture_from(text: str, path: str) -> Mixture:
         f'{path} must bind {_MIXTURE}.weights, and may bind of {fields} the'
         f' others, but binds {sorted(arguments)}.'
     )
-  # What the program has bound itself does not count.
+  # The program's own bindings do not count.
   return Mixture(**{'configs': {}, 'transforms': (), **arguments})

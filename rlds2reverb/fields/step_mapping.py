@@ -27,7 +27,7 @@ from rlds2reverb.fields.field_sources import Source
 POLICY_INFO = 'policy_info'
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 _CAN_BE_FILLED = (rlds.REWARD, rlds.DISCOUNT, *_FLAGS)
-# What is no source of a field.
+# The fields of a mapping that are not sources.
 _SETTINGS = ('cast', 'last_reward', 'last_action')
 
 
@@ -72,7 +72,7 @@ class StepMapping:
   Step fields that no source names are dropped.
 
   In RLDS the action and the reward of an episode's last step mean nothing.
-  `last_reward` and `last_action` are for data where they do:
+  `last_reward` and `last_action` are for data in which they mean something:
 
       step                        |  0     1     2     3 (last) |
       reward, "step"              |  0     0     0     1        |
@@ -94,13 +94,13 @@ class StepMapping:
     cast: a dict from names of dtypes to the names of the dtypes that they
       become, in every field.
     last_reward: where a reward of the last step belongs. `"step"` leaves it
-      there, where no transition has it: a conversion counts it, and says so.
+      there, where it is in no transition: a conversion counts it, and warns.
       `"transition"` adds it to that of the transition into the last step. It is
       for data that gives the reward of success with the last step.
-    last_action: whether the action of the last step counts as the others do.
-      Then the steps have a further field `has_action`, which statistics,
-      transforms and windows follow. A conversion to trajectories does not,
-      because agents do not act in the last step of an episode.
+    last_action: whether the action of the last step has a meaning. Then the
+      steps have a further field `has_action`, which statistics, transforms and
+      windows follow. A conversion to trajectories does not, because agents do
+      not act in the last step of an episode.
   """
 
   observation: Source = rlds.OBSERVATION
@@ -151,7 +151,7 @@ class StepMapping:
     return {**episode, rlds.STEPS: self._complete(mapped, first, last)}
 
   def map_pack(self, pack: packs_lib.Pack) -> packs_lib.Pack:
-    """Does for all episodes of a pack what calling this does for one.
+    """Maps all episodes of a pack, as a call maps one.
 
     Raises:
       ValueError: as `__call__` does.
@@ -175,7 +175,7 @@ class StepMapping:
     )
 
   def takes_packs(self, episode_spec: Any) -> bool:
-    """Returns whether `map_pack` can be used, as no source is a function."""
+    """Returns whether `map_pack` can be used: no source must be a function."""
     sources = self._resolve(episode_spec).values()
     return not any(map(field_sources.has_function, sources))
 
@@ -199,7 +199,7 @@ class StepMapping:
     return mapped
 
   def _complete(self, mapped, first, last):
-    """Adds to mapped steps what their positions, bool `[T]`, make.
+    """Adds to mapped steps the fields that depend on position.
 
     Args:
       mapped: the fields that have a source.
@@ -278,7 +278,7 @@ def map_fields(
       mapped,
       rlds_data,
       lambda packs: packs.map(
-          # Only functions in a mapping could need AutoGraph.
+          # Nothing but functions in a mapping could need AutoGraph.
           graphs.no_autograph(mapping.map_pack),
           num_parallel_calls=tf.data.AUTOTUNE,
       ),
@@ -310,7 +310,7 @@ def _stack(steps, sources):
     return any(keys[: len(path)] == path for path in used)
 
   dropped = {
-      # A field of which nothing is used is dropped whole.
+      # A field of which no part is used is dropped whole.
       keys if any(path[0] == keys[0] for path in used) else keys[:1]: None
       for keys, spec in tree.flatten_with_path(steps.element_spec)
       if not steps_lib.has_one_shape(spec) and not is_used(keys)

@@ -1,4 +1,4 @@
-"""Which episodes are terminal, by a field of the data set's own."""
+"""Derives which episodes are terminal from a data set's own field."""
 
 import dataclasses
 from typing import Any, Dict

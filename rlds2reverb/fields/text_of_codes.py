@@ -1,4 +1,4 @@
-"""A source that makes strings of the codes of their characters."""
+"""A source that makes strings from character codes."""
 
 import dataclasses
 from typing import Any, Dict

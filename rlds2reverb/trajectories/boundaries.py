@@ -36,7 +36,7 @@ STEPS_AFTER_LAST = 'Last step of an episode must end it.'
 DISCOUNT_RANGE = 'Discount must lie in [0, 1].'
 NAN = 'Step must not hold NaN.'
 EMPTY = 'An episode must have a step.'
-# What to do where the last step of an episode is not marked as one.
+# Advice for an episode whose last step is not marked as one.
 _NO_LAST = (
     'If the data set never sets is_last, StepMapping(is_last=None) marks the'
     ' last step of every episode by its position.'
@@ -68,8 +68,8 @@ def check_episode(
     validation: `"strict"` or `"tf_agents"`; see `ConversionRules`.
     nan_fields: the paths of the fields that `outlines.NAN_FIELD` numbers. If
       there are any, an episode that holds a NaN is invalid.
-    stored: what is wrong with the episode as it is stored, if anything is.
-    on_fault: a function that is called, in graph mode, with what is wrong, and
+    stored: the fault of the episode as it is stored, if it has one.
+    on_fault: a function that is called, in graph mode, with the fault, and
       returns it.
 
   Returns:
@@ -78,7 +78,7 @@ def check_episode(
     first in this module.
   """
   if validation == 'strict':
-    # Where lengths differ there are no steps, which is never valid.
+    # If lengths differ, there are no steps here, which is never valid.
     length = tf.size(outline[rlds.IS_FIRST], tf.int64) - 1
     valid = are_strictly_valid(outline, tf.stack([0, length]), bool(nan_fields))
   else:
@@ -170,8 +170,8 @@ def are_strictly_valid(
 
   `_broken_rules` states the same rules one by one. Together they say that the
   first step alone is a first one and the last step alone a last one, which
-  takes half as many operations. Nearly every episode is valid, so this is all
-  that its check costs.
+  takes half as many operations. For valid episodes, which nearly all are, no
+  other check is made.
 
   Args:
     outline: the outline of the steps of several episodes, one after the other,
@@ -181,8 +181,8 @@ def are_strictly_valid(
   """
   is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
   discount = outline[rlds.DISCOUNT]
-  # How many episodes begin with each step: one if all are valid, as an episode
-  # without steps begins where the next one does.
+  # How many episodes begin at each step: at most one if all are valid, because
+  # an episode without steps begins where the next one does.
   num_begins = packs.count_begins(row_splits, tf.size(is_first))
   begins = num_begins > 0
   is_valid = (

@@ -29,7 +29,7 @@ from rlds2reverb.trajectories import specs
 
 
 class TrajectoryBlock(NamedTuple):
-  """Frames of one episode or of several whole ones, and where they stand.
+  """Frames of one episode or of several whole ones, with their places.
 
   Attributes:
     trajectory: a `Trajectory` whose every leaf is `[B, ...]`.
@@ -89,7 +89,7 @@ def convert_rlds_to_trajectories(
       called in graph mode; both steps are dicts without a batch dimension. By
       default the `policy_info` is `()`.
     batched: whether an element is a block of many consecutive frames, which is
-      many times faster, and not one frame.
+      many times faster, rather than one frame.
     block_length: the largest number of frames in a block, all of which then
       come from one episode. By default a block holds about 2 MiB: one episode
       or several whole ones; a part of one where nested steps are longer.
@@ -127,7 +127,7 @@ def trajectory_blocks(
     one_episode_blocks: bool = False,
     with_episodes: bool = False,
 ) -> tf.data.Dataset:
-  """Converts RLDS data to `TrajectoryBlock`s: blocks that know their place.
+  """Converts RLDS data to `TrajectoryBlock`s: blocks with their places.
 
   The other arguments and the errors are those of
   `convert_rlds_to_trajectories`.
@@ -185,7 +185,7 @@ def trajectory_blocks(
 
 
 class _Settings(NamedTuple):
-  """What the pipeline of a conversion depends on, apart from its data.
+  """Everything besides the data that the pipeline of a conversion depends on.
 
   Attributes:
     fields: the names of the step fields that are used.
@@ -282,8 +282,7 @@ def _without_fault(block):
   """Returns a block, or raises the error of its invalid episode.
 
   The error is raised after each block was paired with the step that follows.
-  Raised earlier, it would also keep the last block of the episode before from
-  coming out.
+  Before that, it would also stop the last block of the episode before.
   """
   return graphs.asserted(block, block.fault == '', block.fault)
 

@@ -1,9 +1,9 @@
-"""Keeps pipelines, so that one that was built is not built again.
+"""Keeps pipelines, so that none is built twice.
 
-To build the pipeline of a conversion, which TensorFlow traces, takes about a
-tenth of a second: as long as the conversion of a small data set. So a pipeline
-is built once for data of one spec, as a graph function of the data set, and is
-kept for the next data set of this spec.
+Building the pipeline of a conversion, which TensorFlow traces, takes about a
+tenth of a second: as long as converting a small data set. Therefore a pipeline
+is built once for each spec, as a graph function of the data set, and is kept
+for the next data set of this spec.
 """
 
 import functools
@@ -19,10 +19,9 @@ def kept(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
 
   Args:
     build: a function `(data, tables, settings, function=None)` that builds a
-      pipeline: of the data set that it reads, of a nest of tensors that it
-      uses, or None, and of other settings, which can be hashed. The pipeline
-      must depend on the specs of the first two and on the settings alone. With
-      a function, which it calls, it is not kept.
+      pipeline of a data set, a nest of tensors or None, and other settings,
+      which must be hashable. The pipeline must depend on the specs of the first
+      two and on the settings alone. If it calls a `function`, it is not kept.
 
   Returns:
     The decorated function.
@@ -83,8 +82,8 @@ def _pipeline(build, settings, specs):
   def pipeline(data, tables):
     variant = to_variant(tf.data.experimental.to_variant(data), tables)
     result = tf.data.experimental.from_variant(variant, element_specs[0])
-    # What a data set reads lives as long as its Python object, a generator for
-    # example.
+    # Sources of a data set, such as a generator, live as long as its Python
+    # object.
     result._source = data  # pylint: disable=protected-access
     return result
 

@@ -1,4 +1,4 @@
-"""`ConversionOptions` says how a data set is converted, and to what keys."""
+"""`ConversionOptions`: how data is converted, and the keys of its items."""
 
 import dataclasses
 from typing import Any, Optional
@@ -12,9 +12,8 @@ from rlds2reverb.trajectories import specs
 class ConversionOptions:
   """Says how RLDS data is converted, whatever it is converted to.
 
-  Every function that converts takes one, and uses what concerns its output:
-  `identity` and the attributes after it are about items that are written for
-  Reverb.
+  Every function that converts takes these options, and uses those for its
+  output: `identity` and the attributes after it are for items in Reverb.
 
   Attributes:
     rules: which episodes are valid, and how they are converted. The default is
@@ -23,15 +22,16 @@ class ConversionOptions:
       step that follows; see `convert_rlds_to_trajectories`.
     report: a new `ConversionReport`, to be filled with what was skipped or
       looks wrong.
-    identity: what tells this data from all other data: its name, its split and
-      shard, and whatever was done to it, such as the mapping, the transforms
-      and the `policy_info_fn`. It is a string, or a dict or list of strings,
-      numbers, mappings and transforms. Under an identity, the keys of items
-      depend on it, on the dtypes and shapes of the frames, on
+    identity: a value that tells this data from all other data: its name, its
+      split and shard, and whatever was done to it, such as the mapping, the
+      transforms and the `policy_info_fn`. It is a string, or a dict or list of
+      strings, numbers, mappings and transforms. Under an identity, the keys of
+      items depend on it, on the dtypes and shapes of the frames, on
       `rules.terminal_discount`, and on the item's table, length, episode and
       place, so data that is written again is in the table once. A server does
       not compare items: if two that differ have the same key, because the
-      identity is too coarse, the first one stays. By default keys are random.
+      identity is too coarse, the first one stays. By default, None, keys are
+      random.
     episode_id: the name of a field of the episodes, an integer or a string,
       that identifies them under `identity`. No two episodes may have the same
       value. By default episodes are identified by their index in the data set,
@@ -44,8 +44,8 @@ class ConversionOptions:
       chunk may hold several short episodes, whose items then take no more
       memory than those of long ones. A table counts the episodes of its chunks,
       so `num_episodes` of `server_info` then counts several as one, and an item
-      keeps in memory whatever shares its chunk. With `one_episode_chunks=True`
-      the count is exact. It is so, too, where columns have chunks of their own.
+      keeps its whole chunk in memory. With `one_episode_chunks=True` the count
+      is exact. It is also exact where columns have chunks of their own.
 
   Raises:
     TypeError: if `rules` are no `ConversionRules`.
@@ -69,7 +69,7 @@ def complete(options: Optional[ConversionOptions]) -> ConversionOptions:
   """Returns the options, or the default ones in place of None.
 
   Raises:
-    TypeError: if they are something else, such as `ConversionRules`.
+    TypeError: if they have another type, such as `ConversionRules`.
   """
   if options is None:
     return ConversionOptions()
@@ -89,11 +89,11 @@ def with_policy_info(
     options: Optional[ConversionOptions],
     policy_info_fn: Optional[specs.PolicyInfoFn],
 ) -> ConversionOptions:
-  """Returns options with the function that TF-Agents has an argument for.
+  """Returns options with the `policy_info_fn` of an argument, as in TF-Agents.
 
   Raises:
     TypeError: as `complete` does.
-    ValueError: if the options have another one.
+    ValueError: if the options have another function.
   """
   options = complete(options)
   if policy_info_fn is None:

@@ -57,15 +57,15 @@ def warnings_of(
     *,
     firsts: Sequence[str] = ('', ''),
 ) -> List[str]:
-  """Says what looks wrong in data that was converted.
+  """Returns warnings about data that was converted.
 
   Args:
     num_bootstrapped: how many terminal episodes bootstrap.
-    num_last_rewards: of how many episodes the last step has a reward.
+    num_last_rewards: how many episodes have a reward in the last step.
     sum_last_rewards: the sum of these rewards.
     nan_counts: the number of NaNs in each field that holds any, by its path.
-    firsts: say which episode is the first that bootstraps, and the first that
-      has such a reward, if they are known.
+    firsts: the first episode that bootstraps, and the first with such a reward,
+      in words, if they are known.
   """
   found = []
   if num_bootstrapped:
@@ -118,11 +118,11 @@ class ConversionReport:
   def __init__(self):
     self.inserted_items: Dict[str, int] = {}
     self._is_taken = False
-    # A row for each skipped episode, of what is wrong with it.
+    # A row for each skipped episode, with its fault.
     self._skipped = None
-    # A row for each block with NaN, which counts them by field; for each
-    # episode that bootstraps, whose first column is 1; and for each one whose
-    # last step has a reward, which is in the second column.
+    # A row for each block with NaN, with the counts by field; for each episode
+    # that bootstraps, with 1 in the first column; and for each episode whose
+    # last step has a reward, with the reward in the second column.
     self._blocks = None
     self._nan_fields = None
 
@@ -173,9 +173,9 @@ class ConversionReport:
   def skipped_episodes(self) -> List[SkippedEpisode]:
     """The skipped episodes, in the order of the data set.
 
-    Of each one the `episode`, which is its index in the data set; the `reason`,
-    a sentence of the rule that it breaks, the first step that breaks it, and
-    what was found there; and its `fault`, the same as values.
+    Each has the `episode`, which is its index in the data set; the `reason`, a
+    sentence with the broken rule, the first step that breaks it, and what was
+    found there; and the `fault`, the same as values.
     """
     if self._skipped is None:
       return []
@@ -208,8 +208,8 @@ class ConversionReport:
     """The reward of the last step, where it is not 0, by episode index.
 
     It belongs to no transition, so no learner sees it. `StepMapping` can move
-    it onto the transition into the last step. Of a reward of several numbers it
-    is the sum of their absolute values.
+    it onto the transition into the last step. If a reward has several numbers,
+    it is the sum of their absolute values.
     """
     if self._nan_fields is None:
       return {}

@@ -62,7 +62,7 @@ class ReportTables(NamedTuple):
         axis=1,
     )
     found = tf.where(ends != 0)
-    # No block begins with one of the last steps that an episode may have.
+    # No block begins at steps as late as these keys.
     places = tf.gather(block.episode, found[:, 0]) * MAX_STEPS
     places += MAX_STEPS - 1 - found[:, 1]
     end_rows = tf.one_hot(found[:, 1], 2 + len(nans), dtype=tf.float64)
@@ -82,7 +82,7 @@ class ReportTables(NamedTuple):
 def _last_rewards(block: blocks.Block) -> tf.Tensor:
   """Returns the rewards of the last steps, float64 `[B]`; 0 of other steps."""
   is_last = block.outline[rlds.IS_LAST][:-1]
-  # A reward of another length is refused first, by the rule that it breaks.
+  # A reward of another length has been refused before.
   with tf.control_dependencies([block.fault]):
     rewards = tf.nest.map_structure(tf.identity, block.steps[rlds.REWARD])
   leaves = [

@@ -20,8 +20,8 @@ class ConversionRules:
   """Says how episodes are checked and converted to trajectories.
 
   Every function that converts takes one of these, and gin can configure it.
-  Two conversions by different rules can give different frames, so the rules
-  belong to what identifies converted data.
+  Different rules can give different frames, so the rules are a part of the
+  identity of converted data.
 
   Attributes:
     validation: which episodes are valid. `"strict"` accepts an episode of a
@@ -32,13 +32,12 @@ class ConversionRules:
     terminal_discount: where the discount of a terminal episode is set to 0.
       `"step"` sets it on the frame of the last step, as TF-Agents does;
       learners mask this frame out. `"transition"` also sets it on the frame
-      before, which is that of the transition into the last step. Trainers
-      (`training.train`, `rlds2reverb-train`) have `"transition"` as the
-      default.
-    invalid_episodes: what becomes of an invalid episode. `"raise"` raises an
+      before, which is that of the transition into the last step. The default of
+      trainers (`training.train`, `rlds2reverb-train`) is `"transition"`.
+    invalid_episodes: how to treat an invalid episode. `"raise"` raises an
       error; `"skip"` leaves the whole episode out.
-    nan: what becomes of NaN in observations, actions, rewards and discounts,
-      and in the other fields that a `policy_info_fn` reads. `"report"` lets NaN
+    nan: how to treat NaN in observations, actions, rewards and discounts, and
+      in the other fields that a `policy_info_fn` reads. `"report"` lets NaN
       pass and counts it in the report; `"invalid"` makes an episode that holds
       NaN invalid.
 

@@ -127,8 +127,8 @@ def _take_sequences(cuts, windows, max_batch_size, with_mask):
 
   @graphs.no_autograph
   def split(cut):
-    # The gathers are mapped over the flattened data set. A map in here would be
-    # created again for each cut, which takes longer than the gathers.
+    # The gathers are mapped over the flattened data set, because a map inside
+    # would be created for each cut, which takes longer than the gathers.
     return tf.data.Dataset.zip(
         (
             tf.data.Dataset.range(
@@ -189,7 +189,7 @@ def _cut_with_held(windows, held, block):
     block: a `TrajectoryBlock`.
 
   Returns:
-    What is `_Held` for the next block, and the `_Cut`.
+    The `_Held` frames for the next block, and the `_Cut`.
   """
   num_held, seen = gathering.num_rows(held.frames), held.seen
   if not windows.crosses_episodes:
@@ -206,7 +206,7 @@ def _cut_with_held(windows, held, block):
   splits = tf.concat([[num_held - seen], block.row_splits[1:] + num_held], 0)
   cut = _cut(windows, frames, splits, seen, is_end)
 
-  # The first of the frames that the next sequences need may not be there yet.
+  # The next sequences may begin after the last frame so far.
   num_frames = splits[-1]
   if windows.crosses_episodes:
     origin, is_end = splits[0], tf.constant(False)
@@ -219,7 +219,7 @@ def _cut_with_held(windows, held, block):
 
 
 def _cut(windows, frames, row_splits, seen, is_end):
-  """Finds where the sequences of some frames start, and fills frames in.
+  """Finds the starts of sequences in some frames, and fills frames in.
 
   Args:
     windows: the `Windows`.

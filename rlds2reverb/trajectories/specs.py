@@ -1,4 +1,4 @@
-"""The specs of trajectories, and whether a Reverb table fits them."""
+"""Makes the specs of trajectories, and compares them with Reverb tables."""
 
 from typing import Any, Callable, Dict, List, Optional
 
@@ -55,14 +55,14 @@ def create_trajectory_data_spec(
 
 
 class PolicyInfo:
-  """Calls a `policy_info_fn` on whole blocks, and knows what it reads.
+  """Calls a `policy_info_fn` on whole blocks, and finds the fields it reads.
 
   The function is traced once, to find the fields that it reads and the spec of
-  what it returns.
+  its result.
 
   Attributes:
     fields: the names of the step fields that the function reads.
-    spec: the nest of `tf.TensorSpec`s of what it returns.
+    spec: the spec of its result, a nest.
   """
 
   def __init__(self, policy_info_fn: PolicyInfoFn, step_spec: Dict[str, Any]):
@@ -95,10 +95,10 @@ class PolicyInfo:
       following: the step that follows the block, `[1, ...]`.
 
     Returns:
-      What the function returns for each step, `[B, ...]`.
+      The results of the function for each step, `[B, ...]`.
     """
-    # There is one more row than is needed. With a single row, a `tf.squeeze` in
-    # the function would remove the row's own dimension in `tf.vectorized_map`.
+    # One more row is passed than needed: in `tf.vectorized_map` with a single
+    # row, a `tf.squeeze` in the function would remove the row's own dimension.
     rows = blocks.concat(steps, following)
     next_rows = blocks.concat(
         tf.nest.map_structure(lambda leaf: leaf[1:], rows), following
