@@ -26,7 +26,10 @@ case "${1:-}" in
     "$venv/bin/ruff" check --fix $code ;;
   '')
     "$venv/bin/ruff" check $code
-    "$venv/bin/pyink" --quiet --check --diff $code
+    "$venv/bin/pyink" --quiet --check --diff $code || {
+      echo 'bash scripts/lint.sh --fix mends this.' >&2
+      exit 1
+    }
     # The blocks that CONTRIBUTING.md gives to be copied.
     blocks=$(mktemp -d)
     awk -v folder="$blocks" '/^```python$/ { file = folder "/" (++n) ".py"; next }
