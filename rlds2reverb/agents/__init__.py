@@ -1,7 +1,7 @@
 """Episodes of many agents, whose fields are dicts by agent.
 
-A field is *by agent* if it is a dict whose keys are the agents; every other
-field is of all of them. The presence says who is there at a step:
+A field is *by agent* if it is a dict whose keys are the agents; all agents
+share every other field. The presence says which agents are there at a step:
 
     observation    {'left': [S, ...], 'right': [S, ...]}
     action         {'left': [S, ...], 'right': [S, ...]}
@@ -9,8 +9,8 @@ field is of all of them. The presence says who is there at a step:
     is_last        bool [S]
 
 The rows of an agent that is absent have no meaning. The last step at which an
-agent is there has its last observation, and no action or reward that means
-anything. Where there is no presence, all agents are there at every step.
+agent is there has its last observation, but its action and reward have no
+meaning. Without a presence, all agents are there at every step.
 
 The functions make the episodes of single agents or policies, or steps whose
 fields have a dimension of agents.

@@ -1,4 +1,4 @@
-"""The layout of the steps of many agents, as `agents` draws it."""
+"""The layout of the steps of many agents, as drawn in `agents`."""
 
 from typing import Any, Dict, List, Sequence
 
@@ -13,7 +13,7 @@ def agents_of(steps: Dict[str, Any], presence: str = PRESENCE) -> List[Any]:
 
   Args:
     steps: a dict of fields.
-    presence: the field that says who is there.
+    presence: the field that says which agents are there.
 
   Returns:
     The keys of the presence, or else of the observation, in their order.

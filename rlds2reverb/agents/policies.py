@@ -1,4 +1,4 @@
-"""A data set for each policy, of the agents that it learns from."""
+"""Splits a data set by policy, into the episodes of its agents."""
 
 from typing import Any, Callable, Dict, List
 
@@ -40,7 +40,7 @@ def split_by_policy(
     rlds_data: an RLDS data set of episodes of many agents.
     policy_of: returns the name of the policy of an agent. It is called once for
       each agent, when the pipeline is built.
-    presence: the field that says who is there.
+    presence: the field that says which agents are there.
     gaps: see `select_agent`.
     last_reward: see `select_agent`.
 

@@ -1,4 +1,4 @@
-"""The episode of one agent, out of an episode of many."""
+"""Selects the episode of one agent from an episode of many."""
 
 from typing import Any, Dict
 
@@ -43,9 +43,9 @@ def select_agent(
   discounts may be by agent or of all.
 
   Where agents take turns, an agent is away between its turns, and may be away
-  when the episode ends. With `gaps="skip"`, what happens until its next step
-  belongs to its step before: a game that ends in a terminal step ends so for
-  both players. Here x loses by the last move of y, which it does not see:
+  when the episode ends. With `gaps="skip"`, events until its next step belong
+  to its step before: a game that ends in a terminal step is terminal for both
+  players. Here x loses by the last move of y, which it does not see:
 
       step                          0    1    2    3
       x is_present                  T    F    T    F
@@ -58,14 +58,14 @@ def select_agent(
     episode: an RLDS episode of many agents, its steps a nested data set or
       stacked; see the top of `agents`.
     agent: a key of the fields that are by agent.
-    presence: the field that says who is there.
-    gaps: what happens if the agent is away in between. `"error"`; or `"skip"`:
-      its next step is the one at which it is back, as in games in which agents
-      take turns, and the rewards that it got while it was away are added to
-      that of its step before.
-    last_reward: where the reward belongs that it got on its last step or after
-      it: `"step"`, where no transition has it, and a conversion counts it and
-      says so; or `"transition"`, into that step. See `StepMapping`.
+    presence: the field that says which agents are there.
+    gaps: how to treat an agent that is away in between. `"error"` refuses it;
+      with `"skip"` its next step is the one at which it is back, as in games in
+      which agents take turns, and the rewards that it got while it was away are
+      added to that of its step before.
+    last_reward: the place of the reward on or after its last step: `"step"`, in
+      no transition, so that a conversion counts it and warns; or
+      `"transition"`, the one into that step. See `StepMapping`.
 
   Returns:
     The episode: the fields by agent are the agent's, and others are kept; the
@@ -119,10 +119,10 @@ def select_agent(
   count = tf.size(rows, tf.int64)
   place = tf.range(count)
   is_end = place == count - 1
-  # At the end of an unfinished episode, an agent that is there has none either.
+  # An agent that is there when an unfinished episode stops is unfinished, too.
   has_left = rows < tf.size(whole_ends, tf.int64) - 1
   is_last = is_end & (has_left | tf.gather(whole_ends, rows))
-  if gaps == SKIP:  # The end at which it is away is its own.
+  if gaps == SKIP:  # An end at which it is away is also its own.
     terminal = tf.cumsum(tf.cast(terminal, tf.int32), reverse=True) > 0
   is_terminal = tf.gather(terminal, rows)
   if last_reward == last_steps.TRANSITION and rlds.REWARD in fields:
@@ -139,7 +139,7 @@ def _add_rewards(reward, rows) -> Any:
   """Returns, for each of `rows`, the rewards up to the next of them."""
   steps_lib.check_numeric(rlds.REWARD, reward)
   step = tf.range(gathering.num_rows(reward))
-  # To which of the agent's own steps each step belongs; -1 before the first.
+  # The agent's own step to which each step belongs; -1 before the first.
   owner = tf.searchsorted(rows, step, side='right', out_type=tf.int64) - 1
   belongs = tf.where(owner >= 0)[:, 0]
 

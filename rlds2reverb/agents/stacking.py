@@ -1,4 +1,4 @@
-"""Fields of many agents side by side: `[S, A, ...]`."""
+"""Stacks the fields of many agents: `[S, A, ...]`."""
 
 from typing import Any, Dict, Optional, Sequence
 
@@ -41,18 +41,18 @@ def stack_agents(
   Args:
     steps: the steps of one episode of many agents, a nested data set or
       stacked; see the top of `agents`.
-    agents: those to stack, in their order; by default all.
-    presence: the field that says who is there; it becomes the mask.
-    team_reward: makes one reward `[S]` of those of the agents, from the step at
-      which each came to the one before it left: their `"sum"` or their
-      `"mean"`. By default the reward stays `[S, A]`.
+    agents: the agents to stack, in this order; by default all.
+    presence: the field that says which agents are there; it becomes the mask.
+    team_reward: makes one reward `[S]` of the agents' rewards, each from its
+      first step to the one before its last: their `"sum"` or their `"mean"`. By
+      default the reward stays `[S, A]`.
     names: other names for `agent_mask` and `agent_is_terminal`.
 
   Returns:
     The steps, stacked, with the mask. The fields of all agents are kept. An
-    `is_terminal` by agent becomes `agent_is_terminal`, `[S, A]`, beside one
-    that is True at the last step if all agents there are terminal. Other flags
-    and discounts must be of all agents.
+    `is_terminal` by agent becomes `agent_is_terminal`, `[S, A]`; the new
+    `is_terminal` is True at the last step if all agents there are terminal. All
+    agents must share the other flags and discounts.
 
   Raises:
     ValueError: if there are no agents, or not those that are named; if the
@@ -113,18 +113,18 @@ def unroll_agents(
     state: Optional[str] = None,
     time_major: bool = False,
 ) -> unrolling.Chunks:
-  """Cuts an episode of many agents into chunks, all agents side by side.
+  """Cuts an episode of many agents into chunks with a dimension of agents.
 
-  These are the sequences on which DI-engine's QMIX and COMA learn. Of a batch
-  of `B` chunks that is time-major, with a team reward, they are
+  These are the sequences on which DI-engine's QMIX and COMA learn. A time-major
+  batch of `B` chunks, with a team reward, has
 
       observation, next_observation    [T, B, A, ...]
       action                           [T, B, A]
       reward, discount, is_terminal    [T, B]
       agent_mask, next_agent_mask      [T, B, A]
 
-  An agent's mask is True at every step at which it is there, but for the last
-  of them, at which it does not act. This is COMA's weight. Its next mask is
+  An agent's mask is True at every step at which it is there, except for the
+  last one, at which it does not act. This is COMA's weight. Its next mask is
   True where it sees the next observation.
 
   Args:
@@ -132,7 +132,8 @@ def unroll_agents(
     windows: which chunks are cut; see `windows.unroll`.
     agents: see `stack_agents`.
     presence: see `stack_agents`.
-    team_reward: see `stack_agents`; if the reward is of all agents it is kept.
+    team_reward: see `stack_agents`; by default the sum, as these learners take
+      one reward. A reward that all agents share is kept.
     state: the path of the field with the recurrent states.
     time_major: whether columns and mask are `[L, C, ...]`.
 

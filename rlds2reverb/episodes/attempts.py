@@ -1,4 +1,4 @@
-"""Tries what may fail, in graph mode, where nothing can catch an error."""
+"""Catches errors in graph mode, which has no `try`."""
 
 from typing import Any, Callable, Tuple
 
@@ -18,15 +18,14 @@ def attempt(
   Args:
     function: a function that returns a nest of tensors, in graph mode.
     *args: its arguments, nests of tensors.
-    otherwise: a function of the spec of what the function returns. It returns
-      what there is in its place where the function fails: by default zeros,
-      whose unknown dimensions are 0.
+    otherwise: a function of the spec of the result. It returns the values for a
+      failure: by default zeros, whose unknown dimensions are 0.
 
   Returns:
-    bool `[]`, whether it went well; and what the function returned, or
+    bool `[]`, whether it succeeded; and the result of the function, or of
     `otherwise`.
   """
-  # After an error the data set merely has one element fewer.
+  # After an error, the data set has one element fewer.
   result = tf.data.Dataset.from_tensors(args).map(
       graphs.no_autograph(lambda *args: (True, function(*args)))
   )

@@ -19,12 +19,12 @@ class Augmentation:
 
   Attributes:
     crop_scale: the least and the greatest share of the image's area.
-    crop_ratio: the least and the greatest ratio of width to height, where that
-      of the image is 1.
-    brightness: how much is added at most; as much is taken away at most.
+    crop_ratio: the least and the greatest ratio of width to height, relative to
+      the image's.
+    brightness: the largest number that is added or subtracted.
     contrast: the least and the greatest factor of the distance from the mean.
     saturation: the least and the greatest factor.
-    hue: by how much of the circle of colours hues are turned at most.
+    hue: the largest turn of hues, as a fraction of the circle of colours.
     OCTO: that of Octo's main camera.
     OCTO_WRIST: that of Octo's camera at the wrist.
     OPENVLA: that of OpenVLA.

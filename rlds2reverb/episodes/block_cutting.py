@@ -1,13 +1,13 @@
-"""Cuts episodes into blocks, after each has been judged.
+"""Cuts episodes into blocks, after each was judged.
 
-Nearly every pack holds valid episodes only. It is checked as a whole, by a few
-operations, and becomes one block. The episodes of a pack that holds an invalid
-one are judged one by one, so that those before it still come out.
+Most packs have only valid episodes. Such a pack is checked as a whole, by a few
+operations, and becomes one block. If a pack has an invalid episode, its
+episodes are judged one by one, so that those before it still come out.
 
 The whole outline of an episode is read before its first block comes out, so an
 invalid episode is refused before any of it is used. Episodes in memory come in
 packs. Nested steps are read into blocks of about 2 MiB, however long an episode
-is; those of short episodes are one pack.
+is; short episodes make a pack.
 """
 
 from typing import Any, Callable, NamedTuple, Sequence
@@ -56,8 +56,8 @@ def episode_blocks(
   Raises:
     ValueError: if a used field is ragged or sparse.
     InvalidArgumentError: while iterating, if an episode is invalid, or if
-      nested steps change between two readings. The episodes before it have come
-      out then.
+      nested steps change between two readings. The episodes before it come out
+      first.
   """
   cutter = _Cutter(
       rlds_data.element_spec,
@@ -110,7 +110,7 @@ class _Cutter:
   def __init__(
       self, element_spec, fields, judge, cut, episode_fields, nan_fields
   ):
-    """Args are those of `episode_blocks`; all step fields are in `fields`."""
+    """Takes arguments of `episode_blocks`; `fields` has all step fields."""
     self._judge = judge
     self._cut = cut
     self._fields = fields
@@ -153,7 +153,7 @@ class _Cutter:
     lengths = stacked_steps.lengths_of(steps)
     self._paths[:] = lengths.paths if lengths else ()
     outline = outlines.outline_of(pack.steps, self._nan_fields, lengths)
-    # Where lengths differ the outline is empty, and so no episode is valid.
+    # If lengths differ, the outline is empty, and no episode is valid.
     num_rows = tf.size(outline[rlds.IS_FIRST], tf.int64)
     return self._seen(
         pack.steps,
@@ -256,7 +256,7 @@ class _Cutter:
     return _Judged(block, seen.rest)
 
   def _inspect(self, episode, outline, lengths, fault):
-    """Returns what is wrong with one episode, string `[]`."""
+    """Returns the fault of one episode, string `[]`."""
     lengths = (
         stacked_steps.Lengths(self._paths, lengths) if self._paths else None
     )
@@ -265,7 +265,7 @@ class _Cutter:
     return judging.fault_of(verdict, self._judge.invalid_episodes)
 
   def num_kept(self, block: blocks.Block) -> tf.Tensor:
-    """Returns how many steps become blocks; 1 of a fault that is marked."""
+    """Returns how many steps become blocks; 1 for an episode that is marked."""
     of_fault = 0 if self._judge.invalid_episodes == 'skip' else 1
     return tf.where(
         block.fault == '', block.row_splits[-1], tf.constant(of_fault, tf.int64)
@@ -278,7 +278,7 @@ class _Cutter:
     if self._reader is None:
       starts = tf.data.Dataset.range(0, self.num_kept(judged.block), length)
       return tf.data.Dataset.zip((starts, whole))
-    # Several episodes, which are longer together, are one block.
+    # Several episodes are one block, even if it is longer.
     count = self.num_kept(judged.block)
     length = tf.where(
         tf.size(judged.block.episode) > 1, tf.maximum(count, length), length

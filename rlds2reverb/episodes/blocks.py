@@ -1,7 +1,7 @@
 """A block: a run of consecutive steps, stacked `[B, ...]`, and its outline.
 
 A pipeline that handles steps one by one is slow, and one that loads whole
-episodes may run out of memory. So all work here is done on blocks, which
+episodes may run out of memory. So this library works on blocks, which
 `block_cutting.episode_blocks` cuts.
 """
 
@@ -32,7 +32,7 @@ class Block(NamedTuple):
       there are several episodes.
     row_splits: int64 `[E + 1]`: the steps of episode `e` are those from
       `row_splits[e]` to `row_splits[e + 1]`.
-    fault: string `[]`: what is wrong with the episode; empty if it is valid.
+    fault: string `[]`: the fault of the episode; empty if it is valid.
     fields: a dict of the fields of the episodes that were asked for, every leaf
       `[E, ...]`.
   """
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 class Cut:
   """Says what makes a block.
 
-  By default that is a pack of episodes, or about 2 MiB of a nested episode.
+  By default a block is a pack of episodes, or about 2 MiB of a nested episode.
 
       an episode, T=5, block_length=2    |  0  1 |  2  3 |  4  |
       the outlines of its blocks         |  0  1    2

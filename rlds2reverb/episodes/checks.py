@@ -18,7 +18,7 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
 
 
 def check_known(where: str, what: str, name: Any, known: Iterable[Any]) -> None:
-  """Raises a ValueError if `where` has nothing `what` of a name."""
+  """Raises a ValueError if `where` has no `what` of a name."""
   if name not in known:
     names = sorted(map(str, known))
     raise ValueError(
@@ -38,8 +38,8 @@ def check_weights(
   """Raises a ValueError if nothing can be drawn in proportion to weights.
 
   Args:
-    weights: the weights, in a sequence or by the names of what they are of.
-    names: the names that the weights must be of, by default any.
+    weights: the weights, in a sequence or by the names of weighted things.
+    names: the names that the weights must have, by default any.
     name: what the weights are called, for errors.
     of: what each of them is of, for errors.
     are_positive: whether none may be 0.

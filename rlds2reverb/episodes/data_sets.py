@@ -1,8 +1,8 @@
 """Data sets of episodes, whose episodes travel in packs.
 
-The user sees a `tf.data.Dataset` of RLDS episodes, and this library the packs
-that `packs_of` returns for any of them. A data set of type `Episodes` knows its
-packs. Of any other each episode is a pack by itself.
+The user sees a `tf.data.Dataset` of RLDS episodes, and this library its packs,
+which `packs_of` returns. A data set of type `Episodes` knows its packs. In any
+other, each episode is a pack by itself.
 """
 
 import functools
@@ -24,9 +24,9 @@ _MAX_SHUFFLED = 32  # More episodes in a pack gain little.
 class _OfEpisodes(private.WrappedDataset):
   """A data set whose elements are each made of one episode.
 
-  As long as they are no episodes, as after `enumerate`, `of_pack` tells how
-  they are made. When `map` makes episodes of them, these are packed again, also
-  those that `take` and `skip` leave.
+  While the elements are no episodes, as after `enumerate`, `of_pack` makes them
+  from a pack. If `map` makes episodes of them, these are packed again, even
+  after `take` and `skip`.
   """
 
   def __init__(
@@ -40,8 +40,7 @@ class _OfEpisodes(private.WrappedDataset):
 
     Args:
       elements: the data set of the elements.
-      source: the data set of the episodes that they are made of; by default
-        this one.
+      source: the data set of the original episodes; by default this one.
       of_pack: makes the elements of the episodes in one pack.
       is_whole: whether there is an element for every episode.
     """
@@ -82,7 +81,7 @@ class _OfEpisodes(private.WrappedDataset):
     )
 
   def _made(self, made, change, is_whole):
-    """Returns what a method made, which makes `change` of the elements."""
+    """Returns the data set that a method made by `change` of the elements."""
     source = self if self._source is None else self._source
     spec = made.element_spec
 
@@ -102,10 +101,10 @@ class Episodes(_OfEpisodes):
   """A data set of episodes that has their packs, too.
 
   `take`, `skip`, `shard`, `repeat`, `concatenate`, `prefetch`, `shuffle` and
-  `with_options` return one again, and so do `map` and `filter`, if what they
-  return are episodes of a known shape. The function of the user's is called
-  with single episodes, which are packed again. So are those that `map` makes of
-  what `enumerate` returns. What other methods return has single episodes only.
+  `with_options` return one again, and so do `map` and `filter`, if their
+  results are episodes of a known shape. The user's function is called with
+  single episodes, and its results are packed again, even if `map` follows
+  `enumerate`. Other methods return single episodes without packs.
   """
 
   def __init__(
@@ -128,7 +127,7 @@ class Episodes(_OfEpisodes):
   def packs(self) -> Optional[tf.data.Dataset]:
     """The packs, which are made when they are first asked for; or None."""
     if callable(self._packs):
-      # Data that is kept for later calls must not be part of a function's
+      # Packs that are kept for later calls must not be part of a function's
       # graph.
       with tf.init_scope():
         self._packs = self._packs()
@@ -186,14 +185,14 @@ class Episodes(_OfEpisodes):
         buffer_size
     ):
       return made
-    # This number of episodes more is in memory.
+    # This many more episodes are in memory.
     count = min(buffer_size, _MAX_SHUFFLED)
     return Episodes(made, lambda: pack_streams.pack_together(made, count))
 
   def _with_packs(self, episodes, method, *args):
-    """Returns what a method made, with what `method` makes of the packs."""
+    """Returns `episodes`, with packs that `method` makes of these packs."""
     if any(map(tf.is_symbolic_tensor, args)):
-      return episodes  # Packs are made outside of the graph of a function.
+      return episodes  # Packs are made outside of function graphs.
     return with_packs_of(episodes, self, lambda packs: method(packs, *args))
 
 
@@ -202,7 +201,7 @@ def _episodes_of(unused_index, pack):
 
 
 class _Iterator(private.PlainIterator):
-  """Iterates over episodes, and says which one cannot be read, and where."""
+  """Iterates over episodes; errors name the episode and its place."""
 
   def __init__(self, episodes: Episodes):
     super().__init__(episodes)
@@ -213,7 +212,7 @@ class _Iterator(private.PlainIterator):
     episodes, index = self._source
     try:
       episode = super().__next__()
-    # TensorFlow raises the second where its message holds bytes of the record.
+    # TensorFlow raises the second if its message holds bytes of the record.
     except (tf.errors.OpError, UnicodeDecodeError) as e:
       sentence = _find_fault(episodes, index)
       if sentence is None:
@@ -224,10 +223,10 @@ class _Iterator(private.PlainIterator):
 
 
 def _find_fault(episodes: Episodes, index: int) -> Optional[str]:
-  """Reads packs up to an episode, and returns what is wrong with it, if known.
+  """Reads packs up to an episode, and returns its fault, if it is known.
 
-  The packs are built here, after an error, because that takes longer than to
-  read a small data set.
+  The packs are built only here, after an error, because that takes longer than
+  reading a small data set.
   """
   packs = episodes.packs
   if packs is None or packs.element_spec.fault == ():

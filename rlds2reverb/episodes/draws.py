@@ -1,7 +1,7 @@
-"""Random numbers and orders of which each is computed by itself, with NumPy.
+"""Random numbers and orders whose elements are computed singly, in NumPy.
 
-So what is drawn is a function of the seed and of the number of a batch, in
-whichever process, order or program it is drawn.
+So draws are a function of the seed and of the number of a batch, in any
+process, order or program.
 """
 
 import functools
@@ -27,7 +27,7 @@ def seeds_of(seed: int, count: int, *key: int) -> np.ndarray:
   Args:
     seed: the seed of the user, an integer from 0 up.
     count: how many.
-    *key: what tells them from others of the same seed, integers from 0 up.
+    *key: integers from 0 up; each key has seeds of its own.
   """
   sequence = np.random.SeedSequence(seed, spawn_key=key)
   return sequence.generate_state(count, np.uint64)
@@ -51,7 +51,7 @@ def fractions(seed: Any, first: int, count: int) -> np.ndarray:
 
 
 def mix_bits(states: np.ndarray) -> np.ndarray:
-  """Returns what `SplitMix64` makes of its states, and writes over them.
+  """Returns the numbers of `SplitMix64` for its states, and overwrites these.
 
   Different states give different numbers.
 
@@ -72,11 +72,11 @@ def below(places: np.ndarray, limits: Any) -> np.ndarray:
 
 
 def search(sums: np.ndarray, places: np.ndarray) -> np.ndarray:
-  """Returns in which weights fractions lie, never in one of 0.
+  """Returns the weights in which fractions lie, never one of 0.
 
   Args:
-    sums: the sum of the weights up to each one, and with it, `[N]`.
-    places: fractions of the sum of all, in [0, 1).
+    sums: the cumulative sums of the weights, `[N]`.
+    places: fractions of the whole sum, in [0, 1).
 
   Returns:
     The indices of the weights, int64.
@@ -88,12 +88,12 @@ def search(sums: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 class Permutation:
-  """A random order of items, of which each place is computed by itself.
+  """A random order of items, in which each place is computed by itself.
 
   It is a Feistel network on pairs of numbers, whose round functions are tables
   of about `sqrt(count)` random numbers; see "Ciphers with Arbitrary Finite
-  Domains" (Black and Rogaway, 2002). A few pairs are no items: from these one
-  goes on until there is one.
+  Domains" (Black and Rogaway, 2002). A few pairs are no items; for these the
+  permutation is applied again.
   """
 
   def __init__(self, count: int, seed: Any, epoch: int):
@@ -101,7 +101,7 @@ class Permutation:
 
     Args:
       count: the number of items.
-      seed: uint64: which of all random functions it is.
+      seed: uint64: the seed of the random functions.
       epoch: the number of the order.
     """
     self._count = count
@@ -115,7 +115,7 @@ class Permutation:
     ]
 
   def __call__(self, places: np.ndarray) -> np.ndarray:
-    """Returns which item is at each place, int64 `[N]`."""
+    """Returns the item at each place, int64 `[N]`."""
     items = self._walk(places)
     outside = np.flatnonzero(items >= self._count)
     while len(outside):

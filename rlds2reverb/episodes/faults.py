@@ -37,10 +37,10 @@ class Fault(NamedTuple):
 
 
 def sentence(fault: Fault, episode: Any) -> tf.Tensor:
-  """Returns what an error or a report says about a fault, string `[]`.
+  """Returns the sentence about a fault for errors and reports, string `[]`.
 
   Args:
-    fault: what is wrong.
+    fault: the fault.
     episode: an integer `[]`: the index of the episode.
 
   Returns:

@@ -16,7 +16,7 @@ def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
   next episode.
 
   Args:
-    dataset: a data set of `blocks.Block`s. Only those of invalid episodes may
+    dataset: a data set of `blocks.Block`s. Only blocks of invalid episodes may
       have no steps.
 
   Returns:
@@ -44,7 +44,7 @@ def with_following_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     )
     return block, (held, following)
 
-  # `scan` gives out the block before, so `end` comes out first.
+  # `scan` returns the block before, so `end` comes out first.
   return (
       dataset.concatenate(tf.data.Dataset.from_tensors(end))
       .scan(end, pair)
@@ -96,6 +96,6 @@ def followed(episodes: tf.data.Dataset) -> tf.data.Dataset:
             [1],
         )
     )
-  # `scan` gives out the episode before, so `nothing` comes out first.
+  # `scan` returns the episode before, so `nothing` comes out first.
   end = tf.data.Dataset.from_tensors(nothing)
   return episodes.filter(has_steps).concatenate(end).scan(nothing, pair).skip(1)

@@ -1,8 +1,8 @@
 """Windows on an episode's rows: one gather with a matrix of row indices.
 
 Sequences, chunks, views, stacked frames, slices and n-step returns differ only
-in the indices of the rows that they gather. Indices outside the rows are dealt
-with before the gather, because indices are far smaller than rows:
+in the indices of the rows that they gather. Indices outside the rows are
+replaced before the gather, because indices are far smaller than rows:
 
     rows                    a  b  c  d
     index           -2  -1  0  1  2  3   4   5
@@ -26,7 +26,7 @@ FILLS = ('zeros', 'repeat')
 
 
 def is_inside(index: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-  """Returns, bool, which indices are those of rows in `[0, stop)`."""
+  """Returns, bool, which indices are in `[0, stop)`."""
   return (index >= 0) & (index < stop)
 
 
@@ -55,8 +55,8 @@ def take_windows(rows: Any, starts: tf.Tensor, length: int, stride: int) -> Any:
   Args:
     rows: a nest of tensors `[N, ...]`.
     starts: int32 or int64 `[W]`, ascending, every value in `[0, N)`; `W > 0`.
-    length: of the windows, `L`. Beyond the rows the last one is repeated.
-    stride: how many rows lie between two starts, more or less.
+    length: `L`, of each window. The last row is repeated beyond the end.
+    stride: about how many rows lie between two starts.
 
   Returns:
     The nest, every leaf `[W, L, ...]`, its dtype kept.
@@ -92,23 +92,24 @@ def take_filled(
     before: Union[str, float] = 'zeros',
     after: Union[str, float] = 'zeros',
 ) -> Any:
-  """Gathers rows, and fills what lies outside `[0, stop)`.
+  """Gathers rows, and fills rows outside `[0, stop)`.
 
   Args:
     rows: a nest of tensors `[N, ...]`.
     index: int32 or int64 of any shape.
     stop: a scalar, at most `N`: the rows from here on do not count.
-    before: what an index below 0 gives: `"zeros"` (False, or an empty string);
-      `"repeat"`, the first row; or a number, for leaves that are not strings.
-    after: what an index of `stop` or above gives: `"repeat"` is the last row;
-      a number must be that of `before`, if that is one too.
+    before: the values for an index below 0: `"zeros"` (False, or an empty
+      string); `"repeat"`, the first row; or a number, for leaves that are not
+      strings.
+    after: the values for an index from `stop` on: `"repeat"` is the last row; a
+      number must be that of `before`, if that is one too.
 
   Returns:
     The nest, every leaf `index.shape + [...]`, its dtype kept.
 
   Raises:
-    ValueError: if the dtype of a leaf cannot hold the number: an integer must
-      be the same, and a float may be rounded.
+    ValueError: if the dtype of a leaf cannot hold the number; a float may be
+      rounded.
   """
   stop = tf.cast(stop, index.dtype)
   # The row of the fill stands where the rows end.
@@ -164,7 +165,7 @@ def _fill_value(path, value, dtype) -> tf.Tensor:
 
 
 def _piece_length(length: int, stride: int) -> int:
-  """Returns how many rows a piece has; 1 where pieces would not pay."""
+  """Returns how many rows a piece has; 1 if longer pieces are no faster."""
   copies = {
       size: length // size + size * stride
       for size in range(2, length)

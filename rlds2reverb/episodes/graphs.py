@@ -1,17 +1,17 @@
-"""How functions become graphs."""
+"""Decorators and checks for functions that become graphs."""
 
 import functools
 from typing import Any
 
 import tensorflow as tf
 
-# AutoGraph rewrites the `if` and `for` of a function that depend on tensors. To
-# find that there are none takes it most of a second in a function that calls
-# many others, and its errors are not those that were raised. So whatever this
-# library has traced that calls other functions has this decorator.
+# AutoGraph rewrites the `if` and `for` of a function that depend on tensors. In
+# a function that calls many others, it takes most of a second to find that
+# there are none, and it changes the errors. So every traced function of this
+# library that calls others has this decorator.
 no_autograph = tf.autograph.experimental.do_not_convert
 
-# A decorator for functions that are used in several places of a graph, and take
+# A decorator for functions that a graph uses in several places, and that take
 # long to build.
 built_once = functools.partial(
     tf.function,

@@ -1,7 +1,7 @@
-"""Puts the rows of short episodes together, so that they travel as one.
+"""Groups the rows of short episodes, so that many are handled as one.
 
-What an episode costs by itself is paid for once a group. A group is limited by
-its bytes, and an episode whose leaves differ in length is a group by itself.
+The fixed cost of an episode is then paid once a group. Groups have a limit in
+bytes. An episode whose leaves differ in length is a group by itself.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -21,7 +21,7 @@ class Group(NamedTuple):
   Attributes:
     columns: a nest of leaves `[N, ...]`.
     splits: int64 `[leaves, E + 1]`: the row splits of each leaf.
-    fields: a nest of what an episode has once, `[E, ...]`.
+    fields: a nest of values that an episode has once, `[E, ...]`.
   """
 
   columns: Any
@@ -34,7 +34,7 @@ def group(
 ) -> tf.data.Dataset:
   """Groups consecutive episodes.
 
-  Where the shape of a row is not known, each episode is by itself.
+  If the shape of a row is not known, each episode is a group by itself.
 
   Args:
     episodes: a data set of pairs: a nest of leaves `[T, ...]`; and a nest of
@@ -129,7 +129,7 @@ def bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
 def part(bounds: tf.Tensor, whole: Group) -> Group:
   """Returns the episodes of a group from `bounds[0]` until `bounds[1]`."""
   splits = whole.splits[:, bounds[0] : bounds[1] + 1]
-  # `column[start:stop]` would add the same operations again for every column. A
+  # `column[start:stop]` would add the same operations for every column. A
   # column that is taken whole is not copied.
   step = tf.ones([1], tf.int64)
   leaves = tf.nest.flatten(whole.columns)

@@ -1,4 +1,4 @@
-"""What is read of episodes before they become blocks, and who judges them."""
+"""Judges episodes, by their outlines, before they become blocks."""
 
 import dataclasses
 from typing import Any, Callable, NamedTuple, Optional
@@ -14,7 +14,7 @@ class Verdict(NamedTuple):
   Attributes:
     valid: bool `[]`.
     describe: a function that makes the message, string `[]`, in graph mode. The
-      message says what is wrong, and where. It means nothing if the episode is
+      message says what is wrong, and where. It has no meaning if the episode is
       valid.
   """
 
@@ -39,7 +39,7 @@ AreValid = Callable[[outlines.Outline, tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-  """Says which episodes are valid, and what becomes of the others.
+  """Says which episodes are valid, and how to treat the others.
 
   Attributes:
     inspect: the function that judges an episode before any of it comes out; see
@@ -49,8 +49,7 @@ class Judge:
     invalid_episodes: `"raise"` raises an error; `"skip"` leaves the episode
       out; `"mark"` lets a block without steps pass, which carries the fault.
     are_valid: a function that judges several episodes together. `inspect` is
-      asked only about episodes that it does not accept. If there is none,
-      `inspect` is asked about all.
+      called only for episodes that it does not accept; without it, for all.
     find_nan: whether the outline that is inspected has the column
       `outlines.NAN_FIELD`, which is about the fields of the blocks.
   """
@@ -89,7 +88,7 @@ class Seen(NamedTuple):
 
 
 def fault_of(verdict: Verdict, invalid_episodes: str) -> tf.Tensor:
-  """Returns what is wrong with an episode, string `[]`; empty if it is valid.
+  """Returns the fault of an episode, string `[]`; empty if it is valid.
 
   Args:
     verdict: the verdict on the episode.

@@ -1,19 +1,18 @@
-"""The last step of an episode, and its fields that mean something.
+"""The last step of an episode, and which of its fields have a meaning.
 
-The last step is the one at the end of the episode, whatever its `is_last` is:
-there is data that never sets that flag. In RLDS it has the last observation,
-and its action, reward and discount mean nothing:
+The last step is the one at the end of the episode, even if its `is_last` is
+false, because some data never sets that flag. In RLDS it has the last
+observation, and its action, reward and discount have no meaning:
 
     step            0    1    2    3 (last)
     observation     o0   o1   o2   o3
     action          a0   a1   a2   -
     reward          r0   r1   r2   -
 
-Two things that data sets do otherwise are settings of a `StepMapping`. A reward
-that stands on the last step is that of the transition into it: `move_reward`.
-And where the last action counts as the others do, the steps have a field
-`has_action`, which says of each step whether its action counts. Everything that
-leaves the last action out asks `have_action`.
+A `StepMapping` has settings for data sets that differ in two ways. If the
+reward of the last transition is on the last step, `move_reward` moves it. If
+the last action has a meaning, the steps have a field `has_action`, which says
+so for each step. All code that leaves out last actions calls `have_action`.
 """
 
 from typing import Any, Dict
@@ -44,7 +43,7 @@ def is_last(num_steps: tf.Tensor) -> tf.Tensor:
 
 
 def have_action(steps: Dict[str, Any], last: tf.Tensor) -> tf.Tensor:
-  """Returns of which steps the action counts, bool `[N]`.
+  """Returns whether the action of each step has a meaning, bool `[N]`.
 
   Args:
     steps: a dict of stacked steps `[N, ...]`.

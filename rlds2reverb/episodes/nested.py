@@ -1,4 +1,4 @@
-"""Reads nested steps: the first block of an episode, and then the others.
+"""Reads nested steps, block by block.
 
 An episode that fits into one block is read once. The steps of a longer one are
 read again, first for its outline and then for the blocks that follow, and must
@@ -16,7 +16,7 @@ from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
-_UNUSED_BYTES = 4096  # At most so much of a nested step is read but not used.
+_UNUSED_BYTES = 4096  # At most this much of a nested step is read without use.
 # Episodes are in memory before they become a group; larger groups gain little.
 _MAX_EPISODES = 32
 _MAX_BYTES = 32 << 20
@@ -30,7 +30,7 @@ class Head(NamedTuple):
       block only the first block.
     outline: `[N]`, of all steps.
     row_splits: int64 `[E + 1]`: where each episode has its rows of the outline.
-    episodes: a nest of what an episode has once, `[E, ...]`.
+    episodes: a nest of values that an episode has once, `[E, ...]`.
     rest: variant `[E]`, the data sets of the steps.
   """
 
@@ -74,7 +74,7 @@ class Reader:
 
     Args:
       rlds_data: the data set of episodes.
-      names: the names of the fields of the episodes that come along.
+      names: the names of the fields of episodes to keep.
       alone: whether each episode is by itself.
     """
     step = {name: self._steps_spec[name] for name in self._read_fields}
@@ -116,7 +116,7 @@ class Reader:
         .concatenate(nothing.repeat())
         .map(graphs.no_autograph(self._split))
     )
-    # Fields that are not asked for are not read.
+    # Fields that are not used are not read.
     return tf.data.Dataset.from_tensors(first).concatenate(
         others.take(count - 1)
     )
@@ -204,8 +204,8 @@ def _read_fields(
 ) -> FrozenSet[str]:
   """Returns the names of the fields that are read of nested steps.
 
-  Leaving out the unused fields takes an operation for every step, which costs
-  more than copying a few bytes. So if they are small, all fields are read.
+  Small unused fields are read, too: leaving them out takes an operation for
+  every step, which costs more than copying a few bytes.
   """
   unused = {
       field: spec

@@ -17,8 +17,7 @@ class Outcome(NamedTuple):
   Attributes:
     undiscounted_return: float64 `[]`: the sum of the rewards of all
       transitions. That of the last step, by `last_steps`, is not added.
-    length: int64 `[]`: the number of transitions, which is that of the steps
-      but the last one.
+    length: int64 `[]`: the number of transitions, one less than that of steps.
     is_terminal: bool `[]`: whether a step of the episode is terminal.
   """
 

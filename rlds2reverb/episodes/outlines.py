@@ -1,8 +1,8 @@
 """The outline of an episode: its flags and discounts, without its fields.
 
-An outline is a few bytes for each step, so that of a whole episode fits into
-memory however large the episode is. It is all that the checks of an episode
-need, so an invalid episode is refused before any of it is used.
+An outline has a few bytes for each step, so the outline of the largest episode
+fits into memory. The checks of an episode need nothing else, so an invalid
+episode is refused before any of it is used.
 """
 
 from typing import Any, Dict, Iterable, Optional, Sequence
@@ -51,8 +51,8 @@ def outline_of(
 
   Args:
     steps: a dict of the outline's fields and `nan_fields`, and perhaps others.
-    nan_fields: the names of the fields that `NAN_FIELD` is about. If there are
-      none, the outline has no such column.
+    nan_fields: the names of the fields in which `NAN_FIELD` finds NaN. If there
+      are none, the outline has no such column.
     lengths: the `Lengths` of the steps, if they may differ. If they do differ,
       the outline is `[0]`.
   """

@@ -1,4 +1,4 @@
-"""Data sets of packs: which episodes are kept, and one by one."""
+"""Data sets of packs: selects episodes, and converts to and from episodes."""
 
 from typing import Any, Callable, Optional
 
@@ -81,18 +81,18 @@ def can_be_packed(spec: Any) -> bool:
 def pack_each(
     packs: tf.data.Dataset, of_pack: OfPack, episode_spec: Any
 ) -> tf.data.Dataset:
-  """Returns the packs of the episodes that are made of those of each pack.
+  """Makes episodes of each pack, and packs them again.
 
   Args:
     packs: the data set of packs.
-    of_pack: returns the data set of the episodes that are made of a pack, at
-      most as many.
+    of_pack: returns the data set of the new episodes of a pack, at most as many
+      as it had.
     episode_spec: their spec, which `can_be_packed`.
   """
 
   # The functions of a user need AutoGraph, so this one has it, too.
   def batches(index, pack):
-    # TensorFlow makes room for as many episodes as a batch may have.
+    # TensorFlow allocates the largest size of a batch.
     count = tf.maximum(packs_lib.num_episodes(pack), 1)
     return grouping.batches(of_pack(index, pack).map(_separate), count)
 
@@ -129,7 +129,7 @@ def _row_bytes(spec) -> int:
 
 
 def without_faults(packs: tf.data.Dataset) -> tf.data.Dataset:
-  """Returns packs without `fault`, which raises it."""
+  """Returns packs without `fault`; raises the faults as errors."""
   if packs.element_spec.fault == ():
     return packs
 

@@ -1,8 +1,8 @@
 """A `Pack` holds the stacked steps of several whole episodes.
 
-An episode costs an element of a data set, and some operations, whatever it
-holds. Where episodes are short, that is most of the work. So several episodes
-travel together as one pack, and an episode that is long is a pack of its own.
+Every episode costs an element of a data set, and some operations, however short
+it is. If episodes are short, that is most of the work. So several episodes are
+handled together as one pack, and a long episode is a pack of its own.
 """
 
 from typing import Any, Dict, NamedTuple
@@ -24,11 +24,11 @@ class Pack(NamedTuple):
   Attributes:
     steps: a dict of the step fields, every leaf `[N, ...]`.
     row_splits: int64 `[E + 1]`: episode `e` has the rows from `row_splits[e]`
-      until `row_splits[e + 1]`. There are none if the two are the same.
+      until `row_splits[e + 1]`, or none if the two are equal.
     fields: a dict of the other fields of the episodes, every leaf `[E, ...]`.
     fault: a `faults.Fault`, which says what is wrong with the episode that
-      could not be read, and has no rule in other packs; or `()`, if what the
-      packs are made of can always be read.
+      could not be read, and has no rule in other packs; or `()`, if the source
+      of the packs can always be read.
   """
 
   steps: Any
@@ -138,12 +138,12 @@ def episode_of_rows(row_splits: tf.Tensor) -> tf.Tensor:
 def count_begins(row_splits: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
   """Returns how many episodes begin at each row.
 
-  An episode without steps begins where the next one does. After the last row,
-  one that is not there is counted.
+  An episode without steps begins where the next one does. One further episode
+  is counted after the last row.
 
   Args:
     row_splits: int64 `[E + 1]`, as in `Pack`.
-    num_rows: an integer `[]`, `R`: for how many rows, more than the pack has.
+    num_rows: an integer `[]`, `R`, larger than the number of rows of the pack.
 
   Returns:
     int64 `[R]`: `[1, 0, 2, 1]` for the row splits `[0, 2, 2, 3]`.

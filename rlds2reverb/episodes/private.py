@@ -1,4 +1,4 @@
-"""The names of TensorFlow that are private, in one place.
+"""All uses of private names of TensorFlow, in one place.
 
 They were checked with TensorFlow 2.15.1.
 """
@@ -25,17 +25,17 @@ decode_structure = nested_structure_coder.decode_proto
 
 @contextlib.contextmanager
 def own_default_graph() -> Iterator[None]:
-  """Frees what the body leaves in the default graph, which it is run without.
+  """Runs the body with a default graph of its own, which is freed after it.
 
   `Dataset.scan` and `reduce` add their functions to the default graph, and
-  outside of graphs this one lives as long as the process.
+  outside of functions that graph lives as long as the process.
   """
   with tf.Graph().as_default(), context.eager_mode():
     yield
 
 
 class WrappedDataset(tf.data.Dataset):
-  """A data set of the elements of another, to add to what it can do."""
+  """The base of data sets that add methods to another data set."""
 
   def __init__(self, dataset: tf.data.Dataset):
     self._dataset = dataset
@@ -54,7 +54,7 @@ class WrappedDataset(tf.data.Dataset):
     return super().__iter__()
 
   def _eager_iterator(self) -> Any:
-    """Returns what `iter` returns outside of graphs."""
+    """Returns the iterator for eager mode."""
     return PlainIterator(self)
 
 

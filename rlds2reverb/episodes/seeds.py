@@ -14,14 +14,14 @@ Seed = Union[int, Tuple[Any, Any], tf.Tensor]
 
 
 def to_pair(seed: Seed) -> tf.Tensor:
-  """Returns a seed as TensorFlow's stateless random functions take it.
+  """Returns a seed for TensorFlow's stateless random functions.
 
   The same numbers give the same seed, whatever their dtype.
 
   Args:
-    seed: an integer `n`, which means the pair `(n, 0)`; or two integers, of
-      which one may be the index of an episode, so that each episode has a seed
-      of its own. Each may be a tensor, and so may the pair.
+    seed: an integer `n`, which means the pair `(n, 0)`; or two integers, one of
+      which may be the index of an episode, so that each episode has another
+      seed. Each may be a tensor, and so may the pair.
 
   Returns:
     int64 `[2]`.
@@ -51,11 +51,11 @@ def to_pair(seed: Seed) -> tf.Tensor:
 
 
 def fractions(seed: int, *counters: tf.Tensor) -> tf.Tensor:
-  """Returns a random number for each row, by nothing but the seed and counters.
+  """Returns a random number for each row, by the seed and counters alone.
 
-  So a row draws the same number in whichever pack, batch or order it comes.
-  Each counter is the place in a stream of `SplitMix64`, and gives the state
-  from which the stream of the next counter begins.
+  So a row draws the same number in any pack, batch or order. Each counter is a
+  place in a stream of `SplitMix64`; the number there is the state from which
+  the stream of the next counter begins.
 
   Args:
     seed: an int.
@@ -75,7 +75,7 @@ def fractions(seed: int, *counters: tf.Tensor) -> tf.Tensor:
 
 
 def mix_bits(numbers: tf.Tensor) -> tf.Tensor:
-  """Returns uint64 whose high bits look random, of the mixer of `SplitMix64`.
+  """Mixes numbers as `SplitMix64` does, to uint64 whose high bits look random.
 
   Args:
     numbers: uint64, of any shape.

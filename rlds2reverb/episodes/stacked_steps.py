@@ -1,4 +1,4 @@
-"""Stacked steps: how they are made, and the lengths of their fields."""
+"""Stacks steps, and checks the lengths of their fields."""
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
@@ -118,7 +118,7 @@ def _num_rows(leaves: Sequence[Any]) -> tf.Tensor:
   """Returns the number of rows of each leaf, int32 `[leaves]`.
 
   The shapes of all leaves of one dtype are read by one operation. This runs for
-  every episode, and the time of a short one is that of its operations.
+  every episode, and a short one takes as long as its operations.
   """
   leaves = [tf.convert_to_tensor(leaf) for leaf in leaves]
   shapes = [None] * len(leaves)
@@ -181,7 +181,7 @@ def own_rows(nest: Any, start: Any, stop: Any) -> Any:
 
 def rows_of(nest: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
   """Returns the rows `[start, stop)`, without a copy; see `own_rows`."""
-  # `leaf[start:stop]` would add the same operations again for every leaf.
+  # `leaf[start:stop]` would add the same operations for every leaf.
   begin, end = tf.reshape(start, [1]), tf.reshape(stop, [1])
   strides = tf.ones([1], end.dtype)
   return tf.nest.map_structure(

@@ -1,4 +1,4 @@
-"""What the steps of RLDS episodes must be, by their specs.
+"""Checks the specs of the steps of RLDS episodes.
 
 An RLDS data set is a `tf.data.Dataset` of episodes, which are dicts with the
 key `steps`. There are two forms of `steps`: a nested `tf.data.Dataset` of
@@ -55,12 +55,12 @@ def check_has_steps(name: str, episode: Any, advice: str = '') -> None:
   """Checks that something is an RLDS episode, or the spec of one.
 
   Args:
-    name: what is checked, the first words of the error.
+    name: the subject of the check, the first words of the error.
     episode: a nest of tensors or of their specs.
     advice: the last words of the error.
 
   Raises:
-    ValueError: if it is something else than a dict with steps.
+    ValueError: if it is anything but a dict with steps.
   """
   if isinstance(episode, Mapping) and rlds.STEPS in episode:
     return
@@ -179,7 +179,7 @@ def one_a_step(field: str, column: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   check_number(field, spec, or_bool=dtype == tf.bool)
   column = tf.cast(column, dtype)
   if column.shape.rank == 1:
-    return column  # This needs no operation.
+    return column  # A column `[T]` needs no check.
   checks = []
   if column.shape.rank != 2 or column.shape[1] != 1:
     shape = tf.shape(column)

@@ -13,6 +13,6 @@ _NODES = re.compile(
 
 
 def message_of(error: tf.errors.OpError) -> str:
-  """Returns what an error of TensorFlow says, in a line, without nodes."""
+  """Returns the message of a TensorFlow error in one line, without nodes."""
   line, *_ = _NODES.sub('', error.message).strip().splitlines() or ['']
   return line

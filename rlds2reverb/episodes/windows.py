@@ -1,9 +1,9 @@
 """`Windows` says how windows are cut from episodes, and finds them.
 
 Sequences, the items of tables, chunks for recurrent agents and slices are all
-windows: runs of consecutive rows of one length. They are found here by one
-computation, with NumPy for arrays and with TensorFlow for tensors, which is not
-imported for arrays.
+windows: runs of consecutive rows of one length. One computation finds them all:
+with NumPy for arrays, and with TensorFlow, which is imported only then, for
+tensors.
 """
 
 import dataclasses
@@ -75,15 +75,15 @@ class Windows:
     stride: the number of rows from the start of a window to the start of the
       next one. If it is larger than `length`, rows are left out between
       windows.
-    end: what becomes of the last rows of an episode, an `EndOfEpisode` or its
+    end: how the last rows of an episode are treated, an `EndOfEpisode` or its
       string. `"drop"` makes no window that is not full. `"pad"` makes one
       padded window of an episode that is shorter than a window, and drops the
       rows left over in a longer one (`pad_end_of_episodes` of TF-Agents).
       `"tile"` starts a window at every `stride`-th row of the episode, and pads
       those that reach beyond its end (`tile_end_of_episodes` of TF-Agents).
       `"zero_pad"` makes one more window of the rows left over, if there are
-      any, and pads it. `"repeat_last"` does so, and repeats the last row in the
-      place of padding. `"overlap"` makes one more window that starts earlier,
+      any, and pads it. `"repeat_last"` does the same, but repeats the last row
+      instead of padding. `"overlap"` makes one more window that starts earlier,
       so that it ends with the episode; an episode that is shorter than a window
       is padded. `"cross"` lets windows go on into the next episode.
 
@@ -123,7 +123,7 @@ class Windows:
 
     The windows of a part are those that end in it. Rows are counted from the
     start of the episode; where windows cross episodes, from the start of the
-    data, which is then as one episode.
+    data, which then counts as one episode.
 
     Args:
       num_rows: int64 `[E]`, an array or a tensor: how many rows each episode
@@ -165,7 +165,7 @@ class Windows:
     return ops.where(count > 0, missing, 0)
 
   def first_start(self, seen: Any) -> Any:
-    """Returns where the first window starts that ends after `seen` rows.
+    """Returns the start of the first window that ends after `seen` rows.
 
     Args:
       seen: int64 of any shape, an array or a tensor: numbers of rows.
@@ -174,7 +174,7 @@ class Windows:
     return (first + self.stride - 1) // self.stride * self.stride
 
   def first_needed(self, seen: Any) -> Any:
-    """Returns the first row that windows need which end after `seen` rows."""
+    """Returns the first row of windows that end after `seen` rows."""
     if self.end == EndOfEpisode.OVERLAP:
       return _module_of(seen).maximum(seen + 1 - self.length, 0)
     return self.first_start(seen)
@@ -186,7 +186,7 @@ class Windows:
     nothing = ops.zeros_like(num_rows)
     if not self.pads_episodes:
       return nothing
-    left = num_rows - beyond  # Negative, if the next start is no row.
+    left = num_rows - beyond  # This is negative if the next start is no row.
     if self.end == EndOfEpisode.TILE:
       return ops.maximum((left + self.stride - 1) // self.stride, 0)
     if self.end == EndOfEpisode.PAD:
@@ -202,12 +202,12 @@ def check_windows(
     refused: Optional[Mapping[EndOfEpisode, str]] = None,
     of: str = '',
 ) -> None:
-  """Raises a ValueError if a caller does not give `Windows` that can be cut.
+  """Raises a ValueError unless a caller gives `Windows` that can be cut.
 
   Args:
-    windows: what the caller gives.
-    refused: the ends that what is cut cannot have, and why, sentences.
-    of: what is cut, for the message, such as `' of table "a"'`.
+    windows: the argument of the caller.
+    refused: the ends that are not possible here, and why, sentences.
+    of: the owner of the windows, for the message, such as `' of table "a"'`.
   """
   if not isinstance(windows, Windows):
     raise ValueError(

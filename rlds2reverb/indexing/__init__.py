@@ -1,6 +1,6 @@
-"""An index of recorded transitions: what was recorded for a key, and after it.
+"""An index of recorded transitions, by key, and of the states that follow.
 
-Keys are observations and actions by their bytes, and lookups work in a graph.
+Keys are observations and actions, compared by bytes. Lookups work in a graph.
 """
 
 from rlds2reverb.indexing.drawing import draw_tree

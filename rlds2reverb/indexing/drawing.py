@@ -1,4 +1,4 @@
-"""Small trees of recorded data as text, and as a picture by Graphviz."""
+"""Draws small trees of recorded data as text, or for Graphviz."""
 
 from typing import Any, Callable, List, Optional
 
@@ -24,9 +24,9 @@ def draw_tree(
           7 -> 4  reward 1, once, terminal
 
   Args:
-    tree: what `TransitionIndex.expand` returned, outside of a graph.
-    root: which of its trees.
-    label: returns the words for an action and the observation that it led to;
+    tree: the result of `TransitionIndex.expand`, in eager mode.
+    root: the index of the tree.
+    label: returns the text for an action and the observation that it led to;
       the action is None at a root. By default `action -> observation`.
     as_dot: whether to return a digraph in the language of Graphviz's `dot`, in
       which a terminal node has a double line.

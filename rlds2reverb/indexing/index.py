@@ -1,4 +1,4 @@
-"""An index of recorded transitions: what was recorded for a key."""
+"""An index of recorded transitions, by key."""
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
@@ -45,8 +45,8 @@ class TransitionIndex:
       count       2          0          2
 
   Keys are equal if their bytes are: -0.0 and 0.0 differ. A key that was not
-  recorded is not found, however near another may be. The methods that look
-  something up work eagerly and in a graph, as in `tf.data.Dataset.map`.
+  recorded is not found, however near another may be. Lookups work eagerly and
+  in a graph, as in `tf.data.Dataset.map`.
   """
 
   def __init__(
@@ -139,12 +139,12 @@ class TransitionIndex:
 
   @property
   def num_bytes(self) -> int:
-    """The bytes that the index takes beside the transitions themselves."""
+    """The bytes of the index, without the transitions themselves."""
     return 8 * (len(self) + 2 * self.num_keys + 1)
 
   @property
   def graph(self) -> transition_graph.TransitionGraph:
-    """The observations and what leads from one to another; made when asked."""
+    """The graph of observations, which is made when it is first used."""
     if self._graph is None:
       with tf.init_scope():
         self._graph = transition_graph.TransitionGraph(self._rows, self._keys)
@@ -171,7 +171,7 @@ class TransitionIndex:
     keys_lib.check_keys(keys, self._specs)
     group, found = keys_lib.find_group(keys, self._fingerprints, self._salt)
     starts, ends = (tf.gather(self._starts, group + add) for add in (0, 1))
-    # All duplicates have the same key: any will do to compare it.
+    # All duplicates have the same key, so any one can be compared.
     index = tf.gather(self._order, ends - 1 if duplicates == LAST else starts)
     if duplicates == ALL:
       recorded = gathering.take(self._key_of(self._rows), index)
@@ -192,7 +192,7 @@ class TransitionIndex:
     return Found(rows, found, count, tf.where(found, index, -1))
 
   def successors(self, observation: Any) -> transition_graph.Successors:
-    """Returns what was recorded to follow observations; see `Successors`.
+    """Returns the recorded successors of observations; see `Successors`.
 
     Args:
       observation: a nest as recorded, every leaf `[B, ...]`.
@@ -211,7 +211,7 @@ class TransitionIndex:
       *,
       gamma: float = 1.0,
   ) -> transition_graph.Tree:
-    """Returns the trees of what was recorded to follow observations.
+    """Returns the trees of recorded successors of observations.
 
     Args:
       observation: a nest as recorded, every leaf `[B, ...]`: the roots.

@@ -1,4 +1,4 @@
-"""Keys: fields of rows that are looked up by their bytes.
+"""Keys: fields by whose bytes rows are looked up.
 
 Two keys are equal if all their bytes are. So -0.0 and 0.0 differ, and a NaN is
 equal to the NaN of the same bits.
@@ -13,10 +13,10 @@ import tree
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import steps as steps_lib
 
-# Rows that are compared at once when an index is built: bounds the memory.
+# The number of rows that are compared at once, which bounds the memory.
 _COMPARED_ROWS = 1 << 18
 _MAX_SALTS = 8
-# By the logarithm of their bytes.
+# The integer dtypes by the logarithm of their bytes.
 _INTEGERS = (tf.uint8, tf.int16, tf.int32, tf.int64)
 
 
@@ -24,12 +24,12 @@ class Groups(NamedTuple):
   """Rows, sorted by their keys.
 
   Attributes:
-    fingerprints: int64 `[K]`, ascending: those of the distinct keys.
+    fingerprints: int64 `[K]`, ascending: the fingerprints of the distinct keys.
     starts: int64 `[K + 1]`: where the rows of each key begin in `rows`.
     rows: int64 `[N]`: the indices of the rows, those of one key in the order in
       which they were recorded.
     group: int64 `[N]`: for each row, the number of its key.
-    salt: what the fingerprints were made with.
+    salt: the salt of the fingerprints.
   """
 
   fingerprints: np.ndarray
@@ -44,7 +44,7 @@ def fingerprint(keys: Any, salt: int = 0) -> tf.Tensor:
 
   Args:
     keys: a nest of `[N, ...]`.
-    salt: another one gives other numbers.
+    salt: a number; another salt gives other fingerprints.
   """
   parts = [
       tf.fingerprint(_salted(_plain(leaf), salt) if salt else _plain(leaf))
@@ -88,7 +88,7 @@ def group_rows(keys: Any) -> Groups:
     begins[1:] = prints[1:] != prints[:-1]
     repeated = np.flatnonzero(~begins)
     if not _all_equal(keys, rows[repeated - 1], rows[repeated]):
-      continue  # Two keys have one fingerprint: others are made.
+      continue  # Two keys share a fingerprint: try another salt.
     starts = np.flatnonzero(begins)
     group = np.empty(len(rows), np.int64)
     group[rows] = np.cumsum(begins) - 1
@@ -104,15 +104,15 @@ def group_rows(keys: Any) -> Groups:
 def find_group(
     keys: Any, fingerprints: tf.Tensor, salt: int
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Finds the only group that each key may be of; see `Groups`.
+  """Finds the only group to which each key may belong; see `Groups`.
 
-  A key is of its group if `are_equal` says so of the key of the group, too:
-  another key may have the same fingerprint.
+  The caller must compare the keys with `are_equal`, because another key may
+  have the same fingerprint.
 
   Args:
     keys: a nest of `[B, ...]`.
-    fingerprints: those of the groups, as a tensor.
-    salt: that of the groups.
+    fingerprints: the fingerprints of the groups, as a tensor.
+    salt: the salt of the groups.
 
   Returns:
     int64 `[B]`, the number of a group, and bool `[B]`, whether the fingerprint
@@ -149,7 +149,7 @@ def check_keys(keys: Any, specs: Any) -> None:
 
 
 def _plain(leaf) -> tf.Tensor:
-  """Returns a leaf in a dtype that has bytes to look at."""
+  """Returns a leaf in a dtype whose bytes can be read."""
   return tf.cast(leaf, tf.uint8) if leaf.dtype == tf.bool else leaf
 
 
@@ -158,7 +158,7 @@ def _as_integers(leaf) -> tf.Tensor:
   leaf = _plain(leaf)
   if leaf.dtype in _INTEGERS or leaf.dtype == tf.string:
     return leaf
-  # As few numbers as can be: comparing many small ones takes longer.
+  # As few integers as possible: comparing many takes longer.
   size = min(leaf.dtype.size, 8)
   return tf.bitcast(leaf, _INTEGERS[size.bit_length() - 1])
 

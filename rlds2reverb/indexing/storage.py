@@ -1,4 +1,4 @@
-"""Transitions on disk: a file for each column, and one that names them."""
+"""Stores transitions on disk: a file a column, and one that names them."""
 
 import json
 import os

@@ -1,9 +1,9 @@
-"""The graph of recorded data: observations, and what led from one to another.
+"""The graph of recorded data: observations, and the actions between them.
 
-After TorchRL's `MCTSForest`, which keeps the same for a tree search. A *state*
-is an observation by its bytes. An *edge* is an action that was recorded in a
-state with the state that followed, and whether the episode ended there. It may
-have been recorded several times.
+It is like TorchRL's `MCTSForest`, which serves a tree search. A *state* is an
+observation, by its bytes. An *edge* is an action that was recorded in a state,
+with the next state, and whether the episode ended there. It may have been
+recorded several times.
 """
 
 from typing import Any, Dict, NamedTuple, Sequence
@@ -28,8 +28,8 @@ class Successors(NamedTuple):
     reward: float32 `[B, (n)]`: the mean reward of each edge.
     count: int64 `[B, (n)]`: how many times each was recorded.
     is_terminal: bool `[B, (n)]`: whether the state that followed was terminal.
-    found: bool `[B]`: whether the observation was recorded, be it as a last
-      one, which has no edges.
+    found: bool `[B]`: whether the observation was recorded, if only as a last
+      one, without edges.
   """
 
   rows: Dict[str, Any]
@@ -50,17 +50,18 @@ class Tree(NamedTuple):
     parent: int64 `[B, D + 1, W]`: the place of the parent on the level above;
       -1 at a root and where there is no node.
     observation: a nest of `[B, D + 1, W, ...]`: the observation of each node.
-    action: a nest of `[B, D + 1, W, ...]`: what led to it; zeros at a root.
+    action: a nest of `[B, D + 1, W, ...]`: the action before it; zeros at a
+      root.
     reward: float32 `[B, D + 1, W]`: the mean reward on the way from its parent.
-    count: int64 `[B, D + 1, W]`: how many times that was recorded.
+    count: int64 `[B, D + 1, W]`: how many times this edge was recorded.
     is_terminal: bool `[B, D + 1, W]`: whether the node is terminal: no path
       goes on from it.
     path_return: float32 `[B, D + 1, W]`: the sum of the rewards from the root,
       the k-th times `gamma**k`.
     is_leaf: bool `[B, D + 1, W]`: where a path ends: at a terminal node, where
       nothing more was recorded, or where the depth is reached.
-    num_left_out: int64 `[B]`: the nodes for which a level had no room; what is
-      below them is not counted.
+    num_left_out: int64 `[B]`: the nodes for which a level had no room; nodes
+      below them are not counted.
     found: bool `[B]`: whether the root was recorded.
   """
 
@@ -78,7 +79,7 @@ class Tree(NamedTuple):
 
 
 class TransitionGraph:
-  """States and edges; its tensors are made when it is."""
+  """States and edges, found when it is created."""
 
   def __init__(self, rows: Dict[str, Any], keys: Sequence[str]):
     """Finds the states and edges of transition rows in memory.
@@ -138,7 +139,7 @@ class TransitionGraph:
         )
     )
     edge_rows = edges.rows[edges.starts[:-1]]
-    # Edges in the order of their states, and of a state as first recorded.
+    # Edges are in the order of their states, then of their first recording.
     order = np.lexsort((edge_rows, source[edge_rows]))
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -234,7 +235,7 @@ class TransitionGraph:
     return self._to_tree(stacked, tf.stack(leaves, 1), left_out, found)
 
   def _next_level(self, level: '_Level', discount: float):
-    """Returns the level below, which nodes are leaves, and what has no room."""
+    """Returns the next level, the leaves, and how many nodes had no room."""
     max_width = level.mask.shape[1]
     num_roots = tf.shape(level.mask, tf.int64)[0]
     state = tf.reshape(level.state, [-1])

@@ -1,7 +1,7 @@
 """Statistics of the fields of a data set, computed in one pass.
 
-They can be kept in a file beside the data, and `rlds2reverb.transforms`
-normalises fields with them.
+They can be cached in a file beside the data, and `rlds2reverb.transforms`
+normalises fields by them.
 """
 
 from rlds2reverb.statistics.cache import cached_statistics

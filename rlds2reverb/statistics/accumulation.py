@@ -25,7 +25,7 @@ from rlds2reverb.statistics import results
 from rlds2reverb.statistics import rows as rows_lib
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-# The names of two samples that are of no field.
+# The names of the two samples that belong to no field.
 RETURNS = '/returns'
 LENGTHS = '/lengths'
 
@@ -36,12 +36,12 @@ _SAMPLE_BYTES = 64 << 20
 
 
 class State(NamedTuple):
-  """The moments and samples of the rows that an `Accumulation` was given.
+  """The moments and samples of the rows that an `Accumulation` has added.
 
   Attributes:
     moments: their moments.
     steps: a sample of them.
-    outcomes: a sample of the outcomes of the episodes that they are of.
+    outcomes: a sample of the outcomes of their episodes.
   """
 
   moments: moments_lib.Moments
@@ -53,7 +53,7 @@ class Accumulation:
   """Adds up the statistics of episodes, block by block.
 
   `compute_statistics` reads a data set with it. A program that reads the data
-  for other reasons, too, has the statistics from the same pass:
+  for other reasons, too, can compute the statistics in the same pass:
 
       state = accumulation.empty()
       for block in ...:  # the `rows` of several episodes, one after the other
@@ -77,7 +77,7 @@ class Accumulation:
       seed: int = 0,
       acting_only: bool = False,
   ):
-    """Args are those of `compute_statistics`; `step_spec` is that of a step."""
+    """Takes arguments of `compute_statistics`, and the spec of a step."""
     if fields is not None:
       paths.check_list('fields', fields)
     if sample_size < 1 or not all(0 <= q <= 1 for q in quantiles):
@@ -112,8 +112,8 @@ class Accumulation:
         graphs.no_autograph(self.pack_rows),
         num_parallel_calls=tf.data.AUTOTUNE,
     )
-    # The moments of a block need no other block, so several are made in
-    # parallel.
+    # The moments of a block depend on no other block, so several are computed
+    # in parallel.
     blocks = rows.rebatch(self.block_length).map(
         lambda block: (moments_lib.of_block(block), block),
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -192,8 +192,8 @@ class Accumulation:
       state: the state after the last row.
 
     Returns:
-      For each field, by its path, the finite numbers of each of its columns: a
-      list of arrays. So, too, for `RETURNS` and `LENGTHS`.
+      For each field, by its path, and for `RETURNS` and `LENGTHS`, the finite
+      numbers of each column: a list of arrays.
     """
     steps, ends = self._sampled(state)
     columns = [results.finite(column) for column in steps.T]
@@ -209,7 +209,7 @@ class Accumulation:
     return sampled
 
   def _sampled(self, state):
-    """Returns the samples of steps and of outcomes, as far as they are full."""
+    """Returns the samples of steps and of outcomes, without unfilled rows."""
     return (
         state.steps.rows.numpy()[: state.steps.seen],
         state.outcomes.rows.numpy()[: state.outcomes.seen],

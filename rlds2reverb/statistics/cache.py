@@ -1,4 +1,4 @@
-"""Keeping statistics in a JSON file beside the data set."""
+"""Keeps statistics in a JSON file beside the data set."""
 
 import contextlib
 import dataclasses
@@ -45,8 +45,9 @@ def cached_statistics(
       its versions, of which the newest is taken, as `load_episodes` does. Where
       it cannot be written to, the statistics are computed each time, with a
       warning.
-    identity: anything else that tells this data from other data: strings,
-      numbers, arrays, mappings and transforms, in lists and dicts.
+    identity: anything else that tells this data from other data, by default
+      nothing, as the pipeline counts, too: strings, numbers, arrays, mappings
+      and transforms, in lists and dicts.
     **kwargs: arguments of `compute_statistics`.
 
   Returns:

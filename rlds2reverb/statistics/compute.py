@@ -40,14 +40,14 @@ def compute_statistics(
 
   Fields of strings are left out, so no image is decoded.
 
-  Of several data sets, counts, minima and maxima of the whole are those of one
-  pass over all of them, and means and deviations differ by rounding. Its
-  quantiles are those of a uniform sample of all steps.
+  For several data sets, counts, minima and maxima of the whole are those of one
+  pass over all of them, and means and deviations differ by rounding. The
+  quantiles come from a uniform sample of all steps.
 
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps. It must be
       finite. The numbers of one episode, or of one pack, must fit in memory.
-      Or several, by their names.
+      Or a dict of several, by their names.
     fields: the paths of the fields. A path may lead to several leaves. By
       default all fields are taken except for the flags, strings, and leaves
       that have more than 1024 numbers or a shape that is not known. Several
@@ -79,7 +79,7 @@ def compute_statistics(
   by_dataset = {}
   state = first = accumulation = None
   for number, (name, dataset) in enumerate(datasets.items()):
-    # Each has draws of its own: merged samples must not depend on each other.
+    # Each has its own draws, because merged samples must be independent.
     accumulation = accumulation_lib.Accumulation(
         steps_lib.steps_spec(dataset).step,
         fields,

@@ -10,14 +10,14 @@ from rlds2reverb.statistics import results
 def merge_statistics(
     statistics: Mapping[str, results.Statistics],
 ) -> results.Statistics:
-  """Merges statistics that were computed of several data sets before.
+  """Merges statistics that were computed for several data sets.
 
   Counts, minima and maxima are those of all data, and means and deviations
-  differ by rounding. Quantiles do not follow from those of the parts, and are
-  left out; `compute_statistics` of all data sets computes them.
+  differ by rounding. Quantiles cannot be merged, and are left out; call
+  `compute_statistics` with all data sets for them.
 
   Args:
-    statistics: those of each data set, by its name.
+    statistics: the statistics of each data set, by its name.
 
   Returns:
     The statistics of all of them, without quantiles.
@@ -70,7 +70,7 @@ def _merge_field(parts) -> results.FieldStatistics:
   """
   counts = np.stack([part.count for part in parts])
   total = counts.sum(0)
-  # A part without numbers has NaN for its statistics, and no share.
+  # A part without numbers has NaN for its statistics, and is left out.
   share = counts / np.maximum(total, 1)
   is_empty = counts == 0
 
@@ -102,7 +102,7 @@ def check_same(one, other) -> None:
 
   Args:
     one: the name of a data set, and a description of each of its fields.
-    other: those of another one.
+    other: the same of another data set.
   """
   (name, fields), (other_name, other_fields) = one, other
   differences = [

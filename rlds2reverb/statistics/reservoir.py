@@ -39,8 +39,8 @@ def add(reservoir: Reservoir, rows: tf.Tensor, seed: int) -> Reservoir:
   Args:
     reservoir: the sample of all rows before these.
     rows: the rows to add.
-    seed: the seed of the sample. It is the same in all calls on one stream,
-      which draw different numbers all the same.
+    seed: the seed of the sample. It is the same in all calls on one stream;
+      each call still draws other numbers.
 
   Returns:
     The sample of all rows, these included.
@@ -51,12 +51,12 @@ def add(reservoir: Reservoir, rows: tf.Tensor, seed: int) -> Reservoir:
   draws = tf.random.stateless_uniform(
       [count], [tf.cast(seed, tf.int64), reservoir.seen], dtype=tf.float64
   )
-  # Row `i` draws one of the numbers 0 to `i`. Where that is a slot of the
-  # sample, the row takes the place of the one that is in it.
+  # Row `i` draws one of the numbers 0 to `i`. If that is a slot of the sample,
+  # the row replaces the one in it.
   drawn = tf.cast(draws * tf.cast(index + 1, tf.float64), tf.int64)
   slots = tf.where(index < size, index, drawn)
   enters = tf.where(slots < size)[:, 0]
-  # Where several rows of this block draw one slot, the last one stays in it.
+  # If several rows of this block draw one slot, the last one stays in it.
   taken, which = tf.unique(tf.gather(slots, enters))
   last = tf.math.unsorted_segment_max(enters, which, tf.size(taken))
   return Reservoir(
@@ -96,9 +96,9 @@ def merge(one: Reservoir, other: Reservoir, seed: Sequence[int]) -> Reservoir:
 
 
 def _draw(rng: np.random.Generator, ours: int, theirs: int, size: int) -> int:
-  """Returns how many of ours are among some drawn without replacement.
+  """Draws from the hypergeometric distribution: how many of `size` are ours.
 
-  NumPy's own `hypergeometric` ends at 1e9.
+  NumPy's own `hypergeometric` only takes numbers up to 1e9.
   """
   taken = 0
   for place, number in enumerate(rng.random(size).tolist()):

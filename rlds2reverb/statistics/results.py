@@ -1,6 +1,6 @@
 """The statistics of a data set, and of its fields.
 
-They are made of the moments and of a sample of the columns of its rows.
+They are computed from the moments, and a sample, of its rows.
 """
 
 import dataclasses
@@ -113,7 +113,7 @@ def from_sample(
     ends: a sample of the outcomes of its episodes.
     leaves: the keys and the spec of each leaf.
     quantiles: see `compute.compute_statistics`.
-    acting_only: see there.
+    acting_only: see `compute.compute_statistics`.
   """
   columns = _columns(moments, sample, ends, quantiles)
   return _to_statistics(columns, leaves, moments, acting_only)

@@ -1,4 +1,4 @@
-"""All numbers of a step as one row, for statistics of all of them at once."""
+"""Puts all numbers of a step into one row, for statistics of all at once."""
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -118,10 +118,10 @@ def are_meant(
 
   Args:
     steps: a dict of stacked steps `[T, ...]`.
-    is_last: bool `[T]`: which are the last ones of their episodes.
+    is_last: bool `[T]`: whether each is the last of its episode.
     leaves: the leaves that are columns, in this order.
-    acting_only: whether to count only the steps whose action counts, of all
-      fields.
+    acting_only: whether all fields count only in steps whose action has a
+      meaning.
   """
   have_action = last_steps.have_action(steps, is_last)
   columns = [tf.zeros([tf.size(is_last), 0], tf.bool)]

@@ -1,8 +1,8 @@
 """Statistics of parts of a data set, merged into those of the whole.
 
-A sketch is what an `Accumulation` knows of the episodes it has seen: moments
-and samples, whose size does not grow with the data. Different processes make
-the sketches of different episodes, and any of them merges two:
+A sketch is the state of an `Accumulation` after some episodes: moments and
+samples, whose size does not grow with the data. Different processes make the
+sketches of different episodes, and any process can merge two:
 
     episodes    0 to 9     10 to 19    20 to 29
     sketches       a           b           c

@@ -1,6 +1,6 @@
-"""Language as reinforcement learning: a step of an RLDS episode is a token.
+"""Text for reinforcement learning: each step of an RLDS episode is a token.
 
-Strings come from any data set, and their tokens from a tokenizer of yours.
+Strings come from any data set, and tokens from your own tokenizer.
 """
 
 from rlds2reverb.tokens.batches import convert_texts_to_batches

@@ -1,4 +1,4 @@
-"""Prompts and responses side by side, padded, as language models take them."""
+"""Pads prompts and responses to the batches that language models take."""
 
 from typing import Any, NamedTuple
 
@@ -94,8 +94,8 @@ def convert_texts_to_batches(
 ) -> tf.data.Dataset:
   """Makes padded batches of prompts and responses that are strings.
 
-  This is what TorchRL's `PromptTensorDictTokenizer` does, except that the
-  prompt and the response are tokenized apart.
+  TorchRL's `PromptTensorDictTokenizer` does the same, but tokenizes the prompt
+  and the response together.
 
   Args:
     texts: a data set of dicts with the fields `prompt` and `response`, strings.

@@ -1,13 +1,13 @@
 """The coefficient of the penalty for straying from a reference policy.
 
-It is a number that the training loop keeps; what is here says what it is next.
+The training loop keeps this number; the function here updates it.
 """
 
 from typing import Any
 
 import tensorflow as tf
 
-# How far a coefficient follows an error at most, as in the paper.
+# The largest error that a coefficient follows, as in the paper.
 _MAX_ERROR = 0.2
 
 
@@ -21,7 +21,7 @@ def adaptive_kl_coefficient(
   rather than divergences: `kl = -penalty / coefficient`.
 
   Args:
-    coefficient: float `[]`: the one that was used.
+    coefficient: float `[]`: the coefficient that was used.
     kl: floats `[n]`: the divergences that were observed with it, in nats.
     target: the mean of `kl` at which the coefficient stays.
     horizon: how many observations it takes to change the coefficient by as much

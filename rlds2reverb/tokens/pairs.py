@@ -1,4 +1,4 @@
-"""Pairs of responses of which one was chosen, for training a reward model."""
+"""Pairs of a chosen and a rejected response, for training a reward model."""
 
 from typing import Any, Dict, NamedTuple
 
@@ -9,7 +9,7 @@ from rlds2reverb.tokens import batches
 from rlds2reverb.tokens import token_episodes
 from rlds2reverb.tokens import tokenizing
 
-# What `str.split` of Python takes for spaces.
+# The characters that Python's `str.split` treats as spaces.
 _SPACES = '[\\x09-\\x0d\\x1c-\\x20\\x{85}\\p{Z}]+'
 
 

@@ -1,4 +1,4 @@
-"""A prompt and its response as an RLDS episode of one token a step."""
+"""Makes RLDS episodes of prompts and responses, one token a step."""
 
 from typing import Any, Dict, Optional
 
@@ -43,9 +43,9 @@ def make_token_episode(
     prompt: integers `[P]`: the ids of its tokens.
     response: integers `[R]`, of the same dtype; `R > 0`.
     score: float `[]`: the reward for the whole response, at its last token.
-    penalty: floats `[R]`: what each token costs, such as a coefficient times
+    penalty: floats `[R]`: the cost of each token, such as a coefficient times
       the log of its probability under the policy over that under the reference;
-      or `[]`, what every token costs.
+      or `[]`, the same for every token.
     is_terminal: bool `[]`: whether the response was finished, rather than cut.
     observation: `"all"` tokens so far, or only the `"new"` one. The prompt is a
       field of the episode in any case.
@@ -84,7 +84,7 @@ def make_token_episode(
     )
   prompt_length, length = (tf.size(ids, tf.int64) for ids in (prompt, response))
   response, penalty = _checked_penalty(response, penalty)
-  # An observation follows each token, and one comes before the first.
+  # There is an observation before the first token, and one after each.
   ends = prompt_length + tf.range(length + 1)
   made = (
       _all_tokens(prompt, response, ends, max_length, pad_id)
@@ -155,7 +155,7 @@ def convert_texts_to_episodes(
       of the episodes.
     tokenizer: makes ids of strings; see `in_python` for one that is Python.
       The prompt and the response are tokenized apart.
-    kl_coefficient: float `[]`: what a log ratio costs.
+    kl_coefficient: float `[]`: the cost of a log ratio of 1.
     observation: `"all"` or `"new"`, see `make_token_episode`.
     max_length: the ids of an observation of all tokens.
     pad_id: the id that pads it.

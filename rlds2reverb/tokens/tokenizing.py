@@ -21,7 +21,7 @@ def in_python(
     tokenize: takes a list of strings, and returns as many lists of ids; or
       objects with `ids`, as `tokenizers.Tokenizer.encode_batch` does; or a dict
       with `input_ids`, as a tokenizer of `transformers` does.
-    dtype: that of the ids.
+    dtype: the dtype of the ids.
 
   Returns:
     The tokenizer. A pipeline with it cannot be saved or leave this process.
@@ -74,7 +74,7 @@ def tokenize_batch(tokenizer: Tokenizer, strings: tf.Tensor) -> tf.RaggedTensor:
           f' returns {ids.dtype.name} {ids.shape}.'
       )
     ids = tf.RaggedTensor.from_tensor(ids)
-  # Tokenizers of words and then of their pieces have one dimension more.
+  # Tokenizers that split words into pieces return one dimension more.
   ids = ids.merge_dims(1, -1) if ids.shape.rank > 2 else ids
   if not ids.dtype.is_integer:
     raise ValueError(

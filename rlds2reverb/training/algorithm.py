@@ -26,8 +26,7 @@ class Algorithm(abc.ABC):
   Attributes:
     sequence_length: `T`, the number of frames of an item that the agent learns
       from: 2 for a transition.
-    end_of_episode: what becomes of an episode that is shorter than that; see
-      `EndOfEpisode`.
+    end_of_episode: how a shorter episode is treated; see `EndOfEpisode`.
     uses_policy_info: whether the `policy_info` of the data's steps is a part of
       the batches.
   """
@@ -46,7 +45,7 @@ class Algorithm(abc.ABC):
     """Makes an agent with new networks.
 
     Args:
-      time_step_spec: the spec of what the agent observes. Observations of
+      time_step_spec: the spec of the agent's observations. Observations of
         floats are normalised.
       action_spec: the spec of its action. An action of floats is in [-1, 1].
       train_step: int64 `[]`, which counts the agent's train steps.

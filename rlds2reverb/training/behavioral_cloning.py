@@ -19,13 +19,13 @@ from rlds2reverb.training import algorithm
 class BehavioralCloning(algorithm.Algorithm):
   """TF-Agents' `BehavioralCloningAgent` on single frames.
 
-  The loss is the cross entropy of a discrete action, or the squared error of
-  one of floats. The frame of an episode's last step, whose action means
-  nothing, has no loss.
+  The loss is the cross entropy of a discrete action, or the squared error of an
+  action of floats. The frame of an episode's last step, whose action has no
+  meaning, has no loss.
 
   Attributes:
     layers: the units of each fully connected layer.
-    learning_rate: that of Adam.
+    learning_rate: the learning rate of Adam.
   """
 
   layers: Tuple[int, ...] = (128, 128)
@@ -67,7 +67,7 @@ def _loss(
 
   Args:
     experience: a `Trajectory` `[B, T, ...]` with a single action.
-    output: what the network says of it: actions, or logits `[B, T, A]`.
+    output: the output of the network: actions, or logits `[B, T, A]`.
     is_continuous: whether the action is one of floats.
   """
   (action,) = tf.nest.flatten(experience.action)

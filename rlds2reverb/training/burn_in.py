@@ -16,7 +16,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
   """A double DQN agent for sequences, with burn-in and stored states.
 
   TF-Agents' own agent starts at the state zero and trains on every frame. This
-  one does as R2D2 does (Kapturowski et al., "Recurrent Experience Replay in
+  one follows R2D2 (Kapturowski et al., "Recurrent Experience Replay in
   Distributed Reinforcement Learning", 2019). Both networks go over the whole
   sequence, from the state that was stored with its first frame or from zeros.
   No gradient goes back into the burn-in, and its frames have no loss:
@@ -30,7 +30,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
   start of an episode would otherwise never be trained.
 
   Frames after the end of an episode, such as padding, have no loss. A network
-  without a state does as well: then no frame depends on those before.
+  without a state works as well: then no frame depends on earlier ones.
   """
 
   def __init__(
@@ -49,10 +49,10 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
       stored_state: whether sequences start at `policy_info['state']` of their
         first frame, a nest with the leaves of the network's state in their
         order; otherwise at zeros.
-      cql_alpha: the weight of the conservative loss, which keeps the values of
-        actions that the data does not take below those that it takes: CQL(H)
-        of Kumar et al., "Conservative Q-Learning for Offline Reinforcement
-        Learning" (2020).
+      cql_alpha: the weight, by default 0 as in R2D2, of the conservative loss,
+        which keeps the values of actions that are not in the data below those
+        that are: CQL(H) of Kumar et al., "Conservative Q-Learning for Offline
+        Reinforcement Learning" (2020).
       **kwargs: those of `DqnAgent`.
 
     Raises:
@@ -78,7 +78,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
       training=False,
   ):
     """Returns the `LossInfo` of sequences `[B, T, ...]`; see the base class."""
-    # They are those of the agent, which `loss` of the base class leaves out.
+    # The agent's own settings are used: `loss` of the base class passes none.
     del td_errors_loss_fn, gamma, reward_scale_factor
     values = self._unroll(self._q_network, experience, training)
     target_values = self._unroll(self._target_q_network, experience, False)

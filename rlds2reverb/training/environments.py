@@ -1,4 +1,4 @@
-"""Environments to train in, and to record episodes of.
+"""Environments for training and for recording episodes.
 
 Importing this module registers with gym:
 
@@ -14,7 +14,7 @@ from tf_agents.environments import gym_wrapper
 
 from rlds2reverb.datasets import recording
 
-# Where the position and the angle are in an observation of CartPole.
+# The indices of the position and the angle in an observation of CartPole.
 _POSITIONS = [0, 2]
 
 
@@ -44,7 +44,7 @@ gym.register(
 
 
 def make_environment(environment: str, seed: int) -> gym_wrapper.GymWrapper:
-  """Makes a gym environment as TF-Agents has it, with its seed set.
+  """Makes a gym environment for TF-Agents, with its seed set.
 
   Args:
     environment: the id of a gym environment.

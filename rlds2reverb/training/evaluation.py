@@ -43,9 +43,8 @@ class Returns(NamedTuple):
 class Evaluator:
   """Plays episodes, all at once, so that the policy is called on batches.
 
-  One environment plays one episode. So short episodes do not count more often
-  than long ones, as they do where a number of environments starts again and
-  again until there are enough episodes.
+  Each environment plays one episode. If environments started again until there
+  are enough episodes, short episodes would count more often than long ones.
   """
 
   def __init__(
@@ -59,7 +58,7 @@ class Evaluator:
     """Makes the environments.
 
     Args:
-      policy: the policy, in the terms of the environment.
+      policy: the policy, with the specs of the environment.
       environment: the id of a gym environment.
       num_episodes: how many episodes are played.
       seed: the seed of the first environment; that of the next is one higher.

@@ -22,7 +22,7 @@ from rlds2reverb.trajectories import rules as rules_lib
 
 @dataclasses.dataclass(frozen=True)
 class BatchOptions:
-  """Says which batches an agent learns from, and where they come from.
+  """The options of the batches that an agent learns from.
 
   Attributes:
     batch_size: `B`, how many items a batch has.
@@ -68,8 +68,8 @@ def open_experience(
   Args:
     rlds_data: an RLDS data set, not normalised.
     algorithm: the algorithm.
-    normalization: what an agent sees it through.
-    batches: what batches there are.
+    normalization: the normalisation of the batches.
+    batches: the options of the batches.
     seed: the seed of the batches, without a server.
 
   Yields:

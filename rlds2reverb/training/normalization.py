@@ -1,8 +1,7 @@
 """Normalisation that is fitted on the data, and undone in the policy.
 
 An agent sees observations with a mean of 0 and a standard deviation of 1, and
-acts in [-1, 1]. What is saved and deployed sees and does what the environment
-does:
+acts in [-1, 1]. The policy that is saved works on the environment's own values:
 
     environment -- observation --> transform --> policy of the agent
          ^                                             |
@@ -30,7 +29,7 @@ _FIELDS = (rlds.OBSERVATION, rlds.ACTION)
 
 
 class Normalization(NamedTuple):
-  """The transforms between what the data has and what an agent learns from.
+  """The transforms between the data and the batches of an agent.
 
   Attributes:
     observation: normalises the leaves of floats of an observation by their mean
@@ -69,7 +68,7 @@ def fit_normalization(
 
   Args:
     rlds_data: an RLDS data set.
-    statistics: those of the data, if they are there already.
+    statistics: the statistics of the data, if they were computed already.
 
   Raises:
     ValueError: if `rlds_data` has no episodes.
@@ -98,13 +97,13 @@ def fit_normalization(
 def normalized_specs(
     time_step_spec: ts.TimeStep, action_spec: Any
 ) -> tuple[ts.TimeStep, Any]:
-  """Returns the specs of what an agent sees and does in normalised terms.
+  """Returns the specs of normalised time steps and actions.
 
   Args:
-    time_step_spec: that of the environment. The bounds of observations of
-      floats hold no longer, and are left out.
-    action_spec: that of the environment. Actions of floats get the bounds -1
-      and 1.
+    time_step_spec: the spec of the environment. The bounds of observations of
+      floats no longer hold, and are left out.
+    action_spec: the spec of the environment. Actions of floats get the bounds
+      -1 and 1.
   """
 
   def observation(spec):
@@ -129,7 +128,7 @@ def normalized_specs(
 
 
 class DenormalizedPolicy(tf_policy.TFPolicy):
-  """Makes of a policy that works on normalised data one for the environment.
+  """Adapts a policy that works on normalised data to the environment.
 
   It takes raw observations, and gives raw actions within the bounds of the
   environment. `PolicySaver` saves it, constants included.
@@ -148,7 +147,7 @@ class DenormalizedPolicy(tf_policy.TFPolicy):
       policy: the policy of an agent.
       time_step_spec: the spec of the environment's time steps.
       action_spec: the spec of the environment's actions.
-      normalization: that of the data from which the agent has learnt.
+      normalization: the normalisation of the agent's data.
     """
     super().__init__(
         time_step_spec,

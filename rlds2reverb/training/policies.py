@@ -25,8 +25,8 @@ from rlds2reverb.episodes import checks
 class CartPoleController:
   """Balances CartPole with a linear feedback of the state.
 
-  It takes observations with velocities, `[4]`, or without, `[2]`. Then it takes
-  the differences of the positions for the velocities.
+  It takes observations with velocities, `[4]`, or without, `[2]`. For the
+  latter, the differences of positions serve as velocities.
   """
 
   # The feedback of cart position, cart velocity, pole angle, pole velocity.
@@ -69,7 +69,7 @@ class PendulumController:
     if abs(angle) < 0.6 and abs(velocity) < 3.0:
       torque = -10.0 * angle - 3.0 * velocity
     else:
-      # Of a rod of mass 1 and length 1, 0 where it stands upright and rests.
+      # The energy of a rod of mass and length 1, 0 if upright and at rest.
       energy = velocity**2 / 6 + self._GRAVITY / 2 * (cos - 1)
       torque = -3.0 * energy * np.sign(velocity if velocity else 1.0)
     return np.array(
@@ -117,7 +117,7 @@ class NoisyPolicy:
     self._probability = self._generator.uniform(0.0, self._randomness)
 
   def __call__(self, observation: Any) -> Any:
-    # It is called for random actions too: a policy with a memory goes on.
+    # Random actions call it, too, because a policy may have a memory.
     result = self._policy(observation)
     if self._generator.random() >= self._probability:
       return result
@@ -128,17 +128,17 @@ class NoisyPolicy:
 class SavedPolicy:
   """A policy that TF-Agents' `PolicySaver` has saved, for recording.
 
-  Where it is recurrent, its `info_space` is a dict `state` of the leaves of its
+  If it is recurrent, its `info_space` is a dict `state` of the leaves of its
   state, and it returns pairs of an action and the state with which the action
-  was chosen. `record_episodes` writes that as the `policy_info` of the steps:
-  the stored state from which `RecurrentDqn` starts.
+  was chosen. `record_episodes` writes the state as the `policy_info` of the
+  steps, and `RecurrentDqn` can start from it.
   """
 
   def __init__(self, directory: files.PathLike):
     """Loads a policy.
 
     Args:
-      directory: where it was saved.
+      directory: the folder of the saved policy.
 
     Raises:
       FileNotFoundError: if there is no saved policy.

@@ -23,12 +23,12 @@ class RecurrentDqn(algorithm.Algorithm):
     burn_in: how many of them only warm the state up.
     stored_state: whether a sequence starts at the recurrent state that is in
       the data, `policy_info['state']`, or else at zeros. The states of another
-      network mean nothing to this one: use them where it is the recorded
-      policy's own, or an earlier or later one of the same training.
+      network have no meaning here: use states of the recorded policy only if it
+      is from the same training.
     input_layers: the units of each fully connected layer below the LSTM.
     lstm_size: the units of the LSTM; None for an agent without a memory.
     output_layers: the units of each fully connected layer above the LSTM.
-    learning_rate: that of Adam.
+    learning_rate: the learning rate of Adam.
     gamma: the discount factor.
     reward_scale: the factor by which rewards are multiplied.
     cql_alpha: the weight of the conservative loss.

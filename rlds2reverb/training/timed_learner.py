@@ -12,8 +12,7 @@ class TimedLearner(learner.Learner):
 
   The time is taken in the graph, around each `next` of the data set. A train
   step asks for its batch when the step before has ended, and does nothing else
-  before it has the batch. So what is measured is time in which the agent did
-  nothing.
+  before it has the batch. So the agent is idle in the measured time.
   """
 
   def __init__(self, *args, **kwargs):
@@ -56,17 +55,17 @@ class TimedLearner(learner.Learner):
       is_counted = self._waited.assign_add(
           tf.timestamp() - start, read_value=False
       )
-    # Else what needs no data, such as random numbers, would run meanwhile, and
-    # its time would count.
+    # Otherwise operations that need no data, such as random numbers, would run
+    # meanwhile, and their time would count.
     with tf.control_dependencies([is_counted]):
       return super().single_train_step(iter([batch]))
 
 
 def describe_waiting(share: float) -> str:
-  """Returns how long a learner has waited, after what else is said of it.
+  """Returns a clause about how long a learner has waited.
 
   Args:
-    share: its `waiting_share`. While that is not known, nothing is said of it.
+    share: its `waiting_share`. While that is not known, the result is empty.
   """
   if math.isnan(share):
     return ''

@@ -98,27 +98,26 @@ def train(
           num_steps=5000)
       policy = tf.saved_model.load(result.policy_dir)
 
-  Observations and actions of floats are normalised by the data, and the policy
-  that is saved undoes it: it takes what the environment shows, and returns what
-  the environment takes.
+  Observations and actions of floats are normalised by the data. The policy that
+  is saved undoes this: it takes and returns the environment's own values.
 
   In `directory` are the summaries for TensorBoard, in `train` and `eval`, the
   checkpoints, in `train/checkpoints`, and the policy, in `policy`. A run that
   was interrupted goes on from its last checkpoint when it is started again with
   the same arguments, and with the very batches that it would have had; so does
   a finished one with more `num_steps`. The random numbers that an agent draws
-  itself, such as the actions that CQL-SAC samples, are others; and with a
-  Reverb server the batches are others, too.
+  itself, such as the actions that CQL-SAC samples, differ; and with a Reverb
+  server the batches differ, too.
 
   Args:
-    algorithm: what is trained, such as `BehavioralCloning`, `CqlSac` or
+    algorithm: the algorithm, such as `BehavioralCloning`, `CqlSac` or
       `RecurrentDqn`.
     rlds_data: an RLDS data set whose observations and actions are those of the
       environment.
     environment: the id of the gym environment in which the policy is evaluated.
-    directory: where the run is kept, on the local disk.
+    directory: the folder of the run, on the local disk.
     num_steps: how many train steps the agent does, earlier runs included.
-    batches: how large they are, and whether a server makes them.
+    batches: the size of batches, and whether a server makes them.
     monitoring: how often the run is saved, shown and evaluated.
     seed: the seed of the networks, the batches and the environments. It sets
       the global seeds of TensorFlow, NumPy and Python.
@@ -165,7 +164,7 @@ def train(
         train_step,
         agent,
         data.as_dataset,
-        checkpoint_interval=0,  # The checkpoints below hold the data, too.
+        checkpoint_interval=0,  # The checkpoints below also hold the data.
         summary_interval=monitoring.summary,
     )
     policy = normalization_lib.DenormalizedPolicy(

@@ -56,7 +56,8 @@ def write_rlds_to_reverb(
       anything is written; also if the rate limiter of a table would block, as
       `SampleToInsertRatio` does where nothing is sampled meanwhile.
     timeout: how many seconds the server may take to answer, or to confirm
-      another item.
+      another item; longer than for sampling, as giving up leaves only a part of
+      the data in the tables.
 
   Returns:
     How many items the server has confirmed, a `WrittenItems` for each table, by

@@ -166,7 +166,7 @@ def _is_bulk(method, observer, options, overflow) -> bool:
   """Returns whether the items are written in bulk.
 
   Raises:
-    ValueError: if `method` or another argument asks for what is not possible.
+    ValueError: if `method` or another argument asks for something impossible.
   """
   checks.check_choice('method', method, _METHODS)
   reason = None
@@ -198,7 +198,7 @@ def _is_bulk(method, observer, options, overflow) -> bool:
 
 
 def _items_of(observer: Observer) -> List[items_lib.TableItems]:
-  """Returns which items a TF-Agents observer writes into its tables."""
+  """Returns the `TableItems` of a TF-Agents observer's tables."""
   # TF-Agents has no public names for the settings of an observer.
   # pylint: disable=protected-access
   settings = {'priority': observer._priority}

@@ -41,7 +41,7 @@ class ServerReplayBuffer(
       timeout: float = DEFAULT_TIMEOUT,
       owns_server: bool = False,
   ):
-    """Asks for the table, whose signature tells what a frame is.
+    """Asks the server for the table, whose signature is the spec of a frame.
 
     Args:
       server: the server: its address, `host:port`, a client of it, or itself.
@@ -154,7 +154,7 @@ class ServerReplayBuffer(
       sequence_preprocess_fn,
       num_parallel_calls,
   ):
-    del num_parallel_calls  # One stream is as fast as the server.
+    del num_parallel_calls  # One stream samples as fast as the server can.
     length = self._sequence_length
     if length and num_steps and num_steps != length:
       raise ValueError(
@@ -168,7 +168,7 @@ class ServerReplayBuffer(
         None if sequence_preprocess_fn else sample_batch_size,
         timeout=self._timeout,
     )
-    # A server of its own lasts as long as what samples it.
+    # A server of its own lives as long as its data sets.
     dataset.replay_buffer = self
     if not sequence_preprocess_fn:
       return dataset
@@ -186,7 +186,7 @@ class ServerReplayBuffer(
 
 
 class _Held:
-  """Holds a server until it is let go."""
+  """Holds a reference to a server until it is released."""
 
   def __init__(self, server: Optional[reverb.Server]):
     self.server = server

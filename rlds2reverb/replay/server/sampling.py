@@ -29,16 +29,16 @@ def sample_reverb_servers(
     timeout: float = 30.0,
     seed: int = 0,
 ) -> tf.data.Dataset:
-  """Samples a table that one server has, or several servers have a part of.
+  """Samples a table of one server, or one that is spread over several servers.
 
   The elements are those of TF-Agents' `ReverbReplayBuffer.as_dataset`. An item
   is drawn from a server with probability proportional to the size of its table,
   which the servers are asked for twice a second, and there by the table's own
   sampler. So uniform tables of 100 and 300 items are sampled as one of 400.
 
-  Where `as_dataset` waits for ever or ends without a word, this data set says
-  what is wrong: if a server died, if no item reaches the table, if a rate
-  limiter lets none out, or if all priorities are 0.
+  Where `as_dataset` waits for ever or ends silently, this data set raises an
+  error: if a server died, if no item reaches the table, if a rate limiter lets
+  none out, or if all priorities are 0.
 
   The data set of a table that removes what was sampled (of kind `"queue"` or
   `"one_pass"`) ends when each server has given nothing for `timeout`
@@ -55,8 +55,8 @@ def sample_reverb_servers(
     sequence_length: the number of frames of every item, or None if it varies,
       which needs `batch_size=None`.
     batch_size: the number of items of a batch, or None for single items.
-    drop_remainder: whether a batch that is not full is left out at the end. If
-      so, batches have a static shape.
+    drop_remainder: whether a batch that is not full is left out at the end; by
+      default it is, as most tables never end, and batches have a static shape.
     timeout: after how many seconds there is an error, from a server that does
       not answer, and from a table that gives no item. A second or two may come
       on top.
@@ -144,7 +144,7 @@ def trajectory_signature(info: Any) -> trajectory.Trajectory:
 
 
 def _common_signature(watch):
-  """Returns the signature of the table, which all servers agree on."""
+  """Returns the signature of the table, the same on all servers."""
 
   def spec(leaf):
     return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
@@ -199,9 +199,9 @@ def _sample_server(watch, server, signature, batch_size, needed, timeout):
 
 
 def _batch(samples, batch_size, drop_remainder):
-  """Returns batches. Those of items of unequal length are padded, and marked.
+  """Returns batches; pads and marks items of unequal length.
 
-  No step has the step type `_NO_STEP`, which is what it is padded with.
+  The padding has the step type `_NO_STEP`, which no step has.
   """
   spec, server = samples.element_spec
   values = tf.nest.map_structure(
@@ -261,8 +261,8 @@ def _info_of_all(info, server, watch, weights):
   """Returns the `SampleInfo` of a batch, for all servers together.
 
   Args:
-    info: what the servers gave, `[B]`.
-    server: which server each item is from, `[B]`.
+    info: the `SampleInfo` from the servers, `[B]`.
+    server: the index of the server of each item, `[B]`.
     watch: the servers.
     weights: how many items each has.
   """

@@ -1,8 +1,8 @@
 """Inserts the items of one `FrameSource` into several Reverb servers.
 
-An episode goes to one server, which its identity tells. So wherever and however
-often it is written, its items come to the same server, and the episodes of a
-data set are spread evenly:
+The identity of an episode decides to which server it goes. So however often it
+is written, its items go to the same server, and the episodes of a data set are
+spread evenly:
 
     episode    0  1  2  3  4  5
     server     0  1  0  1  0  1
@@ -55,7 +55,7 @@ def insert(
 
   Args:
     source: the frames, and which items to make of them.
-    clients: a client of each server. Their order tells what goes where.
+    clients: a client of each server. Their order decides what goes where.
     timeout: see `write_rlds_to_reverb`.
 
   Returns:
@@ -121,7 +121,7 @@ class _Feed:
     self._queue = queue.Queue(_BLOCKS_WAITING)
 
   def put(self, block: Optional[frame_blocks.FrameBlock]) -> None:
-    """Waits until there is room for a block, or for None, which is the end."""
+    """Adds a block, or None at the end; waits until there is room."""
     while not self._failed.is_set():
       try:
         return self._queue.put(block, timeout=_SECONDS_PER_LOOK)

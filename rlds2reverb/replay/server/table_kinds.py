@@ -1,4 +1,4 @@
-"""Reverb tables by what they are for."""
+"""Reverb tables for several purposes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def create_reverb_table(
   """Creates a `reverb.Table` whose items are runs of frames.
 
   It is for `reverb.Server`, or for `reverb_tables` of
-  `write_reverb_checkpoint`. Which items go into it is said by the `TableItems`
-  of the same table name. There are five kinds:
+  `write_reverb_checkpoint`. The `TableItems` of the same table name say which
+  items go into it. There are five kinds:
 
   *   `"uniform"`: all items are equally likely, however often they were drawn.
   *   `"prioritized"`: an item of priority p is drawn with probability

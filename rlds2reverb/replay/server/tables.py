@@ -92,7 +92,7 @@ def table_infos(
 
 
 def check_timeout(timeout: float) -> None:
-  """Raises a ValueError if there is no time in which a server may answer."""
+  """Raises a ValueError if a timeout is not positive."""
   if not timeout > 0:
     raise ValueError(f'timeout must be positive, but is {timeout}.')
 
@@ -100,7 +100,7 @@ def check_timeout(timeout: float) -> None:
 def open_channel(address: str, *options: Tuple[str, int]) -> grpc.Channel:
   """Returns a channel to a server.
 
-  A proxy of the environment does not lead to the user's own servers.
+  The channel uses no proxy, which would not reach the user's own servers.
 
   Args:
     address: the address of the server, `host:port`.
@@ -189,7 +189,7 @@ def state_of(address: str, timeout: float) -> str:
 
 
 def describe_contents(client: reverb.Client, names: Sequence[str]) -> str:
-  """Says what the tables of a server hold, and why they do not take more.
+  """Describes the content of tables, and why they do not take more.
 
   Args:
     client: a client of the server.
@@ -282,7 +282,7 @@ def _proxy_advice(address: str) -> str:
 
 
 def blocks_after(info: Any, count: int = 1) -> bool:
-  """Returns whether a table blocks before it took `count` more items.
+  """Returns whether a table blocks before it has taken `count` more items.
 
   Args:
     info: the `TableInfo` of the table, which nobody samples meanwhile.
@@ -299,7 +299,7 @@ def blocks_after(info: Any, count: int = 1) -> bool:
 
 
 def check_not_blocking(info: Any, count: int) -> None:
-  """Raises a ValueError if a table blocks before it took `count` more items.
+  """Raises a ValueError if a table blocks before taking `count` more items.
 
   Args:
     info: the `TableInfo` of the table, which nobody samples meanwhile.

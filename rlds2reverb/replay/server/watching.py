@@ -1,9 +1,9 @@
 """Watches servers while a table of theirs is sampled.
 
 Reverb's sampling operations wait for ever for a server that died: they try
-again and again, whatever `rate_limiter_timeout_ms` is. And where a table gives
-nothing for that long, they end their data set as if all were well. So somebody
-must ask the servers.
+again and again, whatever `rate_limiter_timeout_ms` is. If a table gives nothing
+for that long, they end their data set without an error. So the servers must be
+asked.
 """
 
 import time
@@ -22,7 +22,7 @@ _PAUSE_SECONDS = 0.2
 # tenth one.
 _TICK_MICROSECONDS = 50_000
 _TICKS_PER_POLL = 10
-# The elements from which samples are picked.
+# The kinds of elements from which samples are picked.
 _SAMPLE, _POLL, _END = range(3)
 
 
@@ -105,13 +105,13 @@ class TableWatch:
     """Waits a moment where no server has an item.
 
     Args:
-      since: the time since which it has been so, or 0, float64 `[]`.
+      since: the time at which this began, or 0, float64 `[]`.
 
     Returns:
       That time.
 
     Raises:
-      ValueError: if it has been so for too long.
+      ValueError: if it has lasted for too long.
     """
     now = time.monotonic()
     if since and now - since > self._timeout:
@@ -120,7 +120,7 @@ class TableWatch:
     return np.float64(since or now)
 
   def check_end(self, server: int, batch_size: int) -> None:
-    """Raises an error if a table that gave nothing for long did not just end.
+    """Raises an error unless a table that gave nothing for long has ended.
 
     Args:
       server: the index of the server.
