@@ -2,7 +2,7 @@
 
 Users pass a path as a string or an `os.PathLike`, which may begin with `~`.
 `expand` makes it a string, which is an absolute path or a URL such as
-`gs://bucket/folder`. The other functions take what it returns.
+`gs://bucket/folder`. The other functions take its result.
 """
 
 import contextlib

@@ -167,7 +167,7 @@ def _is_resource(tensor) -> bool:
 
 
 class _Hasher:
-  """Hashes nodes and functions by what they compute."""
+  """Hashes nodes and functions by their computations."""
 
   def __init__(self, library):
     self._functions = {

@@ -1,7 +1,7 @@
 """Finds the sizes of records in TFRecord files, before they are read.
 
-A file is a sequence of records. Each has a header of 12 bytes, of which the
-first 8 are its length, and a checksum of 4 bytes at its end. The lengths are
+A file is a sequence of records. Each has a header of 12 bytes, whose first 8
+bytes are its length, and a checksum of 4 bytes at its end. The lengths are
 found by going from header to header, in about 0.3 microseconds a record.
 """
 

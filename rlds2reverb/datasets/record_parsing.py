@@ -78,7 +78,7 @@ class Parser:
     return faults.Fault(rule, field=field, values=values).tensors()
 
   def _look_at(self, record: np.ndarray) -> Tuple[str, str, str]:
-    """Returns the rule that a record breaks, a field, and what was found."""
+    """Returns the rule that a record breaks, the field, and the found value."""
     try:
       features = tf.train.Example.FromString(record[0]).features.feature
     except message.DecodeError:

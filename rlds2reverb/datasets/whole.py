@@ -98,7 +98,7 @@ def new_folder(
           f' kept in {kept}.'
       ) from e
     durable.sync(os.path.dirname(names.target))
-    # After an exchange this folder has what was in `directory` before.
+    # After an exchange this folder has the old content of `directory`.
     shutil.rmtree(names.unfinished, ignore_errors=True)
     shutil.rmtree(names.replaced, ignore_errors=True)
 

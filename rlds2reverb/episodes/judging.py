@@ -9,7 +9,7 @@ from rlds2reverb.episodes import outlines
 
 
 class Verdict(NamedTuple):
-  """Whether an episode is valid, and if not, why.
+  """The judgement of an episode: whether it is valid, and if not, why.
 
   Attributes:
     valid: bool `[]`.

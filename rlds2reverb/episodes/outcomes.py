@@ -1,4 +1,4 @@
-"""Sums up an episode: its return, its length, and how it ended."""
+"""Sums up an episode: its return, its length and its end."""
 
 from typing import Any, Dict, NamedTuple
 

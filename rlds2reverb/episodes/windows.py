@@ -20,9 +20,9 @@ with epy.lazy_imports():
 
 
 class EndOfEpisode(str, enum.Enum):
-  """What becomes of the last rows of an episode if they fill no window.
+  """The ways to treat the last rows of an episode if they fill no window.
 
-  `Windows` draws each. Its string may be given in place of a member.
+  `Windows` has a drawing of each. Its string may be given in place of a member.
   """
 
   DROP = 'drop'

@@ -1,6 +1,6 @@
-"""The features of well-known data sets, which are known without their data.
+"""Finds the features of well-known data sets without their data.
 
-With them a config can be checked where no data set has been downloaded.
+By these a config can be checked without downloading a data set.
 """
 
 import os

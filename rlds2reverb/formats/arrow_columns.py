@@ -1,4 +1,4 @@
-"""Columns of Arrow, which parquet files and HuggingFace data sets hold."""
+"""Converts columns of Arrow, as in parquet files and HuggingFace data sets."""
 
 import contextlib
 import json

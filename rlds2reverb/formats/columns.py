@@ -181,7 +181,7 @@ def is_readable(column: Column) -> bool:
 
 
 def check_objects(name: str, column: Column) -> None:
-  """Checks that an array of Python objects has strings and nothing else.
+  """Checks that an array of Python objects has only strings.
 
   Raises:
     ValueError: names the column, and the first row that has something else.

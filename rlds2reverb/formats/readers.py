@@ -144,7 +144,7 @@ def _is_other(path: str, asked: str) -> bool:
   try:
     return other_formats.find(path) not in ('', asked)
   except (OSError, ValueError):
-    return False  # The reader says what is wrong with them.
+    return False  # The reader will raise the error.
 
 
 def option_names(reader: Callable[..., tf.data.Dataset]) -> List[str]:

@@ -1,6 +1,6 @@
 """A conversion from end to end: sources, plan, tasks, receipts and summary.
 
-The programs in scripts/ call what is here, and so can a trainer.
+The programs in scripts/ call these functions, and so can a trainer.
 """
 
 from etils import epy

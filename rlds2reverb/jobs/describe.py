@@ -1,4 +1,4 @@
-"""Describes data: its fields, its statistics, and what is odd about it."""
+"""Describes data: its fields, its statistics and its oddities."""
 
 import functools
 import sys

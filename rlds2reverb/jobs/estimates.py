@@ -145,7 +145,7 @@ def _first_lengths(source: opened_lib.OpenSource) -> List[int]:
         if num_bytes > _SAMPLED_BYTES:
           return lengths
   except tf.errors.OpError:
-    pass  # The job will say what is wrong with the file.
+    pass  # The job will report the error in the file.
   return [length for length in lengths if length]
 
 

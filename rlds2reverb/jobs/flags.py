@@ -288,7 +288,7 @@ def _one_each(name: str, of: str, default: Sequence[Any] = ()) -> Sequence[Any]:
   """Returns values of a flag, one for each value of another flag.
 
   Args:
-    name: the name of the flag, which has one value, or as many.
+    name: the name of the flag, which has one value, or as many as the other.
     of: the name of the other flag.
     default: the value of a flag that was not given.
   """

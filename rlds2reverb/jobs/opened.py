@@ -29,7 +29,7 @@ class OpenSource(abc.ABC):
     source: the source.
     name: the name of the data set, with its config and version.
     directory: the folder of its version, or its file.
-    info: what is known of the data set: its description, for example.
+    info: the metadata of the data set, such as its description.
     features: the TFDS features of an episode.
     ranges: the episodes of the source's split: one range for each part of it.
     shards: the same episodes, with a range for each file.
@@ -80,7 +80,7 @@ class OpenSource(abc.ABC):
 
   @property
   def treatment(self) -> str:
-    """A hash of what is done to every episode.
+    """A hash of the mapping and the transforms of every episode.
 
     Raises:
       ValueError: if a transform is a function, whose hash could not tell

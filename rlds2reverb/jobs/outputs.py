@@ -46,7 +46,7 @@ class Output(abc.ABC):
     Args:
       folder: the folder of the job.
       spec: the spec of a frame, a `Trajectory`.
-      receipts: those of an earlier start of the job.
+      receipts: the receipts of an earlier start of the job.
 
     Returns:
       Lines about the output, for the user who reads the plan.
@@ -114,7 +114,7 @@ class Output(abc.ABC):
     Args:
       folder: the folder of the job.
       spec: see `check`.
-      receipts: those of all tasks.
+      receipts: the receipts of all tasks.
     """
 
   def merges(self) -> List[List[range]]:

@@ -30,7 +30,7 @@ def describe(
     spec: the spec of a frame, a `Trajectory`.
     output_lines: lines about its output; see `Output.check`.
     folder: the folder of the job.
-    receipts: those of an earlier start.
+    receipts: the receipts of an earlier start.
   """
   steps = [estimates.steps_or_sample(source) for source in opened]
   lines = ['from']
@@ -58,7 +58,7 @@ def describe(
 
 
 def _describe_source(source, steps: Optional[estimates.Steps]) -> List[str]:
-  # As describe counts it. `num_bytes` leaves out what is around the records.
+  # This counts as describe does. `num_bytes` leaves out the headers of records.
   num_bytes = files.total_size(
       path for part in source.ranges for path in source.files(part)
   )

@@ -26,7 +26,7 @@ def quiet_logs() -> None:
 
 @contextlib.contextmanager
 def quiet_stderr(noise: str = '') -> Iterator[None]:
-  """Leaves lines out of what is written to stderr, also by C++.
+  """Leaves lines out of the output to stderr, also of C++.
 
   TensorFlow says how it was built when it is imported; gym, which TF-Agents
   imports, that it is no longer maintained; and a Reverb server, what it is

@@ -43,7 +43,7 @@ def of_split(
 
   Args:
     split: the split.
-    splits: those of the data set, by name, each with its `num_examples`.
+    splits: the splits of the data set, by name, each with its `num_examples`.
     dataset: the data set, for messages.
 
   Raises:

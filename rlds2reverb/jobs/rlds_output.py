@@ -89,7 +89,7 @@ class RldsOutput(outputs.FolderOutput):
     return outputs.Written({}, {'files': shards, 'bytes': num_bytes})
 
   def merges(self):
-    """Returns none: the files of all parts stay as they are."""
+    """Returns none: the files of parts are not merged."""
     return []
 
   def finish(self, folder, spec, receipts):

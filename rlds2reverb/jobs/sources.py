@@ -1,6 +1,6 @@
 """The sources of the episodes of a job, as values that can be stored.
 
-A `Source` names a data set, a split, and what is done to every episode. It is
+A `Source` names a data set, a split, and the transforms of every episode. It is
 plain text, so a job can keep it in a file, and another process or machine can
 open it. `open_source` finds the data set, and tells how many episodes there
 are, and in which files, without reading any of RLDS:
@@ -35,7 +35,7 @@ from rlds2reverb.transforms import named_transforms
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """Says where episodes come from, and what is done to each; see `make_source`.
+  """The origin of episodes, and their transforms; see `make_source`.
 
   Attributes:
     dataset: the absolute path of a data set's folder or file, its URL, or the

@@ -32,7 +32,7 @@ def check(
     folder: str,
     done: Collection[int],
 ) -> None:
-  """Raises an OSError if a disk is too full for what is still to be written.
+  """Raises an OSError if a disk is too full for the rest of the output.
 
   Args:
     plan: the plan.

@@ -74,7 +74,7 @@ def write(
   Args:
     plan: the plan.
     folder: the folder.
-    receipts: those of all tasks.
+    receipts: the receipts of all tasks.
     seconds: how long the last start of the job took.
 
   Returns:

@@ -1,4 +1,4 @@
-"""Arranges blocks of frames: which frames there are, and where items lie.
+"""Arranges blocks of frames: adds padding, and finds the places of items.
 
 An arrangement says nothing of how frames are stored. `Layout` makes chunks of
 Reverb of it, and `local.replay_buffer` makes rows for a replay buffer without a

@@ -47,7 +47,7 @@ def importance_weights(
       equal) to 1 (all of it). It may be a scalar tensor that grows over time.
     normalization: which of the above.
     min_priority: the smallest priority in the table; for `"table"` alone.
-    priority_exponent: that of the table's sampler; for `"table"` alone.
+    priority_exponent: the exponent of the table's sampler; for `"table"` alone.
 
   Returns:
     The weights, float32, of the shape of `sample_info.probability`.

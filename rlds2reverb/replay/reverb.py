@@ -50,7 +50,7 @@ class SampleInfo(NamedTuple):
 
   Attributes:
     key: the key of the item, uint64.
-    probability: that of drawing the item, float64.
+    probability: the probability of drawing the item, float64.
     table_size: the number of items, int64.
     priority: the priority of the item, float64.
     times_sampled: how often the item was sampled, int32.

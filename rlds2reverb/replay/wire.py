@@ -56,7 +56,7 @@ def fixed_varints(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def record(**parts: Any) -> np.ndarray:
-  """Returns a structured scalar array, whose bytes are those of its parts.
+  """Returns a structured scalar array that has the bytes of its parts.
 
   Args:
     **parts: the parts in their order, bytes or arrays, by name.

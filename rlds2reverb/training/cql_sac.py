@@ -24,10 +24,10 @@ class CqlSac(algorithm.Algorithm):
 
   Attributes:
     actor_layers: the units of each fully connected layer of the actor.
-    critic_layers: those of each critic.
-    actor_learning_rate: that of the actor's Adam.
-    critic_learning_rate: that of the critics' Adam.
-    alpha_learning_rate: that of the entropy weight's Adam.
+    critic_layers: the same of each critic.
+    actor_learning_rate: the learning rate of the actor's Adam.
+    critic_learning_rate: the learning rate of the critics' Adam.
+    alpha_learning_rate: the learning rate of the entropy weight's Adam.
     cql_alpha: the weight of the conservative loss. The better the data covers
       the actions, the smaller it may be.
     num_cql_samples: how many actions of the policy, and how many random ones,

@@ -35,7 +35,7 @@ _NUM_CHECKPOINTS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Monitoring:
-  """How a run is shown, saved and evaluated.
+  """Says how often a run is shown, saved and evaluated.
 
   Attributes:
     summary: after how many train steps TensorBoard summaries are written, and

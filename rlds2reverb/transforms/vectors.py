@@ -1,4 +1,4 @@
-"""Numbers along the last axis of a field, which transforms read and replace."""
+"""Reads and replaces numbers along the last axis of a field."""
 
 from typing import Any, Callable, Dict, Optional
 

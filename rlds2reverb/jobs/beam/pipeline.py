@@ -137,7 +137,7 @@ class _Step(beam.DoFn):
 
 
 class _DoTask(_Step):
-  """Does a task, unless it has its receipt.
+  """Does a task, unless it has a receipt already.
 
   A task that would fail again, because of its data, leaves its message and is
   passed over. Any other error fails the bundle, which the engine tries again.

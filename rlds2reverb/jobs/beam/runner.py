@@ -16,7 +16,7 @@ from rlds2reverb.jobs import running
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.jobs.beam import pipeline as pipeline_lib
 
-# Otherwise every worker logs what it receives and sends.
+# Otherwise every worker logs all that it receives and sends.
 _DEFAULTS = ('--default_sdk_harness_log_level=WARNING',)
 _SECONDS_PER_LOOK = 5.0
 

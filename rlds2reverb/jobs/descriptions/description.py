@@ -47,7 +47,7 @@ class Description:
     counts: the numbers of `episodes` (with and without steps), `empty` ones,
       `steps`, `transitions`, `terminal` and `truncated` episodes.
     returns: the `mean`, `std`, `min`, `max` and `quantiles` of the returns.
-    lengths: those of the numbers of transitions.
+    lengths: the same of the numbers of transitions.
     fields: a dict for each leaf of an episode: its `path`, `dtype`, `shape`
       (None for an open dimension) and `kind` (number, flag, image or text); its
       `min` and `max`, where they are known; and in `columns` the statistics of

@@ -26,7 +26,7 @@ class Column(NamedTuple):
   Attributes:
     field: the path of the field in a step.
     number: which of its numbers it is.
-    name: what it is called: `reward`, or `action[2]`.
+    name: its name, such as `reward` or `action[2]`.
   """
 
   field: str

@@ -1,4 +1,4 @@
-"""Histograms of a data set, and the episodes that show what is in them."""
+"""Histograms of a data set, and episodes that illustrate them."""
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 

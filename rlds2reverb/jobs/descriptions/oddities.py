@@ -1,4 +1,4 @@
-"""Says what is odd about a data set, with a number and an example of each."""
+"""Finds the oddities of a data set, with a number and an example of each."""
 
 import dataclasses
 from typing import Iterator, List, Optional
@@ -32,7 +32,7 @@ class Oddity:
   """Something that is odd.
 
   Attributes:
-    kind: the name of what is odd, one of the constants of this module and of
+    kind: the kind of the oddity, one of the constants of this module and of
       `facts.CHECKS`.
     field: the path of the field in which it was found, or None.
     message: the sentence that says it, with the numbers below.

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint, which several writers write and one joins.
+"""Parts of a checkpoint, made by several writers and joined by one.
 
 A checkpoint's files are compressed streams of records. A part holds its share
 of each stream, compressed from a clean start and up to a whole byte, so joining
@@ -98,7 +98,7 @@ class _PartFile:
     self._compressed.write(self._compressor.flush())
 
   def _compress(self):
-    """Compresses what has come into the plain file since the last call."""
+    """Compresses the bytes added to the plain file since the last call."""
     while block := self._plain.read(_BLOCK_BYTES):
       self._compressed.write(self._compressor.compress(block))
 

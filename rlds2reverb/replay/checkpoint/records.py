@@ -80,7 +80,7 @@ def read(directory: str, file: str) -> Iterator[List[bytes]]:
 
 
 def is_checkpoint(directory: str) -> bool:
-  """Returns whether a folder holds a checkpoint, or what is left of one."""
+  """Returns whether a folder holds a checkpoint, or a part of one."""
   return any(
       files.exists(os.path.join(directory, name))
       for name in (DONE, TABLES, ITEMS, CHUNKS)

@@ -47,7 +47,7 @@ def restore_reverb_server(
     FileNotFoundError: if `directory` is not a whole checkpoint.
     CheckpointError: if it is damaged: if a file is missing or cut, or does not
       hold what the other files say.
-    ConnectionError: if the server does not say what it holds.
+    ConnectionError: if the server does not answer.
     ValueError: if `port` is in use, if a directory is not on the local disk, or
       if `checkpoint_root` contains `directory`, unless that is the newest
       checkpoint there.

@@ -1,4 +1,4 @@
-"""Weights that change, of which one is drawn in proportion to its size.
+"""Weights that change; draws one in proportion to its size.
 
 The weights are the leaves of a tree. An element of a level is the sum of a
 block of the level below:

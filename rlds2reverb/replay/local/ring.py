@@ -32,7 +32,7 @@ class FrameRing(tf.train.experimental.PythonState):
 
   It is a population, as `Population` is, of items whose numbers grow. Its
   content becomes part of a `tf.train.Checkpoint`. Several threads may append
-  and sample: whoever reads frames holds the lock from the draw on.
+  and sample: a reader of frames holds the lock from the draw on.
 
   Attributes:
     store: the frames. Its runs are empty.

@@ -91,8 +91,8 @@ class BatchReader:
       first: the number of the first one.
 
     Returns:
-      The leaves of the batches, arrays `[k, B, L, ...]` that nobody else has.
-      There are none at the end of the data set.
+      The leaves of the batches, unshared arrays `[k, B, L, ...]`. There are
+      none at the end of the data set.
 
     Raises:
       SamplingError: if nothing can be drawn.

@@ -189,7 +189,7 @@ class ChecksummedFile:
         self._checksums.append(0)
 
   def finish(self) -> np.ndarray:
-    """Writes what is left, and returns the checksums, uint32 `[B]`."""
+    """Writes the rest, and returns the checksums, uint32 `[B]`."""
     self._file.flush()
     count = -(-self.size // BLOCK_BYTES)
     return np.array(self._checksums[:count], np.uint32)
@@ -229,7 +229,7 @@ class StoreWriter:
   def finish(
       self, form: Form, runs: Runs, priorities: Optional[np.ndarray]
   ) -> Tuple[FrameStore, List[np.ndarray]]:
-    """Returns the store of what was written, and the checksums of its files.
+    """Returns the store of all frames, and the checksums of its files.
 
     Args:
       form: what items are made of.

@@ -62,8 +62,8 @@ def write_rlds_to_reverb(
   Returns:
     How many items the server has confirmed, a `WrittenItems` for each table, by
     its name: new ones, and ones that were there before. The difference between
-    the two is what the server counts, so items that somebody else writes into
-    the table at the same time are taken for new items of this data.
+    the two is what the server counts, so items that others write into the table
+    at the same time count as new items of this data.
 
   Raises:
     ConnectionError: if the server does not answer.

@@ -219,8 +219,8 @@ def written_items(
   """Returns how many of the confirmed items were new.
 
   A server does not say for each item whether it was new, but it counts the
-  items that go into a table. So items that somebody else writes at the same
-  time count as new here.
+  items that go into a table. So items that others write at the same time count
+  as new here.
 
   Args:
     before: the `TableInfo`s before the items were sent, by name.
