@@ -84,6 +84,16 @@
       });
     }));
     const isDiscrete = found.every(one => !one || one.values);
+    // Every bar is to be seen: one of what is constant is as wide as others are,
+    // and those of a range much smaller than the axis have a pixel or so.
+    const span = Math.max(...bars.map(bar => bar.high)) -
+        Math.min(...bars.map(bar => bar.low));
+    const width = Math.max(span / 64, ...bars.map(bar => bar.high - bar.low));
+    for (const bar of bars) {
+      const least = bar.low === bar.high ? width : span / 300;
+      const margin = Math.max(least - bar.high + bar.low, 0) / 2;
+      Object.assign(bar, {begin: bar.low - margin, end: bar.high + margin});
+    }
     // Names lie beside their bars, other numbers below.
     const isNamed = isDiscrete && found.some(one => one && one.labels);
     const [along, across] = isNamed ? ['y', 'x'] : ['x', 'y'];
@@ -100,11 +110,11 @@
         [along]: isDiscrete ?
             {field: 'label', type: 'ordinal', sort: {field: 'order'}, title: null,
              scale: {paddingInner: .15}, axis: {labelAngle: 0}} :
-            {field: 'low', type: 'quantitative', title: null,
+            {field: 'begin', type: 'quantitative', title: null,
              scale: {zero: false, nice: false}, axis: {tickCount: 5}},
         ...(isDiscrete ?
             several && {[`${along}Offset`]: {field: 'source', sort: sources}} :
-            {x2: {field: 'high'}}),
+            {x2: {field: 'end'}}),
         [across]: {
           field: several ? 'share' : 'count', type: 'quantitative', stack: null,
           title: several ? `share of ${unit}` : unit,

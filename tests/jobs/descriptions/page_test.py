@@ -350,6 +350,49 @@ class PageTest(absltest.TestCase):
       self._wait_for('location.hash', f'#1/{episode}/{step}')
       self.assertEqual(opened.errors, [])
 
+  @_in_browser
+  def test_what_is_constant_in_one_of_two(self):
+    pair = []
+    for name, lengths, rewards in (
+        ('one', (8, 80), np.ones),
+        ('other', (201, 201), lambda length: -np.arange(length) / 8),
+    ):
+      episodes = [odd_data.make(seed, lengths[seed]) for seed in range(2)]
+      for episode, length in zip(episodes, lengths):
+        episode['reward'] = rewards(length).astype(np.float32)
+      pair.append(_describe(episodes, name, num_excerpts=2))
+    with browser.Browser(1280, 900) as opened:
+      self._open(opened, page.to_html(*pair))
+      captions = self._texts('#distributions figcaption')
+      for name, which in (('transitions', 1), ('reward', 0)):
+        (figure,) = [
+            number
+            for number, caption in enumerate(captions, 1)
+            if caption.startswith(f'{name}, ')
+        ]
+        found = opened.run(
+            'Array.from(document.querySelectorAll("#distributions'
+            f' figure:nth-child({figure}) .mark-rect path")).map(e =>'
+            ' {const box = e.getBoundingClientRect(); return'
+            ' [e.__data__.datum.source, box.width, box.height];})'
+        )
+        widths = {
+            source: width
+            for source, width, height in found
+            if height == max(height for _, _, height in found)
+        }
+        # All are in one bar, as high as the axis, and as wide as the others.
+        self.assertEqual(list(widths), [pair[which].source])
+        (other,) = {
+            round(width) for source, width, _ in found if source not in widths
+        }
+        self.assertAlmostEqual(widths[pair[which].source], other, delta=1)
+        self.assertGreater(other, 2)
+        # All others are to be seen as well.
+        for source, width, height in found:
+          self.assertTrue(width > 0.5 or not height, (name, source, width))
+      self.assertEqual(opened.errors, [])
+
 
 if __name__ == '__main__':
   absltest.main()
