@@ -174,9 +174,12 @@
   // From the least to the greatest number of each column, a row for each.
   function drawRanges(parent, path) {
     const rows = [], ends = [];
+    let total = 0;
     all.forEach((one, which) => {
       const field = one.fields.find(each => each.path === path);
-      (field ? field.columns : []).slice(0, 64).forEach((column, index) => {
+      const columns = field ? field.columns : [];
+      total = Math.max(total, columns.length);
+      columns.slice(0, 64).forEach((column, index) => {
         const row = {source: sources[which], name: `[${index}]`, order: index};
         rows.push({...row, min: column.min, max: column.max,
                    low: column.quantiles['0.05'], high: column.quantiles['0.95'],
@@ -196,7 +199,8 @@
                axis: {tickCount: 5}};
     const tooltip = ['min', 'low', 'median', 'high', 'max'].map(
         field => ({field, format: '.4~g'}));
-    draw(parent, path.replace(/^steps\//, ''), {
+    draw(parent, path.replace(/^steps\//, '') +
+        (count < total ? `, the first ${count} of ${total} numbers` : ''), {
       data: {values: rows},
       height: (several ? 24 : 15) * count,
       layer: [

@@ -321,6 +321,7 @@ class PageTest(absltest.TestCase):
       for episode in episodes:
         episode['action'] = (episode['action'][:, 0] > 0).astype(np.int64)
         episode['reward'] += shift
+        episode['observation']['wide'] = np.zeros([8, 70])
       pair.append(
           _describe(episodes, name, bounds={'action': bounds}, num_excerpts=4)
       )
@@ -328,12 +329,14 @@ class PageTest(absltest.TestCase):
       self._open(opened, page.to_html(*pair))
       self.assertEqual(self._texts('h1'), ['before', 'after'])
       self.assertEqual(self._texts('#constants'), ['transitions is always 7.'])
+      captions = self._texts('#distributions figcaption')
+      self.assertIn('observation/wide, the first 64 of 70 numbers', captions)
       left, right = opened.run(
           'Array.from(document.querySelectorAll("h1")).map(e =>'
           ' e.getBoundingClientRect().left)'
       )
       self.assertLess(left, right)
-      actions = self._texts('#distributions figcaption').index(
+      actions = captions.index(
           'action, all '
           + ' beside all '.join(
               str(one.histograms['action']['of']) for one in pair
