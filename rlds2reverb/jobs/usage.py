@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import select
 import signal
 import sys
 import threading
@@ -94,7 +96,17 @@ def run(
     ) as e:
       _fail(e)
 
-  app.run(call, flags_parser=parse)
+  try:
+    try:
+      app.run(call, flags_parser=parse)
+    finally:
+      print(end='', flush=True)
+  except OSError as e:
+    try:
+      _fail(e)
+    finally:
+      # Python would print what is left at its end, and a message of its own.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 @contextlib.contextmanager
@@ -150,7 +162,12 @@ def check_value(name: str, value: Any) -> None:
 
 def _fail(error: Exception) -> NoReturn:
   logging.debug('The error was raised here:', exc_info=True)
-  if isinstance(error, tf.errors.OpError):
+  if isinstance(error, BrokenPipeError):
+    stdout = select.poll()
+    stdout.register(1, 0)
+    if stdout.poll(0):  # Nobody reads what is printed any more: `| head`.
+      sys.exit(_FAILED)
+  elif isinstance(error, tf.errors.OpError):
     error = tf_errors.message_of(error)
   print(error, file=sys.stderr)
   sys.exit(_FAILED)

@@ -1,4 +1,11 @@
-"""`--help` of every program comes at once: nothing large is imported for it."""
+"""`--help` of every program comes at once: nothing large is imported for it.
+
+Where nobody reads it, as in `--help | head`, a program ends without a message.
+"""
+
+import os
+import subprocess
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -37,6 +44,28 @@ class HelpTest(parameterized.TestCase):
     }
     self.assertIn('absl.flags', imported)
     self.assertNoCommonElements(imported, _LARGE)
+
+  @parameterized.parameters('--help', '--version')
+  def test_nobody_reads_it(self, flag):
+    program = (
+        'from absl import flags; from rlds2reverb.jobs import usage;'
+        ' flags.DEFINE_bool("version", False, "What is printed.");'
+        ' usage.run(lambda: print("1.0"))'
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+      result = subprocess.run(
+          [sys.executable, '-c', program, flag],
+          env=programs.environment(),
+          stdout=writing,
+          stderr=subprocess.PIPE,
+          text=True,
+          check=False,
+      )
+    finally:
+      os.close(writing)
+    self.assertEqual((result.returncode, result.stderr), (1, ''))
 
 
 if __name__ == '__main__':
