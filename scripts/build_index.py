@@ -22,6 +22,7 @@ from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
+  from rlds2reverb.episodes import checks
   from rlds2reverb.fields import bindings as bindings_lib
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.random_access import opening
@@ -81,7 +82,8 @@ def main():
   folder = files.user_path(_INDEX_DIR.value)
   index = opening.open_index(folder, source, _NUM_WORKERS.value)
   print(
-      f'{len(index.lengths)} episodes, {index.num_rows} steps:'
+      f'{checks.counted(len(index.lengths), "episode")},'
+      f' {checks.counted(index.num_rows, "step")}:'
       f' {index.folder}'
   )
 

@@ -22,6 +22,7 @@ from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
+  from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import convert as convert_lib
   from rlds2reverb.jobs import job_folder
   from rlds2reverb.jobs import mixtures
@@ -273,7 +274,7 @@ def _say_few_tasks(
   advice = 'the data cannot be divided further'
   if more > len(plan.tasks):
     advice = f'--task_mb={task_mb} makes {more}'
-  tasks = '1 task' if len(plan.tasks) == 1 else f'{len(plan.tasks)} tasks'
+  tasks = checks.counted(len(plan.tasks), 'task')
   print(f'{tasks} for {num_workers} workers; {advice}')
 
 

@@ -21,6 +21,7 @@ from rlds2reverb.jobs import usage
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import recording
+  from rlds2reverb.episodes import checks
   from rlds2reverb.training import policies
 
 flags_lib.define_gin_flags()
@@ -90,7 +91,8 @@ def main():
       seed=_SEED.value,
       progress=True,
   )
-  print(f'Recorded {_NUM_EPISODES.value} episodes in {directory}')
+  episodes = checks.counted(_NUM_EPISODES.value, 'episode')
+  print(f'Recorded {episodes} in {directory}')
 
 
 if __name__ == '__main__':

@@ -22,6 +22,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   import tensorflow as tf
 
   from rlds2reverb.datasets import files
+  from rlds2reverb.episodes import checks
   from rlds2reverb.episodes import tf_errors
   from rlds2reverb.jobs import kept_checkpoints
   from rlds2reverb.jobs import serve
@@ -172,7 +173,7 @@ def _serve(server, checkpoints, signals):
     signals.hold()
     _say(f'Serving at localhost:{server.port}')
     for name, status in server_status.ask(client).items():
-      _say(f'  table {name}: {status.size:,} items')
+      _say(f'  table {name}: {checks.counted(status.size, "item")}')
     _say(
         f'Reverb listens on port {server.port} of all interfaces, without'
         ' authentication: whoever reaches the port can read and change the'

@@ -17,6 +17,7 @@ from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+  from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs import validate
 
@@ -60,8 +61,9 @@ def _print(source, found):
     print(f'NOT READ: {message}')
   print(
       f'{source.dataset}, split {source.split}:'
-      f' {found.num_episodes:,} episodes, {found.num_invalid:,} invalid,'
-      f' {found.num_problems:,} problems',
+      f' {checks.counted(found.num_episodes, "episode")},'
+      f' {found.num_invalid:,} invalid,'
+      f' {checks.counted(found.num_problems, "problem")}',
       flush=True,
   )
 

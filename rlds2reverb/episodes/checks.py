@@ -89,6 +89,17 @@ def check_positive(name: str, value: int) -> None:
     raise ValueError(f'{name} must be below 2**63, but is {value}.')
 
 
+def counted(count: int, one: str, several: str = '') -> str:
+  """Returns how many there are, in words: `1 file`, `1,234 files`.
+
+  Args:
+    count: how many there are.
+    one: what one of them is called, which may be `episode is`.
+    several: what any other number is called; by default `one` with an `s`.
+  """
+  return f'{count:,} {one if count == 1 else several or one + "s"}'
+
+
 def did_you_mean(name: str, names: Iterable[str], prefix: str = '') -> str:
   """Returns a sentence that suggests similar `names`, or an empty string."""
   near = difflib.get_close_matches(name, list(names))

@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
+from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import emptiness
 from rlds2reverb.jobs import job_folder
 from rlds2reverb.jobs import plan as plan_lib
@@ -260,7 +261,8 @@ class _Job(running.Listener):
     if skipped > self._max_skipped:
       summary_lib.write_quarantine(self._folder, self._receipts)
       raise tasks_lib.InvalidEpisodesError(
-          f'{skipped} episodes are invalid, and {self._max_skipped} of'
+          f'{checks.counted(skipped, "episode is", "episodes are")} invalid,'
+          f' and {self._max_skipped} of'
           f' {self._plan.num_episodes} may be. Those of the tasks that are done'
           f' are in {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
       )
@@ -295,8 +297,8 @@ class _Job(running.Listener):
     if reason and totals['skipped']:
       summary_lib.write_quarantine(self._folder, self._receipts)
       reason += (
-          f' {totals["skipped"]:,} episodes are invalid; they are listed in'
-          f' {os.path.join(self._folder, summary_lib.QUARANTINE)}.'
+          f' {os.path.join(self._folder, summary_lib.QUARANTINE)} lists'
+          f' {checks.counted(totals["skipped"], "invalid episode")}.'
       )
     if reason:
       raise JobError(reason)
@@ -309,22 +311,21 @@ class _Job(running.Listener):
     # The output goes first, so an interruption leaves no output of old data
     # that has no receipt.
     self._output.discard(self._folder, changed)
-    for number in changed:
-      receipts_lib.remove(self._folder, number)
-      del self._receipts[number]
-    self._say(
-        f'{len(changed)} tasks are done again: their files have changed since.'
-    )
+    self._forget(dict.fromkeys(changed, 'files have changed since'))
     self._forget_lost()
 
   def _forget_lost(self) -> None:
     """Removes the receipts of tasks whose output is gone, and says so."""
-    lost = self._output.lost(self._folder, self._receipts)
-    for number in lost:
+    self._forget(self._output.lost(self._folder, self._receipts))
+
+  def _forget(self, reasons: Dict[int, str]) -> None:
+    """Removes the receipts of tasks, and says why, by their numbers."""
+    for number in reasons:
       receipts_lib.remove(self._folder, number)
       del self._receipts[number]
-    for reason, count in collections.Counter(lost.values()).items():
-      self._say(f'{count} tasks are done again: {reason}.')
+    for reason, count in collections.Counter(reasons.values()).items():
+      tasks = checks.counted(count, 'task is', 'tasks are')
+      self._say(f'{tasks} done again: {reason}.')
 
   def _finish(self) -> None:
     """Makes the whole output from the outputs of the tasks."""

@@ -4,6 +4,7 @@ from typing import Sequence
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
@@ -64,12 +65,13 @@ def _find_damage(path: str, num_episodes: int) -> str:
     return f'{path} is missing.'
   except tf.errors.OpError as error:
     return (
-        f'{path} is damaged after {records} whole episodes:'
+        f'{path} is damaged after {checks.counted(records, "whole episode")}:'
         f' {tf_errors.message_of(error)}. {_ADVICE}'
     )
   if records < num_episodes:
     return (
-        f'{path} has {records} episodes, but dataset_info.json says'
+        f'{path} has {checks.counted(records, "episode")}, but'
+        ' dataset_info.json says'
         f' {num_episodes}. {_ADVICE}'
     )
   return ''

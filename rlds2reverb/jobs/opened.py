@@ -12,6 +12,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import versions
+from rlds2reverb.episodes import checks
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.transforms import applying
@@ -139,7 +140,8 @@ class OpenSource(abc.ABC):
     except FileNotFoundError as e:
       raise FileNotFoundError(
           f'{", ".join(map(str, parts))} of {self.name} is in'
-          f' {len(paths)} files, of which {e.filename or e} is missing.'
+          f' {checks.counted(len(paths), "file")}, of which'
+          f' {e.filename or e} is missing.'
       ) from e
 
   def _read_raw(self, part, with_index):

@@ -43,6 +43,13 @@ class ChecksTest(parameterized.TestCase):
     ):
       checks.check_known('A file', 'agent', 'lfet', ['right', 'left'])
 
+  def test_counted(self):
+    self.assertEqual(checks.counted(1, 'file'), '1 file')
+    self.assertEqual(checks.counted(0, 'file'), '0 files')
+    self.assertEqual(
+        checks.counted(1234, 'file is', 'files are'), '1,234 files are'
+    )
+
   def test_did_you_mean(self):
     names = ['reward', 'action']
     self.assertEqual(

@@ -359,7 +359,7 @@ class ConvertTest(job_testing.JobTestCase):
         (
             bad,
             items.TableItems(job_testing.TABLE),
-            'no valid episode.* 8 episodes are invalid; they are listed in',
+            'no valid episode.* lists 8 invalid episodes',
         ),
     ):
       with self.subTest(message):
@@ -488,9 +488,7 @@ class ConvertTest(job_testing.JobTestCase):
     again = self.plan(kind, plan.output.place, **data)
     self.assertEqual(again, plan)  # TFDS records the same of it.
     self.convert(again)
-    self.assertIn(
-        '1 tasks are done again: their files have changed since.', self.said
-    )
+    self.assertIn('1 task is done again: files have changed since.', self.said)
     content = self._content(plan)
     if kind == plan_lib.CHECKPOINT:
       content = job_testing.rewards_of(content)
@@ -536,9 +534,7 @@ class ConvertTest(job_testing.JobTestCase):
       for path in data_sets.files_of(folder)[1:]:
         os.utime(path, ns=self._times[path])
       self.convert(plan)
-    self.assertIn(
-        '1 tasks are done again: their files have changed since.', self.said
-    )
+    self.assertIn('1 task is done again: files have changed since.', self.said)
     found = statistics.load_statistics(
         os.path.join(plan.output.place, 'statistics.json')
     )

@@ -132,9 +132,7 @@ class DescribeSourceTest(tf.test.TestCase):
     self.assertEqual(found.histograms['action']['labels'], ['go'])
     lines = text.to_text(found)
     self.assertRegex(lines, r'description: +Two actions\.')
-    self.assertIn(
-        f'1 episodes in 1 files, {os.path.getsize(file)} bytes', lines
-    )
+    self.assertIn(f'1 episode in 1 file, {os.path.getsize(file)} bytes', lines)
     self.assertRegex(lines, 'steps/action: +stay, go')
 
   def test_a_mapping(self):

@@ -5,6 +5,7 @@ from typing import Iterator, List, Optional
 
 import numpy as np
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs.descriptions import facts
 from rlds2reverb.jobs.descriptions import findings as findings_lib
@@ -91,7 +92,8 @@ def _not_finite(findings) -> Iterator[Oddity]:
   for index, field in enumerate(findings.fields):
     if findings.not_finite.counts[index]:
       numbers = int(findings.statistics.fields[field].not_finite.sum())
-      text = f'{field} has {numbers} numbers that are NaN or infinite'
+      count = checks.counted(numbers, 'number that is', 'numbers that are')
+      text = f'{field} has {count} NaN or infinite'
       yield _make(findings, NOT_FINITE, field, text, findings.not_finite, index)
 
 

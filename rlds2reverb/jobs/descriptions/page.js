@@ -12,6 +12,8 @@
   const format = value => value === null || value === undefined ? '-' :
       value.toLocaleString('en-US', {maximumSignificantDigits: 4});
 
+  const counted = (count, one) => `${count} ${one}${count === 1 ? '' : 's'}`;
+
   function make(name, attributes, ...children) {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) {
@@ -362,8 +364,8 @@
     const why = episode.reasons.length ? ` (${episode.reasons.join(', ')})` : '';
     get('summary').textContent =
         [`Episode ${episode.episode}${why}`, ...instructionOf(episode)].join(
-            ', ') + `: ${episode.num_transitions} transitions, return ` +
-        `${format(episode.return)}, ` +
+            ', ') + `: ${counted(episode.num_transitions, 'transition')}, ` +
+        `return ${format(episode.return)}, ` +
         (episode.is_terminal ? 'terminal' : 'truncated');
     get('step').max = Math.max(episode.steps.length - 1, 0);
     drawFrames();

@@ -11,6 +11,7 @@ import json
 import os
 from typing import Any, List
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import text
 
@@ -51,7 +52,10 @@ def to_html(*descriptions: description_lib.Description) -> str:
       lstrip_blocks=True,
   )
   environment.filters.update(
-      number=text.number, shape=text.shape, size=text.size
+      counted=checks.counted,
+      number=text.number,
+      shape=text.shape,
+      size=text.size,
   )
   environment.globals['how_many'] = text.how_many
   plain = json.dumps(

@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, Iterator, List, Optional
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.jobs.descriptions import description as description_lib
 
 _MAX_COLUMNS = 12  # of a field, in the table of statistics
@@ -52,16 +53,14 @@ def shape(dims: Optional[List[Optional[int]]]) -> str:
 
 def how_many(description: description_lib.Description) -> str:
   """Says how many episodes were read, and whether these are all."""
-  count = number(description.counts['episodes'])
+  count = description.counts['episodes']
   if not description.is_sample:
-    return f'{count} episodes'
-  total = ''
+    return checks.counted(count, 'episode')
+  sample = checks.counted(count, 'episode')
   if description.num_available is not None:
-    total = f' of {number(description.num_available)}'
-  return (
-      f'a sample of {count}{total} episodes; all that follows is about the'
-      ' sample'
-  )
+    available = checks.counted(description.num_available, 'episode')
+    sample = f'{number(count)} of {available}'
+  return f'a sample of {sample}; all that follows is about the sample'
 
 
 def _about(about: Dict[str, Any]) -> Iterator[str]:
@@ -71,10 +70,11 @@ def _about(about: Dict[str, Any]) -> Iterator[str]:
   for split in about.get('splits', ()):
     episodes = ''
     if split['episodes'] is not None:
-      episodes = f'{number(split["episodes"])} episodes in '
+      episodes = f'{checks.counted(split["episodes"], "episode")} in '
     yield from _labelled(
         split['name'],
-        f'{episodes}{number(split["files"])} files, {size(split["bytes"])}',
+        f'{episodes}{checks.counted(split["files"], "file")},'
+        f' {size(split["bytes"])}',
     )
   for path, names in about.get('class_names', {}).items():
     yield from _labelled(path, ', '.join(names))
@@ -97,18 +97,19 @@ def _counts(description) -> Iterator[str]:
     return
   yield f'{how_many(description)}'
   yield (
-      f'{number(counts["steps"])} steps, {number(counts["transitions"])}'
-      f' transitions; {number(counts["terminal"])} episodes end in a terminal'
-      f' step, {number(counts["truncated"])} are truncated,'
-      f' {number(counts["empty"])} have no steps'
+      f'{checks.counted(counts["steps"], "step")},'
+      f' {checks.counted(counts["transitions"], "transition")}; episodes that'
+      f' end in a terminal step: {number(counts["terminal"])}, truncated:'
+      f' {number(counts["truncated"])}, without steps:'
+      f' {number(counts["empty"])}'
   )
 
 
 def _table(table: Dict[str, Any]) -> Iterator[str]:
   yield ''
   yield (
-      f'Table {table["name"]}: {number(table["num_items"])} items of at most'
-      f' {number(table["max_size"])}'
+      f'Table {table["name"]}: {checks.counted(table["num_items"], "item")} of'
+      f' at most {number(table["max_size"])}'
   )
   for key in ('sampler', 'remover', 'rate_limiter', 'max_times_sampled'):
     yield f'  {key:<18} {table[key]}'

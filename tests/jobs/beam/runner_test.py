@@ -184,7 +184,7 @@ class BeamRunnerTest(beam_testing.BeamTestCase):
     os.truncate(path, os.path.getsize(path) - 10)
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=directory)
     with self.assertRaisesRegex(
-        convert.JobError, f'task 1: {path} is damaged after 1 whole episodes'
+        convert.JobError, f'task 1: {path} is damaged after 1 whole episode:'
     ):
       self.run_on_beam(plan, _FN_API)
     self.assertSameElements(
@@ -204,7 +204,7 @@ class BeamRunnerTest(beam_testing.BeamTestCase):
     on_beam = self.plan(plan_lib.CHECKPOINT, self.new(), **kwargs)
     self.convert(local)
     with self.assertRaisesRegex(
-        tasks.InvalidEpisodesError, '1 episodes are invalid, and 0 of 8 may be'
+        tasks.InvalidEpisodesError, '1 episode is invalid, and 0 of 8 may be'
     ):
       self.run_on_beam(on_beam, _FN_API, max_invalid_fraction=0.0)
     self.assertFalse(os.path.exists(on_beam.output.place))
