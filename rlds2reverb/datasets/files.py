@@ -15,6 +15,7 @@ from typing import BinaryIO, Iterable, Iterator, List, Tuple, Union
 from etils import epath
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import tf_errors
 
 PathLike = Union[str, os.PathLike]
@@ -119,6 +120,20 @@ def names_in(folder: str) -> List[str]:
     return sorted(os.listdir(folder))
   with os_errors(folder):
     return sorted(path.name for path in epath.Path(folder).iterdir())
+
+
+def hint(path: str) -> str:
+  """Returns a sentence on what is not whole at a path, or an empty string.
+
+  It is about the job that writes it, or suggests similar names. A job has a
+  folder of its own, `<path>.job`.
+  """
+  job = f'{path}.job'
+  if exists(job):
+    return f' Its job, {job}, has not ended: the same command goes on with it.'
+  folder, name = os.path.split(path)
+  others = {each for each in names_in(folder) if not each.endswith('.job')}
+  return checks.did_you_mean(name, others - {name})
 
 
 def local_files(path: str) -> List[str]:

@@ -199,10 +199,7 @@ def open_source(source: Source) -> opened_lib.OpenSource:
 
 def _similar_data_sets(source: Source) -> str:
   """Returns a sentence that suggests a data set, or an empty string."""
-  folder, name = os.path.split(files.expand(source.dataset))
-  return checks.did_you_mean(
-      name, set(files.names_in(folder)) - {name}
-  ) or checks.did_you_mean(
+  return files.hint(files.expand(source.dataset)) or checks.did_you_mean(
       source.dataset.partition('/')[0], tfds.list_builders()
   )
 

@@ -63,6 +63,7 @@ class _Data(NamedTuple):
   failures: Sequence[OSError] = ()
 
 
+@options_lib.takes_options
 def build_index(
     source: Union[tf.data.Dataset, files_lib.PathLike],
     folder: files_lib.PathLike,

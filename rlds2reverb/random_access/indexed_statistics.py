@@ -30,23 +30,7 @@ def compute(
   Args:
     index: an index of steps.
     fields: the paths of leaves of floats.
-
-  Raises:
-    ValueError: if there is no such field of floats.
   """
-  names = [column.name for column in index.layout.columns]
-  for field in fields:
-    if field not in names or not index.layout.columns[
-        names.index(field)
-    ].dtype.startswith('float'):
-      floats = [
-          column.name
-          for column in index.layout.columns
-          if column.dtype.startswith('float')
-      ]
-      raise ValueError(
-          f'{field} cannot be normalised: the floats of the index are {floats}.'
-      )
   found = compute_lib.compute_statistics(
       _episodes(index, [*fields, *_FLAGS]),
       list(fields),

@@ -125,7 +125,12 @@ def open_normalizer(
 
   Raises:
     ModuleNotFoundError: if statistics are missing, and TensorFlow is, too.
+    ValueError: if there is no such field of floats.
   """
+  columns = index.layout.columns
+  floats = [one.name for one in columns if one.dtype.startswith('float')]
+  for field in fields:
+    checks.check_known(index.folder, 'field of floats', field, floats)
   known: Dict[str, Any] = {'fingerprint': index.fingerprint, 'fields': {}}
   if os.path.exists(path):
     with open(path, encoding='utf-8') as f:

@@ -23,10 +23,12 @@ from rlds2reverb.replay.local import prepared
 from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
 from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
 from rlds2reverb.replay.server import tables as tables_lib
+from rlds2reverb.trajectories import options as options_lib
 
 _TABLE = 'items'
 
 
+@options_lib.takes_options
 def open_replay_buffer(
     data: Union[tf.data.Dataset, files.PathLike, None],
     windows: Optional[windows_lib.Windows] = windows_lib.Windows(2),

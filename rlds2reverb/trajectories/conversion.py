@@ -23,7 +23,6 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import kept_pipelines
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 
@@ -52,7 +51,7 @@ class TrajectoryBlock(NamedTuple):
   steps: Any = ()
 
 
-@report_lib.frees_report
+@options_lib.takes_options
 def convert_rlds_to_trajectories(
     rlds_data: tf.data.Dataset,
     policy_info_fn: Optional[specs.PolicyInfoFn] = None,
@@ -103,7 +102,8 @@ def convert_rlds_to_trajectories(
     episodes end.
 
   Raises:
-    TypeError: if `options` are no `ConversionOptions`.
+    TypeError: if `options` are no `ConversionOptions`, or `policy_info_fn` is
+      not callable.
     ValueError: if `rlds_data` has no RLDS steps, if the steps lack a feature or
       have one of a wrong dtype or shape, or if an argument is not valid.
     InvalidArgumentError: while iterating, if an episode is invalid, before its

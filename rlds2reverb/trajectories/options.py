@@ -1,11 +1,16 @@
 """`ConversionOptions`: how data is converted, and the keys of its items."""
 
 import dataclasses
-from typing import Any, Optional
+import functools
+import inspect
+from typing import Any, Callable, Optional, ParamSpec, TypeVar
 
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
+
+_P = ParamSpec('_P')
+_R = TypeVar('_R')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +53,8 @@ class ConversionOptions:
       is exact. It is also exact where columns have chunks of their own.
 
   Raises:
-    TypeError: if `rules` are no `ConversionRules`.
+    TypeError: if `rules` are no `ConversionRules`, or `policy_info_fn` is not
+      callable.
   """
 
   rules: Optional[rules_lib.ConversionRules] = None
@@ -63,6 +69,55 @@ class ConversionOptions:
     if self.rules is None:
       object.__setattr__(self, 'rules', rules_lib.ConversionRules())
     _check_type('rules', self.rules, rules_lib.ConversionRules)
+    specs.check_policy_info_fn(self.policy_info_fn)
+
+
+# How each attribute of the options, and of their rules, is written.
+_WRITTEN = {
+    **{f.name: f'{f.name}=...' for f in dataclasses.fields(ConversionOptions)},
+    **{
+        f.name: f'rules=rlds2reverb.ConversionRules({f.name}=...)'
+        for f in dataclasses.fields(rules_lib.ConversionRules)
+    },
+    'rules': 'rules=rlds2reverb.ConversionRules(...)',
+}
+
+
+def takes_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
+  """Decorates a function that takes `ConversionOptions` as `options=`.
+
+  An attribute of the options, or of their rules, that is passed as an argument
+  is a TypeError that says what to write. A `ConversionReport` serves one
+  conversion: if the call that took it raises, the report can be given to
+  another call. It can still be read.
+
+  Args:
+    function: the function; or the `__init__` of a class.
+
+  Returns:
+    The decorated function.
+  """
+  parameters = inspect.signature(function).parameters
+
+  @functools.wraps(function)
+  def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    for name in kwargs:
+      if name in _WRITTEN and name not in parameters:
+        raise TypeError(
+            f'{function.__qualname__.removesuffix(".__init__")}() got an'
+            f' unexpected keyword argument {name!r}.{_advice(name)}'
+        )
+    report = getattr(kwargs.get('options'), 'report', None)
+    # pylint: disable=protected-access
+    was_free = report is not None and not report._is_taken
+    try:
+      return function(*args, **kwargs)
+    except BaseException:
+      if was_free:
+        report._is_taken = False
+      raise
+
+  return call
 
 
 def complete(options: Optional[ConversionOptions]) -> ConversionOptions:
@@ -79,10 +134,11 @@ def complete(options: Optional[ConversionOptions]) -> ConversionOptions:
 
 def _check_type(name, value, kind):
   if not isinstance(value, kind):
-    raise TypeError(
-        f'{name}={value!r} is no {kind.__name__}. Write options='
-        'rlds2reverb.ConversionOptions(rules=rlds2reverb.ConversionRules(...)).'
-    )
+    raise TypeError(f'{name}={value!r} is no {kind.__name__}.{_advice()}')
+
+
+def _advice(attribute='rules') -> str:
+  return f' Write options=rlds2reverb.ConversionOptions({_WRITTEN[attribute]}).'
 
 
 def with_policy_info(
@@ -92,7 +148,7 @@ def with_policy_info(
   """Returns options with the `policy_info_fn` of an argument, as in TF-Agents.
 
   Raises:
-    TypeError: as `complete` does.
+    TypeError: as `complete` does, or if the function is not callable.
     ValueError: if the options have another function.
   """
   options = complete(options)

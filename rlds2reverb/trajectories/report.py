@@ -1,7 +1,6 @@
 """`ConversionReport` tells what a conversion skipped and what looks wrong."""
 
-import functools
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 from absl import logging
 import tensorflow as tf
@@ -18,35 +17,6 @@ class SkippedEpisode(NamedTuple):
   episode: int
   reason: str
   fault: faults.Fault
-
-
-def frees_report(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Decorates a function so that a failed call does not use its report up.
-
-  A `ConversionReport` serves one conversion. If the call that took the report
-  raises, the report can be given to another call. The report can still be read.
-
-  Args:
-    function: a function that takes a `ConversionReport` in `ConversionOptions`,
-      by the keyword `options`.
-
-  Returns:
-    The decorated function.
-  """
-
-  @functools.wraps(function)
-  def call(*args, **kwargs):
-    report = getattr(kwargs.get('options'), 'report', None)
-    # pylint: disable=protected-access
-    was_free = report is not None and not report._is_taken
-    try:
-      return function(*args, **kwargs)
-    except BaseException:
-      if was_free:
-        report._is_taken = False
-      raise
-
-  return call
 
 
 def warnings_of(

@@ -14,7 +14,6 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import report as report_lib
 
 _BATCH_BYTES = 8 << 20
 
@@ -47,7 +46,7 @@ class _Cut(NamedTuple):
   starts: tf.Tensor
 
 
-@report_lib.frees_report
+@options_lib.takes_options
 def convert_rlds_to_sequences(
     rlds_data: tf.data.Dataset,
     windows: windows_lib.Windows,

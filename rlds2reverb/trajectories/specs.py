@@ -38,9 +38,11 @@ def create_trajectory_data_spec(
     the data.
 
   Raises:
+    TypeError: if `policy_info_fn` is not callable.
     ValueError: if there are no RLDS steps in `rlds_data`, if the steps lack one
       of their seven features, or if the observation holds no tensor.
   """
+  check_policy_info_fn(policy_info_fn)
   step = steps_lib.steps_spec(rlds_data).step
   if not tf.nest.flatten(step[rlds.OBSERVATION]):
     raise ValueError(
@@ -52,6 +54,16 @@ def create_trajectory_data_spec(
   info_spec = PolicyInfo(policy_info_fn, step).spec if policy_info_fn else ()
   action_spec = policy_step.PolicyStep(step[rlds.ACTION], info=info_spec)
   return trajectory.from_transition(time_step_spec, action_spec, time_step_spec)
+
+
+def check_policy_info_fn(value: Any) -> None:
+  """Raises a TypeError if a `policy_info_fn` is neither callable nor None."""
+  if value is not None and not callable(value):
+    raise TypeError(
+        'policy_info_fn must be a function of a step and the step that follows'
+        f' it, but is {value!r}. Rules of a conversion are passed as options='
+        'rlds2reverb.ConversionOptions(rules=rlds2reverb.ConversionRules(...)).'
+    )
 
 
 class PolicyInfo:

@@ -52,7 +52,7 @@ class SourcesTest(absltest.TestCase):
     self.assertBetween(opened.num_bytes, 0.8 * size, size)
     self.assertEqual(
         *opened.files(ranges_lib.Range('train', 4, 5)),
-        data_sets.files_of(self.directory)[2]
+        data_sets.files_of(self.directory)[2],
     )
 
   def test_a_range_is_read_in_the_order_of_the_data_set(self):
@@ -152,6 +152,12 @@ class SourcesTest(absltest.TestCase):
           self._open(**arguments)
     with self.assertRaisesRegex(FileNotFoundError, r'Did you mean numbered\?'):
       sources.open_source(sources.make_source(self.directory[:-1]))
+    folder = os.path.join(self.create_tempdir().full_path, 'rlds')
+    os.makedirs(f'{folder}.job')
+    with self.assertRaisesRegex(
+        FileNotFoundError, 'Its job, .*rlds.job, has not'
+    ):
+      sources.open_source(sources.make_source(folder))
 
   def test_an_episode_is_not_read_twice(self):
     with self.assertRaisesRegex(ValueError, r'train\[1:3\] twice'):

@@ -288,6 +288,14 @@ class OpenBatchesTest(tf.test.TestCase):
         1,
         random_access.ActionChunks(1, 2),
     )
+    # A field that is not there needs no environment.
+    self.assertRegex(
+        self.error_without_tensorflow(
+            ", normalize={'actions': random_access.Normalize()}"
+        ),
+        "indexes/arm has no field of floats 'actions'. Did you mean action\\?"
+        " It has \\['action', .*'reward'\\]",
+    )
     normalize = ", normalize={'action': random_access.Normalize()}"
     self.assertEndsWith(
         self.error_without_tensorflow(normalize).strip(),

@@ -165,7 +165,7 @@ class ConversionReportTest(tf.test.TestCase):
 
   def test_a_call_that_fails_frees_the_report_that_it_took(self):
 
-    @report_lib.frees_report
+    @options_lib.takes_options
     def fail(*, options=None):
       if options:
         options.report.attach([])

@@ -30,7 +30,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import messages
 from rlds2reverb.replay.checkpoint import parsing
@@ -96,15 +95,12 @@ def read_tables(
     FileNotFoundError: if `directory` is not a whole checkpoint.
     CheckpointError: if the file of the tables is missing, damaged or empty.
   """
-  if not files.is_folder(directory):
-    parent, name = os.path.split(directory)
-    raise FileNotFoundError(
-        f'{directory} is not a whole Reverb checkpoint: it does not exist.'
-        + checks.did_you_mean(name, files.names_in(parent))
-    )
   if not files.exists(os.path.join(directory, DONE)):
+    is_there = files.is_folder(directory)
     raise FileNotFoundError(
-        f'{directory} is not a whole Reverb checkpoint: it has no {DONE}.'
+        f'{directory} is not a whole Reverb checkpoint: it'
+        f' {f"has no {DONE}" if is_there else "does not exist"}.'
+        f'{files.hint(directory)}'
     )
   tables = {}
   for (record,) in read(directory, TABLES):

@@ -26,7 +26,6 @@ from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 
@@ -53,7 +52,7 @@ class TableSettings:
   max_times_sampled: int = 0
 
 
-@report_lib.frees_report
+@options_lib.takes_options
 def write_reverb_checkpoint(
     rlds_data: tf.data.Dataset,
     directory: files.PathLike,

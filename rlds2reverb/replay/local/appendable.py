@@ -34,6 +34,7 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
     num_items: the number of items that can be drawn.
   """
 
+  @options_lib.takes_options
   def __init__(
       self,
       data: Union[tf.data.Dataset, trajectory.Trajectory],

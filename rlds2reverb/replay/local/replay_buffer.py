@@ -40,6 +40,7 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
     num_items: the number of items that can be drawn.
   """
 
+  @options_lib.takes_options
   def __init__(
       self,
       rlds_data: Union[

@@ -16,13 +16,12 @@ from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 _OVERFLOWS = ('warn', 'refuse')
 
 
-@report_lib.frees_report
+@options_lib.takes_options
 def write_rlds_to_reverb(
     rlds_data: tf.data.Dataset,
     client: Union[str, reverb.Client, reverb.Server],

@@ -29,6 +29,7 @@ _KNOWN_OBSERVERS = (
     reverb_utils.ReverbTrajectorySequenceObserver,
 )
 _METHODS = ('auto', 'observer', 'bulk')
+_OBSERVER_METHODS = ('__call__', 'get_table_signature', 'flush', 'reset')
 
 Observer = Union[
     reverb_utils.ReverbAddEpisodeObserver,
@@ -37,7 +38,7 @@ Observer = Union[
 ]
 
 
-@report_lib.frees_report
+@options_lib.takes_options
 def push_rlds_to_reverb(
     rlds_data: tf.data.Dataset,
     reverb_observer: Observer,
@@ -94,6 +95,8 @@ def push_rlds_to_reverb(
     were made of them.
 
   Raises:
+    TypeError: if the observer lacks a method, or `policy_info_fn` is not
+      callable.
     ValueError: if `rlds_data` has no RLDS steps or no episodes at all (unless
       `validation="tf_agents"`), or they lack a feature; if the signature of the
       observer's table does not fit the data (a `SpecMismatchError`, which lists
@@ -118,6 +121,7 @@ def push_rlds_to_reverb(
         settings, report=report_lib.ConversionReport()
     )
   is_bulk = _is_bulk(method, reverb_observer, settings, overflow)
+  _check_observer(reverb_observer)
   tables = _tables(reverb_observer, timeout)
   signature = (
       next(iter(tables.values())).signature
@@ -160,6 +164,17 @@ def push_rlds_to_reverb(
   ):
     raise ValueError('No dataset representing RLDS steps exist in the data.')
   return frames
+
+
+def _check_observer(observer) -> None:
+  """Raises a TypeError if an observer lacks a method that is called."""
+  missing = [name for name in _OBSERVER_METHODS if not hasattr(observer, name)]
+  if missing:
+    raise TypeError(
+        f'reverb_observer must have {", ".join(_OBSERVER_METHODS)}, but'
+        f' {observer!r} has no {", ".join(missing)}. write_rlds_to_reverb takes'
+        ' a server or a client, and needs no observer.'
+    )
 
 
 def _is_bulk(method, observer, options, overflow) -> bool:

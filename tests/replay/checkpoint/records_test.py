@@ -59,9 +59,27 @@ class RecordsTest(checkpoints.CheckpointTestCase):
     self.assertEqual(sum(found, []), contents)
 
   def test_what_is_no_checkpoint(self):
-    path = self.create_tempdir().full_path
-    with self.assertRaisesRegex(FileNotFoundError, 'it has no DONE'):
+    path = self.create_tempdir().mkdir('one').full_path
+    with self.assertRaisesRegex(FileNotFoundError, 'it has no DONE.$'):
       records.read_tables(path)
+    missing = os.path.join(path, 'bigger')
+    os.makedirs(os.path.join(path, 'bigge.job'))
+    with self.assertRaisesRegex(FileNotFoundError, 'it does not exist.$'):
+      records.read_tables(missing)
+    os.makedirs(os.path.join(path, 'big'))
+    with self.assertRaisesRegex(FileNotFoundError, r'mean big\?$'):
+      records.read_tables(missing)
+    # A job that has not ended, whose output is nowhere yet or not whole.
+    os.makedirs(f'{missing}.job')
+    for is_there in False, True:
+      with self.assertRaisesRegex(
+          FileNotFoundError,
+          'is not a whole .* Its job, .*/bigger.job, has not ended: the same'
+          ' command goes on with it.$',
+      ):
+        records.read_tables(missing)
+      if not is_there:
+        os.makedirs(missing)
     with open(os.path.join(path, 'DONE'), 'wb'):
       pass
     with self.assertRaisesRegex(records.CheckpointError, 'is damaged'):

@@ -495,6 +495,19 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       self._push(bad, recorder)
     self.assertEqual(recorder.resets, [False])
 
+  def test_an_observer_needs_methods(self):
+    data = golden.stacked([golden.TRUNCATED])
+    for method in 'auto', 'observer':
+      with self.assertRaisesRegex(
+          TypeError,
+          'reverb_observer must have __call__, get_table_signature, flush,'
+          ' reset, but .*print> has no get_table_signature, flush, reset.'
+          ' write_rlds_to_reverb takes a server',
+      ):
+        push.push_rlds_to_reverb(data, print, method=method)
+    with self.assertRaisesRegex(TypeError, 'has no __call__, get_table'):
+      push.push_rlds_to_reverb(data, 'localhost:1')
+
   def test_a_server_that_is_gone(self):
     data = golden.stacked([golden.TRUNCATED])
     with _server(data) as client:
