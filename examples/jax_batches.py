@@ -23,7 +23,7 @@ def open_iterator(data, folder):
       folder,
       batch_size=8,  # Of all processes together.
       windows=random_access.ActionChunks(num_frames=2, num_actions=3),
-      sampler='without_replacement',
+      replacement=False,
       seed=1,
       process=(jax.process_index(), jax.process_count()),
   )

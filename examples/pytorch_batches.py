@@ -20,7 +20,7 @@ def open_batches(data, folder):
       folder,
       batch_size=8,
       windows=random_access.ActionChunks(num_frames=2, num_actions=3),
-      sampler='without_replacement',
+      replacement=False,
       seed=1,
   )
 

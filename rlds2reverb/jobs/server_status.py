@@ -43,7 +43,8 @@ def ask(
 
   Args:
     server: the server, or its address, `host:port`.
-    timeout: how many seconds to wait for it.
+    timeout: how many seconds to wait for it. It is shorter than for sampling,
+      because people and Prometheus wait for the status.
 
   Raises:
     ConnectionError: if the server does not answer in time.

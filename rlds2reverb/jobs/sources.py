@@ -44,7 +44,8 @@ class Source:
     data_dir: the directory in which TFDS looks for a data set by its name.
     config: the name or the path of the config, for messages; None if there is
       none.
-    bindings: gin bindings, the config's text and what follows it.
+    bindings: the text of the config and, below it, the lines of `make_source`'s
+      `bindings`: one string, as plans store it.
     format: the name of its format; None for RLDS.
   """
 

@@ -20,7 +20,9 @@ class ActionChunks:
       action_mask    F  F  T  T     T  T  T  T     T  T  T  F     T  F  F  F
 
   Attributes:
-    num_frames: `N`, how many observations an item has.
+    num_frames: `N`, how many observations an item has. Items have this
+      dimension and the next one always, of size 1 by default;
+      `stack_and_chunk` adds those that are asked for.
     num_actions: `K`, how many actions there are for each of them.
     fill: the values after the last action: `'repeat'`, `'zeros'` or a number.
     goal_step: the name of the field that is the index of the step's goal, as

@@ -60,12 +60,12 @@ class BatchIterator:
     """Goes on from the position of another iterator over the same batches.
 
     Raises:
-      ValueError: if the batches differ in data, seed, sampler or batch size.
+      ValueError: if the batches differ in data, seed or options.
     """
     if state['identity'] != self._batches.identity():
       raise ValueError(
           'The state is of other batches: the data, the windows, the images,'
-          ' the sampler, the weights, the seed or the batch size was another'
+          ' the weights, the seed, replacement or the batch size was another'
           ' one. Where that is meant, iterate(start=position) goes on from any'
           ' position.'
       )

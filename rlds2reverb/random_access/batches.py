@@ -18,8 +18,6 @@ from rlds2reverb.random_access import mixed_items
 
 Augment = Mapping[str, augmentations.Augmentation]
 
-_SAMPLERS = ('uniform', 'without_replacement')
-
 
 class Batches:
   """Batches of random items, an endless sequence: `batches[i]` is number `i`.
@@ -52,7 +50,7 @@ class Batches:
       items: Any,
       batch_size: int,
       *,
-      sampler: str = 'uniform',
+      replacement: bool = True,
       weights: Any = None,
       drop_last: bool = True,
       seed: int = 0,
@@ -64,16 +62,16 @@ class Batches:
     Args:
       items: `Items`; or a dict from names of data sets to the `Items` of each.
       batch_size: the number of items of a batch, of all processes together.
-      sampler: `'uniform'`: every item is as likely as any other, each time.
-        `'without_replacement'`: every item comes once an epoch, in a new random
-        order every epoch.
+      replacement: whether every item is as likely as any other, each time. Else
+        every item comes once an epoch, in a new random order every epoch.
       weights: by the names of the data sets, how likely each of them is to be
-        drawn, in proportion; for `'uniform'`. In place of a number, an array
+        drawn, in proportion; with replacement. In place of a number, an array
         has the weight of each item, as `Items.episode_weights` gives it; their
         sum is the weight of the data set. For single `Items` it is such an
         array. By default all are equal.
       drop_last: whether the last items of an epoch are left out where they do
-        not make a whole batch. Else that batch has fewer items.
+        not make a whole batch. Else that batch has fewer items: JAX compiles a
+        train step again for it, and some processes may have none.
       seed: an integer from 0 up; the same one gives the same batches.
       process: which process this is, and of how many, such as `(rank,
         world_size)` or `(jax.process_index(), jax.process_count())`.
@@ -86,7 +84,6 @@ class Batches:
       ValueError: if an argument is not valid, or there are too few items.
     """
     checks.check_positive('batch_size', batch_size)
-    checks.check_choice('sampler', sampler, _SAMPLERS)
     self.items = mixed_items.mixed(items)
     self.batch_size = batch_size
     self._index, self._count = process
@@ -100,7 +97,7 @@ class Batches:
       raise ValueError(
           'There are no items to draw from: no episode is so long.'
       )
-    self._epochs = sampler == 'without_replacement'
+    self._epochs = not replacement
     self._drop_last = drop_last
     if self._epochs and not self.batches_per_epoch:
       raise ValueError(
@@ -111,7 +108,7 @@ class Batches:
     self._weights = None
     if weights is not None:
       if self._epochs:
-        raise ValueError("weights are for the sampler 'uniform'.")
+        raise ValueError('weights need replacement=True.')
       if not isinstance(weights, Mapping):
         weights = {'': weights}
       self._weights = item_weights.ItemWeights(weights, self.items.sources)

@@ -38,7 +38,7 @@ def open_replay_buffer(
     table_name: Optional[str] = None,
     priority: items_lib.Priority = 1.0,
     reverb_table: Union[reverb.Table, write.TableSettings, None] = None,
-    timeout: float = server_replay_buffer.DEFAULT_TIMEOUT,
+    timeout: float = tables_lib.SECONDS_TO_ANSWER,
     **kwargs: Any,
 ) -> Union[
     local_replay_buffer.EpisodesReplayBuffer,

@@ -142,7 +142,7 @@ def convert_texts_to_episodes(
     observation: str = ALL,
     max_length: Optional[int] = None,
     pad_id: int = 0,
-    batch_size: int = 64,
+    texts_at_once: int = 64,
 ) -> tf.data.Dataset:
   """Makes an RLDS data set of prompts and responses that are strings.
 
@@ -159,7 +159,7 @@ def convert_texts_to_episodes(
     observation: `"all"` or `"new"`, see `make_token_episode`.
     max_length: the ids of an observation of all tokens.
     pad_id: the id that pads it.
-    batch_size: how many strings are tokenized at once.
+    texts_at_once: how many texts the tokenizer is given at once.
 
   Returns:
     A data set of the episodes of `make_token_episode`.
@@ -169,7 +169,7 @@ def convert_texts_to_episodes(
       does not return integers; and see `make_token_episode`.
     InvalidArgumentError: while iterating, as `make_token_episode` does.
   """
-  checks.check_positive('batch_size', batch_size)
+  checks.check_positive('texts_at_once', texts_at_once)
   check_fields(texts, ['prompt', 'response'])
 
   def tokenize(batch):
@@ -206,7 +206,7 @@ def convert_texts_to_episodes(
     return {**fields, **made}
 
   return (
-      texts.ragged_batch(batch_size)
+      texts.ragged_batch(texts_at_once)
       .map(tokenize)
       .unbatch()
       .map(to_episode, num_parallel_calls=tf.data.AUTOTUNE)

@@ -36,7 +36,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
   def __init__(
       self,
       *args,
-      burn_in: int = 0,
+      burn_in: int,
       stored_state: bool = False,
       cql_alpha: float = 0.0,
       **kwargs,

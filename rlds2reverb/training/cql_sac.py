@@ -33,7 +33,8 @@ class CqlSac(algorithm.Algorithm):
     num_cql_samples: how many actions of the policy, and how many random ones,
       are drawn for the conservative loss of each transition.
     num_bc_steps: how many train steps at first clone the data's behaviour.
-    gamma: the discount factor.
+    gamma: the discount factor, by which the discounts of the data, which are
+      mostly 1, are multiplied.
     reward_scale: the factor by which rewards are multiplied.
     target_update_tau: the part of the critics that goes into the target
       critics at each train step.

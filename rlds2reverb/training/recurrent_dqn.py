@@ -29,7 +29,8 @@ class RecurrentDqn(algorithm.Algorithm):
     lstm_size: the units of the LSTM; None for an agent without a memory.
     output_layers: the units of each fully connected layer above the LSTM.
     learning_rate: the learning rate of Adam.
-    gamma: the discount factor.
+    gamma: the discount factor, by which the discounts of the data, which are
+      mostly 1, are multiplied.
     reward_scale: the factor by which rewards are multiplied.
     cql_alpha: the weight of the conservative loss.
     target_update_tau: the part of the network that goes into the target network

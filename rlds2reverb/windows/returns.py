@@ -63,8 +63,8 @@ def n_step_transitions(
       set or stacked `[T + 1, ...]` tensors, with reward, discount and
       is_terminal. The reward is a nest of numbers or vectors.
     n_step: the most transitions that are combined into one.
-    gamma: the discount factor, beside the rows' own: a number, or a tensor
-      `[]`.
+    gamma: the discount factor, beside the rows' own, which alone count by
+      default: a number, or a tensor `[]`.
     names: other names for the columns that are added, for example
       `{'steps': 'n_steps'}`.
 
@@ -122,8 +122,8 @@ def reward_to_go(
     episode: the `TransitionRows` of one episode, or its steps, a nested data
       set or stacked `[T + 1, ...]` tensors, with reward, discount and
       is_terminal.
-    gamma: the discount factor, beside the rows' own: a number, or a tensor
-      `[]`.
+    gamma: the discount factor, beside the rows' own, which alone count by
+      default: a number, or a tensor `[]`.
     names: another name for the column that is added, such as
       `{'reward_to_go': 'return'}`.
 
@@ -174,8 +174,8 @@ def advantages(
       is_terminal. The reward is one number.
     values: float `[T + 1]`: the value of each step's observation, the last
       step's included.
-    gamma: the discount factor, beside the rows' own: a number, or a tensor
-      `[]`.
+    gamma: the discount factor, beside the rows' own, which alone count by
+      default: a number, or a tensor `[]`.
     lambda_: how far the estimate looks ahead, as gamma.
     names: other names for the columns that are added, as
       `{'advantage': 'gae'}`.

@@ -96,7 +96,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     parts = [
         self.batches(
             size,
-            sampler='without_replacement',
+            replacement=False,
             drop_last=drop_last,
             process=(index, count),
         )
@@ -114,15 +114,17 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       orders.append(seen)
     self.assertNotEqual(*orders)
 
-  @parameterized.parameters('uniform', 'without_replacement')
+  @parameterized.parameters(True, False)
   def test_another_number_of_processes_goes_on_with_the_same_batches(
-      self, sampler
+      self, replacement
   ):
-    whole = self.batches(6, sampler=sampler, seed=3)
+    whole = self.batches(6, replacement=replacement, seed=3)
     for count in (2, 3):
       for number in (0, 5, 20):
         parts = [
-            self.batches(6, sampler=sampler, seed=3, process=(index, count))
+            self.batches(
+                6, replacement=replacement, seed=3, process=(index, count)
+            )
             for index in range(count)
         ]
         found = sum([self.ids(part[number]) for part in parts], [])
@@ -176,14 +178,14 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     for other in (
         self.batches(4, seed=1),
         self.batches(2),
-        self.batches(4, sampler='without_replacement'),
+        self.batches(4, replacement=False),
         self.batches(4, weights={'a': 1, 'b': 1, 'c': 1}),
     ):
       with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
         other.iterate().load_state_dict(state)
 
   def test_a_killed_loop_goes_on_with_the_next_batch(self):
-    batches = self.batches(8, seed=5, sampler='without_replacement')
+    batches = self.batches(8, seed=5, replacement=False)
     expected = [self.ids(batches[number]) for number in range(60)]
     path = os.path.join(self.create_tempdir().full_path, 'batches')
     with open(path, 'wb') as f:
@@ -285,17 +287,16 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     for problem, kwargs in {
         'multiple of count': dict(process=(0, 3)),
         'process must be': dict(process=(2, 2)),
-        'must be one of': dict(sampler='random'),
         'weights must be of': dict(weights={'a': 1}),
         'All weights are 0': dict(weights={'a': 0, 'b': 0, 'c': 0}),
-        "for the sampler 'uniform'": dict(
-            weights={'a': 1, 'b': 1, 'c': 1}, sampler='without_replacement'
+        'weights need replacement=True': dict(
+            weights={'a': 1, 'b': 1, 'c': 1}, replacement=False
         ),
     }.items():
       with self.assertRaisesRegex(ValueError, problem):
         self.batches(4, **kwargs)
     with self.assertRaisesRegex(ValueError, 'nothing would be left'):
-      self.batches(100, sampler='without_replacement')
+      self.batches(100, replacement=False)
     with self.assertRaisesRegex(ValueError, 'a number, or one for each of'):
       self.batches(4, weights={'a': [1.0], 'b': 1, 'c': 1})
     with self.assertRaisesRegex(ValueError, 'id is int64 .*only decoded'):

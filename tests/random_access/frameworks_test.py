@@ -29,7 +29,7 @@ def main():
   from rlds2reverb import random_access
   batches = random_access.open_batches(
       {'pendulum': sys.argv[1]}, sys.argv[2], 8,
-      random_access.ActionChunks(2, 3), sampler='without_replacement', seed=1)
+      random_access.ActionChunks(2, 3), replacement=False, seed=1)
   for batch in load(batches, int(sys.argv[3])):
     print(float(batch['observation'].sum()), flush=True)
 
@@ -83,7 +83,7 @@ class FrameworksTest(parameterized.TestCase):
         cls.folder,
         8,
         random_access.ActionChunks(2, 3),
-        sampler='without_replacement',
+        replacement=False,
         seed=1,
     )
 

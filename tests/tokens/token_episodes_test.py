@@ -167,12 +167,12 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   @parameterized.parameters(1, 2, 64)
-  def test_episodes(self, batch_size):
+  def test_episodes(self, texts_at_once):
     data = tokens.convert_texts_to_episodes(
         self.texts,
         tokenizers.by_words,
         max_length=8,
-        batch_size=batch_size,
+        texts_at_once=texts_at_once,
     )
     episodes = list(data.as_numpy_iterator())
     self.assertEqual([episode['id'] for episode in episodes], [0, 1, 2])

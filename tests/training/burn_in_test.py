@@ -10,7 +10,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.training import burn_in
+from rlds2reverb.training import burn_in as burn_in_lib
 
 _OBSERVATION = tf.TensorSpec([2], tf.float32)
 _ACTION = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
@@ -46,7 +46,7 @@ def _numpy_values(network, observation, step_type, state):
   return np.stack(values, axis=1)
 
 
-def _make_agent(has_memory=True, **kwargs):
+def _make_agent(has_memory=True, burn_in=0, **kwargs):
   tf.keras.utils.set_random_seed(5)
   if has_memory:
     network = q_rnn_network.QRnnNetwork(
@@ -58,13 +58,14 @@ def _make_agent(has_memory=True, **kwargs):
     )
   else:
     network = q_network.QNetwork(_OBSERVATION, _ACTION, fc_layer_params=(3,))
-  agent = burn_in.BurnInDqnAgent(
+  agent = burn_in_lib.BurnInDqnAgent(
       ts.time_step_spec(_OBSERVATION),
       _ACTION,
       q_network=network,
       optimizer=tf.keras.optimizers.SGD(0.1),
       gamma=_GAMMA,
       td_errors_loss_fn=tf.math.squared_difference,
+      burn_in=burn_in,
       **kwargs,
   )
   agent.initialize()

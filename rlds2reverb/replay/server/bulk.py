@@ -29,7 +29,7 @@ def write_rlds_to_reverb(
     *,
     options: Optional[options_lib.ConversionOptions] = None,
     overflow: str = 'warn',
-    timeout: float = 60.0,
+    timeout: float = tables_lib.SECONDS_TO_CONFIRM,
 ) -> Dict[str, tables_lib.WrittenItems]:
   """Writes RLDS data into the tables of a Reverb server, as trajectories.
 
@@ -55,8 +55,8 @@ def write_rlds_to_reverb(
       anything is written; also if the rate limiter of a table would block, as
       `SampleToInsertRatio` does where nothing is sampled meanwhile.
     timeout: how many seconds the server may take to answer, or to confirm
-      another item; longer than for sampling, as giving up leaves only a part of
-      the data in the tables.
+      another item; longer by default than elsewhere, as giving up leaves only a
+      part of the data in the tables.
 
   Returns:
     How many items the server has confirmed, a `WrittenItems` for each table, by
@@ -89,7 +89,7 @@ def insert(
     client: reverb.Client,
     *,
     overflow: str = 'warn',
-    timeout: float = 60.0,
+    timeout: float = tables_lib.SECONDS_TO_CONFIRM,
     blocks: Optional[Iterable[frame_blocks.FrameBlock]] = None,
 ) -> Tuple[int, Dict[str, tables_lib.WrittenItems]]:
   """Inserts the items of a `FrameSource`.

@@ -44,7 +44,7 @@ class PriorityUpdater:
       table_name: str,
       *,
       initial_priority: float = 1.0,
-      timeout: float = 30.0,
+      timeout: float = tables_lib.SECONDS_TO_ANSWER,
   ):
     """Checks that the table is there.
 

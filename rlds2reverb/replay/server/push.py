@@ -47,7 +47,7 @@ def push_rlds_to_reverb(
     options: Optional[options_lib.ConversionOptions] = None,
     method: str = 'auto',
     overflow: str = 'warn',
-    timeout: float = 60.0,
+    timeout: float = tables_lib.SECONDS_TO_CONFIRM,
 ) -> int:
   """Pushes RLDS data to a Reverb server, as TF-Agents trajectories.
 

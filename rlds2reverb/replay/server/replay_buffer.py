@@ -15,8 +15,6 @@ from rlds2reverb.replay.server import priority_updates
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables as tables_lib
 
-DEFAULT_TIMEOUT = 30.0
-
 
 class ServerReplayBuffer(
     sampled_buffer.SampledReplayBuffer, reverb_replay_buffer.ReverbReplayBuffer
@@ -38,7 +36,7 @@ class ServerReplayBuffer(
       table_name: str,
       sequence_length: Optional[int] = None,
       *,
-      timeout: float = DEFAULT_TIMEOUT,
+      timeout: float = tables_lib.SECONDS_TO_ANSWER,
       owns_server: bool = False,
   ):
     """Asks the server for the table, whose signature is the spec of a frame.

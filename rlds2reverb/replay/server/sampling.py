@@ -26,7 +26,7 @@ def sample_reverb_servers(
     batch_size: Optional[int] = None,
     *,
     drop_remainder: bool = True,
-    timeout: float = 30.0,
+    timeout: float = tables_lib.SECONDS_TO_ANSWER,
     seed: int = 0,
 ) -> tf.data.Dataset:
   """Samples a table of one server, or one that is spread over several servers.

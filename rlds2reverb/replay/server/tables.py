@@ -25,6 +25,11 @@ import grpc
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import addresses
 
+# How long a server may be silent. It is longer for inserts: who gives up then
+# leaves only a part of the data in the tables.
+SECONDS_TO_ANSWER = 30.0
+SECONDS_TO_CONFIRM = 60.0
+
 _SERVER_INFO = '/deepmind.reverb.ReverbService/ServerInfo'
 _DESCRIBE_TIMEOUT_SECONDS = 5
 _RETRY_SECONDS = 0.1
