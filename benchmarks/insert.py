@@ -33,6 +33,7 @@ from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay.server import insert_stream
 
 _STEPS = flags.DEFINE_list(
@@ -99,7 +100,7 @@ def _take(episodes: tf.data.Dataset, steps: int) -> tf.data.Dataset:
 def _encode(episodes: tf.data.Dataset) -> List[Tuple[bytes, int]]:
   """Returns the requests that insert `episodes`, with their items."""
   source = frames_lib.make_frame_source(episodes, _TABLE_ITEMS)
-  layout = source.layout(None)
+  layout = layout_lib.Layout.of(source)
   return [
       (encoding.encode_insert_request(*batch), batch.num_items)
       for batch in layout.batches(source.frames())

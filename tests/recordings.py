@@ -235,7 +235,9 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
       self, data: tf.data.Dataset, **settings: Any
   ) -> List[List[Any]]:
     """Pushes episodes as pairs of frames; returns what is sampled, in order."""
-    has_info = step_mapping.POLICY_INFO in steps_lib.steps_spec(data).step
+    has_info = (
+        step_mapping.POLICY_INFO in steps_lib.steps_spec(data.element_spec).step
+    )
     info = step_mapping.step_policy_info if has_info else None
     spec = specs.create_trajectory_data_spec(data, info)
     with testing.reverb_server(spec) as client:

@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import following as following_lib
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import judging
@@ -28,7 +28,7 @@ from rlds2reverb.episodes import steps as steps_lib
 
 
 def episode_blocks(
-    rlds_data: tf.data.Dataset,
+    data: tf.data.Dataset,
     fields: Sequence[str],
     judge: judging.Judge,
     cut: blocks.Cut = blocks.Cut(),
@@ -40,8 +40,8 @@ def episode_blocks(
   """Cuts episodes into `Block`s, after their outlines have been inspected.
 
   Args:
-    rlds_data: an RLDS data set with a valid `steps_spec`, or a data set of
-      `packs.Pack`s.
+    data: what `data_sets.packs_or_nested` returns for an RLDS data set with a
+      valid `steps_spec`.
     fields: the names of the step fields that the blocks carry. Other fields are
       ignored.
     more_fields: the names of more such fields, which may hold NaN.
@@ -60,7 +60,7 @@ def episode_blocks(
       first.
   """
   cutter = _Cutter(
-      rlds_data.element_spec,
+      data.element_spec,
       (*fields, *(field for field in more_fields if field not in fields)),
       judge,
       cut,
@@ -68,7 +68,7 @@ def episode_blocks(
       fields if judge.find_nan else (),
   )
   seen = (
-      cutter.see(rlds_data)
+      cutter.see(data)
       .scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.number))
       .flat_map(graphs.no_autograph(cutter.split))
       .map(graphs.no_autograph(_one_or_all))
@@ -121,10 +121,11 @@ class _Cutter:
     # Invalid episodes are rare, and a branch that is not taken costs nothing.
     self._inspect_fn = graphs.built_once(self._inspect)
     self._reader = None
-    is_pack = isinstance(element_spec, packs_lib.Pack)
-    steps = element_spec.steps if is_pack else element_spec[rlds.STEPS]
-    is_nested = isinstance(steps, tf.data.DatasetSpec)
-    step = steps.element_spec if is_nested else steps_lib.without_time(steps)
+    is_nested = not isinstance(element_spec, packs_lib.Pack)
+    if is_nested:
+      step = element_spec[rlds.STEPS].element_spec
+    else:
+      step = steps_lib.without_time(element_spec.steps)
     steps_lib.check_dense(outlines.select(step, fields))
     self._block_length = cut.block_length
     if is_nested:
@@ -143,8 +144,7 @@ class _Cutter:
   def see(self, data: tf.data.Dataset) -> tf.data.Dataset:
     """Reads outlines. Numbers and verdicts are added by `number`."""
     if self._reader is None:
-      packs = data_sets.packs_of(data, with_faults=True)
-      return packs.map(graphs.no_autograph(self._see_pack))
+      return data.map(graphs.no_autograph(self._see_pack))
     heads = self._reader.heads(data, self._episode_fields, self._cut.are_alone)
     return heads.map(graphs.no_autograph(self._see_head))
 
@@ -160,7 +160,7 @@ class _Cutter:
         outline,
         tf.minimum(pack.row_splits, num_rows),
         pack.fields,
-        are_valid=~packs_lib.has_fault(pack),
+        are_valid=~faults.is_fault(pack.fault),
         lengths=lengths.rows if lengths else (),
         fault=pack.fault,
     )

@@ -234,7 +234,7 @@ def _find_fault(episodes: Episodes, index: int) -> Optional[str]:
   first = 0
   try:
     for pack in packs:
-      if first == index and packs_lib.has_fault(pack):
+      if first == index and faults.is_fault(pack.fault):
         return faults.sentence(pack.fault, index).numpy().decode()
       first += int(packs_lib.num_episodes(pack))
       if first > index:
@@ -272,6 +272,18 @@ def packs_of(
         num_parallel_calls=tf.data.AUTOTUNE,
     )
   return packs if with_faults else pack_streams.without_faults(packs)
+
+
+def packs_or_nested(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
+  """Returns the packs of a data set, unless its steps are nested.
+
+  Nested steps are read in pieces, since a pack would hold a long episode whole.
+  """
+  spec = rlds_data.element_spec
+  if not isinstance(rlds_data, Episodes) and isinstance(spec, dict):
+    if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
+      return rlds_data
+  return packs_of(rlds_data, with_faults=True)
 
 
 def _pack_of_one(episode: Dict[str, Any], fields=None) -> packs_lib.Pack:

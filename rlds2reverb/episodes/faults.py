@@ -36,6 +36,11 @@ class Fault(NamedTuple):
     )
 
 
+def is_fault(fault: Any) -> tf.Tensor:
+  """Returns whether a pack's fault is one, bool `[]`; see `packs.Pack`."""
+  return tf.constant(False) if fault == () else fault.rule != ''
+
+
 def sentence(fault: Fault, episode: Any) -> tf.Tensor:
   """Returns the sentence about a fault for errors and reports, string `[]`.
 

@@ -135,7 +135,7 @@ def without_faults(packs: tf.data.Dataset) -> tf.data.Dataset:
 
   @graphs.no_autograph
   def check(index, pack):
-    is_fine = ~packs_lib.has_fault(pack)
+    is_fine = ~faults.is_fault(pack.fault)
     message = tf.cond(
         is_fine,
         lambda: tf.constant(''),

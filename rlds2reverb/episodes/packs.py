@@ -77,11 +77,6 @@ def num_episodes(pack: Pack) -> tf.Tensor:
   return tf.size(pack.row_splits, tf.int64) - 1
 
 
-def has_fault(pack: Pack) -> tf.Tensor:
-  """Returns whether a pack is of an episode that could not be read."""
-  return tf.constant(False) if pack.fault == () else pack.fault.rule != ''
-
-
 def keep_episodes(pack: Pack, keep: tf.Tensor) -> Pack:
   """Returns a pack of some episodes of a pack.
 

@@ -74,11 +74,11 @@ def check_has_steps(name: str, episode: Any, advice: str = '') -> None:
   )
 
 
-def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
-  """Reads the spec of a step from the element spec of `rlds_data`.
+def steps_spec(episode: Any) -> StepsSpec:
+  """Reads the spec of a step from the spec of an episode.
 
   Args:
-    rlds_data: an RLDS data set.
+    episode: the element spec of an RLDS data set.
 
   Returns:
     The `StepsSpec`.
@@ -89,7 +89,6 @@ def steps_spec(rlds_data: tf.data.Dataset) -> StepsSpec:
       sparse, if `discount` or a flag is not one number for each step, or if the
       reward is not numeric.
   """
-  episode = rlds_data.element_spec
   if not isinstance(episode, dict) or rlds.STEPS not in episode:
     raise ValueError(
         f'No dataset representing RLDS {rlds.STEPS} exist in the data.'

@@ -271,7 +271,7 @@ def map_fields(
   mapping = StepMapping() if mapping is None else mapping
   mapping.check(episode)
   mapped = rlds_data.map(mapping, num_parallel_calls=tf.data.AUTOTUNE)
-  steps_lib.steps_spec(mapped)
+  steps_lib.steps_spec(mapped.element_spec)
   if not mapping.takes_packs(episode):
     return mapped
   return data_sets.with_packs_of(

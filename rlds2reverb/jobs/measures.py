@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from rlds2reverb.replay import frame_blocks
+from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import report as report_lib
 
 RANGES = ('length', 'return')

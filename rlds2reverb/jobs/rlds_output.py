@@ -19,7 +19,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import kept_info
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.replay import frame_blocks
+from rlds2reverb.trajectories import frame_blocks
 
 # A part without valid episodes has no files of TFDS.
 _PART_MARKER = 'DONE'

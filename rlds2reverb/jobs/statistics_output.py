@@ -96,5 +96,5 @@ class StatisticsOutput(outputs.FolderOutput):
 
 def _accumulation(episodes, seed: int) -> accumulation_lib.Accumulation:
   return accumulation_lib.Accumulation(
-      steps_lib.steps_spec(episodes).step, seed=seed
+      steps_lib.steps_spec(episodes.element_spec).step, seed=seed
   )

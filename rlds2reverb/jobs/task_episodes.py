@@ -12,9 +12,9 @@ from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import receipts
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 
@@ -76,7 +76,7 @@ class TaskEpisodes:
     )
 
   def blocks(self) -> tf.data.Dataset:
-    """Returns the valid episodes: `TrajectoryBlock`s with all their fields.
+    """Returns the valid episodes: `FrameBlock`s with all their fields.
 
     The caller passes each block that it has used to `watch`.
     """
@@ -85,13 +85,9 @@ class TaskEpisodes:
         episodes, self._options(episodes), with_episodes=True
     )
 
-  def watch(self, block: conversion.TrajectoryBlock) -> None:
+  def watch(self, block: frame_blocks.FrameBlock) -> None:
     """Counts a block of NumPy arrays that was used."""
-    self._on_block(
-        frame_blocks.FrameBlock(
-            block.trajectory, block.episode.tolist(), block.row_splits, 0
-        )
-    )
+    self._on_block(block)
 
   def skipped(self) -> List[receipts.Bad]:
     """Returns the invalid episodes so far, and where they are on disk."""
@@ -139,6 +135,6 @@ class TaskEpisodes:
 
 def policy_info_fn(episodes: tf.data.Dataset) -> Any:
   """Returns the function that makes policy info, or None if there is none."""
-  step_spec = steps_lib.steps_spec(episodes).step
+  step_spec = steps_lib.steps_spec(episodes.element_spec).step
   has_info = step_mapping.POLICY_INFO in step_spec
   return step_mapping.step_policy_info if has_info else None

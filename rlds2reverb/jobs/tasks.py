@@ -173,8 +173,8 @@ def frame_spec(plan: plan_lib.Plan, source: int) -> trajectory.Trajectory:
   task = next(task for task in plan.tasks if task.source == source)
   opened = sources_lib.open_source(plan.sources[source])
   episodes = opened.read(task.ranges[0])
-  return specs.create_trajectory_data_spec(
-      episodes, task_episodes.policy_info_fn(episodes)
+  return specs.frame_spec(
+      episodes.element_spec, task_episodes.policy_info_fn(episodes)
   )
 
 

@@ -244,7 +244,7 @@ class _Findings:
 
 def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
   """Checks each episode in graph mode; sets the `paths` of the `lengths`."""
-  spec = steps_lib.steps_spec(rlds_data)
+  spec = steps_lib.steps_spec(rlds_data.element_spec)
   nan_fields = []
   if rules.nan == 'invalid':
     nan_fields = [field for field in _FIELDS if field in spec.step]

@@ -304,12 +304,12 @@ def _rows(episodes, as_trajectories, options) -> _Rows:
         options_lib.complete(options),
         one_episode_blocks=True,
     )
-    spec = blocks.element_spec.trajectory
+    spec = blocks.element_spec.frames
     # Plain dicts can be read without TF-Agents.
     nest = spec._asdict()
     dataset = blocks.map(
         graphs.no_autograph(
-            lambda block: (block.trajectory._asdict(), block.step == 0)
+            lambda block: (block.frames._asdict(), block.step == 0)
         )
     )
   else:

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import pieces as pieces_lib
 from rlds2reverb.replay import priorities as priorities_lib
+from rlds2reverb.trajectories import frame_blocks
 
 # The largest number of frames of a block of several episodes. An item takes
 # some hundred bytes, so the items of more frames would be a large request.
@@ -107,7 +107,16 @@ class Arranger:
     for block in refuse_long_episodes(blocks, self._tables):
       for arranged in self._arrange_parts(block):
         yield arranged
-        self._go_on(arranged)
+        # Nothing of this changes for an arrangement that was not used.
+        pieces = arranged.pieces
+        self._episode_ids |= arranged.episode_ids
+        begin, self._end = self._end, pieces.end_position
+        self._length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
+        for priorities in self._priorities:
+          priorities.keep(begin, arranged.frames, arranged.needed)
+        for table in self._tables:
+          too_long = pieces.is_end & table.is_too_long(pieces.length)
+          self._bypassed += int(np.count_nonzero(too_long))
     if self._bypassed:
       logging.warning(
           'Left out %d episodes that are longer than max_sequence_length.',
@@ -137,7 +146,12 @@ class Arranger:
       length = self._tables[0].sequence_length
       is_last = np.arange(1, len(is_last) + 1) % length == 0
     pieces = pieces_lib.find_pieces(
-        block, is_last, self._tables, self._end, self._length
+        block.row_splits,
+        block.step,
+        is_last,
+        self._tables,
+        self._end,
+        self._length,
     )
     episode_ids = self._new_episode_ids(block, pieces)
     frames = spread(
@@ -190,18 +204,6 @@ class Arranger:
           ' would have the same keys. Give each its own.'
       )
     return new
-
-  def _go_on(self, arranged) -> None:
-    """Moves on behind an arrangement that was used."""
-    pieces = arranged.pieces
-    self._episode_ids |= arranged.episode_ids
-    begin, self._end = self._end, pieces.end_position
-    self._length = 0 if pieces.is_end[-1] else int(pieces.length[-1])
-    for priorities in self._priorities:
-      priorities.keep(begin, arranged.frames, arranged.needed)
-    for table in self._tables:
-      too_long = pieces.is_end & table.is_too_long(pieces.length)
-      self._bypassed += int(np.count_nonzero(too_long))
 
 
 def split(

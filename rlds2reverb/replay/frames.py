@@ -21,10 +21,9 @@ from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
@@ -40,7 +39,7 @@ class FrameSource(NamedTuple):
     tables: which items go into which table.
     groups: the columns that share chunks.
     block_length: the largest number of frames that are laid out at once.
-    blocks: a data set of `TrajectoryBlock`s of any length.
+    blocks: a data set of `FrameBlock`s of any length.
     settings: everything besides the data that changes the frames, as a JSON
       value.
     options: how they are converted. Their report is filled by `frames`, which
@@ -63,26 +62,10 @@ class FrameSource(NamedTuple):
   first_episode: int = 0
   watch: Callable[[frame_blocks.FrameBlock], None] = lambda block: None
 
-  def layout(self, inserted_at: Optional[int] = None) -> layout_lib.Layout:
-    """Returns a new `Layout` for the frames.
-
-    Args:
-      inserted_at: see `Layout`.
-    """
-    return layout_lib.Layout(
-        self.tables,
-        self.options.identity,
-        self.groups,
-        settings=self.settings,
-        of_sequences=self.of_sequences,
-        one_episode_chunks=self.options.one_episode_chunks,
-        inserted_at=inserted_at,
-    )
-
   def step_types(self) -> Iterator[np.ndarray]:
     """Yields the step types of each block, int32 `[B]`."""
     return self.blocks.map(
-        lambda block: block.trajectory.step_type
+        lambda block: block.frames.step_type
     ).as_numpy_iterator()
 
   def frames(self) -> Iterator[frame_blocks.FrameBlock]:
@@ -93,26 +76,25 @@ class FrameSource(NamedTuple):
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     for block in blocks.as_numpy_iterator():
       episode_ids = [None] if self.of_sequences else self._episode_ids(block)
-      length = len(block.trajectory.step_type)
+      length = len(block.frames.step_type)
       longest = length if len(episode_ids) > 1 else self.block_length
       for begin in range(0, length, longest):
         end = min(begin + longest, length)
-        splits = np.clip(block.row_splits - begin, 0, end - begin)
-        frames = frame_blocks.FrameBlock(
-            frame_blocks.slice_frames(block.trajectory, begin, end),
-            episode_ids,
-            splits,
-            int(block.step) + begin,
+        part = block._replace(
+            frames=frame_blocks.slice_frames(block.frames, begin, end),
+            episode_ids=episode_ids,
+            row_splits=np.clip(block.row_splits - begin, 0, end - begin),
+            step=int(block.step) + begin,
         )
-        self.watch(frames)
-        yield frames
+        self.watch(part)
+        yield part
     if self.options.report is not None:
       self.options.report.warn()
 
   def _episode_ids(self, block) -> List[Any]:
     """Returns the identifier of each episode of a block, a JSON value."""
     if self.options.episode_id is None:
-      return (self.first_episode + block.episode).tolist()
+      return (self.first_episode + block.episode_ids).tolist()
     return [
         each.decode(errors='backslashreplace')
         if isinstance(each, bytes)
@@ -153,7 +135,7 @@ def make_frame_source(
       )
   if options.report is None:
     options = dataclasses.replace(options, report=report_lib.ConversionReport())
-  spec = specs.create_trajectory_data_spec(data, options.policy_info_fn)
+  spec = specs.frame_spec(data.element_spec, options.policy_info_fn)
   if options.chunk_length is None:
     groups = chunks.default_groups(spec)
   else:
@@ -166,7 +148,7 @@ def make_frame_source(
   # Stacked episodes of small steps, which take little memory, are cut into
   # blocks after the pipeline: a pipeline that does not cut is built sooner.
   comes_whole = (
-      steps_lib.steps_spec(data).stacked
+      steps_lib.steps_spec(data.element_spec).stacked
       and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
   )
   blocks = conversion.trajectory_blocks(
@@ -244,11 +226,11 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
         sequences,
     )
     num_rows = tf.size(rows.step_type, tf.int64)
-    return conversion.TrajectoryBlock(
+    return frame_blocks.FrameBlock(
         rows,
-        episode=index[tf.newaxis],
-        step=index * count * length,
+        episode_ids=index[tf.newaxis],
         row_splits=tf.stack([0, num_rows]),
+        step=index * count * length,
     )
 
   blocks = data.batch(count).enumerate().map(join)

@@ -9,7 +9,6 @@ import numpy as np
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.episodes import draws
 from rlds2reverb.replay import chunks as chunks_lib
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import pieces as pieces_lib
 
@@ -42,7 +41,7 @@ class KeyMaker:
   def of_items(
       self,
       table: items_lib.TableItems,
-      block: frame_blocks.FrameBlock,
+      episode_ids: Sequence[Any],
       pieces: pieces_lib.Pieces,
       items: pieces_lib.Items,
   ) -> np.ndarray:
@@ -50,7 +49,7 @@ class KeyMaker:
 
     Args:
       table: which items go into their table.
-      block: the block that they end in.
+      episode_ids: what identifies the episodes of the block they end in.
       pieces: where the episodes of the block lie.
       items: where the items lie.
     """
@@ -58,14 +57,14 @@ class KeyMaker:
     if table.crosses_episodes:
       return self.of_each(lambda _: of, items.piece, items.starts)
     return self.of_each(
-        lambda index: [*of, block.episode_ids[index]],
+        lambda index: [*of, episode_ids[index]],
         pieces.index[items.piece],
         items.starts + (pieces.step - pieces.position)[items.piece],
     )
 
   def of_chunks(
       self,
-      block: frame_blocks.FrameBlock,
+      episode_ids: Sequence[Any],
       pieces: pieces_lib.Pieces,
       cuts: chunks_lib.Cuts,
       group: Sequence[Any],
@@ -73,20 +72,20 @@ class KeyMaker:
     """Returns the keys of the chunks of a group of columns, uint64 `[K]`.
 
     Args:
-      block: the block that they hold.
+      episode_ids: what identifies the episodes of the block they hold.
       pieces: where the episodes of the block lie.
       cuts: where the chunks lie.
       group: what tells the group from others, JSON values.
     """
     ids, step, num_frames, padding = (
-        [block.episode_ids[index] for index in pieces.index.tolist()],
+        [episode_ids[index] for index in pieces.index.tolist()],
         pieces.step.tolist(),
         pieces.num_frames.tolist(),
         pieces.padding.tolist(),
     )
 
     def frames_of(index):
-      return ['chunk', block.episode_ids[index], *group]
+      return ['chunk', episode_ids[index], *group]
 
     def padding_of(piece):
       # The same positions after a step may hold other padding, or other steps.

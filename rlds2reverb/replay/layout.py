@@ -20,10 +20,11 @@ import tensorflow as tf
 from rlds2reverb.replay import arranging
 from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import encoding
-from rlds2reverb.replay import frame_blocks
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import kept_chunks
 from rlds2reverb.replay import keys as keys_lib
+from rlds2reverb.trajectories import frame_blocks
 
 # Larger requests are not sent faster, and a server holds several at a time.
 _BATCH_BYTES = 512 << 10
@@ -113,6 +114,26 @@ class Layout:
     # The chunks to which later items may still refer.
     self._chunks = [kept_chunks.KeptChunks(group) for group in groups]
 
+  @classmethod
+  def of(
+      cls, source: frames_lib.FrameSource, inserted_at: Optional[int] = None
+  ) -> 'Layout':
+    """Returns a new layout for the frames of a source.
+
+    Args:
+      source: the frames, and which items to make of them.
+      inserted_at: see `__init__`.
+    """
+    return cls(
+        source.tables,
+        source.options.identity,
+        source.groups,
+        settings=source.settings,
+        of_sequences=source.of_sequences,
+        one_episode_chunks=source.options.one_episode_chunks,
+        inserted_at=inserted_at,
+    )
+
   def batches(
       self, blocks: Iterable[frame_blocks.FrameBlock]
   ) -> Iterator[Batch]:
@@ -171,7 +192,7 @@ class Layout:
 
   def _lay_out_chunks(self, arranged) -> List[bytes]:
     encoded = []
-    pieces = arranged.pieces
+    pieces, episode_ids = arranged.pieces, arranged.block.episode_ids
     begin = pieces.first_position
     leaves = tf.nest.flatten(arranged.frames)
     cuts_of_groups = [
@@ -185,7 +206,7 @@ class Layout:
       if len(columns) < len(leaves):
         # Chunks of the same rows in other columns need other keys.
         of.append(chunks.group.columns)
-      keys = self._keys.of_chunks(arranged.block, pieces, cuts, of)
+      keys = self._keys.of_chunks(episode_ids, pieces, cuts, of)
       places = zip(
           keys.tolist(),
           episode_keys[cuts.first_piece].tolist(),
@@ -244,7 +265,9 @@ class Layout:
     self.num_items[table.table_name] += count
     return kept_chunks.encode_items(
         table.table_name,
-        self._keys.of_items(table, arranged.block, arranged.pieces, items),
+        self._keys.of_items(
+            table, arranged.block.episode_ids, arranged.pieces, items
+        ),
         priorities,
         items,
         self._chunks,

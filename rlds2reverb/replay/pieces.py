@@ -16,7 +16,6 @@ from typing import NamedTuple, Sequence
 
 import numpy as np
 
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 
 
@@ -74,7 +73,8 @@ class Pieces(NamedTuple):
 
 
 def find_pieces(
-    block: frame_blocks.FrameBlock,
+    row_splits: np.ndarray,
+    step: int,
     is_last: np.ndarray,
     tables: Sequence[items_lib.TableItems],
     position: int,
@@ -83,21 +83,21 @@ def find_pieces(
   """Finds the pieces of a block.
 
   Args:
-    block: the block, which has frames.
+    row_splits: where the episodes of the block lie, see `FrameBlock`.
+    step: the index of the block's first frame in its episode.
     is_last: whether an episode ends with each frame, bool `[B]`.
     tables: which items go into which table, and thus what is padded.
     position: the position of the block's first frame.
     length: the number of frames before the block that belong to the episode of
       its first frame.
   """
-  splits = block.row_splits
   is_cut = is_last.copy()
-  is_cut[splits[splits > 0] - 1] = True
+  is_cut[row_splits[row_splits > 0] - 1] = True
   end = np.flatnonzero(is_cut) + 1
   begin = np.concatenate([[0], end[:-1]])
   is_end = is_last[end - 1]
-  index = np.searchsorted(splits, begin, 'right') - 1
-  step = begin - splits[index] + block.step
+  index = np.searchsorted(row_splits, begin, 'right') - 1
+  steps = begin - row_splits[index] + step
   starts_episode = np.concatenate([[not length], is_end[:-1]])
   episode_begin = np.maximum.accumulate(
       np.where(starts_episode, begin, -length)
@@ -110,14 +110,14 @@ def find_pieces(
       index=index,
       begin=begin,
       end=end,
-      step=step,
+      step=steps,
       position=position + begin + np.cumsum(padding) - padding,
       length=length,
       is_end=is_end,
       is_whole=(
           is_end
-          & (step == 0)
-          & (end == splits[index + 1])
+          & (steps == 0)
+          & (end == row_splits[index + 1])
           & (length == end - begin)
       ),
       padding=padding,

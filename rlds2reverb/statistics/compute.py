@@ -81,7 +81,7 @@ def compute_statistics(
   for number, (name, dataset) in enumerate(datasets.items()):
     # Each has its own draws, because merged samples must be independent.
     accumulation = accumulation_lib.Accumulation(
-        steps_lib.steps_spec(dataset).step,
+        steps_lib.steps_spec(dataset.element_spec).step,
         fields,
         quantiles=quantiles,
         sample_size=sample_size,

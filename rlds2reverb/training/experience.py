@@ -81,7 +81,7 @@ def open_experience(
   """
   uses_info = algorithm.uses_policy_info
   if uses_info:
-    fields = steps_lib.steps_spec(rlds_data).step
+    fields = steps_lib.steps_spec(rlds_data.element_spec).step
     if step_mapping.POLICY_INFO not in fields:
       raise ValueError(
           f'{algorithm} needs a policy_info, but the steps of the data have'
@@ -142,7 +142,7 @@ def check_fits(
   Raises:
     ValueError: if it has others. The error lists each difference.
   """
-  step = steps_lib.steps_spec(rlds_data).step
+  step = steps_lib.steps_spec(rlds_data.element_spec).step
   fields = rlds.OBSERVATION, rlds.ACTION
   found = paths.leaves({field: step[field] for field in fields})
   expected = paths.leaves(

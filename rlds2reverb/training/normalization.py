@@ -73,7 +73,7 @@ def fit_normalization(
   Raises:
     ValueError: if `rlds_data` has no episodes.
   """
-  step = steps_lib.steps_spec(rlds_data).step
+  step = steps_lib.steps_spec(rlds_data.element_spec).step
   has_floats = {
       field: any(
           leaf.dtype.is_floating for leaf in tf.nest.flatten(step[field])

@@ -101,7 +101,7 @@ def convert_rlds_to_sequences(
         f' validation="strict", but it is "{validation}".'
     )
   frames = conversion.trajectory_blocks(rlds_data, options)
-  spec = frames.element_spec.trajectory
+  spec = frames.element_spec.frames
   if max_batch_size is None:
     max_batch_size = blocks.default_block_length(
         tf.nest.map_structure(
@@ -114,7 +114,8 @@ def convert_rlds_to_sequences(
     )
   checks.check_positive('max_batch_size', max_batch_size)
   are_whole = (
-      not windows.crosses_episodes and steps_lib.steps_spec(rlds_data).stacked
+      not windows.crosses_episodes
+      and steps_lib.steps_spec(rlds_data.element_spec).stacked
   )
   cuts = _cuts(frames, windows, are_whole)
   batches = _take_sequences(cuts, windows, max_batch_size, with_mask)
@@ -152,7 +153,7 @@ def _take_sequences(cuts, windows, max_batch_size, with_mask):
 
 
 def _cuts(frames, windows, are_whole):
-  """Returns a data set of the `_Cut`s of `TrajectoryBlock`s.
+  """Returns a data set of the `_Cut`s of `FrameBlock`s.
 
   Args:
     frames: the blocks.
@@ -165,7 +166,7 @@ def _cuts(frames, windows, are_whole):
   def cut_whole(block):
     is_end = tf.constant(True)
     seen = tf.constant(0, tf.int64)
-    return _cut(windows, block.trajectory, block.row_splits, seen, is_end)
+    return _cut(windows, block.frames, block.row_splits, seen, is_end)
 
   @graphs.no_autograph
   def cut_with_held(held, block):
@@ -173,7 +174,7 @@ def _cuts(frames, windows, are_whole):
 
   if are_whole:
     return frames.map(cut_whole)
-  spec = frames.element_spec.trajectory
+  spec = frames.element_spec.frames
   return frames.scan(
       _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64)), cut_with_held
   )
@@ -185,7 +186,7 @@ def _cut_with_held(windows, held, block):
   Args:
     windows: the `Windows`.
     held: the `_Held` frames before the block.
-    block: a `TrajectoryBlock`.
+    block: a `FrameBlock`.
 
   Returns:
     The `_Held` frames for the next block, and the `_Cut`.
@@ -197,10 +198,10 @@ def _cut_with_held(windows, held, block):
   # A concatenation copies the block, so it is done only if frames are held.
   frames = tf.cond(
       num_held > 0,
-      lambda: blocks.concat(held.frames, block.trajectory),
-      lambda: block.trajectory,
+      lambda: blocks.concat(held.frames, block.frames),
+      lambda: block.frames,
   )
-  is_end = block.trajectory.step_type[-1] == ts.StepType.LAST
+  is_end = block.frames.step_type[-1] == ts.StepType.LAST
   # Frames are held for the first episode only.
   splits = tf.concat([[num_held - seen], block.row_splits[1:] + num_held], 0)
   cut = _cut(windows, frames, splits, seen, is_end)

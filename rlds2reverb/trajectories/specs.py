@@ -42,8 +42,20 @@ def create_trajectory_data_spec(
     ValueError: if there are no RLDS steps in `rlds_data`, if the steps lack one
       of their seven features, or if the observation holds no tensor.
   """
+  return frame_spec(rlds_data.element_spec, policy_info_fn)
+
+
+def frame_spec(
+    episode: Any, policy_info_fn: Optional[PolicyInfoFn]
+) -> trajectory.Trajectory:
+  """Returns the spec of `create_trajectory_data_spec`.
+
+  Args:
+    episode: the element spec of the RLDS data set.
+    policy_info_fn: see `create_trajectory_data_spec`.
+  """
   check_policy_info_fn(policy_info_fn)
-  step = steps_lib.steps_spec(rlds_data).step
+  step = steps_lib.steps_spec(episode).step
   if not tf.nest.flatten(step[rlds.OBSERVATION]):
     raise ValueError(
         'A time step must have an observation, but step field observation has'

@@ -7,6 +7,7 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
@@ -113,7 +114,7 @@ def _transform_packs(transform, packs):
 def _filter_packs(transform, packs):
   def kept(pack):
     # Faults are kept: episodes that could not be read must raise an error.
-    keep = transform.keep_each(pack) | packs_lib.has_fault(pack)
+    keep = transform.keep_each(pack) | faults.is_fault(pack.fault)
     return packs_lib.keep_episodes(pack, keep)
 
   return pack_streams.not_empty(packs.map(kept))

@@ -98,7 +98,7 @@ class PadField(base.EpisodeTransform):
     """
     sizes = {}
     for name, dataset in datasets.items():
-      spec = paths.get(steps_lib.steps_spec(dataset).step, field)
+      spec = paths.get(steps_lib.steps_spec(dataset.element_spec).step, field)
       if not isinstance(spec, tf.TensorSpec) or spec.shape.rank != 1:
         raise ValueError(
             f'{paths.name_of(field)} of the data set {name} must be a vector,'

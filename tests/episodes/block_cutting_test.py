@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import block_cutting
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import judging
 from rlds2reverb.episodes import outlines
 from tests import golden
@@ -42,7 +43,7 @@ def _blocks(
     block_fn=lambda block: block,
 ):
   return block_cutting.episode_blocks(
-      rlds_data,
+      data_sets.packs_or_nested(rlds_data),
       fields,
       judging.Judge(inspect, invalid_episodes, are_valid, find_nan),
       blocks.Cut(block_length=block_length),

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import block_cutting
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import following
 from rlds2reverb.episodes import judging
 from tests import golden
@@ -13,7 +14,7 @@ from tests import golden
 def _blocks(rlds_data, **kwargs):
   """Returns the blocks of episodes that are all valid."""
   return block_cutting.episode_blocks(
-      rlds_data,
+      data_sets.packs_or_nested(rlds_data),
       ('observation', 'action'),
       judging.Judge(
           lambda *unused: judging.Verdict(

@@ -69,7 +69,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*_FORMS)
   def test_specs_of_one_step(self, form):
     rlds_data = form([golden.COMPLETE])
-    spec = steps_lib.steps_spec(rlds_data)
+    spec = steps_lib.steps_spec(rlds_data.element_spec)
     self.assertEqual(spec.stacked, form is golden.stacked)
     self.assertEqual(
         spec.step,
@@ -89,7 +89,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
         lambda episode: {**episode, 'episode_id': 'a'}
     )
     self.assertCountEqual(
-        steps_lib.steps_spec(rlds_data).step, list(golden.COMPLETE)
+        steps_lib.steps_spec(rlds_data.element_spec).step, list(golden.COMPLETE)
     )
 
   @parameterized.named_parameters(
@@ -99,7 +99,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_no_steps(self, element):
     with self.assertRaises(ValueError) as caught:
-      steps_lib.steps_spec(tf.data.Dataset.from_tensors(element))
+      steps_lib.steps_spec(tf.data.Dataset.from_tensors(element).element_spec)
     self.assertEqual(
         str(caught.exception),
         'No dataset representing RLDS steps exist in the data.',
@@ -110,7 +110,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaises(ValueError) as theirs:
       original.create_trajectory_data_spec(rlds_data)
     with self.assertRaises(ValueError) as ours:
-      steps_lib.steps_spec(rlds_data)
+      steps_lib.steps_spec(rlds_data.element_spec)
     self.assertEqual(str(ours.exception), str(theirs.exception))
 
   @parameterized.parameters(*steps_lib.get_rlds_step_features())
@@ -126,7 +126,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     for name, form in _FORMS:
       with self.subTest(name):
         with self.assertRaises(ValueError) as ours:
-          steps_lib.steps_spec(form([episode]))
+          steps_lib.steps_spec(form([episode]).element_spec)
         self.assertStartsWith(str(ours.exception), str(theirs.exception))
         self.assertIn('map_fields', str(ours.exception))
 
@@ -149,7 +149,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
       }.items():
         with self.subTest(name):
           with self.assertRaisesRegex(ValueError, r'but found \[\]'):
-            steps_lib.steps_spec(dataset)
+            steps_lib.steps_spec(dataset.element_spec)
 
   def test_features(self):
     self.assertEqual(
@@ -178,7 +178,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, f'Step field {feature} must be one number'
     ):
-      steps_lib.steps_spec(rlds_data)
+      steps_lib.steps_spec(rlds_data.element_spec)
 
   @parameterized.named_parameters(*_FORMS)
   def test_discount_or_flag_that_is_a_dict(self, form):
@@ -187,7 +187,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
       episode[feature] = {'value': episode[feature]}
       with self.subTest(feature):
         with self.assertRaisesRegex(ValueError, f'{feature} must be one'):
-          steps_lib.steps_spec(form([episode]))
+          steps_lib.steps_spec(form([episode]).element_spec)
 
   @parameterized.named_parameters(*_FORMS)
   def test_numbers(self, form):
@@ -198,14 +198,14 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
       episode = dict(
           golden.COMPLETE, discount=column, **{f: column for f in _FLAGS}
       )
-      spec = steps_lib.steps_spec(form([episode])).step
+      spec = steps_lib.steps_spec(form([episode]).element_spec).step
       self.assertEqual(spec['discount'], tf.TensorSpec(shape, dtype))
       self.assertEqual(spec['is_first'], tf.TensorSpec(shape, dtype))
 
   @parameterized.named_parameters(*_FORMS)
   def test_unused_ragged_field(self, form):
     spec = steps_lib.steps_spec(
-        golden.with_unused_fields(form([golden.COMPLETE]))
+        golden.with_unused_fields(form([golden.COMPLETE])).element_spec
     )
     self.assertIsInstance(spec.step['words'], tf.RaggedTensorSpec)
     self.assertEqual(spec.step['reward'], tf.TensorSpec([], tf.float32))
@@ -232,7 +232,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, f'Step field {feature}/text/1 must be a dense tensor'
     ):
-      steps_lib.steps_spec(rlds_data)
+      steps_lib.steps_spec(rlds_data.element_spec)
 
   def test_used_sparse_field(self):
     rlds_data = golden.nested([golden.COMPLETE]).map(
@@ -248,14 +248,14 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, 'Step field action must be a dense tensor'
     ):
-      steps_lib.steps_spec(rlds_data)
+      steps_lib.steps_spec(rlds_data.element_spec)
 
   def test_stacked_steps_without_time(self):
     rlds_data = tf.data.Dataset.from_tensors(
         {'steps': {**golden.COMPLETE, 'reward': 1.0}}
     )
     with self.assertRaisesRegex(ValueError, 'leading time dimension'):
-      steps_lib.steps_spec(rlds_data)
+      steps_lib.steps_spec(rlds_data.element_spec)
 
 
 class FieldsTest(tf.test.TestCase):

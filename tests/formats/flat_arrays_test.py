@@ -172,7 +172,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         spec['steps']['observation'], tf.TensorSpec([None, 2, 7], tf.float64)
     )
     self.assertEqual(spec['steps']['action'], tf.TensorSpec([None], tf.int64))
-    steps_lib.steps_spec(rlds_data)  # Other functions can read it.
+    steps_lib.steps_spec(rlds_data.element_spec)  # Other functions can read it.
 
   def test_without_next_observations(self):
     self._check(

@@ -5,7 +5,7 @@ import numpy as np
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.jobs import measures
-from rlds2reverb.replay import frame_blocks
+from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import report as report_lib
 
 _REWARDS = [[1.0, 2.0, 9.0], [5.0], [-4.0, 2.0, 1.0, 9.0]]

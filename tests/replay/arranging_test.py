@@ -7,8 +7,8 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import arranging
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.trajectories import frame_blocks
 from tests.replay.local import cuts
 
 

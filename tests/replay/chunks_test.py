@@ -8,7 +8,6 @@ import tensorflow as tf
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import pieces
 
@@ -72,9 +71,8 @@ def _cut(lengths, chunk_length, table=None, share_chunks=True):
   """Returns the cuts of whole episodes that come together."""
   splits = np.cumsum([0, *lengths])
   is_last = np.isin(np.arange(splits[-1]), splits[1:] - 1)
-  block = frame_blocks.FrameBlock((), list(range(len(lengths))), splits, 0)
   found = pieces.find_pieces(
-      block, is_last, [table or items.TableItems('table')], 100, 0
+      splits, 0, is_last, [table or items.TableItems('table')], 100, 0
   )
   cuts = chunks.cut(found, chunk_length, share_chunks)
   return list(zip(*(column.tolist() for column in cuts)))
@@ -136,9 +134,13 @@ class CutTest(parameterized.TestCase):
   def test_parts_of_episodes_do_not_share(self):
     # The end of an episode and a whole one, as no data set has them together.
     step_types = np.array([1, 2, 0, 2])
-    block = frame_blocks.FrameBlock((), ['a', 'b'], np.array([0, 2, 4]), 7)
     found = pieces.find_pieces(
-        block, step_types == 2, [items.TableItems('table')], 7, 7
+        np.array([0, 2, 4]),
+        7,
+        step_types == 2,
+        [items.TableItems('table')],
+        7,
+        7,
     )
     cuts = chunks.cut(found, 8, True)
     self.assertEqual(cuts.num_pieces.tolist(), [1, 1])

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay import chunks
-from rlds2reverb.replay import frame_blocks
+from rlds2reverb.trajectories import frame_blocks
 
 _SNAPPY = pyarrow.Codec('snappy')
 # Of the columns of `episode`: step_type, image, speed, text, action,

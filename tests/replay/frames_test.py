@@ -6,9 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
+from rlds2reverb.replay import layout
+from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -85,10 +86,10 @@ class FramesTest(parameterized.TestCase):
       )
       fields = {'name': episode_ids}
     joined = next(source.blocks.batch(1).as_numpy_iterator())
-    rows = tf.nest.map_structure(lambda leaf: leaf[0], joined.trajectory)
+    rows = tf.nest.map_structure(lambda leaf: leaf[0], joined.frames)
     block = joined._replace(
-        trajectory=rows,
-        episode=np.array([4, 7]),
+        frames=rows,
+        episode_ids=np.array([4, 7]),
         step=np.int64(0),
         row_splits=np.array([0, 2, 5]),
         fields=fields,
@@ -122,7 +123,7 @@ class FramesTest(parameterized.TestCase):
           np.array([0, 5, 6, 9]),
           0,
       )
-      (batch,) = source.layout().batches([joined])
+      (batch,) = layout.Layout.of(source).batches([joined])
       self.assertLen(batch.chunks, count)
 
   def test_rules_and_report(self):

@@ -10,7 +10,6 @@ import numpy as np
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import keys
 from rlds2reverb.replay import pieces
@@ -94,9 +93,9 @@ class KeysTest(parameterized.TestCase):
     # Data that was written before must have the same keys.
     table = items.TableItems('table', windows_lib.Windows(3, end='tile'))
     splits = np.array([0, 4, 5, 7])
-    block = frame_blocks.FrameBlock((), ['a', 'b', 'c'], splits, 0)
+    episode_ids = ['a', 'b', 'c']
     is_last = np.isin(np.arange(7), splits[1:] - 1)
-    found = pieces.find_pieces(block, is_last, [table], 50, 0)
+    found = pieces.find_pieces(splits, 0, is_last, [table], 50, 0)
     made = keys.KeyMaker('data')
 
     def key(position, *of):
@@ -107,7 +106,7 @@ class KeysTest(parameterized.TestCase):
 
     self.assertEqual(
         made.of_items(
-            table, block, found, pieces.find_items(table, found)
+            table, episode_ids, found, pieces.find_items(table, found)
         ).tolist(),
         [
             key(step, 'item', 'table', 3, episode)
@@ -117,7 +116,7 @@ class KeysTest(parameterized.TestCase):
     )
     cuts = chunks.cut(found, 3, True)
     self.assertEqual(
-        made.of_chunks(block, found, cuts, [3, (0, 2)]).tolist(),
+        made.of_chunks(episode_ids, found, cuts, [3, (0, 2)]).tolist(),
         [
             key(0, 'chunk', 'a', 3, [0, 2]),
             key(3, 'chunk', 'a', 3, [0, 2]),
@@ -131,7 +130,7 @@ class KeysTest(parameterized.TestCase):
     )
     cuts = chunks.cut(found, 7, True)
     self.assertEqual(
-        made.of_chunks(block, found, cuts, [7]).tolist(),
+        made.of_chunks(episode_ids, found, cuts, [7]).tolist(),
         [
             key(0, 'chunk', 'a', 7),
             key(0, 'padding', 4, 2, 'chunk', 'a', 7),
@@ -139,10 +138,10 @@ class KeysTest(parameterized.TestCase):
         ],
     )
     crossing = items.TableItems('table', windows_lib.Windows(3, 2, 'cross'))
-    found = pieces.find_pieces(block, is_last, [crossing], 6, 0)
+    found = pieces.find_pieces(splits, 0, is_last, [crossing], 6, 0)
     self.assertEqual(
         made.of_items(
-            crossing, block, found, pieces.find_items(crossing, found)
+            crossing, episode_ids, found, pieces.find_items(crossing, found)
         ).tolist(),
         [key(start, 'item', 'table', 3) for start in (4, 6, 8, 10)],
     )

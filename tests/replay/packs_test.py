@@ -12,7 +12,6 @@ import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
 from rlds2reverb.replay.checkpoint import records
@@ -21,6 +20,7 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -438,7 +438,7 @@ def _together(size):
 
 
 def _joined(blocks):
-  lengths = [len(block.trajectory.step_type) for block in blocks]
+  lengths = [len(block.frames.step_type) for block in blocks]
   joined = encoded.concatenated([block._replace(step=()) for block in blocks])
   return joined._replace(
       step=np.int64(0), row_splits=np.cumsum([0, *lengths], dtype=np.int64)

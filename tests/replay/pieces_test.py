@@ -5,7 +5,6 @@ from absl.testing import parameterized
 import numpy as np
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items
 from rlds2reverb.replay import pieces
 
@@ -19,11 +18,13 @@ _WHOLE = items.TableItems(
 
 
 def _find(step_types, splits, tables, step=0, position=0, length=0):
-  block = frame_blocks.FrameBlock(
-      (), list(range(len(splits) - 1)), np.array(splits), step
-  )
   return pieces.find_pieces(
-      block, np.array(step_types) == 2, tables, position, length
+      np.array(splits),
+      step,
+      np.array(step_types) == 2,
+      tables,
+      position,
+      length,
   )
 
 

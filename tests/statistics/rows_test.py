@@ -19,7 +19,9 @@ class RowsTest(tf.test.TestCase):
 
   def test_numbers_without_a_meaning_are_nan(self):
     data = golden.stacked([ways.THREE])
-    leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
+    leaves = rows.choose_leaves(
+        steps_lib.steps_spec(data.element_spec).step, None
+    )
     self.assertEqual(
         [keys for keys, _ in leaves],
         [('action',), ('discount',), ('observation',), ('reward',)],
@@ -41,14 +43,18 @@ class RowsTest(tf.test.TestCase):
   def test_an_action_of_the_last_step(self):
     steps = {**ways.THREE, 'has_action': np.ones(4, bool)}
     data = golden.stacked([steps])
-    leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
+    leaves = rows.choose_leaves(
+        steps_lib.steps_spec(data.element_spec).step, None
+    )
     found = _rows(next(iter(data))['steps'], leaves)
     self.assertAllEqual(found[:, 0], steps['action'][:, 0])
     self.assertAllEqual(found[3, 3:], [13, np.nan, 60, 3, 4, 0])
 
   def test_steps_that_act_only(self):
     data = golden.stacked([ways.THREE])
-    leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
+    leaves = rows.choose_leaves(
+        steps_lib.steps_spec(data.element_spec).step, None
+    )
     found = _rows(next(iter(data))['steps'], leaves, True)
     self.assertAllEqual(found[:, 3], [10, 11, 12, np.nan])
 
@@ -57,7 +63,9 @@ class RowsTest(tf.test.TestCase):
     none = {name: leaf[:0] for name, leaf in single.items()}
     episodes = [none, ways.FIVE, none, single, ways.THREE, none]
     data = golden.packed(episodes, pack_size=9)
-    leaves = rows.choose_leaves(steps_lib.steps_spec(data).step, None)
+    leaves = rows.choose_leaves(
+        steps_lib.steps_spec(data.element_spec).step, None
+    )
     expected = np.concatenate(
         [_rows(episode['steps'], leaves) for episode in data]
     )

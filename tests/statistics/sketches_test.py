@@ -28,7 +28,7 @@ def _merged(parts, **kwargs):
   for number, part in enumerate(parts):
     data = golden.stacked(part)
     accumulation = accumulation_lib.Accumulation(
-        steps_lib.steps_spec(data).step, seed=number, **kwargs
+        steps_lib.steps_spec(data.element_spec).step, seed=number, **kwargs
     )
     added = accumulation.state_of(data)
     state = added if state is None else sketches.merge(state, added, [number])
@@ -81,7 +81,7 @@ class SketchesTest(tf.test.TestCase):
   def test_written_and_read(self):
     data = golden.stacked(_episodes(3))
     accumulation = accumulation_lib.Accumulation(
-        steps_lib.steps_spec(data).step, sample_size=1000
+        steps_lib.steps_spec(data.element_spec).step, sample_size=1000
     )
     state = accumulation.state_of(data)
     path = self.create_tempfile().full_path

@@ -106,7 +106,7 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(
         [
             (
-                *block.episode.tolist(),
+                *block.episode_ids.tolist(),
                 int(block.step),
                 *block.row_splits.tolist(),
             )
@@ -144,7 +144,7 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             [
                 (
-                    block.episode.tolist(),
+                    block.episode_ids.tolist(),
                     int(block.step),
                     block.row_splits.tolist(),
                 )

@@ -117,7 +117,7 @@ def read_once(
 
 def _step_spec(rlds_data) -> Dict[str, Any]:
   """Returns the spec of the step fields that can be described."""
-  spec = steps_lib.steps_spec(rlds_data)
+  spec = steps_lib.steps_spec(rlds_data.element_spec)
   return {
       field: part
       for field, part in spec.step.items()

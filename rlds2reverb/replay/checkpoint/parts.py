@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import whole
 from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import records as records_lib
@@ -126,7 +127,7 @@ def write_part(
     ValueError: as `write_reverb_checkpoint` does, or if two items have the same
       key.
   """
-  layout = source.layout(inserted_at)
+  layout = layout_lib.Layout.of(source, inserted_at)
   with whole.new_folder(folder, [INFO], replace=True) as path:
     plain_bytes = {}
     with new_checkpoint.BatchWriter(

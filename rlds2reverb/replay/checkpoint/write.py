@@ -21,6 +21,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.episodes import private
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import messages
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import new_checkpoint
@@ -100,7 +101,7 @@ def write_reverb_checkpoint(
   """
   directory = files.expand(directory)
   source = frames_lib.make_frame_source(rlds_data, tables, options)
-  layout = source.layout()
+  layout = layout_lib.Layout.of(source)
   described = describe_tables(list(layout.num_items), reverb_tables)
   for table in described.values():
     if not isinstance(table, TableSettings):

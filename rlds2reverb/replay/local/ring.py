@@ -17,11 +17,11 @@ from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.replay import arranging
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.trajectories import frame_blocks
 
 # The number of frames that are encoded and written at once.
 _ROWS_AT_ONCE = 4096

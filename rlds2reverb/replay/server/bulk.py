@@ -9,12 +9,13 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import encoding
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
+from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 
@@ -108,7 +109,7 @@ def insert(
   """
   checks.check_choice('overflow', overflow, _OVERFLOWS)
   tables_lib.check_timeout(timeout)
-  layout = source.layout()
+  layout = layout_lib.Layout.of(source)
   names = [table.table_name for table in source.tables]
   before = tables_lib.table_infos(client, names, timeout)
   for info in before.values():

@@ -247,11 +247,11 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
   as_leaf = (
       _as_array if type(observer) in _KNOWN_OBSERVERS else tf.convert_to_tensor
   )
-  structure = blocks.element_spec.trajectory
+  structure = blocks.element_spec.frames
   frames = 0
   try:
     for block in blocks.as_numpy_iterator():
-      for leaves in zip(*tree.flatten(block.trajectory)):
+      for leaves in zip(*tree.flatten(block.frames)):
         observer(
             tree.unflatten_as(structure, [as_leaf(leaf) for leaf in leaves])
         )

@@ -20,12 +20,12 @@ import zlib
 
 import numpy as np
 
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
+from rlds2reverb.trajectories import frame_blocks
 
 # The number of blocks that may wait for a server. A block has a few megabytes.
 _BLOCKS_WAITING = 2

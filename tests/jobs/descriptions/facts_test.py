@@ -14,7 +14,9 @@ from tests.jobs.descriptions import odd_data
 
 def _facts(episode, index=7):
   spec = golden.stacked([episode])
-  accumulation = accumulation_lib.Accumulation(steps_lib.steps_spec(spec).step)
+  accumulation = accumulation_lib.Accumulation(
+      steps_lib.steps_spec(spec.element_spec).step
+  )
   limits = np.full([2, accumulation.width - 4], [[-np.inf], [np.inf]])
   limits[:, :2] = [[-1], [1]]  # the columns of the action
 

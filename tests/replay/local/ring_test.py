@@ -5,11 +5,11 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import frame_blocks
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import ring
 from rlds2reverb.replay.local import samplers
+from rlds2reverb.trajectories import frame_blocks
 from tests.replay.local import cuts
 
 _PROCESS = samplers.Process(0)

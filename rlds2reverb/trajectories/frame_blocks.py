@@ -1,31 +1,41 @@
-"""Blocks of consecutive frames, into which data is cut to be laid out."""
+"""Blocks of consecutive frames, which conversions make and sinks take."""
 
 import itertools
-from typing import Any, List, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 
 class FrameBlock(NamedTuple):
-  """Frames that are laid out at once.
+  """Frames of one episode, or of several whole ones, with their places.
+
+  A conversion makes blocks of tensors. Sinks, such as Reverb, take blocks of
+  arrays, whose episodes have the identifiers that the user chose.
 
   Attributes:
-    frames: a `Trajectory` of arrays `[B, ...]`: consecutive frames of one
-      episode; or several whole episodes, one after the other; or whole
-      sequences, one after the other.
-    episode_ids: what identifies each of the `E` episodes, JSON values; `[None]`
-      if the block consists of sequences.
+    frames: a `Trajectory` of `[B, ...]`: consecutive frames of one episode; or
+      several whole episodes, one after the other; or whole sequences, one after
+      the other.
+    episode_ids: what identifies each of the `E` episodes: its index in the data
+      set, int64 `[E]`; or a list of JSON values, which is `[None]` if the block
+      consists of sequences.
     row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
       to `row_splits[e + 1]`.
-    step: the index of the first frame in its episode, which is 0 if there are
-      several episodes; of sequences, its index in the data.
+    step: int64 `[]`: the index of the first frame in its episode, which is 0 if
+      there are several episodes; of sequences, its index in the data.
+    fields: a dict of fields of the episodes, every leaf `[E, ...]`: the one
+      that identifies them, if one was asked for, or all.
+    steps: the steps of the frames with all their fields, `[B, ...]`, if they
+      were asked for.
   """
 
   frames: Any
-  episode_ids: List[Any]
-  row_splits: np.ndarray
-  step: int
+  episode_ids: Any
+  row_splits: Any
+  step: Any
+  fields: Any = ()
+  steps: Any = ()
 
 
 def slice_frames(frames: Any, begin: int, end: int) -> Any:

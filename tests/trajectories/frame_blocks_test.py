@@ -4,7 +4,7 @@ from absl.testing import absltest
 import numpy as np
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.replay import frame_blocks
+from rlds2reverb.trajectories import frame_blocks
 
 
 def _frames(step_types):

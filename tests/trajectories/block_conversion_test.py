@@ -4,12 +4,12 @@ import gc
 
 import tensorflow as tf
 
-from rlds2reverb.trajectories import kept_pipelines
+from rlds2reverb.trajectories import block_conversion
 
 _built = []
 
 
-@kept_pipelines.kept
+@block_conversion.kept
 def _add(dataset, tables, number, function=None):
   _built.append((dataset.element_spec, tables is not None, number))
   return dataset.map(
@@ -24,7 +24,7 @@ class KeptTest(tf.test.TestCase):
   def setUp(self):
     super().setUp()
     _built.clear()
-    kept_pipelines._pipeline.cache_clear()
+    block_conversion._pipeline.cache_clear()
 
   def test_builds_once_for_a_spec_and_settings(self):
     for first in (0, 10):
@@ -80,7 +80,7 @@ class KeptTest(tf.test.TestCase):
 
   def test_an_error_while_building_is_that_of_the_function(self):
     with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
-      kept_pipelines.kept(lambda *_: 1 / 0)(
+      block_conversion.kept(lambda *_: 1 / 0)(
           tf.data.Dataset.range(2), None, None
       )
 
