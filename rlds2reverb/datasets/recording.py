@@ -76,7 +76,7 @@ def record_episodes(
     )
   directory = files.expand(directory)
   with whole.new_folder(directory, [versions.INFO_FILE]) as folder:
-    env = make_environment(environment)
+    env = make_gym(environment)
     try:
       env.seed(seed)
       env.action_space.seed(seed)
@@ -101,7 +101,7 @@ def record_episodes(
   return directory
 
 
-def make_environment(environment: str) -> gym.Env:
+def make_gym(environment: str) -> gym.Env:
   """Makes a gym environment.
 
   Args:

@@ -34,7 +34,7 @@ class EndOfEpisode(str, enum.Enum):
   CROSS = 'cross'
 
 
-class Found(NamedTuple):
+class FoundWindows(NamedTuple):
   """The starts of windows.
 
   Attributes:
@@ -118,7 +118,9 @@ class Windows:
     """Whether rows may be filled in after an episode."""
     return self.end not in (EndOfEpisode.DROP, EndOfEpisode.CROSS)
 
-  def find(self, num_rows: Any, seen: Any = 0, is_end: Any = True) -> Found:
+  def find(
+      self, num_rows: Any, seen: Any = 0, is_end: Any = True
+  ) -> FoundWindows:
     """Finds the windows of episodes; or of parts of them, as they come.
 
     The windows of a part are those that end in it. Rows are counted from the
@@ -141,7 +143,7 @@ class Windows:
     if self.end == EndOfEpisode.OVERLAP:
       latest = ops.maximum(num_rows - self.length, 0)
       start = ops.minimum(start, _take(latest, episode))
-    return Found(episode, start)
+    return FoundWindows(episode, start)
 
   def count(self, num_rows: Any, seen: Any = 0, is_end: Any = True) -> Any:
     """Returns how many windows `find` finds in each episode, int64 `[E]`."""

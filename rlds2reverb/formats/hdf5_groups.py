@@ -1,7 +1,7 @@
 """Episodes in the groups of an HDF5 file: robomimic, ManiSkill and Minari.
 
 Each group has the columns of an episode, `[T, ...]`, or `[T + 1, ...]` with the
-last observation. A `Layout` says how the formats differ.
+last observation. A `GroupLayout` says how the formats differ.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Pattern, Sequence
@@ -16,7 +16,7 @@ from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
 
-class Layout(NamedTuple):
+class GroupLayout(NamedTuple):
   """The places of the columns of an episode in its group.
 
   Attributes:
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 def load(
     path: str,
-    layout: Layout,
+    layout: GroupLayout,
     groups: Dict[str, int],
     fields_of: Callable[[h5py.Group], Dict[str, Any]] = lambda group: {},
     prepare: Callable[
@@ -88,7 +88,7 @@ def _columns(group: h5py.Group, left_out) -> Dict[str, Any]:
   }
 
 
-def _left_out(group: h5py.Group, layout: Layout) -> List[str]:
+def _left_out(group: h5py.Group, layout: GroupLayout) -> List[str]:
   """Returns the columns without a row for each step, and warns of them."""
   columns = columns_lib.leaves(group)
   used = (*layout.names.values(), layout.next_observations, *layout.unused)
@@ -112,7 +112,7 @@ def _left_out(group: h5py.Group, layout: Layout) -> List[str]:
   return left_out
 
 
-def _steps(where: str, columns: Dict[str, Any], layout: Layout) -> Any:
+def _steps(where: str, columns: Dict[str, Any], layout: GroupLayout) -> Any:
   """Returns the step fields of an episode, and whether it is terminal."""
   following = columns_lib.nested(layout.next_observations, columns)
   is_terminal = columns.get(layout.terminal, np.zeros(0))[-1:]

@@ -142,7 +142,7 @@ def load_lerobot(
 class _Frames(NamedTuple):
   """Reads the frames of an episode."""
 
-  data: lerobot_files.DataSet
+  data: lerobot_files.LeRobotData
   parts: Dict[str, gr00t.Part]
   episode: int
   rows: pa.Table
@@ -199,7 +199,7 @@ def _texts(tasks: Dict[int, bytes], numbers: pa.ChunkedArray) -> np.ndarray:
 
 
 def _names(
-    data: lerobot_files.DataSet, kept: Sequence[str], parts: Dict[str, Any]
+    data: lerobot_files.LeRobotData, kept: Sequence[str], parts: Dict[str, Any]
 ) -> Dict[str, Any]:
   """Returns the fields of a step; every leaf is the name of its feature."""
   in_parts = {part.feature for part in parts.values() if not part.is_task}

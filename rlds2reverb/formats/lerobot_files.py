@@ -19,7 +19,7 @@ TASK_INDEX = 'task_index'
 TASK = 'task'
 
 
-class DataSet(NamedTuple):
+class LeRobotData(NamedTuple):
   """A data set, without its frames.
 
   Attributes:
@@ -40,7 +40,7 @@ class DataSet(NamedTuple):
   tasks: Dict[int, bytes]
 
 
-def open_data_set(name_or_directory: files.PathLike) -> DataSet:
+def open_data_set(name_or_directory: files.PathLike) -> LeRobotData:
   """Finds the episodes of a data set; see `lerobot.load_lerobot`.
 
   Raises:
@@ -61,7 +61,7 @@ def open_data_set(name_or_directory: files.PathLike) -> DataSet:
         f'{directory} is a LeRobot data set of version {version}, but v2.0,'
         ' v2.1 and v3.0 are read. LeRobot has scripts that convert others.'
     )
-  return DataSet(
+  return LeRobotData(
       directory, info, *find(directory, info, videos), read_tasks(directory)
   )
 

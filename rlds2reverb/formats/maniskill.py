@@ -23,7 +23,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
 
-_LAYOUT = hdf5_groups.Layout(
+_LAYOUT = hdf5_groups.GroupLayout(
     re.compile(r'traj_(\d+)'),
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'terminated',

@@ -28,7 +28,7 @@ from rlds2reverb.formats import minari_arrow
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _METADATA_FILE = minari_arrow.METADATA_FILE
 _TERMINATIONS = minari_arrow.TERMINATIONS
-_LAYOUT = hdf5_groups.Layout(
+_LAYOUT = hdf5_groups.GroupLayout(
     re.compile(r'episode_(\d+)'),
     minari_arrow.FIELDS,
     _TERMINATIONS,

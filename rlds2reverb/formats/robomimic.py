@@ -26,7 +26,7 @@ from rlds2reverb.formats import hdf5_groups
 _DATA = 'data'
 _MASK = 'mask'
 _META = 'ep_meta'
-_LAYOUT = hdf5_groups.Layout(
+_LAYOUT = hdf5_groups.GroupLayout(
     re.compile(r'demo_(\d+)'),
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'dones',

@@ -18,7 +18,6 @@ from typing import Any, Dict, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -28,7 +27,6 @@ from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted_columns
 
-TRANSITIONS, FLAT = FORMS = ('transitions', 'flat')
 TRANSITION_FIELDS = (rlds.ACTION, rlds.REWARD)
 
 _RESERVED = (*ted_columns.END_KEYS, ted_columns.NEXT, ted_columns.IS_INIT)
@@ -36,17 +34,17 @@ _RESERVED = (*ted_columns.END_KEYS, ted_columns.NEXT, ted_columns.IS_INIT)
 
 def to_ted(
     rlds_data: tf.data.Dataset,
-    form: str = TRANSITIONS,
     *,
+    flat: bool = False,
     transition_fields: Sequence[str] = TRANSITION_FIELDS,
 ) -> Dict[str, Any]:
   """Returns all episodes of an RLDS data set in TorchRL's format, in memory.
 
   Args:
     rlds_data: an RLDS data set with `is_last` and `is_terminal`.
-    form: `"transitions"`: the values before each transition in the root, and
-      those after it below `next`; or `"flat"`: every observation once, as
-      TorchRL's `TED2Flat` gives it.
+    flat: whether every observation is there once, as TorchRL's `TED2Flat` gives
+      it. Else the root has the values before each transition, and `next` those
+      after it.
     transition_fields: the step fields that belong to transitions rather than
       steps, and have no row for the last step.
 
@@ -58,17 +56,16 @@ def to_ted(
 
   Raises:
     ValueError: if there is no transition, a step has no flags, a field has a
-      name that TED uses, or `form` is neither of the two.
+      name that TED uses.
     InvalidArgumentError: if a step that is last or terminal is not the end of
       its episode, or stacked fields differ in length.
   """
-  checks.check_choice('form', form, FORMS)
   parts = []
   for episode in stacked(rlds_data).as_numpy_iterator():
     columns, names = to_columns(episode[rlds.STEPS], transition_fields)
     if not len(columns[ted_columns.DONE]):
       continue
-    if form == TRANSITIONS:
+    if not flat:
       never = np.zeros_like(columns[ted_columns.DONE])
       columns = {
           **{

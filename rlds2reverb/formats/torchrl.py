@@ -20,9 +20,10 @@ from rlds2reverb.formats import ted_columns
 from rlds2reverb.formats import torchrl_files
 from rlds2reverb.formats import torchrl_rings
 
+FLAT = 'flat'
 HDF5 = 'hdf5'
 NESTED = 'nested'
-FORMATS = (ted_lib.FLAT, NESTED, HDF5)
+FORMATS = (FLAT, NESTED, HDF5)
 
 _NEXT = ted_columns.NEXT + '/'
 
@@ -97,7 +98,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
 def save_torchrl(
     rlds_data: tf.data.Dataset,
     directory: files.PathLike,
-    format: str = ted_lib.FLAT,  # pylint: disable=redefined-builtin
+    format: str = FLAT,  # pylint: disable=redefined-builtin
     *,
     overwrite: bool = False,
 ) -> int:

@@ -33,7 +33,7 @@ class Written(NamedTuple):
   details: Dict[str, Any]
 
 
-class Output(abc.ABC):
+class JobOutput(abc.ABC):
   """A kind of output, for one plan."""
 
   def __init__(self, plan: plan_lib.Plan):
@@ -138,7 +138,7 @@ class Output(abc.ABC):
     """Removes the parts of the tasks, when the output is finished."""
 
 
-class FolderOutput(Output):
+class FolderOutput(JobOutput):
   """An output in a folder, to which every task contributes a part.
 
   The parts are folders, too, until they are joined at the end:

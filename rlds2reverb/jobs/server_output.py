@@ -18,7 +18,7 @@ from rlds2reverb.trajectories import specs
 _TIMEOUT_SECONDS = 30
 
 
-class ServerOutput(outputs.Output):
+class ServerOutput(outputs.JobOutput):
   """Inserts the items of every task into the tables of the servers."""
 
   def check(self, folder, spec, receipts) -> List[str]:

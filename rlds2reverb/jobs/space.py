@@ -11,7 +11,7 @@ from rlds2reverb.jobs import plan as plan_lib
 
 def _needed(
     plan: plan_lib.Plan,
-    output: outputs.Output,
+    output: outputs.JobOutput,
     folder: str,
     done: Collection[int],
 ) -> Dict[str, int]:
@@ -28,7 +28,7 @@ def _needed(
 
 def check(
     plan: plan_lib.Plan,
-    output: outputs.Output,
+    output: outputs.JobOutput,
     folder: str,
     done: Collection[int],
 ) -> None:
@@ -61,7 +61,7 @@ def check(
 
 def explain_full(
     plan: plan_lib.Plan,
-    output: outputs.Output,
+    output: outputs.JobOutput,
     folder: str,
     done: Collection[int],
 ) -> str:

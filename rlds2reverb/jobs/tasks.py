@@ -25,7 +25,7 @@ from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
 from rlds2reverb.trajectories import specs
 
-_OUTPUTS: Dict[str, Type[outputs.Output]] = {
+_OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
     plan_lib.RLDS: rlds_output.RldsOutput,
     plan_lib.SERVER: server_output.ServerOutput,
@@ -155,7 +155,7 @@ def run_task(
   return receipt
 
 
-def output_of(plan: plan_lib.Plan) -> outputs.Output:
+def output_of(plan: plan_lib.Plan) -> outputs.JobOutput:
   """Returns the output of a plan."""
   return _OUTPUTS[plan.output.kind](plan)
 

@@ -40,7 +40,7 @@ class Arrangement(NamedTuple):
   pieces: pieces_lib.Pieces
   episode_ids: Set[Any]
   frames: Any
-  items: List[pieces_lib.Items]
+  items: List[pieces_lib.FoundItems]
   priorities: List[np.ndarray]
   needed: int
 

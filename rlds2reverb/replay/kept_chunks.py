@@ -87,7 +87,7 @@ def encode_items(
     table_name: str,
     keys: np.ndarray,
     priorities: np.ndarray,
-    items: pieces_lib.Items,
+    items: pieces_lib.FoundItems,
     chunks: Sequence[KeptChunks],
     inserted_at: np.ndarray,
 ) -> List[np.ndarray]:

@@ -43,7 +43,7 @@ class KeyMaker:
       table: items_lib.TableItems,
       episode_ids: Sequence[Any],
       pieces: pieces_lib.Pieces,
-      items: pieces_lib.Items,
+      items: pieces_lib.FoundItems,
   ) -> np.ndarray:
     """Returns the keys of items, uint64 `[N]`.
 

@@ -124,7 +124,7 @@ def find_pieces(
   )
 
 
-class Items(NamedTuple):
+class FoundItems(NamedTuple):
   """The places of items of a table, arrays `[N]`.
 
   Attributes:
@@ -140,7 +140,7 @@ class Items(NamedTuple):
   ends: np.ndarray
 
 
-def find_items(table: items_lib.TableItems, pieces: Pieces) -> Items:
+def find_items(table: items_lib.TableItems, pieces: Pieces) -> FoundItems:
   """Finds the items of a table that end in a block.
 
   Args:
@@ -153,7 +153,7 @@ def find_items(table: items_lib.TableItems, pieces: Pieces) -> Items:
   if table.windows is None:
     piece = np.flatnonzero(pieces.is_end & ~table.is_too_long(pieces.length))
     starts = pieces.origin[piece]
-    return Items(piece, starts, starts, starts + pieces.length[piece])
+    return FoundItems(piece, starts, starts, starts + pieces.length[piece])
   if table.crosses_episodes:
     origins = np.array([0])
     piece, starts = table.windows.find(
@@ -165,4 +165,6 @@ def find_items(table: items_lib.TableItems, pieces: Pieces) -> Items:
         pieces.length, pieces.length - pieces.num_frames, pieces.is_end
     )
   starts = starts + origins[piece]
-  return Items(piece, origins[piece], starts, starts + table.windows.length)
+  return FoundItems(
+      piece, origins[piece], starts, starts + table.windows.length
+  )

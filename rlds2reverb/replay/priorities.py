@@ -41,7 +41,7 @@ class Priorities:
       ]
 
   def of_items(
-      self, items: pieces_lib.Items, start: int, frames: Any
+      self, items: pieces_lib.FoundItems, start: int, frames: Any
   ) -> np.ndarray:
     """Returns the priorities of items, float64 `[N]`.
 

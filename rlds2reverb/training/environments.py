@@ -53,6 +53,6 @@ def make_environment(environment: str, seed: int) -> gym_wrapper.GymWrapper:
   Raises:
     ValueError: if there is no such environment.
   """
-  env = gym_wrapper.GymWrapper(recording.make_environment(environment))
+  env = gym_wrapper.GymWrapper(recording.make_gym(environment))
   env.seed(seed)
   return env

@@ -227,6 +227,6 @@ def make_policy(
       ) from e
   if not randomness:
     return policy
-  env = recording.make_environment(environment)
+  env = recording.make_gym(environment)
   env.close()
   return NoisyPolicy(policy, env.action_space, randomness, seed)

@@ -9,7 +9,6 @@ from rlds2reverb.formats import ted_columns
 from tests import contract
 from tests import golden
 
-_FORMS = ('transitions', 'flat')
 _UNFINISHED = {**contract.B, 'is_last': np.zeros(4, bool)}
 # As TorchRL 0.14.1 gives the episodes A and B, by its TED2Flat.
 _FLAT = {
@@ -43,22 +42,24 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(root['observation'].dtype, contract.A['observation'].dtype)
 
   def test_as_torchrl_flattens(self):
-    found = ted.to_ted(golden.stacked(_AB), 'flat')
+    found = ted.to_ted(golden.stacked(_AB), flat=True)
     for key, expected in _FLAT.items():
       self.assertAllEqual(found[key], expected)
 
   def test_other_fields_of_transitions(self):
     steps = {**contract.A, 'noise': {'arm': np.arange(6)}}
     found = ted.to_ted(
-        golden.stacked([steps]), 'flat', transition_fields=['noise', 'reward']
+        golden.stacked([steps]),
+        flat=True,
+        transition_fields=['noise', 'reward'],
     )
     self.assertAllEqual(found['noise']['arm'], [0, 1, 2, 3, 4])
     self.assertLen(found['action'], 6)
 
-  @parameterized.parameters(*_FORMS)
-  def test_there_and_back(self, form):
+  @parameterized.parameters(False, True)
+  def test_there_and_back(self, flat):
     episodes = [contract.A, golden.SINGLE_TERMINAL, contract.B, _UNFINISHED]
-    data = ted.to_ted(golden.stacked([episodes[0], *episodes[2:]]), form)
+    data = ted.to_ted(golden.stacked([episodes[0], *episodes[2:]]), flat=flat)
     found = list(ted.from_ted(data).as_numpy_iterator())
     self.assertEqual([one['episode_id'] for one in found], [0, 1, 2])
     for steps, episode in zip([episodes[0], *episodes[2:]], found):
@@ -67,8 +68,8 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
         expected[key] = np.append(steps[key][:-1], steps[key][-1:] * 0)
       contract.assert_equal(self, episode['steps'], expected)
 
-  @parameterized.parameters(*_FORMS)
-  def test_nested_fields(self, form):
+  @parameterized.parameters(False, True)
+  def test_nested_fields(self, flat):
     rng = np.random.default_rng(0)
     steps = contract.random_steps(rng, 4)
     steps = {
@@ -78,7 +79,7 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
     }
     steps['observation'] = {'a': rng.random((5, 2)), 'b': {'c': np.arange(5)}}
     steps['action'] = {'arm': rng.random((5, 3))}
-    (found,) = ted.from_ted(ted.to_ted(golden.stacked([steps]), form))
+    (found,) = ted.from_ted(ted.to_ted(golden.stacked([steps]), flat=flat))
     for path in (('a',), ('b', 'c')):
       here, there = steps['observation'], found['steps']['observation']
       for key in path:
@@ -155,8 +156,6 @@ class BadEpisodesTest(tf.test.TestCase):
       )
     with self.assertRaisesRegex(ValueError, "dict with 'steps'"):
       ted.to_ted(tf.data.Dataset.from_tensors(contract.A))
-    with self.assertRaisesRegex(ValueError, 'form must be one of'):
-      ted.to_ted(golden.stacked([contract.A]), 'flatt')
     with self.assertRaisesRegex(ValueError, 'There is no transition'):
       ted.to_ted(golden.stacked([golden.SINGLE_TERMINAL]))
 

@@ -20,7 +20,7 @@ def _frames(rewards):
 def _items(starts, lengths, origin=0):
   starts = np.array(starts)
   zeros = np.zeros_like(starts)
-  return pieces.Items(zeros, zeros + origin, starts, starts + lengths)
+  return pieces.FoundItems(zeros, zeros + origin, starts, starts + lengths)
 
 
 class PrioritiesTest(parameterized.TestCase):

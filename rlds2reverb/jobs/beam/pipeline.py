@@ -115,7 +115,7 @@ class _Step(beam.DoFn):
   def __init__(self, folder: str):
     self._folder = folder
     self._plan: Optional[plan_lib.Plan] = None
-    self._output: Optional[outputs.Output] = None
+    self._output: Optional[outputs.JobOutput] = None
 
   def setup(self):
     # The step may run in a process of its own.

@@ -116,7 +116,7 @@ def bounds_of_features(
 
 def bounds_of_environment(environment: str) -> Dict[str, one_pass.Bounds]:
   """Returns the bounds that the action space of an environment has."""
-  env = recording.make_environment(environment)
+  env = recording.make_gym(environment)
   source = f'the environment {environment}'
   found = {}
 

@@ -20,7 +20,7 @@ from rlds2reverb.statistics import results
 _MAX_COLUMNS = 64  # of a field, that are shown
 
 
-class Column(NamedTuple):
+class FieldColumn(NamedTuple):
   """One number of a field.
 
   Attributes:
@@ -91,7 +91,7 @@ class Findings:
     sizes = [leaf.shape.num_elements() for _, leaf in accumulation.leaves]
     self._field_of = np.repeat(np.arange(len(sizes)), sizes)
     self.columns = [
-        Column(field, index, f'{field}[{index}]' if size > 1 else field)
+        FieldColumn(field, index, f'{field}[{index}]' if size > 1 else field)
         for field, size in zip(self.fields, sizes)
         for index in range(min(size, _MAX_COLUMNS))
     ]

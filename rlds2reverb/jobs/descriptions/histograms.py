@@ -134,7 +134,7 @@ def add_places(
     histogram['at'] = places
 
 
-def _columns(findings) -> List[findings_lib.Column]:
+def _columns(findings) -> List[findings_lib.FieldColumn]:
   return [
       column
       for column in findings.columns

@@ -9,7 +9,7 @@ import tensorflow as tf
 from rlds2reverb.replay import messages
 
 
-class Items(NamedTuple):
+class ParsedItems(NamedTuple):
   """Items that were parsed, and the slices of chunks that they refer to.
 
   Attributes:
@@ -43,7 +43,7 @@ def parse_chunks(records: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
   return keys[:, 0], episodes[:, 0]
 
 
-def parse_items(records: tf.Tensor) -> Items:
+def parse_items(records: tf.Tensor) -> ParsedItems:
   """Parses `PrioritizedItem`s, strings `[N]`."""
   (keys, tables, trajectories), _ = decode(
       records,
@@ -69,7 +69,7 @@ def parse_items(records: tf.Tensor) -> Items:
       chunk_key=tf.uint64,
       index=tf.int32,
   )
-  return Items(
+  return ParsedItems(
       keys[:, 0],
       tables[:, 0],
       tf.repeat(owners, counts[:, 0]),

@@ -48,7 +48,7 @@ class CheckpointError(RuntimeError):
   """An error that says that the files of a checkpoint are damaged."""
 
 
-class Index(NamedTuple):
+class CheckpointIndex(NamedTuple):
   """The content of a checkpoint, in the order of its records.
 
   Attributes:
@@ -140,7 +140,9 @@ def check_num_items(
     )
 
 
-def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
+def read_index(
+    directory: str, columns_of: Optional[str] = None
+) -> CheckpointIndex:
   """Reads what a checkpoint consists of, and checks that it is whole.
 
   Every record is read, and with it its checksum. In memory are 16 bytes for
@@ -169,7 +171,7 @@ def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
   indices = {name.encode(): index for index, name in enumerate(tables)}
   columns = collections.defaultdict(set)
 
-  def check(batch: parsing.Items):
+  def check(batch: parsing.ParsedItems):
     ends = np.searchsorted(in_order, batch.chunks, 'right')
     if np.any(ends == np.searchsorted(in_order, batch.chunks)):
       raise _damaged(
@@ -210,7 +212,9 @@ def read_index(directory: str, columns_of: Optional[str] = None) -> Index:
         f'The checkpoint {directory} has no table {columns_of!r}, only'
         f' {sorted(tables)}.'
     )
-  return Index(tables, chunks, episodes, items, item_tables, dict(columns))
+  return CheckpointIndex(
+      tables, chunks, episodes, items, item_tables, dict(columns)
+  )
 
 
 def _damaged(directory: str, what: str) -> CheckpointError:

@@ -229,7 +229,7 @@ class LocalReplayBuffer(
     return batch_dataset.map_sequences(dataset, sequence_fn)
 
   def _check_batches(self, batch_size, num_steps):
-    length = self.store.form.sequence_length
+    length = self.store.windows.sequence_length
     if batch_size is not None:
       checks.check_positive('sample_batch_size', batch_size)
       if length is None:

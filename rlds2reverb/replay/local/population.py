@@ -60,18 +60,18 @@ class Population:
     self.runs = store_lib.Runs(*[values[chosen] for values in store.runs])
     self.first_item = np.concatenate([[0], np.cumsum(self.runs.num_items)])
     self.num_items = self.num_slots = int(self.first_item[-1])
-    self.crosses_episodes = store.form.crosses_episodes
+    self.crosses_episodes = store.windows.crosses_episodes
     self.priorities = store.priorities
     if self.priorities is not None:
       self.priorities = self.priorities[np.repeat(chosen, counts)]
     self.lock = threading.RLock()
-    self._form = store.form
+    self._windows = store.windows
     # The row of an item is this number + item * stride.
     self._offsets = (
-        self.runs.first_row - self.first_item[:-1] * store.form.stride_length
+        self.runs.first_row - self.first_item[:-1] * store.windows.stride_length
     )
-    if self._form.overlaps:
-      length = self._form.sequence_length
+    if self._windows.overlaps:
+      length = self._windows.sequence_length
       left = np.maximum(self.runs.num_rows - length, 0)
       self._latest = self.runs.first_row + left
     # For each block of items, the run of its first item. The run of any other
@@ -120,8 +120,8 @@ class Population:
   def starts(self, items: np.ndarray) -> np.ndarray:
     """Returns the first row of each item, int64 `[N]`."""
     run = 0 if len(self._offsets) == 1 else self._runs_of(items)
-    starts = items * self._form.stride_length + self._offsets[run]
-    if self._form.overlaps:
+    starts = items * self._windows.stride_length + self._offsets[run]
+    if self._windows.overlaps:
       starts = np.minimum(starts, self._latest[run])
     return starts
 
@@ -137,8 +137,8 @@ class Population:
 
   def length(self, items: np.ndarray) -> int:
     """Returns the number of frames of items, or of one item if they differ."""
-    if self._form.sequence_length is not None:
-      return self._form.sequence_length
+    if self._windows.sequence_length is not None:
+      return self._windows.sequence_length
     [item] = items
     run = self.first_item[1:].searchsorted(item, 'right')
     return int(self.runs.num_rows[run])

@@ -70,7 +70,7 @@ def write_metadata(
   content = json.dumps(
       {
           'made_from': made_from,
-          'form': store.form._asdict(),
+          'form': store.windows._asdict(),
           'sizes': [len(store.rows[0]), len(store.strings)],
           'checksums': {
               name: zlib.crc32(_read(os.path.join(folder, name)))
@@ -144,7 +144,7 @@ def open_store(folder: str) -> store_lib.FrameStore:
   return store_lib.map_store(
       opened.paths,
       opened.format,
-      store_lib.Form(**opened.marker['form']),
+      store_lib.ItemWindows(**opened.marker['form']),
       tuple(opened.marker['sizes']),
       opened.runs,
       opened.priorities,

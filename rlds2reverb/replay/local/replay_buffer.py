@@ -207,8 +207,8 @@ def _write(source, folder, fingerprint) -> store_lib.FrameStore:
     for arranged in arranger.arrange(source.frames()):
       writer.append(arranged.frames)
       runs.add(arranged)
-    form = store_lib.Form.of(items.windows)
-    store, checksums = writer.finish(form, *runs.finish())
+    windows = store_lib.ItemWindows.of(items.windows)
+    store, checksums = writer.finish(windows, *runs.finish())
     if folder is not None:
       prepared.write_metadata(folder, store, checksums, fingerprint)
     return store

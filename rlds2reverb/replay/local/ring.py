@@ -90,7 +90,7 @@ class FrameRing(tf.train.experimental.PythonState):
     none = np.zeros(0, np.int64)
     self.store = store_lib.FrameStore(
         format_,
-        store_lib.Form.of(items.windows),
+        store_lib.ItemWindows.of(items.windows),
         self._rows,
         np.zeros([0], np.uint8),
         store_lib.Runs(none, none, none, none.astype(np.float64)),

@@ -108,7 +108,7 @@ class RowFormat:
     self._columns = columns
     # Batches of a data set are of one size.
     self._layout = functools.lru_cache(8)(
-        lambda num_runs, length: Layout(
+        lambda num_runs, length: ArrayLayout(
             [
                 ([num_runs, length, *column.shape], column.stored)
                 for column in columns
@@ -215,7 +215,7 @@ class RowFormat:
         )
 
 
-class Layout:
+class ArrayLayout:
   """Arrays that TensorFlow can take without copying them.
 
   Small arrays share memory, because every piece of memory costs time.

@@ -72,7 +72,7 @@ class BatchReader:
         batches_per_group(store, self._size) if spec.in_advance else 1
     )
     lead = [] if spec.batch_size is None else [spec.static_size]
-    lead += [store.form.sequence_length]
+    lead += [store.windows.sequence_length]
     self.element_spec = (
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec([*lead, *leaf.shape], leaf.dtype),
@@ -203,7 +203,7 @@ def weak_method(instance: Any, name: str) -> Callable[..., Any]:
 
 def batches_per_group(store: store_lib.FrameStore, batch_size: int) -> int:
   """Returns how many batches are drawn together."""
-  length = store.form.sequence_length
+  length = store.windows.sequence_length
   if length is None:
     return 1  # Episodes of different lengths have no common array.
   num_bytes = store.format.frame_bytes * batch_size * length
@@ -211,5 +211,5 @@ def batches_per_group(store: store_lib.FrameStore, batch_size: int) -> int:
 
 
 @functools.lru_cache(8)
-def _info_layout(*shape: int) -> rows_lib.Layout:
-  return rows_lib.Layout([(shape, dtype) for dtype in _INFO_DTYPES])
+def _info_layout(*shape: int) -> rows_lib.ArrayLayout:
+  return rows_lib.ArrayLayout([(shape, dtype) for dtype in _INFO_DTYPES])

@@ -55,8 +55,8 @@ class Runs(NamedTuple):
   undiscounted_return: np.ndarray
 
 
-class Form(NamedTuple):
-  """The form of items.
+class ItemWindows(NamedTuple):
+  """How items are cut out of frames.
 
   Attributes:
     sequence_length: the number of frames of an item; None for whole runs.
@@ -72,8 +72,8 @@ class Form(NamedTuple):
   overlaps: bool = False
 
   @classmethod
-  def of(cls, windows: Optional[windows_lib.Windows]) -> 'Form':
-    """Returns the form of the items of `TableItems`."""
+  def of(cls, windows: Optional[windows_lib.Windows]) -> 'ItemWindows':
+    """Returns how the items of `TableItems` are cut."""
     if windows is None:
       return cls(None, 1, False)
     return cls(
@@ -90,7 +90,7 @@ class FrameStore:
 
   Attributes:
     format: how a frame is stored.
-    form: what items are made of.
+    windows: what items are made of.
     rows: the rows of each group of columns, uint8 `[N, row_bytes]`.
     strings: all strings, one after the other, uint8 `[M]`.
     runs: the runs of items.
@@ -99,7 +99,7 @@ class FrameStore:
   """
 
   format: rows_lib.RowFormat
-  form: Form
+  windows: ItemWindows
   rows: List[np.ndarray]
   strings: np.ndarray
   runs: Runs
@@ -131,7 +131,7 @@ class FrameStore:
     checks.check_positive('count', count)
     returns, counts = self.runs.undiscounted_return, self.runs.num_items
     with_items = np.flatnonzero(counts)
-    if self.form.crosses_episodes or np.isnan(returns[with_items]).any():
+    if self.windows.crosses_episodes or np.isnan(returns[with_items]).any():
       raise ValueError(
           'top_episodes chooses episodes by their returns, but these have none:'
           ' their items cross episodes, or their reward is not one number, or'
@@ -227,12 +227,12 @@ class StoreWriter:
     self._num_rows += len(encoded[0])
 
   def finish(
-      self, form: Form, runs: Runs, priorities: Optional[np.ndarray]
+      self, windows: ItemWindows, runs: Runs, priorities: Optional[np.ndarray]
   ) -> Tuple[FrameStore, List[np.ndarray]]:
     """Returns the store of all frames, and the checksums of its files.
 
     Args:
-      form: what items are made of.
+      windows: what items are made of.
       runs: the runs of items.
       priorities: the priorities of all items, or None.
     """
@@ -240,7 +240,7 @@ class StoreWriter:
     store = map_store(
         [file.path for file in self._files],
         self.format,
-        form,
+        windows,
         (self._num_rows, self._files[-1].size),
         runs,
         priorities,
@@ -273,7 +273,7 @@ def file_names(format_: rows_lib.RowFormat) -> List[str]:
 def map_store(
     paths: Sequence[str],
     format_: rows_lib.RowFormat,
-    form: Form,
+    windows: ItemWindows,
     sizes: Tuple[int, int],
     runs: Runs,
     priorities: Optional[np.ndarray],
@@ -284,7 +284,7 @@ def map_store(
   Args:
     paths: the files, in the order of `file_names`.
     format_: how a frame is stored.
-    form: what items are made of.
+    windows: what items are made of.
     sizes: the number of rows, and that of the bytes of strings.
     runs: the runs of items.
     priorities: the priorities of all items, or None.
@@ -300,11 +300,11 @@ def map_store(
       (leaf.dtype.name, leaf.shape.as_list())
       for leaf in tf.nest.flatten(format_.spec)
   ]
-  digest = hashlib.sha256(repr((columns, form, sizes)).encode())
+  digest = hashlib.sha256(repr((columns, windows, sizes)).encode())
   for array in (*runs, priorities, *checksums):
     digest.update(b'' if array is None else np.ascontiguousarray(array))
   return FrameStore(
-      format_, form, rows, strings, runs, priorities, digest.hexdigest()[:16]
+      format_, windows, rows, strings, runs, priorities, digest.hexdigest()[:16]
   )
 
 

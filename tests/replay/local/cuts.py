@@ -141,7 +141,7 @@ def make_store(
       np.zeros(len(counts)) if returns is None else np.array(returns, float),
   )
   store, _ = writer.finish(
-      store_lib.Form(2, 1, crosses_episodes),
+      store_lib.ItemWindows(2, 1, crosses_episodes),
       runs,
       None if priorities is None else np.array(priorities, np.float64),
   )

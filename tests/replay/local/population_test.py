@@ -41,7 +41,7 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
       found = population.Population(
           dataclasses.replace(
               base,
-              form=store.Form(length, stride, False),
+              windows=store.ItemWindows(length, stride, False),
               runs=store.Runs(first, spans, counts, np.zeros(30)),
           )
       )
@@ -60,7 +60,7 @@ class PopulationTest(parameterized.TestCase, tf.test.TestCase):
     found = population.Population(
         dataclasses.replace(
             base,
-            form=store.Form(None, 1, False),
+            windows=store.ItemWindows(None, 1, False),
             runs=base.runs._replace(num_items=np.ones(3, np.int64)),
         )
     )

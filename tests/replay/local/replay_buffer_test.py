@@ -84,7 +84,7 @@ def _windows(length, stride=1, end='drop'):
 
 def _pass(buffer, batch_size=4):
   """Returns every item once, in their order."""
-  if buffer.store.form.sequence_length is None:
+  if buffer.store.windows.sequence_length is None:
     return [
         frames
         for frames, _ in buffer.as_dataset(
@@ -195,7 +195,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         golden.stacked(episodes), windows_lib.Windows(4, 3, 'tile')
     )
     buffer = _Buffer(found)
-    self.assertEqual(buffer.store.form.sequence_length, 4)
+    self.assertEqual(buffer.store.windows.sequence_length, 4)
     cuts.assert_items_equal(
         self, _pass(buffer), cuts.cut_items(episodes, 4, 3, 'tile')
     )

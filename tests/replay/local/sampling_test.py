@@ -118,7 +118,7 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
         )
     )
     store, _ = writer.finish(
-        store_lib.Form(2, 1, False),
+        store_lib.ItemWindows(2, 1, False),
         store_lib.Runs(*(np.array([each]) for each in (0, 6, 5, 0.0))),
         None,
     )
@@ -159,7 +159,9 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
         (10**7, 1),
     ):
       self.assertEqual(sampling.batches_per_group(store, batch_size), expected)
-    whole = dataclasses.replace(store, form=store_lib.Form(None, 1, False))
+    whole = dataclasses.replace(
+        store, windows=store_lib.ItemWindows(None, 1, False)
+    )
     self.assertEqual(sampling.batches_per_group(whole, 1), 1)
 
 

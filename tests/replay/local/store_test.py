@@ -18,7 +18,7 @@ from rlds2reverb.replay.local import store
 from tests import golden
 from tests.replay.local import cuts
 
-_FORM = store.Form(2, 1, False)
+_WINDOWS = store.ItemWindows(2, 1, False)
 _RUNS = store.Runs(
     np.array([0, 3]), np.array([3, 4]), np.array([2, 3]), np.array([1.5, -2.0])
 )
@@ -57,7 +57,7 @@ def _write(frames, folder=None, priorities=None):
     writer.append(
         tf.nest.map_structure(lambda leaf: leaf[begin:end], frames)  # pylint: disable=cell-var-from-loop
     )
-  found, checksums = writer.finish(_FORM, _RUNS, priorities)
+  found, checksums = writer.finish(_WINDOWS, _RUNS, priorities)
   if folder is not None:
     prepared.write_metadata(folder, found, checksums, 'the data')
   return found
@@ -71,7 +71,7 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
     actual = tf.nest.pack_sequence_as(frames, found.read(starts, 2))
     expected = tf.nest.map_structure(lambda leaf: leaf[rows], frames)
     golden.assert_frames_equal(self, [actual], [expected])
-    self.assertEqual(found.form, _FORM)
+    self.assertEqual(found.windows, _WINDOWS)
     for values, expected in zip(found.runs, _RUNS):
       np.testing.assert_array_equal(values, expected, strict=True)
     self.assertEqual((found.num_frames, found.num_items), (7, 5))
@@ -143,7 +143,7 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
   def test_no_strings(self):
     writer = store.StoreWriter(cuts.frame_spec())
     writer.append(cuts.make_frames(5, 9))
-    found, _ = writer.finish(_FORM, _RUNS, None)
+    found, _ = writer.finish(_WINDOWS, _RUNS, None)
     leaves = found.read(np.array([3, 0]), 1)
     found = tf.nest.pack_sequence_as(cuts.frame_spec(), leaves)
     self.assertEqual(found.observation.tolist(), [[8], [5]])
@@ -167,7 +167,7 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
           )
       )
     runs = store.Runs(*(np.array([each]) for each in (0, 70, 69, 0.0)))
-    prepared.write_metadata(folder, *writer.finish(_FORM, runs, None), None)
+    prepared.write_metadata(folder, *writer.finish(_WINDOWS, runs, None), None)
     path = os.path.join(folder, 'rows-1.bin')
     prepared.check_prepared_frames(folder)
     damaged = []
