@@ -35,7 +35,7 @@ def main() -> None:
     datasets.record_episodes('Pendulum-v1', recorded, 3, max_steps=5)
     broken = datasets.load_episodes(recorded).enumerate().map(_break)
     data = datasets.save_episodes(broken, os.path.join(directory, 'data'))
-    for problem in jobs.validate_episodes(broken).problems:
+    for problem in jobs.validate(broken).problems:
       print(f'episode {problem.episode}, step {problem.step}: {problem.rule}')
 
     opened = jobs.open_source(jobs.make_source(data, 'train'))

@@ -23,7 +23,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import whole
   from rlds2reverb.jobs import damage
-  from rlds2reverb.jobs import describe
+  from rlds2reverb.jobs import describing
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs.descriptions import page
   from rlds2reverb.jobs.descriptions import summaries
@@ -89,7 +89,7 @@ def _describe():
   if _COMPARE_WITH.value is None:
     ignored += ['split', 'data_dir']
   usage.refuse_ignored(ignored, 'with --checkpoint_dir')
-  return describe.describe_checkpoint(
+  return describing.describe(
       files.user_path(_CHECKPOINT_DIR.value),
       sample=_SAMPLE.value,
       num_excerpts=_NUM_EXCERPTS.value,
@@ -99,10 +99,10 @@ def _describe():
 
 def _describe_source(source, environment=None):
   try:
-    return describe.describe_source(
+    return describing.describe(
         source,
         sample=_SAMPLE.value,
-        environment=environment,
+        bounds=environment,
         num_excerpts=_NUM_EXCERPTS.value,
         seed=_SEED.value,
     )

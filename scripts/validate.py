@@ -19,7 +19,7 @@ from rlds2reverb.jobs import usage
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import sources as sources_lib
-  from rlds2reverb.jobs import validate
+  from rlds2reverb.jobs import validating
 
 flags_lib.define_source_flags()
 _LIMIT = flags.DEFINE_integer(
@@ -72,7 +72,7 @@ def main():
   is_valid = True
   sources = flags_lib.sources_from_flags('validate')
   for source in sources:
-    found = validate.validate_source(
+    found = validating.validate(
         source, rules=_rules(source), limit=_LIMIT.value
     )
     is_valid &= found.is_valid

@@ -199,7 +199,7 @@ def _open_source_by_name(at):
 
 
 def _describe(at):
-  return jobs.describe_checkpoint(at('checkpoint')).counts['steps']
+  return jobs.describe(at('checkpoint')).counts['steps']
 
 
 def _serve_source(at):
@@ -237,7 +237,7 @@ _READERS = {
     'read_mixture': (_read_mixture, _NUM_STEPS),
     'make_source': (_open_source, 1),
     'make_source by name': (_open_source_by_name, 1),
-    'describe_checkpoint': (_describe, _NUM_STEPS),
+    'describe': (_describe, _NUM_STEPS),
     'open_replay_buffer': (_open_replay_buffer, _NUM_STEPS),
     'open_replay_buffer of a checkpoint': (
         _open_replay_buffer_of_checkpoint,

@@ -8,13 +8,10 @@ from etils import epy
 # The flags of programs are in this package. `--help` must not wait for imports
 # of the rest, so these are lazy.
 with epy.lazy_api_imports(globals()):
-  from rlds2reverb.jobs.describe import describe_checkpoint
-  from rlds2reverb.jobs.describe import describe_episodes
-  from rlds2reverb.jobs.describe import describe_source
+  from rlds2reverb.jobs.describing import describe
   from rlds2reverb.jobs.mixtures import read_mixture
   from rlds2reverb.jobs.serve import serve_source
   from rlds2reverb.jobs.sources import make_source
   from rlds2reverb.jobs.sources import open_source
   from rlds2reverb.jobs.sources import Source
-  from rlds2reverb.jobs.validate import validate_episodes
-  from rlds2reverb.jobs.validate import validate_source
+  from rlds2reverb.jobs.validating import validate

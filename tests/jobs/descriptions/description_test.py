@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.jobs import describe
+from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import one_pass
 from tests import golden
@@ -22,7 +22,7 @@ class DescriptionTest(tf.test.TestCase):
     data = golden.stacked(cls.episodes).map(
         lambda episode: {**episode, 'task': 'push', 'seed': 7}
     )
-    cls.description = describe.describe_episodes(data)
+    cls.description = describing.describe(data)
 
   def test_plain_values_are_those_of_numpy(self):
     # A NaN would be an error here, because JSON has none.
@@ -125,7 +125,7 @@ class DescriptionTest(tf.test.TestCase):
     bounds = one_pass.Bounds(
         0, 4, 'me', ['noop', 'fire', 'up', 'left', 'right']
     )
-    found = describe.describe_episodes(
+    found = describing.describe(
         golden.stacked(episodes), bounds={'action': bounds}
     ).histograms
     self.assertEqual(found['action']['values'], [0, 1, 2, 3, 4])
@@ -139,7 +139,7 @@ class DescriptionTest(tf.test.TestCase):
     episodes = odd_data.clean(40)
     episodes[23]['is_first'][1] = True
     data = golden.stacked(episodes)
-    shown = describe.describe_episodes(data, num_excerpts=9).episodes
+    shown = describing.describe(data, num_excerpts=9).episodes
     returns = [episode['reward'][:-1].sum() for episode in episodes]
     lengths = [golden.length_of(episode) for episode in episodes]
     for reason, expected in (
@@ -152,11 +152,11 @@ class DescriptionTest(tf.test.TestCase):
     (odd,) = [one for one in shown if 'several first' in one['reasons']]
     self.assertEqual(odd['episode'], 23)
     # With room, every bar of returns and lengths has its episode.
-    found = describe.describe_episodes(data).histograms
+    found = describing.describe(data).histograms
     for name in ('returns', 'lengths'):
       for count, place in zip(found[name]['counts'], found[name]['at']):
         self.assertEqual(count > 0, place is not None)
-    self.assertEmpty(describe.describe_episodes(data, num_excerpts=0).episodes)
+    self.assertEmpty(describing.describe(data, num_excerpts=0).episodes)
 
   @pytest.mark.long
   def test_an_instruction_of_steps_or_of_the_episode(self):
@@ -166,21 +166,21 @@ class DescriptionTest(tf.test.TestCase):
           [f'open drawer {index}'] * 6
       )
       episode['observation']['name'] = np.array(['robot'] * 6)
-    found = describe.describe_episodes(golden.stacked(episodes))
+    found = describing.describe(golden.stacked(episodes))
     self.assertEqual(
         {one['episode']: one['instruction'] for one in found.episodes},
         {0: 'open drawer 0', 1: 'open drawer 1'},
     )
-    found = describe.describe_episodes(
+    found = describing.describe(
         golden.stacked([odd_data.make(0)]).map(
             lambda episode: {**episode, 'task': 'push', 'file': 'a.h5'}
         )
     )
     self.assertEqual(found.episodes[0]['instruction'], 'push')
     self.assertEqual(
-        describe.describe_episodes(golden.stacked([odd_data.make(0)])).episodes[
-            0
-        ]['instruction'],
+        describing.describe(golden.stacked([odd_data.make(0)])).episodes[0][
+            'instruction'
+        ],
         '',
     )
 

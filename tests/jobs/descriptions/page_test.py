@@ -12,7 +12,7 @@ from unittest import mock
 from absl.testing import absltest
 import numpy as np
 
-from rlds2reverb.jobs import describe
+from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import one_pass
 from rlds2reverb.jobs.descriptions import page
 from rlds2reverb.jobs.descriptions import text
@@ -53,7 +53,7 @@ def _describe(episodes, name, **kwargs):
         _HOSTILE: np.zeros(length),
     }
     shown.append({**episode, 'observation': observation})
-  return describe.describe_episodes(golden.stacked(shown), name=name, **kwargs)
+  return describing.describe(golden.stacked(shown), name=name, **kwargs)
 
 
 class PageTest(absltest.TestCase):

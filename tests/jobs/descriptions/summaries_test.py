@@ -5,7 +5,7 @@ import os
 
 import tensorflow as tf
 
-from rlds2reverb.jobs import describe
+from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import summaries
 from tests import golden
 from tests.jobs.descriptions import odd_data
@@ -14,9 +14,7 @@ from tests.jobs.descriptions import odd_data
 class SummariesTest(tf.test.TestCase):
 
   def test_what_is_written(self):
-    description = describe.describe_episodes(
-        golden.stacked(odd_data.with_images())
-    )
+    description = describing.describe(golden.stacked(odd_data.with_images()))
     folder = self.create_tempdir().full_path
     summaries.write_summaries(description, folder)
     (file,) = glob.glob(os.path.join(folder, 'events*'))

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from rlds2reverb.jobs import describe
+from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import text
 from tests import golden
@@ -12,7 +12,7 @@ from tests.jobs.descriptions import odd_data
 class TextTest(tf.test.TestCase):
 
   def test_as_text(self):
-    description = describe.describe_episodes(
+    description = describing.describe(
         golden.stacked(odd_data.with_images()), name='odd'
     )
     found = text.to_text(description)

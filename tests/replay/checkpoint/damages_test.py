@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.jobs import describe
+from rlds2reverb.jobs import describing
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import episodes as episodes_lib
@@ -86,7 +86,7 @@ _OPENERS = {
     'merge': _merged,
     'split': _split,
     'episodes': lambda path, _: _episodes_of(path),
-    'describe': lambda path, _: describe.describe_checkpoint(path).tables,
+    'describe': lambda path, _: describing.describe(path).tables,
 }
 
 

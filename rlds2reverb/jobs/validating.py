@@ -5,7 +5,7 @@ wrong first. A validation lists every problem of every episode.
 """
 
 import dataclasses
-from typing import Any, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
@@ -76,35 +76,46 @@ class Validation:
     return not self.num_problems and not self.not_read
 
 
-def validate_source(
-    source: sources_lib.Source,
+def validate(
+    data: Union[tf.data.Dataset, sources_lib.Source],
     *,
     rules: Optional[rules_lib.ConversionRules] = None,
     limit: int = 100,
 ) -> Validation:
-  """Checks every episode of a source.
+  """Checks every episode of a data set or of a source.
 
-  A file that is cut or damaged is read as far as that is possible; the files
-  after it are read all the same.
+  A file of a source that is cut or damaged is read as far as that is possible;
+  the files after it are read all the same.
 
   Args:
-    source: the source.
-    rules: which episodes are valid. By default they are those that the source
-      binds for `ConversionRules`.
+    data: an RLDS data set, with nested or stacked steps; or a `Source`.
+    rules: which episodes are valid. By default they are those that a source
+      binds for `ConversionRules`, or `ConversionRules()`.
     limit: how many problems to list.
 
   Returns:
-    What was found.
+    What was found. An error of the pipeline of a data set is a problem of the
+    episode that it came with.
 
   Raises:
     OSError: as `open_source` does.
-    ValueError: if the mapping does not fit the data set, as `OpenSource.read`
-      says, or as `open_source` and `validate_episodes` do.
+    ValueError: if the data has no RLDS steps, or `limit` is not positive; if
+      the mapping does not fit the data set, as `OpenSource.read` says; or as
+      `open_source` does.
   """
-  if rules is None:
-    rules = sources_lib.rules_of(source)
-  opened = sources_lib.open_source(source)
   found = _Findings(limit)
+  if isinstance(data, sources_lib.Source):
+    rules = sources_lib.rules_of(data) if rules is None else rules
+    _check_source(found, sources_lib.open_source(data), rules)
+    return found.validation()
+  unread = found.check(data, rules or rules_lib.ConversionRules())
+  if unread is not None:
+    found.not_read.append(f'From episode {unread.episode} on: {unread.message}')
+  return found.validation()
+
+
+def _check_source(found, opened, rules) -> None:
+  """Checks the episodes of a source, and goes on after files that are cut."""
   parts = list(opened.ranges)
   while parts:
     part = parts.pop(0)
@@ -131,35 +142,6 @@ def validate_source(
     )
     if end < part.end:
       parts.insert(0, ranges_lib.Range(part.split, end, part.end))
-  return found.validation()
-
-
-def validate_episodes(
-    rlds_data: tf.data.Dataset,
-    *,
-    rules: Optional[rules_lib.ConversionRules] = None,
-    limit: int = 100,
-) -> Validation:
-  """Checks every episode of a data set.
-
-  Args:
-    rlds_data: an RLDS data set, with nested or stacked steps.
-    rules: which episodes are valid. The default is `ConversionRules()`.
-    limit: how many problems to list.
-
-  Returns:
-    What was found. An error of the pipeline itself is a problem of the episode
-    that it came with.
-
-  Raises:
-    ValueError: if the data has no RLDS steps, or `limit` is not positive.
-  """
-  found = _Findings(limit)
-  rules = rules_lib.ConversionRules() if rules is None else rules
-  unread = found.check(rlds_data, rules)
-  if unread is not None:
-    found.not_read.append(f'From episode {unread.episode} on: {unread.message}')
-  return found.validation()
 
 
 class _Checked(NamedTuple):

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import recording
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.jobs import describe
+from rlds2reverb.jobs import describing
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs.descriptions import page
 from rlds2reverb.jobs.descriptions import text
@@ -52,14 +52,14 @@ class DescribeSourceTest(tf.test.TestCase):
         ('train[22:]', 30),
         ('train[30:]+train[:2]', 0),
     ):
-      found = describe.describe_source(sources.make_source(directory, split))
+      found = describing.describe(sources.make_source(directory, split))
       (odd,) = [one for one in found.oddities if one['kind'] == 'bootstraps']
       self.assertEqual((odd['episode'], odd['step']), (episode, 4))
       self.assertFalse(found.is_sample)
     self.assertEqual(found.source, 'numbered/1.0.0, split train[30:]+train[:2]')
     self.assertEqual(found.counts['episodes'], 12)
 
-    found = describe.describe_source(
+    found = describing.describe(
         sources.make_source(directory, 'train[4:]'), sample=20
     )
     self.assertTrue(found.is_sample)
@@ -81,7 +81,7 @@ class DescribeSourceTest(tf.test.TestCase):
         'a sample of 20 of 36 episodes; all that follows is about the sample',
         text.to_text(found),
     )
-    whole = describe.describe_source(
+    whole = describing.describe(
         sources.make_source(directory), sample=1000, num_excerpts=0
     )
     self.assertFalse(whole.is_sample)
@@ -107,7 +107,7 @@ class DescribeSourceTest(tf.test.TestCase):
         description='Two actions.',
         features={'steps': tfds.features.Dataset(features)},
     )
-    found = describe.describe_source(sources.make_source(directory))
+    found = describing.describe(sources.make_source(directory))
     (file,) = data_sets.files_of(directory)
     expected = {
         'name': 'games',
@@ -139,7 +139,7 @@ class DescribeSourceTest(tf.test.TestCase):
     directory = data_sets.numbered(
         f'{self.create_tempdir().full_path}/data', [3, 5]
     )
-    found = describe.describe_source(
+    found = describing.describe(
         sources.make_source(
             directory, bindings=["StepMapping.action = ['action', 'reward']"]
         )
@@ -184,7 +184,7 @@ class DescribeSourceTest(tf.test.TestCase):
     source = sources.make_source(directory)
     (odd,) = [
         one
-        for one in describe.describe_source(source).oddities
+        for one in describing.describe(source).oddities
         if one['kind'] == 'outside_bounds'
     ]
     self.assertEqual(odd['step'], 2)
@@ -193,16 +193,16 @@ class DescribeSourceTest(tf.test.TestCase):
         odd['message'],
     )
     # Pendulum's actions are within -2 to 2.
-    found = describe.describe_source(source, environment='Pendulum-v1')
+    found = describing.describe(source, bounds='Pendulum-v1')
     self.assertNotIn('outside_bounds', _kinds(found))
     with self.assertRaisesRegex(ValueError, "no gym environment 'Pend'"):
-      describe.describe_source(source, environment='Pend')
+      describing.describe(source, bounds='Pend')
 
   def test_recorded_discrete_actions(self):
     directory = f'{self.create_tempdir().full_path}/cartpole'
     recording.record_episodes('CartPole-v1', directory, 3)
-    found = describe.describe_source(
-        sources.make_source(directory), environment='CartPole-v1'
+    found = describing.describe(
+        sources.make_source(directory), bounds='CartPole-v1'
     )
     self.assertEqual(found.counts['terminal'], 3)
     self.assertEmpty(found.oddities)
@@ -226,7 +226,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
     )
 
   def _check(self, found):
-    expected = describe.describe_episodes(self._opened.read())
+    expected = describing.describe(self._opened.read())
     self.assertEqual(found.counts, expected.counts)
 
     # The discount of a frame of a terminal step is 0.
@@ -244,7 +244,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
 
   @pytest.mark.long
   def test_the_episodes_and_the_tables(self):
-    found = describe.describe_checkpoint(self._path)
+    found = describing.describe(self._path)
     self._check(found)
     tables = {table['name']: table for table in found.tables}
     self.assertEqual(tables['pairs']['num_items'], 1 + 29 + 4 + 249 + 3)
@@ -263,7 +263,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
     )
     lines = text.to_text(found)
     self.assertIn('Table pairs: 286 items of at most 286', lines)
-    sample = describe.describe_checkpoint(self._path, sample=2)
+    sample = describing.describe(self._path, sample=2)
     self.assertTrue(sample.is_sample)
     self.assertEqual(sample.counts['episodes'], 2)
     self.assertIn('a sample of 2 episodes', text.to_text(sample))
@@ -272,7 +272,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
   def test_the_page(self):
     # A checkpoint has no description, citation or classes.
     try:
-      html = page.to_html(describe.describe_checkpoint(self._path))
+      html = page.to_html(describing.describe(self._path))
     except ModuleNotFoundError as e:
       self.skipTest(str(e))
     self.assertIn('pairs', html)
@@ -284,7 +284,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
     server = serve.restore_reverb_server(self._path)
     try:
       path = server.localhost_client().checkpoint()
-      self._check(describe.describe_checkpoint(path))
+      self._check(describing.describe(path))
     finally:
       server.stop()
 
@@ -293,10 +293,10 @@ class DescribeCheckpointTest(tf.test.TestCase):
     data = golden.stacked([golden.COMPLETE])
     path = f'{self.create_tempdir().full_path}/other'
     write.write_reverb_checkpoint(data, path, items.TableItems('whole', None))
-    found = describe.describe_checkpoint(path)
+    found = describing.describe(path)
     self.assertEqual(found.counts['steps'], 4)
     with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
-      describe.describe_checkpoint(f'{path}/no')
+      describing.describe(f'{path}/no')
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.jobs import sources
-from rlds2reverb.jobs import validate
+from rlds2reverb.jobs import validating
 from rlds2reverb.trajectories import boundaries
 from rlds2reverb.trajectories import rules as rules_lib
 from tests import golden
@@ -33,7 +33,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
         for episode in episodes
     ]
     for form in golden.FORMS.values():
-      found = validate.validate_episodes(form(episodes, spec), limit=10_000)
+      found = validating.validate(form(episodes, spec), limit=10_000)
       expected = {
           index: golden.find_fault(episode)
           for index, episode in enumerate(episodes)
@@ -51,9 +51,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
   def test_all_problems_of_an_episode(self):
     episode = golden.make_episode([1, 2, 1, -0.5, 1], terminal=False)
     episode['is_first'][2] = True
-    found = validate.validate_episodes(
-        golden.stacked([golden.COMPLETE, episode])
-    )
+    found = validating.validate(golden.stacked([golden.COMPLETE, episode]))
     self.assertEqual(
         list(map(str, found.problems)),
         [
@@ -65,7 +63,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
             ' is_last=0, is_terminal=0, discount=-0.5',
         ],
     )
-    limited = validate.validate_episodes(golden.stacked([episode]), limit=1)
+    limited = validating.validate(golden.stacked([episode]), limit=1)
     self.assertLen(limited.problems, 1)
     self.assertEqual(limited.num_problems, 3)
 
@@ -73,14 +71,14 @@ class ValidateEpisodesTest(tf.test.TestCase):
     episode = golden.make_episode([1, 2, 1], terminal=False)
     episode['observation'][1, 1] = np.nan
     data = golden.stacked([episode])
-    found = validate.validate_episodes(
+    found = validating.validate(
         data,
         rules=rules_lib.ConversionRules(validation='tf_agents', nan='invalid'),
     )
     (problem,) = found.problems
     self.assertEqual((problem.step, problem.rule), (1, boundaries.NAN))
     self.assertEndsWith(problem.found, ', NaN in observation')
-    found = validate.validate_episodes(
+    found = validating.validate(
         data, rules=rules_lib.ConversionRules(validation='tf_agents')
     )
     self.assertTrue(found.is_valid)
@@ -105,17 +103,17 @@ class ValidateEpisodesTest(tf.test.TestCase):
       ):
         return tf.nest.map_structure(tf.identity, episode)
 
-    found = validate.validate_episodes(data.map(fail))
+    found = validating.validate(data.map(fail))
     one, other = found.problems
     self.assertEqual((one.episode, one.rule), (1, boundaries.UNEQUAL_LENGTHS))
     self.assertIn('action: 2', one.found)
-    self.assertEqual((other.episode, other.rule), (2, validate.UNREADABLE))
+    self.assertEqual((other.episode, other.rule), (2, validating.UNREADABLE))
     self.assertIn('It broke.', other.found)
     self.assertEqual((found.num_episodes, found.num_invalid), (4, 2))
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'limit must be a positive'):
-      validate.validate_episodes(golden.stacked([golden.COMPLETE]), limit=0)
+      validating.validate(golden.stacked([golden.COMPLETE]), limit=0)
 
 
 class ValidateSourceTest(tf.test.TestCase):
@@ -126,7 +124,7 @@ class ValidateSourceTest(tf.test.TestCase):
     directory = data_sets.write(
         f'{self.create_tempdir().full_path}/data', episodes, per_file=3
     )
-    found = validate.validate_source(
+    found = validating.validate(
         sources.make_source(directory, 'train[4:]+train[:2]')
     )
     (problem,) = found.problems
@@ -138,7 +136,7 @@ class ValidateSourceTest(tf.test.TestCase):
     # The first file loses the end of its second episode.
     files = data_sets.files_of(directory)
     os.truncate(files[0], os.path.getsize(files[0]) // 2)
-    found = validate.validate_source(sources.make_source(directory))
+    found = validating.validate(sources.make_source(directory))
     self.assertLen(found.problems, 1)
     self.assertEqual(found.problems[0].episode, 5)
     (message,) = found.not_read
@@ -152,7 +150,7 @@ class ValidateSourceTest(tf.test.TestCase):
     with tf.io.TFRecordWriter(files[1]) as writer:
       for record in records[:2]:
         writer.write(record)
-    found = validate.validate_source(sources.make_source(directory))
+    found = validating.validate(sources.make_source(directory))
     missing, short = found.not_read
     self.assertStartsWith(missing, f'{files[0]}, episodes 0 to 2: ')
     self.assertIn('No such file', missing)
@@ -174,7 +172,7 @@ class ValidateSourceTest(tf.test.TestCase):
         (['ConversionRules.nan = "invalid"'], False),
     ):
       source = sources.make_source(directory, bindings=bindings)
-      self.assertEqual(validate.validate_source(source).is_valid, is_valid)
+      self.assertEqual(validating.validate(source).is_valid, is_valid)
 
 
 if __name__ == '__main__':
