@@ -23,13 +23,13 @@ from benchmarks import processes
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.datasets import durable
-from rlds2reverb.jobs import beam
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import tasks as tasks_lib
+from rlds2reverb.jobs.beam import runner
 
 _STEPS = flags.DEFINE_integer(
     'steps', 2_000_000, 'Steps to convert.', lower_bound=1
@@ -79,9 +79,9 @@ def _convert(directory: str, runner: running.Runner) -> None:
 def _cases(directory: str, steps: int) -> List[timing.Case]:
   runners = {
       'local, 1 worker': running.LocalRunner(1),
-      'FnApiRunner, in memory': beam.BeamRunner(['--runner=FnApiRunner']),
+      'FnApiRunner, in memory': runner.BeamRunner(['--runner=FnApiRunner']),
       'local, 2 workers': running.LocalRunner(2),
-      'FnApiRunner, 2 processes': beam.BeamRunner(_PROCESSES),
+      'FnApiRunner, 2 processes': runner.BeamRunner(_PROCESSES),
   }
   return [
       timing.Case(

@@ -23,6 +23,7 @@ from benchmarks import data
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb import windows
+from rlds2reverb.windows import unrolling
 
 _STEPS = flags.DEFINE_integer(
     'steps',
@@ -97,7 +98,7 @@ def _chop(steps: Dict[str, Any]) -> Any:
   return windows.chop_into_sequences(windows.transition_rows(steps), _LONGEST)
 
 
-def _r2d2(steps: Dict[str, Any]) -> windows.Chunks:
+def _r2d2(steps: Dict[str, Any]) -> unrolling.Chunks:
   rows = windows.n_step_transitions(steps, _N_STEP, _GAMMA)
   return windows.unroll(
       rows,

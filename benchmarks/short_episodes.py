@@ -216,7 +216,6 @@ _CHANGES: Dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
             transforms.AddTimestep('timestep'),
             transforms.FrameSkip(1),
             transforms.DropNoOps(),
-            transforms.DropZeroStart(),
         )
     },
 }

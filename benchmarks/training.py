@@ -24,6 +24,7 @@ from tf_agents.train.utils import train_utils
 from rlds2reverb import training
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
+from rlds2reverb.training import environments
 from rlds2reverb.training import experience
 from rlds2reverb.training import normalization
 from rlds2reverb.training import timed_learner
@@ -58,12 +59,12 @@ def _measure(
     algorithm: training.Algorithm, environment: str, batch_size: int
 ) -> Dict[str, List[Any]]:
   """Returns pairs of the waiting and the step time in seconds, by source."""
-  env = training.make_environment(environment, 0)
+  env = environments.make_environment(environment, 0)
   with tempfile.TemporaryDirectory() as folder:
     data = f'{folder}/data'
     recording.record_episodes(environment, data, 100)
     episodes = loading.load_episodes(data)
-    normalized = training.fit_normalization(episodes)
+    normalized = normalization.fit_normalization(episodes)
     train_step = train_utils.create_train_step()
     agent = algorithm.make_agent(
         *normalization.normalized_specs(

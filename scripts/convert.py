@@ -249,7 +249,7 @@ def _distributed(options: Sequence[str]) -> Optional[running.Runner]:
   if _RUNNER.value is None:
     return None
   try:
-    from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
+    from rlds2reverb.jobs.beam import runner  # pylint: disable=g-import-not-at-top
   except ModuleNotFoundError as e:
     raise app.UsageError(
         f'--runner={_RUNNER.value} needs Apache Beam, and there is no {e.name}.'
@@ -259,7 +259,7 @@ def _distributed(options: Sequence[str]) -> Optional[running.Runner]:
   if flags.FLAGS['num_workers'].present:
     options.append(f'--num_workers={_NUM_WORKERS.value}')
   with usage.wrong_usage():
-    return beam.BeamRunner(options, flags.FLAGS)
+    return runner.BeamRunner(options, flags.FLAGS)
 
 
 def _say_few_tasks(

@@ -156,7 +156,7 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
     episodes = self._load(
         name,
         [f'{state}[:6]', 0.0, f'{state}[-1:]'],
-        [transforms.DropZeroStart()] if is_bridge else [],
+        [transforms.DropNoOps(only_first=True)] if is_bridge else [],
     )
     found = statistics.compute_statistics(
         episodes, ['action', _STATE], acting_only=True

@@ -146,7 +146,7 @@ class RoboticsTest(tf.test.TestCase, parameterized.TestCase):
             'observation/instruction',
             seed=2,
         ),
-        transforms.ExcludeFields(['observation/other_words']),
+        transforms.SelectFields(exclude=['observation/other_words']),
     ]
     sources = {
         name: transforms.transform_episodes(source, changes)

@@ -16,7 +16,6 @@ The functions make the episodes of single agents or policies, or steps whose
 fields have a dimension of agents.
 """
 
-from rlds2reverb.agents.layout import agents_of
 from rlds2reverb.agents.policies import split_by_policy
 from rlds2reverb.agents.selecting import select_agent
 from rlds2reverb.agents.stacking import stack_agents

@@ -4,6 +4,3 @@ from rlds2reverb.datasets.loading import load_episodes
 from rlds2reverb.datasets.mixtures import mix_datasets
 from rlds2reverb.datasets.recording import record_episodes
 from rlds2reverb.datasets.saving import save_episodes
-from rlds2reverb.episodes.data_sets import packs_of
-from rlds2reverb.episodes.pack_streams import unpack
-from rlds2reverb.episodes.packs import Pack

@@ -7,5 +7,4 @@ from etils import epy
 
 # `Windows` works on NumPy arrays, too, without TensorFlow.
 with epy.lazy_api_imports(globals()):
-  from rlds2reverb.episodes.windows import EndOfEpisode
   from rlds2reverb.episodes.windows import Windows

@@ -13,5 +13,4 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.jobs.serve import serve_source
   from rlds2reverb.jobs.sources import make_source
   from rlds2reverb.jobs.sources import open_source
-  from rlds2reverb.jobs.sources import Source
   from rlds2reverb.jobs.validating import validate

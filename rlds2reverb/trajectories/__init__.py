@@ -9,4 +9,3 @@ from rlds2reverb.trajectories.report import ConversionReport
 from rlds2reverb.trajectories.rules import ConversionRules
 from rlds2reverb.trajectories.sequences import convert_rlds_to_sequences
 from rlds2reverb.trajectories.specs import create_trajectory_data_spec
-from rlds2reverb.trajectories.specs import SpecMismatchError

@@ -13,7 +13,6 @@ from rlds2reverb.transforms.base import EpisodeFilter
 from rlds2reverb.transforms.base import EpisodeTransform
 from rlds2reverb.transforms.composing import Compose
 from rlds2reverb.transforms.fields import ClipField
-from rlds2reverb.transforms.fields import ExcludeFields
 from rlds2reverb.transforms.fields import RenameFields
 from rlds2reverb.transforms.fields import SelectFields
 from rlds2reverb.transforms.filters import KeepEpisodes
@@ -37,7 +36,6 @@ from rlds2reverb.transforms.rotated_fields import ConvertRotation
 from rlds2reverb.transforms.tasks import AddTimestep
 from rlds2reverb.transforms.tasks import DropConditioning
 from rlds2reverb.transforms.tasks import DropEnd
-from rlds2reverb.transforms.tasks import DropZeroStart
 from rlds2reverb.transforms.tasks import MarkPadding
 from rlds2reverb.transforms.thinning import DropNoOps
 from rlds2reverb.transforms.thinning import FrameSkip

@@ -1,4 +1,4 @@
-"""Transforms that select, leave out, rename and clip fields of the steps."""
+"""Transforms that select, rename and clip fields of the steps."""
 
 import dataclasses
 from typing import Mapping, Optional, Sequence
@@ -26,24 +26,33 @@ _ALWAYS_SELECTED = (
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
 class SelectFields(base.EpisodeTransform):
-  """Keeps only the named fields of the steps.
-
-  The reward, the discount and the flags are kept too. Where a path leads to a
-  part of one of them, only that part is kept.
+  """Keeps only the named fields of the steps, or leaves named ones out.
 
   Attributes:
-    fields: the paths of the fields.
+    fields: the paths of the fields that are kept, by default all. The reward,
+      the discount and the flags are kept too. Where a path leads to a part of
+      one of them, only that part is kept.
+    exclude: the paths of fields, or of parts of those kept, that are left out.
   """
 
   is_step_wise = True
 
-  fields: Sequence[paths.Path]
+  fields: Optional[Sequence[paths.Path]] = None
+  exclude: Sequence[paths.Path] = ()
 
   def __post_init__(self):
     super().__post_init__()
-    paths.check_list('fields', self.fields)
+    if self.fields is not None:
+      paths.check_list('fields', self.fields)
+    paths.check_list('exclude', self.exclude)
 
   def transform(self, steps):
+    selected = steps if self.fields is None else self._select(steps)
+    for path in self.exclude:
+      selected = paths.remove(selected, paths.find(selected, path))
+    return selected
+
+  def _select(self, steps):
     selected = {}
     found = [paths.find(steps, path) for path in self.fields]
     named = {keys[0] for keys in found}
@@ -53,29 +62,6 @@ class SelectFields(base.EpisodeTransform):
     for keys in found:
       selected = paths.insert(selected, keys, paths.get(steps, keys))
     return selected
-
-
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class ExcludeFields(base.EpisodeTransform):
-  """Leaves the named fields out of the steps.
-
-  Attributes:
-    fields: the paths of the fields.
-  """
-
-  is_step_wise = True
-
-  fields: Sequence[paths.Path]
-
-  def __post_init__(self):
-    super().__post_init__()
-    paths.check_list('fields', self.fields)
-
-  def transform(self, steps):
-    for path in self.fields:
-      steps = paths.remove(steps, paths.find(steps, path))
-    return steps
 
 
 @gin.configurable(module='rlds2reverb')

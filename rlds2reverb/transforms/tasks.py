@@ -133,43 +133,6 @@ class AddTimestep(whole_episodes.WholeEpisodeTransform):
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DropZeroStart(whole_episodes.PackTransform):
-  """Drops the first step of an episode if its action is all zeros.
-
-  Some recordings of BridgeData V2 begin with such a step, which OpenVLA drops.
-  The next step takes its flag `is_first`. The only step of an episode
-  stays.
-
-      step         0      1      2 (last)         step       1      2 (last)
-      action       0 0    1 2    -                action     1 2    -
-      is_first     T      F      F                is_first   T      F
-
-  Attributes:
-    field: the path of the action, numbers.
-  """
-
-  field: paths.Path = rlds.ACTION
-
-  def transform_pack(self, pack, episode_index=None):
-    rows = self._rows(pack)
-    leaves = [
-        tf.cast(leaf, tf.bool)
-        for leaf in tf.nest.flatten(paths.get(pack.steps, self.field))
-    ]
-    length = tf.shape(leaves[0])[0]
-    flat = [tf.reshape(leaf, [length, -1]) for leaf in leaves]
-    is_zero = ~tf.reduce_any(tf.concat(flat, axis=1), axis=1)
-    is_first = tf.equal(rows.row, rows.first)
-    is_dropped = is_first & is_zero & (rows.last > rows.first)
-    kept = tf.where(~is_dropped)[:, 0]
-    # Where the first step is dropped, the next one takes its place.
-    before = tf.maximum(kept - 1, 0)
-    flags_of = tf.where(tf.gather(is_dropped, before), before, kept)
-    return _keep_rows(pack, kept, {rlds.IS_FIRST: flags_of})
-
-
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
 class DropEnd(whole_episodes.PackTransform):
   """Drops the last step of an episode if it has no action.
 
@@ -197,27 +160,13 @@ class DropEnd(whole_episodes.PackTransform):
     # Where the last step is dropped, the step before it is the last.
     flags_of = tf.gather(rows.next(), kept)
     flags_of = tf.where(tf.gather(is_dropped, flags_of), flags_of, kept)
-    return _keep_rows(
-        pack, kept, {rlds.IS_LAST: flags_of, rlds.IS_TERMINAL: flags_of}
-    )
-
-
-def _keep_rows(pack, kept, flags_of):
-  """Returns a pack of fewer steps, which take over flags of dropped ones.
-
-  Args:
-    pack: a pack.
-    kept: int64 `[K]`: the rows that are kept, ascending.
-    flags_of: by the names of flags, which may be missing, int64 `[K]`: the row
-      of `pack` whose flag each row gets.
-  """
-  shorter = packs_lib.keep_rows(pack, kept)
-  flags = {
-      flag: tf.gather(pack.steps[flag], rows)
-      for flag, rows in flags_of.items()
-      if flag in pack.steps
-  }
-  return shorter._replace(steps={**shorter.steps, **flags})
+    flags = {
+        flag: tf.gather(pack.steps[flag], flags_of)
+        for flag in (rlds.IS_LAST, rlds.IS_TERMINAL)
+        if flag in pack.steps
+    }
+    pack = packs_lib.keep_rows(pack, kept)
+    return pack._replace(steps={**pack.steps, **flags})
 
 
 def _is_there(leaf) -> tf.Tensor:

@@ -74,14 +74,18 @@ class DropNoOps(whole_episodes.PackTransform):
     no_op: the action that does nothing: one number, or an array.
     tolerance: how far each number of an action may be from `no_op` for the
       action to count as one that does nothing.
-    predicate: a function to use in place of the three above. It is called in
-      the graph with the stacked steps, and returns which of them do nothing,
-      bool `[T]`.
+    only_first: whether only the first step of an episode may be dropped. Some
+      recordings of BridgeData V2 begin with an action of zeros, and OpenVLA
+      drops that step.
+    predicate: a function to use in place of `field`, `no_op` and `tolerance`.
+      It is called in the graph with the stacked steps, and returns which of
+      them do nothing, bool `[T]`.
   """
 
   field: paths.Path = rlds.ACTION
   no_op: constants.Numbers = 0.0
   tolerance: float = 0.0
+  only_first: bool = False
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
   @property
@@ -103,7 +107,10 @@ class DropNoOps(whole_episodes.PackTransform):
       )['predicate']
     else:
       is_no_op = self._is_no_op(steps)
-    return keep_steps(pack, self._rows(pack), ~is_no_op)
+    rows = self._rows(pack)
+    if self.only_first:
+      is_no_op &= tf.equal(rows.row, rows.first)
+    return keep_steps(pack, rows, ~is_no_op)
 
   def _is_no_op(self, steps):
     field = paths.find(steps, self.field)

@@ -16,8 +16,6 @@ from rlds2reverb.windows.slices import draw_steps
 from rlds2reverb.windows.slices import sample_slices
 from rlds2reverb.windows.stacking import stack_and_chunk
 from rlds2reverb.windows.transitions import transition_rows
-from rlds2reverb.windows.transitions import TransitionRows
-from rlds2reverb.windows.unrolling import Chunks
 from rlds2reverb.windows.unrolling import split_burn_in
 from rlds2reverb.windows.unrolling import unroll
 from rlds2reverb.windows.views import apply_views

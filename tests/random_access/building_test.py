@@ -14,18 +14,18 @@ import tensorflow as tf
 import tree
 
 import rlds2reverb
-from rlds2reverb import episodes as episodes_lib
 from rlds2reverb import random_access
 from rlds2reverb import transforms
 from rlds2reverb import windows
 from rlds2reverb.datasets import record_lengths
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.random_access import building
 from rlds2reverb.random_access import record_reading
 from tests.random_access import data
 
 _LENGTHS = [4, 1, 7, 2, 3, 9, 1]
 # Each takes seconds to trace.
-_FORMS = {episodes_lib.EndOfEpisode.OVERLAP: [(3, 2), (2, 3)]}
+_FORMS = {windows_lib.EndOfEpisode.OVERLAP: [(3, 2), (2, 3)]}
 
 
 def _build_slowly(directory, folder):
@@ -94,19 +94,19 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
       data.assert_equal(self, expected[number], item)
     data.assert_equal(self, items[-2], items[len(items) - 2])
 
-  @parameterized.parameters(*episodes_lib.EndOfEpisode)
+  @parameterized.parameters(*windows_lib.EndOfEpisode)
   def test_items_are_those_of_convert_rlds_to_sequences(self, end):
     index = random_access.Index(self.frames_folder)
     for length, stride in _FORMS.get(end, [(3, 2)]):
       expected = data.as_list(
           rlds2reverb.convert_rlds_to_sequences(
               self.load(),
-              episodes_lib.Windows(length, stride, end),
+              windows_lib.Windows(length, stride, end),
               with_mask=True,
           )
       )
       items = random_access.Items(
-          index, episodes_lib.Windows(length, stride, end), with_mask=True
+          index, windows_lib.Windows(length, stride, end), with_mask=True
       )
       self.assertLen(items, len(expected))
       for number, (frames, mask) in enumerate(expected):
@@ -120,12 +120,12 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_batches_of_frames_are_trajectories(self):
     items = random_access.Items(
-        random_access.Index(self.frames_folder), episodes_lib.Windows(2)
+        random_access.Index(self.frames_folder), windows_lib.Windows(2)
     )
     batches = random_access.Batches(items, 3, seed=2)
     dataset = batches.as_dataset()
     expected = rlds2reverb.convert_rlds_to_sequences(
-        self.load(), episodes_lib.Windows(2)
+        self.load(), windows_lib.Windows(2)
     ).batch(3, drop_remainder=True)
     self.assertEqual(dataset.element_spec, expected.element_spec)
     frames = next(iter(dataset))
@@ -159,7 +159,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     index = random_access.build_index(
         self.directory, self.new_folder(), prepare=prepare, num_processes=2
     )
-    items = random_access.Items(index, episodes_lib.Windows(1))
+    items = random_access.Items(index, windows_lib.Windows(1))
     found = items.batch(np.arange(len(items)))
     found = tree.map_structure(lambda leaf: leaf[:, 0], found)
     data.assert_equal(self, expected, found)
@@ -199,7 +199,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     index = random_access.build_index(
         tf.data.Dataset.from_tensors({'steps': steps}), self.new_folder()
     )
-    items = random_access.Items(index, episodes_lib.Windows(5))
+    items = random_access.Items(index, windows_lib.Windows(5))
     self.assertLen(items, 1)
     self.assertAllEqual(items[0]['observation'], steps['observation'])
     self.assertEqual(list(items[0]['action']), list(steps['action']))
@@ -218,7 +218,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     self.assertIn('is copied into the index: it is not a TFDS', str(logs))
     # That is what the user expects.
     self.assertEqual({record.levelname for record in logs.records}, {'INFO'})
-    items = random_access.Items(index, episodes_lib.Windows(1))
+    items = random_access.Items(index, windows_lib.Windows(1))
     expected = np.concatenate(
         [
             episode['steps']['action']
@@ -239,7 +239,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     self.assertIn('copied into the index: it is not on the local', str(logs))
     self.assertEqual(copy.data_dir, '')
     items, copies = (
-        random_access.Items(each, episodes_lib.Windows(2))
+        random_access.Items(each, windows_lib.Windows(2))
         for each in (index, copy)
     )
     everything = np.arange(len(items))
@@ -281,7 +281,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
           self.directory, self.new_folder(), prepare=prepare
       )
     self.assertIn('is copied into the index: prepare looks', str(logs))
-    items = random_access.Items(index, episodes_lib.Windows(1))
+    items = random_access.Items(index, windows_lib.Windows(1))
     found = items.batch(np.arange(len(items)))['observation']
     expected = [e['steps'] for e in data.as_list(prepare(self.load()))]
     for name in 'image', 'depth':
@@ -319,7 +319,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     whole = random_access.Index(self.frames_folder)
     self.assertEqual(index.fingerprint, whole.fingerprint)
     items = [
-        random_access.Items(each, episodes_lib.Windows(1))
+        random_access.Items(each, windows_lib.Windows(1))
         for each in (whole, index)
     ]
     data.assert_equal(

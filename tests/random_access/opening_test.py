@@ -35,7 +35,8 @@ def prepare(episodes):
 
 def without_camera(episodes):
   return transforms.transform_episodes(
-      prepare(episodes), [transforms.ExcludeFields(['observation/image'])]
+      prepare(episodes),
+      [transforms.SelectFields(exclude=['observation/image'])],
   )
 
 

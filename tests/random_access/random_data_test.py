@@ -10,9 +10,9 @@ import tensorflow_datasets as tfds
 import tree
 
 import rlds2reverb
-from rlds2reverb import episodes as episodes_lib
 from rlds2reverb import random_access
 from rlds2reverb import windows
+from rlds2reverb.episodes import windows as windows_lib
 from tests import tfds_files
 from tests.random_access import data
 
@@ -125,9 +125,9 @@ class RandomDataTest(parameterized.TestCase, tf.test.TestCase):
             windows.stack_and_chunk(episode['steps'], frames, actions, fill)
         )
     )
-    ends = list(episodes_lib.EndOfEpisode)
+    ends = list(windows_lib.EndOfEpisode)
     length, stride = int(rng.integers(1, 5)), int(rng.integers(1, 4))
-    window = episodes_lib.Windows(length, stride, ends[seed % len(ends)])
+    window = windows_lib.Windows(length, stride, ends[seed % len(ends)])
     sequences = rlds2reverb.convert_rlds_to_sequences(episodes, window)
     for expected, wanted, as_trajectories in (
         (chunks, random_access.ActionChunks(frames, actions, fill), False),

@@ -209,7 +209,7 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
               fields.SelectFields(['observation', 'action', 'reward']),
               fields.ClipField('action', low=0, high=0.5),
               fields.RenameFields({'action': 'control'}),
-              fields.ExcludeFields(['reward']),
+              fields.SelectFields(exclude=['reward']),
           ],
       ),
       (
@@ -273,7 +273,7 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(
       lambda: [],
-      lambda: [fields.ExcludeFields(['action'])],
+      lambda: [fields.SelectFields(exclude=['action'])],
       lambda: [filters.KeepEpisodes(min_length=99)],
   )
   def test_an_episode_of_unequal_lengths(self, transforms):

@@ -35,8 +35,8 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.WITH_PACKS)
   def test_exclude(self, run):
-    exclude = fields.ExcludeFields(
-        ['observation/camera', ('observation', 'state')]
+    exclude = fields.SelectFields(
+        exclude=['observation/camera', ('observation', 'state')]
     )
     for steps, episode in zip(_steps(run(exclude, _DEEP)), _DEEP):
       expected = {
@@ -81,7 +81,7 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(
       (fields.SelectFields(['observation/imag']), 'observation/image'),
-      (fields.ExcludeFields(['acton']), 'Did you mean action'),
+      (fields.SelectFields(exclude=['acton']), 'Did you mean action'),
       (fields.RenameFields({'rewards': 'x'}), 'Did you mean reward'),
       (fields.RenameFields({'reward': 'action'}), "'action' already"),
       (fields.ClipField('actoin'), 'Did you mean action'),
@@ -91,10 +91,10 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       golden.stacked([episode]).map(transform)
 
-  @parameterized.parameters(fields.SelectFields, fields.ExcludeFields)
-  def test_a_path_alone_is_no_list(self, transform):
+  @parameterized.parameters('fields', 'exclude')
+  def test_a_path_alone_is_no_list(self, name):
     with self.assertRaisesRegex(ValueError, r"Write \['observation'\]"):
-      transform('observation')
+      fields.SelectFields(**{name: 'observation'})
 
   def test_other_fields_of_the_episode_stay(self):
     rlds_data = golden.nested([ways.FIVE]).map(

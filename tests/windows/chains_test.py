@@ -10,6 +10,7 @@ import tensorflow as tf
 from rlds2reverb import windows
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import transitions
+from rlds2reverb.windows import unrolling
 from tests import contract
 from tests import golden
 
@@ -42,14 +43,14 @@ class R2d2Test(parameterized.TestCase, tf.test.TestCase):
   def test_worked_arrays_in_a_data_set(self, form):
     data = golden.FORMS[form]([_STEPS])
     rows = data.map(lambda e: windows.transition_rows(e['steps']))
-    self.assertIsInstance(rows.element_spec, windows.TransitionRows)
+    self.assertIsInstance(rows.element_spec, transitions.TransitionRows)
     n_step = rows.map(_n_step)
     self.assertIsInstance(n_step.element_spec, transitions.NStepRows)
     views = n_step.map(_view)
     self.assertIsInstance(views.element_spec, transitions.NStepRows)
     batches = views.map(_unroll).unbatch().batch(2, drop_remainder=True)
     chunks = batches.get_single_element()
-    self.assertIsInstance(chunks, windows.Chunks)
+    self.assertIsInstance(chunks, unrolling.Chunks)
     for name, expected in {
         'reward': [[2, 3.5, 5], [6.5, 8, 6]],
         'next_observation': [[2, 3, 4], [5, 6, 6]],

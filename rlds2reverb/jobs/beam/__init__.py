@@ -2,5 +2,3 @@
 
 It needs the extra: `pip install '.[beam]'` in a clone.
 """
-
-from rlds2reverb.jobs.beam.runner import BeamRunner

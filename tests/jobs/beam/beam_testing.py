@@ -23,9 +23,9 @@ class BeamTestCase(job_testing.JobTestCase):
       self, plan: plan_lib.Plan, *options: str, **kwargs: Any
   ) -> Dict[str, Any]:
     """Does a plan on Beam; returns the summary, and keeps the runner."""
-    from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
+    from rlds2reverb.jobs.beam import runner  # pylint: disable=g-import-not-at-top
 
-    self.runner = beam.BeamRunner(options)
+    self.runner = runner.BeamRunner(options)
     return self.convert(plan, runner=self.runner, **kwargs)
 
   def receipts_of(self, plan: plan_lib.Plan) -> Dict[int, Dict[str, Any]]:

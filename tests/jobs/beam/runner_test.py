@@ -218,7 +218,7 @@ class BeamRunnerTest(beam_testing.BeamTestCase):
     self.assertEqual(*quarantined)
 
   def test_runners_and_options_that_are_not_there(self):
-    from rlds2reverb.jobs import beam  # pylint: disable=g-import-not-at-top
+    from rlds2reverb.jobs.beam import runner  # pylint: disable=g-import-not-at-top
 
     for options, message in (
         (['--runner=FlinkRuner'], 'no runner FlinkRuner. Did you mean FlinkRu'),
@@ -228,8 +228,8 @@ class BeamRunnerTest(beam_testing.BeamTestCase):
     ):
       with self.subTest(message):
         with self.assertRaisesRegex(ValueError, re.escape(message)):
-          beam.BeamRunner(options, ['sequence_length'])
-    beam.BeamRunner([*_PROCESSES, '--of_an_engine=1', '--flag'])
+          runner.BeamRunner(options, ['sequence_length'])
+    runner.BeamRunner([*_PROCESSES, '--of_an_engine=1', '--flag'])
 
 
 if __name__ == '__main__':
