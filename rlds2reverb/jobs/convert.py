@@ -20,10 +20,9 @@ from typing import Any, Callable, Dict, Optional, Sequence
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 from rlds2reverb.episodes import checks
-from rlds2reverb.jobs import emptiness
+from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import job_folder
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import preview
 from rlds2reverb.jobs import progress as progress_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import running
@@ -163,7 +162,7 @@ class _Job(running.Listener):
         )
     lines = self._output.check(self._folder, self._spec, self._receipts)
     self._say(
-        preview.describe(
+        estimates.describe(
             plan, opened, self._spec, lines, self._folder, self._receipts
         )
     )
@@ -286,7 +285,7 @@ class _Job(running.Listener):
       return  # Repaired episodes go into an output that has items.
     totals = summary_lib.make(plan, self._receipts)
     lengths = totals['statistics']['length']
-    reason = emptiness.reason(
+    reason = summary_lib.why_empty(
         plan.table_items,
         totals['items'],
         # A transition lies between two steps.

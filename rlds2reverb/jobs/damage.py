@@ -37,7 +37,7 @@ def explain(
         for shard in source.shards
         for path in source.files(shard)
     }
-    for path in sorted({path for part in parts for path in source.files(part)}):
+    for path in sorted(source.files(*parts)):
       problem = _find_damage(path, counts[path])
       if problem:
         return problem
@@ -51,8 +51,7 @@ def place_of(
 ) -> str:
   """Returns which episodes ranges have, and the files that they are in."""
   ranges = ', '.join(map(str, parts))
-  paths = [path for part in parts for path in source.files(part)]
-  return f'{ranges} in {", ".join(paths)}'
+  return f'{ranges} in {", ".join(source.files(*parts))}'
 
 
 def _find_damage(path: str, num_episodes: int) -> str:

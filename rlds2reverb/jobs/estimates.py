@@ -1,22 +1,35 @@
-"""Estimates the size of an output, reading no more than a few files.
+"""Says what a conversion will do, and estimates how large its output gets.
 
-TFDS records how many episodes there are and how many bytes they take. Where all
-steps take the same number of bytes, the number of steps follows. Otherwise, as
-with images, strings and integers, it is estimated from the first episodes of a
-few files.
+It reads no more than a few files for this. TFDS records how many episodes there
+are and how many bytes they take. Where all steps take the same number of bytes,
+the number of steps follows. Otherwise, as with images, strings and integers, it
+is estimated from the first episodes of a few files.
 """
 
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
+import tree
 
+from rlds2reverb.datasets import files
 from rlds2reverb.datasets import tfds_private
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import sources as sources_lib
 
 # The bytes of an item in a server's memory, besides the frames, as
@@ -55,6 +68,109 @@ class Steps(NamedTuple):
   low: int
   high: int
   sampled: int
+
+
+def describe(
+    plan: plan_lib.Plan,
+    opened: Sequence[opened_lib.OpenSource],
+    spec: Any,
+    output_lines: Sequence[str],
+    folder: str,
+    receipts: Mapping[int, receipts_lib.Receipt],
+) -> str:
+  """Returns the plan as text.
+
+  Args:
+    plan: the plan.
+    opened: its sources.
+    spec: the spec of a frame, a `Trajectory`.
+    output_lines: lines about its output; see `Output.check`.
+    folder: the folder of the job.
+    receipts: the receipts of an earlier start.
+  """
+  steps = [steps_or_sample(source) for source in opened]
+  lines = ['from']
+  for source, count in zip(opened, steps):
+    lines += _describe_source(source, count)
+  if plan.only:
+    lines.append(f'  only the {plan.num_episodes:,} episodes in {plan.only}')
+  elif plan.num_episodes < sum(source.num_episodes for source in opened):
+    lines.append(f'  {plan.num_episodes:,} episodes by their weights')
+  lines.append('frames')
+  for path, leaf in tree.flatten_with_path(spec):
+    lines.append(
+        f'  {steps_lib.field_path(path)}: {leaf.dtype.name} {leaf.shape}'
+    )
+  for table in plan.table_items:
+    lines += _describe_table(plan, opened, steps, spec, table)
+  lines += output_lines
+  done = sum(plan.tasks[number].num_episodes for number in receipts)
+  lines.append(
+      f'tasks: {len(plan.tasks)}, done already: {len(receipts)}'
+      f' ({done:,} of {plan.num_episodes:,} episodes)'
+  )
+  lines.append(f'the job is kept in {folder}')
+  return '\n'.join(lines)
+
+
+def _describe_source(source, steps: Optional[Steps]) -> List[str]:
+  # This counts as describe does. `num_bytes` leaves out the headers of records.
+  num_bytes = files.total_size(source.files())
+  lines = [
+      f'  {source.name}, split {source.source.split}, in {source.directory}',
+      f'    episodes: {source.num_episodes:,}; files: {len(source.shards)},'
+      f' {num_bytes / 1e6:,.1f} MB; {_count_of(steps)}',
+  ]
+  if source.mapping is not None:
+    config = source.source.config or 'the gin bindings'
+    lines.append(f'    fields mapped by {config}')
+    for field in ('observation', 'action', 'reward', 'discount'):
+      lines.append(f'      {field} <- {getattr(source.mapping, field)!r}')
+  for transform in source.transforms:
+    lines.append(f'    transformed by {transform!r}')
+  return lines
+
+
+def _count_of(steps: Optional[Steps]) -> str:
+  if steps is None:
+    return 'how many steps is not known before they are read'
+  if not steps.sampled:
+    return f'about {steps.about:,} steps'
+  return (
+      f'about {steps.about:,} steps ({steps.low:,} to {steps.high:,}), by the'
+      f' first {steps.sampled} episodes of some files'
+  )
+
+
+def _describe_table(plan, opened, steps, spec, table: Any) -> List[str]:
+  what = (
+      'whole episodes'
+      if table.windows is None
+      else f'{table.windows.length} frames, every {table.windows.stride}, at an'
+      f' end {table.windows.end.value}'
+  )
+  lines = [f'table {table.table_name}: items of {what}']
+  if None in steps:
+    lines.append('  how many is not known before the steps are read')
+    return lines
+  # The share of the episodes that the plan takes, if it does not take all.
+  share = plan.num_episodes / sum(source.num_episodes for source in opened)
+  about, low, high = (
+      table_of(table, plan.num_episodes, round(total * share), spec)
+      for total in (
+          sum(count.about for count in steps),
+          sum(count.low for count in steps),
+          sum(count.high for count in steps),
+      )
+  )
+  between = ''
+  if low != high:
+    between = f' ({low.items:,} to {high.items:,})'
+  lines.append(
+      f'  about {about.items:,} items{between}; a server needs about'
+      f' {about.server_bytes / 1e6:,.0f} MB of memory for them'
+  )
+  return lines
 
 
 def steps_of(
@@ -128,9 +244,7 @@ def _first_lengths(source: opened_lib.OpenSource) -> List[int]:
   # TFDS stores one number of a scalar for each step.
   field = f'{rlds.STEPS}/{rlds.IS_FIRST}'
   parse = {field: tf.io.VarLenFeature(tf.int64)}
-  paths = sorted(
-      {path for part in source.shards for path in source.files(part)}
-  )
+  paths = sorted(source.files())
   chosen = np.unique(np.linspace(0, len(paths) - 1, _SAMPLED_FILES).round())
   lengths: List[int] = []
   num_bytes = 0

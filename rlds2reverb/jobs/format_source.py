@@ -83,7 +83,7 @@ class FormatSource(opened.OpenSource):
     stamps = [[path, *files.stamp_of(path)] for path in self._paths]
     return identity_lib.fingerprint(stamps, self.source.format, self._options)
 
-  def files(self, part):
+  def _files_of(self, part):
     return self._paths or [self.directory]
 
   def state_of(self, parts):

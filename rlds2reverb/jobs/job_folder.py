@@ -1,10 +1,12 @@
 """The folder of a job: its place, and whether it belongs to the same plan."""
 
+import json
 import os
 import re
 from typing import List
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import paths
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
@@ -35,11 +37,11 @@ def lock_paths(plan: plan_lib.Plan, folder: str) -> List[str]:
   Several jobs may write to a server at once, and one to a directory. There are
   no locks at a URL.
   """
-  paths = [os.path.join(folder, _LOCK)]
+  locks = [os.path.join(folder, _LOCK)]
   if plan.output.kind != plan_lib.SERVER:
     parent, name = os.path.split(plan.output.place)
-    paths.append(os.path.join(parent, f'.{name}.job{_LOCK}'))
-  return [path for path in paths if not files.is_url(path)]
+    locks.append(os.path.join(parent, f'.{name}.job{_LOCK}'))
+  return [path for path in locks if not files.is_url(path)]
 
 
 def check_same_plan(plan: plan_lib.Plan, folder: str) -> None:
@@ -51,10 +53,29 @@ def check_same_plan(plan: plan_lib.Plan, folder: str) -> None:
   if stored not in (None, plan) and is_of_use(folder, stored):
     raise ValueError(
         f'The job in {folder} was started with another plan:\n  '
-        + ';\n  '.join(plan_lib.differences(stored, plan))
+        + ';\n  '.join(differences(stored, plan))
         + '.\nStart it as before, or choose another output, or remove that'
         ' folder.'
     )
+
+
+def differences(plan: plan_lib.Plan, other: plan_lib.Plan) -> List[str]:
+  """Returns a line for each value in which two plans differ."""
+  values, others = (
+      paths.leaves(json.loads(each.to_json())) for each in (plan, other)
+  )
+  if len(plan.tasks) != len(other.tasks):
+    # The tasks then differ as a consequence, and are not listed.
+    for leaves, each in (values, plan), (others, other):
+      for path in [path for path in leaves if path.startswith('tasks')]:
+        del leaves[path]
+      leaves['number of tasks (--task_mb)'] = len(each.tasks)
+  return [
+      f'{path}: {values.get(path, "nothing")!r} before,'
+      f' {others.get(path, "nothing")!r} now'
+      for path in sorted(values.keys() | others.keys())
+      if values.get(path) != others.get(path)
+  ]
 
 
 def is_of_use(folder: str, plan: plan_lib.Plan) -> bool:

@@ -90,12 +90,12 @@ class OpenSource(abc.ABC):
     return identity_lib.fingerprint(self.mapping, self.transforms)
 
   def read(
-      self, part: Optional[ranges_lib.Range] = None, *, with_index: bool = False
+      self, *parts: ranges_lib.Range, with_index: bool = False
   ) -> tf.data.Dataset:
-    """Returns episodes, mapped and transformed, in the order of the data set.
+    """Returns episodes, mapped and transformed, one range after the other.
 
     Args:
-      part: which episodes; all by default.
+      *parts: which episodes; all by default.
       with_index: whether an episode gets a field `EPISODE_INDEX`, int64 `[]`:
         its index in its split, which no filter changes.
 
@@ -105,17 +105,29 @@ class OpenSource(abc.ABC):
     Raises:
       ValueError: if the mapping or a transform does not fit the data set.
     """
-    parts = self.ranges if part is None else [part]
-    episodes = [self._read_raw(part, with_index) for part in parts]
-    episodes = functools.reduce(tf.data.Dataset.concatenate, episodes)
+    episodes = functools.reduce(
+        tf.data.Dataset.concatenate,
+        [self._read_raw(part, with_index) for part in parts or self.ranges],
+    )
     if self.mapping is not None:
       episodes = step_mapping.map_fields(episodes, self.mapping)
     if self.transforms:
       episodes = applying.transform_episodes(episodes, self.transforms)
     return episodes
 
+  def files(self, *parts: ranges_lib.Range) -> List[str]:
+    """Returns the paths of the files with the episodes of ranges, each once.
+
+    Args:
+      *parts: the ranges; all by default.
+    """
+    found = [
+        path for part in parts or self.ranges for path in self._files_of(part)
+    ]
+    return list(dict.fromkeys(found))
+
   @abc.abstractmethod
-  def files(self, part: ranges_lib.Range) -> List[str]:
+  def _files_of(self, part: ranges_lib.Range) -> List[str]:
     """Returns the paths of the files that hold the episodes of a range."""
 
   @abc.abstractmethod
@@ -132,7 +144,7 @@ class OpenSource(abc.ABC):
       FileNotFoundError: if a file is missing.
       OSError: if the file system cannot be reached.
     """
-    paths = sorted({path for part in parts for path in self.files(part)})
+    paths = sorted(self.files(*parts))
     try:
       return identity_lib.fingerprint(
           [[path, *files.stamp_of(path)] for path in paths]
@@ -181,7 +193,7 @@ class RldsSource(OpenSource):
     """A hash of what TFDS records about the data set: its files and splits."""
     return versions.fingerprint(self.directory)
 
-  def files(self, part):
+  def _files_of(self, part):
     return [
         instruction.filename
         for instruction in self._splits[part.instruction].file_instructions

@@ -18,7 +18,6 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.jobs import cutting
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
@@ -280,51 +279,52 @@ def make_plan(
   if only is not None:
     ranges = [list(parts) for parts in only[1]]
   if weights is not None:
-    ranges = cutting.first_by_weights(ranges, weights)
-  cutting.check_distinct(opened, ranges)
-  tasks = [
-      [Task(index, pieces) for pieces in cutting.cut(parts, source, task_bytes)]
-      for index, (source, parts) in enumerate(zip(opened, ranges))
-  ]
+    ranges = ranges_lib.first_by_weights(ranges, weights)
+  data_sets = tuple(
+      DataSet(
+          source.name,
+          source.directory,
+          source.fingerprint,
+          source.treatment,
+          source.num_episodes,
+          source.num_bytes,
+      )
+      for source in opened
+  )
+  _check_distinct(data_sets, ranges)
+  tasks = []
+  for index, (source, parts) in enumerate(zip(opened, ranges)):
+    limit = source.num_episodes
+    if not source.is_one_task:
+      limit = int(task_bytes / max(source.num_bytes / limit, 1))
+    tasks.append(
+        [Task(index, pieces) for pieces in ranges_lib.cut(parts, max(limit, 1))]
+    )
   return Plan(
       sources=tuple(source.source for source in opened),
-      data_sets=tuple(
-          DataSet(
-              source.name,
-              source.directory,
-              source.fingerprint,
-              source.treatment,
-              source.num_episodes,
-              source.num_bytes,
-          )
-          for source in opened
-      ),
+      data_sets=data_sets,
       output=output,
       tables=tuple(_plain_table(table) for table in tables),
       # The rule for invalid episodes changes no item of a valid one.
       rules={**dataclasses.asdict(rules), 'invalid_episodes': 'skip'},
-      tasks=tuple(cutting.in_turn(tasks) if weights else sum(tasks, [])),
+      tasks=tuple(ranges_lib.in_turn(tasks) if weights else sum(tasks, [])),
       only=only and only[0],
   )
 
 
-def differences(plan: Plan, other: Plan) -> List[str]:
-  """Returns a line for each value in which two plans differ."""
-  values, others = (
-      _flatten('', json.loads(each.to_json())) for each in (plan, other)
-  )
-  if len(plan.tasks) != len(other.tasks):
-    # The tasks then differ as a consequence, and are not listed.
-    for leaves, each in (values, plan), (others, other):
-      for path in [path for path in leaves if path.startswith('tasks')]:
-        del leaves[path]
-      leaves['number of tasks (--task_mb)'] = len(each.tasks)
-  return [
-      f'{path}: {values.get(path, "nothing")!r} before,'
-      f' {others.get(path, "nothing")!r} now'
-      for path in sorted(values.keys() | others.keys())
-      if values.get(path) != others.get(path)
-  ]
+def _check_distinct(data_sets, ranges) -> None:
+  """Raises a ValueError if two sources have an episode in common."""
+  parts: Dict[Any, List[ranges_lib.Range]] = {}
+  for data, of_source in zip(data_sets, ranges):
+    place = data.name, data.directory, data.treatment
+    parts.setdefault(place, []).extend(of_source)
+  for (name, directory, _), of_data_set in parts.items():
+    twice = ranges_lib.overlap(of_data_set)
+    if twice is not None:
+      raise ValueError(
+          f'Episodes of {name} in {directory}, split {twice.split}, are in two'
+          ' sources, and would be converted twice.'
+      )
 
 
 def _plain_table(table) -> Dict[str, Any]:
@@ -334,16 +334,3 @@ def _plain_table(table) -> Dict[str, Any]:
         ' plan cannot store. Give a number.'
     )
   return dataclasses.asdict(table)
-
-
-def _flatten(path: str, value: Any) -> Dict[str, Any]:
-  if isinstance(value, dict):
-    items = value.items()
-  elif isinstance(value, list) and value:
-    items = enumerate(value)
-  else:
-    return {path: value}
-  leaves = {}
-  for key, item in items:
-    leaves.update(_flatten(f'{path}/{key}' if path else str(key), item))
-  return leaves

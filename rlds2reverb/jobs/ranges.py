@@ -1,7 +1,7 @@
-"""Episodes of a split, by their indices."""
+"""Episodes of a split, by their indices, and how tasks get their share."""
 
 import re
-from typing import Any, List, Mapping, NamedTuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow_datasets as tfds
 
@@ -69,12 +69,85 @@ def of_split(
       ranges.append(part)
   if not ranges:
     raise ValueError(f'The split {split} of {dataset} has no episodes.')
+  twice = overlap(ranges)
+  if twice is not None:
+    raise ValueError(
+        f'The split {split} of {dataset} has the episodes {twice} twice.'
+    )
+  return ranges
+
+
+def overlap(ranges: Sequence[Range]) -> Optional[Range]:
+  """Returns episodes that two of the ranges have in common, if any."""
   in_order = sorted(ranges)
   for before, after in zip(in_order, in_order[1:]):
     if before.split == after.split and after.begin < before.end:
-      raise ValueError(
-          f'The split {split} of {dataset} has the episodes'
-          f' {Range(after.split, after.begin, min(before.end, after.end))}'
-          ' twice.'
-      )
-  return ranges
+      return after._replace(end=min(before.end, after.end))
+  return None
+
+
+def first_by_weights(
+    ranges: List[List[Range]], weights: Sequence[float]
+) -> List[List[Range]]:
+  """Returns the first episodes of each source, as many as its weight says."""
+  checks.check_count(weights, len(ranges))
+  checks.check_weights(weights, are_positive=True)
+  sizes = [sum(part.num_episodes for part in parts) for parts in ranges]
+  unit = min(size / weight for size, weight in zip(sizes, weights))
+  kept = []
+  for parts, weight in zip(ranges, weights):
+    left = round(unit * weight)
+    kept.append([])
+    for part in parts:
+      part = part._replace(end=min(part.end, part.begin + left))
+      if part.num_episodes:
+        kept[-1].append(part)
+        left -= part.num_episodes
+  return kept
+
+
+def cut(parts: Sequence[Range], limit: int) -> List[Tuple[Range, ...]]:
+  """Cuts ranges, one for each file, into the ranges of tasks.
+
+  A large file makes several tasks. Small files that follow each other make one.
+
+  Args:
+    parts: the ranges.
+    limit: how many episodes a task may have.
+  """
+  tasks: List[Tuple[Range, ...]] = []
+  for part in parts:
+    for piece in _split_evenly(part, limit):
+      last = tasks[-1] if tasks else ()
+      count = sum(each.num_episodes for each in last)
+      if (
+          not last
+          or last[-1].split != piece.split
+          or count + piece.num_episodes > limit
+      ):
+        tasks.append((piece,))
+      elif last[-1].end == piece.begin:
+        tasks[-1] = (*last[:-1], last[-1]._replace(end=piece.end))
+      else:
+        tasks[-1] = (*last, piece)
+  return tasks
+
+
+def _split_evenly(part, limit) -> List[Range]:
+  size = part.num_episodes
+  count = -(-size // limit)
+  borders = [part.begin + size * i // count for i in range(count + 1)]
+  return [
+      part._replace(begin=begin, end=end)
+      for begin, end in zip(borders, borders[1:])
+  ]
+
+
+def in_turn(tasks: Sequence[List[Any]]) -> List[Any]:
+  """Interleaves the tasks of all sources, each source evenly spread."""
+  places = [
+      ((number + 0.5) / len(of_source), task)
+      for of_source in tasks
+      for number, task in enumerate(of_source)
+  ]
+  return [task for _, task in sorted(places, key=lambda place: place[0])]

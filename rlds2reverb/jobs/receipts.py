@@ -54,7 +54,7 @@ class Receipt:
     num_bytes: how many bytes the frames have, as numbers in memory.
     skipped: the episodes that were left out because they are invalid.
     filtered: how many episodes the source's filters left out.
-    statistics: of the converted episodes; see `measures.Measures`.
+    statistics: of the converted episodes; see `task_episodes.Measures`.
     seconds: how long the task took.
     output: values that the output needs about the task's result, in JSON.
   """

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
-from rlds2reverb.jobs import emptiness
 from rlds2reverb.jobs import sources as sources_lib
+from rlds2reverb.jobs import summary
 from rlds2reverb.replay import items
 from rlds2reverb.replay import messages
 from rlds2reverb.replay import reverb
@@ -84,7 +84,7 @@ def serve_source(
     )
     if not allow_empty and not all(counts.values()):
       longest = _longest(opened.read())
-      raise ValueError(emptiness.reason(tables, counts, longest))
+      raise ValueError(summary.why_empty(tables, counts, longest))
     return serve.restore_reverb_server(
         checkpoint, port=port, checkpoint_root=checkpoint_root
     )

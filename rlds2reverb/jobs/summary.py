@@ -3,13 +3,13 @@
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
-from rlds2reverb.jobs import measures
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import task_episodes
 from rlds2reverb.trajectories import report as report_lib
 
 SUMMARY = 'summary.json'
@@ -44,7 +44,9 @@ def make(
       'skipped': sum(len(receipt.skipped) for receipt in done),
       'skipped_by_rule': rules,
       'filtered': sum(receipt.filtered for receipt in done),
-      'statistics': measures.merge(receipt.statistics for receipt in done),
+      'statistics': task_episodes.merge(
+          [receipt.statistics for receipt in done]
+      ),
       'seconds_of_tasks': sum(receipt.seconds for receipt in done),
   }
 
@@ -130,7 +132,7 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
         ' was written anew since another job inserted them, remove them and'
         ' convert it again.'
     )
-  for name in measures.RANGES:
+  for name in task_episodes.RANGES:
     numbers = summary['statistics'][name]
     if numbers['count']:
       mean = numbers['sum'] / numbers['count']
@@ -164,4 +166,39 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
           *notes,
           *warnings,
       ]
+  )
+
+
+def why_empty(
+    tables: Sequence[Any], items: Mapping[str, int], longest: int
+) -> str:
+  """Returns why a table has no items; an empty string if all have some.
+
+  Args:
+    tables: the `TableItems`.
+    items: how many items each table has, by its name.
+    longest: the number of steps of the longest episode; 0 if there is none.
+  """
+  for table in tables:
+    if not items[table.table_name]:
+      return (
+          f'Table {table.table_name!r} would have no items, and samplers would'
+          f' wait for ever: {_of_table(table, longest)} If an empty table is'
+          ' what you want, ask for it with allow_empty.'
+      )
+  return ''
+
+
+def _of_table(table, longest) -> str:
+  if not longest:
+    return 'there is no valid episode.'
+  if table.windows is None:
+    return (
+        f'an item is a whole episode of {table.max_sequence_length} steps at'
+        f' most, and all are longer; the longest has {longest}.'
+    )
+  return (
+      f'an item has {table.windows.length} steps, and the longest episode has'
+      f' {longest}. Choose shorter windows, or pad short episodes: an end of'
+      ' "pad".'
   )

@@ -14,7 +14,6 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.jobs import checkpoint_output
 from rlds2reverb.jobs import damage
-from rlds2reverb.jobs import measures as measures_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
@@ -99,9 +98,8 @@ def run_task(
   start = last = time.monotonic()
   task = plan.tasks[number]
   source = sources_lib.open_source(plan.sources[task.source])
-  _check_unchanged(plan.data_sets[task.source], source)
+  _check_unchanged(plan.data_sets[task.source], source.fingerprint)
   state = source.state_of(task.ranges)
-  measures = measures_lib.Measures()
 
   def report():
     num_skipped = len(episodes.report.skipped_episodes)
@@ -117,14 +115,14 @@ def run_task(
         )
     )
 
-  def watch(block):
+  def on_block():
     nonlocal last
-    measures.add(block)
     if time.monotonic() - last >= _SECONDS_PER_REPORT:
       last = time.monotonic()
       report()
 
-  episodes = task_episodes.TaskEpisodes(plan, task, source, watch)
+  episodes = task_episodes.TaskEpisodes(plan, task, source, on_block)
+  measures = episodes.measures
   try:
     written = output_of(plan).write(number, folder, episodes)
   except _PASSING as error:
@@ -206,8 +204,8 @@ def changed(
     ]
 
 
-def _check_unchanged(data_set: plan_lib.DataSet, source) -> None:
-  if source.fingerprint != data_set.fingerprint:
+def _check_unchanged(data_set: plan_lib.DataSet, fingerprint: str) -> None:
+  if fingerprint != data_set.fingerprint:
     raise TaskError(
         f'{data_set.name} in {data_set.directory} has changed since the plan of'
         ' this job was made.'

@@ -18,7 +18,6 @@ from rlds2reverb import statistics
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import measures
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quarantine
@@ -26,6 +25,7 @@ from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import statistics_output
+from rlds2reverb.jobs import task_episodes
 from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
@@ -546,14 +546,14 @@ class ConvertTest(job_testing.JobTestCase):
         plan_lib.CHECKPOINT, self.new(), directory=folder, episodes_per_task=4
     )
     path = data_sets.files_of(folder)[1]
-    add = measures.Measures.add
+    add = task_episodes.Measures.add
     times = itertools.count()
 
     def change(*args):
       os.utime(path, ns=(0, next(times)))
       return add(*args)
 
-    with mock.patch.object(measures.Measures, 'add', change):
+    with mock.patch.object(task_episodes.Measures, 'add', change):
       with self.assertRaisesRegex(
           convert.JobError, rf'1 of 2 tasks(.|\n)*{path} has changed while'
       ):
@@ -869,14 +869,6 @@ class ServerTest(job_testing.JobTestCase):
     with mock.patch.object(tasks, 'run_task', run):
       with self.assertRaisesRegex(convert.JobError, '3 of 4 tasks have failed'):
         self.convert(plan, runner=running.LocalRunner(patience=0.0))
-
-
-class MeasuresTest(absltest.TestCase):
-
-  def test_merging_nothing(self):
-    merged = measures.merge([])
-    self.assertEqual(merged['length']['count'], 0)
-    self.assertIsNone(merged['return']['max'])
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ import tempfile
 from absl.testing import absltest
 
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.jobs import job_folder
 from rlds2reverb.jobs import plan
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
@@ -87,7 +88,7 @@ class PlanTest(absltest.TestCase):
     self.assertEqual(again.hash, made.hash)
     self.assertEqual(again.table_items, [_TABLE])
     self.assertEqual(again.conversion_rules.nan, 'invalid')
-    self.assertEqual(plan.differences(made, again), [])
+    self.assertEqual(job_folder.differences(made, again), [])
 
   def test_the_identity_is_that_of_the_data_alone(self):
     made = self._make(2)
@@ -110,14 +111,14 @@ class PlanTest(absltest.TestCase):
 
   def test_differences(self):
     self.assertEqual(
-        plan.differences(
+        job_folder.differences(
             self._make(2),
             self._make(2, rules=rules.ConversionRules(nan='invalid')),
         ),
         ["rules/nan: 'report' before, 'invalid' now"],
     )
     self.assertEqual(
-        plan.differences(self._make(2), self._make(8)),
+        job_folder.differences(self._make(2), self._make(8)),
         ['number of tasks (--task_mb): 5 before, 1 now'],
     )
 

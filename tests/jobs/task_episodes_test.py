@@ -1,10 +1,10 @@
-"""Tests of measures, against numpy."""
+"""Tests of the counts of a task's episodes, against numpy."""
 
 from absl.testing import absltest
 import numpy as np
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.jobs import measures
+from rlds2reverb.jobs import task_episodes
 from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import report as report_lib
 
@@ -32,7 +32,7 @@ def _frames(rewards, reward=None, discount=1.0):
 
 def _add(frames, max_length=None):
   """Adds all episodes as one block, or pieces of `max_length` of each."""
-  added = measures.Measures()
+  added = task_episodes.Measures()
   ends = np.flatnonzero(frames.step_type == 2) + 1
   splits = np.concatenate([[0], ends])
   if max_length is None:
@@ -87,15 +87,15 @@ class MeasuresTest(absltest.TestCase):
     report = report_lib.ConversionReport()
     parts = [_add(_frames([each])).statistics(report) for each in _REWARDS]
     self.assertEqual(
-        measures.merge(parts), _add(_frames(_REWARDS)).statistics(report)
+        task_episodes.merge(parts), _add(_frames(_REWARDS)).statistics(report)
     )
     parts[0]['nan'] = {'reward': 2}
     parts[1].update(nan={'reward': 1, 'action': 4}, bootstrapped_terminals=3)
-    merged = measures.merge(parts)
+    merged = task_episodes.merge(parts)
     self.assertEqual(merged['nan'], {'reward': 3, 'action': 4})
     self.assertEqual(merged['bootstrapped_terminals'], 3)
     self.assertEqual(
-        measures.merge([])['length'],
+        task_episodes.merge([])['length'],
         {'count': 0, 'sum': 0.0, 'min': None, 'max': None},
     )
 
