@@ -101,7 +101,7 @@ def _as_numpy(dataset: tf.data.Dataset, batches: int) -> Callable[[], None]:
 
 
 def _with_numpy_updates(
-    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+    buffer: rlds2reverb.EpisodesReplayBuffer, size: int, batches: int
 ) -> Callable[[], None]:
   """Returns a function that trains on NumPy batches by their priorities."""
   iterator = buffer.as_dataset(size).as_numpy_iterator()
@@ -118,7 +118,7 @@ def _with_numpy_updates(
 
 
 def _with_eager_updates(
-    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+    buffer: rlds2reverb.EpisodesReplayBuffer, size: int, batches: int
 ) -> Callable[[], None]:
   """Returns a function that trains eagerly on batches by their priorities."""
   iterator = iter(buffer.as_dataset(size))
@@ -134,7 +134,7 @@ def _with_eager_updates(
 
 
 def _updates_alone(
-    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+    buffer: rlds2reverb.EpisodesReplayBuffer, size: int, batches: int
 ) -> Callable[[], None]:
   """Returns a function that updates the priorities of one batch eagerly."""
   _, info = next(iter(buffer.as_dataset(size)))
@@ -148,7 +148,7 @@ def _updates_alone(
 
 
 def _updates_in_graph(
-    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+    buffer: rlds2reverb.EpisodesReplayBuffer, size: int, batches: int
 ) -> Callable[[], None]:
   """Returns a function that does so in a `tf.function`."""
   _, info = next(iter(buffer.as_dataset(size)))
@@ -162,7 +162,7 @@ def _updates_in_graph(
 
 
 def _with_updates(
-    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+    buffer: rlds2reverb.EpisodesReplayBuffer, size: int, batches: int
 ) -> Callable[[], None]:
   """Returns a function that takes batches, and updates their priorities."""
   iterator = iter(buffer.as_dataset(size))
@@ -256,7 +256,7 @@ def _packed_cases(
 
 
 def _trainer_alone(
-    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+    buffer: rlds2reverb.EpisodesReplayBuffer, size: int, batches: int
 ) -> Callable[[], None]:
   """Returns the limit of `_with_eager_updates`: what is not the buffer's."""
   frames, info = next(iter(buffer.as_dataset(size)))
@@ -270,7 +270,7 @@ def _trainer_alone(
 
 
 def _with_numpy_functions(
-    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+    buffer: rlds2reverb.EpisodesReplayBuffer, size: int, batches: int
 ) -> Callable[[], None]:
   """Returns the limit of `_with_updates`: NumPy, called twice a batch.
 
@@ -299,7 +299,7 @@ def _with_numpy_functions(
 
 
 def _same_batch(
-    buffer: local.EpisodesReplayBuffer, size: int, batches: int
+    buffer: rlds2reverb.EpisodesReplayBuffer, size: int, batches: int
 ) -> Callable[[], None]:
   """Returns the limit of what NumPy reads for a graph: one batch, always."""
   spec = buffer.as_dataset(size).element_spec
@@ -347,7 +347,7 @@ def _prioritized_cases(
   }
   runs = {
       name: way(
-          local.EpisodesReplayBuffer(store, sampler=local.Prioritized()),
+          rlds2reverb.EpisodesReplayBuffer(store, sampler=local.Prioritized()),
           size,
           batches,
       )
@@ -367,7 +367,7 @@ def _small_cases(episodes: tf.data.Dataset) -> List[timing.Case]:
   batches = _BATCHES.value
   columns = tf.nest.map_structure(
       lambda leaf: tf.squeeze(leaf, 0),
-      local.EpisodesReplayBuffer(store).gather_all(),
+      rlds2reverb.EpisodesReplayBuffer(store).gather_all(),
   )
   return [
       *_prioritized_cases(store, size, batches * size, batches),
@@ -389,7 +389,7 @@ def _sampling_cases(
       buffer.store,
       priorities=np.random.default_rng(0).uniform(size=buffer.num_items),
   )
-  shared = lambda sampler, store=buffer.store: local.EpisodesReplayBuffer(
+  shared = lambda sampler, store=buffer.store: rlds2reverb.EpisodesReplayBuffer(
       store, sampler=sampler
   )
   in_graph = lambda buffer: _in_graph(buffer.as_dataset(size), batches)
@@ -428,7 +428,7 @@ def _sampling_cases(
   return cases
 
 
-def _image_buffer(image: Any) -> local.EpisodesReplayBuffer:
+def _image_buffer(image: Any) -> rlds2reverb.EpisodesReplayBuffer:
   """Returns a replay buffer whose frames show `image(k)`, a function."""
   length = 100
   images = [image(step) for step in range(length)]

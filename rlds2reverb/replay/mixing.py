@@ -9,7 +9,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import seeds as seeds_lib
 
-_LEVELS = ('share', 'subbatch', 'element')
+_LEVELS = ('exact', 'subbatch', 'element')
 
 
 def mix_batches(
@@ -17,7 +17,7 @@ def mix_batches(
     weights: Sequence[float],
     batch_size: int,
     *,
-    level: str = 'share',
+    level: str = 'exact',
     subbatch_size: Optional[int] = None,
     seed: int = 0,
     first_batch: int = 0,
@@ -26,12 +26,12 @@ def mix_batches(
 
   With data sets `a` and `b`, weights `[1, 3]` and `batch_size=4`, batches are:
 
-      level="share"       a b b b   a b b b   a b b b     exactly, in this order
+      level="exact"       a b b b   a b b b   a b b b     exactly, in this order
       level="subbatch", subbatch_size=2
                           b b a a   b b b b   a a b b     two of one are drawn
       level="element"     b b a b   b b b b   a b b a     each one is drawn
 
-  `"share"` with equal weights is the symmetric sampling of RLPD ("Efficient
+  `"exact"` with equal weights is the symmetric sampling of RLPD ("Efficient
   Online Reinforcement Learning with Offline Data", Ball et al., 2023): half of
   each batch recorded, half the agent's own. `"subbatch"` is what TorchRL's
   `ReplayBufferEnsemble` does.
@@ -69,7 +69,7 @@ def mix_batches(
     raise ValueError(
         f'subbatch_size is for level="subbatch", but level is {level!r}.'
     )
-  if level == 'share':
+  if level == 'exact':
     sizes = _shares(weights, batch_size)
     parts = [
         dataset.rebatch(size, drop_remainder=True)

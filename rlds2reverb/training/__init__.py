@@ -9,11 +9,9 @@
 
 from rlds2reverb.training.algorithm import Algorithm
 from rlds2reverb.training.behavioral_cloning import BehavioralCloning
-from rlds2reverb.training.burn_in import BurnInDqnAgent
 from rlds2reverb.training.cql_sac import CqlSac
 from rlds2reverb.training.experience import BatchOptions
 from rlds2reverb.training.policies import make_policy
-from rlds2reverb.training.policies import SavedPolicy
 from rlds2reverb.training.recurrent_dqn import RecurrentDqn
 from rlds2reverb.training.trainer import Monitoring
 from rlds2reverb.training.trainer import train

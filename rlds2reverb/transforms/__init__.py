@@ -4,8 +4,6 @@ Most transforms have an inverse, for the actions of a policy that was trained on
 transformed data. Images are decoded late, on the frames that are used.
 """
 
-from rlds2reverb.transforms import poses
-from rlds2reverb.transforms import rotations
 from rlds2reverb.transforms.applying import transform_episodes
 from rlds2reverb.transforms.augmentation import augment_images
 from rlds2reverb.transforms.augmentation import drop_images

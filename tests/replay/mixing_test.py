@@ -112,7 +112,7 @@ class MixingTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(sources(10, first_batch=20), whole[20:])
     self.assertNotAllEqual(sources(30, seed=12), whole)
 
-  @parameterized.parameters('share', 'subbatch', 'element')
+  @parameterized.parameters('exact', 'subbatch', 'element')
   def test_weight_0(self, level):
     mixed = mixing.mix_batches(
         [_counting(_A, 5), _counting(_B, 5), _counting(2 * _B, 5)],
@@ -122,7 +122,7 @@ class MixingTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertAllEqual(_numbers(mixed, 50), _B + np.arange(200).reshape(50, 4))
 
-  @parameterized.parameters('share', 'subbatch', 'element')
+  @parameterized.parameters('exact', 'subbatch', 'element')
   def test_ends_with_the_first_that_ended(self, level):
     mixed = mixing.mix_batches(
         [_counting(_A, 5, count=21), _counting(_B, 5)], [1, 1], 4, level=level
@@ -145,7 +145,7 @@ class MixingTest(parameterized.TestCase, tf.test.TestCase):
       ('nan', dict(weights=[1, np.nan]), 'finite numbers from 0 up'),
       ('zero', dict(weights=[0, 0]), 'All weights are 0'),
       ('shares', dict(batch_size=6, weights=[1, 3]), r'makes \[1.5, 4.5\]'),
-      ('level', dict(level='batch'), "one of 'share', 'subbatch', 'element'"),
+      ('level', dict(level='batch'), "one of 'exact', 'subbatch', 'element'"),
       (
           'subbatch_size',
           dict(level='element', subbatch_size=2),

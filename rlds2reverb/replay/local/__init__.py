@@ -7,7 +7,6 @@ their rows are computed, so nothing is stored twice. Samplers draw items.
 from rlds2reverb.replay.local.appendable import AppendableReplayBuffer
 from rlds2reverb.replay.local.prepared import check_prepared_frames
 from rlds2reverb.replay.local.prioritized import Prioritized
-from rlds2reverb.replay.local.replay_buffer import EpisodesReplayBuffer
 from rlds2reverb.replay.local.samplers import EpisodeFirst
 from rlds2reverb.replay.local.samplers import Uniform
 from rlds2reverb.replay.local.samplers import Weighted
