@@ -98,7 +98,7 @@ class Facts(NamedTuple):
   instruction: tf.Tensor
 
 
-def with_equal_lengths(
+def cut_to_shortest(
     steps: Dict[str, Any],
 ) -> Tuple[Dict[str, Any], tf.Tensor]:
   """Cuts the leaves of stacked steps to the shortest of them.

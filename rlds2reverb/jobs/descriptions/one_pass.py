@@ -93,7 +93,7 @@ def read_once(
   limits = _limits(accumulation, bounds)
 
   def to_facts(position, episode):
-    steps, is_cut = facts_lib.with_equal_lengths(
+    steps, is_cut = facts_lib.cut_to_shortest(
         stacked_steps.stacked_fields(episode[rlds.STEPS], step_spec)
     )
     return facts_lib.facts_of(

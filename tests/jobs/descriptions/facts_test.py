@@ -21,7 +21,7 @@ def _facts(episode, index=7):
   limits[:, :2] = [[-1], [1]]  # the columns of the action
 
   def make(episode):
-    steps, is_cut = facts.with_equal_lengths(episode['steps'])
+    steps, is_cut = facts.cut_to_shortest(episode['steps'])
     return facts.facts_of(
         tf.constant(index, tf.int64),
         steps,
