@@ -233,7 +233,7 @@ _FUNCTIONS = {
         rlds2reverb.statistics.compute_statistics(d).num_steps
     ),
     'mixture': lambda d: rlds2reverb.datasets.mix_datasets(
-        {'a': d, 'b': d}, end='first'
+        {'a': d, 'b': d}, stop_when='first'
     ).map(_double),
 }
 

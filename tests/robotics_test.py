@@ -154,7 +154,7 @@ class RoboticsTest(tf.test.TestCase, parameterized.TestCase):
     }
     for source in sources.values():
       self.assertTrue(golden.has_packs(source))
-    mixed = datasets.mix_datasets(sources, end='all')
+    mixed = datasets.mix_datasets(sources, stop_when='all')
     return mixed.map(lambda mixed: mixed.element), normalize
 
   @parameterized.parameters(False, True)

@@ -12,7 +12,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 
 _LEVELS = ('element', 'subbatch')
-_ENDS = ('never', 'first', 'all')
+_STOPS = ('never', 'first', 'all')
 
 
 class Mixed(NamedTuple):
@@ -39,7 +39,7 @@ def mix_datasets(
     *,
     level: str = 'element',
     subbatch_size: Optional[int] = None,
-    end: str = 'never',
+    stop_when: str = 'never',
     seed: int = 0,
 ) -> tf.data.Dataset:
   """Draws elements from several data sets, each with its own probability.
@@ -50,9 +50,9 @@ def mix_datasets(
 
       level="element"                     a0 b0 b1 a1 b2 ...
       level="subbatch", subbatch_size=2   [a0 a1] [b0 b1] [b2 b3] [a0 a1] ...
-      end="never"    a0 b0 b1 a1 b2 a0 b3 ...    each data set is repeated
-      end="first"    a0 b0 b1 a1 b2              a is drawn after its end
-      end="all"      a0 b0 b1 a1 b2 b3           all data sets have ended
+      stop_when="never"    a0 b0 b1 a1 b2 a0 b3 ...    each one is repeated
+      stop_when="first"    a0 b0 b1 a1 b2              a is drawn after its end
+      stop_when="all"      a0 b0 b1 a1 b2 b3           all of them have ended
 
   Single elements are drawn as by `tf.data.Dataset.sample_from_datasets`.
   Sub-batches are drawn as by TorchRL's `ReplayBufferEnsemble`, where each one
@@ -70,9 +70,9 @@ def mix_datasets(
     level: `"element"` draws each element by itself. `"subbatch"` takes
       `subbatch_size` elements from the data set that is drawn, and stacks them.
     subbatch_size: the number of elements in a sub-batch.
-    end: when the mixture ends, as drawn above; no end of `Windows`. With
-      `"all"` the last sub-batch of a data set may be shorter; with `"first"` a
-      shorter one is left out.
+    stop_when: when the mixture ends, as drawn above. With `"all"` the last
+      sub-batch of a data set may be shorter; with `"first"` a shorter one is
+      left out.
     seed: the seed of the draws, an int. The same seed gives the same draws each
       time that the mixture is iterated.
 
@@ -87,7 +87,7 @@ def mix_datasets(
       is empty.
   """
   checks.check_choice('level', level, _LEVELS)
-  checks.check_choice('end', end, _ENDS)
+  checks.check_choice('stop_when', stop_when, _STOPS)
   if (level == 'subbatch') != (subbatch_size is not None) or (
       subbatch_size is not None and subbatch_size < 1
   ):
@@ -105,12 +105,12 @@ def mix_datasets(
             aligned.element, tf.constant(source), aligned.mask
         )
     )
-    mixed.append(_prepare(dataset, name, subbatch_size, end))
+    mixed.append(_prepare(dataset, name, subbatch_size, stop_when))
   return tf.data.Dataset.sample_from_datasets(
       mixed,
       probabilities,
       seed=seed,
-      stop_on_empty_dataset=end == 'first',
+      stop_on_empty_dataset=stop_when == 'first',
       rerandomize_each_iteration=False,
   )
 
@@ -123,9 +123,9 @@ def _normalize(datasets, weights):
   return [weights[name] / total for name in datasets]
 
 
-def _prepare(dataset, name, subbatch_size, end):
+def _prepare(dataset, name, subbatch_size, stop_when):
   """Repeats a data set and stacks its sub-batches."""
-  if end == 'never':
+  if stop_when == 'never':
     # This is reached only if there is nothing to repeat.
     dataset = dataset.repeat().concatenate(_error(dataset.element_spec, name))
   if subbatch_size is None:
@@ -138,7 +138,7 @@ def _prepare(dataset, name, subbatch_size, end):
           f' {spec.shape}. Cut episodes into windows first, or use'
           ' level="element".'
       )
-  return dataset.batch(subbatch_size, drop_remainder=end != 'all')
+  return dataset.batch(subbatch_size, drop_remainder=stop_when != 'all')
 
 
 def _error(spec, name):

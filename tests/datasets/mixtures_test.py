@@ -85,7 +85,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
         },
         level=level,
         subbatch_size=subbatch_size,
-        end='all',
+        stop_when='all',
     )
     rows = list(mixture.as_numpy_iterator())
     self.assertEqual({row.source.max() for row in rows}, {0, 1})
@@ -112,7 +112,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
         lambda e: {'x': e['steps']['action']}
     )
     mixture = mixtures.mix_datasets(
-        {'known': known, 'unknown': unknown}, end='all'
+        {'known': known, 'unknown': unknown}, stop_when='all'
     )
     self.assertEqual(
         mixture.element_spec.element,
@@ -220,13 +220,13 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(values, repeated[: len(values)])
 
   def test_all(self):
-    rows = self._mix(end='all')
+    rows = self._mix(stop_when='all')
     self.assertEqual([x for s, x in rows if s == 0], [0, 1, 2])
     self.assertEqual([x for s, x in rows if s == 1], list(range(100, 105)))
 
   def test_first(self):
     for seed in range(5):
-      rows = self._mix(end='first', seed=seed)
+      rows = self._mix(stop_when='first', seed=seed)
       a = [x for s, x in rows if s == 0]
       b = [x for s, x in rows if s == 1]
       self.assertEqual(a, [0, 1, 2][: len(a)])
@@ -263,7 +263,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
             {'a': _range(0, 3), 'b': _range(100, 5)},
             level='subbatch',
             subbatch_size=2,
-            end='all',
+            stop_when='all',
         ).as_numpy_iterator()
     )
     self.assertEqual(
@@ -285,7 +285,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     b = {name: leaf for name, leaf in ways.THREE.items() if name != 'reward'}
     rows = list(
         mixtures.mix_datasets(
-            {'a': form([ways.FIVE]), 'b': form([b])}, end='all'
+            {'a': form([ways.FIVE]), 'b': form([b])}, stop_when='all'
         ).as_numpy_iterator()
     )
     self.assertLen(rows, 2)
@@ -308,7 +308,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('level', dict(level='batch'), 'level must be one of'),
-      ('end', dict(end='last'), 'end must be one of'),
+      ('stop', dict(stop_when='last'), 'stop_when must be one of'),
       ('names', dict(weights={'a': 1, 'c': 1}), r"are of \['a', 'c'\]"),
       ('negative', dict(weights={'a': 1, 'b': -1}), 'from 0 up.* b is -1'),
       ('zeros', dict(weights={'a': 0, 'b': 0}), 'All weights are 0'),

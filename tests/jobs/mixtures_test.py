@@ -145,7 +145,7 @@ class MixturesTest(parameterized.TestCase):
         'oxe_magic_soup',
         self.folder,
         bindings=[f'Mixture.weights = {weights}', 'Mixture.configs = {}'],
-        end='all',
+        stop_when='all',
     )
     by_source = {int(each.source): each.element['steps'] for each in mixed}
     self.assertCountEqual(by_source, [0, 1])

@@ -96,7 +96,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
             name: golden.stacked([episode])
             for name, episode in zip('ab', cuts.episodes_of([4, 3]))
         },
-        end='all',
+        stop_when='all',
     )
     buffer = opening.open_replay_buffer(mixed.map(lambda each: each.element))
     shown = {

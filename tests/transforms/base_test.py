@@ -335,7 +335,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_mixture_whose_elements_were_not_taken(self):
     data = golden.stacked([ways.FIVE])
-    mixed = mixtures.mix_datasets({'a': data, 'b': data}, end='first')
+    mixed = mixtures.mix_datasets({'a': data, 'b': data}, stop_when='first')
     with self.assertRaisesRegex(ValueError, r"is a Mixed of \['element', "):
       applying.transform_episodes(mixed, [])
 

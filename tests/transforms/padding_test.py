@@ -78,7 +78,7 @@ class PadFieldTest(tf.test.TestCase, parameterized.TestCase):
             name: applying.transform_episodes(dataset, [pads[name]])
             for name, dataset in datasets.items()
         },
-        end='all',
+        stop_when='all',
     )
     real = {
         int(element.source): element.element['steps']['action_pad_mask'].numpy()
