@@ -127,6 +127,11 @@ class BadRecordsTest(tf.test.TestCase):
 
   def _load(self, bad):
     directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
+    self._write(directory, bad)
+    config = tfds.ReadConfig(interleave_cycle_length=2)
+    return directory, loading.load_episodes(directory, read_config=config)
+
+  def _write(self, directory, bad):
     records = [_record(number) for number in range(60)]
     for number in bad:
       change = _CASES[number][0]
@@ -141,13 +146,17 @@ class BadRecordsTest(tf.test.TestCase):
             for first in range(0, 60, _PER_FILE)
         ],
     )
-    config = tfds.ReadConfig(interleave_cycle_length=2)
-    return loading.load_episodes(directory, read_config=config)
 
   @pytest.mark.long
   def test_episodes_before_a_bad_one_come_out(self):
+    directory, data = self._load([])
+    forms = (
+        conversion.convert_rlds_to_trajectories(data, batched=True),
+        pack_streams.unpack(data_sets.packs_of(data)),
+        data,
+    )
     for number in 3, 39, 45:
-      data = self._load([number])
+      self._write(directory, [number])
       # The records of two files come in turn, 16 at a time.
       order = [*range(16), *range(20, 36), *range(16, 20), *range(36, 60)]
       position = order.index(number)
@@ -156,11 +165,7 @@ class BadRecordsTest(tf.test.TestCase):
           f'{_CASES[number][1]} Found at episode {position}, record'
           f' {number % _PER_FILE} of .*-0000{number // _PER_FILE}-of-00003'
       )
-      for found in (
-          conversion.convert_rlds_to_trajectories(data, batched=True),
-          pack_streams.unpack(data_sets.packs_of(data)),
-          data,
-      ):
+      for found in forms:
         numbers = []
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
           for one in found:
@@ -174,7 +179,7 @@ class BadRecordsTest(tf.test.TestCase):
 
   @pytest.mark.long
   def test_bad_episodes_are_skipped(self):
-    data = self._load(_CASES)
+    _, data = self._load(_CASES)
     # A filter does not take them away unseen.
     changed = applying.transform_episodes(
         data, [filters.KeepEpisodes(min_length=1), rewards.ScaleReward(2.0)]
@@ -211,7 +216,7 @@ class BadRecordsTest(tf.test.TestCase):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'a row for every step.*reward'
       ):
-        list(self._load([number]))
+        list(self._load([number])[1])
 
 
 if __name__ == '__main__':

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import glob
 import io
 import os
@@ -89,11 +90,17 @@ class TrainTest(tf.test.TestCase):
   def _directory(self):
     return os.path.join(self.create_tempdir().full_path, 'run')
 
+  @classmethod
+  @functools.cache
+  def _whole(cls):
+    """Returns the log and the weights of 10 train steps."""
+    whole = os.path.join(cls.get_temp_dir(cls()), 'whole')
+    run(cls.data, whole, 10)
+    return _read(whole)
+
   def _check_goes_on(self, continue_run):
     """Checks that 5 train steps and 5 more are the same as 10."""
-    whole = self._directory()
-    run(self.data, whole, 10)
-    log, weights = _read(whole)
+    log, weights = self._whole()
     self.assertLen(np.unique(log[:10].reshape(10, -1), axis=0), 10)
     self.assertNotEmpty(weights)
 
