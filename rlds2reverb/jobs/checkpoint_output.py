@@ -3,11 +3,10 @@
 import os
 import tempfile
 
-from rlds2reverb.datasets import files
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
 from rlds2reverb.replay.checkpoint import joining
-from rlds2reverb.replay.checkpoint import parts
+from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import write
@@ -25,7 +24,7 @@ class CheckpointOutput(outputs.FolderOutput):
 
   kind = 'Reverb checkpoint'
   marker = records.DONE
-  part_marker = parts.INFO
+  part_marker = new_checkpoint.PART_INFO
 
   def space(self, folder, left, total):
     # The parts stay until they are joined.
@@ -62,20 +61,12 @@ class CheckpointOutput(outputs.FolderOutput):
 
   def write(self, number, folder, episodes):
     part = self.new_part(folder, number)
-    items = parts.write_part(
+    items = new_checkpoint.write_part(
         episodes.frames(),
         part,
         inserted_at=_FIRST_DATE + number * _DATES_PER_TASK,
     )
-    return outputs.Written(
-        dict(items),
-        {
-            'bytes': sum(
-                files.size_of(os.path.join(part, name))
-                for name in files.names_in(part)
-            )
-        },
-    )
+    return outputs.Written(items, {})
 
   def merge_parts(self, paths, path):
     joining.merge_parts(paths, path)

@@ -24,7 +24,6 @@ from rlds2reverb.datasets import whole
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
-from rlds2reverb.replay.checkpoint import parts as parts_lib
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.checkpoint import write as write_lib
 
@@ -56,15 +55,17 @@ def merge_parts(folders: Sequence[str], folder: str) -> Dict[str, int]:
   """
   infos = [_read_info(each) for each in folders]
   counts = _count_items(infos)
-  with whole.new_folder(folder, [parts_lib.INFO], replace=True) as path:
+  with whole.new_folder(
+      folder, [new_checkpoint.PART_INFO], replace=True
+  ) as path:
     _merge_keys(folders, path)
-    for file in parts_lib.FILES:
+    for file in new_checkpoint.PART_FILES:
       _join_file(file, folders, infos, path)
     plain_bytes = {
         file: sum(info['plain_bytes'][file] for info in infos)
-        for file in parts_lib.FILES
+        for file in new_checkpoint.PART_FILES
     }
-    parts_lib.write_info(path, counts, plain_bytes)
+    new_checkpoint.write_part_info(path, counts, plain_bytes)
   return counts
 
 
@@ -103,7 +104,7 @@ def join_parts(
   ]
   _merge_keys(folders)
   with new_checkpoint.new_checkpoint(directory) as path:
-    for file in parts_lib.FILES:
+    for file in new_checkpoint.PART_FILES:
       _join_file(file, folders, infos, path)
     new_checkpoint.write_tables(path, tables)
   return counts
@@ -164,7 +165,7 @@ def _joined_checksum(first: int, second: int, num_bytes: int) -> int:
 
 
 def _read_info(folder: str) -> Dict[str, Any]:
-  with files.open_text(os.path.join(folder, parts_lib.INFO)) as f:
+  with files.open_text(os.path.join(folder, new_checkpoint.PART_INFO)) as f:
     info = json.load(f)
   for file, size in info['bytes'].items():
     path = os.path.join(folder, file)

@@ -1,26 +1,45 @@
-"""Writes the files of a new checkpoint.
+"""Writes the files of a new checkpoint, or of a part of one.
 
-A checkpoint is written into a folder beside its place, and moved there when it
-is whole. The folder is removed if anything fails.
+They are written into a folder beside their place, and moved there when all are
+whole. The folder is removed if anything fails.
+
+Several writers can make parts of a checkpoint, which `joining` joins. A
+checkpoint's files are compressed streams of records. A part holds its share of
+each stream, compressed from a clean start and up to a whole byte, so joining
+the parts is copying bytes. The writers must have different data under one
+identity: no two parts may hold the same key. To join checkpoints that may have
+keys in common, use `merge_reverb_checkpoints`.
+
+A part is a folder with `chunks.tfrecord` and `items.tfrecord`, the sorted keys
+of both, and `part.json`, which says how much there is of everything and is the
+last file to appear.
 """
 
+from concurrent import futures
 import contextlib
 import errno
+import functools
+import json
 import os
 import shutil
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List
+import zlib
 
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import tf_errors
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import messages
 from rlds2reverb.replay import wire
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import records as records_lib
 
+PART_INFO = 'part.json'
+PART_FILES = (records_lib.CHUNKS, records_lib.ITEMS)
+_BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 16 << 20
 _LEFT_FREE_BYTES = 2 * _CHECKED_BYTES
 _IGNORED = contextlib.suppress(tf.errors.OpError)
@@ -123,59 +142,175 @@ def write_tables(
     file.write(table.SerializeToString() for table in tables)
 
 
-class BatchWriter:
-  """Writes batches of chunks and items into the files of a folder."""
+def write_batches(
+    path: str,
+    batches: Iterable[layout_lib.Batch],
+    record_file: Callable[[str, str], Any] = RecordFile,
+) -> Dict[str, np.ndarray]:
+  """Writes chunks and items into the files of the folder `path`.
 
-  def __init__(
-      self,
-      path: str,
-      record_file: Callable[[str, str], Any] = RecordFile,
+  Args:
+    path: the folder.
+    batches: the chunks and the items.
+    record_file: opens a file, given its folder and its name.
+
+  Returns:
+    The keys of the records, uint64 `[N]`, by kind; see `part_keys.KINDS`.
+
+  Raises:
+    OSError: if a file cannot be written.
+  """
+  chunk_keys: List[np.ndarray] = [np.zeros(0, np.uint64)]
+  item_keys = list(chunk_keys)
+  with (
+      record_file(path, records_lib.CHUNKS) as chunks,
+      record_file(path, records_lib.ITEMS) as items,
   ):
-    """Opens the files.
+    for batch in batches:
+      chunks.write(batch.chunks)
+      heads = b''.join(chunk[: wire.KEY_HEAD] for chunk in batch.chunks)
+      chunk_keys.append(_keys_of(heads, wire.KEY_HEAD))
+      for of_table in batch.items:
+        content = of_table['item'].tobytes()
+        size = len(content) // len(of_table)
+        items.write(
+            content[begin : begin + size]
+            for begin in range(0, len(content), size)
+        )
+        item_keys.append(_keys_of(content, size))
+  keys = map(np.concatenate, (chunk_keys, item_keys))
+  return dict(zip(part_keys.KINDS, keys))
+
+
+def _keys_of(content: bytes, size: int) -> np.ndarray:
+  return wire.keys_of(np.frombuffer(content, np.uint8).reshape(-1, size))
+
+
+class _PartFile:
+  """A file of records that can be joined with others."""
+
+  def __init__(self, directory: str, file: str, plain_bytes: Dict[str, int]):
+    """Opens the file.
 
     Args:
-      path: the folder.
-      record_file: opens a file, given its folder and its name.
+      directory: the folder of the file.
+      file: the name of the file.
+      plain_bytes: a dict that gets, by that name, the number of bytes of the
+        records before they were compressed.
     """
-    self._chunk_keys: List[np.ndarray] = []
-    self._item_keys: List[np.ndarray] = []
-    self._files = contextlib.ExitStack()
-    self._chunks, self._items = (
-        self._files.enter_context(record_file(path, file))
-        for file in (records_lib.CHUNKS, records_lib.ITEMS)
-    )
+    self._file = file
+    self._plain_bytes = plain_bytes
+    path = os.path.join(directory, file)
+    # TensorFlow's own compression cannot pause at a whole byte. So its records
+    # go into a file as they are, and a thread compresses them from there.
+    self._plain_path = f'{path}.plain'
+    with os_error(self._plain_path):
+      self._writer = tf.io.TFRecordWriter(self._plain_path)
+    self._plain = open(self._plain_path, 'rb')
+    self._compressed = open(path, 'wb')
+    # The fastest level is enough, since large columns are compressed already.
+    self._compressor = zlib.compressobj(level=1)
+    self._thread = futures.ThreadPoolExecutor(1)
+    self._jobs: List[futures.Future] = []
+    self._waiting_bytes = 0
 
   def __enter__(self):
     return self
 
-  def __exit__(self, *error):
-    return self._files.__exit__(*error)
+  def __exit__(self, error_type, *unused_error):
+    try:
+      if error_type is None:
+        self._finish()
+      else:
+        with contextlib.suppress(tf.errors.OpError):
+          self._writer.close()
+    finally:
+      self._thread.shutdown(cancel_futures=True)
+      self._plain.close()
+      self._compressed.close()
+      os.unlink(self._plain_path)
 
-  def write(self, batch: layout_lib.Batch) -> None:
-    self._chunks.write(batch.chunks)
-    heads = b''.join(chunk[: wire.KEY_HEAD] for chunk in batch.chunks)
-    heads = np.frombuffer(heads, np.uint8).reshape(-1, wire.KEY_HEAD)
-    self._chunk_keys.append(wire.keys_of(heads))
-    for items in batch.items:
-      content = items['item'].tobytes()
-      size = len(content) // len(items)
-      self._items.write(
-          content[begin : begin + size]
-          for begin in range(0, len(content), size)
-      )
-      heads = np.frombuffer(content, np.uint8).reshape(-1, size)
-      self._item_keys.append(wire.keys_of(heads))
+  def write(self, records):
+    with os_error(self._plain_path):
+      for record in records:
+        self._writer.write(record)
+        self._waiting_bytes += len(record)
+      if self._waiting_bytes >= _BLOCK_BYTES:
+        self._waiting_bytes = 0
+        self._writer.flush()
+        self._jobs.append(self._thread.submit(self._compress))
+    while self._jobs and self._jobs[0].done():
+      self._jobs.pop(0).result()  # This raises its error.
 
-  @property
-  def keys(self) -> Dict[str, np.ndarray]:
-    """The keys of the records so far, uint64 `[N]`, by kind of record.
+  def _finish(self):
+    with os_error(self._plain_path):
+      self._writer.close()
+    for job in [*self._jobs, self._thread.submit(self._compress)]:
+      job.result()
+    self._plain_bytes[self._file] = self._plain.tell()
+    self._compressed.write(self._compressor.flush(zlib.Z_FULL_FLUSH))
+    self._compressed.write(self._compressor.flush())
 
-    See `part_keys.KINDS`.
-    """
-    return dict(
-        zip(part_keys.KINDS, map(_join, (self._chunk_keys, self._item_keys)))
+  def _compress(self):
+    """Compresses the bytes added to the plain file since the last call."""
+    while block := self._plain.read(_BLOCK_BYTES):
+      self._compressed.write(self._compressor.compress(block))
+
+
+def write_part(
+    source: frames_lib.FrameSource,
+    folder: str,
+    *,
+    inserted_at: int,
+) -> Dict[str, int]:
+  """Writes the items of a `FrameSource` as a part of a checkpoint.
+
+  Args:
+    source: the frames, and which items to make of them.
+    folder: the folder of the part, which appears when it is whole, and takes
+      the place of one that is there.
+    inserted_at: the date of the first item. It orders the items of the parts.
+
+  Returns:
+    The number of items of each table, by its name.
+
+  Raises:
+    BlockingIOError: if another process is writing the part.
+    OSError: if it cannot be written.
+    ValueError: as `write_reverb_checkpoint` does, or if two items have the same
+      key.
+  """
+  layout = layout_lib.Layout.of(source, inserted_at)
+  with whole.new_folder(folder, [PART_INFO], replace=True) as path:
+    plain_bytes: Dict[str, int] = {}
+    keys_by_kind = write_batches(
+        path,
+        layout.batches(source.frames()),
+        functools.partial(_PartFile, plain_bytes=plain_bytes),
     )
+    for kind, keys in keys_by_kind.items():
+      part_keys.write(os.path.join(path, part_keys.file_of(kind)), kind, keys)
+    write_part_info(path, layout.num_items, plain_bytes)
+  return layout.num_items
 
 
-def _join(keys: Sequence[np.ndarray]) -> np.ndarray:
-  return np.concatenate(keys) if keys else np.zeros(0, np.uint64)
+def write_part_info(
+    path: str, num_items: Dict[str, int], plain_bytes: Dict[str, int]
+) -> None:
+  """Writes the file that says how much a part holds.
+
+  Args:
+    path: the folder of the part, all of whose other files are written.
+    num_items: the number of items of each table, by its name.
+    plain_bytes: the number of bytes of the records of each file before they
+      were compressed, by its name.
+  """
+  info = {
+      'items': num_items,
+      'bytes': {
+          file: os.path.getsize(os.path.join(path, file)) for file in PART_FILES
+      },
+      'plain_bytes': plain_bytes,
+  }
+  with open(os.path.join(path, PART_INFO), 'w', encoding='utf-8') as f:
+    json.dump(info, f)

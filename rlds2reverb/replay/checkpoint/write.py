@@ -107,10 +107,10 @@ def write_reverb_checkpoint(
     if not isinstance(table, TableSettings):
       specs.check_signature(table.info.signature, source.spec)
   with new_checkpoint.new_checkpoint(directory) as path:
-    with new_checkpoint.BatchWriter(path) as writer:
-      for batch in layout.batches(source.frames()):
-        writer.write(batch)
-    for kind, keys in writer.keys.items():
+    keys_by_kind = new_checkpoint.write_batches(
+        path, layout.batches(source.frames())
+    )
+    for kind, keys in keys_by_kind.items():
       part_keys.check_distinct(kind, np.sort(keys))
     new_checkpoint.write_tables(
         path,

@@ -12,7 +12,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import joining
-from rlds2reverb.replay.checkpoint import parts
+from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
@@ -41,7 +41,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         options_lib.ConversionOptions(identity=identity),
     )._replace(first_episode=begin)
     folder = self.new(f'{begin}')
-    parts.write_part(source, folder, inserted_at=inserted_at)
+    new_checkpoint.write_part(source, folder, inserted_at=inserted_at)
     return folder, source.spec
 
   def test_joined_parts_are_the_checkpoint_that_one_writer_writes(self):
@@ -122,7 +122,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         _TABLES,
         options_lib.ConversionOptions(identity='data'),
     )
-    parts.write_part(source, folder, inserted_at=0)
+    new_checkpoint.write_part(source, folder, inserted_at=0)
     counts = joining.join_parts([folder], self.new(), spec)
     self.assertEqual(counts, {testing.TABLE: 4, checkpoints.OTHER: 3})
 
