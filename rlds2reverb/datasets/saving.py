@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 from absl import logging
 import numpy as np
@@ -221,3 +221,14 @@ def _read_marker(directory: str) -> Optional[str]:
       return json.load(f)['fingerprint']
   except FileNotFoundError:
     return None
+
+
+def feature_leaves(feature: Any, path: str = '') -> Iterator[Tuple[str, Any]]:
+  """Yields the paths and the leaves of TFDS features, of steps too."""
+  if isinstance(feature, (dict, tfds.features.FeaturesDict)):
+    for name, part in feature.items():
+      yield from feature_leaves(part, f'{path}/{name}' if path else name)
+  elif isinstance(feature, tfds.features.Dataset):
+    yield from feature_leaves(feature.feature, path)
+  else:
+    yield path, feature

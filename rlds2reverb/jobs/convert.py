@@ -27,7 +27,6 @@ from rlds2reverb.jobs import progress as progress_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.jobs import space
 from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
@@ -148,7 +147,7 @@ class _Job(running.Listener):
     self._receipts = receipts_lib.read(self._folder, plan.hash)
     opened = [sources_lib.open_source(source) for source in plan.sources]
     specs = {
-        index: tasks_lib.frame_spec(plan, index)
+        index: opened[index].frame_spec()
         for index in sorted({task.source for task in plan.tasks})
     }
     first, *others = specs
@@ -167,7 +166,7 @@ class _Job(running.Listener):
         )
     )
     if not self._output.is_finished(self._folder, self._receipts):
-      space.check(plan, self._output, self._folder, self._receipts)
+      job_folder.check_space(plan, self._output, self._folder, self._receipts)
 
   def run(self) -> Dict[str, Any]:
     """Does the tasks that are left, and finishes the output."""
@@ -333,7 +332,7 @@ class _Job(running.Listener):
     except OSError as e:
       if e.errno not in _FULL:
         raise
-      reason = space.explain_full(
+      reason = job_folder.explain_full(
           self._plan, self._output, self._folder, self._receipts
       )
       raise JobError(

@@ -5,6 +5,7 @@ and a failed task is tried again, as in the local runner. Dask gives the task of
 a worker that died to another one.
 """
 
+import functools
 import queue
 from typing import Dict, List, Optional
 
@@ -106,5 +107,7 @@ def _do(
   if plan is None:
     error = tasks_lib.TaskError(f'This worker finds no plan in {folder}.')
     return workers_lib.FAILED, number, error
-  job = workers_lib.Job(plan.to_json(), folder, max_skipped)
-  return workers_lib.do(job, number, lambda progress: None)
+  run = functools.partial(
+      tasks_lib.run_task, plan, folder=folder, max_skipped=max_skipped
+  )
+  return workers_lib.do(run, number, lambda progress: None)

@@ -8,13 +8,11 @@ is estimated from the first episodes of a few files.
 
 from typing import (
     Any,
-    Iterator,
     List,
     Mapping,
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -23,6 +21,7 @@ import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import saving
 from rlds2reverb.datasets import tfds_private
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
@@ -185,7 +184,7 @@ def steps_of(
   """
   if source.num_steps is not None:
     return source.num_steps
-  leaves = list(_leaves(source.features))
+  leaves = list(saving.feature_leaves(source.features))
   sizes = [_bytes_of(feature, fewest) for _, feature in leaves]
   if None in sizes:
     return None
@@ -194,8 +193,8 @@ def steps_of(
   values = source.num_bytes // source.num_episodes // len(leaves)
   per_episode = per_step = 0
   for (path, _), size in zip(leaves, sizes):
-    per_episode += 6 + 4 * -(-values.bit_length() // 7) + len('/'.join(path))
-    if path[0] == rlds.STEPS:
+    per_episode += 6 + 4 * -(-values.bit_length() // 7) + len(path)
+    if path.startswith(f'{rlds.STEPS}/'):
       per_step += size
     else:
       per_episode += size
@@ -302,19 +301,6 @@ def fewest_items(plan: plan_lib.Plan, table: Any) -> int:
   share = plan.num_episodes / plan.data_sets[0].num_episodes
   items = steps[0] * share - plan.num_episodes * table.windows.length
   return max(int(items / table.windows.stride), 1)
-
-
-def _leaves(
-    features: Any, path: Tuple[str, ...] = ()
-) -> Iterator[Tuple[Tuple[str, ...], Any]]:
-  """Yields the path and the feature of each field, of those of steps too."""
-  if path == (rlds.STEPS,):
-    features = features.feature
-  if isinstance(features, (tfds.features.FeaturesDict, dict)):
-    for key, feature in features.items():
-      yield from _leaves(feature, (*path, key))
-  else:
-    yield path, features
 
 
 def _bytes_of(feature: Any, widest: bool) -> Optional[int]:

@@ -88,7 +88,7 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
   `--gin_binding` bind for the program, as in `convert.num_workers = 2`.
 
   Args:
-    program: the name of the program, one of `programs.PROGRAMS`.
+    program: the name of the program, one of `sources.PROGRAMS`.
 
   Raises:
     UsageError: if a flag is missing, or its values are not as many as the data
@@ -127,7 +127,7 @@ def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
   Flags get values as in `sources_from_flags`.
 
   Args:
-    program: the name of the program, one of `programs.PROGRAMS`.
+    program: the name of the program, one of `sources.PROGRAMS`.
     mixture: the name of a mixture, or a gin file of the user.
 
   Raises:
@@ -184,7 +184,7 @@ def take_bound_flags(program: str) -> None:
   Flags of the command line take precedence.
 
   Args:
-    program: the name of the program, one of `programs.PROGRAMS`.
+    program: the name of the program, one of `sources.PROGRAMS`.
 
   Raises:
     UsageError: if there is no such config, a binding is not valid, or the

@@ -1,9 +1,10 @@
-"""The folder of a job: its place, and whether it belongs to the same plan."""
+"""The folder of a job: its place, its plan, and the space on its disk."""
 
 import json
 import os
 import re
-from typing import List
+import shutil
+from typing import Collection, Dict, List
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import paths
@@ -91,3 +92,81 @@ def remove(folder: str) -> None:
   files.remove(os.path.join(folder, plan_lib.FILE))
   for name in receipts_lib.FOLDER, outputs.PARTS:
     files.remove_folder(os.path.join(folder, name))
+
+
+def check_space(
+    plan: plan_lib.Plan,
+    output: outputs.JobOutput,
+    folder: str,
+    done: Collection[int],
+) -> None:
+  """Raises an OSError if a disk is too full for the rest of the output.
+
+  Args:
+    plan: the plan.
+    output: its output.
+    folder: the folder of the job.
+    done: the numbers of the tasks that are done.
+  """
+  sizes = _needed(plan, output, folder, done)
+  of_disks: Dict[int, int] = {}
+  paths = {}
+  for path, size in sizes.items():
+    if not files.is_url(path):
+      path = _existing(path)
+      disk = os.stat(path).st_dev
+      of_disks[disk] = of_disks.get(disk, 0) + size
+      paths[disk] = path
+  for disk, size in of_disks.items():
+    left = _free(paths[disk])
+    if left < size:
+      raise OSError(
+          f'The disk of {paths[disk]} needs about {size / 1e6:,.1f} MB for'
+          ' the parts of this job and its result, but'
+          f' {left / 1e6:,.1f} MB are free there.'
+      )
+
+
+def explain_full(
+    plan: plan_lib.Plan,
+    output: outputs.JobOutput,
+    folder: str,
+    done: Collection[int],
+) -> str:
+  """Says that the disk of the result is full; see `check_space`."""
+  place = plan.output.place
+  size = _needed(plan, output, folder, done).get(place, 0)
+  return (
+      f'{place} could not be written, because its disk is full: the result'
+      f' takes about {size / 1e6:,.1f} MB, and {_free(place) / 1e6:,.1f} MB'
+      ' are free.'
+  )
+
+
+def _needed(
+    plan: plan_lib.Plan,
+    output: outputs.JobOutput,
+    folder: str,
+    done: Collection[int],
+) -> Dict[str, int]:
+  """Returns about how many bytes are still to be written, by folder."""
+  sizes = [
+      plan.data_sets[task.source].num_bytes
+      / plan.data_sets[task.source].num_episodes
+      * task.num_episodes
+      for task in plan.tasks
+  ]
+  left = sum(size for number, size in enumerate(sizes) if number not in done)
+  return output.space(folder, int(left), int(sum(sizes)))
+
+
+def _free(path: str) -> int:
+  """Returns how many bytes are free where a path is, or will be."""
+  return shutil.disk_usage(_existing(path)).free
+
+
+def _existing(path: str) -> str:
+  """Returns a local path, or the folder above it that is there."""
+  while not os.path.exists(path):
+    path = os.path.dirname(path)
+  return path

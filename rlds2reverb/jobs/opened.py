@@ -3,18 +3,21 @@
 import abc
 import functools
 import os
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import ranges as ranges_lib
+from rlds2reverb.trajectories import specs
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
@@ -41,6 +44,7 @@ class OpenSource(abc.ABC):
     fingerprint: a hash that differs for any other data set.
     mapping: the mapping of the source, or None.
     transforms: its transforms and filters.
+    has_filter: whether a filter may leave episodes out.
   """
 
   name: str
@@ -64,20 +68,16 @@ class OpenSource(abc.ABC):
     self.source = source
     self.mapping = mapping
     self.transforms = transforms
+    self.has_filter = any(
+        isinstance(transform, base.EpisodeFilter)
+        or isinstance(transform, composing.Compose)
+        and transform.has_filter
+        for transform in transforms
+    )
 
   @property
   def num_episodes(self) -> int:
     return sum(part.num_episodes for part in self.ranges)
-
-  @property
-  def has_filter(self) -> bool:
-    """Whether a filter may leave episodes out."""
-    return any(
-        isinstance(transform, base.EpisodeFilter)
-        or isinstance(transform, composing.Compose)
-        and transform.has_filter
-        for transform in self.transforms
-    )
 
   @property
   def treatment(self) -> str:
@@ -129,6 +129,16 @@ class OpenSource(abc.ABC):
   @abc.abstractmethod
   def _files_of(self, part: ranges_lib.Range) -> List[str]:
     """Returns the paths of the files that hold the episodes of a range."""
+
+  def frame_spec(self) -> trajectory.Trajectory:
+    """Returns the spec of a frame, without reading any.
+
+    Raises:
+      ValueError: if the mapping or a transform does not fit the data set.
+    """
+    spec = self.read().element_spec
+    step_spec = steps_lib.steps_spec(spec).step
+    return specs.frame_spec(spec, policy_info_fn(step_spec))
 
   @abc.abstractmethod
   def read_stored(self, part: ranges_lib.Range) -> tf.data.Dataset:
@@ -227,3 +237,9 @@ class RldsSource(OpenSource):
       shards.append(ranges_lib.Range(part.split, begin, end))
       begin = end
     return shards
+
+
+def policy_info_fn(step_spec: Dict[str, Any]) -> Any:
+  """Returns the function that makes policy info, or None if there is none."""
+  has_info = step_mapping.POLICY_INFO in step_spec
+  return step_mapping.step_policy_info if has_info else None

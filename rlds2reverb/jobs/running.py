@@ -6,6 +6,7 @@ has died, or whose server is gone, is tried again.
 
 import abc
 import collections
+import functools
 import os
 import time
 from typing import Any, Dict, Mapping, Sequence, Tuple
@@ -119,15 +120,17 @@ class LocalRunner(Runner):
       self, plan: plan_lib.Plan, folder: str, count: int, max_skipped: int
   ) -> workers_lib.Workers:
     """Returns the workers for `count` tasks."""
-    job = workers_lib.Job(plan.to_json(), folder, max_skipped)
+    run = functools.partial(
+        tasks_lib.run_task, plan, folder=folder, max_skipped=max_skipped
+    )
     num_workers = min(count, self._num_workers)
     if (
         num_workers > 1
         or count > workers_lib.TASKS_PER_PROCESS
         or memory.limit()
     ):
-      return workers_lib.Processes(job, num_workers)
-    return workers_lib.Here(job)  # This process needs no start.
+      return workers_lib.Processes(run, num_workers)
+    return workers_lib.Here(run)  # This process needs no start.
 
   def run_tasks(self, plan, folder, numbers, *, listener, max_skipped=None):
     workers = self.workers(plan, folder, len(numbers), max_skipped)

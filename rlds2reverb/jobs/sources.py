@@ -16,6 +16,7 @@ import dataclasses
 import os
 from typing import Any, Dict, List, Optional, Sequence
 
+import gin
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files
@@ -28,9 +29,23 @@ from rlds2reverb.fields import step_mapping
 from rlds2reverb.formats import readers
 from rlds2reverb.jobs import format_source
 from rlds2reverb.jobs import opened as opened_lib
-from rlds2reverb.jobs import programs  # noqa: F401
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.transforms import named_transforms
+
+# The programs in scripts/ whose flags a config may set, as in
+# `convert.sequence_length = 80`. A program uses such a value unless the command
+# line has the flag. Other programs ignore it, so one file can serve several.
+PROGRAMS = (
+    'convert',
+    'describe',
+    'validate',
+    'serve',
+    'record_episodes',
+    'train',
+)
+for _program in PROGRAMS:
+  # Gin needs only the names; nothing calls these functions.
+  gin.register(_program, module='rlds2reverb.programs')(lambda **flags: flags)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +151,7 @@ def arguments_of(name: str, source: Source) -> Any:
 
   Args:
     name: the name under which gin knows it: `ConversionRules`, for example, or
-      one of `programs.PROGRAMS`.
+      one of `PROGRAMS`.
     source: the source.
 
   Returns:

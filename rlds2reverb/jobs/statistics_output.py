@@ -59,8 +59,7 @@ class StatisticsOutput(outputs.FolderOutput):
     part = self.new_part(folder, number)
     with whole.new_folder(part, [_SKETCH], replace=True) as path:
       sketches.save(os.path.join(path, _SKETCH), state)
-    size = files.size_of(os.path.join(part, _SKETCH))
-    return outputs.Written({}, {'bytes': size})
+    return outputs.Written({}, {})
 
   def merge_parts(self, paths, path):
     with whole.new_folder(path, [_SKETCH], replace=True) as new:

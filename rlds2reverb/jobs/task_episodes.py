@@ -9,7 +9,6 @@ from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import ranges as ranges_lib
@@ -127,17 +126,12 @@ class TaskEpisodes:
   def _options(self, episodes, **others: Any) -> options_lib.ConversionOptions:
     return options_lib.ConversionOptions(
         self._plan.conversion_rules,
-        policy_info_fn(episodes),
+        opened_lib.policy_info_fn(
+            steps_lib.steps_spec(episodes.element_spec).step
+        ),
         self.report,
         **others,
     )
-
-
-def policy_info_fn(episodes: tf.data.Dataset) -> Any:
-  """Returns the function that makes policy info, or None if there is none."""
-  step_spec = steps_lib.steps_spec(episodes.element_spec).step
-  has_info = step_mapping.POLICY_INFO in step_spec
-  return step_mapping.step_policy_info if has_info else None
 
 
 class Measures:

@@ -10,7 +10,6 @@ import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Type
 
 import tensorflow as tf
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.jobs import checkpoint_output
 from rlds2reverb.jobs import damage
@@ -22,7 +21,6 @@ from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
-from rlds2reverb.trajectories import specs
 
 _OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
@@ -156,24 +154,6 @@ def run_task(
 def output_of(plan: plan_lib.Plan) -> outputs.JobOutput:
   """Returns the output of a plan."""
   return _OUTPUTS[plan.output.kind](plan)
-
-
-def frame_spec(plan: plan_lib.Plan, source: int) -> trajectory.Trajectory:
-  """Returns the spec of a frame of a source, without reading any.
-
-  Args:
-    plan: the plan.
-    source: the index of the source.
-
-  Raises:
-    ValueError: if the data does not fit the mapping.
-  """
-  task = next(task for task in plan.tasks if task.source == source)
-  opened = sources_lib.open_source(plan.sources[source])
-  episodes = opened.read(task.ranges[0])
-  return specs.frame_spec(
-      episodes.element_spec, task_episodes.policy_info_fn(episodes)
-  )
 
 
 def changed(

@@ -23,15 +23,13 @@ from typing import (
     Dict,
     Iterator,
     List,
-    NamedTuple,
-    Optional,
     Tuple,
 )
 
 from rlds2reverb.episodes import private
 from rlds2reverb.jobs import memory
-from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
+from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.replay.server import insert_stream
 
@@ -40,6 +38,8 @@ from rlds2reverb.replay.server import insert_stream
 PROGRESS, DONE, FAILED, DIED = 'progress', 'done', 'failed', 'died'
 Event = Tuple[str, int, Any]
 OnProgress = Callable[[int, tasks_lib.Progress], None]
+# `tasks.run_task` with its arguments for a job, and without a task.
+Run = Callable[..., receipts_lib.Receipt]
 
 # Errors after which a task is tried again. A server may come back, and a worker
 # of a killed job may need a moment to end.
@@ -48,14 +48,6 @@ _SECONDS_TO_WAIT = 1.0
 # The number of tasks that a process does. TensorFlow keeps a third of a MiB of
 # every task, so memory would grow with the number of tasks.
 TASKS_PER_PROCESS = 64
-
-
-class Job(NamedTuple):
-  """The arguments of a worker; see `tasks.run_task`."""
-
-  plan: str  # as JSON, which any process can take
-  folder: str
-  max_skipped: Optional[int]
 
 
 class Workers(abc.ABC):
@@ -84,8 +76,8 @@ class Workers(abc.ABC):
 class Here(Workers):
   """Does tasks in this process, which starts at once."""
 
-  def __init__(self, job: Job):
-    self._job = job
+  def __init__(self, run: Run):
+    self._run = run
     self._events: List[Event] = []
 
   @property
@@ -98,7 +90,7 @@ class Here(Workers):
 
   def start(self, number, on_progress):
     report = functools.partial(on_progress, number)
-    self._events.append(do(self._job, number, report))
+    self._events.append(do(self._run, number, report))
 
   def events(self):
     events, self._events = self._events, []
@@ -112,8 +104,8 @@ class Processes(Workers):
   that a worker need not import it itself.
   """
 
-  def __init__(self, job: Job, count: int):
-    self._job = job
+  def __init__(self, run: Run, count: int):
+    self._run = run
     self._free: List[connection.Connection] = []
     # The number of the task of each busy worker, by its connection.
     self._busy: Dict[connection.Connection, int] = {}
@@ -168,7 +160,7 @@ class Processes(Workers):
       for _ in range(count):
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=_work, args=(theirs, self._job), daemon=True
+            target=_work, args=(theirs, self._run), daemon=True
         )
         process.start()
         theirs.close()
@@ -239,27 +231,21 @@ def warm_up() -> None:
 
 
 def do(
-    job: Job, number: int, on_progress: Callable[[tasks_lib.Progress], None]
+    run: Run, number: int, on_progress: Callable[[tasks_lib.Progress], None]
 ) -> Event:
   """Does a task, and returns its receipt or its error as an event."""
   try:
     with private.own_default_graph():
-      return _do(job, number, on_progress)
+      return _do(run, number, on_progress)
   finally:
     # The graphs of a task refer to each other, and hold memory that Python does
     # not count, so it would collect them too late.
     gc.collect()
 
 
-def _do(job, number, on_progress) -> Event:
+def _do(run, number, on_progress) -> Event:
   try:
-    receipt = tasks_lib.run_task(
-        plan_lib.from_json(job.plan),
-        number,
-        job.folder,
-        max_skipped=job.max_skipped,
-        on_progress=on_progress,
-    )
+    receipt = run(number=number, on_progress=on_progress)
   except tasks_lib.InvalidEpisodesError as error:
     return FAILED, number, error
   except _GONE as error:
@@ -280,7 +266,7 @@ def _do(job, number, on_progress) -> Event:
   return DONE, number, receipt
 
 
-def _work(pipe, job: Job) -> None:
+def _work(pipe, run: Run) -> None:
   """Does the tasks whose numbers come through a pipe."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -297,7 +283,7 @@ def _work(pipe, job: Job) -> None:
     report = functools.partial(_send_progress, pipe, number)
     # C++ messages about a lack of memory mean nothing to a user.
     with quiet.quiet_stderr(noise='\0'):
-      event = do(job, number, report)
+      event = do(run, number, report)
     pipe.send(event)
 
 

@@ -320,7 +320,7 @@ class ConvertTest(job_testing.JobTestCase):
     place = os.path.join(disk, 'output')
     plan = self.plan(plan_lib.CHECKPOINT, place, directory=data)
     job = self.new('job')
-    with mock.patch.object(convert.space, 'check'):
+    with mock.patch.object(convert.job_folder, 'check_space'):
       with self.assertRaisesRegex(
           convert.JobError,
           f'{place} could not be written, because its disk is full: the result'

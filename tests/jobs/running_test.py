@@ -1,6 +1,7 @@
 """Tests of the local runner, with processes that do real tasks."""
 
 import dataclasses
+import functools
 import gc
 import multiprocessing
 import os
@@ -19,18 +20,20 @@ from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import running
+from rlds2reverb.jobs import tasks
 from rlds2reverb.jobs import workers
 from tests.jobs import job_testing
 
 # It runs workers, says the ids of their processes, and is killed.
 _PARENT = """
+import functools
 import sys
-from rlds2reverb.jobs import plan, workers
+from rlds2reverb.jobs import plan, tasks, workers
 
 if __name__ == '__main__':
   made = plan.from_json(open(sys.argv[1]).read())
-  made = workers.Job(made.to_json(), sys.argv[2], None)
-  made = workers.Processes(made, 2)
+  run = functools.partial(tasks.run_task, made, folder=sys.argv[2])
+  made = workers.Processes(run, 2)
   print(*[each.pid for each in made._processes.values()], flush=True)
   sys.stdin.read()
 """
@@ -81,12 +84,12 @@ class GraphsTest(job_testing.JobTestCase):
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=2)
     folder = self.new('job')
     os.mkdir(folder)
-    job = workers.Job(plan.to_json(), folder, None)
+    run = functools.partial(tasks.run_task, plan, folder=folder)
     counts = []
     gc.disable()  # What is left to Python comes too late.
     self.addCleanup(gc.enable)
     for number in range(3):
-      kind, *_ = workers.do(job, number, lambda progress: None)
+      kind, *_ = workers.do(run, number, lambda progress: None)
       self.assertEqual(kind, workers.DONE)
       counts.append(
           sum(isinstance(one, func_graph.FuncGraph) for one in gc.get_objects())

@@ -24,6 +24,7 @@ from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
 # The namespace of the counters of a pipeline.
@@ -210,7 +211,8 @@ class _Finish(_Step):
           self._folder, receipts
       ):
         return
-      spec = tasks_lib.frame_spec(self._plan, self._plan.tasks[0].source)
+      source = self._plan.sources[self._plan.tasks[0].source]
+      spec = sources_lib.open_source(source).frame_spec()
       self._output.finish(self._folder, spec, receipts)
 
 

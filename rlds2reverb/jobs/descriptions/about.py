@@ -1,7 +1,7 @@
 """Reads the metadata of a data set, without reading an episode."""
 
 import os
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Optional
 
 import gym
 import numpy as np
@@ -9,6 +9,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import recording
+from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import rlds
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs.descriptions import one_pass
@@ -38,7 +39,7 @@ def about_data_set(opened: Any) -> Dict[str, Any]:
       for name, (num_episodes, paths) in files_of.items()
   ]
   form = getattr(info, 'file_format', None)
-  features = list(_leaves(opened.features, ''))
+  features = list(saving.feature_leaves(opened.features))
   return {
       'name': opened.name.partition('/')[0],
       'version': str(info.version),
@@ -84,7 +85,7 @@ def bounds_of_features(
     mapping: Optional[step_mapping.StepMapping],
 ) -> Dict[str, one_pass.Bounds]:
   """Returns the bounds that features give to actions and class labels."""
-  found = dict(_leaves(features[rlds.STEPS].feature, ''))
+  found = dict(saving.feature_leaves(features[rlds.STEPS]))
   if mapping is not None:
     path = mapping.action
     if not isinstance(path, str) or path.startswith('../'):
@@ -136,14 +137,3 @@ def bounds_of_environment(environment: str) -> Dict[str, one_pass.Bounds]:
   finally:
     env.close()
   return found
-
-
-def _leaves(feature: Any, path: str) -> Iterator[Tuple[str, Any]]:
-  """Yields the leaf features below a feature, with their paths."""
-  if isinstance(feature, (dict, tfds.features.FeaturesDict)):
-    for name, part in feature.items():
-      yield from _leaves(part, f'{path}/{name}' if path else name)
-  elif isinstance(feature, tfds.features.Dataset):
-    yield from _leaves(feature.feature, path)
-  else:
-    yield path, feature

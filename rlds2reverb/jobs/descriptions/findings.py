@@ -13,7 +13,6 @@ import tensorflow as tf
 from rlds2reverb.episodes import paths
 from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import facts as facts_lib
-from rlds2reverb.jobs.descriptions import tallies
 from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import results
 
@@ -44,6 +43,40 @@ _EPISODE = [
     ('num_transitions', np.float64),
     ('last_reward', np.float64),
 ]
+
+
+class Tally:
+  """Counts the episodes for which each of several conditions holds.
+
+  Attributes, int64 `[K]` each:
+    counts: the number of episodes for which each condition holds.
+    episodes: the index of the first of them; -1 if there is none.
+    steps: the step there that shows it; -1 if no single one does.
+  """
+
+  def __init__(self, size: int):
+    self.counts = np.zeros(size, np.int64)
+    self.episodes = np.full(size, -1, np.int64)
+    self.steps = np.full(size, -1, np.int64)
+
+  def add(
+      self, episodes: np.ndarray, found: np.ndarray, steps: np.ndarray
+  ) -> None:
+    """Adds episodes, in any order.
+
+    Args:
+      episodes: their indices in the data set, `[B]`.
+      found: which conditions hold for each, bool `[B, K]`.
+      steps: the step that shows it, `[B, K]`; -1 for none.
+    """
+    self.counts += found.sum(0)
+    for column in np.flatnonzero(found.any(0)):
+      rows = np.flatnonzero(found[:, column])
+      row = rows[np.argmin(episodes[rows])]
+      first = self.episodes[column]
+      if first < 0 or episodes[row] < first:
+        self.episodes[column] = episodes[row]
+        self.steps[column] = steps[row, column]
 
 
 class Findings:
@@ -98,11 +131,11 @@ class Findings:
     starts = dict(zip(self.fields, np.cumsum([0, *sizes])))
     self._shown = [starts[one.field] + one.number for one in self.columns]
     self.num_read = 0
-    self.checks = tallies.Tally(len(facts_lib.CHECKS))
-    self.not_finite = tallies.Tally(len(sizes))
-    self.outside = tallies.Tally(len(sizes))
+    self.checks = Tally(len(facts_lib.CHECKS))
+    self.not_finite = Tally(len(sizes))
+    self.outside = Tally(len(sizes))
     self.outside_values = np.zeros(len(sizes), np.int64)
-    self.duplicates = tallies.Tally(1)
+    self.duplicates = Tally(1)
     self._contents: Set[int] = set()
     self._greatest = np.full([2, len(self.columns)], -np.inf)  # of -x and x
     self.extremes = np.full([2, len(self.columns), 2], -1, np.int64)

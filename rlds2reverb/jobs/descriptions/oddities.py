@@ -9,7 +9,6 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs.descriptions import facts
 from rlds2reverb.jobs.descriptions import findings as findings_lib
-from rlds2reverb.jobs.descriptions import tallies
 
 NOT_FINITE = 'not_finite'
 CONSTANT = 'constant'
@@ -64,7 +63,7 @@ def find_oddities(findings: findings_lib.Findings) -> List[Oddity]:
 
 
 def _make(
-    findings, kind, field, text, tally: tallies.Tally, index: int
+    findings, kind, field, text, tally: findings_lib.Tally, index: int
 ) -> Oddity:
   """Makes the oddity that a tally has counted."""
   count, episode, step = (

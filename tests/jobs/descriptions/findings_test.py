@@ -3,13 +3,13 @@
 from absl.testing import absltest
 import numpy as np
 
-from rlds2reverb.jobs.descriptions import tallies
+from rlds2reverb.jobs.descriptions import findings
 
 
 class TallyTest(absltest.TestCase):
 
   def test_counts_and_finds_the_first_in_any_order(self):
-    tally = tallies.Tally(3)
+    tally = findings.Tally(3)
     tally.add(
         np.array([7, 5]),
         np.array([[True, True, False], [False, True, False]]),
