@@ -16,7 +16,6 @@ from tf_agents.environments import tf_py_environment
 from tf_agents.policies import random_tf_policy
 
 import rlds2reverb
-from rlds2reverb import replay
 from rlds2reverb.replay import local
 
 
@@ -25,9 +24,6 @@ def main() -> None:
     rlds2reverb.datasets.record_episodes('CartPole-v1', directory, 5)
     episodes = rlds2reverb.load_episodes(directory)
     recorded = rlds2reverb.open_replay_buffer(episodes)
-    observations = np.concatenate(
-        [episode['steps']['observation'] for episode in episodes]
-    )
 
   environment = tf_py_environment.TFPyEnvironment(suite_gym.load('CartPole-v1'))
   policy = random_tf_policy.RandomTFPolicy(
@@ -41,13 +37,16 @@ def main() -> None:
   driver.run()
 
   # The first half of each batch is recorded, the second the agent's own.
-  batches = replay.mix_batches(
-      [recorded.as_dataset(8, num_steps=2), own.as_dataset(8, num_steps=2)],
-      weights=[0.5, 0.5],
+  batches = rlds2reverb.datasets.mix_datasets(
+      {
+          'recorded': recorded.as_dataset(8, num_steps=2),
+          'own': own.as_dataset(8, num_steps=2),
+      },
       batch_size=8,
   )
-  for frames, _ in batches.take(1):
-    count = np.isin(frames.observation[:, 0, 0], observations[:, 0]).sum()
+  for batch in batches.take(1):
+    frames, _ = batch.element
+    count = np.sum(batch.source == 0)
     print(
         f'a batch of observations: {tuple(frames.observation.shape)},'
         f' of which {count} are recorded'

@@ -11,22 +11,25 @@ from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 
-class Aligned(NamedTuple):
-  """An element with all the fields that any of the data sets has.
+class Mixed(NamedTuple):
+  """An element of one of several data sets, or `N` with one dimension more.
 
   Attributes:
     element: the element, with zeros in the fields that its data set lacks.
-    mask: a dict with an entry for each leaf that some data set lacks. Its key
-      is the name of the leaf's path; its value says whether this element's data
-      set has the leaf: bool `[]`.
+    source: int32 `[]` or `[N]`: the index of its data set, in the order in
+      which the data sets were given.
+    mask: a dict with an entry for each field that some data set lacks. Its key
+      is the name of the field's path; its value says whether this element's
+      data set has the field: bool `[]` or `[N]`.
   """
 
   element: Any
+  source: tf.Tensor
   mask: Dict[str, tf.Tensor]
 
 
 def align(
-    datasets: Mapping[str, tf.data.Dataset],
+    datasets: Mapping[str, tf.data.Dataset], *, of_batches: bool = False
 ) -> Dict[str, tf.data.Dataset]:
   """Gives the elements of several data sets one structure.
 
@@ -39,9 +42,10 @@ def align(
   Args:
     datasets: a dict from names to data sets of episodes, of trajectories, or
       of other nests of tensors. The steps of episodes are stacked.
+    of_batches: whether the elements are batches `[N, ...]`, of any size.
 
   Returns:
-    A dict from the same names to data sets of `Aligned` elements, all of one
+    A dict from the same names to data sets of `Mixed` elements, all of one
     structure.
 
   Raises:
@@ -50,11 +54,10 @@ def align(
   """
   datasets = {name: _stack(dataset) for name, dataset in datasets.items()}
   differences = []
-  spec = _merge(
-      {name: dataset.element_spec for name, dataset in datasets.items()},
-      (),
-      differences,
-  )
+  specs = {name: dataset.element_spec for name, dataset in datasets.items()}
+  if of_batches:
+    specs = {name: _of_any_size(name, spec) for name, spec in specs.items()}
+  spec = _merge(specs, (), differences)
   if differences:
     raise ValueError(
         'The data sets cannot be mixed. Map them to the same fields first:\n'
@@ -72,17 +75,33 @@ def align(
   ]
   return {
       name: dataset.map(
-          lambda *element, own=owned[name]: _fill(
+          lambda *element, own=owned[name], source=source: _fill(
               # `map` passes the parts of a plain tuple one by one.
               element if type(spec) is tuple else element[0],  # pylint: disable=unidiomatic-typecheck
               own,
               spec,
               partial,
-          ),
-          num_parallel_calls=tf.data.AUTOTUNE,
+              source,
+              of_batches,
+          )
       )
-      for name, dataset in datasets.items()
+      for source, (name, dataset) in enumerate(datasets.items())
   }
+
+
+def _of_any_size(name: str, spec: Any) -> Any:
+  """Returns the spec of batches, with an open first dimension."""
+
+  def of_any_size(keys, leaf):
+    if leaf.shape.rank == 0:
+      raise ValueError(
+          'With batch_size, data sets of batches are mixed, but'
+          f' {steps_lib.field_path(keys) or "the element"} of {name} is a'
+          ' scalar. Call batch() on the data set.'
+      )
+    return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+  return tree.map_structure_with_path(of_any_size, spec)
 
 
 def _stack(dataset):
@@ -157,7 +176,7 @@ def _describe(spec) -> str:
   return str(spec)
 
 
-def _fill(element, own, spec, partial) -> Aligned:
+def _fill(element, own, spec, partial, source, of_batches) -> Mixed:
   """Fills the leaves that `element` lacks with zeros; it has those in `own`."""
 
   def fill(keys, leaf_spec):
@@ -169,10 +188,14 @@ def _fill(element, own, spec, partial) -> Aligned:
     zeros = tf.zeros(shape, leaf_spec.dtype)
     return tf.ensure_shape(zeros, leaf_spec.shape)
 
-  mask = {
+  filled = tree.map_structure_with_path(fill, spec)
+  facts = tf.constant(source), {
       steps_lib.field_path(keys): tf.constant(keys in own) for keys in partial
   }
-  return Aligned(tree.map_structure_with_path(fill, spec), mask)
+  if of_batches:
+    count = tf.shape(tf.nest.flatten(filled)[0])[0]
+    facts = tf.nest.map_structure(lambda fact: tf.fill([count], fact), facts)
+  return Mixed(filled, *facts)
 
 
 def _nearest_length(element, own, spec, keys) -> tf.Tensor:

@@ -1,35 +1,21 @@
 """Mixtures: data sets whose elements are drawn from several others."""
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import gin
+import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import alignment
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import seeds as seeds_lib
 from rlds2reverb.episodes import steps as steps_lib
 
-_LEVELS = ('element', 'subbatch')
 _STOPS = ('never', 'first', 'all')
-
-
-class Mixed(NamedTuple):
-  """An element of a mixture, or a sub-batch of them with one dimension more.
-
-  Attributes:
-    element: the element, with zeros in the fields that its data set lacks.
-    source: int32 `[]`: the index of its data set, in the order in which the
-      data sets were given.
-    mask: a dict with an entry for each field that some data set lacks. Its key
-      is the name of the field's path; its value says whether this element's
-      data set has the field: bool `[]`.
-  """
-
-  element: Any
-  source: tf.Tensor
-  mask: Dict[str, tf.Tensor]
+# This many draws are made at once.
+_DRAWS = 256
 
 
 @gin.configurable(module='rlds2reverb')
@@ -37,29 +23,35 @@ def mix_datasets(
     datasets: Mapping[str, tf.data.Dataset],
     weights: Optional[Mapping[str, float]] = None,
     *,
-    level: str = 'element',
+    batch_size: Optional[int] = None,
     subbatch_size: Optional[int] = None,
     stop_when: str = 'never',
     seed: int = 0,
+    start: int = 0,
 ) -> tf.data.Dataset:
-  """Draws elements from several data sets, each with its own probability.
+  """Mixes elements, or batches, of several data sets in proportion to weights.
 
   The elements may be episodes, trajectories, windows or anything else. Each
   data set gives them in its own order, so shuffle it before. If `a` has 2
   elements and `b` has 4, and the data sets drawn are a b b a b a b ..., then:
 
-      level="element"                     a0 b0 b1 a1 b2 ...
-      level="subbatch", subbatch_size=2   [a0 a1] [b0 b1] [b2 b3] [a0 a1] ...
-      stop_when="never"    a0 b0 b1 a1 b2 a0 b3 ...    each one is repeated
+      (by default)         a0 b0 b1 a1 b2 a0 b3 ...    each data set is repeated
       stop_when="first"    a0 b0 b1 a1 b2              a is drawn after its end
       stop_when="all"      a0 b0 b1 a1 b2 b3           all of them have ended
+      subbatch_size=2      [a0 a1] [b0 b1] [b2 b3] [a0 a1] ...
 
-  Single elements are drawn as by `tf.data.Dataset.sample_from_datasets`.
-  Sub-batches are drawn as by TorchRL's `ReplayBufferEnsemble`, where each one
-  comes from one buffer.
+  With `batch_size`, the data sets are of batches already, as those of replay
+  buffers and of `sample_reverb_servers` are, and make batches of that size.
+  With weights of 1 and 3, and `batch_size=4`:
 
-  The elements keep their data set's name. `replay.mix_batches` makes batches of
-  those of replay buffers, with an exact number from each.
+      (by default)         a b b b   a b b b   a b b b     exactly, in order
+      subbatch_size=2      b b a a   b b b b   a a b b     two of one are drawn
+      subbatch_size=1      b b a b   b b b b   a b b a     each one is drawn
+
+  Equal weights are then the symmetric sampling of RLPD ("Efficient Online
+  Reinforcement Learning with Offline Data", Ball et al., 2023): half of each
+  batch recorded, half the agent's own. Sub-batches are drawn as by TorchRL's
+  `ReplayBufferEnsemble`, where each one comes from one buffer.
 
   Args:
     datasets: a dict from names to data sets. Fields that only some of them have
@@ -67,17 +59,21 @@ def mix_datasets(
     weights: a dict from the same names to weights. Each data set is drawn in
       proportion to its weight; a data set of weight 0 is never drawn. By
       default all weights are equal.
-    level: `"element"` draws each element by itself. `"subbatch"` takes
-      `subbatch_size` elements from the data set that is drawn, and stacks them.
-    subbatch_size: the number of elements in a sub-batch.
+    batch_size: the number of elements of a batch, if the data sets are of
+      batches; these may be of any size.
+    subbatch_size: how many elements are drawn together from one data set. By
+      default it is one element; or every batch has the same number of each data
+      set.
     stop_when: when the mixture ends, as drawn above. With `"all"` the last
-      sub-batch of a data set may be shorter; with `"first"` a shorter one is
-      left out.
-    seed: the seed of the draws, an int. The same seed gives the same draws each
-      time that the mixture is iterated.
+      sub-batch of a data set may be shorter; with `"first"`, and in batches, a
+      shorter one is left out.
+    seed: the seed of the draws, an int. They are a function of the seed and of
+      the number of the element, sub-batch or batch alone.
+    start: the number of the first one. A trainer that starts again after
+      `n` of them passes `n`, and the same draws go on.
 
   Returns:
-    A data set of `Mixed` elements.
+    A data set of `alignment.Mixed` elements, sub-batches or batches.
 
   Raises:
     ValueError: if there are no data sets, if they differ in anything but keys
@@ -86,59 +82,137 @@ def mix_datasets(
     InvalidArgumentError: while iterating, if a data set that should be repeated
       is empty.
   """
-  checks.check_choice('level', level, _LEVELS)
   checks.check_choice('stop_when', stop_when, _STOPS)
-  if (level == 'subbatch') != (subbatch_size is not None) or (
-      subbatch_size is not None and subbatch_size < 1
-  ):
-    raise ValueError(
-        'level="subbatch" needs a positive subbatch_size, and level="element"'
-        f' needs none, but level={level!r} has subbatch_size={subbatch_size}.'
-    )
   if not datasets:
     raise ValueError('There are no data sets to mix.')
-  probabilities = _normalize(datasets, weights)
-  mixed = []
-  for source, (name, dataset) in enumerate(alignment.align(datasets).items()):
-    dataset = dataset.map(
-        lambda aligned, source=source: Mixed(
-            aligned.element, tf.constant(source), aligned.mask
-        )
+  for name, size in (
+      ('batch_size', batch_size),
+      ('subbatch_size', subbatch_size),
+  ):
+    if size is not None:
+      checks.check_positive(name, size)
+  if start < 0:
+    raise ValueError(f'start must be an integer from 0 up, but is {start}.')
+  probabilities = _probabilities(datasets, weights)
+  parts = []
+  aligned = alignment.align(datasets, of_batches=batch_size is not None)
+  for name, part in aligned.items():
+    # A data set that is never drawn would be waited for at the end.
+    if probabilities[name]:
+      if stop_when == 'never':
+        # The error is reached only if there is nothing to repeat.
+        part = part.repeat().concatenate(_error(part.element_spec, name))
+      parts.append(part)
+  chances = [chance for chance in probabilities.values() if chance]
+  if batch_size is None:
+    if subbatch_size is not None:
+      parts = [_stacked(part, subbatch_size, stop_when) for part in parts]
+    return _drawn(parts, chances, stop_when, seed, start)
+  if subbatch_size is None:
+    if stop_when == 'all':
+      raise ValueError(
+          'Every batch has elements of all data sets, so they cannot stop when'
+          ' stop_when="all". Choose a subbatch_size, or stop_when="first".'
+      )
+    return _exact(parts, chances, batch_size)
+  if batch_size % subbatch_size:
+    raise ValueError(
+        f'batch_size must be a multiple of subbatch_size, but {batch_size} is'
+        f' not one of {subbatch_size}.'
     )
-    mixed.append(_prepare(dataset, name, subbatch_size, stop_when))
-  return tf.data.Dataset.sample_from_datasets(
-      mixed,
-      probabilities,
-      seed=seed,
-      stop_on_empty_dataset=stop_when == 'first',
-      rerandomize_each_iteration=False,
+  subbatches = _drawn(
+      [part.rebatch(subbatch_size, drop_remainder=True) for part in parts],
+      chances,
+      stop_when,
+      seed,
+      start * (batch_size // subbatch_size),
   )
+  return subbatches.rebatch(batch_size, drop_remainder=True)
 
 
-def _normalize(datasets, weights):
+def draw_sources(
+    weights: Any, num_draws: int, seed: seeds_lib.Seed
+) -> tf.Tensor:
+  """Draws indices in proportion to weights.
+
+  Args:
+    weights: numbers from 0 up, not all 0, float64 `[S]`.
+    num_draws: how many indices to draw.
+    seed: the seed of all of them, see `seeds.to_pair`.
+
+  Returns:
+    The indices, int64 `[num_draws]`. One of weight 0 is never drawn.
+  """
+  edges = tf.cumsum(tf.convert_to_tensor(weights, tf.float64))
+  places = tf.random.stateless_uniform(
+      [num_draws], seeds_lib.to_pair(seed), maxval=edges[-1], dtype=tf.float64
+  )
+  return tf.searchsorted(edges, places, side='right', out_type=tf.int64)
+
+
+def _probabilities(datasets, weights) -> Dict[str, float]:
+  """Returns how likely each data set is drawn, by its name."""
   if weights is None:
-    return [1 / len(datasets)] * len(datasets)
+    weights = dict.fromkeys(datasets, 1.0)
   checks.check_weights(weights, datasets)
   total = sum(weights.values())
-  return [weights[name] / total for name in datasets]
+  return {name: weights[name] / total for name in datasets}
 
 
-def _prepare(dataset, name, subbatch_size, stop_when):
-  """Repeats a data set and stacks its sub-batches."""
-  if stop_when == 'never':
-    # This is reached only if there is nothing to repeat.
-    dataset = dataset.repeat().concatenate(_error(dataset.element_spec, name))
-  if subbatch_size is None:
-    return dataset
+def _stacked(dataset, size: int, stop_when: str) -> tf.data.Dataset:
+  """Returns sub-batches of a data set of `Mixed` elements."""
   for path, spec in paths.leaves(dataset.element_spec.element).items():
     if not spec.shape.is_fully_defined():
       raise ValueError(
           'A sub-batch stacks elements of one shape, but'
           f' {path or "the element"} is of'
-          f' {spec.shape}. Cut episodes into windows first, or use'
-          ' level="element".'
+          f' {spec.shape}. Cut episodes into windows first, or leave'
+          ' subbatch_size out.'
       )
-  return dataset.batch(subbatch_size, drop_remainder=stop_when != 'all')
+  return dataset.batch(size, drop_remainder=stop_when != 'all')
+
+
+def _drawn(
+    parts: List[tf.data.Dataset],
+    probabilities: List[float],
+    stop_when: str,
+    seed: int,
+    start: int,
+) -> tf.data.Dataset:
+  """Draws a data set for each element, from draw number `start` on."""
+  choices = (
+      tf.data.Dataset.counter(start // _DRAWS)
+      .map(lambda step: draw_sources(probabilities, _DRAWS, (seed, step)))
+      .unbatch()
+      .skip(start % _DRAWS)
+  )
+  return tf.data.Dataset.choose_from_datasets(
+      parts, choices, stop_on_empty_dataset=stop_when == 'first'
+  )
+
+
+def _exact(
+    parts: List[tf.data.Dataset], probabilities: List[float], batch_size: int
+) -> tf.data.Dataset:
+  """Returns batches with the same number of elements of each data set."""
+  shares = batch_size * np.array(probabilities)
+  sizes = np.rint(shares).astype(int)
+  if not np.allclose(shares, sizes, rtol=0, atol=1e-6):
+    raise ValueError(
+        f'A batch of {batch_size} cannot be shared exactly: that makes'
+        f' {shares.tolist()} elements. Choose another batch_size, or'
+        ' subbatch_size=1, where the shares are right on average.'
+    )
+  return tf.data.Dataset.zip(
+      tuple(
+          part.rebatch(size, drop_remainder=True)
+          for part, size in zip(parts, sizes.tolist())
+      )
+  ).map(
+      lambda *batches: tf.nest.map_structure(
+          lambda *leaves: tf.concat(leaves, 0), *batches
+      )
+  )
 
 
 def _error(spec, name):

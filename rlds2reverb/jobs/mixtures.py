@@ -92,8 +92,8 @@ def read_mixture(
     data_dir: see `make_sources`.
     split: see `make_sources`.
     bindings: see `make_sources`.
-    **options: arguments of `datasets.mix_datasets`: level, subbatch_size,
-      stop_when and seed.
+    **options: arguments of `datasets.mix_datasets`: subbatch_size, stop_when,
+      seed and start.
 
   Returns:
     A data set of `Mixed` episodes, each mapped and transformed. Each

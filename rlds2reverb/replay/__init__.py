@@ -14,7 +14,6 @@ from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
 from rlds2reverb.replay.importance import importance_weights
 from rlds2reverb.replay.items import TableItems
 from rlds2reverb.replay.local.replay_buffer import EpisodesReplayBuffer
-from rlds2reverb.replay.mixing import mix_batches
 from rlds2reverb.replay.opening import open_replay_buffer
 from rlds2reverb.replay.sequence_priorities import sequence_priority
 from rlds2reverb.replay.server.bulk import write_rlds_to_reverb

@@ -76,14 +76,13 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(second.element[1]['b'], [4, 5])
     self.assertFalse(second.mask['1/a' if kind == 'tuple' else 'right/a'])
 
-  @parameterized.parameters(('element', None), ('subbatch', 2))
-  def test_bare_tensors(self, level, subbatch_size):
+  @parameterized.parameters(None, 2)
+  def test_bare_tensors(self, subbatch_size):
     mixture = mixtures.mix_datasets(
         {
             'a': tf.data.Dataset.range(4),
             'b': tf.data.Dataset.range(10, 14),
         },
-        level=level,
         subbatch_size=subbatch_size,
         stop_when='all',
     )
@@ -104,7 +103,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
       )
     open_size = tf.data.Dataset.range(4).batch(3)
     with self.assertRaisesRegex(ValueError, 'but the element is of'):
-      mixtures.mix_datasets({'a': open_size}, level='subbatch', subbatch_size=2)
+      mixtures.mix_datasets({'a': open_size}, subbatch_size=2)
 
   def test_what_only_one_knows_is_open(self):
     known = tf.data.Dataset.from_tensors({'x': np.zeros([3, 2])})
@@ -239,7 +238,6 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     mixture = mixtures.mix_datasets(
         {'a': _range(0, 3), 'b': _range(100, 5)},
         {'a': 1, 'b': 3},
-        level='subbatch',
         subbatch_size=4,
     )
     self.assertEqual(
@@ -261,7 +259,6 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     rows = list(
         mixtures.mix_datasets(
             {'a': _range(0, 3), 'b': _range(100, 5)},
-            level='subbatch',
             subbatch_size=2,
             stop_when='all',
         ).as_numpy_iterator()
@@ -279,6 +276,15 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
         [int(row.source) for row in mixture.take(30)] for _ in range(2)
     )
     self.assertEqual(once, again)
+
+  def test_draws_go_on(self):
+    data = {'a': _range(0, 3), 'b': _range(9, 5)}
+    whole = [int(row.source) for row in mixtures.mix_datasets(data).take(600)]
+    for start in (0, 1, 255, 256, 500):
+      rest = mixtures.mix_datasets(data, start=start).take(50)
+      self.assertEqual(
+          [int(row.source) for row in rest], whole[start : start + 50]
+      )
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_episodes(self, form):
@@ -307,14 +313,13 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       list(mixture.take(50))
 
   @parameterized.named_parameters(
-      ('level', dict(level='batch'), 'level must be one of'),
       ('stop', dict(stop_when='last'), 'stop_when must be one of'),
       ('names', dict(weights={'a': 1, 'c': 1}), r"are of \['a', 'c'\]"),
       ('negative', dict(weights={'a': 1, 'b': -1}), 'from 0 up.* b is -1'),
       ('zeros', dict(weights={'a': 0, 'b': 0}), 'All weights are 0'),
       ('nan', dict(weights={'a': float('nan'), 'b': 1}), 'finite'),
-      ('no_size', dict(level='subbatch'), 'needs a positive subbatch_size'),
-      ('size', dict(subbatch_size=3), 'needs a positive subbatch_size'),
+      ('size', dict(subbatch_size=0), 'subbatch_size must be a positive'),
+      ('start', dict(start=-2), 'start must be an integer from 0 up'),
   )
   def test_bad_arguments(self, kwargs, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -326,9 +331,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_subbatches_of_episodes(self):
     with self.assertRaisesRegex(ValueError, 'steps/action is of'):
-      mixtures.mix_datasets(
-          {'a': golden.stacked([ways.FIVE])}, level='subbatch', subbatch_size=2
-      )
+      mixtures.mix_datasets({'a': golden.stacked([ways.FIVE])}, subbatch_size=2)
 
 
 if __name__ == '__main__':

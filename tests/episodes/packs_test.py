@@ -313,6 +313,7 @@ class PacksTest(tf.test.TestCase):
       self.assertEqual(calls, [True])
 
   def test_data_sets_are_not_kept(self):
+    gc.freeze()  # Garbage of other tests would take half a minute to collect.
     packs = _data_set(_pack([0, 1], [8]))
     episodes = data_sets.Episodes(pack_streams.unpack(packs), packs)
     held = weakref.ref(episodes)

@@ -164,6 +164,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def test_a_server_of_its_own(self):
+    gc.freeze()  # Garbage of other tests would take half a minute to collect.
     buffer = opening.open_replay_buffer(_data(), reverb_server=True)
     self.assertIsInstance(buffer, reverb_replay_buffer.ReverbReplayBuffer)
     self.assertEqual(buffer.get_table_info().current_size, len(_EXPECTED))
@@ -176,6 +177,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
       reverb.Client(address).server_info(timeout=2)
 
   def test_a_server_lasts_as_long_as_its_batches(self):
+    gc.freeze()  # Garbage of other tests would take half a minute to collect.
     buffer = opening.open_replay_buffer(_data(), reverb_server=True, timeout=2)
     held = weakref.ref(buffer)
     iterator = iter(buffer.as_dataset(4).map(lambda frames, _: frames))

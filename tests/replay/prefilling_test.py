@@ -7,8 +7,8 @@ import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.datasets import mixtures
 from rlds2reverb.replay import items
-from rlds2reverb.replay import mixing
 from rlds2reverb.replay.server import bulk
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import table_kinds
@@ -82,13 +82,19 @@ class PrefillingTest(tf.test.TestCase):
         sampling.sample_reverb_servers(client, table, 2, 8)
         for table in (testing.TABLE, _OWN)
     ]
-    mixed = mixing.mix_batches([recorded, own], [0.5, 0.5], 16)
+    experience = {'recorded': recorded, 'own': own}
+    mixed = mixtures.mix_datasets(experience, batch_size=16).map(
+        lambda mixed: mixed.element
+    )
     self.assertEqual(mixed.element_spec[0].reward.shape, [16, 2])
     found = self._is_own(mixed, 50)
     self.assertAllEqual(found, [[False] * 8 + [True] * 8] * 50)
-    drawn = mixing.mix_batches(
-        [recorded, own], [1, 3], 16, level='subbatch', subbatch_size=4
-    )
+    drawn = mixtures.mix_datasets(
+        experience,
+        {'recorded': 1, 'own': 3},
+        batch_size=16,
+        subbatch_size=4,
+    ).map(lambda mixed: mixed.element)
     found = self._is_own(drawn, 200).reshape(-1, 4)
     self.assertAllEqual(found, found[:, :1].repeat(4, axis=1))
     self.assertLess(

@@ -7,10 +7,10 @@ from typing import Any, Optional, Sequence, Union
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.replay import mixing
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.replay.server import watching
@@ -241,7 +241,7 @@ def _draws(watch, weights, seed):
 
   def draw(since, step):
     def some():
-      draws = mixing.draw_sources(weights, _DRAWS, (seed, step))
+      draws = mixtures.draw_sources(weights, _DRAWS, (seed, step))
       return tf.zeros_like(since), draws
 
     def none():
