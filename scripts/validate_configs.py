@@ -59,7 +59,7 @@ def _validate(config):
     mapped = step_mapping.map_fields(
         loading.load_episodes(data, _SPLIT.value), mapping
     )
-    step_spec = steps_lib.steps_spec(mapped).step
+    step_spec = steps_lib.steps_spec(mapped.element_spec).step
     if known_features.check_kinds(config, mapping, step_spec):
       return f'fits {data}'
     return (
