@@ -91,8 +91,7 @@ def mix_datasets(
   ):
     if size is not None:
       checks.check_positive(name, size)
-  if start < 0:
-    raise ValueError(f'start must be an integer from 0 up, but is {start}.')
+  checks.check_not_negative('start', start)
   probabilities = _probabilities(datasets, weights)
   parts = []
   aligned = alignment.align(datasets, of_batches=batch_size is not None)

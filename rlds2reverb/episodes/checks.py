@@ -89,6 +89,12 @@ def check_positive(name: str, value: int) -> None:
     raise ValueError(f'{name} must be below 2**63, but is {value}.')
 
 
+def check_not_negative(name: str, value: int) -> None:
+  """Raises a ValueError if `value` is not an integer from 0 up."""
+  if not isinstance(value, numbers.Integral) or value < 0:
+    raise ValueError(f'{name} must be an integer from 0 up, but is {value!r}.')
+
+
 def counted(count: int, one: str, several: str = '') -> str:
   """Returns how many there are, in words: `1 file`, `1,234 files`.
 

@@ -110,18 +110,18 @@ def check_space(
   """
   sizes = _needed(plan, output, folder, done)
   of_disks: Dict[int, int] = {}
-  paths = {}
+  places = {}
   for path, size in sizes.items():
     if not files.is_url(path):
       path = _existing(path)
       disk = os.stat(path).st_dev
       of_disks[disk] = of_disks.get(disk, 0) + size
-      paths[disk] = path
+      places[disk] = path
   for disk, size in of_disks.items():
-    left = _free(paths[disk])
+    left = _free(places[disk])
     if left < size:
       raise OSError(
-          f'The disk of {paths[disk]} needs about {size / 1e6:,.1f} MB for'
+          f'The disk of {places[disk]} needs about {size / 1e6:,.1f} MB for'
           ' the parts of this job and its result, but'
           f' {left / 1e6:,.1f} MB are free there.'
       )

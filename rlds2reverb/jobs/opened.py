@@ -136,7 +136,7 @@ class OpenSource(abc.ABC):
     Raises:
       ValueError: if the mapping or a transform does not fit the data set.
     """
-    spec = self.read().element_spec
+    spec = self.read(self.ranges[0]).element_spec
     step_spec = steps_lib.steps_spec(spec).step
     return specs.frame_spec(spec, policy_info_fn(step_spec))
 

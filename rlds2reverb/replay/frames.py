@@ -75,17 +75,15 @@ class FrameSource(NamedTuple):
     """
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     for block in blocks.as_numpy_iterator():
-      episode_ids = [None] if self.of_sequences else self._episode_ids(block)
+      block = block._replace(
+          episode_ids=[None] if self.of_sequences else self._episode_ids(block),
+          step=int(block.step),
+      )
       length = len(block.frames.step_type)
-      longest = length if len(episode_ids) > 1 else self.block_length
+      longest = length if len(block.episode_ids) > 1 else self.block_length
       for begin in range(0, length, longest):
         end = min(begin + longest, length)
-        part = block._replace(
-            frames=frame_blocks.slice_frames(block.frames, begin, end),
-            episode_ids=episode_ids,
-            row_splits=np.clip(block.row_splits - begin, 0, end - begin),
-            step=int(block.step) + begin,
-        )
+        part = frame_blocks.slice_block(block, begin, end)
         self.watch(part)
         yield part
     if self.options.report is not None:

@@ -3,12 +3,12 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import arranging
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.trajectories import frame_blocks
+from tests.replay import encoded
 from tests.replay.local import cuts
 
 
@@ -38,34 +38,16 @@ def _pairs(items):
   return list(zip(items.starts.tolist(), items.ends.tolist()))
 
 
-def _frames(step_types):
-  step_types = np.array(step_types, np.int32)
-  count = len(step_types)
-  return trajectory.Trajectory(
-      step_types,
-      {'text': np.array([b'%d' % i for i in range(count)], object)},
-      np.arange(2 * count, dtype=np.float32).reshape(count, 2),
-      (),
-      step_types + 1,
-      np.ones(count, np.float32),
-      np.ones(count, np.float32),
-  )
-
-
 def _blocks(*pieces):
   return [
       frame_blocks.FrameBlock(
-          _frames(step_types), [episode], np.array([0, len(step_types)]), step
+          encoded.frames_of(step_types),
+          [episode],
+          np.array([0, len(step_types)]),
+          step,
       )
       for episode, step, step_types in pieces
   ]
-
-
-def _pack(episode_ids, *step_types):
-  splits = np.cumsum([0, *map(len, step_types)])
-  return frame_blocks.FrameBlock(
-      _frames(sum(step_types, [])), episode_ids, splits, 0
-  )
 
 
 class ArrangerTest(parameterized.TestCase):
@@ -235,7 +217,9 @@ class BlocksTest(parameterized.TestCase):
       (8, [['a', 'b', 'c', 'd', 'e', 'f']]),
   )
   def test_parts_of_a_block(self, length, expected):
-    block = _pack(list('abcdef'), [0, 2], [0, 2], [], [2], [0, 1, 2], [])
+    block = encoded.block_of(
+        list('abcdef'), [0, 2], [0, 2], [], [2], [0, 1, 2], []
+    )
     parts = list(arranging.split(block, length))
     self.assertEqual([part.episode_ids for part in parts], expected)
     rows = np.concatenate([part.frames.action for part in parts])
@@ -245,14 +229,17 @@ class BlocksTest(parameterized.TestCase):
       self.assertLen(part.frames.action, part.row_splits[-1])
 
   def test_a_long_episode_is_one_part(self):
-    for block in (_pack(['a'], [0, 1, 1, 2]), _pack(['a', ''], [0, 1, 2], [])):
+    for block in (
+        encoded.block_of(['a'], [0, 1, 1, 2]),
+        encoded.block_of(['a', ''], [0, 1, 2], []),
+    ):
       (part,) = arranging.split(block, 2)
       self.assertEqual(
           part.frames.action.tolist(), block.frames.action.tolist()
       )
 
   def test_padding_is_boundaries_of_zeros(self):
-    frames = _frames([0, 2, 2])
+    frames = encoded.frames_of([0, 2, 2])
     padded = arranging.spread(frames, np.array([0, 1, 4]), 6)
     self.assertEqual(padded.step_type.tolist(), [0, 2, 2, 2, 2, 2])
     self.assertEqual(padded.next_step_type.tolist(), [1, 3, 0, 0, 3, 0])
@@ -294,11 +281,11 @@ class BlocksTest(parameterized.TestCase):
     table = items_lib.TableItems('table', None, max_sequence_length=2)
     ids = ['a', 'b', 'c'][: len(episodes)]
     longest = ids[[len(episode) for episode in episodes].index(3)]
-    before = _pack(['before', 'it'], [2], [0, 2])
+    before = encoded.block_of(['before', 'it'], [2], [0, 2])
     passed = []
     with self.assertRaisesRegex(ValueError, f'Episode {longest} has more'):
       for block in arranging.refuse_long_episodes(
-          [before, _pack(ids, *episodes)], [table]
+          [before, encoded.block_of(ids, *episodes)], [table]
       ):
         passed.append(block.episode_ids)
     self.assertEqual(passed, [['before', 'it'], *expected])

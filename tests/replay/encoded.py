@@ -58,6 +58,29 @@ def concatenated(parts):
   return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 
+def frames_of(step_types):
+  """Frames of these step types; their actions count."""
+  step_types = np.array(step_types, np.int32)
+  count = len(step_types)
+  return trajectory.Trajectory(
+      step_types,
+      {'text': np.array([b'%d' % i for i in range(count)], object)},
+      np.arange(2 * count, dtype=np.float32).reshape(count, 2),
+      (),
+      step_types + 1,
+      np.ones(count, np.float32),
+      np.ones(count, np.float32),
+  )
+
+
+def block_of(episode_ids, *step_types):
+  """A block of whole episodes of these step types."""
+  splits = np.cumsum([0, *map(len, step_types)])
+  return frame_blocks.FrameBlock(
+      frames_of(sum(step_types, [])), episode_ids, splits, 0
+  )
+
+
 def one_by_one(episodes, block_length, ids=None):
   """Yields the blocks of episodes, each of one episode."""
   for index, frames in enumerate(episodes):

@@ -9,7 +9,6 @@ depends on more.
 import abc
 import dataclasses
 import functools
-import numbers
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -58,10 +57,7 @@ class Process(NamedTuple):
           'process must be the number of a process, from 0 up, and that of all,'
           f' but is {(self.rank, self.world_size)}.'
       )
-    if not isinstance(self.seed, numbers.Integral) or self.seed < 0:
-      raise ValueError(
-          f'seed must be an integer from 0 up, but is {self.seed!r}.'
-      )
+    checks.check_not_negative('seed', self.seed)
 
   def share_of(self, count: int) -> int:
     """Returns how many of `count` items this process draws."""
