@@ -91,6 +91,12 @@ def align(
 
 def _of_any_size(name: str, spec: Any) -> Any:
   """Returns the spec of batches, with an open first dimension."""
+  if isinstance(spec, dict) and rlds.STEPS in spec:
+    raise ValueError(
+        f'With batch_size, data sets of batches are mixed, but {name} has'
+        ' episodes. Cut them into windows first, and batch those; or leave'
+        ' batch_size out.'
+    )
 
   def of_any_size(keys, leaf):
     if leaf.shape.rank == 0:

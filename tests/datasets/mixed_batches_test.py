@@ -234,6 +234,11 @@ class MixedBatchesTest(parameterized.TestCase, tf.test.TestCase):
           dict(datasets=dict.fromkeys('ab', tf.data.Dataset.range(4))),
           'the element of a is a scalar. Call batch',
       ),
+      (
+          'episodes',
+          dict(datasets=dict.fromkeys('ab', golden.stacked([golden.COMPLETE]))),
+          'data sets of batches are mixed, but a has episodes',
+      ),
       ('none', dict(datasets={}), 'no data sets to mix'),
       (
           'structure',
