@@ -126,10 +126,7 @@ setuptools.setup(
         'gym==0.23.0',
         'dm-tree',
         'etils[epath]',
-        'h5py',
-        'gin-config',
-        # The picture of the quickstart.
-        'matplotlib',
+        f'gin-config; {_WITHOUT_REVERB}',  # TF-Agents brings it elsewhere.
         'tqdm',
     ],
     extras_require={
@@ -138,11 +135,14 @@ setuptools.setup(
             'pytest-xdist',
             'av',
             'distributed',
+            'h5py',
             'jinja2',
             'prometheus_client',
             'vl-convert-python',
             'zarr',
         ],
+        # For `formats.load` of HDF5: robomimic, Minari, ManiSkill, D4RL, d3rlpy.
+        'hdf5': ['h5py'],
         # PyAV, for the videos of LeRobot data sets. It takes 120 MB.
         'video': ['av'],
         # The pages of `describe`: templates, and Vega-Lite, which a page holds
@@ -167,9 +167,9 @@ setuptools.setup(
             f'tensorflow[and-cuda]==2.16.2; {_PYTHON_3_12}',
             f'tensorflow[and-cuda]==2.21.0; {_PYTHON_3_13}',
         ],
-        # What trains on `random_access`. On 3.11 TF-Agents asks for an old
-        # typing-extensions, with which pip takes PyTorch 2.1; with a newer one
-        # all work together: requirements/reverb-torch-python3.11.txt.
+        # What trains on `random_access`. On 3.10 and 3.11 TF-Agents asks for an
+        # old typing-extensions, with which pip takes PyTorch 2.1; with a newer
+        # one all work together: requirements/frameworks.txt.
         'torch': ['torch'],
         'jax': ['jax', 'grain'],
         # What `benchmarks.replay` is measured beside, if it is installed; how

@@ -11,7 +11,7 @@ what they ask for, these work in one environment on Python 3.11:
         pygments markdown-it-py mdurl nest_asyncio pyyaml typing_extensions
     pip install --no-deps torchrl==0.14.1 tensordict==0.15.3 pyvers
 
-and PyTorch as in requirements/reverb-torch-python3.11.txt.
+and PyTorch as in requirements/frameworks.txt.
 """
 
 import importlib.util

@@ -3,8 +3,7 @@
     python -m scripts.quickstart
 
 The program records real episodes, or reads those of an earlier run, and prints
-what happens at each stage. At the end there is a picture of their returns.
-Where Reverb is not installed, the batch comes from a replay buffer without a
+what happens at each stage. Where Reverb is not installed, the batch comes from a replay buffer without a
 server.
 """
 
@@ -19,7 +18,6 @@ from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
-  from matplotlib import figure
   import reverb
   from tf_agents.replay_buffers import reverb_replay_buffer
   from tf_agents.replay_buffers import reverb_utils
@@ -104,17 +102,6 @@ def _push_and_sample(episodes, data_spec, max_size):
     server.stop()
 
 
-def _draw(returns, path):
-  """Writes a histogram of the returns of episodes as PNG."""
-  picture = figure.Figure(figsize=(6, 4), layout='constrained')
-  axes = picture.add_subplot()
-  axes.hist(returns, bins=20)
-  axes.set_title(f'{len(returns)} episodes of {_ENVIRONMENT}, random actions')
-  axes.set_xlabel('return (sum of rewards)')
-  axes.set_ylabel('episodes')
-  picture.savefig(path, dpi=100)
-
-
 def main():
   directory = files.user_path(_DIRECTORY.value)
   if not files.names_in(directory):
@@ -122,11 +109,10 @@ def main():
         _ENVIRONMENT, directory, _NUM_EPISODES.value, progress=True
     )
   episodes = rlds2reverb.load_episodes(directory)
-  lengths, returns = [], []
-  for episode in episodes.as_numpy_iterator():
-    lengths.append(len(episode[rlds.STEPS][rlds.REWARD]))
-    # The reward of the last step has no meaning.
-    returns.append(float(episode[rlds.STEPS][rlds.REWARD][:-1].sum()))
+  lengths = [
+      len(episode[rlds.STEPS][rlds.REWARD])
+      for episode in episodes.as_numpy_iterator()
+  ]
   _print_stage(
       'read', f'{len(lengths)} episodes, {sum(lengths)} steps from {directory}'
   )
@@ -150,9 +136,6 @@ def main():
     _print_stage('no Reverb', 'for this Python: sampling without a server')
     _print_batch(rlds2reverb.open_replay_buffer(episodes))
 
-  path = f'{directory}_returns.png'
-  _draw(returns, path)
-  _print_stage('drew', f'the returns of the episodes: {path}')
 
 
 if __name__ == '__main__':
