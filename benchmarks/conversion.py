@@ -1,15 +1,10 @@
-"""Speed of converting RLDS steps to trajectories, beside TF-Agents.
+"""Reading and converting RLDS steps, beside TF-Agents, RLDS and reading alone.
 
     python -m benchmarks.conversion
 
-Read the ratios: all cases are run in turn, on the same machine and data. Data
-sets are consumed in the graph, but for the one that says otherwise. The last
-columns are ratios: over reading the same source alone, and over TF-Agents in an
-eager loop and in the graph.
+Read the ratios: the cases of a table are run in turn, on the same data. A pass
+over few steps shows what the start of a pipeline takes.
 """
-
-import functools
-from typing import Callable, List
 
 from absl import app
 from absl import flags
@@ -20,159 +15,181 @@ from tf_agents.replay_buffers import rlds_to_reverb as reference
 
 from benchmarks import data
 from benchmarks import timing
-from rlds2reverb import rlds_to_reverb
+import rlds2reverb
+from rlds2reverb import transforms
 
-_STEPS = flags.DEFINE_integer(
-    'steps',
-    4_000_000,
-    'Steps of the stacked cases: so many that the start of a pipeline, a tenth'
-    ' of a second, does not count.',
-    lower_bound=1,
-)
+_STEPS = flags.DEFINE_integer('steps', 4_000_000, 'Steps of stacked cases.')
 _NESTED_STEPS = flags.DEFINE_integer(
-    'nested_steps',
-    200_000,
-    'Steps of the nested cases, and of those one frame an element.',
-    lower_bound=1,
+    'nested_steps', 200_000, 'Steps of nested cases.'
 )
 _REFERENCE_STEPS = flags.DEFINE_integer(
-    'reference_steps', 10_000, 'Steps of the TF-Agents cases.', lower_bound=1
+    'reference_steps', 10_000, 'Steps of cases that go step by step.'
 )
-_LONG_EPISODE_STEPS = flags.DEFINE_integer(
-    'long_episode_steps',
-    100_000,
-    'Steps of the one nested episode, generated in the graph.',
-    lower_bound=2,
+_SHORT_EPISODES = flags.DEFINE_integer(
+    'short_episodes', 200_000, 'Episodes of the table of short ones.'
 )
-_REPEATS = flags.DEFINE_integer(
-    'repeats', 5, 'How many times each case is run.', lower_bound=3
+_STARTS = flags.DEFINE_list(
+    'starts', ['1000', '3000', '10000'], 'Steps of a pass; they start anew.'
+)
+_PEAK = flags.DEFINE_integer(
+    'peak', 0, 'Only converts so many steps, and prints the peak memory.'
+)
+_PEAK_STEPS = flags.DEFINE_list(
+    'peak_steps', ['100000', '2000000'], 'Steps whose peak memory is printed.'
 )
 
-_READ_STACKED = 'stacked files: reading alone'
-_READ_NESTED = 'nested files: reading alone'
-_READ_LONG = 'one long nested episode: reading alone'
-_REFERENCE_EAGER = 'tf_agents, nested files: eager loop'
-_REFERENCE_GRAPH = 'tf_agents, nested files: in graph, batches'
+_SHORT = 5
+_WINDOW = 80
 _BATCH = 256
+_ours = rlds2reverb.convert_rlds_to_trajectories
 
 
-def _stacked_steps(episodes: tf.data.Dataset) -> tf.data.Dataset:
-  return episodes.map(lambda episode: episode[rlds.STEPS])
+def _case(name, episodes, steps, convert, limit=None, rows=None):
+  """Returns a case on the first episodes, which have at least `steps`."""
+  count = data.count_episodes(steps)
+  steps = count * data.EPISODE_LENGTH.value
+  rows = count * rows if rows else steps
+  read = data.reading(convert(episodes.take(count)), rows)
+  return timing.Case(name, steps, read, limit)
 
 
-def _batch_steps(episodes: tf.data.Dataset) -> tf.data.Dataset:
-  return episodes.flat_map(lambda episode: episode[rlds.STEPS].batch(1000))
-
-
-def _batch_frames(
-    convert: Callable[[tf.data.Dataset], tf.data.Dataset],
-    episodes: tf.data.Dataset,
-) -> tf.data.Dataset:
-  return convert(episodes).batch(_BATCH)
-
-
-def _cases(directory: str) -> List[timing.Case]:
-  """Returns all cases, on the data set in `directory`."""
-  stacked = data.read_stacked(directory)
-  nested = data.read_nested(directory)
-  long_episode = data.one_nested_episode(_LONG_EPISODE_STEPS.value)
-  to_blocks = functools.partial(
-      rlds_to_reverb.convert_rlds_to_trajectories, batched=True
+def _compare_conversions(stacked, nested) -> None:
+  steps, many, few = (
+      flag.value for flag in (_STEPS, _NESTED_STEPS, _REFERENCE_STEPS)
   )
-  to_frames = functools.partial(
-      _batch_frames, rlds_to_reverb.convert_rlds_to_trajectories
+  blocks = lambda episodes: _ours(episodes, batched=True)
+  by_reference = lambda episodes: (
+      reference.convert_rlds_to_trajectories(episodes).batch(_BATCH)
   )
-  reference_frames = functools.partial(
-      _batch_frames, reference.convert_rlds_to_trajectories
-  )
-
-  def case(name, episodes, steps, convert, baseline=None, read=data.reading):
-    if episodes is long_episode:
-      dataset = convert(episodes)
-    else:
-      steps = data.whole_steps(steps)
-      dataset = convert(episodes.take(data.count_episodes(steps)))
-    return timing.Case(name, steps, read(dataset, steps), baseline)
-
-  steps, nested_steps, reference_steps, long_steps = (
-      _STEPS.value,
-      _NESTED_STEPS.value,
-      _REFERENCE_STEPS.value,
-      _LONG_EPISODE_STEPS.value,
-  )
-  return [
-      case(_READ_STACKED, stacked, steps, _stacked_steps),
-      case('stacked files: blocks', stacked, steps, to_blocks, _READ_STACKED),
-      case(
-          'stacked files: frames, in batches',
-          stacked,
-          nested_steps,
-          to_frames,
-          _READ_STACKED,
-      ),
-      case(_READ_NESTED, nested, nested_steps, _batch_steps),
-      case(
-          'nested files: blocks',
-          nested,
-          nested_steps,
-          to_blocks,
-          _READ_NESTED,
-      ),
-      case(
-          'nested files: frames, in batches',
-          nested,
-          nested_steps,
-          to_frames,
-          _READ_NESTED,
-      ),
-      case(_READ_LONG, long_episode, long_steps, _batch_steps),
-      case(
-          'one long nested episode: blocks',
-          long_episode,
-          long_steps,
-          to_blocks,
-          _READ_LONG,
-      ),
-      case(
-          _REFERENCE_EAGER,
-          nested,
-          reference_steps,
-          reference.convert_rlds_to_trajectories,
-          _READ_NESTED,
-          read=data.reading_eagerly,
-      ),
-      case(
-          _REFERENCE_GRAPH,
-          nested,
-          reference_steps,
-          reference_frames,
-          _READ_NESTED,
-      ),
-  ]
-
-
-def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError('Too many command-line arguments.')
-  logging.set_verbosity(logging.WARNING)
-  num_steps = max(_STEPS.value, _NESTED_STEPS.value, _REFERENCE_STEPS.value)
-  with data.temporary_episodes(num_steps) as directory:
-    cases = _cases(directory)
-    speeds = timing.measure(cases, _REPEATS.value)
-  print(
-      f'{data.OBSERVATION_SIZE.value}-float observations,'
-      f' {data.ACTION_SIZE.value}-float actions,'
-      f' {data.EPISODE_LENGTH.value}-step episodes; batches of {_BATCH};'
-      f' {_REPEATS.value} repeats.\n'
-  )
-  timing.print_table(
-      cases,
-      speeds,
+  by_step = 'TF-Agents, in a graph'
+  timing.compare(
       [
-          ('eager loop', _REFERENCE_EAGER),
-          ('in graph', _REFERENCE_GRAPH),
+          _case('stacked: reading', stacked, steps, data.steps_of),
+          _case('stacked: blocks', stacked, steps, blocks, 'stacked: reading'),
+          _case('nested: reading', nested, many, data.steps_of),
+          _case('nested: blocks', nested, many, blocks, 'nested: reading'),
+          _case(
+              'nested: frames, batched',
+              nested,
+              many,
+              lambda episodes: _ours(episodes).batch(_BATCH),
+              'nested: reading',
+          ),
+          _case(by_step, nested, few, by_reference, 'nested: reading'),
       ],
+      [('TF-Agents', by_step)],
   )
+
+
+def _compare_starts(nested, stacked) -> None:
+  """A pass that builds its own pipeline, as each call of a user's does."""
+
+  def starting(convert, episodes, num_steps):
+    def run():
+      for _ in convert(episodes.take(data.count_episodes(num_steps))):
+        pass
+
+    return run
+
+  for num_steps in map(int, _STARTS.value):
+    theirs = f'{num_steps}: TF-Agents'
+    ways = {
+        theirs: (reference.convert_rlds_to_trajectories, nested),
+        f'{num_steps}: nested': (lambda e: _ours(e, batched=True), nested),
+        f'{num_steps}: stacked': (lambda e: _ours(e, batched=True), stacked),
+    }
+    timing.compare(
+        [
+            timing.Case(name, num_steps, starting(*way, num_steps))
+            for name, way in ways.items()
+        ],
+        [('TF-Agents', theirs)],
+    )
+
+
+def _compare_windows(stacked, nested) -> None:
+  rows = data.EPISODE_LENGTH.value - _WINDOW + 1
+
+  def by_rlds(episodes):
+    windows = lambda episode: rlds.transformations.batch(
+        episode[rlds.STEPS], _WINDOW, shift=1, drop_remainder=True
+    )
+    return episodes.flat_map(windows).batch(_BATCH)
+
+  def ours(episodes):
+    return rlds2reverb.convert_rlds_to_sequences(
+        episodes, rlds2reverb.Windows(_WINDOW), batched=True
+    )
+
+  reading, name = 'stacked: reading', f'windows of {_WINDOW}'
+  steps = _STEPS.value // 4
+  timing.compare(
+      [
+          _case(reading, stacked, steps, data.steps_of),
+          _case(name, stacked, steps, ours, reading, rows),
+          _case(
+              f'{name}, RLDS',
+              nested,
+              _REFERENCE_STEPS.value,
+              by_rlds,
+              reading,
+              rows,
+          ),
+      ],
+      [('RLDS', f'{name}, RLDS')],
+  )
+
+
+def _compare_short_episodes() -> None:
+  steps = _SHORT * _SHORT_EPISODES.value
+  with data.temporary_episodes(steps, length=_SHORT) as folder:
+    episodes = rlds2reverb.load_episodes(folder)
+    reading = f'episodes of {_SHORT}: reading by TFDS'
+    changes = {
+        '': lambda episodes: episodes,
+        ', after take': lambda episodes: episodes.take(10**9),
+        ', after map': lambda episodes: episodes.map(lambda e: e),
+        ', after a transform': lambda episodes: transforms.transform_episodes(
+            episodes, [transforms.ScaleReward(0.5)]
+        ),
+    }
+    cases = [
+        timing.Case(
+            reading,
+            steps,
+            data.reading(data.steps_of(data.read_stacked(folder)), steps),
+        )
+    ]
+    for name, change in changes.items():
+      blocks = _ours(change(episodes), batched=True)
+      read = data.reading(blocks, steps)
+      cases.append(timing.Case(f'blocks{name}', steps, read, reading))
+    timing.compare(cases)
+
+
+def _print_peaks() -> None:
+  for num_steps in _PEAK_STEPS.value:
+    peak = timing.run_alone('conversion', f'--peak={num_steps}')
+    print(f'Peak memory of a process that converts {num_steps} steps: {peak}')
+
+
+def main(_) -> None:
+  logging.set_verbosity(logging.ERROR)
+  if _PEAK.value:
+    with data.temporary_episodes(_PEAK.value) as folder:
+      for _ in _ours(data.read_stacked(folder), batched=True):
+        pass
+    print(f'{timing.memory_mib():.0f} MiB')
+    return
+  num_steps = max(_STEPS.value, _NESTED_STEPS.value, _REFERENCE_STEPS.value)
+  tf.get_logger().setLevel('ERROR')
+  with data.temporary_episodes(num_steps) as folder:
+    stacked, nested = data.read_stacked(folder), data.read_nested(folder)
+    _compare_conversions(stacked, nested)
+    _compare_starts(nested, stacked)
+    _compare_windows(stacked, nested)
+  _compare_short_episodes()
+  _print_peaks()
 
 
 if __name__ == '__main__':

@@ -1,9 +1,24 @@
-"""Timing of several cases against each other, and the table of the results."""
+"""Timing of several cases against each other, their table, and memory."""
 
 import dataclasses
+import pathlib
 import statistics
+import subprocess
+import sys
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Optional, Sequence, Tuple
+
+from absl import flags
+
+REPEATS = flags.DEFINE_integer(
+    'repeats', 5, 'How many times each case is run.', lower_bound=1
+)
+CPU = flags.DEFINE_boolean(
+    'cpu',
+    False,
+    'Measures the CPU time of this process, for a machine that does other work.'
+    ' What two threads do at once counts twice.',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,102 +30,88 @@ class Case:
     steps: how many steps one run goes through.
     run: does one run. Returns the seconds it took, or None where all of it is
       to be timed.
-    baseline: the name of the case that reads the same source and does nothing.
+    limit: the name of the case that does only what cannot be left out, such as
+      reading the same source; None for none.
   """
 
   name: str
   steps: int
   run: Callable[[], Optional[float]]
-  baseline: Optional[str] = None
+  limit: Optional[str] = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Speed:
-  """Steps/s over the repeats of a case."""
+def compare(
+    cases: Sequence[Case], references: Sequence[Tuple[str, str]] = ()
+) -> Dict[str, float]:
+  """Runs the cases in turn, again and again, and prints a row for each.
 
-  median: float
-  slowest: float
-  fastest: float
-
-
-def measure(
-    cases: Sequence[Case],
-    repeats: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Dict[str, Speed]:
-  """Runs the cases in turn, again and again, so that all share the noise.
-
-  A first run of each, before, does not count: in it graphs are traced, and
-  files come into the page cache.
+  A first run of each does not count: in it graphs are traced, and files come
+  into the page cache. Then all cases share the noise of the machine.
 
   Args:
     cases: the cases.
-    repeats: how many times each is run.
-    clock: returns the seconds since some moment.
+    references: pairs of a column's heading and the name of a case; the column
+      has each case's speed over that of this case.
 
   Returns:
-    The speeds, by the names of the cases.
+    The median steps a second of each case, by its name.
   """
-  for case in cases:
-    case.run()
-  speeds = {case.name: [] for case in cases}
-  for _ in range(repeats):
+  clock = time.process_time if CPU.value else time.perf_counter
+  found = {case.name: [] for case in cases}
+  for repeat in range(REPEATS.value + 1):
     for case in cases:
       start = clock()
       seconds = case.run()
       if seconds is None:
         seconds = clock() - start
-      speeds[case.name].append(case.steps / seconds)
-  return {
-      name: Speed(statistics.median(values), min(values), max(values))
-      for name, values in speeds.items()
-  }
+      if repeat:
+        found[case.name].append(case.steps / seconds)
+  speeds = {name: statistics.median(values) for name, values in found.items()}
+  headings = ['thousand steps/s', 'steps', 'median', 'slowest', 'fastest']
+  rows = [
+      [*headings, '/ limit', *(f'/ {heading}' for heading, _ in references)]
+  ]
+  for case in cases:
+    values = speeds[case.name], min(found[case.name]), max(found[case.name])
+    others = [case.limit, *(name for _, name in references)]
+    rows.append(
+        [
+            case.name,
+            f'{case.steps:,}',
+            *(f'{value / 1000:,.1f}' for value in values),
+            *(
+                f'{values[0] / speeds[other]:.2f}' if other in speeds else '-'
+                for other in others
+            ),
+        ]
+    )
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  for first, *others in rows:
+    cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+    print('  '.join(cells), flush=True)
+  print(flush=True)
+  return speeds
 
 
-def print_table(
-    cases: Sequence[Case],
-    speeds: Dict[str, Speed],
-    references: Sequence[Tuple[str, str]],
-) -> None:
-  """Prints a row a case, in thousands of steps a second, and ratios.
+def memory_mib(what: str = 'VmHWM') -> float:
+  """Returns the peak memory of this process, or its present one (VmRSS)."""
+  status = pathlib.Path('/proc/self/status').read_text()
+  fields = dict(line.split(':', 1) for line in status.splitlines())
+  return int(fields[what].split()[0]) / 1024
+
+
+def run_alone(module: str, *args: str) -> str:
+  """Runs a benchmark in a process of its own; returns the last line it prints.
 
   Args:
-    cases: the cases.
-    speeds: what `measure` returned.
-    references: pairs of a column's heading and the name of a case; the column
-      has each case's speed over that case's.
+    module: its name in this folder.
+    *args: its flags.
   """
-  has_baselines = any(case.baseline for case in cases)
-  header = ['thousand steps/s', 'steps', 'median', 'slowest', 'fastest']
-  header += ['/ reading'] * has_baselines
-  header += [f'/ {heading}' for heading, _ in references]
-  rows = [header]
-  for case in cases:
-    speed = speeds[case.name]
-    row = [case.name, f'{case.steps:,}']
-    row += [
-        f'{value / 1000:,.1f}'
-        for value in (speed.median, speed.slowest, speed.fastest)
-    ]
-    if has_baselines:
-      row.append(_ratio(speed, speeds[case.baseline]) if case.baseline else '-')
-    row += [_ratio(speed, speeds[name]) for _, name in references]
-    rows.append(row)
-  print('\n'.join(_aligned(rows)))
-
-
-def _ratio(speed: Speed, other: Speed) -> str:
-  ratio = speed.median / other.median
-  return f'{ratio:,.0f}' if ratio >= 10 else f'{ratio:.2f}'
-
-
-def _aligned(rows: List[List[str]]) -> List[str]:
-  """Returns lines whose first column is left-aligned, the others right."""
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  return [
-      '  '.join(
-          cell.rjust(width) if index else cell.ljust(width)
-          for index, (cell, width) in enumerate(zip(row, widths))
-      )
-      for row in rows
-  ]
+  done = subprocess.run(
+      [sys.executable, '-m', f'benchmarks.{module}', *args],
+      check=True,
+      stdout=subprocess.PIPE,
+      text=True,
+      timeout=3600,
+  )
+  return done.stdout.splitlines()[-1]
