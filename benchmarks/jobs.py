@@ -1,158 +1,97 @@
-"""Speed and memory of conversion jobs, beside calling the library directly.
+"""Conversion jobs with one and two workers, beside calling the library.
 
     python -m benchmarks.jobs
 
-Every job writes a Reverb checkpoint. Its rate is that of the whole call: the
-plan, the tasks, joining their output, and the summary. Workers are started by
-every job, and the process that they are forked from by the first one.
+Every job writes a Reverb checkpoint. Its rate is that of the whole program: the
+imports, the plan, the tasks, joining their output, and the summary. So is that
+of the library, which is called by a program of its own.
 """
 
 import os
-import statistics
+import subprocess
+import sys
 import tempfile
-import time
-from typing import List
 
 from absl import app
 from absl import flags
-from absl import logging
 
 from benchmarks import data
-from benchmarks import processes
 from benchmarks import timing
+
+_STEPS = flags.DEFINE_integer('steps', 1_000_000, 'Steps of vectors.')
+_IMAGE_STEPS = flags.DEFINE_integer('image_steps', 60_000, 'Steps of images.')
+_PEAK_STEPS = flags.DEFINE_list(
+    'peak_steps', ['100000', '3000000'], 'Steps whose peak memory is printed.'
+)
+
+_LIBRARY = """
+import sys
 import rlds2reverb
-from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import memory
-from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import running
-from rlds2reverb.jobs import sources
-
-_STEPS = flags.DEFINE_integer(
-    'steps',
-    1_000_000,
-    'Steps of vectors to convert; 0 for none.',
-    lower_bound=0,
-)
-_IMAGE_STEPS = flags.DEFINE_integer(
-    'image_steps',
-    60_000,
-    'Steps of images to convert; 0 for none.',
-    lower_bound=0,
-)
-_MEMORY_STEPS = flags.DEFINE_list(
-    'memory_steps', ['100000', '2000000'], 'Steps whose peak is measured.'
-)
-_REPEATS = flags.DEFINE_integer(
-    'repeats', 3, 'How many times each case is run.', lower_bound=1
-)
-_TIMEOUT_SECONDS = flags.DEFINE_integer(
-    'timeout_seconds', 600, 'The longest that one process may take.'
-)
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Converts this data set only, to print the peak.'
-)
-
-_TABLE = rlds2reverb.TableItems('transitions')
+rlds2reverb.write_reverb_checkpoint(
+    rlds2reverb.load_episodes(sys.argv[1]), sys.argv[2],
+    rlds2reverb.TableItems('transitions'),
+    options=rlds2reverb.ConversionOptions(identity='benchmark'))
+"""
 
 
-def _convert(directory: str, num_workers: int, episodes: str = '') -> None:
-  """Does a job."""
-  with tempfile.TemporaryDirectory() as folder:
-    source = sources.make_source(directory, f'train{episodes}')
-    plan = plan_lib.make_plan(
-        [sources.open_source(source)],
-        plan_lib.Output(plan_lib.CHECKPOINT, os.path.join(folder, 'output')),
-        tables=[_TABLE],
-    )
-    convert.convert(
-        plan,
-        runner=running.LocalRunner(num_workers),
-        say=lambda text: None,
-    )
+def _run(command, folder):
+  """Runs a program that writes a checkpoint; returns its peak in MiB."""
+  with tempfile.TemporaryDirectory() as work:
+    output = os.path.join(work, 'checkpoint')
+    command = [
+        part.format(folder=folder, output=output) for part in command
+    ]
+    with open(os.path.join(work, 'log'), 'w+', encoding='utf-8') as log:
+      # `wait4` tells the memory of this program, and of those that it started.
+      process = subprocess.Popen(command, stdout=log, stderr=log)
+      _, status, usage = os.wait4(process.pid, 0)
+      log.seek(0)
+      if status:
+        raise RuntimeError(f'{command} failed:\n{log.read()}')
+  return usage.ru_maxrss / 1024
 
 
-def _convert_directly(directory: str) -> None:
-  with tempfile.TemporaryDirectory() as folder:
-    rlds2reverb.write_reverb_checkpoint(
-        rlds2reverb.load_episodes(directory),
-        os.path.join(folder, 'output'),
-        _TABLE,
-        options=rlds2reverb.ConversionOptions(identity='benchmark'),
-    )
-
-
-def _cases(directory: str, steps: int) -> List[timing.Case]:
+def _job(num_workers):
   return [
-      timing.Case('directly', steps, lambda: _convert_directly(directory)),
-      timing.Case('job, 1 worker', steps, lambda: _convert(directory, 1)),
-      timing.Case('job, 2 workers', steps, lambda: _convert(directory, 2)),
+      sys.executable,
+      '-m',
+      'scripts.convert',
+      '--dataset={folder}',
+      '--checkpoint_dir={output}',
+      f'--num_workers={num_workers}',
   ]
 
 
-def _print_speeds(kind: str, num_steps: int) -> None:
-  steps = data.whole_steps(num_steps)
-  with data.temporary_episodes(steps, kind) as directory:
-    cases = _cases(directory, steps)
-    for what, clock in (
-        ('time', time.perf_counter),
-        ('CPU time of all processes', processes.cpu_seconds),
-    ):
-      speeds = timing.measure(cases, _REPEATS.value, clock)
-      print(f'{kind}, {what}:')
-      timing.print_table(
-          cases,
-          speeds,
-          [('directly', cases[0].name), ('1 worker', cases[1].name)],
-      )
-      print(flush=True)
+def _compare(num_steps, images):
+  print('Images:' if images else 'Vectors:')
+  library = 'calling the library'
+  commands = {
+      library: [sys.executable, '-c', _LIBRARY, '{folder}', '{output}'],
+      'a job, 1 worker': _job(1),
+      'a job, 2 workers': _job(2),
+  }
+  with data.temporary_episodes(num_steps, images) as folder:
+    cases = [
+        timing.Case(
+            name,
+            num_steps,
+            lambda command=command: _run(command, folder) and None,
+            None if name == library else library,
+        )
+        for name, command in commands.items()
+    ]
+    timing.compare(cases, [('1 worker', 'a job, 1 worker')])
 
 
-def _print_start() -> None:
-  """Prints how long a job of one episode takes."""
-  with data.temporary_episodes(data.whole_steps(100_000)) as directory:
-    case = timing.Case('start', 1, lambda: _convert(directory, 1, '[:1]'))
-    speeds = timing.measure([case], _REPEATS.value)
-  print(
-      'A job of one episode, from the call to the whole checkpoint:'
-      f' {1 / speeds[case.name].median:.2f} s\n',
-      flush=True,
-  )
-
-
-def _print_peaks() -> None:
-  for text in _MEMORY_STEPS.value:
-    steps = data.whole_steps(int(text))
-    with data.temporary_episodes(steps) as directory:
-      peaks = [
-          processes.run(
-              'benchmarks.jobs',
-              [f'--directory={directory}'],
-              _TIMEOUT_SECONDS.value,
-          )
-          for _ in range(_REPEATS.value)
-      ]
-    print(
-        f'Peak memory of a job of {steps:,} steps, 1 worker:'
-        f' {statistics.median(peaks):,.0f} MiB',
-        flush=True,
-    )
-
-
-def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError('Too many command-line arguments.')
-  logging.set_verbosity(logging.ERROR)
-  if _DIRECTORY.value:
-    memory.keep_flat()  # As the program does.
-    _convert(_DIRECTORY.value, 1)
-    print(processes.peak_mib())
-    return
-  _print_start()
+def main(_) -> None:
   if _STEPS.value:
-    _print_speeds(data.VECTORS, _STEPS.value)
+    _compare(_STEPS.value, images=False)
   if _IMAGE_STEPS.value:
-    _print_speeds(data.IMAGES, _IMAGE_STEPS.value)
-  _print_peaks()
+    _compare(_IMAGE_STEPS.value, images=True)
+  for num_steps in map(int, _PEAK_STEPS.value):
+    with data.temporary_episodes(num_steps) as folder:
+      peak = _run(_job(1), folder)
+    print(f'Peak memory of a job of {num_steps:,} steps: {peak:,.0f} MiB')
 
 
 if __name__ == '__main__':
