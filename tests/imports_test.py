@@ -15,6 +15,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # list, the folders within a folder standing where the list has them.
 _FLOORS = (
     'episodes',
+    'arrays',
     'datasets',
     'formats',
     'fields',

@@ -74,5 +74,5 @@ def _in_packs(transform, episodes):
 
 
 # The same, and many episodes at once: for a transform with `is_step_wise`, and
-# for a `WholeEpisodeTransform`.
+# for one with `transform_rows`.
 WITH_PACKS = (*ALL, ('packed', _in_packs))

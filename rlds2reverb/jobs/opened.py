@@ -19,8 +19,6 @@ from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.trajectories import specs
 from rlds2reverb.transforms import applying
-from rlds2reverb.transforms import base
-from rlds2reverb.transforms import composing
 
 # The field of an episode that holds its index in its split.
 EPISODE_INDEX = 'episode_index_in_split'
@@ -69,10 +67,7 @@ class OpenSource(abc.ABC):
     self.mapping = mapping
     self.transforms = transforms
     self.has_filter = any(
-        isinstance(transform, base.EpisodeFilter)
-        or isinstance(transform, composing.Compose)
-        and transform.has_filter
-        for transform in transforms
+        getattr(transform, 'has_filter', False) for transform in transforms
     )
 
   @property

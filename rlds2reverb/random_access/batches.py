@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional, Tuple
 import numpy as np
 import tree
 
-from rlds2reverb.episodes import augmentations
+from rlds2reverb.arrays import augmentation
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import draws
 from rlds2reverb.random_access import augmenting
@@ -16,7 +16,7 @@ from rlds2reverb.random_access import item_weights
 from rlds2reverb.random_access import items as items_lib
 from rlds2reverb.random_access import mixed_items
 
-Augment = Mapping[str, augmentations.Augmentation]
+Augment = Mapping[str, augmentation.Augmentation]
 
 
 class Batches:

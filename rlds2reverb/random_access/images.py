@@ -7,13 +7,12 @@ from typing import Any, Dict, Mapping, Sequence, Tuple
 import numpy as np
 from PIL import Image
 
+from rlds2reverb.arrays import resizing
 from rlds2reverb.episodes import checks
-from rlds2reverb.random_access import resizing
 from rlds2reverb.random_access import row_layout
 
 _MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
 _DTYPES = ('uint8', 'uint16')
-_METHODS = ('lanczos3', 'bilinear')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +43,7 @@ class ImageFormat:
     for length in self.size:
       checks.check_positive('The height and the width of images', length)
     checks.check_choice('channels', self.channels, _MODES)
-    checks.check_choice('method', self.method, _METHODS)
+    checks.check_choice('method', self.method, resizing.METHODS)
     checks.check_choice('dtype', self.dtype, _DTYPES)
     if self.dtype == 'uint16' and self.channels != 1:
       raise ValueError('Images of uint16 must have one channel: channels=1.')

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Union
 
 import numpy as np
 
+from rlds2reverb.arrays import normalization
 from rlds2reverb.random_access import batches as batches_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import items as items_lib
@@ -79,7 +80,7 @@ def open_batches(
     windows: Any,
     *,
     images: Optional[items_lib.Images] = None,
-    normalize: Optional[Mapping[str, normalizing.Normalize]] = None,
+    normalize: Optional[Mapping[str, normalization.Normalize]] = None,
     num_processes: int = 1,
     **kwargs: Any,
 ) -> batches_lib.Batches:

@@ -14,6 +14,7 @@ from rlds2reverb.transforms.fields import ClipField
 from rlds2reverb.transforms.fields import RenameFields
 from rlds2reverb.transforms.fields import SelectFields
 from rlds2reverb.transforms.filters import KeepEpisodes
+from rlds2reverb.transforms.goals import draw_goals_of_others
 from rlds2reverb.transforms.goals import RelabelGoals
 from rlds2reverb.transforms.gripper import BinarizeGripper
 from rlds2reverb.transforms.gripper import InvertGripper
@@ -21,11 +22,9 @@ from rlds2reverb.transforms.gripper import RelativeToAbsoluteGripper
 from rlds2reverb.transforms.images import decode_images
 from rlds2reverb.transforms.images import FitImages
 from rlds2reverb.transforms.instructions import DrawInstruction
-from rlds2reverb.transforms.last_actions import MarkActions
 from rlds2reverb.transforms.named_transforms import load_transforms
 from rlds2reverb.transforms.normalization import normalize_by_statistics
 from rlds2reverb.transforms.normalization import NormalizeField
-from rlds2reverb.transforms.other_goals import draw_goals_of_others
 from rlds2reverb.transforms.padding import PadField
 from rlds2reverb.transforms.relabeling import ActionsFromStates
 from rlds2reverb.transforms.relabeling import MotionsFromPoses
@@ -33,10 +32,10 @@ from rlds2reverb.transforms.rewards import ScaleReward
 from rlds2reverb.transforms.rotated_fields import ConvertRotation
 from rlds2reverb.transforms.tasks import AddTimestep
 from rlds2reverb.transforms.tasks import DropConditioning
-from rlds2reverb.transforms.tasks import DropEnd
+from rlds2reverb.transforms.tasks import MarkActions
 from rlds2reverb.transforms.tasks import MarkPadding
+from rlds2reverb.transforms.thinning import DropEnd
 from rlds2reverb.transforms.thinning import DropNoOps
 from rlds2reverb.transforms.thinning import FrameSkip
 from rlds2reverb.transforms.videos import decode_video_frames
 from rlds2reverb.transforms.waypoints import ActionsFromWaypoints
-from rlds2reverb.transforms.whole_episodes import WholeEpisodeTransform

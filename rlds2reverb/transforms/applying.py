@@ -49,7 +49,7 @@ def transform_episodes(
   transformed = data_sets.with_packs_of(
       stacked_steps.stack_episodes(rlds_data),
       rlds_data,
-      lambda packs: packs.map(_check_pack),
+      lambda batches: batches.map(_check_batch),
   )
   for transform in _each(transforms):
     transformed = _apply(transformed, transform)
@@ -66,7 +66,7 @@ def _each(transforms):
 
 
 def _apply(rlds_data, transform):
-  """Applies one transform, filter or function to single episodes and packs."""
+  """Applies a transform, filter or function to single episodes and batches."""
   if isinstance(transform, type) or not callable(transform):
     raise ValueError(
         'transform_episodes takes transforms, filters and functions, but was'
@@ -74,52 +74,53 @@ def _apply(rlds_data, transform):
     )
   if isinstance(transform, base.EpisodeFilter):
     made = rlds_data.filter(transform)
-    on_packs = functools.partial(_filter_packs, transform)
+    on_batches = functools.partial(_filter_batches, transform)
   else:
     made = _map(rlds_data, transform)
-    on_packs = functools.partial(_transform_packs, transform)
-  if base.works_on_packs(transform):
-    return data_sets.with_packs_of(made, rlds_data, on_packs)
+    on_batches = functools.partial(_transform_batches, transform)
+  if getattr(transform, 'takes_batches', False):
+    return data_sets.with_packs_of(made, rlds_data, on_batches)
   # Functions on single episodes get these, and the results are packed again.
   return made
 
 
 def _map(rlds_data, transform):
+  made = rlds_data
   if getattr(transform, 'draws', False):
-    made = rlds_data.enumerate().map(
+    made = made.enumerate().map(
         lambda index, episode: transform(episode, episode_index=index),
         num_parallel_calls=tf.data.AUTOTUNE,
     )
   else:
-    made = rlds_data.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
-  steps_lib.check_has_steps(
-      f'What {transform} returns', made.element_spec, base.ADVICE
-  )
-  if isinstance(made.element_spec[rlds.STEPS], tf.data.DatasetSpec):
+    made = made.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
+  spec = made.element_spec
+  steps_lib.check_has_steps(f'What {transform} returns', spec, base.ADVICE)
+  if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
     return stacked_steps.stack_episodes(made)
   return made
 
 
-def _transform_packs(transform, packs):
+def _transform_batches(transform, batches):
   if not getattr(transform, 'draws', False):
-    return packs.map(
-        transform.transform_pack, num_parallel_calls=tf.data.AUTOTUNE
+    return batches.map(
+        transform.transform_batch, num_parallel_calls=tf.data.AUTOTUNE
     )
-  return pack_streams.numbered(packs).map(
-      lambda index, pack: transform.transform_pack(pack, index),
+  return pack_streams.numbered(batches).map(
+      lambda index, batch: transform.transform_batch(batch, index),
       num_parallel_calls=tf.data.AUTOTUNE,
   )
 
 
-def _filter_packs(transform, packs):
-  def kept(pack):
+def _filter_batches(transform, batches):
+  def keep(batch):
     # Faults are kept: episodes that could not be read must raise an error.
-    keep = transform.keep_each(pack) | faults.is_fault(pack.fault)
-    return packs_lib.keep_episodes(pack, keep)
+    is_kept = transform.keep_each(batch) | faults.is_fault(batch.fault)
+    return packs_lib.keep_episodes(batch, is_kept)
 
-  return pack_streams.not_empty(packs.map(kept))
+  return pack_streams.not_empty(batches.map(keep))
 
 
 @graphs.no_autograph
-def _check_pack(pack):
-  return pack._replace(steps=stacked_steps.with_equal_lengths(pack.steps))
+def _check_batch(batch):
+  steps = stacked_steps.with_equal_lengths(batch.steps)
+  return batch._replace(steps=steps)

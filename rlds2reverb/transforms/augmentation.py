@@ -20,13 +20,39 @@ from typing import Any, Optional, Sequence
 import gin
 import tensorflow as tf
 
-from rlds2reverb.episodes import augmentations
+from rlds2reverb.arrays import augmentation as augmentation_lib
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import seeds
+from rlds2reverb.transforms import values
 
-Augmentation = augmentations.Augmentation
+Augmentation = augmentation_lib.Augmentation
 # This registers the class itself, and makes no second one.
 gin.configurable(module='rlds2reverb')(Augmentation)
+
+
+class _Changes(augmentation_lib.Changes):
+  """The changes of tensors."""
+
+  xp = tf
+  log = staticmethod(tf.math.log)
+  clip = staticmethod(tf.clip_by_value)
+
+  def crop(self, images, starts, spans):
+    ends = [start + span for start, span in zip(starts, spans)]
+    size = tf.shape(images)
+    boxes = tf.tile(tf.stack([*starts, *ends])[tf.newaxis], [size[0], 1])
+    return tf.image.crop_and_resize(images, boxes, tf.range(size[0]), size[1:3])
+
+  def adjust_contrast(self, images, factor):
+    return tf.image.adjust_contrast(images, factor)
+
+  def adjust_colours(self, images, saturation, hue):
+    if saturation is not None:
+      images = tf.image.adjust_saturation(images, saturation)
+      images = tf.clip_by_value(images, 0, 1)
+    if hue is not None:
+      images = tf.clip_by_value(tf.image.adjust_hue(images, hue), 0, 1)
+    return images
 
 
 @gin.configurable(module='rlds2reverb')
@@ -56,20 +82,27 @@ def augment_images(
     ValueError: if there is no such field, if it does not hold images, or if
       `fields` is a single string.
   """
-  paths.check_list('fields', fields)
   pair = seeds.to_pair(seed)
-  for number, path in enumerate(fields):
 
-    def augment(name, leaf, number=number):
-      if leaf.shape.rank is None or leaf.shape.rank < 3 or leaf.shape[-1] != 3:
-        raise ValueError(
-            f'{name} must be images [..., height, width, 3], but is'
-            f' {leaf.dtype.name} {leaf.shape}.'
-        )
-      return _augment(leaf, augmentation, pair + number)
+  def augment(number, name, leaf):
+    if (leaf.shape.rank or 0) < 3 or leaf.shape[-1] != 3:
+      raise ValueError(
+          f'{name} must be images [..., height, width, 3], but is'
+          f' {leaf.dtype.name} {leaf.shape}.'
+      )
+    size = tf.shape(leaf)
+    numbers = tf.image.convert_image_dtype(leaf, tf.float32)
+    numbers = tf.reshape(numbers, tf.concat([[-1], size[-3:]], 0))
+    is_there = tf.reduce_any(numbers != 0, axis=[1, 2, 3], keepdims=True)
+    draw = tf.random.stateless_uniform([], pair + number)
+    numbers = _Changes().apply(numbers, augmentation, draw)
+    numbers = tf.reshape(tf.where(is_there, numbers, 0.0), size)
+    return tf.ensure_shape(
+        tf.image.convert_image_dtype(numbers, leaf.dtype, saturate=True),
+        leaf.shape,
+    )
 
-    nest = paths.map_leaves(augment, nest, path)
-  return nest
+  return values.map_each(augment, nest, fields)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -101,17 +134,14 @@ def drop_images(
     ValueError: if there is no such field, if `kept` is none of them, or if the
       probability is not in [0, 1].
   """
+  values.check_probability('probability', probability)
   paths.check_list('fields', fields)
-  if not 0 <= probability <= 1:
-    raise ValueError(f'probability must be in [0, 1], but is {probability}.')
   keys = [paths.find(nest, path) for path in fields]
   leaves = [tf.convert_to_tensor(paths.get(nest, path)) for path in keys]
   draws = tf.random.stateless_uniform([2, len(leaves)], seeds.to_pair(seed))
-  is_there = tf.stack(
-      [tf.reduce_any(tf.cast(leaf, tf.bool)) for leaf in leaves]
-  )
   if kept is None:
-    place = tf.argmax(tf.where(is_there, draws[0], -1.0))
+    is_there = [tf.reduce_any(tf.cast(leaf, tf.bool)) for leaf in leaves]
+    place = tf.argmax(tf.where(tf.stack(is_there), draws[0], -1.0))
   elif paths.find(nest, kept) in keys:
     place = tf.constant(keys.index(paths.find(nest, kept)), tf.int64)
   else:
@@ -121,58 +151,8 @@ def drop_images(
     )
   is_kept = tf.equal(tf.range(len(leaves), dtype=tf.int64), place)
   is_kept |= draws[1] >= probability
-  for path, leaf, is_kept_one in zip(keys, leaves, tf.unstack(is_kept)):
-    dropped = tf.where(is_kept_one, leaf, tf.zeros_like(leaf))
 
-    def replace(unused_name, unused_leaf, dropped=dropped):
-      return dropped
+  def drop(number, unused_name, leaf):
+    return tf.where(is_kept[number], leaf, tf.zeros_like(leaf))
 
-    nest = paths.map_leaves(replace, nest, path)
-  return nest
-
-
-def _augment(images, augmentation, seed):
-  """Changes images `[..., height, width, 3]`, all by one seed."""
-  dtype, shape = images.dtype, images.shape
-  size = tf.shape(images)
-  numbers = tf.image.convert_image_dtype(images, tf.float32)
-  numbers = tf.reshape(numbers, tf.concat([[-1], size[-3:]], 0))
-  is_there = tf.reduce_any(numbers != 0, axis=[1, 2, 3], keepdims=True)
-  changes = {
-      _crop: augmentation.crop_scale
-      and (augmentation.crop_scale, augmentation.crop_ratio),
-      tf.image.stateless_random_brightness: augmentation.brightness
-      and (augmentation.brightness,),
-      tf.image.stateless_random_contrast: augmentation.contrast,
-      tf.image.stateless_random_saturation: augmentation.saturation,
-      tf.image.stateless_random_hue: augmentation.hue and (augmentation.hue,),
-  }
-  for change, bounds in changes.items():
-    if bounds:
-      numbers = tf.clip_by_value(change(numbers, *bounds, seed), 0, 1)
-  numbers = tf.reshape(tf.where(is_there, numbers, 0.0), size)
-  return tf.ensure_shape(
-      tf.image.convert_image_dtype(numbers, dtype, saturate=True), shape
-  )
-
-
-def _crop(images, scale, ratio, seed):
-  """Crops images `[N, height, width, 3]` alike, and resizes the crops."""
-  log_ratio = tf.math.log(ratio[0]), tf.math.log(ratio[1])
-
-  def draw(low, high):
-    return tf.random.stateless_uniform((1,), seed, low, high)
-
-  area = draw(*scale)
-  ratio = tf.exp(draw(*log_ratio))
-  height = tf.clip_by_value(tf.sqrt(area / ratio), 0, 1)
-  width = tf.clip_by_value(tf.sqrt(area * ratio), 0, 1)
-  top, left = draw(0, 1 - height), draw(0, 1 - width)
-  box = tf.stack([top, left, top + height, left + width], axis=1)
-  size = tf.shape(images)
-  return tf.image.crop_and_resize(
-      images,
-      tf.tile(box, [size[0], 1]),
-      tf.range(size[0]),
-      size[1:3],
-  )
+  return values.map_each(drop, nest, keys)

@@ -16,16 +16,17 @@ deployed:
 """
 
 import abc
-from typing import Any, Dict
+from typing import Any, Dict, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.transforms import episode_rows
 
 # A hint for values that are no episodes.
 ADVICE = (
@@ -34,92 +35,112 @@ ADVICE = (
 )
 
 
-class EpisodeTransform(identity.ByValue, abc.ABC):
-  """The base of all transforms, which change the steps of an episode.
-
-  A transform of your own needs only `transform`. Declare it as a frozen
-  dataclass with `eq=False`: then two transforms with equal attributes are
-  equal, even if these are arrays or lists.
-
-      @dataclasses.dataclass(frozen=True, eq=False)
-      class TanhReward(EpisodeTransform):
-        scale: float = 1.0
-
-        def transform(self, steps):
-          return {**steps, 'reward': tf.tanh(self.scale * steps['reward'])}
-
-      episodes = transform_episodes(episodes, [TanhReward(0.5)])
+class _OfEpisodes(identity.ByValue, abc.ABC):
+  """What transforms and filters share.
 
   Attributes:
-    is_step_wise: whether the result for a step depends on nothing but that
-      step. Then many episodes are transformed at once, which is much faster if
-      they are short. The default, False, is right for every transform; to use
-      packs, set it to True in the body of a class, without a type. A class that
-      overrides `transform` must set it again. A transform that also depends on
-      the other steps of an episode is a `whole_episodes.WholeEpisodeTransform`.
+    takes_batches: whether many episodes are worked on at once.
+    has_filter: whether it may leave episodes out.
+    draws: whether the result is random. Each episode draws by its index, which
+      `transform_episodes` counts.
   """
 
-  is_step_wise = False
+  takes_batches = False
+  has_filter = False
+  draws = False
+
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    own = vars(cls)
+    # A class may override the method that works on an episode. Then it does not
+    # take batches because a class that it is derived from does.
+    if 'takes_batches' not in own and own.keys() & {
+        *('transform', 'transform_rows', 'is_step_wise'),
+        *('keep', 'keep_each', '__call__'),
+    }:
+      cls.takes_batches = own.get('is_step_wise', False) or bool(
+          own.keys() & {'transform_rows', 'keep_each'}
+      )
 
   def __post_init__(self):
     # The caller may go on using an array, and write into it.
     for name, value in list(vars(self).items()):
       object.__setattr__(self, name, _copy_arrays(value))
 
-  def __call__(self, episode: Dict[str, Any]) -> Dict[str, Any]:
+
+class EpisodeTransform(_OfEpisodes):
+  """The base of all transforms, which change the steps of an episode.
+
+  A transform of your own needs one method: `transform`, if a step's result
+  depends on that step alone; or `transform_rows`, if it depends on other steps
+  of the episode. Declare it as a frozen dataclass with `eq=False`: then two
+  transforms with equal attributes are equal, even if these are arrays or lists.
+
+      @dataclasses.dataclass(frozen=True, eq=False)
+      class TanhReward(EpisodeTransform):
+        is_step_wise = True
+        scale: float = 1.0
+
+        def transform(self, steps):
+          return {**steps, 'reward': tf.tanh(self.scale * steps['reward'])}
+
+      @dataclasses.dataclass(frozen=True, eq=False)
+      class AddChange(EpisodeTransform):
+        def transform_rows(self, steps, rows):
+          change = tf.gather(steps['state'], rows.next()) - steps['state']
+          return {**steps, 'change': change}  # 0 at the end of an episode
+
+      episodes = transform_episodes(episodes, [TanhReward(0.5), AddChange()])
+
+  A transform that draws random numbers sets `draws` to True in its body, and
+  uses `rows.fractions`.
+
+  Attributes:
+    is_step_wise: whether the result of `transform` for a step depends on
+      nothing but that step. Then many episodes are transformed at once, which
+      is much faster if they are short. Otherwise, the default, `transform` gets
+      one whole episode. To use batches, set it to True in the body of a class,
+      without a type. A class that overrides `transform` must set it again.
+  """
+
+  is_step_wise = False
+
+  def __call__(
+      self, episode: Dict[str, Any], episode_index: Optional[Any] = None
+  ) -> Dict[str, Any]:
     """Transforms one episode, for example in `rlds_data.map(transform)`.
 
     Args:
       episode: an RLDS episode, with nested or stacked steps.
+      episode_index: the index of the episode in the data set, an integer or
+        int64 `[]`, from which a transform that draws makes the random numbers
+        of the episode. `rlds_data.enumerate()` gives it.
 
     Returns:
       The episode with its steps transformed and stacked, `[T, ...]`. The other
       fields of the episode stay as they are.
 
     Raises:
-      ValueError: if `episode` is no episode; and as `transform` does.
+      ValueError: if `episode` is no episode; if the index is missing; and as
+        the method of the class does.
     """
     episode = stack_episode(episode)
-    return {**episode, rlds.STEPS: self.transform(episode[rlds.STEPS])}
+    index = (episode_index,) if self._has_rows else ()
+    return {**episode, rlds.STEPS: self.transform(episode[rlds.STEPS], *index)}
 
-  @property
-  def draws(self) -> bool:
-    """Whether the result is random.
-
-    Only a `WholeEpisodeTransform` can draw: each episode draws by its index,
-    which `transform_episodes` counts.
-    """
-    return False
-
-  @property
-  def takes_packs(self) -> bool:
-    """Whether `transform_pack` can be used, if the class has it."""
-    return True
-
-  def transform_pack(
-      self, pack: packs_lib.Pack, episode_index: Any = None
-  ) -> packs_lib.Pack:
-    """Transforms all episodes of a pack, as `transform` does one.
-
-    Args:
-      pack: a pack, whose leaves have one length.
-      episode_index: int64 `[]`: the index in the data set of its first episode,
-        for a transform that draws.
-
-    Returns:
-      The pack of the transformed episodes, of the same number.
-    """
-    del episode_index
-    return pack._replace(steps=self.transform(pack.steps))
-
-  @abc.abstractmethod
-  def transform(self, steps: Dict[str, Any]) -> Dict[str, Any]:
+  def transform(
+      self, steps: Dict[str, Any], episode_index: Optional[Any] = None
+  ) -> Dict[str, Any]:
     """Transforms the fields of steps.
+
+    A class that overrides it leaves out the second argument.
 
     Args:
       steps: a dict of the fields of a step, with any leading dimensions: those
         of an episode are `[T, ...]`. Fields that the transform does not use may
-        be missing.
+        be missing. For a class that has `transform_rows`, they are those of one
+        whole episode.
+      episode_index: see `__call__`.
 
     Returns:
       The transformed dict.
@@ -127,6 +148,67 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
     Raises:
       ValueError: if a field that the transform uses is missing or does not fit.
     """
+    return self._with_rows(packs.of_one(steps), episode_index).steps
+
+  def transform_rows(
+      self, steps: Dict[str, Any], rows: episode_rows.EpisodeRows
+  ) -> Union[Dict[str, Any], Tuple[Dict[str, Any], tf.Tensor]]:
+    """Transforms the steps of whole episodes, one after the other.
+
+    Args:
+      steps: a dict of stacked steps, `[N, ...]`.
+      rows: for each of the `N` rows, the row of the first and of the last step
+        of its episode, and the index of that episode.
+
+    Returns:
+      The transformed dict, with as many rows. To leave steps out: the dict, and
+      bool `[N]`, which of its rows are kept.
+
+    Raises:
+      ValueError: if a field that the transform uses is missing or does not fit.
+    """
+    raise NotImplementedError(
+        f'{type(self).__name__} needs a method transform or transform_rows.'
+    )
+
+  def transform_batch(
+      self, batch: packs.Pack, episode_index: Any = None
+  ) -> packs.Pack:
+    """Transforms all episodes of a batch.
+
+    Args:
+      batch: episodes whose leaves have one length; a single one, unless
+        `takes_batches`.
+      episode_index: int64 `[]`: the index in the data set of its first episode,
+        for a transform that draws.
+
+    Returns:
+      The transformed episodes, of the same number.
+    """
+    if self._has_rows:
+      return self._with_rows(batch, episode_index)
+    return batch._replace(steps=self.transform(batch.steps))
+
+  def _with_rows(self, batch, episode_index):
+    if episode_index is None and self.draws:
+      raise ValueError(
+          f'{type(self).__name__} draws other numbers for each episode, but'
+          ' episode_index is missing. Use transform_episodes, which counts the'
+          ' episodes, or rlds_data.enumerate().map(lambda index, episode:'
+          ' transform(episode, index)).'
+      )
+    index = 0 if episode_index is None else episode_index
+    rows = episode_rows.EpisodeRows.of(batch, index)
+    made = self.transform_rows(batch.steps, rows)
+    steps, keep = made if isinstance(made, tuple) else (made, None)
+    batch = batch._replace(steps=steps)
+    if keep is None:
+      return batch
+    return packs.keep_rows(batch, tf.where(keep)[:, 0])
+
+  @property
+  def _has_rows(self) -> bool:
+    return type(self).transform_rows is not EpisodeTransform.transform_rows
 
   def invert(self, steps: Dict[str, Any]) -> Dict[str, Any]:
     """Turns transformed fields back into those of the data.
@@ -145,7 +227,7 @@ class EpisodeTransform(identity.ByValue, abc.ABC):
     return steps
 
 
-class EpisodeFilter(identity.ByValue, abc.ABC):
+class EpisodeFilter(_OfEpisodes):
   """The base of all filters, which decide whether an episode is kept.
 
   A filter of your own needs only `keep`; see `EpisodeTransform` about its
@@ -161,20 +243,7 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
       episodes = transform_episodes(episodes, [KeepTask('stack')])
   """
 
-  @property
-  def takes_packs(self) -> bool:
-    """Whether `keep_each` can be used, if the class has it."""
-    return True
-
-  def keep_each(self, pack: packs_lib.Pack) -> tf.Tensor:
-    """Decides on all episodes of a pack, as `keep` does on one.
-
-    A class that overrides `keep` must override this, too, or it is not used.
-
-    Returns:
-      bool `[E]`: which episodes are kept.
-    """
-    raise NotImplementedError(f'{type(self).__name__} takes single episodes.')
+  has_filter = True
 
   def __call__(self, episode: Dict[str, Any]) -> tf.Tensor:
     """Decides on one episode, for example in `rlds_data.filter(keep)`.
@@ -207,6 +276,14 @@ class EpisodeFilter(identity.ByValue, abc.ABC):
       ValueError: if a field that the filter uses is missing or does not fit.
     """
 
+  def keep_each(self, batch: packs.Pack) -> tf.Tensor:
+    """Decides on all episodes of a batch, bool `[E]`, as `keep` does on one.
+
+    It is not needed. A class that overrides `keep` must override this, too, or
+    it is not used.
+    """
+    raise NotImplementedError(f'{type(self).__name__} takes single episodes.')
+
 
 def stack_episode(episode: Dict[str, Any]) -> Dict[str, Any]:
   """Returns an episode with stacked steps, and with tensors for arrays."""
@@ -218,17 +295,6 @@ def stack_episode(episode: Dict[str, Any]) -> Dict[str, Any]:
       else leaf,
       {**episode, rlds.STEPS: steps},
   )
-
-
-def _copy_arrays(value):
-  """Returns `value` with copies of the arrays, lists and dicts in it."""
-  if isinstance(value, np.ndarray):
-    return value.copy()
-  if isinstance(value, list):
-    return [_copy_arrays(item) for item in value]
-  if isinstance(value, dict):
-    return {key: _copy_arrays(item) for key, item in value.items()}
-  return value
 
 
 def one_bool(value: Any, name: str) -> tf.Tensor:
@@ -250,20 +316,12 @@ def one_bool(value: Any, name: str) -> tf.Tensor:
   return value
 
 
-def works_on_packs(transform: Any) -> bool:
-  """Returns whether a transform or filter can work on all episodes of a pack.
-
-  A class derived from one that works on packs may override the method that
-  works on an episode. Then it is not known to work on packs, too.
-  """
-  for cls in type(transform).__mro__:
-    if cls in (EpisodeTransform, EpisodeFilter):
-      break
-    members = vars(cls)
-    if 'transform_pack' in members or 'keep_each' in members:
-      return transform.takes_packs
-    if 'is_step_wise' in members:
-      return transform.is_step_wise
-    if any(name in members for name in ('transform', 'keep', '__call__')):
-      break
-  return False
+def _copy_arrays(value):
+  """Returns `value` with copies of the arrays, lists and dicts in it."""
+  if isinstance(value, np.ndarray):
+    return value.copy()
+  if isinstance(value, list):
+    return [_copy_arrays(item) for item in value]
+  if isinstance(value, dict):
+    return {key: _copy_arrays(item) for key, item in value.items()}
+  return value

@@ -39,7 +39,7 @@ class Compose(base.EpisodeTransform):
             ' an episode to transform_episodes instead.'
         )
 
-  def __call__(self, episode):
+  def __call__(self, episode, episode_index=None):
     if self.has_filter or self.draws:
       held = 'filter' if self.has_filter else 'transform that draws'
       raise ValueError(
@@ -51,38 +51,34 @@ class Compose(base.EpisodeTransform):
 
   @property
   def has_filter(self) -> bool:
-    """Whether one of the transforms is a filter, or a `Compose` with one."""
-    return any(
-        transform.has_filter
-        if isinstance(transform, Compose)
-        else isinstance(transform, base.EpisodeFilter)
-        for transform in self.transforms
-    )
+    return any(transform.has_filter for transform in self.transforms)
 
   @property
   def draws(self) -> bool:
-    """Whether one of the transforms draws."""
-    return any(
-        getattr(transform, 'draws', False) for transform in self.transforms
-    )
+    return any(transform.draws for transform in self.transforms)
 
   @property
-  def takes_packs(self) -> bool:
-    return all(map(base.works_on_packs, self.transforms))
+  def takes_batches(self) -> bool:
+    return all(transform.takes_batches for transform in self.transforms)
 
-  def transform_pack(self, pack, episode_index=None):
+  def transform_batch(self, batch, episode_index=None):
     for transform in self.transforms:
-      pack = transform.transform_pack(pack, episode_index)
-    return pack
+      batch = transform.transform_batch(batch, episode_index)
+    return batch
 
   def transform(self, steps):
-    for transform in self.transforms:
-      if isinstance(transform, base.EpisodeTransform):
-        steps = transform.transform(steps)
+    for transform in self._without_filters():
+      steps = transform.transform(steps)
     return steps
 
   def invert(self, steps):
-    for transform in reversed(self.transforms):
-      if isinstance(transform, base.EpisodeTransform):
-        steps = transform.invert(steps)
+    for transform in reversed(self._without_filters()):
+      steps = transform.invert(steps)
     return steps
+
+  def _without_filters(self):
+    return [
+        transform
+        for transform in self.transforms
+        if isinstance(transform, base.EpisodeTransform)
+    ]

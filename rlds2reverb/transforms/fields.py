@@ -6,11 +6,12 @@ from typing import Mapping, Optional, Sequence
 import gin
 import tensorflow as tf
 
+from rlds2reverb.arrays import constants
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import constants
+from rlds2reverb.transforms import values
 
 # Steps without these fields are not complete, so they are always selected.
 _ALWAYS_SELECTED = (
@@ -99,7 +100,7 @@ def _move(steps, moves):
   for keys, _ in found:
     steps = paths.remove(steps, keys)
   for value, new in taken:
-    steps = paths.insert(steps, paths.split(new), value)
+    steps = values.add(steps, new, value)
   return steps
 
 
@@ -130,7 +131,7 @@ class ClipField(base.EpisodeTransform):
   def _clip(self, name, leaf):
     if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
       return leaf
-    clipped = constants.clip(leaf, self.low, self.high, name)
+    clipped = constants.clip(leaf, self.low, self.high, name, tf)
     if self.index is None:
       return clipped
     size = leaf.shape[-1] if leaf.shape.rank else 0

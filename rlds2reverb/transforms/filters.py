@@ -11,7 +11,7 @@ from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import vectors
+from rlds2reverb.transforms import values
 
 
 @gin.configurable(module='rlds2reverb')
@@ -61,26 +61,25 @@ class KeepEpisodes(base.EpisodeFilter):
     return keep & base.one_bool(self.predicate(episode), 'predicate')
 
   @property
-  def takes_packs(self) -> bool:
+  def takes_batches(self) -> bool:
     return self.predicate is None
 
-  def keep_each(self, pack: packs.Pack) -> tf.Tensor:
+  def keep_each(self, batch: packs.Pack) -> tf.Tensor:
 
     def count(column):
-      return packs.sum_rows(tf.cast(column, tf.int64), pack.row_splits)
+      return packs.sum_rows(tf.cast(column, tf.int64), batch.row_splits)
 
-    conditions = [tf.ones_like(pack.row_splits[1:], tf.bool)]
-    if self.min_return is not None or self.max_return is not None:
-      paths.find(pack.steps, rlds.REWARD)
-      paths.find(pack.steps, rlds.IS_TERMINAL)
-      returns = outcomes.outcomes(pack).undiscounted_return
+    conditions = [tf.ones_like(batch.row_splits[1:], tf.bool)]
+    if (self.min_return, self.max_return) != (None, None):
+      paths.find(batch.steps, rlds.REWARD)
+      paths.find(batch.steps, rlds.IS_TERMINAL)
+      returns = outcomes.outcomes(batch).undiscounted_return
       conditions += _within(returns, self.min_return, self.max_return)
-    if self.min_length is not None or self.max_length is not None:
-      length = pack.row_splits[1:] - pack.row_splits[:-1] - 1
-      length = tf.maximum(length, 0)
-      conditions += _within(length, self.min_length, self.max_length)
+    length = batch.row_splits[1:] - batch.row_splits[:-1] - 1
+    length = tf.maximum(length, 0)
+    conditions += _within(length, self.min_length, self.max_length)
     if self.success is not None:
-      success = self._success({**pack.fields, rlds.STEPS: pack.steps})
+      success = self._success({**batch.fields, rlds.STEPS: batch.steps})
       # If a field has several numbers, one that is true is enough.
       rows = tf.shape(success)[0]
       success = tf.reduce_any(tf.reshape(success, [rows, -1]), axis=1)
@@ -88,7 +87,7 @@ class KeepEpisodes(base.EpisodeFilter):
         success = count(success) > 0
       conditions.append(success)
     if self.labeled is not None:
-      is_there = vectors.strings(pack.steps, self.labeled) != ''
+      is_there = values.strings(batch.steps, self.labeled) != ''
       conditions.append(count(is_there) > 0)
     return tf.reduce_all(tf.stack(conditions), axis=0)
 
@@ -105,9 +104,7 @@ class KeepEpisodes(base.EpisodeFilter):
 
 def _within(value, minimum, maximum):
   value = tf.cast(value, tf.float64)
-  conditions = []
   if minimum is not None:
-    conditions.append(value >= tf.cast(minimum, tf.float64))
+    yield value >= tf.cast(minimum, tf.float64)
   if maximum is not None:
-    conditions.append(value <= tf.cast(maximum, tf.float64))
-  return conditions
+    yield value <= tf.cast(maximum, tf.float64)

@@ -1,4 +1,4 @@
-"""Goals: observations of an episode's future, for each of its steps."""
+"""Goals: observations of the future, or of other episodes, for each step."""
 
 import dataclasses
 from typing import Optional
@@ -8,18 +8,25 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.transforms import whole_episodes
+from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import episode_rows
+from rlds2reverb.transforms import values
 
 STRATEGIES = ('uniform', 'last', 'geometric')
 # The indices of these draws among the random numbers of a step.
 _OF_DISTANCE, _OF_CURRENT = 0, 1
+_OF_OTHER, _OF_ROW = 0, 1
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class RelabelGoals(whole_episodes.WholeEpisodeTransform):
+class RelabelGoals(base.EpisodeTransform):
   """Adds to each step a goal that its episode has reached later.
 
   The goal of a step is the observation of a later step. In an episode of steps
@@ -84,11 +91,7 @@ class RelabelGoals(whole_episodes.WholeEpisodeTransform):
           'include_current is for strategy="uniform". With others, give the'
           ' current_probability.'
       )
-    if not 0 <= self.current_probability <= 1:
-      raise ValueError(
-          'current_probability must lie in [0, 1], but is'
-          f' {self.current_probability}.'
-      )
+    values.check_probability('current_probability', self.current_probability)
 
   @property
   def draws(self) -> bool:
@@ -97,35 +100,114 @@ class RelabelGoals(whole_episodes.WholeEpisodeTransform):
   def transform_rows(self, steps, rows):
     row = self._goal_rows(rows)
     goal = gathering.take(paths.get(steps, self.field), row)
-    steps = paths.insert(steps, paths.split(self.goal), goal)
-    return paths.insert(steps, paths.split(self.goal_step), row - rows.first)
+    steps = values.add(steps, self.goal, goal)
+    return values.add(steps, self.goal_step, row - rows.first)
 
   def invert(self, steps):
-    for path in (self.goal, self.goal_step):
-      if paths.contains(steps, path):
-        steps = paths.remove(steps, paths.find(steps, path))
-    return steps
+    return values.drop(steps, self.goal, self.goal_step)
 
-  def _goal_rows(self, rows: whole_episodes.EpisodeRows) -> tf.Tensor:
+  def _goal_rows(self, rows: episode_rows.EpisodeRows) -> tf.Tensor:
     last = rows.last
     if self.max_distance is not None:
       last = tf.minimum(last, rows.row + self.max_distance)
     if self.strategy == 'last':
       drawn = last
-    elif self.strategy == 'uniform':
-      low = rows.row if self.include_current else tf.minimum(rows.row + 1, last)
-      count = tf.cast(last - low + 1, tf.float64)
-      ahead = rows.fractions(self.seed, _OF_DISTANCE) * count
-      # A product may be rounded up to the count itself.
-      drawn = tf.minimum(low + tf.cast(ahead, tf.int64), last)
     else:
       fraction = rows.fractions(self.seed, _OF_DISTANCE)
-      beyond = tf.math.log1p(-fraction) / tf.math.log(
-          tf.constant(self.discount, tf.float64)
-      )
-      beyond = tf.minimum(beyond, tf.cast(last - rows.row, tf.float64))
-      drawn = tf.minimum(rows.row + 1 + tf.cast(beyond, tf.int64), last)
+      low = rows.row if self.include_current else tf.minimum(rows.row + 1, last)
+      if self.strategy == 'uniform':
+        ahead = fraction * tf.cast(last - low + 1, tf.float64)
+      else:
+        ahead = tf.math.log1p(-fraction) / tf.math.log(
+            tf.constant(self.discount, tf.float64)
+        )
+        ahead = tf.minimum(ahead, tf.cast(last - rows.row, tf.float64))
+      # A product may be rounded up to the count itself.
+      drawn = tf.minimum(low + tf.cast(ahead, tf.int64), last)
     if not self.current_probability:
       return drawn
     is_current = rows.fractions(self.seed, _OF_CURRENT)
     return tf.where(is_current < self.current_probability, rows.row, drawn)
+
+
+@gin.configurable(module='rlds2reverb')
+def draw_goals_of_others(
+    rlds_data: tf.data.Dataset,
+    probability: float,
+    *,
+    field: paths.Path = rlds.OBSERVATION,
+    goal: paths.Path = 'goal',
+    goal_step: paths.Path = 'goal_step',
+    shuffle_size: int = 1000,
+    seed: int = 0,
+) -> tf.data.Dataset:
+  """Replaces goals by observations of other episodes, at random.
+
+  OGBench's `GCDataset` draws random goals from all steps of all episodes. Here
+  all new goals of an episode come from one other episode, or from itself:
+
+      step          0      1      2      3
+      goal          o2     x0     o3     x5       x is another episode
+      goal_step     2      4      3      4        4 steps: it is never reached
+
+  Call it after `RelabelGoals`, which makes the goals that are replaced.
+
+  Args:
+    rlds_data: a data set of episodes, with nested or stacked steps.
+    probability: the probability of each goal to be replaced, in [0, 1].
+    field: the path of the field whose values are goals, in a step.
+    goal: the path of the goals, of the same structure.
+    goal_step: the path of their indices. Where a goal is replaced, it becomes
+      the number of steps of the episode.
+    shuffle_size: how many episodes are held at a time, from which the other one
+      is drawn. Only their `field` is kept.
+    seed: the seed of the draws, an int.
+
+  Returns:
+    A data set of the episodes, with stacked steps. Each time it is read, it has
+    the same goals; `rlds_data.repeat()` has other goals in each pass.
+
+  Raises:
+    ValueError: if there is no such field, goals and `field` differ in
+      structure, or an argument is out of its range.
+  """
+  checks.check_positive('shuffle_size', shuffle_size)
+  values.check_probability('probability', probability)
+  steps_lib.check_has_steps('An element of rlds_data', rlds_data.element_spec)
+  episodes = stacked_steps.stack_episodes(rlds_data)
+  others = episodes.map(
+      graphs.no_autograph(
+          lambda episode: paths.get(episode[rlds.STEPS], field)
+      ),
+      num_parallel_calls=tf.data.AUTOTUNE,
+  ).shuffle(shuffle_size, seed=seed, reshuffle_each_iteration=False)
+
+  @graphs.no_autograph
+  def replace(index, pair):
+    episode, other = pair
+    rows = episode_rows.EpisodeRows.of(packs.of_episode(episode), index)
+    is_other = rows.fractions(seed, _OF_OTHER) < probability
+    num_rows = gathering.num_rows(other)
+    place = rows.fractions(seed, _OF_ROW) * tf.cast(num_rows, tf.float64)
+    place = tf.minimum(tf.cast(place, tf.int64), num_rows - 1)
+    drawn = gathering.take(other, place)
+    steps = episode[rlds.STEPS]
+    own = paths.get(steps, goal)
+    tf.nest.assert_same_structure(own, drawn)
+    goals = tf.nest.map_structure(
+        lambda leaf, new: values.rows_where(is_other, new, leaf), own, drawn
+    )
+    steps = values.add(values.drop(steps, goal), goal, goals)
+    length = tf.size(rows.row)
+    steps = paths.map_leaves(
+        lambda _, leaf: tf.where(is_other, tf.cast(length, leaf.dtype), leaf),
+        steps,
+        goal_step,
+    )
+    return {**episode, rlds.STEPS: steps}
+
+  return (
+      tf.data.Dataset.zip((episodes, others))
+      .enumerate()
+      .map(replace, num_parallel_calls=tf.data.AUTOTUNE)
+  )

@@ -15,13 +15,12 @@ import tensorflow as tf
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import vectors
-from rlds2reverb.transforms import whole_episodes
+from rlds2reverb.transforms import values
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
+class BinarizeGripper(base.EpisodeTransform):
   """Makes absolute commands that pass between 0 and 1 either 0 or 1.
 
   A command between them is on the way to the next clear one, and becomes that
@@ -59,9 +58,7 @@ class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
       is_open = command > self.open_above
       is_clear = is_open | (command < self.closed_below)
       row = rows.last_action()
-      clear = whole_episodes.nearest_marked(
-          is_clear & rows.have_action(), rows, backward=False
-      )
+      clear = rows.nearest(is_clear & rows.have_action(), backward=False)
       clear = tf.gather(clear, tf.minimum(rows.row, row))
       made = tf.where(
           clear >= 0,
@@ -72,14 +69,12 @@ class BinarizeGripper(whole_episodes.WholeEpisodeTransform):
       has_none = (rows.first == rows.last) & ~rows.have_action()
       return tf.where(has_none, command, made)
 
-    return vectors.map_one(
-        binarize, steps, self.field, self.index, num_leading=1
-    )
+    return values.map_one(binarize, steps, self.field, self.index, 1)
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
+class RelativeToAbsoluteGripper(base.EpisodeTransform):
   """Makes absolute commands of relative ones: +1 closes, -1 opens, 0 keeps.
 
   Before its first command, the gripper is taken to be the opposite of it. Where
@@ -111,10 +106,8 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
       opens = command < -self.threshold
       is_command = opens | (command > self.threshold)
       is_command &= rows.have_action()
-      before, after = (
-          whole_episodes.nearest_marked(is_command, rows, backward=backward)
-          for backward in (True, False)
-      )
+      before = rows.nearest(is_command, backward=True)
+      after = rows.nearest(is_command, backward=False)
       is_open = tf.where(
           before >= 0,
           tf.gather(opens, tf.maximum(before, 0)),
@@ -122,9 +115,7 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
       )
       return tf.cast(is_open, command.dtype)
 
-    return vectors.map_one(
-        to_absolute, steps, self.field, self.index, num_leading=1
-    )
+    return values.map_one(to_absolute, steps, self.field, self.index, 1)
 
   @staticmethod
   def relative(absolute: tf.Tensor, previous: tf.Tensor) -> tf.Tensor:
@@ -142,13 +133,12 @@ class RelativeToAbsoluteGripper(whole_episodes.WholeEpisodeTransform):
       +1 where the gripper is to close, -1 where it is to open, and 0 where it
       stays, in the dtype of `absolute`.
     """
-    absolute, previous = map(tf.convert_to_tensor, (absolute, previous))
-    for name, command in (('absolute', absolute), ('previous', previous)):
+    commands = [tf.convert_to_tensor(one) for one in (absolute, previous)]
+    for name, command in zip(('absolute', 'previous'), commands):
       if not command.dtype.is_floating:
         raise ValueError(f'{name} must be floats, but is {command.dtype.name}.')
     closed, was_closed = (
-        tf.cast(command < 0.5, absolute.dtype)
-        for command in (absolute, previous)
+        tf.cast(command < 0.5, commands[0].dtype) for command in commands
     )
     return closed - was_closed
 
@@ -172,19 +162,13 @@ class InvertGripper(base.EpisodeTransform):
   closed: float = 1.0
 
   def transform(self, steps):
-    return vectors.map_one(
-        lambda command: 1 - command / self.closed,
-        steps,
-        self.field,
-        self.index,
+    return values.map_one(
+        lambda one: 1 - one / self.closed, steps, self.field, self.index
     )
 
   def invert(self, steps):
     if not paths.contains(steps, self.field):
       return steps
-    return vectors.map_one(
-        lambda command: (1 - command) * self.closed,
-        steps,
-        self.field,
-        self.index,
+    return values.map_one(
+        lambda one: (1 - one) * self.closed, steps, self.field, self.index
     )

@@ -20,13 +20,14 @@ from typing import Any, Mapping, Sequence, Tuple
 import gin
 import tensorflow as tf
 
+from rlds2reverb.arrays import resizing
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import values
 
-# How images are resized.
-BILINEAR, LANCZOS = METHODS = ('bilinear', 'lanczos3')
+BILINEAR, LANCZOS = resizing.METHODS
 
 
 @gin.configurable(module='rlds2reverb')
@@ -71,11 +72,10 @@ def decode_images(
       `fields` is a single string.
     InvalidArgumentError: while iterating, if a string is not an image.
   """
-  paths.check_list('fields', fields)
   dtype = tf.as_dtype(dtype)
   rank = 3 if channels else 2
 
-  def prepare(name, leaf):
+  def prepare(unused_number, name, leaf):
     if leaf.dtype == tf.string:
       leaf = _decode(leaf, size, channels, dtype, method)
     elif (leaf.shape.rank or 0) < rank or (
@@ -93,9 +93,7 @@ def decode_images(
       leaf = resize_images(leaf[..., tf.newaxis], size, method)[..., 0]
     return images_to_float(leaf) if to_float else leaf
 
-  for path in fields:
-    nest = paths.map_leaves(prepare, nest, path)
-  return nest
+  return values.map_each(prepare, nest, fields)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -123,12 +121,12 @@ class FitImages(base.EpisodeTransform):
       if paths.contains(steps, path):
         steps = decode_images(steps, [path], size=size, method=self.method)
       else:
-        shape = tf.concat([tf.shape(steps[rlds.IS_FIRST]), size, [3]], 0)
+        flags = steps[rlds.IS_FIRST]
+        shape = tf.concat([tf.shape(flags), size, [3]], 0)
         black = tf.ensure_shape(
-            tf.zeros(shape, tf.uint8),
-            steps[rlds.IS_FIRST].shape.concatenate([*size, 3]),
+            tf.zeros(shape, tf.uint8), flags.shape.concatenate([*size, 3])
         )
-        steps = paths.insert(steps, paths.split(path), black)
+        steps = values.add(steps, path, black)
     return steps
 
 
@@ -150,7 +148,7 @@ def resize_images(
   Raises:
     ValueError: if there is no such method.
   """
-  checks.check_choice('method', method, METHODS)
+  checks.check_choice('method', method, resizing.METHODS)
   if images.shape[-3:-1] == list(size):
     return images
   shape = tf.shape(images)

@@ -8,14 +8,15 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
-from rlds2reverb.transforms import whole_episodes
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import values
 
 LEVELS = ('episode', 'step')
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DrawInstruction(whole_episodes.WholeEpisodeTransform):
+class DrawInstruction(base.EpisodeTransform):
   """Draws one of several instructions, uniformly; empty ones are left out.
 
       instruction      "pick"   "pick"   "pick"
@@ -63,28 +64,19 @@ class DrawInstruction(whole_episodes.WholeEpisodeTransform):
     drawn = tf.cast(fraction * tf.cast(count, tf.float64), tf.int64)
     # The first place of that rank; without any, the first of all.
     place = tf.argmax(rank > tf.minimum(drawn, count - 1)[:, None], axis=1)
-    return paths.insert(
-        steps,
-        paths.split(self.target),
-        tf.gather(words, place, axis=1, batch_dims=1),
-    )
+    drawn_words = tf.gather(words, place, axis=1, batch_dims=1)
+    return values.add(steps, self.target, drawn_words)
 
   def invert(self, steps):
-    if not paths.contains(steps, self.target):
-      return steps
-    return paths.remove(steps, paths.find(steps, self.target))
+    return values.drop(steps, self.target)
 
 
 def _words(steps, path) -> tf.Tensor:
   """Returns a leaf of strings, `[T, K]`."""
-  name = paths.name_of(path)
-  leaf = paths.get(steps, path)
-  if tf.nest.is_nested(leaf):
-    raise ValueError(f'{name} must be one leaf, but has several.')
-  leaf = tf.convert_to_tensor(leaf)
+  leaf = values.one_leaf(steps, path)
   if leaf.dtype != tf.string or leaf.shape.rank not in (1, 2):
     raise ValueError(
-        f'{name} must be a string, or a list of strings, for each step, but is'
-        f' {leaf.dtype.name} {leaf.shape}.'
+        f'{paths.name_of(path)} must be a string, or a list of strings, for'
+        f' each step, but is {leaf.dtype.name} {leaf.shape}.'
     )
   return leaf[:, tf.newaxis] if leaf.shape.rank == 1 else leaf

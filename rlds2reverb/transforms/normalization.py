@@ -1,23 +1,22 @@
 """Transforms that normalise fields by their statistics or bounds."""
 
 import dataclasses
-from typing import Optional, Sequence, Tuple, Union
+from typing import Optional, Tuple
 
 from absl import logging
 import gin
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.arrays import constants
+from rlds2reverb.arrays import normalization
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.statistics import results
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
-from rlds2reverb.transforms import constants
 
-# The ways to normalise by statistics, the same as in `random_access.Normalize`.
-MEAN_STD, QUANTILES, BOUNDS = KINDS = ('mean_std', 'quantiles', 'bounds')
-Mask = Optional[Union[Sequence[bool], np.ndarray]]
+Mask = normalization.Mask
 
 
 @gin.configurable(module='rlds2reverb')
@@ -60,42 +59,21 @@ class NormalizeField(base.EpisodeTransform):
       )
 
   def transform(self, steps):
-    def normalize(name, leaf):
-      offset, scale = self._constants(name, leaf)
-      normalized = constants.clip(
-          (leaf - offset) / scale, self.low, self.high, name
-      )
-      return self._where_masked(name, normalized, leaf)
-
-    return paths.map_leaves(normalize, steps, self.field)
+    return self._map(self._scaling().apply, steps)
 
   def invert(self, steps):
     if not paths.contains(steps, self.field):
       return steps
+    return self._map(self._scaling().invert, steps)
 
-    def unnormalize(name, leaf):
-      offset, scale = self._constants(name, leaf)
-      return self._where_masked(name, leaf * scale + offset, leaf)
+  def _scaling(self):
+    return normalization.Scaling(
+        self.offset, self.scale, self.low, self.high, self.mask
+    )
 
-    return paths.map_leaves(unnormalize, steps, self.field)
-
-  def _where_masked(self, name, new, leaf):
-    if self.mask is None:
-      return new
-    # This checks that the mask fits the leaf.
-    mask = constants.constant(np.asarray(self.mask, np.float32), leaf, name) > 0
-    return tf.where(mask, new, leaf)
-
-  def _constants(self, name, leaf):
-    if not leaf.dtype.is_floating:
-      raise ValueError(
-          f'{name} is {leaf.dtype.name}. Only floats can be normalised: cast'
-          ' it, or name the fields one by one.'
-      )
-    scale = constants.constant(self.scale, leaf, name)
-    return (
-        constants.constant(self.offset, leaf, name),
-        tf.where(tf.math.is_finite(1 / scale), scale, tf.ones_like(scale)),
+  def _map(self, change, steps):
+    return paths.map_leaves(
+        lambda name, leaf: change(leaf, name, tf), steps, self.field
     )
 
   @classmethod
@@ -125,18 +103,18 @@ class NormalizeField(base.EpisodeTransform):
     Raises:
       ValueError: if a bound is not finite.
     """
-    bounds = []
-    for bound in (low, high):
-      bound = np.asarray(bound)
-      if not np.isfinite(bound).all():
-        raise ValueError(
-            f'The bounds of {paths.name_of(field)} must be finite, but are'
-            f' {low} and {high}. Normalise the field by its statistics instead.'
-        )
-      # The sum of two small integers need not fit their dtype.
-      is_float = np.issubdtype(bound.dtype, np.floating)
-      bounds.append(bound if is_float else bound.astype(np.float64))
-    return _to_unit_range(field, bounds[0], bounds[1], clip, mask)
+    bounds = [np.asarray(bound) for bound in (low, high)]
+    if not all(np.isfinite(bound).all() for bound in bounds):
+      raise ValueError(
+          f'The bounds of {paths.name_of(field)} must be finite, but are {low}'
+          f' and {high}. Normalise the field by its statistics instead.'
+      )
+    # The sum of two small integers need not fit their dtype.
+    low, high = (
+        bound if bound.dtype.kind == 'f' else bound.astype(np.float64)
+        for bound in bounds
+    )
+    return cls(field, *normalization.to_unit_range(low, high, clip, mask))
 
 
 def normalize_by_statistics(
@@ -169,29 +147,19 @@ def normalize_by_statistics(
       field or found no number in it, or has no such quantile; or if no leaf of
       the field is of floats.
   """
-  checks.check_choice('kind', kind, KINDS)
-  low, high = levels if kind == QUANTILES else (0.0, 1.0)
+  checks.check_choice('kind', kind, normalization.KINDS)
 
   def normalize(path, found):
-    if kind == MEAN_STD:
-      return NormalizeField(path, offset=found.mean, scale=found.std, mask=mask)
-    return _to_unit_range(
-        path, found.quantile(low), found.quantile(high), clip, mask
+    known = vars(found)
+    if kind == normalization.QUANTILES:
+      low, high = map(found.quantile, levels)
+      known = {'low': low, 'high': high}
+    return NormalizeField(
+        path, *normalization.scaling_of(kind, known, clip, mask)
     )
 
   return composing.Compose(
       [normalize(*item) for item in _select(statistics, field).items()]
-  )
-
-
-def _to_unit_range(field, low, high, clip, mask):
-  return NormalizeField(
-      field,
-      offset=(low + high) / 2,
-      scale=(high - low) / 2,
-      low=-1.0 if clip else None,
-      high=1.0 if clip else None,
-      mask=mask,
   )
 
 
@@ -202,35 +170,31 @@ def _select(statistics, field):
     ValueError: if there are none, or if no number was found in one.
   """
   name = paths.name_of(field)
-  selected = {
-      path: found
-      for path, found in statistics.fields.items()
+  found = {
+      path: one
+      for path, one in statistics.fields.items()
       if path == name or path.startswith(f'{name}/')
   }
-  if not selected:
+  if not found:
     raise ValueError(
         f'There are no statistics of {name}, only of'
         f' {sorted(statistics.fields)}.'
     )
-  others = [
-      f'{path} ({found.dtype})'
-      for path, found in selected.items()
-      if not found.is_floating
-  ]
-  if len(others) == len(selected):
+  selected = {path: one for path, one in found.items() if one.is_floating}
+  others = ', '.join(
+      f'{path} ({one.dtype})'
+      for path, one in found.items()
+      if not one.is_floating
+  )
+  if not selected:
     raise ValueError(
-        f'Only floats can be normalised, but there are {", ".join(others)}.'
-        ' Cast them first, for example with the cast of a StepMapping.'
+        f'Only floats can be normalised, but there are {others}. Cast them'
+        ' first, for example with the cast of a StepMapping.'
     )
   if others:
-    logging.warning(
-        'Not normalised, as they are not floats: %s.', ', '.join(others)
-    )
-  selected = {
-      path: found for path, found in selected.items() if found.is_floating
-  }
-  for path, found in selected.items():
-    if found.count.size and not found.count.any():
+    logging.warning('Not normalised, as they are not floats: %s.', others)
+  for path, one in selected.items():
+    if one.count.size and not one.count.any():
       raise ValueError(
           f'{path} cannot be normalised, as its statistics are those of no'
           f' numbers: the data had {statistics.num_episodes} episodes, with'

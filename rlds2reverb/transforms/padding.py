@@ -1,4 +1,4 @@
-"""Pads vectors to a width that several data sets have in common."""
+"""Pads values to a width that several data sets have in common."""
 
 import dataclasses
 from typing import Dict, Mapping, Optional
@@ -10,7 +10,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import vectors
+from rlds2reverb.transforms import values
 
 
 @gin.configurable(module='rlds2reverb')
@@ -50,12 +50,11 @@ class PadField(base.EpisodeTransform):
 
   def transform(self, steps):
     leaf = self._leaf(steps, self.size)
-    missing = self.width - leaf.shape[-1]
-    padded = tf.pad(leaf, [[0, 0]] * (leaf.shape.rank - 1) + [[0, missing]])
-    mask = tf.broadcast_to(
-        tf.range(self.width) < leaf.shape[-1], tf.shape(padded)
-    )
-    steps = paths.map_leaves(lambda *_: padded, steps, self.field)
+    found = leaf.shape[-1]
+    ends = [[0, 0]] * (leaf.shape.rank - 1) + [[0, self.width - found]]
+    padded = tf.pad(leaf, ends)
+    mask = tf.broadcast_to(tf.range(self.width) < found, tf.shape(padded))
+    steps = values.put(steps, self.field, padded)
     return paths.insert(steps, self._mask_keys(), mask)
 
   def invert(self, steps):
@@ -67,12 +66,8 @@ class PadField(base.EpisodeTransform):
           ' known. Make the PadField of the robot with its size.'
       )
     leaf = self._leaf(steps, self.width)
-    steps = paths.map_leaves(
-        lambda *_: leaf[..., : self.size], steps, self.field
-    )
-    if paths.contains(steps, self._mask_keys()):
-      steps = paths.remove(steps, self._mask_keys())
-    return steps
+    steps = values.put(steps, self.field, leaf[..., : self.size])
+    return values.drop(steps, self._mask_keys())
 
   @classmethod
   def to_common_width(
@@ -104,21 +99,15 @@ class PadField(base.EpisodeTransform):
             f'{paths.name_of(field)} of the data set {name} must be a vector,'
             f' but its spec is {spec}.'
         )
-      sizes[name] = vectors.width_of(paths.name_of(field), spec)
+      sizes[name] = values.width_of(paths.name_of(field), spec)
     if width is None:
       width = max(sizes.values(), default=0)
     return {name: cls(field, size, width) for name, size in sizes.items()}
 
   def _leaf(self, steps, width):
-    leaf = paths.get(steps, self.field)
+    leaf = values.one_leaf(steps, self.field)
     name = paths.name_of(self.field)
-    if tf.nest.is_nested(leaf):
-      raise ValueError(
-          f'{name} must be one leaf, but has several:'
-          f' {sorted(paths.leaves(leaf))}.'
-      )
-    leaf = tf.convert_to_tensor(leaf)
-    found = vectors.width_of(name, leaf)
+    found = values.width_of(name, leaf)
     if found != width and (width is not None or found > self.width):
       raise ValueError(
           f'{name} must have {width or self.width} numbers'

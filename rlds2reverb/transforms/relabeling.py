@@ -10,17 +10,17 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.transforms import base
 from rlds2reverb.transforms import poses
 from rlds2reverb.transforms import rotations
-from rlds2reverb.transforms import vectors
-from rlds2reverb.transforms import whole_episodes
+from rlds2reverb.transforms import values
 
 ACTIONS = ('absolute', 'difference')
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
+class ActionsFromStates(base.EpisodeTransform):
   """Makes actions of the next state, or of its difference from this one.
 
       step                  0          1          2 (last)
@@ -80,19 +80,19 @@ class ActionsFromStates(whole_episodes.WholeEpisodeTransform):
       ValueError: if one of them is missing or does not fit.
     """
     state = self._state(steps)
-    moved = vectors.take(steps, self.action, 0, state.shape[-1])
+    moved = values.take(steps, self.action, 0, state.shape[-1])
     return moved if self.kind == 'absolute' else state + moved
 
   def _state(self, steps):
     size = self.size
     if size is None:
-      size = vectors.floats(steps, self.state).shape[-1] - self.start
-    return vectors.take(steps, self.state, self.start, size)
+      size = values.vector(steps, self.state).shape[-1] - self.start
+    return values.take(steps, self.state, self.start, size)
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class MotionsFromPoses(whole_episodes.WholeEpisodeTransform):
+class MotionsFromPoses(base.EpisodeTransform):
   """Makes actions of the motion to the next pose; see `poses`.
 
   `invert` returns what it is given, as the old action is lost; `target` returns
@@ -145,12 +145,12 @@ class MotionsFromPoses(whole_episodes.WholeEpisodeTransform):
       ValueError: if one of them is missing or does not fit.
     """
     size = 3 + rotations.size_of(self.motion_rotation)
-    motion = vectors.take(steps, self.action, 0, size)
+    motion = values.take(steps, self.action, 0, size)
     return poses.apply_motion(self._pose(steps), motion, **self._convention())
 
   def _pose(self, steps):
     size = 3 + rotations.size_of(self.rotation)
-    return vectors.take(steps, self.pose, self.start, size)
+    return values.take(steps, self.pose, self.start, size)
 
   def _convention(self):
     return {
@@ -165,7 +165,7 @@ def _with_kept(steps, rows, field, new, kept):
   if last_steps.HAS_ACTION in steps:
     # The last step leads to no state.
     steps = {**steps, last_steps.HAS_ACTION: rows.row < rows.last}
-  old = vectors.floats(steps, field)
+  old = values.vector(steps, field)
   width = old.shape[-1]
   wrong = [index for index in kept if not -width <= index < width]
   if wrong:
@@ -180,6 +180,6 @@ def _with_kept(steps, rows, field, new, kept):
     )
   index = tf.constant([index % width for index in kept], tf.int32)
   behind = tf.gather(old, index, axis=-1)
-  return vectors.replace(
+  return values.replace(
       steps, field, 0, width, tf.concat([tf.cast(new, old.dtype), behind], -1)
   )

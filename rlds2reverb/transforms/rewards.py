@@ -6,11 +6,11 @@ from typing import Optional
 import gin
 import tensorflow as tf
 
+from rlds2reverb.arrays import constants
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import constants
 
 
 @gin.configurable(module='rlds2reverb')
@@ -40,18 +40,20 @@ class ScaleReward(base.EpisodeTransform):
 
   def transform(self, steps):
     def scale(name, reward):
-      factor = constants.constant(self.scale, reward, name)
-      shift = constants.constant(self.shift, reward, name)
-      if reward.dtype.is_integer and reward.dtype.size < 8:
+      numbers = [
+          constants.constant(one, reward, name)
+          for one in (self.scale, self.shift)
+      ]
+      narrow = reward.dtype.is_integer and reward.dtype.size < 8
+      if narrow:
         # int64 has room for the product, which is clipped before it is checked.
-        wide = [tf.cast(one, tf.int64) for one in (reward, factor, shift)]
-        scaled = constants.clip(
-            wide[0] * wide[1] + wide[2], self.minimum, self.maximum, name
-        )
-        return _narrow(scaled, reward.dtype, name, steps.get(rlds.IS_LAST))
-      return constants.clip(
-          reward * factor + shift, self.minimum, self.maximum, name
-      )
+        numbers = [tf.cast(one, tf.int64) for one in numbers]
+      factor, shift = numbers
+      wide = tf.cast(reward, factor.dtype) * factor + shift
+      scaled = constants.clip(wide, self.minimum, self.maximum, name, tf)
+      if not narrow:
+        return scaled
+      return _narrow(scaled, reward.dtype, name, steps.get(rlds.IS_LAST))
 
     return paths.map_leaves(scale, steps, rlds.REWARD)
 

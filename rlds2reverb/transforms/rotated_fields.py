@@ -7,7 +7,7 @@ import gin
 from rlds2reverb.episodes import paths
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import rotations
-from rlds2reverb.transforms import vectors
+from rlds2reverb.transforms import values
 
 
 @gin.configurable(module='rlds2reverb')
@@ -46,6 +46,6 @@ class ConvertRotation(base.EpisodeTransform):
 
   def _convert(self, steps, source, target):
     size = rotations.size_of(source)
-    found = vectors.take(steps, self.field, self.start, size)
+    found = values.take(steps, self.field, self.start, size)
     new = rotations.convert(found, source, target, paths.name_of(self.field))
-    return vectors.replace(steps, self.field, self.start, size, new)
+    return values.replace(steps, self.field, self.start, size, new)

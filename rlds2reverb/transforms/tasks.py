@@ -14,16 +14,15 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import last_steps
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.transforms import vectors
-from rlds2reverb.transforms import whole_episodes
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import values
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DropConditioning(whole_episodes.WholeEpisodeTransform):
+class DropConditioning(base.EpisodeTransform):
   """Keeps either the goal or the instruction of a step, at random.
 
   This is `delete_task_conditioning` of Octo and OpenVLA. A step without an
@@ -52,20 +51,17 @@ class DropConditioning(whole_episodes.WholeEpisodeTransform):
 
   def __post_init__(self):
     super().__post_init__()
-    if not 0 <= self.keep_goal <= 1:
-      raise ValueError(f'keep_goal must be in [0, 1], but is {self.keep_goal}.')
+    values.check_probability('keep_goal', self.keep_goal)
 
   def transform_rows(self, steps, rows):
-    words = vectors.strings(steps, self.instruction)
+    words = values.strings(steps, self.instruction)
     keeps_goal = rows.fractions(self.seed) < self.keep_goal
     keeps_goal |= tf.equal(words, '')
-    words = tf.where(keeps_goal, '', words)
-    steps = paths.map_leaves(lambda *_: words, steps, self.instruction)
+    steps = values.put(steps, self.instruction, tf.where(keeps_goal, '', words))
 
     def drop(unused_name, leaf):
-      mask = tf.reshape(keeps_goal, [-1] + [1] * (leaf.shape.rank - 1))
       nothing = tf.zeros([], leaf.dtype)  # the empty string, too
-      return tf.where(mask, leaf, nothing)
+      return values.rows_where(keeps_goal, leaf, nothing)
 
     steps = paths.map_leaves(drop, steps, self.goal)
     if self.goal_step is None:
@@ -80,7 +76,7 @@ class DropConditioning(whole_episodes.WholeEpisodeTransform):
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class MarkPadding(whole_episodes.WholeEpisodeTransform):
+class MarkPadding(base.EpisodeTransform):
   """Adds masks to a dict of fields, which are False where a field is padding.
 
       image        image   black       instruction    "pick"   ""
@@ -117,7 +113,7 @@ class MarkPadding(whole_episodes.WholeEpisodeTransform):
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class AddTimestep(whole_episodes.WholeEpisodeTransform):
+class AddTimestep(base.EpisodeTransform):
   """Adds the index of each step in its episode, int32 `[T]`, as Octo does.
 
   Attributes:
@@ -127,46 +123,24 @@ class AddTimestep(whole_episodes.WholeEpisodeTransform):
   field: paths.Path = 'observation/timestep'
 
   def transform_rows(self, steps, rows):
-    step = tf.cast(rows.row - rows.first, tf.int32)
-    return paths.insert(steps, paths.split(self.field), step)
+    return values.add(steps, self.field, tf.cast(rows.step, tf.int32))
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DropEnd(whole_episodes.PackTransform):
-  """Drops the last step of an episode if it has no action.
+class MarkActions(base.EpisodeTransform):
+  """Adds `has_action` where it is missing: all steps but the last have one.
 
-  Octo and OpenVLA do so where they make actions of states. The step before gets
-  its flags, and keeps its action: `has_action` says that it counts. The result
-  is for robot learning, as the observation to which the last action leads is
-  lost. The only step of an episode stays.
+      step                          0    1    2 (last)
+      has_action, missing           T    T    F
+      has_action, of last_action    T    T    T          as it was
 
-      step          0   1   2 (last)          step          0   1 (last)
-      action        a0  a1  -                 action        a0  a1
-      has_action    T   T   F                 has_action    T   T
-      is_last       F   F   T                 is_last       F   T
+  In a mixture, only some data sets may have an action in their last step, by
+  the `last_action` of their `StepMapping`. With this, all have the same fields.
   """
 
-  def transform_pack(self, pack, episode_index=None):
-    rows = self._rows(pack)
-    is_last = tf.equal(rows.row, rows.last)
-    have_action = last_steps.have_action(pack.steps, is_last)
-    is_dropped = is_last & ~have_action & (rows.last > rows.first)
-    of_episode = tf.gather(is_dropped, rows.last)
-    pack = pack._replace(
-        steps={**pack.steps, last_steps.HAS_ACTION: have_action | of_episode}
-    )
-    kept = tf.where(~is_dropped)[:, 0]
-    # Where the last step is dropped, the step before it is the last.
-    flags_of = tf.gather(rows.next(), kept)
-    flags_of = tf.where(tf.gather(is_dropped, flags_of), flags_of, kept)
-    flags = {
-        flag: tf.gather(pack.steps[flag], flags_of)
-        for flag in (rlds.IS_LAST, rlds.IS_TERMINAL)
-        if flag in pack.steps
-    }
-    pack = packs_lib.keep_rows(pack, kept)
-    return pack._replace(steps={**pack.steps, **flags})
+  def transform_rows(self, steps, rows):
+    return {**steps, last_steps.HAS_ACTION: rows.have_action()}
 
 
 def _is_there(leaf) -> tf.Tensor:

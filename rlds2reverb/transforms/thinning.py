@@ -1,18 +1,19 @@
 """Transforms that leave steps out of an episode."""
 
 import dataclasses
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import gin
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import packs
+from rlds2reverb.arrays import constants
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
-from rlds2reverb.transforms import constants
-from rlds2reverb.transforms import whole_episodes
+from rlds2reverb.transforms import base
+from rlds2reverb.transforms import episode_rows
 
 # The fields that thinning changes.
 _NEEDED = [rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST]
@@ -20,7 +21,7 @@ _NEEDED = [rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST]
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class FrameSkip(whole_episodes.PackTransform):
+class FrameSkip(base.EpisodeTransform):
   """Keeps the first step, every `skip`-th step after it, and the last step.
 
   This makes episodes look as if the environment had repeated each action `skip`
@@ -38,15 +39,13 @@ class FrameSkip(whole_episodes.PackTransform):
     if self.skip < 1:
       raise ValueError(f'skip must be 1 or more, but is {self.skip}.')
 
-  def transform_pack(self, pack, episode_index=None):
-    pack = _checked(pack)
-    rows = self._rows(pack)
-    return keep_steps(pack, rows, (rows.row - rows.first) % self.skip == 0)
+  def transform_rows(self, steps, rows):
+    return merge_steps(_checked(steps), rows, rows.step % self.skip == 0)
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class DropNoOps(whole_episodes.PackTransform):
+class DropNoOps(base.EpisodeTransform):
   """Drops the steps whose action does nothing, but never the last step.
 
   A step that is kept stands for itself and for all steps up to the next one
@@ -89,13 +88,14 @@ class DropNoOps(whole_episodes.PackTransform):
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
   @property
-  def takes_packs(self) -> bool:
+  def takes_batches(self) -> bool:
     return self.predicate is None
 
-  def transform_pack(self, pack, episode_index=None):
-    pack = _checked(pack)
-    steps = pack.steps
-    if self.predicate is not None:
+  def transform_rows(self, steps, rows):
+    steps = _checked(steps)
+    if self.predicate is None:
+      is_no_op = self._is_no_op(steps)
+    else:
       is_no_op = tf.convert_to_tensor(self.predicate(steps))
       if is_no_op.dtype != tf.bool or is_no_op.shape.rank != 1:
         raise ValueError(
@@ -105,12 +105,9 @@ class DropNoOps(whole_episodes.PackTransform):
       is_no_op = stacked_steps.with_equal_lengths(
           {'steps': steps[rlds.IS_FIRST], 'predicate': is_no_op}
       )['predicate']
-    else:
-      is_no_op = self._is_no_op(steps)
-    rows = self._rows(pack)
     if self.only_first:
       is_no_op &= tf.equal(rows.row, rows.first)
-    return keep_steps(pack, rows, ~is_no_op)
+    return merge_steps(steps, rows, ~is_no_op)
 
   def _is_no_op(self, steps):
     field = paths.find(steps, self.field)
@@ -129,63 +126,89 @@ class DropNoOps(whole_episodes.PackTransform):
     return is_no_op
 
 
-def _checked(pack: packs.Pack) -> packs.Pack:
-  """Returns a pack whose steps are checked to be those of whole episodes.
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class DropEnd(base.EpisodeTransform):
+  """Drops the last step of an episode if it has no action.
+
+  Octo and OpenVLA do so where they make actions of states. The step before gets
+  its flags, and keeps its action: `has_action` says that it counts. The result
+  is for robot learning, as the observation to which the last action leads is
+  lost. The only step of an episode stays.
+
+      step          0   1   2 (last)          step          0   1 (last)
+      action        a0  a1  -                 action        a0  a1
+      has_action    T   T   F                 has_action    T   T
+      is_last       F   F   T                 is_last       F   T
+  """
+
+  def transform_rows(self, steps, rows):
+    have_action = last_steps.have_action(steps, rows.is_last())
+    is_dropped = rows.is_last() & ~have_action & (rows.last > rows.first)
+    # Where the last step is dropped, the step before it is the last.
+    following = rows.next()
+    flags_of = tf.where(tf.gather(is_dropped, following), following, rows.row)
+    flags = {
+        flag: tf.gather(steps[flag], flags_of)
+        for flag in (rlds.IS_LAST, rlds.IS_TERMINAL)
+        if flag in steps
+    }
+    have_action |= tf.gather(is_dropped, rows.last)
+    return {**steps, last_steps.HAS_ACTION: have_action, **flags}, ~is_dropped
+
+
+def merge_steps(
+    steps: Dict[str, Any], rows: episode_rows.EpisodeRows, keep: tf.Tensor
+) -> Tuple[Dict[str, Any], tf.Tensor]:
+  """Leaves steps out of episodes, as drawn in `DropNoOps`.
+
+  Args:
+    steps: the steps of the episodes.
+    rows: the episode of each of them. Steps behind the last one are lost.
+    keep: bool `[N]`: which steps are kept. The last of an episode always is.
+
+  Returns:
+    The steps, of which those that are kept have the rewards and discounts of
+    those that are not; and which are kept, as `transform_rows` returns them.
+  """
+  keep |= rows.is_last()
+  num_kept = tf.cumsum(tf.cast(keep, tf.int64))
+  # Steps before the first one that is kept count for no other step.
+  before = tf.gather(tf.pad(num_kept, [[1, 0]]), rows.first)
+  counted = tf.where((num_kept > before) & (rows.row <= rows.last))[:, 0]
+  run = tf.maximum(num_kept - 1, 0)
+
+  def merge(merge_runs, field):
+    def merge_leaf(leaf):
+      merged = merge_runs(tf.gather(leaf, counted), tf.gather(run, counted))
+      return tf.ensure_shape(tf.gather(merged, run), leaf.shape)
+
+    return tf.nest.map_structure(merge_leaf, steps[field])
+
+  # The first step that is kept takes the flag of the first one: an episode
+  # that was cut before may have no first step.
+  is_start = tf.equal(num_kept, before + 1)
+  flags_of = tf.where(is_start, rows.first, rows.row)
+  return {
+      **steps,
+      rlds.REWARD: merge(tf.math.segment_sum, rlds.REWARD),
+      rlds.DISCOUNT: merge(tf.math.segment_prod, rlds.DISCOUNT),
+      rlds.IS_FIRST: tf.gather(steps[rlds.IS_FIRST], flags_of),
+  }, keep
+
+
+def _checked(steps: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns steps that are checked to be those of whole episodes.
 
   Raises:
     ValueError: if a field that is needed is missing, or if they are not
       stacked.
     InvalidArgumentError: if their fields differ in length.
   """
-  missing = [field for field in _NEEDED if field not in pack.steps]
+  missing = [field for field in _NEEDED if field not in steps]
   if missing:
     raise ValueError(
         'Steps can be left out of whole episodes only, which have the fields'
-        f' {_NEEDED}, but there are no {missing} in {list(pack.steps)}.'
+        f' {_NEEDED}, but there are no {missing} in {list(steps)}.'
     )
-  return pack._replace(steps=stacked_steps.with_equal_lengths(pack.steps))
-
-
-def keep_steps(
-    pack: packs.Pack, rows: whole_episodes.EpisodeRows, keep: tf.Tensor
-) -> packs.Pack:
-  """Leaves steps out of episodes, as drawn in `DropNoOps`.
-
-  Args:
-    pack: the episodes.
-    rows: the episode of each of their rows.
-    keep: bool `[N]`: which steps are kept. The last of an episode always is.
-
-  Returns:
-    The pack of the steps that are kept.
-  """
-  keep |= tf.equal(rows.row, rows.last)
-  kept = tf.where(keep)[:, 0]
-  thinned = packs.keep_rows(pack, kept)
-  num_kept = tf.cumsum(tf.cast(keep, tf.int64))
-  # Steps before the first one that is kept count for no other step.
-  before = tf.gather(tf.pad(num_kept, [[1, 0]]), rows.first)
-  counted = tf.where(num_kept > before)[:, 0]
-  runs = tf.gather(num_kept - 1, counted)
-
-  def merge(merge_run, field):
-    return tf.nest.map_structure(
-        lambda leaf, like: tf.ensure_shape(
-            merge_run(tf.gather(leaf, counted), runs), like.shape
-        ),
-        pack.steps[field],
-        thinned.steps[field],
-    )
-
-  # The first step that is kept takes the flag of the first one: an episode
-  # that was cut before may have no first step.
-  is_start = tf.gather(tf.equal(num_kept, before + 1), kept)
-  flags_of = tf.where(is_start, tf.gather(rows.first, kept), kept)
-  return thinned._replace(
-      steps={
-          **thinned.steps,
-          rlds.REWARD: merge(tf.math.segment_sum, rlds.REWARD),
-          rlds.DISCOUNT: merge(tf.math.segment_prod, rlds.DISCOUNT),
-          rlds.IS_FIRST: tf.gather(pack.steps[rlds.IS_FIRST], flags_of),
-      }
-  )
+  return stacked_steps.with_equal_lengths(steps)

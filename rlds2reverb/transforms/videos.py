@@ -15,6 +15,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.formats import depth_maps
 from rlds2reverb.formats import video_frames
 from rlds2reverb.transforms import images
+from rlds2reverb.transforms import values
 
 
 @gin.configurable(module='rlds2reverb')
@@ -51,7 +52,6 @@ def decode_video_frames(
     InvalidArgumentError: while iterating, if a string is no reference, if there
       is no such video or frame, or if the videos of a field differ in size.
   """
-  paths.check_list('fields', fields)
   dtype, channels = tf.uint8, 3
   if depth_unit is not None:
     checks.check_choice('depth_unit', depth_unit, depth_maps.UNITS)
@@ -70,7 +70,7 @@ def decode_video_frames(
       decoded[index] = frame
     return decoded
 
-  def decode(name, leaf):
+  def decode(unused_number, name, leaf):
     if leaf.dtype != tf.string:
       raise ValueError(
           f'{name} must be references to the frames of videos, strings, but is'
@@ -88,6 +88,4 @@ def decode_video_frames(
     frames = tf.reshape(frames, tf.concat([tf.shape(leaf), shape], 0))
     return tf.ensure_shape(frames, leaf.shape.concatenate(shape))
 
-  for path in fields:
-    nest = paths.map_leaves(decode, nest, path)
-  return nest
+  return values.map_each(decode, nest, fields)

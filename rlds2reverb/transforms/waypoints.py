@@ -7,17 +7,16 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import last_steps
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.transforms import base
 from rlds2reverb.transforms import thinning
-from rlds2reverb.transforms import vectors
-from rlds2reverb.transforms import whole_episodes
+from rlds2reverb.transforms import values
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class ActionsFromWaypoints(whole_episodes.PackTransform):
+class ActionsFromWaypoints(base.EpisodeTransform):
   """Takes every n-th step, whose action becomes the way to the next one.
 
   The way is relative to the robot, whose yaw is 0 along x, in the units of the
@@ -47,54 +46,40 @@ class ActionsFromWaypoints(whole_episodes.PackTransform):
     super().__post_init__()
     checks.check_positive('every', self.every)
 
-  def transform_pack(self, pack, episode_index=None):
-    rows = self._rows(pack)
-    position = vectors.take(pack.steps, self.state, 0, 2)
-    scale = _scale(position, vectors.take(pack.steps, self.action, 0, 2), rows)
-    step = rows.row - rows.first
-    end = (rows.last - rows.first) // self.every * self.every
-    kept = tf.where(step <= end)[:, 0]
-    pack = packs.keep_rows(pack, kept)
-    is_taken = tf.gather(step, kept) % self.every == 0
-    pack = thinning.keep_steps(pack, self._rows(pack), is_taken)
-    scale = tf.gather(scale, tf.gather(kept, tf.where(is_taken)[:, 0]))
-    rows, steps = self._rows(pack), pack.steps
-    ways = _ways(
-        vectors.take(steps, self.state, 0, 2),
-        vectors.take(steps, self.state, 2, 1)[:, 0],
-        rows,
+  def transform_rows(self, steps, rows):
+    end = rows.first + (rows.last - rows.first) // self.every * self.every
+    position = values.take(steps, self.state, 0, 2)
+    yaw = values.take(steps, self.state, 2, 1)[:, 0]
+    old = values.take(steps, self.action, 0, 2)
+    width = values.vector(steps, self.action).shape[-1]
+    following = tf.minimum(rows.row + self.every, end)
+    way = tf.gather(position, following) - position
+    cos, sin = tf.cos(yaw), tf.sin(yaw)
+    relative = tf.stack(
+        [
+            way[:, 0] * cos + way[:, 1] * sin,
+            way[:, 1] * cos - way[:, 0] * sin,
+        ],
+        axis=1,
     )
-    width = vectors.floats(steps, self.action).shape[-1]
-    ways *= scale[:, tf.newaxis]
-    steps = vectors.replace(steps, self.action, 0, width, ways)
-    is_last = tf.equal(rows.row, rows.last)
+    relative *= _scale(position, old, rows)[:, tf.newaxis]
+    steps = values.replace(steps, self.action, 0, width, relative)
+    is_end = tf.equal(rows.row, end)
     if rlds.IS_LAST in steps:
-      steps[rlds.IS_LAST] = tf.cast(is_last, steps[rlds.IS_LAST].dtype)
+      steps[rlds.IS_LAST] = tf.cast(is_end, steps[rlds.IS_LAST].dtype)
     if last_steps.HAS_ACTION in steps:
-      steps[last_steps.HAS_ACTION] = ~is_last
-    return pack._replace(steps=steps)
+      steps[last_steps.HAS_ACTION] = ~is_end
+    is_taken = rows.step % self.every == 0
+    return thinning.merge_steps(steps, rows._replace(last=end), is_taken)
 
 
 def _scale(position, action, rows) -> tf.Tensor:
   """Returns the length of an action for a way of length 1, `[N]`."""
   ways = tf.norm(tf.gather(position, rows.next()) - position, axis=1)
-  first_move = whole_episodes.nearest_marked(ways > 0, rows, backward=False)
+  first_move = rows.nearest(ways > 0, backward=False)
   first_move = tf.gather(first_move, rows.first)
   moves = first_move >= 0
   first_move = tf.maximum(first_move, 0)
   way = tf.where(moves, tf.gather(ways, first_move), 1)
   length = tf.gather(tf.norm(action, axis=1), first_move)
   return tf.where(moves, length / way, 1)
-
-
-def _ways(position, yaw, rows) -> tf.Tensor:
-  """Returns the way to the next position, `[N, 2]`; zeros at the end."""
-  way = tf.gather(position, rows.next()) - position
-  cos, sin = tf.cos(yaw), tf.sin(yaw)
-  return tf.stack(
-      [
-          way[:, 0] * cos + way[:, 1] * sin,
-          way[:, 1] * cos - way[:, 0] * sin,
-      ],
-      axis=1,
-  )

@@ -2,8 +2,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.arrays import resizing
 from rlds2reverb.random_access import images
-from rlds2reverb.random_access import resizing
 from tests.random_access import data
 
 

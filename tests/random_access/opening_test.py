@@ -18,7 +18,7 @@ from rlds2reverb import random_access
 from rlds2reverb import statistics
 from rlds2reverb import transforms
 from rlds2reverb import windows
-from rlds2reverb.random_access import normalizing
+from rlds2reverb.arrays import normalization
 from tests.random_access import data
 
 _MAPPING = rlds2reverb.fields.StepMapping(
@@ -331,7 +331,7 @@ class OpenBatchesTest(tf.test.TestCase):
   def test_normalising_is_undone(self):
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=[5, 3]).astype(np.float32)
-    normalizer = normalizing.Normalizer(
+    normalizer = normalization.Normalizer(
         {'action': random_access.Normalize(mask=[True, False, True])},
         {'action': {'mean': [1, 2, 3], 'std': [2, 2, 0]}},
     )
@@ -344,7 +344,7 @@ class OpenBatchesTest(tf.test.TestCase):
     self.assertAllClose(normalizer.invert(found)['action'], numbers)
 
   def test_array_likes_are_normalised_as_arrays(self):
-    normalizer = normalizing.Normalizer(
+    normalizer = normalization.Normalizer(
         {'action': random_access.Normalize(mask=[True, False])},
         {'action': {'mean': [1, 2], 'std': [2, 2]}},
     )

@@ -6,7 +6,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.random_access import augmenting
+from rlds2reverb.arrays import augmentation as arrays
 from rlds2reverb.transforms import augmentation
 
 _SETTINGS = {
@@ -55,7 +55,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(*_DLIMP)
   def test_the_same_in_numpy(self, name, seed, *unused_expected):
     for image in _smooth(), _noisy():
-      found = augmenting.augment(image, _SETTINGS[name], seed)
+      found = arrays.augment(image, _SETTINGS[name], seed)
       self.assertEqual(found.dtype, np.uint8)
       expected = _augment(image, _SETTINGS[name], seed)
       self.assertAllClose(found, expected, rtol=0, atol=1)
@@ -75,7 +75,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
       for seed in (5, 6), (-1, 2**40):
         expected = _augment(window, settings, seed)
         self.assertEqual(expected.dtype, np.float32)
-        found = augmenting.augment(window, settings, seed)
+        found = arrays.augment(window, settings, seed)
         self.assertAllClose(found, expected, rtol=0, atol=2e-5)
         self.assertEqual(bool((expected != window).any()), bool(changes))
 
@@ -102,7 +102,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
                 ]
             ),
         )
-        in_numpy = augmenting.augment(window, settings, seed)
+        in_numpy = arrays.augment(window, settings, seed)
         self.assertAllClose(frame[field], in_numpy, rtol=0, atol=1)
     self.assertNotAllEqual(found[0]['a'], found[1]['a'])
 
@@ -116,7 +116,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, r"Write \['x'\]"):
       augmentation.augment_images({}, 'x', settings, seed=0)
     with self.assertRaisesRegex(ValueError, 'must be uint8 or floats'):
-      augmenting.augment(np.zeros([4, 4, 1]), settings, (0, 0))
+      arrays.augment(np.zeros([4, 4, 1]), settings, (0, 0))
 
 
 class DropImagesTest(tf.test.TestCase):

@@ -7,12 +7,12 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.arrays import constants
 from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
-from rlds2reverb.transforms import constants
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import normalization

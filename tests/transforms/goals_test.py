@@ -180,7 +180,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ('include_current is for', {'strategy': 'last', 'include_current': 1}),
         ('max_distance must be a positive', {'max_distance': 0}),
-        ('current_probability must lie', {'current_probability': 2}),
+        ('current_probability must be', {'current_probability': 2}),
     ):
       with self.assertRaisesRegex(ValueError, message):
         goals.RelabelGoals(**arguments)

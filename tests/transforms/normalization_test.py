@@ -4,6 +4,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.arrays import normalization as arrays
 from rlds2reverb.statistics import compute
 from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import fields
@@ -274,7 +275,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
   def test_only_integers(self):
     episodes = [{**ways.FIVE, 'action': np.arange(6)[:, None]}]
     found = compute.compute_statistics(golden.stacked(episodes))
-    for kind in normalization.KINDS:
+    for kind in arrays.KINDS:
       with self.assertRaisesRegex(
           ValueError, r'Only floats .* action \(int64\). Cast'
       ):
@@ -301,7 +302,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         (one_step, 'reward', 'reward cannot .* 1 episodes, with 0 trans'),
         (none, 'observation', 'observation cannot .* 0 episodes'),
     ):
-      for kind in normalization.KINDS:
+      for kind in arrays.KINDS:
         with self.assertRaisesRegex(ValueError, message):
           normalization.normalize_by_statistics(statistics, field, kind)
 

@@ -2,13 +2,17 @@
 
 Each row of the result is a weighted sum of a few rows of the image, and then
 each column likewise. One product of matrices makes a block of neighbouring rows
-from all rows that they need.
+from all rows that they need. Pillow's filters are not used: on bytes they
+differ from TensorFlow's in every sixth number, by up to 27 of 255; on floats
+they take two to four times the time.
 """
 
 import functools
 from typing import Any, List, Tuple
 
 import numpy as np
+
+METHODS = BILINEAR, LANCZOS = ('bilinear', 'lanczos3')
 
 # The number of rows, or columns, that one product makes. With fewer, the
 # products are too small to be fast; with more, most of the weights are 0.
@@ -40,37 +44,29 @@ def resize(image: np.ndarray, size: Tuple[int, int], method: str) -> np.ndarray:
     return image
   pixels = image.reshape([height, width * channels])
   rows = np.empty([size[0], width * channels], np.float32)
-  for begin, end, first, last, weights in _blocks(height, size[0], method, 1):
-    _multiply(weights, pixels[first:last].astype(np.float32), rows[begin:end])
+  for new, old, weights in _blocks(height, size[0], method, 1):
+    _multiply(weights, pixels[old].astype(np.float32), rows[new])
   resized = np.empty([size[0], size[1] * channels], np.float32)
-  blocks = _blocks(width, size[1], method, channels)
-  for begin, end, first, last, weights in blocks:
-    _multiply(rows[:, first:last], weights.T, resized[:, begin:end])
+  for new, old, weights in _blocks(width, size[1], method, channels):
+    # The transpose of a product, so that the long side is always the second.
+    _multiply(weights, rows[:, old].T, resized[:, new].T)
   np.rint(resized, resized)
   np.clip(resized, 0, np.iinfo(image.dtype).max, resized)
   return resized.astype(image.dtype).reshape([*size, channels])
 
 
 def _multiply(left: np.ndarray, right: np.ndarray, product: np.ndarray) -> None:
-  """Multiplies two matrices, part by part."""
-  height, inner = left.shape
-  width = right.shape[1]
-  if width > height:
-    step = max(_MAX_MULTIPLICATIONS // (height * inner), 1)
-    for begin in range(0, width, step):
-      part = slice(begin, begin + step)
-      np.matmul(left, right[:, part], product[:, part])
-  else:
-    step = max(_MAX_MULTIPLICATIONS // (width * inner), 1)
-    for begin in range(0, height, step):
-      part = slice(begin, begin + step)
-      np.matmul(left[part], right, product[part])
+  """Multiplies two matrices, part by part of the second."""
+  step = max(_MAX_MULTIPLICATIONS // left.size, 1)
+  for begin in range(0, right.shape[1], step):
+    part = slice(begin, begin + step)
+    np.matmul(left, right[:, part], product[:, part])
 
 
 @functools.lru_cache(maxsize=256)
 def _blocks(
     length: int, new_length: int, method: str, channels: int
-) -> List[Any]:
+) -> List[Tuple[slice, slice, Any]]:
   """Returns the weights of each block of rows, or of columns with channels.
 
   Args:
@@ -80,8 +76,8 @@ def _blocks(
     channels: how many numbers stand side by side for each of them.
 
   Returns:
-    For each block, its begin and end, the begin and end of the rows it needs,
-    and the weights, float32.
+    For each block, the numbers that are made, those that they are made of, and
+    the weights, float32.
   """
   weights = _weights(length, new_length, method)
   blocks = []
@@ -89,10 +85,10 @@ def _blocks(
     part = weights[begin : begin + _BLOCK]
     used = np.flatnonzero(part.any(axis=0))
     first, last = int(used[0]), int(used[-1]) + 1
-    part = np.kron(part[:, first:last], np.eye(channels, dtype=np.float32))
-    ends = np.array([begin, begin + _BLOCK, first, last]) * channels
-    ends[1] = min(ends[1], new_length * channels)
-    blocks.append((*ends.tolist(), part))
+    spread = np.kron(part[:, first:last], np.eye(channels, dtype=np.float32))
+    end = begin + len(part)
+    new = slice(begin * channels, end * channels)
+    blocks.append((new, slice(first * channels, last * channels), spread))
   return blocks
 
 
@@ -103,23 +99,17 @@ def _weights(length: int, new_length: int, method: str) -> np.ndarray:
   """
   one = np.float32(1)
   inverse_scale = one / np.float32(np.float32(new_length) / np.float32(length))
-  kernel_scale = np.maximum(inverse_scale, one)
-  centre = (np.arange(new_length, dtype=np.float32) + np.float32(0.5)) * (
-      inverse_scale
-  )
-  places = np.arange(length, dtype=np.float32) + np.float32(0.5)
-  distance = (places[np.newaxis] - centre[:, np.newaxis]) / kernel_scale
-  weights = _lanczos3(distance) if method == 'lanczos3' else _triangle(distance)
-  sums = weights.sum(axis=1, keepdims=True)
+  half = np.float32(0.5)
+  centre = (np.arange(new_length, dtype=np.float32) + half) * inverse_scale
+  places = np.arange(length, dtype=np.float32) + half
+  distance = np.abs(places - centre[:, None]) / max(inverse_scale, one)
+  weights = _lanczos3(distance) if method == LANCZOS else 1 - distance
+  weights = np.where(distance < (3 if method == LANCZOS else 1), weights, 0)
+  sums = weights.sum(axis=1, keepdims=True, dtype=np.float32)
   return (weights / sums).astype(np.float32)
 
 
-def _triangle(x: np.ndarray) -> np.ndarray:
-  return np.maximum(1 - np.abs(x), 0)
-
-
 def _lanczos3(x: np.ndarray) -> np.ndarray:
-  x = np.abs(x)
   y = np.pi * np.where(x == 0, 1, x)
   value = 3 * np.sin(y) * np.sin(y / 3) / (y * y)
-  return np.where(x == 0, 1, np.where(x < 3, value, 0)).astype(np.float32)
+  return np.where(x == 0, 1, value).astype(np.float32)

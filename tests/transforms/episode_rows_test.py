@@ -8,16 +8,16 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import packs
 from rlds2reverb.transforms import applying
+from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import rewards
-from rlds2reverb.transforms import whole_episodes
 from tests import golden
 from tests import ways
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _ShowRows(whole_episodes.WholeEpisodeTransform):
+class _ShowRows(base.EpisodeTransform):
   """As a user writes one."""
 
   def transform_rows(self, steps, rows):
@@ -31,7 +31,7 @@ class _ShowRows(whole_episodes.WholeEpisodeTransform):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Draw(whole_episodes.WholeEpisodeTransform):
+class _Draw(base.EpisodeTransform):
   """As a user writes one that draws."""
 
   draws = True
@@ -60,7 +60,7 @@ def _episodes():
   ]
 
 
-class WholeEpisodeTransformTest(tf.test.TestCase, parameterized.TestCase):
+class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.WITH_PACKS)
   def test_rows(self, run):
@@ -118,19 +118,17 @@ class WholeEpisodeTransformTest(tf.test.TestCase, parameterized.TestCase):
       (True, [-1, 1, 1, -1, -1, 5]), (False, [1, 1, -1, 5, 5, 5])
   )
   def test_nearest_marked(self, backward, expected):
-    class Nearest(whole_episodes.WholeEpisodeTransform):
+    class Nearest(base.EpisodeTransform):
 
       def transform_rows(self, steps, rows):
-        return whole_episodes.nearest_marked(
-            steps['marked'], rows, backward=backward
-        )
+        return rows.nearest(steps['marked'], backward=backward)
 
     pack = packs.Pack(
         {'marked': tf.constant([False, True, False, False, False, True])},
         tf.constant([0, 3, 3, 6], tf.int64),
         {},
     )
-    self.assertAllEqual(Nearest().transform_pack(pack).steps, expected)
+    self.assertAllEqual(Nearest().transform_batch(pack).steps, expected)
     nothing = {'marked': tf.zeros([4], tf.bool)}
     self.assertAllEqual(Nearest().transform(nothing), [-1] * 4)
 
