@@ -50,15 +50,15 @@ class Compose(base.EpisodeTransform):
     return super().__call__(episode)
 
   @property
-  def has_filter(self) -> bool:
+  def has_filter(self) -> bool:  # type: ignore[override]
     return any(transform.has_filter for transform in self.transforms)
 
   @property
-  def draws(self) -> bool:
+  def draws(self) -> bool:  # type: ignore[override]
     return any(transform.draws for transform in self.transforms)
 
   @property
-  def takes_batches(self) -> bool:
+  def takes_batches(self) -> bool:  # type: ignore[override]
     return all(transform.takes_batches for transform in self.transforms)
 
   def transform_batch(self, batch, episode_index=None):

@@ -61,7 +61,7 @@ class KeepEpisodes(base.EpisodeFilter):
     return keep & base.one_bool(self.predicate(episode), 'predicate')
 
   @property
-  def takes_batches(self) -> bool:
+  def takes_batches(self) -> bool:  # type: ignore[override]
     return self.predicate is None
 
   def keep_each(self, batch: packs.Pack) -> tf.Tensor:

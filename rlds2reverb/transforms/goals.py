@@ -94,7 +94,7 @@ class RelabelGoals(base.EpisodeTransform):
     values.check_probability('current_probability', self.current_probability)
 
   @property
-  def draws(self) -> bool:
+  def draws(self) -> bool:  # type: ignore[override]
     return self.strategy != 'last' or self.current_probability > 0
 
   def transform_rows(self, steps, rows):

@@ -88,7 +88,7 @@ class DropNoOps(base.EpisodeTransform):
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
   @property
-  def takes_batches(self) -> bool:
+  def takes_batches(self) -> bool:  # type: ignore[override]
     return self.predicate is None
 
   def transform_rows(self, steps, rows):

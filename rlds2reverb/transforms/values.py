@@ -1,5 +1,6 @@
 """Reads and replaces fields of steps, and the numbers along their last axis."""
 
+import functools
 from typing import Any, Callable, Dict, Optional, Sequence
 
 import tensorflow as tf
@@ -33,9 +34,7 @@ def map_each(
   """
   paths.check_list('fields', fields)
   for number, path in enumerate(fields):
-    nest = paths.map_leaves(
-        lambda name, leaf, number=number: fn(number, name, leaf), nest, path
-    )
+    nest = paths.map_leaves(functools.partial(fn, number), nest, path)
   return nest
 
 
