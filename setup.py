@@ -54,6 +54,7 @@ setuptools.setup(
     package_data={
         'rlds2reverb': ['py.typed'],
         'rlds2reverb.jobs.descriptions': ['*.css', '*.html', '*.js'],
+        'rlds2reverb.replay': ['*.binpb'],
         'rlds2reverb.configs': [
             '*.gin',
             'features/*/*.json',

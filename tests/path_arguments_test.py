@@ -65,17 +65,12 @@ def _cache(at):
   rlds2reverb.statistics.cached_statistics(episodes, at('data'), quantiles=())
 
 
-def _split(at):
-  rlds2reverb.replay.split_reverb_checkpoint(at('checkpoint'), [at('new')])
-
-
 # What each of them leaves, relative to the folder; `*` is any text.
 _WRITERS = {
     'record_episodes': (_record, 'new/dataset_info.json'),
     'save_episodes': (_save, 'new/saved_episodes.json'),
     'write_reverb_checkpoint': (_write_checkpoint, 'new/DONE'),
     'merge_reverb_checkpoints': (_merge, 'new/DONE'),
-    'split_reverb_checkpoint': (_split, 'new/DONE'),
     'cached_statistics': (_cache, 'data/statistics-*.json'),
 }
 

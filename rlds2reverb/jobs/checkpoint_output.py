@@ -6,9 +6,9 @@ import tempfile
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
 from rlds2reverb.replay.checkpoint import joining
+from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records
-from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import write
 
 # Items of later tasks have later dates, whenever they were made. A task has
@@ -80,7 +80,7 @@ class CheckpointOutput(outputs.FolderOutput):
     with tempfile.TemporaryDirectory(dir=folder) as parent:
       joined = os.path.join(parent, 'joined')
       self._join(folder, joined, spec)
-      resharding.merge_reverb_checkpoints(
+      merge.merge_reverb_checkpoints(
           [self.plan.output.place, joined],
           self.plan.output.place,
           overwrite=True,

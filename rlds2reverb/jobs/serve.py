@@ -15,7 +15,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary
 from rlds2reverb.replay import items
-from rlds2reverb.replay import messages
+from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -106,7 +106,7 @@ def item_lengths(directory: str) -> Dict[str, float]:
   """
   lengths: Dict[str, List[int]] = {}
   for content in next(records.read(directory, records.ITEMS), []):
-    item = messages.PrioritizedItem.FromString(content)
+    item = protos.PrioritizedItem.FromString(content)
     column = item.flat_trajectory.columns[0]
     lengths.setdefault(item.table, []).append(
         sum(part.length for part in column.chunk_slices)

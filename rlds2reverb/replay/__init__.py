@@ -5,9 +5,8 @@ The modules of this folder lay frames out as Reverb's chunks and items. Those of
 those of `local` sample frames without a server.
 """
 
+from rlds2reverb.replay.checkpoint.merge import merge_reverb_checkpoints
 from rlds2reverb.replay.checkpoint.records import CheckpointError
-from rlds2reverb.replay.checkpoint.resharding import merge_reverb_checkpoints
-from rlds2reverb.replay.checkpoint.resharding import split_reverb_checkpoint
 from rlds2reverb.replay.checkpoint.serve import restore_reverb_server
 from rlds2reverb.replay.checkpoint.write import TableSettings
 from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint

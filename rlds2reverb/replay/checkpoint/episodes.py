@@ -26,7 +26,7 @@ from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
-from rlds2reverb.replay import messages
+from rlds2reverb.replay import protos
 from rlds2reverb.replay.checkpoint import records as records_lib
 
 POLICY_INFO = 'policy_info'
@@ -93,7 +93,7 @@ def read_checkpoint_episodes(
     parts = collections.defaultdict(list)
     for batch in records_lib.read(directory, records_lib.CHUNKS):
       for record in batch:
-        chunk = messages.ChunkData.FromString(record)
+        chunk = protos.ChunkData.FromString(record)
         if chunk.chunk_key not in episodes:
           continue
         episode = episodes[chunk.chunk_key]

@@ -32,7 +32,7 @@ from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import layout as layout_lib
-from rlds2reverb.replay import messages
+from rlds2reverb.replay import protos
 from rlds2reverb.replay import wire
 from rlds2reverb.replay.checkpoint import part_keys
 from rlds2reverb.replay.checkpoint import records as records_lib
@@ -135,7 +135,7 @@ def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
 
 
 def write_tables(
-    path: str, tables: Iterable[messages.PriorityTableCheckpoint]
+    path: str, tables: Iterable[protos.PriorityTableCheckpoint]
 ) -> None:
   """Writes the tables of the checkpoint in the folder `path`."""
   with RecordFile(path, records_lib.TABLES) as file:

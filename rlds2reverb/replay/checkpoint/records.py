@@ -11,19 +11,10 @@ numbers in the tables, and looks up every chunk that an item refers to. A server
 that reads a checkpoint itself is compared with these numbers, too.
 """
 
+import array
 import collections
 import os
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Set,
-    Tuple,
-)
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from google.protobuf import message
 import numpy as np
@@ -31,8 +22,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import tf_errors
-from rlds2reverb.replay import messages
-from rlds2reverb.replay.checkpoint import parsing
+from rlds2reverb.replay import protos
 
 TABLES = 'tables.tfrecord'
 ITEMS = 'items.tfrecord'
@@ -60,7 +50,7 @@ class CheckpointIndex(NamedTuple):
     columns: see `read_index`.
   """
 
-  tables: Dict[str, messages.PriorityTableCheckpoint]
+  tables: Dict[str, protos.PriorityTableCheckpoint]
   chunks: np.ndarray
   episodes: np.ndarray
   items: np.ndarray
@@ -74,8 +64,35 @@ def read(directory: str, file: str) -> Iterator[List[bytes]]:
   Raises:
     CheckpointError: if the file is missing or damaged.
   """
-  for batch in read_parsed(directory, file, lambda records: records):
-    yield batch.tolist()
+  path = os.path.join(directory, file)
+  batches = (
+      tf.data.TFRecordDataset(path, COMPRESSION)
+      .batch(_RECORDS_PER_READ[file])
+      .prefetch(1)
+      .as_numpy_iterator()
+  )
+  try:
+    for batch in batches:
+      yield batch.tolist()
+  except tf.errors.OpError as error:
+    raise CheckpointError(
+        f'{path} is damaged, and with it the checkpoint:'
+        f' {tf_errors.message_of(error)}'
+    ) from error
+
+
+def parse(directory: str, file: str, kind: Any) -> Iterator[List[Any]]:
+  """Yields the records of a file in batches, as messages of a class.
+
+  Raises:
+    CheckpointError: if the file is missing or damaged.
+  """
+  for batch in read(directory, file):
+    try:
+      messages = list(map(kind.FromString, batch))
+    except message.DecodeError as error:
+      raise _damaged(directory, f'{file} cannot be read: {error}') from error
+    yield messages
 
 
 def is_checkpoint(directory: str) -> bool:
@@ -86,9 +103,7 @@ def is_checkpoint(directory: str) -> bool:
   )
 
 
-def read_tables(
-    directory: str,
-) -> Dict[str, messages.PriorityTableCheckpoint]:
+def read_tables(directory: str) -> Dict[str, protos.PriorityTableCheckpoint]:
   """Returns the tables of a checkpoint, by name.
 
   Raises:
@@ -103,11 +118,7 @@ def read_tables(
         f'{files.hint(directory)}'
     )
   tables = {}
-  for (record,) in read(directory, TABLES):
-    try:
-      table = messages.PriorityTableCheckpoint.FromString(record)
-    except message.DecodeError as error:
-      raise _damaged(directory, f'{TABLES} cannot be read: {error}') from error
+  for (table,) in parse(directory, TABLES, protos.PriorityTableCheckpoint):
     if table.table_name in tables:
       raise _damaged(directory, f'{TABLES} has {table.table_name!r} twice')
     tables[table.table_name] = table
@@ -116,14 +127,14 @@ def read_tables(
   return tables
 
 
-def num_items(table: messages.PriorityTableCheckpoint) -> int:
+def num_items(table: protos.PriorityTableCheckpoint) -> int:
   """Returns how many items a table holds, by its own counts."""
   limiter = table.rate_limiter
   return limiter.insert_count - limiter.delete_count
 
 
 def check_num_items(
-    directory: str, table: messages.PriorityTableCheckpoint, found: int
+    directory: str, table: protos.PriorityTableCheckpoint, found: int
 ) -> None:
   """Raises a CheckpointError unless all items of a table were found.
 
@@ -162,46 +173,44 @@ def read_index(
     ValueError: if there is no table `columns_of`.
   """
   tables = read_tables(directory)
-  chunks, episodes = _joined(
-      read_parsed(directory, CHUNKS, parsing.parse_chunks), np.uint64, np.uint64
-  )
-  in_order = np.sort(chunks)
-  if np.any(in_order[1:] == in_order[:-1]):
-    raise _damaged(directory, f'{CHUNKS} holds a chunk twice')
-  indices = {name.encode(): index for index, name in enumerate(tables)}
+  numbers = {name: number for number, name in enumerate(tables)}
+  chunks, episodes, items = array.array('Q'), array.array('Q'), array.array('Q')
+  item_tables = array.array('q')
   columns = collections.defaultdict(set)
-
-  def check(batch: parsing.ParsedItems):
-    ends = np.searchsorted(in_order, batch.chunks, 'right')
-    if np.any(ends == np.searchsorted(in_order, batch.chunks)):
-      raise _damaged(
-          directory, f'chunks that its items refer to are not in {CHUNKS}'
-      )
-    of_tables = np.array([indices.get(name, -1) for name in batch.tables])
-    if np.any(of_tables < 0):
+  for batch in parse(directory, CHUNKS, protos.ChunkData):
+    chunks.extend(chunk.chunk_key for chunk in batch)
+    episodes.extend(chunk.sequence_range.episode_id for chunk in batch)
+  in_order = np.unique(np.asarray(chunks))
+  if len(in_order) < len(chunks):
+    raise _damaged(directory, f'{CHUNKS} holds a chunk twice')
+  for batch in parse(directory, ITEMS, protos.PrioritizedItem):
+    if not all(item.table in numbers for item in batch):
       raise _damaged(
           directory, f'{ITEMS} holds items of a table that is not in {TABLES}'
       )
-    if columns_of is not None:
-      is_in = (batch.tables == columns_of.encode())[batch.owners]
-      rows = zip(
-          batch.chunks[is_in].tolist(),
-          batch.columns[is_in].tolist(),
-          batch.tensors[is_in].tolist(),
+    items.extend(item.key for item in batch)
+    item_tables.extend(numbers[item.table] for item in batch)
+    slices = {
+        (item.table, each.chunk_key, number, each.index)
+        for item in batch
+        for number, column in enumerate(item.flat_trajectory.columns)
+        for each in column.chunk_slices
+    }
+    used = np.array([key for _, key, _, _ in slices], np.uint64)
+    if not np.isin(used, in_order).all():
+      raise _damaged(
+          directory, f'chunks that its items refer to are not in {CHUNKS}'
       )
-      for key, column, tensor in set(
-          rows
-      ):  # `np.unique` takes four times as long.
+    for table, key, column, tensor in slices:
+      if table == columns_of:
         columns[key].add((column, tensor))
-    return batch.keys, of_tables
-
-  items, item_tables = _joined(
-      map(check, read_parsed(directory, ITEMS, parsing.parse_items)),
-      np.uint64,
-      np.int64,
+  index = CheckpointIndex(
+      tables,
+      *map(np.asarray, (chunks, episodes, items, item_tables)),
+      dict(columns),
   )
-  for index, table in enumerate(tables.values()):
-    found = np.unique(items[item_tables == index])
+  for number, table in enumerate(tables.values()):
+    found = np.unique(index.items[index.item_tables == number])
     check_num_items(directory, table, len(found))
   if len(items) != sum(map(num_items, tables.values())):
     raise _damaged(directory, f'{ITEMS} holds an item twice')
@@ -212,53 +221,8 @@ def read_index(
         f'The checkpoint {directory} has no table {columns_of!r}, only'
         f' {sorted(tables)}.'
     )
-  return CheckpointIndex(
-      tables, chunks, episodes, items, item_tables, dict(columns)
-  )
+  return index
 
 
 def _damaged(directory: str, what: str) -> CheckpointError:
   return CheckpointError(f'The checkpoint {directory} is damaged: {what}.')
-
-
-def _joined(batches, *dtypes) -> List[np.ndarray]:
-  """Joins batches of several arrays; without batches, returns empty arrays."""
-  empty = tuple(np.zeros(0, dtype) for dtype in dtypes)
-  return [np.concatenate(parts) for parts in zip(empty, *batches)]
-
-
-def read_parsed(
-    directory: str, file: str, parse: Callable[[tf.Tensor], Any]
-) -> Iterator[Any]:
-  """Yields batches of records, each parsed in graph mode.
-
-  Args:
-    directory: the checkpoint.
-    file: the name of the file.
-    parse: a function of strings `[N]`, which returns a nest of tensors.
-
-  Yields:
-    What `parse` returns, in numpy.
-
-  Raises:
-    CheckpointError: if the file is missing or damaged.
-  """
-  path = os.path.join(directory, file)
-  batches = (
-      tf.data.TFRecordDataset(path, COMPRESSION)
-      .batch(_RECORDS_PER_READ[file])
-      .map(parse)
-      .prefetch(1)
-      .as_numpy_iterator()
-  )
-  while True:
-    try:
-      batch = next(batches)
-    except StopIteration:
-      return
-    except tf.errors.OpError as error:
-      raise CheckpointError(
-          f'{path} is damaged, and with it the checkpoint:'
-          f' {tf_errors.message_of(error)}'
-      ) from error
-    yield batch

@@ -22,7 +22,7 @@ from rlds2reverb.episodes import private
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
-from rlds2reverb.replay import messages
+from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import part_keys
@@ -159,7 +159,7 @@ def name_of(table: Union[reverb.Table, TableSettings]) -> str:
 
 def table_checkpoint(
     table: Union[reverb.Table, TableSettings], num_items: int, spec: Any
-) -> messages.PriorityTableCheckpoint:
+) -> protos.PriorityTableCheckpoint:
   """Returns the record of a table.
 
   Args:
@@ -177,11 +177,11 @@ def table_checkpoint(
         f' and the data makes {num_items} items. Raise max_size.'
     )
   limiter = info.rate_limiter_info
-  checkpoint = messages.PriorityTableCheckpoint(
+  checkpoint = protos.PriorityTableCheckpoint(
       table_name=info.name,
       max_size=info.max_size,
       max_times_sampled=info.max_times_sampled,
-      rate_limiter=messages.RateLimiterCheckpoint(
+      rate_limiter=protos.RateLimiterCheckpoint(
           samples_per_insert=limiter.samples_per_insert,
           min_diff=limiter.min_diff,
           max_diff=limiter.max_diff,
@@ -196,7 +196,7 @@ def table_checkpoint(
   return checkpoint
 
 
-def _table_info(table, num_items, spec) -> messages.TableInfo:
+def _table_info(table, num_items, spec) -> protos.TableInfo:
   """Returns the settings of a table as messages; see `table_checkpoint`."""
   if isinstance(table, TableSettings):
     max_size = table.max_size
@@ -205,15 +205,15 @@ def _table_info(table, num_items, spec) -> messages.TableInfo:
     signature = tensor_spec.add_outer_dim(spec)
     if table.sampler is table.remover is table.rate_limiter is None:
       # The settings that a `reverb.Table` would have, without importing Reverb.
-      return messages.TableInfo(
+      return protos.TableInfo(
           name=table.table_name,
-          sampler_options=messages.KeyDistributionOptions(uniform=True),
-          remover_options=messages.KeyDistributionOptions(
+          sampler_options=protos.KeyDistributionOptions(uniform=True),
+          remover_options=protos.KeyDistributionOptions(
               fifo=True, is_deterministic=True
           ),
           max_size=max_size,
           max_times_sampled=table.max_times_sampled,
-          rate_limiter_info=messages.RateLimiterInfo(
+          rate_limiter_info=protos.RateLimiterInfo(
               samples_per_insert=1,
               min_diff=-sys.float_info.max,
               max_diff=sys.float_info.max,
@@ -230,4 +230,4 @@ def _table_info(table, num_items, spec) -> messages.TableInfo:
         max_times_sampled=table.max_times_sampled,
         signature=signature,
     )
-  return messages.TableInfo.FromString(table.internal_table.info())
+  return protos.TableInfo.FromString(table.internal_table.info())

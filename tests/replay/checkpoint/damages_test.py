@@ -14,8 +14,8 @@ from rlds2reverb.jobs import describing
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import episodes as episodes_lib
+from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
-from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import serve
 from tests import testing
 from tests.replay.checkpoint import checkpoints
@@ -68,14 +68,8 @@ def _episodes_of(path):
 
 
 def _merged(path, folder):
-  resharding.merge_reverb_checkpoints([path], folder)
+  merge.merge_reverb_checkpoints([path], folder)
   return _items_of(folder)
-
-
-def _split(path, folder):
-  parts = [os.path.join(folder, name) for name in 'ab']
-  resharding.split_reverb_checkpoint(path, parts)
-  return list(map(_items_of, parts))
 
 
 # What opens a checkpoint: functions of its path, and of a folder that is new.
@@ -84,7 +78,6 @@ _OPENERS = {
     'open with a server': lambda path, _: _served_size(path),
     'restore': lambda path, _: _items_of(path),
     'merge': _merged,
-    'split': _split,
     'episodes': lambda path, _: _episodes_of(path),
     'describe': lambda path, _: describing.describe(path).tables,
 }
@@ -205,7 +198,7 @@ class DamagesTest(checkpoints.CheckpointTestCase):
     path = self.intact(own=True)
     contents = checkpoints.records_of(path, file)
     checkpoints.rewrite(path, file, contents[left])
-    for name in 'open', 'episodes', 'merge', 'split':
+    for name in 'open', 'episodes', 'merge':
       with self.assertRaisesRegex(records.CheckpointError, sentence):
         _OPENERS[name](path, self.new())
 

@@ -10,8 +10,8 @@ from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import episodes
+from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
-from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
@@ -115,7 +115,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     client = self.serve(path)
     served = client.checkpoint()
     merged = self.new()
-    resharding.merge_reverb_checkpoints([path], merged)
+    merge.merge_reverb_checkpoints([path], merged)
     for one in (path, served, merged):
       self._assert_same(_read(one), expected)
       # Only the longest episode makes items of 50 steps.

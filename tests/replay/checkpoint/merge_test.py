@@ -6,7 +6,7 @@ from absl.testing import parameterized
 import reverb
 import tensorflow as tf
 
-from rlds2reverb.replay.checkpoint import resharding
+from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.trajectories import rules as rules_lib
 from tests import testing
 from tests.replay.checkpoint import checkpoints
@@ -26,7 +26,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     merged = self.new()
     # Not in the order in which they were written, and one through a server.
     paths[1] = self.serve(paths[1]).checkpoint()
-    resharding.merge_reverb_checkpoints([paths[2], paths[0], paths[1]], merged)
+    merge.merge_reverb_checkpoints([paths[2], paths[0], paths[1]], merged)
     second = self.serve(self.serve(merged).checkpoint())
     self.assertEqual(
         checkpoints.take_rewards(second),
@@ -41,11 +41,11 @@ class MergeTest(checkpoints.CheckpointTestCase):
     with self.assertRaisesRegex(
         ValueError, 'under an identity of its own, or with an episode_id'
     ) as raised:
-      resharding.merge_reverb_checkpoints(paths, merged)
+      merge.merge_reverb_checkpoints(paths, merged)
     self.assertIn(paths[1], str(raised.exception))
     self.assertEmpty(os.listdir(os.path.dirname(merged)))
     other = self.write(second, identity='data, second shard')
-    counts = resharding.merge_reverb_checkpoints([paths[0], other], merged)
+    counts = merge.merge_reverb_checkpoints([paths[0], other], merged)
     self.assertEqual(counts, {testing.TABLE: 4 + 8 + 4 + 8})
     self.assertCountEqual(
         checkpoints.take_rewards(self.serve_once(merged)),
@@ -61,7 +61,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     # As a server writes the same: in other bytes, with other dates.
     paths[1] = self.serve(paths[1]).checkpoint()
     merged = self.new()
-    counts = resharding.merge_reverb_checkpoints(paths, merged)
+    counts = merge.merge_reverb_checkpoints(paths, merged)
     longest = max(lengths, other_lengths, key=len)
     self.assertEqual(counts, {testing.TABLE: sum(longest) - len(longest)})
     self.assertCountEqual(
@@ -76,12 +76,10 @@ class MergeTest(checkpoints.CheckpointTestCase):
         for begin, end in ((0, 2), (2, 3))
     )
     with self.assertRaises(FileExistsError):
-      resharding.merge_reverb_checkpoints([one, other], one)
+      merge.merge_reverb_checkpoints([one, other], one)
     # A second time changes nothing.
     for _ in range(2):
-      counts = resharding.merge_reverb_checkpoints(
-          [one, other], one, overwrite=True
-      )
+      counts = merge.merge_reverb_checkpoints([one, other], one, overwrite=True)
       self.assertEqual(counts, {testing.TABLE: 9})
     self.assertCountEqual(
         checkpoints.take_rewards(self.serve_once(one)),
@@ -91,7 +89,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     folder = self.create_tempdir()
     folder.create_file('mine')
     with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
-      resharding.merge_reverb_checkpoints(
+      merge.merge_reverb_checkpoints(
           [one, other], folder.full_path, overwrite=True
       )
 
@@ -105,7 +103,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
         for chunk_length in (4, 8)
     ]
     with self.assertRaisesRegex(ValueError, 'or with another chunk_length'):
-      resharding.merge_reverb_checkpoints(paths, self.new())
+      merge.merge_reverb_checkpoints(paths, self.new())
 
   def test_another_terminal_discount_is_other_data(self):
     episodes = checkpoints.episodes([5])
@@ -117,7 +115,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
         )
         for where in ('step', 'transition')
     ]
-    counts = resharding.merge_reverb_checkpoints(paths, self.new())
+    counts = merge.merge_reverb_checkpoints(paths, self.new())
     self.assertEqual(counts, {testing.TABLE: 8})
 
 

@@ -5,7 +5,7 @@ import os
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from rlds2reverb.replay import messages
+from rlds2reverb.replay import protos
 from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records
 
@@ -15,7 +15,7 @@ class NewCheckpointTest(parameterized.TestCase):
   def test_is_there_when_it_is_whole(self):
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     tables = [
-        messages.PriorityTableCheckpoint(table_name=name, max_size=size)
+        protos.PriorityTableCheckpoint(table_name=name, max_size=size)
         for name, size in (('first', 3), ('second', 5))
     ]
     with new_checkpoint.new_checkpoint(directory) as path:

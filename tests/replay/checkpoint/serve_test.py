@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
+from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
-from rlds2reverb.replay.checkpoint import resharding
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.server import bulk
 from tests import golden
@@ -62,7 +62,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
       serve.restore_reverb_server(damaged)
     merged = self.new()
     with self.assertRaisesRegex(records.CheckpointError, damaged):
-      resharding.merge_reverb_checkpoints([path, damaged], merged)
+      merge.merge_reverb_checkpoints([path, damaged], merged)
     self.assertEmpty(os.listdir(os.path.dirname(merged)))
 
   @parameterized.parameters(*checkpoints.FILES)
@@ -70,7 +70,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
     path = self.write(checkpoints.episodes([30, 70]), _TABLES)
     checkpoints.rewrite(path, file, checkpoints.records_of(path, file)[:-1])
     with self.assertRaisesRegex(records.CheckpointError, path):
-      resharding.merge_reverb_checkpoints([path], self.new())
+      merge.merge_reverb_checkpoints([path], self.new())
     with self.assertRaisesRegex(records.CheckpointError, path):
       serve.restore_reverb_server(path)
 
@@ -90,7 +90,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
       path = client.checkpoint()
       self.assertBetween(left, 52, 53)
       self.assertEqual(testing.size(self.serve(path)), left)
-      counts = resharding.merge_reverb_checkpoints([path], self.new())
+      counts = merge.merge_reverb_checkpoints([path], self.new())
       self.assertEqual(counts, {testing.TABLE: left})
 
   def test_a_port_that_connections_of_a_dead_server_linger_on(self):

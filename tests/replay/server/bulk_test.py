@@ -13,7 +13,7 @@ from tf_agents.specs import tensor_spec
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items
-from rlds2reverb.replay.checkpoint import resharding
+from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
@@ -433,7 +433,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
         for shard in (data.take(3), data.skip(3).take(2), data.skip(5))
     ]
     merged = os.path.join(self.create_tempdir().full_path, 'merged')
-    counts = resharding.merge_reverb_checkpoints(shards, merged)
+    counts = merge.merge_reverb_checkpoints(shards, merged)
     self.assertEqual(counts, {testing.TABLE: len(expected.items)})
     self._assert_same(self._restored(merged), expected)
 

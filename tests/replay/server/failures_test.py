@@ -22,7 +22,7 @@ from tf_agents.specs import tensor_spec
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.replay import items
-from rlds2reverb.replay.checkpoint import resharding
+from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import bulk
@@ -61,7 +61,7 @@ threading.Event().wait()
 
 _FULL_DISK = """
 import os, resource, signal, sys
-from rlds2reverb.replay.checkpoint import resharding
+from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import write
 from tests.replay.server import failures_test
 parent, whole = sys.argv[1:]
@@ -77,7 +77,7 @@ def attempt(name, function):
     print(name, 'no error', os.listdir(parent), flush=True)
 attempt('WRITE', lambda: write.write_reverb_checkpoint(
     failures_test.large_data(), path, failures_test._PAIRS))
-attempt('MERGE', lambda: resharding.merge_reverb_checkpoints([whole], path))
+attempt('MERGE', lambda: merge.merge_reverb_checkpoints([whole], path))
 """
 
 _PUSH = """
@@ -887,7 +887,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(FileExistsError, path):
       write.write_reverb_checkpoint(data, path, _PAIRS)
     with self.assertRaisesRegex(FileExistsError, path):
-      resharding.merge_reverb_checkpoints([path], path)
+      merge.merge_reverb_checkpoints([path], path)
     self.assertEqual(sorted(os.listdir(path)), files)
     self.assertEqual(os.listdir(os.path.dirname(path)), ['checkpoint'])
 
@@ -900,7 +900,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
         serve.restore_reverb_server(wrong)
       with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
-        resharding.merge_reverb_checkpoints([wrong], merged)
+        merge.merge_reverb_checkpoints([wrong], merged)
     self.assertEmpty(os.listdir(parent))
 
   def test_checkpoints_of_different_tables(self):
@@ -916,11 +916,11 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     parent = self._parent()
     merged = os.path.join(parent, 'merged')
     with self.assertRaisesRegex(ValueError, f'the same tables.*{_OTHER}'):
-      resharding.merge_reverb_checkpoints([path, other], merged)
+      merge.merge_reverb_checkpoints([path, other], merged)
     with self.assertRaisesRegex(ValueError, f'{testing.TABLE!r} differs'):
-      resharding.merge_reverb_checkpoints([path, lifo], merged)
+      merge.merge_reverb_checkpoints([path, lifo], merged)
     with self.assertRaisesRegex(ValueError, 'must be a checkpoint'):
-      resharding.merge_reverb_checkpoints([], merged)
+      merge.merge_reverb_checkpoints([], merged)
     self.assertEmpty(os.listdir(parent))
 
   @pytest.mark.long
@@ -940,7 +940,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         for begin, end in ((0, 7), (4, 12), (2, 5))
     ]
     merged = os.path.join(self._parent(), 'merged')
-    counts = resharding.merge_reverb_checkpoints(shards, merged)
+    counts = merge.merge_reverb_checkpoints(shards, merged)
     self.assertEqual(counts, {testing.TABLE: _num_pairs(episodes)})
     with _server(data) as client:
       bulk.write_rlds_to_reverb(data, client, _PAIRS)

@@ -1,0 +1,207 @@
+"""Merges checkpoints: copies several into one."""
+
+import hashlib
+import itertools
+import time
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+
+from rlds2reverb.datasets import files
+from rlds2reverb.replay import protos
+from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import records as records_lib
+
+
+def merge_reverb_checkpoints(
+    directories: Sequence[files.PathLike],
+    directory: files.PathLike,
+    *,
+    overwrite: bool = False,
+) -> Dict[str, int]:
+  """Merges checkpoints of the same tables into one.
+
+  The merged checkpoint holds the items of the first of `directories`, then
+  those of the second, and so on, each in the order that they have there. An
+  item that several checkpoints hold under the same key is taken once, from the
+  first of them, with the priority that it has there.
+
+  Args:
+    directories: the checkpoints, written by this library or by a server.
+    directory: where the merged checkpoint goes. The directory must not exist,
+      or be empty.
+    overwrite: whether to replace the checkpoint that is in `directory`, which
+      may be one of `directories`. It stays there until the new one is whole.
+
+  Returns:
+    The number of items of each table, by the name of the table. A merged table
+    has the largest `max_size` that the table has in any of the checkpoints, or
+    the number of its items if that is larger.
+
+  Raises:
+    BlockingIOError: if another process is writing to `directory`.
+    FileExistsError: if `directory` is not empty.
+    FileNotFoundError: if one of `directories` is not a checkpoint.
+    CheckpointError: if one of them is damaged: if a file is missing or cut, or
+      does not hold what the other files say.
+    OSError: if the checkpoint cannot be written. Nothing of it is left then.
+    ValueError: if there is no checkpoint to merge, if their tables differ, or
+      if they hold different records under the same key. The last happens to two
+      shards that were written under one identity and without an `episode_id`.
+  """
+  if not directories:
+    raise ValueError('There must be a checkpoint to merge.')
+  sources = [files.expand(path) for path in directories]
+  directory = files.expand(directory)
+  if overwrite and files.names_in(directory):
+    records_lib.read_tables(directory)  # Nothing but a checkpoint is replaced.
+  indices = [records_lib.read_index(path) for path in sources]
+  names = list(indices[0].tables)
+  for path, index in zip(sources[1:], indices[1:]):
+    _check_same_tables(sources[0], indices[0].tables, path, index.tables)
+  # Each checkpoint may have the tables in another order.
+  of_tables = np.concatenate(
+      [
+          np.array([names.index(name) for name in index.tables])[
+              index.item_tables
+          ]
+          for index in indices
+      ]
+  )
+  items = _firsts(np.concatenate([index.items for index in indices]), of_tables)
+  chunks = np.concatenate([index.chunks for index in indices])
+  chunks = _firsts(chunks, np.zeros(len(chunks), int))
+  is_copied = items == np.arange(len(items))
+  counts = np.bincount(of_tables[is_copied], minlength=len(names)).tolist()
+  # A server writes the items of a table in the order of these dates, so the
+  # items keep their order in the server's own checkpoints too.
+  dates = itertools.count(time.time_ns())
+  with new_checkpoint.new_checkpoint(directory, replace=overwrite) as path:
+    with new_checkpoint.RecordFile(path, records_lib.CHUNKS) as copy:
+      for batch in _distinct(sources, records_lib.CHUNKS, chunks):
+        copy.write(batch)
+    with new_checkpoint.RecordFile(path, records_lib.ITEMS) as copy:
+      for batch in _distinct(sources, records_lib.ITEMS, items):
+        copy.write(map(_dated, batch, dates))
+    new_checkpoint.write_tables(
+        path,
+        [
+            _merged_table([index.tables[name] for index in indices], count)
+            for name, count in zip(names, counts)
+        ],
+    )
+  return dict(zip(names, counts))
+
+
+def _firsts(keys: np.ndarray, tables: np.ndarray) -> np.ndarray:
+  """Returns the first record that has the key and the table of each record.
+
+  Args:
+    keys: the keys of records, uint64 `[N]`.
+    tables: the index of the table of each, int64 `[N]`.
+
+  Returns:
+    The indices of records, int64 `[N]`.
+  """
+  first = np.zeros(len(keys), np.int64)
+  for table in np.unique(tables):
+    (chosen,) = np.nonzero(tables == table)
+    _, firsts, inverse = np.unique(
+        keys[chosen], return_index=True, return_inverse=True
+    )
+    first[chosen] = chosen[firsts[inverse]]
+  return first
+
+
+def _distinct(sources, file, first):
+  """Yields the records of a file of all sources, each key once.
+
+  Args:
+    sources: the checkpoints.
+    file: the name of the file.
+    first: see `_firsts`.
+
+  Raises:
+    ValueError: if two records of the same key differ.
+  """
+  is_first = first == np.arange(len(first))
+  is_shared = np.bincount(first, minlength=len(first))[first] > 1
+  digests: Dict[int, bytes] = {}
+  begin = 0
+  for source in sources:
+    for batch in records_lib.read(source, file):
+      place = np.arange(begin, begin + len(batch))
+      for shared in place[is_shared[place]].tolist():
+        digest = _digest(file, batch[shared - begin])
+        if digests.setdefault(int(first[shared]), digest) != digest:
+          raise ValueError(
+              f'{source} and a checkpoint before it hold different records in'
+              f' {file} under the same key. Different data was written under'
+              ' one identity, or with another chunk_length. Write each under'
+              ' an identity of its own, or with an episode_id that no two'
+              ' episodes have in common.'
+          )
+      begin += len(batch)
+      yield itertools.compress(batch, is_first[place])
+
+
+def _digest(file: str, record: bytes) -> bytes:
+  """Digests what is equal in two records of a key, in any encoding."""
+  content: Any
+  if file == records_lib.CHUNKS:
+    content = protos.ChunkData.FromString(record)
+  else:
+    # The priority of an item, and when it was inserted, may differ.
+    content = protos.PrioritizedItem.FromString(record).flat_trajectory
+  content = content.SerializeToString(deterministic=True)
+  return hashlib.blake2b(content, digest_size=8).digest()
+
+
+def _dated(record: bytes, nanoseconds: int) -> bytes:
+  """Returns the record of an item with another date of insertion."""
+  item = protos.PrioritizedItem.FromString(record)
+  item.inserted_at.FromNanoseconds(nanoseconds)
+  return item.SerializeToString()
+
+
+def _merged_table(
+    tables: List[protos.PriorityTableCheckpoint], num_items: int
+) -> protos.PriorityTableCheckpoint:
+  """Returns the record of a table that holds the items of several."""
+  table = protos.PriorityTableCheckpoint()
+  table.CopyFrom(tables[0])
+  table.max_size = max([num_items, 1, *(each.max_size for each in tables)])
+  limiter = table.rate_limiter
+  limiter.sample_count = sum(each.rate_limiter.sample_count for each in tables)
+  limiter.insert_count = num_items
+  limiter.delete_count = 0
+  table.num_unique_samples = min(
+      sum(each.num_unique_samples for each in tables), num_items
+  )
+  table.num_deleted_episodes = 0
+  return table
+
+
+def _check_same_tables(path, tables, other_path, others) -> None:
+  """Raises a ValueError if the tables of two checkpoints differ."""
+
+  def settings(table):
+    settings = protos.PriorityTableCheckpoint()
+    settings.CopyFrom(table)
+    for count in ('max_size', 'num_deleted_episodes', 'num_unique_samples'):
+      settings.ClearField(count)
+    for count in ('insert_count', 'delete_count', 'sample_count'):
+      settings.rate_limiter.ClearField(count)
+    return settings
+
+  if tables.keys() != others.keys():
+    raise ValueError(
+        f'The checkpoints must have the same tables, but {path} has'
+        f' {sorted(tables)}, and {other_path} has {sorted(others)}.'
+    )
+  for name, table in tables.items():
+    if settings(table) != settings(others[name]):
+      raise ValueError(
+          f'Table {name!r} differs between the checkpoints {path} and'
+          f' {other_path}:\n{settings(table)}\n{settings(others[name])}'
+      )
