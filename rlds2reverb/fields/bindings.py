@@ -93,23 +93,27 @@ def arguments_of(name: str, bindings: Bindings, path: str) -> Dict[str, Any]:
   Raises:
     ValueError: if a reference names something that is not registered with gin.
   """
+  found = get_configurable(name, path)
   return {
       argument: tree.map_structure(
           lambda leaf: _resolve(leaf, bindings, path), value
       )
-      for argument, value in bindings.get(
-          get_configurable(name, path), {}
-      ).items()
+      for argument, value in bindings.get(found, {}).items()
   }
+
+
+def read_one(name: str, text: str, path: str) -> Dict[str, Any]:
+  """Returns the arguments that gin bindings bind for one configurable."""
+  return arguments_of(name, read(text, path), path)
 
 
 def _resolve(value: Any, bindings: Bindings, path: str) -> Any:
   """Returns the object that a value of a config stands for."""
   if not isinstance(value, _Reference):
     return value
-  if not value.is_called:
-    return get_configurable(value.name, path)
   configurable = get_configurable(value.name, path)
+  if not value.is_called:
+    return configurable
   return configurable(**arguments_of(value.name, bindings, path))
 
 

@@ -6,7 +6,7 @@ The docstring of `step_mapping.StepMapping` says what a source may be.
 import dataclasses
 import numbers
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 import tree
@@ -149,15 +149,12 @@ def measured(steps: Any, sources: Any) -> Tuple[Any, tf.Tensor]:
   named = used(sources)
   leaves = dict(tree.flatten_with_path(steps))
   found = {
-      keys: leaf
+      keys: (steps_lib.field_path(keys), leaf)
       for keys, leaf in leaves.items()
-      if any(keys[: len(path)] == path for path in named)
+      if is_below(keys, named)
   }
-  names = {steps_lib.field_path(keys): keys for keys in found}
-  checked = stacked_steps.with_equal_lengths(
-      {name: found[keys] for name, keys in names.items()}
-  )
-  leaves.update({keys: checked[name] for name, keys in names.items()})
+  checked = stacked_steps.with_equal_lengths(dict(found.values()))
+  leaves.update({keys: checked[name] for keys, (name, _) in found.items()})
   steps = tree.map_structure_with_path(lambda keys, _: leaves[keys], steps)
   # The shape of a ragged or sparse field does not give the length.
   dense = (
@@ -166,6 +163,11 @@ def measured(steps: Any, sources: Any) -> Tuple[Any, tf.Tensor]:
       if not isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor))
   )
   return steps, tf.shape(next(dense))[0]
+
+
+def is_below(keys: paths.KeyPath, fields: Sequence[paths.KeyPath]) -> bool:
+  """Returns whether a leaf is at or below one of some fields."""
+  return any(keys[: len(path)] == path for path in fields)
 
 
 def read(
@@ -205,15 +207,15 @@ def read(
     if source.columns is not None:
       nest = _columns_of(nest, source)
     return tf.nest.map_structure(cast, nest)
-  if isinstance(source, (dict, list)):
-    below = source.items() if isinstance(source, dict) else enumerate(source)
-    values = {
+  if isinstance(source, dict):
+    return {
         key: read(value, episode, length, cast, name, episode_of_rows)
-        for key, value in below
+        for key, value in source.items()
     }
-    if isinstance(source, dict):
-      return values
-    return _to_vectors(list(values.values()))
+  if isinstance(source, list):
+    parts = dict(enumerate(source))
+    parts = read(parts, episode, length, cast, name, episode_of_rows)
+    return _to_vectors(list(parts.values()))
   if callable(source):
     values = tf.nest.map_structure(tf.convert_to_tensor, source(episode))
     checked = stacked_steps.with_equal_lengths(
@@ -247,13 +249,16 @@ def read_alone(source: Source, episode: Dict[str, Any], name: str) -> Any:
   return read(resolved, episode, length, tf.identity, name)
 
 
-def has_function(source: Any) -> bool:
-  """Returns whether a resolved source is a function, or has one in it."""
-  if isinstance(source, dict):
-    return any(map(has_function, source.values()))
-  if isinstance(source, list):
-    return any(map(has_function, source))
-  return callable(source)
+def has_function(sources: Any) -> bool:
+  """Returns whether one of resolved sources is a function, or has one in it."""
+  return any(map(callable, tree.flatten(sources)))
+
+
+def kind_of(stacked: Any) -> str:
+  """Returns the dtype and the shape of a step of a leaf, for an error."""
+  if tf.nest.is_nested(stacked):
+    return 'a nest'
+  return f'{stacked.dtype.name} {stacked.shape[1:]}'
 
 
 def _repeat(value, length):
@@ -264,12 +269,11 @@ def _repeat(value, length):
 def _columns_of(leaf, source):
   """Returns some columns of a field of vectors, `[T, D]`."""
   name = steps_lib.field_path(source.keys)
-  nested = tf.nest.is_nested(leaf)
-  leaf = leaf if nested else tf.convert_to_tensor(leaf)
-  if nested or leaf.shape.rank != 2:
-    found = 'a nest' if nested else f'{leaf.dtype.name} {leaf.shape[1:]}'
+  leaf = tf.nest.map_structure(tf.convert_to_tensor, leaf)
+  if tf.nest.is_nested(leaf) or leaf.shape.rank != 2:
     raise ValueError(
-        f'Only of a vector some numbers can be taken, but {name} is {found}.'
+        f'Only of a vector some numbers can be taken, but {name} is'
+        f' {kind_of(leaf)}.'
     )
   begin, end = source.columns
   size = leaf.shape[1]
@@ -293,7 +297,7 @@ def _to_vectors(values):
     raise ValueError(
         'Only numbers of known shapes, all of one dtype or some of them floats,'
         ' can be concatenated to a vector, but there are '
-        + ', '.join(f'{leaf.dtype.name} {leaf.shape[1:]}' for leaf in leaves)
+        + ', '.join(map(kind_of, leaves))
     )
   dtype = max(floats, key=lambda d: d.size) if floats else leaves[0].dtype
   return tf.concat(

@@ -5,7 +5,7 @@ By these a config can be checked without downloading a data set.
 
 import os
 import tempfile
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, Iterator
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -37,21 +37,15 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
     the features of an episode. It is empty if none are known.
   """
   folder = os.path.join(named_mappings.config_folder(), 'features', config)
-  if os.path.isdir(folder):
-    variants = sorted(
-        os.path.relpath(root, folder)
-        for root, _, names in os.walk(folder)
-        if 'features.json' in names
-    )
-    return {
-        os.path.normpath(os.path.join(config, variant)): (
-            tfds.features.FeatureConnector.from_config(
-                os.path.join(folder, variant)
-            )
-        )
-        for variant in variants
-    }
   features = {}
+  for root, _, names in sorted(os.walk(folder)):
+    if 'features.json' in names:
+      name = os.path.join(config, os.path.relpath(root, folder))
+      features[os.path.normpath(name)] = (
+          tfds.features.FeatureConnector.from_config(root)
+      )
+  if os.path.isdir(folder):
+    return features
   # TFDS would prefer features on disk, so it looks in an empty folder.
   with tempfile.TemporaryDirectory() as empty:
     for name in tfds.list_builders(with_community_datasets=False):
@@ -95,17 +89,11 @@ def check_kinds(
   if config in _FOR_ANY_KINDS:
     return False
   found = {}
-  specs = {  # Many data sets have one spec.
-      repr(spec): (name, spec)
-      for name, features in known_features(config).items()
-      for spec in [episode_spec(features)]
-  }
-  for name, spec in specs.values():
-    differences = []
-    _compare(mapped_step_spec(mapping, spec), step_spec, (), differences)
-    if not differences:
+  for name, features in known_features(config).items():
+    known = mapped_step_spec(mapping, episode_spec(features))
+    found[name] = list(_differences(known, step_spec, ()))
+    if not found[name]:
       return True
-    found[name] = differences
   if not found:
     return False
   nearest = min(found, key=lambda name: len(found[name]))
@@ -136,14 +124,14 @@ def mapped_step_spec(
   )
 
 
-def _compare(known, found, keys, differences: List[str]) -> None:
-  """Adds a line for each field that is of another kind."""
+def _differences(known, found, keys) -> Iterator[str]:
+  """Yields a line for each field that is of another kind."""
   if isinstance(known, dict) and isinstance(found, dict):
     for key in known:
       if key in found:
-        _compare(known[key], found[key], (*keys, key), differences)
+        yield from _differences(known[key], found[key], (*keys, key))
   elif _kind(known) != _kind(found):
-    differences.append(
+    yield (
         f'{steps_lib.field_path(keys)}: {_describe(known)}, but here it is'
         f' {_describe(found)}'
     )

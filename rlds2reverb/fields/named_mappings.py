@@ -13,7 +13,7 @@ of `StepMapping`, and the arguments of the sources in them:
 
 import dataclasses
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
@@ -24,34 +24,30 @@ from rlds2reverb.fields import text_of_codes  # noqa: F401
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
 # The names of Octo, OpenVLA and LIBERO for data sets of these configs.
-_ALIASES = {
-    'aloha_dagger_dataset': 'aloha_static_dataset',
-    'aloha_mobile_dataset': 'aloha_mobile',
-    'berkeley_gnm_cory_hall': 'berkeley_gnm_recon',
-    'berkeley_gnm_sac_son': 'berkeley_gnm_recon',
-    'bridge_dataset': 'bridge',
-    'bridge_orig': 'bridge',
-    'bridge_oxe': 'bridge_open_x',
-    'droid_100': 'droid',
-    'fmb_dataset': 'fmb',
-    'libero_10_no_noops': 'libero',
-    'libero_goal_no_noops': 'libero',
-    'libero_object_no_noops': 'libero',
-    'libero_spatial_no_noops': 'libero',
-    **dict.fromkeys(('ppgm', 'ppgm_static', 'ppgm_wrist'), 'tdroid'),
-    'roboset': 'robo_set',
-    **dict.fromkeys(
-        (
-            'tdroid_carrot_in_bowl',
-            'tdroid_cover_object_with_towel',
-            'tdroid_flip_pot_upright',
-            'tdroid_knock_object_over',
-            'tdroid_move_object_onto_plate',
-            'tdroid_pour_corn_in_pot',
-        ),
-        'tdroid',
-    ),
+_NAMES = {
+    'aloha_mobile': ['aloha_mobile_dataset'],
+    'aloha_static_dataset': ['aloha_dagger_dataset'],
+    'berkeley_gnm_recon': ['berkeley_gnm_cory_hall', 'berkeley_gnm_sac_son'],
+    'bridge': ['bridge_dataset', 'bridge_orig'],
+    'bridge_open_x': ['bridge_oxe'],
+    'droid': ['droid_100'],
+    'fmb': ['fmb_dataset'],
+    'libero': [
+        f'libero_{suite}_no_noops'
+        for suite in ('10', 'goal', 'object', 'spatial')
+    ],
+    'robo_set': ['roboset'],
+    'tdroid': [
+        *('ppgm', 'ppgm_static', 'ppgm_wrist'),
+        'tdroid_carrot_in_bowl',
+        'tdroid_cover_object_with_towel',
+        'tdroid_flip_pot_upright',
+        'tdroid_knock_object_over',
+        'tdroid_move_object_onto_plate',
+        'tdroid_pour_corn_in_pot',
+    ],
 }
+_ALIASES = {name: config for config, names in _NAMES.items() for name in names}
 
 
 def load_mapping(
@@ -89,9 +85,7 @@ def load_mapping(
       nearest; or if the file has other statements than bindings, none of
       `StepMapping`, or a binding of something that does not exist.
   """
-  path = find_config(name_or_path)
-  with files.open_text(path) as f:
-    text = f.read()
+  text, path = read_config(name_or_path)
   mapping = mapping_from(text, path, **changes)
   if mapping is None:
     raise ValueError(
@@ -116,36 +110,41 @@ def mapping_from(
     TypeError: as `load_mapping` does.
     ValueError: as `load_mapping` does.
   """
-  mapping_bindings = bindings_lib.arguments_of(
-      _MAPPING, bindings_lib.read(text, path), path
-  )
-  if not mapping_bindings:
+  bound = bindings_lib.read_one(_MAPPING, text, path)
+  if not bound:
     return None
   # Every field is passed, because gin would fill in others with the program's
   # own bindings.
   arguments: Dict[str, Any] = {
-      field.name: field.default_factory()
-      if callable(field.default_factory)
-      else field.default
+      field.name: field.default
       for field in dataclasses.fields(step_mapping.StepMapping)
   }
-  for name, value in mapping_bindings.items():
+  arguments['cast'] = {}
+  for name in [*bound, *changes]:
     if name not in arguments:
-      raise ValueError(
-          f'{path} binds {_MAPPING}.{name}, which is not a field.'
+      error, problem = ValueError, f'{path} binds {_MAPPING}.{name}, which is'
+      if name in changes:
+        error, problem = TypeError, f'load_mapping got {name}, which is'
+      raise error(
+          f'{problem} not a field of {_MAPPING}.'
           f'{checks.did_you_mean(name, arguments)} The fields are'
           f' {list(arguments)}.'
       )
-    arguments[name] = value
-  for name, value in changes.items():
-    if name not in arguments:
-      raise TypeError(
-          f'load_mapping got {name}, which is not a field of {_MAPPING}.'
-          f'{checks.did_you_mean(name, arguments)} The fields are'
-          f' {list(arguments)}.'
-      )
-    arguments[name] = value
-  return step_mapping.StepMapping(**arguments)
+  return step_mapping.StepMapping(**{**arguments, **bound, **changes})
+
+
+def read_config(
+    name_or_path: files.PathLike, group: str = ''
+) -> Tuple[str, str]:
+  """Returns the text of a config and its path; see `find_config`.
+
+  Raises:
+    FileNotFoundError: if there is no gin file at that path.
+    ValueError: as `find_config` does.
+  """
+  path = find_config(name_or_path, group)
+  with files.open_text(path) as f:
+    return f.read(), path
 
 
 def find_config(name_or_path: files.PathLike, group: str = '') -> str:

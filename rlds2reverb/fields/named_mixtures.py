@@ -68,9 +68,7 @@ def load_mixture(name_or_path: files.PathLike) -> Mixture:
     ValueError: if there is no mixture of that name, with the names that come
       nearest; or if the file does not bind one.
   """
-  path = named_mappings.find_config(name_or_path, GROUP)
-  with files.open_text(path) as f:
-    return mixture_from(f.read(), path)
+  return mixture_from(*named_mappings.read_config(name_or_path, GROUP))
 
 
 def mixture_from(text: str, path: str) -> Mixture:
@@ -84,9 +82,7 @@ def mixture_from(text: str, path: str) -> Mixture:
     SyntaxError: as `load_mixture` does.
     ValueError: as `load_mixture` does.
   """
-  arguments = bindings_lib.arguments_of(
-      _MIXTURE, bindings_lib.read(text, path), path
-  )
+  arguments = bindings_lib.read_one(_MIXTURE, text, path)
   fields = [field.name for field in dataclasses.fields(Mixture)]
   if 'weights' not in arguments or not set(arguments) <= set(fields):
     raise ValueError(

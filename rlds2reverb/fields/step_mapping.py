@@ -144,74 +144,63 @@ class StepMapping:
     """
     sources = self._resolve(episode)
     steps = _stack(episode[rlds.STEPS], sources)
-    steps, length = field_sources.measured(steps, sources)
-    mapped = self._read(sources, {**episode, rlds.STEPS: steps}, length)
-    first = tf.equal(tf.range(length), 0)
-    last = last_steps.is_last(length)
-    return {**episode, rlds.STEPS: self._complete(mapped, first, last)}
+    steps, _ = self._map(sources, {**episode, rlds.STEPS: steps})
+    return {**episode, rlds.STEPS: steps}
 
-  def map_pack(self, pack: packs_lib.Pack) -> packs_lib.Pack:
-    """Maps all episodes of a pack, as a call maps one.
+  def map_batch(self, batch: packs_lib.Pack) -> packs_lib.Pack:
+    """Maps all episodes of a batch, as a call maps one.
 
     Raises:
       ValueError: as `__call__` does.
       InvalidArgumentError: as `__call__` does.
     """
-    episodes = {**pack.fields, rlds.STEPS: pack.steps}
-    sources = self._resolve(episodes)
-    steps, length = field_sources.measured(pack.steps, sources)
-    # A field that is not used may be longer, if there is only one episode.
-    row_splits = tf.minimum(pack.row_splits, tf.cast(length, tf.int64))
-    mapped = self._read(
-        sources,
-        {**episodes, rlds.STEPS: steps},
-        length,
-        packs_lib.episode_of_rows(row_splits),
+    episodes = {**batch.fields, rlds.STEPS: batch.steps}
+    steps, row_splits = self._map(
+        self._resolve(episodes), episodes, batch.row_splits
     )
-    begins = packs_lib.count_begins(row_splits, length + 1) > 0
-    return pack._replace(
-        steps=self._complete(mapped, begins[:-1], begins[1:]),
-        row_splits=row_splits,
-    )
+    return batch._replace(steps=steps, row_splits=row_splits)
 
-  def takes_packs(self, episode_spec: Any) -> bool:
-    """Returns whether `map_pack` can be used: no source must be a function."""
-    sources = self._resolve(episode_spec).values()
-    return not any(map(field_sources.has_function, sources))
+  def takes_batches(self, episode_spec: Any) -> bool:
+    """Returns whether `map_batch` can be used: no source must be a function."""
+    return not field_sources.has_function(self._resolve(episode_spec))
 
-  def _read(self, sources, episode, length, episode_of_rows=None):
-    """Returns the fields that have a source; see `field_sources.read`."""
+  def _map(self, sources, episode, row_splits=None):
+    """Returns the mapped steps of an episode, or of a batch with row splits.
+
+    A field that is not used may be longer than the others, if there is only one
+    episode. So the row splits of the result are returned, too.
+    """
+    steps, length = field_sources.measured(episode[rlds.STEPS], sources)
+    episode = {**episode, rlds.STEPS: steps}
+    of_rows = None
+    if row_splits is None:
+      row_splits = tf.stack([0, length])
+    else:
+      row_splits = tf.minimum(row_splits, tf.cast(length, tf.int64))
+      of_rows = packs_lib.episode_of_rows(row_splits)
     mapped = {}
-    for field, value in sources.items():
-      if value is None:
+    for field, source in sources.items():
+      if source is None:
         continue
       value = field_sources.read(
-          value, episode, length, self._cast, field, episode_of_rows
+          source, episode, length, self._cast, field, of_rows
       )
-      if field in _FLAGS:
-        value = steps_lib.one_a_step(field, value, tf.bool)
-      elif field == rlds.DISCOUNT:
-        value = steps_lib.one_a_step(field, value, tf.float32)
+      if field in (*_FLAGS, rlds.DISCOUNT):
+        dtype = tf.bool if field in _FLAGS else tf.float32
+        value = steps_lib.one_a_step(field, value, dtype)
       elif field == rlds.REWARD:
         steps_lib.check_numeric(field, value)
         value = tf.nest.map_structure(_squeeze, value)
       mapped[field] = value
-    return mapped
-
-  def _complete(self, mapped, first, last):
-    """Adds to mapped steps the fields that depend on position.
-
-    Args:
-      mapped: the fields that have a source.
-      first: which steps are the first ones of their episodes.
-      last: which are the last ones.
-    """
+    begins = packs_lib.count_begins(row_splits, length + 1) > 0
+    first, last = begins[:-1], begins[1:]
     if self.last_reward == last_steps.TRANSITION and rlds.REWARD in mapped:
-      reward = last_steps.move_reward(mapped[rlds.REWARD], first, last)
-      mapped = {**mapped, rlds.REWARD: reward}
+      mapped[rlds.REWARD] = last_steps.move_reward(
+          mapped[rlds.REWARD], first, last
+      )
     if self.last_action:
-      mapped = {**mapped, last_steps.HAS_ACTION: tf.ones_like(last)}
-    return _fill_in(mapped, first, last)
+      mapped[last_steps.HAS_ACTION] = tf.ones_like(last)
+    return _fill_in(mapped, first, last), row_splits
 
   def check(self, episode_spec: Any) -> None:
     """Checks that every path is one of `episode_spec`; see `map_fields`."""
@@ -220,19 +209,16 @@ class StepMapping:
   def _resolve(self, episode) -> Dict[str, Any]:
     """Returns the sources by field, with a `Field` for each path in them."""
     nest = field_sources.nest_of(episode)
-    sources = {}
-    problems = []
+    sources, problems = {}, []
     for field in dataclasses.fields(self):
-      if field.name in _SETTINGS:
-        continue
-      source = getattr(self, field.name)
-      if source is None and field.name in (rlds.OBSERVATION, rlds.ACTION):
-        problems.append(f'{field.name}: It cannot be filled in.')
-        continue
+      name, source = field.name, getattr(self, field.name)
       found = []
-      sources[field.name] = field_sources.resolve(source, nest, found)
-      hint = ' None fills it in.' if field.name in _CAN_BE_FILLED else ''
-      problems += [f'{field.name}: {problem}{hint}' for problem in found]
+      if source is None and name in (rlds.OBSERVATION, rlds.ACTION):
+        found.append('It cannot be filled in.')
+      elif name not in _SETTINGS:
+        sources[name] = field_sources.resolve(source, nest, found)
+      hint = ' None fills it in.' if name in _CAN_BE_FILLED else ''
+      problems += [f'{name}: {problem}{hint}' for problem in found]
     if problems:
       raise ValueError(
           'The mapping does not fit the data set.\n  '
@@ -272,14 +258,14 @@ def map_fields(
   mapping.check(episode)
   mapped = rlds_data.map(mapping, num_parallel_calls=tf.data.AUTOTUNE)
   steps_lib.steps_spec(mapped.element_spec)
-  if not mapping.takes_packs(episode):
+  if not mapping.takes_batches(episode):
     return mapped
   return data_sets.with_packs_of(
       mapped,
       rlds_data,
-      lambda packs: packs.map(
+      lambda batches: batches.map(
           # Nothing but functions in a mapping could need AutoGraph.
-          graphs.no_autograph(mapping.map_pack),
+          graphs.no_autograph(mapping.map_batch),
           num_parallel_calls=tf.data.AUTOTUNE,
       ),
   )
@@ -305,15 +291,12 @@ def _stack(steps, sources):
   if not isinstance(steps, tf.data.Dataset):
     return steps
   used = field_sources.used(sources)
-
-  def is_used(keys):
-    return any(keys[: len(path)] == path for path in used)
-
   dropped = {
       # A field of which no part is used is dropped whole.
       keys if any(path[0] == keys[0] for path in used) else keys[:1]: None
       for keys, spec in tree.flatten_with_path(steps.element_spec)
-      if not steps_lib.has_one_shape(spec) and not is_used(keys)
+      if not steps_lib.has_one_shape(spec)
+      and not field_sources.is_below(keys, used)
   }
   if dropped:
     steps = steps.map(
@@ -330,11 +313,14 @@ def _fill_in(mapped, is_first, is_last):
     is_first: bool `[T]`: which steps are the first ones by their position.
     is_last: bool `[T]`: which steps are the last ones by their position.
   """
-  filled = dict(mapped)
-  filled.setdefault(rlds.IS_FIRST, is_first)
-  filled.setdefault(rlds.IS_LAST, is_last)
-  filled.setdefault(rlds.IS_TERMINAL, tf.zeros_like(is_first))
-  filled.setdefault(rlds.REWARD, tf.zeros(tf.shape(is_first)))
+  filled = {
+      **mapped,  # This keeps their order.
+      rlds.IS_FIRST: is_first,
+      rlds.IS_LAST: is_last,
+      rlds.IS_TERMINAL: tf.zeros_like(is_first),
+      rlds.REWARD: tf.zeros(tf.shape(is_first)),
+      **mapped,
+  }
   if rlds.DISCOUNT not in filled:
     is_end = filled[rlds.IS_LAST] & filled[rlds.IS_TERMINAL]
     ends_next = tf.concat([is_end[1:], tf.zeros_like(is_end[:1])], 0)

@@ -34,13 +34,12 @@ class TextOfCodes:
         integers.
     """
     codes = field_sources.read_alone(self.source, episode, 'TextOfCodes')
-    nested = tf.nest.is_nested(codes)
-    codes = codes if nested else tf.convert_to_tensor(codes)
-    if nested or not (codes.dtype.is_integer and codes.shape.rank == 2):
-      found = 'a nest' if nested else f'{codes.dtype.name} {codes.shape[1:]}'
+    if tf.nest.is_nested(codes) or not (
+        codes.dtype.is_integer and codes.shape.rank == 2
+    ):
       raise ValueError(
           'TextOfCodes needs a vector of integers in every step, but'
-          f' {self.source!r} is {found}.'
+          f' {self.source!r} is {field_sources.kind_of(codes)}.'
       )
     text = tf.strings.unicode_encode(tf.cast(codes, tf.int32), 'UTF-8')
     return tf.strings.regex_replace(text, r'(?s)\x00.*', '')

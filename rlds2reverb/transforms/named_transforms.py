@@ -34,9 +34,7 @@ def load_transforms(name_or_path: files.PathLike) -> List[Any]:
     ValueError: if there is no config of that name, with the names that come
       nearest; or if a binding is of something that does not exist.
   """
-  path = named_mappings.find_config(name_or_path)
-  with files.open_text(path) as f:
-    return transforms_from(f.read(), path)
+  return transforms_from(*named_mappings.read_config(name_or_path))
 
 
 def transforms_from(text: str, path: str) -> List[Any]:
@@ -50,9 +48,7 @@ def transforms_from(text: str, path: str) -> List[Any]:
     SyntaxError: as `load_transforms` does.
     ValueError: as `load_transforms` does.
   """
-  bound = bindings_lib.arguments_of(
-      _TRANSFORMS, bindings_lib.read(text, path), path
-  )
+  bound = bindings_lib.read_one(_TRANSFORMS, text, path)
   unknown = bound.keys() - {'transforms'}
   if unknown:
     raise ValueError(

@@ -96,17 +96,12 @@ def _split(
     poses: tf.Tensor, rotation: str, name: str
 ) -> Tuple[tf.Tensor, tf.Tensor]:
   """Returns positions `[..., 3]` and matrices `[..., 3, 3]`, float64."""
-  poses = tf.convert_to_tensor(poses)
-  size = 3 + rotations.size_of(rotation)
-  if (
-      not poses.dtype.is_floating
-      or not poses.shape.rank
-      or poses.shape[-1] != size
-  ):
-    raise ValueError(
-        f'{name} must be floats [..., {size}], a position and a rotation of the'
-        f' representation {rotation}, but are {poses.dtype.name} {poses.shape}.'
-    )
+  poses = rotations.checked(
+      poses,
+      3 + rotations.size_of(rotation),
+      name,
+      f', a position and a rotation of the representation {rotation}',
+  )
   position = tf.cast(poses[..., :3], tf.float64)
   return position, rotations.to_matrix(poses[..., 3:], rotation, name)
 

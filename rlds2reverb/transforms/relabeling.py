@@ -126,9 +126,8 @@ class MotionsFromPoses(base.EpisodeTransform):
 
   def transform_rows(self, steps, rows):
     pose = self._pose(steps)
-    motion = poses.motion_between(
-        pose, tf.gather(pose, rows.next()), **self._convention()
-    )
+    reached = tf.gather(pose, rows.next())
+    motion = poses.motion_between(pose, reached, **self._convention())
     return _with_kept(steps, rows, self.action, motion, self.kept)
 
   def target(self, steps: Dict[str, Any]) -> tf.Tensor:

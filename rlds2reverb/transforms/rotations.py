@@ -28,7 +28,7 @@ meaning.
 """
 
 import itertools
-from typing import Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 import tensorflow as tf
 
@@ -80,18 +80,25 @@ def to_matrix(
     ValueError: as `convert` does.
   """
   representation = _representation(source)
-  rotations = tf.convert_to_tensor(rotations)
-  size = representation.size
+  rotations = checked(
+      rotations, representation.size, name, f' of the representation {source}'
+  )
+  return representation.to_matrix(tf.cast(rotations, tf.float64))
+
+
+def checked(numbers: Any, size: int, name: str, what: str) -> tf.Tensor:
+  """Returns a tensor, which is checked to be floats `[..., size]`."""
+  numbers = tf.convert_to_tensor(numbers)
   if (
-      not rotations.dtype.is_floating
-      or not rotations.shape.rank
-      or rotations.shape[-1] != size
+      not numbers.dtype.is_floating
+      or not numbers.shape.rank
+      or numbers.shape[-1] != size
   ):
     raise ValueError(
-        f'{name} must be floats [..., {size}] of the representation {source},'
-        f' but are {rotations.dtype.name} {rotations.shape}.'
+        f'{name} must be floats [..., {size}]{what}, but are'
+        f' {numbers.dtype.name} {numbers.shape}.'
     )
-  return representation.to_matrix(tf.cast(rotations, tf.float64))
+  return numbers
 
 
 def from_matrix(matrix: tf.Tensor, target: str) -> tf.Tensor:
@@ -173,14 +180,6 @@ def _matrix_to_quaternion(matrix: tf.Tensor) -> tf.Tensor:
   return tf.where(found[..., 3:] < 0, -found, found)
 
 
-def _reversed_quaternion_to_matrix(quaternion: tf.Tensor) -> tf.Tensor:
-  return _quaternion_to_matrix(tf.roll(quaternion, -1, axis=-1))
-
-
-def _matrix_to_reversed_quaternion(matrix: tf.Tensor) -> tf.Tensor:
-  return tf.roll(_matrix_to_quaternion(matrix), 1, axis=-1)
-
-
 def _axis_angle_to_matrix(vector: tf.Tensor) -> tf.Tensor:
   angle = tf.norm(vector, axis=-1, keepdims=True)
   is_small = angle < _SMALL
@@ -213,15 +212,7 @@ def _columns_to_matrix(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _matrix_to_columns(matrix: tf.Tensor) -> tf.Tensor:
-  return tf.concat([matrix[..., :, 0], matrix[..., :, 1]], -1)
-
-
-def _rows_to_matrix(numbers: tf.Tensor) -> tf.Tensor:
-  return tf.linalg.matrix_transpose(_columns_to_matrix(numbers))
-
-
-def _matrix_to_rows(matrix: tf.Tensor) -> tf.Tensor:
-  return _matrix_to_columns(tf.linalg.matrix_transpose(matrix))
+  return tf.concat(tf.unstack(matrix, axis=-1)[:2], -1)
 
 
 def _numbers_to_matrix(numbers: tf.Tensor) -> tf.Tensor:
@@ -234,10 +225,6 @@ def _numbers_to_matrix(numbers: tf.Tensor) -> tf.Tensor:
   ones = tf.ones_like(sign)
   flip = tf.stack([ones, ones, sign], -1)[..., tf.newaxis, :]
   return tf.matmul(u * flip, v, transpose_b=True)
-
-
-def _matrix_to_numbers(matrix: tf.Tensor) -> tf.Tensor:
-  return tf.concat(tf.unstack(matrix, axis=-2), -1)
 
 
 def _turn(axis: int, angle: tf.Tensor) -> tf.Tensor:
@@ -283,19 +270,30 @@ def _euler(order: str, is_fixed: bool) -> _Representation:
   return _Representation(3, angles_to_matrix, matrix_to_angles)
 
 
+_transposed = tf.linalg.matrix_transpose
 _REPRESENTATIONS: Dict[str, _Representation] = {
     'quaternion_xyzw': _Representation(
         4, _quaternion_to_matrix, _matrix_to_quaternion
     ),
     'quaternion_wxyz': _Representation(
-        4, _reversed_quaternion_to_matrix, _matrix_to_reversed_quaternion
+        4,
+        lambda numbers: _quaternion_to_matrix(tf.roll(numbers, -1, axis=-1)),
+        lambda matrix: tf.roll(_matrix_to_quaternion(matrix), 1, axis=-1),
     ),
     'axis_angle': _Representation(
         3, _axis_angle_to_matrix, _matrix_to_axis_angle
     ),
     'rotation_6d': _Representation(6, _columns_to_matrix, _matrix_to_columns),
-    'rotation_6d_rows': _Representation(6, _rows_to_matrix, _matrix_to_rows),
-    'matrix': _Representation(9, _numbers_to_matrix, _matrix_to_numbers),
+    'rotation_6d_rows': _Representation(
+        6,
+        lambda numbers: _transposed(_columns_to_matrix(numbers)),
+        lambda matrix: _matrix_to_columns(_transposed(matrix)),
+    ),
+    'matrix': _Representation(
+        9,
+        _numbers_to_matrix,
+        lambda matrix: tf.concat(tf.unstack(matrix, axis=-2), -1),
+    ),
     **{
         f'euler_{order if is_fixed else order.upper()}': _euler(order, is_fixed)
         for order in map(''.join, itertools.permutations(_AXES))

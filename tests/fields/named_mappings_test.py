@@ -204,7 +204,7 @@ class LoadMappingTest(parameterized.TestCase):
       (
           'field',
           "StepMapping.actoin = 'a'",
-          'StepMapping.actoin, which is not a field. Did you mean action',
+          'StepMapping.actoin, which is not a field of .* Did you mean action',
       ),
       (
           'reference',

@@ -608,7 +608,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         tf.constant([0, 4, 5, 7], tf.int64),
         {},
     )
-    found = mapping.map_pack(pack).steps
+    found = mapping.map_batch(pack).steps
     self.assertAllEqual(found['reward']['a'], [0, 0, 1, 0, 7, 5, 0])
     self.assertAllEqual(found['has_action'], [True] * 7)
 
