@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import private
 
 # Values of `external_state_policy`.
 _FAIL = 2
@@ -123,8 +124,8 @@ def _tensor_bytes(dataset) -> int:
     if id(source) in seen:
       continue
     seen.add(id(source))
-    sources += source._inputs()  # pylint: disable=protected-access
-    for leaf in tf.nest.flatten(getattr(source, '_tensors', [])):
+    sources += private.inputs_of(source)
+    for leaf in tf.nest.flatten(private.tensors_of(source)):
       if isinstance(leaf, tf.Tensor) and leaf.dtype not in _WITHOUT_BYTES:
         num_bytes += leaf.dtype.size * int(tf.size(leaf))
         if leaf.dtype == tf.string:

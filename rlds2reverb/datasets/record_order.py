@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import tfds_private
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import private
 
 
 def record_order(
@@ -42,7 +42,7 @@ def record_order(
 
   return files.interleave(
       graphs.no_autograph(records_of),
-      cycle_length=tfds_private.cycle_length_of(read_config, in_order),
+      cycle_length=private.cycle_length_of(read_config, in_order),
       block_length=read_config.interleave_block_length,
   )
 

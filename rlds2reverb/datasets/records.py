@@ -17,11 +17,11 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import record_lengths
 from rlds2reverb.datasets import slots
-from rlds2reverb.datasets import tfds_private
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import private
 
-RECORD = tfds_private.RECORD
+RECORD = private.RECORD
 
 # Larger batches of tiny records are no faster.
 _MAX_BATCH = 2048
@@ -80,7 +80,7 @@ def record_batches(
     the options of TFDS ask for it. None if TFDS does not read the data set from
     files, or if the options have an order that may be another each time.
   """
-  if not tfds_private.reads_files(builder):
+  if not private.reads_files(builder):
     return None
   if read_config.experimental_interleave_sort_fn is not None:
     return None
@@ -89,7 +89,7 @@ def record_batches(
   if can_be_repeated:
     # The number of records is checked below.
     read_config = dataclasses.replace(read_config, assert_cardinality=False)
-  records = tfds_private.read_records(
+  records = private.read_records(
       builder, split, shuffle_files=shuffle_files, read_config=read_config
   )
   if records is None:
@@ -99,7 +99,7 @@ def record_batches(
   size = _batch_size(split_info, max_bytes)
   group_size = size
   if size > 1 and num_bytes > _MANY_BATCHES * max_bytes:
-    file_format = tfds_private.file_format_of(builder, read_config)
+    file_format = private.file_format_of(builder, read_config)
     group_size = _group_size(
         files, num_bytes, size, max_bytes, file_format, read_config
     )
@@ -189,10 +189,10 @@ def _group_size(
   Returns:
     The number of records; `size` if no look is needed.
   """
-  cycle_length = tfds_private.cycle_length_of(read_config)
+  cycle_length = private.cycle_length_of(read_config)
   paths = [os.fspath(file.filename) for file in files]
   if (
-      file_format != tfds_private.TFRECORD
+      file_format != private.TFRECORD
       or cycle_length is None
       or read_config.repeat_filenames
       or any(map(files_lib.is_url, paths))

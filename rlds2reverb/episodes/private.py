@@ -1,10 +1,13 @@
-"""All uses of private names of TensorFlow, in one place.
+"""All uses of private names of TensorFlow, TFDS and TF-Agents, in one place.
 
-They were checked with TensorFlow 2.15.1.
+They were checked with TensorFlow 2.15.1, TFDS 4.9.10 and TF-Agents 0.19.0, and
+`private_test` looks for them. If another version of TFDS works differently, its
+public functions, which are slower, take their place.
 """
 
 import contextlib
-from typing import Any, Iterator
+import types
+from typing import Any, Iterator, List, Optional
 
 import tensorflow as tf
 
@@ -12,8 +15,15 @@ import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import context
 from tensorflow.python.saved_model import nested_structure_coder
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import dataset_builder
+from tensorflow_datasets.core import file_adapters
+from tensorflow_datasets.core import reader
+from tensorflow_datasets.core.utils import read_config as read_config_lib
 
 from rlds2reverb.episodes import tf_errors
+
+# pylint: disable=protected-access
 
 # `iter(dataset)` returns this type. AutoGraph accepts no other as an iterator.
 OwnedIterator: Any = iterator_ops.OwnedIterator
@@ -21,6 +31,25 @@ OwnedIterator: Any = iterator_ops.OwnedIterator
 # These encode a nest of specs as a proto, and decode it.
 encode_structure = nested_structure_coder.encode_structure
 decode_structure = nested_structure_coder.decode_proto
+
+RECORD = 'record'
+TFRECORD = file_adapters.FileFormat.TFRECORD
+# The number of files that TFDS reads at a time.
+_CYCLE_LENGTH = 16
+
+# What TF-Agents' Reverb observers hold; not all of them hold all of it.
+OBSERVER_SETTINGS = (
+    'bypass_partial_episodes',
+    'cached_steps',
+    'max_sequence_length',
+    'pad_end_of_episodes',
+    'priority',
+    'sequence_length',
+    'stride_length',
+    'table_names',
+    'tile_end_of_episodes',
+    'writer',
+)
 
 
 @contextlib.contextmanager
@@ -67,3 +96,87 @@ class PlainIterator(iterator_ops.OwnedIterator):
     except tf.errors.OpError as e:
       message = tf_errors.message_of(e)
       raise type(e)(e.node_def, e.op, message) from e
+
+
+def inputs_of(dataset: tf.data.Dataset) -> List[tf.data.Dataset]:
+  """Returns the data sets that a data set reads."""
+  return dataset._inputs()
+
+
+def tensors_of(dataset: tf.data.Dataset) -> Any:
+  """Returns the nest of tensors that a data set holds in memory itself."""
+  return getattr(dataset, '_tensors', [])
+
+
+def observer_settings(observer: Any) -> types.SimpleNamespace:
+  """Returns `OBSERVER_SETTINGS` of an observer; None for one that it lacks."""
+  return types.SimpleNamespace(
+      **{
+          name: getattr(observer, f'_{name}', None)
+          for name in OBSERVER_SETTINGS
+      }
+  )
+
+
+class _Reader(reader.Reader):
+  """The reader of TFDS, which gives the records as they are."""
+
+  def __init__(self, file_format):
+    super().__init__({}, file_format)
+    self._parser = self
+
+  def parse_example(self, serialized):
+    return {RECORD: serialized}
+
+
+def reads_files(builder: tfds.core.DatasetBuilder) -> bool:
+  """Returns whether TFDS reads the records of a data set from files."""
+  read = getattr(type(builder), '_as_dataset', None)
+  return read is dataset_builder.FileReaderBuilder._as_dataset
+
+
+def file_format_of(
+    builder: tfds.core.DatasetBuilder,
+    read_config: tfds.ReadConfig = tfds.ReadConfig(),
+) -> file_adapters.FileFormat:
+  """Returns the format of the files of a data set."""
+  return (
+      read_config.file_format
+      or builder.info.file_format
+      or file_adapters.DEFAULT_FILE_FORMAT
+  )
+
+
+def read_records(
+    builder: tfds.core.DatasetBuilder,
+    split: Any,
+    *,
+    shuffle_files: bool,
+    read_config: tfds.ReadConfig,
+) -> Optional[tf.data.Dataset]:
+  """Returns dicts with the string of each record, or None if that fails."""
+  records = _Reader(file_format_of(builder, read_config)).read(
+      instructions=split,
+      split_infos=builder.info.splits.values(),
+      read_config=read_config,
+      shuffle_files=shuffle_files,
+      disable_shuffling=builder.info.disable_shuffling,
+  )
+  if records.element_spec.get(RECORD) != tf.TensorSpec([], tf.string):
+    return None
+  return records
+
+
+def cycle_length_of(
+    read_config: tfds.ReadConfig, in_order: bool = False
+) -> Optional[int]:
+  """Returns how many files TFDS reads at a time."""
+  cycle_length = read_config.interleave_cycle_length
+  if cycle_length != read_config_lib.MISSING:
+    return cycle_length
+  return 1 if in_order else _CYCLE_LENGTH
+
+
+def encoding_of(feature: tfds.features.Tensor) -> str:
+  """Returns how the values of a feature are stored."""
+  return feature._encoding.value

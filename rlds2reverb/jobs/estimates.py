@@ -22,8 +22,8 @@ import tree
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import saving
-from rlds2reverb.datasets import tfds_private
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import opened as opened_lib
@@ -316,7 +316,7 @@ def _bytes_of(feature: Any, widest: bool) -> Optional[int]:
   shape, dtype = feature.shape, np.dtype(feature.np_dtype)
   if None in shape or dtype.kind == 'O':
     return None
-  encoding = tfds_private.encoding_of(feature)
+  encoding = private.encoding_of(feature)
   if encoding == 'zlib':
     return None
   if encoding == 'bytes':

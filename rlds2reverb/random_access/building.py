@@ -22,11 +22,11 @@ import tree
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import tfds_private
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -185,10 +185,10 @@ def _log(source, why: str, level: int = logging.WARNING) -> None:
 
 def _why_not(builder) -> str:
   """Returns why the files of a data set cannot be indexed; '' if they can."""
-  if not tfds_private.reads_files(builder):
+  if not private.reads_files(builder):
     return 'TFDS does not read it from files'
-  file_format = tfds_private.file_format_of(builder)
-  if file_format != tfds_private.TFRECORD:
+  file_format = private.file_format_of(builder)
+  if file_format != private.TFRECORD:
     return f'its files have the format {file_format.value}, and not TFRecord'
   if files_lib.is_url(os.fspath(builder.data_path)):
     return 'it is not on the local disk'

@@ -11,6 +11,7 @@ from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import private
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
@@ -184,10 +185,11 @@ def _is_bulk(method, observer, options, overflow) -> bool:
     ValueError: if `method` or another argument asks for something impossible.
   """
   checks.check_choice('method', method, _METHODS)
+  settings = private.observer_settings(observer)
   reason = None
   if type(observer) not in _KNOWN_OBSERVERS:
     reason = f'what a {type(observer).__name__} writes is not known'
-  elif observer._cached_steps or not observer._writer:  # pylint: disable=protected-access
+  elif settings.cached_steps or not settings.writer:
     reason = 'the observer is closed, or holds frames of an unfinished episode'
   if method == 'auto':
     method = 'observer' if reason else 'bulk'
@@ -214,28 +216,25 @@ def _is_bulk(method, observer, options, overflow) -> bool:
 
 def _items_of(observer: Observer) -> List[items_lib.TableItems]:
   """Returns the `TableItems` of a TF-Agents observer's tables."""
-  # TF-Agents has no public names for the settings of an observer.
-  # pylint: disable=protected-access
-  settings = {'priority': observer._priority}
+  held = private.observer_settings(observer)
+  settings = {'priority': held.priority}
   if type(observer) is reverb_utils.ReverbAddEpisodeObserver:
     settings.update(
         windows=None,
-        max_sequence_length=observer._max_sequence_length,
-        bypass_longer_episodes=observer._bypass_partial_episodes,
+        max_sequence_length=held.max_sequence_length,
+        bypass_longer_episodes=held.bypass_partial_episodes,
     )
   else:
     if type(observer) is reverb_utils.ReverbTrajectorySequenceObserver:
       end = 'cross'
-    elif observer._tile_end_of_episodes:
+    elif held.tile_end_of_episodes:
       end = 'tile'
     else:
-      end = 'pad' if observer._pad_end_of_episodes else 'drop'
+      end = 'pad' if held.pad_end_of_episodes else 'drop'
     settings['windows'] = windows_lib.Windows(
-        observer._sequence_length, observer._stride_length, end
+        held.sequence_length, held.stride_length, end
     )
-  return [
-      items_lib.TableItems(name, **settings) for name in observer._table_names
-  ]
+  return [items_lib.TableItems(name, **settings) for name in held.table_names]
 
 
 def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
@@ -284,8 +283,7 @@ def _tables(observer: Observer, timeout: float) -> Dict[str, Any]:
   """Returns the server's `TableInfo`s of the observer's tables, by name."""
   if type(observer) not in _KNOWN_OBSERVERS:
     return {}
-  # TF-Agents has no public name for the tables of an observer.
-  names = observer._table_names  # pylint: disable=protected-access
+  names = private.observer_settings(observer).table_names
   return tables_lib.table_infos(observer.py_client, names, timeout)
 
 

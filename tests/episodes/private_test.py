@@ -1,0 +1,93 @@
+"""Private names that the library uses are there, with what it needs of them."""
+
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from tf_agents.replay_buffers import reverb_utils
+
+from rlds2reverb.episodes import private
+
+_DATA = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
+)
+_OF_TRAJECTORIES = (
+    '_cached_steps',
+    '_priority',
+    '_sequence_length',
+    '_stride_length',
+    '_table_names',
+    '_writer',
+)
+_NAMES = {
+    reverb_utils.ReverbAddEpisodeObserver: (
+        '_bypass_partial_episodes',
+        '_cached_steps',
+        '_max_sequence_length',
+        '_priority',
+        '_table_names',
+        '_writer',
+    ),
+    reverb_utils.ReverbAddTrajectoryObserver: (
+        *_OF_TRAJECTORIES,
+        '_pad_end_of_episodes',
+        '_tile_end_of_episodes',
+    ),
+    reverb_utils.ReverbTrajectorySequenceObserver: _OF_TRAJECTORIES,
+}
+
+
+class PrivateTest(parameterized.TestCase):
+
+  @parameterized.parameters(*_NAMES.items())
+  def test_observers_have_their_settings(self, observer, names):
+    set_here = [
+        name
+        for one in observer.__mro__
+        if hasattr(one.__init__, '__code__')
+        for name in one.__init__.__code__.co_names
+    ]
+    self.assertContainsSubset(names, set_here)
+    self.assertContainsSubset(
+        [name[1:] for name in names], private.OBSERVER_SETTINGS
+    )
+
+  def test_the_sources_of_a_data_set(self):
+    numbers = tf.data.Dataset.from_tensors(tf.range(3))
+    (found,) = private.inputs_of(numbers.map(lambda x: x))
+    self.assertEqual(private.tensors_of(found)[0].shape, [3])
+
+  def test_tfds(self):
+    feature = tfds.features.Tensor(shape=(), dtype=np.int64, encoding='zlib')
+    self.assertEqual(private.encoding_of(feature), 'zlib')
+    self.assertEqual(private.cycle_length_of(tfds.ReadConfig()), 16)
+    folder = os.path.join(_DATA, 'recorded', 'half_cheetah')
+    builder = tfds.builder_from_directory(folder)
+    self.assertTrue(private.reads_files(builder))
+    self.assertEqual(private.file_format_of(builder), private.TFRECORD)
+    records = private.read_records(
+        builder,
+        'train',
+        shuffle_files=False,
+        read_config=tfds.ReadConfig(),
+    )
+    self.assertLen(list(records), builder.info.splits['train'].num_examples)
+
+  def test_structures_are_encoded_and_decoded(self):
+    spec = {'a': tf.TensorSpec([2], tf.int32)}
+    proto = private.encode_structure(spec)
+    self.assertEqual(private.decode_structure(proto), spec)
+
+  def test_iterators_and_graphs(self):
+    self.assertIsInstance(iter(tf.data.Dataset.range(1)), private.OwnedIterator)
+    before = tf.compat.v1.get_default_graph()
+    with private.own_default_graph():
+      self.assertIsNot(tf.compat.v1.get_default_graph(), before)
+      self.assertTrue(tf.executing_eagerly())
+
+
+if __name__ == '__main__':
+  absltest.main()
