@@ -81,7 +81,7 @@ def _updating(buffer, size, batches):
           iter(buffer.as_dataset(size)), batches, update
       ),
       'prioritized with updates, NumPy': _looping(
-          buffer.as_dataset(size).as_numpy_iterator(), batches, update
+          buffer.batches(size).iterate(), batches, update
       ),
   }
 
@@ -232,9 +232,7 @@ def _compare(episodes, size, length, folder) -> None:
       'uniform, a call a batch': _looping(
           iter(buffer.as_dataset(size)), batches
       ),
-      'uniform, NumPy': _looping(
-          buffer.as_dataset(size).as_numpy_iterator(), batches
-      ),
+      'uniform, NumPy': _looping(buffer.batches(size).iterate(), batches),
       **_updating(make(sampler=local.Prioritized()), size, batches),
       'ReverbReplayBuffer': taking(reverb_buffer),
   }

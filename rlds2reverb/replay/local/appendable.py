@@ -10,12 +10,12 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay.local import dataset
 from rlds2reverb.replay.local import local_buffer
 from rlds2reverb.replay.local import population as population_lib
 from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import ring
 from rlds2reverb.replay.local import samplers
-from rlds2reverb.replay.local import sampling
 from rlds2reverb.trajectories import options as options_lib
 
 
@@ -84,7 +84,7 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
     if tf.executing_eagerly():
       self._population.append_leaves(*map(np.asarray, leaves))
       return None
-    append = sampling.weak_method(self._population, 'append_leaves')
+    append = dataset.weak_method(self._population, 'append_leaves')
     return tf.numpy_function(append, leaves, [])
 
   def _clear(self):

@@ -8,13 +8,13 @@ from tf_agents.replay_buffers import replay_buffer
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import sampled_buffer
-from rlds2reverb.replay.local import batch_dataset
+from rlds2reverb.replay.local import batches as batches_lib
+from rlds2reverb.replay.local import dataset
 from rlds2reverb.replay.local import population as population_lib
+from rlds2reverb.replay.local import position as position_lib
 from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import samplers
-from rlds2reverb.replay.local import sampling
 from rlds2reverb.replay.local import store as store_lib
-from rlds2reverb.replay.local import streams as streams_lib
 
 
 class LocalReplayBuffer(
@@ -28,7 +28,7 @@ class LocalReplayBuffer(
 
       dataset = replay_buffer.as_dataset(sample_batch_size=256, num_steps=2)
       for frames, info in dataset:                       # tensors
-      for frames, info in dataset.as_numpy_iterator():   # NumPy arrays
+      for frames, info in replay_buffer.batches(256):    # NumPy arrays
       frames, info = replay_buffer.get_next(256)         # one batch
 
   `frames` are a `Trajectory` `[256, 2, ...]`. Strings, such as encoded images,
@@ -44,8 +44,8 @@ class LocalReplayBuffer(
   stopped. In a new process, the first iterator of the first data set goes on
   where the first one of the old process stopped, and so on. A batch counts when
   it comes out of the data set. Where something takes batches in advance, such
-  as `tf.distribute` or a `prefetch` of the trainer's own, call `follow`: then
-  the batches that were used count.
+  as `tf.distribute` or a `prefetch` of the trainer's own, call `seek` after the
+  restore.
 
   Frames may be added, batches sampled and priorities updated by several
   threads at once, each with an iterator of its own. All frames of a batch were
@@ -72,7 +72,7 @@ class LocalReplayBuffer(
     # A sampler that does not suit the data fails here, not when training
     # begins.
     self._sampler.bind(population, process)
-    self._position: streams_lib.Position = streams_lib.Position(
+    self._position: position_lib.Position = position_lib.Position(
         {
             'seed': int(process.seed),
             'worker': [process.rank, process.world_size],
@@ -87,32 +87,34 @@ class LocalReplayBuffer(
     """The number of items that can be drawn."""
     return self._population.num_items
 
-  def follow(self, train_step: tf.Variable, batches_per_step: int = 1) -> None:
-    """Makes checkpoints go on with the first batch that was not trained on.
+  def batches(
+      self, sample_batch_size: Optional[int] = None, *, stream: int = 0
+  ) -> batches_lib.Batches:
+    """Returns batches of NumPy arrays by their numbers, without TensorFlow.
 
-    It is for trainers that take batches in advance: without it, a restart skips
-    the batches that were taken and not used. Call it once, before training. The
-    checkpoint must hold the variable, too.
-
-        strategy = tf.distribute.MirroredStrategy()
-        batches = strategy.experimental_distribute_dataset(
-            replay_buffer.as_dataset(256))  # 128 items for each of 2 replicas
-        replay_buffer.follow(train_step)
-        checkpoint = tf.train.Checkpoint(
-            replay_buffer=replay_buffer, train_step=train_step, ...)
+    Those of stream 0 are the batches of the first data set's first iterator.
 
     Args:
-      train_step: counts the train steps, an integer.
-      batches_per_step: how many batches a train step takes. With
-        `distribute_datasets_from_function`, as in TF-Agents' `Learner`, it is
-        the number of replicas of a worker.
-
-    Raises:
-      ValueError: if `batches_per_step` is not positive; or, when a checkpoint
-        is written, if there were fewer batches or several iterators at once.
+      sample_batch_size: the number of items `B` of a batch; None for items.
+      stream: a number from 0 up; each stream has random draws of its own.
     """
-    checks.check_positive('batches_per_step', batches_per_step)
-    self._position.follow(train_step, batches_per_step)
+    checks.check_not_negative('stream', stream)
+    return self._batches(sample_batch_size, None, 0).of_stream(stream)
+
+  def seek(self, number: int) -> None:
+    """Lets iterators that are made from now on begin with a batch.
+
+    It is for trainers that take batches in advance, such as `tf.distribute`,
+    which count as seen in a checkpoint. After the restore:
+
+        replay_buffer.seek(int(train_step) * batches_per_step)
+
+    Args:
+      number: the number of the batch with which the first iterator of each data
+        set goes on.
+    """
+    checks.check_not_negative('number', number)
+    self._position.seek(number)
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Updates the priorities of items that were sampled.
@@ -142,7 +144,7 @@ class LocalReplayBuffer(
           f' but the priorities have the shape {found}.'
       )
     if in_graph:
-      update = sampling.weak_method(sampler, 'update_keys')
+      update = dataset.weak_method(sampler, 'update_keys')
       tf.numpy_function(update, [keys, priorities], [])
     else:
       sampler.update_keys(keys, priorities)
@@ -154,7 +156,7 @@ class LocalReplayBuffer(
     if tf.executing_eagerly():
       least = tf.constant(sampler.min_priority(), tf.float64)
     else:
-      min_priority = sampling.weak_method(sampler, 'min_priority')
+      min_priority = dataset.weak_method(sampler, 'min_priority')
       least = tf.numpy_function(min_priority, [], tf.float64)
       least.set_shape([])
     # An item of the batch may have had a lower priority than any item has now.
@@ -181,24 +183,27 @@ class LocalReplayBuffer(
       num_parallel_calls,
   ):
     del num_parallel_calls  # The rows of a batch are read together.
-    self._check_batches(sample_batch_size, num_steps)
-    spec = sampling.BatchSpec(
-        sample_batch_size,
-        self._sampler.batch_size(
-            self._population, self._process, sample_batch_size or 1
-        ),
-        in_advance=not (
-            self._sampler.is_synchronous or self._population.changes
-        ),
+    number, streams = self._position.new_data_set()
+    batches = self._batches(sample_batch_size, num_steps, number)
+    return _mapped(
+        dataset.make_dataset(batches, streams), sequence_preprocess_fn
     )
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-      self._position.warn_of_distribution()
-    streams = self._position.add_data_set(
-        lambda data_set, number: self._sampler.bind(
-            self._population, self._process._replace(stream=(data_set, number))
-        )
+
+  def _batches(self, batch_size, num_steps, data_set):
+    self._check_batches(batch_size, num_steps)
+    population, sampler = self._population, self._sampler
+    return batches_lib.Batches(
+        self.store,
+        population,
+        lambda stream: sampler.bind(
+            population, self._process._replace(stream=(data_set, stream))
+        ),
+        batch_size,
+        static_size=sampler.batch_size(
+            population, self._process, batch_size or 1
+        ),
+        in_advance=not (sampler.is_synchronous or population.changes),
     )
-    return self._dataset(streams, spec, sequence_preprocess_fn)
 
   def _single_deterministic_pass_dataset(
       self,
@@ -209,24 +214,21 @@ class LocalReplayBuffer(
   ):
     del num_parallel_calls
     self._check_batches(sample_batch_size, num_steps)
-    spec = sampling.BatchSpec(
+    draw = in_order(self._population, self._process)
+    batches = batches_lib.Batches(
+        self.store,
+        self._population,
+        lambda stream: draw,
         sample_batch_size,
-        None,
-        -(-self._process.share_of(self.num_items) // (sample_batch_size or 1)),
+        num_batches=-(
+            -self._process.share_of(self.num_items) // (sample_batch_size or 1)
+        ),
         in_advance=not self._population.changes,
     )
-    draw = in_order(self._population, self._process)
-    streams = streams_lib.Streams(lambda number: draw, goes_on=False)
-    return self._dataset(streams, spec, sequence_preprocess_fn)
-
-  def _dataset(self, streams, spec, sequence_fn):
-    reader = sampling.BatchReader(self.store, self._population, streams, spec)
-    dataset = batch_dataset.BatchDataset(
-        reader, self._position.warn_of_distribution
+    streams = position_lib.Streams(goes_on=False)
+    return _mapped(
+        dataset.make_dataset(batches, streams), sequence_preprocess_fn
     )
-    if sequence_fn is None:
-      return dataset
-    return batch_dataset.map_sequences(dataset, sequence_fn)
 
   def _check_batches(self, batch_size, num_steps):
     length = self.store.windows.sequence_length
@@ -269,6 +271,12 @@ class LocalReplayBuffer(
         self.data_spec,
         [tf.convert_to_tensor(leaf.swapaxes(0, 1)) for leaf in leaves],
     )
+
+
+def _mapped(batches, sequence_fn):
+  if sequence_fn is None:
+    return batches
+  return dataset.map_sequences(batches, sequence_fn)
 
 
 def in_order(

@@ -89,10 +89,10 @@ class DistributionTest(parameterized.TestCase, tf.test.TestCase):
     for restart in False, True:
       buffer = self.buffer()
       train_step = tf.Variable(0, dtype=tf.int64)
-      buffer.follow(train_step, per_step)
       checkpoint = tf.train.Checkpoint(buffer=buffer, train_step=train_step)
       if restart:
         checkpoint.read(path).assert_consumed()
+        buffer.seek(int(train_step) * per_step)
       found += self.train(distribute(self.strategy, buffer), train_step, _STEPS)
       checkpoint.write(path)
     expected = []
@@ -101,53 +101,6 @@ class DistributionTest(parameterized.TestCase, tf.test.TestCase):
       keys = [next(batches)[1].key[:, 0].tolist() for _ in range(per_step)]
       expected.append(sorted(sum(keys, [])))
     self.assertEqual(found, expected)
-
-  def test_a_trainer_that_had_trained_before(self):
-    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    train_step = tf.Variable(700, dtype=tf.int64)
-    buffer = self.buffer()
-    buffer.follow(train_step)
-    dataset = buffer.as_dataset(4).prefetch(5)
-    for _, info in zip(range(3), dataset):
-      train_step.assign_add(1)
-    tf.train.Checkpoint(buffer=buffer).write(path)
-    restored, whole = self.buffer(), self.buffer()
-    tf.train.Checkpoint(buffer=restored).read(path)
-    found = next(iter(restored.as_dataset(4)))[1].key
-    *_, (_, info) = whole.as_dataset(4).take(4)
-    self.assertAllEqual(found, info.key)
-
-  def test_who_does_not_follow_is_warned(self):
-    for is_followed in False, True:
-      for where in 'scope', 'data set':
-        buffer = self.buffer()
-        if is_followed:
-          buffer.follow(tf.Variable(0))
-        with self.subTest(where, follow=is_followed):
-          if is_followed:
-            logs = self.assertNoLogs('absl', 'WARNING')
-          else:
-            logs = self.assertLogs('absl', 'WARNING')
-          with logs as found:
-            if where == 'scope':
-              with self.strategy.scope():
-                buffer.as_dataset(4)
-            else:
-              _global_batches(self.strategy, buffer)
-          if not is_followed:
-            self.assertIn('follow(train_step)', found.output[0])
-
-  def test_more_steps_than_batches(self):
-    buffer = self.buffer()
-    train_step = tf.Variable(0)
-    buffer.follow(train_step)
-    batches = buffer.as_dataset(4).as_numpy_iterator()
-    next(batches)
-    train_step.assign(2)
-    with self.assertRaisesRegex(ValueError, 'has used 2 batches'):
-      tf.train.Checkpoint(buffer=buffer).write(
-          os.path.join(self.create_tempdir().full_path, 'checkpoint')
-      )
 
 
 if __name__ == '__main__':

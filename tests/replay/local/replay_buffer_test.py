@@ -357,16 +357,17 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
 
   def batches(self, sampler, batch_size):
     """Yields replay buffers, with iterators of all kinds over one stream."""
-    for kind in 'numpy', 'in tf.data', 'eager', 'in a function', 'get_next':
+    for kind in 'batches', 'in tf.data', 'eager', 'in a function', 'get_next':
       buffer = _Buffer(self.store, sampler=_SAMPLERS[sampler](), seed=3)
       if kind == 'get_next':
         take = lambda buffer=buffer: buffer.get_next(batch_size)
         yield buffer, iter(take, None)
         continue
+      if kind == 'batches':
+        yield buffer, buffer.batches(batch_size).iterate()
+        continue
       dataset = buffer.as_dataset(batch_size)
-      if kind == 'numpy':
-        yield buffer, dataset.as_numpy_iterator()
-      elif kind == 'in tf.data':
+      if kind == 'in tf.data':
         yield buffer, dataset.take(40).as_numpy_iterator()
       elif kind == 'eager':
         yield buffer, iter(dataset)
@@ -392,7 +393,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
     dataset = _Buffer(self.store).as_dataset(4)
     expected = _keys(dataset, 9)
     found = []
-    batches = _Buffer(self.store).as_dataset(4).as_numpy_iterator()
+    batches = _Buffer(self.store).batches(4)
     for frames, info in itertools.islice(batches, 9):
       found.append(info.key[:, 0].tolist())
       for leaf in tf.nest.flatten((frames, info)):

@@ -8,29 +8,29 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.replay.local import batch_dataset
+from rlds2reverb.replay.local import batches as batches_lib
+from rlds2reverb.replay.local import dataset as dataset_lib
 from rlds2reverb.replay.local import population as population_lib
+from rlds2reverb.replay.local import position as position_lib
 from rlds2reverb.replay.local import samplers
-from rlds2reverb.replay.local import sampling
 from rlds2reverb.replay.local import store as store_lib
-from rlds2reverb.replay.local import streams as streams_lib
 from tests.replay.local import cuts
 
 
 def _sample(store, sampler=samplers.Uniform(), sequence_fn=None, **kwargs):
   population = population_lib.Population(store)
-  streams = streams_lib.Streams(
+  batches = batches_lib.Batches(
+      store,
+      population,
       lambda number: sampler.bind(
           population, samplers.Process(0, stream=(0, number))
-      )
+      ),
+      **kwargs,
   )
-  kwargs.setdefault('static_size', None)
-  reader = sampling.BatchReader(
-      store, population, streams, sampling.BatchSpec(**kwargs)
-  )
-  dataset = batch_dataset.BatchDataset(reader)
+  streams = position_lib.Streams()
+  dataset = dataset_lib.make_dataset(batches, streams)
   if sequence_fn is not None:
-    dataset = batch_dataset.map_sequences(dataset, sequence_fn)
+    dataset = dataset_lib.map_sequences(dataset, sequence_fn)
   return dataset, streams
 
 
@@ -68,7 +68,7 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
         cuts.make_store([9]), batch_size=2, num_batches=3
     )
     for batches in dataset, dataset.take(99), dataset.as_numpy_iterator():
-      streams.restore([])
+      streams.restore([0])
       self.assertLen(list(batches), 3)
 
   def test_a_function_of_sequences(self):
@@ -139,7 +139,7 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_replay_buffer_that_is_gone(self):
     gc.freeze()  # Garbage of other tests would take half a minute to collect.
     dataset, _ = _sample(cuts.make_store([9]), batch_size=2)
-    reader = weakref.ref(dataset._reader)  # pylint: disable=protected-access
+    reader = weakref.ref(dataset.must_live)
     kept = dataset.map(lambda frames, info: info.key)
     iterator = iter(kept)
     del dataset, kept
@@ -159,11 +159,13 @@ class SampleTest(parameterized.TestCase, tf.test.TestCase):
         (90000, 1),
         (10**7, 1),
     ):
-      self.assertEqual(sampling.batches_per_group(store, batch_size), expected)
+      self.assertEqual(
+          batches_lib.batches_per_group(store, batch_size), expected
+      )
     whole = dataclasses.replace(
         store, windows=store_lib.ItemWindows(None, 1, False)
     )
-    self.assertEqual(sampling.batches_per_group(whole, 1), 1)
+    self.assertEqual(batches_lib.batches_per_group(whole, 1), 1)
 
 
 if __name__ == '__main__':
