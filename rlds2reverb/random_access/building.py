@@ -1,7 +1,6 @@
 """Builds the index of a TFDS data set in place, or of a copy of any data."""
 
 import os
-import shutil
 from typing import (
     Any,
     Callable,
@@ -85,8 +84,7 @@ def build_index(
   other formats, and, with a warning that says why, files of TFDS that are no
   TFRecords or are not on the local disk, and images that `prepare` changes.
 
-  If the process is killed, the same call goes on from there: until the index is
-  whole, the records that were read are in the folder `.NAME.parts` beside it.
+  A building that was killed starts again from the beginning.
 
   Args:
     source: the directory or the name of a TFDS data set, as `load_episodes`
@@ -117,8 +115,6 @@ def build_index(
   checks.check_positive('num_processes', num_processes)
   if options is not None and not as_trajectories:
     raise ValueError('options are for as_trajectories=True.')
-  parent, name = os.path.split(folder)
-  parts = os.path.join(parent, f'.{name}.parts')
 
   def write(data: _Data) -> None:
     prepared = prepare(data.episodes) if prepare else data.episodes
@@ -140,7 +136,7 @@ def build_index(
       write(_Data(source))
     elif builder := _find_builder(source, split):
       try:
-        write(_in_place(builder, split, parts, num_processes))
+        write(_in_place(builder, split, num_processes))
       except (tf.errors.InvalidArgumentError, ValueError) as e:
         if not _is_of_images(e):
           raise
@@ -150,7 +146,6 @@ def build_index(
         write(_copied(builder, split))
     else:
       write(_Data(readers.load(source)))
-  shutil.rmtree(parts, ignore_errors=True)
   return index_lib.Index(folder)
 
 
@@ -195,7 +190,7 @@ def _why_not(builder) -> str:
   return ''
 
 
-def _in_place(builder, split, parts, num_processes) -> _Data:
+def _in_place(builder, split, num_processes) -> _Data:
   """Returns episodes with references in place of images, if it is possible."""
   if why := _why_not(builder):
     _log(builder.data_path, why)
@@ -215,15 +210,8 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
       [list(each) for each in facts],
       str(split),
       str(names),
-      record_reading.TASK_BYTES,
   )
   images = record_reading.Images(names, references.new_mark(known))
-  kept = None
-  if names:
-    kept = os.path.join(parts, known)
-    if not os.path.isdir(kept):  # Any other parts are of other data.
-      shutil.rmtree(parts, ignore_errors=True)
-    os.makedirs(kept, exist_ok=True)
   features = builder.info.features
   decode = loading.episode_decoder(features, decoders)
   stored_decoders = {**decoders, rlds.STEPS: tfds.decode.SkipDecoding()}
@@ -231,7 +219,7 @@ def _in_place(builder, split, parts, num_processes) -> _Data:
 
   def read_records():
     try:
-      yield from record_reading.read(records, images, kept, num_processes)
+      yield from record_reading.read(records, images, num_processes)
     except OSError as e:
       failures.append(e)
       raise
@@ -269,7 +257,7 @@ def _is_of_images(error: Exception) -> bool:
   return 'mage' in str(error) and 'ecod' in str(error)
 
 
-def _images(features, keys, decoders) -> List[bytes]:
+def _images(features, keys, decoders) -> List[str]:
   """Returns the names of the images of records, and adds their decoders."""
   names = []
   for key, feature in features.items():
@@ -280,7 +268,7 @@ def _images(features, keys, decoders) -> List[bytes]:
       names += _images(feature, (*keys, key), inner)
     elif isinstance(feature, tfds.features.Image):
       decoders[key] = tfds.decode.SkipDecoding()
-      names.append('/'.join((*keys, key)).encode())
+      names.append('/'.join((*keys, key)))
   return names
 
 

@@ -1,8 +1,8 @@
 """Finds and reads the records of a TFDS data set, with references for images.
 
-Records are read in tasks, in the order in which TFDS gives them. The result of
-a task is kept in a file until the index is whole, so that a building that was
-killed can go on.
+Records are read in tasks, in the order in which TFDS gives them. A record is a
+`tf.train.Example`, whose images are runs of bytes of the file. It is rewritten
+with a short string in the place of each, and then parsed quickly.
 """
 
 import collections
@@ -17,29 +17,29 @@ from typing import (
     Iterator,
     List,
     NamedTuple,
-    Optional,
     Sequence,
 )
 
+from google.protobuf import message
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import record_lengths
 from rlds2reverb.datasets import record_order
 from rlds2reverb.episodes import tf_errors
-from rlds2reverb.random_access import record_walk
 from rlds2reverb.random_access import references
 
 # The bytes of records that one task reads, and the number of waiting tasks for
 # each process.
-TASK_BYTES = 64 << 20
+_TASK_BYTES = 64 << 20
 _TASKS_PER_PROCESS = 2
 _RECORDS_AHEAD = 16
 _MAX_BUFFER_BYTES = 1 << 18
 
 _HEADER_BYTES = 12
+# The first bytes of an image, by which it is found in its record.
+_SEARCHED_BYTES = 64
 
 
 class Records(NamedTuple):
@@ -79,7 +79,7 @@ class Images(NamedTuple):
     mark: the first bytes of references.
   """
 
-  names: Sequence[bytes]
+  names: Sequence[str]
   mark: bytes
 
 
@@ -128,58 +128,20 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
 
 
 def read(
-    records: Records, images: Images, kept: Optional[str], num_processes: int
+    records: Records, images: Images, num_processes: int
 ) -> Iterator[List[bytes]]:
   """Yields records, some at a time, with references in place of images.
 
   Args:
     records: the records.
     images: the images to replace.
-    kept: a folder for the results of tasks, which may have some already; None
-      to keep nothing.
     num_processes: how many processes read.
 
   Raises:
     OSError: if a record is damaged.
   """
   tasks = list(_tasks(records))
-  paths = [
-      kept and os.path.join(kept, f'{n}.tfrecord') for n in range(len(tasks))
-  ]
-  is_there = [bool(path) and os.path.exists(path) for path in paths]
-  missing = [task for task, there in zip(tasks, is_there) if not there]
-  new = _run(missing, images, min(num_processes, len(missing)))
-  for path, there in zip(paths, is_there):
-    if there:
-      yield list(tf.data.TFRecordDataset(path).as_numpy_iterator())
-      continue
-    part = next(new)
-    if path:
-      _keep(path, part)
-    yield part
-
-
-def _tasks(records: Records) -> Iterator[Records]:
-  begin, ends = 0, np.cumsum(records.length)
-  while begin < len(ends):
-    before = ends[begin] - records.length[begin]
-    end = int(np.searchsorted(ends, before + TASK_BYTES, 'right'))
-    end = max(end, begin + 1)
-    yield records.part(begin, end)
-    begin = end
-
-
-def _keep(path: str, part: List[bytes]) -> None:
-  unfinished = f'{path}.unfinished'
-  with tf.io.TFRecordWriter(unfinished) as writer:
-    for record in part:
-      writer.write(record)
-  durable.sync(unfinished)
-  os.rename(unfinished, path)
-
-
-def _run(tasks, images, num_processes) -> Iterator[List[bytes]]:
-  """Yields the results of tasks in their order, a few tasks ahead."""
+  num_processes = min(num_processes, len(tasks))
   if num_processes <= 1:
     yield from _walk(tasks, images)
     return
@@ -199,6 +161,16 @@ def _run(tasks, images, num_processes) -> Iterator[List[bytes]]:
         future.cancel()
 
 
+def _tasks(records: Records) -> Iterator[Records]:
+  begin, ends = 0, np.cumsum(records.length)
+  while begin < len(ends):
+    before = ends[begin] - records.length[begin]
+    end = int(np.searchsorted(ends, before + _TASK_BYTES, 'right'))
+    end = max(end, begin + 1)
+    yield records.part(begin, end)
+    begin = end
+
+
 def _walk_one(task: Records, images: Images) -> List[bytes]:
   [part] = _walk([task], images)
   return part
@@ -209,7 +181,6 @@ def _walk(tasks: Sequence[Records], images: Images) -> Iterator[List[bytes]]:
   if not tasks:
     return
   lengths = _lengths(tasks).as_numpy_iterator()
-  buffer = bytearray()
   for task in tasks:
     part = []
     with contextlib.ExitStack() as stack:
@@ -220,24 +191,53 @@ def _walk(tasks: Sequence[Records], images: Images) -> Iterator[List[bytes]]:
         if file not in files:
           files[file] = os.open(task.path(number), os.O_RDONLY)
           stack.callback(os.close, files[file])
-        if length > len(buffer):
-          buffer = bytearray(length)
-        view, begin = memoryview(buffer)[:length], offset + _HEADER_BYTES
+        begin = offset + _HEADER_BYTES
         replace = functools.partial(
             references.reference, images.mark, file, begin
         )
         try:
-          found = min(next(lengths), os.preadv(files[file], [view], begin))
-          if found != length:
-            raise ValueError(f'it has {found} bytes instead of {length}')
-          part.append(record_walk.replace_strings(view, images.names, replace))
-        except (tf.errors.OpError, StopIteration, ValueError) as e:
+          record = os.pread(files[file], length, begin)
+          if next(lengths) != length or len(record) != length:
+            raise ValueError(f'it has {len(record)} bytes instead of {length}')
+          part.append(_replace_images(record, images.names, replace))
+        except (
+            tf.errors.OpError,
+            StopIteration,
+            ValueError,
+            message.DecodeError,
+        ) as e:
           raise OSError(
               f'{task.path(number)} is damaged: the record at byte {offset}'
               ' cannot be read: '
               + (tf_errors.message_of(e) if hasattr(e, 'message') else str(e))
           ) from e
     yield part
+
+
+def _replace_images(record: bytes, names: Sequence[str], replace) -> bytes:
+  """Returns a record with other strings in the place of images.
+
+  Args:
+    record: a serialized `tf.train.Example`.
+    names: the keys of the features.
+    replace: takes the position of a string in the record, and the string, and
+      returns what takes its place.
+  """
+  if not names:
+    return record
+  example = tf.train.Example.FromString(record)
+  for name in set(names) & set(example.features.feature):
+    values = example.features.feature[name].bytes_list.value
+    place = 0
+    for number, value in enumerate(values):
+      # Equal bytes elsewhere in the record are as good.
+      head = value[:_SEARCHED_BYTES]
+      place = record.index(head, place)
+      while record[place : place + len(value)] != value:
+        place = record.index(head, place + 1)
+      values[number] = replace(place, value)
+      place += len(value)
+  return example.SerializeToString()
 
 
 def _lengths(tasks: Sequence[Records]) -> tf.data.Dataset:

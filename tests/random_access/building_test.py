@@ -1,15 +1,12 @@
 import gzip
-import multiprocessing
 import os
 import pathlib
 import shutil
 import tempfile
-import time
 from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
 import tree
 
@@ -20,29 +17,11 @@ from rlds2reverb import windows
 from rlds2reverb.datasets import record_lengths
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.random_access import building
-from rlds2reverb.random_access import record_reading
 from tests.random_access import data
 
 _LENGTHS = [4, 1, 7, 2, 3, 9, 1]
 # Each takes seconds to trace.
 _FORMS = {windows_lib.EndOfEpisode.OVERLAP: [(3, 2), (2, 3)]}
-
-
-def _build_slowly(directory, folder):
-  """Builds an index, record by record, in a process that is to be killed."""
-
-  def prepare(episodes):
-    def wait(episode):
-      slept = tf.py_function(lambda: time.sleep(0.3) or 0, [], tf.int64)
-      with tf.control_dependencies([slept]):
-        return tf.nest.map_structure(tf.identity, episode)
-
-    return episodes.map(wait)
-
-  record_reading.TASK_BYTES = 1
-  random_access.build_index(
-      directory, folder, prepare=prepare, as_trajectories=True
-  )
 
 
 class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
@@ -289,42 +268,6 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
           found[name][:, 0],
           np.concatenate([steps['observation'][name] for steps in expected]),
       )
-
-  @pytest.mark.long
-  def test_what_was_read_before_a_kill_is_not_read_again(self):
-    parent = self.create_tempdir().full_path
-    folder = os.path.join(parent, 'index')
-    kept = pathlib.Path(parent, '.index.parts')
-    killed = multiprocessing.get_context('spawn').Process(
-        target=_build_slowly, args=(self.directory, folder)
-    )
-    killed.start()
-    while len(list(kept.glob('*/*.tfrecord'))) < 3:
-      self.assertTrue(killed.is_alive())
-      time.sleep(0.01)
-    killed.kill()
-    killed.join()
-    self.assertFalse(os.path.exists(folder))
-    known = len(list(kept.glob('*/*.tfrecord')))
-    with mock.patch.object(record_reading, 'TASK_BYTES', 1), mock.patch.object(
-        record_reading.record_walk,
-        'replace_strings',
-        wraps=record_reading.record_walk.replace_strings,
-    ) as replace:
-      index = random_access.build_index(
-          self.directory, folder, as_trajectories=True
-      )
-    self.assertEqual(replace.call_count, len(_LENGTHS) - known)
-    self.assertFalse(kept.exists())
-    whole = random_access.Index(self.frames_folder)
-    self.assertEqual(index.fingerprint, whole.fingerprint)
-    items = [
-        random_access.Items(each, windows_lib.Windows(1))
-        for each in (whole, index)
-    ]
-    data.assert_equal(
-        self, *[each.batch(np.arange(len(each))) for each in items]
-    )
 
   def test_fields_of_no_fixed_shape_are_refused(self):
     dataset = tf.data.Dataset.from_generator(
