@@ -1,17 +1,17 @@
-"""Training of TF-Agents' agents on recorded episodes.
+"""What trainers of TF-Agents' agents on recorded episodes share.
 
-    episodes = rlds2reverb.load_episodes('/data/pendulum')
-    training.train(
-        training.CqlSac(), episodes, 'Pendulum-v1', '/tmp/run', num_steps=5000)
-
-`policies` and `environments` are for recording such data.
+The trainers themselves are in examples/, for their users to edit: behavioural
+cloning, CQL-SAC and a recurrent DQN. `make_policy` and `make_environment` are
+for recording such data.
 """
 
-from rlds2reverb.training.algorithm import Algorithm
-from rlds2reverb.training.behavioral_cloning import BehavioralCloning
-from rlds2reverb.training.cql_sac import CqlSac
-from rlds2reverb.training.experience import BatchOptions
+from rlds2reverb.training.burn_in import BurnInDqnAgent
+from rlds2reverb.training.environments import make_environment
+from rlds2reverb.training.environments import specs_of
+from rlds2reverb.training.evaluation import Evaluator
+from rlds2reverb.training.normalization import DenormalizedPolicy
+from rlds2reverb.training.normalization import fit_normalization
+from rlds2reverb.training.normalization import normalized_specs
 from rlds2reverb.training.policies import make_policy
-from rlds2reverb.training.recurrent_dqn import RecurrentDqn
-from rlds2reverb.training.trainer import Monitoring
+from rlds2reverb.training.trainer import check_settings
 from rlds2reverb.training.trainer import train

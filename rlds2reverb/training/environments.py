@@ -7,12 +7,20 @@ Importing this module registers with gym:
                                are hidden, so that an agent needs a memory.
 """
 
+from typing import Any, Tuple
+
 import gym
 from gym.envs.classic_control import cartpole
 import numpy as np
+import tensorflow as tf
 from tf_agents.environments import gym_wrapper
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import recording
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
 
 # The indices of the position and the angle in an observation of CartPole.
 _POSITIONS = [0, 2]
@@ -43,7 +51,7 @@ gym.register(
 )
 
 
-def make_environment(environment: str, seed: int) -> gym_wrapper.GymWrapper:
+def make_environment(environment: str, seed: int = 0) -> gym_wrapper.GymWrapper:
   """Makes a gym environment for TF-Agents, with its seed set.
 
   Args:
@@ -56,3 +64,47 @@ def make_environment(environment: str, seed: int) -> gym_wrapper.GymWrapper:
   env = gym_wrapper.GymWrapper(recording.make_gym(environment))
   env.seed(seed)
   return env
+
+
+def specs_of(
+    environment: str, rlds_data: tf.data.Dataset
+) -> Tuple[ts.TimeStep, Any]:
+  """Returns the specs of an environment's time steps and of its actions.
+
+  Args:
+    environment: the id of a gym environment.
+    rlds_data: an RLDS data set, which must have its observations and actions.
+
+  Raises:
+    ValueError: if there is no such environment, or the data is of another one.
+      The error lists each difference.
+  """
+  env = make_environment(environment)
+  env.close()
+  time_step_spec = tensor_spec.from_spec(env.time_step_spec())
+  action_spec = tensor_spec.from_spec(env.action_spec())
+  step = steps_lib.steps_spec(rlds_data.element_spec).step
+  found, expected = (
+      {
+          path: f'{leaf.dtype.name} {leaf.shape}'
+          for path, leaf in paths.leaves(
+              {rlds.OBSERVATION: observation, rlds.ACTION: action}
+          ).items()
+      }
+      for observation, action in (
+          (step[rlds.OBSERVATION], step[rlds.ACTION]),
+          (time_step_spec.observation, action_spec),
+      )
+  )
+  differences = [
+      f'{path} is {found.get(path, "nothing")} in the data, and'
+      f' {expected.get(path, "nothing")} in the environment'
+      for path in sorted(found.keys() | expected.keys())
+      if found.get(path) != expected.get(path)
+  ]
+  if differences:
+    raise ValueError(
+        f'The data does not fit {environment}: {"; ".join(differences)}. Map'
+        ' its fields with a StepMapping, which can cast them, too.'
+    )
+  return time_step_spec, action_spec

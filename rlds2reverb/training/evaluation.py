@@ -45,6 +45,9 @@ class Evaluator:
 
   Each environment plays one episode. If environments started again until there
   are enough episodes, short episodes would count more often than long ones.
+
+  Attributes:
+    policy: the policy.
   """
 
   def __init__(
@@ -68,20 +71,20 @@ class Evaluator:
         environment.
     """
     checks.check_positive('num_episodes', num_episodes)
-    self._policy = policy
+    self.policy = policy
+    self._action = common.function(policy.action)
     self._seed = seed
     self._environments = [
         environments.make_environment(environment, seed + i)
         for i in range(num_episodes)
     ]
-    self._action = common.function(policy.action)
 
   def run(self) -> Returns:
     """Plays the episodes, which start in the same states each time."""
     for i, env in enumerate(self._environments):
       env.seed(self._seed + i)
     steps = [env.reset() for env in self._environments]
-    state = self._policy.get_initial_state(len(steps))
+    state = self.policy.get_initial_state(len(steps))
     returns = np.zeros(len(steps))
     while not all(step.is_last() for step in steps):
       batch = tf.nest.map_structure(
@@ -97,7 +100,3 @@ class Evaluator:
           steps[i] = env.step(actions[i])
           returns[i] += steps[i].reward
     return Returns(returns)
-
-  def close(self) -> None:
-    for env in self._environments:
-      env.close()

@@ -1,0 +1,150 @@
+r"""Trains CQL-SAC on recorded swing-ups of a pendulum.
+
+    rlds2reverb-record-episodes --config=training/pendulum_cql_sac \
+        --directory=/tmp/pendulum
+    python -m examples.cql_sac /tmp/pendulum /tmp/run
+
+The agent reaches a return of about -160; the data has -561, and the controller
+that swung up -154. The same command goes on with an interrupted run. Arguments
+may follow, as in "train_eval.num_steps = 9000". After Kumar et al.,
+"Conservative Q-Learning for Offline Reinforcement Learning" (2020).
+"""
+
+from absl import app
+import gin
+import tensorflow as tf
+from tf_agents.agents.cql import cql_sac_agent
+from tf_agents.agents.ddpg import critic_network
+from tf_agents.agents.sac import tanh_normal_projection_network
+from tf_agents.networks import actor_distribution_network
+from tf_agents.policies import greedy_policy
+from tf_agents.train import learner as learner_lib
+from tf_agents.train.utils import train_utils
+
+import rlds2reverb
+from rlds2reverb import training
+
+
+@gin.configurable(module=__name__)
+def train_eval(
+    dataset,
+    directory,
+    num_steps=5000,
+    *,
+    environment='Pendulum-v1',
+    layers=(128, 128),
+    learning_rate=1e-3,
+    alpha_learning_rate=3e-4,
+    cql_alpha=0.2,
+    num_cql_samples=4,
+    gamma=0.97,
+    reward_scale=0.1,
+    target_update_tau=0.02,
+    batch_size=256,
+    checkpoint_interval=1000,
+    num_eval_episodes=20,
+    seed=0,
+):
+  """Trains, and returns the returns of the policy.
+
+  Args:
+    dataset: what `load_episodes` takes.
+    directory: the folder of the run.
+    num_steps: how many train steps are done, earlier runs included.
+    environment: the id of the gym environment of the evaluation.
+    layers: the units of each fully connected layer.
+    learning_rate: that of the actor's and of the critics' Adam.
+    alpha_learning_rate: that of the entropy weight's Adam.
+    cql_alpha: the weight of the conservative loss: the smaller, the better the
+      data covers the actions.
+    num_cql_samples: how many actions of the policy, and how many random ones,
+      are drawn for the conservative loss of each transition.
+    gamma: the discount factor, by which the data's discounts are multiplied.
+    reward_scale: the factor by which rewards are multiplied.
+    target_update_tau: the part of the critics in each update of their targets.
+    batch_size: how many transitions a batch has.
+    checkpoint_interval: after how many train steps a checkpoint is written.
+    num_eval_episodes: how many episodes are played at the end.
+    seed: the seed of the networks, the batches and the environments.
+  """
+  settings = dict(locals())
+  tf.keras.utils.set_random_seed(seed)
+  episodes = rlds2reverb.load_episodes(dataset)
+  specs = training.specs_of(environment, episodes)
+  # Observations of mean 0 and deviation 1, actions of floats from -1 to 1.
+  normalization = training.fit_normalization(episodes)
+  time_step_spec, action_spec = training.normalized_specs(*specs)
+  training.check_settings(
+      directory, {**settings, 'normalization': normalization}
+  )
+  replay_buffer = rlds2reverb.open_replay_buffer(
+      normalization.apply(episodes),
+      rlds2reverb.Windows(2),
+      options=rlds2reverb.ConversionOptions(
+          # Learners leave out the frame of an episode's last step.
+          rlds2reverb.ConversionRules(terminal_discount='transition')
+      ),
+      seed=seed,
+  )
+
+  train_step = train_utils.create_train_step()
+  agent = cql_sac_agent.CqlSacAgent(
+      time_step_spec,
+      action_spec,
+      critic_network=critic_network.CriticNetwork(
+          (time_step_spec.observation, action_spec),
+          joint_fc_layer_params=layers,
+          kernel_initializer='glorot_uniform',
+          last_kernel_initializer='glorot_uniform',
+      ),
+      actor_network=actor_distribution_network.ActorDistributionNetwork(
+          time_step_spec.observation,
+          action_spec,
+          fc_layer_params=layers,
+          continuous_projection_net=(
+              tanh_normal_projection_network.TanhNormalProjectionNetwork
+          ),
+      ),
+      actor_optimizer=tf.keras.optimizers.Adam(learning_rate),
+      critic_optimizer=tf.keras.optimizers.Adam(learning_rate),
+      alpha_optimizer=tf.keras.optimizers.Adam(alpha_learning_rate),
+      cql_alpha=cql_alpha,
+      num_cql_samples=num_cql_samples,
+      include_critic_entropy_term=False,
+      use_lagrange_cql_alpha=False,
+      gamma=gamma,
+      reward_scale_factor=reward_scale,
+      target_update_tau=target_update_tau,
+      train_step_counter=train_step,
+  )
+  learner = learner_lib.Learner(
+      directory,
+      train_step,
+      agent,
+      lambda: replay_buffer.as_dataset(batch_size, num_steps=2),
+      checkpoint_interval=0,  # Those of `train` hold the replay buffer, too.
+      summary_interval=100,
+  )
+  policy = training.DenormalizedPolicy(
+      greedy_policy.GreedyPolicy(agent.policy), *specs, normalization
+  )
+  return training.train(
+      learner,
+      training.Evaluator(policy, environment, num_eval_episodes, seed=seed),
+      directory,
+      num_steps,
+      checkpoint_interval=checkpoint_interval,
+      agent=agent,
+      train_step=train_step,
+      replay_buffer=replay_buffer,
+  )
+
+
+def main(args):
+  _, dataset, directory, *bindings = args
+  gin.parse_config(bindings)
+  print(f'Return {train_eval(dataset, directory)}')
+
+
+if __name__ == '__main__':
+  app.run(main)

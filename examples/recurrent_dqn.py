@@ -1,0 +1,144 @@
+r"""Trains a DQN with an LSTM on CartPole whose velocities are hidden.
+
+    rlds2reverb-record-episodes --directory=/tmp/hidden \
+        --config=training/position_only_cartpole_recurrent_dqn
+    python -m examples.recurrent_dqn /tmp/hidden /tmp/run
+
+The agent reaches a return of 500, the most there is, and without its LSTM
+("train_eval.lstm_size = None" after the command) 40; the data has 231. The same
+command goes on with an interrupted run.
+"""
+
+from absl import app
+import gin
+import tensorflow as tf
+from tf_agents.networks import q_network
+from tf_agents.networks import q_rnn_network
+from tf_agents.train import learner as learner_lib
+from tf_agents.train.utils import train_utils
+
+import rlds2reverb
+from rlds2reverb import fields
+from rlds2reverb import training
+
+
+@gin.configurable(module=__name__)
+def train_eval(
+    dataset,
+    directory,
+    num_steps=1000,
+    *,
+    environment='PositionOnlyCartPole-v1',
+    sequence_length=24,
+    burn_in=8,
+    stored_state=False,
+    layers=(64,),
+    lstm_size=64,
+    learning_rate=1e-3,
+    gamma=0.99,
+    cql_alpha=0.1,
+    target_update_tau=0.01,
+    batch_size=64,
+    checkpoint_interval=1000,
+    num_eval_episodes=20,
+    seed=0,
+):
+  """Trains, and returns the returns of the policy.
+
+  Args:
+    dataset: what `load_episodes` takes.
+    directory: the folder of the run.
+    num_steps: how many train steps are done, earlier runs included.
+    environment: the id of the gym environment of the evaluation.
+    sequence_length: the number of frames of a sequence, burn-in included.
+    burn_in: how many of them only warm the state up.
+    stored_state: whether a sequence starts at the recurrent state in the data's
+      `policy_info`, or else at zeros. States of another network mean nothing.
+    layers: the units of each fully connected layer below and above the LSTM.
+    lstm_size: the units of the LSTM; None for an agent without a memory.
+    learning_rate: that of Adam.
+    gamma: the discount factor, by which the data's discounts are multiplied.
+    cql_alpha: the weight of the conservative loss.
+    target_update_tau: the part of the network in each update of its target.
+    batch_size: how many sequences a batch has.
+    checkpoint_interval: after how many train steps a checkpoint is written.
+    num_eval_episodes: how many episodes are played at the end.
+    seed: the seed of the networks, the batches and the environments.
+  """
+  settings = dict(locals())
+  tf.keras.utils.set_random_seed(seed)
+  episodes = rlds2reverb.load_episodes(dataset)
+  specs = training.specs_of(environment, episodes)
+  # Observations of mean 0 and deviation 1, actions of floats from -1 to 1.
+  normalization = training.fit_normalization(episodes)
+  time_step_spec, action_spec = training.normalized_specs(*specs)
+  training.check_settings(
+      directory, {**settings, 'normalization': normalization}
+  )
+  replay_buffer = rlds2reverb.open_replay_buffer(
+      normalization.apply(episodes),
+      rlds2reverb.Windows(sequence_length, end='pad'),
+      options=rlds2reverb.ConversionOptions(
+          # Learners leave out the frame of an episode's last step.
+          rlds2reverb.ConversionRules(terminal_discount='transition'),
+          fields.step_policy_info if stored_state else None,
+      ),
+      seed=seed,
+  )
+
+  if lstm_size is None:
+    network = q_network.QNetwork(
+        time_step_spec.observation, action_spec, fc_layer_params=2 * layers
+    )
+  else:
+    network = q_rnn_network.QRnnNetwork(
+        time_step_spec.observation,
+        action_spec,
+        input_fc_layer_params=layers,
+        lstm_size=(lstm_size,),
+        output_fc_layer_params=layers,
+    )
+  train_step = train_utils.create_train_step()
+  agent = training.BurnInDqnAgent(
+      time_step_spec,
+      action_spec,
+      q_network=network,
+      optimizer=tf.keras.optimizers.Adam(learning_rate),
+      burn_in=burn_in,
+      stored_state=stored_state,
+      cql_alpha=cql_alpha,
+      target_update_tau=target_update_tau,
+      gamma=gamma,
+      train_step_counter=train_step,
+  )
+  learner = learner_lib.Learner(
+      directory,
+      train_step,
+      agent,
+      lambda: replay_buffer.as_dataset(batch_size, num_steps=sequence_length),
+      checkpoint_interval=0,  # Those of `train` hold the replay buffer, too.
+      summary_interval=100,
+  )
+  policy = training.DenormalizedPolicy(
+      agent.policy, *specs, normalization
+  )
+  return training.train(
+      learner,
+      training.Evaluator(policy, environment, num_eval_episodes, seed=seed),
+      directory,
+      num_steps,
+      checkpoint_interval=checkpoint_interval,
+      agent=agent,
+      train_step=train_step,
+      replay_buffer=replay_buffer,
+  )
+
+
+def main(args):
+  _, dataset, directory, *bindings = args
+  gin.parse_config(bindings)
+  print(f'Return {train_eval(dataset, directory)}')
+
+
+if __name__ == '__main__':
+  app.run(main)
