@@ -74,7 +74,6 @@ setuptools.setup(
                 'record_episodes',
                 'serve',
                 'status',
-                'train',
                 'validate',
                 'validate_configs',
             )

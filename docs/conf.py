@@ -7,6 +7,10 @@ import textwrap
 from typing import List
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+# The tutorials import trainers from examples/.
+os.environ['PYTHONPATH'] = os.path.dirname(
+    os.path.dirname(os.path.abspath(__file__))
+)
 
 project = 'rlds2reverb'
 author = 'The rlds2reverb authors'

@@ -59,7 +59,7 @@ def train_eval(
   # Observations of mean 0 and deviation 1, actions of floats from -1 to 1.
   normalization = training.fit_normalization(episodes)
   time_step_spec, action_spec = training.normalized_specs(*specs)
-  training.check_settings(
+  directory = training.open_run(
       directory, {**settings, 'normalization': normalization}
   )
   replay_buffer = rlds2reverb.open_replay_buffer(
@@ -78,18 +78,7 @@ def train_eval(
     output, _ = network(
         experience.observation, experience.step_type, training=training
     )
-    if is_continuous:
-      # The network has flattened batch and time.
-      errors = tf.reshape(output, tf.shape(experience.action))
-      errors = (errors - experience.action) ** 2
-      shape = tf.concat([tf.shape(experience.step_type), [-1]], 0)
-      losses = tf.reduce_mean(tf.reshape(errors, shape), axis=-1)
-    else:
-      losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-          experience.action, output
-      )
-    # The action of an episode's last step has no meaning.
-    return tf.where(experience.is_boundary(), 0.0, losses)
+    return losses(experience, output, is_continuous)
 
   train_step = train_utils.create_train_step()
   agent = behavioral_cloning_agent.BehavioralCloningAgent(
@@ -122,6 +111,20 @@ def train_eval(
       train_step=train_step,
       replay_buffer=replay_buffer,
   )
+
+
+def losses(experience, output, is_continuous):
+  """Returns the squared error, or cross entropy, of each frame, `[B, T]`."""
+  action = experience.action
+  if is_continuous:
+    # The network has flattened batch and time.
+    errors = tf.reshape(output, tf.shape(action)) - action
+    shape = tf.concat([tf.shape(experience.step_type), [-1]], 0)
+    found = tf.reduce_mean(tf.reshape(errors**2, shape), axis=-1)
+  else:
+    found = tf.nn.sparse_softmax_cross_entropy_with_logits(action, output)
+  # The action of an episode's last step has no meaning.
+  return tf.where(experience.is_boundary(), 0.0, found)
 
 
 def main(args):

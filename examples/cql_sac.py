@@ -74,7 +74,7 @@ def train_eval(
   # Observations of mean 0 and deviation 1, actions of floats from -1 to 1.
   normalization = training.fit_normalization(episodes)
   time_step_spec, action_spec = training.normalized_specs(*specs)
-  training.check_settings(
+  directory = training.open_run(
       directory, {**settings, 'normalization': normalization}
   )
   replay_buffer = rlds2reverb.open_replay_buffer(

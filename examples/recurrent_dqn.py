@@ -72,7 +72,7 @@ def train_eval(
   # Observations of mean 0 and deviation 1, actions of floats from -1 to 1.
   normalization = training.fit_normalization(episodes)
   time_step_spec, action_spec = training.normalized_specs(*specs)
-  training.check_settings(
+  directory = training.open_run(
       directory, {**settings, 'normalization': normalization}
   )
   replay_buffer = rlds2reverb.open_replay_buffer(
@@ -119,9 +119,7 @@ def train_eval(
       checkpoint_interval=0,  # Those of `train` hold the replay buffer, too.
       summary_interval=100,
   )
-  policy = training.DenormalizedPolicy(
-      agent.policy, *specs, normalization
-  )
+  policy = training.DenormalizedPolicy(agent.policy, *specs, normalization)
   return training.train(
       learner,
       training.Evaluator(policy, environment, num_eval_episodes, seed=seed),

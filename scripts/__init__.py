@@ -34,10 +34,6 @@ def run_status() -> None:
   _run('status')
 
 
-def run_train() -> None:
-  _run('train')
-
-
 def run_validate() -> None:
   _run('validate')
 

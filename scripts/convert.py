@@ -71,7 +71,7 @@ _TERMINAL_DISCOUNT = flags.DEFINE_enum(
     None,
     ['step', 'transition'],
     'Where the discount of a terminal episode is 0; the default is step, and'
-    ' that of rlds2reverb-train transition.',
+    ' trainers need transition.',
 )
 _NAN = flags.DEFINE_enum(
     'nan',

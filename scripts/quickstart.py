@@ -137,6 +137,5 @@ def main():
     _print_batch(rlds2reverb.open_replay_buffer(episodes))
 
 
-
 if __name__ == '__main__':
   usage.run(main)

@@ -37,7 +37,11 @@ _EXAMPLES = (
 )
 # Their frameworks are in other environments, where frameworks_test runs them.
 _ELSEWHERE = ('jax_batches.py', 'pytorch_batches.py')
+_FOLDER = os.path.dirname(os.path.abspath(hdf5_to_rlds.__file__))
 _MAX_LINES = 60
+# tests/training trains with these.
+_TRAINERS = ('behavioral_cloning.py', 'cql_sac.py', 'recurrent_dqn.py')
+_MAX_TRAINER_LINES = 150
 
 
 def _name(example):
@@ -67,13 +71,23 @@ class ExamplesTest(parameterized.TestCase, tf.test.TestCase):
         inspect.getdoc(example),
     )
 
+  @parameterized.parameters(*_TRAINERS)
+  def test_trainers_are_short(self, name):
+    with open(os.path.join(_FOLDER, name), encoding='utf-8') as f:
+      text = f.read()
+    self.assertLessEqual(len(text.splitlines()), _MAX_TRAINER_LINES)
+    self.assertIn(f'\n    python -m examples.{name[:-3]} /tmp/', text)
+
   def test_all_are_here(self):
-    folder = os.path.dirname(os.path.abspath(_EXAMPLES[0].__file__))
     self.assertCountEqual(
-        [*_ELSEWHERE, *[f'{_name(example)}.py' for example in _EXAMPLES]],
+        [
+            *_ELSEWHERE,
+            *_TRAINERS,
+            *[f'{_name(example)}.py' for example in _EXAMPLES],
+        ],
         [
             name
-            for name in os.listdir(folder)
+            for name in os.listdir(_FOLDER)
             if name.endswith('.py') and name != '__init__.py'
         ],
     )

@@ -4,6 +4,7 @@ import inspect
 import os
 import pathlib
 import shutil
+import tempfile
 
 from absl.testing import parameterized
 import h5py
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from examples import behavioral_cloning
 import rlds2reverb
 from rlds2reverb import jobs
 from rlds2reverb import training
@@ -75,29 +77,16 @@ _WRITERS = {
 }
 
 
-def _cartpole_episodes():
-  steps = {
-      **golden.COMPLETE,
-      'observation': np.ones([_NUM_STEPS, 4], np.float32),
-      'action': np.zeros([_NUM_STEPS], np.int64),
-  }
-  return golden.stacked([steps])
-
-
 def _save_torchrl(at):
   rlds2reverb.formats.save_torchrl(_episodes(), at('new'))
 
 
 def _train(at):
-  training.train(
-      training.BehavioralCloning(layers=()),
-      _cartpole_episodes(),
-      'CartPole-v1',
-      at('new'),
-      num_steps=1,
-      batches=training.BatchOptions(1),
-      monitoring=training.Monitoring(num_eval_episodes=1),
-  )
+  with tempfile.TemporaryDirectory() as folder:
+    rlds2reverb.datasets.record_episodes('CartPole-v1', f'{folder}/data', 1)
+    behavioral_cloning.train_eval(
+        f'{folder}/data', at('new'), 1, layers=(), num_eval_episodes=1
+    )
 
 
 def _build_index(at):
@@ -115,6 +104,7 @@ def _open_batches(at):
 _LOCAL_WRITERS = {
     'build_index': (_build_index, 'new/random_access.json'),
     'save_torchrl': (_save_torchrl, 'new/meta.json'),
+    'open_run': (_train, 'new/settings.json'),
     'train': (_train, 'new/policy/saved_model.pb'),
 }
 

@@ -41,7 +41,6 @@ PROGRAMS = (
     'validate',
     'serve',
     'record_episodes',
-    'train',
 )
 for _program in PROGRAMS:
   # Gin needs only the names; nothing calls these functions.

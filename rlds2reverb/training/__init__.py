@@ -13,5 +13,5 @@ from rlds2reverb.training.normalization import DenormalizedPolicy
 from rlds2reverb.training.normalization import fit_normalization
 from rlds2reverb.training.normalization import normalized_specs
 from rlds2reverb.training.policies import make_policy
-from rlds2reverb.training.trainer import check_settings
+from rlds2reverb.training.trainer import open_run
 from rlds2reverb.training.trainer import train

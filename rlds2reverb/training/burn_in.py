@@ -77,7 +77,17 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
       weights=None,
       training=False,
   ):
-    """Returns the `LossInfo` of sequences `[B, T, ...]`; see the base class."""
+    """Returns the `LossInfo` of sequences `[B, T, ...]`; see the base class.
+
+    Raises:
+      ValueError: if no transition follows the burn-in.
+    """
+    length = experience.step_type.shape[1]
+    if length is not None and length < self._burn_in + 2:
+      raise ValueError(
+          f'Sequences of {length} frames are too short for a burn-in of'
+          f' {self._burn_in}: they need {self._burn_in + 2}.'
+      )
     # The agent's own settings are used: `loss` of the base class passes none.
     del td_errors_loss_fn, gamma, reward_scale_factor
     values = self._unroll(self._q_network, experience, training)

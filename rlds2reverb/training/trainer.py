@@ -116,9 +116,7 @@ def _evaluate(
   return returns
 
 
-def check_settings(
-    directory: files.PathLike, settings: Dict[str, Any]
-) -> None:
+def open_run(directory: files.PathLike, settings: Dict[str, Any]) -> str:
   """Writes the settings of a new run, or compares them with those of its start.
 
   Args:
@@ -126,6 +124,9 @@ def check_settings(
     settings: the arguments of a trainer, and for example its `Normalization`,
       of which a fingerprint is written. `dataset`, `directory`, `num_steps`,
       `checkpoint_interval`, `eval_interval` and `num_eval_episodes` may differ.
+
+  Returns:
+    The path of the folder, without a `~`.
 
   Raises:
     ValueError: if `directory` has a run with other settings. The error lists
@@ -142,7 +143,7 @@ def check_settings(
   )
   if not files.exists(path):
     whole.write_text(path, json.dumps(settings, indent=1))
-    return
+    return directory
   with files.open_text(path) as f:
     found = json.load(f)
   differences = [
@@ -155,3 +156,4 @@ def check_settings(
         f'{directory} has a run with other settings: {"; ".join(differences)}.'
         ' Choose a new directory, or the same settings to go on with it.'
     )
+  return directory

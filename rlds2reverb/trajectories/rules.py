@@ -32,8 +32,8 @@ class ConversionRules:
     terminal_discount: where the discount of a terminal episode is set to 0.
       `"step"` sets it on the frame of the last step, as TF-Agents does;
       learners mask this frame out. `"transition"` also sets it on the frame
-      before, which is that of the transition into the last step. The default of
-      trainers (`training.train`, `rlds2reverb-train`) is `"transition"`.
+      before, which is that of the transition into the last step, as the
+      trainers in examples/ need it.
     invalid_episodes: how to treat an invalid episode. `"raise"` raises an
       error; `"skip"` leaves the whole episode out.
     nan: how to treat NaN in observations, actions, rewards and discounts, and

@@ -20,7 +20,6 @@ _PROGRAMS = (
     'record_episodes',
     'serve',
     'status',
-    'train',
     'validate',
     'validate_configs',
 )

@@ -212,6 +212,8 @@ class BurnInDqnAgentTest(tf.test.TestCase):
     self.assertLess(agent.loss(batch).loss, before)
 
   def test_arguments_that_do_not_fit(self):
+    with self.assertRaisesRegex(ValueError, 'burn-in of 3: they need 5'):
+      _make_agent(burn_in=3).loss(_tensors(_make_batch([[_MID] * 4])))
     with self.assertRaisesRegex(ValueError, 'burn_in must not be negative'):
       _make_agent(burn_in=-1)
     with self.assertRaisesRegex(ValueError, 'needs a network that has a state'):

@@ -1,9 +1,13 @@
 """Tests of the environments to train in."""
 
+import os
+
 from absl.testing import absltest
 import gym
 import numpy as np
 
+from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import recording
 from rlds2reverb.training import environments
 
 
@@ -46,6 +50,24 @@ class MakeEnvironmentTest(absltest.TestCase):
   def test_no_such_environment(self):
     with self.assertRaisesRegex(ValueError, 'no gym environment'):
       environments.make_environment('Nothing-v9', 0)
+
+
+class SpecsOfTest(absltest.TestCase):
+
+  def test_lists_each_difference_of_the_data(self):
+    directory = os.path.join(self.create_tempdir().full_path, 'data')
+    recording.record_episodes('CartPole-v1', directory, 1, max_steps=3)
+    data = loading.load_episodes(directory)
+    time_step_spec, action_spec = environments.specs_of('CartPole-v1', data)
+    self.assertEqual(time_step_spec.observation.shape, [4])
+    self.assertEqual(action_spec.maximum, 1)
+    with self.assertRaisesRegex(
+        ValueError,
+        r'action is int64 \(\) in the data, and float32 \(1,\) in the'
+        r' environment; observation is float32 \(4,\) in the data, and'
+        r' float32 \(3,\)',
+    ):
+      environments.specs_of('Pendulum-v1', data)
 
 
 if __name__ == '__main__':

@@ -51,7 +51,6 @@ class EvaluatorTest(absltest.TestCase):
     evaluator = evaluation.Evaluator(policy, 'CartPole-v1', 6, seed=40)
     for _ in range(2):  # It is the same again.
       np.testing.assert_array_equal(evaluator.run().returns, expected)
-    evaluator.close()
 
   def test_needs_an_episode(self):
     policy = _Leaning(environments.make_environment('CartPole-v1', 0))
