@@ -9,7 +9,6 @@ import array
 import mmap
 import os
 import struct
-from typing import Sequence
 
 import numpy as np
 
@@ -17,9 +16,6 @@ _LENGTH = struct.Struct('<Q')
 _HEADER_BYTES = 12
 # The bytes in the file for each record, besides its content.
 FRAME_BYTES = _HEADER_BYTES + 4
-
-# The number of records in a row whose bytes are added up; see `most_bytes`.
-_RUNS = (1, 16)
 
 
 def read_lengths(path: str, stop: int) -> np.ndarray:
@@ -51,40 +47,3 @@ def read_lengths(path: str, stop: int) -> np.ndarray:
           break
         add(length)
   return np.array(lengths, np.int64)
-
-
-def most_bytes(
-    files: Sequence[np.ndarray], batch_size: int, cycle_length: int
-) -> int:
-  """Returns the largest number of bytes of a batch of consecutive records.
-
-  The records of a file come in their order, interleaved with those of other
-  files. The result holds for any interleaving.
-
-  Args:
-    files: the lengths of the records of each file, int64 `[R]`.
-    batch_size: how many records a batch has.
-    cycle_length: how many files TensorFlow reads at a time.
-  """
-  # A file is in the batch if it is read when the batch begins or when it ends,
-  # or if all of its records are in the batch.
-  fewest = max(min(map(len, files)), 1)
-  num_files = min(
-      len(files), 2 * cycle_length + batch_size // fewest, batch_size
-  )
-  whole = sorted(_most_in_a_row(lengths, batch_size) for lengths in files)
-  bounds = [sum(whole[-num_files:])]
-  for run in _RUNS:
-    # This many runs cover the records of the batch, file by file.
-    num_runs = (batch_size - num_files) // run + num_files
-    bounds.append(
-        num_runs * max(_most_in_a_row(lengths, run) for lengths in files)
-    )
-  return min(bounds)
-
-
-def _most_in_a_row(lengths: np.ndarray, count: int) -> int:
-  """Returns the largest number of bytes of `count` records in a row."""
-  ends = np.concatenate([[0], np.cumsum(lengths)])
-  count = min(count, len(lengths))
-  return int(np.max(ends[count:] - ends[: len(ends) - count]))

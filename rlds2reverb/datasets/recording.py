@@ -93,7 +93,11 @@ def record_episodes(
           name=environment,
           version=writing.name_and_version(directory)[1],
           description=f'Episodes of the gym environment {environment}.',
-          features=_features(env, _info_space(policy)),
+          features={
+              rlds.STEPS: tfds.features.Dataset(
+                  _feature(_empty_step(env, policy))
+              )
+          },
           split=split,
       )
     finally:
@@ -116,108 +120,74 @@ def make_gym(environment: str) -> gym.Env:
     raise ValueError(f'There is no gym environment {environment!r}: {e}') from e
 
 
-def _info_space(policy: Optional[Policy]) -> Optional[gym.Space]:
-  return getattr(policy, 'info_space', None)
-
-
-def _features(env, info_space):
-  features = {
-      rlds.OBSERVATION: _feature(env.observation_space),
-      rlds.ACTION: _feature(env.action_space),
-      rlds.REWARD: np.float32,
-      rlds.DISCOUNT: np.float32,
-      rlds.IS_FIRST: np.bool_,
-      rlds.IS_LAST: np.bool_,
-      rlds.IS_TERMINAL: np.bool_,
-  }
-  if info_space is not None:
-    features[_POLICY_INFO] = _feature(info_space)
-  return {rlds.STEPS: tfds.features.Dataset(features)}
-
-
-def _feature(space: gym.Space) -> Any:
-  """Returns the TFDS feature of a gym space."""
-  if isinstance(space, gym.spaces.Dict):
-    return {key: _feature(value) for key, value in space.spaces.items()}
-  if space.shape is None or space.dtype is None:
-    raise ValueError(f'The space {space} cannot be recorded.')
-  return tfds.features.Tensor(shape=space.shape, dtype=space.dtype)
-
-
-def _steps(env, policy, max_steps) -> Iterator[Dict[str, Any]]:
-  """Yields the RLDS steps of one episode."""
-  observation = env.reset()
-  if hasattr(policy, 'reset'):
-    policy.reset()
-  info_space = _info_space(policy)
-  policy_info = {}
-  is_first = True
-  num_steps = 0
-  while True:
-    # Observations and actions are copied at once, because environments and
-    # policies may write the next ones into the same arrays, or change their
-    # inputs.
-    recorded_observation = _copy(env.observation_space, observation)
-    action = policy(observation) if policy else env.action_space.sample()
-    if info_space is not None:
-      action, policy_info = action
-      policy_info = {_POLICY_INFO: _copy(info_space, policy_info)}
-    recorded_action = _copy(env.action_space, action)
-    observation, reward, done, info = env.step(action)
-    num_steps += 1
-    is_terminal = done and not info.get('TimeLimit.truncated', False)
-    discount = 0.0 if is_terminal else 1.0
-    yield {
-        **_step(
-            recorded_observation, recorded_action, reward, discount, is_first
-        ),
-        **policy_info,
-    }
-    is_first = False
-    if done or num_steps == max_steps:
-      last = _step(
-          _copy(env.observation_space, observation),
-          _zeros(env.action_space),
-          0.0,
-          discount,
-          is_first,
-          is_last=True,
-          is_terminal=is_terminal,
-      )
-      if info_space is not None:
-        last[_POLICY_INFO] = _zeros(info_space)
-      yield last
-      return
-
-
-def _step(
-    observation,
-    action,
-    reward,
-    discount,
-    is_first,
-    is_last=False,
-    is_terminal=False,
-):
+def _empty_step(env: gym.Env, policy: Optional[Policy]) -> Dict[str, Any]:
+  """Returns a step of zeros."""
+  info_space = getattr(policy, 'info_space', None)
   return {
-      rlds.OBSERVATION: observation,
-      rlds.ACTION: action,
-      rlds.REWARD: np.float32(reward),
-      rlds.DISCOUNT: np.float32(discount),
-      rlds.IS_FIRST: is_first,
-      rlds.IS_LAST: is_last,
-      rlds.IS_TERMINAL: is_terminal,
+      rlds.OBSERVATION: _zeros(env.observation_space),
+      rlds.ACTION: _zeros(env.action_space),
+      rlds.REWARD: np.float32(0),
+      rlds.DISCOUNT: np.float32(0),
+      rlds.IS_FIRST: np.bool_(False),
+      rlds.IS_LAST: np.bool_(False),
+      rlds.IS_TERMINAL: np.bool_(False),
+      **({} if info_space is None else {_POLICY_INFO: _zeros(info_space)}),
   }
 
 
-def _zeros(space):
+def _zeros(space: gym.Space) -> Any:
+  """Returns the zeros of a gym space."""
   if isinstance(space, gym.spaces.Dict):
     return {key: _zeros(value) for key, value in space.spaces.items()}
+  if space.shape is None or space.dtype is None:
+    raise ValueError(f'The space {space} cannot be recorded.')
   return np.zeros(space.shape, space.dtype)
 
 
-def _copy(space, value):
-  if isinstance(space, gym.spaces.Dict):
-    return {key: _copy(space[key], value[key]) for key in space.spaces}
+def _feature(zeros: Any) -> Any:
+  """Returns the TFDS feature of a step, or of a part of it."""
+  if isinstance(zeros, dict):
+    return {key: _feature(value) for key, value in zeros.items()}
+  if isinstance(zeros, np.generic):
+    return zeros.dtype.type
+  return tfds.features.Tensor(shape=zeros.shape, dtype=zeros.dtype)
+
+
+def _steps(
+    env: gym.Env, policy: Optional[Policy], max_steps: Optional[int]
+) -> Iterator[Dict[str, Any]]:
+  """Yields the RLDS steps of one episode."""
+  empty = _empty_step(env, policy)
+
+  def recorded(**values):
+    return {name: _copy(empty[name], value) for name, value in values.items()}
+
+  observation = env.reset()
+  if hasattr(policy, 'reset'):
+    policy.reset()
+  num_steps, done = 0, False
+  while not done and num_steps != max_steps:
+    # Observations and actions are copied at once, because environments and
+    # policies may write the next ones into the same arrays, or change their
+    # inputs.
+    step = recorded(observation=observation)
+    action = policy(observation) if policy else env.action_space.sample()
+    if _POLICY_INFO in empty:
+      action, policy_info = action
+      step.update(recorded(policy_info=policy_info))
+    step.update(recorded(action=action))
+    observation, reward, done, info = env.step(action)
+    is_terminal = done and not info.get('TimeLimit.truncated', False)
+    end = {rlds.DISCOUNT: np.float32(not is_terminal)}
+    step[rlds.REWARD] = np.float32(reward)
+    yield {**empty, **step, **end, rlds.IS_FIRST: not num_steps}
+    num_steps += 1
+  end.update({rlds.IS_LAST: True, rlds.IS_TERMINAL: is_terminal})
+  yield {**empty, **recorded(observation=observation), **end}
+
+
+def _copy(like: Any, value: Any) -> Any:
+  if isinstance(like, dict):
+    return {key: _copy(part, value[key]) for key, part in like.items()}
   # Some environments return float64 although their space is float32.
-  return np.array(value, space.dtype)
+  return np.array(value, like.dtype)

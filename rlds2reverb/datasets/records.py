@@ -16,7 +16,6 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import record_lengths
-from rlds2reverb.datasets import slots
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import private
@@ -39,6 +38,10 @@ _MAX_SEARCHED_BYTES = 4 << 30
 
 # The number of files that are asked for their size at a time.
 _MAX_STATS = 16
+
+# This fills the other slots of a large record. It is never a record itself,
+# because no `tf.train.Example` begins with a zero byte.
+_FILLER = b'\0'
 
 # Marks a batch whose records need not be read again.
 _FINE = np.int64(-1)
@@ -100,17 +103,13 @@ def record_batches(
   group_size = size
   if size > 1 and num_bytes > _MANY_BATCHES * max_bytes:
     file_format = private.file_format_of(builder, read_config)
-    group_size = _group_size(
-        files, num_bytes, size, max_bytes, file_format, read_config
-    )
+    group_size = _group_size(files, num_bytes, size, max_bytes, file_format)
   if group_size == size:
     strip = lambda batch: batch
     batches = records.batch(size)
   else:
-    strip = lambda batch: slots.without_fillers(batch, RECORD)
-    batches = slots.batch_by_bytes(
-        records, RECORD, max_bytes, num_slots=size, group_size=group_size
-    )
+    strip = _without_fillers
+    batches = _batch_by_bytes(records, max_bytes, size, group_size)
   cut = graphs.no_autograph(lambda batch: _cut(batch, max_bytes))
   if not can_be_repeated:
     return batches.flat_map(
@@ -170,13 +169,12 @@ def _file_bytes(file) -> int:
 
 
 def _group_size(
-    files, num_bytes: int, size: int, max_bytes: int, file_format, read_config
+    files, num_bytes: int, size: int, max_bytes: int, file_format
 ) -> int:
   """Returns how many records are read before their sizes are looked at.
 
   A look costs some 20 microseconds, several times as much as reading a short
-  episode. It is left out if the files are known to have too few consecutive
-  large records to fill the memory.
+  episode. It is left out where no record is large enough to need it.
 
   Args:
     files: the instructions of TFDS.
@@ -184,33 +182,56 @@ def _group_size(
     size: how many records have `max_bytes` on average, or `_MAX_BATCH`.
     max_bytes: how many bytes of records a batch should have at most.
     file_format: the format of the files.
-    read_config: the options of TFDS.
 
   Returns:
     The number of records; `size` if no look is needed.
   """
-  cycle_length = private.cycle_length_of(read_config)
   paths = [os.fspath(file.filename) for file in files]
   if (
       file_format != private.TFRECORD
-      or cycle_length is None
-      or read_config.repeat_filenames
       or any(map(files_lib.is_url, paths))
       or num_bytes > _MAX_SEARCHED_BYTES
   ):
     return min(max(size // _GROUPS_PER_BATCH, 1), _GROUP)
   try:
-    lengths = [
-        record_lengths.read_lengths(path, file.skip + file.take)[file.skip :]
+    largest = max(
+        record_lengths.read_lengths(path, file.skip + file.take)[
+            file.skip :
+        ].max(initial=0)
         for path, file in zip(paths, files)
-    ]
+    )
   except OSError:
     return size  # That the file cannot be read is told when it is read.
-  for group_size in size, min(_GROUP, size):
-    most = record_lengths.most_bytes(lengths, group_size, cycle_length)
-    if most <= _MANY_BATCHES * max_bytes:
-      return group_size
-  return 1
+  fitting = _MANY_BATCHES * max_bytes // max(largest, 1)
+  return next((n for n in (size, min(_GROUP, size)) if n <= fitting), 1)
+
+
+def _batch_by_bytes(
+    records: tf.data.Dataset, max_bytes: int, num_slots: int, group_size: int
+) -> tf.data.Dataset:
+  """Batches records, fewer of them where they are large.
+
+  A batch has `num_slots` slots. A record takes one, and a large one takes more,
+  which hold `_FILLER` until `_without_fillers`; they come behind its group.
+  """
+  slot_bytes = -(-max_bytes // num_slots)
+
+  @graphs.no_autograph
+  def fill(group):
+    further = tf.strings.length(group[RECORD]) // slot_bytes
+    fillers = tf.fill(tf.reduce_sum(further, keepdims=True), _FILLER)
+    return tf.nest.map_structure(
+        lambda column: tf.concat([column, fillers], 0), group
+    )
+
+  return records.batch(group_size).map(fill).rebatch(num_slots)
+
+
+def _without_fillers(batch: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+  is_record = batch[RECORD] != _FILLER
+  return tf.nest.map_structure(
+      lambda column: tf.boolean_mask(column, is_record), batch
+  )
 
 
 def _batches_until_an_error(

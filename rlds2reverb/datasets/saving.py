@@ -89,7 +89,7 @@ def save_episodes(
   fingerprint = identity_lib.fingerprint(
       str(rlds_data.element_spec), pipeline, split, identity
   )
-  whole.put_right(directory)
+  whole.recover_interrupted_write(directory)
   saved = None
   if files.names_in(directory):
     saved = _read_marker(directory)

@@ -79,7 +79,7 @@ def new_folder(
         ' folder. Choose a folder in it.'
     )
   with locks.locked(names.lock, names.target) as is_locked:
-    _put_right(names, is_locked)
+    _recover(names, is_locked)
     _check_free(directory, replace)
     with files.writing_to(directory):
       os.mkdir(names.unfinished)
@@ -92,10 +92,10 @@ def new_folder(
       durable.sync_tree(names.unfinished)
       _move(names, replace)
     except OSError as e:
-      kept = _keep(names)
+      place = _move_aside(names)
       raise OSError(
           f'All is written, but could not be moved to {directory}: {e}. It is'
-          f' kept in {kept}.'
+          f' kept in {place}.'
       ) from e
     durable.sync(os.path.dirname(names.target))
     # After an exchange this folder has the old content of `directory`.
@@ -103,7 +103,7 @@ def new_folder(
     shutil.rmtree(names.replaced, ignore_errors=True)
 
 
-def put_right(directory: str) -> None:
+def recover_interrupted_write(directory: str) -> None:
   """Puts back the old folder of a writer that died between two renames."""
   if files.is_url(directory):
     return
@@ -112,7 +112,7 @@ def put_right(directory: str) -> None:
     # A living writer that has the lock is between the two renames now.
     with contextlib.suppress(BlockingIOError):
       with locks.locked(names.lock, names.target) as is_locked:
-        _put_right(names, is_locked)
+        _recover(names, is_locked)
 
 
 def is_unfinished(directory: str, marker: str) -> bool:
@@ -161,7 +161,7 @@ def _names_of(path: str) -> _Names:
   )
 
 
-def _put_right(names: _Names, is_locked: bool) -> None:
+def _recover(names: _Names, is_locked: bool) -> None:
   """Removes or puts back what a writer left when it died."""
   if os.path.exists(names.replaced) and not os.path.exists(names.target):
     if is_locked:
@@ -202,15 +202,15 @@ def _move(names: _Names, replace: bool) -> None:
       raise
 
 
-def _keep(names: _Names) -> str:
+def _move_aside(names: _Names) -> str:
   """Moves the finished folder to where no later writer removes it."""
   folder, name = os.path.split(names.target)
   try:
-    kept = tempfile.mkdtemp(prefix=f'{name}.finished.', dir=folder)
+    place = tempfile.mkdtemp(prefix=f'{name}.finished.', dir=folder)
   except OSError:
     return names.unfinished
-  os.rename(names.unfinished, kept)
-  return kept
+  os.rename(names.unfinished, place)
+  return place
 
 
 @contextlib.contextmanager

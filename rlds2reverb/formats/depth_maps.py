@@ -5,11 +5,12 @@ A video has codes from 0 to 4095. They stand for depths from `depth_min` to
 `shift`. A code becomes the number nearest to LeRobot's `dequantize_depth`.
 """
 
+import io
 import math
-import struct
 from typing import Any, Dict, NamedTuple, Optional
 
 import numpy as np
+from PIL import Image
 
 MILLIMETRES = 'mm'
 METRES = 'm'
@@ -18,11 +19,6 @@ UNITS = (MILLIMETRES, METRES)
 PIXEL_FORMAT = 'gray12le'
 
 _NUM_CODES = 4096
-# TIFF's tags, and the types of their values by size.
-_WIDTH, _HEIGHT, _BITS, _COMPRESSION = 256, 257, 258, 259
-_OFFSETS, _BYTE_COUNTS, _SAMPLE_FORMAT = 273, 279, 339
-_VALUES = {3: 'H', 4: 'I'}
-_DTYPES = {(16, 1): np.uint16, (32, 3): np.float32}
 
 
 class Codes(NamedTuple):
@@ -88,7 +84,7 @@ def is_tiff(encoded: bytes) -> bool:
 
 
 def decode_tiff(encoded: bytes, stored_unit: Optional[str], unit: str) -> Any:
-  """Decodes an image of one channel, of uint16 or float32, not compressed.
+  """Decodes an image of one channel, of uint16 or float32.
 
   Args:
     encoded: the bytes of a TIFF file.
@@ -104,10 +100,10 @@ def decode_tiff(encoded: bytes, stored_unit: Optional[str], unit: str) -> Any:
   """
   try:
     depths = _read_tiff(encoded)
-  except (struct.error, KeyError, ValueError) as e:
+  except (OSError, SyntaxError, ValueError) as e:
     raise ValueError(
-        f'A depth map must be a TIFF of uint16 or float32 without compression,'
-        f' as LeRobot writes it: {e}'
+        'A depth map must be a TIFF of uint16 or float32, as LeRobot writes'
+        f' it: {e}'
     ) from e
   if stored_unit in (None, unit):
     return depths
@@ -117,31 +113,9 @@ def decode_tiff(encoded: bytes, stored_unit: Optional[str], unit: str) -> Any:
 
 
 def _read_tiff(encoded: bytes) -> np.ndarray:
-  order = '<' if encoded[:2] == b'II' else '>'
-
-  def unpack(form, offset):
-    return struct.unpack_from(order + form, encoded, offset)
-
-  (begin,) = unpack('I', 4)
-  (count,) = unpack('H', begin)
-  tags = {}
-  for entry in range(begin + 2, begin + 2 + 12 * count, 12):
-    tag, kind, length = unpack('HHI', entry)
-    if kind in _VALUES:
-      form = f'{length}{_VALUES[kind]}'
-      is_here = struct.calcsize(form) <= 4
-      tags[tag] = unpack(
-          form, entry + 8 if is_here else unpack('I', entry + 8)[0]
-      )
-  if tags.get(_COMPRESSION, (1,)) != (1,):
-    raise ValueError(f'its compression is {tags[_COMPRESSION]}.')
-  kind = (*tags[_BITS], *tags.get(_SAMPLE_FORMAT, (1,)))
-  if kind not in _DTYPES:
-    raise ValueError(f'its bits and sample format are {kind}.')
-  data = b''.join(
-      encoded[offset : offset + size]
-      for offset, size in zip(tags[_OFFSETS], tags[_BYTE_COUNTS])
-  )
-  dtype = np.dtype(_DTYPES[kind])
-  rows = np.frombuffer(data, dtype.newbyteorder(order)).astype(dtype)
-  return rows.reshape(*tags[_HEIGHT], *tags[_WIDTH], 1)
+  with Image.open(io.BytesIO(encoded), formats=['TIFF']) as image:
+    depths = np.asarray(image)
+  dtype = depths.dtype.newbyteorder('=')
+  if dtype not in (np.uint16, np.float32) or depths.ndim != 2:
+    raise ValueError(f'it is {dtype} {list(depths.shape)}.')
+  return depths.astype(dtype)[..., np.newaxis]

@@ -116,7 +116,7 @@ def find_layout(
 
 def _other_fields(columns, num_rows) -> Dict[str, Any]:
   """Returns the names of all other columns with a row for each step, nested."""
-  kept, left_out = [], []
+  fields, left_out = [], []
   for name, column in columns.items():
     top = name.split('/')[0]
     if top in USED or top == _METADATA:
@@ -130,15 +130,15 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
     fits = columns_lib.is_readable(column) and len(column) == num_rows
     if fits:
       columns_lib.check_objects(name, column)
-    (kept if fits else left_out).append(name)
+    (fields if fits else left_out).append(name)
   if left_out:
     logging.warning(
         'Left out: columns that do not have %d rows of numbers or strings: %s.',
         num_rows,
         ', '.join(f'{name} {columns[name].shape}' for name in left_out),
     )
-  tops = dict.fromkeys(name.split('/')[0] for name in kept)
-  return {top: columns_lib.below(top, kept) for top in tops}
+  tops = dict.fromkeys(name.split('/')[0] for name in fields)
+  return {top: columns_lib.below(top, fields) for top in tops}
 
 
 def _row_spec(columns, name, num_rows=None) -> tf.TensorSpec:

@@ -106,18 +106,17 @@ def load_lerobot(
   columns_lib.check_left_out(data.directory, features, leave_out)
   if is_terminal is not None:
     checks.check_known(data.directory, 'feature', is_terminal, features)
-  kept = [
-      name
-      for name in features
-      if name != lerobot_files.EPISODE_INDEX
-      and name not in leave_out
-      and not (name in data.videos and name not in (cameras or data.videos))
-  ]
-  if cameras is not None and not cameras:
-    kept = [name for name in kept if name not in data.videos]
+  unread = {lerobot_files.EPISODE_INDEX, *leave_out}
+  if cameras is not None:
+    unread |= set(data.videos) - set(cameras)
+  read_features = [name for name in features if name not in unread]
   parts = gr00t.read_parts(data.directory, features) if modality else {}
-  parts = {path: part for path, part in parts.items() if part.feature in kept}
-  names = _names(data, kept, parts)
+  parts = {
+      path: part
+      for path, part in parts.items()
+      if part.feature in read_features
+  }
+  names = _names(data, read_features, parts)
 
   def read() -> python_episodes.Episodes:
     for index, rows in parquet_files.read_episodes(
@@ -199,11 +198,13 @@ def _texts(tasks: Dict[int, bytes], numbers: pa.ChunkedArray) -> np.ndarray:
 
 
 def _names(
-    data: lerobot_files.LeRobotData, kept: Sequence[str], parts: Dict[str, Any]
+    data: lerobot_files.LeRobotData,
+    features: Sequence[str],
+    parts: Dict[str, Any],
 ) -> Dict[str, Any]:
   """Returns the fields of a step; every leaf is the name of its feature."""
   in_parts = {part.feature for part in parts.values() if not part.is_task}
-  named = [name for name in kept if name not in in_parts]
+  named = [name for name in features if name not in in_parts]
   named += [lerobot_files.TASK] if data.tasks else []
   by_path = {
       **{name.replace('.', '/'): name for name in named},

@@ -80,13 +80,13 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   ted_columns.check_rows(
       path, columns, capacity, len(lengths) + len(done) - capacity
   )
-  kept = os.path.join(folder, torchrl_files.REST_FILE)
-  rest = torchrl_files.read_rest(kept) if os.path.exists(kept) else None
+  file = os.path.join(folder, torchrl_files.REST_FILE)
+  rest = torchrl_files.read_rest(file) if os.path.exists(file) else None
   if rest is not None:
     transitions = rest.num_steps[rest.num_steps > 1] - 1
     if not np.array_equal(transitions, lengths):
       raise ValueError(
-          f'{kept} is of other episodes than the rest of {path}. Remove it, or'
+          f'{file} is of other episodes than the rest of {path}. Remove it, or'
           ' write the storage again.'
       )
   return python_episodes.to_dataset(

@@ -226,19 +226,16 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       directory = self.create_tempdir().full_path
       tfds_files.write_records(directory, _FEATURES, files)
       builder = tfds.builder_from_directory(directory)
-      find = lambda num_bytes, **config: records._group_size(
+      find = lambda num_bytes: records._group_size(
           builder.info.splits['train'].file_instructions,
           num_bytes,
           size,
           max_bytes,
           builder.info.file_format,
-          tfds.ReadConfig(**config),
       )
       self.assertEqual(find(1 << 20), expected)
       # Without a look at the files.
-      unknown = max(size // 8, 1)
-      self.assertEqual(find(5 << 30), unknown)
-      self.assertEqual(find(1 << 20, repeat_filenames=True), unknown)
+      self.assertEqual(find(5 << 30), max(size // 8, 1))
 
   def test_orders_that_are_not_known(self):
     config = tfds.ReadConfig(

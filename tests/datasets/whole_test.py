@@ -111,7 +111,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       os.kill(child, signal.SIGKILL)
       os.waitpid(child, 0)
       if not can_exchange:
-        whole.put_right(self._target)
+        whole.recover_interrupted_write(self._target)
       self.assertTrue(_read(self._target).isdigit())
     _write(self._target, 'last', replace=True)
     self.assertEqual(_read(self._target), 'last')
@@ -135,7 +135,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     _write(self._target, 'old')
     _write(os.path.join(self._parent, '.data.unfinished'), 'new')
     os.rename(self._target, os.path.join(self._parent, '.data.replaced'))
-    whole.put_right(self._target)
+    whole.recover_interrupted_write(self._target)
     self.assertEqual(_read(self._target), 'old')
     self._assert_alone()
 
@@ -167,12 +167,12 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       os.mkdir(os.path.join(folder, 'a'))
     self.assertEqual(os.listdir(self._target), ['a'])
 
-  def test_a_living_writer_is_not_put_right(self):
+  def test_a_living_writer_is_not_disturbed(self):
     _write(self._target, 'old')
     replaced = os.path.join(self._parent, '.data.replaced')
     with whole.new_folder(self._target, [], replace=True):
       os.rename(self._target, replaced)
-      whole.put_right(self._target)
+      whole.recover_interrupted_write(self._target)
       self.assertFalse(os.path.exists(self._target))
       os.rename(replaced, self._target)
 

@@ -151,7 +151,7 @@ def load_frames(
     return _write(source, None, None)
   directory = files.expand_local(directory, 'The folder of prepared frames')
   fingerprint, problem = _fingerprint(data, items, source.options)
-  whole.put_right(directory)
+  whole.recover_interrupted_write(directory)
   marker = prepared.read_marker(directory)
   if marker is not None:
     if fingerprint is not None and marker['made_from'] == fingerprint:
