@@ -130,11 +130,8 @@ def _episodes_of_v3(directory, info, videos) -> Tuple[Any, Any, Any]:
 
   prefixes = ['data', *(f'videos/{video}' for video in videos)]
   columns = [EPISODE_INDEX, 'length']
-  columns += [
-      f'{prefix}/{name}'
-      for prefix in prefixes
-      for name in ('chunk_index', 'file_index')
-  ]
+  for prefix in prefixes:
+    columns += [f'{prefix}/chunk_index', f'{prefix}/file_index']
   columns += [f'{prefix}/from_timestamp' for prefix in prefixes[1:]]
   for path in paths:
     with parquet_files.open_file(path) as file:
@@ -169,10 +166,9 @@ def _read_tasks_of_v3(directory: str) -> Dict[int, bytes]:
   # The texts are the index of a pandas frame. The name of that column differs
   # between versions.
   (texts,) = [
-      name
-      for name in table.column_names
-      if pa.types.is_string(table.schema.field(name).type)
-      or pa.types.is_large_string(table.schema.field(name).type)
+      field.name
+      for field in table.schema
+      if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
   ]
   return {
       number: text.encode()

@@ -25,8 +25,6 @@ HDF5 = 'hdf5'
 NESTED = 'nested'
 FORMATS = (FLAT, NESTED, HDF5)
 
-_NEXT = ted_columns.NEXT + '/'
-
 
 @gin.configurable(module='rlds2reverb')
 def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
@@ -71,7 +69,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   if not done.size:
     raise ValueError(f'The storage at {path} has no transition.')
   first, is_end = 0, done
-  if any(name.startswith(_NEXT) for name in columns):
+  if any(name.startswith(ted_columns.BELOW_NEXT) for name in columns):
     oldest = torchrl_rings.first_row(folder, len(done), capacity)
     first = oldest or 0
     done = np.roll(done, -first)
@@ -134,15 +132,12 @@ def save_torchrl(
   steps = metadata.pop(rlds.STEPS)
   _check_fields(steps, or_strings=False)
   _check_fields(metadata, or_strings=True)
-  markers = (
-      [torchrl_files.HDF5_FILE]
-      if format == HDF5
-      else [torchrl_files.LENGTH_FILE]
-  )
-  with whole.new_folder(directory, markers, replace=overwrite) as folder:
+  is_hdf5 = format == HDF5
+  marker = torchrl_files.HDF5_FILE if is_hdf5 else torchrl_files.LENGTH_FILE
+  with whole.new_folder(directory, [marker], replace=overwrite) as folder:
     writer = (
         torchrl_files.Hdf5Writer(folder)
-        if format == HDF5
+        if is_hdf5
         else torchrl_files.FolderWriter(folder, format == NESTED)
     )
     rests = []

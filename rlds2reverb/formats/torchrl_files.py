@@ -25,6 +25,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import ted_columns
 
@@ -101,13 +102,10 @@ def read_hdf5(path: str) -> Storage:
   with h5py.File(path, 'r') as file:
     parts = []
     for group in groups:
-      part = {}
-
-      def visit(name, item, part=part):
-        if isinstance(item, h5py.Dataset):
-          part[name] = item[()]
-
-      file[group].visititems(visit)
+      part = {
+          name: column[()]
+          for name, column in columns_lib.leaves(file[group]).items()
+      }
       if parts and part.keys() != parts[0].keys():
         raise ValueError(
             f'{group} of {path} has the fields {sorted(part)}, but'
@@ -237,25 +235,11 @@ class FolderWriter:
       }
     for name, value in zip(_VALUES, (True, length, [length])):
       metas[''][name] = {'type': 'NonTensorData'}
-      self._write_json(
-          os.path.join(name, META_FILE),
-          {
-              '_type': _VALUE,
-              'data': value,
-              '_is_non_tensor': True,
-              '_metadata': None,
-          },
-      )
+      meta = {'_type': _VALUE, '_is_non_tensor': True, '_metadata': None}
+      self._write_json(os.path.join(name, META_FILE), {**meta, 'data': value})
+    rest = {'shape': batch_shape, 'device': 'cpu', '_type': _TENSOR_DICT}
     for name, meta in metas.items():
-      self._write_json(
-          os.path.join(name, META_FILE),
-          {
-              **meta,
-              'shape': batch_shape,
-              'device': 'cpu',
-              '_type': _TENSOR_DICT,
-          },
-      )
+      self._write_json(os.path.join(name, META_FILE), {**meta, **rest})
     self._write_json(
         LENGTH_FILE, {'metadata': {}, 'is_pytree': False, 'len': length}
     )

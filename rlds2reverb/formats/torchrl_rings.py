@@ -18,7 +18,6 @@ import numpy as np
 
 from rlds2reverb.formats import ted_columns
 
-_NEXT = ted_columns.NEXT + '/'
 _TRAJECTORY_IDS = 'collector/traj_ids'
 _CHUNK_BYTES = 8 << 20
 
@@ -72,7 +71,7 @@ def find_breaks(
   names = []
   for name in sorted(columns):
     is_id = name == _TRAJECTORY_IDS
-    after = columns.get(_NEXT + name)
+    after = columns.get(ted_columns.BELOW_NEXT + name)
     if not is_id and (after is None or name in ted_columns.END_KEYS):
       continue
     column = columns[name]
