@@ -30,11 +30,11 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import readers
-from rlds2reverb.random_access import data_files
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import index_writer
 from rlds2reverb.random_access import record_reading
-from rlds2reverb.random_access import references
+from rlds2reverb.store import data_files
+from rlds2reverb.store import references
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 
@@ -127,7 +127,7 @@ def build_index(
       raise
     facts = [list(known) for known in data.facts]
     fingerprint = identity.fingerprint(
-        data.origin, facts, writer.layout.to_json(), writer.num_episodes
+        data.origin, facts, writer.layout.to_json(), len(writer.lengths)
     )
     writer.finish(data.folder, data.facts, as_trajectories, fingerprint)
 
@@ -319,13 +319,11 @@ def _rows(episodes, as_trajectories, options) -> _Rows:
 
 
 def _write(rows: _Rows, folder: str, mark: bytes) -> index_writer.IndexWriter:
-  writer = index_writer.IndexWriter(
-      folder, index_writer.layout_of(rows.spec), mark
-  )
+  writer = index_writer.IndexWriter(folder, rows.spec, mark)
   try:
     for steps, is_new in rows.parts:
-      leaves = tree.flatten(steps)
-      writer.append(leaves, len(leaves[0]), bool(is_new))
-  finally:
+      writer.append(tree.flatten(steps), bool(is_new))
+  except BaseException:
     writer.close()
+    raise
   return writer

@@ -6,7 +6,7 @@ import numpy as np
 
 from rlds2reverb.random_access import action_chunks
 from rlds2reverb.random_access import index as index_lib
-from rlds2reverb.random_access import row_layout
+from rlds2reverb.store import layout as layout_lib
 
 # The names of `rlds` and of `windows.stacking`, whose modules use TensorFlow.
 _OBSERVATION, _ACTION = 'observation', 'action'
@@ -49,7 +49,7 @@ class ChunkItems:
     del episode
     return number
 
-  def lead(self, column: row_layout.Column) -> Tuple[int, ...]:
+  def lead(self, column: layout_lib.Column) -> Tuple[int, ...]:
     """Returns the leading dimensions of a column in an item."""
     return {
         _OBSERVATION: self.masks[_OBSERVATION_MASK],

@@ -9,7 +9,7 @@ from PIL import Image
 
 from rlds2reverb.arrays import resizing
 from rlds2reverb.episodes import checks
-from rlds2reverb.random_access import row_layout
+from rlds2reverb.store import layout as layout_lib
 
 _MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
 _DTYPES = ('uint8', 'uint16')
@@ -121,7 +121,7 @@ def decode_all(
 
 
 def formats_of(
-    images: Mapping[str, Any], columns: Sequence[row_layout.Column]
+    images: Mapping[str, Any], columns: Sequence[layout_lib.Column]
 ) -> Dict[int, ImageFormat]:
   """Returns the formats of columns of images, by the numbers of columns.
 

@@ -2,16 +2,15 @@
 
 import contextlib
 import json
-import mmap
 import os
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
-import zlib
 
 import numpy as np
 
-from rlds2reverb.random_access import data_files
-from rlds2reverb.random_access import references
-from rlds2reverb.random_access import row_layout
+from rlds2reverb.store import data_files
+from rlds2reverb.store import files
+from rlds2reverb.store import layout as layout_lib
+from rlds2reverb.store import references
 
 # The names of the files of an index, beside those of its rows.
 MARKER = 'random_access.json'
@@ -56,9 +55,8 @@ def made_once(missing: str) -> Iterator[None]:
 LENGTHS = 'episodes.bin'
 STRINGS = 'strings.bin'
 # The version of the files' format.
-VERSION = 1
-
-_CHUNK_BYTES = 1 << 24
+VERSION = 2
+AGAIN = 'build the index again'
 
 
 class Index:
@@ -98,17 +96,23 @@ class Index:
     self.folder = expand_folder(folder)
     marker = self._read_marker()
     self.data_dir = os.fspath(data_dir or marker['data_dir'])
-    self.layout = row_layout.RowLayout.from_json(marker['layout'])
+    self.layout = layout_lib.RowLayout.from_json(marker['layout'])
     self.is_trajectory: bool = marker['is_trajectory']
     self.fingerprint: str = marker['fingerprint']
-    for name, (size, checksum) in marker['own_files'].items():
-      self._check_own(name, size, checksum if check else None)
-    self.lengths = self._map(LENGTHS, np.dtype(np.int64))
-    self._rows = {
-        name: self._map(name, dtype)
-        for name, dtype in self.layout.files().items()
-    }
-    self._strings = self._map(STRINGS, np.dtype(np.uint8))
+    paths = []
+    for name, (size, checksums) in marker['own_files'].items():
+      paths.append(os.path.join(self.folder, name))
+      files.check_size(paths[-1], size, AGAIN)
+      if check:
+        files.check_blocks(paths[-1], checksums, AGAIN)
+    sizes = [os.path.getsize(path) for path in paths]
+    self.lengths = files.map_file(paths[0], [sizes[0]]).view(np.int64)
+    num_rows = self.num_rows
+    self._rows = [
+        files.map_file(path, [num_rows, size])
+        for path, size in zip(paths[1:], self.layout.row_bytes)
+    ]
+    self._strings = files.map_file(paths[-1], sizes[-1:])
     self._files = data_files.DataFiles(
         self.data_dir,
         [data_files.FileFacts(*facts) for facts in marker['data_files']],
@@ -132,16 +136,8 @@ class Index:
     Returns:
       For each column an array `[..., ...]`, of `CELL`s for strings.
     """
-    found: List[np.ndarray] = []
-    small = None
-    for number in columns:
-      if number in self.layout.large:
-        found.append(self._rows[row_layout.large_name(number)][rows])
-        continue
-      if small is None:
-        small = self._rows['rows.bin'][rows]
-      found.append(np.ascontiguousarray(small[str(number)]))
-    return found
+    leaves = self.layout.read(self._rows, rows.ravel(), 1, columns)
+    return [leaf.reshape([*rows.shape, *leaf.shape[2:]]) for leaf in leaves]
 
   def strings(self, cells: np.ndarray) -> np.ndarray:
     """Returns the strings of cells, objects of the shape of `cells`.
@@ -188,38 +184,5 @@ class Index:
       )
     return marker
 
-  def _check_own(self, name, size, checksum) -> None:
-    path = os.path.join(self.folder, name)
-    try:
-      found = os.path.getsize(path)
-    except FileNotFoundError as e:
-      raise self._damage(name, 'it is not there') from e
-    if found != size:
-      raise self._damage(name, f'it has {found} bytes instead of {size}')
-    if checksum is not None and checksum_of(path) != checksum:
-      raise self._damage(name, 'its checksum is another one')
-
-  def _map(self, name: str, dtype: np.dtype) -> np.ndarray:
-    path = os.path.join(self.folder, name)
-    if not os.path.getsize(path):
-      return np.zeros([0], dtype)
-    with open(path, 'rb') as f:
-      mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-    # A buffer cannot have a dtype with a shape.
-    array = np.frombuffer(mapped, dtype.base)
-    return array.reshape([-1, *dtype.shape])
-
   def _damage(self, name: str, problem: str) -> OSError:
-    return OSError(
-        f'{os.path.join(self.folder, name)} is damaged: {problem}. Remove its'
-        ' folder, and build the index again.'
-    )
-
-
-def checksum_of(path: str) -> int:
-  """Returns the CRC-32 of a file."""
-  checksum = 0
-  with open(path, 'rb') as f:
-    while chunk := f.read(_CHUNK_BYTES):
-      checksum = zlib.crc32(chunk, checksum)
-  return checksum
+    return files.damaged(os.path.join(self.folder, name), problem, AGAIN)

@@ -21,9 +21,9 @@ from rlds2reverb.random_access import action_chunks
 from rlds2reverb.random_access import chunk_items
 from rlds2reverb.random_access import images as images_lib
 from rlds2reverb.random_access import index as index_lib
-from rlds2reverb.random_access import references
-from rlds2reverb.random_access import row_layout
 from rlds2reverb.random_access import window_items
+from rlds2reverb.store import layout as layout_lib
+from rlds2reverb.store import references
 
 Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
 
@@ -45,7 +45,7 @@ class Spec:
     """The dtype of its array, which is `object` for strings."""
     if self.dtype == 'string':
       return np.dtype(object)
-    return row_layout.numpy_dtype(self.dtype)
+    return layout_lib.numpy_dtype(self.dtype)
 
   def __str__(self):
     return f'{self.dtype} {self.shape}'

@@ -28,7 +28,7 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import record_lengths
 from rlds2reverb.datasets import record_order
 from rlds2reverb.episodes import tf_errors
-from rlds2reverb.random_access import references
+from rlds2reverb.store import references
 
 # The bytes of records that one task reads, and the number of waiting tasks for
 # each process.

@@ -7,7 +7,7 @@ import numpy as np
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.random_access import chunk_items
 from rlds2reverb.random_access import index as index_lib
-from rlds2reverb.random_access import row_layout
+from rlds2reverb.store import layout as layout_lib
 
 _MASK = 'mask'
 # The step types of a frame of padding, as TF-Agents' observers pad.
@@ -44,7 +44,7 @@ class WindowItems:
       start = np.minimum(start, np.maximum(latest, 0))
     return start
 
-  def lead(self, column: row_layout.Column) -> Tuple[int, ...]:
+  def lead(self, column: layout_lib.Column) -> Tuple[int, ...]:
     """Returns the first dimensions of a column in an item."""
     del column
     return (self._windows.length,)

@@ -150,19 +150,19 @@ class IndexTest(parameterized.TestCase):
     with self.assertRaisesRegex(OSError, 'has other bytes'):
       items.batch(range(17))
 
-  @parameterized.parameters('rows.bin', 'episodes.bin', 'strings.bin')
+  @parameterized.parameters('rows-0.bin', 'episodes.bin', 'strings.bin')
   def test_a_damaged_index_is_refused(self, name):
     path = pathlib.Path(self.index_dir) / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with self.assertRaisesRegex(OSError, f'{name} is damaged: its checksum'):
+    with self.assertRaisesRegex(OSError, f'{name} is damaged: the checksum'):
       self.open()
     os.truncate(path, len(content) - 1)
     with self.assertRaisesRegex(OSError, f'{name} is damaged: it has'):
       self.open()
     path.unlink()
-    with self.assertRaisesRegex(OSError, f'{name} is damaged: it is not there'):
+    with self.assertRaisesRegex(OSError, f'{name} is damaged: it is missing'):
       self.open()
 
   def test_a_damaged_marker_is_refused(self):

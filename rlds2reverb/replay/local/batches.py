@@ -13,9 +13,9 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import samplers
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.store import memory
 
 _GROUP_BYTES = 4 << 20
 _MAX_GROUP = 16
@@ -79,7 +79,7 @@ class Batches:
     self.element_spec = (
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec([*lead, *leaf.shape], leaf.dtype),
-            store.format.spec,
+            store.spec,
         ),
         reverb.sample_info_class()(
             *[tf.TensorSpec(lead, dtype) for dtype in _INFO_DTYPES]
@@ -177,5 +177,5 @@ def batches_per_group(store: store_lib.FrameStore, batch_size: int) -> int:
 
 
 @functools.lru_cache(8)
-def _info_layout(*shape: int) -> rows_lib.ArrayLayout:
-  return rows_lib.ArrayLayout([(shape, dtype) for dtype in _INFO_DTYPES])
+def _info_layout(*shape: int) -> memory.ArrayLayout:
+  return memory.ArrayLayout([(shape, dtype) for dtype in _INFO_DTYPES])

@@ -64,7 +64,7 @@ class LocalReplayBuffer(
       process: samplers.Process,
   ):
     process.check()
-    super().__init__(store.format.spec, capacity, stateful_dataset=True)
+    super().__init__(store.spec, capacity, stateful_dataset=True)
     self.store = store
     self._population: Any = population
     self._sampler: samplers.Sampler = sampler or samplers.Uniform()

@@ -22,15 +22,16 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
-from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.store import files as row_files
 
 # This file is written last: where it is, the others are whole.
 MARKER = 'prepared_frames.json'
 _SPEC = 'spec.pbtxt'
 _INDEX = 'index.npz'
 # The version of the files' format.
-_VERSION = 2
+_VERSION = 3
+_AGAIN = 'prepare it again'
 # The number of blocks of each file that are checked when a folder is opened.
 _BLOCKS_AT_OPENING = 32
 
@@ -39,7 +40,7 @@ class _Folder(NamedTuple):
   """A folder whose metadata has been checked."""
 
   marker: Dict[str, Any]
-  format: rows_lib.RowFormat
+  spec: Any
   runs: store_lib.Runs
   priorities: Optional[np.ndarray]
   paths: List[str]
@@ -66,7 +67,7 @@ def write_metadata(
   for number, values in enumerate(checksums):
     arrays[f'checksums_{number}'] = values
   np.savez(os.path.join(folder, _INDEX), **arrays)
-  tensor_spec.to_pbtxt_file(os.path.join(folder, _SPEC), store.format.spec)
+  tensor_spec.to_pbtxt_file(os.path.join(folder, _SPEC), store.spec)
   content = json.dumps(
       {
           'made_from': made_from,
@@ -143,7 +144,7 @@ def open_store(folder: str) -> store_lib.FrameStore:
   _check_blocks(opened, _BLOCKS_AT_OPENING)
   return store_lib.map_store(
       opened.paths,
-      opened.format,
+      opened.spec,
       store_lib.ItemWindows(**opened.marker['form']),
       tuple(opened.marker['sizes']),
       opened.runs,
@@ -178,42 +179,26 @@ def _open_folder(folder: str) -> _Folder:
     path = os.path.join(folder, name)
     if zlib.crc32(_read_or_damage(path)) != checksum:
       raise _damage(path, 'its checksum is wrong')
-  spec = tensor_spec.from_pbtxt_file(os.path.join(folder, _SPEC))
-  format_ = rows_lib.RowFormat(trajectory.Trajectory(*spec))
+  spec = trajectory.Trajectory(
+      *tensor_spec.from_pbtxt_file(os.path.join(folder, _SPEC))
+  )
+  layout = store_lib.layout_of(spec)
   with np.load(io.BytesIO(_read(os.path.join(folder, _INDEX)))) as index:
     runs = store_lib.Runs(*[index[name] for name in store_lib.Runs._fields])
     priorities = index.get('priorities')
-    paths = [
-        os.path.join(folder, name) for name in store_lib.file_names(format_)
-    ]
+    paths = [os.path.join(folder, name) for name in layout.file_names]
     checksums = [index[f'checksums_{k}'] for k in range(len(paths))]
   num_rows, num_string_bytes = marker['sizes']
-  sizes = [num_rows * size for size in format_.row_bytes]
+  sizes = [num_rows * size for size in layout.row_bytes]
   for path, size in zip(paths, [*sizes, num_string_bytes]):
-    found = os.path.getsize(path) if os.path.isfile(path) else None
-    if found != size:
-      raise _damage(
-          path,
-          'it is missing'
-          if found is None
-          else f'it has {found} bytes instead of {size}',
-      )
-  return _Folder(marker, format_, runs, priorities, paths, checksums)
+    row_files.check_size(path, size, _AGAIN)
+  return _Folder(marker, spec, runs, priorities, paths, checksums)
 
 
 def _check_blocks(opened: _Folder, limit: Optional[int]) -> None:
   """Checks the blocks of all files, or `limit` blocks of each."""
   for path, checksums in zip(opened.paths, opened.checksums):
-    count = len(checksums)
-    some = np.arange(count)
-    if limit is not None and count > limit:
-      some = np.linspace(0, count - 1, limit).astype(int)
-    with open(path, 'rb') as f:
-      for block in some.tolist():
-        f.seek(block * store_lib.BLOCK_BYTES)
-        data = f.read(store_lib.BLOCK_BYTES)
-        if zlib.crc32(data) != checksums[block]:
-          raise _damage(path, f'the checksum of MB {block} is wrong')
+    row_files.check_blocks(path, checksums, _AGAIN, limit)
 
 
 def _read(path: str) -> bytes:
@@ -229,6 +214,4 @@ def _read_or_damage(path: str) -> bytes:
 
 
 def _damage(path: str, problem: str) -> OSError:
-  return OSError(
-      f'{path} is damaged: {problem}. Remove its folder, and prepare it again.'
-  )
+  return row_files.damaged(path, problem, _AGAIN)

@@ -19,7 +19,6 @@ from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.replay import arranging
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import population as population_lib
-from rlds2reverb.replay.local import rows as rows_lib
 from rlds2reverb.replay.local import store as store_lib
 from rlds2reverb.trajectories import frame_blocks
 
@@ -58,7 +57,7 @@ class FrameRing(tf.train.experimental.PythonState):
       ValueError: if frames have strings, or items are whole episodes or longer
         than `capacity`.
     """
-    format_ = rows_lib.RowFormat(spec)
+    format_ = store_lib.layout_of(spec)
     if format_.has_strings:
       raise ValueError(
           'Frames that are appended must have a fixed size, but there are'
@@ -89,6 +88,7 @@ class FrameRing(tf.train.experimental.PythonState):
     self.first = self._next = 0
     none = np.zeros(0, np.int64)
     self.store = store_lib.FrameStore(
+        spec,
         format_,
         store_lib.ItemWindows.of(items.windows),
         self._rows,
@@ -164,7 +164,7 @@ class FrameRing(tf.train.experimental.PythonState):
 
   def append_leaves(self, *leaves: np.ndarray) -> None:
     """Appends frames, given their leaves; see `append`."""
-    self.append(tf.nest.pack_sequence_as(self.store.format.spec, leaves))
+    self.append(tf.nest.pack_sequence_as(self.store.spec, leaves))
 
   def append(self, frames: Any) -> None:
     """Appends consecutive frames, a `Trajectory` of arrays `[B, ...]`.
@@ -232,7 +232,7 @@ class FrameRing(tf.train.experimental.PythonState):
 
   def _add(self, arranged, priorities) -> None:
     """Stores frames and items; without priorities, at the highest so far."""
-    encoded = self.store.format.encode(arranged.frames, lambda strings: None)
+    encoded = self.store.format.encode(tf.nest.flatten(arranged.frames))
     count = min(_ROWS_AT_ONCE, self.capacity)
     for begin in range(0, len(encoded[0]), count):
       self._add_rows([rows[begin : begin + count] for rows in encoded])

@@ -7,32 +7,24 @@ read in the same way. `prepared.py` has the files on disk.
 
 import dataclasses
 import hashlib
-import math
-import mmap
-import os
 from typing import (
     Any,
-    BinaryIO,
     List,
     NamedTuple,
     Optional,
     Sequence,
     Tuple,
 )
-import zlib
 
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay.local import rows as rows_lib
-
-# A file has a checksum for each block of this many bytes.
-BLOCK_BYTES = 1 << 20
-# Python 3.13 has this flag of mmap. Without it, Linux would reserve as much
-# memory as the file is large, though the file is only read.
-_MAP_NORESERVE = getattr(mmap, 'MAP_NORESERVE', 0x4000)
+from rlds2reverb.store import files
+from rlds2reverb.store import layout as layout_lib
+from rlds2reverb.store import references
+from rlds2reverb.store import writer as writer_lib
 
 
 class Runs(NamedTuple):
@@ -89,6 +81,7 @@ class FrameStore:
   """Frames, each stored once, and which runs of them are items.
 
   Attributes:
+    spec: the spec of a frame, a `Trajectory`.
     format: how a frame is stored.
     windows: what items are made of.
     rows: the rows of each group of columns, uint8 `[N, row_bytes]`.
@@ -98,7 +91,8 @@ class FrameStore:
     fingerprint: a value that differs for any other content.
   """
 
-  format: rows_lib.RowFormat
+  spec: Any
+  format: layout_lib.RowLayout
   windows: ItemWindows
   rows: List[np.ndarray]
   strings: np.ndarray
@@ -150,53 +144,13 @@ class FrameStore:
     )
 
   def read(self, starts: np.ndarray, length: int) -> List[np.ndarray]:
-    """Returns the leaves of runs of frames; see `RowFormat.read`."""
-    return self.format.read(self.rows, self.strings, starts, length)
-
-
-class ChecksummedFile:
-  """A new file, and the checksums of its blocks.
-
-  Attributes:
-    path: where it can be read.
-    size: the number of bytes so far.
-  """
-
-  def __init__(self, name: str, folder: Optional[str]):
-    """Creates the file in a folder, or in memory if `folder` is None."""
-    self._file: BinaryIO
-    if folder is None:
-      self._file = open(os.memfd_create(name), 'w+b')
-      self.path = f'/proc/self/fd/{self._file.fileno()}'
-    else:
-      self.path = os.path.join(folder, name)
-      self._file = open(self.path, 'xb')
-    self.size = 0
-    self._checksums = [0]
-
-  def write(self, data: Any) -> None:
-    """Appends bytes, or an array of them."""
-    data = memoryview(data).cast('B') if len(data) else b''
-    self._file.write(data)
-    begin = 0
-    while begin < len(data):
-      room = BLOCK_BYTES - self.size % BLOCK_BYTES
-      part = data[begin : begin + room]
-      self._checksums[-1] = zlib.crc32(part, self._checksums[-1])
-      self.size += len(part)
-      begin += len(part)
-      if len(part) == room:
-        self._checksums.append(0)
-
-  def finish(self) -> np.ndarray:
-    """Writes the rest, and returns the checksums, uint32 `[B]`."""
-    self._file.flush()
-    count = -(-self.size // BLOCK_BYTES)
-    return np.array(self._checksums[:count], np.uint32)
-
-  def close(self) -> None:
-    """Closes the file. What was mapped stays."""
-    self._file.close()
+    """Returns the leaves of runs of frames; see `RowLayout.read`."""
+    return [
+        references.own_strings(self.strings, leaf)
+        if leaf.dtype == references.CELL
+        else leaf
+        for leaf in self.format.read(self.rows, starts, length)
+    ]
 
 
 class StoreWriter:
@@ -213,18 +167,13 @@ class StoreWriter:
       spec: the spec of one frame, a `Trajectory`.
       folder: an empty folder for the files, or None for memory.
     """
-    self.format = rows_lib.RowFormat(spec)
-    self._files = [
-        ChecksummedFile(name, folder) for name in file_names(self.format)
-    ]
-    self._num_rows = 0
+    self.format = layout_of(spec)
+    self._spec = spec
+    self._writer = writer_lib.RowWriter(self.format, folder)
 
   def append(self, frames: Any) -> None:
     """Appends frames, a `Trajectory` of arrays `[B, ...]`."""
-    encoded = self.format.encode(frames, self._append_strings)
-    for file, rows in zip(self._files, encoded):
-      file.write(rows)
-    self._num_rows += len(encoded[0])
+    self._writer.append(tf.nest.flatten(frames))
 
   def finish(
       self, windows: ItemWindows, runs: Runs, priorities: Optional[np.ndarray]
@@ -236,12 +185,13 @@ class StoreWriter:
       runs: the runs of items.
       priorities: the priorities of all items, or None.
     """
-    checksums = [file.finish() for file in self._files]
+    new_files = self._writer.files
+    checksums = [file.finish() for file in new_files]
     store = map_store(
-        [file.path for file in self._files],
-        self.format,
+        [file.path for file in new_files],
+        self._spec,
         windows,
-        (self._num_rows, self._files[-1].size),
+        (self._writer.num_rows, new_files[-1].size),
         runs,
         priorities,
         checksums,
@@ -251,28 +201,28 @@ class StoreWriter:
 
   def close(self) -> None:
     """Closes the files. What was mapped stays."""
-    for file in self._files:
-      file.close()
-
-  def _append_strings(self, strings: Sequence[bytes]) -> np.ndarray:
-    file = self._files[-1]
-    lengths = np.array(list(map(len, strings)), np.int64)
-    begins = file.size + np.cumsum(lengths) - lengths
-    file.write(b''.join(strings))
-    return begins
+    self._writer.close()
 
 
-def file_names(format_: rows_lib.RowFormat) -> List[str]:
-  """Returns the names of the files of rows, and last of that of strings."""
-  return [
-      *[f'rows-{group}.bin' for group in range(len(format_.row_bytes))],
-      'strings.bin',
-  ]
+def layout_of(spec: Any) -> layout_lib.RowLayout:
+  """Returns the layout of frames.
+
+  Args:
+    spec: the spec of one, a `Trajectory`.
+
+  Raises:
+    ValueError: if the shape of a field is not fixed.
+  """
+  return layout_lib.RowLayout.of_spec(
+      spec,
+      'Pad it, or resize images (decode_images). Encoded images may stay as'
+      ' they are.',
+  )
 
 
 def map_store(
     paths: Sequence[str],
-    format_: rows_lib.RowFormat,
+    spec: Any,
     windows: ItemWindows,
     sizes: Tuple[int, int],
     runs: Runs,
@@ -282,47 +232,32 @@ def map_store(
   """Maps files into memory, whose bytes are read as they are used.
 
   Args:
-    paths: the files, in the order of `file_names`.
-    format_: how a frame is stored.
+    paths: the files, in the order of `RowLayout.file_names`.
+    spec: the spec of a frame.
     windows: what items are made of.
     sizes: the number of rows, and that of the bytes of strings.
     runs: the runs of items.
     priorities: the priorities of all items, or None.
     checksums: the checksums of the files.
   """
+  format_ = layout_of(spec)
   num_rows, num_string_bytes = sizes
   shapes = [[num_rows, size] for size in format_.row_bytes]
   *rows, strings = [
-      map_file(path, shape)
+      files.map_file(path, shape)
       for path, shape in zip(paths, [*shapes, [num_string_bytes]])
   ]
-  columns = [
-      (leaf.dtype.name, leaf.shape.as_list())
-      for leaf in tf.nest.flatten(format_.spec)
-  ]
+  columns = [(column.dtype, column.shape) for column in format_.columns]
   digest = hashlib.sha256(repr((columns, windows, sizes)).encode())
   for array in (*runs, priorities, *checksums):
     digest.update(b'' if array is None else np.ascontiguousarray(array))
   return FrameStore(
-      format_, windows, rows, strings, runs, priorities, digest.hexdigest()[:16]
+      spec,
+      format_,
+      windows,
+      rows,
+      strings,
+      runs,
+      priorities,
+      digest.hexdigest()[:16],
   )
-
-
-def map_file(path: str, shape: Sequence[int]) -> np.ndarray:
-  """Returns a file as an array, uint8, whose bytes are read as they are used.
-
-  Args:
-    path: the file.
-    shape: the shape of the array, of as many bytes as the file has.
-  """
-  size = math.prod(shape)
-  if not size:
-    return np.zeros(shape, np.uint8)
-  with open(path, 'rb') as f:
-    mapped = mmap.mmap(
-        f.fileno(),
-        size,
-        mmap.MAP_PRIVATE | _MAP_NORESERVE,
-        mmap.PROT_READ | mmap.PROT_WRITE,
-    )
-  return np.frombuffer(mapped, np.uint8).reshape(shape)

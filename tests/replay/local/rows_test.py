@@ -4,7 +4,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.replay.local import rows
+from rlds2reverb.store import layout
+from rlds2reverb.store import references
 from tests import golden
 
 _BFLOAT16 = tf.bfloat16.as_numpy_dtype
@@ -16,15 +17,21 @@ class _Strings:
   def __init__(self):
     self.content = b''
 
-  def add(self, strings):
-    begins = []
-    for string in strings:
-      begins.append(len(self.content))
+  def cells_of(self, strings):
+    def add(string):
       self.content += string
-    return np.array(begins, np.int64)
+      return len(self.content) - len(string)
 
-  def array(self):
-    return np.frombuffer(self.content, np.uint8)
+    return references.cells_of(strings, None, add)
+
+  def read(self, leaves):
+    content = np.frombuffer(self.content, np.uint8)
+    return [
+        references.own_strings(content, leaf)
+        if leaf.dtype == references.CELL
+        else leaf
+        for leaf in leaves
+    ]
 
 
 def _spec_of(frames):
@@ -36,17 +43,21 @@ def _spec_of(frames):
   )
 
 
-class RowFormatTest(parameterized.TestCase, tf.test.TestCase):
+def _layout(spec):
+  return layout.RowLayout.of_spec(spec, '')
+
+
+class RowLayoutTest(parameterized.TestCase, tf.test.TestCase):
 
   def check_round_trip(self, frames, places):
     """Checks frames that were stored in two parts, and read at `places`."""
-    format_ = rows.RowFormat(_spec_of(frames))
+    format_ = _layout(_spec_of(frames))
     strings = _Strings()
     length = len(tf.nest.flatten(frames)[0])
     parts = [
         format_.encode(
-            tf.nest.map_structure(lambda leaf: leaf[begin:end], frames),  # pylint: disable=cell-var-from-loop
-            strings.add,
+            [leaf[begin:end] for leaf in tf.nest.flatten(frames)],
+            strings.cells_of,
         )
         for begin, end in ((0, 1), (1, length))
     ]
@@ -57,7 +68,7 @@ class RowFormatTest(parameterized.TestCase, tf.test.TestCase):
     # A place is a run of one frame; and all frames are a run.
     runs = (np.ravel(places), 1), (np.array([0, 0]), length)
     for starts, count in runs:
-      found = format_.read(groups, strings.array(), starts, count)
+      found = strings.read(format_.read(groups, starts, count))
       rows_ = starts[:, np.newaxis] + np.arange(count)
       golden.assert_frames_equal(
           self,
@@ -141,20 +152,19 @@ class RowFormatTest(parameterized.TestCase, tf.test.TestCase):
         [[4, 1, 0], [3, 2, 2]],
     )
     self.assertTrue(format_.has_strings)
-    # Where each begins, and its length.
-    self.assertEqual(format_.row_bytes, [16 + 32])
+    self.assertEqual(format_.row_bytes, [3 * references.CELL.itemsize])
 
   def test_strings_of_characters_are_stored_as_utf8(self):
-    format_ = rows.RowFormat(tf.TensorSpec([], tf.string))
+    format_ = _layout(tf.TensorSpec([], tf.string))
     strings = _Strings()
-    format_.encode(np.array(['naïve'], object), strings.add)
+    format_.encode([np.array(['naïve'], object)], strings.cells_of)
     self.assertEqual(strings.content, 'naïve'.encode())
 
   @parameterized.parameters([[None, 3]], [None])
   def test_a_shape_that_is_not_known(self, shape):
     spec = {'camera': {'image': tf.TensorSpec(shape, tf.uint8)}}
     with self.assertRaisesRegex(ValueError, 'camera.*image.*fixed'):
-      rows.RowFormat(spec)
+      _layout(spec)
 
   def test_many_runs(self):
     length, count = 50, 3000
@@ -163,10 +173,10 @@ class RowFormatTest(parameterized.TestCase, tf.test.TestCase):
         'wide': np.stack([numbers + k for k in range(7)], 1).astype(np.float32),
         'narrow': numbers.astype(np.int16),
     }
-    format_ = rows.RowFormat(_spec_of(frames))
-    groups = format_.encode(frames, None)
+    format_ = _layout(_spec_of(frames))
+    groups = format_.encode(tf.nest.flatten(frames))
     starts = np.random.default_rng(0).integers(0, 5000 - length - 2, count)
-    read = lambda: format_.read(groups, np.zeros(0, np.uint8), starts, length)
+    read = lambda: format_.read(groups, starts, length)
     expected = starts[:, np.newaxis] + np.arange(length)
     first = read()
     for leaf, column in zip(first, tf.nest.flatten(frames)):

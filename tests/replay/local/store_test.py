@@ -15,6 +15,7 @@ from rlds2reverb.replay import opening
 from rlds2reverb.replay.local import prepared
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.replay.local import store
+from rlds2reverb.store import files
 from tests import golden
 from tests.replay.local import cuts
 
@@ -95,7 +96,7 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
     opened = prepared.open_store(folder)
     for found in written, opened, prepared.open_store(folder):
       self.check_holds(found, _frames(), priorities)
-    self.assertEqual(opened.format.spec, _spec())
+    self.assertEqual(opened.spec, _spec())
     self.assertEqual(opened.fingerprint, written.fingerprint)
     self.assertEqual(prepared.read_marker(folder)['made_from'], 'the data')
 
@@ -129,7 +130,7 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
       json.dump(marker, f)
     for call in prepared.read_marker, prepared.open_store:
       with self.assertRaisesRegex(
-          OSError, 'of version 3, and this is version 2'
+          OSError, 'of version 4, and this is version 3'
       ):
         call(folder)
 
@@ -155,7 +156,7 @@ class StoreTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaises(MemoryError):
         prepared.open_store(folder)
 
-  @mock.patch.object(store, 'BLOCK_BYTES', 4096)
+  @mock.patch.object(files, 'BLOCK_BYTES', 4096)
   def test_a_file_of_many_blocks(self):
     folder = self.create_tempdir().full_path
     spec = cuts.frame_spec()._replace(action=tf.TensorSpec([4096], tf.uint8))
@@ -277,7 +278,7 @@ class MapFileTest(tf.test.TestCase):
       f.truncate(size)
       f.seek(size - 2)
       f.write(b'\7\5')
-    array = store.map_file(path, [size // 4096, 4096])
+    array = files.map_file(path, [size // 4096, 4096])
     self.assertEqual(array[-1, -3:].tolist(), [0, 7, 5])
 
 

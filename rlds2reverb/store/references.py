@@ -7,6 +7,7 @@ the cell is in the row of its step.
 
 import hashlib
 import struct
+from typing import Optional
 import zlib
 
 import numpy as np
@@ -53,12 +54,14 @@ def reference(
   return mark + _PACKED.pack(file, len(value), begin + place, zlib.crc32(value))
 
 
-def cells_of(strings: np.ndarray, mark: bytes, add_string) -> np.ndarray:
+def cells_of(
+    strings: np.ndarray, mark: Optional[bytes], add_string
+) -> np.ndarray:
   """Returns the cells of strings.
 
   Args:
     strings: objects, bytes, of any shape.
-    mark: what references begin with.
+    mark: what references begin with; None if there are none.
     add_string: stores a string that is no reference, and returns where in the
       index it begins.
 
@@ -72,20 +75,31 @@ def cells_of(strings: np.ndarray, mark: bytes, add_string) -> np.ndarray:
   if not flat:
     return np.zeros(strings.shape, CELL)
   joined = b''.join(flat)
-  if len(joined) == _NUM_BYTES * len(flat):
+  if mark and len(joined) == _NUM_BYTES * len(flat):
     parts = np.frombuffer(joined, np.uint8).reshape([len(flat), _NUM_BYTES])
     if (parts[:, :MARK_BYTES] == np.frombuffer(mark, np.uint8)).all():
       cells = np.ascontiguousarray(parts[:, MARK_BYTES:]).view(CELL)
       return cells.reshape(strings.shape)
   cells = np.zeros(len(flat), CELL)
   for number, value in enumerate(flat):
-    if len(value) == _NUM_BYTES and value.startswith(mark):
+    if mark and len(value) == _NUM_BYTES and value.startswith(mark):
       cells[number] = np.frombuffer(value, CELL, offset=MARK_BYTES)[0]
     else:
-      cells[number] = (
-          OWN_FILE,
-          len(value),
-          add_string(value),
-          zlib.crc32(value),
-      )
+      cells[number] = OWN_FILE, len(value), add_string(value), 0
   return cells.reshape(strings.shape)
+
+
+def own_strings(strings: np.ndarray, cells: np.ndarray) -> np.ndarray:
+  """Returns the strings of cells, objects of their shape.
+
+  Args:
+    strings: all strings, one after the other, uint8 `[M]`.
+    cells: `CELL`s, all of which are of these strings.
+  """
+  memory = strings.data
+  found = np.empty(cells.shape, object)
+  found.ravel()[:] = [
+      bytes(memory[begin : begin + length])
+      for _, length, begin, _ in cells.ravel().tolist()
+  ]
+  return found
