@@ -16,6 +16,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FLOORS = (
     'episodes',
     'arrays',
+    'store',
     'datasets',
     'formats',
     'fields',
