@@ -168,8 +168,8 @@ class _Frames(NamedTuple):
       codes = depth_maps.codes_of(feature)
     if not self.decode_videos:
       return video_frames.to_references(path, times, codes)
-    depth = codes and video_frames.DepthVideo(codes, self.depth_unit)
-    return video_frames.VideoColumn(path, times, self.data.info['fps'], depth)
+    depths = codes and codes.depths(self.depth_unit)
+    return video_frames.VideoColumn(path, times, self.data.info['fps'], depths)
 
 
 def _read_column(column, feature, name, depth_unit) -> np.ndarray:

@@ -6,7 +6,7 @@ the first frame is read.
 
 import math
 import os
-from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,18 +15,6 @@ from rlds2reverb.formats import depth_maps
 _TIME = '#t='
 _DEPTH = '&depth='
 _RGB = 'rgb24'
-
-
-class DepthVideo(NamedTuple):
-  """A video whose frames become depths.
-
-  Attributes:
-    codes: the depths of its codes.
-    unit: one of `depth_maps.UNITS`.
-  """
-
-  codes: depth_maps.Codes
-  unit: str
 
 
 class VideoColumn:
@@ -42,31 +30,30 @@ class VideoColumn:
       path: str,
       times: np.ndarray,
       fps: float,
-      depth: Optional[DepthVideo] = None,
+      depths: Optional[np.ndarray] = None,
   ):
     """Takes the arguments of `read_frames`."""
     self._path = path
     self._times = times
     self._fps = fps
-    self._depth = depth
-    self.dtype = _dtype(depth)
+    self._depths = depths
     with _open(path) as container:
-      stream = _stream(container, depth)
-      channels = 1 if depth else 3
-      self.shape = (len(times), stream.height, stream.width, channels)
+      stream = _stream(container, depths is not None)
+      nothing = _empty(0, stream, depths)
+      self.dtype, self.shape = nothing.dtype, (len(times), *nothing.shape[1:])
 
   def __len__(self) -> int:
     return len(self._times)
 
   def __getitem__(self, rows: slice) -> np.ndarray:
-    return read_frames(self._path, self._times[rows], self._fps, self._depth)
+    return read_frames(self._path, self._times[rows], self._fps, self._depths)
 
 
 def read_frames(
     path: str,
     times: Sequence[float],
     fps: Optional[float] = None,
-    depth: Optional[DepthVideo] = None,
+    depths: Optional[np.ndarray] = None,
 ) -> np.ndarray:
   """Decodes the frames that are nearest to given times.
 
@@ -75,7 +62,8 @@ def read_frames(
     times: seconds from the beginning of the video, `[N]`, in any order.
     fps: frames a second; by default what the file says. A frame must be within
       half a frame of its time.
-    depth: how the frames become depths; None if they are images.
+    depths: the depth of each code, if the frames are depth maps; see
+      `depth_maps.Codes.depths`.
 
   Returns:
     uint8 `[N, height, width, 3]`, RGB, just as PyAV decodes them. Depths are
@@ -89,13 +77,11 @@ def read_frames(
   times = np.asarray(times, np.float64)
   order = np.argsort(times, kind='stable')
   with _open(path) as container:
-    stream = _stream(container, depth)
+    stream = _stream(container, depths is not None)
     stream.thread_type = 'AUTO'
     if fps is None:
       fps = float(stream.average_rate)
-    size = (len(times), stream.height, stream.width)
-    frames = np.empty((*size, 1 if depth else 3), _dtype(depth))
-    depths = depth.codes.depths(depth.unit) if depth else None
+    frames = _empty(len(times), stream, depths)
     if not len(times):
       return frames
     begin = max(times[order[0]] - 0.5 / fps, 0.0)
@@ -109,11 +95,11 @@ def read_frames(
             f' at {fps:g} frames a second.'
             + (f' The nearest is at {frame.time:.4f} s.' if frame else '')
         )
-      if depth:
+      if depths is None:
+        frames[index] = frame.to_ndarray(format=_RGB)
+      else:
         codes = frame.to_ndarray(format=depth_maps.PIXEL_FORMAT)
         frames[index] = depths[codes][..., np.newaxis]
-      else:
-        frames[index] = frame.to_ndarray(format=_RGB)
   return frames
 
 
@@ -170,13 +156,11 @@ def read_references(
       by_video.setdefault((path, codes), []).append((index, float(time)))
   for (path, codes), wanted in by_video.items():
     indices, times = zip(*wanted)
-    depth = None
+    depths = None
     if codes:
-      low, high, shift, use_log = map(float, codes.split(','))
-      depth = DepthVideo(
-          depth_maps.Codes(low, high, shift, bool(use_log)), depth_unit
-      )
-    yield from zip(indices, read_frames(path, times, depth=depth))
+      *floats, use_log = map(float, codes.split(','))
+      depths = depth_maps.Codes(*floats, bool(use_log)).depths(depth_unit)
+    yield from zip(indices, read_frames(path, times, depths=depths))
 
 
 class _Nearest:
@@ -206,12 +190,12 @@ def _open(path: str):
     raise ValueError(f'{path} is not a whole video file: {e}') from e
 
 
-def _stream(container, depth: Optional[DepthVideo]) -> Any:
+def _stream(container, is_depth: bool) -> Any:
   if not container.streams.video:
     raise ValueError(f'{container.name} is a file without video.')
   stream = container.streams.video[0]
   pixels = stream.format
-  if depth:
+  if is_depth:
     if pixels.name != depth_maps.PIXEL_FORMAT:
       raise ValueError(
           f'{container.name} is said to be of depth, whose pixel format must be'
@@ -227,11 +211,12 @@ def _stream(container, depth: Optional[DepthVideo]) -> Any:
   return stream
 
 
-def _dtype(depth: Optional[DepthVideo]) -> np.dtype:
-  if depth is None:
-    return np.dtype(np.uint8)
-  is_whole = depth.unit == depth_maps.MILLIMETRES
-  return np.dtype(np.uint16 if is_whole else np.float32)
+def _empty(count: int, stream: Any, depths: Optional[np.ndarray]) -> np.ndarray:
+  """Returns the array of some frames, before they are read."""
+  size = (count, stream.height, stream.width)
+  if depths is None:
+    return np.empty((*size, 3), np.uint8)
+  return np.empty((*size, 1), depths.dtype)
 
 
 def _import_av() -> Any:
