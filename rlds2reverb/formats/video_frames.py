@@ -158,8 +158,10 @@ def read_references(
     indices, times = zip(*wanted)
     depths = None
     if codes:
-      *floats, use_log = map(float, codes.split(','))
-      depths = depth_maps.Codes(*floats, bool(use_log)).depths(depth_unit)
+      low, high, shift, use_log = map(float, codes.split(','))
+      depths = depth_maps.Codes(low, high, shift, bool(use_log)).depths(
+          depth_unit
+      )
     yield from zip(indices, read_frames(path, times, depths=depths))
 
 
