@@ -28,7 +28,7 @@ def _items(*args, **kwargs):
 def _observations(store, first, count):
   """Returns the observations of consecutive frames, from row `first` on."""
   leaves = store.read(np.array([first]), count)
-  return tf.nest.pack_sequence_as(store.format.spec, leaves).observation[0]
+  return tf.nest.pack_sequence_as(store.spec, leaves).observation[0]
 
 
 def _known_data(count=3, length=5):
