@@ -29,7 +29,7 @@ import rlds2reverb
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import layout as layout_lib
-from rlds2reverb.replay.server import insert_stream
+from rlds2reverb.replay.server import insert
 
 _STEPS = flags.DEFINE_list(
     'steps', ['1000', '10000', '100000', '1000000'], 'Steps of each table.'
@@ -95,15 +95,20 @@ def _time(insert, episodes, steps) -> float:
 def _sending(episodes):
   """Returns what sends requests that are made here: the limit."""
   source = frames_lib.make_frame_source(episodes, _ITEMS)
-  layout = layout_lib.Layout.of(source)
+  layout = layout_lib.Layout(source)
   requests = [
-      (encoding.encode_insert_request(*batch), batch.num_items)
-      for batch in layout.batches(source.frames())
+      (
+          encoding.insert_request(
+              batch.chunks, batch.items, batch.keep_chunk_keys
+          ),
+          len(batch.items),
+      )
+      for batch in layout.batches(source.segments())
   ]
 
   def send(client):
     address = client.server_address
-    with insert_stream.InsertStream(address, _TIMEOUT_SECONDS) as stream:
+    with insert.InsertStream(address, _TIMEOUT_SECONDS) as stream:
       for request in requests:
         stream.write(*request)
       stream.flush()

@@ -5,9 +5,8 @@ import tempfile
 
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
-from rlds2reverb.replay.checkpoint import joining
 from rlds2reverb.replay.checkpoint import merge
-from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import parts
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import write
 
@@ -24,7 +23,7 @@ class CheckpointOutput(outputs.FolderOutput):
 
   kind = 'Reverb checkpoint'
   marker = records.DONE
-  part_marker = new_checkpoint.PART_INFO
+  part_marker = parts.PART_INFO
 
   def space(self, folder, left, total):
     # The parts stay until they are joined.
@@ -61,7 +60,7 @@ class CheckpointOutput(outputs.FolderOutput):
 
   def write(self, number, folder, episodes):
     part = self.new_part(folder, number)
-    items = new_checkpoint.write_part(
+    items = parts.write_part(
         episodes.frames(),
         part,
         inserted_at=_FIRST_DATE + number * _DATES_PER_TASK,
@@ -69,7 +68,7 @@ class CheckpointOutput(outputs.FolderOutput):
     return outputs.Written(items, {})
 
   def merge_parts(self, paths, path):
-    joining.merge_parts(paths, path)
+    parts.merge_parts(paths, path)
 
   def finish(self, folder, spec, receipts):
     if not self.adds:
@@ -94,8 +93,8 @@ class CheckpointOutput(outputs.FolderOutput):
           f'The checkpoint {self.plan.output.place} has the tables'
           f' {sorted(tables)}, and the items are of {sorted(names)}.'
       )
-    for name, settings in write.describe_tables(names, ()).items():
-      fresh = write.table_checkpoint(settings, 0, spec)
+    for name in names:
+      fresh = write.table_checkpoint(name, None, 0, spec)
       if fresh.signature != tables[name].signature:
         raise ValueError(
             f'The signature of table {name!r} in {self.plan.output.place} does'
@@ -103,7 +102,7 @@ class CheckpointOutput(outputs.FolderOutput):
         )
 
   def _join(self, folder, directory, spec) -> None:
-    joining.join_parts(
+    parts.join_parts(
         self.parts(folder, range(len(self.plan.tasks))),
         directory,
         spec,

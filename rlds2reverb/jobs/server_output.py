@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay.server import several
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import specs
 
@@ -87,7 +87,7 @@ class ServerOutput(outputs.JobOutput):
         }
         for address in addresses
     }
-    counts = several.insert(
+    _, counts = insert.insert(
         episodes.frames(),
         list(map(reverb.Client, addresses)),
         timeout=_TIMEOUT_SECONDS,

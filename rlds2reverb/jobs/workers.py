@@ -31,7 +31,7 @@ from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
-from rlds2reverb.replay.server import insert_stream
+from rlds2reverb.replay.server import insert as insert_lib
 
 # What a worker reports of a task: its `Progress`, its receipt, its error, or
 # how its process died.
@@ -43,7 +43,7 @@ Run = Callable[..., receipts_lib.Receipt]
 
 # Errors after which a task is tried again. A server may come back, and a worker
 # of a killed job may need a moment to end.
-_GONE = (ConnectionError, BlockingIOError, insert_stream.InsertError)
+_GONE = (ConnectionError, BlockingIOError, insert_lib.InsertError)
 _SECONDS_TO_WAIT = 1.0
 # The number of tasks that a process does. TensorFlow keeps a third of a MiB of
 # every task, so memory would grow with the number of tasks.

@@ -1,6 +1,7 @@
 """Turns RLDS data, or sequences, into blocks of frames that can be laid out."""
 
 import dataclasses
+import itertools
 from typing import (
     Any,
     Callable,
@@ -14,14 +15,16 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.episodes import blocks as blocks_lib
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import places
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
@@ -29,6 +32,61 @@ from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 _LARGE_STEP_BYTES = 1 << 10
+# The largest number of frames of a segment of several episodes. An item takes
+# some hundred bytes, so the items of more frames would be a large request.
+_MAX_FRAMES = 4096
+
+
+class Segment(NamedTuple):
+  """Whole episodes, one after the other, arrays of NumPy.
+
+  An episode ends with a frame that is LAST. It may be a part of an episode of
+  the data set, or several joined (`validation="tf_agents"`). Of a data set of
+  sequences, each is an episode.
+
+  Attributes:
+    frames: a `Trajectory` of `[B, ...]`.
+    row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
+      to `row_splits[e + 1]`.
+    episode_ids: what identifies the episode of the data set that each starts
+      in, a list `[E]` of JSON values; None for sequences.
+    step: the index there of the first frame, int64 `[E]`.
+    is_open: whether the data ends before the last episode does.
+  """
+
+  frames: Any
+  row_splits: np.ndarray
+  episode_ids: List[Any]
+  step: np.ndarray
+  is_open: bool
+
+  @property
+  def length(self) -> np.ndarray:
+    """The number of frames of each episode, int64 `[E]`."""
+    return np.diff(self.row_splits)
+
+  def slice(self, begin: int, end: int) -> 'Segment':
+    """Returns the episodes `[begin, end)`."""
+    splits = self.row_splits[begin : end + 1]
+    return Segment(
+        frame_blocks.slice_frames(self.frames, splits[0], splits[-1]),
+        splits - splits[0],
+        self.episode_ids[begin:end],
+        self.step[begin:end],
+        self.is_open and end == len(self.episode_ids),
+    )
+
+  def choose(self, is_chosen: np.ndarray) -> 'Segment':
+    """Returns some episodes, bool `[E]`."""
+    length = self.length[is_chosen]
+    rows = np.repeat(is_chosen, self.length)
+    return Segment(
+        tf.nest.map_structure(lambda leaf: leaf[rows], self.frames),
+        np.concatenate([[0], np.cumsum(length)]),
+        list(itertools.compress(self.episode_ids, is_chosen)),
+        self.step[is_chosen],
+        bool(self.is_open and is_chosen[-1]),
+    )
 
 
 class FrameSource(NamedTuple):
@@ -37,24 +95,22 @@ class FrameSource(NamedTuple):
   Attributes:
     spec: the spec of one frame, a `Trajectory`.
     tables: which items go into which table.
-    groups: the columns that share chunks.
-    block_length: the largest number of frames that are laid out at once.
+    chunk_length: the largest number of rows of a chunk.
     blocks: a data set of `FrameBlock`s of any length.
     settings: everything besides the data that changes the frames, as a JSON
       value.
-    options: how they are converted. Their report is filled by `frames`, which
+    options: how they are converted. Their report is filled by `segments`, which
       logs it at its end; their identity is that of the items.
     of_sequences: whether the blocks consist of whole sequences, which are the
       items.
     first_episode: what identifies the first episode, if they are identified by
       their index.
-    watch: a function that is called with each block of `frames`.
+    watch: a function that is called with each block.
   """
 
   spec: trajectory.Trajectory
   tables: List[items_lib.TableItems]
-  groups: List[chunks.ColumnGroup]
-  block_length: int
+  chunk_length: int
   blocks: tf.data.Dataset
   settings: Any
   options: options_lib.ConversionOptions
@@ -62,32 +118,81 @@ class FrameSource(NamedTuple):
   first_episode: int = 0
   watch: Callable[[frame_blocks.FrameBlock], None] = lambda block: None
 
-  def step_types(self) -> Iterator[np.ndarray]:
-    """Yields the step types of each block, int32 `[B]`."""
-    return self.blocks.map(
-        lambda block: block.frames.step_type
-    ).as_numpy_iterator()
-
   def frames(self) -> Iterator[frame_blocks.FrameBlock]:
-    """Yields the frames in the blocks that are laid out at once.
+    """Yields the blocks, as arrays.
 
     At the end it logs warnings about data that looks wrong.
     """
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     for block in blocks.as_numpy_iterator():
+      if not len(block.frames.step_type):
+        continue
       block = block._replace(
           episode_ids=[None] if self.of_sequences else self._episode_ids(block),
           step=int(block.step),
       )
-      length = len(block.frames.step_type)
-      longest = length if len(block.episode_ids) > 1 else self.block_length
-      for begin in range(0, length, longest):
-        end = min(begin + longest, length)
-        part = frame_blocks.slice_block(block, begin, end)
-        self.watch(part)
-        yield part
+      self.watch(block)
+      yield block
     if self.options.report is not None:
       self.options.report.warn()
+
+  def segments(self) -> Iterator[Segment]:
+    """Yields all episodes, some at a time.
+
+    The blocks of a long episode are held until it ends. If reading fails, the
+    whole episodes before come first.
+    """
+    held: List[frame_blocks.FrameBlock] = []
+    try:
+      for block in self.frames():
+        held.append(block)
+        segment = None if self._goes_on(block) else self._join(held)
+        if segment is not None:
+          held = []
+          yield from _parts(segment)
+    except Exception:
+      if held:
+        segment = self._join(held)
+        if len(segment.episode_ids) > 1:
+          yield segment.slice(0, len(segment.episode_ids) - 1)
+      raise
+    if held:
+      yield from _parts(self._join(held))
+
+  def _goes_on(self, block) -> bool:
+    is_last = block.frames.step_type[-1] == ts.StepType.LAST
+    return not (is_last or self.of_sequences)
+
+  def _join(self, blocks) -> Segment:
+    """Joins consecutive blocks into a segment."""
+    frames = blocks[0].frames
+    if len(blocks) > 1:
+      frames = tf.nest.map_structure(
+          lambda *leaves: np.concatenate(leaves),
+          *[block.frames for block in blocks],
+      )
+    count = len(frames.step_type)
+    # The episodes of the data set: their first rows, and the steps these are.
+    lengths = [len(block.frames.step_type) for block in blocks]
+    starts, steps, ids = [], [], []
+    for block, begin in zip(blocks, np.cumsum([0, *lengths])):
+      starts.append(block.row_splits[:-1] + begin)
+      steps.append(np.full(len(block.row_splits) - 1, block.step))
+      ids += block.episode_ids
+    starts, steps = np.concatenate(starts), np.concatenate(steps)
+    if self.of_sequences:
+      splits = np.arange(0, count + 1, self.chunk_length)
+    else:
+      is_last = frames.step_type == ts.StepType.LAST
+      splits = np.unique([0, *(np.flatnonzero(is_last) + 1), count])
+    of = np.searchsorted(starts, splits[:-1], 'right') - 1
+    return Segment(
+        frames,
+        splits,
+        [ids[index] for index in of.tolist()],
+        steps[of] + splits[:-1] - starts[of],
+        self._goes_on(blocks[-1]),
+    )
 
   def _episode_ids(self, block) -> List[Any]:
     """Returns the identifier of each episode of a block, a JSON value."""
@@ -135,30 +240,38 @@ def make_frame_source(
     options = dataclasses.replace(options, report=report_lib.ConversionReport())
   spec = specs.frame_spec(data.element_spec, options.policy_info_fn)
   if options.chunk_length is None:
-    groups = chunks.default_groups(spec)
+    chunk_length = places.default_chunk_length(spec)
   else:
-    groups = chunks.one_group(spec, options.chunk_length)
-  # Blocks consist of whole chunks, so that where a chunk starts does not depend
-  # on how the frames come in blocks.
-  longest = max(group.chunk_length for group in groups)
-  count = max(blocks_lib.default_block_length(spec) // longest, 1)
-  block_length = count * longest
+    chunk_length = options.chunk_length
+    checks.check_positive('chunk_length', chunk_length)
   # Stacked episodes of small steps, which take little memory, are cut into
   # blocks after the pipeline: a pipeline that does not cut is built sooner.
   comes_whole = (
       steps_lib.steps_spec(data.element_spec).stacked
       and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
   )
+  block_length = None if comes_whole else blocks_lib.default_block_length(spec)
   blocks = conversion.trajectory_blocks(
-      data, options, block_length=None if comes_whole else block_length
+      data, options, block_length=block_length
   )
   settings = {
       'frames': _columns(spec),
       'terminal_discount': options.rules.terminal_discount,
   }
   return FrameSource(
-      spec, list(tables), groups, block_length, blocks, settings, options
+      spec, list(tables), chunk_length, blocks, settings, options
   )
+
+
+def _parts(segment: Segment) -> Iterator[Segment]:
+  """Splits a segment of several episodes into some of fewer frames."""
+  begin, count = 0, len(segment.episode_ids)
+  while begin < count:
+    limit = segment.row_splits[begin] + _MAX_FRAMES
+    end = int(np.searchsorted(segment.row_splits, limit, 'right')) - 1
+    end = max(end, begin + 1)
+    yield segment.slice(begin, end)
+    begin = end
 
 
 def _unoptimized() -> tf.data.Options:
@@ -238,15 +351,7 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
       )
       for table in tables
   ]
-  groups = chunks.one_group(spec, length)
   settings = {'sequences': _columns(data.element_spec)}
   return FrameSource(
-      spec,
-      tables,
-      groups,
-      count * length,
-      blocks,
-      settings,
-      options,
-      of_sequences=True,
+      spec, tables, length, blocks, settings, options, of_sequences=True
   )

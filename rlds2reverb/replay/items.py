@@ -2,14 +2,7 @@
 
 import dataclasses
 import math
-from typing import (
-    Callable,
-    Dict,
-    Iterable,
-    Optional,
-    Sequence,
-    Union,
-)
+from typing import Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -145,32 +138,3 @@ def episode_lengths(step_type: np.ndarray, length: int) -> np.ndarray:
   """
   lasts = np.flatnonzero(step_type == ts.StepType.LAST)
   return np.diff(np.concatenate([[-length], lasts + 1, [len(step_type)]]))
-
-
-def count_items(
-    tables: Sequence[TableItems], step_types: Iterable[np.ndarray]
-) -> Dict[str, int]:
-  """Counts the items that each table gets, without making them.
-
-  Args:
-    tables: which items go into which table.
-    step_types: the step types of consecutive frames, arrays `[B]`.
-
-  Returns:
-    The number of items of each table, by the name of the table.
-  """
-  counts = {table.table_name: 0 for table in tables}
-  length = 0  # The number of frames of the episode so far.
-  total = 0
-
-  for step_type in step_types:
-    lengths = episode_lengths(step_type, length)
-    whole, length = lengths[:-1], int(lengths[-1])
-    for table in tables:
-      if not table.crosses_episodes:
-        counts[table.table_name] += int(table.count(whole).sum())
-    total += len(step_type)
-  for table in tables:
-    left = total if table.crosses_episodes else length
-    counts[table.table_name] += int(table.count(np.array([left]), False).sum())
-  return counts

@@ -37,7 +37,7 @@ def open_replay_buffer(
     reverb_server: Union[bool, str, reverb.Client, reverb.Server] = False,
     table_name: Optional[str] = None,
     priority: items_lib.Priority = 1.0,
-    reverb_table: Union[reverb.Table, write.TableSettings, None] = None,
+    reverb_table: Optional[reverb.Table] = None,
     timeout: float = tables_lib.SECONDS_TO_ANSWER,
     **kwargs: Any,
 ) -> Union[
@@ -116,15 +116,10 @@ def open_replay_buffer(
         'reverb_table is for a Reverb server: use reverb_server=True. Without a'
         ' server, sampler= says how to sample.'
     )
-  if (
-      reverb_table is not None
-      and not isinstance(reverb_table, write.TableSettings)
-      and not reverb_table.info.signature
-  ):
+  if reverb_table is not None and not reverb_table.info.signature:
     raise ValueError(
         f'Table {reverb_table.name!r} has no signature, so nobody could tell'
-        ' what its items are. Make it with create_reverb_table, or give a'
-        ' TableSettings.'
+        ' what its items are. Make it with create_reverb_table.'
     )
   folder = None
   if not isinstance(data, tf.data.Dataset):
@@ -151,7 +146,7 @@ def open_replay_buffer(
         f'{folder} holds frames that were prepared for a replay buffer without'
         ' a server. Give the data set that they were made from.'
     )
-  name = _TABLE if reverb_table is None else write.name_of(reverb_table)
+  name = _TABLE if reverb_table is None else reverb_table.name
   items = items_lib.TableItems(name, windows, priority=priority)
   server = _start_server(data, items, reverb_table, kwargs)
   return _replay_buffer_of(server, name, length, timeout, owns_server=True)

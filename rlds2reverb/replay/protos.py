@@ -3,7 +3,9 @@
 `reverb_protos.binpb` holds the descriptors of `reverb/cc/schema.proto` and
 `reverb/cc/checkpointing/checkpoint.proto` of Reverb 0.14.0 (Apache License
 2.0), so that checkpoints can be written and read where Reverb is not installed.
-Where it is, these are its own classes, whichever is imported first.
+Where it is, these are its own classes, whichever is imported first. Reverb's
+package lacks the requests of its service. They are defined here, with the
+encoded bytes of the messages within them: on the wire these are the same.
 """
 
 import pathlib
@@ -15,11 +17,44 @@ from google.protobuf import timestamp_pb2  # pylint: disable=unused-import  # no
 from tensorflow.core.framework import tensor_pb2  # pylint: disable=unused-import  # noqa: F401
 from tensorflow.core.protobuf import struct_pb2  # pylint: disable=unused-import  # noqa: F401
 
-_POOL = descriptor_pool.Default()
-for _file in descriptor_pb2.FileDescriptorSet.FromString(
-    pathlib.Path(__file__).with_name('reverb_protos.binpb').read_bytes()
-).file:
-  _POOL.AddSerializedFile(_file.SerializeToString())
+_SERVICE = {
+    'InsertStreamRequest': {
+        'chunks': 'BYTES',
+        'items': 'BYTES',
+        'keep_chunk_keys': 'UINT64',
+    },
+    'InsertStreamResponse': {'keys': 'UINT64'},
+    'MutatePrioritiesRequest': {'table': 'STRING', 'updates': 'BYTES'},
+}
+_Field = descriptor_pb2.FieldDescriptorProto
+
+
+def _pool() -> descriptor_pool.DescriptorPool:
+  """Returns the pool of all messages, Reverb's and those of `_SERVICE`."""
+  pool = descriptor_pool.Default()
+  files = descriptor_pb2.FileDescriptorSet.FromString(
+      pathlib.Path(__file__).with_name('reverb_protos.binpb').read_bytes()
+  )
+  service = files.file.add(
+      name='rlds2reverb/replay/service.proto',
+      package='deepmind.reverb',
+      syntax='proto3',
+  )
+  for name, fields in _SERVICE.items():
+    message = service.message_type.add(name=name)
+    for number, (field, kind) in enumerate(fields.items(), 1):
+      message.field.add(
+          name=field,
+          number=number,
+          label=_Field.LABEL_REPEATED,
+          type=_Field.Type.Value(f'TYPE_{kind}'),
+      )
+  for file in files.file:
+    pool.AddSerializedFile(file.SerializeToString())
+  return pool
+
+
+_POOL = _pool()
 
 
 def _message(name: str):
@@ -29,7 +64,11 @@ def _message(name: str):
 
 
 ChunkData = _message('ChunkData')
+InsertStreamRequest = _message('InsertStreamRequest')
+InsertStreamResponse = _message('InsertStreamResponse')
 KeyDistributionOptions = _message('KeyDistributionOptions')
+KeyWithPriority = _message('KeyWithPriority')
+MutatePrioritiesRequest = _message('MutatePrioritiesRequest')
 PrioritizedItem = _message('PrioritizedItem')
 PriorityTableCheckpoint = _message('PriorityTableCheckpoint')
 RateLimiterCheckpoint = _message('RateLimiterCheckpoint')

@@ -17,9 +17,9 @@ from rlds2reverb.jobs import job_folder
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
-from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write as write_lib
 from rlds2reverb.trajectories import specs
 from tests.jobs import data_sets
 
@@ -155,7 +155,7 @@ def items_of(directory: str) -> List[Any]:
   with tempfile.TemporaryDirectory() as folder:
     copy = os.path.join(folder, 'checkpoint')
     shutil.copytree(directory, copy)
-    new_checkpoint.write_tables(copy, [table])
+    write_lib.write_tables(copy, [table])
     server = serve.restore_reverb_server(copy)
     try:
       client = server.localhost_client()

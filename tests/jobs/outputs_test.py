@@ -7,7 +7,7 @@ from absl.testing import absltest
 from rlds2reverb.jobs import checkpoint_output
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import tasks
-from rlds2reverb.replay.checkpoint import joining
+from rlds2reverb.replay.checkpoint import parts
 from tests.jobs import job_testing
 
 
@@ -53,7 +53,7 @@ class PartsTest(job_testing.JobTestCase):
       done[number] = tasks.run_task(plan, number, folder)
     # The larger part is there, and so are those that it was made of.
     merged = os.path.join(folder, 'parts', '00000000-00000002')
-    joining.merge_parts(output.parts(folder, range(0, 2)), merged)
+    parts.merge_parts(output.parts(folder, range(0, 2)), merged)
     names = ['00000000-00000002', '00000002-00000003', '00000003-00000004']
     self.assertEqual(
         [os.path.basename(path) for path in output.parts(folder, range(4))],

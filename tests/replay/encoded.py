@@ -8,24 +8,11 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.replay import chunks
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.trajectories import frame_blocks
+from rlds2reverb.trajectories import options as options_lib
 
 _SNAPPY = pyarrow.Codec('snappy')
-# Of the columns of `episode`: step_type, image, speed, text, action,
-# next_step_type, reward and discount.
-GROUPS = {
-    'one_group': [chunks.ColumnGroup(tuple(range(8)), 4)],
-    'large_2_small_8': [
-        chunks.ColumnGroup((0, 2, 4, 5, 6, 7), 8),
-        chunks.ColumnGroup((1, 3), 2),
-    ],
-    'three_groups': [
-        chunks.ColumnGroup((1,), 1),
-        chunks.ColumnGroup((0, 4, 5, 6, 7), 4),
-        chunks.ColumnGroup((2, 3), 2),
-    ],
-}
 
 
 def episode(rng, length, image_bytes=12):
@@ -108,6 +95,45 @@ def packed(episodes, size, ids=None):
     )
 
 
+class _Blocks:
+  """What a `FrameSource` needs of a data set of blocks."""
+
+  def __init__(self, blocks):
+    self._blocks = blocks
+
+  def prefetch(self, unused_size):
+    return self
+
+  def with_options(self, unused_options):
+    return self
+
+  def as_numpy_iterator(self):
+    for block in self._blocks:
+      yield block._replace(fields={'name': np.array(block.episode_ids, object)})
+
+
+def source(blocks, tables, identity=None, chunk_length=4, **options):
+  """Returns the `FrameSource` of blocks of the frames of `episode`."""
+  spec = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(
+          leaf.shape[1:], tf.string if leaf.dtype == object else leaf.dtype
+      ),
+      episode(np.random.default_rng(0), 1),
+  )
+  return frames_lib.FrameSource(
+      spec,
+      tables,
+      chunk_length,
+      _Blocks(blocks),
+      None,
+      options_lib.complete(
+          options_lib.ConversionOptions(
+              identity=identity, episode_id='name', **options
+          )
+      ),
+  )
+
+
 def _decode(tensor):
   """Returns the array of a chunk's TensorProto."""
   shape = [dim.size for dim in tensor.tensor_shape.dim]
@@ -130,11 +156,7 @@ def read_chunks(batch):
 
 
 def read_items(batch) -> List[Any]:
-  return [
-      schema_pb2.PrioritizedItem.FromString(item.tobytes())
-      for encoded in batch.items
-      for item in encoded['item']
-  ]
+  return [schema_pb2.PrioritizedItem.FromString(item) for item in batch.items]
 
 
 def slices(item):

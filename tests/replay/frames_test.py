@@ -8,13 +8,12 @@ import tensorflow as tf
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
-from rlds2reverb.replay import layout
-from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from tests import golden
+from tests.replay import encoded
 
 _PAIRS = items.TableItems('table')
 
@@ -42,34 +41,74 @@ class FramesTest(parameterized.TestCase):
     )
     self.assertEqual(source.tables, [_PAIRS])
     self.assertFalse(source.of_sequences)
-    columns = tuple(range(len(tf.nest.flatten(source.spec))))
-    self.assertEqual(source.groups, [(columns, 2)])
-    # Blocks of two chunks, so that episodes are cut.
-    source = source._replace(block_length=4)
-    blocks = list(source.frames())
-    expected = [
-        ([0], 0, [0, 4]),
-        ([0], 4, [0, 1]),
-        ([1], 0, [0, 1]),
-        ([2], 0, [0, 3]),
+    self.assertEqual(source.chunk_length, 2)
+    segments = list(source.segments())
+    found = [
+        (episode_id, length, step)
+        for segment in segments
+        for episode_id, length, step in zip(
+            segment.episode_ids, segment.length, segment.step
+        )
     ]
-    self.assertEqual(
-        [(b.episode_ids, b.step, b.row_splits.tolist()) for b in blocks],
-        expected,
-    )
+    self.assertEqual(found, [(0, 5, 0), (1, 1, 0), (2, 3, 0)])
     rewards = sum((episode['reward'].tolist() for episode in episodes), [])
-    self.assertEqual(_rewards(blocks), rewards)
+    self.assertEqual(_rewards(segments), rewards)
     # A part of a data set counts on, and is watched.
     seen = []
     part = source._replace(first_episode=7, watch=seen.append)
-    self.assertEqual(
-        [block.episode_ids for block in part.frames()],
-        [[7 + episode for episode in ids] for ids, _, _ in expected],
-    )
+    ids = sum((segment.episode_ids for segment in part.segments()), [])
+    self.assertEqual(ids, [7, 8, 9])
     self.assertEqual(_rewards(seen), rewards)
+
+  def test_parts_of_segments(self):
+    rng = np.random.default_rng(0)
+    for lengths in ([5000, 3, 4000, 200], [2000] * 5, [1] * 9000):
+      episodes = [encoded.episode(rng, length, 1) for length in lengths]
+      for blocks in (
+          encoded.packed(episodes, 2000),
+          encoded.one_by_one(episodes, 999),
+      ):
+        segments = list(encoded.source(blocks, [_PAIRS]).segments())
+        self.assertEqual(
+            sum((segment.length.tolist() for segment in segments), []), lengths
+        )
+        for segment in segments:
+          self.assertTrue(
+              len(segment.length) == 1 or segment.row_splits[-1] <= 4096
+          )
+          self.assertFalse(segment.is_open)
+        for a, b in zip(
+            tf.nest.flatten(encoded.concatenated(episodes)),
+            tf.nest.flatten(
+                encoded.concatenated([each.frames for each in segments])
+            ),
+        ):
+          self.assertTrue((a == b).all())
+
+  def test_an_error_comes_after_the_whole_episodes_before(self):
+    rng = np.random.default_rng(0)
+    episodes = [encoded.episode(rng, length) for length in (5, 7, 9)]
+
+    def blocks():
+      yield from list(encoded.one_by_one(episodes, 4))[:-1]
+      raise ValueError('no more')
+
+    found = []
+    with self.assertRaisesRegex(ValueError, 'no more'):
+      for segment in encoded.source(blocks(), [_PAIRS]).segments():
+        found += segment.length.tolist()
+    self.assertEqual(found, [5, 7])
+
+  def test_some_episodes_of_a_segment(self):
+    rng = np.random.default_rng(0)
+    episodes = [encoded.episode(rng, length) for length in (5, 7, 9)]
+    [segment] = encoded.source(encoded.packed(episodes, 3), [_PAIRS]).segments()
+    chosen = segment.choose(np.array([True, False, True]))
+    self.assertEqual(chosen.episode_ids, [0, 2])
+    self.assertEqual(chosen.row_splits.tolist(), [0, 5, 14])
     self.assertEqual(
-        np.concatenate(list(source.step_types())).tolist(),
-        [0, 1, 1, 1, 2, 2, 0, 1, 2],
+        _rewards([chosen]),
+        episodes[0].reward.tolist() + episodes[2].reward.tolist(),
     )
 
   @parameterized.parameters(
@@ -94,37 +133,12 @@ class FramesTest(parameterized.TestCase):
         row_splits=np.array([0, 2, 5]),
         fields=fields,
     )
-    # However short the blocks of one episode are.
-    source = source._replace(
-        blocks=tf.data.Dataset.from_tensors(block), block_length=1
-    )
+    source = source._replace(blocks=tf.data.Dataset.from_tensors(block))
     (found,) = source.frames()
     self.assertEqual(found.episode_ids, expected)
     self.assertEqual(found.row_splits.tolist(), [0, 2, 5])
     self.assertEqual(found.step, 0)
     self.assertEqual(found.frames.reward.tolist(), rows.reward.tolist())
-
-  def test_one_episode_chunks(self):
-    for exact, count in ((True, 3), (False, 2)):
-      source = frames.make_frame_source(
-          golden.stacked(_episodes()),
-          _PAIRS,
-          options=options_lib.ConversionOptions(
-              chunk_length=6, one_episode_chunks=exact
-          ),
-      )
-      blocks = list(source.frames())
-      joined = frame_blocks.FrameBlock(
-          tf.nest.map_structure(
-              lambda *leaves: np.concatenate(leaves),
-              *[block.frames for block in blocks],
-          ),
-          [0, 1, 2],
-          np.array([0, 5, 6, 9]),
-          0,
-      )
-      (batch,) = layout.Layout.of(source).batches([joined])
-      self.assertLen(batch.chunks, count)
 
   def test_rules_and_report(self):
     data = golden.stacked(_episodes())
@@ -142,7 +156,7 @@ class FramesTest(parameterized.TestCase):
       self.assertEqual(source.settings['terminal_discount'], where)
       found[where] = [
           discount
-          for block in source.frames()
+          for block in source.segments()
           for discount in (block.frames.discount == 0).tolist()
       ]
     self.assertEqual(found['step'], [0, 0, 0, 0, 1, 1, 0, 0, 1])
@@ -159,8 +173,11 @@ class FramesTest(parameterized.TestCase):
     self.assertTrue(source.of_sequences)
     (table,) = source.tables
     self.assertEqual(table.windows, windows_lib.Windows(2, 2, 'cross'))
-    blocks = list(source.frames())
-    self.assertEqual([block.episode_ids for block in blocks], [[None]])
+    blocks = list(source.segments())
+    self.assertEqual([block.episode_ids for block in blocks], [[None] * 6])
+    self.assertEqual(
+        [block.step.tolist() for block in blocks], [[*range(0, 12, 2)]]
+    )
     expected = np.concatenate([s.reward for s in data.as_numpy_iterator()])
     self.assertEqual(_rewards(blocks), expected.tolist())
     self.assertEqual(expected.size, 2 * (4 + 2))

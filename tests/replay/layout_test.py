@@ -1,4 +1,7 @@
-"""Tests of the chunks and items that blocks of frames become."""
+"""Tests of chunks and items, against plain loops and the form of the keys."""
+
+import hashlib
+import json
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -6,276 +9,386 @@ import numpy as np
 from reverb.cc import schema_pb2
 import tensorflow as tf
 
+from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.episodes import draws
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import chunks
+from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
 from tests.replay import encoded
 
-_TABLE = 'table'
-_GROUPS = encoded.GROUPS
+
+def _highest_reward(item):
+  return 10 + tf.reduce_max(item.reward)
 
 
-def _expected(episodes, length, stride):
-  """Returns the columns of the items that do not cross episodes."""
-  return [
-      [
-          leaf.tolist()
-          for leaf in tf.nest.flatten(encoded.rows(episode, start, length))
-      ]
-      for episode in episodes
-      for start in range(0, len(episode.step_type) - length + 1, stride)
-  ]
+_TABLES = {
+    'drop': [
+        items.TableItems('pairs', priority=_highest_reward),
+        items.TableItems('strided', windows_lib.Windows(3, 2)),
+        items.TableItems('single', windows_lib.Windows(1, 3), priority=2.5),
+    ],
+    'padded': [
+        items.TableItems('tiled', windows_lib.Windows(4, 3, 'tile')),
+        items.TableItems(
+            'padded', windows_lib.Windows(7, 2, 'pad'), priority=_highest_reward
+        ),
+        items.TableItems('pairs'),
+        items.TableItems('whole', None),
+    ],
+    'left_over': [
+        items.TableItems('zero_padded', windows_lib.Windows(4, 3, 'zero_pad')),
+        items.TableItems(
+            'overlapping',
+            windows_lib.Windows(6, 4, 'overlap'),
+            priority=_highest_reward,
+        ),
+        items.TableItems('pairs'),
+    ],
+    'cross': [
+        items.TableItems(
+            'crossing',
+            windows_lib.Windows(5, 2, 'cross'),
+            priority=_highest_reward,
+        )
+    ],
+    'cross_and_drop': [
+        items.TableItems('crossing', windows_lib.Windows(70, 3, 'cross')),
+        items.TableItems('pairs'),
+    ],
+    'whole': [
+        items.TableItems('whole', None, priority=_highest_reward),
+        items.TableItems(
+            'short', None, max_sequence_length=9, bypass_longer_episodes=True
+        ),
+    ],
+}
+
+
+def _expected(episodes, table):
+  """Returns the priority and columns of every item, found by plain loops."""
+  length, stride, end = None, 1, 'drop'
+  if table.windows is not None:
+    length, stride = table.windows.length, table.windows.stride
+    end = table.windows.end.value
+  if end == 'cross':
+    episodes = [encoded.concatenated(episodes)]
+  found = []
+  for frames in episodes:
+    count = len(frames.reward)
+    if table.max_sequence_length and count > table.max_sequence_length:
+      continue
+    size = length or count
+    starts = [s for s in range(0, count, stride) if s + size <= count]
+    if end == 'tile':
+      starts = range(0, count, stride)
+    elif end == 'pad' and count < size:
+      starts = [0]
+    elif end in ('zero_pad', 'overlap'):
+      following = len(starts) * stride
+      covered = starts[-1] + size if starts else 0
+      if following < count and covered < count:
+        latest = max(count - size, 0)
+        starts.append(latest if end == 'overlap' else following)
+    columns = [
+        [*leaf.tolist(), *[_zero(leaf)] * size]
+        for leaf in tf.nest.flatten(frames)
+    ]
+    columns[0][count:] = [2] * size
+    for start in starts:
+      item = [column[start : start + size] for column in columns]
+      priority = table.priority
+      if callable(priority):
+        # The reward is the last column but one.
+        priority = float(np.float32(10) + np.float32(max(item[-2])))
+      found.append((priority, item))
+  return found
+
+
+def _zero(leaf):
+  return b'' if leaf.dtype == object else np.zeros_like(leaf[0]).tolist()
+
+
+def _random_episodes(rng, count, longest=150):
+  lengths = np.where(
+      rng.random(count) < 0.8,
+      rng.integers(1, 9, count),
+      rng.integers(1, longest + 1, count),
+  )
+  return [encoded.episode(rng, int(length)) for length in lengths]
+
+
+def _lay_out(
+    blocks, tables, chunk_length, identity, chunks_so_far=None, **kwargs
+):
+  """Returns the items of each table: their key, priority and columns."""
+  source = encoded.source(blocks, tables, identity, chunk_length, **kwargs)
+  laid_out = layout.Layout(source)
+  columns_of = {}
+  found = {table.table_name: [] for table in tables}
+  dates = []
+  for batch in laid_out.batches(source.segments()):
+    read = encoded.read_chunks(batch)
+    assert np.concatenate(batch.chunk_keys).tolist() == list(read)
+    assert len(read) == len(batch.chunks) and not columns_of.keys() & read
+    columns_of.update(read)
+    for item in encoded.read_items(batch):
+      content = encoded.content(item, columns_of)
+      found[item.table].append((item.key, item.priority, content))
+      dates.append(item.inserted_at.ToNanoseconds())
+  assert len(set(dates)) == len(dates)
+  assert laid_out.num_items == {name: len(i) for name, i in found.items()}
+  if chunks_so_far is not None:
+    for key, columns in columns_of.items():
+      columns = [column.tolist() for column in columns]
+      assert chunks_so_far.setdefault(key, columns) == columns
+  return found
+
+
+def _assert_equal_packs(test, seed, count, tables, chunk_length, sizes):
+  episodes = _random_episodes(np.random.default_rng(seed), count)
+  ids = [f'episode_{number}' for number in range(count)]
+  expected = {table.table_name: _expected(episodes, table) for table in tables}
+  chunks = {}
+  one_by_one = _lay_out(
+      encoded.one_by_one(episodes, 64, ids),
+      tables,
+      chunk_length,
+      'data',
+      chunks,
+  )
+  for name, found in one_by_one.items():
+    test.assertEqual([item[1:] for item in found], expected[name])
+    test.assertLen({item[0] for item in found}, len(found))
+  for size in sizes:
+    for one_episode_chunks in (False, True):
+      found = _lay_out(
+          encoded.packed(episodes, size, ids),
+          tables,
+          chunk_length,
+          'data',
+          chunks,
+          one_episode_chunks=one_episode_chunks,
+      )
+      test.assertEqual(found, one_by_one)
+    found = _lay_out(encoded.packed(episodes, size), tables, chunk_length, None)
+    for name in expected:
+      test.assertEqual([item[1:] for item in found[name]], expected[name])
 
 
 class LayoutTest(parameterized.TestCase):
 
-  @parameterized.product(
-      groups=tuple(_GROUPS),
-      lengths=((1, 1), (2, 1), (5, 3), (3, 7), (11, 2)),
-      block_length=(8, 16, 1000),
-  )
-  def test_items_are_their_frames(self, groups, lengths, block_length):
-    rng = np.random.default_rng(4)
-    episodes = [encoded.episode(rng, length) for length in (30, 1, 8, 23, 2)]
-    laid_out = layout.Layout(
-        [items.TableItems(_TABLE, windows_lib.Windows(*lengths))],
-        None,
-        _GROUPS[groups],
+  @parameterized.product(tables=tuple(_TABLES), chunk_length=(2, 8, 64))
+  def test_random_episodes(self, tables, chunk_length):
+    _assert_equal_packs(
+        self, chunk_length, 16, _TABLES[tables], chunk_length, [1, 5, 16]
     )
-    columns_of = {}
-    found = []
-    for batch in laid_out.batches(encoded.one_by_one(episodes, block_length)):
-      columns_of.update(encoded.read_chunks(batch))
-      found += [
-          encoded.content(item, columns_of)
-          for item in encoded.read_items(batch)
-      ]
-    self.assertNotEmpty(found)
-    self.assertEqual(found, _expected(episodes, *lengths))
 
-  def test_many_chunks_of_one_group_and_one_of_another(self):
-    episode = encoded.episode(np.random.default_rng(0), 9)
-    laid_out = layout.Layout(
-        [items.TableItems(_TABLE, windows_lib.Windows(6, 2))],
-        'identity',
-        _GROUPS['large_2_small_8'],
-    )
-    (batch,) = laid_out.batches(encoded.one_by_one([episode], 100))
-    # |          a           | b |
-    # |  c  |  d  |  e  |  f  | g |
-    a, b, c, d, e, f, g = [
-        schema_pb2.ChunkData.FromString(chunk).chunk_key
-        for chunk in batch.chunks
-    ]
-    self.assertLen({a, b, c, d, e, f, g}, 7)
+  def test_keeps_the_chunks_that_later_items_refer_to(self):
+    # Of noise, so that there are several batches.
+    rng = np.random.default_rng(1)
+    for lengths in ([400], [90] * 5, [3] * 130):
+      for end in ('drop', 'cross'):
+        episodes = [encoded.episode(rng, n, 6000) for n in lengths]
+        source = encoded.source(
+            encoded.one_by_one(episodes, 16),
+            [items.TableItems('items', windows_lib.Windows(5, end=end))],
+        )
+        batches = list(layout.Layout(source).batches(source.segments()))
+        self.assertGreater(len(batches), 2)
+        sent = [set(encoded.read_chunks(batch)) for batch in batches]
+        used = [
+            {
+                key
+                for item in encoded.read_items(batch)
+                for column in encoded.slices(item)
+                for key, _, _, _ in column
+            }
+            for batch in batches
+        ]
+        for index, batch in enumerate(batches):
+          so_far = set().union(*sent[: index + 1])
+          later = set().union(*used[index + 1 :])
+          kept = set(batch.keep_chunk_keys)
+          self.assertContainsSubset(so_far & later, kept)
+          self.assertContainsSubset(kept, so_far)
+          self.assertLess(len(kept), 8)
 
-    def columns(small, large):
-      places = [
-          (small, 0),
-          (large, 0),
-          (small, 1),
-          (large, 1),
-          (small, 2),
-          (small, 3),
-          (small, 4),
-          (small, 5),
-      ]
-      return [[(*rows, index) for rows in group] for group, index in places]
+  def test_what_keys_depend_on(self):
+    # Data that was written before must have the same keys.
+    def key(position, *of):
+      content = json.dumps([identity_lib.fingerprint('data', None), *of])
+      digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
+      base = int.from_bytes(digest, 'little') + (position + 1) * draws.GOLDEN
+      return int(draws.mix_bits(np.array([base % 2**64], np.uint64))[0])
 
+    def keys_of(lengths, windows, chunk_length):
+      rng = np.random.default_rng(0)
+      ids = list('abcde')[: len(lengths)]
+      episodes = [encoded.episode(rng, n) for n in lengths]
+      source = encoded.source(
+          encoded.packed(episodes, len(lengths), ids),
+          [items.TableItems('table', windows)],
+          'data',
+          chunk_length,
+      )
+      [batch] = layout.Layout(source).batches(source.segments())
+      chunks = list(map(schema_pb2.ChunkData.FromString, batch.chunks))
+      return (
+          np.concatenate(batch.item_keys).tolist(),
+          [chunk.chunk_key for chunk in chunks],
+          [chunk.sequence_range.episode_id for chunk in chunks],
+      )
+
+    found = keys_of([5, 2, 1], windows_lib.Windows(2), 3)
     self.assertEqual(
-        [encoded.slices(item) for item in encoded.read_items(batch)],
-        [
-            columns([(a, 0, 6)], [(c, 0, 2), (d, 0, 2), (e, 0, 2)]),
-            columns([(a, 2, 6)], [(d, 0, 2), (e, 0, 2), (f, 0, 2)]),
-        ],
-    )
-    laid_out = layout.Layout(
-        [items.TableItems(_TABLE, None)], 'identity', _GROUPS['large_2_small_8']
-    )
-    (batch,) = laid_out.batches(encoded.one_by_one([episode], 100))
-    (item,) = encoded.read_items(batch)
-    self.assertEqual(
-        encoded.slices(item),
-        columns(
-            [(a, 0, 8), (b, 0, 1)],
-            [(c, 0, 2), (d, 0, 2), (e, 0, 2), (f, 0, 2), (g, 0, 1)],
+        found,
+        (
+            [key(i, 'item', 'table', 2, 'a') for i in range(4)]
+            + [key(0, 'item', 'table', 2, 'b')],
+            [
+                key(0, 'chunk', 'a', 3),
+                key(3, 'chunk', 'a', 3),
+                key(0, 'episodes', [['b', 2, 0], ['c', 1, 0]], 3),
+            ],
+            [key(0, 'episode', each) for each in 'aab'],
         ),
     )
-
-  @parameterized.parameters(*_GROUPS)
-  def test_keeps_the_chunks_that_later_items_refer_to(self, groups):
-    # Of noise, so that there are several batches.
-    episode = encoded.episode(np.random.default_rng(1), 400, image_bytes=6000)
-    laid_out = layout.Layout(
-        [items.TableItems(_TABLE, windows_lib.Windows(5))],
-        None,
-        _GROUPS[groups],
+    item_keys, chunk_keys, _ = keys_of(
+        [4], windows_lib.Windows(3, 1, 'tile'), 4
     )
-    batches = list(laid_out.batches(encoded.one_by_one([episode], 16)))
-    self.assertGreater(len(batches), 3)
-    sent = [set(encoded.read_chunks(batch)) for batch in batches]
-    used = [
-        {
-            key
-            for item in encoded.read_items(batch)
-            for column in encoded.slices(item)
-            for key, _, _, _ in column
-        }
-        for batch in batches
-    ]
-    for index, batch in enumerate(batches):
-      so_far = set().union(*sent[: index + 1])
-      later = set().union(*used[index + 1 :])
-      self.assertEqual(sorted(batch.keep_chunk_keys), sorted(so_far & later))
-      self.assertEqual(bool(so_far & later), index < len(batches) - 1)
+    self.assertEqual(
+        item_keys, [key(i, 'item', 'table', 3, 'a') for i in range(4)]
+    )
+    self.assertEqual(chunk_keys, [key(i, 'chunk', 'a', 4, 2) for i in (0, 4)])
+    item_keys, _, episode_keys = keys_of(
+        [4, 2], windows_lib.Windows(3, 2, 'cross'), 4
+    )
+    self.assertEqual(item_keys, [key(i, 'item', 'table', 3) for i in (0, 2)])
+    self.assertEqual(episode_keys, [key(0, 'episode', 'a')] * 2)
 
-  def test_keys_under_an_identity(self):
-    episode = encoded.episode(np.random.default_rng(2), 20)
-    groupings = [
-        *_GROUPS.values(),
-        chunks.one_group(episode, 8),
-        chunks.one_group(episode, 2),
-        [chunks.ColumnGroup(tuple(range(7)), 8), chunks.ColumnGroup((7,), 8)],
-    ]
-    chunk_keys = []
-    item_keys = []
-    for groups in groupings:
-      for _ in range(2):
-        laid_out = layout.Layout(
-            [items.TableItems(_TABLE, windows_lib.Windows(3, 2, 'tile'))],
-            'identity',
-            groups,
-        )
-        (batch,) = laid_out.batches(encoded.one_by_one([episode], 16))
-        keys = sorted(encoded.read_chunks(batch))
-        self.assertLen(keys, len(batch.chunks))
-        chunk_keys.append(keys)
-        item_keys.append([item.key for item in encoded.read_items(batch)])
-    # The same each time, and what other chunks hold is under other keys.
-    self.assertEqual(chunk_keys[::2], chunk_keys[1::2])
-    every = sum(chunk_keys[::2], [])
-    self.assertLen(set(every), len(every))
-    # An item is the same however it is stored.
-    for keys in item_keys[1:]:
-      self.assertEqual(keys, item_keys[0])
-
-  @parameterized.parameters('drop', 'tile')
-  def test_keys_of_an_episode_that_ends_several_times(self, end):
+  @parameterized.product(end=('drop', 'tile'), block_length=(4, 100))
+  def test_an_episode_that_ends_several_times(self, end, block_length):
     # As TF-Agents takes them: one RLDS episode, in which LAST comes thrice.
     rng = np.random.default_rng(6)
-    parts = [encoded.episode(rng, length) for length in (3, 9, 4)]
+    parts = [encoded.episode(rng, length) for length in (3, 9, 3, 4)]
     joined = encoded.concatenated(parts)
-    for block_length in (4, 100):
-      laid_out = layout.Layout(
-          [items.TableItems(_TABLE, windows_lib.Windows(3, end=end))],
-          'identity',
-          _GROUPS['large_2_small_8'],
-      )
-      blocks = encoded.one_by_one([joined], block_length)
-      batches = list(laid_out.batches(blocks))
-      chunks_of = [encoded.read_chunks(batch) for batch in batches]
-      columns_of = {
-          key: columns for read in chunks_of for key, columns in read.items()
-      }
-      self.assertLen(columns_of, sum(len(batch.chunks) for batch in batches))
-      found = sum(map(encoded.read_items, batches), [])
-      self.assertLen({item.key for item in found}, len(found))
-      contents = [encoded.content(item, columns_of) for item in found]
-      if end == 'drop':
-        self.assertEqual(contents, _expected(parts, 3, 1))
-      else:
-        self.assertLen(contents, 3 + 9 + 4)
+    table = items.TableItems('items', windows_lib.Windows(3, end=end))
+    found = _lay_out(
+        encoded.one_by_one([joined], block_length), [table], 8, 'data', {}
+    )['items']
+    self.assertEqual([item[1:] for item in found], _expected(parts, table))
+    self.assertLen({item[0] for item in found}, len(found))
 
-  def test_an_item_is_the_same_whatever_becomes_of_the_end(self):
+  def test_data_that_ends_in_mid_episode(self):
     episode = encoded.episode(np.random.default_rng(6), 9)
-    keys = {}
-    for end in ('drop', 'pad', 'tile', 'cross'):
-      laid_out = layout.Layout(
-          [items.TableItems(_TABLE, windows_lib.Windows(3, 2, end))],
-          'identity',
-          _GROUPS['one_group'],
-      )
-      (batch,) = laid_out.batches(encoded.one_by_one([episode], 100))
-      keys[end] = [item.key for item in encoded.read_items(batch)]
-    self.assertLen(keys['drop'], 4)
-    self.assertEqual(keys['pad'], keys['drop'])
-    self.assertEqual(keys['tile'][:4], keys['drop'])
-    self.assertLen(set(keys['tile']), 5)
-    # Its like may go on into the next episode.
-    self.assertNoCommonElements(keys['cross'], keys['tile'])
+    open_ended = encoded.rows(episode, 0, 8)
+    for end, count in (('drop', 6), ('tile', 6), ('cross', 6)):
+      table = items.TableItems('items', windows_lib.Windows(3, end=end))
+      found = _lay_out(encoded.one_by_one([open_ended], 4), [table], 4, 'data')[
+          'items'
+      ]
+      self.assertLen(found, count)
 
-  @parameterized.parameters(4, 100)
-  def test_nothing_of_an_episode_that_is_too_long(self, block_length):
+  @parameterized.parameters(1, 4)
+  def test_nothing_of_an_episode_at_fault(self, size):
     rng = np.random.default_rng(7)
     episodes = [encoded.episode(rng, length) for length in (10, 3, 11, 2)]
-    laid_out = layout.Layout(
-        [
-            items.TableItems('pairs'),
+    bad = episodes[2]
+    bad.reward[4] = np.nan
+    pairs = items.TableItems('pairs')
+    for table, ids, message in (
+        (
             items.TableItems('whole', None, max_sequence_length=10),
-            items.TableItems('longer', None, max_sequence_length=20),
-        ],
-        None,
-        _GROUPS['one_group'],
-    )
-    batches = []
-    with self.assertRaisesRegex(ValueError, 'Episode 2 has more frames than'):
-      for batch in laid_out.batches(encoded.one_by_one(episodes, block_length)):
-        batches.append(batch)
-    columns_of = {}
-    for batch in batches:
-      columns_of.update(encoded.read_chunks(batch))
-    found = {'pairs': [], 'whole': [], 'longer': []}
-    for item in sum(map(encoded.read_items, batches), []):
-      found[item.table].append(encoded.content(item, columns_of))
-    whole = [
-        [leaf.tolist() for leaf in tf.nest.flatten(episode)]
-        for episode in episodes[:2]
-    ]
-    self.assertEqual(found['pairs'], _expected(episodes[:2], 2, 1))
-    self.assertEqual(found['whole'], whole)
-    self.assertEqual(found['longer'], whole)
-
-  @parameterized.product(
-      groups=tuple(_GROUPS), block_length=(8, 24), length=(3, None)
-  )
-  def test_priorities_of_frames(self, groups, block_length, length):
-    rng = np.random.default_rng(3)
-    episodes = [encoded.episode(rng, count) for count in (50, 3, 17)]
-
-    def priority(item):
-      return tf.reduce_sum(tf.abs(item.reward)) + tf.cast(
-          tf.reduce_max(item.observation['image']), tf.float32
+            None,
+            'Episode 2 has more frames than the 10',
+        ),
+        (
+            items.TableItems('b', priority=lambda item: abs(item.reward[0])),
+            None,
+            "number from 0 up, but that of an item of table 'b' is nan",
+        ),
+        (
+            items.TableItems('c'),
+            ['a', 'b', 'b', 'c'],
+            "Two episodes have the episode_id 'b'",
+        ),
+    ):
+      source = encoded.source(
+          encoded.packed(episodes, size, ids), [pairs, table], 'data'
       )
+      batches = []
+      with self.assertRaisesRegex(ValueError, message):
+        for batch in layout.Layout(source).batches(source.segments()):
+          batches.append(batch)
+      columns_of = {}
+      for batch in batches:
+        columns_of.update(encoded.read_chunks(batch))
+      found = [
+          encoded.content(item, columns_of)
+          for item in sum(map(encoded.read_items, batches), [])
+          if item.table == 'pairs'
+      ]
+      expected = [item for _, item in _expected(episodes[:2], pairs)]
+      self.assertEqual(found, expected)
 
-    laid_out = layout.Layout(
-        [
-            items.TableItems(
-                _TABLE,
-                None if length is None else windows_lib.Windows(length),
-                priority=priority,
-            )
-        ],
-        None,
-        _GROUPS[groups],
-    )
-    blocks = encoded.one_by_one(episodes, block_length)
-    found = [
-        item.priority
-        for batch in laid_out.batches(blocks)
-        for item in encoded.read_items(batch)
-    ]
-    expected = []
-    for episode in episodes:
-      count = len(episode.reward)
-      size = length or count
-      for start in range(count - size + 1):
-        rows = slice(start, start + size)
-        expected.append(
-            sum(map(abs, episode.reward[rows].tolist()))
-            + int(episode.observation['image'][rows].max())
+  def test_tables_that_do_not_go_together(self):
+    for tables, message in (
+        ([], 'must be a table'),
+        (
+            [
+                items.TableItems('a', windows_lib.Windows(2, end='cross')),
+                items.TableItems('b', windows_lib.Windows(2, end='pad')),
+            ],
+            "'a' cross episodes, between which those of table 'b' are padded",
+        ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        layout.Layout(encoded.source([], tables))
+
+
+class EncodingTest(absltest.TestCase):
+
+  def test_items(self):
+    rng = np.random.default_rng(0)
+    for num_slices, num_columns in ((1, 1), (2, 3), (40, 130)):
+      keys, chunk_keys = (
+          rng.integers(0, 2**64, size, np.uint64)
+          for size in (3, (3, num_slices))
+      )
+      offsets, lengths = rng.integers(0, 2**28, (2, 3, num_slices))
+      dates = np.array([0, 10**18 + 1, 2 * 10**18])
+      priorities = np.array([0, 1.5, np.inf])
+      found = encoding.encode_items(
+          'täble',
+          keys,
+          priorities,
+          encoding.Slices(chunk_keys, offsets, lengths),
+          num_columns,
+          dates,
+      )
+      for row, item in enumerate(
+          map(schema_pb2.PrioritizedItem.FromString, found)
+      ):
+        self.assertEqual(
+            (item.key, item.table, item.priority),
+            (keys[row], 'täble', priorities[row]),
         )
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+        self.assertEqual(item.inserted_at.ToNanoseconds(), dates[row])
+        self.assertEqual(
+            encoded.slices(item),
+            [
+                list(
+                    zip(
+                        chunk_keys[row].tolist(),
+                        offsets[row].tolist(),
+                        lengths[row].tolist(),
+                        [column] * num_slices,
+                    )
+                )
+                for column in range(num_columns)
+            ],
+        )
 
 
 if __name__ == '__main__':

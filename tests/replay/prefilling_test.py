@@ -9,7 +9,7 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import mixtures
 from rlds2reverb.replay import items
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.trajectories import conversion
@@ -38,7 +38,7 @@ class PrefillingTest(tf.test.TestCase):
     return server.localhost_client()
 
   def _record(self, client):
-    bulk.write_rlds_to_reverb(
+    insert.write_rlds_to_reverb(
         _RECORDED, client, items.TableItems(testing.TABLE)
     )
 

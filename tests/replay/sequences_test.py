@@ -12,7 +12,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
@@ -104,7 +104,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     )
     spec = specs.create_trajectory_data_spec(data)
     with testing.reverb_server(spec) as client:
-      counts = bulk.write_rlds_to_reverb(found, client, table)
+      counts = insert.write_rlds_to_reverb(found, client, table)
       written = testing.contents(client).items
     server = serve.restore_reverb_server(directory)
     restored = testing.contents(server.localhost_client()).items
@@ -152,7 +152,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     ) as client:
       for counts in ((count, 0), (0, count)):
         self.assertEqual(
-            bulk.write_rlds_to_reverb(
+            insert.write_rlds_to_reverb(
                 found,
                 client,
                 tables,
@@ -173,13 +173,13 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   def test_settings_that_do_not_go_with_sequences(self):
     found = sequences.convert_rlds_to_sequences(_data(), windows_lib.Windows(4))
     with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           found,
           'localhost:1',
           items.TableItems(testing.TABLE, windows_lib.Windows(3)),
       )
     with self.assertRaisesRegex(ValueError, 'written as they are'):
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           found,
           'localhost:1',
           items.TableItems(testing.TABLE),
@@ -188,7 +188,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
           ),
       )
     with self.assertRaisesRegex(ValueError, 'written as they are'):
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           found,
           'localhost:1',
           items.TableItems(testing.TABLE),
@@ -217,7 +217,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     table = items.TableItems(testing.TABLE)
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     for write_data in (
-        lambda: bulk.write_rlds_to_reverb(data, 'localhost:1', table),
+        lambda: insert.write_rlds_to_reverb(data, 'localhost:1', table),
         lambda: write.write_reverb_checkpoint(data, directory, table),
     ):
       with self.assertRaisesRegex(ValueError, found) as raised:

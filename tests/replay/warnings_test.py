@@ -12,7 +12,7 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import appendable
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -66,7 +66,7 @@ def _push(data, _, method, **kwargs):
 
 def _write(data, _, **kwargs):
   with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
-    bulk.write_rlds_to_reverb(
+    insert.write_rlds_to_reverb(
         data, client, _ITEMS, options=options_lib.ConversionOptions(**kwargs)
     )
 

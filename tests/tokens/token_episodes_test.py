@@ -2,7 +2,6 @@
 
 from absl.testing import parameterized
 import numpy as np
-import reverb
 import tensorflow as tf
 
 import rlds2reverb
@@ -212,10 +211,11 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
         path,
         rlds2reverb.TableItems(testing.TABLE),
         reverb_tables=[
-            rlds2reverb.replay.TableSettings(
+            rlds2reverb.replay.create_reverb_table(
                 testing.TABLE,
-                sampler=reverb.selectors.Fifo(),
-                max_times_sampled=1,
+                rlds2reverb.create_trajectory_data_spec(data),
+                max_size=100,
+                kind='queue',
             )
         ],
     )

@@ -9,8 +9,8 @@ import numpy as np
 
 from rlds2reverb.datasets import files
 from rlds2reverb.replay import protos
-from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records as records_lib
+from rlds2reverb.replay.checkpoint import write as write_lib
 
 
 def merge_reverb_checkpoints(
@@ -76,14 +76,14 @@ def merge_reverb_checkpoints(
   # A server writes the items of a table in the order of these dates, so the
   # items keep their order in the server's own checkpoints too.
   dates = itertools.count(time.time_ns())
-  with new_checkpoint.new_checkpoint(directory, replace=overwrite) as path:
-    with new_checkpoint.RecordFile(path, records_lib.CHUNKS) as copy:
+  with write_lib.new_checkpoint(directory, replace=overwrite) as path:
+    with records_lib.RecordFile(path, records_lib.CHUNKS) as copy:
       for batch in _distinct(sources, records_lib.CHUNKS, chunks):
         copy.write(batch)
-    with new_checkpoint.RecordFile(path, records_lib.ITEMS) as copy:
+    with records_lib.RecordFile(path, records_lib.ITEMS) as copy:
       for batch in _distinct(sources, records_lib.ITEMS, items):
         copy.write(map(_dated, batch, dates))
-    new_checkpoint.write_tables(
+    write_lib.write_tables(
         path,
         [
             _merged_table([index.tables[name] for index in indices], count)

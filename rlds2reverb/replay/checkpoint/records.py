@@ -13,8 +13,19 @@ that reads a checkpoint itself is compared with these numbers, too.
 
 import array
 import collections
+import contextlib
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+)
 
 from google.protobuf import message
 import numpy as np
@@ -30,6 +41,7 @@ CHUNKS = 'chunks.tfrecord'
 DONE = 'DONE'
 COMPRESSION = 'ZLIB'
 
+_IGNORED = contextlib.suppress(tf.errors.OpError)
 # Chunks may be large; items are small.
 _RECORDS_PER_READ = {TABLES: 1, ITEMS: 1024, CHUNKS: 64}
 
@@ -93,6 +105,55 @@ def parse(directory: str, file: str, kind: Any) -> Iterator[List[Any]]:
     except message.DecodeError as error:
       raise _damaged(directory, f'{file} cannot be read: {error}') from error
     yield messages
+
+
+class RecordFile:
+  """A file of records that is being written."""
+
+  def __init__(self, directory: str, file: str):
+    """Opens the file.
+
+    Args:
+      directory: the folder of the file.
+      file: the name of the file.
+
+    Raises:
+      OSError: if the file cannot be opened.
+    """
+    self._path = os.path.join(directory, file)
+    # The fastest level is enough, since large columns are compressed already.
+    options = tf.io.TFRecordOptions(COMPRESSION, compression_level=1)
+    with os_error(self._path):
+      self._writer = tf.io.TFRecordWriter(self._path, options)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, error_type, *unused_error):
+    with os_error(self._path) if error_type is None else _IGNORED:
+      self._writer.close()
+
+  def write(self, records: Iterable[bytes]) -> None:
+    """Appends records.
+
+    Raises:
+      OSError: if the file cannot be written.
+    """
+    with os_error(self._path):
+      for record in records:
+        self._writer.write(record)
+
+
+@contextlib.contextmanager
+def os_error(path: str) -> Iterator[None]:
+  """Raises an error of TensorFlow's as an OSError that names the file."""
+  try:
+    yield
+  except tf.errors.OpError as error:
+    raise OSError(
+        f'{path} could not be written, so nothing of its folder is left:'
+        f' {tf_errors.message_of(error)}'
+    ) from error
 
 
 def is_checkpoint(directory: str) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import os
 import sys
 from typing import (
     Any,
+    Callable,
     Dict,
+    Iterable,
+    Iterator,
+    List,
     Optional,
     Sequence,
     Union,
@@ -18,39 +23,16 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import private
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay.checkpoint import new_checkpoint
-from rlds2reverb.replay.checkpoint import part_keys
+from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
-
-
-@dataclasses.dataclass(frozen=True)
-class TableSettings:
-  """The settings of a Reverb table that a checkpoint will hold.
-
-  Attributes:
-    table_name: the name of the table.
-    sampler: a Reverb selector. The default, None, samples uniformly.
-    remover: a Reverb selector. The default, None, removes the oldest item.
-    rate_limiter: a Reverb rate limiter. The default, None, is a `MinSize` of 1.
-    max_size: the largest number of items that the table holds. The default is
-      the number of items that are written.
-    max_times_sampled: how often an item is sampled before it is removed; 0 for
-      no limit.
-  """
-
-  table_name: str
-  sampler: Optional[Any] = None
-  remover: Optional[Any] = None
-  rate_limiter: Optional[Any] = None
-  max_size: Optional[int] = None
-  max_times_sampled: int = 0
 
 
 @options_lib.takes_options
@@ -59,7 +41,7 @@ def write_reverb_checkpoint(
     directory: files.PathLike,
     tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
     *,
-    reverb_tables: Sequence[Union[reverb.Table, TableSettings]] = (),
+    reverb_tables: Sequence[reverb.Table] = (),
     options: Optional[options_lib.ConversionOptions] = None,
 ) -> Dict[str, int]:
   """Writes RLDS data as a Reverb checkpoint, without a server.
@@ -81,9 +63,9 @@ def write_reverb_checkpoint(
     directory: where the checkpoint goes: a path, or a URL that TensorFlow can
       write to. The directory must not exist, or be empty.
     tables: which items go into which table.
-    reverb_tables: the settings of the tables, for those that should not have
-      the defaults of `TableSettings`. A `reverb.Table` keeps its signature; for
-      a `TableSettings` the signature is inferred from the data.
+    reverb_tables: the settings and signatures of the tables, as of
+      `create_reverb_table`, for those that should not have the defaults: all
+      items, sampled uniformly, a `MinSize` of 1, and the signature of the data.
     options: how the data is converted, and what the keys of items depend on.
 
   Returns:
@@ -101,21 +83,20 @@ def write_reverb_checkpoint(
   """
   directory = files.expand(directory)
   source = frames_lib.make_frame_source(rlds_data, tables, options)
-  layout = layout_lib.Layout.of(source)
+  layout = layout_lib.Layout(source)
   described = describe_tables(list(layout.num_items), reverb_tables)
   for table in described.values():
-    if not isinstance(table, TableSettings):
+    if table is not None:
       specs.check_signature(table.info.signature, source.spec)
-  with new_checkpoint.new_checkpoint(directory) as path:
-    keys_by_kind = new_checkpoint.write_batches(
-        path, layout.batches(source.frames())
-    )
-    for kind, keys in keys_by_kind.items():
-      part_keys.check_distinct(kind, np.sort(keys))
-    new_checkpoint.write_tables(
+  with new_checkpoint(directory) as path:
+    for kind, keys in write_batches(
+        path, layout.batches(source.segments())
+    ).items():
+      check_distinct(kind, keys)
+    write_tables(
         path,
         [
-            table_checkpoint(table, layout.num_items[name], source.spec)
+            table_checkpoint(name, table, layout.num_items[name], source.spec)
             for name, table in described.items()
         ],
     )
@@ -124,23 +105,87 @@ def write_reverb_checkpoint(
   return layout.num_items
 
 
-def describe_tables(
-    names: Sequence[str],
-    described: Sequence[Union[reverb.Table, TableSettings]],
-) -> Dict[str, Union[reverb.Table, TableSettings]]:
-  """Returns the settings of each table.
+@contextlib.contextmanager
+def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
+  """Yields a folder to write a checkpoint into, and moves it to `directory`.
+
+  The folder is moved when the body of the `with` statement has ended without an
+  error.
 
   Args:
-    names: the names of the tables.
-    described: see `reverb_tables` of `write_reverb_checkpoint`.
+    directory: where the checkpoint goes.
+    replace: whether what is there is replaced.
+
+  Raises:
+    BlockingIOError: if another process is writing to `directory`.
+    FileExistsError: if `directory` is not empty, and not to be replaced.
+    OSError: if the checkpoint cannot be written.
+  """
+  with whole.new_folder(directory, [records_lib.DONE], replace=replace) as path:
+    yield path
+    with open(os.path.join(path, records_lib.DONE), 'wb'):
+      pass
+
+
+def write_tables(
+    path: str, tables: Iterable[protos.PriorityTableCheckpoint]
+) -> None:
+  """Writes the tables of the checkpoint in the folder `path`."""
+  with records_lib.RecordFile(path, records_lib.TABLES) as file:
+    file.write(table.SerializeToString() for table in tables)
+
+
+def write_batches(
+    path: str,
+    batches: Iterable[layout_lib.Batch],
+    record_file: Callable[[str, str], Any] = records_lib.RecordFile,
+) -> Dict[str, np.ndarray]:
+  """Writes chunks and items into the files of the folder `path`.
+
+  Args:
+    path: the folder.
+    batches: the chunks and the items.
+    record_file: opens a file, given its folder and its name.
 
   Returns:
-    The `reverb.Table` or `TableSettings` of each of `names`.
+    The keys of the chunks and of the items, uint64 `[N]`.
+
+  Raises:
+    OSError: if a file cannot be written.
+  """
+  keys: Dict[str, List[np.ndarray]] = {
+      kind: [np.zeros(0, np.uint64)] for kind in ('chunks', 'items')
+  }
+  with (
+      record_file(path, records_lib.CHUNKS) as chunks,
+      record_file(path, records_lib.ITEMS) as items,
+  ):
+    for batch in batches:
+      chunks.write(batch.chunks)
+      items.write(batch.items)
+      keys['chunks'] += batch.chunk_keys
+      keys['items'] += batch.item_keys
+  return {kind: np.concatenate(each) for kind, each in keys.items()}
+
+
+def check_distinct(kind: str, keys: np.ndarray) -> None:
+  """Raises a ValueError if one of the keys of chunks or items comes twice."""
+  if len(np.unique(keys)) < len(keys):
+    raise ValueError(
+        f'Two {kind} have the same key, so one would replace the other. Write'
+        ' them under another identity.'
+    )
+
+
+def describe_tables(
+    names: Sequence[str], described: Sequence[reverb.Table]
+) -> Dict[str, Optional[reverb.Table]]:
+  """Returns the table that describes each of `names`, or None.
 
   Raises:
     ValueError: if a table is described twice, or is not one of `names`.
   """
-  tables = {name_of(table): table for table in described}
+  tables = {table.name: table for table in described}
   if len(tables) != len(described):
     raise ValueError('reverb_tables describes a table twice.')
   unknown = sorted(tables.keys() - set(names))
@@ -149,36 +194,49 @@ def describe_tables(
         f'reverb_tables describes table {unknown[0]!r}, which no items go into.'
         f' The tables with items are {names}.'
     )
-  return {name: tables.get(name) or TableSettings(name) for name in names}
-
-
-def name_of(table: Union[reverb.Table, TableSettings]) -> str:
-  """Returns the name of a table."""
-  return table.table_name if isinstance(table, TableSettings) else table.name
+  return {name: tables.get(name) for name in names}
 
 
 def table_checkpoint(
-    table: Union[reverb.Table, TableSettings], num_items: int, spec: Any
+    name: str, table: Optional[reverb.Table], num_items: int, spec: Any
 ) -> protos.PriorityTableCheckpoint:
   """Returns the record of a table.
 
   Args:
-    table: its settings.
+    name: the name of the table.
+    table: its settings; None for those that a table has by default, which need
+      no Reverb.
     num_items: how many items it holds.
     spec: the spec of a frame, a `Trajectory`.
 
   Raises:
     ValueError: if the table is too small.
   """
-  info = _table_info(table, num_items, spec)
+  if table is not None:
+    info = protos.TableInfo.FromString(table.internal_table.info())
+  else:
+    info = protos.TableInfo(
+        sampler_options=protos.KeyDistributionOptions(uniform=True),
+        remover_options=protos.KeyDistributionOptions(
+            fifo=True, is_deterministic=True
+        ),
+        max_size=max(num_items, 1),
+        rate_limiter_info=protos.RateLimiterInfo(
+            samples_per_insert=1,
+            min_diff=-sys.float_info.max,
+            max_diff=sys.float_info.max,
+            min_size_to_sample=1,
+        ),
+        signature=private.encode_structure(tensor_spec.add_outer_dim(spec)),
+    )
   if num_items > info.max_size:
     raise ValueError(
-        f'Table {info.name!r} is too small: its max_size is {info.max_size},'
-        f' and the data makes {num_items} items. Raise max_size.'
+        f'Table {name!r} is too small: its max_size is {info.max_size}, and the'
+        f' data makes {num_items} items. Raise max_size.'
     )
   limiter = info.rate_limiter_info
   checkpoint = protos.PriorityTableCheckpoint(
-      table_name=info.name,
+      table_name=name,
       max_size=info.max_size,
       max_times_sampled=info.max_times_sampled,
       rate_limiter=protos.RateLimiterCheckpoint(
@@ -194,40 +252,3 @@ def table_checkpoint(
   if info.HasField('signature'):
     checkpoint.signature.CopyFrom(info.signature)
   return checkpoint
-
-
-def _table_info(table, num_items, spec) -> protos.TableInfo:
-  """Returns the settings of a table as messages; see `table_checkpoint`."""
-  if isinstance(table, TableSettings):
-    max_size = table.max_size
-    if max_size is None:
-      max_size = max(num_items, 1)
-    signature = tensor_spec.add_outer_dim(spec)
-    if table.sampler is table.remover is table.rate_limiter is None:
-      # The settings that a `reverb.Table` would have, without importing Reverb.
-      return protos.TableInfo(
-          name=table.table_name,
-          sampler_options=protos.KeyDistributionOptions(uniform=True),
-          remover_options=protos.KeyDistributionOptions(
-              fifo=True, is_deterministic=True
-          ),
-          max_size=max_size,
-          max_times_sampled=table.max_times_sampled,
-          rate_limiter_info=protos.RateLimiterInfo(
-              samples_per_insert=1,
-              min_diff=-sys.float_info.max,
-              max_diff=sys.float_info.max,
-              min_size_to_sample=1,
-          ),
-          signature=private.encode_structure(signature),
-      )
-    table = reverb.Table(
-        table.table_name,
-        sampler=table.sampler or reverb.selectors.Uniform(),
-        remover=table.remover or reverb.selectors.Fifo(),
-        max_size=max_size,
-        rate_limiter=table.rate_limiter or reverb.rate_limiters.MinSize(1),
-        max_times_sampled=table.max_times_sampled,
-        signature=signature,
-    )
-  return protos.TableInfo.FromString(table.internal_table.info())

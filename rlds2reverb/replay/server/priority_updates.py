@@ -140,9 +140,7 @@ class PriorityUpdater:
       tf.numpy_function(self._send, [keys, priorities], [])
 
   def _send(self, keys, priorities):
-    request = encoding.encode_priority_updates(
-        self._table_name, keys, priorities
-    )
+    request = encoding.priority_request(self._table_name, keys, priorities)
     calls = {
         address: channel.unary_unary(_METHOD).future(
             request, timeout=self._timeout, wait_for_ready=True

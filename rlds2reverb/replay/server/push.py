@@ -15,7 +15,7 @@ from rlds2reverb.episodes import private
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert as insert_lib
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
@@ -47,7 +47,6 @@ def push_rlds_to_reverb(
     *,
     options: Optional[options_lib.ConversionOptions] = None,
     method: str = 'auto',
-    overflow: str = 'warn',
     timeout: float = tables_lib.SECONDS_TO_CONFIRM,
 ) -> int:
   """Pushes RLDS data to a Reverb server, as TF-Agents trajectories.
@@ -86,7 +85,6 @@ def push_rlds_to_reverb(
       `"observer"` calls the observer with each frame. `"auto"` chooses bulk for
       the three TF-Agents observers, if they hold no frames of an unfinished
       episode.
-    overflow: see `write_rlds_to_reverb`. It needs the bulk method.
     timeout: see `write_rlds_to_reverb`. The calls of an observer wait without a
       limit.
 
@@ -121,7 +119,7 @@ def push_rlds_to_reverb(
     settings = dataclasses.replace(
         settings, report=report_lib.ConversionReport()
     )
-  is_bulk = _is_bulk(method, reverb_observer, settings, overflow)
+  is_bulk = _is_bulk(method, reverb_observer, settings)
   _check_observer(reverb_observer)
   tables = _tables(reverb_observer, timeout)
   signature = (
@@ -142,8 +140,8 @@ def push_rlds_to_reverb(
     source = frames_lib.make_frame_source(
         rlds_data, _items_of(reverb_observer), settings
     )
-    frames, counts = bulk.insert(
-        source, reverb_observer.py_client, overflow=overflow, timeout=timeout
+    frames, [counts] = insert_lib.insert(
+        source, [reverb_observer.py_client], timeout=timeout
     )
     inserted = {name: count.new for name, count in counts.items()}
   else:
@@ -178,7 +176,7 @@ def _check_observer(observer) -> None:
     )
 
 
-def _is_bulk(method, observer, options, overflow) -> bool:
+def _is_bulk(method, observer, options) -> bool:
   """Returns whether the items are written in bulk.
 
   Raises:
@@ -195,21 +193,11 @@ def _is_bulk(method, observer, options, overflow) -> bool:
     method = 'observer' if reason else 'bulk'
   if method == 'bulk' and reason:
     raise ValueError(f'method="bulk" is not possible: {reason}.')
-  if method == 'observer' and (
-      any(
-          setting is not None
-          for setting in (
-              options.identity,
-              options.episode_id,
-              options.chunk_length,
-          )
-      )
-      or overflow != 'warn'
-  ):
+  of_bulk = (options.identity, options.episode_id, options.chunk_length)
+  if method == 'observer' and of_bulk != (None, None, None):
     raise ValueError(
-        'identity, episode_id, chunk_length and overflow go with the bulk way,'
-        f' but the observer is called with each frame:'
-        f' {reason or "as method says"}.'
+        'identity, episode_id and chunk_length go with the bulk way, but the'
+        f' observer is called with each frame: {reason or "as method says"}.'
     )
   return method == 'bulk'
 

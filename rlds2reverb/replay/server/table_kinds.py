@@ -52,9 +52,7 @@ def create_reverb_table(
   table holds items 2, 3 and 4 after items 0 to 4 were written. None of them
   holds an insert back, because their rate limiter is `MinSize`. One that does,
   such as `SampleToInsertRatio` or that of `reverb.Table.queue`, blocks for ever
-  when recorded data is written before anything samples it. With
-  `overflow="refuse"`, `write_rlds_to_reverb` says before anything is written
-  that a table is too small.
+  when recorded data is written before anything samples it.
 
   Args:
     table_name: the name of the table.

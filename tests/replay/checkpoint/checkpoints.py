@@ -4,6 +4,7 @@ import os
 import shutil
 
 from absl.testing import parameterized
+import reverb
 from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
@@ -42,9 +43,15 @@ def signature(data):
 
 
 def once(sampler, name=testing.TABLE):
-  """Returns the settings of a table whose sampler gives every item once."""
-  return write.TableSettings(
-      name, sampler=sampler, max_size=100_000, max_times_sampled=1
+  """Returns a table of `episodes` whose sampler gives every item once."""
+  return reverb.Table(
+      name,
+      sampler=sampler,
+      remover=reverb.selectors.Fifo(),
+      rate_limiter=reverb.rate_limiters.MinSize(1),
+      max_size=100_000,
+      max_times_sampled=1,
+      signature=signature(golden.stacked(episodes([2]))),
   )
 
 

@@ -11,8 +11,7 @@ from reverb.cc import schema_pb2
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
-from rlds2reverb.replay.checkpoint import joining
-from rlds2reverb.replay.checkpoint import new_checkpoint
+from rlds2reverb.replay.checkpoint import parts
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
@@ -41,7 +40,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         options_lib.ConversionOptions(identity=identity),
     )._replace(first_episode=begin)
     folder = self.new(f'{begin}')
-    new_checkpoint.write_part(source, folder, inserted_at=inserted_at)
+    parts.write_part(source, folder, inserted_at=inserted_at)
     return folder, source.spec
 
   def test_joined_parts_are_the_checkpoint_that_one_writer_writes(self):
@@ -57,7 +56,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         checkpoints.once(reverb.selectors.Fifo(), table.table_name)
         for table in _TABLES
     ]
-    counts = joining.join_parts(folders, joined, specs[0], once)
+    counts = parts.join_parts(folders, joined, specs[0], once)
     self.assertEqual(counts, {testing.TABLE: 14, checkpoints.OTHER: 10})
     at_once = self.write(
         _EPISODES, _TABLES, identity='data', reverb_tables=once
@@ -86,13 +85,13 @@ class JoiningTest(checkpoints.CheckpointTestCase):
     )
     merged = [self.new('merged'), self.new('merged')]
     self.assertEqual(
-        joining.merge_parts(folders[:3], merged[0]),
+        parts.merge_parts(folders[:3], merged[0]),
         {testing.TABLE: 4 + 2 + 3, checkpoints.OTHER: 3 + 1 + 2},
     )
-    joining.merge_parts(folders[3:], merged[1])
+    parts.merge_parts(folders[3:], merged[1])
     at_once, in_two_steps = self.new(), self.new()
-    joining.join_parts(folders, at_once, specs[0])
-    joining.join_parts(merged, in_two_steps, specs[0])
+    parts.join_parts(folders, at_once, specs[0])
+    parts.join_parts(merged, in_two_steps, specs[0])
     for file in checkpoints.FILES:
       contents = []
       for directory in at_once, in_two_steps:
@@ -104,7 +103,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
     one, spec = self._write(0, 2)
     other, _ = self._write(1, 3)
     with self.assertRaisesRegex(ValueError, 'Two chunks have the same key'):
-      joining.join_parts([one, other], self.new(), spec)
+      parts.join_parts([one, other], self.new(), spec)
 
   def test_a_part_that_was_cut_is_refused(self):
     folder, spec = self._write(0, 2)
@@ -113,7 +112,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
     with self.assertRaisesRegex(
         records.CheckpointError, 'items.tfrecord does not have the'
     ):
-      joining.join_parts([folder], self.new(), spec)
+      parts.join_parts([folder], self.new(), spec)
 
   def test_a_part_takes_the_place_of_an_older_one(self):
     folder, spec = self._write(0, 5)
@@ -122,8 +121,8 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         _TABLES,
         options_lib.ConversionOptions(identity='data'),
     )
-    new_checkpoint.write_part(source, folder, inserted_at=0)
-    counts = joining.join_parts([folder], self.new(), spec)
+    parts.write_part(source, folder, inserted_at=0)
+    counts = parts.join_parts([folder], self.new(), spec)
     self.assertEqual(counts, {testing.TABLE: 4, checkpoints.OTHER: 3})
 
   def test_checksums_add_up(self):
@@ -131,7 +130,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
     for sizes in (0, 0), (1, 0), (0, 3), (70_000, 200_001):
       first, second = (rng.bytes(size) for size in sizes)
       self.assertEqual(
-          joining._joined_checksum(  # pylint: disable=protected-access
+          parts._joined_checksum(  # pylint: disable=protected-access
               zlib.adler32(first), zlib.adler32(second), len(second)
           ),
           zlib.adler32(first + second),

@@ -6,8 +6,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from rlds2reverb.replay import protos
-from rlds2reverb.replay.checkpoint import new_checkpoint
 from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import write
 
 
 class NewCheckpointTest(parameterized.TestCase):
@@ -18,11 +18,11 @@ class NewCheckpointTest(parameterized.TestCase):
         protos.PriorityTableCheckpoint(table_name=name, max_size=size)
         for name, size in (('first', 3), ('second', 5))
     ]
-    with new_checkpoint.new_checkpoint(directory) as path:
-      with new_checkpoint.RecordFile(path, records.CHUNKS) as file:
+    with write.new_checkpoint(directory) as path:
+      with records.RecordFile(path, records.CHUNKS) as file:
         file.write([b'a', b''])
         file.write([b'c'])
-      new_checkpoint.write_tables(path, tables)
+      write.write_tables(path, tables)
       self.assertFalse(os.path.exists(os.path.join(directory, records.DONE)))
     self.assertCountEqual(
         os.listdir(directory), [records.CHUNKS, records.TABLES, records.DONE]
@@ -39,8 +39,8 @@ class NewCheckpointTest(parameterized.TestCase):
     parent = self.create_tempdir().full_path
     directory = os.path.join(parent, 'checkpoint')
     with self.assertRaisesRegex(RuntimeError, 'stopped'):
-      with new_checkpoint.new_checkpoint(directory) as path:
-        with new_checkpoint.RecordFile(path, records.CHUNKS) as file:
+      with write.new_checkpoint(directory) as path:
+        with records.RecordFile(path, records.CHUNKS) as file:
           file.write([b'a'])
         raise RuntimeError('stopped')
     self.assertEmpty(os.listdir(parent))
@@ -48,7 +48,7 @@ class NewCheckpointTest(parameterized.TestCase):
   def test_a_file_that_cannot_be_written(self):
     path = os.path.join(self.create_tempdir().full_path, 'missing')
     with self.assertRaisesRegex(OSError, 'could not be written'):
-      with new_checkpoint.RecordFile(path, records.CHUNKS) as file:
+      with records.RecordFile(path, records.CHUNKS) as file:
         file.write([b'a'])
 
 

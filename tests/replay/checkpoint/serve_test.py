@@ -16,7 +16,7 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
@@ -81,7 +81,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
     with testing.reverb_server(
         signature=checkpoints.signature(data), max_size=60
     ) as client:
-      bulk.write_rlds_to_reverb(data, client, checkpoints.PAIRS)
+      insert.write_rlds_to_reverb(data, client, checkpoints.PAIRS)
       samples = list(client.sample(testing.TABLE, 7, emit_timesteps=False))
       self.assertLen(samples, 7)
       key = int(np.ravel(samples[-1].info.key)[0])

@@ -57,14 +57,12 @@ class WriteTest(checkpoints.CheckpointTestCase):
         sampler=reverb.selectors.Uniform(),
         remover=reverb.selectors.Fifo(),
         max_size=7,
-        max_times_sampled=2,
         rate_limiter=reverb.rate_limiters.MinSize(1),
         signature=tensor_spec.add_outer_dim(spec),
     )
-    settings = write.TableSettings('a', max_size=7, max_times_sampled=2)
     self.assertEqual(
-        write.table_checkpoint(settings, 4, spec),
-        write.table_checkpoint(table, 4, spec),
+        write.table_checkpoint('a', None, 7, spec),
+        write.table_checkpoint('a', table, 7, spec),
     )
 
 

@@ -11,12 +11,12 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import chunks
 from rlds2reverb.replay import items
+from rlds2reverb.replay import places
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -229,7 +229,7 @@ def _all_written_in_bulk(data, names, **kwargs):
       _spec(data), max_size=_MAX_SIZE, tables=names
   ) as client:
     for tables in _tables(names):
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           data,
           client.server_address,
           tables,
@@ -242,7 +242,7 @@ def _all_written_in_bulk(data, names, **kwargs):
 
 def _written_in_bulk(data, table, **kwargs):
   with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
-    bulk.write_rlds_to_reverb(
+    insert.write_rlds_to_reverb(
         data,
         client.server_address,
         table,
@@ -347,8 +347,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_images_and_vectors(self):
     data = _image_data()
-    groups = chunks.default_groups(_spec(data))
-    self.assertEqual([group.chunk_length for group in groups], [64, 2])
+    self.assertEqual(places.default_chunk_length(_spec(data)), 2)
     names = tuple(_SETTINGS)
     expected = _written_by_observers(data, names)
     self._assert_all_same(_all_written_in_bulk(data, names), expected)
@@ -371,7 +370,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
           (None, tables[1]),
           (64, tables[0]),
       ):
-        bulk.write_rlds_to_reverb(
+        insert.write_rlds_to_reverb(
             data,
             client,
             written,
@@ -459,7 +458,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     )
     names = (testing.TABLE, _OTHER)
     with testing.reverb_server(_spec(data), tables=names) as client:
-      in_bulk = bulk.write_rlds_to_reverb(
+      in_bulk = insert.write_rlds_to_reverb(
           data,
           client,
           tables,

@@ -25,8 +25,7 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay.server import bulk
-from rlds2reverb.replay.server import insert_stream
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
 from rlds2reverb.trajectories import options as options_lib
@@ -83,12 +82,12 @@ attempt('MERGE', lambda: merge.merge_reverb_checkpoints([whole], path))
 _PUSH = """
 import reverb
 from rlds2reverb.replay import items
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 import sys
 from tests import golden
 table = reverb.Table.queue(sys.argv[1], 1000)
 server = reverb.Server([table])
-counts = bulk.write_rlds_to_reverb(
+counts = insert.write_rlds_to_reverb(
     golden.stacked([golden.COMPLETE]), f'localhost:{server.port}',
     items.TableItems(sys.argv[1]), timeout=10)
 print('WROTE', counts[sys.argv[1]].new, flush=True)
@@ -240,9 +239,9 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       server.kill()
 
     with self.assertRaisesRegex(
-        insert_stream.InsertError, r'It has confirmed (\d+) of the (\d+) items'
+        insert.InsertError, r'It has confirmed (\d+) of the (\d+) items'
     ) as raised:
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           large_data({25: kill}), client, _PAIRS, timeout=5
       )
     error = raised.exception
@@ -266,8 +265,8 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       server.kill()
       successor.serve(server.port)
 
-    with self.assertRaises(insert_stream.InsertError) as raised:
-      bulk.write_rlds_to_reverb(
+    with self.assertRaises(insert.InsertError) as raised:
+      insert.write_rlds_to_reverb(
           large_data({25: restart}), client, _PAIRS, timeout=5
       )
     error = raised.exception
@@ -283,7 +282,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(
           ConnectionError, f'no answer from a Reverb server at {address}'
       ):
-        bulk.write_rlds_to_reverb(
+        insert.write_rlds_to_reverb(
             golden.stacked(_episodes(3)), address, _PAIRS, timeout=1
         )
       with mock.patch.dict(
@@ -291,7 +290,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       ), self.assertRaisesRegex(
           ConnectionError, 'http_proxy, unless no_proxy .*: no_proxy=localhost'
       ):
-        bulk.write_rlds_to_reverb(
+        insert.write_rlds_to_reverb(
             golden.stacked(_episodes(3)), address, _PAIRS, timeout=1
         )
 
@@ -315,7 +314,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(_episodes(3))
     with _server(data, tables=(testing.TABLE, _OTHER)) as client:
       with self.assertRaises(ValueError) as raised:
-        bulk.write_rlds_to_reverb(
+        insert.write_rlds_to_reverb(
             data, client, [_PAIRS, items.TableItems('none')]
         )
       self.assertIn("has no table 'none'", str(raised.exception))
@@ -328,7 +327,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     spec = spec._replace(observation=tf.TensorSpec([3], tf.float32))
     with testing.reverb_server(spec) as client:
       with self.assertRaises(specs.SpecMismatchError) as raised:
-        bulk.write_rlds_to_reverb(data, client, _PAIRS)
+        insert.write_rlds_to_reverb(data, client, _PAIRS)
       self.assertLen(raised.exception.differences, 1)
       self.assertIn('observation', raised.exception.differences[0])
       self.assertEqual(testing.size(client), 0)
@@ -349,16 +348,8 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     count = _num_pairs(episodes)
     data = golden.stacked(episodes)
     with _server(data, max_size=10) as client:
-      with self.assertRaises(ValueError) as raised:
-        bulk.write_rlds_to_reverb(data, client, _PAIRS, overflow='refuse')
-      self.assertIn(
-          f'it holds 0 items, and {count} are to go in, but its max_size is 10',
-          str(raised.exception),
-      )
-      self.assertIn('Nothing was written.', str(raised.exception))
-      self.assertEqual(testing.size(client), 0)
       with mock.patch.object(logging, 'warning') as warning:
-        bulk.write_rlds_to_reverb(data, client, _PAIRS, overflow='warn')
+        insert.write_rlds_to_reverb(data, client, _PAIRS)
       message, *args = warning.call_args.args
       message %= tuple(args)
       self.assertIn(f'{count} items were inserted beside the 0', message)
@@ -367,18 +358,24 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     # As large as the data is not too small.
     with _server(data, max_size=count) as client:
       with mock.patch.object(logging, 'warning') as warning:
-        bulk.write_rlds_to_reverb(data, client, _PAIRS, overflow='refuse')
+        insert.write_rlds_to_reverb(data, client, _PAIRS)
       self.assertNotIn('is too small', str(warning.call_args_list))
       self.assertEqual(testing.size(client), count)
 
   def test_checkpoint_of_a_table_that_is_too_small(self):
     parent = self._parent()
+    data = golden.stacked(_episodes(20))
+    spec = specs.create_trajectory_data_spec(data)
     with self.assertRaisesRegex(ValueError, 'its max_size is 10'):
       write.write_reverb_checkpoint(
-          golden.stacked(_episodes(20)),
+          data,
           os.path.join(parent, 'checkpoint'),
           _PAIRS,
-          reverb_tables=[write.TableSettings(testing.TABLE, max_size=10)],
+          reverb_tables=[
+              testing.make_table(
+                  signature=tensor_spec.add_outer_dim(spec), max_size=10
+              )
+          ],
       )
     self.assertEmpty(os.listdir(parent))
 
@@ -394,17 +391,9 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     )
     server = reverb.Server([table])
     self.addCleanup(server.stop)
-    with self.assertRaisesRegex(ValueError, 'would block: nobody samples it'):
-      bulk.write_rlds_to_reverb(
-          golden.stacked(_episodes(50)),
-          f'localhost:{server.port}',
-          _PAIRS,
-          overflow='refuse',
-      )
-    self.assertEqual(testing.size(server.localhost_client()), 0)
     begin = time.monotonic()
-    with self.assertRaises(insert_stream.InsertError) as raised:
-      bulk.write_rlds_to_reverb(
+    with self.assertRaises(insert.InsertError) as raised:
+      insert.write_rlds_to_reverb(
           golden.stacked(_episodes(50)),
           f'localhost:{server.port}',
           _PAIRS,
@@ -447,7 +436,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data) as client:
       with mock.patch.object(logging, 'error') as log:
         with self.assertRaises(KeyboardInterrupt):
-          bulk.write_rlds_to_reverb(data, client, _PAIRS)
+          insert.write_rlds_to_reverb(data, client, _PAIRS)
       log.assert_called_once()
       message, *args = log.call_args.args
       confirmed = args[0]
@@ -461,7 +450,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       self.assertLessEqual(confirmed, testing.size(client))
       self.assertLess(confirmed, 3 * _LARGE_EPISODES)
       # The server goes on.
-      bulk.write_rlds_to_reverb(data.take(1), client, _PAIRS)
+      insert.write_rlds_to_reverb(data.take(1), client, _PAIRS)
 
   @parameterized.parameters(1, 25)
   def test_interrupted_checkpoint(self, episode):
@@ -488,11 +477,11 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     else:
       table = items.TableItems(testing.TABLE, windows_lib.Windows(3, 2, end))
     with _server(data) as client:
-      bulk.write_rlds_to_reverb(data, client, table)
+      insert.write_rlds_to_reverb(data, client, table)
       expected = self._sorted_contents(client)
     with _server(data) as client:
       for part in (data.take(9), data, data.take(15)):
-        bulk.write_rlds_to_reverb(
+        insert.write_rlds_to_reverb(
             part,
             client,
             table,
@@ -500,7 +489,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         )
       self.assertEqual(self._sorted_contents(client), expected)
       # Under another identity it is other data.
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           data,
           client,
           table,
@@ -516,7 +505,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
       def write():
         counts.append(
-            bulk.write_rlds_to_reverb(
+            insert.write_rlds_to_reverb(
                 data,
                 client.server_address,
                 _PAIRS,
@@ -539,7 +528,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       self.assertLessEqual(sum(existing), _num_pairs(episodes))
       found = self._sorted_contents(client)
     with _server(data) as client:
-      bulk.write_rlds_to_reverb(data, client, _PAIRS)
+      insert.write_rlds_to_reverb(data, client, _PAIRS)
       self.assertEqual(found, self._sorted_contents(client))
 
   def test_new_items_and_those_that_were_there(self):
@@ -549,7 +538,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with _server(data, tables=(testing.TABLE, _OTHER)) as client:
 
       def write(data, *tables):
-        return bulk.write_rlds_to_reverb(
+        return insert.write_rlds_to_reverb(
             data,
             client,
             tables,
@@ -594,22 +583,22 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     report = report_lib.ConversionReport()
     folder = self.create_tempdir().full_path
     with _server(data) as client:
-      with self.assertRaisesRegex(ValueError, 'overflow'):
-        bulk.write_rlds_to_reverb(
+      with self.assertRaisesRegex(ValueError, 'timeout'):
+        insert.write_rlds_to_reverb(
             data,
             client,
             _PAIRS,
-            overflow='no',
+            timeout=0,
             options=options_lib.ConversionOptions(report=report),
         )
       observer = reverb_utils.ReverbAddTrajectoryObserver(
           client, testing.TABLE, sequence_length=2
       )
-      with self.assertRaisesRegex(ValueError, 'overflow'):
+      with self.assertRaisesRegex(ValueError, 'timeout'):
         push.push_rlds_to_reverb(
             data,
             observer,
-            overflow='no',
+            timeout=0,
             options=options_lib.ConversionOptions(report=report),
         )
       observer.close()
@@ -633,7 +622,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     first, second = golden.COMPLETE, golden.TRUNCATED
     with _server(golden.stacked([first])) as client:
       counts = [
-          bulk.write_rlds_to_reverb(
+          insert.write_rlds_to_reverb(
               golden.stacked([episode]),
               client,
               _PAIRS,
@@ -644,7 +633,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(counts, [(3, 0), (0, 3)])
       found = testing.contents(client).items
     with _server(golden.stacked([first])) as client:
-      bulk.write_rlds_to_reverb(golden.stacked([first]), client, _PAIRS)
+      insert.write_rlds_to_reverb(golden.stacked([first]), client, _PAIRS)
       self.assertEqual(found, testing.contents(client).items)
 
   def test_what_differs_has_other_keys(self):
@@ -658,7 +647,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           ([pair], {}),
           ([episode], dict(rules=_TRANSITION)),
       ):
-        counts = bulk.write_rlds_to_reverb(
+        counts = insert.write_rlds_to_reverb(
             golden.stacked(data),
             client,
             _PAIRS,
@@ -668,7 +657,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         )
         self.assertEqual(counts, {testing.TABLE: (3, 0)})
       # Read in another way it is the same.
-      counts = bulk.write_rlds_to_reverb(
+      counts = insert.write_rlds_to_reverb(
           golden.nested([episode]),
           client,
           _PAIRS,
@@ -688,7 +677,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           (step_mapping.StepMapping(action='other'), (3, 0)),
           (step_mapping.StepMapping(action='action'), (0, 3)),
       ):
-        found = bulk.write_rlds_to_reverb(
+        found = insert.write_rlds_to_reverb(
             data,
             client,
             _PAIRS,
@@ -698,7 +687,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         )
         self.assertEqual(found, {testing.TABLE: counts})
       with self.assertRaisesRegex(ValueError, 'no identity that can be hashed'):
-        bulk.write_rlds_to_reverb(
+        insert.write_rlds_to_reverb(
             data,
             client,
             _PAIRS,
@@ -709,7 +698,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   def test_items_that_cross_episodes_go_by_their_order(self):
     data = _with_ids(_episodes(3), [1, 2, 3])
     with self.assertRaisesRegex(ValueError, 'depend on the order'):
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           data,
           'localhost:1',
           [
@@ -731,12 +720,14 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         identity=_IDENTITY, episode_id='name'
     )
     with _server(data) as client:
-      bulk.write_rlds_to_reverb(data, client, _PAIRS, options=settings)
+      insert.write_rlds_to_reverb(data, client, _PAIRS, options=settings)
       self.assertEqual(testing.size(client), _num_pairs(episodes))
-      bulk.write_rlds_to_reverb(reversed_data, client, _PAIRS, options=settings)
+      insert.write_rlds_to_reverb(
+          reversed_data, client, _PAIRS, options=settings
+      )
       found = self._sorted_contents(client)
     with _server(data) as client:
-      bulk.write_rlds_to_reverb(data, client, _PAIRS)
+      insert.write_rlds_to_reverb(data, client, _PAIRS)
       self.assertEqual(found, self._sorted_contents(client))
 
   @parameterized.parameters(([4, 5, 4],), ([5, 4, 4],))
@@ -758,7 +749,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(
           ValueError, 'Two episodes have the episode_id'
       ):
-        bulk.write_rlds_to_reverb(
+        insert.write_rlds_to_reverb(
             _with_ids(episodes, ids),
             client,
             _PAIRS,
@@ -773,19 +764,18 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(episodes)
     size = _num_pairs(episodes)
     with _server(data, max_size=size) as client:
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           data,
           client,
           _PAIRS,
           options=options_lib.ConversionOptions(identity=_IDENTITY),
       )
       with mock.patch.object(logging, 'warning') as warning:
-        bulk.write_rlds_to_reverb(
+        insert.write_rlds_to_reverb(
             data,
             client,
             _PAIRS,
             options=options_lib.ConversionOptions(identity=_IDENTITY),
-            overflow='refuse',
         )
       self.assertNotIn('is too small', str(warning.call_args_list))
       self.assertEqual(testing.size(client), size)
@@ -804,7 +794,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEmpty(os.listdir(parent))
     with _server(data) as client:
       with self.assertRaisesRegex(ValueError, message):
-        bulk.write_rlds_to_reverb(data, client, _PAIRS, options=settings)
+        insert.write_rlds_to_reverb(data, client, _PAIRS, options=settings)
       self.assertEqual(testing.size(client), 0)
 
   # The data.
@@ -817,12 +807,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'episode 6'
       ) as raised:
-        bulk.write_rlds_to_reverb(data, client, _PAIRS)
+        insert.write_rlds_to_reverb(data, client, _PAIRS)
       self.assertIn(case.sentence, str(raised.exception))
       found = self._sorted_contents(client)
     self.assertLen(found, _num_pairs(valid[:6]))
     with _server(data) as client:
-      bulk.write_rlds_to_reverb(golden.stacked(valid[:6]), client, _PAIRS)
+      insert.write_rlds_to_reverb(golden.stacked(valid[:6]), client, _PAIRS)
       self.assertEqual(found, self._sorted_contents(client))
     parent = self._parent()
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'episode 6'):
@@ -864,7 +854,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         with self.assertRaisesRegex(
             (ValueError, tf.errors.InvalidArgumentError), message
         ):
-          bulk.write_rlds_to_reverb(data, client, [_PAIRS, *others])
+          insert.write_rlds_to_reverb(data, client, [_PAIRS, *others])
       log.assert_called_once()
       text = log.call_args.args[0] % log.call_args.args[1:]
       self.assertNotIn('Interrupted', text)
@@ -875,7 +865,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           2 if others[0].sequence_length is None else _num_pairs(episodes[:2]),
       )
     with _server(data) as client:
-      bulk.write_rlds_to_reverb(golden.stacked(episodes[:2]), client, _PAIRS)
+      insert.write_rlds_to_reverb(golden.stacked(episodes[:2]), client, _PAIRS)
       self.assertEqual(found, self._sorted_contents(client))
 
   # Checkpoints.
@@ -910,7 +900,16 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     lifo = self._write(
         data,
         reverb_tables=[
-            write.TableSettings(testing.TABLE, sampler=reverb.selectors.Lifo())
+            reverb.Table(
+                testing.TABLE,
+                sampler=reverb.selectors.Lifo(),
+                remover=reverb.selectors.Fifo(),
+                max_size=100,
+                rate_limiter=reverb.rate_limiters.MinSize(1),
+                signature=tensor_spec.add_outer_dim(
+                    specs.create_trajectory_data_spec(data)
+                ),
+            )
         ],
     )
     parent = self._parent()
@@ -943,12 +942,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     counts = merge.merge_reverb_checkpoints(shards, merged)
     self.assertEqual(counts, {testing.TABLE: _num_pairs(episodes)})
     with _server(data) as client:
-      bulk.write_rlds_to_reverb(data, client, _PAIRS)
+      insert.write_rlds_to_reverb(data, client, _PAIRS)
       expected = self._sorted_contents(client)
     with self._restored(merged) as server:
       client = server.localhost_client()
       # What is pushed under the same identity is there already.
-      bulk.write_rlds_to_reverb(
+      insert.write_rlds_to_reverb(
           data,
           client,
           _PAIRS,

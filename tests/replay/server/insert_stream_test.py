@@ -5,7 +5,7 @@ import numpy as np
 import reverb
 
 from rlds2reverb.replay import encoding
-from rlds2reverb.replay.server import insert_stream
+from rlds2reverb.replay.server import insert
 from tests import testing
 
 
@@ -22,18 +22,15 @@ def _requests(counts):
         testing.TABLE,
         keys,
         np.ones(count),
-        [(0,)],
-        [
-            encoding.ChunkSlices(
-                keys,
-                np.arange(count)[:, np.newaxis],
-                np.zeros((count, 1), np.int64),
-                np.ones((count, 1), np.int64),
-            )
-        ],
+        encoding.Slices(
+            keys[:, np.newaxis],
+            np.zeros((count, 1), np.int64),
+            np.ones((count, 1), np.int64),
+        ),
+        1,
         10**18 + key + np.arange(count),
     )
-    yield encoding.encode_insert_request(chunks, [items], []), count
+    yield encoding.insert_request(chunks, items, []), count
     key += count
 
 
@@ -43,7 +40,7 @@ class InsertStreamTest(absltest.TestCase):
     counts = [1, 30, 2, 1, 1, 1, 200]
     with testing.reverb_server() as client:
       address = client.server_address
-      with insert_stream.InsertStream(address, 30) as stream:
+      with insert.InsertStream(address, 30) as stream:
         for request, count in _requests(counts):
           stream.write(request, count)
         self.assertEqual(stream.sent, sum(counts))
@@ -65,20 +62,20 @@ class InsertStreamTest(absltest.TestCase):
     )
     server = reverb.Server([table])
     self.addCleanup(server.stop)
-    with insert_stream.InsertStream(f'localhost:{server.port}', 1) as stream:
+    with insert.InsertStream(f'localhost:{server.port}', 1) as stream:
       for request, count in _requests([1, 1, 1, 1, 1]):
         stream.write(request, count)
       with self.assertRaisesRegex(
-          insert_stream.InsertError, 'nothing for 1 seconds. .* 3 of the 5'
+          insert.InsertError, 'nothing for 1 seconds. .* 3 of the 5'
       ) as raised:
         stream.flush()
     self.assertEqual(raised.exception.confirmed, 3)
 
   def test_a_server_that_is_not_there(self):
     ((request, count),) = _requests([1])
-    with insert_stream.InsertStream('localhost:1', 30) as stream:
+    with insert.InsertStream('localhost:1', 30) as stream:
       with self.assertRaisesRegex(
-          insert_stream.InsertError, 'stream failed: .*confirmed 0 of the 1'
+          insert.InsertError, 'stream failed: .*confirmed 0 of the 1'
       ):
         stream.write(request, count)
         stream.flush()
@@ -90,7 +87,7 @@ class InsertStreamTest(absltest.TestCase):
       def __len__(self):
         return 2 << 30
 
-    with insert_stream.InsertStream('localhost:1', 30) as stream:
+    with insert.InsertStream('localhost:1', 30) as stream:
       with self.assertRaisesRegex(ValueError, 'a smaller chunk_length'):
         stream.write(_Large(), 1)
 

@@ -11,7 +11,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import importance
 from rlds2reverb.replay import items
 from rlds2reverb.replay import sequence_priorities
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import priority_updates
 from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.trajectories import specs
@@ -40,7 +40,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     server = reverb.Server([table])
     self.addCleanup(server.stop)
     client = server.localhost_client()
-    bulk.write_rlds_to_reverb(
+    insert.write_rlds_to_reverb(
         data,
         client,
         items.TableItems(
@@ -129,7 +129,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     _, info = self._sample(client, 200)
     for priority in (7.5, 2.0):  # The highest so far, not the highest now.
       updater.update_priorities(info.key, tf.fill([200], priority))
-    bulk.write_rlds_to_reverb(
+    insert.write_rlds_to_reverb(
         _data([100.0]),
         client,
         items.TableItems(

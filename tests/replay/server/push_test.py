@@ -534,7 +534,6 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       for settings in (
           {'options': options_lib.ConversionOptions(identity='a')},
           {'options': options_lib.ConversionOptions(episode_id='a')},
-          {'overflow': 'refuse'},
       ):
         with self.assertRaisesRegex(ValueError, 'go with the bulk way'):
           push.push_rlds_to_reverb(

@@ -18,7 +18,7 @@ from rlds2reverb.replay import importance
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.trajectories import specs
@@ -59,14 +59,14 @@ _WRITER = """
 import sys
 from rlds2reverb.episodes import windows
 from rlds2reverb.replay import items
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from tests import testing
 from tests.replay.server import sampling_test
 begin, end = map(int, sys.argv[1:])
 print('READY', flush=True)
 address = input()
 data = sampling_test.make_data(range(begin, end))
-written = bulk.write_rlds_to_reverb(
+written = insert.write_rlds_to_reverb(
     data, address, items.TableItems(testing.TABLE, windows.Windows(1)))
 print('WROTE', written[testing.TABLE].new, flush=True)
 """
@@ -108,7 +108,7 @@ def make_server(
     table = items.TableItems(
         _TABLE, windows_lib.Windows(sequence_length), **kwargs
     )
-    bulk.write_rlds_to_reverb(data, address, table)
+    insert.write_rlds_to_reverb(data, address, table)
   return server, address
 
 
@@ -182,7 +182,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     server = reverb.Server([table])
     self.addCleanup(server.stop)
     client = server.localhost_client()
-    bulk.write_rlds_to_reverb(data, client, items.TableItems(_TABLE, None))
+    insert.write_rlds_to_reverb(data, client, items.TableItems(_TABLE, None))
     dataset = sampling.sample_reverb_servers(client, _TABLE, None)
     found = set()
     for trajectory, info in dataset.take(60):
@@ -216,7 +216,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     addresses = [self._address('uniform', [1.0] * 50) for _ in range(2)]
     iterator = iter(sampling.sample_reverb_servers(addresses, _TABLE, 1, 10))
     next(iterator)
-    bulk.write_rlds_to_reverb(
+    insert.write_rlds_to_reverb(
         make_data([2.0] * 400),
         addresses[0],
         items.TableItems(_TABLE, windows_lib.Windows(1)),
@@ -373,7 +373,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 4)
     iterator = iter(dataset.prefetch(1))  # It is sampled from here on.
     time.sleep(1)
-    bulk.write_rlds_to_reverb(
+    insert.write_rlds_to_reverb(
         make_data([3.0]),
         addresses[1],
         items.TableItems(_TABLE, windows_lib.Windows(1)),
@@ -391,7 +391,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     server = reverb.Server([table])
     self.addCleanup(server.stop)
     client = server.localhost_client()
-    bulk.write_rlds_to_reverb(
+    insert.write_rlds_to_reverb(
         data, client, items.TableItems(_TABLE, windows_lib.Windows(1))
     )
     dataset = sampling.sample_reverb_servers(client, _TABLE, 1, 4, timeout=1)

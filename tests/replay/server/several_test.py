@@ -10,8 +10,7 @@ from tf_agents.specs import tensor_spec
 
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
-from rlds2reverb.replay.server import insert_stream
-from rlds2reverb.replay.server import several
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import tables
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
@@ -75,7 +74,7 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
     data = make(_EPISODES)
     clients = [self._start(data)[1] for _ in range(3)]
     for is_again in False, True:
-      counts = several.insert(_source(data), clients, timeout=30.0)
+      _, counts = insert.insert(_source(data), clients, timeout=30.0)
       for server, count in enumerate(counts):
         number = len(_pairs(range(server, len(_LENGTHS), 3)))
         new = 0 if is_again else number
@@ -96,12 +95,12 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
     stops = iter([server.stop])
     source = _source(data, watch=lambda block: next(stops, lambda: None)())
     with self.assertRaisesRegex(
-        (insert_stream.InsertError, ConnectionError),
+        (insert.InsertError, ConnectionError),
         rf'{here.server_address}: Table .* holds \d+ items',
     ):
-      several.insert(source, [here, gone], timeout=1.0)
+      insert.insert(source, [here, gone], timeout=1.0)
     _, other = self._start(data)
-    several.insert(_source(data), [here, other], timeout=30.0)
+    insert.insert(_source(data), [here, other], timeout=30.0)
     self.assertEqual(_rewards(here), _pairs(range(0, 10, 2)))
     self.assertEqual(_rewards(other), _pairs(range(1, 10, 2)))
 
@@ -112,13 +111,13 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'Discount must lie'
     ):
-      several.insert(_source(data), clients, timeout=30.0)
+      insert.insert(_source(data), clients, timeout=30.0)
     self.assertEqual(_rewards(clients[0]), _pairs([0, 2]))
     self.assertEqual(_rewards(clients[1]), _pairs([1]))
 
   def test_episodes_that_a_field_names_are_spread_evenly(self):
     counts = np.bincount(
-        [several.server_of(f'episode {i}', 4) for i in range(4000)]
+        [insert.server_of(f'episode {i}', 4) for i in range(4000)]
     )
     # Within five standard deviations of a uniform draw.
     np.testing.assert_allclose(counts, 1000, atol=5 * np.sqrt(750))

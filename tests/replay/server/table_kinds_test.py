@@ -13,7 +13,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay.server import bulk
+from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -52,7 +52,7 @@ def _filled(data, tables, table_items):
   server = reverb.Server(tables)
   try:
     client = server.localhost_client()
-    bulk.write_rlds_to_reverb(data, client, table_items)
+    insert.write_rlds_to_reverb(data, client, table_items)
     yield client
   finally:
     server.stop()
