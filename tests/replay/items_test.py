@@ -9,17 +9,6 @@ import numpy as np
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 
-_FIRST, _MID, _LAST = 0, 1, 2
-
-
-def _step_types(lengths):
-  """Returns the step types of episodes, one after the other."""
-  step_types = []
-  for length in lengths:
-    step_types += [_FIRST] + [_MID] * (length - 2) + [_LAST] * (length > 1)
-    step_types[-1] = _LAST
-  return np.array(step_types)
-
 
 def _count(lengths, length, stride, end):
   """Counts items by their starts, one by one."""
@@ -76,14 +65,8 @@ class TableItemsTest(parameterized.TestCase):
     lengths = [4, 1, 9, 2, 30]
     table = items.TableItems('table', windows_lib.Windows(*settings, end))
     expected = _count(lengths, *settings, end)
-    step_types = _step_types(lengths)
-    self.assertLen(step_types, sum(lengths))
-    # However the frames come in blocks.
-    for block in (1, 5, 100):
-      blocks = [
-          step_types[i : i + block] for i in range(0, len(step_types), block)
-      ]
-      self.assertEqual(items.count_items([table], blocks), {'table': expected})
+    rows = [sum(lengths)] if end == 'cross' else lengths
+    self.assertEqual(table.count(np.array(rows)).sum(), expected)
 
   def test_counts_of_whole_episodes(self):
     tables = [
@@ -92,10 +75,8 @@ class TableItemsTest(parameterized.TestCase):
             'short', None, max_sequence_length=4, bypass_longer_episodes=True
         ),
     ]
-    self.assertEqual(
-        items.count_items(tables, [_step_types([4, 1, 9])]),
-        {'all': 3, 'short': 2},
-    )
+    for table, expected in zip(tables, ([1, 1, 1], [1, 1, 0])):
+      self.assertEqual(table.count(np.array([4, 1, 9])).tolist(), expected)
     lengths = np.array([4, 5])
     self.assertEqual(tables[0].is_too_long(lengths).tolist(), [False, False])
     self.assertEqual(tables[1].is_too_long(lengths).tolist(), [False, True])
