@@ -251,16 +251,16 @@ def insert(
   tables_lib.check_timeout(timeout)
   names = [table.table_name for table in source.tables]
   layouts = [layout_lib.Layout(source) for _ in clients]
+  streams: List[InsertStream] = []
   try:
     before = [tables_lib.table_infos(each, names, timeout) for each in clients]
     for infos in before:
       for info in infos.values():
         specs.check_signature(info.signature, source.spec)
     with contextlib.ExitStack() as stack:
-      streams = [
-          stack.enter_context(InsertStream(client.server_address, timeout))
-          for client in clients
-      ]
+      for client in clients:
+        stream = InsertStream(client.server_address, timeout)
+        streams.append(stack.enter_context(stream))
       _send_all(source, layouts, streams)
     after = [tables_lib.table_infos(each, names, timeout) for each in clients]
   except (InsertError, ConnectionError) as error:
@@ -270,7 +270,11 @@ def insert(
     raise ConnectionError(message) from error
   except BaseException as error:
     what = 'Failed' if isinstance(error, Exception) else 'Interrupted'
-    logging.error('%s. %s', what, _describe(clients, names))
+    logging.error(
+        f'{what} when the server had confirmed %d items. %s',
+        sum(stream.confirmed for stream in streams),
+        _describe(clients, names),
+    )
     raise
   counts = []
   for layout, infos_before, infos_after in zip(layouts, before, after):
@@ -345,6 +349,8 @@ def _shares(
 
 def _describe(clients, names) -> str:
   """Says what the tables of every server hold."""
+  if len(clients) == 1:
+    return tables_lib.describe_contents(clients[0], names)
   return ' '.join(
       f'{client.server_address}: {tables_lib.describe_contents(client, names)}'
       for client in clients

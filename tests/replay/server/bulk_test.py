@@ -347,7 +347,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_images_and_vectors(self):
     data = _image_data()
-    self.assertEqual(places.default_chunk_length(_spec(data)), 2)
+    self.assertEqual(places.default_chunk_length(_spec(data)), 13)
     names = tuple(_SETTINGS)
     expected = _written_by_observers(data, names)
     self._assert_all_same(_all_written_in_bulk(data, names), expected)
