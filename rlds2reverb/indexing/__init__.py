@@ -3,5 +3,4 @@
 Keys are observations and actions, compared by bytes. Lookups work in a graph.
 """
 
-from rlds2reverb.indexing.drawing import draw_tree
 from rlds2reverb.indexing.index import TransitionIndex

@@ -8,9 +8,9 @@ from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.indexing import graph as graph_lib
 from rlds2reverb.indexing import keys as keys_lib
 from rlds2reverb.indexing import storage
-from rlds2reverb.indexing import transition_graph
 from rlds2reverb.windows import flat_rows
 
 FIRST, LAST, ALL = 'first', 'last', 'all'
@@ -74,16 +74,10 @@ class TransitionIndex:
     recorded = self._key_of(self._rows)
     if not int(gathering.num_rows(recorded)):
       raise ValueError('There is no transition to index.')
-    self._specs = tf.nest.map_structure(
-        lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
-        recorded,
-    )
-    groups = keys_lib.group_rows(recorded)
-    self._salt = groups.salt
-    self._fingerprints = tf.constant(groups.fingerprints, tf.int64)
-    self._starts = tf.constant(groups.starts, tf.int64)
-    self._order = tf.constant(groups.rows, tf.int64)
-    self._graph: Optional[transition_graph.TransitionGraph] = None
+    self._recorded = keys_lib.Keys(recorded)
+    self._starts = tf.constant(self._recorded.starts)
+    self._order = tf.constant(self._recorded.rows)
+    self._graph: Optional[graph_lib.TransitionGraph] = None
 
   @classmethod
   def from_episodes(
@@ -130,24 +124,24 @@ class TransitionIndex:
 
   def __len__(self) -> int:
     """Returns the number of recorded transitions."""
-    return int(self._order.shape[0])
+    return len(self._recorded.rows)
 
   @property
   def num_keys(self) -> int:
     """The number of distinct keys."""
-    return int(self._fingerprints.shape[0])
+    return len(self._recorded)
 
   @property
   def num_bytes(self) -> int:
     """The bytes of the index, without the transitions themselves."""
-    return 8 * (len(self) + 2 * self.num_keys + 1)
+    return self._recorded.num_bytes
 
   @property
-  def graph(self) -> transition_graph.TransitionGraph:
+  def graph(self) -> graph_lib.TransitionGraph:
     """The graph of observations, which is made when it is first used."""
     if self._graph is None:
       with tf.init_scope():
-        self._graph = transition_graph.TransitionGraph(self._rows, self._keys)
+        self._graph = graph_lib.TransitionGraph(self._rows, self._keys)
     return self._graph
 
   def lookup(self, keys: Dict[str, Any], duplicates: str = FIRST) -> Found:
@@ -167,31 +161,23 @@ class TransitionIndex:
         `duplicates` is none of the three.
     """
     checks.check_choice('duplicates', duplicates, DUPLICATES)
-    keys = tf.nest.map_structure(tf.convert_to_tensor, self._key_of(keys))
-    keys_lib.check_keys(keys, self._specs)
-    group, found = keys_lib.find_group(keys, self._fingerprints, self._salt)
-    starts, ends = (tf.gather(self._starts, group + add) for add in (0, 1))
-    # All duplicates have the same key, so any one can be compared.
-    index = tf.gather(self._order, ends - 1 if duplicates == LAST else starts)
-    if duplicates == ALL:
-      recorded = gathering.take(self._key_of(self._rows), index)
-    else:
-      rows = gathering.take(self._rows, index)
-      recorded = self._key_of(rows)
-    found &= keys_lib.are_equal(keys, recorded)
-    count = tf.where(found, ends - starts, 0)
+    key, found = self._recorded.find(self._key_of(keys))
+    starts = tf.gather(self._starts, key)
+    count = tf.gather(self._starts, key + 1) - starts
+    count = tf.where(found, count, 0)
     if duplicates == ALL:
       places = tf.ragged.range(starts, starts + count)
-      index = places.with_values(tf.gather(self._order, places.values))
-      rows = tf.nest.map_structure(
-          lambda leaf: index.with_values(tf.gather(leaf, index.values)),
-          self._rows,
-      )
-      return Found(rows, found, count, index)
-    rows = gathering.zeros_unless(found, rows)
+      index = tf.gather(self._order, places.values)
+      ragged = lambda leaf: places.with_values(tf.gather(leaf, index))
+      rows = tf.nest.map_structure(ragged, self._rows)
+      return Found(rows, found, count, places.with_values(index))
+    place = starts + count - 1 if duplicates == LAST else starts
+    # What was not found has a place of some other key.
+    index = tf.gather(self._order, tf.maximum(place, 0))
+    rows = gathering.zeros_unless(found, gathering.take(self._rows, index))
     return Found(rows, found, count, tf.where(found, index, -1))
 
-  def successors(self, observation: Any) -> transition_graph.Successors:
+  def successors(self, observation: Any) -> graph_lib.Successors:
     """Returns the recorded successors of observations; see `Successors`.
 
     Args:
@@ -210,7 +196,7 @@ class TransitionIndex:
       max_width: int,
       *,
       gamma: float = 1.0,
-  ) -> transition_graph.Tree:
+  ) -> graph_lib.Tree:
     """Returns the trees of recorded successors of observations.
 
     Args:

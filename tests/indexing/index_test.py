@@ -1,14 +1,11 @@
 """Tests of the index of recorded transitions."""
 
-from unittest import mock
-
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb import indexing
 from rlds2reverb import windows
-from rlds2reverb.indexing import keys as keys_lib
 from tests import contract
 from tests import golden
 
@@ -118,20 +115,6 @@ class LookupTest(parameterized.TestCase, tf.test.TestCase):
     index = indexing.TransitionIndex.from_episodes(data)
     found = index.lookup(_keys([0, 11], [1, 2]))
     self.assertAllEqual(found.rows['reward'], [2.75, 35])
-
-  def test_another_key_of_the_same_fingerprint(self):
-    index = _make_index(contract.A)
-    right = keys_lib.find_group
-
-    def find(keys, fingerprints, salt):
-      group, _ = right(keys, fingerprints, salt)
-      return group, tf.ones_like(group, tf.bool)
-
-    with mock.patch.object(keys_lib, 'find_group', find):
-      for duplicates in 'first', 'last', 'all':
-        found = index.lookup(_keys([0, 0.5], [1, 1]), duplicates)
-        self.assertAllEqual(found.found, [True, False])
-        self.assertAllEqual(found.count, [1, 0])
 
   def test_no_keys_to_look_up(self):
     found = _make_index(contract.A).lookup(_keys([], []))
