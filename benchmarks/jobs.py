@@ -38,9 +38,7 @@ def _run(command, folder):
   """Runs a program that writes a checkpoint; returns its peak in MiB."""
   with tempfile.TemporaryDirectory() as work:
     output = os.path.join(work, 'checkpoint')
-    command = [
-        part.format(folder=folder, output=output) for part in command
-    ]
+    command = [part.format(folder=folder, output=output) for part in command]
     with open(os.path.join(work, 'log'), 'w+', encoding='utf-8') as log:
       # `wait4` tells the memory of this program, and of those that it started.
       process = subprocess.Popen(command, stdout=log, stderr=log)

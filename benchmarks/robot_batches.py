@@ -120,7 +120,9 @@ def _index():
     for name, case in {'records': read, 'index': build}.items():
       begin = time.process_time()
       case()
-      found[f'{name} MB/CPU s'] = num_bytes / (time.process_time() - begin) / 1e6
+      found[f'{name} MB/CPU s'] = (
+          num_bytes / (time.process_time() - begin) / 1e6
+      )
   return found
 
 
@@ -251,7 +253,9 @@ def main(_) -> None:
       for case in ('write', 'index', *cases):
         own = [f'--case={case}', f'--folder={folder}', *sys.argv[1:]]
         found = json.loads(timing.run_alone('robot_batches', *own))
-        values = ''.join(f'{value:10,.2f} {key}' for key, value in found.items())
+        values = ''.join(
+            f'{value:10,.2f} {key}' for key, value in found.items()
+        )
         print(f'{case:16}{values}', flush=True)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the form of the code with pyink, what is odd in it with ruff, and its
-# types with mypy; `--fix` mends what pyink and ruff can. Their settings are in
+# types with mypy; `--fix` fixes what pyink and ruff can. Their settings are in
 # pyproject.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +27,7 @@ case "${1:-}" in
   '')
     "$venv/bin/ruff" check $code
     "$venv/bin/pyink" --quiet --check --diff $code || {
-      echo 'bash scripts/lint.sh --fix mends this.' >&2
+      echo 'bash scripts/lint.sh --fix fixes this.' >&2
       exit 1
     }
     # The blocks that CONTRIBUTING.md gives to be copied.

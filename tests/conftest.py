@@ -1,24 +1,16 @@
 """What pytest needs to run tests that are written as absl programs.
 
-All but the long tests run without TensorFlow's graph optimizer, which takes
-longer than their few steps, and without AutoGraph on functions of the library,
-which need none. The long ones build and run graphs as users do.
-
 Where Reverb or PyAV is not installed, the tests that come to need it are
 skipped. Tests of what must work without Reverb are in `without_reverb_test`,
 which never are.
 """
 
 import collections
-import functools
 import gc
 import importlib.util
-import typing
 
 from absl import flags
 import pytest
-import tensorflow as tf
-from tensorflow.python.autograph.core import config as autograph
 
 flags.FLAGS.mark_as_parsed()
 
@@ -26,29 +18,12 @@ flags.FLAGS.mark_as_parsed()
 # Reverb, and is only installed beside it.
 _OPTIONAL = {'av': 'av', 'reverb': 'reverb', 'rlds': 'reverb'}
 
-# Functions that are mapped over episodes call these. AutoGraph would rewrite
-# them in each process, which is a fifth of the time of the tests.
-_NOT_CONVERTED = ('rlds2reverb', 'tree', 'difflib', 'enum')
 
-
-def pytest_configure(config):
-  if config.option.markexpr == 'not long':
-    tf.config.optimizer.set_experimental_options(
-        {'disable_meta_optimizer': True}
-    )
-    autograph.CONVERSION_RULES = (
-        *(autograph.DoNotConvert(name) for name in _NOT_CONVERTED),
-        *autograph.CONVERSION_RULES,
-    )
+def pytest_configure():
   # What TensorFlow has made so far stays; looking through it again and again
   # for garbage takes longer than most tests.
   gc.freeze()
   gc.set_threshold(100_000, 20, 100)
-  # The filter is around each operation that is added to a graph.
-  tf.debugging.disable_traceback_filtering()
-  # TensorFlow asks thousands of times a graph whether a value is of a protocol,
-  # which takes less from Python 3.12 on.
-  typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -69,7 +69,7 @@ class InvalidCase(NamedTuple):
 def make_episode(
     discount: Sequence[float], *, terminal: bool, base: int = 0
 ) -> Episode:
-  """Returns a flat float32 episode; `base` tells its values from another's."""
+  """Returns a flat float32 episode; its values depend on `base`."""
   length = len(discount)
   step = np.arange(length)
   values = (base + step).astype(np.float32)

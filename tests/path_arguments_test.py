@@ -1,4 +1,4 @@
-"""Holds every public function that takes a path against every form of one."""
+"""Tries every public function that takes a path with every form of one."""
 
 import inspect
 import os

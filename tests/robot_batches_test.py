@@ -88,7 +88,7 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
       yield tf.nest.map_structure(lambda leaf: leaf.numpy(), steps)
 
   def _check(self, where, fields):
-    """Holds fields against theirs, each of which is named."""
+    """Compares fields with theirs, each of which is named."""
     names = {
         name[len(where) + 1 :]
         for name in self.expected

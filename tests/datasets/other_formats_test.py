@@ -1,4 +1,4 @@
-"""Holds every reader of a path against data sets of every format."""
+"""Tries every reader of a path on data sets of every format."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""Tests for depth_maps; lerobot_test.py holds it against LeRobot itself."""
+"""Tests for depth_maps; lerobot_test.py compares it with LeRobot itself."""
 
 import io
 
