@@ -253,10 +253,12 @@ class PagesTest(absltest.TestCase):
     self.assertEqual(
         folders - shown,
         {
+            'rlds2reverb.arrays',
             'rlds2reverb.jobs.beam',
             'rlds2reverb.jobs.descriptions',
             'rlds2reverb.replay.checkpoint',
             'rlds2reverb.replay.server',
+            'rlds2reverb.store',
         },
     )
     for module in sorted(shown):

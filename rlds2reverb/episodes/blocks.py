@@ -1,87 +1,14 @@
-"""A block: a run of consecutive steps, stacked `[B, ...]`, and its outline.
+"""Sizes of steps, and of the blocks that are made of them."""
 
-A pipeline that handles steps one by one is slow, and one that loads whole
-episodes may run out of memory. So this library works on blocks, which
-`block_cutting.episode_blocks` cuts.
-"""
-
-import dataclasses
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict
 
 import tensorflow as tf
 
-from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 
 _MAX_BLOCK_LENGTH = 4096
 _UNKNOWN_DIM = 256  # The size assumed for an unknown dimension: an image side.
 _STRING_BYTES = 4096  # The size assumed for a string: a small encoded image.
-
-
-class Block(NamedTuple):
-  """A run of `B` consecutive steps: of one episode, or of `E` whole ones.
-
-  Attributes:
-    steps: a dict of the selected step fields, every leaf `[B, ...]`.
-    outline: the outline of these steps and of the step that follows, `[B + 1]`.
-      The last step of an episode is followed by `outlines.end_outline()`, or
-      with `join_episodes` by the first step of the next episode.
-    episode: int64 `[E]`: the index in the data set of each episode.
-    step: int64 `[]`: the index in its episode of the block's first step; 0 if
-      there are several episodes.
-    row_splits: int64 `[E + 1]`: the steps of episode `e` are those from
-      `row_splits[e]` to `row_splits[e + 1]`.
-    fault: string `[]`: the fault of the episode; empty if it is valid.
-    fields: a dict of the fields of the episodes that were asked for, every leaf
-      `[E, ...]`.
-  """
-
-  steps: Any
-  outline: outlines.Outline
-  episode: tf.Tensor
-  step: tf.Tensor
-  row_splits: tf.Tensor
-  fault: tf.Tensor
-  fields: Any = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Cut:
-  """Says what makes a block.
-
-  By default a block is a pack of episodes, or about 2 MiB of a nested episode.
-
-      an episode, T=5, block_length=2    |  0  1 |  2  3 |  4  |
-      the outlines of its blocks         |  0  1    2
-                                                 |  2  3    4
-                                                         |  4   end
-
-  Attributes:
-    by_episode: whether the steps of a block are of one episode.
-    block_length: the largest number of steps in a block of one episode.
-    join_episodes: whether an episode is followed by the first step of the next
-      one, rather than by `outlines.end_outline()`. Then blocks are of one
-      episode; episodes without steps are left out, and an episode comes out
-      only after the next one was read.
-
-  Raises:
-    ValueError: if `block_length` is not positive.
-  """
-
-  by_episode: bool = False
-  block_length: Optional[int] = None
-  join_episodes: bool = False
-
-  def __post_init__(self):
-    if self.block_length is not None:
-      checks.check_positive('block_length', self.block_length)
-
-  @property
-  def are_alone(self) -> bool:
-    return (
-        self.by_episode or self.join_episodes or self.block_length is not None
-    )
 
 
 def default_block_length(step_spec: Any, num_bytes: int = 2 << 20) -> int:

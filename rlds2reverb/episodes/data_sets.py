@@ -1,15 +1,15 @@
-"""Data sets of episodes, whose episodes travel in packs.
+"""`Episodes`, a data set of episodes that also gives them in packs.
 
 The user sees a `tf.data.Dataset` of RLDS episodes, and this library its packs,
 which `packs_of` returns. A data set of type `Episodes` knows its packs. In any
 other, each episode is a pack by itself.
 """
 
-import functools
 from typing import Any, Callable, Dict, Iterable, Optional, Union
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import pack_streams
@@ -17,8 +17,12 @@ from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
 
 _MAX_SHUFFLED = 32  # More episodes in a pack gain little.
+# Nested episodes that are in memory together before they are packed.
+_MAX_STACKED = 8
+_UNUSED_BYTES = 4096  # At most this much of a nested step is read without use.
 
 
 class _OfEpisodes(private.WrappedDataset):
@@ -248,15 +252,20 @@ def packs_of(
     rlds_data: tf.data.Dataset,
     *,
     fields: Optional[Iterable[str]] = None,
+    episode_fields: Optional[Iterable[str]] = None,
     with_faults: bool = False,
 ) -> tf.data.Dataset:
   """Returns the data set of the `packs.Pack`s of any data set of episodes.
 
+  This is the door of the library: nested steps are stacked here, an episode at
+  a time, and short ones of known shape share a pack.
+
   Args:
     rlds_data: a data set of episodes, whose steps may be nested; or of packs.
-      An episode of a data set that is not of type `Episodes` is a pack by
-      itself.
-    fields: the names of the fields that are read of nested steps; by default
+      A stacked episode of a data set that is not of type `Episodes` is a pack
+      by itself.
+    fields: the names of the step fields that are needed; by default all.
+    episode_fields: the names of the other fields that are needed; by default
       all.
     with_faults: whether an episode that could not be read comes as a pack with
       a fault; otherwise it raises an InvalidArgumentError in its place.
@@ -266,34 +275,51 @@ def packs_of(
     packs = rlds_data
   elif isinstance(rlds_data, Episodes):
     packs = rlds_data.packs
-  if packs is None:
-    return rlds_data.map(
-        graphs.no_autograph(functools.partial(_pack_of_one, fields=fields)),
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
-  return packs if with_faults else pack_streams.without_faults(packs)
+  if packs is not None:
+    return packs if with_faults else pack_streams.without_faults(packs)
+  spec = rlds_data.element_spec[rlds.STEPS]
+  is_nested = isinstance(spec, tf.data.DatasetSpec)
+  if is_nested and fields is not None:
+    fields = _fields_to_read(spec.element_spec, fields)
 
-
-def packs_or_nested(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
-  """Returns the packs of a data set, unless its steps are nested.
-
-  Nested steps are read in pieces, since a pack would hold a long episode whole.
-  """
-  spec = rlds_data.element_spec
-  if not isinstance(rlds_data, Episodes) and isinstance(spec, dict):
-    if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
-      return rlds_data
-  return packs_of(rlds_data, with_faults=True)
-
-
-def _pack_of_one(episode: Dict[str, Any], fields=None) -> packs_lib.Pack:
-  steps = episode[rlds.STEPS]
-  if isinstance(steps, tf.data.Dataset):
-    if fields is None:
-      steps = stacked_steps.stack_steps(steps)
-    else:
+  @graphs.no_autograph
+  def stack(episode):
+    steps = episode[rlds.STEPS]
+    if is_nested and fields is not None:
       steps = stacked_steps.stacked_fields(steps, fields)
-  return packs_lib.of_episode({**episode, rlds.STEPS: steps})
+    elif is_nested:
+      steps = stacked_steps.stack_steps(steps)
+    if episode_fields is not None:
+      episode = {name: episode[name] for name in episode_fields}
+    return {**episode, rlds.STEPS: steps}
+
+  if is_nested:
+    stacked = rlds_data.map(stack, num_parallel_calls=tf.data.AUTOTUNE)
+    if pack_streams.can_be_packed(stacked.element_spec):
+      return pack_streams.pack_together(stacked, _MAX_STACKED)
+    return stacked.map(graphs.no_autograph(packs_lib.of_episode))
+  return rlds_data.map(
+      graphs.no_autograph(lambda episode: packs_lib.of_episode(stack(episode))),
+      num_parallel_calls=tf.data.AUTOTUNE,
+  )
+
+
+def _fields_to_read(
+    step_spec: Dict[str, Any], fields: Iterable[str]
+) -> Optional[Iterable[str]]:
+  """Returns the names of the fields that are read of nested steps, or None.
+
+  Small fields that nobody needs are read, too: leaving them out takes an
+  operation for every step, which costs more than copying a few bytes.
+  """
+  unused = {
+      name: spec for name, spec in step_spec.items() if name not in fields
+  }
+  is_small = (
+      all(map(steps_lib.has_one_shape, tf.nest.flatten(unused)))
+      and blocks.step_bytes(unused) <= _UNUSED_BYTES
+  )
+  return None if is_small else fields
 
 
 def with_packs_of(

@@ -9,10 +9,8 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -21,7 +19,7 @@ from rlds2reverb.jobs import damage
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.trajectories import boundaries
+from rlds2reverb.trajectories import validation
 from rlds2reverb.trajectories import rules as rules_lib
 
 UNREADABLE = 'The episode cannot be read.'
@@ -145,13 +143,13 @@ def _check_source(found, opened, rules) -> None:
 
 
 class _Checked(NamedTuple):
-  """An episode that was checked; see `Problem` and `boundaries.Faults`."""
+  """An episode that was checked; see `Problem` and `validation.Faults`."""
 
   episode: tf.Tensor
   num_steps: tf.Tensor
   lengths: tf.Tensor
   num_faults: tf.Tensor
-  faults: boundaries.Faults
+  faults: validation.Faults
 
 
 class _Unread(NamedTuple):
@@ -242,12 +240,11 @@ def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
     steps = stacked_steps.stacked_fields(episode[rlds.STEPS], used)
     lengths = stacked_steps.lengths_of(steps)
     paths[:] = lengths.paths if lengths else ()
-    outline = outlines.outline_of(steps, nan_fields, lengths)
-    end = outlines.end_outline(find_nan=bool(nan_fields))
-    faults = boundaries.find_faults(
-        blocks.concat(outline, end),
+    outline = validation.outline_of(steps, nan_fields, lengths)
+    faults = validation.find_faults(
+        validation.with_end(outline),
         validation=rules.validation,
-        nan_fields=nan_paths,
+        nan_paths=nan_paths,
     )
     return _Checked(
         episode=(
@@ -258,7 +255,7 @@ def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
         num_steps=tf.size(outline[rlds.IS_FIRST]),
         lengths=lengths.rows if lengths else tf.zeros([0], tf.int32),
         num_faults=tf.size(faults.steps),
-        faults=boundaries.Faults(*(leaf[:limit] for leaf in faults)),
+        faults=validation.Faults(*(leaf[:limit] for leaf in faults)),
     )
 
   return rlds_data.map(
@@ -273,10 +270,10 @@ def _problems(split, episode, one: _Checked, paths) -> Iterator[Problem]:
     found = ', '.join(
         f'{path}: {length}' for path, length in zip(paths, lengths)
     )
-    yield Problem(split, episode, None, boundaries.UNEQUAL_LENGTHS, found)
+    yield Problem(split, episode, None, validation.UNEQUAL_LENGTHS, found)
   elif not one.num_steps:
-    yield Problem(split, episode, None, boundaries.EMPTY, '')
+    yield Problem(split, episode, None, validation.EMPTY, '')
   elif one.num_faults:
     columns: Any = (leaf.numpy().tolist() for leaf in one.faults)
-    for step, rule, found in zip(*columns):
+    for step, rule, _, found in zip(*columns):
       yield Problem(split, episode, step, rule.decode(), found.decode())

@@ -6,25 +6,21 @@ is built once for each spec, as a graph function of the data set, and is kept
 for the next data set of this spec.
 """
 
-import dataclasses
 import functools
-from typing import Any, Callable, Hashable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Hashable, NamedTuple
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.episodes import block_cutting
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import following as following_lib
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import judging
-from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import rlds
-from rlds2reverb.trajectories import boundaries
+from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.trajectories import cutting
 from rlds2reverb.trajectories import frame_blocks
-from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import validation
 
 _MAX_PIPELINES = 32
 
@@ -111,22 +107,14 @@ class Settings(NamedTuple):
   """Everything besides the data that the pipeline of a conversion depends on.
 
   Attributes:
-    fields: the names of the step fields that are used.
-    all_fields: the names of all, if blocks have their steps.
-    nan_fields: the paths of their float leaves.
-    block_length: see `trajectory_blocks`.
-    one_episode_blocks: see `trajectory_blocks`.
-    episode_fields: the names of the fields of episodes that blocks have.
-    rules: the rules of the conversion.
+    cut: what blocks of steps hold.
+    terminal_discount: see `ConversionRules`.
+    with_steps: whether blocks of frames have their steps.
   """
 
-  fields: Tuple[str, ...]
-  all_fields: Tuple[str, ...]
-  nan_fields: Tuple[str, ...]
-  block_length: Optional[int]
-  one_episode_blocks: bool
-  episode_fields: Tuple[str, ...]
-  rules: rules_lib.ConversionRules
+  cut: cutting.Cut
+  terminal_discount: str
+  with_steps: bool
 
 
 @kept
@@ -139,27 +127,12 @@ def convert_blocks(data, report, settings, policy_info=None):
     settings: the `Settings`.
     policy_info: a `specs.PolicyInfo`, or None.
   """
-  rules = settings.rules
-  find_nan = rules.nan == 'invalid'
-
-  def inspect(episode, outline, lengths, stored=None):
-    on_fault = None
-    if report and rules.invalid_episodes == 'skip':
-      on_fault = functools.partial(report.add_skipped, episode)
-    return boundaries.check_episode(
-        episode,
-        outline,
-        lengths,
-        validation=rules.validation,
-        nan_fields=settings.nan_fields if find_nan else (),
-        stored=stored,
-        on_fault=on_fault,
-    )
+  cut = settings.cut
 
   def convert(block, following=None):
-    used = block._replace(steps=outlines.select(block.steps, settings.fields))
+    used = block._replace(steps=validation.select(block.steps, cut.fields))
     frames, bootstraps = _to_frames(
-        used.steps, used.outline, rules.terminal_discount
+        used.steps, used.outline, settings.terminal_discount
     )
     if policy_info:
       frames = frames._replace(policy_info=policy_info(used.steps, following))
@@ -171,43 +144,62 @@ def convert_blocks(data, report, settings, policy_info=None):
         block.row_splits,
         block.step,
         block.fields,
-        block.steps if settings.all_fields else (),
+        block.steps if settings.with_steps else (),
     )
 
-  joins = rules.validation == 'tf_agents'
-  judge = judging.Judge(
-      inspect,
-      rules.invalid_episodes,
-      None
-      if joins
-      else functools.partial(boundaries.are_strictly_valid, find_nan=find_nan),
-      find_nan,
+  packs = data_sets.packs_of(
+      data,
+      fields=validation.FIELDS.union(cut.all_fields),
+      episode_fields=cut.episode_fields,
+      with_faults=True,
   )
-  to_blocks = functools.partial(
-      block_cutting.episode_blocks,
-      data_sets.packs_or_nested(data),
-      settings.fields,
-      cut=blocks.Cut(settings.one_episode_blocks, settings.block_length, joins),
-      more_fields=settings.all_fields,
-      episode_fields=settings.episode_fields,
-  )
+  on_skipped = report.add_skipped if report else None
   if policy_info is None:
-    return to_blocks(judge=judge, block_fn=convert)
-
-  if rules.invalid_episodes == 'raise':
-    judge = dataclasses.replace(judge, invalid_episodes='mark')
-  return following_lib.with_following_step(to_blocks(judge=judge)).map(
-      lambda block, following: convert(_without_fault(block), following)
+    return cutting.cut_episodes(packs, cut, convert, on_skipped)
+  # The error of an invalid episode is raised after each block was paired with
+  # the step that follows. Before that, it would also stop the block before.
+  marked = cutting.cut_episodes(
+      packs, cut._replace(marks=not cut.skips), lambda block: block, on_skipped
+  )
+  return _with_following_step(marked).map(
+      lambda block, following: convert(
+          graphs.asserted(block, block.fault == '', block.fault), following
+      )
   )
 
 
-def _without_fault(block):
-  """Returns a block, or raises the error of its invalid episode.
+def _with_following_step(blocks: tf.data.Dataset) -> tf.data.Dataset:
+  """Pairs every block with the step that follows it, `[1, ...]`.
 
-  The error is raised after each block was paired with the step that follows.
-  Before that, it would also stop the last block of the episode before.
+  Behind the last block, and any block before an invalid episode, that is a
+  FIRST step whose fields are zeros, in the shapes of the data.
   """
-  return graphs.asserted(block, block.fault == '', block.fault)
+  end = steps_lib.zeros(blocks.element_spec)
+
+  def end_step(held):
+    step = tf.nest.map_structure(
+        lambda leaf: tf.zeros_like(leaf[-1:]), held.steps
+    )
+    if rlds.IS_FIRST in step:
+      step[rlds.IS_FIRST] = tf.ones_like(step[rlds.IS_FIRST])
+    return step
+
+  @graphs.no_autograph
+  def pair(held, block):
+    has_steps = tf.size(block.outline[rlds.IS_FIRST]) > 1
+    following = tf.cond(
+        has_steps & (block.fault == ''),
+        lambda: stacked_steps.own_rows(block.steps, 0, 1),
+        lambda: end_step(held),
+    )
+    return block, (held, following)
+
+  # `scan` returns the block before, so `end` comes out first.
+  return (
+      blocks.concatenate(tf.data.Dataset.from_tensors(end))
+      .scan(end, pair)
+      .skip(1)
+  )
 
 
 def _to_frames(steps, outline, terminal_discount):

@@ -8,10 +8,12 @@ from typing import Optional
 import tensorflow as tf
 
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import block_conversion
+from rlds2reverb.trajectories import cutting
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 
@@ -55,8 +57,8 @@ def convert_rlds_to_trajectories(
     batched: whether an element is a block of many consecutive frames, which is
       many times faster, rather than one frame.
     block_length: the largest number of frames in a block, all of which then
-      come from one episode. By default a block holds about 2 MiB: one episode
-      or several whole ones; a part of one where nested steps are longer.
+      come from one episode. By default a block is a whole episode, or several
+      short ones of about 2 MiB together.
     one_episode_blocks: whether all frames of a block come from one episode.
     options: how episodes are checked and converted.
 
@@ -110,6 +112,8 @@ def trajectory_blocks(
   Raises:
     ValueError: also if the episodes have no field `options.episode_id`.
   """
+  if block_length is not None:
+    checks.check_positive('block_length', block_length)
   rules, report = options.rules, options.report
   step_spec = steps_lib.steps_spec(rlds_data.element_spec).step
   episode_fields = ()
@@ -136,14 +140,21 @@ def trajectory_blocks(
   data = rlds_data
   if isinstance(rlds_data, data_sets.Episodes):
     data = data_sets.packs_of(rlds_data, with_faults=True)
-  settings = block_conversion.Settings(
+  all_fields = tuple(used_spec)
+  if with_episodes:
+    all_fields += tuple(name for name in step_spec if name not in used_spec)
+  cut = cutting.Cut(
       tuple(used_spec),
-      tuple(step_spec) if with_episodes else (),
-      tuple(nan_fields),
+      all_fields,
+      episode_fields,
       block_length,
       one_episode_blocks,
-      episode_fields,
-      rules,
+      rules.validation,
+      skips=rules.invalid_episodes == 'skip',
+      nan_paths=tuple(nan_fields) if rules.nan == 'invalid' else (),
+  )
+  settings = block_conversion.Settings(
+      cut, rules.terminal_discount, with_episodes
   )
   tables = report.attach(nan_fields) if report else None
   return block_conversion.convert_blocks(data, tables, settings, policy_info)

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.trajectories import cutting
 
 MAX_STEPS = 2**32  # More steps than any episode has.
 
@@ -34,7 +34,7 @@ class ReportTables(NamedTuple):
     ):
       return tf.nest.map_structure(tf.identity, fault)
 
-  def add_block(self, block: blocks.Block, bootstraps: tf.Tensor) -> None:
+  def add_block(self, block: cutting.Block, bootstraps: tf.Tensor) -> None:
     """Counts the NaNs of a block, and records how its episodes end.
 
     Args:
@@ -79,7 +79,7 @@ class ReportTables(NamedTuple):
     )
 
 
-def _last_rewards(block: blocks.Block) -> tf.Tensor:
+def _last_rewards(block: cutting.Block) -> tf.Tensor:
   """Returns the rewards of the last steps, float64 `[B]`; 0 of other steps."""
   is_last = block.outline[rlds.IS_LAST][:-1]
   # A reward of another length has been refused before.

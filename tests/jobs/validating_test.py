@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import validating
-from rlds2reverb.trajectories import boundaries
+from rlds2reverb.trajectories import validation
 from rlds2reverb.trajectories import rules as rules_lib
 from tests import golden
 from tests.jobs import data_sets
@@ -76,7 +76,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
         rules=rules_lib.ConversionRules(validation='tf_agents', nan='invalid'),
     )
     (problem,) = found.problems
-    self.assertEqual((problem.step, problem.rule), (1, boundaries.NAN))
+    self.assertEqual((problem.step, problem.rule), (1, validation.NAN))
     self.assertEndsWith(problem.found, ', NaN in observation')
     found = validating.validate(
         data, rules=rules_lib.ConversionRules(validation='tf_agents')
@@ -105,7 +105,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
 
     found = validating.validate(data.map(fail))
     one, other = found.problems
-    self.assertEqual((one.episode, one.rule), (1, boundaries.UNEQUAL_LENGTHS))
+    self.assertEqual((one.episode, one.rule), (1, validation.UNEQUAL_LENGTHS))
     self.assertIn('action: 2', one.found)
     self.assertEqual((other.episode, other.rule), (2, validating.UNREADABLE))
     self.assertIn('It broke.', other.found)

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import faults as faults_lib
 from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import cutting
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from tests import golden
@@ -14,7 +14,7 @@ from tests import golden
 def _block(episode, step, reward, ends=()):
   is_last = np.zeros(len(reward) + 1, bool)
   is_last[list(ends)] = True
-  return blocks.Block(
+  return cutting.Block(
       steps={'reward': tf.constant(reward), 'action': tf.zeros([2], tf.int32)},
       outline={'is_last': tf.constant(is_last)},
       episode=tf.constant([episode], tf.int64),

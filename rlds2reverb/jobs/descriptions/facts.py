@@ -9,14 +9,13 @@ import tree
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
-from rlds2reverb.episodes import outlines
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.jobs.descriptions import excerpts
 from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import rows as rows_lib
-from rlds2reverb.trajectories import boundaries
+from rlds2reverb.trajectories import validation
 
 # What may be odd about an episode as a whole, in the order of `Facts.checks`,
 # and the sentence for it that follows "In 2 of 40 episodes, ".
@@ -184,13 +183,12 @@ def _instruction(steps, known) -> tf.Tensor:
 
 def _checks(index, steps, is_cut) -> Dict[str, tf.Tensor]:
   """Returns where each check holds, bool `[T]`, or `[]` for no single step."""
-  flags = outlines.outline_of(steps)
+  flags = validation.outline_of(steps)
   discount = flags[rlds.DISCOUNT]
-  verdict = boundaries.check_episode(
-      index,
-      blocks.concat(flags, outlines.end_outline()),
-      validation='strict',
-  )
+  num_steps = tf.size(discount, tf.int64)
+  is_valid = validation.are_valid(
+      validation.with_end(flags), tf.stack([0, num_steps]), 'strict'
+  )[0]
   is_end = flags[rlds.IS_LAST] & flags[rlds.IS_TERMINAL]
   leads_to_end = tf.concat([is_end[1:], [False]], 0)[: tf.size(is_end)]
   reward = _rewards(steps)
@@ -205,7 +203,7 @@ def _checks(index, steps, is_cut) -> Dict[str, tf.Tensor]:
   return {
       'unequal_lengths': is_cut,
       'empty': tf.equal(tf.size(discount), 0) & ~is_cut,
-      'invalid': ~verdict.valid & (tf.size(discount) > 0),
+      'invalid': ~is_valid & (num_steps > 0),
       'several_first': several(rlds.IS_FIRST),
       'several_last': several(rlds.IS_LAST),
       'several_terminal': several(rlds.IS_TERMINAL),

@@ -1,0 +1,311 @@
+"""Says which episodes are valid, and what is wrong with the others.
+
+An episode that breaks a rule would make frames that a learner misreads, so it
+is refused, or skipped, before any of its frames come out. The rules are about
+the *outline* of episodes: their flags, discounts, and where they hold NaN.
+"""
+
+import functools
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+
+import tensorflow as tf
+
+from rlds2reverb.episodes import faults as faults_lib
+from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
+
+# The sentences of tf_agents.replay_buffers.rlds_to_reverb (TF-Agents 0.19.0).
+TERMINAL_NOT_LAST = 'Terminal step must be the last step of an episode.'
+FIRST_AFTER_MID = 'Mid step should not be followed by a first step.'
+NO_FIRST_AFTER_LAST = (
+    'Last step of an episode must be followed by a first step.'
+)
+# Our own sentences, for faults that TF-Agents accepts. Unequal lengths are
+# refused under both validations.
+UNEQUAL_LENGTHS = stacked_steps.UNEQUAL_LENGTHS
+NO_FIRST = 'An episode must begin with a first step.'
+FIRST_AFTER_FIRST = (
+    'First step should not be followed by a first step, unless it is the last'
+    ' step too.'
+)
+STEPS_AFTER_LAST = 'Last step of an episode must end it.'
+DISCOUNT_RANGE = 'Discount must lie in [0, 1].'
+NAN = 'Step must not hold NaN.'
+EMPTY = 'An episode must have a step.'
+# Advice for an episode whose last step is not marked as one.
+_NO_LAST = (
+    'If the data set never sets is_last, StepMapping(is_last=None) marks the'
+    ' last step of every episode by its position.'
+)
+
+# A dict of columns [N]: the flags are bool, and the discount is float32. Where
+# NaN is looked for, there is also NAN_FIELD, int32. It is 0 for a step without
+# NaN. Otherwise it is 1 + the index of the step's first field that holds one,
+# in the order of `steps_lib.float_fields`.
+Outline = Dict[str, tf.Tensor]
+NAN_FIELD = 'nan_field'
+_FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
+FIELDS = frozenset([*_FLAGS, rlds.DISCOUNT])
+
+
+def select(steps: Dict[str, Any], fields: Iterable[str]) -> Dict[str, Any]:
+  """Returns the named fields of steps."""
+  return {field: steps[field] for field in fields}
+
+
+def outline_of(
+    steps: Any,
+    nan_fields: Sequence[str] = (),
+    lengths: Optional[stacked_steps.Lengths] = None,
+) -> Outline:
+  """Returns the outline `[N]` of steps stacked `[N, ...]`.
+
+  Args:
+    steps: a dict of the outline's fields and `nan_fields`, and perhaps others.
+    nan_fields: the names of the fields in which `NAN_FIELD` finds NaN. If there
+      are none, the outline has no such column.
+    lengths: the `Lengths` of the steps, if they may differ. If they do differ,
+      the outline is `[0]`.
+  """
+  if lengths is not None:
+    shortest = tf.reduce_min(lengths.rows, keepdims=True)
+    end = tf.where(shortest == tf.reduce_max(lengths.rows), shortest, 0)
+    steps = tf.nest.map_structure(
+        lambda leaf: tf.strided_slice(leaf, [0], end, [1]),
+        select(steps, FIELDS.union(nan_fields)),
+    )
+  outline = {
+      flag: steps_lib.one_a_step(flag, steps[flag], tf.bool) for flag in _FLAGS
+  }
+  outline[rlds.DISCOUNT] = steps_lib.one_a_step(
+      rlds.DISCOUNT, steps[rlds.DISCOUNT], tf.float32
+  )
+  if nan_fields:
+    leaves = steps_lib.float_fields(select(steps, nan_fields))
+    nan_field = tf.zeros_like(outline[rlds.DISCOUNT], tf.int32)
+    for index, (_, leaf) in reversed(list(enumerate(leaves))):
+      has_nan = tf.reduce_any(
+          tf.math.is_nan(tf.reshape(leaf, [tf.shape(leaf)[0], -1])), axis=1
+      )
+      nan_field = tf.where(has_nan, index + 1, nan_field)
+    outline[NAN_FIELD] = nan_field
+  return outline
+
+
+def with_end(outline: Outline, end: Optional[Outline] = None) -> Outline:
+  """Returns the outline `[N + 1]` of steps, and of a step that follows them.
+
+  Args:
+    outline: `[N]`.
+    end: flags and discount of the step that follows, `[1]`; by default those of
+      a FIRST step, which is assumed to follow an episode.
+  """
+  first = {name: [name == rlds.IS_FIRST] for name in _FLAGS}
+  first.update({rlds.DISCOUNT: [0.0], NAN_FIELD: [0]}, **(end or {}))
+  return {
+      name: tf.concat([column, first[name]], 0)
+      for name, column in outline.items()
+  }
+
+
+def are_valid(
+    outline: Outline, row_splits: tf.Tensor, validation: str
+) -> tf.Tensor:
+  """Returns which episodes keep all rules, bool `[E]`.
+
+  Args:
+    outline: the outline of the steps of several episodes, one after the other,
+      and of the step that follows them, `[N + 1]`. If it has a `NAN_FIELD`, an
+      episode that holds NaN is invalid.
+    row_splits: where the steps of each episode begin and end, int64 `[E + 1]`.
+    validation: `"strict"`, all rules of this module; or `"tf_agents"`, the
+      three of TF-Agents, which may look at the step after an episode.
+  """
+  is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
+  if validation == 'strict':
+    # Together the rules say that the first step alone is a first one and the
+    # last step alone a last one. `_broken_rules` states them one by one, which
+    # takes twice as many operations.
+    begins = packs.count_begins(row_splits, tf.size(is_first)) > 0
+    discount = outline[rlds.DISCOUNT]
+    keeps = (
+        tf.equal(is_first, begins)[:-1]
+        & tf.equal(is_last[:-1], begins[1:])
+        & (is_last | ~outline[rlds.IS_TERMINAL])[:-1]
+        & ~((discount < 0) | (discount > 1))[:-1]
+    )
+    has_steps = row_splits[1:] > row_splits[:-1]
+  else:
+    broken = _broken_rules({**outline, NAN_FIELD: 0}, validation)
+    keeps = ~functools.reduce(tf.logical_or, broken.values())
+    has_steps = tf.ones_like(row_splits[1:], tf.bool)
+  if NAN_FIELD in outline:
+    keeps &= ~(outline[NAN_FIELD] > 0)[:-1]
+  # Nearly all episodes are valid, so that nothing more has to be found.
+  return tf.cond(
+      tf.reduce_all(keeps),
+      lambda: has_steps,
+      lambda: has_steps
+      & (packs.sum_rows(tf.cast(~keeps, tf.int64), row_splits) == 0),
+  )
+
+
+def _broken_rules(outline, validation) -> Dict[str, tf.Tensor]:
+  """Returns the steps that break each rule, bool `[T]`, by its sentence."""
+  is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
+  next_is_first = is_first[1:]
+  is_first, is_last = is_first[:-1], is_last[:-1]
+  broken = {
+      TERMINAL_NOT_LAST: outline[rlds.IS_TERMINAL][:-1] & ~is_last,
+      FIRST_AFTER_MID: ~(is_first | is_last) & next_is_first,
+      NO_FIRST_AFTER_LAST: is_last & ~next_is_first,
+  }
+  if validation == 'strict':
+    discount = outline[rlds.DISCOUNT][:-1]
+    length = tf.size(is_first)
+    step = tf.range(length)
+    broken.update(
+        {
+            NO_FIRST: ~is_first & (step == 0),
+            FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
+            STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
+            DISCOUNT_RANGE: (discount < 0) | (discount > 1),
+        }
+    )
+  return broken
+
+
+class Faults(NamedTuple):
+  """All steps of an episode that break a rule, and the rules that they break.
+
+  Attributes:
+    steps: int64 `[P]`: the index of the step, in increasing order.
+    rules: string `[P]`: the sentence of the rule.
+    fields: string `[P]`: the path of the field at fault; empty if there is no
+      such field.
+    values: string `[P]`: the flags and the discount of the step.
+  """
+
+  steps: tf.Tensor
+  rules: tf.Tensor
+  fields: tf.Tensor
+  values: tf.Tensor
+
+
+def find_faults(
+    outline: Outline,
+    *,
+    validation: str,
+    nan_paths: Sequence[str] = (),
+    limit: Optional[int] = None,
+) -> Faults:
+  """Finds all faults of one episode, which has none if it has no steps.
+
+  Args:
+    outline: the outline of the episode and of the step that follows it,
+      `[T + 1]`.
+    validation: see `are_valid`.
+    nan_paths: the paths of the fields that `NAN_FIELD` numbers.
+    limit: how many of the first faults are found; by default all.
+
+  Returns:
+    The faults in the order of the steps, and those of one step in the order of
+    the sentences in this module.
+  """
+  broken = _broken_rules(outline, validation)
+  if nan_paths:
+    broken[NAN] = outline[NAN_FIELD][:-1] > 0
+  places = tf.where(tf.stack(list(broken.values()), axis=1))[:limit]
+  steps, rules = places[:, 0], tf.gather(list(broken), places[:, 1])
+  texts = []
+  for name in (*_FLAGS, rlds.DISCOUNT):
+    value = tf.gather(outline[name], steps)
+    if value.dtype == tf.bool:
+      text = tf.where(value, '1', '0')
+    else:
+      text = tf.strings.as_string(value, shortest=True)
+    texts.append(tf.strings.join([f'{name}=', text]))
+  values = tf.strings.join(texts, ', ')
+  fields = tf.zeros_like(values)
+  if nan_paths:
+    number = tf.gather(outline[NAN_FIELD], steps)
+    held = tf.gather(['', *(f', NaN in {path}' for path in nan_paths)], number)
+    values += held
+    fields = tf.where(
+        rules == NAN, tf.gather(['', *nan_paths], number), fields
+    )
+  return Faults(steps, rules, fields, values)
+
+
+def first_fault(
+    outline: Outline,
+    lengths: Optional[stacked_steps.Lengths],
+    stored: Any,
+    *,
+    validation: str,
+    nan_paths: Sequence[str] = (),
+) -> faults_lib.Fault:
+  """Returns the fault of one episode that is invalid.
+
+  Args:
+    outline: see `find_faults`; `[1]` if its fields differ in length.
+    lengths: the lengths of its fields, or None if they are known to be equal.
+    stored: the fault of the episode as it is stored; `()` if it has none.
+    validation: see `are_valid`.
+    nan_paths: see `find_faults`.
+  """
+  fault = _first_of_outline(outline, validation, tuple(nan_paths))
+  if lengths is not None:
+    fault = _choose(
+        stacked_steps.are_equal(lengths),
+        fault,
+        _fault_of_lengths(lengths.paths, lengths.rows),
+    )
+  if stored != ():
+    fault = _choose(stored.rule == '', fault, stored)
+  return fault
+
+
+def _choose(condition, fault, other) -> faults_lib.Fault:
+  return tf.nest.map_structure(
+      lambda one, another: tf.where(condition, one, another), fault, other
+  )
+
+
+# Messages are rarely needed, but building them into a pipeline would take about
+# as long as building the checks and the conversion. So each is built only once.
+sentence = graphs.built_once(faults_lib.sentence)
+
+
+@graphs.built_once
+def _fault_of_lengths(paths, rows):
+  fields = tf.strings.join([paths, tf.strings.as_string(rows)], ': ')
+  return faults_lib.Fault(
+      UNEQUAL_LENGTHS, values=tf.strings.reduce_join(fields, separator=', ')
+  ).tensors()
+
+
+@graphs.built_once
+def _first_of_outline(
+    outline: Outline, validation: str, nan_paths: Tuple[str, ...]
+):
+  def find():
+    found = find_faults(
+        outline, validation=validation, nan_paths=nan_paths, limit=1
+    )
+    step, rule, field, values = (column[0] for column in found)
+    last = tf.size(outline[rlds.IS_LAST], tf.int64) - 2
+    no_last = (rule == FIRST_AFTER_MID) & (step == last)
+    advice = tf.where(no_last, _NO_LAST, '')
+    return faults_lib.Fault(
+        rule, step, field, values, advice=advice
+    ).tensors()
+
+  return tf.cond(
+      tf.size(outline[rlds.IS_FIRST]) > 1,
+      find,
+      lambda: faults_lib.Fault(EMPTY, values='it has none').tensors(),
+  )
