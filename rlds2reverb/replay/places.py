@@ -36,7 +36,7 @@ _MAX_CHUNK_LENGTH = 64
 # For rows of this size, the server's overhead for a chunk hardly counts.
 _LARGE_ROW_BYTES = 1 << 10
 _LARGE_CHUNK_BYTES = 32 << 10
-_STRING_FACTOR = 4  # Encoded images are larger than a string counts elsewhere.
+_STRING_FACTOR = 3  # An encoded image is larger than other strings.
 
 
 def default_chunk_length(spec: Any) -> int:

@@ -41,16 +41,16 @@ class ConversionOptions:
       that identifies them under `identity`. No two episodes may have the same
       value. By default episodes are identified by their index in the data set,
       so two shards need two identities, or an `episode_id`.
-    chunk_length: the largest number of frames of a chunk, which then holds all
-      columns. By default a chunk holds about 8 KiB and no more than 64 frames;
-      columns of at least 1 KiB a frame, such as images, have chunks of their
-      own. A sequence is always one chunk.
+    chunk_length: the largest number of frames of a chunk. By default a chunk
+      holds about 8 KiB and no more than 64 frames; where a column has 1 KiB a
+      frame or more, such as an image, about 32 KiB. A sequence is always one
+      chunk.
     one_episode_chunks: whether every chunk is of one episode. By default a
       chunk may hold several short episodes, whose items then take no more
       memory than those of long ones. A table counts the episodes of its chunks,
       so `num_episodes` of `server_info` then counts several as one, and an item
       keeps its whole chunk in memory. With `one_episode_chunks=True` the count
-      is exact. It is also exact where columns have chunks of their own.
+      is exact.
 
   Raises:
     TypeError: if `rules` are no `ConversionRules`, or `policy_info_fn` is not

@@ -181,7 +181,7 @@ class ServedPacksTest(parameterized.TestCase, tf.test.TestCase):
             path,
             _SERVED,
             options=options_lib.ConversionOptions(
-                identity='data', one_episode_chunks=exact
+                identity='data', one_episode_chunks=exact, chunk_length=16
             ),
             reverb_tables=[testing.make_table(name=name) for name in _NAMES],
         )
