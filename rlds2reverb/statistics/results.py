@@ -115,75 +115,44 @@ def from_sample(
     quantiles: see `compute.compute_statistics`.
     acting_only: see `compute.compute_statistics`.
   """
-  columns = _columns(moments, sample, ends, quantiles)
-  return _to_statistics(columns, leaves, moments, acting_only)
-
-
-def finite(column: np.ndarray) -> np.ndarray:
-  """Returns the finite numbers of a column."""
-  return column[np.isfinite(column)]
-
-
-def _columns(moments, sample, ends, quantiles):
-  """Returns the statistics of all columns, each a numpy array `[..., D]`."""
-  is_empty = moments.count == 0
-
-  def or_nan(values):
-    return np.where(is_empty, np.nan, values)
-
-  columns = list(sample.T[: -rows_lib.NUM_OUTCOMES]) + list(ends.T)
-  samples = [finite(column) for column in columns]
-  return {
-      'mean': or_nan(moments.mean),
-      'std': or_nan(np.sqrt(moments.squares / np.maximum(moments.count, 1))),
-      'min': or_nan(moments.min),
-      'max': or_nan(moments.max),
-      'count': moments.count.astype(np.int64),
-      'quantiles': np.stack(
-          [
-              np.quantile(column, quantiles)
-              if column.size
-              else np.full(len(quantiles), np.nan)
-              for column in samples
-          ],
-          axis=-1,
-      ),
-      'levels': quantiles,
-  }
-
-
-def _to_statistics(columns, leaves, moments, acting_only) -> Statistics:
-  """Splits the statistics of all columns into those of the fields."""
-  num_episodes = int(columns['count'][-1])
   # Every outcome is one number for an episode, so its mean gives the sum.
-  num_transitions = int(round(moments.mean[-3] * num_episodes))
-  num_actions = int(round(moments.mean[-2] * num_episodes))
-  num_terminal = int(round(moments.mean[-1] * num_episodes))
+  num_steps, num_episodes = int(moments.rows), int(moments.count[-1])
+  num_transitions, num_actions, num_terminal = (
+      int(round(mean * num_episodes)) for mean in moments.mean[-3:]
+  )
+  columns = [*sample.T[: -rows_lib.NUM_OUTCOMES], *ends.T]
 
   def field(start, shape, dtype, total):
-    end = start + int(np.prod(shape))
+    span = slice(start, start + int(np.prod(shape)))
+    count = moments.count[span].astype(np.int64)
 
-    def values(name):
-      return columns[name][..., start:end]
+    def values(found):
+      return np.where(count == 0, np.nan, found).reshape(shape)
 
-    count = values('count').reshape(shape)
+    levels = np.array(
+        [
+            np.quantile(column, quantiles)
+            if column.size
+            else np.full(len(quantiles), np.nan)
+            for column in map(finite, columns[span])
+        ]
+    ).reshape(len(count), len(quantiles))
     return FieldStatistics(
         dtype=dtype.name,
-        mean=values('mean').reshape(shape),
-        std=values('std').reshape(shape),
-        min=values('min').reshape(shape),
-        max=values('max').reshape(shape),
+        mean=values(moments.mean[span]),
+        std=values(np.sqrt(moments.squares[span] / np.maximum(count, 1))),
+        min=values(moments.min[span]),
+        max=values(moments.max[span]),
         quantiles={
-            float(level): numbers.reshape(shape)
-            for level, numbers in zip(columns['levels'], values('quantiles'))
+            float(level): values(numbers)
+            for level, numbers in zip(quantiles, levels.T)
         },
-        count=count,
-        not_finite=total - count,
+        count=count.reshape(shape),
+        not_finite=total - count.reshape(shape),
     )
 
   fields = {}
   start = 0
-  num_steps = int(moments.rows)
   for keys, spec in leaves:
     total = num_transitions if keys[0] in rows_lib.OF_TRANSITIONS else num_steps
     if acting_only or keys[0] == rlds.ACTION:
@@ -200,3 +169,8 @@ def _to_statistics(columns, leaves, moments, acting_only) -> Statistics:
       lengths=field(start + 1, (), tf.int64, num_episodes),
       fields=fields,
   )
+
+
+def finite(column: np.ndarray) -> np.ndarray:
+  """Returns the finite numbers of a column."""
+  return column[np.isfinite(column)]

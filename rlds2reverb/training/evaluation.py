@@ -28,10 +28,9 @@ class Returns(NamedTuple):
   @property
   def standard_error(self) -> float:
     """The standard error of the mean; NaN for a single episode."""
-    num = len(self.returns)
-    if num < 2:
+    if len(self.returns) < 2:
       return float('nan')
-    return float(np.std(self.returns, ddof=1) / np.sqrt(num))
+    return float(np.std(self.returns, ddof=1) / np.sqrt(len(self.returns)))
 
   def __str__(self) -> str:
     return (

@@ -25,7 +25,7 @@ from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import normalization
 
-_FIELDS = (rlds.OBSERVATION, rlds.ACTION)
+_METHODS = {rlds.OBSERVATION: 'mean_std', rlds.ACTION: 'bounds'}
 
 
 class Normalization(NamedTuple):
@@ -74,23 +74,20 @@ def fit_normalization(
     ValueError: if `rlds_data` has no episodes.
   """
   step = steps_lib.steps_spec(rlds_data.element_spec).step
-  has_floats = {
-      field: any(
-          leaf.dtype.is_floating for leaf in tf.nest.flatten(step[field])
-      )
-      for field in _FIELDS
-  }
-  fields = [field for field in _FIELDS if has_floats[field]]
+  fields = [
+      field
+      for field in _METHODS
+      if any(leaf.dtype.is_floating for leaf in tf.nest.flatten(step[field]))
+  ]
   if fields and statistics is None:
     statistics = compute.compute_statistics(rlds_data, fields)
-  unchanged = composing.Compose([])
   return Normalization(
-      normalization.normalize_by_statistics(statistics, rlds.OBSERVATION)
-      if has_floats[rlds.OBSERVATION]
-      else unchanged,
-      normalization.normalize_by_statistics(statistics, rlds.ACTION, 'bounds')
-      if has_floats[rlds.ACTION]
-      else unchanged,
+      *(
+          normalization.normalize_by_statistics(statistics, field, method)
+          if field in fields
+          else composing.Compose([])
+          for field, method in _METHODS.items()
+      )
   )
 
 
@@ -106,25 +103,21 @@ def normalized_specs(
       -1 and 1.
   """
 
-  def observation(spec):
-    return tf.TensorSpec.from_spec(spec) if spec.dtype.is_floating else spec
-
-  def action(spec):
-    if not spec.dtype.is_floating:
-      return spec
-    return tensor_spec.BoundedTensorSpec(
-        spec.shape, spec.dtype, np.float32(-1), np.float32(1), spec.name
+  def of_floats(change, specs):
+    return tf.nest.map_structure(
+        lambda spec: change(spec) if spec.dtype.is_floating else spec,
+        tensor_spec.from_spec(specs),
     )
 
-  time_step_spec = tensor_spec.from_spec(time_step_spec)
-  return (
-      time_step_spec._replace(
-          observation=tf.nest.map_structure(
-              observation, time_step_spec.observation
-          )
+  observation = of_floats(tf.TensorSpec.from_spec, time_step_spec.observation)
+  action = of_floats(
+      lambda spec: tensor_spec.BoundedTensorSpec(
+          spec.shape, spec.dtype, np.float32(-1), np.float32(1), spec.name
       ),
-      tf.nest.map_structure(action, tensor_spec.from_spec(action_spec)),
+      action_spec,
   )
+  time_step_spec = tensor_spec.from_spec(time_step_spec)
+  return time_step_spec._replace(observation=observation), action
 
 
 class DenormalizedPolicy(tf_policy.TFPolicy):

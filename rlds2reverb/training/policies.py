@@ -7,7 +7,6 @@
 first observation of each episode.
 """
 
-import functools
 import os
 from typing import Any, Optional
 
@@ -151,19 +150,15 @@ class SavedPolicy:
     self._policy = py_tf_eager_policy.SavedModelPyTFEagerPolicy(
         directory, load_specs_from_pbtxt=True
     )
-    leaves = tf.nest.flatten(self._policy.policy_state_spec)
-    self.info_space = None
-    if leaves:
-      self.info_space = gym.spaces.Dict(
-          state=gym.spaces.Dict(
-              {
-                  str(index): gym.spaces.Box(
-                      -np.inf, np.inf, leaf.shape, leaf.dtype
-                  )
-                  for index, leaf in enumerate(leaves)
-              }
-          )
-      )
+    state = {
+        str(index): gym.spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype)
+        for index, leaf in enumerate(
+            tf.nest.flatten(self._policy.policy_state_spec)
+        )
+    }
+    self.info_space = (
+        gym.spaces.Dict(state=gym.spaces.Dict(state)) if state else None
+    )
     self.reset()
 
   def reset(self) -> None:
@@ -177,15 +172,12 @@ class SavedPolicy:
         observation,
         self._policy.time_step_spec.observation,
     )
-    make = (
-        ts.restart
-        if self._is_first
-        else functools.partial(ts.transition, reward=0.0)
-    )
-    self._is_first = False
+    time_step = ts.transition(observation, reward=0.0)
+    if self._is_first:
+      time_step = ts.restart(observation)
     before = tf.nest.flatten(self._state)
-    step = self._policy.action(make(observation), self._state)
-    self._state = step.state
+    step = self._policy.action(time_step, self._state)
+    self._is_first, self._state = False, step.state
     if self.info_space is None:
       return step.action
     state = {str(i): leaf[0].numpy() for i, leaf in enumerate(before)}
