@@ -81,5 +81,6 @@ def _scale(position, action, rows) -> tf.Tensor:
   moves = first_move >= 0
   first_move = tf.maximum(first_move, 0)
   way = tf.where(moves, tf.gather(ways, first_move), 1)
-  length = tf.gather(tf.norm(action, axis=1), first_move)
+  lengths = tf.cast(tf.norm(action, axis=1), position.dtype)
+  length = tf.gather(lengths, first_move)
   return tf.where(moves, length / way, 1)

@@ -1,4 +1,4 @@
-"""Tests of instructions and goals: dropped, marked, and left out."""
+"""Tests of instructions and goals that are dropped, and of drawn steps."""
 
 from absl.testing import parameterized
 import numpy as np
@@ -102,58 +102,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     )
 
 
-class MarkPaddingTest(tf.test.TestCase, parameterized.TestCase):
-
-  @parameterized.named_parameters(*ways.WITH_PACKS)
-  def test_what_is_there(self, run):
-    image = np.zeros([4, 2, 2, 3], np.uint8)
-    image[1, 0, 0, 2] = 1
-    steps = {
-        **ways.THREE,
-        'observation': {
-            'image': image,
-            'encoded': np.array([b'png', b'', b'', b'png'], object),
-            'both': {'a': image, 'b': image[::-1]},
-            'state': np.zeros([4, 3]),
-        },
-    }
-    found = run(transforms.MarkPadding(), [steps])[0]['steps']['observation']
-    masks = found['pad_mask_dict']
-    self.assertAllEqual(masks['image'], [0, 1, 0, 0])
-    self.assertAllEqual(masks['encoded'], [1, 0, 0, 1])
-    self.assertAllEqual(masks['both'], [0, 1, 1, 0])
-    self.assertAllEqual(masks['state'], [1, 1, 1, 1])
-    self.assertLen(masks, 4)
-    with self.assertRaisesRegex(ValueError, 'reward must be a dict'):
-      run(transforms.MarkPadding('reward'), [steps])
-
-
-class StepsTest(tf.test.TestCase, parameterized.TestCase):
-
-  @parameterized.parameters(False, True)
-  def test_timesteps(self, packed):
-    found = _apply(transforms.AddTimestep('t'), _EPISODES[:2], packed)
-    for steps, expected in zip(found, (np.arange(6), np.arange(4))):
-      self.assertAllEqual(steps['t'], expected)
-      self.assertEqual(steps['t'].dtype, np.int32)
-
-  @parameterized.named_parameters(*ways.WITH_PACKS)
-  def test_a_start_of_zeros_is_dropped(self, run):
-    zeros = {
-        **ways.THREE,
-        'action': np.float32([[0, 0], [1, 2], [0, 0], [0, 0]]),
-    }
-    single = {name: leaf[:1] for name, leaf in zeros.items()}
-    drop = transforms.DropNoOps(only_first=True)
-    found = run(drop, [zeros, ways.THREE, single])
-    found = [episode['steps'] for episode in found]
-    self.assertAllEqual(found[0]['action'], zeros['action'][1:])
-    self.assertAllEqual(found[0]['reward'], zeros['reward'][1:])
-    self.assertAllEqual(found[0]['is_first'], [1, 0, 0])
-    self.assertAllEqual(found[0]['is_last'], [0, 0, 1])
-    for steps, given in zip(found[1:], (ways.THREE, single)):
-      self.assertAllEqual(steps['action'], given['action'])
-      self.assertAllEqual(steps['is_first'], given['is_first'])
+class DrawStepsTest(tf.test.TestCase):
 
   def test_some_steps_are_drawn(self):
     steps = {'a': tf.range(100), 'b': {'c': tf.range(100) * 2}}
@@ -168,34 +117,6 @@ class StepsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(whole['a'], steps['a'])
     with self.assertRaisesRegex(ValueError, 'num_steps'):
       windows.draw_steps(steps, 0, 5)
-
-
-class DropEndTest(tf.test.TestCase, parameterized.TestCase):
-
-  @parameterized.named_parameters(*ways.WITH_PACKS)
-  def test_the_last_step_without_an_action(self, run):
-    found = run(transforms.DropEnd(), [ways.FIVE, ways.THREE])
-    for episode, made in zip((ways.FIVE, ways.THREE), found):
-      steps = made['steps']
-      for name in 'observation', 'action', 'reward', 'discount', 'is_first':
-        self.assertAllEqual(steps[name], episode[name][:-1])
-      for name in 'is_last', 'is_terminal':
-        self.assertAllEqual(
-            steps[name], [*episode[name][:-2], episode[name][-1]]
-        )
-      self.assertAllEqual(steps['has_action'], [True] * len(steps['action']))
-
-  def test_one_that_has_an_action_stays(self):
-    steps = {**ways.THREE, 'has_action': np.ones(4, bool)}
-    found = transforms.DropEnd()(next(iter(golden.stacked([steps]))))['steps']
-    self.assertAllEqual(found['observation'], steps['observation'])
-    self.assertAllEqual(found['is_last'], steps['is_last'])
-
-  def test_the_only_step_stays(self):
-    steps = tf.nest.map_structure(lambda leaf: leaf[-1:], ways.THREE)
-    found = transforms.DropEnd()(next(iter(golden.stacked([steps]))))['steps']
-    self.assertAllEqual(found['observation'], steps['observation'])
-    self.assertAllEqual(found['has_action'], [False])
 
 
 if __name__ == '__main__':

@@ -1,0 +1,667 @@
+"""Holds transforms to loops in numpy over the steps of one episode.
+
+Every transform of the table meets random episodes of 1 to 12 steps, nested and
+stacked, eagerly and in `dataset.map`, and many at once. In half of the data
+sets the last action counts, in some episodes.
+"""
+
+import functools
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb import transforms
+from tests import golden
+from tests import ways
+
+_COMMANDS = np.array([0, 0.02, 0.3, 0.7, 0.98, 1, -1, -0.05, 0.05])
+
+
+def _episode(rng, length, has_action):
+  """Returns random steps; `x` is an action of one number."""
+  step = np.arange(length)
+  action = rng.normal(size=(length, 3)).astype(np.float32)
+  action[:, 2] = rng.choice(_COMMANDS, length)
+  action[rng.random(length) < 0.3] = 0
+  state = rng.normal(size=(length, 9))
+  state[rng.random(length) < 0.3] = state[0]
+  image = rng.integers(0, 256, (length, 2, 2, 3)).astype(np.uint8)
+  image[rng.random(length) < 0.4] = 0
+  steps = {
+      'observation': {
+          'state': state,
+          'image': image,
+          'words': np.array([b'', b'a', b'bc'], object)[
+              rng.integers(0, 3, length)
+          ],
+          'both': {'a': image, 'b': image[::-1].copy()},
+      },
+      'action': action,
+      'x': action[:, 2].astype(np.float64),
+      'reward': rng.normal(size=length).astype(np.float32),
+      'discount': rng.choice([1, 0.5], length).astype(np.float32),
+      'is_first': step == 0,
+      'is_last': step == length - 1,
+      'is_terminal': (step == length - 1) & (rng.random() < 0.5),
+  }
+  if has_action:
+    steps['has_action'] = (step < length - 1) | (rng.random() < 0.5)
+  return steps
+
+
+def _episodes(has_action):
+  rng = np.random.default_rng(8)
+  lengths = [4, 1, 2, 12, 1, 3, 7, 2, 5]
+  return [_episode(rng, length, has_action) for length in lengths]
+
+
+def _take(steps, rows):
+  return tf.nest.map_structure(lambda leaf: leaf[list(rows)].copy(), steps)
+
+
+def _assert_near(test, found, expected):
+  """Asserts equal fields and dtypes, and numbers that differ by rounding."""
+  tf.nest.assert_same_structure(found, expected)
+  for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
+    one = np.asarray(one)
+    test.assertEqual(one.dtype, other.dtype)
+    if other.dtype.kind == 'f':
+      test.assertAllClose(one, other, 1e-5, 1e-5)
+    else:
+      test.assertAllEqual(one, other)
+
+
+def _acting(steps):
+  """Returns how many actions of an episode count."""
+  acts = steps.get('has_action', steps['is_first'][:0])
+  return len(steps['x']) - 1 + bool(len(acts) and acts[-1])
+
+
+def _with(steps, path, value):
+  *above, last = path.split('/')
+  if not above:
+    return {**steps, last: value}
+  below = _with(steps[above[0]], '/'.join([*above[1:], last]), value)
+  return {**steps, above[0]: below}
+
+
+def _commands(octo, steps):
+  """Replaces the commands in `action` by those of a function of Octo's."""
+  action = steps['action'].copy()
+  count = _acting(steps)
+  if count:
+    action[:count, 2] = octo(action[:count, 2])
+    action[count:, 2] = action[count - 1, 2]
+  elif octo is _absolute:
+    action[:, 2] = 1
+  return {**steps, 'action': action}
+
+
+def _binarized(commands):
+  """Octo's `binarize_gripper_actions`."""
+  made = np.empty_like(commands)
+  carry = commands[-1]
+  for i in reversed(range(len(commands))):
+    if not 0.05 <= commands[i] <= 0.95:
+      carry = float(commands[i] > 0.95)
+    made[i] = carry
+  return made
+
+
+def _absolute(commands):
+  """Octo's `rel2abs_gripper_actions`: from -1, open, and 1, closed."""
+  states = np.where(commands < -0.1, 1, np.where(commands > 0.1, -1, 0))
+  given = states[states != 0]
+  carry = -given[0] if len(given) else 1
+  made = []
+  for state in states:
+    carry = state or carry
+    made.append(carry / 2 + 0.5)
+  return np.array(made)
+
+
+def _thin(keep, steps, lost=0):
+  """Keeps some steps, each with the rewards of those up to the next one."""
+  length = len(steps['x']) - lost
+  kept = [t for t in range(length) if keep(steps, t) or t == length - 1]
+  made = _take(steps, kept)
+  for t, end, row in zip(kept, [*kept[1:], length], range(length)):
+    made['reward'][row] = steps['reward'][t:end].sum(dtype=np.float32)
+    made['discount'][row] = np.prod(steps['discount'][t:end])
+  made['is_first'] = np.arange(len(kept)) == 0
+  return made
+
+
+def _waypoints(steps, every=3):
+  """Octo's `gnm_dataset_transform`, but for the last step that is taken."""
+  state = steps['observation']['state']
+  ways_made = np.linalg.norm(np.diff(state[:, :2], axis=0), axis=1)
+  moves = np.flatnonzero(ways_made)
+  scale = 1
+  if len(moves):
+    length = np.linalg.norm(steps['action'][moves[0], :2])
+    scale = length / ways_made[moves[0]]
+  made = _thin(lambda _, t: t % every == 0, steps, (len(state) - 1) % every)
+  pose = made['observation']['state']
+  action = np.zeros([len(pose), 2], np.float32)
+  for t, (here, there) in enumerate(zip(pose, pose[1:])):
+    cos, sin = np.cos(here[2]), np.sin(here[2])
+    way = (there - here)[:2] * scale
+    action[t] = way @ [[cos, -sin], [sin, cos]]
+  is_last = np.arange(len(pose)) == len(pose) - 1
+  made = {**made, 'action': action, 'is_last': is_last}
+  return {**made, 'has_action': ~is_last} if 'has_action' in steps else made
+
+
+def _drop_end(steps):
+  count = max(_acting(steps), 1)
+  length = len(steps['x'])
+  made = _take(steps, range(count))
+  ends = {name: steps[name].copy() for name in ('is_last', 'is_terminal')}
+  for name in ends:
+    made[name][-1] = steps[name][-1]
+  has = steps.get('has_action', np.arange(length) < length - 1)[:count].copy()
+  has[-1] |= count < length
+  return {**made, 'has_action': has}
+
+
+def _mark_padding(steps):
+  seen = steps['observation']
+  image, both = seen['image'], seen['both']
+  masks = {
+      'state': np.ones(len(image), bool),
+      'image': image.any((1, 2, 3)),
+      'words': seen['words'] != b'',
+      'both': (both['a'] | both['b']).any((1, 2, 3)),
+  }
+  return _with(steps, 'observation/pad_mask_dict', masks)
+
+
+def _mark_actions(steps):
+  length = len(steps['x'])
+  return {**steps, 'has_action': np.arange(length) < _acting(steps)}
+
+
+def _states(kind, steps):
+  state = steps['observation']['state'][:, 1:5]
+  reached = np.concatenate([state[1:], state[-1:]])
+  moved = reached if kind == 'absolute' else reached - state
+  new = np.concatenate([moved, steps['action'][:, [0, -1]]], 1)
+  steps = {**steps, 'action': new.astype(np.float32)}
+  if 'has_action' in steps:
+    steps['has_action'] = np.arange(len(state)) < len(state) - 1
+  return steps
+
+
+def _last_goal(steps):
+  words = steps['observation']['words']
+  last = len(words) - 1
+  steps = _with(steps, 'observation/goal', words[[last] * (last + 1)])
+  return {**steps, 'goal_step': np.full(last + 1, last)}
+
+
+def _padded(steps):
+  action = np.pad(steps['action'], [[0, 0], [0, 2]])
+  mask = np.tile([1, 1, 1, 0, 0], [len(action), 1]).astype(bool)
+  return {**steps, 'action': action, 'action_pad_mask': mask}
+
+
+def _clipped(steps):
+  action = steps['action'].copy()
+  action[:, 1] = action[:, 1].clip(-0.5, 0.25)
+  return {**steps, 'action': action}
+
+
+def _renamed(steps):
+  seen = dict(steps['observation'])
+  both = seen['both']
+  moved = {'x': seen.pop('state'), 'a/b': {'c:d': steps['x']}, 'b': both['b']}
+  seen = {**seen, 'both': {'a': both['a']}}
+  return {**steps, **moved, 'observation': seen}
+
+
+def _selected(steps):
+  seen = {'both': {'a': steps['observation']['both']['a']}}
+  steps = {**steps, 'observation': seen}
+  del steps['x']
+  return steps
+
+
+def _excluded(steps):
+  seen = dict(
+      steps['observation'], both={'b': steps['observation']['both']['b']}
+  )
+  del seen['image']
+  return {**steps, 'observation': seen}
+
+
+def _turned(steps):
+  a, b, c = np.float64(steps['action']).T / 2
+  x = [np.cos(a), np.sin(a), 0 * a, 0 * a]
+  y = [np.cos(b), 0 * b, np.sin(b), 0 * b]
+  z = [np.cos(c), 0 * c, 0 * c, np.sin(c)]
+  found = functools.reduce(_product, (z, y, x))
+  found = np.stack(found, 1) * np.where(found[0] < 0, -1, 1)[:, None]
+  return {**steps, 'action': found.astype(np.float32)}
+
+
+def _product(p, q):
+  """Returns the product of quaternions w, x, y, z."""
+  a, b, c, d = p
+  e, f, g, h = q
+  return (
+      a * e - b * f - c * g - d * h,
+      a * f + b * e + c * h - d * g,
+      a * g - b * h + c * e + d * f,
+      a * h + b * g - c * f + d * e,
+  )
+
+
+def _change(change, *fields):
+  def apply(steps):
+    for path in fields:
+      leaf = functools.reduce(lambda nest, k: nest[k], path.split('/'), steps)
+      steps = _with(steps, path, change(leaf).astype(leaf.dtype))
+    return steps
+
+  return apply
+
+
+_STATE = 'observation/state'
+_NO_OP = transforms.DropNoOps
+_FROM_STATES = functools.partial(
+    transforms.ActionsFromStates, _STATE, start=1, size=4, kept=(0, -1)
+)
+# A transform, what it does, and whether `invert` undoes it.
+_TABLE = {
+    'binarize': (
+        transforms.BinarizeGripper(),
+        functools.partial(_commands, _binarized),
+    ),
+    'absolute': (
+        transforms.RelativeToAbsoluteGripper(),
+        functools.partial(_commands, _absolute),
+    ),
+    'inverted_gripper': (
+        transforms.InvertGripper('x', None, closed=2.0),
+        _change(lambda x: 1 - x / 2, 'x'),
+        True,
+    ),
+    'frame_skip': (
+        transforms.FrameSkip(3),
+        functools.partial(_thin, lambda _, t: t % 3 == 0),
+    ),
+    'no_ops': (
+        _NO_OP(),
+        functools.partial(_thin, lambda steps, t: steps['action'][t].any()),
+    ),
+    'near_no_ops': (
+        _NO_OP(_STATE, 0.1, tolerance=1.4),
+        functools.partial(
+            _thin,
+            lambda steps, t: (
+                abs(steps['observation']['state'][t] - 0.1).max() > 1.4
+            ),
+        ),
+    ),
+    'first_no_op': (
+        _NO_OP(only_first=True),
+        functools.partial(
+            _thin, lambda steps, t: t or steps['action'][t].any()
+        ),
+    ),
+    'waypoints': (transforms.ActionsFromWaypoints(_STATE), _waypoints),
+    'drop_end': (transforms.DropEnd(), _drop_end),
+    'mark_padding': (transforms.MarkPadding(), _mark_padding),
+    'mark_actions': (transforms.MarkActions(), _mark_actions),
+    'timestep': (
+        transforms.AddTimestep('t'),
+        lambda steps: {**steps, 't': np.arange(len(steps['x']), dtype='i4')},
+    ),
+    'differences': (_FROM_STATES(), functools.partial(_states, 'difference')),
+    'next_states': (
+        _FROM_STATES(kind='absolute'),
+        functools.partial(_states, 'absolute'),
+    ),
+    'last_goal': (
+        transforms.RelabelGoals(
+            'last', field='observation/words', goal='observation/goal'
+        ),
+        _last_goal,
+        True,
+    ),
+    'padded': (transforms.PadField('action', 3, 5), _padded, True),
+    'clipped': (transforms.ClipField('action', -0.5, 0.25, 1), _clipped),
+    'bounds_by_dimension': (
+        transforms.ClipField('action', [-1.0, -9.0, 0.1], [9, 0, np.inf]),
+        _change(lambda a: a.clip([-1, -9, 0.1], [9, 0, np.inf]), 'action'),
+    ),
+    'clipped_below': (
+        transforms.ClipField('observation', 0, 100),
+        _change(
+            lambda x: x.clip(0, 100),
+            _STATE,
+            *(f'observation/{name}' for name in ('image', 'both/a', 'both/b')),
+        ),
+    ),
+    'renamed': (
+        transforms.RenameFields(
+            {
+                'x': ('a/b', 'c:d'),
+                _STATE: 'x',
+                ('observation', 'both', 'b'): 'b',
+            }
+        ),
+        _renamed,
+        True,
+    ),
+    'selected': (
+        transforms.SelectFields(['action', 'observation/both/a', 'reward']),
+        _selected,
+    ),
+    'excluded': (
+        transforms.SelectFields(
+            exclude=['observation/image', ('observation', 'both', 'a')]
+        ),
+        _excluded,
+    ),
+    'scaled_reward': (
+        transforms.ScaleReward(0.5, 1.0),
+        _change(lambda r: 0.5 * r + 1, 'reward'),
+        True,
+    ),
+    'clipped_reward': (
+        transforms.ScaleReward(2.0, minimum=-1.0, maximum=0.5),
+        _change(lambda r: (2 * r).clip(-1, 0.5), 'reward'),
+    ),
+    'rotation': (
+        transforms.ConvertRotation('action', 0, 'euler_xyz', 'quaternion_wxyz'),
+        _turned,
+    ),
+}
+# Those that look at the last action are tried without `has_action`, too.
+_OF_LAST_ACTIONS = (
+    *('binarize', 'absolute', 'waypoints', 'drop_end', 'mark_actions'),
+    'differences',
+)
+
+
+class OracleTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.product(name=list(_TABLE), way=list(dict(ways.WITH_PACKS)))
+  def test_as_a_loop_does(self, name, way):
+    transform, oracle, *undoes = _TABLE[name]
+    for has_action in {True, name not in _OF_LAST_ACTIONS}:
+      episodes = _episodes(has_action)
+      found = dict(ways.WITH_PACKS)[way](transform, episodes)
+      self.assertLen(found, len(episodes))
+      for made, steps in zip(found, episodes):
+        expected = oracle(steps)
+        _assert_near(self, made['steps'], expected)
+        if undoes:
+          back = transform.invert(made['steps'])
+          _assert_near(self, back, steps)
+          self.assertEqual(transform.invert({}), {})
+
+  def test_dtypes_and_shapes_are_known(self):
+    data = golden.stacked(_episodes(False))
+    for name, (transform, oracle, *_) in _TABLE.items():
+      with self.subTest(name):
+        spec = data.map(transform).element_spec['steps']
+        made = oracle(_episodes(False)[0])
+        tf.nest.map_structure(
+            lambda leaf, one: self.assertEqual(
+                leaf.shape.as_list(), [None, *one.shape[1:]]
+            ),
+            spec,
+            made,
+        )
+
+
+_CASE = {
+    **_episodes(True)[3],
+    'chunks': np.ones([12, 4, 3], np.float32),
+    'count': np.arange(12, dtype=np.int32),
+}
+# What raises a ValueError when it is made, or when it meets `_CASE`.
+_ERRORS = (
+    (lambda: transforms.FrameSkip(0), 'skip must be 1 or more'),
+    (lambda: _NO_OP('observation/words'), 'is a string. Name a part'),
+    (lambda: _NO_OP(no_op=[0, 0]), '^(?s:.*)action has the shape'),
+    (lambda: _NO_OP(predicate=lambda s: True), 'a bool for every step'),
+    (lambda: _NO_OP('actoin'), 'Did you mean action'),
+    (
+        lambda: transforms.BinarizeGripper(closed_below=0.9, open_above=0.1),
+        'closed_below must not be above',
+    ),
+    (
+        lambda: transforms.RelativeToAbsoluteGripper(threshold=-1),
+        'threshold must be 0 or more',
+    ),
+    (lambda: transforms.BinarizeGripper('count'), 'must be floats.*int32'),
+    (lambda: transforms.BinarizeGripper(index=3), '3 numbers, but no number 3'),
+    (lambda: transforms.BinarizeGripper('x'), 'index=-1: it must be'),
+    (lambda: transforms.BinarizeGripper('chunks'), 'Cut chunks later'),
+    (
+        lambda: transforms.BinarizeGripper('observation/both'),
+        'one leaf, but has several.*a.*b',
+    ),
+    (lambda: transforms.ActionsFromWaypoints(_STATE, every=0), 'every must be'),
+    (lambda: transforms.MarkPadding('reward'), 'reward must be a dict'),
+    (lambda: transforms.ActionsFromStates('a'), 'no field a'),
+    (
+        lambda: transforms.ActionsFromStates(_STATE, start=6, size=4),
+        'has 9 numbers, but 4 are needed from number 6',
+    ),
+    (
+        lambda: transforms.ActionsFromStates(_STATE, kept=[3]),
+        r'action has 3 numbers.*none at \[3\]',
+    ),
+    (
+        lambda: transforms.ActionsFromStates(_STATE, 'chunks'),
+        'Both must be vectors',
+    ),
+    (lambda: transforms.ActionsFromStates('a', kind='delta'), "'delta'"),
+    (
+        lambda: transforms.MotionsFromPoses(_STATE, 'euler_xyz', frame='tool'),
+        "frame must be one of.*'tool'",
+    ),
+    (lambda: transforms.MotionsFromPoses(_STATE, 'euler'), "one of.*'euler'"),
+    (
+        lambda: transforms.MotionsFromPoses(_STATE, 'matrix'),
+        'but 12 are needed from number 0',
+    ),
+    (lambda: transforms.ConvertRotation('x', 3, 'euler', 'matrix'), "'euler'"),
+    (
+        lambda: transforms.ConvertRotation('action', -1, 'euler_xyz', 'matrix'),
+        'has 3 .*from number -1 on',
+    ),
+    (lambda: transforms.PadField('action', 2, 4), 'must have 2 numbers, but'),
+    (lambda: transforms.PadField('action', 3, 2), 'from size=3 to width=2'),
+    (lambda: transforms.PadField('action', width=2), '2 numbers at most'),
+    (
+        lambda: transforms.PadField('action', 3, 4, mask='action'),
+        "a field 'action' already",
+    ),
+    (lambda: transforms.SelectFields(['observation/imag']), 'ation/image'),
+    (lambda: transforms.SelectFields(exclude=['acton']), 'Did you mean action'),
+    (lambda: transforms.SelectFields('action'), r"Write \['action'\]"),
+    (lambda: transforms.SelectFields(exclude='x'), r"Write \['x'\]"),
+    (lambda: transforms.RenameFields({'rewards': 'y'}), 'Did you mean reward'),
+    (lambda: transforms.RenameFields({'x': 'action'}), "'action' already"),
+    (lambda: transforms.ClipField('action', 0, 1, 3), 'have a number 3'),
+    (lambda: transforms.ClipField('action', [0, 1]), 'do not fit'),
+    (lambda: transforms.ClipField('x', np.zeros([1, 1])), 'do not fit'),
+    (
+        lambda: transforms.ScaleReward(2).transform(
+            {'reward': tf.constant('a')}
+        ),
+        'reward must be numbers, but is string',
+    ),
+)
+
+
+class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.parameters(*_ERRORS)
+  def test_errors(self, make, message):
+    with self.assertRaisesRegex(ValueError, message):
+      make()({'steps': _CASE})
+
+  def test_only_whole_episodes_are_thinned(self):
+    without = {name: _CASE[name] for name in _CASE if name != 'discount'}
+    step = golden.step_of(_CASE, 0)
+    for transform in (transforms.FrameSkip(2), _NO_OP()):
+      for steps, message in (
+          (without, r"there are no \['discount'\]"),
+          (step, 'leading time dimension'),
+      ):
+        with self.assertRaisesRegex(ValueError, message):
+          transform.transform(steps)
+
+  def test_fields_of_unequal_lengths(self):
+    # Which a transform before it can make of them, in one Compose.
+    short = {**_CASE, 'action': _CASE['action'][1:]}
+    drop = _NO_OP(predicate=lambda steps: steps['x'][1:] > 0)
+    for transform, steps in (
+        (transforms.FrameSkip(2), short),
+        (_NO_OP(), short),
+        (drop, _CASE),
+    ):
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError, 'must have a row for every step'
+      ):
+        transform.transform(steps)
+
+  @parameterized.parameters(
+      *((tf.uint8, bound) for bound in (-1, 300, 0.5)),
+      *((tf.int64, 2.0**63), (tf.uint64, -1)),
+      *((tf.int32, np.nan), (tf.int32, np.inf)),
+      *((tf.float16, 1e5), (tf.float16, -1e5), (tf.float32, [0.0, 1e39])),
+  )
+  def test_bounds_that_the_dtype_cannot_hold(self, dtype, bound):
+    for clip in (
+        transforms.ClipField('x', low=bound),
+        transforms.ClipField('x', high=bound),
+    ):
+      with self.assertRaisesRegex(ValueError, f'x is {dtype.name}, which can'):
+        clip.transform({'x': tf.zeros([3, 2], dtype)})
+
+
+class MoreTest(tf.test.TestCase):
+  """What is said of single transforms besides."""
+
+  def test_a_cut_episode_keeps_its_flags(self):
+    cut = tf.nest.map_structure(lambda leaf: leaf[1:4], ways.FIVE)
+    steps = transforms.FrameSkip(2)({'steps': cut})['steps']
+    self.assertAllEqual(steps['is_first'], [False, False])
+    self.assertAllEqual(steps['is_last'], [False, False])
+    self.assertAllEqual(steps['reward'], [5, 4])
+
+  def test_no_steps(self):
+    empty = tf.nest.map_structure(lambda leaf: tf.constant(leaf[:0]), ways.FIVE)
+    for transform in (transforms.FrameSkip(2), _NO_OP()):
+      steps = transform({'steps': empty})['steps']
+      for name, leaf in steps.items():
+        self.assertAllEqual(leaf, empty[name])
+
+  def test_predicate(self):
+    drop = _NO_OP(predicate=lambda steps: steps['observation'] % 2 == 1)
+    steps = drop({'steps': ways.FIVE})['steps']
+    self.assertAllEqual(steps['observation'], [0, 2, 4, 5])
+
+  def test_relative_commands_undo_absolute_ones(self):
+    relative = np.float32([0, 1, 0, 0, -1, 0, 1, 0])
+    gripper = transforms.RelativeToAbsoluteGripper(index=None)
+    absolute = gripper.transform({'action': relative})['action']
+    previous = np.float32([1, *absolute[:-1]])
+    self.assertAllEqual(gripper.relative(absolute, previous), relative)
+    with self.assertRaisesRegex(ValueError, 'previous must be floats.*int'):
+      gripper.relative([1.0], [1])
+
+  def test_states_are_reached(self):
+    state = _CASE['observation']['state']
+    for transform in (
+        transforms.ActionsFromStates('state'),
+        transforms.ActionsFromStates('state', kind='absolute'),
+        transforms.MotionsFromPoses('state', 'rotation_6d'),
+        transforms.MotionsFromPoses(
+            'state',
+            'rotation_6d',
+            motion_rotation='matrix',
+            frame='end_effector',
+        ),
+    ):
+      first = transforms.ConvertRotation('state', 3, 'rotation_6d', 'matrix')
+      steps = {'state': state, 'action': np.zeros([12, 1])}
+      steps = first.invert(first.transform(steps))  # of unit length
+      made = transform.transform(steps)
+      self.assertAllClose(transform.target(made)[:-1], steps['state'][1:])
+
+  def test_a_turn_beyond_pi(self):
+    # From 3.1 to -3.1 is a turn of 0.083, where a difference says -6.2.
+    states = np.zeros([2, 6])
+    states[:, 5] = [3.1, -3.1]
+    steps = {'state': states, 'action': np.zeros([2, 1])}
+    motions = transforms.MotionsFromPoses('state', 'euler_xyz', kept=())
+    found = motions.transform(steps)['action']
+    self.assertAllClose(found[0, 5], 2 * np.pi - 6.2)
+
+  def test_a_rotation_is_turned_back(self):
+    convert = transforms.ConvertRotation(
+        'action', 0, 'euler_xyz', 'quaternion_wxyz'
+    )
+    steps = {'action': np.float32([0.5, -1.0, 2.0])}
+    self.assertAllClose(convert.invert(convert.transform(steps)), steps)
+    self.assertEqual(convert.invert({}), {})
+
+  def test_common_width_of_a_mixture(self):
+    data = {'one': golden.stacked([_CASE]), 'two': golden.nested([_CASE])}
+    data['two'] = data['two'].map(transforms.PadField('action', 3, 5))
+    pads = transforms.PadField.to_common_width(data)
+    self.assertEqual(pads['one'], transforms.PadField('action', 3, 5))
+    self.assertEqual(pads['two'], transforms.PadField('action', 5, 5))
+    wide = transforms.PadField.to_common_width(data, width=8)
+    self.assertEqual(wide['one'], transforms.PadField('action', 3, 8))
+    with self.assertRaisesRegex(ValueError, 'reward of the data set one must'):
+      transforms.PadField.to_common_width(data, 'reward')
+    with self.assertRaisesRegex(
+        ValueError, 'before it was padded is not known'
+    ):
+      transforms.PadField('action', width=5).invert({'action': np.zeros(5)})
+
+  def test_a_part_of_a_renamed_step(self):
+    rename = transforms.RenameFields({'observation/a': 'action', 'x': 'y'})
+    self.assertEqual(rename.invert({'action': 1}), {'observation': {'a': 1}})
+
+  def test_nan_stays(self):
+    clip = transforms.ClipField('x', -1, 1)
+    clipped = clip.transform({'x': tf.constant([np.nan, 5.0])})['x']
+    self.assertAllEqual(clipped, [np.nan, 1.0])
+
+  def test_integer_reward(self):
+    for dtype in (tf.int8, tf.uint8, tf.int32):
+      reward = tf.constant([0, 1, dtype.max], dtype)
+      double = transforms.ScaleReward(2)
+      clipped = transforms.ScaleReward(2, minimum=0, maximum=dtype.max)
+      for wrap in (lambda fn: fn, tf.function):
+        found = wrap(clipped.transform)({'reward': reward})['reward']
+        self.assertAllEqual(found, [0, 2, dtype.max])
+        self.assertEqual(found.dtype, dtype)
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError,
+            f'(?s)reward must fit {dtype.name}.*{2 * dtype.max}',
+        ):
+          wrap(double.transform)({'reward': reward})
+        # The reward of a last step has no meaning, whatever it is.
+        for is_last in ([False, False, True], [[False], [False], [True]]):
+          steps = {'reward': reward, 'is_last': is_last}
+          found = wrap(double.transform)(steps)['reward']
+          self.assertAllEqual(found[:2], [0, 2])
+    with self.assertRaisesRegex(ValueError, 'reward is int32.*Cast'):
+      transforms.ScaleReward(0.5).transform({'reward': reward})
+
+
+if __name__ == '__main__':
+  tf.test.main()
