@@ -141,7 +141,7 @@ setuptools.setup(
             'vl-convert-python',
             'zarr',
         ],
-        # For `formats.load` of HDF5: robomimic, Minari, ManiSkill, D4RL, d3rlpy.
+        # For files of HDF5: robomimic, Minari, ManiSkill, D4RL and d3rlpy.
         'hdf5': ['h5py'],
         # PyAV, for the videos of LeRobot data sets. It takes 120 MB.
         'video': ['av'],

@@ -19,8 +19,8 @@ from rlds2reverb.jobs import damage
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.trajectories import validation
 from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import validation
 
 UNREADABLE = 'The episode cannot be read.'
 _FIELDS = (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD, rlds.DISCOUNT)

@@ -125,9 +125,7 @@ def cut_episodes(
   step = steps_lib.without_time(packs.element_spec.steps)
   steps_lib.check_dense(validation.select(step, cut.all_fields))
   cutter = _Cutter(cut, block_fn, on_skipped)
-  seen = packs.scan(
-      tf.constant(0, tf.int64), graphs.no_autograph(cutter.see)
-  )
+  seen = packs.scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.see))
   if cut.validation == 'tf_agents':
     seen = _followed(seen)
   return seen.flat_map(graphs.no_autograph(cutter.parts)).map(

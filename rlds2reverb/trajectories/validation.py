@@ -103,7 +103,7 @@ def with_end(outline: Outline, end: Optional[Outline] = None) -> Outline:
     end: flags and discount of the step that follows, `[1]`; by default those of
       a FIRST step, which is assumed to follow an episode.
   """
-  first = {name: [name == rlds.IS_FIRST] for name in _FLAGS}
+  first: Dict[str, Any] = {n: [n == rlds.IS_FIRST] for n in _FLAGS}
   first.update({rlds.DISCOUNT: [0.0], NAN_FIELD: [0]}, **(end or {}))
   return {
       name: tf.concat([column, first[name]], 0)
@@ -234,9 +234,7 @@ def find_faults(
     number = tf.gather(outline[NAN_FIELD], steps)
     held = tf.gather(['', *(f', NaN in {path}' for path in nan_paths)], number)
     values += held
-    fields = tf.where(
-        rules == NAN, tf.gather(['', *nan_paths], number), fields
-    )
+    fields = tf.where(rules == NAN, tf.gather(['', *nan_paths], number), fields)
   return Faults(steps, rules, fields, values)
 
 
@@ -300,9 +298,7 @@ def _first_of_outline(
     last = tf.size(outline[rlds.IS_LAST], tf.int64) - 2
     no_last = (rule == FIRST_AFTER_MID) & (step == last)
     advice = tf.where(no_last, _NO_LAST, '')
-    return faults_lib.Fault(
-        rule, step, field, values, advice=advice
-    ).tensors()
+    return faults_lib.Fault(rule, step, field, values, advice=advice).tensors()
 
   return tf.cond(
       tf.size(outline[rlds.IS_FIRST]) > 1,

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import validating
-from rlds2reverb.trajectories import validation
 from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import validation
 from tests import golden
 from tests.jobs import data_sets
 

@@ -6,7 +6,6 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths

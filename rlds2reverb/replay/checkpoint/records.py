@@ -267,7 +267,10 @@ def read_index(
         columns[key].add((column, tensor))
   index = CheckpointIndex(
       tables,
-      *map(np.asarray, (chunks, episodes, items, item_tables)),
+      np.asarray(chunks),
+      np.asarray(episodes),
+      np.asarray(items),
+      np.asarray(item_tables),
       dict(columns),
   )
   for number, table in enumerate(tables.values()):

@@ -114,7 +114,8 @@ class Position(tf.train.experimental.PythonState):
   def new_data_set(self) -> Tuple[int, Streams]:
     """Returns the number and the streams of the next data set."""
     number = len(self._data_sets)
-    self._data_sets.append(Streams(*self._restored[number : number + 1]))
+    restored = self._restored[number : number + 1]
+    self._data_sets.append(Streams(restored[0] if restored else ()))
     return number, self._data_sets[-1]
 
   def restore(self, positions: List[List[int]]) -> None:
