@@ -334,22 +334,6 @@ _VALIDATE_CONFIGS = (
     ('--config=brigde', 'Did you mean bridge'),
     ('--config=bridge --data=dota', 'dota is neither a directory'),
 )
-_TRAIN_NEXT = '--dataset=data --algorithm=bc --environment=CartPole-v1'
-_TRAIN = (
-    ('', '--dataset must have a value'),
-    ('--dataset=data', '--algorithm must have a value'),
-    ('--dataset=data --algorithm=sac', 'one of <bc|cql_sac|recurrent_dqn>'),
-    ('--dataset=data --algorithm=bc', '--environment must have a value'),
-    (_TRAIN_NEXT, '--directory must have a value'),
-    (f'{_TRAIN_NEXT} --batch_size=0', 'is not a positive integer'),
-    (f'{_TRAIN_NEXT} --directory=r --reverb_server=a', 'must be host:port'),
-    (f'{_TRAIN_NEXT} --directory=r --reverb_server=a:0', 'between 1 and'),
-    (
-        f'{_TRAIN_NEXT} --directory=r'
-        ' --gin_binding="BehavioralCloning.layer = (8,)"',
-        'layer',
-    ),
-)
 _BUILD_INDEX = (
     ('', '--dataset must have a value'),
     ('--dataset=data', '--index_dir must have a value'),
@@ -369,7 +353,6 @@ _PROGRAMS = {
     'describe': _DESCRIBE,
     'validate': _VALIDATE,
     'record_episodes': _RECORD_EPISODES,
-    'train': _TRAIN,
     'validate_configs': _VALIDATE_CONFIGS,
     'build_index': _BUILD_INDEX,
 }

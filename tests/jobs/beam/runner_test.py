@@ -17,7 +17,6 @@ from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import tasks
-from rlds2reverb.replay import layout
 from tests import ram_files  # noqa: F401
 from tests.jobs import data_sets
 from tests.jobs import job_testing
@@ -30,28 +29,6 @@ _PROCESSES = (
     '--direct_num_workers=2',
     '--direct_running_mode=multi_processing',
 )
-
-
-def _fails_midway(fails):
-  """Lets layouts fail after half of their items.
-
-  Args:
-    fails: a function that is called for each layout, and tells whether it does.
-  """
-  batches = layout.Layout.batches
-
-  def cut(self, blocks):
-    is_cut = fails()
-    for batch in batches(self, blocks):
-      if not is_cut:
-        yield batch
-        continue
-      for items in batch.items:
-        half = items[: len(items) // 2]
-        yield batch._replace(items=[half], keep_chunk_keys=[])
-        raise OSError('The worker has died.')
-
-  return mock.patch.object(layout.Layout, 'batches', cut)
 
 
 @beam_testing.needs_beam
@@ -120,19 +97,22 @@ class BeamRunnerTest(beam_testing.BeamTestCase):
         self.assertEqual(f.read(), content, name)
 
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.SERVER)
-  def test_bundles_that_fail_midway_are_tried_again(self, kind):
+  def test_bundles_that_fail_before_a_receipt_are_tried_again(self, kind):
     place = self.new()
     if kind == plan_lib.SERVER:
       place = f'localhost:{self.start_server().port}'
     plan = self.plan(kind, place)
     rng = np.random.default_rng(1)
     failed = []
+    write = receipts.write
 
-    def fails():
+    def write_or_fail(folder, receipt):
       failed.append(rng.random() < 0.3)
-      return failed[-1]
+      if failed[-1]:
+        raise OSError('The worker has died.')
+      write(folder, receipt)
 
-    with _fails_midway(fails):
+    with mock.patch.object(receipts, 'write', write_or_fail):
       summary = self.run_on_beam(plan, _BUNDLE_BASED)
     self.assertGreater(sum(failed), 0)
     self.assertEqual(summary['items'], {job_testing.TABLE: 26})
