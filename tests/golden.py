@@ -21,9 +21,9 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 import tree
 
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import pack_streams
-from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import episode_batches
 
 Episode = Dict[str, Any]
 
@@ -204,49 +204,51 @@ def nested(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
   )
 
 
-def packed(
-    episodes: List[Episode], spec: Any = None, pack_size: int = 3
+def batched(
+    episodes: List[Episode], spec: Any = None, batch_size: int = 3
 ) -> tf.data.Dataset:
-  """Returns what `stacked` does, and remembers packs of several episodes."""
-  return _with_packs(
+  """Returns what `stacked` does, and remembers batches of several episodes."""
+  return _with_batches(
       stacked(episodes, spec),
       lambda: [{'steps': episode} for episode in episodes],
-      pack_size,
+      batch_size,
   )
 
 
-def in_packs(rlds_data: tf.data.Dataset, pack_size: int = 3) -> tf.data.Dataset:
-  """Returns `rlds_data`, and remembers packs of the episodes that it has now.
+def in_batches(
+    rlds_data: tf.data.Dataset, batch_size: int = 3
+) -> tf.data.Dataset:
+  """Returns `rlds_data`, and remembers batches of the episodes that it has now.
 
   Args:
     rlds_data: a data set of episodes with stacked steps, and any other fields.
-    pack_size: the number of episodes of a pack.
+    batch_size: the number of episodes of a batch.
   """
   episodes = list(rlds_data.as_numpy_iterator())
-  return _with_packs(rlds_data, lambda: episodes, pack_size)
+  return _with_batches(rlds_data, lambda: episodes, batch_size)
 
 
-def _with_packs(rlds_data, get_episodes, pack_size) -> tf.data.Dataset:
+def _with_batches(rlds_data, get_episodes, batch_size) -> tf.data.Dataset:
   fields = dict(rlds_data.element_spec)
   steps = fields.pop('steps')
 
-  def packs():
+  def batches():
     left = list(get_episodes())
     while left:
       size = 1
       if has_one_length(left[0]['steps']):
-        while size < min(pack_size, len(left)) and has_one_length(
+        while size < min(batch_size, len(left)) and has_one_length(
             left[size]['steps']
         ):
           size += 1
-      yield _pack(left[:size])
+      yield _batch(left[:size])
       left = left[size:]
 
   return data_sets.Episodes(
       rlds_data,
       tf.data.Dataset.from_generator(
-          packs,
-          output_signature=packs_lib.Pack(
+          batches,
+          output_signature=episode_batches.EpisodeBatch(
               steps,
               tf.TensorSpec([None], tf.int64),
               tf.nest.map_structure(
@@ -258,41 +260,42 @@ def _with_packs(rlds_data, get_episodes, pack_size) -> tf.data.Dataset:
   )
 
 
-def _pack(episodes: List[Dict[str, Any]]) -> packs_lib.Pack:
+def _batch(episodes: List[Dict[str, Any]]) -> episode_batches.EpisodeBatch:
   fields = [dict(episode) for episode in episodes]
   steps = [one.pop('steps') for one in fields]
   lengths = [max(map(len, tf.nest.flatten(one))) for one in steps]
-  return packs_lib.Pack(
+  return episode_batches.EpisodeBatch(
       tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *steps),
       np.cumsum([0, *lengths], dtype=np.int64),
       tf.nest.map_structure(lambda *leaves: np.stack(leaves), *fields),
   )
 
 
-def has_packs(rlds_data: tf.data.Dataset) -> bool:
-  """Returns whether the packs of a data set may hold several episodes."""
+def has_batches(rlds_data: tf.data.Dataset) -> bool:
+  """Returns whether the batches of a data set may hold several episodes."""
   return (
-      isinstance(rlds_data, data_sets.Episodes) and rlds_data.packs is not None
+      isinstance(rlds_data, data_sets.Episodes)
+      and rlds_data.batches is not None
   )
 
 
-def assert_packs_hold(
+def assert_batches_hold(
     test: tf.test.TestCase, rlds_data: tf.data.Dataset
 ) -> List[Any]:
-  """Asserts that a data set has packs, which hold its episodes bit for bit.
+  """Asserts that a data set has batches, which hold its episodes bit for bit.
 
   Returns:
     The episodes, in numpy.
   """
-  packs = data_sets.packs_of(rlds_data)
-  test.assertTrue(has_packs(rlds_data))
-  unpacked = pack_streams.unpack(packs)
+  batches = data_sets.batches_of(rlds_data)
+  test.assertTrue(has_batches(rlds_data))
+  unbatched = batching.unbatch(batches)
   shapes, expected_shapes = (
       tf.nest.map_structure(lambda spec: (spec.shape, spec.dtype), spec)
-      for spec in (unpacked.element_spec, rlds_data.element_spec)
+      for spec in (unbatched.element_spec, rlds_data.element_spec)
   )
   test.assertEqual(shapes, expected_shapes)
-  found = list(unpacked.as_numpy_iterator())
+  found = list(unbatched.as_numpy_iterator())
   episodes = list(rlds_data.as_numpy_iterator())
   test.assertLen(found, len(episodes))
   for one, episode in zip(found, episodes):
@@ -308,8 +311,8 @@ def has_one_length(episode: Episode) -> bool:
 
 
 FORMS = {'stacked': stacked, 'nested': nested}
-# For what reads packs where there are any.
-FORMS_AND_PACKS = {**FORMS, 'packed': packed}
+# For what reads batches where there are any.
+FORMS_AND_BATCHES = {**FORMS, 'batched': batched}
 
 
 def with_unused_fields(rlds_data: tf.data.Dataset) -> tf.data.Dataset:

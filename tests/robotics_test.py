@@ -153,7 +153,7 @@ class RoboticsTest(tf.test.TestCase, parameterized.TestCase):
         for name, source in sources.items()
     }
     for source in sources.values():
-      self.assertTrue(golden.has_packs(source))
+      self.assertTrue(golden.has_batches(source))
     mixed = datasets.mix_datasets(sources, stop_when='all')
     return mixed.map(lambda mixed: mixed.element), normalize
 

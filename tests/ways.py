@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, List
 import tensorflow as tf
 
 from rlds2reverb import transforms
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import pack_streams
 from tests import contract
 from tests import golden
 
@@ -66,13 +66,13 @@ ALL = tuple(
 )
 
 
-def _in_packs(transform, episodes):
+def _in_batches(transform, episodes):
   """Returns what a transform makes of many episodes at once, in numpy."""
-  made = transforms.transform_episodes(golden.packed(episodes), [transform])
-  assert golden.has_packs(made), f'{transform} takes single episodes.'
-  return list(pack_streams.unpack(data_sets.packs_of(made)).as_numpy_iterator())
+  made = transforms.transform_episodes(golden.batched(episodes), [transform])
+  assert golden.has_batches(made), f'{transform} takes single episodes.'
+  return list(batching.unbatch(data_sets.batches_of(made)).as_numpy_iterator())
 
 
 # The same, and many episodes at once: for a transform with `is_step_wise`, and
 # for one with `transform_rows`.
-WITH_PACKS = (*ALL, ('packed', _in_packs))
+WITH_BATCHES = (*ALL, ('batched', _in_batches))

@@ -6,10 +6,10 @@ from typing import Any, Callable, Dict, Optional
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.datasets import batch_reading
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import image_decoders
 from rlds2reverb.datasets import other_formats
-from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import graphs
@@ -107,7 +107,7 @@ def load_episodes(
           decode_episode,
           num_parallel_calls=tf.data.AUTOTUNE,
       ),
-      lambda: pack_reading.read_packs(
+      lambda: batch_reading.read_batches(
           builder,
           split,
           decoders=decoders,

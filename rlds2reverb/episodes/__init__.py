@@ -1,4 +1,4 @@
-"""An episode in memory, or a pack of them: steps, paths, checks and blocks.
+"""An episode in memory, or a batch of them: steps, paths, checks and blocks.
 
 All other folders use these modules; these modules use none of them.
 """

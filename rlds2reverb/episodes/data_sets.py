@@ -1,26 +1,26 @@
-"""`Episodes`, a data set of episodes that also gives them in packs.
+"""`Episodes`, a data set of episodes that also gives them in batches.
 
-The user sees a `tf.data.Dataset` of RLDS episodes, and this library its packs,
-which `packs_of` returns. A data set of type `Episodes` knows its packs. In any
-other, each episode is a pack by itself.
+The user sees a `tf.data.Dataset` of RLDS episodes, and this library its
+batches, which `batches_of` returns. A data set of type `Episodes` knows its
+batches. In any other, each episode is a batch by itself.
 """
 
 from typing import Any, Callable, Dict, Iterable, Optional, Union
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import pack_streams
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-_MAX_SHUFFLED = 32  # More episodes in a pack gain little.
-# Nested episodes that are in memory together before they are packed.
+_MAX_SHUFFLED = 32  # More episodes in a batch gain little.
+# Nested episodes that are in memory together before they are batched.
 _MAX_STACKED = 8
 _UNUSED_BYTES = 4096  # At most this much of a nested step is read without use.
 
@@ -28,16 +28,16 @@ _UNUSED_BYTES = 4096  # At most this much of a nested step is read without use.
 class _OfEpisodes(private.WrappedDataset):
   """A data set whose elements are each made of one episode.
 
-  While the elements are no episodes, as after `enumerate`, `of_pack` makes them
-  from a pack. If `map` makes episodes of them, these are packed again, even
-  after `take` and `skip`.
+  While the elements are no episodes, as after `enumerate`, `of_batch` makes
+  them from a batch. If `map` makes episodes of them, these are batched again,
+  even after `take` and `skip`.
   """
 
   def __init__(
       self,
       elements: tf.data.Dataset,
       source: Optional[tf.data.Dataset],
-      of_pack: pack_streams.OfPack,
+      of_batch: batching.OfBatch,
       is_whole: bool = True,
   ):
     """Creates the data set.
@@ -45,12 +45,12 @@ class _OfEpisodes(private.WrappedDataset):
     Args:
       elements: the data set of the elements.
       source: the data set of the original episodes; by default this one.
-      of_pack: makes the elements of the episodes in one pack.
+      of_batch: makes the elements of the episodes in one batch.
       is_whole: whether there is an element for every episode.
     """
     super().__init__(elements)
     self._source = source
-    self._of_pack = of_pack
+    self._of_batch = of_batch
     self._is_whole = is_whole
 
   def map(self, map_func, *args, **kwargs):
@@ -71,17 +71,17 @@ class _OfEpisodes(private.WrappedDataset):
     made = super().take(count, name)
     if self._source is None or not self._is_whole:
       return made
-    return _OfEpisodes(made, self._source.take(count), self._of_pack)
+    return _OfEpisodes(made, self._source.take(count), self._of_batch)
 
   def skip(self, count, name=None):
     made = super().skip(count, name)
     if self._source is None or not self._is_whole:
       return made
-    of_pack = self._of_pack
+    of_batch = self._of_batch
     return _OfEpisodes(
         made,
         self._source.skip(count),
-        lambda index, pack: of_pack(index + count, pack),
+        lambda index, batch: of_batch(index + count, batch),
     )
 
   def _made(self, made, change, is_whole):
@@ -89,119 +89,121 @@ class _OfEpisodes(private.WrappedDataset):
     source = self if self._source is None else self._source
     spec = made.element_spec
 
-    def of_pack(index, pack):
-      return change(self._of_pack(index, pack))
+    def of_batch(index, batch):
+      return change(self._of_batch(index, batch))
 
-    if not pack_streams.can_be_packed(spec):
-      return _OfEpisodes(made, source, of_pack, is_whole)
-    return with_packs_of(
+    if not batching.can_be_batched(spec):
+      return _OfEpisodes(made, source, of_batch, is_whole)
+    return with_batches_of(
         made,
         source,
-        lambda packs: pack_streams.pack_each(packs, of_pack, spec),
+        lambda batches: batching.batch_each(batches, of_batch, spec),
     )
 
 
 class Episodes(_OfEpisodes):
-  """A data set of episodes that has their packs, too.
+  """A data set of episodes that has their batches, too.
 
   `take`, `skip`, `shard`, `repeat`, `concatenate`, `prefetch`, `shuffle` and
   `with_options` return one again, and so do `map` and `filter`, if their
   results are episodes of a known shape. The user's function is called with
-  single episodes, and its results are packed again, even if `map` follows
-  `enumerate`. Other methods return single episodes without packs.
+  single episodes, and its results are batched again, even if `map` follows
+  `enumerate`. Other methods return single episodes without batches.
   """
 
   def __init__(
       self,
       episodes: tf.data.Dataset,
-      packs: Union[tf.data.Dataset, Callable[[], Optional[tf.data.Dataset]]],
+      batches: Union[tf.data.Dataset, Callable[[], Optional[tf.data.Dataset]]],
   ):
     """Creates the data set.
 
     Args:
       episodes: a data set of episodes with stacked steps.
-      packs: the data set of `packs.Pack`s that hold the same episodes in the
-        same order; or a function that makes it, or returns None if there is
-        none. It is called when the packs are first asked for, and only once.
+      batches: the data set of `EpisodeBatch`s that hold the same episodes in
+        the same order; or a function that makes it, or returns None if there is
+        none. It is called when the batches are first asked for, and only once.
     """
     super().__init__(episodes, None, _episodes_of)
-    self._packs = packs
+    self._batches = batches
 
   @property
-  def packs(self) -> Optional[tf.data.Dataset]:
-    """The packs, which are made when they are first asked for; or None."""
-    if callable(self._packs):
-      # Packs that are kept for later calls must not be part of a function's
+  def batches(self) -> Optional[tf.data.Dataset]:
+    """The batches, which are made when they are first asked for; or None."""
+    if callable(self._batches):
+      # Batches that are kept for later calls must not be part of a function's
       # graph.
       with tf.init_scope():
-        self._packs = self._packs()
-    return self._packs
+        self._batches = self._batches()
+    return self._batches
 
   def _eager_iterator(self):
     return _Iterator(self)
 
   def take(self, count, name=None):
     made = super().take(count, name)
-    return self._with_packs(made, pack_streams.take, count)
+    return self._with_batches(made, batching.take, count)
 
   def skip(self, count, name=None):
     made = super().skip(count, name)
-    return self._with_packs(made, pack_streams.skip, count)
+    return self._with_batches(made, batching.skip, count)
 
   def shard(self, num_shards, index, name=None):
     made = super().shard(num_shards, index, name)
-    return self._with_packs(made, pack_streams.shard, num_shards, index)
+    return self._with_batches(made, batching.shard, num_shards, index)
 
   def repeat(self, count=None, name=None):
     made = super().repeat(count, name)
-    return self._with_packs(made, tf.data.Dataset.repeat, count)
+    return self._with_batches(made, tf.data.Dataset.repeat, count)
 
   def prefetch(self, buffer_size, name=None):
     made = super().prefetch(buffer_size, name)
-    return self._with_packs(made, tf.data.Dataset.prefetch, 1)
+    return self._with_batches(made, tf.data.Dataset.prefetch, 1)
 
   def with_options(self, options, name=None):
     made = super().with_options(options, name)
-    return self._with_packs(made, tf.data.Dataset.with_options, options)
+    return self._with_batches(made, tf.data.Dataset.with_options, options)
 
   def concatenate(self, dataset, name=None):
     made = super().concatenate(dataset, name)
     if not isinstance(dataset, Episodes):
       return made
-    return with_packs_of(
+    return with_batches_of(
         made,
         self,
-        lambda packs: pack_streams.concatenate(packs, dataset.packs),
+        lambda batches: batching.concatenate(batches, dataset.batches),
     )
 
   def enumerate(self, start=0, name=None):
     return _OfEpisodes(
         super().enumerate(start, name),
         self,
-        lambda index, pack: pack_streams.episodes_of(pack).enumerate(
+        lambda index, batch: batching.episodes_of(batch).enumerate(
             start + index
         ),
     )
 
   def shuffle(self, buffer_size, *args, **kwargs):
     made = super().shuffle(buffer_size, *args, **kwargs)
-    if not pack_streams.can_be_packed(self.element_spec) or tf.is_tensor(
+    if not batching.can_be_batched(self.element_spec) or tf.is_tensor(
         buffer_size
     ):
       return made
     # This many more episodes are in memory.
     count = min(buffer_size, _MAX_SHUFFLED)
-    return Episodes(made, lambda: pack_streams.pack_together(made, count))
+    return Episodes(made, lambda: batching.batch_together(made, count))
 
-  def _with_packs(self, episodes, method, *args):
-    """Returns `episodes`, with packs that `method` makes of these packs."""
+  def _with_batches(self, episodes, method, *args):
+    """Returns `episodes`, with batches that `method` makes of these batches."""
     if any(map(tf.is_symbolic_tensor, args)):
-      return episodes  # Packs are made outside of function graphs.
-    return with_packs_of(episodes, self, lambda packs: method(packs, *args))
+      return episodes  # Batches are made outside of function graphs.
+    return with_batches_of(
+        episodes, self, lambda batches: method(batches, *args)
+    )
 
 
-def _episodes_of(unused_index, pack):
-  return pack_streams.episodes_of(pack)
+def _episodes_of(unused_index, batch):
+  return batching.episodes_of(batch)
 
 
 class _Iterator(private.PlainIterator):
@@ -227,20 +229,20 @@ class _Iterator(private.PlainIterator):
 
 
 def _find_fault(episodes: Episodes, index: int) -> Optional[str]:
-  """Reads packs up to an episode, and returns its fault, if it is known.
+  """Reads batches up to an episode, and returns its fault, if it is known.
 
-  The packs are built only here, after an error, because that takes longer than
-  reading a small data set.
+  The batches are built only here, after an error, because that takes longer
+  than reading a small data set.
   """
-  packs = episodes.packs
-  if packs is None or packs.element_spec.fault == ():
+  batches = episodes.batches
+  if batches is None or batches.element_spec.fault == ():
     return None
   first = 0
   try:
-    for pack in packs:
-      if first == index and faults.is_fault(pack.fault):
-        return faults.sentence(pack.fault, index).numpy().decode()
-      first += int(packs_lib.num_episodes(pack))
+    for batch in batches:
+      if first == index and faults.is_fault(batch.fault):
+        return faults.sentence(batch.fault, index).numpy().decode()
+      first += int(episode_batches.num_episodes(batch))
       if first > index:
         return None
   except (tf.errors.OpError, UnicodeDecodeError):
@@ -248,35 +250,35 @@ def _find_fault(episodes: Episodes, index: int) -> Optional[str]:
   return None
 
 
-def packs_of(
+def batches_of(
     rlds_data: tf.data.Dataset,
     *,
     fields: Optional[Iterable[str]] = None,
     episode_fields: Optional[Iterable[str]] = None,
     with_faults: bool = False,
 ) -> tf.data.Dataset:
-  """Returns the data set of the `packs.Pack`s of any data set of episodes.
+  """Returns the data set of the `EpisodeBatch`s of any data set of episodes.
 
   This is the door of the library: nested steps are stacked here, an episode at
-  a time, and short ones of known shape share a pack.
+  a time, and short ones of known shape share a batch.
 
   Args:
-    rlds_data: a data set of episodes, whose steps may be nested; or of packs.
-      A stacked episode of a data set that is not of type `Episodes` is a pack
+    rlds_data: a data set of episodes, whose steps may be nested; or of batches.
+      A stacked episode of a data set that is not of type `Episodes` is a batch
       by itself.
     fields: the names of the step fields that are needed; by default all.
     episode_fields: the names of the other fields that are needed; by default
       all.
-    with_faults: whether an episode that could not be read comes as a pack with
+    with_faults: whether an episode that could not be read comes as a batch with
       a fault; otherwise it raises an InvalidArgumentError in its place.
   """
-  packs = None
-  if isinstance(rlds_data.element_spec, packs_lib.Pack):
-    packs = rlds_data
+  batches = None
+  if isinstance(rlds_data.element_spec, episode_batches.EpisodeBatch):
+    batches = rlds_data
   elif isinstance(rlds_data, Episodes):
-    packs = rlds_data.packs
-  if packs is not None:
-    return packs if with_faults else pack_streams.without_faults(packs)
+    batches = rlds_data.batches
+  if batches is not None:
+    return batches if with_faults else batching.without_faults(batches)
   spec = rlds_data.element_spec[rlds.STEPS]
   is_nested = isinstance(spec, tf.data.DatasetSpec)
   if is_nested and fields is not None:
@@ -295,11 +297,13 @@ def packs_of(
 
   if is_nested:
     stacked = rlds_data.map(stack, num_parallel_calls=tf.data.AUTOTUNE)
-    if pack_streams.can_be_packed(stacked.element_spec):
-      return pack_streams.pack_together(stacked, _MAX_STACKED)
-    return stacked.map(graphs.no_autograph(packs_lib.of_episode))
+    if batching.can_be_batched(stacked.element_spec):
+      return batching.batch_together(stacked, _MAX_STACKED)
+    return stacked.map(graphs.no_autograph(episode_batches.of_episode))
   return rlds_data.map(
-      graphs.no_autograph(lambda episode: packs_lib.of_episode(stack(episode))),
+      graphs.no_autograph(
+          lambda episode: episode_batches.of_episode(stack(episode))
+      ),
       num_parallel_calls=tf.data.AUTOTUNE,
   )
 
@@ -322,26 +326,26 @@ def _fields_to_read(
   return None if is_small else fields
 
 
-def with_packs_of(
+def with_batches_of(
     episodes: tf.data.Dataset,
     source: tf.data.Dataset,
     function: Callable[[tf.data.Dataset], Optional[tf.data.Dataset]],
 ) -> tf.data.Dataset:
-  """Adds the packs to a data set that was made of another one.
+  """Adds the batches to a data set that was made of another one.
 
   Args:
     episodes: the data set that was made.
     source: the data set of episodes that it was made of.
-    function: makes the packs of `episodes` of those of `source`, or returns
-      None. It is not called if `source` has no packs.
+    function: makes the batches of `episodes` of those of `source`, or returns
+      None. It is not called if `source` has no batches.
 
   Returns:
-    A data set of the same episodes, with packs if `source` has packs.
+    A data set of the same episodes, with batches if `source` has batches.
   """
   if not isinstance(source, Episodes):
     return episodes
 
   def make():
-    return None if source.packs is None else function(source.packs)
+    return None if source.batches is None else function(source.batches)
 
   return Episodes(episodes, make)

@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
 
 def is_fault(fault: Any) -> tf.Tensor:
-  """Returns whether a pack's fault is one, bool `[]`; see `packs.Pack`."""
+  """Returns whether a batch's fault is one, bool `[]`; see `EpisodeBatch`."""
   return tf.constant(False) if fault == () else fault.rule != ''
 
 

@@ -19,7 +19,7 @@ from typing import Any, Dict
 
 import tensorflow as tf
 
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import steps as steps_lib
 
 HAS_ACTION = 'has_action'
@@ -32,9 +32,9 @@ def are_last(row_splits: tf.Tensor) -> tf.Tensor:
   """Returns which rows are the last steps of their episodes, bool `[N]`.
 
   Args:
-    row_splits: int64 `[E + 1]`, as in `packs.Pack`.
+    row_splits: int64 `[E + 1]`, as in `EpisodeBatch`.
   """
-  return packs.count_begins(row_splits, row_splits[-1] + 1)[1:] > 0
+  return episode_batches.count_begins(row_splits, row_splits[-1] + 1)[1:] > 0
 
 
 def is_last(num_steps: tf.Tensor) -> tf.Tensor:

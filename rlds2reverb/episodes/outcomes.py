@@ -5,8 +5,8 @@ from typing import Any, Dict, NamedTuple
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import last_steps
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -39,15 +39,15 @@ def outcome(steps: Dict[str, Any]) -> Outcome:
     ValueError: if the reward is not one number for each step.
   """
   return tf.nest.map_structure(
-      lambda column: column[0], outcomes(packs.of_one(steps))
+      lambda column: column[0], outcomes(episode_batches.of_one(steps))
   )
 
 
-def outcomes(pack: packs.Pack) -> Outcome:
-  """Sums up every episode of a pack.
+def outcomes(batch: episode_batches.EpisodeBatch) -> Outcome:
+  """Sums up every episode of a batch.
 
   Args:
-    pack: a pack.
+    batch: a batch.
 
   Returns:
     An `Outcome` of columns `[E]`.
@@ -55,16 +55,18 @@ def outcomes(pack: packs.Pack) -> Outcome:
   Raises:
     ValueError: if the reward is not one number for each step.
   """
-  is_transition = ~last_steps.are_last(pack.row_splits)
+  is_transition = ~last_steps.are_last(batch.row_splits)
 
   def total(column):
-    return packs.sum_rows(tf.where(is_transition, column, 0), pack.row_splits)
+    return episode_batches.sum_rows(
+        tf.where(is_transition, column, 0), batch.row_splits
+    )
 
-  is_terminal = tf.cast(flag(pack.steps, rlds.IS_TERMINAL), tf.int64)
+  is_terminal = tf.cast(flag(batch.steps, rlds.IS_TERMINAL), tf.int64)
   return Outcome(
-      total(_reward(pack.steps)),
+      total(_reward(batch.steps)),
       total(tf.ones_like(is_terminal)),
-      packs.sum_rows(is_terminal, pack.row_splits) > 0,
+      episode_batches.sum_rows(is_terminal, batch.row_splits) > 0,
   )
 
 

@@ -53,7 +53,7 @@ def to_pair(seed: Seed) -> tf.Tensor:
 def fractions(seed: int, *counters: tf.Tensor) -> tf.Tensor:
   """Returns a random number for each row, by the seed and counters alone.
 
-  So a row draws the same number in any pack, batch or order. Each counter is a
+  So a row draws the same number in any batch or order. Each counter is a
   place in a stream of `SplitMix64`; the number there is the state from which
   the stream of the next counter begins.
 

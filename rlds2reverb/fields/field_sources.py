@@ -182,12 +182,12 @@ def read(
 
   Args:
     source: what `resolve` returns for a source that is not None.
-    episode: an episode with stacked steps; or a pack, as a dict of its fields
+    episode: an episode with stacked steps; or a batch, as a dict of its fields
       `[E, ...]` and its steps, for a source without functions.
     length: int32 `[]`: the number of its steps, `T`.
     cast: a function that is applied to each leaf.
     name: the name of the field that is made, for error messages.
-    episode_of_rows: for a pack, the episode of each step, int64 `[T]`.
+    episode_of_rows: for a batch, the episode of each step, int64 `[T]`.
 
   Returns:
     A nest of tensors `[T, ...]`.

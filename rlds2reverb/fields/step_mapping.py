@@ -14,9 +14,9 @@ import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -147,7 +147,9 @@ class StepMapping:
     steps, _ = self._map(sources, {**episode, rlds.STEPS: steps})
     return {**episode, rlds.STEPS: steps}
 
-  def map_batch(self, batch: packs_lib.Pack) -> packs_lib.Pack:
+  def map_batch(
+      self, batch: episode_batches.EpisodeBatch
+  ) -> episode_batches.EpisodeBatch:
     """Maps all episodes of a batch, as a call maps one.
 
     Raises:
@@ -177,7 +179,7 @@ class StepMapping:
       row_splits = tf.stack([0, length])
     else:
       row_splits = tf.minimum(row_splits, tf.cast(length, tf.int64))
-      of_rows = packs_lib.episode_of_rows(row_splits)
+      of_rows = episode_batches.episode_of_rows(row_splits)
     mapped = {}
     for field, source in sources.items():
       if source is None:
@@ -192,7 +194,7 @@ class StepMapping:
         steps_lib.check_numeric(field, value)
         value = tf.nest.map_structure(_squeeze, value)
       mapped[field] = value
-    begins = packs_lib.count_begins(row_splits, length + 1) > 0
+    begins = episode_batches.count_begins(row_splits, length + 1) > 0
     first, last = begins[:-1], begins[1:]
     if self.last_reward == last_steps.TRANSITION and rlds.REWARD in mapped:
       mapped[rlds.REWARD] = last_steps.move_reward(
@@ -260,7 +262,7 @@ def map_fields(
   steps_lib.steps_spec(mapped.element_spec)
   if not mapping.takes_batches(episode):
     return mapped
-  return data_sets.with_packs_of(
+  return data_sets.with_batches_of(
       mapped,
       rlds_data,
       lambda batches: batches.map(

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import python_packs
+from rlds2reverb.datasets import python_batches
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
@@ -23,7 +23,7 @@ from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import npz
 
 # How much of the columns is read at a time.
-_PACK_BYTES = 4 << 20
+_BATCH_BYTES = 4 << 20
 
 
 @gin.configurable(module='rlds2reverb')
@@ -161,31 +161,33 @@ def _episodes(
 
   with open_columns() as columns:
     layout = flat_layout.find_layout(columns, max_episode_steps, lacking)
-  return python_packs.to_episodes(
-      lambda: _packs(open_columns, layout), layout.spec, len(layout.is_terminal)
+  return python_batches.to_episodes(
+      lambda: _batches(open_columns, layout),
+      layout.spec,
+      len(layout.is_terminal),
   )
 
 
-def _packs(
+def _batches(
     open_columns: Callable[
         [], ContextManager[Mapping[str, columns_lib.Column]]
     ],
     layout: flat_layout.FlatLayout,
-) -> Iterator[python_packs.PythonPack]:
-  """Reads the episodes, a pack at a time."""
+) -> Iterator[python_batches.PythonBatch]:
+  """Reads the episodes, a batch at a time."""
   # The rows are divided into runs of one size. The episodes that begin in the
   # same run are read together.
-  num_rows = max(_PACK_BYTES // blocks.step_bytes(layout.spec), 1)
+  num_rows = max(_BATCH_BYTES // blocks.step_bytes(layout.spec), 1)
   run = layout.bounds[:-1] // num_rows
   starts = np.flatnonzero(np.diff(run, prepend=-1))
   with open_columns() as columns:
     for first, end in zip(starts, [*starts[1:], len(run)]):
-      yield _pack(columns, layout, first, end)
+      yield _batch(columns, layout, first, end)
 
 
-def _pack(
+def _batch(
     columns, layout: flat_layout.FlatLayout, first: int, end: int
-) -> python_packs.PythonPack:
+) -> python_batches.PythonBatch:
   """Reads the episodes from `first` until `end`."""
   bounds = layout.bounds[first : end + 1]
   is_terminal = layout.is_terminal[first:end]
@@ -224,9 +226,9 @@ def _pack(
   }
   if rlds.REWARD not in steps:
     steps[rlds.REWARD] = np.zeros(stops[-1], np.float32)
-  return python_packs.PythonPack(
+  return python_batches.PythonBatch(
       steps,
       lengths,
       is_terminal,
-      {python_packs.EPISODE_ID: np.arange(first, end)},
+      {python_batches.EPISODE_ID: np.arange(first, end)},
   )

@@ -21,14 +21,14 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.datasets import python_packs
+from rlds2reverb.datasets import python_batches
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 
 # How much of the episodes is passed to TensorFlow at a time.
-_PACK_BYTES = 4 << 20
+_BATCH_BYTES = 4 << 20
 
 
 class PythonEpisode(NamedTuple):
@@ -98,7 +98,7 @@ def to_dataset(
     num_episodes: the number of episodes, if it is known.
 
   Returns:
-    A data set of episodes with packs; see `python_packs.to_episodes`.
+    A data set of episodes with batches; see `python_batches.to_episodes`.
 
   Raises:
     ValueError: if there is no episode, or if a column of the first cannot be
@@ -120,8 +120,8 @@ def to_dataset(
     field_specs = tf.nest.map_structure(
         lambda value: columns_lib.row_spec(_rows([value])), first.fields
     )
-  return python_packs.to_episodes(
-      lambda: _packs(episodes, spec, field_specs),
+  return python_batches.to_episodes(
+      lambda: _batches(episodes, spec, field_specs),
       spec,
       num_episodes,
       field_specs,
@@ -143,13 +143,13 @@ def _name(path) -> str:
   return steps_lib.field_path(path)
 
 
-def _packs(
+def _batches(
     episodes: Callable[[], Episodes],
     spec: Any,
     field_specs: Dict[str, tf.TensorSpec],
-) -> Iterator[python_packs.PythonPack]:
-  """Reads the episodes, a pack at a time."""
-  max_steps = max(_PACK_BYTES // blocks.step_bytes(spec), 1)
+) -> Iterator[python_batches.PythonBatch]:
+  """Reads the episodes, a batch at a time."""
+  max_steps = max(_BATCH_BYTES // blocks.step_bytes(spec), 1)
   waiting: List[PythonEpisode] = []
   num_steps = 0
   error = None
@@ -157,14 +157,14 @@ def _packs(
     try:
       for episode in found:
         if waiting and num_steps + episode.num_steps > max_steps:
-          yield _pack(waiting, spec, field_specs)
+          yield _batch(waiting, spec, field_specs)
           waiting, num_steps = [], 0
         waiting.append(episode._replace(steps=_read(episode, spec)))
         num_steps += episode.num_steps
     except (OSError, ValueError) as e:
       error = e  # The episodes before the one at fault come first.
   if waiting:
-    yield _pack(waiting, spec, field_specs)
+    yield _batch(waiting, spec, field_specs)
   if error is not None:
     raise error
 
@@ -175,11 +175,11 @@ def _rows(values: Sequence[Any]) -> np.ndarray:
   return np.asarray(values, object if is_text else None)
 
 
-def _pack(
+def _batch(
     episodes: List[PythonEpisode],
     spec: Any,
     field_specs: Dict[str, tf.TensorSpec],
-) -> python_packs.PythonPack:
+) -> python_batches.PythonBatch:
   """Joins episodes whose columns have been read."""
   if len(episodes) == 1:
     steps = episodes[0].steps
@@ -194,11 +194,11 @@ def _pack(
       *(episode.fields for episode in episodes),
   )
   ids = np.array([episode.episode_id for episode in episodes], np.int64)
-  return python_packs.PythonPack(
+  return python_batches.PythonBatch(
       steps,
       np.array([episode.num_steps for episode in episodes], np.int64),
       np.array([episode.is_terminal for episode in episodes]),
-      {python_packs.EPISODE_ID: ids, **fields},
+      {python_batches.EPISODE_ID: ids, **fields},
   )
 
 

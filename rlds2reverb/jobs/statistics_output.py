@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import sources as sources_lib
@@ -47,8 +47,8 @@ class StatisticsOutput(outputs.FolderOutput):
 
     @graphs.no_autograph
     def to_rows(block):
-      pack = packs_lib.Pack(block.steps, block.row_splits, ())
-      rows = accumulation.pack_rows(pack)
+      batch = episode_batches.EpisodeBatch(block.steps, block.row_splits, ())
+      rows = accumulation.batch_rows(batch)
       return block, (moments.of_block(rows), rows)
 
     state = accumulation.empty()

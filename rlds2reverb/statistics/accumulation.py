@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -107,9 +107,9 @@ class Accumulation:
     Args:
       rlds_data: see `compute_statistics`.
     """
-    packs = data_sets.packs_of(rlds_data, fields=self.used)
-    rows = packs.map(
-        graphs.no_autograph(self.pack_rows),
+    batches = data_sets.batches_of(rlds_data, fields=self.used)
+    rows = batches.map(
+        graphs.no_autograph(self.batch_rows),
         num_parallel_calls=tf.data.AUTOTUNE,
     )
     # The moments of a block depend on no other block, so several are computed
@@ -128,20 +128,20 @@ class Accumulation:
     Args:
       steps: a dict of stacked steps `[T, ...]`, with the fields `used`.
     """
-    return self.pack_rows(packs_lib.of_one(steps))
+    return self.batch_rows(episode_batches.of_one(steps))
 
-  def pack_rows(self, pack: packs_lib.Pack) -> tf.Tensor:
-    """Returns the rows of all episodes of a pack, float64 `[N, width]`.
+  def batch_rows(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
+    """Returns the rows of all episodes of a batch, float64 `[N, width]`.
 
     Args:
-      pack: a pack, whose steps have the fields `used`.
+      batch: a batch, whose steps have the fields `used`.
 
     Raises:
       InvalidArgumentError: if the leaves of its steps differ in length.
     """
-    steps = stacked_steps.with_equal_lengths(pack.steps)
+    steps = stacked_steps.with_equal_lengths(batch.steps)
     return rows_lib.to_rows(
-        pack._replace(steps=steps), self.leaves, self._acting_only
+        batch._replace(steps=steps), self.leaves, self._acting_only
     )
 
   def empty(self) -> State:

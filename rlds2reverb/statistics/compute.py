@@ -46,7 +46,7 @@ def compute_statistics(
 
   Args:
     rlds_data: an RLDS data set, with nested or stacked steps. It must be
-      finite. The numbers of one episode, or of one pack, must fit in memory.
+      finite. The numbers of one episode, or of one batch, must fit in memory.
       Or a dict of several, by their names.
     fields: the paths of the fields. A path may lead to several leaves. By
       default all fields are taken except for the flags, strings, and leaves

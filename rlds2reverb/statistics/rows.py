@@ -5,9 +5,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 
@@ -75,9 +75,11 @@ def _is_numbers(spec) -> bool:
 
 
 def to_rows(
-    pack: packs.Pack, leaves: Leaves, acting_only: bool = False
+    batch: episode_batches.EpisodeBatch,
+    leaves: Leaves,
+    acting_only: bool = False,
 ) -> tf.Tensor:
-  """Returns the rows of all episodes of a pack, float64 `[N, D]`.
+  """Returns the rows of all episodes of a batch, float64 `[N, D]`.
 
   A number that has no meaning is NaN. The last `NUM_OUTCOMES` columns are about
   an episode, in the row of its last step, and NaN in all other rows: its
@@ -85,26 +87,28 @@ def to_rows(
   whether it is terminal.
 
   Args:
-    pack: a pack, whose leaves have one length.
+    batch: a batch, whose leaves have one length.
     leaves: the leaves that become columns, in this order.
     acting_only: see `are_meant`.
   """
-  begins, ends = pack.row_splits[:-1], pack.row_splits[1:]
-  is_last = last_steps.are_last(pack.row_splits)
-  have_action = last_steps.have_action(pack.steps, is_last)
+  begins, ends = batch.row_splits[:-1], batch.row_splits[1:]
+  is_last = last_steps.are_last(batch.row_splits)
+  have_action = last_steps.have_action(batch.steps, is_last)
   values = _as_row(
-      outcomes.outcomes(pack),
-      packs.sum_rows(tf.cast(have_action, tf.int64), pack.row_splits),
+      outcomes.outcomes(batch),
+      episode_batches.sum_rows(
+          tf.cast(have_action, tf.int64), batch.row_splits
+      ),
   )
   # An episode without steps has no row.
   has_steps = ends > begins
   last_rows = tf.boolean_mask(ends, has_steps)[:, None] - 1
   in_last_rows = tf.tensor_scatter_nd_update(
-      tf.fill([pack.row_splits[-1], NUM_OUTCOMES], np.float64(np.nan)),
+      tf.fill([batch.row_splits[-1], NUM_OUTCOMES], np.float64(np.nan)),
       last_rows,
       tf.boolean_mask(values, has_steps),
   )
-  numbers = _numbers(pack.steps, is_last, leaves, acting_only)
+  numbers = _numbers(batch.steps, is_last, leaves, acting_only)
   return tf.concat([numbers, in_last_rows], axis=1)
 
 
@@ -134,7 +138,7 @@ def are_meant(
 
 
 def _as_row(outcome: outcomes.Outcome, num_actions: tf.Tensor) -> tf.Tensor:
-  """Returns the rows of the outcomes of a pack, float64 `[E, 4]`."""
+  """Returns the rows of the outcomes of a batch, float64 `[E, 4]`."""
   columns = [
       outcome.undiscounted_return,
       outcome.length,

@@ -122,7 +122,7 @@ def convert_blocks(data, report, settings, policy_info=None):
   """Converts episodes to `FrameBlock`s.
 
   Args:
-    data: an RLDS data set, or a data set of packs.
+    data: an RLDS data set, or a data set of batches.
     report: the `ReportTables` to fill, or None.
     settings: the `Settings`.
     policy_info: a `specs.PolicyInfo`, or None.
@@ -147,7 +147,7 @@ def convert_blocks(data, report, settings, policy_info=None):
         block.steps if settings.with_steps else (),
     )
 
-  packs = data_sets.packs_of(
+  batches = data_sets.batches_of(
       data,
       fields=validation.FIELDS.union(cut.all_fields),
       episode_fields=cut.episode_fields,
@@ -155,11 +155,14 @@ def convert_blocks(data, report, settings, policy_info=None):
   )
   on_skipped = report.add_skipped if report else None
   if policy_info is None:
-    return cutting.cut_episodes(packs, cut, convert, on_skipped)
+    return cutting.cut_episodes(batches, cut, convert, on_skipped)
   # The error of an invalid episode is raised after each block was paired with
   # the step that follows. Before that, it would also stop the block before.
   marked = cutting.cut_episodes(
-      packs, cut._replace(marks=not cut.skips), lambda block: block, on_skipped
+      batches,
+      cut._replace(marks=not cut.skips),
+      lambda block: block,
+      on_skipped,
   )
   return _with_following_step(marked).map(
       lambda block, following: convert(

@@ -139,7 +139,7 @@ def trajectory_blocks(
   nan_fields = [path for path, _ in steps_lib.float_fields(used_spec)]
   data = rlds_data
   if isinstance(rlds_data, data_sets.Episodes):
-    data = data_sets.packs_of(rlds_data, with_faults=True)
+    data = data_sets.batches_of(rlds_data, with_faults=True)
   all_fields = tuple(used_spec)
   if with_episodes:
     all_fields += tuple(name for name in step_spec if name not in used_spec)

@@ -1,7 +1,7 @@
 """Cuts episodes into blocks of steps, after each episode was checked.
 
 This is the one place that cuts, and that leaves out or refuses invalid
-episodes. Packs whose episodes are all valid, which nearly all are, become one
+episodes. Batches whose episodes are all valid, which nearly all are, become one
 block each, unless shorter blocks are asked for.
 """
 
@@ -9,9 +9,9 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults as faults_lib
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -53,7 +53,7 @@ class Cut(NamedTuple):
     all_fields: the names of all that blocks hold, `fields` among them.
     episode_fields: the names of the fields of episodes that blocks hold.
     block_length: the largest number of steps in a block, which then is of one
-      episode; None for whole packs.
+      episode; None for whole batches.
     by_episode: whether the steps of a block are of one episode.
     validation: see `ConversionRules`. Under `"tf_agents"` an episode is
       followed by the first step of the next one, so it comes out only after
@@ -77,7 +77,7 @@ class Cut(NamedTuple):
 
 
 class _Seen(NamedTuple):
-  """The episodes of a pack, and what their checks need.
+  """The episodes of a batch, and what their checks need.
 
   Attributes:
     steps: a dict of the fields that blocks hold, `[N, ...]`.
@@ -87,7 +87,7 @@ class _Seen(NamedTuple):
     fields: a dict of other fields of the episodes, every leaf `[E, ...]`.
     lengths: int32 `[leaves]`, the lengths of all leaves that are used; `()` if
       they are known to be the same.
-    stored: see `packs.Pack.fault`.
+    stored: see `EpisodeBatch.fault`.
   """
 
   steps: Any
@@ -100,15 +100,15 @@ class _Seen(NamedTuple):
 
 
 def cut_episodes(
-    packs: tf.data.Dataset,
+    batches: tf.data.Dataset,
     cut: Cut,
     block_fn: Callable[[Block], Any],
     on_skipped: Optional[Callable[[tf.Tensor, faults_lib.Fault], Any]] = None,
 ) -> tf.data.Dataset:
-  """Cuts the episodes of packs into blocks, after they were checked.
+  """Cuts the episodes of batches into blocks, after they were checked.
 
   Args:
-    packs: a data set of `packs.Pack`s with the step fields of the outline.
+    batches: a data set of `EpisodeBatch`s with the step fields of the outline.
     cut: what blocks hold.
     block_fn: a function that is applied to each block.
     on_skipped: is called, in a graph, with the index and the fault of each
@@ -122,10 +122,10 @@ def cut_episodes(
     InvalidArgumentError: while iterating, if an episode is invalid. The
       episodes before it come out first.
   """
-  step = steps_lib.without_time(packs.element_spec.steps)
+  step = steps_lib.without_time(batches.element_spec.steps)
   steps_lib.check_dense(validation.select(step, cut.all_fields))
   cutter = _Cutter(cut, block_fn, on_skipped)
-  seen = packs.scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.see))
+  seen = batches.scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.see))
   if cut.validation == 'tf_agents':
     seen = _followed(seen)
   return seen.flat_map(graphs.no_autograph(cutter.parts)).map(
@@ -142,29 +142,29 @@ class _Cutter:
     self._on_skipped = on_skipped
     self._paths = []  # Of the leaves whose lengths may differ; set by `see`.
 
-  def see(self, index, pack: packs_lib.Pack):
-    """Returns the index after the episodes of a pack, and its `_Seen`."""
+  def see(self, index, batch: episode_batches.EpisodeBatch):
+    """Returns the index after the episodes of a batch, and its `_Seen`."""
     cut = self._cut
     used = validation.FIELDS.union(cut.all_fields)
-    lengths = stacked_steps.lengths_of(validation.select(pack.steps, used))
+    lengths = stacked_steps.lengths_of(validation.select(batch.steps, used))
     self._paths[:] = lengths.paths if lengths else ()
     outline = validation.outline_of(
-        pack.steps, cut.fields if cut.nan_paths else (), lengths
+        batch.steps, cut.fields if cut.nan_paths else (), lengths
     )
     num_rows = tf.size(outline[rlds.IS_FIRST], tf.int64)
-    count = packs_lib.num_episodes(pack)
+    count = episode_batches.num_episodes(batch)
     return index + count, _Seen(
-        steps=validation.select(pack.steps, cut.all_fields),
+        steps=validation.select(batch.steps, cut.all_fields),
         outline=outline,
-        row_splits=tf.minimum(pack.row_splits, num_rows),
+        row_splits=tf.minimum(batch.row_splits, num_rows),
         episode=index + tf.range(count),
-        fields=validation.select(pack.fields, cut.episode_fields),
+        fields=validation.select(batch.fields, cut.episode_fields),
         lengths=lengths.rows if lengths else (),
-        stored=pack.fault,
+        stored=batch.fault,
     )
 
   def parts(self, seen: _Seen, following=None) -> tf.data.Dataset:
-    """Returns the arguments of `to_block`, for each block of a pack."""
+    """Returns the arguments of `to_block`, for each block of a batch."""
     cut = self._cut
     seen = seen._replace(outline=validation.with_end(seen.outline, following))
     is_valid = validation.are_valid(
@@ -253,7 +253,7 @@ class _Cutter:
     else:
       fault = self._fault(seen, invalid[0])
       keep = tf.range(tf.size(is_valid, tf.int64)) < invalid[0]
-    is_kept = tf.gather(keep, packs_lib.episode_of_rows(seen.row_splits))
+    is_kept = tf.gather(keep, episode_batches.episode_of_rows(seen.row_splits))
     rows = tf.where(is_kept)[:, 0]
     with_next = tf.concat([rows, seen.row_splits[-1:]], 0)
     lengths = (seen.row_splits[1:] - seen.row_splits[:-1])[keep]

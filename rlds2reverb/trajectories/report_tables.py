@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import cutting
@@ -53,7 +53,7 @@ class ReportTables(NamedTuple):
     place = block.episode[0] * MAX_STEPS + block.step
     ends = tf.stack(
         [
-            packs.sum_rows(column, block.row_splits)
+            episode_batches.sum_rows(column, block.row_splits)
             for column in (
                 tf.cast(bootstraps, tf.float64),
                 _last_rewards(block),

@@ -10,9 +10,9 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults as faults_lib
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -129,7 +129,7 @@ def are_valid(
     # Together the rules say that the first step alone is a first one and the
     # last step alone a last one. `_broken_rules` states them one by one, which
     # takes twice as many operations.
-    begins = packs.count_begins(row_splits, tf.size(is_first)) > 0
+    begins = episode_batches.count_begins(row_splits, tf.size(is_first)) > 0
     discount = outline[rlds.DISCOUNT]
     keeps = (
         tf.equal(is_first, begins)[:-1]
@@ -149,7 +149,7 @@ def are_valid(
       tf.reduce_all(keeps),
       lambda: has_steps,
       lambda: has_steps
-      & (packs.sum_rows(tf.cast(~keeps, tf.int64), row_splits) == 0),
+      & (episode_batches.sum_rows(tf.cast(~keeps, tf.int64), row_splits) == 0),
   )
 
 

@@ -6,11 +6,11 @@ from typing import Any, Callable, Dict, Sequence, Union
 import gin
 import tensorflow as tf
 
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import pack_streams
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -46,7 +46,7 @@ def transform_episodes(
   steps_lib.check_has_steps(
       'An element of rlds_data', rlds_data.element_spec, base.ADVICE
   )
-  transformed = data_sets.with_packs_of(
+  transformed = data_sets.with_batches_of(
       stacked_steps.stack_episodes(rlds_data),
       rlds_data,
       lambda batches: batches.map(_check_batch),
@@ -79,8 +79,8 @@ def _apply(rlds_data, transform):
     made = _map(rlds_data, transform)
     on_batches = functools.partial(_transform_batches, transform)
   if getattr(transform, 'takes_batches', False):
-    return data_sets.with_packs_of(made, rlds_data, on_batches)
-  # Functions on single episodes get these, and the results are packed again.
+    return data_sets.with_batches_of(made, rlds_data, on_batches)
+  # Functions on single episodes get these, and the results are batched again.
   return made
 
 
@@ -105,7 +105,7 @@ def _transform_batches(transform, batches):
     return batches.map(
         transform.transform_batch, num_parallel_calls=tf.data.AUTOTUNE
     )
-  return pack_streams.numbered(batches).map(
+  return batching.numbered(batches).map(
       lambda index, batch: transform.transform_batch(batch, index),
       num_parallel_calls=tf.data.AUTOTUNE,
   )
@@ -115,9 +115,9 @@ def _filter_batches(transform, batches):
   def keep(batch):
     # Faults are kept: episodes that could not be read must raise an error.
     is_kept = transform.keep_each(batch) | faults.is_fault(batch.fault)
-    return packs_lib.keep_episodes(batch, is_kept)
+    return episode_batches.keep_episodes(batch, is_kept)
 
-  return pack_streams.not_empty(batches.map(keep))
+  return batching.not_empty(batches.map(keep))
 
 
 @graphs.no_autograph

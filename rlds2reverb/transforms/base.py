@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -148,7 +148,7 @@ class EpisodeTransform(_OfEpisodes):
     Raises:
       ValueError: if a field that the transform uses is missing or does not fit.
     """
-    return self._with_rows(packs.of_one(steps), episode_index).steps
+    return self._with_rows(episode_batches.of_one(steps), episode_index).steps
 
   def transform_rows(
       self, steps: Dict[str, Any], rows: episode_rows.EpisodeRows
@@ -172,8 +172,8 @@ class EpisodeTransform(_OfEpisodes):
     )
 
   def transform_batch(
-      self, batch: packs.Pack, episode_index: Any = None
-  ) -> packs.Pack:
+      self, batch: episode_batches.EpisodeBatch, episode_index: Any = None
+  ) -> episode_batches.EpisodeBatch:
     """Transforms all episodes of a batch.
 
     Args:
@@ -204,7 +204,7 @@ class EpisodeTransform(_OfEpisodes):
     batch = batch._replace(steps=steps)
     if keep is None:
       return batch
-    return packs.keep_rows(batch, tf.where(keep)[:, 0])
+    return episode_batches.keep_rows(batch, tf.where(keep)[:, 0])
 
   @property
   def _has_rows(self) -> bool:
@@ -276,7 +276,7 @@ class EpisodeFilter(_OfEpisodes):
       ValueError: if a field that the filter uses is missing or does not fit.
     """
 
-  def keep_each(self, batch: packs.Pack) -> tf.Tensor:
+  def keep_each(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
     """Decides on all episodes of a batch, bool `[E]`, as `keep` does on one.
 
     It is not needed. A class that overrides `keep` must override this, too, or

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import last_steps
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import seeds
 
 
@@ -37,10 +37,12 @@ class EpisodeRows(NamedTuple):
   last_acts: tf.Tensor = False
 
   @classmethod
-  def of(cls, batch: packs.Pack, episode_index: Any) -> 'EpisodeRows':
+  def of(
+      cls, batch: episode_batches.EpisodeBatch, episode_index: Any
+  ) -> 'EpisodeRows':
     """Returns the rows of a batch, whose first episode has an index."""
     row_splits = batch.row_splits
-    episode = packs.episode_of_rows(row_splits)
+    episode = episode_batches.episode_of_rows(row_splits)
     last = tf.gather(row_splits, episode + 1) - 1
     row = tf.range(row_splits[-1])
     have_action = last_steps.have_action(batch.steps, tf.equal(row, last))

@@ -6,8 +6,8 @@ from typing import Any, Callable, Dict, Optional
 import gin
 import tensorflow as tf
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import outcomes
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
@@ -55,7 +55,7 @@ class KeepEpisodes(base.EpisodeFilter):
         `success` is no number, or if `predicate` returns something else than
         one bool.
     """
-    keep = self.keep_each(packs.of_episode(episode))[0]
+    keep = self.keep_each(episode_batches.of_episode(episode))[0]
     if self.predicate is None:
       return keep
     return keep & base.one_bool(self.predicate(episode), 'predicate')
@@ -64,10 +64,12 @@ class KeepEpisodes(base.EpisodeFilter):
   def takes_batches(self) -> bool:  # type: ignore[override]
     return self.predicate is None
 
-  def keep_each(self, batch: packs.Pack) -> tf.Tensor:
+  def keep_each(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
 
     def count(column):
-      return packs.sum_rows(tf.cast(column, tf.int64), batch.row_splits)
+      return episode_batches.sum_rows(
+          tf.cast(column, tf.int64), batch.row_splits
+      )
 
     conditions = [tf.ones_like(batch.row_splits[1:], tf.bool)]
     if (self.min_return, self.max_return) != (None, None):

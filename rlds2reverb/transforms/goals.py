@@ -7,9 +7,9 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -185,7 +185,9 @@ def draw_goals_of_others(
   @graphs.no_autograph
   def replace(index, pair):
     episode, other = pair
-    rows = episode_rows.EpisodeRows.of(packs.of_episode(episode), index)
+    rows = episode_rows.EpisodeRows.of(
+        episode_batches.of_episode(episode), index
+    )
     is_other = rows.fractions(seed, _OF_OTHER) < probability
     num_rows = gathering.num_rows(other)
     place = rows.fractions(seed, _OF_ROW) * tf.cast(num_rows, tf.float64)

@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import pack_streams
 from rlds2reverb.statistics import compute
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
@@ -152,7 +152,7 @@ class BadRecordsTest(tf.test.TestCase):
     directory, data = self._load([])
     forms = (
         conversion.convert_rlds_to_trajectories(data, batched=True),
-        pack_streams.unpack(data_sets.packs_of(data)),
+        batching.unbatch(data_sets.batches_of(data)),
         data,
     )
     for number in 3, 39, 45:

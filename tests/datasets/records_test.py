@@ -12,9 +12,9 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
-from rlds2reverb.episodes import pack_streams
 from rlds2reverb.episodes import tf_errors
 from tests import golden
 from tests import tfds_files
@@ -135,10 +135,10 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     with mock.patch.object(records, '_MAX_BATCH', size), mock.patch.object(
         records, '_MANY_BATCHES', 0
     ), mock.patch.object(records, '_group_size', return_value=group_size):
-      packs = data_sets.packs_of(
+      batches = data_sets.batches_of(
           loading.load_episodes(directory, read_config=config)
       )
-      found, other = _read_until_an_error(pack_streams.unpack(packs))
+      found, other = _read_until_an_error(batching.unbatch(batches))
     self.assertEqual(found, expected)
     self.assertIs(type(other), type(error))
     self.assertEqual(tf_errors.message_of(other), error.message)
@@ -150,7 +150,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     with open(second, 'r+b') as f:
       f.truncate(os.path.getsize(second) - 5)
     for options in dict(assert_cardinality=False), dict(shuffle_seed=1):
-      packs = data_sets.packs_of(
+      batches = data_sets.batches_of(
           loading.load_episodes(
               directory,
               shuffle_files='shuffle_seed' in options,
@@ -158,15 +158,15 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
           )
       )
       with self.assertRaises(tf.errors.DataLossError):
-        list(packs)
+        list(batches)
 
   def test_a_first_file_that_is_missing_and_a_size_that_is_not_known(self):
     directory = os.path.join(self.create_tempdir().full_path, 'missing')
     tfds_files.write_records(directory, _FEATURES, [[b'']])
     os.remove(self._files(directory)[0])
-    packs = data_sets.packs_of(loading.load_episodes(directory))
+    batches = data_sets.batches_of(loading.load_episodes(directory))
     with self.assertRaises(tf.errors.NotFoundError):
-      list(packs)
+      list(batches)
 
   @parameterized.product(
       group_size=[512, 16, 1], config=[dict(), dict(assert_cardinality=False)]
@@ -242,7 +242,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
         experimental_interleave_sort_fn=lambda files: files
     )
     self.assertFalse(
-        golden.has_packs(
+        golden.has_batches(
             loading.load_episodes(self._directory, read_config=config)
         )
     )

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import outcomes
-from rlds2reverb.episodes import packs
 
 
 def _steps(reward, is_last, is_terminal):
@@ -57,7 +57,7 @@ class OutcomesTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'must be of numbers'):
       outcomes.outcome(_steps(['a', 'b'], [0, 1], [0, 0]))
 
-  def test_a_pack_of_episodes_of_all_lengths(self):
+  def test_a_batch_of_episodes_of_all_lengths(self):
     rng = np.random.default_rng(0)
     lengths = [3, 0, 1, 700, 0, 1, 20, 0]
     row_splits = np.cumsum([0, *lengths])
@@ -68,10 +68,10 @@ class OutcomesTest(tf.test.TestCase):
     is_terminal[[3, 30, 704]] = True
     reward[[3, 703]] = np.nan  # the first has no meaning
     steps = _steps(reward, is_last, is_terminal)
-    pack = packs.Pack(steps, tf.constant(row_splits), {})
+    batch = episode_batches.EpisodeBatch(steps, tf.constant(row_splits), {})
 
-    (in_graph,) = tf.data.Dataset.from_tensors(pack).map(outcomes.outcomes)
-    for found in outcomes.outcomes(pack), in_graph:
+    (in_graph,) = tf.data.Dataset.from_tensors(batch).map(outcomes.outcomes)
+    for found in outcomes.outcomes(batch), in_graph:
       self.assertEqual(
           [column.dtype for column in found], [tf.float64, tf.int64, tf.bool]
       )
@@ -88,9 +88,11 @@ class OutcomesTest(tf.test.TestCase):
         self.assertEqual(of_episode[1], counts.sum())
         self.assertEqual(of_episode[2], is_terminal[begin:end].any())
 
-  def test_a_pack_of_no_episodes(self):
+  def test_a_batch_of_no_episodes(self):
     steps = _steps(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool))
-    for column in outcomes.outcomes(packs.Pack(steps, np.int64([0]), {})):
+    for column in outcomes.outcomes(
+        episode_batches.EpisodeBatch(steps, np.int64([0]), {})
+    ):
       self.assertEqual(column.shape, [0])
 
 

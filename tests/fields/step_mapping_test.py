@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import pack_streams
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.fields import terminal_on_success
 from tests import golden
@@ -167,10 +167,10 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
           self, golden.rows_of(steps), _expected_hard(episode)
       )
 
-  def test_packs_with_every_kind_of_source(self):
+  def test_batches_with_every_kind_of_source(self):
     none = _own_episode(0, 30)
     episodes = [none, *_EPISODES, none, _own_episode(1, 40), none]
-    data = golden.in_packs(_dataset(episodes), pack_size=5)
+    data = golden.in_batches(_dataset(episodes), batch_size=5)
     for mapping in (
         _HARD,
         dataclasses.replace(
@@ -185,10 +185,10 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         dataclasses.replace(_HARD, discount='r', reward=[1.5, '../camera']),
     ):
       mapped = step_mapping.map_fields(data, mapping)
-      found = golden.assert_packs_hold(self, mapped)
+      found = golden.assert_batches_hold(self, mapped)
       self.assertLen(found, 7)
     mapped = step_mapping.map_fields(data, _HARD)
-    found = pack_streams.unpack(data_sets.packs_of(mapped)).as_numpy_iterator()
+    found = batching.unbatch(data_sets.batches_of(mapped)).as_numpy_iterator()
     for mapped, episode in zip(found, episodes):
       self.assertEqual(mapped['task'], episode['task'].item())
       expected = _expected_hard(episode)
@@ -197,14 +197,14 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       if expected:
         golden.assert_frames_equal(self, rows, expected)
 
-  def test_packs_of_one_and_of_one_step_episodes(self):
+  def test_batches_of_one_and_of_one_step_episodes(self):
     episodes = [_own_episode(1, base) for base in range(4)]
-    for pack_size in 1, 4:
-      data = golden.in_packs(_dataset(episodes), pack_size)
-      golden.assert_packs_hold(self, step_mapping.map_fields(data, _HARD))
+    for batch_size in 1, 4:
+      data = golden.in_batches(_dataset(episodes), batch_size)
+      golden.assert_batches_hold(self, step_mapping.map_fields(data, _HARD))
 
   @parameterized.parameters('success', 'reward')
-  def test_a_function_takes_single_episodes_and_packs_come_out(self, field):
+  def test_a_function_takes_single_episodes_and_batches_come_out(self, field):
     function = lambda episode: episode['steps']['r']
     source = terminal_on_success.TerminalOnSuccess('reached')
     mapping = dataclasses.replace(
@@ -215,29 +215,29 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
             else {'observation': {'deep': [function]}}
         ),
     )
-    data = golden.in_packs(_dataset(_EPISODES))
+    data = golden.in_batches(_dataset(_EPISODES))
     mapped = step_mapping.map_fields(data, mapping)
-    golden.assert_packs_hold(self, mapped)
+    golden.assert_batches_hold(self, mapped)
     self.assertLen(list(mapped), 3)
 
-  def test_packs_with_an_episode_of_unequal_lengths(self):
+  def test_batches_with_an_episode_of_unequal_lengths(self):
     # The field that is longer is not used, so it does no harm; in the last
     # episode a field is that is used.
     long = tf.nest.map_structure(np.array, _own_episode(2, 30))
     long['steps']['a:gripper'] = np.zeros(5, bool)
     episodes = [*_EPISODES, long, _own_episode(3, 40)]
-    data = golden.in_packs(_dataset(episodes), pack_size=5)
+    data = golden.in_batches(_dataset(episodes), batch_size=5)
     mapping = dataclasses.replace(
         _HARD, action='a', observation={'o': 'obs/pose', 'task': '../task'}
     )
     mapped = step_mapping.map_fields(data, mapping)
-    self.assertLen(golden.assert_packs_hold(self, mapped), 5)
-    for pack in data_sets.packs_of(mapped):
-      self.assertEqual(pack.row_splits[-1], len(pack.steps['reward']))
+    self.assertLen(golden.assert_batches_hold(self, mapped), 5)
+    for batch in data_sets.batches_of(mapped):
+      self.assertEqual(batch.row_splits[-1], len(batch.steps['reward']))
 
-    data = golden.in_packs(_dataset([_own_episode(3), long]))
+    data = golden.in_batches(_dataset([_own_episode(3), long]))
     mapped = step_mapping.map_fields(data, _HARD)
-    for found in mapped, data_sets.packs_of(mapped):
+    for found in mapped, data_sets.batches_of(mapped):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must have a row for every step'
       ):
@@ -389,9 +389,9 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_numbers_of_a_vector(self, source, columns):
     mapping = dataclasses.replace(_HARD, action=source, observation=[source, 7])
-    data = golden.in_packs(_dataset(_EPISODES))
+    data = golden.in_batches(_dataset(_EPISODES))
     mapped = step_mapping.map_fields(data, mapping)
-    self.assertNotEmpty(golden.assert_packs_hold(self, mapped))
+    self.assertNotEmpty(golden.assert_batches_hold(self, mapped))
     size = columns.stop - columns.start
     self.assertEqual(mapped.element_spec['steps']['action'].shape, [None, size])
     for episode, own in zip(mapped, _EPISODES):
@@ -599,16 +599,16 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(steps['reward']['b'], reward)
         self.assertEqual(steps['reward']['b'].dtype, np.int64)
 
-  def test_settings_of_the_last_step_in_packs(self):
+  def test_settings_of_the_last_step_in_batches(self):
     episodes, names = _rewarded()
     mapping = _MAPPING(**names, last_reward='transition', last_action=True)
     whole = [one['steps'] for one in episodes]
-    pack = packs.Pack(
+    batch = episode_batches.EpisodeBatch(
         tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *whole),
         tf.constant([0, 4, 5, 7], tf.int64),
         {},
     )
-    found = mapping.map_batch(pack).steps
+    found = mapping.map_batch(batch).steps
     self.assertAllEqual(found['reward']['a'], [0, 0, 1, 0, 7, 5, 0])
     self.assertAllEqual(found['has_action'], [True] * 7)
 

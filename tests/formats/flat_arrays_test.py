@@ -404,8 +404,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     )
     golden.assert_frames_equal(self, _steps(path), [_FIRST, _SECOND])
 
-  def test_many_packs(self):
-    # 30 episodes of 400 kB: a pack is about 4 MiB.
+  def test_many_batches(self):
+    # 30 episodes of 400 kB: a batch is about 4 MiB.
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 255, (300, 40_000)).astype(np.uint8)
     rlds_data = flat_arrays.from_flat_arrays(

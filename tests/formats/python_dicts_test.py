@@ -111,21 +111,21 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     made.clear()
     first = [episode['episode_id'] for episode in rlds_data.take(3)]
     self.assertAllEqual(first, [0, 1, 2])
-    # 4 MB are about 1,300 episodes of 101 steps, and a pack is read ahead.
+    # 4 MB are about 1,300 episodes of 101 steps, and a batch is read ahead.
     self.assertLess(len(made), 5000)
     self.assertEqual([int(e['episode_id']) for e in rlds_data], [*range(2000)])
 
-  def test_several_in_a_pack_and_large_ones_alone(self):
+  def test_several_in_a_batch_and_large_ones_alone(self):
     large = _collected(400_000, 0, terminal=True)
     rlds_data = python_dicts.from_episodes([_A, _B, large, _B])
     self.assertEqual(rlds_data.cardinality(), 4)
-    found = list(data_sets.packs_of(rlds_data).as_numpy_iterator())
+    found = list(data_sets.batches_of(rlds_data).as_numpy_iterator())
     self.assertEqual(
-        [pack.row_splits.tolist() for pack in found],
+        [batch.row_splits.tolist() for batch in found],
         [[0, 6, 10], [0, 400_001], [0, 4]],
     )
     self.assertEqual(
-        [pack.fields['episode_id'].tolist() for pack in found],
+        [batch.fields['episode_id'].tolist() for batch in found],
         [[0, 1], [2], [3]],
     )
 

@@ -355,7 +355,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaises(FileExistsError):
       torchrl.save_torchrl(golden.stacked([contract.A]), folders[0])
 
-  def test_many_packs(self):
+  def test_many_batches(self):
     folder = os.path.join(self.create_tempdir().full_path, 'saved')
     episodes = []
     for index in range(8):

@@ -277,7 +277,7 @@ class BlocksTest(parameterized.TestCase):
       ('third', ([2], [], [0, 1, 2]), [['a', 'b']]),
       ('first_with_steps', ([], [0, 1, 2], [2]), []),
   )
-  def test_long_episodes_of_a_pack(self, episodes, expected):
+  def test_long_episodes_of_a_batch(self, episodes, expected):
     table = items_lib.TableItems('table', None, max_sequence_length=2)
     ids = ['a', 'b', 'c'][: len(episodes)]
     longest = ids[[len(episode) for episode in episodes].index(3)]

@@ -81,14 +81,14 @@ def one_by_one(episodes, block_length, ids=None):
       )
 
 
-def packed(episodes, size, ids=None):
+def batched(episodes, size, ids=None):
   """Yields blocks of `size` episodes each."""
   for first in range(0, len(episodes), size):
-    pack = episodes[first : first + size]
-    lengths = [len(frames.step_type) for frames in pack]
-    indices = range(first, first + len(pack))
+    batch = episodes[first : first + size]
+    lengths = [len(frames.step_type) for frames in batch]
+    indices = range(first, first + len(batch))
     yield frame_blocks.FrameBlock(
-        concatenated(pack),
+        concatenated(batch),
         [ids[index] if ids else index for index in indices],
         np.cumsum([0, *lengths]),
         0,

@@ -65,7 +65,7 @@ class FramesTest(parameterized.TestCase):
     for lengths in ([5000, 3, 4000, 200], [2000] * 5, [1] * 9000):
       episodes = [encoded.episode(rng, length, 1) for length in lengths]
       for blocks in (
-          encoded.packed(episodes, 2000),
+          encoded.batched(episodes, 2000),
           encoded.one_by_one(episodes, 999),
       ):
         segments = list(encoded.source(blocks, [_PAIRS]).segments())
@@ -102,7 +102,9 @@ class FramesTest(parameterized.TestCase):
   def test_some_episodes_of_a_segment(self):
     rng = np.random.default_rng(0)
     episodes = [encoded.episode(rng, length) for length in (5, 7, 9)]
-    [segment] = encoded.source(encoded.packed(episodes, 3), [_PAIRS]).segments()
+    [segment] = encoded.source(
+        encoded.batched(episodes, 3), [_PAIRS]
+    ).segments()
     chosen = segment.choose(np.array([True, False, True]))
     self.assertEqual(chosen.episode_ids, [0, 2])
     self.assertEqual(chosen.row_splits.tolist(), [0, 5, 14])

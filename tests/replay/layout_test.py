@@ -145,7 +145,7 @@ def _lay_out(
   return found
 
 
-def _assert_equal_packs(test, seed, count, tables, chunk_length, sizes):
+def _assert_equal_batches(test, seed, count, tables, chunk_length, sizes):
   episodes = _random_episodes(np.random.default_rng(seed), count)
   ids = [f'episode_{number}' for number in range(count)]
   expected = {table.table_name: _expected(episodes, table) for table in tables}
@@ -163,7 +163,7 @@ def _assert_equal_packs(test, seed, count, tables, chunk_length, sizes):
   for size in sizes:
     for one_episode_chunks in (False, True):
       found = _lay_out(
-          encoded.packed(episodes, size, ids),
+          encoded.batched(episodes, size, ids),
           tables,
           chunk_length,
           'data',
@@ -171,7 +171,9 @@ def _assert_equal_packs(test, seed, count, tables, chunk_length, sizes):
           one_episode_chunks=one_episode_chunks,
       )
       test.assertEqual(found, one_by_one)
-    found = _lay_out(encoded.packed(episodes, size), tables, chunk_length, None)
+    found = _lay_out(
+        encoded.batched(episodes, size), tables, chunk_length, None
+    )
     for name in expected:
       test.assertEqual([item[1:] for item in found[name]], expected[name])
 
@@ -180,7 +182,7 @@ class LayoutTest(parameterized.TestCase):
 
   @parameterized.product(tables=tuple(_TABLES), chunk_length=(2, 8, 64))
   def test_random_episodes(self, tables, chunk_length):
-    _assert_equal_packs(
+    _assert_equal_batches(
         self, chunk_length, 16, _TABLES[tables], chunk_length, [1, 5, 16]
     )
 
@@ -227,7 +229,7 @@ class LayoutTest(parameterized.TestCase):
       ids = list('abcde')[: len(lengths)]
       episodes = [encoded.episode(rng, n) for n in lengths]
       source = encoded.source(
-          encoded.packed(episodes, len(lengths), ids),
+          encoded.batched(episodes, len(lengths), ids),
           [items.TableItems('table', windows)],
           'data',
           chunk_length,
@@ -315,7 +317,7 @@ class LayoutTest(parameterized.TestCase):
         ),
     ):
       source = encoded.source(
-          encoded.packed(episodes, size, ids), [pairs, table], 'data'
+          encoded.batched(episodes, size, ids), [pairs, table], 'data'
       )
       batches = []
       with self.assertRaisesRegex(ValueError, message):

@@ -35,7 +35,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
       )
       self.assertEqual(found.quantile(level).shape, rows.shape[1:])
 
-  @parameterized.named_parameters(*golden.FORMS_AND_PACKS.items())
+  @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
   def test_worked_episodes(self, form):
     found = compute.compute_statistics(form([ways.FIVE, ways.THREE]))
     self.assertEqual(
@@ -56,7 +56,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
         found.fields, ['observation', 'action', 'reward', 'discount']
     )
 
-  @parameterized.named_parameters(*golden.FORMS_AND_PACKS.items())
+  @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
   def test_random_nested_episodes(self, form):
     episodes = golden.random_episodes(
         np.random.default_rng(0), 9, nested_fields=True
@@ -169,7 +169,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found.fields['observation'].std, [0, 0])
 
   @parameterized.parameters(1, 4, 100)
-  def test_packs_give_the_same_to_the_last_bit(self, pack_size):
+  def test_batches_give_the_same_to_the_last_bit(self, batch_size):
     episodes = golden.random_episodes(
         np.random.default_rng(0), 20, max_length=50
     )
@@ -178,7 +178,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     episodes[5] = tf.nest.map_structure(np.copy, episodes[5])
     episodes[5]['observation'][0] = np.nan
     episodes[5]['reward'][-1] = np.nan  # It has no meaning.
-    data = golden.packed(episodes, pack_size=pack_size)
+    data = golden.batched(episodes, batch_size=batch_size)
     # The sample holds neither all steps nor all episodes.
     expected, found = (
         compute.compute_statistics(one, sample_size=15)
@@ -195,10 +195,10 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(found.returns.std, np.std(returns), 1e-12, 1e-12)
     self.assertAllEqual(found.fields['observation'].not_finite, [1, 1, 1])
 
-  def test_packs_are_read_where_there_are_any(self):
+  def test_batches_are_read_where_there_are_any(self):
     data = data_sets.Episodes(
         golden.stacked([ways.FIVE]),
-        data_sets.packs_of(golden.packed([ways.THREE])),
+        data_sets.batches_of(golden.batched([ways.THREE])),
     )
     self.assertEqual(compute.compute_statistics(data).num_transitions, 3)
 
@@ -206,7 +206,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
     nothing = {name: leaf[:0] for name, leaf in ways.FIVE.items()}
     for episodes in [], [nothing, nothing]:
       spec = golden.stacked_spec(ways.FIVE)
-      found = compute.compute_statistics(golden.packed(episodes, spec))
+      found = compute.compute_statistics(golden.batched(episodes, spec))
       self.assertEqual((found.num_episodes, found.num_steps), (0, 0))
       self.assertAllEqual(found.fields['action'].mean, [np.nan] * 2)
 
@@ -214,7 +214,7 @@ class StatisticsTest(tf.test.TestCase, parameterized.TestCase):
   def test_an_episode_of_unequal_lengths(self, field):
     wrong = {**ways.THREE, 'unused': np.zeros(4)}
     wrong[field] = wrong[field][:1]
-    data = golden.packed([{**ways.FIVE, 'unused': np.zeros(6)}, wrong])
+    data = golden.batched([{**ways.FIVE, 'unused': np.zeros(6)}, wrong])
     messages = []
     for one in data, data.map(lambda episode: episode):
       with self.assertRaisesRegex(

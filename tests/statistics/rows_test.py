@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import rows
 from tests import golden
@@ -12,7 +12,7 @@ from tests import ways
 
 
 def _rows(steps, leaves, *args):
-  return rows.to_rows(packs.of_one(steps), leaves, *args)
+  return rows.to_rows(episode_batches.of_one(steps), leaves, *args)
 
 
 class RowsTest(tf.test.TestCase):
@@ -58,11 +58,11 @@ class RowsTest(tf.test.TestCase):
     found = _rows(next(iter(data))['steps'], leaves, True)
     self.assertAllEqual(found[:, 3], [10, 11, 12, np.nan])
 
-  def test_the_rows_of_a_pack_are_those_of_its_episodes(self):
+  def test_the_rows_of_a_batch_are_those_of_its_episodes(self):
     single = ways.make([20], [], terminal=True)
     none = {name: leaf[:0] for name, leaf in single.items()}
     episodes = [none, ways.FIVE, none, single, ways.THREE, none]
-    data = golden.packed(episodes, pack_size=9)
+    data = golden.batched(episodes, batch_size=9)
     leaves = rows.choose_leaves(
         steps_lib.steps_spec(data.element_spec).step, None
     )
@@ -71,9 +71,9 @@ class RowsTest(tf.test.TestCase):
     )
     self.assertEqual(np.isfinite(expected[:, -1]).sum(), 3)
     self.assertAllEqual(expected[6, -4:], [0, 0, 0, 1])
-    all_packs = data_sets.packs_of(data)
-    (eager,) = (rows.to_rows(pack, leaves) for pack in all_packs)
-    (mapped,) = all_packs.map(lambda pack: rows.to_rows(pack, leaves))
+    all_batches = data_sets.batches_of(data)
+    (eager,) = (rows.to_rows(batch, leaves) for batch in all_batches)
+    (mapped,) = all_batches.map(lambda batch: rows.to_rows(batch, leaves))
     self.assertAllEqual(eager, expected)
     self.assertAllEqual(mapped, expected)
 

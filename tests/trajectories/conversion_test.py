@@ -19,7 +19,7 @@ from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 from tests import golden
 
-_FORMS = tuple(golden.FORMS_AND_PACKS.items())
+_FORMS = tuple(golden.FORMS_AND_BATCHES.items())
 
 
 def _forms_and_lengths(*lengths):
@@ -27,8 +27,8 @@ def _forms_and_lengths(*lengths):
   return [
       (f'{name}_{length}', form, length)
       for (name, form), length in itertools.product(_FORMS, lengths)
-      # Where blocks have a length, packs are not read.
-      if length is None or form is not golden.packed
+      # Where blocks have a length, batches are not read.
+      if length is None or form is not golden.batched
   ]
 
 
@@ -86,8 +86,8 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
             expected_lengths.append(min(left, block_length or left))
             left -= expected_lengths[-1]
         if block_length is None and form is not golden.stacked:
-          # Packs have three episodes, and a block of nested steps many.
-          size = 3 if form is golden.packed else len(expected_lengths)
+          # Batches have three episodes, and a block of nested steps many.
+          size = 3 if form is golden.batched else len(expected_lengths)
           expected_lengths = [
               sum(expected_lengths[start : start + size])
               for start in range(0, len(expected_lengths), size)
@@ -115,7 +115,7 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         [(0, 0, 0, 3), (0, 3, 0, 1), (1, 0, 0, 1), (2, 0, 0, 3), (2, 3, 0, 1)],
     )
 
-  def test_blocks_of_packs_know_their_place(self):
+  def test_blocks_of_batches_know_their_place(self):
     case = golden.CASES['truncated_single_complete']
     self.assertEqual(list(map(golden.length_of, case.episodes)), [4, 1, 4])
     for arguments, expected in (
@@ -137,7 +137,7 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     ):
       with self.subTest(str(arguments)):
         blocks = conversion.trajectory_blocks(
-            golden.packed(case.episodes, pack_size=2),
+            golden.batched(case.episodes, batch_size=2),
             options_lib.ConversionOptions(),
             **arguments,
         )

@@ -100,7 +100,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       *zip(
           itertools.product(windows_lib.EndOfEpisode, [(3, 1), (2, 5)]),
-          itertools.cycle(golden.FORMS_AND_PACKS.values()),
+          itertools.cycle(golden.FORMS_AND_BATCHES.values()),
       )
   )
   def test_edges_against_a_loop(self, case, form):
@@ -111,7 +111,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
           itertools.product(
               windows_lib.EndOfEpisode, [(1, 1), (4, 4), (16, 1)]
           ),
-          itertools.cycle(golden.FORMS_AND_PACKS.values()),
+          itertools.cycle(golden.FORMS_AND_BATCHES.values()),
       )
   )
   @pytest.mark.long
@@ -163,7 +163,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     count = 10_000
     steps = contract.make_steps(range(count), range(count - 1), terminal=True)
     for form, batches, stride in itertools.product(
-        golden.FORMS_AND_PACKS.values(), (None, 100), (1, 7)
+        golden.FORMS_AND_BATCHES.values(), (None, 100), (1, 7)
     ):
       dataset = sequences.convert_rlds_to_sequences(
           form([steps]),

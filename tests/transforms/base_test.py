@@ -185,7 +185,7 @@ class _KeepLongWithReward(filters.KeepEpisodes):
     return super().keep(episode) & (episode['steps']['reward'][0] < 5)
 
 
-class PacksTest(tf.test.TestCase, parameterized.TestCase):
+class BatchesTest(tf.test.TestCase, parameterized.TestCase):
 
   def _episodes(self):
     episodes = golden.random_episodes(np.random.default_rng(0), 8)
@@ -227,9 +227,9 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
       ),
       ('nothing_kept', lambda: [filters.KeepEpisodes(min_length=99)]),
   )
-  def test_what_works_on_packs(self, transforms):
-    rlds_data = golden.packed(self._episodes(), pack_size=4)
-    golden.assert_packs_hold(
+  def test_what_works_on_batches(self, transforms):
+    rlds_data = golden.batched(self._episodes(), batch_size=4)
+    golden.assert_batches_hold(
         self, applying.transform_episodes(rlds_data, transforms())
     )
 
@@ -251,9 +251,9 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
     episodes = [ways.FIVE, ways.THREE, ways.FIVE]
     made, expected = (
         applying.transform_episodes(form(episodes), [transform()])
-        for form in (golden.packed, golden.stacked)
+        for form in (golden.batched, golden.stacked)
     )
-    found = golden.assert_packs_hold(self, made)
+    found = golden.assert_batches_hold(self, made)
     self.assertNotEmpty(found)
     golden.assert_frames_equal(
         self,
@@ -263,13 +263,13 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_list_that_changes_and_an_iterator(self):
     transforms = [_Double()]
-    rlds_data = golden.packed([ways.FIVE, ways.THREE])
+    rlds_data = golden.batched([ways.FIVE, ways.THREE])
     for given in transforms, iter(transforms):
       made = applying.transform_episodes(rlds_data, given)
-      golden.assert_packs_hold(self, made)
+      golden.assert_batches_hold(self, made)
     made = applying.transform_episodes(rlds_data, transforms)
     transforms.append(filters.KeepEpisodes(min_length=4))
-    self.assertLen(golden.assert_packs_hold(self, made), 2)
+    self.assertLen(golden.assert_batches_hold(self, made), 2)
 
   @parameterized.parameters(
       lambda: [],
@@ -279,9 +279,9 @@ class PacksTest(tf.test.TestCase, parameterized.TestCase):
   def test_an_episode_of_unequal_lengths(self, transforms):
     wrong = dict(ways.THREE, action=ways.THREE['action'][:-1])
     made = applying.transform_episodes(
-        golden.packed([ways.FIVE, wrong]), transforms()
+        golden.batched([ways.FIVE, wrong]), transforms()
     )
-    for found in made, data_sets.packs_of(made):
+    for found in made, data_sets.batches_of(made):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must have a row for every step'
       ):

@@ -6,7 +6,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import packs
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import composing
@@ -46,7 +46,7 @@ class _Draw(base.EpisodeTransform):
 
 
 class _ReversedStep(_ShowRows):
-  """One that overrides what works on an episode, and so has no packs."""
+  """One that overrides what works on an episode, and so has no batches."""
 
   def transform(self, steps, episode_index=None):
     steps = super().transform(steps, episode_index)
@@ -62,7 +62,7 @@ def _episodes():
 
 class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*ways.WITH_PACKS)
+  @parameterized.named_parameters(*ways.WITH_BATCHES)
   def test_rows(self, run):
     for found, episode in zip(run(_ShowRows(), _episodes()), _episodes()):
       steps = found['steps']
@@ -75,15 +75,15 @@ class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
           steps['last_action'], [action[max(length - 2, 0)]] * length
       )
 
-  @parameterized.named_parameters(*golden.FORMS_AND_PACKS.items())
+  @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
   def test_data_sets(self, form):
     changes = [
         filters.KeepEpisodes(min_length=1),
         composing.Compose([rewards.ScaleReward(2.0), _ShowRows(), _Draw()]),
     ]
     rlds_data = applying.transform_episodes(form(_episodes()), changes)
-    if form is golden.packed:
-      golden.assert_packs_hold(self, rlds_data)
+    if form is golden.batched:
+      golden.assert_batches_hold(self, rlds_data)
     kept = [e for e in _episodes() if len(e['reward']) > 1]
     found = [e['steps'] for e in rlds_data.as_numpy_iterator()]
     self.assertLen(found, len(kept))
@@ -104,9 +104,9 @@ class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_classes_of_ones_own(self):
     rlds_data = applying.transform_episodes(
-        golden.packed(_episodes()), [_ReversedStep()]
+        golden.batched(_episodes()), [_ReversedStep()]
     )
-    steps = golden.assert_packs_hold(self, rlds_data)[0]['steps']
+    steps = golden.assert_batches_hold(self, rlds_data)[0]['steps']
     self.assertAllEqual(steps['step'], [2, 1, 0])
 
   def test_draws_need_an_index(self):
@@ -123,12 +123,12 @@ class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
       def transform_rows(self, steps, rows):
         return rows.nearest(steps['marked'], backward=backward)
 
-    pack = packs.Pack(
+    batch = episode_batches.EpisodeBatch(
         {'marked': tf.constant([False, True, False, False, False, True])},
         tf.constant([0, 3, 3, 6], tf.int64),
         {},
     )
-    self.assertAllEqual(Nearest().transform_batch(pack).steps, expected)
+    self.assertAllEqual(Nearest().transform_batch(batch).steps, expected)
     nothing = {'marked': tf.zeros([4], tf.bool)}
     self.assertAllEqual(Nearest().transform(nothing), [-1] * 4)
 

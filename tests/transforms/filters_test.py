@@ -92,7 +92,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     found = list(golden.stacked(episodes).map(keep).as_numpy_iterator())
     self.assertEqual(found, expected)
 
-  def test_packs(self):
+  def test_batches(self):
     rng = np.random.default_rng(0)
     episodes = golden.random_episodes(rng, 12)
     none = tf.nest.map_structure(lambda leaf: leaf[:0], episodes[0])
@@ -110,8 +110,8 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
             }
         )
     )
-    # One pack has only episodes without steps.
-    rlds_data = golden.in_packs(rlds_data, pack_size=2)
+    # One batch has only episodes without steps.
+    rlds_data = golden.in_batches(rlds_data, batch_size=2)
     lengths = [max(golden.length_of(episode) - 1, 0) for episode in episodes]
     returns = [
         float(episode['reward'][:-1].astype(np.float64).sum())
@@ -141,10 +141,10 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         ),
     }
     results = list(
-        data_sets.packs_of(rlds_data)
+        data_sets.batches_of(rlds_data)
         .map(
-            lambda pack: {
-                name: filters.KeepEpisodes(**conditions).keep_each(pack)
+            lambda batch: {
+                name: filters.KeepEpisodes(**conditions).keep_each(batch)
                 for name, (conditions, _) in cases.items()
             }
         )
@@ -160,10 +160,10 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       kept = applying.transform_episodes(
           rlds_data, [filters.KeepEpisodes(**conditions)]
       )
-      self.assertLen(golden.assert_packs_hold(self, kept), sum(expected))
-      # No pack without episodes comes out.
-      for pack in data_sets.packs_of(kept):
-        self.assertGreater(len(pack.row_splits), 1)
+      self.assertLen(golden.assert_batches_hold(self, kept), sum(expected))
+      # No batch without episodes comes out.
+      for batch in data_sets.batches_of(kept):
+        self.assertGreater(len(batch.row_splits), 1)
 
   def test_a_return_that_is_nearly_the_limit(self):
     # The sum depends on the order in which the rewards are added.
@@ -172,20 +172,20 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         ways.make(np.zeros(1001), rng.normal(size=1000), terminal=False)
         for _ in range(3)
     ]
-    rlds_data = golden.packed(episodes)
+    rlds_data = golden.batched(episodes)
     steps = next(iter(rlds_data))['steps']
     total = outcomes.outcome(steps).undiscounted_return.numpy()
     kept = applying.transform_episodes(
         rlds_data, [filters.KeepEpisodes(min_return=total, max_return=total)]
     )
-    self.assertLen(golden.assert_packs_hold(self, kept), 1)
+    self.assertLen(golden.assert_batches_hold(self, kept), 1)
 
-  def test_a_predicate_in_packs(self):
+  def test_a_predicate_in_batches(self):
     is_long = lambda episode: tf.size(episode['steps']['reward']) > 4
     kept = applying.transform_episodes(
-        golden.packed(_EPISODES), [filters.KeepEpisodes(predicate=is_long)]
+        golden.batched(_EPISODES), [filters.KeepEpisodes(predicate=is_long)]
     )
-    found = golden.assert_packs_hold(self, kept)
+    found = golden.assert_batches_hold(self, kept)
     expected = [one for one in _EPISODES if len(one['reward']) > 4]
     self.assertLen(found, len(expected))
 

@@ -106,7 +106,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
     other = _goal_steps(goals.RelabelGoals(include_current=True, seed=6), 50)
     self.assertNotAllEqual(drawn[:50], other)
 
-  @parameterized.named_parameters(*ways.WITH_PACKS)
+  @parameterized.named_parameters(*ways.WITH_BATCHES)
   def test_fields(self, run):
     transform = goals.RelabelGoals('last')
     for result, episode in zip(
@@ -121,7 +121,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertCountEqual(back, episode)
 
   @parameterized.parameters('uniform', 'geometric')
-  def test_draws_in_packs(self, strategy):
+  def test_draws_in_batches(self, strategy):
     rng = np.random.default_rng(0)
     episodes = [
         golden.make_episode([1.0] * length, terminal=True, base=100 * index)
@@ -140,8 +140,8 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
             ]
         ),
     ]
-    by_packs = applying.transform_episodes(golden.packed(episodes), changes)
-    found = golden.assert_packs_hold(self, by_packs)
+    by_batches = applying.transform_episodes(golden.batched(episodes), changes)
+    found = golden.assert_batches_hold(self, by_batches)
     for episode in found:
       steps = episode['steps']
       self.assertAllEqual(

@@ -66,13 +66,13 @@ class DrawInstructionTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   @parameterized.parameters(*instructions.LEVELS)
-  def test_packs_draw_what_single_episodes_do(self, level):
+  def test_batches_draw_what_single_episodes_do(self, level):
     episodes = [
         _episode([f'{n} a', f'{n} b' * (n % 2), f'{n} c'], length)
         for n, length in enumerate([3, 1, 4, 2, 6, 1, 5])
     ]
-    found = golden.assert_packs_hold(
-        self, _draw(episodes, golden.packed, level=level, seed=4)
+    found = golden.assert_batches_hold(
+        self, _draw(episodes, golden.batched, level=level, seed=4)
     )
     for number, episode in enumerate(found):
       for word in episode['steps']['observation']['instruction']:

@@ -22,7 +22,7 @@ def _episodes():
 
 class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*ways.WITH_PACKS)
+  @parameterized.named_parameters(*ways.WITH_BATCHES)
   def test_worked_numbers(self, run):
     normalize = normalization.NormalizeField(
         'action', offset=[0.5, -0.5], scale=[2.0, 0.0], high=2.0
@@ -144,7 +144,7 @@ class MaskTest(tf.test.TestCase, parameterized.TestCase):
           np.where(inside, back, 0), np.where(inside, action, 0)
       )
 
-  @parameterized.named_parameters(*ways.WITH_PACKS)
+  @parameterized.named_parameters(*ways.WITH_BATCHES)
   def test_octos_normal(self, run):
     mean, std = self.actions.mean(0), self.actions.std(0)
     self._check(
@@ -155,7 +155,7 @@ class MaskTest(tf.test.TestCase, parameterized.TestCase):
         lambda x: np.where(self.mask, (x - mean) / (std + 1e-8), x),
     )
 
-  @parameterized.named_parameters(*ways.WITH_PACKS)
+  @parameterized.named_parameters(*ways.WITH_BATCHES)
   def test_openvlas_bounds_q99(self, run):
     low, high = np.quantile(self.actions, [0.01, 0.99], axis=0)
 
@@ -200,7 +200,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         golden.stacked(cls.episodes), quantiles=[0.1, 0.9]
     )
 
-  @parameterized.named_parameters(*ways.WITH_PACKS)
+  @parameterized.named_parameters(*ways.WITH_BATCHES)
   def test_mean_and_deviation(self, run):
     normalize = normalization.normalize_by_statistics(
         self.statistics, 'observation'

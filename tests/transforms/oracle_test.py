@@ -389,12 +389,12 @@ _OF_LAST_ACTIONS = (
 
 class OracleTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.product(name=list(_TABLE), way=list(dict(ways.WITH_PACKS)))
+  @parameterized.product(name=list(_TABLE), way=list(dict(ways.WITH_BATCHES)))
   def test_as_a_loop_does(self, name, way):
     transform, oracle, *undoes = _TABLE[name]
     for has_action in {True, name not in _OF_LAST_ACTIONS}:
       episodes = _episodes(has_action)
-      found = dict(ways.WITH_PACKS)[way](transform, episodes)
+      found = dict(ways.WITH_BATCHES)[way](transform, episodes)
       self.assertLen(found, len(episodes))
       for made, steps in zip(found, episodes):
         expected = oracle(steps)

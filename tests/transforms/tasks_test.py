@@ -28,10 +28,10 @@ _EPISODES = [
 ]
 
 
-def _apply(transform, episodes, packed):
+def _apply(transform, episodes, batched):
   data = (
-      golden.packed(episodes, pack_size=99)
-      if packed
+      golden.batched(episodes, batch_size=99)
+      if batched
       else golden.stacked(episodes)
   )
   return [
@@ -43,9 +43,9 @@ def _apply(transform, episodes, packed):
 class DropConditioningTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(False, True)
-  def test_one_of_the_two_is_kept(self, packed):
+  def test_one_of_the_two_is_kept(self, batched):
     drop = transforms.DropConditioning(instruction='words', seed=3)
-    found = _apply(drop, _EPISODES * 40, packed)
+    found = _apply(drop, _EPISODES * 40, batched)
     kept = []
     for steps, given in zip(found, _EPISODES * 40):
       has_goal = steps['goal']['image'].any((1, 2, 3))
@@ -60,7 +60,7 @@ class DropConditioningTest(tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(has_goal.all())
     self.assertAllClose(np.mean(kept), 0.5, rtol=0, atol=0.1)
     self.assertNotAllEqual(kept[:6], kept[6:12])
-    again = _apply(drop, _EPISODES * 40, not packed)
+    again = _apply(drop, _EPISODES * 40, not batched)
     self.assertAllEqual(
         np.concatenate([steps['words'] for steps in found]),
         np.concatenate([steps['words'] for steps in again]),
@@ -91,11 +91,11 @@ class DropConditioningTest(tf.test.TestCase, parameterized.TestCase):
 class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(False, True)
-  def test_those_with_an_instruction(self, packed):
+  def test_those_with_an_instruction(self, batched):
     late = _with_task(ways.THREE, b'')
     late['words'][-1] = b'late'
     found = _apply(
-        transforms.KeepEpisodes(labeled='words'), [*_EPISODES, late], packed
+        transforms.KeepEpisodes(labeled='words'), [*_EPISODES, late], batched
     )
     self.assertEqual(
         [steps['words'][-1] for steps in found], [b'pick', b'place', b'late']

@@ -21,9 +21,9 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import pack_streams
-from rlds2reverb.episodes import packs as packs_lib
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.replay import protos
@@ -32,8 +32,8 @@ from rlds2reverb.replay.checkpoint import records as records_lib
 POLICY_INFO = 'policy_info'
 
 # Each element of a generator costs a millisecond, so short episodes share one.
-_PACK_EPISODES = 128
-_PACK_BYTES = 1 << 20
+_BATCH_EPISODES = 128
+_BATCH_BYTES = 1 << 20
 
 _SNAPPY = pyarrow.Codec('snappy')
 
@@ -55,7 +55,7 @@ def read_checkpoint_episodes(
   """Reads the episodes of a table whose items are of `Trajectory` frames.
 
   An episode is terminal if the discount of its last frame is 0. Short episodes
-  travel in packs, see `data_sets.packs_of`.
+  travel in batches, see `data_sets.batches_of`.
 
   Args:
     directory: the checkpoint, as `files.expand` returns it.
@@ -121,32 +121,34 @@ def read_checkpoint_episodes(
       ),
       *[tf.TensorSpec([None], tf.bool)] * 3,
   )
-  packs = tf.data.Dataset.from_generator(
-      lambda: _in_packs(read()),
-      output_signature=packs_lib.Pack(
+  batches = tf.data.Dataset.from_generator(
+      lambda: _in_batches(read()),
+      output_signature=episode_batches.EpisodeBatch(
           spec, tf.TensorSpec([None], tf.int64), {}
       ),
   )
-  return data_sets.Episodes(pack_streams.unpack(packs), packs)
+  return data_sets.Episodes(batching.unbatch(batches), batches)
 
 
-def _in_packs(episodes: Iterator[Dict[str, Any]]) -> Iterator[packs_lib.Pack]:
-  """Yields packs of the steps of episodes."""
-  pack, num_bytes = [], 0
+def _in_batches(
+    episodes: Iterator[Dict[str, Any]],
+) -> Iterator[episode_batches.EpisodeBatch]:
+  """Yields batches of the steps of episodes."""
+  batch, num_bytes = [], 0
   for steps in episodes:
-    pack.append(steps)
+    batch.append(steps)
     num_bytes += sum(leaf.nbytes for leaf in tf.nest.flatten(steps))
-    if num_bytes >= _PACK_BYTES or len(pack) == _PACK_EPISODES:
-      yield _to_pack(pack)
-      pack, num_bytes = [], 0
-  if pack:
-    yield _to_pack(pack)
+    if num_bytes >= _BATCH_BYTES or len(batch) == _BATCH_EPISODES:
+      yield _to_batch(batch)
+      batch, num_bytes = [], 0
+  if batch:
+    yield _to_batch(batch)
 
 
-def _to_pack(episodes: List[Dict[str, Any]]) -> packs_lib.Pack:
-  """Returns the pack of the steps of some episodes."""
+def _to_batch(episodes: List[Dict[str, Any]]) -> episode_batches.EpisodeBatch:
+  """Returns the batch of the steps of some episodes."""
   lengths = [len(steps[rlds.IS_FIRST]) for steps in episodes]
-  return packs_lib.Pack(
+  return episode_batches.EpisodeBatch(
       tf.nest.map_structure(lambda *parts: np.concatenate(parts), *episodes),
       np.cumsum([0, *lengths]),
       {},

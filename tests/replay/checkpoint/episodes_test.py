@@ -60,7 +60,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         {'chunk_length': 4},
     ):
       with self.subTest(str(arguments)):
-        self._check_packed(expected, **arguments)
+        self._check_batched(expected, **arguments)
 
   def test_short_episodes_with_columns_of_large_rows(self):
     expected = [
@@ -75,32 +75,32 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         }
         for steps in checkpoints.episodes([2, 1, 3, 5, 1, 1, 4])
     ]
-    self._check_packed(expected)
+    self._check_batched(expected)
 
-  def _check_packed(self, expected, **arguments):
+  def _check_batched(self, expected, **arguments):
     path = self.new()
     write.write_reverb_checkpoint(
-        golden.packed(expected, pack_size=5),
+        golden.batched(expected, batch_size=5),
         path,
         items.TableItems(testing.TABLE, windows_lib.Windows(3, end='pad')),
         options=options_lib.ConversionOptions(**arguments),
     )
     self._assert_same(_read(path), expected)
 
-  def test_short_episodes_travel_in_packs(self):
+  def test_short_episodes_travel_in_batches(self):
     expected = checkpoints.episodes([2, 3, 5, 2, 4])
     path = self.write(expected)
     found = episodes.read_checkpoint_episodes(path, testing.TABLE)
-    (pack,) = data_sets.packs_of(found).as_numpy_iterator()
-    self.assertAllEqual(pack.row_splits, [0, 2, 5, 10, 12, 16])
+    (batch,) = data_sets.batches_of(found).as_numpy_iterator()
+    self.assertAllEqual(batch.row_splits, [0, 2, 5, 10, 12, 16])
     self._assert_same(_read(path), expected)
     # Others wait for no more of them than the limits say.
-    with mock.patch.object(episodes, '_PACK_EPISODES', 2):
-      packs = list(data_sets.packs_of(found).as_numpy_iterator())
-    self.assertEqual([len(one.row_splits) - 1 for one in packs], [2, 2, 1])
-    with mock.patch.object(episodes, '_PACK_BYTES', 1):
-      packs = list(data_sets.packs_of(found).as_numpy_iterator())
-    self.assertLen(packs, 5)
+    with mock.patch.object(episodes, '_BATCH_EPISODES', 2):
+      batches = list(data_sets.batches_of(found).as_numpy_iterator())
+    self.assertEqual([len(one.row_splits) - 1 for one in batches], [2, 2, 1])
+    with mock.patch.object(episodes, '_BATCH_BYTES', 1):
+      batches = list(data_sets.batches_of(found).as_numpy_iterator())
+    self.assertLen(batches, 5)
 
   @pytest.mark.long
   def test_what_servers_and_merging_write(self):

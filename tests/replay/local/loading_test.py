@@ -41,7 +41,7 @@ class RunsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_returns_are_of_transitions(self):
     episodes = cuts.episodes_of([4, 1, 3])
-    for form in golden.FORMS_AND_PACKS.values():
+    for form in golden.FORMS_AND_BATCHES.values():
       runs = replay_buffer.load_frames(form(episodes), _items()).runs
       # The reward of the last step belongs to no transition.
       expected = [episode['reward'][:-1].sum() for episode in episodes]

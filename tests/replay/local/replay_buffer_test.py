@@ -115,13 +115,13 @@ def _append(buffer, frames):
 class OnePassTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
-      *zip(_SETTINGS, itertools.cycle(golden.FORMS_AND_PACKS))
+      *zip(_SETTINGS, itertools.cycle(golden.FORMS_AND_BATCHES))
   )
   @pytest.mark.few(4)
   def test_every_item_once(self, setting, form):
     length, stride, end = setting
     episodes = golden.random_episodes(np.random.default_rng(3), 12)
-    data = golden.FORMS_AND_PACKS[form](episodes)
+    data = golden.FORMS_AND_BATCHES[form](episodes)
     buffer = _Buffer(data, _windows(length, stride, end))
     expected = cuts.cut_items(episodes, length, stride, end)
     self.assertEqual(buffer.num_items, len(expected))

@@ -421,7 +421,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
           'values': episode['observation'],
           'text': np.array([b'text'] * golden.length_of(episode), object),
       }
-    data = golden.packed(episodes, pack_size=len(episodes))
+    data = golden.batched(episodes, batch_size=len(episodes))
     with _server(data) as client:
       observer = reverb_utils.ReverbAddTrajectoryObserver(
           client, testing.TABLE, sequence_length=5

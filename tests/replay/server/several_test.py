@@ -69,7 +69,7 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
     self.addCleanup(server.stop)
     return server, reverb.Client(f'localhost:{server.port}')
 
-  @parameterized.parameters(golden.stacked, golden.packed)
+  @parameterized.parameters(golden.stacked, golden.batched)
   def test_every_item_is_on_the_server_of_its_episode(self, make):
     data = make(_EPISODES)
     clients = [self._start(data)[1] for _ in range(3)]

@@ -1,8 +1,8 @@
-"""A `Pack` holds the stacked steps of several whole episodes.
+"""A `EpisodeBatch` holds the stacked steps of several whole episodes.
 
 Every episode costs an element of a data set, and some operations, however short
 it is. If episodes are short, that is most of the work. So several episodes are
-handled together as one pack, and a long episode is a pack of its own.
+handled together as one batch, and a long episode is a batch of its own.
 """
 
 from typing import Any, Dict, NamedTuple
@@ -13,12 +13,12 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 
 
-class Pack(NamedTuple):
+class EpisodeBatch(NamedTuple):
   """The steps of `E` whole episodes, one after the other, `N` steps in all.
 
-  If the fields of an episode differ in length, it is in a pack of its own,
+  If the fields of an episode differ in length, it is in a batch of its own,
   `E=1`, whose leaves keep their lengths. `N` is then the longest of them. An
-  episode that could not be read is in a pack of its own, too, without steps,
+  episode that could not be read is in a batch of its own, too, without steps,
   and with its fault.
 
   Attributes:
@@ -27,8 +27,8 @@ class Pack(NamedTuple):
       until `row_splits[e + 1]`, or none if the two are equal.
     fields: a dict of the other fields of the episodes, every leaf `[E, ...]`.
     fault: a `faults.Fault`, which says what is wrong with the episode that
-      could not be read, and has no rule in other packs; or `()`, if the source
-      of the packs can always be read.
+      could not be read, and has no rule in other batches; or `()`, if the
+      source of the batches can always be read.
   """
 
   steps: Any
@@ -37,8 +37,8 @@ class Pack(NamedTuple):
   fault: Any = ()
 
 
-def of_one(steps: Any, fields: Any = ()) -> Pack:
-  """Returns the pack of one episode.
+def of_one(steps: Any, fields: Any = ()) -> EpisodeBatch:
+  """Returns the batch of one episode.
 
   Args:
     steps: its stacked steps, which may differ in length.
@@ -49,17 +49,17 @@ def of_one(steps: Any, fields: Any = ()) -> Pack:
     num_rows = tf.shape(tf.nest.flatten(steps)[0])[0]
   else:
     num_rows = tf.reduce_max(lengths.rows)
-  return Pack(
+  return EpisodeBatch(
       steps,
       tf.stack([tf.constant(0, tf.int64), tf.cast(num_rows, tf.int64)]),
       tf.nest.map_structure(lambda leaf: tf.expand_dims(leaf, 0), fields),
   )
 
 
-def of_episode(episode: Dict[str, Any]) -> Pack:
-  """Returns the pack of one episode with stacked steps.
+def of_episode(episode: Dict[str, Any]) -> EpisodeBatch:
+  """Returns the batch of one episode with stacked steps.
 
-  Data sets among its other fields cannot be in a pack, and are left out.
+  Data sets among its other fields cannot be in a batch, and are left out.
   """
   others = {
       name: field
@@ -72,56 +72,56 @@ def of_episode(episode: Dict[str, Any]) -> Pack:
   return of_one(episode[rlds.STEPS], others)
 
 
-def num_episodes(pack: Pack) -> tf.Tensor:
-  """Returns the number of episodes in a pack, int64 `[]`."""
-  return tf.size(pack.row_splits, tf.int64) - 1
+def num_episodes(batch: EpisodeBatch) -> tf.Tensor:
+  """Returns the number of episodes in a batch, int64 `[]`."""
+  return tf.size(batch.row_splits, tf.int64) - 1
 
 
-def keep_episodes(pack: Pack, keep: tf.Tensor) -> Pack:
-  """Returns a pack of some episodes of a pack.
+def keep_episodes(batch: EpisodeBatch, keep: tf.Tensor) -> EpisodeBatch:
+  """Returns a batch of some episodes of a batch.
 
   Args:
-    pack: a pack.
+    batch: a batch.
     keep: bool `[E]`: which episodes are kept.
   """
 
   def kept():
-    rows = tf.gather(keep, episode_of_rows(pack.row_splits))
-    lengths = pack.row_splits[1:] - pack.row_splits[:-1]
-    return Pack(
+    rows = tf.gather(keep, episode_of_rows(batch.row_splits))
+    lengths = batch.row_splits[1:] - batch.row_splits[:-1]
+    return EpisodeBatch(
         tf.nest.map_structure(
-            lambda leaf: tf.boolean_mask(leaf, rows), pack.steps
+            lambda leaf: tf.boolean_mask(leaf, rows), batch.steps
         ),
         tf.concat([[0], tf.cumsum(tf.boolean_mask(lengths, keep))], 0),
-        fault=pack.fault,
+        fault=batch.fault,
         fields=tf.nest.map_structure(
-            lambda leaf: tf.boolean_mask(leaf, keep), pack.fields
+            lambda leaf: tf.boolean_mask(leaf, keep), batch.fields
         ),
     )
 
-  return tf.cond(tf.reduce_all(keep), lambda: pack, kept)
+  return tf.cond(tf.reduce_all(keep), lambda: batch, kept)
 
 
-def keep_rows(pack: Pack, kept: tf.Tensor) -> Pack:
-  """Returns a pack of the same episodes with some of their steps.
+def keep_rows(batch: EpisodeBatch, kept: tf.Tensor) -> EpisodeBatch:
+  """Returns a batch of the same episodes with some of their steps.
 
   Args:
-    pack: a pack.
+    batch: a batch.
     kept: int64 `[K]`: the rows of the steps that are kept, ascending.
   """
-  return pack._replace(
+  return batch._replace(
       steps=tf.nest.map_structure(
-          lambda leaf: tf.gather(leaf, kept), pack.steps
+          lambda leaf: tf.gather(leaf, kept), batch.steps
       ),
-      row_splits=tf.searchsorted(kept, pack.row_splits, out_type=tf.int64),
+      row_splits=tf.searchsorted(kept, batch.row_splits, out_type=tf.int64),
   )
 
 
 def episode_of_rows(row_splits: tf.Tensor) -> tf.Tensor:
-  """Returns the position in its pack of the episode of each row.
+  """Returns the position in its batch of the episode of each row.
 
   Args:
-    row_splits: int64 `[E + 1]`, as in `Pack`.
+    row_splits: int64 `[E + 1]`, as in `EpisodeBatch`.
 
   Returns:
     int64 `[N]`: `[0, 0, 2]` for the row splits `[0, 2, 2, 3]`.
@@ -137,8 +137,8 @@ def count_begins(row_splits: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
   is counted after the last row.
 
   Args:
-    row_splits: int64 `[E + 1]`, as in `Pack`.
-    num_rows: an integer `[]`, `R`, larger than the number of rows of the pack.
+    row_splits: int64 `[E + 1]`, as in `EpisodeBatch`.
+    num_rows: an integer `[]`, `R`, larger than the number of rows of the batch.
 
   Returns:
     int64 `[R]`: `[1, 0, 2, 1]` for the row splits `[0, 2, 2, 3]`.
@@ -153,7 +153,7 @@ def sum_rows(column: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
 
   Args:
     column: numbers `[N]`.
-    row_splits: int64 `[E + 1]`, as in `Pack`.
+    row_splits: int64 `[E + 1]`, as in `EpisodeBatch`.
 
   Returns:
     The sums, `[E]`, of the same dtype; 0 for an episode without steps.

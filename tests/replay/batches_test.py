@@ -110,7 +110,7 @@ _SERVED = [
 _NAMES = [table.table_name for table in _SERVED]
 
 
-class ServedPacksTest(parameterized.TestCase, tf.test.TestCase):
+class ServedBatchesTest(parameterized.TestCase, tf.test.TestCase):
 
   def _written(self, data, **kwargs):
     """Returns the items of a server, and the numbers of its episodes."""

@@ -1,4 +1,4 @@
-"""Tests of packs of episodes."""
+"""Tests of batches of episodes."""
 
 import gc
 import weakref
@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import grouping
-from rlds2reverb.episodes import pack_streams
-from rlds2reverb.episodes import packs as packs_lib
 from tests import golden
 
-_SPEC = packs_lib.Pack(
+_SPEC = episode_batches.EpisodeBatch(
     {
         'observation': {'x': tf.TensorSpec([None, 2], tf.float32)},
         'word': tf.TensorSpec([None], tf.string),
@@ -23,11 +23,11 @@ _SPEC = packs_lib.Pack(
 )
 
 
-def _pack(row_splits, episode_id, num_words=None):
-  """Returns a pack whose values tell the row they are of."""
+def _batch(row_splits, episode_id, num_words=None):
+  """Returns a batch whose values tell the row they are of."""
   num_rows = row_splits[-1]
   words = range(num_rows if num_words is None else num_words)
-  return packs_lib.Pack(
+  return episode_batches.EpisodeBatch(
       {
           'observation': {
               'x': np.arange(2 * num_rows, dtype=np.float32).reshape(-1, 2)
@@ -39,9 +39,9 @@ def _pack(row_splits, episode_id, num_words=None):
   )
 
 
-def _data_set(*packs):
+def _data_set(*batches):
   return tf.data.Dataset.from_generator(
-      lambda: iter(packs), output_signature=_SPEC
+      lambda: iter(batches), output_signature=_SPEC
   )
 
 
@@ -61,18 +61,20 @@ def _is_long(episode):
   return tf.shape(episode['steps']['word'])[0] > 2
 
 
-class PacksTest(tf.test.TestCase):
+class BatchesTest(tf.test.TestCase):
 
   def test_rows_and_their_episodes(self):
     splits = tf.constant([0, 2, 2, 3], tf.int64)
-    self.assertAllEqual(packs_lib.count_begins(splits, 4), [1, 0, 2, 1])
-    self.assertAllEqual(packs_lib.episode_of_rows(splits), [0, 0, 2])
+    self.assertAllEqual(episode_batches.count_begins(splits, 4), [1, 0, 2, 1])
+    self.assertAllEqual(episode_batches.episode_of_rows(splits), [0, 0, 2])
     for ends in ([0], [0, 0]):
-      self.assertEmpty(packs_lib.episode_of_rows(tf.constant(ends, tf.int64)))
+      self.assertEmpty(
+          episode_batches.episode_of_rows(tf.constant(ends, tf.int64))
+      )
 
   def test_unpack(self):
-    episodes = pack_streams.unpack(
-        _data_set(_pack([0, 2, 2, 3], [5, 6, 7]), _pack([0, 1], [8]))
+    episodes = batching.unbatch(
+        _data_set(_batch([0, 2, 2, 3], [5, 6, 7]), _batch([0, 1], [8]))
     )
     self.assertEqual(
         episodes.element_spec,
@@ -95,16 +97,16 @@ class PacksTest(tf.test.TestCase):
       self.assertAllEqual(episode['steps']['word'], words)
 
   def test_an_episode_of_unequal_lengths_stays_as_it_is(self):
-    (episode,) = pack_streams.unpack(
-        _data_set(_pack([0, 3], [5], num_words=1))
+    (episode,) = batching.unbatch(
+        _data_set(_batch([0, 3], [5], num_words=1))
     ).as_numpy_iterator()
     self.assertLen(episode['steps']['observation']['x'], 3)
     self.assertLen(episode['steps']['word'], 1)
 
-  def test_an_episode_does_not_share_the_memory_of_its_pack(self):
-    pack = _pack([0, 2, 3], [5, 6])
+  def test_an_episode_does_not_share_the_memory_of_its_batch(self):
+    batch = _batch([0, 2, 3], [5, 6])
     # TensorFlow 2.15 may write the sum into the tensor that it was given.
-    episodes = pack_streams.unpack(_data_set(pack)).map(
+    episodes = batching.unbatch(_data_set(batch)).map(
         lambda episode: episode['steps']['observation']['x'] + 1
     )
     for _ in range(2):
@@ -120,9 +122,9 @@ class PacksTest(tf.test.TestCase):
         ([0], []),
     ):
       row_splits = tf.constant(row_splits, tf.int64)
-      self.assertAllEqual(packs_lib.episode_of_rows(row_splits), expected)
+      self.assertAllEqual(episode_batches.episode_of_rows(row_splits), expected)
       in_graph = tf.data.Dataset.from_tensors(row_splits).map(
-          packs_lib.episode_of_rows
+          episode_batches.episode_of_rows
       )
       (found,) = in_graph
       self.assertAllEqual(found, expected)
@@ -143,30 +145,30 @@ class PacksTest(tf.test.TestCase):
       )
       self.assertAllEqual(found, expected)
 
-  def test_packs_of_a_data_set(self):
-    packs = _data_set(_pack([0, 1], [8]))
-    episodes = pack_streams.unpack(packs)
-    self.assertFalse(golden.has_packs(episodes))
+  def test_batches_of_a_data_set(self):
+    batches = _data_set(_batch([0, 1], [8]))
+    episodes = batching.unbatch(batches)
+    self.assertFalse(golden.has_batches(episodes))
     self.assertIs(
-        data_sets.packs_of(data_sets.Episodes(episodes, packs)), packs
+        data_sets.batches_of(data_sets.Episodes(episodes, batches)), batches
     )
-    self.assertFalse(golden.has_packs(episodes.take(1)))
+    self.assertFalse(golden.has_batches(episodes.take(1)))
 
   @pytest.mark.long
-  def test_methods_keep_the_packs(self):
+  def test_methods_keep_the_batches(self):
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 4, 20)
     splits = np.cumsum([0, *lengths])
     bounds = [0, 3, 4, 9, 9, 15, 20]
-    packs = tf.data.Dataset.from_generator(
+    batches = tf.data.Dataset.from_generator(
         lambda: (
-            _pack(splits[start : stop + 1] - splits[start], range(start, stop))
+            _batch(splits[start : stop + 1] - splits[start], range(start, stop))
             for start, stop in zip(bounds, bounds[1:])
         ),
-        output_signature=_data_set(_pack([0, 1], [8])).element_spec,
+        output_signature=_data_set(_batch([0, 1], [8])).element_spec,
     )
-    plain = pack_streams.unpack(packs)
-    episodes = data_sets.Episodes(plain, packs)
+    plain = batching.unbatch(batches)
+    episodes = data_sets.Episodes(plain, batches)
     methods = [
         lambda data: data.take(7),
         lambda data: data.take(9),
@@ -205,29 +207,29 @@ class PacksTest(tf.test.TestCase):
       with self.subTest(index):
         found = method(episodes)
         expected = list(method(plain).as_numpy_iterator())
-        unpacked = pack_streams.unpack(data_sets.packs_of(found))
+        unbatched = batching.unbatch(data_sets.batches_of(found))
         self.assertAllEqual(
             [one['episode_id'] for one in found.as_numpy_iterator()],
             [one['episode_id'] for one in expected],
         )
-        unpacked = list(unpacked.as_numpy_iterator())
-        self.assertLen(unpacked, len(expected))
-        for one, other in zip(unpacked, expected):
+        unbatched = list(unbatched.as_numpy_iterator())
+        self.assertLen(unbatched, len(expected))
+        for one, other in zip(unbatched, expected):
           tf.nest.map_structure(self.assertAllEqual, one, other)
     numbered = episodes.enumerate()
     for some in numbered.take(7), numbered.skip(4).take(9):
       self.assertIs(type(some), type(numbered))
-      self.assertTrue(golden.has_packs(some.map(_with_index)))
+      self.assertTrue(golden.has_batches(some.map(_with_index)))
     for elements in (
         episodes.map(lambda one: one['episode_id']),
         episodes.enumerate(),
     ):
-      self.assertFalse(golden.has_packs(elements))
-    self.assertFalse(golden.has_packs(episodes.concatenate(plain)))
+      self.assertFalse(golden.has_batches(elements))
+    self.assertFalse(golden.has_batches(episodes.concatenate(plain)))
 
   def test_keep_episodes(self):
-    pack = tf.nest.map_structure(
-        tf.constant, _pack([0, 2, 2, 3, 6], [5, 6, 7, 8])
+    batch = tf.nest.map_structure(
+        tf.constant, _batch([0, 2, 2, 3, 6], [5, 6, 7, 8])
     )
     for keep, row_splits, rows in (
         ([1, 1, 1, 1], [0, 2, 2, 3, 6], range(6)),
@@ -237,11 +239,11 @@ class PacksTest(tf.test.TestCase):
         ([0, 0, 0, 0], [0], []),
     ):
       keep = tf.cast(keep, tf.bool)
-      in_graph = tf.data.Dataset.from_tensors((pack, keep)).map(
-          packs_lib.keep_episodes
+      in_graph = tf.data.Dataset.from_tensors((batch, keep)).map(
+          episode_batches.keep_episodes
       )
       (mapped,) = in_graph
-      for found in packs_lib.keep_episodes(pack, keep), mapped:
+      for found in episode_batches.keep_episodes(batch, keep), mapped:
         self.assertAllEqual(found.row_splits, row_splits)
         self.assertEqual(found.row_splits.dtype, tf.int64)
         self.assertAllEqual(
@@ -267,38 +269,40 @@ class PacksTest(tf.test.TestCase):
         # In float32 and in another order, the 1 would be lost.
         (np.float64([1, 0, 2**53, 1, -(2**53)]), [0, 1, 0, 0, 0]),
     ):
-      found = packs_lib.sum_rows(tf.constant(column), row_splits)
+      found = episode_batches.sum_rows(tf.constant(column), row_splits)
       self.assertAllEqual(found, expected)
       self.assertEqual(found.dtype.as_numpy_dtype, column.dtype)
-    nothing = packs_lib.sum_rows(tf.zeros([0]), tf.constant([0], tf.int64))
+    nothing = episode_batches.sum_rows(
+        tf.zeros([0]), tf.constant([0], tf.int64)
+    )
     self.assertEqual(nothing.shape, [0])
 
-  def test_packs_of_a_data_set_that_was_made_of_another(self):
-    packs = _data_set(_pack([0, 1], [8]))
-    source = data_sets.Episodes(pack_streams.unpack(packs), packs)
+  def test_batches_of_a_data_set_that_was_made_of_another(self):
+    batches = _data_set(_batch([0, 1], [8]))
+    source = data_sets.Episodes(batching.unbatch(batches), batches)
     calls = []
 
     def function(found):
       calls.append(found)
       return None if len(calls) > 1 else found.take(1)
 
-    made = data_sets.with_packs_of(source.take(1), source, function)
+    made = data_sets.with_batches_of(source.take(1), source, function)
     self.assertEmpty(calls)
-    self.assertLen(list(data_sets.packs_of(made)), 1)
-    data_sets.packs_of(made)
+    self.assertLen(list(data_sets.batches_of(made)), 1)
+    data_sets.batches_of(made)
     self.assertLen(calls, 1)
-    self.assertIs(calls[0], packs)
-    # This function finds no packs.
-    again = data_sets.with_packs_of(made.take(1), made, function)
-    self.assertFalse(golden.has_packs(again))
-    # Without packs in the source, the function is not called.
-    for without in again, pack_streams.unpack(packs):
-      last = data_sets.with_packs_of(without.take(1), without, function)
-      self.assertFalse(golden.has_packs(last))
+    self.assertIs(calls[0], batches)
+    # This function finds no batches.
+    again = data_sets.with_batches_of(made.take(1), made, function)
+    self.assertFalse(golden.has_batches(again))
+    # Without batches in the source, the function is not called.
+    for without in again, batching.unbatch(batches):
+      last = data_sets.with_batches_of(without.take(1), without, function)
+      self.assertFalse(golden.has_batches(last))
     self.assertLen(calls, 2)
 
-  def test_packs_are_made_once_and_when_asked_for(self):
-    for made in _data_set(_pack([0, 1], [8])), None:
+  def test_batches_are_made_once_and_when_asked_for(self):
+    for made in _data_set(_batch([0, 1], [8])), None:
       calls = []
 
       def make(made=made, calls=calls):
@@ -307,17 +311,17 @@ class PacksTest(tf.test.TestCase):
 
       episodes = data_sets.Episodes(tf.data.Dataset.range(1), make)
       self.assertEmpty(calls)
-      graph = tf.function(lambda: episodes.packs is made)
+      graph = tf.function(lambda: episodes.batches is made)
       self.assertTrue(graph())  # pylint: disable=cell-var-from-loop
-      self.assertIs(episodes.packs, made)
+      self.assertIs(episodes.batches, made)
       self.assertEqual(calls, [True])
 
   def test_data_sets_are_not_kept(self):
     gc.freeze()  # Garbage of other tests would take half a minute to collect.
-    packs = _data_set(_pack([0, 1], [8]))
-    episodes = data_sets.Episodes(pack_streams.unpack(packs), packs)
+    batches = _data_set(_batch([0, 1], [8]))
+    episodes = data_sets.Episodes(batching.unbatch(batches), batches)
     held = weakref.ref(episodes)
-    del episodes, packs
+    del episodes, batches
     gc.collect()
     self.assertIsNone(held())
 

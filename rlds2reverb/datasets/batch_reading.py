@@ -1,8 +1,8 @@
-"""Reads TFDS files as packs: many episodes are parsed and decoded at once.
+"""Reads TFDS files as batches: many episodes are parsed and decoded at once.
 
 TFDS parses every episode by itself, which takes most of the time if they are
 short. Here `tf.io.parse_example` parses many at once. It returns the values of
-a field for all their steps, one after the other, as in a pack.
+a field for all their steps, one after the other, as in a batch.
 """
 
 import math
@@ -17,10 +17,10 @@ from rlds2reverb.datasets import record_order
 from rlds2reverb.datasets import record_parsing
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import attempts
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
-from rlds2reverb.episodes import packs
 from rlds2reverb.episodes import rlds
 
 # The features that TFDS decodes for each step alone, in a sequence of any
@@ -41,7 +41,7 @@ class _Read(NamedTuple):
   Attributes:
     is_good: bool `[]`: whether they could be read.
     records: what `grouping.cut_out` returns, `[E]`.
-    result: a `grouping.Group`, and later a `packs.Pack`. Of no episodes
+    result: a `grouping.Group`, and later an `EpisodeBatch`. Of no episodes
       if the records could not be read.
   """
 
@@ -50,7 +50,7 @@ class _Read(NamedTuple):
   result: Any
 
 
-def read_packs(
+def read_batches(
     builder: tfds.core.DatasetBuilder,
     split: Any,
     *,
@@ -59,12 +59,12 @@ def read_packs(
     shuffle_files: bool,
     read_config: tfds.ReadConfig,
 ) -> Optional[tf.data.Dataset]:
-  """Reads the episodes of a split as packs, in the order of TFDS.
+  """Reads the episodes of a split as batches, in the order of TFDS.
 
-  A pack has up to about 2 MiB, or one episode. `records.record_batches` says
+  A batch has up to about 2 MiB, or one episode. `records.record_batches` says
   how many records are in memory together, and what becomes of files that cannot
   be read to their end. An episode that cannot be parsed or decoded, or whose
-  fields differ in length, comes in a pack of its own, without its steps and
+  fields differ in length, comes in a batch of its own, without its steps and
   with its fault.
 
   Args:
@@ -76,11 +76,11 @@ def read_packs(
     read_config: the options of TFDS.
 
   Returns:
-    A data set of `packs.Pack`s; or None if a feature cannot be read in packs,
-    or if the order may differ each time.
+    A data set of `EpisodeBatch`s; or None if a feature cannot be read in
+    batches, or if the order may differ each time.
   """
   features = builder.info.features
-  if not _can_be_packed(features, decoders or {}):
+  if not _can_be_batched(features, decoders or {}):
     return None
   batches = records_lib.record_batches(
       builder,
@@ -99,16 +99,16 @@ def read_packs(
     )
 
   @graphs.no_autograph
-  def with_place(index, pack):
+  def with_place(index, batch):
     """Adds the place of the record to a fault, and counts the episodes."""
-    fault = pack.fault
+    fault = batch.fault
     if describe_record is not None:
       place = tf.cond(
           fault.rule == '', lambda: '', lambda: describe_record(index)
       )
       fault = fault._replace(place=place)
-    num_episodes = tf.size(pack.row_splits, tf.int64) - 1
-    return index + num_episodes, pack._replace(fault=fault)
+    num_episodes = tf.size(batch.row_splits, tf.int64) - 1
+    return index + num_episodes, batch._replace(fault=fault)
 
   # Bad records are rare, so many records are parsed and decoded at once. Only
   # if that fails are they read again, one by one.
@@ -118,7 +118,7 @@ def read_packs(
       .flat_map(graphs.no_autograph(reader.parts))
       .map(graphs.no_autograph(reader.decode), parallel)
       .flat_map(graphs.no_autograph(_one_by_one_if_bad))
-      .map(graphs.no_autograph(reader.to_pack), parallel)
+      .map(graphs.no_autograph(reader.to_batch), parallel)
       .scan(tf.constant(0, tf.int64), with_place)
   )
   return read if read_config.skip_prefetch else read.prefetch(1)
@@ -150,7 +150,7 @@ class _Reader:
     return _Read(is_good, batch, parsed._replace(splits=splits))
 
   def parts(self, batch: _Read) -> tf.data.Dataset:
-    """Divides a batch into parts that become packs; a bad one is one part."""
+    """Divides a batch into parts that become batches; a bad one is one part."""
     bounds = tf.cond(
         batch.is_good,
         lambda: grouping.bounds(batch.result.splits, self._row_bytes),
@@ -163,23 +163,23 @@ class _Reader:
         )
     )
 
-  def decode(self, bounds, batch: _Read) -> _Read:
-    """Decodes a part of a batch to a pack."""
-    part = grouping.part(tf.where(batch.is_good, bounds, 0), batch.result)
+  def decode(self, bounds, read: _Read) -> _Read:
+    """Decodes the episodes of a part."""
+    part = grouping.part(tf.where(read.is_good, bounds, 0), read.result)
     is_equal = tf.reduce_all(part.splits == part.splits[:1])
     if self._is_stored_plainly:
       # A guard against errors takes milliseconds, and nothing can fail here.
-      is_good, pack = True, self._to_pack(part)
+      is_good, batch = True, self._to_batch(part)
     else:
-      is_good, pack = attempts.attempt(self._to_pack, part)
+      is_good, batch = attempts.attempt(self._to_batch, part)
     return _Read(
-        batch.is_good & is_equal & is_good,
-        grouping.cut_out(bounds, batch.records),
-        pack,
+        read.is_good & is_equal & is_good,
+        grouping.cut_out(bounds, read.records),
+        batch,
     )
 
-  def to_pack(self, index, read: _Read) -> packs.Pack:
-    """Returns the pack; for a bad batch, that of one record, read alone."""
+  def to_batch(self, index, read: _Read) -> episode_batches.EpisodeBatch:
+    """Returns the batch; for a bad batch, that of one record, read alone."""
 
     def good():
       return read.result._replace(fault=faults.Fault('').tensors())
@@ -187,17 +187,17 @@ class _Reader:
     def alone():
       bounds = tf.stack([index, index + 1])
       record = grouping.cut_out(bounds, read.records)
-      is_good, pack = attempts.attempt(
-          lambda record: self._to_pack(_check_equal(self._parse_fn(record))),
+      is_good, batch = attempts.attempt(
+          lambda record: self._to_batch(_check_equal(self._parse_fn(record))),
           record,
-          otherwise=_pack_without_steps,
+          otherwise=_batch_without_steps,
       )
       fault = tf.cond(
           is_good,
           faults.Fault('').tensors,
           lambda: self._parser.find_fault(record[records_lib.RECORD]),
       )
-      return pack._replace(fault=fault)
+      return batch._replace(fault=fault)
 
     return tf.cond(read.is_good, good, alone)
 
@@ -208,8 +208,8 @@ class _Reader:
         fields={**self._decode_fields(parsed.fields), **fields}
     )
 
-  def _to_pack(self, parsed) -> packs.Pack:
-    return packs.Pack(
+  def _to_batch(self, parsed) -> episode_batches.EpisodeBatch:
+    return episode_batches.EpisodeBatch(
         self._decode_fn(parsed.columns), parsed.splits[0], parsed.fields
     )
 
@@ -238,23 +238,25 @@ def _num_records(records) -> tf.Tensor:
   return tf.size(records[records_lib.RECORD], tf.int64)
 
 
-def _pack_without_steps(spec: packs.Pack) -> packs.Pack:
-  """Returns a pack of one episode, of a spec, with zeros."""
+def _batch_without_steps(
+    spec: episode_batches.EpisodeBatch,
+) -> episode_batches.EpisodeBatch:
+  """Returns a batch of one episode, of a spec, with zeros."""
 
   def zeros(num_rows):
     return lambda leaf: tf.zeros(
         [num_rows, *(size or 0 for size in leaf.shape[1:])], leaf.dtype
     )
 
-  return packs.Pack(
+  return episode_batches.EpisodeBatch(
       tf.nest.map_structure(zeros(0), spec.steps),
       tf.zeros([2], tf.int64),
       tf.nest.map_structure(zeros(1), spec.fields),
   )
 
 
-def _can_be_packed(features: Any, decoders: Mapping[str, Any]) -> bool:
-  """Returns whether all features can be parsed and decoded in packs."""
+def _can_be_batched(features: Any, decoders: Mapping[str, Any]) -> bool:
+  """Returns whether all features can be parsed and decoded in batches."""
   steps = features[rlds.STEPS]
   others = {name: one for name, one in features.items() if name != rlds.STEPS}
   return bool(

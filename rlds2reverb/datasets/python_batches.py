@@ -9,16 +9,16 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import pack_streams
-from rlds2reverb.episodes import packs as packs_lib
 from rlds2reverb.episodes import rlds
 
 EPISODE_ID = 'episode_id'
 
 
-class PythonPack(NamedTuple):
+class PythonBatch(NamedTuple):
   """The steps of `E` episodes, `N` steps in all, without flags and discounts.
 
   Attributes:
@@ -37,12 +37,12 @@ class PythonPack(NamedTuple):
 
 
 def to_episodes(
-    python_packs: Callable[[], Iterator[PythonPack]],
+    python_batches: Callable[[], Iterator[PythonBatch]],
     step_spec: Dict[str, Any],
     num_episodes: Optional[int],
     field_specs: Optional[Dict[str, tf.TensorSpec]] = None,
 ) -> tf.data.Dataset:
-  """Makes an RLDS data set of the episodes in packs.
+  """Makes an RLDS data set of the episodes in batches.
 
   The flags and discounts of an episode are made here:
 
@@ -52,20 +52,20 @@ def to_episodes(
       discount    |  1     1        1-e   1-e  |
 
   Args:
-    python_packs: a function that returns an iterator of packs of numpy arrays.
-      It is called each time the data set is iterated.
-    step_spec: the spec of one step of `PythonPack.steps`.
-    num_episodes: the number of episodes in all packs, or None if it is not
+    python_batches: a function that returns an iterator of batches of numpy
+      arrays. It is called each time the data set is iterated.
+    step_spec: the spec of one step of `PythonBatch.steps`.
+    num_episodes: the number of episodes in all batches, or None if it is not
       known before they are read.
     field_specs: the specs of the fields of an episode other than `episode_id`.
 
   Returns:
     A data set of episodes with stacked `steps`, and with `episode_id` and those
-    fields. It has packs; see `data_sets.packs_of`.
+    fields. It has batches; see `data_sets.batches_of`.
   """
   stacked_spec = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
   episode_id = {EPISODE_ID: tf.TensorSpec([], tf.int64)}
-  signature = PythonPack(
+  signature = PythonBatch(
       tf.nest.map_structure(stacked_spec, step_spec),
       tf.TensorSpec([None], tf.int64),
       tf.TensorSpec([None], tf.bool),
@@ -73,31 +73,31 @@ def to_episodes(
           stacked_spec, {**episode_id, **(field_specs or {})}
       ),
   )
-  packs = (
-      tf.data.Dataset.from_generator(python_packs, output_signature=signature)
+  batches = (
+      tf.data.Dataset.from_generator(python_batches, output_signature=signature)
       .prefetch(1)
-      .map(graphs.no_autograph(_to_pack))
+      .map(graphs.no_autograph(_to_batch))
   )
-  episodes = pack_streams.unpack(packs)
+  episodes = batching.unbatch(batches)
   if num_episodes is not None:
     episodes = episodes.apply(
         tf.data.experimental.assert_cardinality(num_episodes)
     )
-  return data_sets.Episodes(episodes, packs)
+  return data_sets.Episodes(episodes, batches)
 
 
-def _to_pack(python_pack: PythonPack) -> packs_lib.Pack:
-  """Returns the pack, with flags and discounts."""
-  row_splits = tf.concat([[0], tf.cumsum(python_pack.lengths)], 0)
-  steps = dict(python_pack.steps)
-  for name, flag in _flags(row_splits, python_pack.is_terminal).items():
+def _to_batch(python_batch: PythonBatch) -> episode_batches.EpisodeBatch:
+  """Returns the batch, with flags and discounts."""
+  row_splits = tf.concat([[0], tf.cumsum(python_batch.lengths)], 0)
+  steps = dict(python_batch.steps)
+  for name, flag in _flags(row_splits, python_batch.is_terminal).items():
     steps.setdefault(name, flag)
-  return packs_lib.Pack(steps, row_splits, python_pack.fields)
+  return episode_batches.EpisodeBatch(steps, row_splits, python_batch.fields)
 
 
 def _flags(row_splits, is_terminal) -> Dict[str, tf.Tensor]:
-  """Returns the flags and discounts `[N]` of a pack."""
-  episode = packs_lib.episode_of_rows(row_splits)
+  """Returns the flags and discounts `[N]` of a batch."""
+  episode = episode_batches.episode_of_rows(row_splits)
   row = tf.range(row_splits[-1])
   # The number of steps that follow each step in its episode.
   rest = tf.gather(row_splits[1:], episode) - 1 - row

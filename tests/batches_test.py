@@ -1,4 +1,4 @@
-"""A test of packs from the files to the blocks and the statistics."""
+"""A test of batches from the files to the blocks and the statistics."""
 
 import os
 
@@ -45,7 +45,7 @@ def _episode(rng, index, length):
   }
 
 
-class PacksTest(tf.test.TestCase):
+class BatchesTest(tf.test.TestCase):
 
   @pytest.mark.long
   def test_from_files_to_blocks_and_statistics(self):
@@ -78,8 +78,8 @@ class PacksTest(tf.test.TestCase):
         ),
     ]
     whole = datasets.load_episodes(directory)
-    self.assertTrue(golden.has_packs(whole))
-    by_packs, one_by_one = (
+    self.assertTrue(golden.has_batches(whole))
+    by_batches, one_by_one = (
         transforms.transform_episodes(
             fields.map_fields(episodes, mapping), changes
         )
@@ -88,12 +88,12 @@ class PacksTest(tf.test.TestCase):
             tf.data.Dataset.zip((whole,)).map(lambda episode: episode),
         )
     )
-    self.assertFalse(golden.has_packs(one_by_one))
-    self.assertTrue(golden.has_packs(by_packs))
+    self.assertFalse(golden.has_batches(one_by_one))
+    self.assertTrue(golden.has_batches(by_batches))
 
     blocks, expected_blocks = (
         list(trajectories.convert_rlds_to_trajectories(episodes, batched=True))
-        for episodes in (by_packs, one_by_one)
+        for episodes in (by_batches, one_by_one)
     )
     kept = [
         length
@@ -110,7 +110,9 @@ class PacksTest(tf.test.TestCase):
     for leaf, expected_leaf in zip(*map(tf.nest.flatten, (frames, expected))):
       np.testing.assert_array_equal(leaf, expected_leaf, strict=True)
 
-    found, expected = map(statistics.compute_statistics, (by_packs, one_by_one))
+    found, expected = map(
+        statistics.compute_statistics, (by_batches, one_by_one)
+    )
     self.assertEqual(found, expected)
     self.assertEqual(found.num_episodes, len(kept))
     self.assertEqual(found.num_steps, sum(kept))

@@ -1,4 +1,4 @@
-"""Tests of reading TFDS files as packs, against what TFDS reads."""
+"""Tests of reading TFDS files as batches, against what TFDS reads."""
 
 import os
 from unittest import mock
@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.datasets import batch_reading
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import pack_reading
 from rlds2reverb.datasets import records
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
-from rlds2reverb.episodes import pack_streams
 from tests import golden
 from tests import recordings
 from tests import tfds_files
@@ -120,7 +120,7 @@ def _record(observation, reward, episode_id=0):
   ).SerializeToString()
 
 
-class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
+class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
 
   @classmethod
   def setUpClass(cls):
@@ -143,11 +143,11 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def _assert_same(self, episodes, expected=None):
-    """Compares unpacked packs with the episodes; returns the packs."""
-    packs = data_sets.packs_of(episodes)
-    unpacked = pack_streams.unpack(packs)
-    self.assertEqual(unpacked.element_spec, episodes.element_spec)
-    found = list(unpacked.as_numpy_iterator())
+    """Compares unbatched batches with the episodes; returns the batches."""
+    batches = data_sets.batches_of(episodes)
+    unbatched = batching.unbatch(batches)
+    self.assertEqual(unbatched.element_spec, episodes.element_spec)
+    found = list(unbatched.as_numpy_iterator())
     expected = expected or list(episodes.as_numpy_iterator())
     self.assertLen(found, len(expected))
     for one, other in zip(found, expected):
@@ -156,13 +156,13 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
           one,
           other,
       )
-    return list(packs.as_numpy_iterator())
+    return list(batches.as_numpy_iterator())
 
   @parameterized.parameters(1, 3, 512)
   def test_every_feature(self, size):
     with mock.patch.object(records, '_MAX_BATCH', size):
-      packs = self._assert_same(loading.load_episodes(self._directory))
-    self.assertLen(packs, -(-7 // size))
+      batches = self._assert_same(loading.load_episodes(self._directory))
+    self.assertLen(batches, -(-7 // size))
 
   def test_decoders(self):
     decoders = {
@@ -181,9 +181,9 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(1, 7, 512)
   def test_lengths(self, size):
     with mock.patch.object(records, '_MAX_BATCH', size):
-      packs = self._assert_same(loading.load_episodes(self._vectors))
-    lengths = np.concatenate([np.diff(pack.row_splits) for pack in packs])
-    ids = np.concatenate([pack.fields['episode_id'] for pack in packs])
+      batches = self._assert_same(loading.load_episodes(self._vectors))
+    lengths = np.concatenate([np.diff(batch.row_splits) for batch in batches])
+    ids = np.concatenate([batch.fields['episode_id'] for batch in batches])
     self.assertAllEqual(lengths, np.array(self._lengths)[ids])
 
   @parameterized.parameters(
@@ -203,8 +203,8 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
       episodes = loading.load_episodes(
           self._vectors, num_shards=3, shard_index=index
       )
-      for pack in self._assert_same(episodes):
-        ids += list(pack.fields['episode_id'])
+      for batch in self._assert_same(episodes):
+        ids += list(batch.fields['episode_id'])
     self.assertCountEqual(ids, range(len(self._lengths)))
 
   @parameterized.parameters(
@@ -233,9 +233,9 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
       episodes = loading.load_episodes(
           self._vectors, shuffle_files=True, read_config=config
       )
-      packs = self._assert_same(episodes)
+      batches = self._assert_same(episodes)
       orders.append(
-          np.concatenate([pack.fields['episode_id'] for pack in packs])
+          np.concatenate([batch.fields['episode_id'] for batch in batches])
       )
     self.assertNotAllEqual(*orders)
     self.assertAllEqual(*map(np.sort, orders))
@@ -246,14 +246,14 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
     directory = os.path.join(recordings.FOLDER, name)
     self._assert_same(loading.load_episodes(directory))
 
-  def test_packs_are_cut_by_their_decoded_bytes(self):
+  def test_batches_are_cut_by_their_decoded_bytes(self):
     fifth = grouping.GROUP_BYTES // 5
-    with mock.patch.object(pack_reading, '_row_bytes', return_value=fifth):
-      packs = self._assert_same(loading.load_episodes(self._directory))
-    # A pack has the episodes that begin within the same 5 steps, or a longer
+    with mock.patch.object(batch_reading, '_row_bytes', return_value=fifth):
+      batches = self._assert_same(loading.load_episodes(self._directory))
+    # A batch has the episodes that begin within the same 5 steps, or a longer
     # one.
     self.assertEqual(
-        [list(np.diff(pack.row_splits)) for pack in packs],
+        [list(np.diff(batch.row_splits)) for batch in batches],
         [[3, 1, 0], [7], [2, 1, 5]],
     )
 
@@ -273,11 +273,11 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
             ]
         ],
     )
-    packs = data_sets.packs_of(
+    batches = data_sets.batches_of(
         loading.load_episodes(directory), with_faults=True
     ).as_numpy_iterator()
     self.assertEqual(
-        [(list(pack.row_splits), pack.fault.values) for pack in packs],
+        [(list(batch.row_splits), batch.fault.values) for batch in batches],
         [
             ([0, 2], b''),
             ([0, 0], b'observation: 1, reward: 2'),
@@ -291,11 +291,11 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
     tfds_files.write_records(
         directory, _VECTORS, [[_record(np.zeros(4), [0, 1])]]
     )
-    packs = data_sets.packs_of(loading.load_episodes(directory))
+    batches = data_sets.batches_of(loading.load_episodes(directory))
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'not a multiple.*: observation: 4'
     ):
-      list(packs)
+      list(batches)
 
   @parameterized.named_parameters(
       ('image_of_any_size', tfds.features.Image(shape=(None, None, 3)), None),
@@ -317,7 +317,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
           tfds.decode.make_decoder()(lambda value, feature: value)(),
       ),
   )
-  def test_features_that_are_not_packed(self, feature, decoder):
+  def test_features_that_are_not_batched(self, feature, decoder):
     for place in 'steps', 'other':
       features = {'steps': tfds.features.Dataset({'reward': np.float32})}
       if place == 'other':
@@ -331,7 +331,7 @@ class PackReadingTest(parameterized.TestCase, tf.test.TestCase):
       episodes = loading.load_episodes(
           directory, decoders=decoders if decoder else None
       )
-      self.assertFalse(golden.has_packs(episodes))
+      self.assertFalse(golden.has_batches(episodes))
 
 
 if __name__ == '__main__':
