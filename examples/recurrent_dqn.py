@@ -17,6 +17,7 @@ from tf_agents.networks import q_rnn_network
 from tf_agents.train import learner as learner_lib
 from tf_agents.train.utils import train_utils
 
+from examples import burn_in_dqn
 import rlds2reverb
 from rlds2reverb import fields
 from rlds2reverb import training
@@ -99,7 +100,7 @@ def train_eval(
         output_fc_layer_params=layers,
     )
   train_step = train_utils.create_train_step()
-  agent = training.BurnInDqnAgent(
+  agent = burn_in_dqn.BurnInDqnAgent(
       time_step_spec,
       action_spec,
       q_network=network,

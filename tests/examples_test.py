@@ -42,6 +42,7 @@ _MAX_LINES = 60
 # tests/training trains with these.
 _TRAINERS = ('behavioral_cloning.py', 'cql_sac.py', 'recurrent_dqn.py')
 _MAX_TRAINER_LINES = 150
+_AGENT = 'burn_in_dqn.py'  # That of recurrent_dqn, for its users to edit.
 
 
 def _name(example):
@@ -83,6 +84,7 @@ class ExamplesTest(parameterized.TestCase, tf.test.TestCase):
         [
             *_ELSEWHERE,
             *_TRAINERS,
+            _AGENT,
             *[f'{_name(example)}.py' for example in _EXAMPLES],
         ],
         [

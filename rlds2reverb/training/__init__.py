@@ -1,11 +1,10 @@
 """What trainers of TF-Agents' agents on recorded episodes share.
 
 The trainers themselves are in examples/, for their users to edit: behavioural
-cloning, CQL-SAC and a recurrent DQN. `make_policy` and `make_environment` are
-for recording such data.
+cloning, CQL-SAC and a recurrent DQN with burn-in. `make_policy` and
+`make_environment` are for recording such data.
 """
 
-from rlds2reverb.training.burn_in import BurnInDqnAgent
 from rlds2reverb.training.environments import make_environment
 from rlds2reverb.training.environments import specs_of
 from rlds2reverb.training.evaluation import Evaluator

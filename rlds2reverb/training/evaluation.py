@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.environments import batched_py_environment
 from tf_agents.policies import tf_policy
 from tf_agents.utils import common
-from tf_agents.utils import nest_utils
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.training import environments
@@ -73,29 +73,31 @@ class Evaluator:
     self.policy = policy
     self._action = common.function(policy.action)
     self._seed = seed
-    self._environments = [
-        environments.make_environment(environment, seed + i)
-        for i in range(num_episodes)
-    ]
+    self._environments = batched_py_environment.BatchedPyEnvironment(
+        [
+            environments.make_environment(environment)
+            for _ in range(num_episodes)
+        ],
+        multithreading=False,
+    )
 
   def run(self) -> Returns:
     """Plays the episodes, which start in the same states each time."""
-    for i, env in enumerate(self._environments):
+    for i, env in enumerate(self._environments.envs):
       env.seed(self._seed + i)
-    steps = [env.reset() for env in self._environments]
-    state = self.policy.get_initial_state(len(steps))
-    returns = np.zeros(len(steps))
-    while not all(step.is_last() for step in steps):
-      batch = tf.nest.map_structure(
-          tf.convert_to_tensor, nest_utils.stack_nested_arrays(steps)
+    step = self._environments.reset()
+    state = self.policy.get_initial_state(self._environments.batch_size)
+    returns = np.zeros(self._environments.batch_size)
+    is_over = step.is_last()
+    while not is_over.all():
+      chosen = self._action(
+          tf.nest.map_structure(tf.convert_to_tensor, step), state
       )
-      result = self._action(batch, state)
-      state = result.state
-      actions = nest_utils.unstack_nested_arrays(
-          tf.nest.map_structure(lambda leaf: leaf.numpy(), result.action)
+      state = chosen.state
+      # An environment that is over starts again, which does not count.
+      step = self._environments.step(
+          tf.nest.map_structure(lambda leaf: leaf.numpy(), chosen.action)
       )
-      for i, env in enumerate(self._environments):
-        if not steps[i].is_last():
-          steps[i] = env.step(actions[i])
-          returns[i] += steps[i].reward
+      returns += np.where(is_over, 0, step.reward)
+      is_over |= step.is_last()
     return Returns(returns)

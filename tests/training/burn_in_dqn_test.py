@@ -10,7 +10,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.training import burn_in as burn_in_lib
+from examples import burn_in_dqn
 
 _OBSERVATION = tf.TensorSpec([2], tf.float32)
 _ACTION = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 2)
@@ -58,7 +58,7 @@ def _make_agent(has_memory=True, burn_in=0, **kwargs):
     )
   else:
     network = q_network.QNetwork(_OBSERVATION, _ACTION, fc_layer_params=(3,))
-  agent = burn_in_lib.BurnInDqnAgent(
+  agent = burn_in_dqn.BurnInDqnAgent(
       ts.time_step_spec(_OBSERVATION),
       _ACTION,
       q_network=network,
