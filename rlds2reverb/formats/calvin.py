@@ -99,7 +99,7 @@ def load_calvin(
     for index, span in enumerate(spans):
       steps: Dict[str, Any] = {rlds.OBSERVATION: {}}
       for name in names:
-        column = _Column(directory, span, name, first[name])
+        column = _column(directory, span, name, first[name])
         if name.startswith(_OBSERVATIONS):
           steps[rlds.OBSERVATION][name] = column
         else:
@@ -109,32 +109,27 @@ def load_calvin(
   return python_episodes.to_dataset(read, len(spans))
 
 
-class _Column:
-  """An array of the frames of an episode, read when they are needed."""
+def _column(
+    directory: str, span: _Span, name: str, first: np.ndarray
+) -> columns_lib.Column:
+  """Returns an array of the frames of an episode."""
 
-  def __init__(self, directory: str, span: _Span, name: str, first: np.ndarray):
-    self._directory = directory
-    self._frames = range(span.first, span.last + 1)
-    self._name = name
-    self.dtype = first.dtype
-    self.shape = (len(self._frames), *first.shape)
-
-  def __len__(self) -> int:
-    return self.shape[0]
-
-  def __getitem__(self, rows: slice) -> np.ndarray:
-    frames = self._frames[rows]
-    found = np.empty((len(frames), *self.shape[1:]), self.dtype)
-    for row, frame in enumerate(frames):
-      value = _read_frame(self._directory, frame, [self._name])[self._name]
-      if value.shape != self.shape[1:] or value.dtype != self.dtype:
+  def read(begin: int, end: int) -> np.ndarray:
+    found = np.empty((end - begin, *first.shape), first.dtype)
+    for row in range(end - begin):
+      frame = span.first + begin + row
+      value = _read_frame(directory, frame, [name])[name]
+      if value.shape != first.shape or value.dtype != first.dtype:
         raise ValueError(
-            f'{self._name} of frame {frame} of {self._directory} is'
-            f' {value.dtype} {value.shape}, but that of the first frame is'
-            f' {self.dtype} {self.shape[1:]}.'
+            f'{name} of frame {frame} of {directory} is {value.dtype}'
+            f' {value.shape}, but that of the first frame is {first.dtype}'
+            f' {first.shape}.'
         )
       found[row] = value
     return found
+
+  shape = (span.last + 1 - span.first, *first.shape)
+  return columns_lib.Column(first.dtype, shape, read)
 
 
 def _read_frame(

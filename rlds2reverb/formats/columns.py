@@ -1,10 +1,19 @@
 """Columns: arrays with a row for each step, in memory or in a file.
 
-A column is a numpy array, an `h5py.Dataset` or an `npz.NpzColumn`. Its name is
-its path from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
+A column is a numpy array, an `h5py.Dataset` or a `Column`. Its name is its path
+from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
-from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Mapping,
+    Optional,
+    Sequence,
+    Union,
+)
 
 import h5py
 import numpy as np
@@ -13,10 +22,6 @@ import tensorflow as tf
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.formats import npz
-
-Column = Union[np.ndarray, h5py.Dataset, npz.NpzColumn]
-_COLUMN_TYPES = (np.ndarray, h5py.Dataset, npz.NpzColumn)
 
 # The codes of the NumPy number types that TensorFlow has, too.
 _NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
@@ -24,26 +29,51 @@ _NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
 _INDEX = '_index_'
 
 
-class Rows:
-  """The rows `[begin, end)` of a column, read when they are needed."""
+class Column:
+  """Rows that are read when they are asked for, as those of h5py.
 
-  def __init__(self, column: Any, begin: int, end: int):
-    self._column = column
-    self._begin = begin
-    self.dtype = column.dtype
-    self.shape = (end - begin, *column.shape[1:])
+  Attributes:
+    dtype: the dtype.
+    shape: the shape, `[N, ...]`.
+  """
+
+  def __init__(
+      self,
+      dtype: np.dtype,
+      shape: Sequence[int],
+      read: Callable[[int, int], np.ndarray],
+  ):
+    """Creates the column.
+
+    Args:
+      dtype: the dtype of the rows.
+      shape: the shape of all rows.
+      read: returns the rows from a first one until another one.
+    """
+    self.dtype = dtype
+    self.shape = tuple(shape)
+    self._read = read
 
   def __len__(self) -> int:
     return self.shape[0]
 
-  def __getitem__(self, rows: slice) -> np.ndarray:
-    begin, end, _ = rows.indices(len(self))
-    return self._column[self._begin + begin : self._begin + end]
+  def __getitem__(self, rows: Union[slice, np.ndarray]) -> np.ndarray:
+    """Returns the rows of a slice, or of increasing indices."""
+    if isinstance(rows, slice):
+      begin, end, step = rows.indices(len(self))
+      return self._read(begin, max(begin, end))[::step]
+    if not len(rows):
+      return self._read(0, 0)
+    return self._read(rows[0], rows[-1] + 1)[np.asarray(rows) - rows[0]]
+
+
+AnyColumn = Union[np.ndarray, h5py.Dataset, Column]
+_COLUMN_TYPES = (np.ndarray, h5py.Dataset, Column)
 
 
 def renamed(
-    columns: Mapping[str, Column], names: Mapping[str, Optional[str]]
-) -> Dict[str, Column]:
+    columns: Mapping[str, AnyColumn], names: Mapping[str, Optional[str]]
+) -> Dict[str, AnyColumn]:
   """Returns columns by other names.
 
   Args:
@@ -76,7 +106,7 @@ def renamed(
   return found
 
 
-def leaves(source: Mapping[str, Any]) -> Dict[str, Column]:
+def leaves(source: Mapping[str, Any]) -> Dict[str, AnyColumn]:
   """Returns the columns in an HDF5 group or in a dict, by their names.
 
   Args:
@@ -168,7 +198,7 @@ def check_left_out(
     checks.check_known(where, 'field', name, names)
 
 
-def is_readable(column: Column) -> bool:
+def is_readable(column: AnyColumn) -> bool:
   """Returns whether a column has rows of numbers or of strings."""
   if not column.shape:
     return False
@@ -180,7 +210,7 @@ def is_readable(column: Column) -> bool:
   return column.dtype.newbyteorder('=') in _NUMBERS or column.dtype.kind in 'SU'
 
 
-def check_objects(name: str, column: Column) -> None:
+def check_objects(name: str, column: AnyColumn) -> None:
   """Checks that an array of Python objects has only strings.
 
   Raises:
@@ -203,7 +233,7 @@ def check_objects(name: str, column: Column) -> None:
       )
 
 
-def row_spec(column: Column) -> tf.TensorSpec:
+def row_spec(column: AnyColumn) -> tf.TensorSpec:
   """Returns the spec of one row of a readable column.
 
   Text, bytes, and rows of uint8 of varying length become strings.
@@ -213,7 +243,7 @@ def row_spec(column: Column) -> tf.TensorSpec:
 
 
 def read(
-    column: Column, rows: Union[slice, np.ndarray], spec: tf.TensorSpec
+    column: AnyColumn, rows: Union[slice, np.ndarray], spec: tf.TensorSpec
 ) -> np.ndarray:
   """Reads rows of a column.
 

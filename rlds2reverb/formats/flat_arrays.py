@@ -14,13 +14,14 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import python_batches
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import flat_layout
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import npz
+from rlds2reverb.formats import python_episodes
 
 # How much of the columns is read at a time.
 _BATCH_BYTES = 4 << 20
@@ -161,7 +162,7 @@ def _episodes(
 
   with open_columns() as columns:
     layout = flat_layout.find_layout(columns, max_episode_steps, lacking)
-  return python_batches.to_episodes(
+  return python_episodes.of_batches(
       lambda: _batches(open_columns, layout),
       layout.spec,
       len(layout.is_terminal),
@@ -170,10 +171,10 @@ def _episodes(
 
 def _batches(
     open_columns: Callable[
-        [], ContextManager[Mapping[str, columns_lib.Column]]
+        [], ContextManager[Mapping[str, columns_lib.AnyColumn]]
     ],
     layout: flat_layout.FlatLayout,
-) -> Iterator[python_batches.PythonBatch]:
+) -> Iterator[episode_batches.EpisodeBatch]:
   """Reads the episodes, a batch at a time."""
   # The rows are divided into runs of one size. The episodes that begin in the
   # same run are read together.
@@ -187,7 +188,7 @@ def _batches(
 
 def _batch(
     columns, layout: flat_layout.FlatLayout, first: int, end: int
-) -> python_batches.PythonBatch:
+) -> episode_batches.EpisodeBatch:
   """Reads the episodes from `first` until `end`."""
   bounds = layout.bounds[first : end + 1]
   is_terminal = layout.is_terminal[first:end]
@@ -226,9 +227,6 @@ def _batch(
   }
   if rlds.REWARD not in steps:
     steps[rlds.REWARD] = np.zeros(stops[-1], np.float32)
-  return python_batches.PythonBatch(
-      steps,
-      lengths,
-      is_terminal,
-      {python_batches.EPISODE_ID: np.arange(first, end)},
+  return python_episodes.make_batch(
+      steps, lengths, is_terminal, np.arange(first, end)
   )

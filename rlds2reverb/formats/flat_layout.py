@@ -50,7 +50,7 @@ class FlatLayout(NamedTuple):
 
 
 def find_layout(
-    columns: Dict[str, columns_lib.Column],
+    columns: Dict[str, columns_lib.AnyColumn],
     max_episode_steps: Optional[int],
     may_lack: Collection[str] = (),
 ) -> FlatLayout:

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
-from rlds2reverb.formats import arrow_columns
+from rlds2reverb.formats import arrow
 from rlds2reverb.formats import npz
 from rlds2reverb.formats import python_episodes
 
@@ -81,24 +81,20 @@ def _load_folder(path: str) -> tf.data.Dataset:
 
   def batches() -> Iterator[pa.RecordBatch]:
     for one in paths:
-      with arrow_columns.open_errors(one):
+      with arrow.open_errors(one):
         with pa.memory_map(one) as file, pa.ipc.open_stream(file) as reader:
           yield from reader
 
   def read() -> python_episodes.Episodes:
     index = 0
     for batch in batches():
-      _check_columns(path, batch.schema.names)
-      for row in range(len(batch)):
-        columns = {
-            name: arrow_columns.to_array(
-                batch[name].slice(row, 1).flatten(), None, name
-            )
-            for name in (*_FIELDS.values(), _INFOS)
-            if name in batch.schema.names
-        }
-        is_terminal = batch[_TERMINAL][row].as_py()
-        yield _episode(columns, is_terminal, index)
+      names = batch.schema.names
+      _check_columns(path, names)
+      used = (*_FIELDS.values(), _INFOS, _TERMINAL)
+      for columns in arrow.read_rows(
+          batch, {name: name for name in used if name in names}
+      ):
+        yield _episode(columns, columns.pop(_TERMINAL), index)
         index += 1
 
   return python_episodes.to_dataset(read, sum(map(len, batches())))
@@ -163,9 +159,8 @@ def _episode(
         f'Trajectory {index} has {len(columns[_OBSERVATIONS])} {_OBSERVATIONS}'
         f' and {length} {_ACTIONS}, but there must be one more of them.'
     )
+  names = {**_FIELDS, _INFOS: _INFOS}
   steps = {
-      field: columns[name] for field, name in _FIELDS.items() if name in columns
+      field: columns[name] for field, name in names.items() if name in columns
   }
-  if _INFOS in columns:
-    steps[_INFOS] = columns[_INFOS]
   return python_episodes.make_episode(steps, index, is_terminal)

@@ -23,12 +23,11 @@ from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import rlds
-from rlds2reverb.formats import arrow_columns
+from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import depth_maps
 from rlds2reverb.formats import gr00t
 from rlds2reverb.formats import lerobot_files
-from rlds2reverb.formats import parquet_files
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import video_frames
 
@@ -119,7 +118,7 @@ def load_lerobot(
   names = _names(data, read_features, parts)
 
   def read() -> python_episodes.Episodes:
-    for index, rows in parquet_files.read_episodes(
+    for index, rows in arrow.read_episodes(
         data.files, lerobot_files.EPISODE_INDEX
     ):
       length = data.lengths.get(index)
@@ -169,14 +168,12 @@ class _Frames(NamedTuple):
     if not self.decode_videos:
       return video_frames.to_references(path, times, codes)
     depths = codes and codes.depths(self.depth_unit)
-    return video_frames.VideoColumn(path, times, self.data.info['fps'], depths)
+    return video_frames.column(path, times, self.data.info['fps'], depths)
 
 
 def _read_column(column, feature, name, depth_unit) -> np.ndarray:
   """Returns the rows of a feature other than videos."""
-  if arrow_columns.is_json(column.type):
-    return arrow_columns.to_json(column)
-  rows = arrow_columns.to_array(column, feature['shape'], name)
+  rows = arrow.to_array(column, feature['shape'], name)
   is_depth = rows.dtype == object and depth_maps.is_depth(feature)
   if is_depth and all(map(depth_maps.is_tiff, rows)):
     stored_unit = (feature.get('info') or {}).get('depth_unit')

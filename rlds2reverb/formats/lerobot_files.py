@@ -5,12 +5,12 @@
 
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import pyarrow as pa
 
 from rlds2reverb.datasets import files
-from rlds2reverb.formats import parquet_files
+from rlds2reverb.formats import arrow
 
 _INFO_FILE = os.path.join('meta', 'info.json')
 _VIDEO = 'video'
@@ -50,19 +50,49 @@ def open_data_set(name_or_directory: files.PathLike) -> LeRobotData:
   with files.open_text(os.path.join(directory, _INFO_FILE)) as f:
     info = json.load(f)
   version = str(info.get('codebase_version'))
-  features = info['features']
-  videos = [name for name in features if features[name]['dtype'] == _VIDEO]
-  if version.startswith('v3.'):
-    find, read_tasks = _episodes_of_v3, _read_tasks_of_v3
-  elif version.startswith('v2.'):
-    find, read_tasks = _episodes_of_v2, _read_tasks_of_v2
-  else:
+  if not version.startswith(('v2.', 'v3.')):
     raise ValueError(
         f'{directory} is a LeRobot data set of version {version}, but v2.0,'
         ' v2.1 and v3.0 are read. LeRobot has scripts that convert others.'
     )
+  features = info['features']
+  videos = [name for name in features if features[name]['dtype'] == _VIDEO]
+  is_v3 = version.startswith('v3.')
+  rows = (
+      _read_episodes(directory, ['data', *(f'videos/{one}' for one in videos)])
+      if is_v3
+      else _read_lines(os.path.join(directory, 'meta', 'episodes.jsonl'))
+  )
+  episodes = {row[EPISODE_INDEX]: row for row in rows}
+
+  def file_of(index: int, template: str, prefix: str, **names: Any) -> str:
+    """Returns the path of the file that has an episode, alone or not."""
+    if is_v3:
+      for name in 'chunk_index', 'file_index':
+        names[name] = episodes[index][f'{prefix}/{name}']
+    else:
+      names[EPISODE_INDEX] = index
+      names['episode_chunk'] = index // info['chunks_size']
+    return os.path.join(directory, info[template].format(**names))
+
+  def video_of(index: int, video: str) -> Tuple[str, float]:
+    prefix = f'videos/{video}'
+    return (
+        file_of(index, 'video_path', prefix, video_key=video),
+        episodes[index].get(f'{prefix}/from_timestamp', 0.0),
+    )
+
+  in_order = [file_of(one, 'data_path', 'data') for one in sorted(episodes)]
   return LeRobotData(
-      directory, info, *find(directory, info, videos), read_tasks(directory)
+      directory,
+      info,
+      list(dict.fromkeys(in_order)),
+      {index: row['length'] for index, row in episodes.items()},
+      {
+          video: {index: video_of(index, video) for index in episodes}
+          for video in videos
+      },
+      _read_tasks(directory, is_v3),
   )
 
 
@@ -85,96 +115,41 @@ def _find_directory(name_or_directory: files.PathLike) -> str:
   raise ValueError(message)
 
 
-def _episodes_of_v2(directory, info, videos) -> Tuple[Any, Any, Any]:
-  """Finds the episodes of v2, which have a file each."""
-  lengths = {
-      line[EPISODE_INDEX]: line['length']
-      for line in _read_lines(os.path.join(directory, 'meta', 'episodes.jsonl'))
-  }
-
-  def path(template, index, **names):
-    chunk = index // info['chunks_size']
-    names = {EPISODE_INDEX: index, 'episode_chunk': chunk, **names}
-    return os.path.join(directory, template.format(**names))
-
-  return (
-      [path(info['data_path'], index) for index in sorted(lengths)],
-      lengths,
-      {
-          video: {
-              index: (path(info['video_path'], index, video_key=video), 0.0)
-              for index in lengths
-          }
-          for video in videos
-      },
-  )
-
-
-def _episodes_of_v3(directory, info, videos) -> Tuple[Any, Any, Any]:
-  """Finds the episodes of v3, which share files."""
-  folder = os.path.join(directory, 'meta', 'episodes')
-  paths = [
-      os.path.join(folder, chunk, name)
-      for chunk in files.names_in(folder)
-      for name in files.names_in(os.path.join(folder, chunk))
-  ]
-  lengths = {}
-  in_data = {}
-  in_videos = {video: {} for video in videos}
-
-  def file_of(template, row, prefix, **names):
-    numbers = {
-        name: row[f'{prefix}/{name}'] for name in ('chunk_index', 'file_index')
-    }
-    return os.path.join(directory, template.format(**numbers, **names))
-
-  prefixes = ['data', *(f'videos/{video}' for video in videos)]
+def _read_episodes(
+    directory: str, prefixes: Sequence[str]
+) -> Iterator[Dict[str, Any]]:
+  """Yields a row for each episode of v3; `prefixes` begin names of columns."""
   columns = [EPISODE_INDEX, 'length']
   for prefix in prefixes:
     columns += [f'{prefix}/chunk_index', f'{prefix}/file_index']
   columns += [f'{prefix}/from_timestamp' for prefix in prefixes[1:]]
-  for path in paths:
-    with parquet_files.open_file(path) as file:
-      for row in file.read(columns).to_pylist():
-        index = row[EPISODE_INDEX]
-        lengths[index] = row['length']
-        in_data[index] = file_of(info['data_path'], row, 'data')
-        for video, prefix in zip(videos, prefixes[1:]):
-          in_videos[video][index] = (
-              file_of(info['video_path'], row, prefix, video_key=video),
-              row[f'{prefix}/from_timestamp'],
-          )
-  in_order = dict.fromkeys(in_data[index] for index in sorted(in_data))
-  return list(in_order), lengths, in_videos
+  for path in files.local_files(os.path.join(directory, 'meta', 'episodes')):
+    with arrow.open_parquet(path) as file:
+      yield from file.read(columns).to_pylist()
 
 
-def _read_tasks_of_v2(directory: str) -> Dict[int, bytes]:
+def _read_tasks(directory: str, is_v3: bool) -> Dict[int, bytes]:
   """Returns the texts of the tasks by their numbers."""
-  path = os.path.join(directory, 'meta', 'tasks.jsonl')
+  path = os.path.join(
+      directory, 'meta', 'tasks.parquet' if is_v3 else 'tasks.jsonl'
+  )
   if not os.path.exists(path):
     return {}
-  return {line[TASK_INDEX]: line[TASK].encode() for line in _read_lines(path)}
-
-
-def _read_tasks_of_v3(directory: str) -> Dict[int, bytes]:
-  """Returns the texts of the tasks by their numbers."""
-  path = os.path.join(directory, 'meta', 'tasks.parquet')
-  if not os.path.exists(path):
-    return {}
-  with parquet_files.open_file(path) as file:
+  if not is_v3:
+    return {line[TASK_INDEX]: line[TASK].encode() for line in _read_lines(path)}
+  with arrow.open_parquet(path) as file:
     table = file.read()
   # The texts are the index of a pandas frame. The name of that column differs
   # between versions.
-  (texts,) = [
+  [texts] = [
       field.name
       for field in table.schema
-      if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+      if field.type in (pa.string(), pa.large_string())
   ]
+  numbers = table[TASK_INDEX].to_pylist()
   return {
       number: text.encode()
-      for number, text in zip(
-          table[TASK_INDEX].to_pylist(), table[texts].to_pylist()
-      )
+      for number, text in zip(numbers, table[texts].to_pylist())
   }
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
-from rlds2reverb.formats import arrow_columns
+from rlds2reverb.formats import arrow
 from rlds2reverb.formats import python_episodes
 
 # The names of Minari's columns, the same in every format.
@@ -99,7 +99,7 @@ def _read_table(folder: str, data_format: str) -> pa.Table:
   tables = []
   for name in names:
     path = os.path.join(folder, name)
-    with arrow_columns.open_errors(path):
+    with arrow.open_errors(path):
       if data_format == _PARQUET:
         tables.append(parquet.read_table(path, partitioning=None))
       else:
@@ -154,7 +154,7 @@ def _of_space(space, column: pa.Array, num_rows: int, name: str) -> Any:
         for key, one in enumerate(below)
     )
   shape = (space or {}).get('shape')
-  return arrow_columns.to_array(column.slice(0, num_rows), shape, name)
+  return arrow.to_array(column.slice(0, num_rows), shape, name)
 
 
 def _of_infos(column: pa.StructArray, name: str, left_out) -> Dict[str, Any]:
@@ -172,7 +172,7 @@ def _of_infos(column: pa.StructArray, name: str, left_out) -> Dict[str, Any]:
     if shape is not None:
       shape = [int(size) for size in shape.split(b',') if size]
     try:
-      array = arrow_columns.to_array(values, shape, below)
+      array = arrow.to_array(values, shape, below)
     except ValueError:
       left_out.add(below)
       continue

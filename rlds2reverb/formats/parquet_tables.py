@@ -9,28 +9,22 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import gin
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
-from rlds2reverb.formats import arrow_columns
-from rlds2reverb.formats import parquet_files
+from rlds2reverb.formats import arrow
 from rlds2reverb.formats import python_episodes
 
-_OBSERVATIONS, _ACTIONS, _REWARDS, _TERMINALS = (
-    'observations',
-    'actions',
-    'rewards',
-    'terminals',
-)
+_OBSERVATIONS, _ACTIONS, _TERMINALS = 'observations', 'actions', 'terminals'
 _FIELDS = {
     rlds.OBSERVATION: _OBSERVATIONS,
     rlds.ACTION: _ACTIONS,
-    rlds.REWARD: _REWARDS,
+    rlds.REWARD: 'rewards',
 }
 _USED = (*_FIELDS.values(), _TERMINALS)
+_REQUIRED = {_OBSERVATIONS, _ACTIONS}
 # A row may be a whole episode.
 _BATCH_SIZE = 16
 
@@ -73,37 +67,40 @@ def load_parquet(
       columns of the first, or as many rows of each.
   """
   path = files.expand_local(path, 'A table of parquet')
-  paths = parquet_files.find(path)
+  paths = arrow.find_parquet(path)
   if not paths:
     raise ValueError(f'There is no table of parquet at {path}.')
-  with parquet_files.open_file(paths[0]) as file:
+  with arrow.open_parquet(paths[0]) as file:
     names = _find_names(path, file.schema_arrow.names, column_names or {})
     if episode_column is not None:
       checks.check_known(path, 'column', episode_column, names.values())
 
+  def whole_rows() -> Iterator[Dict[str, Any]]:
+    for one in paths:
+      with arrow.open_parquet(one) as file:
+        for batch in file.iter_batches(_BATCH_SIZE):
+          yield from arrow.read_rows(batch, names)
+
+  def tables() -> Iterator[Dict[str, Any]]:
+    for _, table in arrow.read_episodes(paths, episode_column):
+      yield {
+          name: arrow.to_array(table[column], None, column)
+          for name, column in names.items()
+          if column != episode_column
+      }
+
   def read() -> python_episodes.Episodes:
-    found = (
-        _rows_as_episodes(paths, names)
-        if episode_column is None
-        else (
-            {
-                name: _to_array(table[column], column)
-                for name, column in names.items()
-                if column != episode_column
-            }
-            for _, table in parquet_files.read_episodes(paths, episode_column)
-        )
-    )
+    found = whole_rows() if episode_column is None else tables()
     for index, columns in enumerate(found):
       yield _episode(columns, index)
 
   if episode_column is not None:
     return python_episodes.to_dataset(read)
-  counts = []
+  count = 0
   for one in paths:
-    with parquet_files.open_file(one) as file:
-      counts.append(file.metadata.num_rows)
-  return python_episodes.to_dataset(read, sum(counts))
+    with arrow.open_parquet(one) as file:
+      count += file.metadata.num_rows
+  return python_episodes.to_dataset(read, count)
 
 
 def _find_names(
@@ -112,82 +109,44 @@ def _find_names(
   """Returns the names of the columns by those of the fields."""
   for name in given:
     checks.check_choice('A key of column_names', name, _USED)
-  wanted = {name: name for name in _USED}
-  wanted.update(given)
-  missing = {
-      name: column
-      for name, column in wanted.items()
-      if column is not None and column not in columns
-  }
+  wanted = {**{name: name for name in _USED}, **given}
   # A column that was named must be there.
-  for name in _REWARDS, _TERMINALS:
-    if name not in given:
-      missing.pop(name, None)
-  if missing or not {_OBSERVATIONS, _ACTIONS} <= {
-      name for name, column in wanted.items() if column
-  }:
+  missing = [
+      name
+      for name in wanted
+      if (name in given or name in _REQUIRED)
+      and wanted[name] not in (None, *columns)
+  ]
+  if missing or not all(wanted[name] for name in _REQUIRED):
     raise ValueError(
         f'{path} has no column {", ".join(missing) or "for actions"}, but'
         f' {columns}. Say with column_names={{"observations": ...}} what its'
         ' columns are called.'
     )
   known = {name: column for name, column in wanted.items() if column in columns}
-  others = {
-      name: name for name in columns if name not in {*wanted.values(), *known}
-  }
-  return {**known, **others}
-
-
-def _rows_as_episodes(
-    paths: List[str], names: Dict[str, str]
-) -> Iterator[Dict[str, Any]]:
-  """Yields the columns of each row."""
-  for path in paths:
-    with parquet_files.open_file(path) as file:
-      for batch in file.iter_batches(_BATCH_SIZE):
-        lists = {
-            name
-            for name, column in names.items()
-            if arrow_columns.is_list(batch[column].type)
-        }
-        for row in range(len(batch)):
-          yield {
-              name: _to_array(batch[column].slice(row, 1).flatten(), column)
-              if name in lists
-              else batch[column][row].as_py()
-              for name, column in names.items()
-          }
-
-
-def _to_array(column: pa.ChunkedArray, name: str) -> np.ndarray:
-  if arrow_columns.is_json(column.type):
-    return arrow_columns.to_json(column)
-  return arrow_columns.to_array(column, None, name)
+  taken = {*wanted.values(), *known}
+  return {**known, **{name: name for name in columns if name not in taken}}
 
 
 def _episode(
     columns: Dict[str, Any], index: int
 ) -> python_episodes.PythonEpisode:
   """Returns the episode with the given columns and values of its own."""
-  fields = {
-      name: columns.pop(name)
-      for name in [*columns]
-      if not isinstance(columns[name], np.ndarray)
-  }
-  missing = {_OBSERVATIONS, _ACTIONS} - columns.keys()
+  is_column = lambda name: isinstance(columns.get(name), np.ndarray)
+  missing = [name for name in sorted(_REQUIRED) if not is_column(name)]
   if missing:
     raise ValueError(
-        f'{" and ".join(sorted(missing))} must be lists of steps, as each row'
-        ' is an episode. If a row is a step, say with episode_column which'
-        ' column tells the episodes apart.'
+        f'{" and ".join(missing)} must be lists of steps, as each row is an'
+        ' episode. If a row is a step, say with episode_column which column'
+        ' tells the episodes apart.'
     )
   # There may be one flag for the episode, or one for each step.
-  terminals = columns.pop(_TERMINALS, fields.pop(_TERMINALS, False))
+  terminals = columns.pop(_TERMINALS, False)
   steps = {
       field: columns.pop(name)
       for field, name in _FIELDS.items()
-      if name in columns
+      if is_column(name)
   }
-  return python_episodes.make_episode(
-      {**steps, **columns}, index, terminals, fields
-  )
+  steps.update({name: columns[name] for name in columns if is_column(name)})
+  fields = {name: columns[name] for name in columns if not is_column(name)}
+  return python_episodes.make_episode(steps, index, terminals, fields)

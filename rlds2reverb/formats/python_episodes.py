@@ -1,6 +1,8 @@
-"""Makes RLDS episodes of columns that Python reads, one episode at a time.
+"""Makes RLDS data sets of episodes that only Python can read.
 
-All readers of other formats use this module, except that of flat arrays.
+A reader is a generator of episodes, each a nest of columns; `to_dataset` makes
+the data set. Passing short episodes from Python to TensorFlow one by one is
+slow, so the rows of several are passed together.
 """
 
 import contextlib
@@ -8,7 +10,6 @@ from typing import (
     Any,
     Callable,
     Dict,
-    Generator,
     Iterator,
     List,
     Mapping,
@@ -21,12 +22,15 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.datasets import python_batches
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 
+_EPISODE_ID = 'episode_id'
 # How much of the episodes is passed to TensorFlow at a time.
 _BATCH_BYTES = 4 << 20
 
@@ -50,7 +54,7 @@ class PythonEpisode(NamedTuple):
   fields: Mapping[str, Any] = {}
 
 
-Episodes = Generator[PythonEpisode, None, None]
+Episodes = Iterator[PythonEpisode]
 
 
 def make_episode(
@@ -92,20 +96,20 @@ def to_dataset(
   """Makes an RLDS data set of episodes that Python reads.
 
   Args:
-    episodes: a generator function of episodes. It is called once
-      here, for the first episode, and each time the data set is iterated. The
-      columns of an episode are read before the next episode is asked for.
+    episodes: a generator function of episodes. It is called once here, for the
+      first episode, and each time the data set is iterated. The columns of an
+      episode are read before the next episode is asked for.
     num_episodes: the number of episodes, if it is known.
 
   Returns:
-    A data set of episodes with batches; see `python_batches.to_episodes`.
+    A data set of episodes, as `of_batches` makes it.
 
   Raises:
     ValueError: if there is no episode, or if a column of the first cannot be
       read or has a wrong number of rows.
     InvalidArgumentError: while iterating, if another episode is not like it.
   """
-  with contextlib.closing(episodes()) as found:
+  with contextlib.closing(episodes()) as found:  # type: ignore[type-var]
     first = next(found, None)
     if first is None:
       raise ValueError('There is no episode.')
@@ -113,18 +117,97 @@ def to_dataset(
         lambda path, column: _row_spec(first, path, column), first.steps
     )
     tree.map_structure_with_path(
-        lambda path, row_spec, column: _check(first, path, row_spec, column),
-        spec,
-        first.steps,
+        lambda *args: _check(first, *args), spec, first.steps
     )
     field_specs = tf.nest.map_structure(
         lambda value: columns_lib.row_spec(_rows([value])), first.fields
     )
-  return python_batches.to_episodes(
+  return of_batches(
       lambda: _batches(episodes, spec, field_specs),
       spec,
       num_episodes,
       field_specs,
+  )
+
+
+def of_batches(
+    batches: Callable[[], Iterator[episode_batches.EpisodeBatch]],
+    step_spec: Dict[str, Any],
+    num_episodes: Optional[int],
+    field_specs: Optional[Mapping[str, Any]] = None,
+) -> tf.data.Dataset:
+  """Makes an RLDS data set of batches, which `make_batch` returns.
+
+  Args:
+    batches: a function that returns an iterator of batches. It is called each
+      time the data set is iterated.
+    step_spec: the spec of one step, without what `make_batch` adds.
+    num_episodes: the number of episodes in all batches, or None if it is not
+      known before they are read.
+    field_specs: the specs of the fields of an episode other than `episode_id`.
+
+  Returns:
+    A data set of episodes with stacked `steps`, and with `episode_id` and those
+    fields. It has batches; see `data_sets.batches_of`.
+  """
+  flag = tf.TensorSpec([], tf.bool)
+  made = {
+      **dict.fromkeys((rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL), flag),
+      rlds.DISCOUNT: tf.TensorSpec([], tf.float32),
+  }
+  steps = {**step_spec, **{k: v for k, v in made.items() if k not in step_spec}}
+  fields = {_EPISODE_ID: tf.TensorSpec([], tf.int64), **(field_specs or {})}
+  stacked = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
+  dataset = tf.data.Dataset.from_generator(
+      batches,
+      output_signature=episode_batches.EpisodeBatch(
+          tf.nest.map_structure(stacked, steps),
+          tf.TensorSpec([None], tf.int64),
+          tf.nest.map_structure(stacked, fields),
+      ),
+  ).prefetch(1)
+  unbatched = batching.unbatch(dataset)
+  if num_episodes is not None:
+    unbatched = unbatched.apply(
+        tf.data.experimental.assert_cardinality(num_episodes)
+    )
+  return data_sets.Episodes(unbatched, dataset)
+
+
+def make_batch(
+    steps: Dict[str, Any],
+    lengths: Any,
+    is_terminal: Any,
+    episode_ids: Any,
+    fields: Optional[Mapping[str, Any]] = None,
+) -> episode_batches.EpisodeBatch:
+  """Returns a batch of `E` episodes, with those of these that it lacks:
+
+      is_first    |  1     0    ...  0     0   |
+      is_last     |  0     0         0     1   |
+      is_terminal |  0     0         0     e   |   e: the episode is terminal
+      discount    |  1     1        1-e   1-e  |
+
+  Args:
+    steps: a dict of step fields, every leaf `[N, ...]`.
+    lengths: int64 `[E]`: the number of steps in each episode.
+    is_terminal: bool `[E]`: whether the last step of each episode is terminal.
+    episode_ids: int64 `[E]`: the numbers that identify the episodes.
+    fields: a nest of the other fields of the episodes, every leaf `[E, ...]`.
+  """
+  splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+  row = np.arange(splits[-1])
+  # The number of steps that follow each step in its episode.
+  rest = np.repeat(splits[1:], lengths) - 1 - row
+  is_terminal = np.repeat(is_terminal, lengths)
+  made = {
+      rlds.IS_FIRST: row == np.repeat(splits[:-1], lengths),
+      rlds.IS_LAST: rest == 0,
+      rlds.IS_TERMINAL: (rest == 0) & is_terminal,
+      rlds.DISCOUNT: 1 - ((rest <= 1) & is_terminal).astype(np.float32),
+  }
+  return episode_batches.EpisodeBatch(
+      {**made, **steps}, splits, {**(fields or {}), _EPISODE_ID: episode_ids}
   )
 
 
@@ -146,25 +229,25 @@ def _name(path) -> str:
 def _batches(
     episodes: Callable[[], Episodes],
     spec: Any,
-    field_specs: Dict[str, tf.TensorSpec],
-) -> Iterator[python_batches.PythonBatch]:
+    field_specs: Mapping[str, tf.TensorSpec],
+) -> Iterator[episode_batches.EpisodeBatch]:
   """Reads the episodes, a batch at a time."""
   max_steps = max(_BATCH_BYTES // blocks.step_bytes(spec), 1)
   waiting: List[PythonEpisode] = []
   num_steps = 0
   error = None
-  with contextlib.closing(episodes()) as found:
+  with contextlib.closing(episodes()) as found:  # type: ignore[type-var]
     try:
       for episode in found:
         if waiting and num_steps + episode.num_steps > max_steps:
-          yield _batch(waiting, spec, field_specs)
+          yield _join(waiting, field_specs)
           waiting, num_steps = [], 0
         waiting.append(episode._replace(steps=_read(episode, spec)))
         num_steps += episode.num_steps
     except (OSError, ValueError) as e:
       error = e  # The episodes before the one at fault come first.
   if waiting:
-    yield _batch(waiting, spec, field_specs)
+    yield _join(waiting, field_specs)
   if error is not None:
     raise error
 
@@ -175,30 +258,25 @@ def _rows(values: Sequence[Any]) -> np.ndarray:
   return np.asarray(values, object if is_text else None)
 
 
-def _batch(
-    episodes: List[PythonEpisode],
-    spec: Any,
-    field_specs: Dict[str, tf.TensorSpec],
-) -> python_batches.PythonBatch:
+def _join(
+    episodes: List[PythonEpisode], field_specs: Mapping[str, tf.TensorSpec]
+) -> episode_batches.EpisodeBatch:
   """Joins episodes whose columns have been read."""
-  if len(episodes) == 1:
-    steps = episodes[0].steps
-  else:
-    steps = tf.nest.map_structure(
-        lambda *rows: np.concatenate(rows),
-        *(episode.steps for episode in episodes),
-    )
-  fields = tf.nest.map_structure(
-      lambda spec, *values: columns_lib.read(_rows(values), slice(None), spec),
-      field_specs,
-      *(episode.fields for episode in episodes),
-  )
-  ids = np.array([episode.episode_id for episode in episodes], np.int64)
-  return python_batches.PythonBatch(
-      steps,
-      np.array([episode.num_steps for episode in episodes], np.int64),
-      np.array([episode.is_terminal for episode in episodes]),
-      {python_batches.EPISODE_ID: ids, **fields},
+  steps, lengths, is_terminal, ids, fields = zip(*episodes)
+  return make_batch(
+      tf.nest.map_structure(lambda *rows: np.concatenate(rows), *steps)
+      if len(steps) > 1
+      else steps[0],
+      lengths,
+      is_terminal,
+      ids,
+      tf.nest.map_structure(
+          lambda spec, *values: columns_lib.read(
+              _rows(values), slice(None), spec
+          ),
+          field_specs,
+          *fields,
+      ),
   )
 
 
@@ -207,10 +285,13 @@ def _read(episode: PythonEpisode, spec: Any) -> Any:
   try:
     tf.nest.assert_same_structure(spec, episode.steps)
   except (TypeError, ValueError) as e:
+    found, first = (
+        [_name(path) for path, _ in tree.flatten_with_path(nest)]
+        for nest in (episode.steps, spec)
+    )
     raise ValueError(
-        f'Episode {episode.episode_id} has the fields'
-        f' {_names_in(episode.steps)}, but the first episode has'
-        f' {_names_in(spec)}.'
+        f'Episode {episode.episode_id} has the fields {found}, but the first'
+        f' episode has {first}.'
     ) from e
 
   def read(path, row_spec, column):
@@ -239,7 +320,3 @@ def _check(episode, path, row_spec, column) -> None:
         f' {column.dtype} {column.shape[1:]}, but those of the first episode'
         f' are {row_spec.dtype.name} {row_spec.shape}.'
     )
-
-
-def _names_in(nest) -> List[str]:
-  return [_name(path) for path, _ in tree.flatten_with_path(nest)]

@@ -66,23 +66,7 @@ def to_ted(
     if not len(columns[ted_columns.DONE]):
       continue
     if not flat:
-      never = np.zeros_like(columns[ted_columns.DONE])
-      columns = {
-          **{
-              name: column[:-1] if name in names else column
-              for name, column in columns.items()
-              if name.split('/')[0] not in (*ted_columns.END_KEYS, rlds.REWARD)
-          },
-          **{key: never for key in ted_columns.END_KEYS},
-          **{
-              ted_columns.BELOW_NEXT + name: column[1:]
-              if name in names
-              else column
-              for name, column in columns.items()
-              if name in names
-              or name.split('/')[0] in (*ted_columns.END_KEYS, rlds.REWARD)
-          },
-      }
+      columns = _as_transitions(columns, names)
     parts.append(columns)
   if not parts:
     raise ValueError('There is no transition.')
@@ -123,7 +107,7 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
     if after is None or name in (*ted_columns.END_KEYS, rlds.REWARD):
       continue
     wrong = 1 + np.flatnonzero(
-        ted_columns.differ(columns[name][1:], after[:-1]) & ~done[:-1]
+        ted_columns.differ(columns[name], after, len(done)) & ~done[:-1]
     )
     if len(wrong):
       raise ValueError(
@@ -136,6 +120,22 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
   return python_episodes.to_dataset(
       lambda: ted_columns.read_episodes(columns, lengths), len(lengths)
   )
+
+
+def _as_transitions(columns, at_steps) -> Dict[str, np.ndarray]:
+  """Returns the columns of an episode before and after each transition."""
+  before, after = {}, {}
+  for name, column in columns.items():
+    is_after = name.split('/')[0] in (*ted_columns.END_KEYS, rlds.REWARD)
+    if name in at_steps:
+      after[ted_columns.BELOW_NEXT + name] = column[1:]
+      column = column[:-1]
+    elif is_after:
+      after[ted_columns.BELOW_NEXT + name] = column
+    if not is_after:
+      before[name] = column
+  never = np.zeros_like(columns[ted_columns.DONE])
+  return {**before, **dict.fromkeys(ted_columns.END_KEYS, never), **after}
 
 
 def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:

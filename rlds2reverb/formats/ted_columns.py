@@ -18,6 +18,8 @@ NEXT = 'next'
 DONE, TERMINATED, TRUNCATED = END_KEYS = ('done', 'terminated', 'truncated')
 ENDS = (rlds.IS_LAST, rlds.IS_TERMINAL)
 BELOW_NEXT = NEXT + '/'
+# How much of a column is compared at a time.
+_CHUNK_BYTES = 8 << 20
 
 
 class Rest(NamedTuple):
@@ -78,12 +80,31 @@ def check_rows(where: str, columns, capacity: int, num_episodes: int) -> None:
       )
 
 
-def differ(here: np.ndarray, there: np.ndarray) -> np.ndarray:
-  """Returns which rows differ, bool `[N]`; NaN equals NaN."""
-  same = here == there
-  if np.issubdtype(here.dtype, np.floating):
-    same |= np.isnan(here) & np.isnan(there)
-  return ~same.reshape(len(here), -1).all(1)
+def differ(
+    here: np.ndarray, after: np.ndarray, length: int, first: int = 0
+) -> np.ndarray:
+  """Returns which rows of a column are not what the row before leads to.
+
+  Args:
+    here: the values of transitions, `[N, ...]`.
+    after: the values that they lead to; NaN equals NaN.
+    length: the number of transitions.
+    first: the row of the oldest one; row 0 follows the last row.
+
+  Returns:
+    bool `[length - 1]`, from the second oldest transition on.
+  """
+  row_bytes = here.dtype.itemsize * int(np.prod(here.shape[1:]))
+  chunk = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
+  found = np.zeros(max(length - 1, 0), bool)
+  for begin in range(0, length - 1, chunk):
+    rows = first + np.arange(begin, min(begin + chunk, length - 1))
+    one, other = here[(rows + 1) % len(here)], after[rows % len(here)]
+    same = one == other
+    if np.issubdtype(one.dtype, np.floating):
+      same |= np.isnan(one) & np.isnan(other)
+    found[begin : begin + chunk] = ~same.reshape(len(one), -1).all(1)
+  return found
 
 
 def read_episodes(
@@ -101,22 +122,29 @@ def read_episodes(
     first: the row of the oldest transition; rows before it follow the last.
   """
   done, terminated = find_ends(columns)
-  capacity = len(done)
   num_steps = lengths + 1 if rest is None else rest.num_steps
-  reader = _Reader(columns, capacity, rest)
   begin = step_begin = num_last = 0
   for index, count in enumerate(map(int, num_steps)):
     length = max(count - 1, 0)
-    rows = (first + np.arange(begin, begin + length)) % capacity
-    steps = reader.read(rows, step_begin, num_last if count else None)
+    rows = (first + np.arange(begin, begin + length)) % len(done)
+    end: Mapping[str, np.ndarray] = {}
     is_last = np.zeros(count, bool)
     is_terminal = False
     if rest is not None and count:
-      is_last[-1], is_terminal = (
-          rest.last_step[key].reshape(-1)[num_last] for key in ENDS
-      )
+      end = {
+          name: column[num_last : num_last + 1]
+          for name, column in rest.last_step.items()
+      }
+      is_last[-1], is_terminal = (end[key].reshape(-1)[0] for key in ENDS)
     elif count:
       is_last[-1], is_terminal = done[rows[-1]], terminated[rows[-1]]
+    parts = _read_steps(
+        columns, len(done), rows, range(step_begin, step_begin + count)
+    )
+    steps = {
+        name: _with_end(name, *part, end.get(name))
+        for name, part in parts.items()
+    }
     steps[rlds.IS_LAST] = is_last
     begin, num_last = begin + length, num_last + (count > 0)
     step_begin += count if length else 0
@@ -128,64 +156,61 @@ def read_episodes(
     )
 
 
-class _Reader:
-  """Reads the rows of one episode from columns."""
+def _read_steps(
+    columns: Mapping[str, np.ndarray],
+    capacity: int,
+    rows: np.ndarray,
+    steps: range,
+) -> Dict[str, Any]:
+  """Returns the rows of an episode, by the names of RLDS, and its last row.
 
-  def __init__(self, columns, capacity: int, rest: Optional[Rest]):
-    self._columns = columns
-    self._capacity = capacity
-    self._rest = rest
-    below = [
-        name[len(BELOW_NEXT) :]
-        for name in columns
-        if name.startswith(BELOW_NEXT)
-    ]
-    root = [name for name in columns if not name.startswith(BELOW_NEXT)]
-    self._names = [
-        name for name in dict.fromkeys([*root, *below]) if name not in END_KEYS
-    ]
-    self._is_flat = not below
+  Args:
+    columns: the columns, of either form.
+    capacity: how many transitions they have.
+    rows: those of the episode.
+    steps: its steps, in columns with a row for each step.
+  """
+  below = [
+      name[len(BELOW_NEXT) :] for name in columns if name.startswith(BELOW_NEXT)
+  ]
+  root = [name for name in columns if not name.startswith(BELOW_NEXT)]
+  num_ends = min(len(steps), 1)
+  found = {}
+  for name in dict.fromkeys([*root, *below]):
+    if name in END_KEYS:
+      continue
+    after = columns.get(BELOW_NEXT + name)
+    column = columns.get(name, after)
+    if name == rlds.REWARD and after is not None:
+      column, after = after, None
+    here = column[rows]
+    if not below and len(column) != capacity:
+      here = column[steps.start : steps.start + len(rows)]
+      end = column[steps.start + len(rows) :][:num_ends]
+    elif after is not None and len(rows):
+      end = after[rows[-1:]]
+    else:
+      end = np.zeros_like(column[:num_ends])
+    found[rlds.IS_FIRST if name == IS_INIT else name] = here, end
+  return found
 
-  def read(
-      self, rows: np.ndarray, step_begin: int, last: Optional[int]
-  ) -> Dict[str, np.ndarray]:
-    """Returns the step fields of an episode, by their names in RLDS.
 
-    Args:
-      rows: its transitions.
-      step_begin: its first step, in columns with a row for each step.
-      last: its index among the last steps; None if it is not there.
-    """
-    steps = {}
-    for name in self._names:
-      below = BELOW_NEXT + name
-      column = self._columns.get(name)
-      if name == rlds.REWARD and below in self._columns or column is None:
-        column = self._columns[below]
-      field = rlds.IS_FIRST if name == IS_INIT else name
-      is_at_steps = self._is_flat and len(column) != self._capacity
-      here = column[step_begin : step_begin + len(rows)]
-      if not is_at_steps:
-        here = column[rows]
-      if last is None:
-        end = column[:0]
-      elif self._rest is not None:
-        end = self._rest.last_step[field][last : last + 1]
-      elif is_at_steps:
-        end = column[step_begin + len(rows) :][:1]
-      elif below in self._columns and name != rlds.REWARD:
-        end = self._columns[below][rows[-1:]]
-      else:
-        end = np.zeros_like(column[:1])
-      # A field of one number has the shape `[1]` in TorchRL.
-      if here.ndim == end.ndim + 1 or (
-          self._rest is None and field == rlds.REWARD and here.shape[1:] == (1,)
-      ):
-        here, end = here.reshape(len(here)), end.reshape(len(end))
-      if field == rlds.IS_FIRST:
-        here, end = here.reshape(-1), end.reshape(-1)
-      steps[field] = np.concatenate([here, end])
-    return steps
+def _with_end(
+    name: str, here: np.ndarray, end: np.ndarray, known: Optional[np.ndarray]
+) -> np.ndarray:
+  """Joins the rows of an episode; `known` is its last row, if it is kept."""
+  shape = here.shape[1:]
+  # A field of one number has the shape `[1]` in TorchRL.
+  if known is not None:
+    end = known
+    shape = end.shape[1:] if here.ndim == end.ndim + 1 else shape
+  elif name == rlds.REWARD and shape == (1,):
+    shape = ()
+  if name == rlds.IS_FIRST:
+    shape = ()
+  return np.concatenate(
+      [part.reshape(len(part), *shape) for part in (here, end)]
+  )
 
 
 def nest(columns: Mapping[str, Any]) -> Dict[str, Any]:

@@ -1,7 +1,17 @@
-"""TorchRL's replay buffers on disk become RLDS episodes, and come back."""
+"""TorchRL's replay buffers on disk become RLDS episodes, and come back.
 
+A buffer of 8 that has written episodes of 5, 3 and 2 transitions, and is full:
+
+    rows            0   1   2   3   4   5   6   7
+    transitions    C0  C1  A2  A3  A4  B0  B1  B2      the cursor is 2
+
+The oldest row is at the cursor. A dump of the whole buffer has the cursor; a
+dump of the storage alone does not.
+"""
+
+import json
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional
 
 from absl import logging
 import gin
@@ -18,12 +28,12 @@ from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted as ted_lib
 from rlds2reverb.formats import ted_columns
 from rlds2reverb.formats import torchrl_files
-from rlds2reverb.formats import torchrl_rings
 
 FLAT = 'flat'
 HDF5 = 'hdf5'
 NESTED = 'nested'
 FORMATS = (FLAT, NESTED, HDF5)
+_TRAJECTORY_IDS = 'collector/traj_ids'
 
 
 @gin.configurable(module='rlds2reverb')
@@ -61,19 +71,21 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       dimension of time, or transitions of more than one step.
   """
   path = files.expand_local(path, 'A storage of TorchRL')
-  storage, folder = _read(path)
-  columns = storage.columns
-  done, _ = ted_columns.find_ends(columns)
-  capacity = len(done)
-  done = done[: storage.length]
+  folder = _find_folder(path)
+  columns, length = torchrl_files.read(folder)
+  if os.path.isfile(folder):
+    folder = os.path.dirname(folder)
+  all_done, _ = ted_columns.find_ends(columns)
+  capacity = len(all_done)
+  is_end = done = all_done[:length]
   if not done.size:
     raise ValueError(f'The storage at {path} has no transition.')
-  first, is_end = 0, done
+  first = 0
   if any(name.startswith(ted_columns.BELOW_NEXT) for name in columns):
-    oldest = torchrl_rings.first_row(folder, len(done), capacity)
+    oldest = _find_oldest(folder, len(done), capacity)
     first = oldest or 0
     done = np.roll(done, -first)
-    is_end = done | torchrl_rings.find_breaks(path, columns, done, oldest)
+    is_end = done | _find_breaks(path, columns, done, oldest)
   lengths = ted_columns.lengths_of(is_end)
   ted_columns.check_rows(
       path, columns, capacity, len(lengths) + len(done) - capacity
@@ -91,6 +103,116 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       lambda: ted_columns.read_episodes(columns, lengths, rest, first),
       len(lengths if rest is None else rest.num_steps),
   )
+
+
+def _find_folder(path: str) -> str:
+  """Returns the folder of a storage, or the path of its HDF5 file."""
+  if not os.path.exists(path):
+    raise ValueError(f'There is no storage of TorchRL at {path}.')
+  for folder in (path, os.path.join(path, 'storage')):
+    if os.path.isfile(os.path.join(folder, torchrl_files.LENGTH_FILE)):
+      return folder
+    file = os.path.join(folder, torchrl_files.HDF5_FILE)
+    if os.path.isfile(file):
+      return file
+  if os.path.isfile(path):
+    return path
+  raise ValueError(
+      f'{path} is not a storage of TorchRL: it has neither'
+      f' {torchrl_files.LENGTH_FILE} nor {torchrl_files.HDF5_FILE}, but'
+      f' {sorted(os.listdir(path))}.'
+  )
+
+
+def _find_oldest(
+    storage_folder: str, length: int, capacity: int
+) -> Optional[int]:
+  """Returns the oldest row of a storage, or None if it is not known.
+
+  Args:
+    storage_folder: the folder of the storage, which lies beside `writer` if the
+      whole replay buffer was saved.
+    length: how many rows are written.
+    capacity: how many rows there can be.
+  """
+  if length < capacity:
+    return 0
+  path = os.path.join(
+      os.path.dirname(storage_folder), 'writer', 'metadata.json'
+  )
+  if os.path.basename(storage_folder) != 'storage' or not os.path.isfile(path):
+    return None
+  with open(path, encoding='utf-8') as f:
+    cursor = json.load(f).get('cursor')
+  return cursor if isinstance(cursor, int) and 0 <= cursor < capacity else None
+
+
+def _find_breaks(
+    path: str,
+    columns: Dict[str, np.ndarray],
+    done: np.ndarray,
+    first: Optional[int],
+) -> np.ndarray:
+  """Returns the transitions after which an episode stops without being done.
+
+  Args:
+    path: the path of the storage, for messages.
+    columns: arrays by the names of their fields, some below `next/`.
+    done: bool `[N]`: which transitions end an episode, oldest first.
+    first: the oldest row; None if it is not known and rows are in file order.
+
+  Returns:
+    bool `[N]`. An episode stops if the next transition begins with another
+    observation, or has another trajectory number of TorchRL's collector.
+
+  Raises:
+    ValueError: if this is true of more than half of them, as it is of
+      transitions over several steps, which do not make episodes.
+  """
+  length = len(done)
+  goes_on = ~done[:-1]
+  differs = np.zeros(length - 1, bool)
+  names = []
+  for name in sorted(columns):
+    is_id = name == _TRAJECTORY_IDS
+    after = columns.get(ted_columns.BELOW_NEXT + name)
+    if not is_id and (after is None or name in ted_columns.END_KEYS):
+      continue
+    column = columns[name]
+    found = ted_columns.differ(
+        column, column if is_id else after, length, first or 0
+    )
+    if (found & goes_on).any():
+      names.append(name)
+    differs |= found
+  breaks = np.append(differs & goes_on, False)
+  count = np.count_nonzero(breaks)
+  if count > max(1, np.count_nonzero(goes_on) // 2):
+    raise ValueError(
+        f'{count} of {np.count_nonzero(goes_on)} transitions of {path} lead to'
+        f' another {" and ".join(names)} than the next one begins with. These'
+        ' are no steps of episodes: a transition must be of one step.'
+    )
+  if count:
+    rows = ' '.join(str(row + 1) for row in np.flatnonzero(breaks)[:10])
+    logging.warning(
+        '%d episodes of %s break off before the row %s of their transitions,'
+        ' oldest first: the one after begins with another %s. No transition is'
+        ' left out, and these episodes have no last step.',
+        count,
+        path,
+        rows + ' ...' * (count > 10),
+        ' and '.join(names),
+    )
+  elif first is None:
+    logging.warning(
+        '%s is full, and its oldest row is not known, as only the storage was'
+        ' saved. If an episode was written over in its middle, the rest of it'
+        ' may be joined with the newest one. Load the folder of the whole'
+        ' replay buffer, whose writer knows.',
+        path,
+    )
+  return breaks
 
 
 def save_torchrl(
@@ -134,19 +256,13 @@ def save_torchrl(
   _check_fields(metadata, or_strings=True)
   is_hdf5 = format == HDF5
   marker = torchrl_files.HDF5_FILE if is_hdf5 else torchrl_files.LENGTH_FILE
+  rests: List[ted_columns.Rest] = []
   with whole.new_folder(directory, [marker], replace=overwrite) as folder:
-    writer = (
-        torchrl_files.Hdf5Writer(folder)
-        if is_hdf5
-        else torchrl_files.FolderWriter(folder, format == NESTED)
-    )
-    rests = []
-    try:
-      length = _write(data, writer, rests)
-    except BaseException:
-      writer.close()
-      raise
-    writer.close(length)
+    columns = _columns(data, rests)
+    if is_hdf5:
+      length = torchrl_files.write_hdf5(folder, columns)
+    else:
+      length = torchrl_files.write_folder(folder, columns, format == NESTED)
     torchrl_files.write_rest(
         os.path.join(folder, torchrl_files.REST_FILE), rests
     )
@@ -161,14 +277,11 @@ def save_torchrl(
   return length
 
 
-def _write(data: tf.data.Dataset, writer: Any, rests: List[Any]) -> int:
-  """Writes the transitions, and adds the other data of episodes to `rests`.
-
-  Returns:
-    The number of transitions.
-  """
-  length = 0
-  unfinished = None
+def _columns(
+    data: tf.data.Dataset, rests: List[ted_columns.Rest]
+) -> Iterator[Dict[str, np.ndarray]]:
+  """Yields an episode's transitions; adds its other data to `rests`."""
+  unfinished, is_empty = None, True
   for index, episode in enumerate(data.as_numpy_iterator()):
     steps = episode.pop(rlds.STEPS)
     columns, _ = ted_lib.to_columns(steps)
@@ -196,32 +309,17 @@ def _write(data: tf.data.Dataset, writer: Any, rests: List[Any]) -> int:
           ' with the ends of a StepMapping for example.'
       )
     unfinished = None if done[-1] else index
-    length += len(done)
-    writer.write(
-        {name: _with_unit(name, column) for name, column in columns.items()}
-    )
-  if not length:
+    is_empty = False
+    # A field of one number has the shape `[1]` in TorchRL.
+    units = (rlds.REWARD, *ted_columns.END_KEYS, ted_columns.IS_INIT)
+    yield {
+        name: column[:, np.newaxis]
+        if name in units and column.ndim == 1
+        else column
+        for name, column in columns.items()
+    }
+  if is_empty:
     raise ValueError('There is no transition to write.')
-  return length
-
-
-def _read(path: str) -> Tuple[torchrl_files.Storage, str]:
-  """Returns the storage at a path, and its folder."""
-  if not os.path.exists(path):
-    raise ValueError(f'There is no storage of TorchRL at {path}.')
-  for folder in (path, os.path.join(path, 'storage')):
-    if os.path.isfile(os.path.join(folder, torchrl_files.LENGTH_FILE)):
-      return torchrl_files.read_folder(folder), folder
-    file = os.path.join(folder, torchrl_files.HDF5_FILE)
-    if os.path.isfile(file):
-      return torchrl_files.read_hdf5(file), folder
-  if os.path.isfile(path):
-    return torchrl_files.read_hdf5(path), os.path.dirname(path)
-  raise ValueError(
-      f'{path} is not a storage of TorchRL: it has neither'
-      f' {torchrl_files.LENGTH_FILE} nor {torchrl_files.HDF5_FILE}, but'
-      f' {sorted(os.listdir(path))}.'
-  )
 
 
 def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
@@ -256,9 +354,3 @@ def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
       )
 
   check((), fields)
-
-
-def _with_unit(name: str, column: np.ndarray) -> np.ndarray:
-  """Gives a field of one number its shape in TorchRL, `[1]`."""
-  units = (rlds.REWARD, *ted_columns.END_KEYS, ted_columns.IS_INIT)
-  return column[:, np.newaxis] if name in units and column.ndim == 1 else column

@@ -15,9 +15,19 @@ a folder of tensordict's memory-mapped tensors, as versions 0.14 write them:
 `traj_0`, `traj_1`, ..., and the same values beside them.
 """
 
+import contextlib
 import json
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import (
+    Any,
+    BinaryIO,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Tuple,
+)
 
 import h5py
 import numpy as np
@@ -40,25 +50,22 @@ _TENSOR_DICT = "<class 'tensordict._td.TensorDict'>"
 _VALUE = "<class 'tensordict.tensorclass.NonTensorData'>"
 
 
-class Storage(NamedTuple):
-  """The content of a folder or a file.
-
-  Attributes:
-    columns: by the names of fields, such as `info/speed`, arrays `[N, ...]` for
-      transitions or `[N + E, ...]` for steps.
-    length: the number of transitions, at most `N`.
-  """
-
-  columns: Dict[str, np.ndarray]
-  length: int
+# The fields by their names, such as `info/speed`: arrays `[N, ...]` for
+# transitions or `[N + E, ...]` for steps; and the number of transitions, at
+# most `N`.
+Storage = Tuple[Dict[str, np.ndarray], int]
 
 
-def read_folder(folder: str) -> Storage:
-  """Reads the memory-mapped tensors in a folder, of any of the forms.
+def read(path: str) -> Storage:
+  """Reads a folder of memory-mapped tensors, or an HDF5 file.
 
   Raises:
-    ValueError: if it is not such a folder, or of a kind that is not read.
+    ValueError: if it is not one, of a kind that is not read, or damaged.
   """
+  return _read_hdf5(path) if os.path.isfile(path) else _read_folder(path)
+
+
+def _read_folder(folder: str) -> Storage:
   with open(os.path.join(folder, LENGTH_FILE), encoding='utf-8') as f:
     metadata = json.load(f)
   if metadata['is_pytree']:
@@ -78,17 +85,10 @@ def read_folder(folder: str) -> Storage:
         f'{folder} holds a storage of the shape {shape}. Only storages of one'
         ' dimension, that of time, are read: save each part as one.'
     )
-  columns = dict(_read_columns(folder, ''))
-  return Storage(columns, metadata['len'])
+  return dict(_read_columns(folder, '')), metadata['len']
 
 
-def read_hdf5(path: str) -> Storage:
-  """Reads the file of an `H5StorageCheckpointer`.
-
-  Raises:
-    ValueError: if it has no episodes, their fields differ, or a part of it is
-      in another file.
-  """
+def _read_hdf5(path: str) -> Storage:
   names = hdf5.names_in(path)
   groups = sorted(
       (name for name in names if name.startswith('traj_')),
@@ -116,7 +116,7 @@ def read_hdf5(path: str) -> Storage:
         name: np.concatenate([part[name] for part in parts])
         for name in parts[0]
     }
-    return Storage(columns, int(file['_len'][()]))
+    return columns, int(file['_len'][()])
 
 
 def _read_json(path: str) -> Dict[str, Any]:
@@ -181,97 +181,101 @@ def _numpy_dtype(path: str, name: str) -> np.dtype:
     ) from e
 
 
-class FolderWriter:
-  """Writes the fields of episodes, row after row, into a folder."""
+def write_folder(
+    folder: str, episodes: Iterable[Dict[str, np.ndarray]], nested: bool
+) -> int:
+  """Writes transitions as memory-mapped tensors.
 
-  def __init__(self, folder: str, nested: bool):
-    self._folder = folder
-    self._nested = nested
-    self._files = {}
-    self._rows = {}
-    self._shapes: Dict[str, List[Tuple[int, ...]]] = {}
+  Args:
+    folder: an empty folder.
+    episodes: the rows of each episode, by the names of the fields.
+    nested: whether in the nested form.
 
-  def write(self, columns: Dict[str, np.ndarray]) -> None:
-    """Adds the rows of one episode, by the names of the fields."""
-    for name, rows in columns.items():
-      if name not in self._files:
-        path = os.path.join(self._folder, f'{name}.memmap')
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        # pylint: disable-next=consider-using-with
-        self._files[name] = open(path, 'wb')
-        self._rows[name] = rows[:0]
-        self._shapes[name] = []
-      self._files[name].write(np.ascontiguousarray(rows).tobytes())
-      self._shapes[name].append(rows.shape)
-
-  def close(self, length: int = 0) -> None:
-    """Writes TorchRL's metadata for the rows of `length` transitions."""
-    for file in self._files.values():
-      file.close()
-    if not length:
-      return
-    num_episodes = len(next(iter(self._shapes.values())))
-    batch_shape = [num_episodes] if self._nested else []
-    metas = {'': {}}
-    for name, shapes in self._shapes.items():
-      *above, key = name.split('/')
-      for depth in range(len(above)):
-        parent = '/'.join(above[:depth])
-        metas.setdefault('/'.join(above[: depth + 1]), {})
-        metas[parent][above[depth]] = {'type': 'TensorDict'}
-      rows = self._rows[name]
-      if self._nested:
-        np.array(shapes, np.int64).tofile(
-            os.path.join(self._folder, f'{name}.shape.memmap')
-        )
-        shape = [num_episodes, rows.ndim]
-      else:
-        shape = [sum(shape[0] for shape in shapes), *rows.shape[1:]]
-      metas['/'.join(above)][key] = {
-          'device': 'cpu',
-          'shape': shape,
-          'dtype': f'torch.{rows.dtype}',
-          'is_nested': self._nested,
-      }
-    for name, value in zip(_VALUES, (True, length, [length])):
-      metas[''][name] = {'type': 'NonTensorData'}
-      meta = {'_type': _VALUE, '_is_non_tensor': True, '_metadata': None}
-      self._write_json(os.path.join(name, META_FILE), {**meta, 'data': value})
-    rest = {'shape': batch_shape, 'device': 'cpu', '_type': _TENSOR_DICT}
-    for name, meta in metas.items():
-      self._write_json(os.path.join(name, META_FILE), {**meta, **rest})
-    self._write_json(
-        LENGTH_FILE, {'metadata': {}, 'is_pytree': False, 'len': length}
-    )
-
-  def _write_json(self, name: str, value: Any) -> None:
-    path = os.path.join(self._folder, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, 'w', encoding='utf-8') as f:
-      json.dump(value, f)
+  Returns:
+    The number of transitions.
+  """
+  shapes: Dict[str, List[Tuple[int, ...]]] = {}
+  dtypes = {}
+  with contextlib.ExitStack() as stack:
+    opened: Dict[str, BinaryIO] = {}
+    for columns in episodes:
+      for name, rows in columns.items():
+        if name not in opened:
+          path = os.path.join(folder, f'{name}.memmap')
+          os.makedirs(os.path.dirname(path), exist_ok=True)
+          opened[name] = stack.enter_context(open(path, 'wb'))
+          shapes[name], dtypes[name] = [], rows.dtype
+        opened[name].write(np.ascontiguousarray(rows).tobytes())
+        shapes[name].append(rows.shape)
+  entries = {}
+  for name, all_shapes in shapes.items():
+    num_rows = sum(shape[0] for shape in all_shapes)
+    shape = [num_rows, *all_shapes[0][1:]]
+    if nested:
+      path = os.path.join(folder, f'{name}.shape.memmap')
+      np.array(all_shapes, np.int64).tofile(path)
+      shape = [len(all_shapes), len(shape)]
+    entries[name] = _Entry('cpu', shape, f'torch.{dtypes[name]}', nested)
+  length = sum(shape[0] for shape in shapes[ted_columns.DONE])
+  values = {}
+  for name, value in _own_values(length):
+    values[name] = {'type': 'NonTensorData'}
+    meta = {'_type': _VALUE, '_is_non_tensor': True, '_metadata': None}
+    _write_json(os.path.join(folder, name), META_FILE, {**meta, 'data': value})
+  own = {
+      'shape': [len(shapes[ted_columns.DONE])] if nested else [],
+      'device': 'cpu',
+      '_type': _TENSOR_DICT,
+  }
+  _write_metas(folder, ted_columns.nest(entries), values, own)
+  marker = {'metadata': {}, 'is_pytree': False, 'len': length}
+  _write_json(folder, LENGTH_FILE, marker)
+  return length
 
 
-class Hdf5Writer:
-  """Writes the fields of episodes into an HDF5 file, a group for each."""
+class _Entry(NamedTuple):
+  """What a meta file says of a field."""
 
-  def __init__(self, folder: str):
-    self._file = h5py.File(os.path.join(folder, HDF5_FILE), 'w')
-    self._num_episodes = 0
+  device: str
+  shape: List[int]
+  dtype: str
+  is_nested: bool
 
-  def write(self, columns: Dict[str, np.ndarray]) -> None:
-    """Adds one episode, by the names of its fields."""
-    group = self._file.create_group(f'traj_{self._num_episodes}')
-    for name, rows in columns.items():
-      group.create_dataset(name, data=rows)
-    self._num_episodes += 1
 
-  def close(self, length: int = 0) -> None:
-    """Writes TorchRL's metadata for the episodes."""
-    if length:
-      for name, value in zip(_VALUES, (True, length, [length])):
-        self._file.create_dataset(name, data=value)
-      self._file.create_dataset('_len', data=length)
-    self._file.close()
+def _write_metas(folder: str, fields: Any, values: Any, own: Any) -> None:
+  """Writes the meta file of a folder, and of those in it."""
+  meta = {}
+  for name, entry in fields.items():
+    if isinstance(entry, _Entry):
+      meta[name] = entry._asdict()
+    else:
+      meta[name] = {'type': 'TensorDict'}
+      _write_metas(os.path.join(folder, name), entry, {}, own)
+  _write_json(folder, META_FILE, {**meta, **values, **own})
+
+
+def _write_json(folder: str, name: str, value: Any) -> None:
+  os.makedirs(folder, exist_ok=True)
+  with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
+    json.dump(value, f)
+
+
+def write_hdf5(folder: str, episodes: Iterable[Dict[str, np.ndarray]]) -> int:
+  """Does the same as `write_folder`, with a group of HDF5 for each episode."""
+  length = 0
+  with h5py.File(os.path.join(folder, HDF5_FILE), 'w') as file:
+    for number, columns in enumerate(episodes):
+      group = file.create_group(f'traj_{number}')
+      for name, rows in columns.items():
+        group.create_dataset(name, data=rows)
+      length += len(columns[ted_columns.DONE])
+    for name, value in (*_own_values(length), ('_len', length)):
+      file.create_dataset(name, data=value)
+  return length
+
+
+def _own_values(length: int) -> Iterator[Tuple[str, Any]]:
+  return zip(_VALUES, (True, length, [length]))
 
 
 def write_rest(path: str, rests: List[ted_columns.Rest]) -> None:

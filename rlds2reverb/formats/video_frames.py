@@ -10,6 +10,7 @@ from typing import Any, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 
+from rlds2reverb.formats import columns
 from rlds2reverb.formats import depth_maps
 
 _TIME = '#t='
@@ -17,36 +18,27 @@ _DEPTH = '&depth='
 _RGB = 'rgb24'
 
 
-class VideoColumn:
-  """The frames of a video at given times, a column that is read when needed.
+def column(
+    path: str,
+    times: np.ndarray,
+    fps: float,
+    depths: Optional[np.ndarray] = None,
+) -> columns.Column:
+  """Returns a column of frames; their size is in the head of the file.
 
-  Attributes:
-    dtype: uint8; for depth, the dtype of `read_frames`.
-    shape: `[N, height, width, 3]`, from the file's head; 1 for depth.
+  Args:
+    path: see `read_frames`.
+    times: see `read_frames`.
+    fps: see `read_frames`.
+    depths: see `read_frames`.
   """
-
-  def __init__(
-      self,
-      path: str,
-      times: np.ndarray,
-      fps: float,
-      depths: Optional[np.ndarray] = None,
-  ):
-    """Takes the arguments of `read_frames`."""
-    self._path = path
-    self._times = times
-    self._fps = fps
-    self._depths = depths
-    with _open(path) as container:
-      stream = _stream(container, depths is not None)
-      nothing = _empty(0, stream, depths)
-      self.dtype, self.shape = nothing.dtype, (len(times), *nothing.shape[1:])
-
-  def __len__(self) -> int:
-    return len(self._times)
-
-  def __getitem__(self, rows: slice) -> np.ndarray:
-    return read_frames(self._path, self._times[rows], self._fps, self._depths)
+  with _open(path) as container:
+    nothing = _empty(0, _stream(container, depths is not None), depths)
+  return columns.Column(
+      nothing.dtype,
+      (len(times), *nothing.shape[1:]),
+      lambda begin, end: read_frames(path, times[begin:end], fps, depths),
+  )
 
 
 def read_frames(

@@ -62,16 +62,11 @@ def load_zarr(
   starts = [0, *ends[:-1]]
 
   def read() -> python_episodes.Episodes:
-    columns = {
-        name: _Column(array)
-        for name, array in _open(path)[1].items()
-        if name not in leave_out
-    }
+    arrays = _open(path)[1]
+    columns = {name: _Chunks(arrays[name]) for name in tf.nest.flatten(steps)}
     for index, (begin, end) in enumerate(zip(starts, ends)):
       rows = tf.nest.map_structure(
-          lambda name, begin=begin, end=end: columns_lib.Rows(
-              columns[name], begin, end
-          ),
+          lambda name, begin=begin, end=end: columns[name].rows(begin, end),
           steps,
       )
       yield python_episodes.make_episode(rows, index)
@@ -79,23 +74,29 @@ def load_zarr(
   return python_episodes.to_dataset(read, len(ends))
 
 
-class _Column:
+class _Chunks:
   """An array whose chunks are not decoded again for the next episode."""
 
   def __init__(self, array: Any):
     self._array = array
-    self._begin = 0
-    self._rows = np.zeros((0, *array.shape[1:]), array.dtype)
-    self.dtype = array.dtype
-    self.shape = array.shape
+    self._held = range(0)
+    self._values = None
 
-  def __getitem__(self, rows: slice) -> np.ndarray:
-    held = range(self._begin, self._begin + len(self._rows))
-    if rows.start not in held or rows.stop > held.stop:
+  def rows(self, begin: int, end: int) -> columns_lib.Column:
+    """Returns a column of the rows from `begin` until `end`."""
+    shape = (end - begin, *self._array.shape[1:])
+    return columns_lib.Column(
+        self._array.dtype,
+        shape,
+        lambda first, stop: self._read(begin + first, begin + stop),
+    )
+
+  def _read(self, begin: int, end: int) -> np.ndarray:
+    if begin not in self._held or end > self._held.stop:
       chunk = self._array.chunks[0]
-      self._begin = rows.start // chunk * chunk
-      self._rows = self._array[self._begin : -(-rows.stop // chunk) * chunk]
-    return self._rows[rows.start - self._begin : rows.stop - self._begin]
+      self._held = range(begin // chunk * chunk, -(-end // chunk) * chunk)
+      self._values = self._array[self._held.start : self._held.stop]
+    return self._values[begin - self._held.start : end - self._held.start]
 
 
 def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:

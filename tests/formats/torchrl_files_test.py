@@ -14,58 +14,42 @@ def _columns(num_rows):
       'observation': np.stack([rows, -rows], 1).astype(np.float32),
       'info/speed': rows.astype(np.uint8),
       'info/wheel/left': (rows[:, None, None] > 1),
+      'done': rows == num_rows - 1,
   }
 
 
 class FilesTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.parameters(True, False)
-  def test_a_folder(self, nested):
+  @parameterized.parameters('flat', 'nested', 'hdf5')
+  def test_there_and_back(self, form):
     folder = self.create_tempdir().full_path
-    writer = torchrl_files.FolderWriter(folder, nested)
-    for num_rows in 3, 2:
-      writer.write(_columns(num_rows))
-    writer.close(5)
-    found = torchrl_files.read_folder(folder)
-    self.assertEqual(found.length, 5)
-    for name, column in found.columns.items():
-      expected = np.concatenate([_columns(3)[name], _columns(2)[name]])
+    # With twelve, the names of groups are not in the order of the numbers.
+    episodes = [_columns(num_rows) for num_rows in range(1, 13)]
+    path = folder
+    if form == 'hdf5':
+      length = torchrl_files.write_hdf5(folder, episodes)
+      path = f'{folder}/{torchrl_files.HDF5_FILE}'
+    else:
+      length = torchrl_files.write_folder(folder, episodes, form == 'nested')
+    self.assertEqual(length, 78)
+    columns, length = torchrl_files.read(path)
+    self.assertEqual(length, 78)
+    self.assertEqual(columns.keys(), episodes[0].keys())
+    for name, column in columns.items():
+      expected = np.concatenate([episode[name] for episode in episodes])
       self.assertEqual(column.dtype, expected.dtype)
       self.assertAllEqual(column, expected)
 
-  def test_hdf5(self):
-    folder = self.create_tempdir()
-    writer = torchrl_files.Hdf5Writer(folder.full_path)
-    # The names are not in the order of the numbers.
-    for num_rows in range(1, 13):
-      writer.write(_columns(num_rows))
-    writer.close(78)
-    path = f'{folder.full_path}/{torchrl_files.HDF5_FILE}'
-    found = torchrl_files.read_hdf5(path)
-    self.assertEqual(found.length, 78)
-    self.assertAllEqual(
-        found.columns['info/speed'],
-        np.concatenate([np.arange(n) for n in range(1, 13)]),
-    )
+  def test_hdf5_that_is_not_torchrls(self):
+    path = self.create_tempfile('a.h5').full_path
+    with h5py.File(path, 'w') as file:
+      file['_len'] = 1
+    with self.assertRaisesRegex(ValueError, 'not a file of TorchRL'):
+      torchrl_files.read(path)
     with h5py.File(path, 'a') as file:
-      del file['traj_3/info']
-    with self.assertRaisesRegex(ValueError, 'traj_3 .*has the fields'):
-      torchrl_files.read_hdf5(path)
-    with h5py.File(path, 'a') as file:
-      del file['_len']
-    with self.assertRaisesRegex(ValueError, 'must have _len'):
-      torchrl_files.read_hdf5(path)
-
-  def test_an_hdf5_file_that_leads_to_another_one(self):
-    folder = self.create_tempdir().full_path
-    writer = torchrl_files.Hdf5Writer(folder)
-    writer.write(_columns(3))
-    writer.close(3)
-    path = f'{folder}/{torchrl_files.HDF5_FILE}'
-    with h5py.File(path, 'a') as file:
-      file['traj_0/extra'] = h5py.ExternalLink('other.hdf5', '/extra')
-    with self.assertRaisesRegex(ValueError, 'into another file, traj_0/extra'):
-      torchrl_files.read_hdf5(path)
+      file['traj_0/a'], file['traj_1/b'] = [1], [1]
+    with self.assertRaisesRegex(ValueError, 'traj_1 of .* has the fields'):
+      torchrl_files.read(path)
 
 
 if __name__ == '__main__':

@@ -63,12 +63,12 @@ class VideoFramesTest(tf.test.TestCase):
       video_frames.read_frames(self._path, [-1.0])
 
   def test_column(self):
-    column = video_frames.VideoColumn(self._path, np.arange(4, 9) / _FPS, _FPS)
+    column = video_frames.column(self._path, np.arange(4, 9) / _FPS, _FPS)
     self.assertEqual(column.shape, (5, *_SIZE, 3))
     self.assertLen(column, 5)
     self.assertAllEqual(column[:], self._frames[4:9])
     self.assertAllEqual(column[1:3], self._frames[5:7])
-    empty = video_frames.VideoColumn(self._path, np.zeros(0), _FPS)
+    empty = video_frames.column(self._path, np.zeros(0), _FPS)
     self.assertEqual(empty[:].shape, (0, *_SIZE, 3))
 
   def test_references(self):
