@@ -9,8 +9,9 @@ command goes on, and ends with the same items as if nothing had happened.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, Iterator, List, Optional, Sequence
 
 from absl import app
 from absl import flags
@@ -24,14 +25,14 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import convert as convert_lib
+  from rlds2reverb.jobs import engines
   from rlds2reverb.jobs import job_folder
   from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import plan as plan_lib
+  from rlds2reverb.jobs import processes
   from rlds2reverb.jobs import quarantine
-  from rlds2reverb.jobs import running
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs import tasks as tasks_lib
-  from rlds2reverb.jobs import workers
   from rlds2reverb.trajectories import rules as rules_lib
 
 flags_lib.define_source_flags()
@@ -123,9 +124,10 @@ _DASK_SCHEDULER = flags.DEFINE_string(
 )
 _TASK_MB = flags.DEFINE_float(
     'task_mb',
-    64.0,
+    None,
     'About how many megabytes of files a task reads: what is lost, at most, of'
-    ' each worker when the job is interrupted.',
+    ' each worker when the job is interrupted. The default is 64, or half of'
+    ' the data if that is less, but at least 8.',
     lower_bound=0.0,
     upper_bound=1e9,
 )
@@ -197,7 +199,7 @@ def _sources() -> List[sources_lib.Source]:
 
 def _planner(
     sources: List[sources_lib.Source],
-) -> Callable[[float], plan_lib.Plan]:
+) -> Callable[[Optional[float]], plan_lib.Plan]:
   """Returns a function that makes the plan, given the megabytes of a task."""
   if _INVALID_EPISODES.value != 'skip':
     usage.refuse_ignored(
@@ -229,41 +231,46 @@ def _planner(
       rules=rule,
       weights=weights,
       only=only,
-      task_bytes=int(task_mb * 1e6),
+      task_bytes=None if task_mb is None else int(task_mb * 1e6),
   )
 
 
-def _distributed(options: Sequence[str]) -> Optional[running.Runner]:
+def _distributed(options: Sequence[str]) -> Optional[engines.Engine]:
   """Returns what runs the job on other machines, if the flags ask for that."""
   if _DASK_SCHEDULER.value is not None:
     usage.refuse_ignored(['runner', 'num_workers'], 'with --dask_scheduler')
-    try:
-      from rlds2reverb.jobs import dask_runner  # pylint: disable=g-import-not-at-top
-    except ModuleNotFoundError as e:
-      raise app.UsageError(
-          f'--dask_scheduler needs Dask, and there is no {e.name}. Run'
-          " `pip install '.[dask]'` in a clone of rlds2reverb."
-      ) from e
+    with _needing('dask_scheduler', 'Dask', 'dask'):
+      from rlds2reverb.jobs import dask_engine  # pylint: disable=g-import-not-at-top
     with usage.wrong_usage():
-      return dask_runner.DaskRunner(_DASK_SCHEDULER.value)
+      return dask_engine.DaskEngine(_DASK_SCHEDULER.value)
   if _RUNNER.value is None:
     return None
-  try:
-    from rlds2reverb.jobs.beam import runner  # pylint: disable=g-import-not-at-top
-  except ModuleNotFoundError as e:
-    raise app.UsageError(
-        f'--runner={_RUNNER.value} needs Apache Beam, and there is no {e.name}.'
-        " Run `pip install '.[beam]'` in a clone of rlds2reverb."
-    ) from e
+  with _needing(f'runner={_RUNNER.value}', 'Apache Beam', 'beam'):
+    from rlds2reverb.jobs import beam_engine  # pylint: disable=g-import-not-at-top
   options = [f'--runner={_RUNNER.value}', *options]
   if flags.FLAGS['num_workers'].present:
     options.append(f'--num_workers={_NUM_WORKERS.value}')
   with usage.wrong_usage():
-    return runner.BeamRunner(options, flags.FLAGS)
+    engine = beam_engine.BeamEngine(options)
+  for name in engine.unknown:
+    print(f'--{name} is no flag of this program or of Beam; it goes to Beam.')
+  return engine
+
+
+@contextlib.contextmanager
+def _needing(flag: str, package: str, extra: str) -> Iterator[None]:
+  """Says what to install if a module is missing."""
+  try:
+    yield
+  except ModuleNotFoundError as e:
+    raise app.UsageError(
+        f'--{flag} needs {package}, and there is no {e.name}. Run'
+        f" `pip install '.[{extra}]'` in a clone of rlds2reverb."
+    ) from e
 
 
 def _say_few_tasks(
-    num_workers: int, planner: Callable[[float], plan_lib.Plan]
+    num_workers: int, planner: Callable[[Optional[float]], plan_lib.Plan]
 ) -> None:
   """Says that some workers have nothing to do, and what would change that."""
   plan = planner(_TASK_MB.value)
@@ -279,24 +286,31 @@ def _say_few_tasks(
 
 
 def _local(
-    plan: plan_lib.Plan, planner: Callable[[float], plan_lib.Plan]
-) -> running.Runner:
+    plan: plan_lib.Plan,
+    planner: Callable[[Optional[float]], plan_lib.Plan],
+    helper: processes.Helper,
+) -> engines.Engine:
   """Returns what runs the job on this machine."""
-  count, reason = running.choose_num_workers(plan)
+  count, reason = processes.choose_num_workers(plan)
   if _NUM_WORKERS.value is None:
     print(f'workers: {count}; {reason}')
   else:
     count = _NUM_WORKERS.value
     if count > len(plan.tasks):
       _say_few_tasks(count, planner)
-  if count > 1:
-    workers.warm_up()
-  return running.LocalRunner(count)
+  # This process needs no start. But its memory grows with its tasks, and if it
+  # were killed for the lack of some, nothing could say so.
+  is_short = len(plan.tasks) <= processes.TASKS_PER_PROCESS
+  if count == 1 and is_short and not memory.limit():
+    return engines.Here()
+  return processes.Processes(min(count, len(plan.tasks)), helper)
 
 
 def main(*beam_options: str):
+  # TensorFlow is imported, and its threads are not started yet.
+  helper = processes.Helper(fork=True)
   sources = _sources()
-  runner = _distributed(beam_options)
+  engine = _distributed(beam_options)
   planner = _planner(sources)
   plan = planner(_TASK_MB.value)
   folder = _JOB_DIR.value and files.user_path(_JOB_DIR.value)
@@ -312,7 +326,7 @@ def main(*beam_options: str):
           dry_run=_DRY_RUN.value,
           max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
           allow_empty=flags.FLAGS.allow_empty,
-          runner=runner or _local(plan, planner),
+          engine=engine or _local(plan, planner, helper),
       )
   except KeyboardInterrupt:
     print(

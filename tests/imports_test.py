@@ -35,7 +35,6 @@ _FLOORS = (
     'training',
     'jobs/descriptions',
     'jobs',
-    'jobs/beam',
 )
 # These bring the folders below their own together for the user, and stand
 # above them.

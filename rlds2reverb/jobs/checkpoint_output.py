@@ -67,9 +67,6 @@ class CheckpointOutput(outputs.FolderOutput):
     )
     return outputs.Written(items, {})
 
-  def merge_parts(self, paths, path):
-    parts.merge_parts(paths, path)
-
   def finish(self, folder, spec, receipts):
     if not self.adds:
       self._join(folder, self.plan.output.place, spec)
@@ -102,8 +99,4 @@ class CheckpointOutput(outputs.FolderOutput):
         )
 
   def _join(self, folder, directory, spec) -> None:
-    parts.join_parts(
-        self.parts(folder, range(len(self.plan.tasks))),
-        directory,
-        spec,
-    )
+    parts.join_parts(self.parts(folder), directory, spec)

@@ -20,12 +20,12 @@ from typing import Any, Callable, Dict, Optional, Sequence
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 from rlds2reverb.episodes import checks
+from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import job_folder
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import progress as progress_lib
 from rlds2reverb.jobs import receipts as receipts_lib
-from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
@@ -33,6 +33,9 @@ from rlds2reverb.jobs import tasks as tasks_lib
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # How often a server may lose confirmed items before the job gives up.
 _MAX_ROUNDS = 3
+# How often the process that does a task may die before the task has failed.
+_MAX_DEATHS = 3
+_SECONDS_TO_WAIT = 1.0
 
 
 class JobError(RuntimeError):
@@ -46,7 +49,8 @@ def convert(
     dry_run: bool = False,
     max_invalid_fraction: float = 1.0,
     allow_empty: bool = False,
-    runner: Optional[running.Runner] = None,
+    engine: Optional[engines.Engine] = None,
+    patience: float = 60.0,
     say: Callable[[str], None] = print,
 ) -> Dict[str, Any]:
   """Carries out a plan, or the rest of it.
@@ -54,7 +58,7 @@ def convert(
       plan = make_plan([open_source(make_source('/data/cartpole'))],
                        Output('checkpoint', '/data/checkpoint'),
                        tables=[TableItems('transitions')])
-      convert(plan, runner=running.LocalRunner(2))
+      convert(plan, engine=processes.Processes(2))
 
   After an interruption, by an error or the end of the process or the machine,
   the same call goes on, and the output is the same as without it.
@@ -68,8 +72,10 @@ def convert(
       that have invalid episodes fail, and the others are done.
     allow_empty: whether a table may end without an item, because no episode is
       long enough, or none is valid. Samplers of such a table wait for ever.
-    runner: what does the tasks; by default this process. `LocalRunner(2)` does
+    engine: what does the tasks; by default this process. `Processes(2)` does
       two at a time.
+    patience: how many seconds a server may be gone before a task that needs it
+      fails.
     say: is called with messages for the user, a few lines each.
 
   Returns:
@@ -93,13 +99,14 @@ def convert(
     )
   folder = files.expand(folder or job_folder.default(plan))
   job_folder.check_same_plan(plan, folder)
+  engine = engine or engines.Here()
   job = _Job(
       plan,
       folder,
-      runner or running.LocalRunner(),
-      math.floor(max_invalid_fraction * plan.num_episodes),
-      allow_empty,
-      say,
+      engine=engine,
+      max_skipped=math.floor(max_invalid_fraction * plan.num_episodes),
+      allow_empty=allow_empty,
+      say=say,
   )
   if dry_run:
     job.prepare()
@@ -117,7 +124,7 @@ def convert(
         if plan_lib.read(folder) != plan:
           job_folder.remove(folder)
           plan_lib.write(folder, plan)
-        return job.run()
+        return job.run(patience)
       except BaseException:
         job.leave_nothing_if_nothing_is_done()
         raise
@@ -126,18 +133,17 @@ def convert(
       os.rmdir(folder)
 
 
-class _Job(running.Listener):
+class _Job:
   """One start of a job."""
 
-  def __init__(self, plan, folder, runner, max_skipped, allow_empty, say):
+  def __init__(self, plan, folder, *, engine, max_skipped, allow_empty, say):
     self._plan = plan
     self._folder = folder
-    self._runner = runner
+    self._engine = engine
     self._max_skipped = max_skipped
     self._allow_empty = allow_empty
     self._say = say
     self._output = tasks_lib.output_of(plan)
-    self._spec = None
     self._display = None
     self._receipts = {}
 
@@ -150,25 +156,24 @@ class _Job(running.Listener):
         index: opened[index].frame_spec()
         for index in sorted({task.source for task in plan.tasks})
     }
-    first, *others = specs
-    self._spec = specs[first]
-    for index in others:
-      if specs[index] != self._spec:
+    (first, spec), *others = specs.items()
+    for index, other in others:
+      if other != spec:
         raise ValueError(
             f'{opened[index].name} has other frames than {opened[first].name}:'
-            f' {specs[index]} rather than {self._spec}. Map their fields to the'
-            ' same names, dtypes and shapes.'
+            f' {other} rather than {spec}. Map their fields to the same names,'
+            ' dtypes and shapes.'
         )
-    lines = self._output.check(self._folder, self._spec, self._receipts)
+    lines = self._output.check(self._folder, spec, self._receipts)
     self._say(
         estimates.describe(
-            plan, opened, self._spec, lines, self._folder, self._receipts
+            plan, opened, spec, lines, self._folder, self._receipts
         )
     )
     if not self._output.is_finished(self._folder, self._receipts):
       job_folder.check_space(plan, self._output, self._folder, self._receipts)
 
-  def run(self) -> Dict[str, Any]:
+  def run(self, patience: float) -> Dict[str, Any]:
     """Does the tasks that are left, and finishes the output."""
     start = time.monotonic()
     if self._output.is_finished(self._folder, self._receipts):
@@ -188,7 +193,7 @@ class _Job(running.Listener):
       left = sorted(set(range(len(self._plan.tasks))) - self._receipts.keys())
       if not left:
         break
-      self._do(left)
+      self._check_all_done(self._do(left, patience))
     else:
       raise JobError(
           f'The output was lost {_MAX_ROUNDS} times while the job ran. Start it'
@@ -209,50 +214,80 @@ class _Job(running.Listener):
     if not job_folder.is_of_use(self._folder, self._plan):
       job_folder.remove(self._folder)
 
-  def on_progress(self, number, progress):
-    self._display.update(number, progress)
-    self._check_skipped()
+  def _do(self, numbers: Sequence[int], patience: float) -> Dict[int, str]:
+    """Does tasks; one that fails does not keep the others from being done.
 
-  def on_done(self, number, receipt):
-    self._receipts[number] = receipt
-    self._display.update(number, progress_lib.of_receipts(receipt))
-    self._check_skipped()
+    Args:
+      numbers: which tasks.
+      patience: see `convert`.
 
-  def on_retry(self, number, message):
-    self._display.say(f'Task {number} is tried again: {message}')
-
-  def on_idle(self):
-    self._display.show()
-
-  def _do(self, numbers: Sequence[int]) -> None:
+    Returns:
+      Why those that have failed did so.
+    """
     self._display = progress_lib.ProgressDisplay(
         self._plan.num_episodes,
         done=progress_lib.of_receipts(*self._receipts.values()),
     )
+    failures: Dict[int, str] = {}
+    gone_since: Dict[int, float] = {}
+    deaths: Dict[int, int] = collections.Counter()
+    attempt = tasks_lib.Attempt(
+        self._folder, self._plan.hash, self._max_skipped
+    )
+
+    def is_worth_a_retry(number, outcome):
+      if isinstance(outcome, engines.WorkerDiedError):
+        deaths[number] += 1
+        return deaths[number] < _MAX_DEATHS
+      now = time.monotonic()
+      return isinstance(outcome, ConnectionError) and (
+          now - gone_since.setdefault(number, now) < patience
+      )
+
+    def report(number, progress):
+      gone_since.pop(number, None)
+      self._display.update(number, progress)
+      self._check_skipped()
+
     try:
       self._check_skipped()
-      failures = self._runner.run_tasks(
-          self._plan,
-          self._folder,
-          numbers,
-          listener=self,
-          max_skipped=self._max_skipped,
-      )
+      while numbers:
+        again = []
+        for number, outcome in self._engine.map(attempt, numbers, report):
+          if isinstance(outcome, receipts_lib.Receipt):
+            self._receipts[number] = outcome
+            report(number, progress_lib.of_receipts(outcome))
+          elif self._max_skipped and isinstance(
+              outcome, tasks_lib.InvalidEpisodesError
+          ):
+            raise outcome
+          elif is_worth_a_retry(number, outcome):
+            self._display.say(f'Task {number} is tried again: {outcome}')
+            again.append(number)
+            time.sleep(_SECONDS_TO_WAIT)
+          else:
+            failures[number] = str(outcome)
+        numbers = again
     finally:
+      self._engine.stop()
       self._display.close()
-    if failures:
-      if self._receipts:
-        summary_lib.write_quarantine(self._folder, self._receipts)
-      lines = [
-          f'  task {number}: {message}'
-          for number, message in sorted(failures.items())
-      ]
-      raise JobError(
-          f'{len(failures)} of {len(self._plan.tasks)} tasks have failed;'
-          f' {len(self._receipts)} are done.\n'
-          + '\n'.join(lines)
-          + '\nStart the same command again to do the rest.'
-      )
+    return failures
+
+  def _check_all_done(self, failures: Dict[int, str]) -> None:
+    if not failures:
+      return
+    if self._receipts:
+      summary_lib.write_quarantine(self._folder, self._receipts)
+    lines = [
+        f'  task {number}: {message}'
+        for number, message in sorted(failures.items())
+    ]
+    raise JobError(
+        f'{len(failures)} of {len(self._plan.tasks)} tasks have failed;'
+        f' {len(self._receipts)} are done.\n'
+        + '\n'.join(lines)
+        + '\nStart the same command again to do the rest.'
+    )
 
   def _check_skipped(self) -> None:
     skipped = self._display.total.skipped
@@ -328,7 +363,7 @@ class _Job(running.Listener):
   def _finish(self) -> None:
     """Makes the whole output from the outputs of the tasks."""
     try:
-      self._runner.finish(self._plan, self._folder, self._spec, self._receipts)
+      self._engine.finish(tasks_lib.Finish(self._folder, self._plan.hash))
     except OSError as e:
       if e.errno not in _FULL:
         raise

@@ -3,17 +3,10 @@
 It reads no more than a few files for this. TFDS records how many episodes there
 are and how many bytes they take. Where all steps take the same number of bytes,
 the number of steps follows. Otherwise, as with images, strings and integers, it
-is estimated from the first episodes of a few files.
+is that of some episodes, for each of their bytes.
 """
 
-from typing import (
-    Any,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-)
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -34,22 +27,10 @@ from rlds2reverb.jobs import sources as sources_lib
 # The bytes of an item in a server's memory, besides the frames, as
 # `benchmarks.insert` measures them.
 _ITEM_BYTES = 1_800
-# How many bytes are read if the sizes of the files are not enough.
-_SAMPLED_FILES = 4
+# How much is read if the sizes of the files are not enough.
+_SAMPLED_FILES = 16
 _SAMPLED_EPISODES = 8
-_SAMPLED_BYTES = 256 << 20
-
-
-class Estimate(NamedTuple):
-  """About how much a table will hold.
-
-  Attributes:
-    items: the number of items.
-    server_bytes: the memory that a server needs for them and their frames.
-  """
-
-  items: int
-  server_bytes: int
+_SAMPLED_BYTES = 64 << 20
 
 
 class Steps(NamedTuple):
@@ -57,15 +38,11 @@ class Steps(NamedTuple):
 
   Attributes:
     about: the number of steps.
-    low: about how many there are at least, if episodes are alike.
-    high: about how many there are at most.
     sampled: how many episodes were read for the estimate; 0 if the sizes of the
       files were enough.
   """
 
   about: int
-  low: int
-  high: int
   sampled: int
 
 
@@ -88,88 +65,80 @@ def describe(
     receipts: the receipts of an earlier start.
   """
   steps = [steps_or_sample(source) for source in opened]
+  num_episodes = sum(source.num_episodes for source in opened)
   lines = ['from']
   for source, count in zip(opened, steps):
     lines += _describe_source(source, count)
   if plan.only:
     lines.append(f'  only the {plan.num_episodes:,} episodes in {plan.only}')
-  elif plan.num_episodes < sum(source.num_episodes for source in opened):
+  elif plan.num_episodes < num_episodes:
     lines.append(f'  {plan.num_episodes:,} episodes by their weights')
   lines.append('frames')
   for path, leaf in tree.flatten_with_path(spec):
     lines.append(
         f'  {steps_lib.field_path(path)}: {leaf.dtype.name} {leaf.shape}'
     )
+  num_steps = None
+  if None not in steps:
+    # The share of the episodes that the plan takes, if it does not take all.
+    share = plan.num_episodes / num_episodes
+    num_steps = round(sum(count.about for count in steps) * share)
   for table in plan.table_items:
-    lines += _describe_table(plan, opened, steps, spec, table)
-  lines += output_lines
+    lines += _describe_table(table, plan.num_episodes, num_steps, spec)
   done = sum(plan.tasks[number].num_episodes for number in receipts)
-  lines.append(
-      f'tasks: {len(plan.tasks)}, done already: {len(receipts)}'
-      f' ({done:,} of {plan.num_episodes:,} episodes)'
+  return '\n'.join(
+      [
+          *lines,
+          *output_lines,
+          f'tasks: {len(plan.tasks)}, done already: {len(receipts)}'
+          f' ({done:,} of {plan.num_episodes:,} episodes)',
+          f'the job is kept in {folder}',
+      ]
   )
-  lines.append(f'the job is kept in {folder}')
-  return '\n'.join(lines)
 
 
 def _describe_source(source, steps: Optional[Steps]) -> List[str]:
   # This counts as describe does. `num_bytes` leaves out the headers of records.
   num_bytes = files.total_size(source.files())
+  known = 'how many steps is not known before they are read'
+  if steps is not None:
+    known = f'about {steps.about:,} steps'
+    if steps.sampled:
+      known += f', by {steps.sampled} of the episodes'
   lines = [
       f'  {source.name}, split {source.source.split}, in {source.directory}',
       f'    episodes: {source.num_episodes:,}; files: {len(source.shards)},'
-      f' {num_bytes / 1e6:,.1f} MB; {_count_of(steps)}',
+      f' {num_bytes / 1e6:,.1f} MB; {known}',
   ]
   if source.mapping is not None:
     config = source.source.config or 'the gin bindings'
     lines.append(f'    fields mapped by {config}')
     for field in ('observation', 'action', 'reward', 'discount'):
       lines.append(f'      {field} <- {getattr(source.mapping, field)!r}')
-  for transform in source.transforms:
-    lines.append(f'    transformed by {transform!r}')
-  return lines
+  return [
+      *lines,
+      *(f'    transformed by {transform!r}' for transform in source.transforms),
+  ]
 
 
-def _count_of(steps: Optional[Steps]) -> str:
-  if steps is None:
-    return 'how many steps is not known before they are read'
-  if not steps.sampled:
-    return f'about {steps.about:,} steps'
-  return (
-      f'about {steps.about:,} steps ({steps.low:,} to {steps.high:,}), by the'
-      f' first {steps.sampled} episodes of some files'
-  )
-
-
-def _describe_table(plan, opened, steps, spec, table: Any) -> List[str]:
-  what = (
-      'whole episodes'
-      if table.windows is None
-      else f'{table.windows.length} frames, every {table.windows.stride}, at an'
-      f' end {table.windows.end.value}'
-  )
-  lines = [f'table {table.table_name}: items of {what}']
-  if None in steps:
-    lines.append('  how many is not known before the steps are read')
-    return lines
-  # The share of the episodes that the plan takes, if it does not take all.
-  share = plan.num_episodes / sum(source.num_episodes for source in opened)
-  about, low, high = (
-      table_of(table, plan.num_episodes, round(total * share), spec)
-      for total in (
-          sum(count.about for count in steps),
-          sum(count.low for count in steps),
-          sum(count.high for count in steps),
-      )
-  )
-  between = ''
-  if low != high:
-    between = f' ({low.items:,} to {high.items:,})'
-  lines.append(
-      f'  about {about.items:,} items{between}; a server needs about'
-      f' {about.server_bytes / 1e6:,.0f} MB of memory for them'
-  )
-  return lines
+def _describe_table(
+    table: Any, num_episodes: int, num_steps: Optional[int], spec: Any
+) -> List[str]:
+  what = 'whole episodes'
+  if table.windows is not None:
+    what = (
+        f'{table.windows.length} frames, every {table.windows.stride}, at an'
+        f' end {table.windows.end.value}'
+    )
+  size = '  how many is not known before the steps are read'
+  if num_steps is not None:
+    items = items_of(table, num_episodes, num_steps)
+    num_bytes = items * _ITEM_BYTES + num_steps * blocks.step_bytes(spec)
+    size = (
+        f'  about {items:,} items; a server needs about {num_bytes / 1e6:,.0f}'
+        ' MB of memory for them'
+    )
+  return [f'table {table.table_name}: items of {what}', size]
 
 
 def steps_of(
@@ -207,78 +176,65 @@ def steps_of(
 def steps_or_sample(source: opened_lib.OpenSource) -> Optional[Steps]:
   """Returns about how many steps the episodes of a source have.
 
-  If the sizes of the files are not enough, it reads the first episodes of a few
+  If the sizes of the files are not enough, it reads the first episodes of some
   files. The result is None if these cannot be read or are not enough either.
 
   Args:
     source: the source.
   """
-  about, fewest = steps_of(source), steps_of(source, fewest=True)
-  if about is not None and about == fewest:
-    return Steps(about, about, about, 0)
-  lengths = _first_lengths(source)
+  about = steps_of(source)
+  if about is not None and about == steps_of(source, fewest=True):
+    return Steps(about, 0)
+  lengths, num_bytes = _sample(source)
   if not lengths:
-    return None if about is None else Steps(about, fewest, about, 0)
-  count = source.num_episodes
-  mean = float(np.mean(lengths))
-  # Two standard errors; for a single episode its length.
-  error = mean
-  if len(lengths) > 1:
-    error = 2 * float(np.std(lengths, ddof=1)) / np.sqrt(len(lengths))
-  if len(lengths) >= count:
-    error = 0.0
-  return Steps(
-      round(mean * count),
-      round(max(mean - error, 1.0) * count),
-      round((mean + error) * count),
-      len(lengths),
-  )
+    return None if about is None else Steps(about, 0)
+  about = sum(lengths)
+  if len(lengths) < source.num_episodes:
+    about = round(about * source.num_bytes / num_bytes)
+  return Steps(about, len(lengths))
 
 
-def _first_lengths(source: opened_lib.OpenSource) -> List[int]:
-  """Returns the numbers of steps of the first episodes of a few files."""
-  steps = source.features[rlds.STEPS].feature
-  if rlds.IS_FIRST not in steps:
-    return []
+def _sample(source: opened_lib.OpenSource) -> Tuple[List[int], int]:
+  """Returns the numbers of steps of some episodes, and the bytes of these.
+
+  They are the first of files that are evenly spread.
+  """
+  lengths: List[int] = []
+  num_bytes = 0
+  if rlds.IS_FIRST not in source.features[rlds.STEPS].feature:
+    return lengths, num_bytes
   # TFDS stores one number of a scalar for each step.
   field = f'{rlds.STEPS}/{rlds.IS_FIRST}'
   parse = {field: tf.io.VarLenFeature(tf.int64)}
   paths = sorted(source.files())
   chosen = np.unique(np.linspace(0, len(paths) - 1, _SAMPLED_FILES).round())
-  lengths: List[int] = []
-  num_bytes = 0
   try:
     for index in chosen.astype(int):
       for record in tf.data.TFRecordDataset(paths[index]).take(
           _SAMPLED_EPISODES
       ):
-        num_bytes += len(record.numpy())
         parsed = tf.io.parse_single_example(record, parse)[field]
+        if not tf.size(parsed.values):
+          continue
         lengths.append(int(tf.size(parsed.values)))
+        num_bytes += len(record.numpy())
         if num_bytes > _SAMPLED_BYTES:
-          return lengths
+          return lengths, num_bytes
   except tf.errors.OpError:
     pass  # The job will report the error in the file.
-  return [length for length in lengths if length]
+  return lengths, num_bytes
 
 
-def table_of(
-    table: Any, num_episodes: int, num_steps: int, spec: Any
-) -> Estimate:
-  """Estimates a table, as if all episodes had the same length.
+def items_of(table: Any, num_episodes: int, num_steps: int) -> int:
+  """Estimates the items of a table, as if all episodes had the same length.
 
   Args:
     table: the `TableItems`.
     num_episodes: the number of episodes.
     num_steps: the number of their steps.
-    spec: the spec of a frame.
   """
   lengths = np.array([max(round(num_steps / num_episodes), 1)])
-  items = int(table.count(lengths)[0]) * num_episodes
-  return Estimate(
-      items,
-      items * _ITEM_BYTES + num_steps * blocks.step_bytes(spec),
-  )
+  return int(table.count(lengths)[0]) * num_episodes
 
 
 def fewest_items(plan: plan_lib.Plan, table: Any) -> int:

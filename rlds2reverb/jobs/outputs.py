@@ -2,8 +2,7 @@
 
 import abc
 import os
-import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -11,12 +10,6 @@ from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts as receipts_lib
 
 PARTS = 'parts'
-# All names have one length, because some stores find files by the start of a
-# name.
-_PART_NAME = re.compile(r'(\d{8})-(\d{8})')
-# The number of parts that are joined into a larger one. This leaves only a few
-# at the end, for any number of tasks.
-_PARTS_PER_MERGE = 16
 
 Receipts = Mapping[int, receipts_lib.Receipt]
 
@@ -82,8 +75,6 @@ class JobOutput(abc.ABC):
   def discard(self, folder: str, numbers: Sequence[int]) -> None:
     """Removes the output of tasks whose data was written anew since.
 
-    Outputs that were joined with it are removed too, and are `lost` then.
-
     Args:
       folder: the folder of the job.
       numbers: the tasks.
@@ -117,23 +108,6 @@ class JobOutput(abc.ABC):
       receipts: the receipts of all tasks.
     """
 
-  def merges(self) -> List[List[range]]:
-    """Returns the groups of tasks to `merge` before `finish`, by level.
-
-    Many workers can merge the groups of a level at once, after the level
-    before. There are none where `finish` alone is as fast.
-    """
-    return []
-
-  def merge(self, folder: str, numbers: range) -> None:
-    """Joins the parts of consecutive tasks, unless they are joined already.
-
-    Args:
-      folder: the folder of the job.
-      numbers: the numbers of the tasks, one of `merges`.
-    """
-    raise NotImplementedError
-
   def clean(self, folder: str) -> None:
     """Removes the parts of the tasks, when the output is finished."""
 
@@ -141,10 +115,8 @@ class JobOutput(abc.ABC):
 class FolderOutput(JobOutput):
   """An output in a folder, to which every task contributes a part.
 
-  The parts are folders, too, until they are joined at the end:
-
-      parts/00000007-00000008  the part of task 7
-      parts/00000016-00000032  the parts of the tasks 16 to 31, joined
+  The parts are folders, too, until they are joined at the end: that of task 7
+  is `parts/00000007`.
 
   Attributes:
     kind: what the output is, for the user.
@@ -191,86 +163,37 @@ class FolderOutput(JobOutput):
     )
 
   def lost(self, folder, receipts):
-    found = self._found(folder)
-    return {
-        number: f'their output in {folder} is not there any more'
-        for number in receipts
-        if not any(number in numbers for numbers in found)
-    }
+    whole_ones = self._whole_parts(folder)
+    reason = f'their output in {folder} is not there any more'
+    return {number: reason for number in receipts if number not in whole_ones}
 
   def discard(self, folder, numbers):
-    for part in self._found(folder):
-      if any(number in part for number in numbers):
-        files.remove_folder(_part(folder, part))
+    for number in numbers:
+      files.remove_folder(_part(folder, number))
 
   def new_part(self, folder: str, number: int) -> str:
     """Returns where the part of a task goes, and removes what is in its way.
 
     Locally, a part that is there is replaced when the new one is whole.
     """
-    path = _part(folder, range(number, number + 1))
+    path = _part(folder, number)
     if files.is_url(path):
       files.remove_folder(path)
     return path
 
-  def parts(self, folder: str, numbers: range) -> List[str]:
-    """Returns the folders of the parts of consecutive tasks, in their order.
+  def parts(self, folder: str) -> List[str]:
+    """Returns the folders of the parts of all tasks, in their order.
 
     Raises:
       FileNotFoundError: if one is missing.
     """
-    # After an interrupted merge both its result and its parts may be there.
-    found = sorted(
-        (part for part in self._found(folder) if part[-1] in numbers),
-        key=lambda part: (part.start, -part.stop),
-    )
-    paths = []
-    begin = numbers.start
-    for part in found:
-      if part.start == begin:
-        paths.append(_part(folder, part))
-        begin = part.stop
-    if begin != numbers.stop:
+    numbers = range(len(self.plan.tasks))
+    missing = sorted(set(numbers) - self._whole_parts(folder))
+    if missing:
       raise FileNotFoundError(
-          f'The output of task {begin} is not in {folder} any more.'
+          f'The output of task {missing[0]} is not in {folder} any more.'
       )
-    return paths
-
-  def merges(self):
-    levels = []
-    size, count = 1, len(self.plan.tasks)
-    while -(-count // size) > _PARTS_PER_MERGE:
-      size *= _PARTS_PER_MERGE
-      levels.append(
-          [
-              range(begin, min(begin + size, count))
-              for begin in range(0, count, size)
-          ]
-      )
-    return levels
-
-  def merge(self, folder, numbers):
-    path = _part(folder, numbers)
-    # An earlier start may have merged more than this.
-    if not any(
-        numbers[0] in part and numbers[-1] in part
-        for part in self._found(folder)
-    ):
-      if files.is_url(path):
-        files.remove_folder(path)
-      self.merge_parts(self.parts(folder, numbers), path)
-    for part in self._found(folder):
-      if part != numbers and part[0] in numbers and part[-1] in numbers:
-        files.remove_folder(_part(folder, part))
-
-  def merge_parts(self, paths: List[str], path: str) -> None:
-    """Joins parts into a larger one.
-
-    Args:
-      paths: the folders of the parts, in the order of their tasks.
-      path: the folder of the larger part, which must appear at once.
-    """
-    raise NotImplementedError
+    return [_part(folder, number) for number in numbers]
 
   def has_parts(self, folder: str) -> bool:
     """Returns whether parts are left, which are removed when all is done."""
@@ -279,19 +202,17 @@ class FolderOutput(JobOutput):
   def clean(self, folder):
     files.remove_folder(os.path.join(folder, PARTS))
 
-  def _found(self, folder: str) -> List[range]:
-    """Returns the numbers of the tasks of each part that is whole."""
-    found = []
-    for name in files.names_in(os.path.join(folder, PARTS)):
-      named = _PART_NAME.fullmatch(name)
-      if named and self._is_whole(os.path.join(folder, PARTS, name)):
-        found.append(range(int(named[1]), int(named[2])))
-    return found
-
-  def _is_whole(self, path: str) -> bool:
-    return files.exists(os.path.join(path, self.part_marker))
+  def _whole_parts(self, folder: str) -> Set[int]:
+    """Returns the numbers of the tasks whose parts are whole."""
+    return {
+        int(name)
+        for name in files.names_in(os.path.join(folder, PARTS))
+        if name.isdigit()
+        and files.exists(os.path.join(folder, PARTS, name, self.part_marker))
+    }
 
 
-def _part(folder: str, numbers: range) -> str:
-  """Returns the folder of the part of consecutive tasks."""
-  return os.path.join(folder, PARTS, f'{numbers.start:08d}-{numbers.stop:08d}')
+def _part(folder: str, number: int) -> str:
+  # All names have one length, because some stores find files by the start of a
+  # name.
+  return os.path.join(folder, PARTS, f'{number:08d}')

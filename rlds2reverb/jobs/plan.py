@@ -32,9 +32,11 @@ STATISTICS = 'statistics'
 # The kinds of output that consist of items, which go into tables.
 _OF_ITEMS = (CHECKPOINT, SERVER)
 
-# This is large enough that starting a task costs nothing in comparison, and
-# small enough that little is lost when one is interrupted.
-_TASK_BYTES = 64 << 20
+# The most is large enough that starting a task costs little in comparison, and
+# small enough that little is lost when one is interrupted. From twice the least
+# on, two workers have something to do.
+_MOST_TASK_BYTES = 64_000_000
+_LEAST_TASK_BYTES = 8_000_000
 # The format of plans and receipts: a job that one version of this library has
 # begun is not finished by another that would not understand them.
 _FORMAT = 3
@@ -233,7 +235,7 @@ def make_plan(
     rules: Optional[rules_lib.ConversionRules] = None,
     weights: Optional[Sequence[float]] = None,
     only: Optional[Tuple[str, Sequence[Sequence[ranges_lib.Range]]]] = None,
-    task_bytes: int = _TASK_BYTES,
+    task_bytes: Optional[int] = None,
 ) -> Plan:
   """Makes the plan of a conversion, without reading an episode.
 
@@ -249,7 +251,8 @@ def make_plan(
       sources are converted.
     only: a file of episodes, and the ranges of each source that it lists, which
       alone are converted.
-    task_bytes: about how many bytes of files a task should read.
+    task_bytes: about how many bytes of files a task should read; by default
+      64 MB, or half of all if that is less, but not less than 8 MB.
 
   Raises:
     ValueError: if no task can be done by itself under these tables and rules,
@@ -292,11 +295,14 @@ def make_plan(
       for source in opened
   )
   _check_distinct(data_sets, ranges)
+  if task_bytes is None:
+    half = -(-sum(source.num_bytes for source in opened) // 2)
+    task_bytes = max(min(half, _MOST_TASK_BYTES), _LEAST_TASK_BYTES)
   tasks = []
   for index, (source, parts) in enumerate(zip(opened, ranges)):
     limit = source.num_episodes
     if not source.is_one_task:
-      limit = int(task_bytes / max(source.num_bytes / limit, 1))
+      limit = task_bytes * limit // max(source.num_bytes, limit)
     tasks.append(
         [Task(index, pieces) for pieces in ranges_lib.cut(parts, max(limit, 1))]
     )

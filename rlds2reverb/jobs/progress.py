@@ -16,7 +16,11 @@ _LINE = '{n_fmt} of {total_fmt} episodes{postfix}, {remaining} to go'
 
 
 class ProgressDisplay:
-  """Adds up the progress of all tasks, and shows it."""
+  """Adds up the progress of all tasks, and shows it.
+
+  Attributes:
+    total: the progress of all tasks, earlier starts of the job included.
+  """
 
   def __init__(
       self,
@@ -36,10 +40,9 @@ class ProgressDisplay:
       seconds_per_line: how often a line is written where there is no terminal.
     """
     self._stream = stream or sys.stderr
-    self._done = done
+    self.total = self._done = done
     self._tasks: Dict[int, tasks_lib.Progress] = {}
-    self._start = time.monotonic()
-    self._last_line = self._start
+    self._start = self._last_line = time.monotonic()
     self._seconds_per_line = seconds_per_line
     self._is_terminal = self._stream.isatty()
     self._bar = tqdm.tqdm(
@@ -54,14 +57,29 @@ class ProgressDisplay:
     )
 
   def update(self, number: int, progress: tasks_lib.Progress) -> None:
-    """Takes the progress of a task, which replaces its earlier one."""
-    self._tasks[number] = progress
-    self.show()
+    """Takes the progress of a task, which replaces its earlier one.
 
-  @property
-  def total(self) -> tasks_lib.Progress:
-    """The progress of all tasks, earlier starts of the job included."""
-    return tasks_lib.Progress(*map(sum, zip(self._done, *self._tasks.values())))
+    The bar is brought up to date, or a line written if it is time for one.
+    """
+    before = self._tasks.get(number, tasks_lib.Progress())
+    self._tasks[number] = progress
+    total = self.total = tasks_lib.Progress(
+        *(a + b - c for a, b, c in zip(self.total, progress, before))
+    )
+    seconds = max(time.monotonic() - self._start, 1e-3)
+    steps = (total.steps - self._done.steps) / seconds
+    mb = (total.num_bytes - self._done.num_bytes) / seconds / 1e6
+    self._bar.set_postfix_str(
+        f'{steps:,.0f} steps/s, {mb:,.1f} MB/s, {total.skipped} skipped',
+        refresh=False,
+    )
+    self._bar.update(_seen(total) - self._bar.n)
+    if (
+        not self._is_terminal
+        and time.monotonic() - self._last_line >= self._seconds_per_line
+    ):
+      self._last_line = time.monotonic()
+      self.say(str(self._bar))
 
   def say(self, message: str) -> None:
     """Writes a line beside the display."""
@@ -70,25 +88,8 @@ class ProgressDisplay:
     else:
       print(message, file=self._stream, flush=True)
 
-  def show(self) -> None:
-    """Brings the bar up to date, or writes a line if it is time for one."""
-    total = self.total
-    self._bar.set_postfix_str(self._rates(total), refresh=False)
-    self._bar.update(_seen(total) - self._bar.n)
-    if self._is_terminal:
-      return
-    if time.monotonic() - self._last_line >= self._seconds_per_line:
-      self._last_line = time.monotonic()
-      self.say(str(self._bar))
-
   def close(self) -> None:
     self._bar.close()
-
-  def _rates(self, total) -> str:
-    seconds = max(time.monotonic() - self._start, 1e-3)
-    steps = (total.steps - self._done.steps) / seconds
-    mb = (total.num_bytes - self._done.num_bytes) / seconds / 1e6
-    return f'{steps:,.0f} steps/s, {mb:,.1f} MB/s, {total.skipped} skipped'
 
 
 def _seen(progress: tasks_lib.Progress) -> int:
@@ -97,10 +98,14 @@ def _seen(progress: tasks_lib.Progress) -> int:
 
 def of_receipts(*done: receipts.Receipt) -> tasks_lib.Progress:
   """Returns the progress of tasks that are done, all together."""
-  return tasks_lib.Progress(
-      sum(receipt.episodes for receipt in done),
-      sum(receipt.steps for receipt in done),
-      sum(receipt.num_bytes for receipt in done),
-      sum(len(receipt.skipped) for receipt in done),
-      sum(receipt.filtered for receipt in done),
-  )
+  of_each = [
+      (
+          each.episodes,
+          each.steps,
+          each.num_bytes,
+          len(each.skipped),
+          each.filtered,
+      )
+      for each in done
+  ]
+  return tasks_lib.Progress(*map(sum, zip(*of_each)))

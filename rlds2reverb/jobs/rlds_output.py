@@ -91,15 +91,10 @@ class RldsOutput(outputs.FolderOutput):
         pass
     return outputs.Written({}, {'files': shards, 'bytes': num_bytes})
 
-  def merges(self):
-    """Returns none: the files of parts are not merged."""
-    return []
-
   def finish(self, folder, spec, receipts):
-    numbers = range(len(self.plan.tasks))
     parts = [
         (part, receipts[number].output)
-        for number, part in zip(numbers, self.parts(folder, numbers))
+        for number, part in enumerate(self.parts(folder))
     ]
     shards = [
         (os.path.join(part, name), count)

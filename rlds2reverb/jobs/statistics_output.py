@@ -1,6 +1,7 @@
 """Statistics of the fields as the output of a job: sketches, merged."""
 
 import os
+from typing import Sequence
 
 import tensorflow as tf
 
@@ -18,6 +19,8 @@ from rlds2reverb.statistics import sketches
 
 STATISTICS_FILE = 'statistics.json'
 _SKETCH = 'sketch.npz'
+# How many sketches are merged into one, and how many of these, and so on.
+_SKETCHES_PER_MERGE = 16
 
 
 class StatisticsOutput(outputs.FolderOutput):
@@ -61,36 +64,40 @@ class StatisticsOutput(outputs.FolderOutput):
       sketches.save(os.path.join(path, _SKETCH), state)
     return outputs.Written({}, {})
 
-  def merge_parts(self, paths, path):
-    with whole.new_folder(path, [_SKETCH], replace=True) as new:
-      sketches.save(os.path.join(new, _SKETCH), self._merged(paths))
-
   def finish(self, folder, spec, receipts):
-    # A different order of merging would change the last bits.
-    for level in self.merges():
-      for numbers in level:
-        self.merge(folder, numbers)
-    state = self._merged(self.parts(folder, range(len(self.plan.tasks))))
+    paths = self.parts(folder)
+    size = _SKETCHES_PER_MERGE
+    while size < len(paths):
+      size *= _SKETCHES_PER_MERGE
     task = self.plan.tasks[0]
     source = sources_lib.open_source(self.plan.sources[task.source])
-    statistics = _accumulation(source.read(task.ranges[0]), 0).statistics(state)
+    statistics = _accumulation(source.read(task.ranges[0]), 0).statistics(
+        _merged(paths, 0, size)
+    )
     with whole.new_folder(self.plan.output.place, [STATISTICS_FILE]) as path:
       whole.write_text(
           os.path.join(path, STATISTICS_FILE), cache.to_json(statistics)
       )
 
-  def _merged(self, paths):
-    """Returns the sketch of the parts in folders, merged in their order."""
-    state = sketches.load(os.path.join(paths[0], _SKETCH))
-    # The seed of a merge follows from the place of its parts and their order.
-    begin = int(os.path.basename(paths[0]).partition('-')[0])
-    for number, path in enumerate(paths[1:]):
-      state = sketches.merge(
-          state,
-          sketches.load(os.path.join(path, _SKETCH)),
-          seed=[begin, len(paths), number],
-      )
-    return state
+
+def _merged(paths: Sequence[str], begin: int, size: int):
+  """Returns the sketch of `size` parts, the first of which is at `begin`.
+
+  The same parts are merged in the same order for the same number of tasks, or
+  the last bits would change.
+  """
+  if size == 1:
+    return sketches.load(os.path.join(paths[begin], _SKETCH))
+  step = size // _SKETCHES_PER_MERGE
+  begins = range(begin, min(begin + size, len(paths)), step)
+  state = _merged(paths, begin, step)
+  for number, other in enumerate(begins[1:]):
+    state = sketches.merge(
+        state,
+        _merged(paths, other, step),
+        seed=[begin, len(begins), number],
+    )
+  return state
 
 
 def _accumulation(episodes, seed: int) -> accumulation_lib.Accumulation:

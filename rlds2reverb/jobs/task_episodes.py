@@ -144,13 +144,11 @@ class Measures:
   """
 
   def __init__(self):
-    self.episodes = 0
-    self.steps = 0
-    self.num_bytes = 0
+    self.episodes = self.steps = self.num_bytes = 0
     self._zero_ends = 0
-    self._ranges = {name: _no_range() for name in RANGES}
-    self._length = 0
-    self._return = 0.0
+    self._ranges = {name: _range_of(np.zeros(0)) for name in RANGES}
+    # What there was in earlier blocks of an episode that goes on.
+    self._so_far = dict.fromkeys(RANGES, 0)
 
   def add(self, block: frame_blocks.FrameBlock) -> None:
     """Adds frames of one episode or of several."""
@@ -165,40 +163,19 @@ class Measures:
     num_ended = len(last_frames)
     self.episodes += num_ended
     self._zero_ends += int((frames.discount[last_frames] == 0).sum())
-    lengths = ends - begins
-    lengths[:num_ended] -= 1
-    self._length = self._widen('length', self._length, lengths, num_ended)
+    numbers = {'length': ends - begins}
+    numbers['length'][:num_ended] -= 1
     rewards = tf.nest.flatten(frames.reward)
     if len(rewards) == 1 and rewards[0].size == num_frames:
       reward = rewards[0].reshape(-1).astype(np.float64)
       reward[last_frames] = 0  # The reward of the last step has no meaning.
-      returns = np.add.reduceat(reward, begins)
-      self._return = self._widen('return', self._return, returns, num_ended)
-
-  def _widen(self, name, so_far, values, num_ended):
-    """Adds one number of each episode to the statistics.
-
-    Args:
-      name: the name of the numbers.
-      so_far: the number of the first episode in the blocks before.
-      values: the numbers in this block, one for each episode.
-      num_ended: how many of the episodes have ended.
-
-    Returns:
-      The number so far of the episode that goes on.
-    """
-    values[0] += so_far
-    ended = values[:num_ended]
-    if num_ended:
-      numbers = self._ranges[name]
-      numbers['count'] += num_ended
-      numbers['sum'] += ended.sum().item()
-      for bound, function in ('min', min), ('max', max):
-        value = function(ended.tolist())
-        if numbers[bound] is not None:
-          value = function(value, numbers[bound])
-        numbers[bound] = value
-    return values[num_ended].item() if num_ended < len(values) else 0
+      numbers['return'] = np.add.reduceat(reward, begins)
+    for name, values in numbers.items():
+      values[0] += self._so_far[name]
+      self._so_far[name] = values[-1] if goes_on else 0
+      self._ranges[name] = _joined(
+          _range_of(values[:num_ended]), self._ranges[name]
+      )
 
   def statistics(self, report: report_lib.ConversionReport) -> Dict[str, Any]:
     """Returns the statistics of the episodes so far, as JSON values.
@@ -223,29 +200,33 @@ class Measures:
 
 def merge(statistics: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
   """Returns the statistics of several tasks together."""
-  merged: Dict[str, Any] = {
-      'zero_discount_ends': 0,
-      'bootstrapped_terminals': 0,
-      'last_rewards': {'episodes': 0, 'sum': 0},
-      'nan': {},
-      **{name: _no_range() for name in RANGES},
-  }
+  merged = Measures().statistics(report_lib.ConversionReport())
   for each in statistics:
     for name in 'zero_discount_ends', 'bootstrapped_terminals':
       merged[name] += each[name]
-    for name, number in each['last_rewards'].items():
-      merged['last_rewards'][name] += number
-    for field, count in each['nan'].items():
-      merged['nan'][field] = merged['nan'].get(field, 0) + count
+    for name in 'last_rewards', 'nan':
+      for key, number in each[name].items():
+        merged[name][key] = merged[name].get(key, 0) + number
     for name in RANGES:
-      into, other = merged[name], each[name]
-      into['count'] += other['count']
-      into['sum'] += other['sum']
-      for bound, function in ('min', min), ('max', max):
-        known = [x for x in (into[bound], other[bound]) if x is not None]
-        into[bound] = function(known) if known else None
+      merged[name] = _joined(merged[name], each[name])
   return merged
 
 
-def _no_range() -> Dict[str, Any]:
-  return {'count': 0, 'sum': 0.0, 'min': None, 'max': None}
+def _range_of(values: np.ndarray) -> Dict[str, Any]:
+  """Returns the range of some numbers, as JSON values."""
+  return {
+      'count': len(values),
+      'sum': float(values.sum()),
+      'min': min(values.tolist(), default=None),
+      'max': max(values.tolist(), default=None),
+  }
+
+
+def _joined(*ranges: Dict[str, Any]) -> Dict[str, Any]:
+  known = [each for each in ranges if each['count']]
+  return {
+      'count': sum(each['count'] for each in ranges),
+      'sum': sum(each['sum'] for each in ranges),
+      'min': min((each['min'] for each in known), default=None),
+      'max': max((each['max'] for each in known), default=None),
+  }

@@ -6,11 +6,23 @@ is done again, and one that has it need not be.
 """
 
 from concurrent import futures
+import functools
+import gc
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Type
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Type,
+)
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import private
 from rlds2reverb.jobs import checkpoint_output
 from rlds2reverb.jobs import damage
 from rlds2reverb.jobs import outputs
@@ -21,6 +33,7 @@ from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
+from rlds2reverb.replay.server import insert as insert_lib
 
 _OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
@@ -30,8 +43,12 @@ _OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
 }
 _SECONDS_PER_REPORT = 0.5
 _QUESTIONS_AT_ONCE = 16
-# Transient errors, which are worth a retry.
+# Errors after which a task is tried again: a server may come back, and a worker
+# of a killed job on another machine may need a moment to end.
 _PASSING = (
+    BlockingIOError,
+    ConnectionError,
+    insert_lib.InsertError,
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.UnavailableError,
@@ -62,6 +79,90 @@ class TaskError(RuntimeError):
 
 class InvalidEpisodesError(TaskError):
   """An error that says that too many episodes are invalid."""
+
+
+class Attempt(NamedTuple):
+  """Does the tasks of a job; a function of their numbers, for an engine.
+
+  Attributes:
+    folder: the folder of the job, in which the plan is.
+    plan: the hash of the plan.
+    max_skipped: see `run_task`.
+  """
+
+  folder: str
+  plan: str
+  max_skipped: Optional[int] = None
+
+  def __call__(self, number: int, report: Callable[[Progress], None]) -> Any:
+    """Does a task; returns its receipt, or an error, which can be pickled.
+
+    Args:
+      number: the number of the task.
+      report: see `run_task`.
+
+    Returns:
+      The receipt; an `InvalidEpisodesError`; a `ConnectionError`, if the task
+      is worth another try; another `OSError`, if its output could not be
+      written; or a `TaskError`.
+    """
+    try:
+      with private.own_default_graph():
+        plan = _stored(self.folder, self.plan)
+        return run_task(
+            plan,
+            number,
+            self.folder,
+            max_skipped=self.max_skipped,
+            on_progress=report,
+        )
+    except TaskError as error:
+      return error
+    except _PASSING as error:
+      return ConnectionError(str(error))
+    except MemoryError as error:
+      return TaskError(
+          f'There is not enough memory: {error}. A worker holds the longest'
+          ' episode, whatever task_mb is: allow more, or take fewer workers.'
+      )
+    except OSError as error:
+      return OSError(str(error))
+    except (RuntimeError, ValueError) as error:
+      return TaskError(str(error))
+    # The other tasks can be done after any error.
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      return TaskError(f'{type(error).__name__}: {error}')
+    finally:
+      # The graphs of a task refer to each other, and hold memory that Python
+      # does not count, so it would collect them too late.
+      gc.collect()
+
+
+class Finish(NamedTuple):
+  """Makes the whole output of a job whose tasks are all done.
+
+  Attributes:
+    folder: the folder of the job.
+    plan: the hash of its plan.
+  """
+
+  folder: str
+  plan: str
+
+  def __call__(self) -> None:
+    plan = _stored(self.folder, self.plan)
+    source = sources_lib.open_source(plan.sources[plan.tasks[0].source])
+    done = receipts.read(self.folder, self.plan)
+    output_of(plan).finish(self.folder, source.frame_spec(), done)
+
+
+@functools.lru_cache(maxsize=1)
+def _stored(folder: str, plan_hash: str) -> plan_lib.Plan:
+  """Returns the plan in the folder of a job."""
+  plan = plan_lib.read(folder)
+  if plan is None or plan.hash != plan_hash:
+    raise TaskError(f'This worker does not find the plan in {folder}.')
+  return plan
 
 
 def run_task(
@@ -96,7 +197,12 @@ def run_task(
   start = last = time.monotonic()
   task = plan.tasks[number]
   source = sources_lib.open_source(plan.sources[task.source])
-  _check_unchanged(plan.data_sets[task.source], source.fingerprint)
+  data_set = plan.data_sets[task.source]
+  if source.fingerprint != data_set.fingerprint:
+    raise TaskError(
+        f'{data_set.name} in {data_set.directory} has changed since the plan of'
+        ' this job was made.'
+    )
   state = source.state_of(task.ranges)
 
   def report():
@@ -123,10 +229,9 @@ def run_task(
   measures = episodes.measures
   try:
     written = output_of(plan).write(number, folder, episodes)
-  except _PASSING as error:
-    raise ConnectionError(damage.explain(error, source, task.ranges)) from error
   except tf.errors.OpError as error:
-    raise TaskError(damage.explain(error, source, task.ranges)) from error
+    kind = ConnectionError if isinstance(error, _PASSING) else TaskError
+    raise kind(damage.explain(error, source, task.ranges)) from error
   if source.state_of(task.ranges) != state:
     raise TaskError(
         f'{damage.place_of(source, task.ranges)} has changed while it was read.'
@@ -170,26 +275,13 @@ def changed(
   def is_changed(number):
     task = plan.tasks[number]
     try:
-      state = opened[task.source].state_of(task.ranges)
+      return opened[task.source].state_of(task.ranges) != done[number].data
     except FileNotFoundError:
       return True
-    return state != done[number].data
 
   # Each question about files at a URL takes time.
   with futures.ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
-    return [
-        number
-        for number, is_one in zip(done, pool.map(is_changed, done))
-        if is_one
-    ]
-
-
-def _check_unchanged(data_set: plan_lib.DataSet, fingerprint: str) -> None:
-  if fingerprint != data_set.fingerprint:
-    raise TaskError(
-        f'{data_set.name} in {data_set.directory} has changed since the plan of'
-        ' this job was made.'
-    )
+    return [n for n, is_one in zip(done, pool.map(is_changed, done)) if is_one]
 
 
 def _describe(bad: List[receipts.Bad]) -> str:
@@ -197,11 +289,3 @@ def _describe(bad: List[receipts.Bad]) -> str:
   if len(bad) > len(shown):
     shown.append(f'  and {len(bad) - len(shown)} more')
   return '\n'.join(shown)
-
-
-def name_of(plan: plan_lib.Plan, number: int) -> str:
-  """Returns the ranges of a task, and the files that they are in."""
-  task = plan.tasks[number]
-  return damage.place_of(
-      sources_lib.open_source(plan.sources[task.source]), task.ranges
-  )

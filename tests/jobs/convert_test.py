@@ -14,17 +14,15 @@ import pytest
 import reverb
 import tensorflow_datasets as tfds
 
-from rlds2reverb import statistics
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import outputs
+from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import processes
 from rlds2reverb.jobs import quarantine
 from rlds2reverb.jobs import receipts
-from rlds2reverb.jobs import running
 from rlds2reverb.jobs import sources
-from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
 from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import items
@@ -150,16 +148,12 @@ class ConvertTest(job_testing.JobTestCase):
   def test_the_order_of_items_is_that_of_the_data(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
     self.assertLen(plan.tasks, 2)
-    with mock.patch.object(
-        running.LocalRunner,
-        'run_tasks',
-        lambda self, plan, folder, numbers, *, listener, **kwargs: [
-            listener.on_done(number, tasks.run_task(plan, number, folder))
-            for number in reversed(numbers)
-        ]
-        and {},
-    ):
-      self.convert(plan)
+    here = engines.Here()
+    backwards = lambda attempt, numbers, report: engines.Here.map(
+        here, attempt, reversed(numbers), report
+    )
+    with mock.patch.object(here, 'map', backwards):
+      self.convert(plan, engine=here)
     dates = [
         item.inserted_at.ToNanoseconds()
         for item in job_testing.item_records(plan.output.place)
@@ -190,7 +184,7 @@ class ConvertTest(job_testing.JobTestCase):
   @pytest.mark.long
   def test_two_workers_with_processes_of_their_own(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new())
-    self.convert(plan, runner=running.LocalRunner(2))
+    self.convert(plan, engine=processes.Processes(2))
     self.assertEqual(
         job_testing.rewards_of(self._content(plan)), job_testing.ALL_PAIRS
     )
@@ -267,7 +261,7 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_a_second_job_on_one_output_is_refused(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=8)
-    run_tasks = running.LocalRunner.run_tasks
+    map_here = engines.Here.map
     refused = []
 
     def run_second(*args, **kwargs):
@@ -278,9 +272,9 @@ class ConvertTest(job_testing.JobTestCase):
         ):
           self.convert(plan, folder)
         refused.append(folder)
-      return run_tasks(*args, **kwargs)
+      return map_here(*args, **kwargs)
 
-    with mock.patch.object(running.LocalRunner, 'run_tasks', run_second):
+    with mock.patch.object(engines.Here, 'map', run_second):
       self.convert(plan)
     self.assertLen(refused, 2)
     self.assertFalse(os.path.exists(refused[1]))
@@ -508,38 +502,6 @@ class ConvertTest(job_testing.JobTestCase):
     ):
       self.convert(plan)
 
-  @pytest.mark.long
-  def test_what_was_joined_with_old_data_is_discarded(self):
-    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
-    plan = self.plan(plan_lib.STATISTICS, self.new(), directory=folder)
-    merged = statistics_output.StatisticsOutput._merged
-    with mock.patch.object(outputs, '_PARTS_PER_MERGE', 2):
-      calls = []
-
-      def stop_at_the_end(output, paths):
-        calls.append(paths)
-        if len(calls) == 3:
-          raise _Interrupted
-        return merged(output, paths)
-
-      with mock.patch.object(
-          statistics_output.StatisticsOutput, '_merged', stop_at_the_end
-      ), self.assertRaises(_Interrupted):
-        self.convert(plan)
-      self.assertEqual(
-          os.listdir(os.path.join(self.job_folder(plan), 'parts')),
-          ['00000000-00000002', '00000002-00000004'],
-      )
-      self._write_anew(folder, 0.5)
-      for path in data_sets.files_of(folder)[1:]:
-        os.utime(path, ns=self._times[path])
-      self.convert(plan)
-    self.assertIn('1 task is done again: files have changed since.', self.said)
-    found = statistics.load_statistics(
-        os.path.join(plan.output.place, 'statistics.json')
-    )
-    self.assertEqual(found.fields['reward'].min, 0.5)
-
   def test_data_that_changes_while_it_is_read(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     plan = self.plan(
@@ -671,7 +633,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.convert(
           plan,
           max_invalid_fraction=0.0,
-          runner=running.LocalRunner(num_workers),
+          engine=processes.Processes(2) if num_workers > 1 else None,
       )
     self.assertFalse(os.path.exists(plan.output.place))
 
@@ -868,7 +830,7 @@ class ServerTest(job_testing.JobTestCase):
 
     with mock.patch.object(tasks, 'run_task', run):
       with self.assertRaisesRegex(convert.JobError, '3 of 4 tasks have failed'):
-        self.convert(plan, runner=running.LocalRunner(patience=0.0))
+        self.convert(plan, patience=0.0)
 
 
 if __name__ == '__main__':

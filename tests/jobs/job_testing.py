@@ -1,9 +1,10 @@
 """Jobs on small data sets of several files, and what they leave."""
 
 import os
+import pathlib
 import shutil
 import tempfile
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from absl.testing import parameterized
 import numpy as np
@@ -180,6 +181,15 @@ def item_records(directory: str) -> List[schema_pb2.PrioritizedItem]:
       for batch in records.read(directory, records.ITEMS)
       for content in batch
   ]
+
+
+def contents_of(directory: str) -> Dict[str, bytes]:
+  """Returns the bytes of all files of a folder, by their names."""
+  return {
+      path.name: path.read_bytes()
+      for path in pathlib.Path(directory).iterdir()
+      if path.is_file()
+  }
 
 
 def rewards_of(items_and_keys: List[Any]) -> List[List[float]]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlds2reverb import statistics
-from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import statistics_output
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
@@ -52,7 +52,7 @@ class StatisticsOutputTest(job_testing.JobTestCase):
   def test_sketches_that_are_merged_before(self):
     plan = self.plan(plan_lib.STATISTICS, self.new(), episodes_per_task=1)
     self.assertLen(plan.tasks, 8)
-    with mock.patch.object(outputs, '_PARTS_PER_MERGE', 2):
+    with mock.patch.object(statistics_output, '_SKETCHES_PER_MERGE', 2):
       self.convert(plan)
     found = statistics.load_statistics(
         os.path.join(plan.output.place, 'statistics.json')

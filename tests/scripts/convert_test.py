@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import resource
 import signal
@@ -14,9 +13,7 @@ import time
 from absl.testing import absltest
 from absl.testing import parameterized
 import pytest
-import reverb
 
-from rlds2reverb.datasets import loading
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.replay.checkpoint import records
 from tests.jobs import data_sets
@@ -26,14 +23,9 @@ from tests.scripts import in_process
 _LENGTHS = [3 + index % 5 for index in range(24)]
 _PAIRS = job_testing.pairs(enumerate(_LENGTHS))
 _TIMEOUT_SECONDS = 300
-_OUTPUT_FLAGS = {
-    plan_lib.CHECKPOINT: 'checkpoint_dir',
-    plan_lib.SERVER: 'server_address',
-    plan_lib.RLDS: 'rlds_dir',
-}
 
 
-def _start(*args, preexec_fn=None, **environment):
+def _start(*args, preexec_fn=None, start_new_session=False, **environment):
   return subprocess.Popen(
       [sys.executable, '-m', 'scripts.convert', *args],
       env={
@@ -45,6 +37,7 @@ def _start(*args, preexec_fn=None, **environment):
       stderr=subprocess.PIPE,
       text=True,
       preexec_fn=preexec_fn,
+      start_new_session=start_new_session,
   )
 
 
@@ -66,77 +59,51 @@ class ConvertTest(job_testing.JobTestCase):
         os.path.join(folder.name, 'data'), _LENGTHS, per_file=3
     )
 
-  def _kill_and_finish(self, kind, num_kills, num_workers, seed=0):
-    """Kills a job again and again, and checks what it ends with."""
-    rng = random.Random(seed)
-    server = None
-    if kind == plan_lib.SERVER:
-      server = self.start_server()
-      place = f'localhost:{server.port}'
-    else:
-      place = self.new()
+  @pytest.mark.long
+  def test_a_server_is_filled_by_a_job_that_is_killed(self):
+    server = self.start_server()
     job = self.new('job')
     args = (
         f'--dataset={self.data}',
-        f'--{_OUTPUT_FLAGS[kind]}={place}',
+        f'--server_address=localhost:{server.port}',
         f'--job_dir={job}',
-        f'--num_workers={num_workers}',
-        '--task_mb=0.0005',  # Two episodes or so.
+        '--num_workers=2',
+        '--task_mb=0.001',  # Four episodes or so.
     )
-    receipts = os.path.join(job, 'receipts')
-    done = 0
-    for _ in range(num_kills):
-      process = _start(*args)
+    for num_done in 1, 3:
+      process = _start(*args, start_new_session=True)
       self.addCleanup(process.communicate)
       self.addCleanup(process.kill)
-      # It is killed at some moment after it has begun with the tasks.
-      deadline = time.monotonic() + _TIMEOUT_SECONDS
-      while (
-          process.poll() is None
-          and len(_names(receipts)) <= done
-          and time.monotonic() < deadline
-      ):
-        time.sleep(0.02)
-      time.sleep(rng.uniform(0, 0.6))
+      self._wait_for_receipts(process, job, num_done)
       process.kill()
       process.wait()
-      done = len(_names(receipts))
+      # Its workers end with it.
+      deadline = time.monotonic() + 10
+      while _is_group(process.pid):
+        self.assertLess(time.monotonic(), deadline)
+        time.sleep(0.02)
     result = _run(*args)
     self.assertEqual(result.returncode, 0, result.stderr)
     with open(os.path.join(job, 'summary.json'), encoding='utf-8') as f:
-      summary = json.load(f)
-    self.assertEqual(summary['steps'], sum(_LENGTHS))
-    if kind == plan_lib.RLDS:
-      self.assertEqual(
-          [
-              episode['steps']['reward'].tolist()
-              for episode in loading.load_episodes(place).as_numpy_iterator()
-          ],
-          [
-              [100 * index + step for step in range(length)]
-              for index, length in enumerate(_LENGTHS)
-          ],
-      )
-      return
-    items = (
-        job_testing.items_in(reverb.Client(place))
-        if server
-        else job_testing.items_of(place)
-    )
-    self.assertEqual(job_testing.rewards_of(items), _PAIRS)
+      self.assertEqual(json.load(f)['steps'], sum(_LENGTHS))
+    found = job_testing.items_in(server.localhost_client())
+    self.assertEqual(job_testing.rewards_of(found), _PAIRS)
     # The keys, too, are those of a job that nobody has disturbed.
     undisturbed = self.plan(
-        plan_lib.CHECKPOINT, self.new(), directory=self.data
+        plan_lib.CHECKPOINT,
+        self.new(),
+        directory=self.data,
+        episodes_per_task=24,
     )
     self.convert(undisturbed)
-    self.assertEqual(items, job_testing.items_of(undisturbed.output.place))
+    self.assertEqual(found, job_testing.items_of(undisturbed.output.place))
 
-  @parameterized.parameters(
-      *((kind, 2) for kind in job_testing.KINDS), (plan_lib.CHECKPOINT, 1)
-  )
-  @pytest.mark.long
-  def test_killed_three_times(self, kind, num_workers):
-    self._kill_and_finish(kind, 3, num_workers, seed=num_workers)
+  def _wait_for_receipts(self, process, job, count):
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while len(_names(os.path.join(job, 'receipts'))) < count:
+      self.assertIsNone(process.poll())
+      self.assertLess(time.monotonic(), deadline)
+      time.sleep(0.02)
 
   @pytest.mark.long
   def test_a_job_from_the_plan_to_the_summary(self):
@@ -194,29 +161,30 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertNotIn('for 2 workers', result.stdout)
     self.assertIn(f'\ntasks: {count}, done already: 0', result.stdout)
 
+  @parameterized.parameters(
+      (signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)
+  )
   @pytest.mark.long
-  def test_ctrl_c_stops_at_once_and_says_how_to_go_on(self):
+  def test_it_stops_at_once_and_says_how_to_go_on(self, sent, of_ctrl_c):
     job = self.new('job')
-    args = (
+    process = _start(
         f'--dataset={self.data}',
         f'--checkpoint_dir={self.new()}',
         f'--job_dir={job}',
         '--num_workers=2',
         '--task_mb=0.0001',
+        # A shell starts jobs in the background with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, of_ctrl_c),
+        start_new_session=True,
     )
-    process = _start(*args)
     self.addCleanup(process.kill)
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while not _names(os.path.join(job, 'receipts')):
-      self.assertIsNone(process.poll())
-      self.assertLess(time.monotonic(), deadline)
-      time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    self._wait_for_receipts(process, job, 1)
+    process.send_signal(sent)
     _, stderr = process.communicate(timeout=60)
-    if process.returncode:  # It was not done meanwhile.
-      self.assertEqual(process.returncode, 130)
-      self.assertIn('the same command goes on', stderr)
+    self.assertEqual(process.returncode, 130, stderr)
+    self.assertIn('the same command goes on', stderr)
     self.assertNotIn('Traceback', stderr)
+    self.assertFalse(_is_group(process.pid))
 
   @pytest.mark.long
   def test_a_disk_that_becomes_full(self):
@@ -288,6 +256,15 @@ class ConvertTest(job_testing.JobTestCase):
     result = _run('--help')
     self.assertIn('rlds2reverb-convert', result.stdout)
     self.assertLess(len(result.stdout.splitlines()), 110)
+
+
+def _is_group(leader):
+  """Returns whether there are processes in a group, or their remains."""
+  try:
+    os.killpg(leader, 0)
+  except ProcessLookupError:
+    return False
+  return True
 
 
 def _names(folder):

@@ -7,41 +7,28 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 from absl.testing import absltest
 import pytest
 
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import running
+from rlds2reverb.jobs import progress
 from tests.jobs import data_sets
 from tests.jobs import job_testing
-from tests.jobs.beam import beam_testing
 
 try:
   import distributed
 
-  from rlds2reverb.jobs import dask_runner
+  from rlds2reverb.jobs import dask_engine
 except ModuleNotFoundError:
   distributed = None
 
 
-class _Kills(running.Listener):
-  """Kills a worker as soon as one task is done."""
-
-  def __init__(self, worker):
-    self.done = []
-    self._worker = worker
-
-  def on_done(self, number, receipt):
-    self._worker.kill()
-    self._worker.wait()
-    self.done.append(number)
-
-
 @unittest.skipIf(distributed is None, 'Dask is not installed.')
 @pytest.mark.long
-class DaskRunnerTest(job_testing.JobTestCase):
+class DaskEngineTest(job_testing.JobTestCase):
 
   @classmethod
   def setUpClass(cls):
@@ -80,24 +67,24 @@ class DaskRunnerTest(job_testing.JobTestCase):
     cls.addClassCleanup(process.kill)
     return process
 
-  def test_the_output_is_that_of_the_local_runner_though_a_worker_dies(self):
-    local = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
+  def test_the_output_is_that_of_one_process_though_a_worker_dies(self):
+    here = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
     on_dask = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
     self.assertLen(on_dask.tasks, 8)
-    folder = self.job_folder(on_dask)
-    os.mkdir(folder)
-    plan_lib.write(folder, on_dask)
-    runner = dask_runner.DaskRunner(self.address)
-    listener = _Kills(self.workers[0])
-    failures = runner.run_tasks(on_dask, folder, range(8), listener=listener)
-    self.assertEqual(failures, {})
-    self.assertCountEqual(listener.done, range(8))
+    update = progress.ProgressDisplay.update
+
+    def kill_and_update(*args):
+      self.workers[0].kill()
+      self.workers[0].wait()
+      update(*args)
+
+    with mock.patch.object(progress.ProgressDisplay, 'update', kill_and_update):
+      self.convert(on_dask, engine=dask_engine.DaskEngine(self.address))
     self.assertEqual(self.workers[0].poll(), -signal.SIGKILL)
-    self.convert(on_dask, runner=runner)
-    self.convert(local)
+    self.convert(here)
     self.assertEqual(
-        beam_testing.contents_of(on_dask.output.place),
-        beam_testing.contents_of(local.output.place),
+        job_testing.contents_of(on_dask.output.place),
+        job_testing.contents_of(here.output.place),
     )
 
   def test_what_is_wrong_with_the_data_is_said_once(self):
@@ -108,12 +95,12 @@ class DaskRunnerTest(job_testing.JobTestCase):
     with self.assertRaisesRegex(
         convert.JobError, f'1 of 4 tasks have failed; 3 are done.*\n.*{path}'
     ):
-      self.convert(plan, runner=dask_runner.DaskRunner(self.address))
+      self.convert(plan, engine=dask_engine.DaskEngine(self.address))
 
   def test_no_scheduler(self):
     with distributed.dask.config.set({'distributed.comm.timeouts.connect': 1}):
       with self.assertRaisesRegex(ConnectionError, 'no Dask scheduler at'):
-        dask_runner.DaskRunner('tcp://localhost:1')
+        dask_engine.DaskEngine('tcp://localhost:1')
 
 
 if __name__ == '__main__':

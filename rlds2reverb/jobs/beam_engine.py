@@ -1,0 +1,217 @@
+"""Tasks on Apache Beam, on whatever runs Beam.
+
+It needs the extra: `pip install '.[beam]'` in a clone. Only the numbers of
+tasks go through a pipeline. What they do is in files of the job's folder, which
+every worker must reach, so an engine may retry anything on any worker.
+"""
+
+import contextlib
+import functools
+import os
+import threading
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+from absl import logging
+import apache_beam as beam
+from apache_beam.options import pipeline_options
+from apache_beam.runners import runner as runner_lib
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
+from rlds2reverb.episodes import checks
+from rlds2reverb.jobs import engines
+from rlds2reverb.jobs import progress as progress_lib
+from rlds2reverb.jobs import quiet
+from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import tasks as tasks_lib
+
+# Otherwise every worker logs all that it receives and sends.
+_DEFAULTS = ('--default_sdk_harness_log_level=WARNING',)
+# The namespace of the counters of a pipeline.
+_METRICS = 'rlds2reverb'
+_FAILURES = 'failures'
+_MESSAGE = '.txt'
+_SECONDS_PER_LOOK = 5.0
+_WHOLE_OUTPUT = -1  # Stands for the number of a task.
+
+
+class BeamEngine(engines.Engine):
+  """Does tasks as elements of a Beam pipeline, and finishes in another one.
+
+      engine = BeamEngine(['--runner=FlinkRunner', '--flink_master=host:8081'])
+      convert.convert(plan, engine=engine)
+
+  The folder of the job, the data and the output must be where every worker of
+  the engine finds them under the same path, and rlds2reverb must be installed
+  there.
+
+  Attributes:
+    unknown: options that Beam does not know, which go to what runs it.
+    counters: what the last pipeline of tasks has counted: `episodes`, `steps`,
+      `items`, `skipped` and `bytes`. An engine that tries a bundle again may
+      count it again.
+  """
+
+  def __init__(self, options: Sequence[str]):
+    """Creates the engine.
+
+    Args:
+      options: Beam's pipeline options, as on a command line. `--runner` names
+        the engine. For this machine, name `FnApiRunner`: `DirectRunner` first
+        looks for an engine of another name.
+
+    Raises:
+      ValueError: if there is no such runner.
+    """
+    self.counters: Dict[str, int] = {}
+    self._options = pipeline_options.PipelineOptions([*_DEFAULTS, *options])
+    every = self._options.get_all_options(retain_unknown_options=True)
+    self.unknown: List[str] = sorted(
+        every.keys() - self._options.get_all_options().keys()
+    )
+    standard = self._options.view_as(pipeline_options.StandardOptions)
+    try:
+      runner_lib.create_runner(standard.runner)
+    except (AttributeError, ImportError, ValueError) as e:
+      names = standard.KNOWN_RUNNER_NAMES
+      raise ValueError(
+          f'There is no runner {standard.runner}.'
+          f'{checks.did_you_mean(standard.runner, names)} Beam has'
+          f' {", ".join(names)}, or takes the path of a class.'
+      ) from e
+
+  def map(self, attempt, numbers, report):
+    numbers = list(numbers)
+    with _watching(attempt, numbers, report):
+      messages, self.counters = self._run(attempt, attempt.folder, numbers)
+    for number in numbers:
+      yield number, receipts_lib.read_one(
+          attempt.folder, attempt.plan, number
+      ) or tasks_lib.TaskError(
+          messages.get(number, 'The pipeline has ended before it was done.')
+      )
+
+  def finish(self, function):
+    messages, _ = self._run(
+        functools.partial(_finish, function), function.folder, [_WHOLE_OUTPUT]
+    )
+    if messages:
+      raise tasks_lib.TaskError(messages[_WHOLE_OUTPUT])
+
+  def _run(
+      self, do: Any, folder: str, numbers: Sequence[int]
+  ) -> Tuple[Dict[int, str], Dict[str, int]]:
+    """Runs a pipeline; returns the messages of failures, and its counters."""
+    failures = os.path.join(folder, _FAILURES)
+    files.remove_folder(failures)  # Those of an earlier start.
+    pipeline = beam.Pipeline(options=self._options)
+    _ = (
+        pipeline
+        | 'numbers' >> beam.Create(numbers)
+        # Otherwise one worker would do all of them.
+        | 'to workers' >> beam.Reshuffle()
+        | 'episodes, trajectories, replay' >> beam.ParDo(_Do(do, failures))
+    )
+    problem, counters = '', {}
+    try:
+      result = pipeline.run()
+      try:
+        state = result.wait_until_finish()
+      except KeyboardInterrupt:
+        result.cancel()
+        raise
+      if state != runner_lib.PipelineState.DONE:
+        problem = f'it is {state}'
+      of_ours = beam.metrics.MetricsFilter().with_namespace(_METRICS)
+      for found in result.metrics().query(of_ours)['counters']:
+        # Some engines have no number where nothing was counted.
+        counters[found.key.metric.name] = found.result or 0
+    # Every engine has error types of its own.
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      logging.debug('The pipeline has failed:', exc_info=True)
+      problem = str(error).strip().rpartition('\n')[-1]
+    messages = {}
+    for name in files.names_in(failures):
+      if name.endswith(_MESSAGE):
+        with files.open_text(os.path.join(failures, name)) as f:
+          messages[int(name.removesuffix(_MESSAGE))] = f.read()
+    files.remove_folder(failures)
+    if problem and not messages:
+      raise tasks_lib.TaskError(
+          f'The Beam pipeline has failed: {problem}. The tasks that are done'
+          ' are kept: start the same command again.'
+      )
+    return messages, counters
+
+
+class _Do(beam.DoFn):
+  """Does what an element stands for.
+
+  What would fail again, because of the data, leaves its message and is passed
+  over. An error of a disk or a server fails the bundle, too, which the engine
+  tries again. It would show little of the message, or that of another worker.
+  """
+
+  def __init__(self, do: Any, failures: str):
+    self._do = do
+    self._failures = failures
+
+  def setup(self):
+    quiet.quiet_logs()  # It may run in a process of its own.
+
+  def process(self, number: int) -> None:
+    path = os.path.join(self._failures, f'{number}{_MESSAGE}')
+    outcome = self._do(number, lambda progress: None)
+    if isinstance(outcome, Exception):
+      files.make_folder(self._failures)
+      whole.write_text(path, str(outcome))
+      if isinstance(outcome, OSError):
+        raise outcome
+      return
+    files.remove(path)
+    if outcome is not None:
+      done = progress_lib.of_receipts(outcome)
+      for name, count in (
+          ('episodes', done.episodes),
+          ('steps', done.steps),
+          ('items', sum(outcome.items.values())),
+          ('skipped', done.skipped),
+          ('bytes', done.num_bytes),
+      ):
+        beam.metrics.Metrics.counter(_METRICS, name).inc(count)
+
+
+def _finish(finish, number, report) -> Any:
+  """Makes the whole output; returns an error as `tasks.Attempt` does."""
+  del number, report
+  try:
+    return finish()
+  except OSError as error:
+    return OSError(str(error))
+  except (RuntimeError, ValueError) as error:
+    return tasks_lib.TaskError(str(error))
+
+
+@contextlib.contextmanager
+def _watching(attempt, numbers, report) -> Iterator[None]:
+  """Reports the receipts that appear while the body runs."""
+  left = set(numbers)
+  ended = threading.Event()
+
+  def look():
+    # A wrong receipt is found again at the end, and raises an error there.
+    with contextlib.suppress(Exception):
+      while not ended.wait(_SECONDS_PER_LOOK):
+        for number in left.intersection(receipts_lib.numbers(attempt.folder)):
+          left.remove(number)
+          receipt = receipts_lib.read_one(attempt.folder, attempt.plan, number)
+          if receipt is not None:
+            report(number, progress_lib.of_receipts(receipt))
+
+  thread = threading.Thread(target=look, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    ended.set()
+    thread.join()

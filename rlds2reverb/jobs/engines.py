@@ -1,0 +1,51 @@
+"""Engines, which do the tasks of a job, and the one of this process."""
+
+import abc
+import functools
+from typing import Any, Callable, Iterable, Iterator, Tuple
+
+# A task's receipt, or the error for which it has none.
+Outcome = Any
+
+
+class WorkerDiedError(RuntimeError):
+  """The outcome of a task whose process has died."""
+
+
+class Engine(abc.ABC):
+  """Does tasks, anywhere; they are functions of their number."""
+
+  @abc.abstractmethod
+  def map(
+      self,
+      attempt: Any,
+      numbers: Iterable[int],
+      report: Callable[[int, Any], None],
+  ) -> Iterator[Tuple[int, Outcome]]:
+    """Yields the outcomes of tasks, as they come.
+
+    Args:
+      attempt: a `tasks.Attempt`, which may be pickled.
+      numbers: the numbers of the tasks.
+      report: may be called in this process with the number of a task and its
+        `Progress`. An error that it raises ends all work.
+
+    Yields:
+      The number of a task, and what `attempt` has returned for it; or a
+      `WorkerDiedError`, after which a task may be tried again.
+    """
+
+  def finish(self, function: Callable[[], None]) -> None:
+    """Calls a function, which may be pickled, when all tasks are done."""
+    function()
+
+  def stop(self) -> None:
+    """Ends what is still at work, after a `map` that was not exhausted."""
+
+
+class Here(Engine):
+  """Does one task after the other, in this process."""
+
+  def map(self, attempt, numbers, report):
+    for number in numbers:
+      yield number, attempt(number, functools.partial(report, number))
