@@ -13,9 +13,7 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.statistics import accumulation as accumulation_lib
-from rlds2reverb.statistics import cache
-from rlds2reverb.statistics import moments
-from rlds2reverb.statistics import sketches
+from rlds2reverb.statistics import results
 
 STATISTICS_FILE = 'statistics.json'
 _SKETCH = 'sketch.npz'
@@ -49,19 +47,18 @@ class StatisticsOutput(outputs.FolderOutput):
     accumulation = _accumulation(episodes.read(), number)
 
     @graphs.no_autograph
-    def to_rows(block):
+    def to_part(block):
       batch = episode_batches.EpisodeBatch(block.steps, block.row_splits, ())
-      rows = accumulation.batch_rows(batch)
-      return block, (moments.of_block(rows), rows)
+      return block, accumulation.part(accumulation.rows(batch))
 
     state = accumulation.empty()
     add = tf.function(accumulation.add, reduce_retracing=True, autograph=False)
-    for block, rows in episodes.blocks().map(to_rows):
+    for block, part in episodes.blocks().map(to_part):
       episodes.watch(tf.nest.map_structure(lambda leaf: leaf.numpy(), block))
-      state = add(state, *rows)
-    part = self.new_part(folder, number)
-    with whole.new_folder(part, [_SKETCH], replace=True) as path:
-      sketches.save(os.path.join(path, _SKETCH), state)
+      state = add(state, part)
+    folder = self.new_part(folder, number)
+    with whole.new_folder(folder, [_SKETCH], replace=True) as path:
+      accumulation_lib.save(os.path.join(path, _SKETCH), state)
     return outputs.Written({}, {})
 
   def finish(self, folder, spec, receipts):
@@ -76,7 +73,7 @@ class StatisticsOutput(outputs.FolderOutput):
     )
     with whole.new_folder(self.plan.output.place, [STATISTICS_FILE]) as path:
       whole.write_text(
-          os.path.join(path, STATISTICS_FILE), cache.to_json(statistics)
+          os.path.join(path, STATISTICS_FILE), results.to_json(statistics)
       )
 
 
@@ -87,12 +84,12 @@ def _merged(paths: Sequence[str], begin: int, size: int):
   the last bits would change.
   """
   if size == 1:
-    return sketches.load(os.path.join(paths[begin], _SKETCH))
+    return accumulation_lib.load(os.path.join(paths[begin], _SKETCH))
   step = size // _SKETCHES_PER_MERGE
   begins = range(begin, min(begin + size, len(paths)), step)
   state = _merged(paths, begin, step)
   for number, other in enumerate(begins[1:]):
-    state = sketches.merge(
+    state = accumulation_lib.Accumulation.merge(
         state,
         _merged(paths, other, step),
         seed=[begin, len(begins), number],

@@ -7,4 +7,4 @@ normalises fields by them.
 from rlds2reverb.statistics.cache import cached_statistics
 from rlds2reverb.statistics.cache import load_statistics
 from rlds2reverb.statistics.compute import compute_statistics
-from rlds2reverb.statistics.mixtures import merge_statistics
+from rlds2reverb.statistics.results import merge_statistics

@@ -3,8 +3,7 @@
 All numbers of a step become one row of float64. A number that has no meaning,
 such as the action of an episode's last step, is NaN in it. Blocks of rows, of
 many episodes, are then reduced to the moments of each column and to a uniform
-sample of the rows, which gives the quantiles. The moments of two blocks are
-merged. The memory that this takes does not grow with the data.
+sample of the rows, which gives the quantiles.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.datasets import files
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import graphs
@@ -19,8 +19,7 @@ from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
-from rlds2reverb.statistics import moments as moments_lib
-from rlds2reverb.statistics import reservoir
+from rlds2reverb.statistics import accumulators
 from rlds2reverb.statistics import results
 from rlds2reverb.statistics import rows as rows_lib
 
@@ -36,20 +35,20 @@ _SAMPLE_BYTES = 64 << 20
 
 
 class State(NamedTuple):
-  """The moments and samples of the rows that an `Accumulation` has added.
+  """What an `Accumulation` keeps of the rows that it has added.
 
   Attributes:
-    moments: their moments.
     steps: a sample of them.
     outcomes: a sample of the outcomes of their episodes.
+    moments: their moments.
   """
 
-  moments: moments_lib.Moments
-  steps: reservoir.Reservoir
-  outcomes: reservoir.Reservoir
+  steps: Any
+  outcomes: Any
+  moments: Any
 
 
-class Accumulation:
+class Accumulation(accumulators.Accumulator):
   """Adds up the statistics of episodes, block by block.
 
   `compute_statistics` reads a data set with it. A program that reads the data
@@ -57,7 +56,7 @@ class Accumulation:
 
       state = accumulation.empty()
       for block in ...:  # the `rows` of several episodes, one after the other
-        state = accumulation.add(state, moments.of_block(block), block)
+        state = accumulation.add(state, accumulation.part(block))
       statistics = accumulation.statistics(state)
 
   Attributes:
@@ -91,14 +90,17 @@ class Accumulation:
     self.width = rows_lib.NUM_OUTCOMES + sum(
         spec.shape.num_elements() for _, spec in self.leaves
     )
+    row_bytes = 8 * self.width
     self.block_length = min(
-        max(_BLOCK_BYTES // (8 * self.width), 1), _MAX_BLOCK_LENGTH
+        max(_BLOCK_BYTES // row_bytes, 1), _MAX_BLOCK_LENGTH
+    )
+    size = max(min(sample_size, _SAMPLE_BYTES // row_bytes), 1)
+    self._each = State(
+        accumulators.Sample(size, self.width, seed),
+        accumulators.Sample(size, rows_lib.NUM_OUTCOMES, seed),
+        accumulators.Moments(self.width),
     )
     self._quantiles = tuple(quantiles)
-    self._sample_size = max(
-        min(sample_size, _SAMPLE_BYTES // (8 * self.width)), 1
-    )
-    self._seed = seed
     self._acting_only = acting_only
 
   def state_of(self, rlds_data: tf.data.Dataset) -> State:
@@ -107,30 +109,15 @@ class Accumulation:
     Args:
       rlds_data: see `compute_statistics`.
     """
-    batches = data_sets.batches_of(rlds_data, fields=self.used)
-    rows = batches.map(
-        graphs.no_autograph(self.batch_rows),
-        num_parallel_calls=tf.data.AUTOTUNE,
+    rows = data_sets.batches_of(rlds_data, fields=self.used).map(
+        graphs.no_autograph(self.rows), num_parallel_calls=tf.data.AUTOTUNE
     )
-    # The moments of a block depend on no other block, so several are computed
-    # in parallel.
-    blocks = rows.rebatch(self.block_length).map(
-        lambda block: (moments_lib.of_block(block), block),
-        num_parallel_calls=tf.data.AUTOTUNE,
+    parts = rows.rebatch(self.block_length).map(
+        graphs.no_autograph(self.part), num_parallel_calls=tf.data.AUTOTUNE
     )
-    return blocks.reduce(
-        self.empty(), lambda state, block: self.add(state, *block)
-    )
+    return parts.reduce(self.empty(), self.add)
 
-  def rows(self, steps: Dict[str, Any]) -> tf.Tensor:
-    """Returns the rows of an episode, float64 `[T, width]`, in graph mode.
-
-    Args:
-      steps: a dict of stacked steps `[T, ...]`, with the fields `used`.
-    """
-    return self.batch_rows(episode_batches.of_one(steps))
-
-  def batch_rows(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
+  def rows(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
     """Returns the rows of all episodes of a batch, float64 `[N, width]`.
 
     Args:
@@ -144,42 +131,36 @@ class Accumulation:
         batch._replace(steps=steps), self.leaves, self._acting_only
     )
 
-  def empty(self) -> State:
-    """Returns the state before the first row."""
-    return State(
-        moments_lib.none(self.width),
-        reservoir.empty(self._sample_size, self.width),
-        reservoir.empty(self._sample_size, rows_lib.NUM_OUTCOMES),
-    )
+  def empty(self):
+    return State(*(one.empty() for one in self._each))
 
-  def add(
-      self, state: State, moments: moments_lib.Moments, block: tf.Tensor
-  ) -> State:
-    """Returns the state with a block of rows added, in graph mode.
-
-    Args:
-      state: the state before.
-      moments: the moments of the block.
-      block: the rows of any episodes, float64 `[B, width]`.
-    """
+  def part(self, block):
     ends = block[:, -rows_lib.NUM_OUTCOMES :]
     # The last column is finite in the last row of an episode, where the return
     # need not be.
     ends = tf.boolean_mask(ends, tf.math.is_finite(ends[:, -1]))
+    blocks = block, ends, block
+    return State(*(one.part(rows) for one, rows in zip(self._each, blocks)))
+
+  def add(self, state, part):
     return State(
-        moments_lib.merge(state.moments, moments),
-        reservoir.add(state.steps, block, self._seed),
-        reservoir.add(state.outcomes, ends, self._seed),
+        *(one.add(*both) for one, *both in zip(self._each, state, part))
+    )
+
+  @staticmethod
+  def merge(one, other, seed=()):
+    sample = accumulators.Sample.merge
+    return State(
+        sample(one.steps, other.steps, [*seed, 0]),
+        sample(one.outcomes, other.outcomes, [*seed, 1]),
+        accumulators.Moments.merge(one.moments, other.moments),
     )
 
   def statistics(self, state: State) -> results.Statistics:
     """Returns the statistics of all rows that were added."""
-    moments = moments_lib.Moments(*(leaf.numpy() for leaf in state.moments))
-    steps, outcomes = self._sampled(state)
-    return results.from_sample(
-        moments,
-        steps,
-        outcomes,
+    return results.of_moments(
+        tf.nest.map_structure(np.asarray, state.moments),
+        self._columns(state),
         self.leaves,
         self._quantiles,
         self._acting_only,
@@ -195,22 +176,48 @@ class Accumulation:
       For each field, by its path, and for `RETURNS` and `LENGTHS`, the finite
       numbers of each column: a list of arrays.
     """
-    steps, ends = self._sampled(state)
-    columns = [results.finite(column) for column in steps.T]
+    columns = iter(self._columns(state))
     sampled = {
-        RETURNS: [results.finite(ends[:, 0])],
-        LENGTHS: [results.finite(ends[:, 1])],
+        paths.name_of(keys): [
+            next(columns) for _ in range(spec.shape.num_elements())
+        ]
+        for keys, spec in self.leaves
     }
-    start = 0
-    for keys, spec in self.leaves:
-      end = start + spec.shape.num_elements()
-      sampled[paths.name_of(keys)] = columns[start:end]
-      start = end
-    return sampled
+    return {**sampled, RETURNS: [next(columns)], LENGTHS: [next(columns)]}
 
-  def _sampled(self, state):
-    """Returns the samples of steps and of outcomes, without unfilled rows."""
-    return (
-        state.steps.rows.numpy()[: state.steps.seen],
-        state.outcomes.rows.numpy()[: state.outcomes.seen],
+  def _columns(self, state):
+    """Returns the finite numbers of the samples, a column of `rows` each."""
+    steps, outcomes = map(
+        accumulators.Sample.rows_of, (state.steps, state.outcomes)
     )
+    return [
+        column[np.isfinite(column)]
+        for column in (*steps.T[: -rows_lib.NUM_OUTCOMES], *outcomes.T)
+    ]
+
+
+def save(path: str, state: State) -> None:
+  """Writes a state to a local file, where other processes can merge it."""
+  with open(path, 'wb') as f:
+    # Of a sample that is not full, most are zeros.
+    np.savez_compressed(f, *map(np.asarray, tf.nest.flatten(state)))
+
+
+def load(path: str) -> State:
+  """Reads a state that `save` has written.
+
+  Raises:
+    OSError: if it cannot be read.
+  """
+  with files.open_binary(path) as f, np.load(f) as arrays:
+    leaves = iter([tf.constant(arrays[name]) for name in arrays.files])
+  return State(
+      *(
+          kind(*(next(leaves) for _ in kind._fields))
+          for kind in (
+              accumulators.Sample.State,
+              accumulators.Sample.State,
+              accumulators.Moments.State,
+          )
+      )
+  )

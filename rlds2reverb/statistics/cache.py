@@ -1,13 +1,10 @@
 """Keeps statistics in a JSON file beside the data set."""
 
 import contextlib
-import dataclasses
-import json
 import os
 from typing import Any, Sequence
 
 from absl import logging
-import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -83,10 +80,10 @@ def cached_statistics(
   path = os.path.join(directory, f'statistics-{name}.json')
   if files.exists(path):
     with files.open_text(path) as f:
-      return from_json(f.read())
+      return results.from_json(f.read())
   statistics = compute.compute_statistics(rlds_data, **kwargs)
   try:
-    whole.write_text(path, to_json(statistics))
+    whole.write_text(path, results.to_json(statistics))
   except OSError as e:
     logging.warning('The statistics cannot be kept: %s', e)
   return statistics
@@ -99,42 +96,4 @@ def load_statistics(path: files.PathLike) -> results.Statistics:
     FileNotFoundError: if there is no such file.
   """
   with files.open_text(files.expand(path)) as f:
-    return from_json(f.read())
-
-
-def to_json(statistics: results.Statistics) -> str:
-  """Returns statistics as JSON text, in which a NaN is written as `NaN`."""
-  return json.dumps(
-      dataclasses.asdict(statistics),
-      default=lambda array: array.tolist(),
-      indent=1,
-  )
-
-
-def from_json(text: str) -> results.Statistics:
-  """Returns the statistics from which `to_json` made the text."""
-  plain = json.loads(text)
-
-  def field(values):
-    arrays = {
-        name: np.array(values[name], np.float64)
-        for name in ('mean', 'std', 'min', 'max')
-    }
-    arrays.update(
-        (name, np.array(values[name], np.int64))
-        for name in ('count', 'not_finite')
-    )
-    quantiles = {
-        float(level): np.array(numbers, np.float64)
-        for level, numbers in values['quantiles'].items()
-    }
-    return results.FieldStatistics(
-        dtype=values['dtype'], quantiles=quantiles, **arrays
-    )
-
-  for name in ('returns', 'lengths'):
-    plain[name] = field(plain[name])
-  plain['fields'] = {
-      name: field(values) for name, values in plain['fields'].items()
-  }
-  return results.Statistics(**plain)
+    return results.from_json(f.read())

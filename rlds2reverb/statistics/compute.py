@@ -7,9 +7,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import accumulation as accumulation_lib
-from rlds2reverb.statistics import mixtures
 from rlds2reverb.statistics import results
-from rlds2reverb.statistics import sketches
 
 
 class MixtureStatistics(NamedTuple):
@@ -76,27 +74,34 @@ def compute_statistics(
   datasets = {'': rlds_data} if is_one else rlds_data
   if not datasets:
     raise ValueError('There are no data sets to compute the statistics of.')
-  by_dataset = {}
-  state = first = accumulation = None
-  for number, (name, dataset) in enumerate(datasets.items()):
-    # Each has its own draws, because merged samples must be independent.
-    accumulation = accumulation_lib.Accumulation(
-        steps_lib.steps_spec(dataset.element_spec).step,
-        fields,
-        quantiles=quantiles,
-        sample_size=sample_size,
-        seed=seed + number,
-        acting_only=acting_only,
-    )
-    leaves = {
-        paths.name_of(keys): f'{spec.dtype.name} {spec.shape}'
-        for keys, spec in accumulation.leaves
-    }
-    first = first or (name, leaves)
-    mixtures.check_same(first, (name, leaves))
-    own = accumulation.state_of(dataset)
+  # Each has its own draws, because merged samples must be independent.
+  accumulations = {
+      name: accumulation_lib.Accumulation(
+          steps_lib.steps_spec(dataset.element_spec).step,
+          fields,
+          quantiles=quantiles,
+          sample_size=sample_size,
+          seed=seed + number,
+          acting_only=acting_only,
+      )
+      for number, (name, dataset) in enumerate(datasets.items())
+  }
+  results.check_same(
+      {
+          name: {
+              paths.name_of(keys): f'{spec.dtype.name} {spec.shape}'
+              for keys, spec in accumulation.leaves
+          }
+          for name, accumulation in accumulations.items()
+      }
+  )
+  by_dataset, state = {}, None
+  for number, (name, accumulation) in enumerate(accumulations.items()):
+    own = accumulation.state_of(datasets[name])
     by_dataset[name] = accumulation.statistics(own)
-    state = own if state is None else sketches.merge(state, own, [seed, number])
+    state = (
+        own if number == 0 else accumulation.merge(state, own, [seed, number])
+    )
   if is_one:
     return by_dataset['']
   return MixtureStatistics(accumulation.statistics(state), by_dataset)

@@ -1,10 +1,13 @@
 """The statistics of a data set, and of its fields.
 
-They are computed from the moments, and a sample, of its rows.
+They are made of the moments and of a sample of its rows, merged with those of
+other data sets, and kept as JSON.
 """
 
 import dataclasses
-from typing import Any, Dict, Sequence
+import functools
+import json
+from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +15,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.statistics import moments as moments_lib
+from rlds2reverb.statistics import accumulators
 from rlds2reverb.statistics import rows as rows_lib
 
 
@@ -97,11 +100,10 @@ class Statistics(identity.ByValue):
   fields: Dict[str, FieldStatistics]
 
 
-def from_sample(
-    moments: moments_lib.Moments,
-    sample: np.ndarray,
-    ends: np.ndarray,
-    leaves: Sequence[Any],
+def of_moments(
+    moments: accumulators.Moments.State,
+    columns: Sequence[np.ndarray],
+    leaves: rows_lib.Leaves,
     quantiles: Sequence[float],
     acting_only: bool,
 ) -> Statistics:
@@ -109,8 +111,7 @@ def from_sample(
 
   Args:
     moments: the moments of its rows, in NumPy.
-    sample: a sample of them, for the quantiles.
-    ends: a sample of the outcomes of its episodes.
+    columns: of a sample of them, the finite numbers of each column.
     leaves: the keys and the spec of each leaf.
     quantiles: see `compute.compute_statistics`.
     acting_only: see `compute.compute_statistics`.
@@ -120,57 +121,181 @@ def from_sample(
   num_transitions, num_actions, num_terminal = (
       int(round(mean * num_episodes)) for mean in moments.mean[-3:]
   )
-  columns = [*sample.T[: -rows_lib.NUM_OUTCOMES], *ends.T]
+  levels = np.array(
+      [
+          np.quantile(column, quantiles)
+          if column.size
+          else np.full(len(quantiles), np.nan)
+          for column in columns
+      ]
+  ).reshape(-1, len(quantiles))
+  start = 0
 
-  def field(start, shape, dtype, total):
-    span = slice(start, start + int(np.prod(shape)))
-    count = moments.count[span].astype(np.int64)
-
-    def values(found):
-      return np.where(count == 0, np.nan, found).reshape(shape)
-
-    levels = np.array(
-        [
-            np.quantile(column, quantiles)
-            if column.size
-            else np.full(len(quantiles), np.nan)
-            for column in map(finite, columns[span])
-        ]
-    ).reshape(len(count), len(quantiles))
-    return FieldStatistics(
-        dtype=dtype.name,
-        mean=values(moments.mean[span]),
-        std=values(np.sqrt(moments.squares[span] / np.maximum(count, 1))),
-        min=values(moments.min[span]),
-        max=values(moments.max[span]),
-        quantiles={
-            float(level): values(numbers)
-            for level, numbers in zip(quantiles, levels.T)
-        },
-        count=count.reshape(shape),
-        not_finite=total - count.reshape(shape),
+  def next_field(dtype, shape, total):
+    nonlocal start
+    span = slice(start, start := start + int(np.prod(shape)))
+    return _field(
+        accumulators.Moments.State(*(one[span] for one in moments[:-1]), total),
+        dtype.name,
+        shape,
+        dict(zip(map(float, quantiles), levels[span].T)),
     )
 
   fields = {}
-  start = 0
   for keys, spec in leaves:
     total = num_transitions if keys[0] in rows_lib.OF_TRANSITIONS else num_steps
     if acting_only or keys[0] == rlds.ACTION:
       total = num_actions
-    fields[paths.name_of(keys)] = field(start, spec.shape, spec.dtype, total)
-    start += spec.shape.num_elements()
+    fields[paths.name_of(keys)] = next_field(spec.dtype, spec.shape, total)
   return Statistics(
       num_episodes=num_episodes,
       num_steps=num_steps,
       num_transitions=num_transitions,
       num_terminal=num_terminal,
       num_truncated=num_episodes - num_terminal,
-      returns=field(start, (), tf.float64, num_episodes),
-      lengths=field(start + 1, (), tf.int64, num_episodes),
+      returns=next_field(tf.float64, (), num_episodes),
+      lengths=next_field(tf.int64, (), num_episodes),
       fields=fields,
   )
 
 
-def finite(column: np.ndarray) -> np.ndarray:
-  """Returns the finite numbers of a column."""
-  return column[np.isfinite(column)]
+def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
+  """Merges statistics that were computed for several data sets.
+
+  Counts, minima and maxima are those of all data, and means and deviations
+  differ by rounding. Quantiles cannot be merged, and are left out; call
+  `compute_statistics` with all data sets for them.
+
+  Args:
+    statistics: the statistics of each data set, by its name.
+
+  Returns:
+    The statistics of all of them, without quantiles.
+
+  Raises:
+    ValueError: if there are none, or their fields differ in name, dtype or
+      shape.
+  """
+  if not statistics:
+    raise ValueError('There are no statistics to merge.')
+  check_same(
+      {
+          name: {
+              path: f'{found.dtype} {found.count.shape}'
+              for path, found in one.fields.items()
+          }
+          for name, one in statistics.items()
+      }
+  )
+  parts = list(statistics.values())
+
+  def merge(fields):
+    fields = list(fields)
+    moments = functools.reduce(
+        accumulators.Moments.merge, map(_moments_of, fields)
+    )
+    moments = tf.nest.map_structure(np.asarray, moments)
+    return _field(moments, fields[0].dtype, fields[0].count.shape, {})
+
+  return Statistics(
+      *(
+          sum(getattr(part, field.name) for part in parts)
+          for field in dataclasses.fields(Statistics)
+          if field.name.startswith('num_')
+      ),
+      returns=merge(part.returns for part in parts),
+      lengths=merge(part.lengths for part in parts),
+      fields={
+          path: merge(part.fields[path] for part in parts)
+          for path in parts[0].fields
+      },
+  )
+
+
+def _field(moments, dtype, shape, quantiles) -> FieldStatistics:
+  """Returns the statistics of a field, of which `moments.rows` have numbers."""
+  count = moments.count.astype(np.int64).reshape(shape)
+
+  def shaped(numbers):
+    return np.where(count == 0, np.nan, numbers.reshape(shape))
+
+  return FieldStatistics(
+      dtype=dtype,
+      mean=shaped(moments.mean),
+      std=shaped(np.sqrt(moments.squares / np.maximum(moments.count, 1))),
+      min=shaped(moments.min),
+      max=shaped(moments.max),
+      quantiles={level: shaped(found) for level, found in quantiles.items()},
+      count=count,
+      not_finite=moments.rows - count,
+  )
+
+
+def _moments_of(field: FieldStatistics) -> accumulators.Moments.State:
+  """Returns the moments that lead to statistics of a field."""
+
+  def known(numbers, instead):
+    return np.where(field.count == 0, instead, numbers)
+
+  return accumulators.Moments.State(
+      field.count.astype(np.float64),
+      known(field.mean, 0.0),
+      known(field.std, 0.0) ** 2 * field.count,
+      known(field.min, np.inf),
+      known(field.max, -np.inf),
+      field.count + field.not_finite,
+  )
+
+
+def check_same(described: Mapping[str, Mapping[str, str]]) -> None:
+  """Raises a ValueError if data sets differ in the fields that count.
+
+  Args:
+    described: by the name of each data set, a description of each field.
+  """
+  (name, fields), *others = described.items()
+  for other_name, other_fields in others:
+    differences = [
+        f'{path}: {fields.get(path, "missing")} in {name}, but'
+        f' {other_fields.get(path, "missing")} in {other_name}'
+        for path in sorted({*fields, *other_fields})
+        if fields.get(path) != other_fields.get(path)
+    ]
+    if differences:
+      raise ValueError(
+          'Statistics of data sets with other fields cannot be merged. Map them'
+          ' to the same fields first, or name the fields that they have in'
+          ' common:\n' + '\n'.join(differences)
+      )
+
+
+def to_json(statistics: Statistics) -> str:
+  """Returns statistics as JSON text, in which a NaN is written as `NaN`."""
+  return json.dumps(
+      dataclasses.asdict(statistics),
+      default=lambda array: array.tolist(),
+      indent=1,
+  )
+
+
+def from_json(text: str) -> Statistics:
+  """Returns the statistics from which `to_json` made the text."""
+
+  def field(dtype, quantiles, count, not_finite, **numbers):
+    return FieldStatistics(
+        dtype=dtype,
+        quantiles={
+            float(q): np.array(one, 'f8') for q, one in quantiles.items()
+        },
+        count=np.array(count, 'i8'),
+        not_finite=np.array(not_finite, 'i8'),
+        **{name: np.array(one, 'f8') for name, one in numbers.items()},
+    )
+
+  plain: Dict[str, Any] = json.loads(text)
+  for name in ('returns', 'lengths'):
+    plain[name] = field(**plain[name])
+  plain['fields'] = {
+      name: field(**values) for name, values in plain['fields'].items()
+  }
+  return Statistics(**plain)

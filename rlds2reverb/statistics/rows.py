@@ -41,28 +41,30 @@ def choose_leaves(
     ValueError: if there is no such field, or a leaf of one is not of numbers of
       a known shape.
   """
-  named = paths.leaves(step_spec)
-  keys = {name: paths.find(step_spec, name) for name in named}
+  leaves = [
+      (paths.find(step_spec, name), spec)
+      for name, spec in paths.leaves(step_spec).items()
+  ]
   if fields is None:
     return [
-        (keys[name], spec)
-        for name, spec in named.items()
-        if keys[name][0] not in _FLAGS
+        (keys, spec)
+        for keys, spec in leaves
+        if keys[0] not in _FLAGS
         and _is_numbers(spec)
         and spec.shape.num_elements() <= _MAX_LEAF_SIZE
     ]
-  chosen = {}
-  for path in fields:
-    above = paths.find(step_spec, path)
-    for name, spec in named.items():
-      if keys[name][: len(above)] != above:
-        continue
-      if not _is_numbers(spec):
-        raise ValueError(
-            f'{name} must have numbers of a known shape, but its spec is'
-            f' {spec}. Name the fields one by one.'
-        )
-      chosen[keys[name]] = spec
+  chosen = {
+      keys: spec
+      for above in [paths.find(step_spec, path) for path in fields]
+      for keys, spec in leaves
+      if keys[: len(above)] == above
+  }
+  for keys, spec in chosen.items():
+    if not _is_numbers(spec):
+      raise ValueError(
+          f'{paths.name_of(keys)} must have numbers of a known shape, but its'
+          f' spec is {spec}. Name the fields one by one.'
+      )
   return list(chosen.items())
 
 
@@ -91,24 +93,33 @@ def to_rows(
     leaves: the leaves that become columns, in this order.
     acting_only: see `are_meant`.
   """
-  begins, ends = batch.row_splits[:-1], batch.row_splits[1:]
-  is_last = last_steps.are_last(batch.row_splits)
+  row_splits = batch.row_splits
+  is_last = last_steps.are_last(row_splits)
   have_action = last_steps.have_action(batch.steps, is_last)
-  values = _as_row(
-      outcomes.outcomes(batch),
-      episode_batches.sum_rows(
-          tf.cast(have_action, tf.int64), batch.row_splits
-      ),
+  outcome = outcomes.outcomes(batch)
+  of_episodes = (
+      outcome.undiscounted_return,
+      outcome.length,
+      episode_batches.sum_rows(tf.cast(have_action, tf.int64), row_splits),
+      outcome.is_terminal,
   )
-  # An episode without steps has no row.
-  has_steps = ends > begins
-  last_rows = tf.boolean_mask(ends, has_steps)[:, None] - 1
-  in_last_rows = tf.tensor_scatter_nd_update(
-      tf.fill([batch.row_splits[-1], NUM_OUTCOMES], np.float64(np.nan)),
-      last_rows,
-      tf.boolean_mask(values, has_steps),
+  of_episodes = tf.stack([tf.cast(one, tf.float64) for one in of_episodes], -1)
+  in_last_rows = tf.where(
+      is_last[:, None],
+      tf.gather(of_episodes, episode_batches.episode_of_rows(row_splits)),
+      np.nan,
   )
-  numbers = _numbers(batch.steps, is_last, leaves, acting_only)
+  columns = [tf.zeros([row_splits[-1], 0], tf.float64)]
+  for keys, spec in leaves:
+    leaf = tf.cast(paths.get(batch.steps, keys), tf.float64)
+    columns.append(
+        tf.reshape(leaf, [row_splits[-1], spec.shape.num_elements()])
+    )
+  numbers = tf.where(
+      are_meant(batch.steps, is_last, leaves, acting_only),
+      tf.concat(columns, axis=1),
+      np.nan,
+  )
   return tf.concat([numbers, in_last_rows], axis=1)
 
 
@@ -135,28 +146,3 @@ def are_meant(
       counts = have_action
     columns.append(tf.tile(counts[:, None], [1, spec.shape.num_elements()]))
   return tf.concat(columns, axis=1)
-
-
-def _as_row(outcome: outcomes.Outcome, num_actions: tf.Tensor) -> tf.Tensor:
-  """Returns the rows of the outcomes of a batch, float64 `[E, 4]`."""
-  columns = [
-      outcome.undiscounted_return,
-      outcome.length,
-      num_actions,
-      outcome.is_terminal,
-  ]
-  return tf.stack([tf.cast(value, tf.float64) for value in columns], axis=-1)
-
-
-def _numbers(steps, is_last, leaves, acting_only) -> tf.Tensor:
-  """Returns the columns of the leaves, float64 `[T, ...]`."""
-  length = tf.size(is_last)
-  columns = [tf.zeros([length, 0], tf.float64)]
-  for keys, spec in leaves:
-    leaf = tf.cast(paths.get(steps, keys), tf.float64)
-    columns.append(tf.reshape(leaf, [length, spec.shape.num_elements()]))
-  return tf.where(
-      are_meant(steps, is_last, leaves, acting_only),
-      tf.concat(columns, axis=1),
-      np.nan,
-  )

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
@@ -138,7 +139,7 @@ def facts_of(
     images: the keys, in a step, of the image fields that are shown.
     known: the fields of the episode besides its steps.
   """
-  rows = accumulation.rows(steps)
+  rows = accumulation.rows(episode_batches.of_one(steps))
   outcome = outcomes.outcome(steps)
   checks = _checks(index, steps, is_cut)
   numbers = rows[:, : -rows_lib.NUM_OUTCOMES]

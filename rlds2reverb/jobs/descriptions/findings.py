@@ -110,15 +110,8 @@ class Findings:
     self.spec, self.bounds, self.images = spec, bounds, images
     self._accumulation = accumulation
     self._state = accumulation.empty()
-    state_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._state)
     self._add_rows = tf.function(
-        accumulation.add,
-        input_signature=[
-            state_spec,
-            state_spec.moments,
-            tf.TensorSpec([None, accumulation.width], tf.float64),
-        ],
-        autograph=False,
+        accumulation.add, reduce_retracing=True, autograph=False
     )
     self.fields = [paths.name_of(keys) for keys, _ in accumulation.leaves]
     sizes = [leaf.shape.num_elements() for _, leaf in accumulation.leaves]
@@ -144,9 +137,9 @@ class Findings:
     self._spread = [(np.zeros(0, np.int64), np.zeros(0))] * 2
     self.excerpts: Dict[int, excerpts_lib.Excerpt] = {}
 
-  def add(self, facts: facts_lib.Facts, moments) -> None:
-    """Adds a block of episodes."""
-    self._state = self._add_rows(self._state, moments, facts.rows)
+  def add(self, facts: facts_lib.Facts, part: accumulation_lib.State) -> None:
+    """Adds a block of episodes, and its part of the statistics."""
+    self._state = self._add_rows(self._state, part)
     facts = facts_lib.Facts(*(leaf.numpy() for leaf in facts))
     self.num_read += len(facts.episode)
     self.checks.add(facts.episode, facts.checks, facts.check_steps)

@@ -19,7 +19,6 @@ from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import facts as facts_lib
 from rlds2reverb.jobs.descriptions import findings as findings_lib
 from rlds2reverb.statistics import accumulation as accumulation_lib
-from rlds2reverb.statistics import moments as moments_lib
 from rlds2reverb.statistics import rows as rows_lib
 
 _MAX_EPISODES_PER_BLOCK = 256
@@ -110,7 +109,7 @@ def read_once(
       graphs.no_autograph(to_facts), num_parallel_calls=tf.data.AUTOTUNE
   )
   findings = findings_lib.Findings(accumulation, stacked_spec, bounds, images)
-  for block in _in_blocks(facts, accumulation.block_length):
+  for block in _in_blocks(facts, accumulation):
     findings.add(*block)
   return findings
 
@@ -178,15 +177,17 @@ def _limits(accumulation, bounds) -> Tuple[np.ndarray, np.ndarray]:
   return np.concatenate(lows), np.concatenate(highs)
 
 
-def _in_blocks(facts, block_length) -> tf.data.Dataset:
-  """Stacks episodes of about the same length, `block_length` steps in all."""
+def _in_blocks(facts, accumulation) -> tf.data.Dataset:
+  """Stacks episodes of about the same length to blocks of a good size."""
 
   def key(facts):
     length = tf.cast(tf.maximum(facts.num_steps, 1), tf.float64)
     return tf.cast(tf.math.log(length) / np.log(2.0), tf.int64)
 
   def size(key):
-    fitting = tf.bitwise.right_shift(tf.constant(block_length, tf.int64), key)
+    fitting = tf.bitwise.right_shift(
+        tf.constant(accumulation.block_length, tf.int64), key
+    )
     return tf.clip_by_value(fitting, 1, _MAX_EPISODES_PER_BLOCK)
 
   def stack(facts):
@@ -195,7 +196,7 @@ def _in_blocks(facts, block_length) -> tf.data.Dataset:
       rows = rows.values
     else:  # All episodes are known to have one length.
       rows = tf.reshape(rows, [-1, rows.shape[-1]])
-    return facts._replace(rows=rows), moments_lib.of_block(rows)
+    return facts._replace(rows=rows), accumulation.part(rows)
 
   return (
       facts.group_by_window(
