@@ -47,7 +47,6 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb import windows
   from rlds2reverb.datasets import load_episodes
   from rlds2reverb.episodes import Windows
-  from rlds2reverb.fields import load_mapping
   from rlds2reverb.fields import map_fields
   from rlds2reverb.replay import EpisodesReplayBuffer
   from rlds2reverb.replay import open_replay_buffer

@@ -26,11 +26,10 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import loading
   from rlds2reverb.episodes import steps as steps_lib
+  from rlds2reverb.fields import configs
   from rlds2reverb.fields import known_features
-  from rlds2reverb.fields import named_mappings
-  from rlds2reverb.fields import step_mapping
+  from rlds2reverb.fields import mapping as mapping_lib
   from rlds2reverb.transforms import base
-  from rlds2reverb.transforms import named_transforms
 
 _CONFIG = flags.DEFINE_string(
     'config', None, 'The name of a config or a gin file; by default all.'
@@ -51,12 +50,12 @@ def _validate(config):
   """
   if config.endswith('.gin'):
     config = files.user_path(config)
-  mapping = named_mappings.load_mapping(config)
+  mapping = configs.load_mapping(config)
   if _DATA.value is not None:
     data = files.user_path(_DATA.value)
     if not files.is_folder(data):
       data = _DATA.value  # a name in TFDS
-    mapped = step_mapping.map_fields(
+    mapped = mapping_lib.map_fields(
         loading.load_episodes(data, _SPLIT.value), mapping
     )
     step_spec = steps_lib.steps_spec(mapped.element_spec).step
@@ -66,7 +65,7 @@ def _validate(config):
         f'fits {data}; dtypes and ranks were not compared, as it is not known'
         ' which ones the config is for'
     )
-  transforms = named_transforms.load_transforms(config)
+  transforms = configs.load_transforms(config)
 
   def treat(episode):
     episode = mapping(episode)
@@ -95,7 +94,7 @@ def _validate(config):
 def main():
   if _DATA.value is not None and _CONFIG.value is None:
     raise app.UsageError('--data needs --config: a config for that data.')
-  names = named_mappings.config_names()
+  names = configs.config_names()
   errors = []
   for config in [_CONFIG.value] if _CONFIG.value is not None else names:
     try:

@@ -144,7 +144,9 @@ def _load_statistics(at):
 
 
 def _read_mapping(at):
-  return len(rlds2reverb.load_mapping(at('mine.gin')).action)
+  steps = dict(golden.COMPLETE, a=golden.COMPLETE['reward'])
+  mapped = rlds2reverb.map_fields(golden.stacked([steps]), at('mine.gin'))
+  return len(mapped.element_spec['steps']['action'])
 
 
 def _read_transforms(at):
@@ -215,7 +217,7 @@ def _serve(at):
 _READERS = {
     'load_episodes': (_load, _NUM_STEPS),
     'load_episodes by name': (_load_by_name, _NUM_STEPS),
-    'load_mapping': (_read_mapping, 2),
+    'map_fields': (_read_mapping, 2),
     'load_mixture': (_load_mixture, 1),
     'load_statistics': (_load_statistics, 1),
     'load_transforms': (_read_transforms, 1),

@@ -18,6 +18,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
@@ -203,7 +204,7 @@ class RecordedDataTestCase(parameterized.TestCase, tf.test.TestCase):
     path = self.write_changed(name, change, **written)
     for form in FORMS:
       with self.subTest(form):
-        data = step_mapping.map_fields(load(path, form), mapping)
+        data = mapping_lib.map_fields(load(path, form), mapping)
         self.check_sampled(data, [expected(s) for s in self.steps(name)])
 
   def check_sampled(

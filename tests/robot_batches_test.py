@@ -48,7 +48,9 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
     folder = self.create_tempdir().full_path
     theirs.write_data(folder)
     config = _CONFIGS[name]
-    mapping = rlds2reverb.load_mapping(
+    episodes = rlds2reverb.load_episodes(os.path.join(folder, name, '1.0.0'))
+    mapped = rlds2reverb.map_fields(
+        episodes,
         config,
         observation={
             **_IMAGES[name],
@@ -58,9 +60,8 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
         policy_info=None,
         last_action=True,
     )
-    episodes = rlds2reverb.load_episodes(os.path.join(folder, name, '1.0.0'))
     return transforms.transform_episodes(
-        rlds2reverb.map_fields(episodes, mapping),
+        mapped,
         [*before, *transforms.load_transforms(config), transforms.DropEnd()],
     )
 

@@ -8,11 +8,13 @@ import dataclasses
 import functools
 import importlib
 import io
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Iterable, Optional
 
 import gin
 from gin import config_parser
 import tree
+
+from rlds2reverb.episodes import checks
 
 _MODULE = 'rlds2reverb'
 # These are imported with this package, not chosen by the user. Some of their
@@ -78,33 +80,45 @@ def read(text: str, path: str) -> Bindings:
   return bindings
 
 
-def arguments_of(name: str, bindings: Bindings, path: str) -> Dict[str, Any]:
-  """Returns the arguments that are bound for one configurable.
+def arguments_of(
+    name: str, text: str, path: str, known: Optional[Iterable[str]] = None
+) -> Dict[str, Any]:
+  """Returns the arguments that gin bindings bind for one configurable.
 
   Args:
     name: the name of the configurable.
-    bindings: what `read` returned.
-    path: the name of the file that they are from, for messages.
+    text: see `read`.
+    path: see `read`.
+    known: the names of all arguments that may be bound, if they are known.
 
   Returns:
     The arguments by name, with objects in place of references such as
     `@TerminalOnSuccess()`; an empty dict if none is bound.
 
   Raises:
-    ValueError: if a reference names something that is not registered with gin.
+    SyntaxError: as `read` does.
+    ValueError: as `read` does; if a reference names something that is not
+      registered with gin, or if there is no argument of a name.
   """
-  found = get_configurable(name, path)
+  bound = _arguments(name, read(text, path), path)
+  for argument in bound if known is not None else ():
+    if argument not in (known := list(known)):
+      raise ValueError(
+          f'{path} binds {name}.{argument}, which is not a field of {name}.'
+          f'{checks.did_you_mean(argument, known)} The fields are {known}.'
+      )
+  return bound
+
+
+def _arguments(name, bindings, path) -> Dict[str, Any]:
   return {
       argument: tree.map_structure(
           lambda leaf: _resolve(leaf, bindings, path), value
       )
-      for argument, value in bindings.get(found, {}).items()
+      for argument, value in bindings.get(
+          get_configurable(name, path), {}
+      ).items()
   }
-
-
-def read_one(name: str, text: str, path: str) -> Dict[str, Any]:
-  """Returns the arguments that gin bindings bind for one configurable."""
-  return arguments_of(name, read(text, path), path)
 
 
 def _resolve(value: Any, bindings: Bindings, path: str) -> Any:
@@ -114,7 +128,7 @@ def _resolve(value: Any, bindings: Bindings, path: str) -> Any:
   configurable = get_configurable(value.name, path)
   if not value.is_called:
     return configurable
-  return configurable(**arguments_of(value.name, bindings, path))
+  return configurable(**_arguments(value.name, bindings, path))
 
 
 def get_configurable(name: str, path: str) -> Callable[..., Any]:

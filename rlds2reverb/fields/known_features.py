@@ -13,7 +13,7 @@ import tree
 
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import configs
 from rlds2reverb.fields import step_mapping
 
 # These configs are for data of any dtypes and ranks; their known features are
@@ -30,13 +30,13 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
   begin with the name of the config.
 
   Args:
-    config: one of `named_mappings.config_names()`.
+    config: one of `configs.config_names()`.
 
   Returns:
     A dict from names of data sets, for example `d4rl_mujoco_ant/v2-medium`, to
     the features of an episode. It is empty if none are known.
   """
-  folder = os.path.join(named_mappings.config_folder(), 'features', config)
+  folder = os.path.join(configs.config_folder(), 'features', config)
   features = {}
   for root, _, names in sorted(os.walk(folder)):
     if 'features.json' in names:

@@ -6,23 +6,21 @@ and with their shapes. A `StepMapping` says for each field what it is made from.
 
 import dataclasses
 import functools
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 import gin
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths as paths_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.fields import field_sources
-from rlds2reverb.fields.field_sources import Source
+from rlds2reverb.fields import sources as sources_lib
+from rlds2reverb.fields.sources import Source
 
 POLICY_INFO = 'policy_info'
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
@@ -142,10 +140,11 @@ class StepMapping:
       InvalidArgumentError: if stacked fields that are used differ in length, or
         if a function returns another length.
     """
-    sources = self._resolve(episode)
-    steps = _stack(episode[rlds.STEPS], sources)
-    steps, _ = self._map(sources, {**episode, rlds.STEPS: steps})
-    return {**episode, rlds.STEPS: steps}
+    readers = self._readers(episode)
+    steps = _stack(episode[rlds.STEPS], _used(readers))
+    rows = sources_lib.measured({**episode, rlds.STEPS: steps}, _used(readers))
+    row_splits = tf.stack([0, rows.length])
+    return {**episode, rlds.STEPS: self._map(readers, rows, row_splits)}
 
   def map_batch(
       self, batch: episode_batches.EpisodeBatch
@@ -157,44 +156,37 @@ class StepMapping:
       InvalidArgumentError: as `__call__` does.
     """
     episodes = {**batch.fields, rlds.STEPS: batch.steps}
-    steps, row_splits = self._map(
-        self._resolve(episodes), episodes, batch.row_splits
+    readers = self._readers(episodes)
+    rows = sources_lib.measured(episodes, _used(readers))
+    # Of a single episode, a field that is not used may be longer than others.
+    row_splits = tf.minimum(batch.row_splits, tf.cast(rows.length, tf.int64))
+    rows = rows._replace(
+        episode_of_rows=episode_batches.episode_of_rows(row_splits)
     )
+    steps = self._map(readers, rows, row_splits)
     return batch._replace(steps=steps, row_splits=row_splits)
 
   def takes_batches(self, episode_spec: Any) -> bool:
-    """Returns whether `map_batch` can be used: no source must be a function."""
-    return not field_sources.has_function(self._resolve(episode_spec))
+    """Returns whether `map_batch` can be used: no source must be a function.
 
-  def _map(self, sources, episode, row_splits=None):
-    """Returns the mapped steps of an episode, or of a batch with row splits.
-
-    A field that is not used may be longer than the others, if there is only one
-    episode. So the row splits of the result are returned, too.
+    Raises:
+      ValueError: if a path is none of `episode_spec`; see `map_fields`.
     """
-    steps, length = field_sources.measured(episode[rlds.STEPS], sources)
-    episode = {**episode, rlds.STEPS: steps}
-    of_rows = None
-    if row_splits is None:
-      row_splits = tf.stack([0, length])
-    else:
-      row_splits = tf.minimum(row_splits, tf.cast(length, tf.int64))
-      of_rows = episode_batches.episode_of_rows(row_splits)
-    mapped = {}
-    for field, source in sources.items():
-      if source is None:
-        continue
-      value = field_sources.read(
-          source, episode, length, self._cast, field, of_rows
-      )
+    readers = self._readers(episode_spec)
+    return not any(reader.calls for reader in readers.values())
+
+  def _map(self, readers, rows, row_splits):
+    """Returns the mapped steps of episodes."""
+    rows = rows._replace(cast=self._cast)
+    mapped = {field: reader.read(rows) for field, reader in readers.items()}
+    for field, value in mapped.items():
       if field in (*_FLAGS, rlds.DISCOUNT):
         dtype = tf.bool if field in _FLAGS else tf.float32
-        value = steps_lib.one_a_step(field, value, dtype)
+        mapped[field] = steps_lib.one_a_step(field, value, dtype)
       elif field == rlds.REWARD:
         steps_lib.check_numeric(field, value)
-        value = tf.nest.map_structure(_squeeze, value)
-      mapped[field] = value
-    begins = episode_batches.count_begins(row_splits, length + 1) > 0
+        mapped[field] = tf.nest.map_structure(_squeeze, value)
+    begins = episode_batches.count_begins(row_splits, rows.length + 1) > 0
     first, last = begins[:-1], begins[1:]
     if self.last_reward == last_steps.TRANSITION and rlds.REWARD in mapped:
       mapped[rlds.REWARD] = last_steps.move_reward(
@@ -202,23 +194,19 @@ class StepMapping:
       )
     if self.last_action:
       mapped[last_steps.HAS_ACTION] = tf.ones_like(last)
-    return _fill_in(mapped, first, last), row_splits
+    return _fill_in(mapped, first, last)
 
-  def check(self, episode_spec: Any) -> None:
-    """Checks that every path is one of `episode_spec`; see `map_fields`."""
-    self._resolve(episode_spec)
-
-  def _resolve(self, episode) -> Dict[str, Any]:
-    """Returns the sources by field, with a `Field` for each path in them."""
-    nest = field_sources.nest_of(episode)
-    sources, problems = {}, []
+  def _readers(self, episode) -> Dict[str, sources_lib.Reader]:
+    """Returns how each field that has a source is read."""
+    nest = sources_lib.nest_of(episode)
+    readers, problems = {}, []
     for field in dataclasses.fields(self):
-      name, source = field.name, getattr(self, field.name)
-      found = []
-      if source is None and name in (rlds.OBSERVATION, rlds.ACTION):
-        found.append('It cannot be filled in.')
+      name, source, found = field.name, getattr(self, field.name), []
+      if source is None:
+        if name in (rlds.OBSERVATION, rlds.ACTION):
+          found.append('It cannot be filled in.')
       elif name not in _SETTINGS:
-        sources[name] = field_sources.resolve(source, nest, found)
+        readers[name] = sources_lib.reader_of(source, nest, found, name)
       hint = ' None fills it in.' if name in _CAN_BE_FILLED else ''
       problems += [f'{name}: {problem}{hint}' for problem in found]
     if problems:
@@ -226,51 +214,12 @@ class StepMapping:
           'The mapping does not fit the data set.\n  '
           + '\n  '.join(problems)
           + '\nThe data set has:\n  '
-          + '\n  '.join(field_sources.describe(episode))
+          + '\n  '.join(sources_lib.describe(episode))
       )
-    return sources
+    return readers
 
   def _cast(self, leaf):
     return tf.cast(leaf, self.cast.get(leaf.dtype.name, leaf.dtype))
-
-
-def map_fields(
-    rlds_data: tf.data.Dataset, mapping: Optional[StepMapping] = None
-) -> tf.data.Dataset:
-  """Maps the steps of a data set to RLDS steps.
-
-  Args:
-    rlds_data: a data set of episodes. An episode is a dict whose `steps`, with
-      any fields, are a nested `tf.data.Dataset` or stacked `[T, ...]`.
-    mapping: says what the fields of a step are made from. By default it is
-      `StepMapping()`, as gin binds it.
-
-  Returns:
-    A data set of episodes whose `steps` are stacked and have the seven fields
-    of RLDS. The other fields of an episode stay.
-
-  Raises:
-    ValueError: if the mapping does not fit the spec of `rlds_data`. The message
-      lists every path that does not exist, with the nearest names, and all
-      paths that do.
-  """
-  episode = rlds_data.element_spec
-  steps_lib.check_has_steps('An element of rlds_data', episode)
-  mapping = StepMapping() if mapping is None else mapping
-  mapping.check(episode)
-  mapped = rlds_data.map(mapping, num_parallel_calls=tf.data.AUTOTUNE)
-  steps_lib.steps_spec(mapped.element_spec)
-  if not mapping.takes_batches(episode):
-    return mapped
-  return data_sets.with_batches_of(
-      mapped,
-      rlds_data,
-      lambda batches: batches.map(
-          # Nothing but functions in a mapping could need AutoGraph.
-          graphs.no_autograph(mapping.map_batch),
-          num_parallel_calls=tf.data.AUTOTUNE,
-      ),
-  )
 
 
 def step_policy_info(current: Dict[str, Any], following: Dict[str, Any]) -> Any:
@@ -288,17 +237,20 @@ def _squeeze(leaf):
   return leaf[:, 0] if leaf.shape.rank == 2 and leaf.shape[1] == 1 else leaf
 
 
-def _stack(steps, sources):
+def _used(readers):
+  return [keys for reader in readers.values() for keys in reader.used]
+
+
+def _stack(steps, used):
   """Stacks steps, and drops unused fields that cannot be stacked."""
   if not isinstance(steps, tf.data.Dataset):
     return steps
-  used = field_sources.used(sources)
   dropped = {
       # A field of which no part is used is dropped whole.
       keys if any(path[0] == keys[0] for path in used) else keys[:1]: None
       for keys, spec in tree.flatten_with_path(steps.element_spec)
       if not steps_lib.has_one_shape(spec)
-      and not field_sources.is_below(keys, used)
+      and not sources_lib.is_below(keys, used)
   }
   if dropped:
     steps = steps.map(

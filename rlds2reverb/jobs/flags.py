@@ -31,7 +31,7 @@ with epy.lazy_imports():  # After the flags: `--help` is fast.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
   from rlds2reverb.episodes import windows as windows_lib
-  from rlds2reverb.fields import named_mappings
+  from rlds2reverb.fields import configs
   from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.replay import items as items_lib
@@ -196,8 +196,7 @@ def take_bound_flags(program: str) -> None:
     for config in values.config or []:
       if config.endswith('.gin'):
         config = files.user_path(config)
-      with files.open_text(named_mappings.find_config(config)) as f:
-        texts.append(f.read())
+      texts.append(configs.read_config(config)[0])
   bindings = '\n'.join([*texts, *values.gin_binding])
   _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
 

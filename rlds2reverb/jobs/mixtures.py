@@ -4,7 +4,7 @@
     for element, source, mask in mixed.take(10):
       element['steps']['action']  # [T, 7]
 
-The mixtures are those of `fields.named_mixtures`.
+The mixtures are those of `fields.mixtures`.
 """
 
 import os
@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import mixtures as mixtures_lib
-from rlds2reverb.fields import named_mappings
-from rlds2reverb.fields import named_mixtures
+from rlds2reverb.fields import configs
+from rlds2reverb.fields import mixtures as named_lib
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
 
@@ -47,10 +47,9 @@ def make_sources(
     ValueError: if there is no mixture of that name, or no config of one of its
       data sets.
   """
-  path = named_mappings.find_config(mixture, named_mixtures.GROUP)
-  with files.open_text(path) as f:
-    text = '\n'.join([f.read(), *bindings])
-  loaded = named_mixtures.mixture_from(text, path)
+  text, path = configs.read_config(mixture, configs.MIXTURES)
+  text = '\n'.join([text, *bindings])
+  loaded = configs.object_of(named_lib.Mixture, text, path)
   return [
       sources_lib.make_source(
           os.path.join(files.expand(data_dir), dataset),

@@ -15,6 +15,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.trajectories import specs
@@ -105,7 +106,7 @@ class OpenSource(abc.ABC):
         [self._read_raw(part, with_index) for part in parts or self.ranges],
     )
     if self.mapping is not None:
-      episodes = step_mapping.map_fields(episodes, self.mapping)
+      episodes = mapping_lib.map_fields(episodes, self.mapping)
     if self.transforms:
       episodes = applying.transform_episodes(episodes, self.transforms)
     return episodes

@@ -23,14 +23,12 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import checks
 from rlds2reverb.fields import bindings as bindings_lib
-from rlds2reverb.fields import named_mappings
-from rlds2reverb.fields import named_mixtures  # noqa: F401
+from rlds2reverb.fields import configs
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.formats import readers
 from rlds2reverb.jobs import format_source
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.trajectories import rules as rules_lib
-from rlds2reverb.transforms import named_transforms
 
 # The programs in scripts/ whose flags a config may set, as in
 # `convert.sequence_length = 80`. A program uses such a value unless the command
@@ -118,8 +116,7 @@ def make_source(
     checks.check_choice('format', format, format_source.FORMATS)
   text = ''
   if config is not None:
-    with files.open_text(named_mappings.find_config(config)) as f:
-      text = f.read()
+    text, _ = configs.read_config(config)
   source = Source(
       dataset,
       split,
@@ -135,12 +132,16 @@ def make_source(
 
 def mapping_of(source: Source) -> Optional[step_mapping.StepMapping]:
   """Returns the mapping of a source, or None if its data is RLDS already."""
-  return named_mappings.mapping_from(source.bindings, _file_of(source))
+  if not arguments_of('StepMapping', source):
+    return None
+  return configs.object_of(
+      step_mapping.StepMapping, source.bindings, _file_of(source)
+  )
 
 
 def transforms_of(source: Source) -> List[Any]:
   """Returns the transforms and filters of a source, its mixture's last."""
-  own = named_transforms.transforms_from(source.bindings, _file_of(source))
+  own = configs.transforms_of(source.bindings, _file_of(source))
   shared = arguments_of('Mixture', source).get('transforms', ())
   return [*own, *shared]
 
@@ -156,10 +157,7 @@ def arguments_of(name: str, source: Source) -> Any:
   Returns:
     A dict of the arguments by name, which is empty if none is bound.
   """
-  file = _file_of(source)
-  return bindings_lib.arguments_of(
-      name, bindings_lib.read(source.bindings, file), file
-  )
+  return bindings_lib.arguments_of(name, source.bindings, _file_of(source))
 
 
 def options_of(source: Source) -> Dict[str, Any]:

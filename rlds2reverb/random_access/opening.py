@@ -21,7 +21,7 @@ class IndexedData:
   Attributes:
     directory: what `load_episodes` takes; or what `formats.load` takes, of
       which the index is then a copy.
-    config: what `load_mapping` takes: the name of a config, or its file. Its
+    config: what `map_fields` takes: the name of a config, or its file. Its
       transforms are applied, too. By default steps are taken as they are.
     split: the split.
     prepare: a function of a module that is applied after that, from a data set
@@ -67,7 +67,7 @@ class IndexedData:
     from rlds2reverb import transforms
 
     if self.config is not None:
-      episodes = fields.map_fields(episodes, fields.load_mapping(self.config))
+      episodes = fields.map_fields(episodes, self.config)
       own = transforms.load_transforms(self.config)
       episodes = transforms.transform_episodes(episodes, own)
     return self.prepare(episodes) if self.prepare else episodes

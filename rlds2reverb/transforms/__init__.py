@@ -4,6 +4,7 @@ Most transforms have an inverse, for the actions of a policy that was trained on
 transformed data. Images are decoded late, on the frames that are used.
 """
 
+from rlds2reverb.fields.configs import load_transforms
 from rlds2reverb.transforms.applying import transform_episodes
 from rlds2reverb.transforms.augmentation import augment_images
 from rlds2reverb.transforms.augmentation import drop_images
@@ -22,7 +23,6 @@ from rlds2reverb.transforms.gripper import RelativeToAbsoluteGripper
 from rlds2reverb.transforms.images import decode_images
 from rlds2reverb.transforms.images import FitImages
 from rlds2reverb.transforms.instructions import DrawInstruction
-from rlds2reverb.transforms.named_transforms import load_transforms
 from rlds2reverb.transforms.normalization import normalize_by_statistics
 from rlds2reverb.transforms.normalization import NormalizeField
 from rlds2reverb.transforms.padding import PadField

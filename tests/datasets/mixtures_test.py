@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import alignment
 from rlds2reverb.datasets import mixtures
-from rlds2reverb.fields import named_mixtures
+from rlds2reverb.fields import configs
 from tests import golden
 from tests import ways
 
@@ -183,7 +183,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @pytest.mark.long
   def test_the_weights_of_a_known_mixture(self):
-    weights = named_mixtures.load_mixture('oxe_magic_soup').weights
+    weights = configs.load_mixture('oxe_magic_soup').weights
     # Each has as many episodes as its place in the list.
     shares = {
         name: weight * size

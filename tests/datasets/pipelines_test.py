@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import pipelines
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import fields
@@ -37,7 +38,7 @@ def _numbers():
 
 
 def _walker(directory=_WALKER, scale=2.0, discount=None, minimum=1.0):
-  episodes = step_mapping.map_fields(
+  episodes = mapping_lib.map_fields(
       loading.load_episodes(directory),
       step_mapping.StepMapping(discount=discount),
   )

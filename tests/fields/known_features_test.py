@@ -5,8 +5,8 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from rlds2reverb import transforms  # noqa: F401
+from rlds2reverb.fields import configs
 from rlds2reverb.fields import known_features
-from rlds2reverb.fields import named_mappings
 
 
 class KnownFeaturesTest(parameterized.TestCase):
@@ -54,7 +54,7 @@ class KnownFeaturesTest(parameterized.TestCase):
         'is_last': tf.TensorSpec([], tf.bool),
         **changes,
     }
-    mapping = named_mappings.load_mapping(config)
+    mapping = configs.load_mapping(config)
     return known_features.check_kinds(config, mapping, step)
 
   def test_other_sizes_and_keys_are_of_one_kind(self):

@@ -10,8 +10,9 @@ import tree
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
+from rlds2reverb.fields import derived_sources
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.fields import terminal_on_success
 from tests import golden
 
 _MAPPING = step_mapping.StepMapping
@@ -75,7 +76,7 @@ def _mapped(mapping, form='stacked', episodes=None, eagerly=False):
   if eagerly:
     mapped = [mapping(episode) for episode in data]
   else:
-    mapped = step_mapping.map_fields(data, mapping)
+    mapped = mapping_lib.map_fields(data, mapping)
   return [
       tf.nest.map_structure(lambda leaf: leaf.numpy(), episode['steps'])
       for episode in mapped
@@ -184,10 +185,10 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         ),
         dataclasses.replace(_HARD, discount='r', reward=[1.5, '../camera']),
     ):
-      mapped = step_mapping.map_fields(data, mapping)
+      mapped = mapping_lib.map_fields(data, mapping)
       found = golden.assert_batches_hold(self, mapped)
       self.assertLen(found, 7)
-    mapped = step_mapping.map_fields(data, _HARD)
+    mapped = mapping_lib.map_fields(data, _HARD)
     found = batching.unbatch(data_sets.batches_of(mapped)).as_numpy_iterator()
     for mapped, episode in zip(found, episodes):
       self.assertEqual(mapped['task'], episode['task'].item())
@@ -197,16 +198,10 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       if expected:
         golden.assert_frames_equal(self, rows, expected)
 
-  def test_batches_of_one_and_of_one_step_episodes(self):
-    episodes = [_own_episode(1, base) for base in range(4)]
-    for batch_size in 1, 4:
-      data = golden.in_batches(_dataset(episodes), batch_size)
-      golden.assert_batches_hold(self, step_mapping.map_fields(data, _HARD))
-
   @parameterized.parameters('success', 'reward')
   def test_a_function_takes_single_episodes_and_batches_come_out(self, field):
     function = lambda episode: episode['steps']['r']
-    source = terminal_on_success.TerminalOnSuccess('reached')
+    source = derived_sources.TerminalOnSuccess('reached')
     mapping = dataclasses.replace(
         _HARD,
         **(
@@ -216,7 +211,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         ),
     )
     data = golden.in_batches(_dataset(_EPISODES))
-    mapped = step_mapping.map_fields(data, mapping)
+    mapped = mapping_lib.map_fields(data, mapping)
     golden.assert_batches_hold(self, mapped)
     self.assertLen(list(mapped), 3)
 
@@ -230,13 +225,13 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     mapping = dataclasses.replace(
         _HARD, action='a', observation={'o': 'obs/pose', 'task': '../task'}
     )
-    mapped = step_mapping.map_fields(data, mapping)
+    mapped = mapping_lib.map_fields(data, mapping)
     self.assertLen(golden.assert_batches_hold(self, mapped), 5)
     for batch in data_sets.batches_of(mapped):
       self.assertEqual(batch.row_splits[-1], len(batch.steps['reward']))
 
     data = golden.in_batches(_dataset([_own_episode(3), long]))
-    mapped = step_mapping.map_fields(data, _HARD)
+    mapped = mapping_lib.map_fields(data, _HARD)
     for found in mapped, data_sets.batches_of(mapped):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must have a row for every step'
@@ -244,7 +239,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         list(found)
 
   def test_static_shapes_and_metadata(self):
-    spec = step_mapping.map_fields(_dataset(_EPISODES), _HARD).element_spec
+    spec = mapping_lib.map_fields(_dataset(_EPISODES), _HARD).element_spec
     self.assertEqual(
         spec['steps']['observation']['robot'],
         tf.TensorSpec([None, 4], tf.float32),
@@ -265,39 +260,11 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_default_keeps_rlds_steps(self, form):
     for name, case in golden.CASES.items():
       with self.subTest(name):
-        mapped = step_mapping.map_fields(golden.FORMS[form](case.episodes))
+        mapped = mapping_lib.map_fields(golden.FORMS[form](case.episodes))
         for episode, expected in zip(mapped, case.episodes):
           tree.map_structure(
               self.assertAllEqual, dict(episode['steps']), expected
           )
-
-  def test_random_episodes(self):
-    episodes = golden.random_episodes(
-        np.random.default_rng(0), 8, nested_fields=True
-    )
-    mapping = _MAPPING(
-        observation=[
-            ('observation', 'camera', 'pose', 0),
-            'observation/state/1',
-        ],
-        action='action/2',
-        discount=None,
-    )
-    mapped = step_mapping.map_fields(golden.nested(episodes), mapping)
-    for episode, own in zip(mapped, episodes):
-      steps = episode['steps']
-      self.assertEqual(steps['observation'].dtype, tf.float64)
-      for t in range(golden.length_of(own)):
-        self.assertAllEqual(
-            steps['observation'][t],
-            [
-                *own['observation']['camera']['pose'][0][t],
-                own['observation']['state'][1][t],
-            ],
-        )
-        self.assertAllEqual(steps['action'][t], own['action'][2][t])
-        ends = own['is_terminal'][t : t + 2].any()
-        self.assertEqual(steps['discount'][t], 0 if ends else 1)
 
   @parameterized.named_parameters(
       ('never', None, [0, 0, 0, 0], [1, 1, 1, 1]),
@@ -305,7 +272,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ('always_false', False, [0, 0, 0, 0], [1, 1, 1, 1]),
       (
           'success',
-          terminal_on_success.TerminalOnSuccess('reached'),
+          derived_sources.TerminalOnSuccess('reached'),
           [0, 0, 0, 1],
           [1, 1, 0, 0],
       ),
@@ -315,50 +282,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     steps = _mapped(mapping, episodes=_EPISODES[:1])[0]
     self.assertAllEqual(steps['is_terminal'], np.array(terminal, bool))
     self.assertAllEqual(steps['discount'], np.float32(discount))
-
-  @parameterized.parameters(
-      ([0, 0, 0, 1], True),
-      ([0, 0, 1, 0], True),
-      ([0, 1, 0, 0], False),
-      ([1], True),
-      ([0], False),
-  )
-  def test_success_at_the_end_is_terminal(self, success, terminal):
-    success = np.array(success, np.float32)[:, np.newaxis]
-    episode = _own_episode(len(success))
-    episode['steps']['tag:success'] = success
-    for source in ('tag:success', ('tag:success',)):
-      mapping = dataclasses.replace(
-          _HARD, is_terminal=terminal_on_success.TerminalOnSuccess(source)
-      )
-      steps = _mapped(mapping, episodes=[episode])[0]
-      self.assertAllEqual(
-          steps['is_terminal'], [False] * (len(success) - 1) + [terminal]
-      )
-
-  def test_success_of_the_episode(self):
-    episodes = [_own_episode(3), _own_episode(2)]
-    for episode, success in zip(episodes, (True, False)):
-      episode['success'] = np.array(success)
-    mapping = dataclasses.replace(
-        _HARD, is_terminal=terminal_on_success.TerminalOnSuccess('../success')
-    )
-    self.assertEqual(
-        [
-            steps['is_terminal'].tolist()
-            for steps in _mapped(mapping, episodes=episodes)
-        ],
-        [[False, False, True], [False, False]],
-    )
-
-  def test_success_that_is_not_there(self):
-    mapping = dataclasses.replace(
-        _HARD, is_terminal=terminal_on_success.TerminalOnSuccess('reach')
-    )
-    with self.assertRaisesRegex(
-        ValueError, 'no field reach. Did you mean reached?'
-    ):
-      step_mapping.map_fields(_dataset(_EPISODES), mapping)
 
   @parameterized.named_parameters(
       ('zeros', None, [0, 0, 0, 0]),
@@ -376,10 +299,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(steps['reward'].dtype, np.float32)
       self.assertAllEqual(steps['reward'], reward)
 
-  def test_vector_reward_stays(self):
-    mapping = dataclasses.replace(_HARD, reward='a/delta')
-    self.assertEqual(_mapped(mapping)[0]['reward'].shape, (4, 3))
-
   @parameterized.parameters(
       ('a/delta[:2]', slice(0, 2)),
       ('a/delta[1:]', slice(1, 3)),
@@ -390,7 +309,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   def test_numbers_of_a_vector(self, source, columns):
     mapping = dataclasses.replace(_HARD, action=source, observation=[source, 7])
     data = golden.in_batches(_dataset(_EPISODES))
-    mapped = step_mapping.map_fields(data, mapping)
+    mapped = mapping_lib.map_fields(data, mapping)
     self.assertNotEmpty(golden.assert_batches_hold(self, mapped))
     size = columns.stop - columns.start
     self.assertEqual(mapped.element_spec['steps']['action'].shape, [None, size])
@@ -410,7 +329,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         }
     )
     mapping = dataclasses.replace(_HARD, action='a[:1]')
-    (episode,) = step_mapping.map_fields(data, mapping).take(1)
+    (episode,) = mapping_lib.map_fields(data, mapping).take(1)
     self.assertAllEqual(episode['steps']['action'], _EPISODES[0]['steps']['r'])
 
   @parameterized.parameters(
@@ -450,7 +369,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(*golden.FORMS)
   def test_unused_fields_that_cannot_be_stacked(self, form):
     data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
-    (episode,) = step_mapping.map_fields(data, _MAPPING(reward=None))
+    (episode,) = mapping_lib.map_fields(data, _MAPPING(reward=None))
     self.assertAllEqual(episode['steps']['reward'], np.zeros(4, np.float32))
     self.assertAllEqual(
         episode['steps']['observation'], golden.COMPLETE['observation']
@@ -468,7 +387,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       return {'steps': steps.map(move) if nested else move(steps)}
 
     data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
-    (episode,) = step_mapping.map_fields(
+    (episode,) = mapping_lib.map_fields(
         data.map(move_all), _MAPPING(observation='observation/seen/action')
     )
     self.assertAllEqual(
@@ -481,7 +400,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, 'observation: words is not a dense tensor; make it'
     ):
-      step_mapping.map_fields(data, _MAPPING(observation={'said': 'words'}))
+      mapping_lib.map_fields(data, _MAPPING(observation={'said': 'words'}))
 
   @parameterized.parameters('stacked', 'nested')
   def test_every_misfit_is_listed(self, form):
@@ -495,7 +414,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         is_terminal='reached',
     )
     with self.assertRaises(ValueError) as caught:
-      step_mapping.map_fields(_dataset(_EPISODES, form), mapping)
+      mapping_lib.map_fields(_dataset(_EPISODES, form), mapping)
     self.assertEqual(
         str(caught.exception).splitlines(),
         [
@@ -531,9 +450,9 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
           r"may be any of \[\('obs', 'camera', 'rgb'\),"
           r" \('obs', 'camera/rgb'\)\]. Write the path as one of these",
       ):
-        step_mapping.map_fields(data, dataclasses.replace(_HARD, action=source))
+        mapping_lib.map_fields(data, dataclasses.replace(_HARD, action=source))
     for keys in (('obs', 'camera', 'rgb'), ('obs', 'camera/rgb')):
-      step_mapping.map_fields(data, dataclasses.replace(_HARD, action=keys))
+      mapping_lib.map_fields(data, dataclasses.replace(_HARD, action=keys))
 
   @parameterized.named_parameters(
       ('string', ['obs/words', 'r'], 'string ()'),
@@ -541,7 +460,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_what_makes_no_vector(self, source, named):
     with self.assertRaisesRegex(ValueError, 'concatenated to a vector') as e:
-      step_mapping.map_fields(
+      mapping_lib.map_fields(
           _dataset(_EPISODES), dataclasses.replace(_HARD, action=source)
       )
     self.assertIn(named, str(e.exception))
@@ -550,30 +469,43 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_cannot_be_filled_in(self, field):
     mapping = dataclasses.replace(_HARD, **{field: None})
     with self.assertRaisesRegex(ValueError, f'{field}: It cannot be filled'):
-      step_mapping.map_fields(_dataset(_EPISODES), mapping)
+      mapping_lib.map_fields(_dataset(_EPISODES), mapping)
 
   def test_no_number_for_a_flag(self):
     mapping = dataclasses.replace(_HARD, is_terminal='a/delta', discount=1.0)
     with self.assertRaisesRegex(ValueError, 'is_terminal must be one number'):
-      step_mapping.map_fields(_dataset(_EPISODES), mapping)
+      mapping_lib.map_fields(_dataset(_EPISODES), mapping)
 
   @parameterized.parameters('reward', 'discount', 'is_first', 'is_last')
   def test_what_must_be_a_number(self, field):
     words = np.array([b'1'] * 4, object)
     data = golden.stacked([{**golden.COMPLETE, 'words': words}])
     with self.assertRaisesRegex(ValueError, f'{field} must be .*number'):
-      step_mapping.map_fields(
-          data, step_mapping.StepMapping(**{field: 'words'})
-      )
+      mapping_lib.map_fields(data, step_mapping.StepMapping(**{field: 'words'}))
+
+  def test_the_name_of_a_config(self):
+    path = self.create_tempfile(
+        'mine.gin', "StepMapping.observation = 'r'\nStepMapping.action = 'a'"
+    ).full_path
+    filled = ('reward', 'discount', 'is_first', 'is_last', 'is_terminal')
+    nothing = dict.fromkeys(filled)
+    found, *_ = mapping_lib.map_fields(_dataset(_EPISODES), path, **nothing)
+    steps = found['steps']
+    self.assertAllEqual(steps['observation'], _EPISODES[0]['steps']['r'])
+    self.assertAllEqual(steps['reward'], [0] * 4)
+    with self.assertRaisesRegex(TypeError, "argument 'discout'"):
+      mapping_lib.map_fields(_dataset(_EPISODES), path, discout=None)
+    with self.assertRaisesRegex(ValueError, 'Did you mean bridge'):
+      mapping_lib.map_fields(_dataset(_EPISODES), 'brigde')
 
   def test_no_episodes(self):
     with self.assertRaisesRegex(ValueError, "must be a dict with 'steps'"):
-      step_mapping.map_fields(tf.data.Dataset.range(3))
+      mapping_lib.map_fields(tf.data.Dataset.range(3))
 
   def test_a_step_that_is_no_dict(self):
     data = tf.data.Dataset.from_tensors({'steps': tf.zeros([2, 3])})
     with self.assertRaisesRegex(ValueError, 'must be a dict of fields, but is'):
-      step_mapping.map_fields(data)
+      mapping_lib.map_fields(data)
 
   def test_no_dtype(self):
     with self.assertRaisesRegex(ValueError, "but has 'float46'"):

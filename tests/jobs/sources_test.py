@@ -8,7 +8,7 @@ import tempfile
 from absl.testing import absltest
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import configs
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
@@ -128,7 +128,7 @@ class SourcesTest(absltest.TestCase):
   def test_a_known_config(self):
     opened = self._open(config='recorded_gym')
     self.assertEqual(
-        opened.mapping, named_mappings.load_mapping('recorded_gym')
+        opened.mapping, configs.load_mapping('recorded_gym')
     )
     self.assertFalse(opened.has_filter)
 

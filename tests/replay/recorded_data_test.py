@@ -18,8 +18,9 @@ from tf_agents.replay_buffers import reverb_utils
 import tree
 
 from rlds2reverb.datasets import recording
+from rlds2reverb.fields import derived_sources
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.fields import terminal_on_success
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -266,7 +267,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
     for form in recordings.FORMS:
       data = recordings.load(path, form)
       data = applying.transform_episodes(data, [cut])
-      data = step_mapping.map_fields(data, _MAPPING(is_last=None))
+      data = mapping_lib.map_fields(data, _MAPPING(is_last=None))
       self.check_sampled(
           data,
           [
@@ -499,7 +500,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         'cartpole',
         add_success,
         _MAPPING(
-            is_terminal=terminal_on_success.TerminalOnSuccess('success'),
+            is_terminal=derived_sources.TerminalOnSuccess('success'),
             discount=None,
         ),
     )
@@ -509,7 +510,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         'cartpole',
         recordings.drop('is_terminal'),
         _MAPPING(
-            is_terminal=terminal_on_success.TerminalOnSuccess('../success'),
+            is_terminal=derived_sources.TerminalOnSuccess('../success'),
             discount=None,
         ),
         metadata=lambda steps: {'success': steps[-1]['is_terminal']},
@@ -531,7 +532,7 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
     first, *others = [{'steps': steps} for steps in self.steps('walker')]
     recordings.write([first, {'steps': []}, *others], path)
     for form in recordings.FORMS:
-      data = step_mapping.map_fields(recordings.load(path, form))
+      data = mapping_lib.map_fields(recordings.load(path, form))
       report = report_lib.ConversionReport()
       self.check_sampled(
           data,

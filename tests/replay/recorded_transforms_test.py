@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import saving
-from rlds2reverb.fields import step_mapping
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.statistics import compute
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import fields
@@ -148,7 +148,7 @@ class RecordedTransformsTest(recordings.RecordedDataTestCase):
     )
 
   def test_saved_and_loaded_again(self):
-    data = step_mapping.map_fields(
+    data = mapping_lib.map_fields(
         recordings.load(self.directories['cartpole_pixels'], 'stacked')
     )
     path = os.path.join(self.create_tempdir().full_path, 'saved')

@@ -6,7 +6,7 @@ from absl.testing import absltest
 import pytest
 
 from rlds2reverb.datasets import recording
-from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import configs
 from tests.scripts import in_process
 
 
@@ -21,7 +21,7 @@ class ValidateConfigsTest(absltest.TestCase):
     (result,) = _run([])
     self.assertEqual(result.code, 0, result.stderr)
     lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
-    self.assertEqual(list(lines), named_mappings.config_names())
+    self.assertEqual(list(lines), configs.config_names())
     for config, outcome in lines.items():
       if config == 'd4rl_kitchen':  # Its features were found nowhere.
         self.assertStartsWith(outcome, 'can be read')

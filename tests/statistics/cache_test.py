@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.statistics import cache
 from rlds2reverb.statistics import compute
@@ -70,7 +71,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         step_mapping.StepMapping(reward=None),
     ):
       found = cache.cached_statistics(
-          step_mapping.map_fields(_in_memory(ways.FIVE), mapping), directory
+          mapping_lib.map_fields(_in_memory(ways.FIVE), mapping), directory
       )
       self.assertEqual(found.returns.mean, 0 if mapping.reward is None else 15)
     self.assertLen(self._files(directory), 4)

@@ -13,8 +13,9 @@ import tree
 from rlds2reverb import transforms  # noqa: F401
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import writing
+from rlds2reverb.fields import configs
 from rlds2reverb.fields import known_features
-from rlds2reverb.fields import named_mappings
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.trajectories import conversion
 from tests.trajectories import open_x_cases
@@ -251,7 +252,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   def test_there_is_a_case_for_each_config(self):
     cases = [*_CASES.values(), *_LONG_CASES.values()]
     self.assertCountEqual(
-        named_mappings.config_names(),
+        configs.config_names(),
         [*{config for config, _ in cases}, *_UNKNOWN_FEATURES],
     )
     for config in _UNKNOWN_FEATURES:
@@ -260,8 +261,8 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   def test_whose_last_action_counts(self):
     acting = [
         name
-        for name in named_mappings.config_names()
-        if named_mappings.load_mapping(name).last_action
+        for name in configs.config_names()
+        if configs.load_mapping(name).last_action
     ]
     self.assertCountEqual(acting, [*_LAST_REWARD, 'bridge'])
 
@@ -306,8 +307,8 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
         description='Random episodes.',
         features=dict(features),
     )
-    mapping = named_mappings.load_mapping(config)
-    mapped = step_mapping.map_fields(loading.load_episodes(directory), mapping)
+    mapping = configs.load_mapping(config)
+    mapped = mapping_lib.map_fields(loading.load_episodes(directory), mapping)
     frames = conversion.convert_rlds_to_trajectories(
         mapped,
         step_mapping.step_policy_info

@@ -8,10 +8,9 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.fields import configs
 from rlds2reverb.fields import known_features
-from rlds2reverb.fields import named_mappings
 from rlds2reverb.transforms import applying
-from rlds2reverb.transforms import named_transforms
 
 _LENGTH = 12
 _RLDS = '_converted_externally_to_rlds'
@@ -149,10 +148,10 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
     metadata = tf.nest.map_structure(
         lambda info: tf.constant(_random_leaf(rng, info)[0]), spec
     )
-    mapping = named_mappings.load_mapping(config)
+    mapping = configs.load_mapping(config)
     mapped = mapping({**metadata, 'steps': steps})
     data = tf.data.Dataset.from_tensors(mapped)
-    transforms = named_transforms.load_transforms(config)
+    transforms = configs.load_transforms(config)
     (treated,) = applying.transform_episodes(data, transforms)
     return mapped['steps'], treated['steps']['action'].numpy()
 
@@ -234,10 +233,10 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(found, expected, rtol=0, atol=1e-5)
 
   def test_no_other_config_has_transforms(self):
-    for config in named_mappings.config_names():
+    for config in configs.config_names():
       if config not in (_GRIPPERS | _OTHERS):
         with self.subTest(config):
-          self.assertEmpty(named_transforms.load_transforms(config))
+          self.assertEmpty(configs.load_transforms(config))
 
 
 if __name__ == '__main__':

@@ -1,26 +1,30 @@
-"""Loads the mappings of well-known data sets by name.
+"""Reads the configs of well-known data sets, by name, and your own gin files.
 
 A config is a gin file in `configs/`, such as `bridge.gin`. It binds the fields
-of `StepMapping`, and the arguments of the sources in them:
+of `StepMapping`, the arguments of the sources in them, and transforms:
 
     StepMapping.action = ['action/world_vector', 'action/open_gripper']
-    StepMapping.discount = None
     StepMapping.is_terminal = @TerminalOnSuccess()
     TerminalOnSuccess.success = '../success'
+    transform_episodes.transforms = [@RelativeToAbsoluteGripper()]
 
-`bindings` reads these files.
+Those in `configs/mixtures/`, such as `oxe_magic_soup.gin`, bind a `Mixture`.
+What they bind has no effect on the program's own gin config, nor that on them.
 """
 
 import dataclasses
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Tuple, Type, TypeVar
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
-from rlds2reverb.fields import bindings as bindings_lib
+from rlds2reverb.fields import bindings
+from rlds2reverb.fields import derived_sources  # noqa: F401
+from rlds2reverb.fields import mixtures
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.fields import text_of_codes  # noqa: F401
 
+MIXTURES = 'mixtures'
+_TRANSFORMS = 'transform_episodes'
 _SUFFIX = '.gin'
 _MAPPING = 'StepMapping'
 # The names of Octo, OpenVLA and LIBERO for data sets of these configs.
@@ -49,88 +53,102 @@ _NAMES = {
 }
 _ALIASES = {name: config for config, names in _NAMES.items() for name in names}
 
+_T = TypeVar('_T')
 
-def load_mapping(
-    name_or_path: files.PathLike, **changes: Any
-) -> step_mapping.StepMapping:
-  """Reads the mapping of a well-known data set, or of your own gin file.
 
-      data = map_fields(load_episodes('bridge'), load_mapping('bridge'))
-
-  Fields that should differ from those of the file are passed by keyword:
-
-      load_mapping('bridge', discount=None)
-
-  The gin bindings of the program have no effect on the mapping, and are left as
-  they are. To make a config part of the program's own gin config, include its
-  file there; `map_fields(data)` then uses it. Where another library has
-  registered a `StepMapping` with gin too, gin itself cannot read such a file,
-  but this function can.
+def load_mapping(name_or_path: files.PathLike) -> step_mapping.StepMapping:
+  """Reads the mapping of a config.
 
   Args:
-    name_or_path: the name of a config, one of `config_names()`, or the name
-      that Octo or OpenVLA has for its data set, such as `bridge_orig`; or the
-      path of a gin file, which ends in `.gin`.
-    **changes: fields of `StepMapping` that take the place of those in the file.
-
-  Returns:
-    The mapping. Fields that neither the file nor `changes` sets have their
-    defaults.
+    name_or_path: see `find_config`.
 
   Raises:
     FileNotFoundError: if there is no gin file at that path.
     SyntaxError: if the file is not in gin's syntax.
-    TypeError: if `changes` has a keyword that is not a field of `StepMapping`.
     ValueError: if there is no config of that name, with the names that come
       nearest; or if the file has other statements than bindings, none of
       `StepMapping`, or a binding of something that does not exist.
   """
-  text, path = read_config(name_or_path)
-  mapping = mapping_from(text, path, **changes)
-  if mapping is None:
-    raise ValueError(
-        f'{path} must bind fields of {_MAPPING}, with lines such as'
-        f" {_MAPPING}.action = 'action'."
-    )
-  return mapping
+  return object_of(step_mapping.StepMapping, *read_config(name_or_path))
 
 
-def mapping_from(
-    text: str, path: str, **changes: Any
-) -> Optional[step_mapping.StepMapping]:
-  """Returns the mapping that gin bindings describe, or None without any.
+def load_mixture(name_or_path: files.PathLike) -> mixtures.Mixture:
+  """Reads a mixture of well-known data sets, or of your own gin file.
+
+      load_mixture('oxe_magic_soup').weights['taco_play']  # 2.0
 
   Args:
-    text: the bindings, in gin's syntax.
-    path: the name of the file that they are from, for messages.
-    **changes: see `load_mapping`.
+    name_or_path: the name of a mixture, one of `config_names('mixtures')`, or
+      the path of a gin file, which ends in `.gin`.
+
+  Returns:
+    The mixture.
 
   Raises:
-    SyntaxError: as `load_mapping` does.
-    TypeError: as `load_mapping` does.
-    ValueError: as `load_mapping` does.
+    FileNotFoundError: if there is no gin file at that path.
+    SyntaxError: if the file is not in gin's syntax.
+    ValueError: if there is no mixture of that name, with the names that come
+      nearest; or if the file does not bind one.
   """
-  bound = bindings_lib.read_one(_MAPPING, text, path)
-  if not bound:
-    return None
+  return object_of(mixtures.Mixture, *read_config(name_or_path, MIXTURES))
+
+
+def load_transforms(name_or_path: files.PathLike) -> List[Any]:
+  """Reads the transforms of a well-known data set, or of your own gin file.
+
+      episodes = map_fields(load_episodes(name), name)
+      episodes = transform_episodes(episodes, load_transforms(name))
+
+  Args:
+    name_or_path: the name of a config, one of `fields.config_names()`, or the
+      path of a gin file, which ends in `.gin`.
+
+  Returns:
+    The transforms and filters, for `transform_episodes`; an empty list if the
+    config has none.
+
+  Raises:
+    FileNotFoundError: if there is no gin file at that path.
+    SyntaxError: if the file is not in gin's syntax.
+    ValueError: if there is no config of that name, with the names that come
+      nearest; or if a binding is of something that does not exist.
+  """
+  return transforms_of(*read_config(name_or_path))
+
+
+def transforms_of(text: str, path: str) -> List[Any]:
+  """Returns the transforms and filters that gin bindings describe."""
+  bound = bindings.arguments_of(_TRANSFORMS, text, path, ['transforms'])
+  return list(bound.get('transforms', ()))
+
+
+def object_of(kind: Type[_T], text: str, path: str) -> _T:
+  """Returns the dataclass that gin bindings describe.
+
+  Args:
+    kind: the class, `StepMapping` or `Mixture`.
+    text: the bindings, in gin's syntax.
+    path: the name of the file that they are from, for messages.
+
+  Raises:
+    SyntaxError: if the text is not in gin's syntax.
+    ValueError: if nothing of the class is bound, or not what it needs; or as
+      `bindings.arguments_of` does.
+  """
+  name, missing = kind.__name__, dataclasses.MISSING
   # Every field is passed, because gin would fill in others with the program's
   # own bindings.
-  arguments: Dict[str, Any] = {
+  fields = {
       field.name: field.default
-      for field in dataclasses.fields(step_mapping.StepMapping)
+      if field.default_factory is missing
+      else field.default_factory()
+      for field in dataclasses.fields(kind)
   }
-  arguments['cast'] = {}
-  for name in [*bound, *changes]:
-    if name not in arguments:
-      error, problem = ValueError, f'{path} binds {_MAPPING}.{name}, which is'
-      if name in changes:
-        error, problem = TypeError, f'load_mapping got {name}, which is'
-      raise error(
-          f'{problem} not a field of {_MAPPING}.'
-          f'{checks.did_you_mean(name, arguments)} The fields are'
-          f' {list(arguments)}.'
-      )
-  return step_mapping.StepMapping(**{**arguments, **bound, **changes})
+  bound = bindings.arguments_of(name, text, path, fields)
+  if not bound or missing in {**fields, **bound}.values():
+    example = f'{name}.{next(iter(fields))} = ...'
+    raise ValueError(f'{path} must bind fields of {name}, as {example} does.')
+  return kind(**{**fields, **bound})
 
 
 def read_config(

@@ -1,0 +1,299 @@
+"""Tests of reading configs from gin files, each on its own."""
+
+import os
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import gin
+from tf_agents.environments import suite_gym
+
+from rlds2reverb import transforms
+from rlds2reverb.fields import bindings
+from rlds2reverb.fields import configs
+from rlds2reverb.fields import derived_sources
+from rlds2reverb.fields import mixtures
+from rlds2reverb.fields import step_mapping
+
+
+@gin.configurable(module='configs_test')
+def half(episode, scale=0.5):
+  return episode['steps']['reward'] * scale
+
+
+@gin.configurable(module='configs_test')
+def triple(value=1):
+  return 3 * value
+
+
+_NAMESAKES = (
+    'another.library.StepMapping',
+    'another.library.TerminalOnSuccess',
+    'one.twice',
+    'other.twice',
+)
+
+
+def _register_namesakes():
+  """Registers what another library may call as this one does."""
+
+  @gin.configurable(module='another.library')
+  class StepMapping:  # pylint: disable=unused-variable
+    pass
+
+  @gin.configurable('TerminalOnSuccess', module='another.library')
+  def namesake(success='another'):  # pylint: disable=unused-variable
+    return success
+
+  for module in 'one', 'other':
+    gin.register('twice', module=module)(lambda: None)
+
+
+class ConfigsTest(parameterized.TestCase):
+
+  def tearDown(self):
+    super().tearDown()
+    gin.clear_config()
+
+  def _write(self, text):
+    return self.create_tempfile('mine.gin', text).full_path
+
+  def test_by_name(self):
+    self.assertEqual(
+        configs.load_mapping('robomimic'),
+        step_mapping.StepMapping(
+            discount=None,
+            is_terminal=derived_sources.TerminalOnSuccess('is_terminal'),
+            cast={'float64': 'float32'},
+        ),
+    )
+    self.assertEqual(configs.load_transforms('d4rl_mujoco'), [])
+
+  @parameterized.parameters(
+      ('bridge_dataset', 'bridge'),
+      ('bridge_orig', 'bridge'),
+      ('bridge_oxe', 'bridge_open_x'),
+      ('libero_spatial_no_noops', 'libero'),
+      ('libero_10_no_noops', 'libero'),
+      ('fmb_dataset', 'fmb'),
+      ('roboset', 'robo_set'),
+      ('aloha_mobile_dataset', 'aloha_mobile'),
+      ('aloha_dagger_dataset', 'aloha_static_dataset'),
+      ('tdroid_carrot_in_bowl', 'tdroid'),
+      ('ppgm_wrist', 'tdroid'),
+  )
+  def test_names_of_trainers(self, alias, name):
+    self.assertEqual(configs.find_config(alias), configs.find_config(name))
+    self.assertNotIn(alias, configs.config_names())
+
+  @parameterized.parameters(*configs.config_names())
+  def test_gin_reads_the_same(self, name):
+    gin.parse_config_file(configs.find_config(name))
+    self.assertEqual(step_mapping.StepMapping(), configs.load_mapping(name))
+
+  def test_by_path(self):
+    path = self._write("""
+        StepMapping:
+          observation = {'all': ['a', ('b', 'c/d')], 'one': 1}
+          action = 'commands'
+        rlds2reverb.StepMapping.reward = @configs_test.half
+        # The last one counts, as in gin.
+        StepMapping.action = ('commands', 0)
+        StepMapping.policy_info = [@triple(), {'a': @triple}]
+        triple.value = 4
+        StepMapping.is_terminal = @rlds2reverb.TerminalOnSuccess()
+        TerminalOnSuccess.success = 'a'
+        transform_episodes.transforms = [@ClipField(), @ScaleReward()]
+        ClipField.low = 0.0
+        ScaleReward.scale = 2.0
+    """)
+    mapping = configs.load_mapping(path)
+    self.assertEqual(
+        mapping.observation, {'all': ['a', ('b', 'c/d')], 'one': 1}
+    )
+    self.assertEqual(mapping.action, ('commands', 0))
+    self.assertEqual(mapping.reward({'steps': {'reward': 4}}), 2)
+    self.assertEqual(mapping.policy_info[0], 12)
+    self.assertEqual(mapping.policy_info[1]['a'](2), 6)
+    self.assertEqual(
+        mapping.is_terminal, derived_sources.TerminalOnSuccess('a')
+    )
+    self.assertEqual(mapping.discount, 'discount')
+    self.assertEqual(
+        configs.load_transforms(path),
+        [transforms.ClipField(low=0.0), transforms.ScaleReward(2.0)],
+    )
+
+  def test_names_that_another_library_has_registered_too(self):
+    expected = configs.load_mapping('robomimic')
+    _register_namesakes()
+    try:
+      self.assertEqual(configs.load_mapping('robomimic'), expected)
+      path = self._write("""
+          StepMapping.is_terminal = @another.library.TerminalOnSuccess()
+          TerminalOnSuccess.success = 'a'
+          another.library.TerminalOnSuccess.success = 'b'
+      """)
+      self.assertEqual(configs.load_mapping(path).is_terminal, 'b')
+      path = self._write('StepMapping.reward = @twice')
+      with self.assertRaisesRegex(ValueError, 'names twice, which more than'):
+        configs.load_mapping(path)
+    finally:
+      # gin has no public way to take a registration back.
+      for selector in _NAMESAKES:
+        gin.config._REGISTRY.pop(selector)  # pylint: disable=protected-access
+    gin.parse_config("StepMapping.action = 'a'")  # Unambiguous again.
+    self.assertEqual(step_mapping.StepMapping().action, 'a')
+
+  def test_bindings_of_the_program_do_not_count_and_stay(self):
+    expected = configs.load_mapping('robomimic')
+    gin.parse_config("""
+        StepMapping.reward = 'costs'
+        StepMapping.action = 'commands'
+        TerminalOnSuccess.success = 'won'
+    """)
+    before = gin.config_str()
+    with gin.config_scope('scope'):
+      self.assertEqual(configs.load_mapping('robomimic'), expected)
+    self.assertEqual(expected.is_terminal.success, 'is_terminal')
+    self.assertEqual(gin.config_str(), before)
+    self.assertEqual(step_mapping.StepMapping().action, 'commands')
+    gin.finalize()
+    self.assertIsNone(configs.load_mapping('mt_opt').reward)
+    self.assertTrue(gin.config_is_locked())
+
+  @parameterized.parameters(
+      ('brigde', '', 'no config brigde. Did you mean bridge.*configs are'),
+      ('/etc/passwd', '', 'must end in .gin'),
+      ('oxe_magic_soop', 'mixtures', 'no mixture .* mean oxe_magic_soup'),
+  )
+  def test_no_config(self, name, group, message):
+    with self.assertRaisesRegex(ValueError, message):
+      configs.read_config(name, group)
+
+  def test_no_file(self):
+    with self.assertRaisesRegex(FileNotFoundError, 'nothing.gin'):
+      configs.load_mapping('/nowhere/nothing.gin')
+
+  @parameterized.parameters(
+      ('half.scale = 1', 'must bind fields of StepMapping'),
+      ("include 'other.gin'", 'line 1: a config may only'),
+      ('\nimport os', 'line 2: a config may only'),
+      ('StepMapping.reward = @a/half', 'not have scopes'),
+      ('a/StepMapping.action = 1', 'line 1: a config may only'),
+      ('name = 1', 'line 1: a config may only'),
+      ('StepMapping.action = %name', 'not have macros, but has %name'),
+      (
+          "StepMapping.actoin = 'a'",
+          'StepMapping.actoin, which is not a field of .* Did you mean action',
+      ),
+      ('StepMapping.reward = @nowhere()', 'names nowhere, which is not reg'),
+      (
+          "StepMapping.reward = 1\nTerminalOnSucces.success = 'a'",
+          'names TerminalOnSucces, which is not registered',
+      ),
+      ('StepMapping.reward = @singleton()', 'names singleton of gin'),
+  )
+  def test_what_is_no_mapping(self, text, message):
+    with self.assertRaisesRegex(ValueError, message):
+      configs.load_mapping(self._write(text))
+
+  @parameterized.parameters(
+      ('transform_episodes.transform = []', 'episodes.transform, which is not'),
+      ('transform_episodes.transforms = [@ClipFeild()]', 'names ClipFeild, wh'),
+  )
+  def test_what_is_no_transform(self, text, message):
+    with self.assertRaisesRegex(ValueError, message):
+      configs.load_transforms(self._write(text))
+
+  @parameterized.parameters(
+      'StepMapping.action = ',
+      'StepMapping.action = = 1',
+      "StepMapping.action = __import__('os').getpid()",
+  )
+  def test_syntax(self, text):
+    with self.assertRaisesRegex(SyntaxError, 'mine.gin'):
+      configs.load_mapping(self._write(text))
+
+  def test_a_config_cannot_import_a_module(self):
+    # Registered with gin, by an import of TF-Agents, it would import a module
+    # of this name.
+    folder = self.create_tempdir()
+    folder.create_file('imported_by_config.py', 'raise SystemExit')
+    sys.path.insert(0, folder.full_path)
+    self.addCleanup(sys.path.remove, folder.full_path)
+    text = """
+        triple.value = @suite_gym.load()
+        suite_gym.load.environment_name = 'imported_by_config:Name-v0'
+    """
+    with self.assertRaises(SystemExit):
+      suite_gym.load('imported_by_config:Name-v0')
+    for lines in text, text.split('\n')[1]:
+      with self.assertRaisesRegex(
+          ValueError,
+          r'names suite_gym.load of tf_agents\.environments\.suite_gym\. A',
+      ):
+        bindings.arguments_of('triple', lines, 'f.gin')
+
+
+class LoadMixtureTest(parameterized.TestCase):
+
+  def _load(self, text):
+    path = self.create_tempfile('mine.gin', text).full_path
+    return configs.load_mixture(path)
+
+  @parameterized.parameters(
+      # The number of data sets in the lists of Octo and OpenVLA, the sum of
+      # their weights, and the size of their images.
+      ('oxe_magic_soup', 25, 30.77497585143, 256),
+      ('openvla_oxe_magic_soup', 23, 29.57497585143, 224),
+      ('openvla_oxe_magic_soup_plus', 27, 31.03497585143, 224),
+      ('openvla_oxe_magic_soup_plus_minus', 25, 31.3341046294, 224),
+  )
+  def test_by_name(self, name, num_data_sets, sum_of_weights, size):
+    mixture = configs.load_mixture(name)
+    self.assertLen(mixture.weights, num_data_sets)
+    self.assertAlmostEqual(sum(mixture.weights.values()), sum_of_weights)
+    self.assertEqual(mixture.weights['taco_play'], 2.0)
+    fit, mark, select = mixture.transforms
+    self.assertIsInstance(fit, transforms.FitImages)
+    self.assertEqual(fit.method, 'lanczos3')
+    self.assertIsInstance(mark, transforms.MarkActions)
+    self.assertEqual(fit.sizes['observation/image'], (size, size))
+    self.assertIn('action', select.fields)
+
+  @parameterized.parameters(*configs.config_names('mixtures'))
+  def test_each_data_set_has_a_config(self, name):
+    mixture = configs.load_mixture(name)
+    for dataset in mixture.weights:
+      path = configs.find_config(mixture.config_of(dataset))
+      self.assertTrue(os.path.exists(path))
+
+  def test_by_path(self):
+    mixture = self._load("""
+        Mixture.weights = {'a': 1.0, 'b': 2}
+        Mixture.configs = {'b': 'bridge'}
+    """)
+    expected = mixtures.Mixture({'a': 1.0, 'b': 2}, {'b': 'bridge'})
+    self.assertEqual(mixture, expected)
+    self.assertEqual(mixture.config_of('a'), 'a')
+    self.assertEqual(mixture.config_of('b'), 'bridge')
+
+  @parameterized.parameters(
+      ("StepMapping.action = 'a'", 'must bind fields of Mixture, as Mixture.w'),
+      ("Mixture.configs = {'b': 'bridge'}", 'must bind fields of Mixture'),
+      ("Mixture.weights = {'a': 1}\nMixture.wheights = 2", 'wheights'),
+      ('Mixture.weights = {}', 'no data set can be drawn'),
+      ("Mixture.weights = {'a': 0}", 'above 0.* a is 0'),
+      (
+          "Mixture.weights = {'a': 1}\nMixture.configs = {'b': 'bridge'}",
+          r"configs of \['b'\], which have no weight",
+      ),
+  )
+  def test_what_is_no_mixture(self, text, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self._load(text)
+
+
+if __name__ == '__main__':
+  absltest.main()
