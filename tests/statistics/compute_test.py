@@ -24,7 +24,7 @@ def _numbers(episodes, acting_only=False):
     is_last = np.arange(golden.length_of(steps)) == golden.length_of(steps) - 1
     acts = steps.get('has_action', ~is_last)
     for keys, leaf in tree.flatten_with_path(steps):
-      if keys[0] not in _FLAGS:
+      if keys[0] not in _FLAGS and leaf.dtype.kind not in 'OS':
         counts = ~is_last if keys[0] in _OF_TRANSITIONS else is_last | True
         if acting_only or keys[0] == 'action':
           counts = acts
