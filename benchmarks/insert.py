@@ -103,7 +103,7 @@ def _sending(episodes):
           ),
           len(batch.items),
       )
-      for batch in layout.batches(source.segments())
+      for batch in layout.batches()
   ]
 
   def send(client):

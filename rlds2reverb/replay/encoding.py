@@ -21,7 +21,15 @@ _KEY, _CHUNK_KEY = 2**64 - 1, 2**64 - 2
 _OFFSET, _LENGTH = 2**28 - 1, 2**28 - 2
 _SECONDS, _NANOS = 2**35 - 1, 2**31 - 1
 _PRIORITY = 1.2345e67
-_SLICE_BYTES = _KEY_BYTES + 1 + _ROW_BYTES + 1 + _ROW_BYTES
+_SLICE = np.dtype(
+    [
+        ('chunk_key', f'V{_KEY_BYTES}'),
+        ('offset_tag', 'u1'),
+        ('offset', f'V{_ROW_BYTES}'),
+        ('length_tag', 'u1'),
+        ('length', f'V{_ROW_BYTES}'),
+    ]
+)
 
 
 def encode_chunk(
@@ -68,14 +76,17 @@ def encode_chunk(
 
 
 class Slices(NamedTuple):
-  """The slices of chunks that make up `N` items, `S` slices each.
+  """The slices of chunks that make up `N` items, one item after the other.
 
   Attributes:
-    chunk_keys: the key of the chunk of each slice, uint64 `[N, S]`.
-    offsets: the first row of each slice in its chunk, `[N, S]`.
-    lengths: the number of rows of each slice, `[N, S]`.
+    row_splits: item `i` has the slices from `row_splits[i]` to `row_splits[i +
+      1]`, int64 `[N + 1]`.
+    chunk_keys: the key of the chunk of each slice, uint64 `[S]`.
+    offsets: the first row of each slice in its chunk, `[S]`.
+    lengths: the number of rows of each slice, `[S]`.
   """
 
+  row_splits: np.ndarray
   chunk_keys: np.ndarray
   offsets: np.ndarray
   lengths: np.ndarray
@@ -89,11 +100,12 @@ def encode_items(
     num_columns: int,
     inserted_at: np.ndarray,
 ) -> List[bytes]:
-  """Encodes items of one table that all have the same number of slices.
+  """Encodes items of one table.
 
-  One is encoded as a message, and copied. Then the numbers are written into the
-  copies, arrays at a time: a varint may be longer than necessary, and protocol
-  buffers accept it. A message object for each item takes ten times as long.
+  Of the items that have equally many slices, one is encoded as a message and
+  copied. Then the numbers are written into the copies, a column of bytes at a
+  time: a varint may be longer than necessary, and protocol buffers accept it.
+  `benchmarks/insert.py` measures what that wins over messages.
 
   Args:
     table: the name of the table.
@@ -107,42 +119,46 @@ def encode_items(
   Returns:
     `PrioritizedItem`s `[N]`.
   """
-  count, num_slices = slices.chunk_keys.shape
-  template, places = _template(table, num_columns, num_slices)
-  content = bytearray(template * count)
-  items = np.frombuffer(content, places)
   seconds, nanos = np.divmod(inserted_at, 10**9)
-  items['key'] = _varints(keys, _KEY_BYTES)
-  items['priority'] = priorities
-  items['seconds'] = _varints(seconds, _TIME_BYTES)
-  items['nanos'] = _varints(nanos, _TIME_BYTES)
-  rows = np.zeros(
-      slices.chunk_keys.shape,
-      [
-          ('chunk_key', f'V{_KEY_BYTES}'),
-          ('offset_tag', 'u1'),
-          ('offset', f'V{_ROW_BYTES}'),
-          ('length_tag', 'u1'),
-          ('length', f'V{_ROW_BYTES}'),
-      ],
+  heads = (
+      _varints(keys, _KEY_BYTES),
+      np.asarray(priorities, '<f8'),
+      _varints(seconds, _TIME_BYTES),
+      _varints(nanos, _TIME_BYTES),
   )
+  rows = np.zeros(len(slices.offsets), _SLICE)
   rows['chunk_key'] = _varints(slices.chunk_keys, _KEY_BYTES)
   rows['offset_tag'], rows['length_tag'] = 0x10, 0x18
   rows['offset'] = _varints(slices.offsets, _ROW_BYTES)
   rows['length'] = _varints(slices.lengths, _ROW_BYTES)
-  rows = rows.view(f'V{_SLICE_BYTES}')
-  for column in range(num_columns):
-    items[f'column_{column}']['slice'] = rows
-  size = len(template)
-  content = bytes(content)
-  return [content[at : at + size] for at in range(0, len(content), size)]
+  rows = rows.view(f'V{_SLICE.itemsize}')
+  encoded: List[bytes] = [b''] * len(keys)
+  counts = np.diff(slices.row_splits)
+  for count in np.unique(counts).tolist():
+    chosen = np.flatnonzero(counts == count)
+    template, places = _template(table, num_columns, count)
+    size = len(template)
+    items = bytearray(template * len(chosen))
+    begins = slices.row_splits[chosen]
+    columns = [head[chosen] for head in heads]
+    columns += [rows[begins + number] for number in range(count)] * num_columns
+    for place, column in zip(places, columns):
+      np.ndarray(len(chosen), column.dtype, items, place, size)[:] = column
+    content = bytes(items)
+    for number, index in enumerate(chosen.tolist()):
+      encoded[index] = content[number * size : (number + 1) * size]
+  return encoded
 
 
 @functools.lru_cache(maxsize=64)
 def _template(
     table: str, num_columns: int, num_slices: int
-) -> Tuple[bytes, np.dtype]:
-  """Returns an item, and the places of its numbers as a structured dtype."""
+) -> Tuple[bytes, List[int]]:
+  """Returns an item, and the places in it of what differs between items.
+
+  These are its key, its priority, the two numbers of its date, and the slices
+  of one column after the other.
+  """
   item = protos.PrioritizedItem(key=_KEY, table=table, priority=_PRIORITY)
   item.inserted_at.seconds = _SECONDS
   item.inserted_at.nanos = _NANOS
@@ -153,40 +169,17 @@ def _template(
           chunk_key=_CHUNK_KEY, offset=_OFFSET, length=_LENGTH, index=column
       )
   content = item.SerializeToString()
-  places = {}
-
-  def find(name, form, value, begin=0):
-    places[name] = form, content.index(value, begin)
-
-  find('key', f'V{_KEY_BYTES}', _varint(_KEY, _KEY_BYTES))
-  find('priority', '<f8', np.float64(_PRIORITY).tobytes())
-  find('seconds', f'V{_TIME_BYTES}', _varint(_SECONDS, _TIME_BYTES))
-  find('nanos', f'V{_TIME_BYTES}', _varint(_NANOS, _TIME_BYTES))
-  chunk_key = _varint(_CHUNK_KEY, _KEY_BYTES)
-  at = content.find(chunk_key)
-  for column in range(num_columns):
-    following = content.find(chunk_key, at + 1)
-    # From the head of one slice to that of the next.
-    stride = following - at if num_slices > 1 else 3 + _SLICE_BYTES
-    one = np.dtype(
-        {
-            'names': ['slice'],
-            'formats': [f'V{_SLICE_BYTES}'],
-            'offsets': [3],
-            'itemsize': stride,
-        }
-    )
-    places[f'column_{column}'] = (one, (num_slices,)), at - 3
-    at = content.find(chunk_key, at + stride * (num_slices - 1) + 1)
-  formats, offsets = zip(*places.values())
-  return content, np.dtype(
-      {
-          'names': list(places),
-          'formats': formats,
-          'offsets': offsets,
-          'itemsize': len(content),
-      }
-  )
+  places = [
+      content.index(_varint(_KEY, _KEY_BYTES)),
+      content.index(np.float64(_PRIORITY).tobytes()),
+      content.index(_varint(_SECONDS, _TIME_BYTES)),
+      content.index(_varint(_NANOS, _TIME_BYTES)),
+  ]
+  at = 0
+  for _ in range(num_columns * num_slices):
+    at = content.index(_varint(_CHUNK_KEY, _KEY_BYTES), at + 1)
+    places.append(at)
+  return content, places
 
 
 def insert_request(
@@ -234,12 +227,12 @@ def priority_request(
 
 
 def _varints(values: np.ndarray, size: int) -> np.ndarray:
-  """Returns varints of `size` bytes each, in the shape of `values`."""
+  """Returns varints of `size` bytes each, `[N]`."""
   shifts = np.arange(0, 7 * size, 7, dtype=np.uint64)
-  digits = (values.astype(np.uint64)[..., None] >> shifts).astype(np.uint8)
-  digits[..., :-1] |= 128
-  digits[..., -1] &= 127
-  return digits.view(f'V{size}')[..., 0]
+  digits = (values.astype(np.uint64)[:, np.newaxis] >> shifts).astype(np.uint8)
+  digits[:, :-1] |= 128
+  digits[:, -1] &= 127
+  return digits.view(f'V{size}')[:, 0]
 
 
 def _varint(value: int, size: int) -> bytes:

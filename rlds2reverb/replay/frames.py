@@ -1,7 +1,6 @@
 """Turns RLDS data, or sequences, into blocks of frames that can be laid out."""
 
 import dataclasses
-import itertools
 from typing import (
     Any,
     Callable,
@@ -24,7 +23,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import places
+from rlds2reverb.replay import segments as segments_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
@@ -32,61 +31,14 @@ from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
 _LARGE_STEP_BYTES = 1 << 10
-# The largest number of frames of a segment of several episodes. An item takes
-# some hundred bytes, so the items of more frames would be a large request.
-_MAX_FRAMES = 4096
-
-
-class Segment(NamedTuple):
-  """Whole episodes, one after the other, arrays of NumPy.
-
-  An episode ends with a frame that is LAST. It may be a part of an episode of
-  the data set, or several joined (`validation="tf_agents"`). Of a data set of
-  sequences, each is an episode.
-
-  Attributes:
-    frames: a `Trajectory` of `[B, ...]`.
-    row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
-      to `row_splits[e + 1]`.
-    episode_ids: what identifies the episode of the data set that each starts
-      in, a list `[E]` of JSON values; None for sequences.
-    step: the index there of the first frame, int64 `[E]`.
-    is_open: whether the data ends before the last episode does.
-  """
-
-  frames: Any
-  row_splits: np.ndarray
-  episode_ids: List[Any]
-  step: np.ndarray
-  is_open: bool
-
-  @property
-  def length(self) -> np.ndarray:
-    """The number of frames of each episode, int64 `[E]`."""
-    return np.diff(self.row_splits)
-
-  def slice(self, begin: int, end: int) -> 'Segment':
-    """Returns the episodes `[begin, end)`."""
-    splits = self.row_splits[begin : end + 1]
-    return Segment(
-        frame_blocks.slice_frames(self.frames, splits[0], splits[-1]),
-        splits - splits[0],
-        self.episode_ids[begin:end],
-        self.step[begin:end],
-        self.is_open and end == len(self.episode_ids),
-    )
-
-  def choose(self, is_chosen: np.ndarray) -> 'Segment':
-    """Returns some episodes, bool `[E]`."""
-    length = self.length[is_chosen]
-    rows = np.repeat(is_chosen, self.length)
-    return Segment(
-        tf.nest.map_structure(lambda leaf: leaf[rows], self.frames),
-        np.concatenate([[0], np.cumsum(length)]),
-        list(itertools.compress(self.episode_ids, is_chosen)),
-        self.step[is_chosen],
-        bool(self.is_open and is_chosen[-1]),
-    )
+# A sampler reads whole chunks, so chunks of few bytes sample quickly. But the
+# rows of an item should not be spread over many chunks either.
+_CHUNK_BYTES = 8 << 10
+_MAX_CHUNK_LENGTH = 64
+# For rows of this size, the server's overhead for a chunk hardly counts.
+_LARGE_ROW_BYTES = 1 << 10
+_LARGE_CHUNK_BYTES = 32 << 10
+_STRING_FACTOR = 3  # An encoded image is larger than other strings.
 
 
 class FrameSource(NamedTuple):
@@ -119,25 +71,20 @@ class FrameSource(NamedTuple):
   watch: Callable[[frame_blocks.FrameBlock], None] = lambda block: None
 
   def frames(self) -> Iterator[frame_blocks.FrameBlock]:
-    """Yields the blocks, as arrays.
-
-    At the end it logs warnings about data that looks wrong.
-    """
+    """Yields the blocks, as arrays."""
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     for block in blocks.as_numpy_iterator():
-      if not len(block.frames.step_type):
-        continue
-      block = block._replace(
-          episode_ids=[None] if self.of_sequences else self._episode_ids(block),
-          step=int(block.step),
-      )
-      self.watch(block)
-      yield block
+      if len(block.frames.step_type):
+        block = block._replace(
+            episode_ids=self._episode_ids(block), step=int(block.step)
+        )
+        self.watch(block)
+        yield block
     if self.options.report is not None:
       self.options.report.warn()
 
-  def segments(self) -> Iterator[Segment]:
-    """Yields all episodes, some at a time.
+  def segments(self) -> Iterator[segments_lib.Segment]:
+    """Yields all episodes, some at a time; at the end the report is logged.
 
     The blocks of a long episode are held until it ends. If reading fails, the
     whole episodes before come first.
@@ -146,10 +93,9 @@ class FrameSource(NamedTuple):
     try:
       for block in self.frames():
         held.append(block)
-        segment = None if self._goes_on(block) else self._join(held)
-        if segment is not None:
-          held = []
-          yield from _parts(segment)
+        if self.of_sequences or block.frames.step_type[-1] == ts.StepType.LAST:
+          segment, held = self._join(held), []
+          yield from segment.parts()
     except Exception:
       if held:
         segment = self._join(held)
@@ -157,45 +103,36 @@ class FrameSource(NamedTuple):
           yield segment.slice(0, len(segment.episode_ids) - 1)
       raise
     if held:
-      yield from _parts(self._join(held))
+      yield from self._join(held)._replace(is_open=True).parts()
 
-  def _goes_on(self, block) -> bool:
-    is_last = block.frames.step_type[-1] == ts.StepType.LAST
-    return not (is_last or self.of_sequences)
-
-  def _join(self, blocks) -> Segment:
+  def _join(self, blocks) -> segments_lib.Segment:
     """Joins consecutive blocks into a segment."""
-    frames = blocks[0].frames
-    if len(blocks) > 1:
-      frames = tf.nest.map_structure(
-          lambda *leaves: np.concatenate(leaves),
-          *[block.frames for block in blocks],
-      )
+    frames = segments_lib.concatenate([block.frames for block in blocks])
     count = len(frames.step_type)
     # The episodes of the data set: their first rows, and the steps these are.
-    lengths = [len(block.frames.step_type) for block in blocks]
-    starts, steps, ids = [], [], []
-    for block, begin in zip(blocks, np.cumsum([0, *lengths])):
-      starts.append(block.row_splits[:-1] + begin)
-      steps.append(np.full(len(block.row_splits) - 1, block.step))
-      ids += block.episode_ids
+    begins = np.cumsum([0, *[len(b.frames.step_type) for b in blocks]])
+    starts = [b.row_splits[:-1] + begin for b, begin in zip(blocks, begins)]
+    steps = [np.repeat(b.step, len(b.row_splits) - 1) for b in blocks]
     starts, steps = np.concatenate(starts), np.concatenate(steps)
+    ids = sum([b.episode_ids for b in blocks], [])
     if self.of_sequences:
       splits = np.arange(0, count + 1, self.chunk_length)
     else:
       is_last = frames.step_type == ts.StepType.LAST
       splits = np.unique([0, *(np.flatnonzero(is_last) + 1), count])
     of = np.searchsorted(starts, splits[:-1], 'right') - 1
-    return Segment(
+    return segments_lib.Segment(
         frames,
         splits,
         [ids[index] for index in of.tolist()],
         steps[of] + splits[:-1] - starts[of],
-        self._goes_on(blocks[-1]),
+        False,
     )
 
   def _episode_ids(self, block) -> List[Any]:
     """Returns the identifier of each episode of a block, a JSON value."""
+    if self.of_sequences:
+      return [None]
     if self.options.episode_id is None:
       return (self.first_episode + block.episode_ids).tolist()
     return [
@@ -240,7 +177,7 @@ def make_frame_source(
     options = dataclasses.replace(options, report=report_lib.ConversionReport())
   spec = specs.frame_spec(data.element_spec, options.policy_info_fn)
   if options.chunk_length is None:
-    chunk_length = places.default_chunk_length(spec)
+    chunk_length = default_chunk_length(spec)
   else:
     chunk_length = options.chunk_length
     checks.check_positive('chunk_length', chunk_length)
@@ -263,15 +200,20 @@ def make_frame_source(
   )
 
 
-def _parts(segment: Segment) -> Iterator[Segment]:
-  """Splits a segment of several episodes into some of fewer frames."""
-  begin, count = 0, len(segment.episode_ids)
-  while begin < count:
-    limit = segment.row_splits[begin] + _MAX_FRAMES
-    end = int(np.searchsorted(segment.row_splits, limit, 'right')) - 1
-    end = max(end, begin + 1)
-    yield segment.slice(begin, end)
-    begin = end
+def default_chunk_length(spec: Any) -> int:
+  """Returns the length of chunks with which items are sampled quickly.
+
+  Args:
+    spec: the spec of one frame.
+  """
+  sizes = [
+      blocks_lib.step_bytes(leaf)
+      * (_STRING_FACTOR if leaf.dtype == tf.string else 1)
+      for leaf in tf.nest.flatten(spec)
+  ]
+  is_large = max(sizes) >= _LARGE_ROW_BYTES
+  limit = _LARGE_CHUNK_BYTES if is_large else _CHUNK_BYTES
+  return min(max(limit // sum(sizes), 1), _MAX_CHUNK_LENGTH)
 
 
 def _unoptimized() -> tf.data.Options:

@@ -8,6 +8,9 @@ import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.episodes import draws
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import places
+from rlds2reverb.replay import segments as segments_lib
 
 
 class KeyMaker:
@@ -60,6 +63,70 @@ class KeyMaker:
     return draws.mix_bits(
         bases[np.cumsum(is_new) - 1] + steps * np.uint64(draws.GOLDEN)
     )
+
+  def of_items(
+      self,
+      table: items_lib.TableItems,
+      segment: segments_lib.Segment,
+      items: places.Items,
+  ) -> np.ndarray:
+    """Returns the keys of the items of a table in a segment, uint64 `[N]`."""
+    of = ['item', table.table_name, table.sequence_length]
+    if table.crosses_episodes:
+      return self.of(lambda _: of, items.episode, items.start)
+    return self.of(
+        lambda index: [*of, segment.episode_ids[index]],
+        items.episode,
+        items.start - items.origin + segment.step[items.episode],
+    )
+
+  def of_chunks(
+      self,
+      segment: segments_lib.Segment,
+      episodes: places.Episodes,
+      chunks: places.Chunks,
+      chunk_length: int,
+  ) -> np.ndarray:
+    """Returns the keys of the chunks of a segment, uint64 `[K]`."""
+    ids, step = segment.episode_ids, segment.step.tolist()
+    sizes, padding = episodes.length.tolist(), episodes.padding.tolist()
+    shared = chunks.num_episodes > 1
+
+    def parts(chunk):
+      first = chunks.episode[chunk]
+      if not shared[chunk]:
+        # The same frames may be followed by other padding.
+        padded = filter(None, [padding[first]])
+        return ['chunk', ids[first], chunk_length, *padded]
+      content = [
+          (ids[each], sizes[each], padding[each], *filter(None, [step[each]]))
+          for each in range(first, first + chunks.num_episodes[chunk])
+      ]
+      return ['episodes', content, chunk_length]
+
+    # Chunks of one episode have one base, that of the first of them.
+    numbers = np.arange(len(shared))
+    index = np.searchsorted(chunks.episode, chunks.episode)
+    index = np.where(shared, numbers, index)
+    of = chunks.episode
+    positions = segment.step[of] + chunks.start - episodes.origin[of]
+    return self.of(parts, index, np.where(shared, 0, positions))
+
+  def of_episodes(
+      self, segment: segments_lib.Segment, episode: np.ndarray
+  ) -> np.ndarray:
+    """Returns the keys by which a server counts episodes, uint64 `[K]`.
+
+    Args:
+      segment: the segment.
+      episode: the index there of the episode of each chunk, not decreasing.
+    """
+    found, index = np.unique(episode, return_inverse=True)
+    return self.of(
+        lambda each: ['episode', segment.episode_ids[each]],
+        found,
+        segment.step[found],
+    )[index]
 
   def _hash(self, parts) -> int:
     content = json.dumps([self._fingerprint, *parts]).encode()

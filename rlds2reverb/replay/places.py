@@ -17,42 +17,17 @@ that come together share chunks:
     chunks          |            a                |        b       |  c
 """
 
-import bisect
-from typing import Any, NamedTuple, Tuple
+import functools
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items as items_lib
-
-# A sampler reads whole chunks, so chunks of few bytes sample quickly. But the
-# rows of an item should not be spread over many chunks either.
-_CHUNK_BYTES = 8 << 10
-_MAX_CHUNK_LENGTH = 64
-# For rows of this size, the server's overhead for a chunk hardly counts.
-_LARGE_ROW_BYTES = 1 << 10
-_LARGE_CHUNK_BYTES = 32 << 10
-_STRING_FACTOR = 3  # An encoded image is larger than other strings.
-
-
-def default_chunk_length(spec: Any) -> int:
-  """Returns the length of chunks with which items are sampled quickly.
-
-  Args:
-    spec: the spec of one frame.
-  """
-  sizes = [
-      blocks_lib.step_bytes(leaf)
-      * (_STRING_FACTOR if leaf.dtype == tf.string else 1)
-      for leaf in tf.nest.flatten(spec)
-  ]
-  is_large = max(sizes) >= _LARGE_ROW_BYTES
-  limit = _LARGE_CHUNK_BYTES if is_large else _CHUNK_BYTES
-  return min(max(limit // sum(sizes), 1), _MAX_CHUNK_LENGTH)
+from rlds2reverb.replay import segments as segments_lib
 
 
 class Episodes(NamedTuple):
@@ -71,51 +46,106 @@ class Episodes(NamedTuple):
   is_end: np.ndarray
 
   @property
-  def first(self) -> int:
-    """The position of the first frame of all."""
-    return int(self.origin[0])
-
-  @property
   def end(self) -> int:
     """The position after the last row of all."""
     return int(self.origin[-1] + self.length[-1] + self.padding[-1])
 
 
+def place_episodes(
+    segment: segments_lib.Segment,
+    tables: Sequence[items_lib.TableItems],
+    position: int,
+) -> Episodes:
+  """Places the episodes of a segment, the first of them at a position."""
+  length = segment.length
+  is_end = np.ones(len(length), bool)
+  is_end[-1] = not segment.is_open
+  padding = is_end * functools.reduce(
+      np.maximum, [table.padding(length) for table in tables]
+  )
+  sizes = length + padding
+  origin = position + np.cumsum(sizes) - sizes
+  return Episodes(origin, length, padding, is_end)
+
+
+def spread(segment: segments_lib.Segment, episodes: Episodes) -> Any:
+  """Returns the rows of a segment, its frames with padding between them.
+
+  Padding is that of TF-Agents: boundaries, all of whose values are zero, apart
+  from the step type, which is LAST.
+  """
+  frames = segment.frames
+  if not episodes.padding.any():
+    return frames
+  _, rows = windows_lib.ranges(
+      episodes.origin - episodes.origin[0], episodes.length, 1
+  )
+  count = episodes.end - int(episodes.origin[0])
+
+  def pad(leaf, value=0):
+    if leaf.dtype == object:
+      value = b''
+    padded = np.full((count,) + leaf.shape[1:], value, leaf.dtype)
+    padded[rows] = leaf
+    return padded
+
+  return tf.nest.map_structure(pad, frames)._replace(
+      step_type=pad(frames.step_type, ts.StepType.LAST)
+  )
+
+
 class Items(NamedTuple):
-  """The places of items of a table, arrays `[N]`.
+  """The items of a table, arrays `[N]`.
 
   Attributes:
     episode: the index of the episode of each; 0 if items cross episodes.
     origin: the position of its first frame, or 0.
     start: the position of the first row of each item.
     end: the position after its last row.
+    priority: its priority, float64.
+    key: its key, uint64, once it has one.
   """
 
   episode: np.ndarray
   origin: np.ndarray
   start: np.ndarray
   end: np.ndarray
+  priority: np.ndarray
+  key: np.ndarray
+
+  def slice(self, begin: int, end: int) -> 'Items':
+    """Returns the items `[begin, end)`."""
+    return Items(*[each[begin:end] for each in self])
 
 
 def find_items(table: items_lib.TableItems, episodes: Episodes) -> Items:
-  """Finds the items of a table that end in episodes, in their order."""
-  if table.windows is None:
+  """Finds the items of a table that end in episodes, in their order.
+
+  A priority that is a function of the rows is 0 here.
+  """
+  length, origins = table.sequence_length, episodes.origin
+  if length is None:
     episode = np.flatnonzero(
         episodes.is_end & ~table.is_too_long(episodes.length)
     )
-    start = episodes.origin[episode]
-    return Items(episode, start, start, start + episodes.length[episode])
-  if table.crosses_episodes:
+    start, length = np.zeros_like(episode), episodes.length[episode]
+  elif table.crosses_episodes:
+    ends, begins = np.array([episodes.end]), origins[:1]
     origins = np.array([0])
-    episode, start = table.windows.find(
-        np.array([episodes.end]), np.array([episodes.first])
-    )
+    episode, start = table.windows.find(ends, begins)
   else:
-    origins = episodes.origin
     episode, start = table.windows.find(episodes.length, is_end=episodes.is_end)
   origin = origins[episode]
   start = start + origin
-  return Items(episode, origin, start, start + table.windows.length)
+  priority = 0.0 if callable(table.priority) else table.priority
+  return Items(
+      episode,
+      origin,
+      start,
+      start + length,
+      np.full(len(start), priority, np.float64),
+      np.zeros(len(start), np.uint64),
+  )
 
 
 class Chunks(NamedTuple):
@@ -146,7 +176,9 @@ def cut_chunks(
   """
   first = np.arange(len(episodes.origin))
   if share_chunks:
-    first = _share(episodes.length + episodes.padding, chunk_length)
+    first = segments_lib.find_runs(
+        episodes.length + episodes.padding, chunk_length
+    )
   begin = episodes.origin[first]
   end = np.append(begin[1:], episodes.end)
   run, start = windows_lib.ranges(
@@ -187,68 +219,25 @@ class ChunkList(NamedTuple):
     """Returns the chunks from the one of an index on."""
     return self._replace(keys=self.keys[first:], starts=self.starts[first:])
 
-  def spans(self, items: Items) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns the first and the last chunk of each item, indices `[N]`."""
-    first = np.searchsorted(self.starts, items.start, 'right') - 1
-    last = np.searchsorted(self.starts, items.end, 'left') - 1
-    return first, last
+  def first_of(self, items: Items) -> np.ndarray:
+    """Returns the index of the first chunk of each item, `[N]`."""
+    return np.searchsorted(self.starts, items.start, 'right') - 1
 
-  def slices(
-      self, items: Items, chosen: np.ndarray, first: np.ndarray, count: int
-  ) -> encoding.Slices:
-    """Returns the slices that make up some items.
+  def stops(self, items: Items) -> np.ndarray:
+    """Returns the index after the last chunk of each item, `[N]`."""
+    return np.searchsorted(self.starts, items.end, 'left')
 
-    Args:
-      items: the items.
-      chosen: the indices of `C` of them.
-      first: the first chunk of each of these, `[C]`.
-      count: the number of chunks of each, the same for all.
-    """
-    index = first[:, np.newaxis] + np.arange(count)  # [C, S]
-    starts = self.starts[index]
-    ends = np.append(self.starts[1:], self.end)[index]
-    begins = np.maximum(items.start[chosen, np.newaxis], starts)
-    ends = np.minimum(items.end[chosen, np.newaxis], ends)
-    return encoding.Slices(self.keys[index], begins - starts, ends - begins)
-
-
-def _share(sizes: np.ndarray, chunk_length: int) -> np.ndarray:
-  """Returns the first episodes of each run of episodes that share a chunk."""
-  ends = np.cumsum(sizes).tolist()
-  firsts = []
-  first = 0
-  end = 0
-  while first < len(ends):
-    firsts.append(first)
-    following = bisect.bisect_right(ends, end + chunk_length, first)
-    first = max(following, first + 1)
-    end = ends[first - 1]
-  return np.array(firsts)
-
-
-def spread(frames: Any, rows: np.ndarray, length: int) -> Any:
-  """Returns frames with padding between them, as TF-Agents pads episodes.
-
-  Args:
-    frames: a `Trajectory` of arrays `[B, ...]`.
-    rows: where the frames are in the result, increasing, `[B]`. All other
-      frames of the result are padding: boundaries, all of whose values are
-      zero, apart from the step type, which is LAST.
-    length: the number of frames of the result.
-
-  Returns:
-    A `Trajectory` of arrays `[length, ...]`.
-  """
-  if length == len(rows):
-    return frames
-
-  def pad(leaf, value=0):
-    if leaf.dtype == object:
-      value = b''
-    padded = np.full((length,) + leaf.shape[1:], value, leaf.dtype)
-    padded[rows] = leaf
-    return padded
-
-  return tf.nest.map_structure(pad, frames)._replace(
-      step_type=pad(frames.step_type, ts.StepType.LAST)
-  )
+  def slices(self, items: Items) -> encoding.Slices:
+    """Returns the slices of chunks that make up items."""
+    first = self.first_of(items)
+    counts = self.stops(items) - first
+    item, chunk = windows_lib.ranges(first, counts, 1)
+    starts = self.starts[chunk]
+    ends = np.append(self.starts[1:], self.end)[chunk]
+    begins = np.maximum(items.start[item], starts)
+    return encoding.Slices(
+        np.concatenate([[0], np.cumsum(counts)]),
+        self.keys[chunk],
+        begins - starts,
+        np.minimum(items.end[item], ends) - begins,
+    )

@@ -24,6 +24,8 @@ _SERVICE = {
         'keep_chunk_keys': 'UINT64',
     },
     'InsertStreamResponse': {'keys': 'UINT64'},
+    # The number that a server draws when it starts, and its tables.
+    'ServerInfoResponse': {'tables_state_id': 'BYTES'},
     'MutatePrioritiesRequest': {'table': 'STRING', 'updates': 'BYTES'},
 }
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -73,4 +75,5 @@ PrioritizedItem = _message('PrioritizedItem')
 PriorityTableCheckpoint = _message('PriorityTableCheckpoint')
 RateLimiterCheckpoint = _message('RateLimiterCheckpoint')
 RateLimiterInfo = _message('RateLimiterInfo')
+ServerInfoResponse = _message('ServerInfoResponse')
 TableInfo = _message('TableInfo')

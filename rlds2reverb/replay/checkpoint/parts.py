@@ -133,7 +133,7 @@ def write_part(
     plain_bytes: Dict[str, int] = {}
     keys_by_kind = write_lib.write_batches(
         path,
-        layout.batches(source.segments()),
+        layout,
         functools.partial(_PartFile, plain_bytes=plain_bytes),
     )
     _write_info(path, layout.num_items, plain_bytes, keys_by_kind)

@@ -89,9 +89,7 @@ def write_reverb_checkpoint(
     if table is not None:
       specs.check_signature(table.info.signature, source.spec)
   with new_checkpoint(directory) as path:
-    for kind, keys in write_batches(
-        path, layout.batches(source.segments())
-    ).items():
+    for kind, keys in write_batches(path, layout).items():
       check_distinct(kind, keys)
     write_tables(
         path,
@@ -137,14 +135,14 @@ def write_tables(
 
 def write_batches(
     path: str,
-    batches: Iterable[layout_lib.Batch],
+    layout: layout_lib.Layout,
     record_file: Callable[[str, str], Any] = records_lib.RecordFile,
 ) -> Dict[str, np.ndarray]:
   """Writes chunks and items into the files of the folder `path`.
 
   Args:
     path: the folder.
-    batches: the chunks and the items.
+    layout: lays the chunks and the items out.
     record_file: opens a file, given its folder and its name.
 
   Returns:
@@ -160,10 +158,10 @@ def write_batches(
       record_file(path, records_lib.CHUNKS) as chunks,
       record_file(path, records_lib.ITEMS) as items,
   ):
-    for batch in batches:
+    for batch in layout.batches():
       chunks.write(batch.chunks)
       items.write(batch.items)
-      keys['chunks'] += batch.chunk_keys
+      keys['chunks'].append(batch.chunk_keys)
       keys['items'] += batch.item_keys
   return {kind: np.concatenate(each) for kind, each in keys.items()}
 

@@ -28,6 +28,7 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
+from rlds2reverb.replay import segments as segments_lib
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
@@ -35,8 +36,6 @@ from rlds2reverb.trajectories import specs
 _METHOD = '/deepmind.reverb.ReverbService/InsertStream'
 # How many requests may wait for the network. Most are half a mebibyte.
 _MAX_WAITING = 4
-# Protocol buffers abort the process of a server that gets more than 2 GB.
-_MAX_REQUEST_BYTES = (2 << 30) - 1
 
 
 class InsertError(RuntimeError):
@@ -105,13 +104,7 @@ class InsertStream:
     Raises:
       InsertError: if the stream has failed, or the server did nothing for
         `timeout` seconds.
-      ValueError: if the request is larger than Reverb can take.
     """
-    if len(request) > _MAX_REQUEST_BYTES:
-      raise ValueError(
-          f'An insert of {len(request)} bytes is more than the 2 GB that Reverb'
-          ' can take: its chunks are too long. Choose a smaller chunk_length.'
-      )
     self._wait(lambda: len(self._waiting) < _MAX_WAITING)
     with self._changed:
       self._waiting.append(request)
@@ -236,6 +229,7 @@ def insert(
     clients: Sequence[reverb.Client],
     *,
     timeout: float,
+    before: Optional[List[Dict[str, Any]]] = None,
 ) -> Tuple[int, List[Dict[str, tables_lib.WrittenItems]]]:
   """Inserts the items of a `FrameSource`, each into one of the servers.
 
@@ -243,6 +237,7 @@ def insert(
     source: the frames, and which items to make of them.
     clients: a client of each server. Their order decides what goes where.
     timeout: see `write_rlds_to_reverb`, which has the errors, too.
+    before: what each server has said of its tables, if it was asked.
 
   Returns:
     The number of frames; and for each server how many items it has confirmed, a
@@ -252,8 +247,9 @@ def insert(
   names = [table.table_name for table in source.tables]
   layouts = [layout_lib.Layout(source) for _ in clients]
   streams: List[InsertStream] = []
+  ask = lambda: [tables_lib.table_infos(c, names, timeout) for c in clients]
   try:
-    before = [tables_lib.table_infos(each, names, timeout) for each in clients]
+    before = before or ask()
     for infos in before:
       for info in infos.values():
         specs.check_signature(info.signature, source.spec)
@@ -262,12 +258,10 @@ def insert(
         stream = InsertStream(client.server_address, timeout)
         streams.append(stack.enter_context(stream))
       _send_all(source, layouts, streams)
-    after = [tables_lib.table_infos(each, names, timeout) for each in clients]
+    after = ask()
   except (InsertError, ConnectionError) as error:
-    message = f'{error} {_describe(clients, names)}'
-    if isinstance(error, InsertError):
-      raise InsertError(message, error.confirmed) from error
-    raise ConnectionError(message) from error
+    error.args = (f'{error} {_describe(clients, names)}',)
+    raise
   except BaseException as error:
     what = 'Failed' if isinstance(error, Exception) else 'Interrupted'
     logging.error(
@@ -276,48 +270,33 @@ def insert(
         _describe(clients, names),
     )
     raise
-  counts = []
-  for layout, infos_before, infos_after in zip(layouts, before, after):
-    tables_lib.say_what_was_inserted(infos_before, infos_after)
-    written = tables_lib.written_items(
-        infos_before, infos_after, layout.num_items
-    )
-    for name, count in written.items():
-      if count.existing:
-        logging.info(
-            'Table %r held %d of the items already.', name, count.existing
-        )
-    counts.append(written)
-  return sum(layout.frames for layout in layouts), counts
+  counts = [
+      tables_lib.written_items(*of_server, layout.num_items)
+      for *of_server, layout in zip(before, after, layouts)
+  ]
+  return sum(layout.num_frames for layout in layouts), counts
 
 
 def _send_all(source, layouts, streams) -> None:
   """Sends all items, and waits until they are confirmed."""
-
-  def send(stream, batches):
-    for batch in batches:
-      request = encoding.insert_request(
-          batch.chunks, batch.items, batch.keep_chunk_keys
-      )
-      stream.write(request, len(batch.items))
-
-  def flush():
-    for layout, stream in zip(layouts, streams):
-      send(stream, layout.flush())
-    for stream in streams:
-      stream.flush()
-
   try:
     for segment in source.segments():
       for server, share in _shares(segment, len(streams)):
-        send(streams[server], layouts[server].add(share))
+        for batch in layouts[server].add(share):
+          request = encoding.insert_request(
+              batch.chunks, batch.items, batch.keep_chunk_keys
+          )
+          streams[server].write(request, len(batch.items))
   except InsertError:
     raise
   except Exception:
     # The episodes before the one at fault still arrive.
-    flush()
+    for stream in streams:
+      stream.flush()
     raise
-  flush()
+  for layout, stream in zip(layouts, streams):
+    layout.warn()
+    stream.flush()
 
 
 def server_of(episode_id: Any, num_servers: int) -> int:
@@ -334,24 +313,22 @@ def server_of(episode_id: Any, num_servers: int) -> int:
 
 
 def _shares(
-    segment: frames_lib.Segment, num_servers: int
-) -> Iterator[Tuple[int, frames_lib.Segment]]:
+    segment: segments_lib.Segment, num_servers: int
+) -> Iterator[Tuple[int, segments_lib.Segment]]:
   """Yields the episodes of a segment that go to each server."""
   if num_servers == 1:
     yield 0, segment
     return
-  servers = np.array(
-      [server_of(each, num_servers) for each in segment.episode_ids]
-  )
+  ids = segment.episode_ids
+  servers = np.array([server_of(each, num_servers) for each in ids])
   for server in np.unique(servers).tolist():
     yield server, segment.choose(servers == server)
 
 
 def _describe(clients, names) -> str:
   """Says what the tables of every server hold."""
-  if len(clients) == 1:
-    return tables_lib.describe_contents(clients[0], names)
   return ' '.join(
-      f'{client.server_address}: {tables_lib.describe_contents(client, names)}'
+      (f'{client.server_address}: ' if len(clients) > 1 else '')
+      + tables_lib.describe_contents(client, names)
       for client in clients
   )

@@ -141,7 +141,7 @@ def push_rlds_to_reverb(
         rlds_data, _items_of(reverb_observer), settings
     )
     frames, [counts] = insert_lib.insert(
-        source, [reverb_observer.py_client], timeout=timeout
+        source, [reverb_observer.py_client], timeout=timeout, before=[tables]
     )
     inserted = {name: count.new for name, count in counts.items()}
   else:
@@ -150,11 +150,7 @@ def push_rlds_to_reverb(
     frames = _hand_over(blocks, reverb_observer)
     settings.report.warn()
     after = _tables(reverb_observer, timeout)
-    inserted = {
-        name: tables_lib.inserted(info) - tables_lib.inserted(tables[name])
-        for name, info in after.items()
-    }
-    tables_lib.say_what_was_inserted(tables, after)
+    inserted = tables_lib.count_inserted(tables, after)
   settings.report.inserted_items.update(inserted)
   if (
       not frames

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from typing import (
     Any,
@@ -18,10 +17,9 @@ from typing import (
 )
 
 from absl import logging
-from google.protobuf import empty_pb2
-from google.protobuf import unknown_fields
 import grpc
 
+from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import addresses
 
@@ -33,9 +31,6 @@ SECONDS_TO_CONFIRM = 60.0
 _SERVER_INFO = '/deepmind.reverb.ReverbService/ServerInfo'
 _DESCRIBE_TIMEOUT_SECONDS = 5
 _RETRY_SECONDS = 0.1
-# The variables in which gRPC looks for a proxy, in its order. Only the names in
-# lower case count.
-_PROXIES = ('grpc_proxy', 'https_proxy', 'http_proxy')
 
 
 class WrittenItems(NamedTuple):
@@ -82,7 +77,6 @@ def table_infos(
         raise ConnectionError(
             'There is no answer from a Reverb server at'
             f' {client.server_address}. Start it, or correct the address.'
-            f'{_proxy_advice(client.server_address)}'
         ) from error
       time.sleep(_RETRY_SECONDS)
   if names is None:
@@ -184,13 +178,10 @@ def state_of(address: str, timeout: float) -> str:
         f'There is no answer from a Reverb server at {address}:'
         f' {error.code()}.'
     ) from error
-  # Reverb's package does not have this message: its first field is the number
-  # that a server draws when it starts.
-  message = empty_pb2.Empty.FromString(response)
-  for field in unknown_fields.UnknownFieldSet(message):
-    if field.field_number == 1:
-      return bytes(field.data).hex()
-  raise ConnectionError(f'{address} does not answer as a Reverb server does.')
+  state = protos.ServerInfoResponse.FromString(response).tables_state_id
+  if not state:
+    raise ConnectionError(f'{address} does not answer as a Reverb server does.')
+  return state[0].hex()
 
 
 def describe_contents(client: reverb.Client, names: Sequence[str]) -> str:
@@ -236,54 +227,48 @@ def written_items(
     The numbers of each table, by name.
   """
   counts = {}
-  for name, count in confirmed.items():
-    went_in = inserted(after[name]) - inserted(before[name])
-    new = min(max(went_in, 0), count)
-    counts[name] = WrittenItems(new, count - new)
+  for name, went_in in count_inserted(before, after).items():
+    new = min(max(went_in, 0), confirmed[name])
+    counts[name] = WrittenItems(new, confirmed[name] - new)
+    if counts[name].existing:
+      logging.info(
+          'Table %r held %d of the items already.', name, counts[name].existing
+      )
   return counts
 
 
-def say_what_was_inserted(
+def count_inserted(
     before: Mapping[str, Any], after: Mapping[str, Any]
-) -> None:
-  """Logs how many items were inserted, and warns if a table was too small.
+) -> Dict[str, int]:
+  """Returns how many items were inserted; warns if a table was too small.
 
   Args:
     before: the `TableInfo`s before the items were sent, by name.
     after: the `TableInfo`s after they were confirmed, by name.
   """
+  counts = {}
   for name, table in after.items():
-    inserted_here = inserted(table) - inserted(before[name])
+    counts[name] = inserted(table) - inserted(before[name])
+    held = before[name].current_size
     logging.info(
         'The server took %d new items into table %r, which now holds %d.',
-        inserted_here,
+        counts[name],
         name,
         table.current_size,
     )
-    removed = before[name].current_size + inserted_here - table.current_size
+    removed = held + counts[name] - table.current_size
     if removed > 0 and table.current_size == table.max_size:
       logging.warning(
           'Table %r is too small: %d items were inserted beside the %d it held,'
           ' but its max_size is %d, so %d items were removed. Create the table'
           ' with a larger max_size.',
           name,
-          inserted_here,
-          before[name].current_size,
+          counts[name],
+          held,
           table.max_size,
           removed,
       )
-
-
-def _proxy_advice(address: str) -> str:
-  """Says what to do if Reverb's client may have gone through a proxy."""
-  proxies = [name for name in _PROXIES if os.environ.get(name)]
-  if not proxies:
-    return ''
-  host = address.rpartition(':')[0]
-  return (
-      f" Reverb's client goes through the proxy of {proxies[0]}, unless"
-      f' no_proxy names the host: no_proxy={host}.'
-  )
+  return counts
 
 
 def blocks_after(info: Any, count: int = 1) -> bool:

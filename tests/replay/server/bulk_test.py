@@ -11,8 +11,8 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items
-from rlds2reverb.replay import places
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
@@ -347,7 +347,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_images_and_vectors(self):
     data = _image_data()
-    self.assertEqual(places.default_chunk_length(_spec(data)), 13)
+    self.assertEqual(frames_lib.default_chunk_length(_spec(data)), 13)
     names = tuple(_SETTINGS)
     expected = _written_by_observers(data, names)
     self._assert_all_same(_all_written_in_bulk(data, names), expected)

@@ -49,7 +49,7 @@ class TablesTest(parameterized.TestCase):
       )
     self.assertEqual(text, f'Table {testing.TABLE!r} holds 5 items.')
     with self.assertLogs(level='WARNING') as logs:
-      tables.say_what_was_inserted(before, after)
+      self.assertEqual(tables.count_inserted(before, after), {testing.TABLE: 4})
     self.assertLen(logs.output, 1)
     self.assertIn('its max_size is 5, so 1 items were removed', logs.output[0])
 
