@@ -11,6 +11,8 @@ more space than they took in the root:
 
 from __future__ import annotations
 
+import dataclasses
+import glob
 import os
 import shutil
 import time
@@ -29,27 +31,23 @@ _UNFINISHED = '.unfinished-'
 _DAMAGED = '.damaged-'
 
 
+@dataclasses.dataclass(frozen=True)
 class KeptCheckpoints:
   """The checkpoints of a root.
 
   Attributes:
     root: the folder that the server writes its checkpoints to.
+    count: how many of them are kept, the newest included.
+    max_hours: the largest age of those kept, except for the newest.
   """
 
-  def __init__(
-      self, root: str, count: int = 1, max_hours: Optional[float] = None
-  ):
-    """Creates the keeper.
+  root: str
+  count: int = 1
+  max_hours: Optional[float] = None
 
-    Args:
-      root: see the attributes.
-      count: how many of them are kept, the newest included.
-      max_hours: the largest age of those kept, except for the newest.
-    """
-    self.root = root
-    self._kept = root.rstrip(os.sep) + _KEPT
-    self._count = count
-    self._max_hours = max_hours
+  @property
+  def _kept(self) -> str:
+    return self.root.rstrip(os.sep) + _KEPT
 
   def locked(self) -> ContextManager[bool]:
     """Locks the root against other servers, which would remove its files.
@@ -61,14 +59,11 @@ class KeptCheckpoints:
 
   def paths(self) -> List[str]:
     """Returns all checkpoints that are whole, the newest first."""
-    found = {}
-    for folder in self._kept, self.root:
-      for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        path = os.path.join(folder, name)
-        if not name.startswith('.') and os.path.exists(
-            os.path.join(path, records.DONE)
-        ):
-          found[name] = path
+    found = {
+        os.path.basename(path := os.path.dirname(done)): path
+        for folder in (self._kept, self.root)
+        for done in glob.glob(f'{glob.escape(folder)}/*/{records.DONE}')
+    }
     return [found[name] for name in sorted(found, reverse=True)]
 
   def restart(self, port: Optional[int] = None) -> Optional[reverb.Server]:
@@ -104,7 +99,7 @@ class KeptCheckpoints:
       OSError: if it cannot be kept.
     """
     path = client.checkpoint()
-    if self._count > 1:
+    if self.count > 1:
       self._keep(path)
       self._remove_old()
     return path
@@ -135,10 +130,10 @@ class KeptCheckpoints:
         os.rename(path, aside)
 
   def _remove_old(self) -> None:
-    limit = 3600 * self._max_hours if self._max_hours else float('inf')
+    hours = self.max_hours or float('inf')
     for index, path in enumerate(self.paths()):
-      is_old = index and time.time() - _time_of(path) > limit
-      if index >= self._count or is_old:
+      is_old = index and time.time() - _time_of(path) > 3600 * hours
+      if index >= self.count or is_old:
         kept = os.path.join(self._kept, os.path.basename(path))
         shutil.rmtree(kept, ignore_errors=True)
 

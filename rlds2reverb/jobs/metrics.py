@@ -15,26 +15,27 @@ from rlds2reverb.jobs import kept_checkpoints
 from rlds2reverb.jobs import server_status
 from rlds2reverb.replay import reverb
 
-# The metrics of a table: their names, what they count, and their fields of
-# `TableStatus`. Numbers that only grow are counters.
-_GAUGES = (
-    ('reverb_table_items', 'Items in the table.', 'size'),
-    ('reverb_table_max_items', 'Items that fit into the table.', 'max_size'),
+# The metrics of a table: the end of its name, the field of `TableStatus`, and
+# what it counts. Numbers that only grow are counters.
+_GAUGE, _COUNTER = core.GaugeMetricFamily, core.CounterMetricFamily
+_OF_TABLES = (
+    (_GAUGE, 'items', 'size', 'Items in the table.'),
+    (_GAUGE, 'max_items', 'max_size', 'Items that fit into the table.'),
     (
-        'reverb_table_blocks_inserts',
-        'Whether the rate limiter lets inserts wait.',
+        _GAUGE,
         'blocks_inserts',
+        'blocks_inserts',
+        'Whether the rate limiter lets inserts wait.',
     ),
     (
-        'reverb_table_blocks_samples',
-        'Whether the rate limiter lets samples wait.',
+        _GAUGE,
         'blocks_samples',
+        'blocks_samples',
+        'Whether the rate limiter lets samples wait.',
     ),
-)
-_COUNTERS = (
-    ('reverb_table_inserted_items', 'Items that have gone in.', 'inserted'),
-    ('reverb_table_removed_items', 'Items that have gone out.', 'removed'),
-    ('reverb_table_sampled_items', 'Items that were sampled.', 'sampled'),
+    (_COUNTER, 'inserted_items', 'inserted', 'Items that have gone in.'),
+    (_COUNTER, 'removed_items', 'removed', 'Items that have gone out.'),
+    (_COUNTER, 'sampled_items', 'sampled', 'Items that were sampled.'),
 )
 
 
@@ -74,36 +75,31 @@ class _Collector(registry.Collector):
 
   def collect(self) -> Iterator[core.Metric]:
     tables = server_status.ask(self._client)
-    for metrics, kind in (
-        (_GAUGES, core.GaugeMetricFamily),
-        (_COUNTERS, core.CounterMetricFamily),
-    ):
-      for name, text, field in metrics:
-        metric = kind(name, text, labels=['table'])
-        for table, status in tables.items():
-          metric.add_metric([table], getattr(status, field))
-        yield metric
-    sampled = core.CounterMetricFamily(
+    for kind, name, field, text in _OF_TABLES:
+      metric = kind(f'reverb_table_{name}', text, labels=['table'])
+      for table, status in tables.items():
+        metric.add_metric([table], getattr(status, field))
+      yield metric
+    sampled = _COUNTER(
         'reverb_table_sampled_bytes',
         'About how many bytes were sampled, as numbers in memory.',
         labels=['table'],
     )
     for table, length in self._item_lengths.items():
       status = tables[table]
+      num_bytes = status.sampled * length * status.frame_bytes
       if status.frame_bytes:
-        sampled.add_metric(
-            [table], status.sampled * length * status.frame_bytes
-        )
+        sampled.add_metric([table], num_bytes)
     yield sampled
     if self._checkpoints is not None:
-      yield core.GaugeMetricFamily(
+      yield _GAUGE(
           'reverb_checkpoints',
           'Checkpoints that the server could start from.',
           len(self._checkpoints.paths()),
       )
       age = self._checkpoints.age()
       if age is not None:
-        yield core.GaugeMetricFamily(
+        yield _GAUGE(
             'reverb_checkpoint_age_seconds',
             'How long ago the newest checkpoint was written.',
             age,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import signal
 import tempfile
 import threading
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
@@ -83,19 +84,14 @@ def serve_source(
         options=options_lib.ConversionOptions(rules),
     )
     if not allow_empty and not all(counts.values()):
-      longest = _longest(opened.read())
+      lengths = opened.read().map(
+          lambda episode: tf.shape(episode[rlds.STEPS][rlds.IS_FIRST])[0]
+      )
+      longest = int(lengths.reduce(0, tf.maximum))
       raise ValueError(summary.why_empty(tables, counts, longest))
     return serve.restore_reverb_server(
         checkpoint, port=port, checkpoint_root=checkpoint_root
     )
-
-
-def _longest(episodes: tf.data.Dataset) -> int:
-  """Returns the number of steps of the longest episode."""
-  lengths = episodes.map(
-      lambda episode: tf.shape(episode[rlds.STEPS][rlds.IS_FIRST])[0]
-  )
-  return int(lengths.reduce(0, tf.maximum))
 
 
 def item_lengths(directory: str) -> Dict[str, float]:
@@ -104,13 +100,12 @@ def item_lengths(directory: str) -> Dict[str, float]:
   Args:
     directory: a checkpoint, whose first items tell.
   """
-  lengths: Dict[str, List[int]] = {}
+  lengths: Dict[str, List[int]] = collections.defaultdict(list)
   for content in next(records.read(directory, records.ITEMS), []):
     item = protos.PrioritizedItem.FromString(content)
     column = item.flat_trajectory.columns[0]
-    lengths.setdefault(item.table, []).append(
-        sum(part.length for part in column.chunk_slices)
-    )
+    length = sum(part.length for part in column.chunk_slices)
+    lengths[item.table].append(length)
   return {table: sum(each) / len(each) for table, each in lengths.items()}
 
 
@@ -124,15 +119,16 @@ class StopSignals:
   def __init__(self):
     self._is_held = False
     self._stop = threading.Event()
-    self._handlers: Dict[int, Any] = {}
 
   def __enter__(self) -> 'StopSignals':
-    for number in _SIGNALS:
-      self._handlers[number] = signal.signal(number, self._on_signal)
+    self._handlers = {
+        number: signal.signal(number, self._on_signal) for number in _SIGNALS
+    }
     return self
 
   def __exit__(self, *unused_error) -> None:
-    self._restore()
+    for number, handler in self._handlers.items():
+      signal.signal(number, handler)
 
   def hold(self) -> None:
     """From now on, lets signals end `wait` and interrupt nothing."""
@@ -147,11 +143,7 @@ class StopSignals:
     return self._stop.wait(seconds)
 
   def _on_signal(self, *unused_arguments) -> None:
-    self._restore()
+    self.__exit__()
     if not self._is_held:
       raise KeyboardInterrupt
     self._stop.set()
-
-  def _restore(self) -> None:
-    for number, handler in self._handlers.items():
-      signal.signal(number, handler)

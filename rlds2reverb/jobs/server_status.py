@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Union
 
-import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.replay import reverb
@@ -57,11 +56,9 @@ def ask(
 
 def to_text(tables: Mapping[str, TableStatus]) -> str:
   """Returns the status as a table to read."""
-  rows: List[List[str]] = [
-      ['table', *(name.replace('_', ' ') for name in TableStatus._fields)]
-  ]
-  for name, status in tables.items():
-    rows.append([name, *map(_to_text, status)])
+  rows = [[name, *map(_to_text, status)] for name, status in tables.items()]
+  heads = ['table', *TableStatus._fields]
+  rows.insert(0, [head.replace('_', ' ') for head in heads])
   widths = [max(map(len, column)) for column in zip(*rows)]
   return '\n'.join(
       '  '.join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
@@ -70,9 +67,7 @@ def to_text(tables: Mapping[str, TableStatus]) -> str:
 
 
 def _to_text(value: Any) -> str:
-  if isinstance(value, bool):
-    return 'yes' if value else 'no'
-  return f'{value:,}'
+  return f'{value:,}' if type(value) is int else 'yes' if value else 'no'
 
 
 def _status(info: Any) -> TableStatus:
@@ -96,13 +91,11 @@ def _status(info: Any) -> TableStatus:
 
 
 def _frame_bytes(signature: Any) -> int:
-  leaves = tf.nest.flatten(signature) if signature is not None else []
-  if not leaves or any(
-      leaf.dtype == tf.string or not leaf.shape[1:].is_fully_defined()
+  leaves = [] if signature is None else tf.nest.flatten(signature)
+  sizes = [
+      None if leaf.dtype == tf.string else leaf.shape[1:].num_elements()
       for leaf in leaves
-  ):
+  ]
+  if None in sizes:
     return 0
-  return sum(
-      int(np.prod(leaf.shape[1:], dtype=np.int64)) * leaf.dtype.size
-      for leaf in leaves
-  )
+  return sum(size * leaf.dtype.size for size, leaf in zip(sizes, leaves))

@@ -5,7 +5,7 @@ wrong first. A validation lists every problem of every episode.
 """
 
 import dataclasses
-from typing import Any, Iterator, List, NamedTuple, Optional, Union
+from typing import List, Optional, Union
 
 import tensorflow as tf
 
@@ -51,7 +51,7 @@ class Problem:
     return f'{place}: {self.rule}{" " * bool(self.found)}{self.found}'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Validation:
   """The result of a validation.
 
@@ -63,11 +63,11 @@ class Validation:
     not_read: what was not read, and why; empty if all was.
   """
 
-  num_episodes: int
-  num_invalid: int
-  num_problems: int
-  problems: List[Problem]
-  not_read: List[str]
+  num_episodes: int = 0
+  num_invalid: int = 0
+  num_problems: int = 0
+  problems: List[Problem] = dataclasses.field(default_factory=list)
+  not_read: List[str] = dataclasses.field(default_factory=list)
 
   @property
   def is_valid(self) -> bool:
@@ -101,133 +101,106 @@ def validate(
       the mapping does not fit the data set, as `OpenSource.read` says; or as
       `open_source` does.
   """
-  found = _Findings(limit)
+  checks.check_positive('limit', limit)
+  found = Validation()
   if isinstance(data, sources_lib.Source):
     rules = sources_lib.rules_of(data) if rules is None else rules
-    _check_source(found, sources_lib.open_source(data), rules)
-    return found.validation()
-  unread = found.check(data, rules or rules_lib.ConversionRules())
-  if unread is not None:
-    found.not_read.append(f'From episode {unread.episode} on: {unread.message}')
-  return found.validation()
+    opened = sources_lib.open_source(data)
+    parts = list(opened.ranges)
+    while parts:
+      parts[:1] = _check_part(found, opened, parts[0], rules, limit)
+    return found
+  try:
+    _check(found, data, rules or rules_lib.ConversionRules(), limit)
+  except _UnreadError as e:
+    found.not_read.append(f'From episode {e.episode} on: {e}')
+  return found
 
 
-def _check_source(found, opened, rules) -> None:
-  """Checks the episodes of a source, and goes on after files that are cut."""
-  parts = list(opened.ranges)
-  while parts:
-    part = parts.pop(0)
-    data = opened.read(part, with_index=True)
-    unread = found.check(
-        data, rules, part.split, part.begin, opened_lib.EPISODE_INDEX
-    )
-    if unread is None:
-      continue
-    if isinstance(unread.error, tf.errors.FailedPreconditionError):
+def _check_part(found, opened, part, rules, limit) -> List[ranges_lib.Range]:
+  """Checks a part of a source; returns what follows a file that is cut."""
+  try:
+    episodes = opened.read(part, with_index=True)
+    _check(found, episodes, rules, limit, part, opened_lib.EPISODE_INDEX)
+  except _UnreadError as e:
+    if isinstance(e.__cause__, tf.errors.FailedPreconditionError):
       # It was read to its end, and an episode is missing somewhere.
-      found.not_read.append(damage.explain(unread.error, opened, [part]))
-      continue
+      found.not_read.append(damage.explain(e.__cause__, opened, [part]))
+      return []
     shard = next(
         shard
         for shard in opened.shards
-        if shard.split == part.split
-        and shard.begin <= unread.episode < shard.end
+        if shard.split == part.split and shard.begin <= e.episode < shard.end
     )
     end = min(shard.end, part.end)
     place = ', '.join(opened.files(shard))
-    found.not_read.append(
-        f'{place}, episodes {unread.episode} to {end - 1}: {unread.message}'
-    )
-    if end < part.end:
-      parts.insert(0, ranges_lib.Range(part.split, end, part.end))
+    found.not_read.append(f'{place}, episodes {e.episode} to {end - 1}: {e}')
+    return [part._replace(begin=end)] if end < part.end else []
+  return []
 
 
-class _Checked(NamedTuple):
-  """An episode that was checked; see `Problem` and `validation.Faults`."""
+class _UnreadError(Exception):
+  """Says that the data cannot be read from an `episode` on, and why."""
 
-  episode: tf.Tensor
-  num_steps: tf.Tensor
-  lengths: tf.Tensor
-  num_faults: tf.Tensor
-  faults: validation.Faults
+  def __init__(self, episode: int, error: tf.errors.OpError):
+    super().__init__(tf_errors.message_of(error))
+    self.episode = episode
 
 
-class _Unread(NamedTuple):
-  """The first episode that could not be read, and why."""
-
-  episode: int
-  error: tf.errors.OpError
-
-  @property
-  def message(self) -> str:
-    return tf_errors.message_of(self.error)
-
-
-class _Findings:
-  """Collects problems."""
-
-  def __init__(self, limit: int):
-    checks.check_positive('limit', limit)
-    self._limit = limit
-    self._num_episodes = 0
-    self._num_invalid = 0
-    self._num_problems = 0
-    self._problems: List[Problem] = []
-    self.not_read: List[str] = []
-
-  def check(
-      self,
-      rlds_data: tf.data.Dataset,
-      rules: rules_lib.ConversionRules,
-      split: str = '',
-      begin: int = 0,
-      episode_index: Optional[str] = None,
-  ) -> Optional[_Unread]:
-    """Checks all episodes; returns where the data could not be read further."""
-    paths: List[str] = []
-    checked = iter(
-        _checked(rlds_data, rules, episode_index, self._limit, paths)
-    )
-    episode = begin - 1
-    while True:
-      try:
-        one = next(checked)
-      except StopIteration:
-        return None
-      except tf.errors.InvalidArgumentError as e:
-        # Only this element is lost: the iterator goes on with the next one.
-        episode += 1
-        found = tf_errors.message_of(e)
-        self._add([Problem(split, episode, None, UNREADABLE, found)], 1)
-        continue
-      except (*damage.UNREAD, tf.errors.OutOfRangeError) as e:
-        return _Unread(episode + 1, e)
-      episode = episode + 1 if one.episode < 0 else int(one.episode)
-      problems = list(_problems(split, episode, one, paths))
-      self._add(problems, max(len(problems), int(one.num_faults)))
-
-  def _add(self, problems: List[Problem], count: int) -> None:
-    self._num_episodes += 1
-    self._num_invalid += bool(problems)
-    self._num_problems += count
-    self._problems += problems[: self._limit - len(self._problems)]
-
-  def validation(self) -> Validation:
-    return Validation(
-        self._num_episodes,
-        self._num_invalid,
-        self._num_problems,
-        self._problems,
-        self.not_read,
-    )
+def _check(
+    found: Validation,
+    rlds_data: tf.data.Dataset,
+    rules: rules_lib.ConversionRules,
+    limit: int,
+    part: ranges_lib.Range = ranges_lib.Range('', 0, 0),
+    episode_index: Optional[str] = None,
+) -> None:
+  """Adds the problems of all episodes; raises an `_UnreadError`."""
+  paths: List[str] = []
+  checked = iter(_checked(rlds_data, rules, episode_index, limit, paths))
+  episode = part.begin - 1
+  while True:
+    try:
+      index, num_steps, lengths, num_faults, faults = next(checked)
+    except StopIteration:
+      return
+    except tf.errors.InvalidArgumentError as e:
+      # Only this element is lost: the iterator goes on with the next one.
+      episode, num_faults = episode + 1, 1
+      problems = [(None, UNREADABLE, tf_errors.message_of(e))]
+    except (*damage.UNREAD, tf.errors.OutOfRangeError) as e:
+      raise _UnreadError(episode + 1, e) from e
+    else:
+      episode = episode + 1 if index < 0 else int(index)
+      lengths = lengths.numpy()
+      if lengths.size and lengths.min() < lengths.max():
+        sizes = map('{}: {}'.format, paths, lengths)
+        problems = [(None, validation.UNEQUAL_LENGTHS, ', '.join(sizes))]
+      elif not num_steps:
+        problems = [(None, validation.EMPTY, '')]
+      else:
+        problems = [
+            (int(step), rule.decode(), values.decode())
+            for step, rule, _, values in zip(*(leaf.numpy() for leaf in faults))
+        ]
+    found.num_episodes += 1
+    found.num_invalid += bool(problems)
+    found.num_problems += max(len(problems), int(num_faults))
+    found.problems += [
+        Problem(part.split, episode, *one)
+        for one in problems[: limit - len(found.problems)]
+    ]
 
 
 def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
-  """Checks each episode in graph mode; sets the `paths` of the `lengths`."""
+  """Checks each episode in graph mode; sets the `paths` of the lengths.
+
+  Returns:
+    A data set of the index, or -1; the number of steps; the length of each
+    field; the number of faults; and the first `validation.Faults`.
+  """
   spec = steps_lib.steps_spec(rlds_data.element_spec)
-  nan_fields = []
-  if rules.nan == 'invalid':
-    nan_fields = [field for field in _FIELDS if field in spec.step]
+  nan_fields = _FIELDS if rules.nan == 'invalid' else ()
   used = {*_FIELDS, rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL}
   nan_paths = [
       path
@@ -246,34 +219,15 @@ def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
         validation=rules.validation,
         nan_paths=nan_paths,
     )
-    return _Checked(
-        episode=(
-            tf.constant(-1, tf.int64)
-            if episode_index is None
-            else episode[episode_index]
-        ),
-        num_steps=tf.size(outline[rlds.IS_FIRST]),
-        lengths=lengths.rows if lengths else tf.zeros([0], tf.int32),
-        num_faults=tf.size(faults.steps),
-        faults=validation.Faults(*(leaf[:limit] for leaf in faults)),
+    return (
+        episode.get(episode_index, tf.constant(-1, tf.int64)),
+        tf.size(outline[rlds.IS_FIRST]),
+        lengths.rows if lengths else tf.zeros([0], tf.int32),
+        tf.size(faults.steps),
+        validation.Faults(*(leaf[:limit] for leaf in faults)),
     )
 
   return rlds_data.map(
       graphs.no_autograph(check),
       num_parallel_calls=tf.data.AUTOTUNE,
   ).prefetch(tf.data.AUTOTUNE)
-
-
-def _problems(split, episode, one: _Checked, paths) -> Iterator[Problem]:
-  lengths = one.lengths.numpy()
-  if lengths.size and lengths.min() < lengths.max():
-    found = ', '.join(
-        f'{path}: {length}' for path, length in zip(paths, lengths)
-    )
-    yield Problem(split, episode, None, validation.UNEQUAL_LENGTHS, found)
-  elif not one.num_steps:
-    yield Problem(split, episode, None, validation.EMPTY, '')
-  elif one.num_faults:
-    columns: Any = (leaf.numpy().tolist() for leaf in one.faults)
-    for step, rule, _, found in zip(*columns):
-      yield Problem(split, episode, step, rule.decode(), found.decode())

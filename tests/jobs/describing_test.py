@@ -26,9 +26,14 @@ def _kinds(description):
 
 
 def _without_places(value):
-  """Returns JSON without the indices of episodes."""
+  """Returns JSON without the indices of episodes, and without the last bits.
+
+  Means and deviations depend on the order of the episodes by these.
+  """
   if isinstance(value, list):
     return list(map(_without_places, value))
+  if isinstance(value, float):
+    return float(f'{value:.12g}')
   if not isinstance(value, dict):
     return value
   return {

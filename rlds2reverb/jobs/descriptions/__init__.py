@@ -1,7 +1,7 @@
 """Descriptions of data sets: as text, as a page, as summaries.
 
-`one_pass` reads the data, `facts` and `excerpts` note what is in each episode,
-and `findings` adds it up; `histograms`, `oddities` and `description` make the
-description from that, and `about` from the metadata; `text`, `page` and
-`summaries` show it.
+`reading` reads the data once, with the statistics, the `facts` of each episode
+and `excerpts` of a few; `findings` says what is odd in it, and `description`
+makes the description of it, with what `about` and `bounds` know of the
+metadata; `text`, `page` and `summaries` show it.
 """

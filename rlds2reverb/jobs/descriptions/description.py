@@ -12,13 +12,13 @@ import tree
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs.descriptions import excerpts
-from rlds2reverb.jobs.descriptions import findings as findings_lib
-from rlds2reverb.jobs.descriptions import histograms as histograms_lib
-from rlds2reverb.jobs.descriptions import oddities as oddities_lib
+from rlds2reverb.jobs.descriptions import findings
+from rlds2reverb.jobs.descriptions import reading as reading_lib
 from rlds2reverb.statistics import results
 
 _MAX_BINS = 256  # of the returns along the data set
 MAX_RUNS = 16  # of consecutive episodes, in a sample
+_MAX_INTEGERS = 60  # that have a bar each
 
 
 def _dict():
@@ -62,7 +62,7 @@ class Description:
     order: the returns along the data set: the index of the `first` episode of
       each bin, the `mean`, `min` and `max` of the bin, and of which `run` of
       consecutive episodes it is, if a sample was drawn in several.
-    oddities: an `oddities.Oddity` each.
+    oddities: the fields of a `findings.Finding` each.
     episodes: a dict for each excerpt: the `episode`, its `num_steps`,
       `num_transitions` and `return`, whether it `is_terminal`, and the
       `instruction` that a field gives, or ''; the `reasons` for showing it,
@@ -99,38 +99,37 @@ class Description:
 
 
 def make_description(
-    findings: findings_lib.Findings,
-    source: str,
-    num_excerpts: int,
-    **known: Any,
+    reading: reading_lib.Reading, source: str, num_excerpts: int, **known: Any
 ) -> Description:
-  """Makes a description from the findings of one pass.
+  """Makes a description from what one pass has found.
 
   Args:
-    findings: what was found.
+    reading: what was found.
     source: what was read.
     num_excerpts: how many episodes are shown at most.
     **known: other attributes of the description.
   """
-  statistics = findings.statistics
-  oddities = oddities_lib.find_oddities(findings)
-  histograms = histograms_lib.make_histograms(findings)
-  shown = histograms_lib.choose_excerpts(
-      findings,
-      histograms,
-      [
-          (one.episode, one.kind.replace('_', ' '))
-          for one in oddities
-          if one.episode is not None
-      ],
-      num_excerpts,
-  )
-  histograms_lib.add_places(findings, histograms, [one for one, _ in shown])
+  statistics = reading.statistics
+  odd = findings.find(reading)
+  histograms = _histograms(reading)
+  shown = excerpts.choose(reading, histograms, odd, num_excerpts)
+  for name, histogram in histograms.items():
+    # A bar leads to the first excerpt, and the first step, with such a number.
+    places: List[Optional[List[int]]] = [None] * len(histogram['counts'])
+    for excerpt, _ in reversed(shown):
+      bars, at = np.unique(
+          excerpts.bars(histogram, excerpt.numbers[name]), return_index=True
+      )
+      for bar, row in zip(bars, at):
+        if bar >= 0:
+          index = int(excerpt.record['index'])
+          places[bar] = [index, int(excerpt.steps[row])]
+    histogram['at'] = places
   return Description(
       source=source,
       counts={
-          'episodes': findings.num_read,
-          'empty': findings.num_read - statistics.num_episodes,
+          'episodes': len(reading.episodes),
+          'empty': len(reading.episodes) - statistics.num_episodes,
           'steps': statistics.num_steps,
           'transitions': statistics.num_transitions,
           'terminal': statistics.num_terminal,
@@ -138,11 +137,11 @@ def make_description(
       },
       returns=_column(statistics.returns, ()),
       lengths=_column(statistics.lengths, ()),
-      fields=_fields(findings),
+      fields=_fields(reading),
       histograms=histograms,
-      order=_order(findings.episodes, known.get('is_sample', False)),
-      oddities=list(map(dataclasses.asdict, oddities)),
-      episodes=[_episode(findings, *one) for one in shown],
+      order=_order(reading.episodes, known.get('is_sample', False)),
+      oddities=[one._asdict() for one in odd],
+      episodes=[_episode(reading, *one) for one in shown],
       **known,
   )
 
@@ -155,10 +154,10 @@ def _plain(number: Any) -> Optional[float]:
 def _column(found: results.FieldStatistics, index) -> Dict[str, Any]:
   """Returns the statistics of one number of a field."""
   return {
-      'mean': _plain(found.mean[index]),
-      'std': _plain(found.std[index]),
-      'min': _plain(found.min[index]),
-      'max': _plain(found.max[index]),
+      **{
+          name: _plain(getattr(found, name)[index])
+          for name in ('mean', 'std', 'min', 'max')
+      },
       'quantiles': {
           f'{level:g}': _plain(numbers[index])
           for level, numbers in sorted(found.quantiles.items())
@@ -168,61 +167,54 @@ def _column(found: results.FieldStatistics, index) -> Dict[str, Any]:
   }
 
 
-def _fields(findings) -> List[Dict[str, Any]]:
-  places: Dict[str, list] = {field: [] for field in findings.fields}
-  for column, (lowest, highest) in zip(
-      findings.columns, findings.extremes.swapaxes(0, 1).tolist()
-  ):
-    places[column.field].append((lowest, highest))
+def _fields(reading) -> List[Dict[str, Any]]:
+  places: Dict[str, list] = {field: [] for field in reading.fields}
+  for column, ends in zip(reading.columns, reading.places.swapaxes(0, 1)):
+    places[column.field].append(dict(zip(('min_at', 'max_at'), ends.tolist())))
+  lasts = reading.episodes['last_reward']
+  lasts = lasts[np.isfinite(lasts) & (lasts != 0)].tolist()
   fields = []
-  for keys, spec in tree.flatten_with_path(findings.spec):
+  for keys, spec in tree.flatten_with_path(reading.spec):
     if not isinstance(spec, tf.TensorSpec):
       continue
     in_steps = keys[0] == rlds.STEPS
-    shape = None if spec.shape.rank is None else spec.shape.as_list()
-    if in_steps and shape is not None:
-      shape = shape[1:]
-    name = paths.name_of(keys[1:] if in_steps else keys)
-    found = findings.statistics.fields.get(name) if in_steps else None
-    columns, low, high = [], None, None
+    shape = None if spec.shape.rank is None else spec.shape.as_list()[in_steps:]
+    name = paths.name_of(keys[1:]) if in_steps else ''
+    found = reading.statistics.fields.get(name)
+    columns, ends = [], []
     if found is not None:
       columns = [_column(found, index) for index in np.ndindex(found.min.shape)]
-      for column, (lowest, highest) in zip(columns, places[name]):
-        column.update(min_at=lowest, max_at=highest)
-      known = [one for one in columns if one['count']]
-      low = min((one['min'] for one in known), default=None)
-      high = max((one['max'] for one in known), default=None)
-      lasts = findings.episodes['last_reward']
-      lasts = lasts[np.isfinite(lasts) & (lasts != 0)].tolist()
-      if name == rlds.REWARD and lasts:
+      ends = [
+          one[end] for one in columns for end in ('min', 'max') if one['count']
+      ]
+      for column, place in zip(columns, places[name]):
+        column.update(place)
+      if name == rlds.REWARD:
         # Last rewards belong to no transition, but they are in the data.
-        low = min(lasts if low is None else [low, *lasts])
-        high = max(lasts if high is None else [high, *lasts])
+        ends += lasts
+    kind = 'flag' if spec.dtype == tf.bool else 'number'
+    if excerpts.is_image(tf.TensorSpec(shape, spec.dtype)):
+      kind = 'image'
+    elif spec.dtype == tf.string:
+      kind = 'text'
     fields.append(
         {
             'path': paths.name_of(keys),
             'dtype': spec.dtype.name,
             'shape': shape,
-            'kind': _kind(spec, shape),
-            'min': low,
-            'max': high,
+            'kind': kind,
+            'min': min(ends, default=None),
+            'max': max(ends, default=None),
             'columns': columns,
         }
     )
   return fields
 
 
-def _kind(spec, shape) -> str:
-  if excerpts.is_image(tf.TensorSpec(shape, spec.dtype)):
-    return 'image'
-  if spec.dtype == tf.string:
-    return 'text'
-  return 'flag' if spec.dtype == tf.bool else 'number'
-
-
 def _order(episodes: np.ndarray, is_sample: bool) -> List[Dict[str, Any]]:
   """Returns the mean and the range of the returns along the data set."""
-  episodes = episodes[np.isfinite(episodes['undiscounted_return'])]
+  returns = episodes['undiscounted_return']
+  episodes = episodes[np.isfinite(returns) & (episodes['num_steps'] > 0)]
   borders = np.arange(1, _MAX_BINS) * episodes.size // _MAX_BINS
   gaps = np.zeros(0, np.int64)
   if is_sample:
@@ -235,42 +227,99 @@ def _order(episodes: np.ndarray, is_sample: bool) -> List[Dict[str, Any]]:
       {
           'run': int(np.sum(gaps <= begin)),
           'first': int(part['index'][0]),
-          'mean': float(part['undiscounted_return'].mean()),
-          'min': float(part['undiscounted_return'].min()),
-          'max': float(part['undiscounted_return'].max()),
+          **{
+              name: float(getattr(part['undiscounted_return'], name)())
+              for name in ('mean', 'min', 'max')
+          },
       }
       for begin, part in zip([0, *borders], np.split(episodes, borders))
       if part.size
   ]
 
 
-def _episode(
-    findings: findings_lib.Findings,
-    excerpt: excerpts.Excerpt,
-    reasons: List[str],
-) -> Dict[str, Any]:
-  curves: Dict[str, list] = {field: [] for field in findings.fields}
-  for column, numbers in zip(findings.columns, excerpt.rows.T):
-    curves[column.field].append([_short(number) for number in numbers])
+def _histograms(reading) -> Dict[str, Dict[str, Any]]:
+  """Returns the histograms of lengths, returns, rewards and actions.
+
+  Those of lengths and returns are of all episodes, the others of a sample of
+  the steps. See `Description.histograms`.
+  """
+  episodes = reading.episodes[reading.episodes['num_steps'] > 0]
+  returns = episodes['undiscounted_return']
+  returns = returns[np.isfinite(returns)]
+  lengths = episodes['num_transitions'].astype(np.float64)
+  found = {
+      reading_lib.LENGTHS: _histogram(lengths, lengths.size, excerpts.NUM_BARS),
+      reading_lib.RETURNS: _histogram(returns, returns.size, excerpts.NUM_BARS),
+  }
+  for column in reading.columns:
+    if column.field.split('/')[0] not in (rlds.REWARD, rlds.ACTION):
+      continue
+    count = reading.statistics.fields[column.field].count
+    histogram = _histogram(
+        reading.samples[column.field][column.number],
+        int(count.ravel()[column.number]),
+        _MAX_INTEGERS,
+    )
+    names = getattr(reading.bounds.get(column.field), 'names', ())
+    if histogram['values'] and names:
+      histogram['labels'] = [
+          names[int(value)] if value in range(len(names)) else f'{value:g}'
+          for value in histogram['values']
+      ]
+    found[column.name] = histogram
+  return found
+
+
+def _histogram(sample, count, max_integers) -> Dict[str, Any]:
+  """Returns the histogram of a sample of `count` numbers."""
+  edges, values = np.array([]), None
+  counts = np.array([], np.int64)
+  if sample.size:
+    low, high = sample.min(), sample.max()
+    if low == high:
+      edges, values = np.array([low, high]), [float(low)]
+    elif np.all(sample == np.round(sample)):
+      # All bars are equally wide: each stands for as many integers.
+      width = np.ceil((high - low + 1) / max_integers)
+      num_bars = np.ceil((high - low + 1) / width)
+      edges = low - 0.5 + width * np.arange(num_bars + 1)
+      if width == 1:
+        values = list(range(int(low), int(high) + 1))
+    else:
+      edges = np.linspace(low, high, excerpts.NUM_BARS + 1)
+    counts, _ = np.histogram(sample, edges)
   return {
-      'episode': excerpt.episode,
-      'num_steps': excerpt.num_steps,
-      'num_transitions': excerpt.num_transitions,
-      'instruction': excerpt.instruction,
-      'return': _plain(excerpt.undiscounted_return),
-      'is_terminal': excerpt.is_terminal,
-      'reasons': reasons,
-      'steps': excerpt.steps.tolist(),
-      'curves': curves,
-      'frame_steps': excerpts.spread_steps(
-          excerpt.num_steps, excerpts.MAX_FRAMES if excerpt.images.size else 0
-      ).tolist(),
-      'frames': dict(
-          zip(map(paths.name_of, findings.images), excerpt.frames())
-      ),
+      'edges': edges.tolist(),
+      'counts': counts.tolist(),
+      'values': values,
+      'labels': None,
+      'of': int(counts.sum()),
+      'is_whole': sample.size == count,
   }
 
 
-def _short(number: float) -> Optional[float]:
-  """Returns a number with as many digits as a float32 has."""
-  return float(f'{number:.7g}') if math.isfinite(number) else None
+def _episode(reading, excerpt, reasons) -> Dict[str, Any]:
+  curves: Dict[str, list] = {field: [] for field in reading.fields}
+  for column in reading.columns:
+    # A float32 has as many digits.
+    curves[column.field].append(
+        [
+            _plain(f'{number:.7g}')
+            for number in excerpt.numbers[column.name].tolist()
+        ]
+    )
+  num_steps = int(excerpt.record['num_steps'])
+  num_frames = excerpts.MAX_FRAMES if excerpt.frames else 0
+  return {
+      'episode': int(excerpt.record['index']),
+      'num_steps': num_steps,
+      'num_transitions': int(excerpt.record['num_transitions']),
+      'instruction': excerpt.instruction,
+      'return': _plain(excerpt.record['undiscounted_return']),
+      'is_terminal': bool(excerpt.record['is_terminal']),
+      'reasons': reasons,
+      'steps': excerpt.steps.tolist(),
+      'curves': curves,
+      'frame_steps': excerpts.spread_steps(num_steps, num_frames).tolist(),
+      'frames': excerpt.frames,
+  }

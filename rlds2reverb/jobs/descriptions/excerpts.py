@@ -1,85 +1,118 @@
 """Excerpts: some steps of a few episodes, with their numbers and images.
 
-The images of an episode are taken while it is read. Its numbers come from the
-rows that the statistics are made of. The episodes to show are chosen when all
-were read; until then `spread` says which ones to keep.
+The episodes to show are chosen when all were read; until then `spread` says
+which ones to keep.
 """
 
 import base64
-import dataclasses
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
 
-MAX_STEPS = 200
-MAX_FRAMES = 8
+MAX_FRAMES = 8  # of an episode
 NUM_BARS = 32  # of returns and of lengths
-NUM_EXTREMES = 3  # how many of the best, the worst, and the longest
-_MAX_IMAGES = 3
-_MAX_SIDE = 128  # pixels
+_NUM_EXTREMES = 3  # how many of the best, the worst, and the longest
+_MAX_IMAGES = 3  # of a step
 _CHANNELS = (1, 3, 4)
+_MAX_SIDE = 128  # pixels
 _JPEG_QUALITY = 85
+# Words in the names of fields that say what an episode is meant to do.
+_INSTRUCTIONS = ('instruction', 'language', 'task')
+# About the number of bytes of a description's excerpts in a page. A page of two
+# descriptions then has less than 5 MB.
+_MAX_BYTES = 1_900_000
+_BYTES_OF_NUMBER = 11
 
 
-@dataclasses.dataclass(frozen=True)
-class Excerpt:
-  """The excerpt of one episode.
+class Excerpt(NamedTuple):
+  """Some steps of one episode.
 
   Attributes:
-    episode: the index of the episode in the data set.
-    num_steps: the number of all its steps.
-    num_transitions: the number of its transitions.
-    undiscounted_return: its return.
-    is_terminal: whether it is terminal.
-    steps: the steps whose numbers are shown, in order.
-    rows: the numbers of these steps, `[S, D]`; NaN where a number has no
-      meaning.
-    images: what `take_frames` has taken: for each image field, the images of
-      the steps `spread_steps(num_steps, MAX_FRAMES)`.
+    record: the row of the episode in `Reading.episodes`.
+    steps: the steps whose numbers are shown, in order, int64 `[S]`.
+    numbers: the numbers of these steps, float64 `[S]` each, by the name of the
+      column; NaN where a number has no meaning. `LENGTHS` and `RETURNS` stand
+      in the first step.
+    frames: JPEG images in base64 of the steps `spread_steps(num_steps,
+      MAX_FRAMES)`, by the path of the field.
     instruction: what the episode is meant to do, if a field says so.
   """
 
-  episode: int
-  num_steps: int
-  num_transitions: int
-  undiscounted_return: float
-  is_terminal: bool
+  record: np.void
   steps: np.ndarray
-  rows: np.ndarray
-  images: np.ndarray
-  instruction: str = ''
-
-  def frames(self) -> List[List[str]]:
-    """Returns JPEG images in base64, a list for each image field."""
-    return [
-        [
-            base64.b64encode(jpeg).decode()
-            for jpeg in tf.io.parse_tensor(part, tf.string).numpy()
-        ]
-        for part in self.images
-    ]
+  numbers: Dict[str, np.ndarray]
+  frames: Dict[str, List[str]]
+  instruction: str
 
 
-def image_leaves(step_spec: Dict[str, Any]) -> List[paths.KeyPath]:
-  """Returns the keys of the image fields that are shown, three at most."""
-  found = [
-      keys for keys, spec in tree.flatten_with_path(step_spec) if is_image(spec)
-  ]
-  return found[:_MAX_IMAGES]
+def take(
+    batch: Any,
+    at: int,
+    images: Sequence[paths.KeyPath],
+    instruction: Optional[paths.KeyPath],
+) -> Tuple[Dict[str, List[str]], str]:
+  """Takes the frames and the instruction of an episode; see `Excerpt`.
+
+  Args:
+    batch: the `EpisodeBatch` that has it, in NumPy.
+    at: its position there.
+    images: the keys, in a step, of the images.
+    instruction: the keys, in an episode, of the instruction.
+  """
+  begin, end = batch.row_splits[at : at + 2]
+  shown = begin + spread_steps(end - begin, MAX_FRAMES)
+  frames = {
+      paths.name_of(keys): list(
+          map(to_jpeg, paths.get(batch.steps, keys)[shown])
+      )
+      for keys in images
+  }
+  text = b''
+  if instruction and instruction[0] != rlds.STEPS:
+    text = paths.get(batch.fields, instruction)[at]
+  elif instruction and end > begin:
+    text = paths.get(batch.steps, instruction[1:])[begin]
+  return frames, text.decode(errors='replace')
+
+
+def image_leaves(spec: Dict[str, Any]) -> List[paths.KeyPath]:
+  """Returns the keys, in a step, of the image fields that are shown.
+
+  Args:
+    spec: the spec of an episode with stacked steps.
+  """
+  leaves = tree.flatten_with_path(steps_lib.without_time(spec[rlds.STEPS]))
+  return [keys for keys, leaf in leaves if is_image(leaf)][:_MAX_IMAGES]
 
 
 def is_image(spec: Any) -> bool:
   """Returns whether a leaf of a step with this spec is a decoded image."""
   return (
-      isinstance(spec, tf.TensorSpec)
-      and spec.dtype in (tf.uint8, tf.uint16)
+      spec.dtype in (tf.uint8, tf.uint16)
       and spec.shape.rank == 3
       and spec.shape[-1] in _CHANNELS
   )
+
+
+def find_instruction(spec) -> Optional[paths.KeyPath]:
+  """Returns the keys of a text that says what an episode is meant to do."""
+  for keys, leaf in sorted(
+      tree.flatten_with_path(spec), key=lambda pair: pair[0][0] != rlds.STEPS
+  ):
+    if (
+        any(word in str(keys[-1]) for word in _INSTRUCTIONS)
+        and isinstance(leaf, tf.TensorSpec)
+        and leaf.dtype == tf.string
+        and leaf.shape.rank == (keys[0] == rlds.STEPS)
+    ):
+      return keys
+  return None
 
 
 def spread_steps(length: int, count: int) -> np.ndarray:
@@ -107,63 +140,113 @@ def spread(numbers: np.ndarray) -> np.ndarray:
   # A part that overlaps a cell has the first or the last number of the cell.
   chosen = np.diff(cells, prepend=-1) != 0
   chosen |= np.diff(cells, append=-1) != 0
-  chosen |= rank < NUM_EXTREMES
-  chosen |= rank >= order.size - NUM_EXTREMES
+  chosen |= (rank < _NUM_EXTREMES) | (rank >= order.size - _NUM_EXTREMES)
   return order[chosen]
 
 
-def take_frames(
-    steps: Dict[str, Any], images: Sequence[paths.KeyPath]
-) -> tf.Tensor:
-  """Takes some images of an episode, in graph mode.
+def to_jpeg(image: np.ndarray) -> str:
+  """Encodes an image `[H, W, C]`, small, as JPEG in base64."""
+  is_deep = image.dtype == np.uint16
+  image = image.astype(np.float32)
+  if is_deep:
+    image = image / max(image.max(), 1) * 255
+  height, width, channels = image.shape
+  scale = _MAX_SIDE / max(height, width)
+  if scale < 1:
+    small = [max(int(side * scale), 1) for side in (height, width)]
+    image = tf.image.resize(image, small, 'area').numpy()
+  image = np.clip(np.round(image), 0, 255).astype(np.uint8)
+  # JPEG has no alpha channel.
+  image = np.repeat(image, 3, 2) if channels == 1 else image[..., :3]
+  jpeg = tf.io.encode_jpeg(image, quality=_JPEG_QUALITY).numpy()
+  return base64.b64encode(jpeg).decode()
+
+
+def bars(histogram: Dict[str, Any], numbers: np.ndarray) -> np.ndarray:
+  """Returns the bar of each number; -1 for none."""
+  edges = np.array(histogram['edges'])
+  if not edges.size:
+    return np.full(numbers.size, -1)
+  bars = np.searchsorted(edges, numbers, 'right') - 1
+  bars = np.where(numbers == edges[-1], bars - 1, bars)
+  return np.where(bars < len(edges) - 1, bars, -1)
+
+
+def choose(
+    reading: Any,
+    histograms: Dict[str, Dict[str, Any]],
+    odd: Sequence[Any],
+    count: int,
+) -> List[Tuple[Excerpt, List[str]]]:
+  """Chooses the episodes that are shown, `count` at most.
+
+  They are the best, the worst and the longest ones; those of the findings; and
+  then those that show most of what no other one shows: the bars of histograms,
+  and the least and the greatest number of each column.
 
   Args:
-    steps: the stacked steps of the episode.
-    images: the keys of the image fields.
+    reading: the `Reading`.
+    histograms: its histograms.
+    odd: its findings.
+    count: how many to choose.
 
   Returns:
-    Strings `[len(images)]`, for `Excerpt.images`.
+    Each with the reasons for showing it, the most important ones first.
   """
-  if not images:
-    return tf.zeros([0], tf.string)
-  length = tf.shape(paths.get(steps, images[0]))[0]
-  count = tf.minimum(length, MAX_FRAMES)
-  shown = tf.range(count) * (length - 1) // tf.maximum(count - 1, 1)
-  return tf.stack(
-      [
-          tf.io.serialize_tensor(
-              tf.map_fn(
-                  _to_jpeg,
-                  tf.gather(paths.get(steps, keys), shown),
-                  fn_output_signature=tf.string,
-              )
-          )
-          for keys in images
-      ]
-  )
+  excerpts = dict(sorted(reading.excerpts.items()))
+  reasons: Dict[int, List[str]] = {}
+  for reason, sign, name in (
+      ('highest return', -1, 'undiscounted_return'),
+      ('lowest return', 1, 'undiscounted_return'),
+      ('longest', -1, 'num_transitions'),
+  ):
+    ranked = sorted(
+        (sign * one.record[name], episode)
+        for episode, one in excerpts.items()
+        if np.isfinite(one.record[name]) and one.steps.size
+    )
+    if ranked and ranked[0][0] < ranked[-1][0]:
+      # Where there are few episodes, the best are not shown again as the worst.
+      count_each = min(_NUM_EXTREMES, -(-len(ranked) // 4))
+      for _, episode in ranked[:count_each]:
+        reasons.setdefault(episode, []).append(reason)
+  for one in odd:
+    if one.episode is not None:
+      kind = one.kind.replace('_', ' ')
+      reasons.setdefault(one.episode, []).append(kind)
+  chosen = list(reasons)[:count]
+  shows = {
+      episode: _what_it_shows(reading, histograms, one)
+      for episode, one in excerpts.items()
+  }
+  is_shown = np.any([shows[episode] for episode in chosen], axis=0)
+  room = _MAX_BYTES - sum(_size_of(excerpts[episode]) for episode in chosen)
+  while len(chosen) < min(count, len(excerpts)):
+    best = max(
+        (episode for episode in excerpts if episode not in chosen),
+        key=lambda episode: (shows[episode] & ~is_shown).sum(),
+    )
+    room -= _size_of(excerpts[best])
+    if room < 0:
+      break
+    is_shown = is_shown | shows[best]
+    chosen.append(best)
+  return [(excerpts[one], reasons.get(one, [])) for one in chosen]
 
 
-def _to_jpeg(image):
-  """Encodes an image, small, as JPEG."""
-  if image.dtype == tf.uint16:
-    greatest = tf.maximum(tf.reduce_max(image), 1)
-    image = tf.cast(image, tf.float32) / tf.cast(greatest, tf.float32) * 255
-  image = tf.cast(image, tf.float32)
-  size = tf.shape(image)
-  scale = _MAX_SIDE / tf.maximum(size[0], size[1])
-  small = tf.cast(tf.cast(size[:2], tf.float64) * scale, tf.int32)
-  image = tf.cond(
-      scale < 1,
-      lambda: tf.image.resize(image, tf.maximum(small, 1), 'area'),
-      lambda: image,
-  )
-  image = tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
-  # JPEG has no alpha channel.
-  image = tf.cond(
-      tf.equal(size[2], 1),
-      lambda: tf.repeat(image, 3, axis=2),
-      lambda: image[..., :3],
-  )
-  return tf.io.encode_jpeg(
-      tf.ensure_shape(image, [None, None, 3]), quality=_JPEG_QUALITY
+def _what_it_shows(reading, histograms, excerpt) -> np.ndarray:
+  """Returns which extremes and which bars an excerpt shows, bool."""
+  parts = [reading.places[..., 0].ravel() == excerpt.record['index']]
+  for name, histogram in histograms.items():
+    found = bars(histogram, excerpt.numbers[name])
+    parts.append(np.isin(np.arange(len(histogram['counts'])), found))
+  return np.concatenate(parts)
+
+
+def _size_of(excerpt: Excerpt) -> int:
+  """Returns about how many bytes of a page an excerpt takes."""
+  frames = sum(map(len, tree.flatten(excerpt.frames)))
+  return (
+      excerpt.steps.size * (len(excerpt.numbers) - 2) * _BYTES_OF_NUMBER
+      + frames
   )

@@ -1,6 +1,10 @@
-"""Facts of each episode, collected in graph mode while a data set is read."""
+"""Facts of the episodes of a batch: what may be odd, and what is counted.
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+`facts_of` is in graph mode; the other functions take what it returns in NumPy.
+"""
+
+import hashlib
+from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -9,16 +13,14 @@ import tree
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
-from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
-from rlds2reverb.jobs.descriptions import excerpts
 from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import rows as rows_lib
 from rlds2reverb.trajectories import validation
 
-# What may be odd about an episode as a whole, in the order of `Facts.checks`,
-# and the sentence for it that follows "In 2 of 40 episodes, ".
+# The conditions in their order, and the sentence for each that follows "In 2 of
+# 40 episodes, ".
 CHECKS = {
     'unequal_lengths': (
         'fields differ in length. Here they are cut to the shortest; a'
@@ -52,219 +54,177 @@ CHECKS = {
         'the last observation is the same as the one before: it may be a dummy'
     ),
 }
-
-# Words in the names of fields that say what an episode is meant to do.
-_INSTRUCTIONS = ('instruction', 'language', 'task')
-_HASHES = 2**63 - 1
+WHOLE, NO = -1, -2  # in place of a step: the whole episode, and no episode
 
 
 class Facts(NamedTuple):
-  """The facts of an episode of `T` steps, with `D` columns of numbers.
+  """What is found in graph mode of `E` episodes, of `N` steps in all.
 
   Attributes:
-    episode: int64 `[]`: the index of the episode in the data set.
-    rows: float64 `[T, D + 4]`: its rows in an `Accumulation`.
-    num_steps: int64 `[]`.
-    outcome: float64 `[3]`: its return, its number of transitions, and whether
-      it is terminal.
-    last_reward: float64 `[]`: the reward of the last step, which is of no
-      transition; NaN if there is no step.
-    content: int64 `[]`: a hash of its observations, actions and rewards.
-    checks: bool `[C]`: which of `CHECKS` are true of it.
-    check_steps: int64 `[C]`: the first step that shows it; -1 for none.
-    not_finite: int64 `[D]`: the first step in which the column is NaN or
-      infinite; -1 for none.
-    outside: int64 `[D]`: the number of values outside the column's bounds.
-    outside_steps: int64 `[D]`: the first step that has one; -1 for none.
-    frames: string `[I]`: for each image field, some of its images; see
-      `excerpts.take_frames`.
-    instruction: string `[]`: what the episode is meant to do, if a field says
-      so; otherwise empty.
+    batch: the episodes. Fields that differ in length are cut to the shortest.
+    rows: float64 `[N, W]`: their rows in the `Accumulation`.
+    not_finite: bool `[N, D]`: which numbers should be finite, and are not.
+    is_cut: bool `[]`: whether fields differ in length.
+    is_valid: bool `[E]`: which episodes keep the rules of conversion.
+    outcome: their outcomes.
   """
 
-  episode: tf.Tensor
+  batch: episode_batches.EpisodeBatch
   rows: tf.Tensor
-  num_steps: tf.Tensor
-  outcome: tf.Tensor
-  last_reward: tf.Tensor
-  content: tf.Tensor
-  checks: tf.Tensor
-  check_steps: tf.Tensor
   not_finite: tf.Tensor
-  outside: tf.Tensor
-  outside_steps: tf.Tensor
-  frames: tf.Tensor
-  instruction: tf.Tensor
-
-
-def cut_to_shortest(
-    steps: Dict[str, Any],
-) -> Tuple[Dict[str, Any], tf.Tensor]:
-  """Cuts the leaves of stacked steps to the shortest of them.
-
-  Returns:
-    The steps; and, bool `[]`, whether anything was cut off.
-  """
-  lengths = stacked_steps.lengths_of(steps)
-  if lengths is None:
-    return steps, tf.constant(False)
-  are_equal = stacked_steps.are_equal(lengths)
-  shortest = tf.reduce_min(lengths.rows)
-  steps = tf.cond(
-      are_equal,
-      lambda: tf.nest.map_structure(tf.identity, steps),
-      lambda: stacked_steps.own_rows(steps, 0, shortest),
-  )
-  return steps, ~are_equal
+  is_cut: tf.Tensor
+  is_valid: tf.Tensor
+  outcome: outcomes.Outcome
 
 
 def facts_of(
-    index: tf.Tensor,
-    steps: Dict[str, Any],
-    is_cut: tf.Tensor,
+    batch: episode_batches.EpisodeBatch,
     accumulation: accumulation_lib.Accumulation,
-    bounds: Tuple[np.ndarray, np.ndarray],
-    images: Sequence[paths.KeyPath] = (),
-    known: Optional[Dict[str, Any]] = None,
 ) -> Facts:
-  """Notes the facts of one episode.
+  """Finds the facts of a batch of episodes, in graph mode."""
+  lengths, is_cut = stacked_steps.lengths_of(batch.steps), tf.constant(False)
+  if lengths is not None:
+    is_cut = ~stacked_steps.are_equal(lengths)
+    shortest = tf.reduce_min(lengths.rows)
+    batch = batch._replace(
+        steps=tf.cond(
+            is_cut,
+            lambda: stacked_steps.own_rows(batch.steps, 0, shortest),
+            lambda: tf.nest.map_structure(tf.identity, batch.steps),
+        ),
+        row_splits=tf.minimum(batch.row_splits, tf.cast(shortest, tf.int64)),
+    )
+  steps, splits = batch.steps, batch.row_splits
+  rows = accumulation.rows(batch)
+  numbers = rows[:, : -rows_lib.NUM_OUTCOMES]
+  outline = validation.with_end(validation.outline_of(steps))
+  return Facts(
+      batch,
+      rows,
+      ~tf.math.is_finite(numbers)
+      & rows_lib.are_meant(
+          steps, last_steps.are_last(splits), accumulation.leaves
+      ),
+      is_cut,
+      validation.are_valid(outline, splits, 'strict'),
+      outcomes.outcomes(batch),
+  )
+
+
+def check(facts: Facts) -> np.ndarray:
+  """Returns the first step that shows each of `CHECKS`, or `WHOLE` or `NO`.
 
   Args:
-    index: int64 `[]`: the index of the episode in the data set.
-    steps: its stacked steps, with leaves of one length.
-    is_cut: bool `[]`: whether the leaves were of several lengths.
-    accumulation: the statistics, which say what a row is.
-    bounds: the least and the greatest value that each column may have, float64
-      `[D]` each; infinite where there is no bound.
-    images: the keys, in a step, of the image fields that are shown.
-    known: the fields of the episode besides its steps.
+    facts: the facts of `E` episodes, in NumPy.
+
+  Returns:
+    int64 `[E, C]`.
   """
-  rows = accumulation.rows(episode_batches.of_one(steps))
-  outcome = outcomes.outcome(steps)
-  checks = _checks(index, steps, is_cut)
-  numbers = rows[:, : -rows_lib.NUM_OUTCOMES]
-  is_last = last_steps.is_last(tf.shape(rows)[0])
-  not_finite = ~tf.math.is_finite(numbers) & rows_lib.are_meant(
-      steps, is_last, accumulation.leaves
+  steps, splits = facts.batch.steps, facts.batch.row_splits
+  lengths = np.diff(splits)
+  reward = rewards_of(steps)
+  discount = steps[rlds.DISCOUNT].ravel().astype(np.float32)
+  flags = np.stack(
+      [
+          steps[flag].ravel().astype(bool)
+          for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
+      ],
+      axis=1,
   )
-  is_outside = (numbers < bounds[0]) | (numbers > bounds[1])
-  return Facts(
-      episode=index,
-      rows=rows,
-      num_steps=tf.shape(rows, tf.int64)[0],
-      outcome=tf.stack([tf.cast(value, tf.float64) for value in outcome]),
-      last_reward=tf.concat(
-          [tf.constant([np.nan], tf.float64), _rewards(steps)], 0
-      )[-1],
-      content=_content(steps),
-      checks=tf.stack([tf.reduce_any(checks[name]) for name in CHECKS]),
-      check_steps=tf.stack([_first(checks[name]) for name in CHECKS]),
-      not_finite=_first(not_finite),
-      outside=tf.math.count_nonzero(is_outside, axis=0),
-      outside_steps=_first(is_outside),
-      frames=excerpts.take_frames(steps, images),
-      instruction=_instruction(steps, known or {}),
+  ends = splits[1:][lengths > 0]
+  is_last = np.zeros(len(reward), bool)
+  is_last[ends - 1] = True
+  # The second step that has a flag shows that there are several.
+  count = np.cumsum(np.pad(flags, [(1, 0), (0, 0)]), 0)
+  count = count[1:] - np.repeat(count[splits[:-1]], lengths, 0)
+  leads_to_end = np.roll(flags[:, 1] & flags[:, 2], -1) & ~is_last
+  rewarded = np.bincount(
+      np.repeat(np.arange(len(lengths)), lengths), reward != 0, len(lengths)
+  )
+  several = first_steps(flags & (count == 2), splits).T
+  bootstraps, last_reward = first_steps(
+      np.stack(
+          [
+              leads_to_end & (discount != 0),
+              is_last & (reward != 0) & np.isfinite(reward),
+          ],
+          axis=1,
+      ),
+      splits,
+  ).T
+  return np.stack(
+      [
+          np.where(facts.is_cut, WHOLE, np.full_like(lengths, NO)),
+          np.where((lengths == 0) & ~facts.is_cut, WHOLE, NO),
+          np.where(~facts.is_valid & (lengths > 0), WHOLE, NO),
+          *several,
+          bootstraps,
+          np.where((rewarded == 0) & (lengths > 1), WHOLE, NO),
+          last_reward,
+          *_last_observation(tree.flatten(steps[rlds.OBSERVATION]), splits),
+      ],
+      axis=1,
   )
 
 
-def _instruction(steps, known) -> tf.Tensor:
-  """Returns the first text of a field whose name is one of instructions."""
-  for nest, rank in (steps, 1), (known, 0):
-    for keys, leaf in tree.flatten_with_path(nest):
-      if (
-          any(word in str(keys[-1]) for word in _INSTRUCTIONS)
-          and isinstance(leaf, tf.Tensor)
-          and leaf.dtype == tf.string
-          and leaf.shape.rank == rank
-      ):
-        return tf.concat([tf.reshape(leaf, [-1]), ['']], 0)[0]
-  return tf.constant('')
+def rewards_of(steps: Dict[str, Any]) -> np.ndarray:
+  """Returns the rewards of stacked steps, float64 `[N]`."""
+  (reward,) = tree.flatten(steps[rlds.REWARD])
+  return reward.ravel().astype(np.float64)
 
 
-def _checks(index, steps, is_cut) -> Dict[str, tf.Tensor]:
-  """Returns where each check holds, bool `[T]`, or `[]` for no single step."""
-  flags = validation.outline_of(steps)
-  discount = flags[rlds.DISCOUNT]
-  num_steps = tf.size(discount, tf.int64)
-  is_valid = validation.are_valid(
-      validation.with_end(flags), tf.stack([0, num_steps]), 'strict'
-  )[0]
-  is_end = flags[rlds.IS_LAST] & flags[rlds.IS_TERMINAL]
-  leads_to_end = tf.concat([is_end[1:], [False]], 0)[: tf.size(is_end)]
-  reward = _rewards(steps)
-  is_last = last_steps.is_last(tf.size(discount))
-  is_zero = reward == 0
-  last_is_zero, last_is_repeated = _last_observation(steps[rlds.OBSERVATION])
+def first_steps(found: np.ndarray, splits: np.ndarray) -> np.ndarray:
+  """Returns the first step of each episode where bool `[N, K]` is true.
 
-  def several(name):
-    # The second step that has the flag shows it.
-    return flags[name] & (tf.cumsum(tf.cast(flags[name], tf.int32)) == 2)
+  Args:
+    found: bool `[N, K]`.
+    splits: where the steps of each episode begin and end, `[E + 1]`.
 
-  return {
-      'unequal_lengths': is_cut,
-      'empty': tf.equal(tf.size(discount), 0) & ~is_cut,
-      'invalid': ~is_valid & (num_steps > 0),
-      'several_first': several(rlds.IS_FIRST),
-      'several_last': several(rlds.IS_LAST),
-      'several_terminal': several(rlds.IS_TERMINAL),
-      'bootstraps': leads_to_end & ~is_last & (discount != 0),
-      'zero_rewards': (tf.size(discount) > 1) & tf.reduce_all(is_zero),
-      'last_reward': is_last & ~is_zero & tf.math.is_finite(reward),
-      'last_is_zero': last_is_zero,
-      'last_is_repeated': last_is_repeated,
-  }
+  Returns:
+    int64 `[E, K]`, `NO` where it is never true.
+  """
+  steps = np.full([len(splits) - 1, found.shape[1]], NO)
+  rows, columns = np.nonzero(found[::-1])  # The first one is written last.
+  rows = len(found) - 1 - rows
+  episodes = np.searchsorted(splits, rows, 'right') - 1
+  steps[episodes, columns] = rows - splits[episodes]
+  return steps
 
 
-def _rewards(steps) -> tf.Tensor:
-  (reward,) = tf.nest.flatten(steps[rlds.REWARD])
-  return tf.reshape(tf.cast(reward, tf.float64), [-1])
-
-
-def _last_observation(observation):
-  """Returns, bool `[T]` each, whether the last one is zero, or a repetition.
+def _last_observation(leaves: List[np.ndarray], splits) -> List[np.ndarray]:
+  """Returns where the last observation is all zeros, or a repetition.
 
   Zeros after zeros are a repetition. Strings are never zero.
   """
-  leaves = tf.nest.flatten(observation)
-  nothing = tf.constant(False), tf.constant(False)
-  if not leaves:
-    return nothing
-  length = tf.shape(leaves[0])[0]
-
-  def compare():
-    are_same = [tf.reduce_all(tf.equal(leaf[-2], leaf[-1])) for leaf in leaves]
-    before, last = (
-        tf.reduce_any(
-            [
-                tf.reduce_any(tf.cast(leaf[row], tf.bool))
-                for leaf in leaves
-                if leaf.dtype != tf.string
-            ]
-            or [True]
-        )
-        for row in (-2, -1)
-    )
-    return before & ~last, tf.reduce_all(are_same)
-
-  found = tf.cond(length > 1, compare, lambda: nothing)
-  is_end = tf.equal(tf.range(length), length - 1)
-  return tuple(is_end & one for one in found)
+  lengths = np.diff(splits)
+  has_two = lengths > 1
+  ends = splits[1:][has_two]
+  is_set, was_set, is_same = np.zeros([3, len(ends)], bool)
+  is_same[:] = bool(leaves)
+  for leaf in leaves:
+    last, before = leaf[ends - 1], leaf[ends - 2]
+    inner = tuple(range(1, leaf.ndim))
+    is_same &= np.all(last == before, inner)
+    if leaf.dtype != object:
+      is_set |= last.astype(bool).any(inner)
+      was_set |= before.astype(bool).any(inner)
+  found = []
+  for holds in (was_set & ~is_set, is_same):
+    found.append(np.full_like(lengths, NO))
+    found[-1][has_two] = np.where(holds, lengths[has_two] - 1, NO)
+  return found
 
 
-def _content(steps) -> tf.Tensor:
-  parts = [
-      tf.io.serialize_tensor(leaf)
-      for name in (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD)
-      for leaf in tf.nest.flatten(steps[name])
-  ]
-  return tf.strings.to_hash_bucket_fast(tf.strings.join(parts), _HASHES)
-
-
-def _first(found: tf.Tensor) -> tf.Tensor:
-  """Returns the first row of bool `[T, ...]` that is True; -1 for none."""
-  if found.shape.rank == 0:
-    return tf.constant(-1, tf.int64)
-  # `argmax` fails where there are no rows.
-  padding = [[0, 1]] + [[0, 0]] * (found.shape.rank - 1)
-  padded = tf.pad(tf.cast(found, tf.int8), padding)
-  return tf.where(tf.reduce_any(found, axis=0), tf.argmax(padded, axis=0), -1)
+def content_of(steps: Dict[str, Any], begin: int, end: int) -> bytes:
+  """Returns a hash of the observations, actions and rewards of an episode."""
+  content = hashlib.blake2b(digest_size=8)
+  for name in (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD):
+    for leaf in tree.flatten(steps[name]):
+      part = leaf[begin:end]
+      if part.dtype == object:
+        texts = part.ravel().tolist()
+        content.update(str(list(map(len, texts))).encode())
+        content.update(b''.join(texts))
+      else:
+        content.update(np.ascontiguousarray(part))
+  return content.digest()

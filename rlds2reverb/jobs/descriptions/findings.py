@@ -1,262 +1,193 @@
-"""Adds up the facts of episodes, block by block, in NumPy.
+"""Finds what is odd in a data set, with a number and an example of each."""
 
-The memory that this takes does not grow with the data, apart from 200 bytes
-for each episode.
-"""
-
-import functools
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
-import tensorflow as tf
 
-from rlds2reverb.episodes import paths
-from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
-from rlds2reverb.jobs.descriptions import facts as facts_lib
-from rlds2reverb.statistics import accumulation as accumulation_lib
-from rlds2reverb.statistics import results
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
+from rlds2reverb.jobs.descriptions import facts
+from rlds2reverb.jobs.descriptions import reading as reading_lib
 
-_MAX_COLUMNS = 64  # of a field, that are shown
+CONSTANT = 'constant'
+OUTSIDE_BOUNDS = 'outside_bounds'
+OUTSIDE_UNIT = 'outside_unit'
+SATURATED = 'saturated'
 
-
-class FieldColumn(NamedTuple):
-  """One number of a field.
-
-  Attributes:
-    field: the path of the field in a step.
-    number: which of its numbers it is.
-    name: its name, such as `reward` or `action[2]`.
-  """
-
-  field: str
-  number: int
-  name: str
+# The share of values between -1 and 1 from which on an action is taken to be
+# meant for that range.
+_NEARLY_ALL = 0.95
+# The share of values at an end of an action's range from which on they are odd.
+# An action of few different values is a switch, and is not odd.
+_SATURATED = 0.05
+_MAX_SWITCH = 10
+_MAX_LISTED = 8
 
 
-# The record of every episode that has steps: its index in the data set, a hash
-# of its content, its return, its number of transitions, and the reward of its
-# last step, which is of no transition.
-_EPISODE = [
-    ('index', np.int64),
-    ('content', np.int64),
-    ('undiscounted_return', np.float64),
-    ('num_transitions', np.float64),
-    ('last_reward', np.float64),
-]
-
-
-class Tally:
-  """Counts the episodes for which each of several conditions holds.
-
-  Attributes, int64 `[K]` each:
-    counts: the number of episodes for which each condition holds.
-    episodes: the index of the first of them; -1 if there is none.
-    steps: the step there that shows it; -1 if no single one does.
-  """
-
-  def __init__(self, size: int):
-    self.counts = np.zeros(size, np.int64)
-    self.episodes = np.full(size, -1, np.int64)
-    self.steps = np.full(size, -1, np.int64)
-
-  def add(
-      self, episodes: np.ndarray, found: np.ndarray, steps: np.ndarray
-  ) -> None:
-    """Adds episodes, in any order.
-
-    Args:
-      episodes: their indices in the data set, `[B]`.
-      found: which conditions hold for each, bool `[B, K]`.
-      steps: the step that shows it, `[B, K]`; -1 for none.
-    """
-    self.counts += found.sum(0)
-    for column in np.flatnonzero(found.any(0)):
-      rows = np.flatnonzero(found[:, column])
-      row = rows[np.argmin(episodes[rows])]
-      first = self.episodes[column]
-      if first < 0 or episodes[row] < first:
-        self.episodes[column] = episodes[row]
-        self.steps[column] = steps[row, column]
-
-
-class Findings:
-  """The findings of a pass over a data set.
+class Finding(NamedTuple):
+  """Something that is odd.
 
   Attributes:
-    spec: the spec of an episode with stacked steps.
-    bounds: the bounds of fields, by name. Floats of an action that nothing
-      bounds are held against -1 to 1, without an entry here.
-    images: the keys, in a step, of the image fields that excerpts have.
-    fields: the names of the fields that have statistics.
-    columns: the numbers that are shown, 64 of a field at most.
-    num_read: the number of episodes, those without steps included.
-    checks: the tally of `facts.CHECKS`.
-    not_finite: the tally of `fields` that hold NaN or infinities.
-    outside: the tally of `fields` that have values outside their bounds.
-    outside_values: how many values of each of `fields` are outside.
-    duplicates: the tally of episodes with the content of an earlier one.
-    extremes: where the least and the greatest number of each column is, int64
-      `[2, D, 2]`: the episode and the step; -1 if there is none.
-    excerpts: the excerpts of episodes that may be shown, by their indices.
+    kind: one of the constants of this module, of `facts.CHECKS`,
+      `reading.NOT_FINITE` or `reading.DUPLICATES`.
+    field: the path of the field in which it was found, or None.
+    message: the sentence that says it, with the numbers below.
+    num_episodes: the number of episodes in which it was found; None if it was
+      found in a sample of all steps.
+    episode: the index of the first of them, or of one that shows it.
+    step: the first step there that shows it; None if no single one does.
   """
 
-  def __init__(
-      self,
-      accumulation: accumulation_lib.Accumulation,
-      spec: Dict[str, Any],
-      bounds: Mapping[str, Any],
-      images: Sequence[paths.KeyPath],
+  kind: str
+  field: Optional[str]
+  message: str
+  num_episodes: Optional[int]
+  episode: Optional[int]
+  step: Optional[int]
+
+
+def find(reading: reading_lib.Reading) -> List[Finding]:
+  """Returns all that is odd in what one pass has found."""
+  *shown, duplicates = _shown(reading)
+  found = [*shown, *_saturated(reading), *_constant(reading), duplicates]
+  return [one for one in found if one is not None]
+
+
+def _shown(reading) -> Iterator[Optional[Finding]]:
+  """Yields what is odd about each of the conditions, or None."""
+  shows = reading.episodes['shows'].T
+  for steps, condition in zip(shows, reading.conditions):
+    rows = np.flatnonzero(steps > facts.NO)
+    first = reading.episodes[rows[0]] if rows.size else None
+    kind, text, more = (
+        _text(reading, *condition, first) if rows.size else ('', '', '')
+    )
+    if not text:
+      yield None
+      continue
+    episode, step = int(first['index']), int(steps[rows[0]])
+    where = f', step {step}' if step >= 0 else ''
+    yield Finding(
+        kind,
+        condition[1],
+        f'In {rows.size} of {len(reading.episodes)} episodes, {text}. The first'
+        f' is episode {episode}{where}{more}.',
+        int(rows.size),
+        episode,
+        step if step >= 0 else None,
+    )
+
+
+def _text(reading, kind, field, first) -> Tuple[str, str, str]:
+  """Returns the kind of a finding, its sentence, and the end of the next."""
+  if kind == reading_lib.DUPLICATES:
+    text = 'observations, actions and rewards are those of an earlier episode'
+    return kind, text, f', which repeats episode {first["original"]}'
+  if field is None:
+    rewards = reading.episodes['last_reward']
+    total = rewards[np.isfinite(rewards)].sum()
+    return kind, facts.CHECKS[kind].format(f'{total:g}'), ''
+  statistics = reading.statistics.fields[field]
+  if kind == reading_lib.NOT_FINITE:
+    count = int(statistics.not_finite.sum())
+    numbers = checks.counted(count, 'number that is', 'numbers that are')
+    return kind, f'{field} has {numbers} NaN or infinite', ''
+  outside = int(reading.outside[reading.fields.index(field)])
+  total = int(statistics.count.sum())
+  text = f'{field} has {outside} of {total} values outside '
+  if field in reading.bounds:
+    source = reading.bounds[field].source
+    return OUTSIDE_BOUNDS, f'{text}the bounds of {source}', ''
+  if total - outside < _NEARLY_ALL * total:
+    return OUTSIDE_UNIT, '', ''
+  text += '-1 to 1, where nearly all the others are'
+  return OUTSIDE_UNIT, text, ''
+
+
+def _saturated(reading) -> Iterator[Finding]:
+  """Finds actions that are often exactly at an end of their range."""
+  for field in reading.fields:
+    if field.split('/')[0] != rlds.ACTION or not (
+        reading.statistics.fields[field].is_floating
+    ):
+      continue
+    samples = reading.samples[field]
+    texts, examples = [], []
+    for column in reading.columns:
+      if column.field != field:
+        continue
+      sample = samples[column.number]
+      ends = _ends(reading, column, sample)
+      counts = [np.isclose(sample, end, 1e-6, 1e-6).sum() for end in ends]
+      # Each end is reached at least once.
+      if sum(counts) - 2 < max(_SATURATED * sample.size, _MAX_SWITCH) or (
+          np.unique(sample).size <= _MAX_SWITCH
+      ):
+        continue
+      shares = ' and '.join(
+          f'{end:g} in {count / sample.size:.0%}'
+          for end, count in zip(ends, counts)
+      )
+      texts.append(f'{column.name} is {shares}')
+      examples.append((column.name, ends[np.argmax(counts)]))
+    if texts:
+      more = ', ...' if len(texts) > _MAX_LISTED else ''
+      yield Finding(
+          SATURATED,
+          field,
+          f'{len(texts)} of {len(samples)} numbers of {field} are often exactly'
+          ' at an end of their range, as if they were clipped:'
+          f' {", ".join(texts[:_MAX_LISTED])}{more} of the steps.',
+          None,
+          *_example(reading, *examples[0]),
+      )
+
+
+def _ends(reading, column, sample) -> List[float]:
+  """Returns the ends of the range of a column, but for a few outliers."""
+  if not sample.size:
+    return []
+  low, high = sample.min(), sample.max()
+  if column.field not in reading.bounds and (
+      np.mean(np.abs(sample) <= 1) < _NEARLY_ALL
   ):
-    self.spec, self.bounds, self.images = spec, bounds, images
-    self._accumulation = accumulation
-    self._state = accumulation.empty()
-    self._add_rows = tf.function(
-        accumulation.add, reduce_retracing=True, autograph=False
+    return [low, high]
+  least, greatest = reading.limits[:, column.index]
+  return [max(low, least), min(high, greatest)]
+
+
+def _example(reading, column: str, number: float):
+  """Returns the episode and step of an excerpt where a column has a number."""
+  for episode, excerpt in sorted(reading.excerpts.items()):
+    rows = np.flatnonzero(
+        np.isclose(excerpt.numbers[column], number, 1e-6, 1e-6)
     )
-    self.fields = [paths.name_of(keys) for keys, _ in accumulation.leaves]
-    sizes = [leaf.shape.num_elements() for _, leaf in accumulation.leaves]
-    self._field_of = np.repeat(np.arange(len(sizes)), sizes)
-    self.columns = [
-        FieldColumn(field, index, f'{field}[{index}]' if size > 1 else field)
-        for field, size in zip(self.fields, sizes)
-        for index in range(min(size, _MAX_COLUMNS))
-    ]
-    starts = dict(zip(self.fields, np.cumsum([0, *sizes])))
-    self._shown = [starts[one.field] + one.number for one in self.columns]
-    self.num_read = 0
-    self.checks = Tally(len(facts_lib.CHECKS))
-    self.not_finite = Tally(len(sizes))
-    self.outside = Tally(len(sizes))
-    self.outside_values = np.zeros(len(sizes), np.int64)
-    self.duplicates = Tally(1)
-    self._contents: Set[int] = set()
-    self._greatest = np.full([2, len(self.columns)], -np.inf)  # of -x and x
-    self.extremes = np.full([2, len(self.columns), 2], -1, np.int64)
-    self._episodes: List[np.ndarray] = []
-    # The episodes that stand for all returns, and for all lengths.
-    self._spread = [(np.zeros(0, np.int64), np.zeros(0))] * 2
-    self.excerpts: Dict[int, excerpts_lib.Excerpt] = {}
+    if rows.size:
+      return episode, int(excerpt.steps[rows[0]])
+  return None, None
 
-  def add(self, facts: facts_lib.Facts, part: accumulation_lib.State) -> None:
-    """Adds a block of episodes, and its part of the statistics."""
-    self._state = self._add_rows(self._state, part)
-    facts = facts_lib.Facts(*(leaf.numpy() for leaf in facts))
-    self.num_read += len(facts.episode)
-    self.checks.add(facts.episode, facts.checks, facts.check_steps)
-    odd_steps = [facts.check_steps]
-    for tally, steps in (
-        (self.not_finite, facts.not_finite),
-        (self.outside, facts.outside_steps),
-    ):
-      steps = self._of_fields(steps)
-      tally.add(facts.episode, steps >= 0, steps)
-      odd_steps.append(steps)
-    np.add.at(self.outside_values, self._field_of, facts.outside.sum(0))
-    has_steps = facts.num_steps > 0
-    # Equal episodes are of one length, so they come in their order.
-    repeats = np.zeros([len(has_steps), 1], bool)
-    for row in np.flatnonzero(has_steps):
-      repeats[row] = (content := int(facts.content[row])) in self._contents
-      self._contents.add(content)
-    self.duplicates.add(facts.episode, repeats, np.full(repeats.shape, -1))
-    episodes = np.zeros(len(facts.episode), _EPISODE)
-    episodes['index'], episodes['content'] = facts.episode, facts.content
-    episodes['undiscounted_return'] = facts.outcome[:, 0]
-    episodes['num_transitions'] = facts.outcome[:, 1]
-    episodes['last_reward'] = facts.last_reward
-    self._episodes.append(episodes[has_steps])
-    rows = facts.rows[:, self._shown]
-    ends = np.cumsum(facts.num_steps)
-    self._note_extremes(facts.episode, rows, ends)
-    self._keep_excerpts(facts, rows, ends, np.concatenate(odd_steps, 1))
 
-  def _of_fields(self, steps: np.ndarray) -> np.ndarray:
-    """Returns the first step of any column of each field, `[B, fields]`."""
-    none = np.iinfo(np.int64).max
-    first = np.full([len(steps), len(self.fields)], none)
-    found = np.where(steps < 0, none, steps)
-    np.minimum.at(first, (slice(None), self._field_of), found)
-    return np.where(first == none, -1, first)
-
-  def _note_extremes(self, episodes, rows, ends) -> None:
-    if not rows.size:
-      return
-    is_finite = np.isfinite(rows)
-    for greatest, places, sign in zip(self._greatest, self.extremes, (-1, 1)):
-      signed = np.where(is_finite, sign * rows, -np.inf)
-      at = signed.argmax(0)
-      numbers = signed[at, np.arange(at.size)]
-      better = numbers > greatest
-      greatest[better] = numbers[better]
-      row = at[better]
-      of = np.searchsorted(ends, row, 'right')
-      start = np.concatenate([[0], ends])[of]
-      places[better] = np.stack([episodes[of], row - start], 1)
-
-  def _keep_excerpts(self, facts, rows, ends, odd_steps) -> None:
-    """Keeps excerpts that may be shown, of these and of earlier episodes."""
-    wanted = set(self.extremes[..., 0].flat)
-    for tally in (
-        self.checks,
-        self.not_finite,
-        self.outside,
-        self.duplicates,
-    ):
-      wanted.update(tally.episodes)
-    has_steps = facts.num_steps > 0
-    for which, (episodes, numbers) in enumerate(self._spread):
-      episodes = np.append(episodes, facts.episode[has_steps])
-      numbers = np.append(numbers, facts.outcome[has_steps, which])
-      chosen = excerpts_lib.spread(numbers)
-      self._spread[which] = episodes[chosen], numbers[chosen]
-      wanted.update(episodes[chosen])
-    kept = {
-        episode: excerpt
-        for episode, excerpt in self.excerpts.items()
-        if episode in wanted
-    }
-    for at, episode in enumerate(facts.episode):
-      if episode in wanted:
-        extreme = self.extremes[self.extremes[..., 0] == episode][:, 1]
-        kept[int(episode)] = self._excerpt(
-            facts, at, rows, ends, [*odd_steps[at], *extreme]
-        )
-    self.excerpts = kept
-
-  def _excerpt(self, facts, at, rows, ends, more_steps):
-    """Returns the excerpt of an episode, which includes given steps."""
-    num_steps = int(facts.num_steps[at])
-    steps = np.unique(
-        [
-            *excerpts_lib.spread_steps(num_steps, excerpts_lib.MAX_STEPS),
-            *excerpts_lib.spread_steps(num_steps, excerpts_lib.MAX_FRAMES),
-            *(step for step in more_steps if step >= 0),
-        ]
-    ).astype(np.int64)
-    undiscounted_return, num_transitions, is_terminal = facts.outcome[at]
-    return excerpts_lib.Excerpt(
-        episode=int(facts.episode[at]),
-        num_steps=num_steps,
-        num_transitions=int(num_transitions),
-        undiscounted_return=float(undiscounted_return),
-        is_terminal=bool(is_terminal),
-        steps=steps,
-        rows=rows[ends[at] - num_steps + steps],
-        images=facts.frames[at],
-        instruction=facts.instruction[at].decode(errors='replace'),
-    )
-
-  @functools.cached_property
-  def statistics(self) -> results.Statistics:
-    return self._accumulation.statistics(self._state)
-
-  @functools.cached_property
-  def samples(self) -> Dict[str, List[np.ndarray]]:
-    """The samples of `Accumulation.samples`."""
-    return self._accumulation.samples(self._state)
-
-  @functools.cached_property
-  def episodes(self) -> np.ndarray:
-    """The episodes with steps, in order: an array with fields `_EPISODE`."""
-    episodes = np.concatenate([np.zeros(0, _EPISODE), *self._episodes])
-    return episodes[np.argsort(episodes['index'], kind='stable')]
+def _constant(reading) -> Iterator[Finding]:
+  statistics = reading.statistics
+  for field in reading.fields:
+    if field.split('/')[0] in (rlds.REWARD, rlds.DISCOUNT):
+      continue  # Other checks cover these fields.
+    found = statistics.fields[field]
+    low, high = found.min.ravel(), found.max.ravel()
+    constant = np.flatnonzero((low == high) & (found.count.ravel() > 1))
+    if not constant.size:
+      continue
+    if low.size == 1:
+      text = f'{field} is always {low[0]:g}'
+    else:
+      listed = ', '.join(
+          f'[{column}] ({low[column]:g})' for column in constant[:_MAX_LISTED]
+      )
+      more = ', ...' if constant.size > _MAX_LISTED else ''
+      text = (
+          f'{field} is constant in {constant.size} of its {low.size} numbers,'
+          f' {listed}{more}'
+      )
+    count = statistics.num_episodes
+    message = f'In {count} of {len(reading.episodes)} episodes, {text}.'
+    yield Finding(CONSTANT, field, message, count, None, None)

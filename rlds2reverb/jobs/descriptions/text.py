@@ -1,6 +1,6 @@
 """A description as text, for a terminal."""
 
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Optional
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.jobs.descriptions import description as description_lib
@@ -54,9 +54,9 @@ def shape(dims: Optional[List[Optional[int]]]) -> str:
 def how_many(description: description_lib.Description) -> str:
   """Says how many episodes were read, and whether these are all."""
   count = description.counts['episodes']
-  if not description.is_sample:
-    return checks.counted(count, 'episode')
   sample = checks.counted(count, 'episode')
+  if not description.is_sample:
+    return sample
   if description.num_available is not None:
     available = checks.counted(description.num_available, 'episode')
     sample = f'{number(count)} of {available}'
@@ -64,45 +64,38 @@ def how_many(description: description_lib.Description) -> str:
 
 
 def _about(about: Dict[str, Any]) -> Iterator[str]:
-  for name in ('description', 'version', 'format', 'homepage', 'folder'):
-    if about.get(name):
-      yield from _labelled(name, about[name])
+  facts = [
+      (name, about.get(name))
+      for name in ('description', 'version', 'format', 'homepage', 'folder')
+  ]
   for split in about.get('splits', ()):
-    episodes = ''
-    if split['episodes'] is not None:
-      episodes = f'{checks.counted(split["episodes"], "episode")} in '
-    yield from _labelled(
-        split['name'],
-        f'{episodes}{checks.counted(split["files"], "file")},'
-        f' {size(split["bytes"])}',
+    content = (
+        f'{checks.counted(split["files"], "file")}, {size(split["bytes"])}'
     )
+    if split['episodes'] is not None:
+      content = f'{checks.counted(split["episodes"], "episode")} in {content}'
+    facts.append((split['name'], content))
   for path, names in about.get('class_names', {}).items():
-    yield from _labelled(path, ', '.join(names))
-  if about.get('citation'):
-    yield from _labelled('citation', about['citation'])
+    facts.append((path, ', '.join(names)))
+  for label, value in [*facts, ('citation', about.get('citation'))]:
+    for line in value.strip().splitlines() if value else ():
+      yield f'{label + ":" * bool(label):<13} {line}'
+      label = ''
   if about:
     yield ''
 
 
-def _labelled(label: str, value: str) -> Iterator[str]:
-  first, *rest = value.strip().splitlines()
-  yield f'{label + ":":<13} {first}'
-  for line in rest:
-    yield f'{"":<13} {line}'
-
-
 def _counts(description) -> Iterator[str]:
   counts = description.counts
-  if not counts:
-    return
-  yield f'{how_many(description)}'
-  yield (
-      f'{checks.counted(counts["steps"], "step")},'
-      f' {checks.counted(counts["transitions"], "transition")}; episodes that'
-      f' end in a terminal step: {number(counts["terminal"])}, truncated:'
-      f' {number(counts["truncated"])}, without steps:'
-      f' {number(counts["empty"])}'
-  )
+  if counts:
+    yield how_many(description)
+    yield (
+        f'{checks.counted(counts["steps"], "step")},'
+        f' {checks.counted(counts["transitions"], "transition")}; episodes that'
+        f' end in a terminal step: {number(counts["terminal"])}, truncated:'
+        f' {number(counts["truncated"])}, without steps:'
+        f' {number(counts["empty"])}'
+    )
 
 
 def _table(table: Dict[str, Any]) -> Iterator[str]:
@@ -117,48 +110,37 @@ def _table(table: Dict[str, Any]) -> Iterator[str]:
     yield f'  {path:<18} {spec}'
 
 
-def _field_rows(description) -> List[List[str]]:
-  rows = [['field', 'dtype', 'shape', 'min', 'max']]
+def _field_rows(description) -> Iterator[List[str]]:
+  yield ['field', 'dtype', 'shape', 'min', 'max']
   for field in description.fields:
-    rows.append(
-        [
-            field['path'],
-            field['dtype'] + ' image' * (field['kind'] == 'image'),
-            shape(field['shape']),
-            number(field['min']),
-            number(field['max']),
-        ]
-    )
-  return rows
+    kind = field['dtype'] + ' image' * (field['kind'] == 'image')
+    ends = number(field['min']), number(field['max'])
+    yield [field['path'], kind, shape(field['shape']), *ends]
 
 
-def _statistics_rows(description) -> List[List[str]]:
-  rows = [['', 'mean', 'std', 'min', *_SHOWN_QUANTILES, 'max', 'NaN, inf']]
-  rows.append(['returns', *_numbers(description.returns)])
-  rows.append(['transitions', *_numbers(description.lengths)])
+def _statistics_rows(description) -> Iterator[List[str]]:
+  yield ['', 'mean', 'std', 'min', *_SHOWN_QUANTILES, 'max', 'NaN, inf']
+  yield ['returns', *_numbers(description.returns)]
+  yield ['transitions', *_numbers(description.lengths)]
   for field in description.fields:
     columns = field['columns']
     name = field['path'].removeprefix('steps/')
     for index, column in enumerate(columns[:_MAX_COLUMNS]):
       label = name if len(columns) == 1 else f'{name}[{index}]'
-      rows.append([label, *_numbers(column)])
+      yield [label, *_numbers(column)]
     if len(columns) > _MAX_COLUMNS:
-      more = len(columns) - _MAX_COLUMNS
-      rows.append([f'{name}: {more} more', *([''] * 8)])
-  return rows
+      yield [f'{name}: {len(columns) - _MAX_COLUMNS} more', *([''] * 8)]
 
 
 def _numbers(column: Dict[str, Any]) -> List[str]:
-  return [
-      *(number(column[name]) for name in ('mean', 'std', 'min')),
-      *(number(column['quantiles'].get(one)) for one in _SHOWN_QUANTILES),
-      number(column['max']),
-      number(column['not_finite']),
-  ]
+  numbers = {**column, **column['quantiles']}
+  names = ('mean', 'std', 'min', *_SHOWN_QUANTILES, 'max', 'not_finite')
+  return [number(numbers.get(name)) for name in names]
 
 
-def _indented(rows: List[List[str]]) -> Iterator[str]:
+def _indented(rows: Iterable[List[str]]) -> Iterator[str]:
   """Yields the rows of a table, the first column to the left."""
+  rows = list(rows)
   widths = [max(map(len, column)) for column in zip(*rows)]
   for first, *rest in rows:
     cells = [f'{cell:>{width}}' for cell, width in zip(rest, widths[1:])]

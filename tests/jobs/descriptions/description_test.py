@@ -1,14 +1,17 @@
 """Tests of descriptions as plain values."""
 
+import glob
 import json
+import os
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb.jobs import describing
+from rlds2reverb.jobs.descriptions import bounds as bounds_lib
 from rlds2reverb.jobs.descriptions import description as description_lib
-from rlds2reverb.jobs.descriptions import one_pass
+from rlds2reverb.jobs.descriptions import summaries
+from rlds2reverb.jobs.descriptions import text
 from tests import golden
 from tests.jobs.descriptions import odd_data
 
@@ -48,24 +51,7 @@ class DescriptionTest(tf.test.TestCase):
         [episode['action'][:-1] for episode in self.episodes]
     )
     fields = {field['path']: field for field in plain['fields']}
-    self.assertCountEqual(
-        fields,
-        ['task', 'seed']
-        + [
-            'steps/' + name
-            for name in (
-                'observation/position',
-                'observation/fixed',
-                'observation/image',
-                'action',
-                'reward',
-                'discount',
-                'is_first',
-                'is_last',
-                'is_terminal',
-            )
-        ],
-    )
+    self.assertLen(fields, 11)
     action = fields['steps/action']
     self.assertEqual((action['dtype'], action['shape']), ('float32', [2]))
     self.assertAllClose(action['columns'][1]['std'], actions[:, 1].std())
@@ -122,7 +108,7 @@ class DescriptionTest(tf.test.TestCase):
     for index, episode in enumerate(episodes):
       episode['action'] = np.array([0, 2, 2, index, 4, 0])
       episode['reward'] = np.full(6, 0.25)
-    bounds = one_pass.Bounds(
+    bounds = bounds_lib.Bounds(
         0, 4, 'me', ['noop', 'fire', 'up', 'left', 'right']
     )
     found = describing.describe(
@@ -158,8 +144,11 @@ class DescriptionTest(tf.test.TestCase):
         self.assertEqual(count > 0, place is not None)
     self.assertEmpty(describing.describe(data, num_excerpts=0).episodes)
 
-  @pytest.mark.long
   def test_an_instruction_of_steps_or_of_the_episode(self):
+    # `setUpClass` has given the episodes a task.
+    self.assertEqual(
+        {one['instruction'] for one in self.description.episodes}, {'push'}
+    )
     episodes = [odd_data.make(index) for index in range(2)]
     for index, episode in enumerate(episodes):
       episode['observation']['natural_language_instruction'] = np.array(
@@ -170,18 +159,6 @@ class DescriptionTest(tf.test.TestCase):
     self.assertEqual(
         {one['episode']: one['instruction'] for one in found.episodes},
         {0: 'open drawer 0', 1: 'open drawer 1'},
-    )
-    found = describing.describe(
-        golden.stacked([odd_data.make(0)]).map(
-            lambda episode: {**episode, 'task': 'push', 'file': 'a.h5'}
-        )
-    )
-    self.assertEqual(found.episodes[0]['instruction'], 'push')
-    self.assertEqual(
-        describing.describe(golden.stacked([odd_data.make(0)])).episodes[0][
-            'instruction'
-        ],
-        '',
     )
 
   def test_frames_are_only_there_if_asked_for(self):
@@ -200,9 +177,59 @@ class DescriptionTest(tf.test.TestCase):
     )
 
   def test_nothing_at_all(self):
-    plain = json.loads(description_lib.Description('nothing').to_json())
-    self.assertEqual(plain['source'], 'nothing')
-    self.assertEqual(plain['episodes'], [])
+    nothing = description_lib.Description('nothing')
+    plain = json.loads(nothing.to_json())
+    self.assertEqual((plain['source'], plain['episodes']), ('nothing', []))
+    self.assertEqual(text.to_text(nothing), 'nothing\n')
+
+  def test_as_text(self):
+    found = text.to_text(self.description)
+    self.assertStartsWith(found, 'episodes\n\n7 episodes\n')
+    mean = text.number(self.description.returns['mean'])
+    for line in (
+        r'observation/position +float32 +\(3\)',
+        r'observation/image +uint8 image +\(4, 5, 3\) +- +-\n',
+        rf'\n  returns +{mean} ',
+        'In 1 of 7 episodes, observation/position has 2',
+    ):
+      self.assertRegex(found, line)
+    for value, expected in (
+        (None, '-'),
+        (3.0, '3'),
+        (123456, '123,456'),
+        (0.125, '0.125'),
+        (1 / 3, '0.3333'),
+        (-2e-7, '-2e-07'),
+        (1.5e9, '1.5e+09'),
+        (0, '0'),
+    ):
+      self.assertEqual(text.number(value), expected)
+
+  def test_as_summaries(self):
+    folder = self.create_tempdir().full_path
+    summaries.write_summaries(self.description, folder)
+    (file,) = glob.glob(os.path.join(folder, 'events*'))
+    values = {}
+    for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
+      event = tf.compat.v1.Event.FromString(record)
+      for value in event.summary.value:
+        values.setdefault(value.tag, []).append(
+            (event.step, tf.make_ndarray(value.tensor))
+        )
+    ((step, mean),) = values['returns/mean']
+    self.assertEqual(step, 0)
+    self.assertAllClose(mean, self.description.returns['mean'])
+    ((_, bins),) = values['histograms/lengths']
+    histogram = self.description.histograms['lengths']
+    self.assertEqual(bins[:, 2].tolist(), histogram['counts'])
+    self.assertEqual(bins[:, 0].tolist(), histogram['edges'][:-1])
+    self.assertLen(values['returns along the data set'], 7)
+    (shown,) = [one for one in self.description.episodes if one['episode'] == 2]
+    frames = values['episode 2/observation/image']
+    self.assertEqual([step for step, _ in frames], shown['frame_steps'])
+    # The width and the height, and a PNG.
+    self.assertEqual(frames[0][1][:2].tolist(), [b'5', b'4'])
+    self.assertIn(b'NaN or infinite', values['what is odd'][0][1].item())
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ from absl.testing import absltest
 import numpy as np
 
 from rlds2reverb.jobs import describing
-from rlds2reverb.jobs.descriptions import one_pass
+from rlds2reverb.jobs.descriptions import bounds as bounds_lib
 from rlds2reverb.jobs.descriptions import page
 from rlds2reverb.jobs.descriptions import text
 from tests import golden
@@ -314,7 +314,7 @@ class PageTest(absltest.TestCase):
 
   @_in_browser
   def test_two_side_by_side(self):
-    bounds = one_pass.Bounds(0, 1, 'me', ['left', 'right'])
+    bounds = bounds_lib.Bounds(0, 1, 'me', ['left', 'right'])
     pair = []
     for name, shift in (('before', 0), ('after', 1)):
       episodes = [odd_data.make(seed, 8) for seed in range(4)]

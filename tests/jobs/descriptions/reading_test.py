@@ -1,0 +1,183 @@
+"""Tests of the pass over a data set, against numpy."""
+
+import base64
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.jobs.descriptions import bounds as bounds_lib
+from rlds2reverb.jobs.descriptions import excerpts
+from rlds2reverb.jobs.descriptions import facts
+from rlds2reverb.jobs.descriptions import reading
+from rlds2reverb.statistics import compute
+from tests import golden
+from tests.jobs.descriptions import odd_data
+
+
+class ReadingTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
+  def test_numbers_and_excerpts_are_those_of_numpy(self, form):
+    # Short episodes beside a long one, and one without steps.
+    episodes = odd_data.clean(40) + [
+        odd_data.make(7, 1000),
+        odd_data.make(1, 0),
+    ]
+    episodes[4]['observation']['position'][3, 1] = np.nan
+    found = reading.read_once(form(episodes))
+    lengths = np.array(list(map(golden.length_of, episodes)))
+    returns = np.array([episode['reward'][:-1].sum() for episode in episodes])
+    self.assertAllEqual(found.episodes['index'], np.arange(42))
+    self.assertAllEqual(found.episodes['num_steps'], lengths)
+    self.assertAllClose(found.episodes['undiscounted_return'], returns)
+    # The statistics are those of `compute_statistics`.
+    expected = compute.compute_statistics(golden.stacked(episodes))
+    self.assertCountEqual(found.statistics.fields, expected.fields)
+    for name, field in expected.fields.items():
+      for key in ('mean', 'std', 'min', 'max', 'count'):
+        self.assertAllClose(
+            getattr(found.statistics.fields[name], key),
+            getattr(field, key),
+            1e-12,
+            1e-12,
+        )
+    columns = {
+        'action[0]': [episode['action'][:-1, 0] for episode in episodes],
+        'observation/position[1]': [
+            episode['observation']['position'][:, 1] for episode in episodes
+        ],
+    }
+    for index, column in enumerate(found.columns):
+      values = columns.get(column.name)
+      if values is None:
+        continue
+      everything = np.concatenate(values)
+      everything = np.sort(everything[np.isfinite(everything)])
+      sample = found.samples[column.field][column.number]
+      self.assertAllEqual(np.sort(sample), everything)
+      for end, expected in ((0, everything[0]), (1, everything[-1])):
+        episode, step = found.places[end, index]
+        self.assertEqual(values[episode][step], expected)
+        self.assertIn(step, found.excerpts[episode].steps)
+    best = np.argsort(returns[:-1])
+    self.assertContainsSubset(
+        [*best[:3], *best[-3:], 40, 41, 4], found.excerpts
+    )
+    for index, excerpt in found.excerpts.items():
+      length, steps = lengths[index], excerpt.steps
+      self.assertEqual(excerpt.record['index'], index)
+      self.assertContainsSubset({0, length - 1} if length else (), steps)
+      self.assertBetween(len(steps), min(length, 200), 300)
+      for name, values in columns.items():
+        inside = steps[steps < len(values[index])]
+        self.assertAllEqual(
+            excerpt.numbers[name][: len(inside)], values[index][inside]
+        )
+        self.assertAllEqual(
+            excerpt.numbers[name][len(inside) :],
+            [np.nan] * (len(steps) - len(inside)),
+        )
+    # The second number of the position is NaN in step 3.
+    shows = dict(zip(found.conditions, found.episodes['shows'].T))
+    not_finite = shows[reading.NOT_FINITE, 'observation/position']
+    self.assertEqual(not_finite[4], 3)
+    self.assertEqual(np.sum(not_finite > facts.NO), 1)
+
+  def test_lengths_that_are_known_or_differ(self):
+    episodes = [odd_data.make(index, 5) for index in range(3)]
+    data = tf.data.Dataset.from_tensor_slices(
+        {'steps': tf.nest.map_structure(lambda *all: np.stack(all), *episodes)}
+    )
+    self.assertEqual(reading.read_once(data).statistics.num_steps, 15)
+    spec = {'steps': golden.stacked_spec(episodes[0])}
+    episodes[0]['action'] = episodes[0]['action'][:4]
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([{'steps': episodes[0]}]), output_signature=spec
+    )
+    found = reading.read_once(data)
+    self.assertEqual(found.episodes['shows'][0, 0], facts.WHOLE)
+    self.assertEqual(found.statistics.num_steps, 4)
+
+  def test_arrays_of_the_user_stay_as_they_are(self):
+    # TensorFlow may write into arrays that begin at a multiple of 64 bytes.
+    def aligned(array):
+      room = np.zeros(array.nbytes + 64, np.uint8)
+      start = -room.ctypes.data % 64
+      copy = room[start : start + array.nbytes].view(array.dtype)
+      copy = copy.reshape(array.shape)
+      copy[...] = array
+      return copy
+
+    episodes = odd_data.with_images()
+    lent = [tf.nest.map_structure(aligned, episode) for episode in episodes]
+    reading.read_once(golden.stacked(lent))
+    for found, expected in zip(lent, episodes):
+      tf.nest.map_structure(self.assertAllEqual, found, expected)
+
+  def test_bad_arguments(self):
+    data = golden.stacked([odd_data.make(0)])
+    for name, low, message in (
+        ('acton', 0, 'Did you mean action'),
+        ('observation', 0, 'observation cannot have bounds'),
+        ('action', [0, 0, 0], r'shape \(2,\), but low is'),
+    ):
+      bounds = {name: bounds_lib.Bounds(low, 1, 'me')}
+      with self.assertRaisesRegex(ValueError, message):
+        reading.read_once(data, bounds=bounds)
+
+
+class ExcerptsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(0, 1, 9, 200, 1001)
+  def test_steps_are_spread_from_the_first_to_the_last(self, length):
+    steps = excerpts.spread_steps(length, 200)
+    self.assertLen(steps, min(length, 200))
+    if length:
+      self.assertEqual((steps[0], steps[-1]), (0, length - 1))
+    if length > 1:
+      self.assertLessEqual(np.ptp(np.diff(steps)), 1)
+
+  def test_images_of_every_kind(self):
+    for colour in (0, 80, 255):
+      image = np.full([300, 200, 3], colour, np.uint8)
+      for kind, shown in (
+          (image, colour),
+          (np.concatenate([image, 0 * image[..., :1]], -1), colour),
+          (image[..., :1], colour),
+          # Depth is scaled to the greatest of each image.
+          (image[..., :1].astype(np.uint16) * 100, 255 if colour else 0),
+      ):
+        jpeg = base64.b64decode(excerpts.to_jpeg(kind))
+        decoded = tf.io.decode_jpeg(jpeg).numpy()
+        self.assertEqual(decoded.shape, (128, 85, 3))
+        self.assertAllClose(decoded, np.full_like(decoded, shown), atol=2)
+
+  def test_every_part_of_the_range_is_stood_for(self):
+    rng = np.random.default_rng(0)
+    for numbers in (
+        rng.normal(size=3000),
+        rng.standard_cauchy(size=3000),
+        np.sort(rng.exponential(size=3000)),
+        rng.integers(0, 9, 3000).astype(float),
+        np.zeros(50),
+    ):
+      numbers[7] = np.nan
+      kept = np.zeros(0)
+      for block in np.array_split(numbers, 40):
+        kept = np.append(kept, block)
+        kept = kept[excerpts.spread(kept)]
+      finite = np.sort(numbers[np.isfinite(numbers)])
+      self.assertLessEqual(len(kept), 2 * excerpts.NUM_BARS + 8)
+      kept = np.sort(kept)
+      self.assertAllEqual(kept[:3], finite[:3])
+      self.assertAllEqual(kept[-3:], finite[-3:])
+      edges = np.linspace(finite[0], finite[-1], excerpts.NUM_BARS + 1)
+      self.assertAllEqual(
+          np.histogram(finite, edges)[0] > 0, np.histogram(kept, edges)[0] > 0
+      )
+    self.assertEmpty(excerpts.spread(np.array([np.nan, np.inf])))
+
+
+if __name__ == '__main__':
+  tf.test.main()
