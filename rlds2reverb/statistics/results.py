@@ -128,7 +128,7 @@ def of_moments(
           else np.full(len(quantiles), np.nan)
           for column in columns
       ]
-  ).reshape(-1, len(quantiles))
+  ).reshape(len(columns), len(quantiles))
   start = 0
 
   def next_field(dtype, shape, total):

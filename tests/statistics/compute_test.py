@@ -103,8 +103,9 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     episodes = golden.random_episodes(
         np.random.default_rng(0), 9, nested_fields=True
     )
-    found = compute.compute_statistics(golden.batched(episodes))
+    found = compute.compute_statistics(golden.batched(episodes), quantiles=())
     self._assert_all(found, episodes)
+    self.assertEqual(found.returns.quantiles, {})
 
   def test_more_steps_than_the_sample_holds(self):
     # The mean is far greater than the deviation: in float32, or by the sum of
