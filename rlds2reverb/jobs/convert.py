@@ -314,19 +314,10 @@ class _Job:
 
   def _check_not_empty(self) -> None:
     """Raises a JobError if the output would be empty."""
-    plan = self._plan
-    if self._allow_empty or plan.only is not None:
+    if self._allow_empty or self._plan.only is not None:
       return  # Repaired episodes go into an output that has items.
-    totals = summary_lib.make(plan, self._receipts)
-    lengths = totals['statistics']['length']
-    reason = summary_lib.why_empty(
-        plan.table_items,
-        totals['items'],
-        # A transition lies between two steps.
-        lengths['max'] + 1 if lengths['count'] else 0,
-    )
-    if not plan.tables and not totals['episodes']:
-      reason = f'{plan.output.place} would be empty: there is no valid episode.'
+    totals = summary_lib.make(self._plan, self._receipts)
+    reason = summary_lib.why_empty(self._plan, totals)
     if reason and totals['skipped']:
       summary_lib.write_quarantine(self._folder, self._receipts)
       reason += (

@@ -49,7 +49,9 @@ class DaskEngine(engines.Engine):
         functools.partial(_call, attempt), numbers, pure=False
     )
     numbers_of = dict(zip(self._futures, numbers))
-    for future in distributed.as_completed(self._futures):
+    for future in distributed.as_completed(
+        self._futures, loop=self._client.loop
+    ):
       try:
         outcome = future.result()
       # The error of a worker that died, or of a cluster that is short of

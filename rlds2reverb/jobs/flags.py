@@ -43,41 +43,37 @@ flags.disclaim_key_flags()
 _MAX_INTEGER = 2**31 - 1
 
 
+_SOURCE_FLAGS = {
+    'dataset': (
+        'The directory of a data set, or its name in TFDS; or a file or folder'
+        ' of another format. May be repeated.'
+    ),
+    'format': (
+        'The format, if the files of --dataset do not tell: rlds, lerobot,'
+        ' robomimic, minari, ...; or python, for a --dataset=module:function.'
+        ' If repeated, one for each --dataset.'
+    ),
+    'split': (
+        'The split: train, train[:10%], train+test. The default is train; if'
+        ' repeated, one for each --dataset.'
+    ),
+    'config': (
+        'The name of a config, or a gin file, that maps the fields of the data'
+        ' set, and may set flags. If repeated, one for each --dataset.'
+    ),
+    'gin_binding': (
+        'A binding that takes precedence over those of --config, such as'
+        ' "StepMapping.discount = None". May be repeated.'
+    ),
+}
+
+
 def define_source_flags() -> None:
   """Defines the flags that `sources_from_flags` reads."""
-  flags.DEFINE_multi_string(
-      'dataset',
-      None,
-      'The directory of a data set, or its name in TFDS; or a file or folder of'
-      ' another format. May be repeated.',
-  )
-  flags.DEFINE_multi_string(
-      'format',
-      None,
-      'The format, if the files of --dataset do not tell: rlds, lerobot,'
-      ' robomimic, minari, ...; or python, for a --dataset=module:function. If'
-      ' repeated, one for each --dataset.',
-  )
-  flags.DEFINE_multi_string(
-      'split',
-      None,
-      'The split: train, train[:10%], train+test. The default is train; if'
-      ' repeated, one for each --dataset.',
-  )
+  for name, text in _SOURCE_FLAGS.items():
+    flags.DEFINE_multi_string(name, [] if name == 'gin_binding' else None, text)
   flags.DEFINE_string(
       'data_dir', None, 'Where TFDS looks for a data set by its name.'
-  )
-  flags.DEFINE_multi_string(
-      'config',
-      None,
-      'The name of a config, or a gin file, that maps the fields of the data'
-      ' set, and may set flags. If repeated, one for each --dataset.',
-  )
-  flags.DEFINE_multi_string(
-      'gin_binding',
-      [],
-      'A binding that takes precedence over those of --config, such as'
-      ' "StepMapping.discount = None". May be repeated.',
   )
 
 

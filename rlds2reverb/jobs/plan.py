@@ -10,6 +10,7 @@ cut into tasks, which any process can do in any order:
 """
 
 import dataclasses
+import functools
 import json
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -150,7 +151,7 @@ class Plan:
   def num_episodes(self) -> int:
     return sum(task.num_episodes for task in self.tasks)
 
-  @property
+  @functools.cached_property
   def hash(self) -> str:
     """A hash of the whole plan: 16 hexadecimal digits."""
     return identity_lib.fingerprint(self.to_json())
@@ -285,12 +286,10 @@ def make_plan(
     ranges = ranges_lib.first_by_weights(ranges, weights)
   data_sets = tuple(
       DataSet(
-          source.name,
-          source.directory,
-          source.fingerprint,
-          source.treatment,
-          source.num_episodes,
-          source.num_bytes,
+          *(
+              getattr(source, field.name)
+              for field in dataclasses.fields(DataSet)
+          )
       )
       for source in opened
   )

@@ -170,7 +170,7 @@ def _help(pipe: connections.Connection, parent: int) -> None:
     num_workers = num_workers or most_workers
     waiting = collections.deque(numbers)
     free: List[_Worker] = []
-    busy: Dict[connections.Connection, _Worker] = {}
+    busy: Dict[Any, _Worker] = {}  # By their pipes.
     while waiting or busy:
       while waiting and len(busy) < num_workers:
         worker = free.pop() if free else _Worker(attempt)

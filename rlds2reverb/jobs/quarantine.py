@@ -1,7 +1,8 @@
 """Finds the episodes of a quarantine file again, to convert them alone."""
 
+import itertools
 import json
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import List, Sequence, Set, Tuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.jobs import opened as opened_lib
@@ -26,55 +27,45 @@ def read_ranges(
       sources, or if there is no line.
   """
   path = files.expand(path)
-  found: List[Dict[Tuple[str, int], None]] = [{} for _ in opened]
+  found: List[Set[Tuple[str, int]]] = [set() for _ in opened]
   with files.open_text(path) as f:
     for number, line in enumerate(f, 1):
-      bad = _parse(path, number, line)
-      for index, source in enumerate(opened):
-        if source.directory == bad['directory'] and _has(
-            source, bad['split'], bad['episode']
+      try:
+        bad = json.loads(line)
+        directory, split, episode = (
+            str(bad['directory']), str(bad['split']), int(bad['episode']),
+        )  # fmt: skip
+      except (KeyError, TypeError, ValueError) as e:
+        raise ValueError(
+            f'{path}, line {number} is not of a quarantine file:'
+            f' {line.strip()!r}.'
+        ) from e
+      for source, episodes in zip(opened, found):
+        if source.directory == directory and any(
+            part.split == split and part.begin <= episode < part.end
+            for part in source.ranges
         ):
-          found[index][bad['split'], bad['episode']] = None
+          episodes.add((split, episode))
           break
       else:
         raise ValueError(
-            f'{path}, line {number}: episode {bad["episode"]} of split'
-            f' {bad["split"]} of {bad["directory"]} is not in the data sets of'
-            ' this job.'
+            f'{path}, line {number}: episode {episode} of split {split} of'
+            f' {directory} is not in the data sets of this job.'
         )
   if not any(found):
     raise ValueError(f'{path} lists no episodes, so there is nothing to do.')
-  return [_join(sorted(episodes)) for episodes in found]
-
-
-def _parse(path, number, line) -> Dict[str, Any]:
-  try:
-    bad = json.loads(line)
-    return {
-        'directory': str(bad['directory']),
-        'split': str(bad['split']),
-        'episode': int(bad['episode']),
-    }
-  except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(
-        f'{path}, line {number} is not of a quarantine file: {line.strip()!r}.'
-    ) from e
-
-
-def _has(source, split, episode) -> bool:
-  return any(
-      part.split == split and part.begin <= episode < part.end
-      for part in source.ranges
-  )
-
-
-def _join(episodes: Sequence[Tuple[str, int]]) -> List[ranges_lib.Range]:
-  """Returns ranges of episodes that follow each other."""
-  ranges: List[ranges_lib.Range] = []
-  for split, episode in episodes:
-    last = ranges[-1] if ranges else None
-    if last is not None and (last.split, last.end) == (split, episode):
-      ranges[-1] = last._replace(end=episode + 1)
-    else:
-      ranges.append(ranges_lib.Range(split, episode, episode + 1))
-  return ranges
+  # Each is a range, and those that follow each other are one.
+  return [
+      list(
+          itertools.chain(
+              *ranges_lib.cut(
+                  [
+                      ranges_lib.Range(split, episode, episode + 1)
+                      for split, episode in sorted(episodes)
+                  ],
+                  len(episodes),
+              )
+          )
+      )
+      for episodes in found
+  ]

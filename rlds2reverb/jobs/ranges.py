@@ -115,32 +115,25 @@ def cut(parts: Sequence[Range], limit: int) -> List[Tuple[Range, ...]]:
     parts: the ranges.
     limit: how many episodes a task may have.
   """
-  tasks: List[Tuple[Range, ...]] = []
+  tasks: List[List[Range]] = []
+  num_episodes = 0  # Of the last task.
   for part in parts:
-    for piece in _split_evenly(part, limit):
-      last = tasks[-1] if tasks else ()
-      count = sum(each.num_episodes for each in last)
-      if (
-          not last
-          or last[-1].split != piece.split
-          or count + piece.num_episodes > limit
-      ):
-        tasks.append((piece,))
-      elif last[-1].end == piece.begin:
-        tasks[-1] = (*last[:-1], last[-1]._replace(end=piece.end))
+    count = -(-part.num_episodes // limit)
+    borders = [
+        part.begin + part.num_episodes * i // count for i in range(count + 1)
+    ]
+    for begin, end in zip(borders, borders[1:]):
+      piece = part._replace(begin=begin, end=end)
+      last = tasks[-1][-1] if tasks else None
+      num_episodes += piece.num_episodes
+      if last is None or last.split != part.split or num_episodes > limit:
+        tasks.append([piece])
+        num_episodes = piece.num_episodes
+      elif last.end == begin:
+        tasks[-1][-1] = last._replace(end=end)
       else:
-        tasks[-1] = (*last, piece)
-  return tasks
-
-
-def _split_evenly(part, limit) -> List[Range]:
-  size = part.num_episodes
-  count = -(-size // limit)
-  borders = [part.begin + size * i // count for i in range(count + 1)]
-  return [
-      part._replace(begin=begin, end=end)
-      for begin, end in zip(borders, borders[1:])
-  ]
+        tasks[-1].append(piece)
+  return [tuple(task) for task in tasks]
 
 
 def in_turn(tasks: Sequence[List[Any]]) -> List[Any]:

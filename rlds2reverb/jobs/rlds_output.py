@@ -210,11 +210,15 @@ def _texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
     Arguments of `tfds.folder_dataset.write_metadata`.
   """
   infos = [source.info for source in opened]
+  texts = {
+      'description': [*(info.description for info in infos), _MADE_BY],
+      'citation': [info.citation for info in infos],
+      'homepage': [info.homepage for info in infos],
+      'license': [info.redistribution_info.license for info in infos],
+  }
   return {
-      'description': _joined([*(info.description for info in infos), _MADE_BY]),
-      'citation': _joined([info.citation for info in infos]),
-      'homepage': _joined([info.homepage for info in infos]),
-      'license': _joined([info.redistribution_info.license for info in infos]),
+      name: '\n\n'.join(dict.fromkeys(text.strip() for text in each if text))
+      for name, each in texts.items()
   }
 
 
@@ -249,12 +253,26 @@ def _features_of(
     opened: the data sets.
     episode_spec: the spec of an episode that is written.
   """
+  known = [dict(saving.feature_leaves(source.features)) for source in opened]
+
+  def keep(path, feature):
+    found = [
+        features.get(_source_field(source, path))
+        for source, features in zip(opened, known)
+    ]
+    first = found[0]
+    is_same = len({(repr(each), str(_names(each))) for each in found}) == 1
+    if (
+        isinstance(first, _NAMED)
+        and is_same
+        and (first.np_dtype, first.shape) == (feature.np_dtype, feature.shape)
+    ):
+      return first
+    return feature
+
   features = saving.features_of(episode_spec)
-  steps = features[rlds.STEPS].feature
-  kept = tree.map_structure_with_path(
-      lambda path, feature: _kept(opened, path, feature),
-      {**features, rlds.STEPS: _plain(steps)},
-  )
+  plain = {**features, rlds.STEPS: _plain(features[rlds.STEPS].feature)}
+  kept = tree.map_structure_with_path(keep, plain)
   return {**kept, rlds.STEPS: tfds.features.Dataset(kept[rlds.STEPS])}
 
 
@@ -265,45 +283,18 @@ def _plain(features: Any) -> Any:
   return features
 
 
-def _kept(opened, path, feature) -> Any:
-  found = [_source_feature(source, path) for source in opened]
-  first = found[0]
-  if (
-      isinstance(first, _NAMED)
-      and (first.np_dtype, first.shape) == (feature.np_dtype, feature.shape)
-      and all(repr(each) == repr(first) for each in found)
-      and all(_names(each) == _names(first) for each in found)
-  ):
-    return first
-  return feature
-
-
-def _source_feature(source, path) -> Optional[Any]:
-  """Returns the feature of a data set whose values a field has unchanged."""
+def _source_field(source, path) -> str:
+  """Returns the field of a data set whose values a field has unchanged."""
   if source.transforms:
-    return None
-  keys: List[str] = list(path)
-  if source.mapping is not None and keys[0] == rlds.STEPS:
-    field = getattr(source.mapping, keys[1], None)
+    return ''
+  if source.mapping is not None and path[0] == rlds.STEPS:
+    field = getattr(source.mapping, path[1], None)
     if not isinstance(field, str):
-      return None
-    keys = [rlds.STEPS, *field.split('/'), *keys[2:]]
-  feature = source.features
-  for key in keys:
-    if isinstance(feature, tfds.features.Dataset):
-      feature = feature.feature
-    if not isinstance(feature, tfds.features.FeaturesDict):
-      return None
-    if key not in feature:
-      return None
-    feature = feature[key]
-  return feature
+      return ''
+    path = [rlds.STEPS, field, *path[2:]]
+  return '/'.join(path)
 
 
 def _names(feature) -> Optional[List[str]]:
   is_label = isinstance(feature, tfds.features.ClassLabel)
   return feature.names if is_label else None
-
-
-def _joined(texts: Sequence[Optional[str]]) -> str:
-  return '\n\n'.join(dict.fromkeys(text.strip() for text in texts if text))

@@ -10,14 +10,14 @@ import functools
 import gc
 import time
 from typing import (
-  Any,
-  Callable,
-  Dict,
-  List,
-  Mapping,
-  NamedTuple,
-  Optional,
-  Type,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Type,
 )
 
 import tensorflow as tf
