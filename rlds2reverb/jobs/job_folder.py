@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from typing import Collection, Dict, List
+from typing import Collection, Dict, List, Tuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import paths
@@ -108,22 +108,19 @@ def check_space(
     folder: the folder of the job.
     done: the numbers of the tasks that are done.
   """
-  sizes = _needed(plan, output, folder, done)
-  of_disks: Dict[int, int] = {}
-  places = {}
-  for path, size in sizes.items():
+  of_disks: Dict[int, Tuple[str, int]] = {}
+  for path, size in _needed(plan, output, folder, done).items():
     if not files.is_url(path):
       path = _existing(path)
       disk = os.stat(path).st_dev
-      of_disks[disk] = of_disks.get(disk, 0) + size
-      places[disk] = path
-  for disk, size in of_disks.items():
-    left = _free(places[disk])
+      of_disks[disk] = path, size + of_disks.get(disk, ('', 0))[1]
+  for path, size in of_disks.values():
+    left = shutil.disk_usage(path).free
     if left < size:
       raise OSError(
-          f'The disk of {places[disk]} needs about {size / 1e6:,.1f} MB for'
-          ' the parts of this job and its result, but'
-          f' {left / 1e6:,.1f} MB are free there.'
+          f'The disk of {path} needs about {size / 1e6:,.1f} MB for the parts'
+          f' of this job and its result, but {left / 1e6:,.1f} MB are free'
+          ' there.'
       )
 
 
@@ -136,10 +133,10 @@ def explain_full(
   """Says that the disk of the result is full; see `check_space`."""
   place = plan.output.place
   size = _needed(plan, output, folder, done).get(place, 0)
+  left = shutil.disk_usage(_existing(place)).free
   return (
       f'{place} could not be written, because its disk is full: the result'
-      f' takes about {size / 1e6:,.1f} MB, and {_free(place) / 1e6:,.1f} MB'
-      ' are free.'
+      f' takes about {size / 1e6:,.1f} MB, and {left / 1e6:,.1f} MB are free.'
   )
 
 
@@ -150,19 +147,13 @@ def _needed(
     done: Collection[int],
 ) -> Dict[str, int]:
   """Returns about how many bytes are still to be written, by folder."""
-  sizes = [
-      plan.data_sets[task.source].num_bytes
-      / plan.data_sets[task.source].num_episodes
-      * task.num_episodes
-      for task in plan.tasks
-  ]
+  sizes = []
+  for task in plan.tasks:
+    data_set = plan.data_sets[task.source]
+    size = data_set.num_bytes / data_set.num_episodes
+    sizes.append(size * task.num_episodes)
   left = sum(size for number, size in enumerate(sizes) if number not in done)
   return output.space(folder, int(left), int(sum(sizes)))
-
-
-def _free(path: str) -> int:
-  """Returns how many bytes are free where a path is, or will be."""
-  return shutil.disk_usage(_existing(path)).free
 
 
 def _existing(path: str) -> str:

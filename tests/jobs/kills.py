@@ -36,7 +36,7 @@ from tests.jobs import data_sets
 _NUM_KILLS = flags.DEFINE_integer('kills', 100, 'How often to kill.')
 _SEED = flags.DEFINE_integer('seed', 0, 'The seed of the moments.')
 
-_LENGTHS = (3, 4, 2, 6, 5, 4)
+_LENGTHS = (3, 4, 2)
 _TARGETS = ('job', 'worker', 'joining')
 _JOBS = (
     (plan_lib.CHECKPOINT, 2),
